@@ -1,0 +1,1 @@
+//! CRD types, conditions, label and name types. No I/O, no tokio, no client.

@@ -1,0 +1,2 @@
+//! The `kubeairunway` command.
+fn main() {}

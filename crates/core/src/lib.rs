@@ -1,0 +1,1 @@
+//! The ModelDeployment core controller: admission, selection, status. Knows no provider.

@@ -1,0 +1,1 @@
+//! The small shared runtime of every controller: client, apply, serving, telemetry. No domain words.

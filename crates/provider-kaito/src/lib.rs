@@ -1,0 +1,1 @@
+//! Translates a ModelDeployment into KAITO Workspaces and InferenceSets.

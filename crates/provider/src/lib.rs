@@ -1,0 +1,1 @@
+//! The provider contract: one trait, one reconcile loop, registration, conformance.

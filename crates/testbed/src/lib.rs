@@ -1,0 +1,1 @@
+//! Real Kubernetes from source, and simulators of upstream operators. For tests only.

@@ -1,0 +1,2 @@
+//! The only entry points of the project.
+fn main() {}
