@@ -1,1 +1,22 @@
 //! CRD types, conditions, label and name types. No I/O, no tokio, no client.
+//!
+//! | module | what |
+//! |---|---|
+//! | [`model_deployment`] | `ModelDeployment`, what a user writes |
+//! | [`provider_config`] | `InferenceProviderConfig`, what a provider registers |
+//! | [`condition`] | how conditions are made and kept |
+//! | [`labels`] | every label, annotation, finalizer and field manager name |
+//! | [`overrides`] | checks `spec.provider.overrides` against the documented keys |
+
+#![allow(unreachable_pub, reason = "the KubeSchema derive looks at copies of the types inside functions")]
+
+pub mod condition;
+pub mod labels;
+pub mod model_deployment;
+pub mod overrides;
+pub mod provider_config;
+mod schema;
+
+pub use condition::Conditions;
+pub use model_deployment::{ModelDeployment, ModelDeploymentSpec, ModelDeploymentStatus, Phase};
+pub use provider_config::{InferenceProviderConfig, InferenceProviderConfigSpec, InferenceProviderConfigStatus};

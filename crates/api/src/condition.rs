@@ -1,0 +1,136 @@
+//! How conditions are made and kept.
+//!
+//! One owner per condition type. `Ready` is always there; abnormal conditions are there only while they are true
+//! (kstatus, as Flux does it). A transition time moves only on a transition.
+
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+
+/// The schema of the spec was accepted. Owner: core.
+pub const VALIDATED: &str = "Validated";
+/// A provider is chosen. Owner: core.
+pub const PROVIDER_SELECTED: &str = "ProviderSelected";
+/// Reconciliation is paused by annotation; present only while true. Owner: core.
+pub const PAUSED: &str = "Paused";
+/// The chosen provider's controller is silent; present only while true. Owner: core.
+pub const PROVIDER_UNAVAILABLE: &str = "ProviderUnavailable";
+/// The provider can do what the spec asks for. Owner: provider.
+pub const PROVIDER_COMPATIBLE: &str = "ProviderCompatible";
+/// The upstream objects exist. Owner: provider.
+pub const RESOURCE_CREATED: &str = "ResourceCreated";
+/// The upstream object's status is older than 5 minutes while work is under way; present only while true. Owner: provider.
+pub const STALE_STATUS: &str = "StaleStatus";
+/// Overrides hold keys that the provider does not know; present only while true. Owner: provider.
+pub const OVERRIDES_IGNORED: &str = "OverridesIgnored";
+/// Fields of the spec that do nothing on this provider and engine; present only while true. Owner: provider.
+pub const FIELDS_IGNORED: &str = "FieldsIgnored";
+/// The model serves. Owner: core until a provider is chosen, then the provider.
+pub const READY: &str = "Ready";
+/// Nothing more will happen without a change by the user; present only while true. Owner: as for [`READY`].
+pub const STALLED: &str = "Stalled";
+
+/// The provider's upstream CRD is installed and known. On InferenceProviderConfig. Owner: provider.
+pub const UPSTREAM_READY: &str = "UpstreamReady";
+/// Every CEL rule compiles. On InferenceProviderConfig. Owner: core.
+pub const RULES_VALID: &str = "RulesValid";
+
+/// A condition before it meets its predecessor.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Draft {
+    type_: &'static str,
+    status: bool,
+    reason: String,
+    message: String,
+}
+
+/// A condition that holds.
+pub fn yes(type_: &'static str, reason: impl Into<String>, message: impl Into<String>) -> Draft {
+    Draft { type_, status: true, reason: reason.into(), message: message.into() }
+}
+
+/// A condition that does not hold.
+pub fn no(type_: &'static str, reason: impl Into<String>, message: impl Into<String>) -> Draft {
+    Draft { type_, status: false, reason: reason.into(), message: message.into() }
+}
+
+/// Longest message the API accepts for `metav1.Condition`.
+const MAX_MESSAGE: usize = 32 * 1024;
+
+/// Turns drafts into conditions: a transition time is taken from `previous` unless the status changed.
+pub fn settle(drafts: Vec<Draft>, previous: &[Condition], generation: Option<i64>, now: Timestamp) -> Vec<Condition> {
+    drafts
+        .into_iter()
+        .map(|draft| {
+            let status = if draft.status { "True" } else { "False" };
+            let since = previous
+                .iter()
+                .find(|c| c.type_ == draft.type_ && c.status == status)
+                .map_or(Time(whole_seconds(now)), |c| c.last_transition_time.clone());
+            Condition {
+                type_: draft.type_.to_owned(),
+                status: status.to_owned(),
+                reason: draft.reason,
+                message: shorten(draft.message, MAX_MESSAGE),
+                last_transition_time: since,
+                observed_generation: generation,
+            }
+        })
+        .collect()
+}
+
+/// `metav1.Time` has whole seconds on the wire.
+pub fn whole_seconds(time: Timestamp) -> Timestamp {
+    Timestamp::from_second(time.as_second()).unwrap_or(time)
+}
+
+/// Cuts a text at a character boundary, marking the cut.
+pub fn shorten(mut text: String, max_bytes: usize) -> String {
+    if text.len() > max_bytes {
+        let cut = text.floor_char_boundary(max_bytes.saturating_sub('…'.len_utf8()));
+        text.truncate(cut);
+        text.push('…');
+    }
+    text
+}
+
+/// Questions asked of a list of conditions.
+pub trait Conditions {
+    /// The condition of this type.
+    fn get_condition(&self, type_: &str) -> Option<&Condition>;
+
+    /// Whether the condition of this type is there and `True`.
+    fn is_true(&self, type_: &str) -> bool {
+        self.get_condition(type_).is_some_and(|c| c.status == "True")
+    }
+}
+
+impl Conditions for [Condition] {
+    fn get_condition(&self, type_: &str) -> Option<&Condition> {
+        self.iter().find(|c| c.type_ == type_)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(second).unwrap()
+    }
+
+    #[test]
+    fn transition_time_moves_only_on_a_transition() {
+        let first = settle(vec![no(READY, "Waiting", "a")], &[], Some(1), at(10));
+        let same = settle(vec![no(READY, "Other", "b")], &first, Some(2), at(20));
+        assert_eq!(same[0].last_transition_time, Time(at(10)));
+        assert_eq!((same[0].reason.as_str(), same[0].observed_generation), ("Other", Some(2)));
+        let flipped = settle(vec![yes(READY, "Up", "c")], &same, Some(2), at(30));
+        assert_eq!(flipped[0].last_transition_time, Time(at(30)));
+    }
+
+    #[test]
+    fn a_long_text_is_cut_at_a_character() {
+        assert_eq!(shorten("ääää".to_owned(), 6), "ä…");
+        assert_eq!(shorten("abc".to_owned(), 3), "abc");
+    }
+}
