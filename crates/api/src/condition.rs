@@ -65,7 +65,7 @@ pub fn settle(drafts: Vec<Draft>, previous: &[Condition], generation: Option<i64
             let since = previous
                 .iter()
                 .find(|c| c.type_ == draft.type_ && c.status == status)
-                .map_or(Time(whole_seconds(now)), |c| c.last_transition_time.clone());
+                .map_or_else(|| Time(whole_seconds(now)), |c| c.last_transition_time.clone());
             Condition {
                 type_: draft.type_.to_owned(),
                 status: status.to_owned(),

@@ -1,0 +1,224 @@
+//! The one place that writes.
+
+use std::fmt::Debug;
+
+use k8s_openapi::api::core::v1::ObjectReference;
+use kube::api::{DeleteParams, Patch, PatchParams, Preconditions, ValidationDirective};
+use kube::core::{ApiResource, DynamicObject};
+use kube::{Api, Client, Resource, ResourceExt};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+use crate::echo::Echo;
+use crate::events::Events;
+use crate::plan::{Apply, Delete, Finalizer, Plan};
+
+/// A write that did not happen.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// An object was not accepted.
+    #[error("cannot apply {kind} '{name}'")]
+    Apply {
+        /// Its kind.
+        kind: String,
+        /// Its name.
+        name: String,
+        /// What the server said.
+        source: Box<kube::Error>,
+    },
+    /// An object could not be deleted.
+    #[error("cannot delete {kind} '{name}'")]
+    Delete {
+        /// Its kind.
+        kind: String,
+        /// Its name.
+        name: String,
+        /// What the server said.
+        source: Box<kube::Error>,
+    },
+    /// The status was not accepted.
+    #[error("cannot write the status of {name}")]
+    Status {
+        /// The object's name.
+        name: String,
+        /// What the server said.
+        source: Box<kube::Error>,
+    },
+    /// The finalizer could not be put on or taken off.
+    #[error("cannot change the finalizer of {name}")]
+    Finalizer {
+        /// The object's name.
+        name: String,
+        /// What the server said.
+        source: Box<kube::Error>,
+    },
+}
+
+impl Error {
+    /// What the server said.
+    pub fn cause(&self) -> &kube::Error {
+        match self {
+            Self::Apply { source, .. } | Self::Delete { source, .. } | Self::Status { source, .. } | Self::Finalizer { source, .. } => source,
+        }
+    }
+
+    /// The server looked at the object and refused it: sending it again cannot help.
+    pub fn is_refusal(&self) -> bool {
+        matches!(self.cause(), kube::Error::Api(status) if matches!(status.code, 400 | 403 | 422))
+    }
+
+    /// A stable word for metrics.
+    pub fn category(&self) -> &'static str {
+        match self.cause() {
+            kube::Error::Api(status) if status.is_conflict() => "conflict",
+            kube::Error::Api(status) if status.is_forbidden() => "forbidden",
+            kube::Error::Api(status) if status.is_not_found() => "not_found",
+            kube::Error::Api(status) if matches!(status.code, 400 | 422) => "invalid",
+            kube::Error::Api(_) => "api",
+            _ => "connection",
+        }
+    }
+}
+
+/// Carries out plans for objects of kind `K`, under one field manager.
+pub struct Executor<K> {
+    client: Client,
+    manager: String,
+    finalizer: &'static str,
+    events: Events,
+    /// What we wrote of `K` itself.
+    pub own: Echo<K>,
+    /// What we wrote of other kinds.
+    pub children: Echo<DynamicObject>,
+}
+
+impl<K> Executor<K>
+where
+    K: Resource<DynamicType = (), Scope = k8s_openapi::NamespaceResourceScope> + Clone + Debug + DeserializeOwned + Serialize,
+{
+    /// Writes as `manager`; `finalizer` is the finalizer that plans add and remove.
+    pub fn new(client: Client, manager: impl Into<String>, finalizer: &'static str, events: Events) -> Self {
+        Self { client, manager: manager.into(), finalizer, events, own: Echo::default(), children: Echo::default() }
+    }
+
+    /// Carries out a plan, in order, stopping at the first write that fails.
+    pub async fn execute(&self, owner: &K, plan: &Plan) -> Result<(), Error> {
+        if plan.finalizer == Finalizer::Add {
+            self.set_finalizer(owner, true).await?;
+        }
+        for delete in &plan.delete {
+            self.delete(delete).await?;
+        }
+        self.apply_all(owner, &plan.apply).await?;
+        if let Some(status) = &plan.status {
+            self.status(owner, status).await?;
+        }
+        for note in &plan.events {
+            self.events.say(owner.object_ref(&()), note.clone());
+        }
+        if plan.finalizer == Finalizer::Remove {
+            self.set_finalizer(owner, false).await?;
+        }
+        Ok(())
+    }
+
+    /// Where several objects are to change, all are tried on the server first, so that nothing is half made.
+    async fn apply_all(&self, owner: &K, objects: &[Apply]) -> Result<(), Error> {
+        let changed: Vec<&Apply> = objects.iter().filter(|o| !o.unchanged).collect();
+        if changed.len() > 1 {
+            for object in &changed {
+                self.send(object, true).await?;
+            }
+        }
+        for object in changed {
+            let answer = self.send(object, false).await?;
+            self.children.wrote(&object.resource.kind, answer);
+            if let Some(note) = &object.note {
+                self.events.say(owner.object_ref(&()), note.clone());
+            }
+        }
+        Ok(())
+    }
+
+    /// Children are ours: what others changed in our fields is put back, hence `force`. An unknown field is an error,
+    /// never pruned in silence.
+    async fn send(&self, apply: &Apply, dry_run: bool) -> Result<DynamicObject, Error> {
+        let params = PatchParams {
+            dry_run,
+            force: true,
+            field_manager: Some(self.manager.clone()),
+            field_validation: Some(ValidationDirective::Strict),
+        };
+        let name = apply.object.name_any();
+        self.dynamic(&apply.resource, apply.object.namespace().as_deref().unwrap_or_default())
+            .patch(&name, &params, &Patch::Apply(&apply.object))
+            .await
+            .map_err(|source| Error::Apply { kind: apply.resource.kind.clone(), name, source: Box::new(source) })
+    }
+
+    async fn delete(&self, delete: &Delete) -> Result<(), Error> {
+        let params = DeleteParams {
+            preconditions: Some(Preconditions { uid: Some(delete.uid.clone()), resource_version: None }),
+            ..DeleteParams::background()
+        };
+        match self.dynamic(&delete.resource, &delete.namespace).delete(&delete.name, &params).await {
+            Ok(_) => Ok(()),
+            // Gone already, or another one stands in its place.
+            Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => Ok(()),
+            Err(source) => Err(Error::Delete { kind: delete.resource.kind.clone(), name: delete.name.clone(), source: Box::new(source) }),
+        }
+    }
+
+    /// No `force` here: a conflict is a bug in somebody's ownership and must show.
+    async fn status(&self, owner: &K, status: &Value) -> Result<(), Error> {
+        let patch = json!({
+            "apiVersion": K::api_version(&()),
+            "kind": K::kind(&()),
+            "metadata": { "name": owner.name_any(), "uid": owner.uid() },
+            "status": status,
+        });
+        let params = PatchParams { field_validation: Some(ValidationDirective::Strict), ..PatchParams::apply(&self.manager) };
+        match self.typed(owner).patch_status(&owner.name_any(), &params, &Patch::Apply(&patch)).await {
+            Ok(answer) => {
+                self.own.wrote(&K::kind(&()), answer);
+                Ok(())
+            }
+            // Deleted meanwhile: there is nobody to tell.
+            Err(kube::Error::Api(status)) if status.is_not_found() => Ok(()),
+            Err(source) => Err(Error::Status { name: owner.name_any(), source: Box::new(source) }),
+        }
+    }
+
+    async fn set_finalizer(&self, owner: &K, present: bool) -> Result<(), Error> {
+        let mut finalizers: Vec<&str> =
+            owner.finalizers().iter().map(String::as_str).filter(|f| *f != self.finalizer).collect();
+        if present {
+            finalizers.push(self.finalizer);
+        }
+        // The resource version guards the list: somebody else's finalizer is never lost.
+        let patch = json!({ "metadata": { "resourceVersion": owner.resource_version(), "finalizers": finalizers } });
+        match self.typed(owner).patch(&owner.name_any(), &PatchParams::default(), &Patch::Merge(&patch)).await {
+            Ok(answer) => {
+                self.own.wrote(&K::kind(&()), answer);
+                Ok(())
+            }
+            Err(kube::Error::Api(status)) if status.is_not_found() && !present => Ok(()),
+            Err(source) => Err(Error::Finalizer { name: owner.name_any(), source: Box::new(source) }),
+        }
+    }
+
+    fn typed(&self, owner: &K) -> Api<K> {
+        Api::namespaced(self.client.clone(), &owner.namespace().unwrap_or_default())
+    }
+
+    fn dynamic(&self, resource: &ApiResource, namespace: &str) -> Api<DynamicObject> {
+        Api::namespaced_with(self.client.clone(), namespace, resource)
+    }
+}
+
+/// Says something about an object, outside of a plan.
+pub fn say<K: Resource<DynamicType = ()>>(events: &Events, object: &K, note: crate::plan::Note) {
+    let reference: ObjectReference = object.object_ref(&());
+    events.say(reference, note);
+}

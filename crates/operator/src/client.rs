@@ -1,0 +1,68 @@
+//! Command line arguments and the client made from them.
+
+use std::path::PathBuf;
+
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Client, Config};
+
+/// Which cluster to talk to. Without arguments: `KUBECONFIG`, `~/.kube/config`, or the pod's service account.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub struct ClientArgs {
+    /// Path of the kubeconfig file to use.
+    #[arg(long, value_name = "FILE", global = true)]
+    pub kubeconfig: Option<PathBuf>,
+    /// Context of the kubeconfig to use.
+    #[arg(long, value_name = "NAME", global = true)]
+    pub context: Option<String>,
+}
+
+/// Why there is no client.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The file given cannot be used.
+    #[error("cannot read the kubeconfig {}", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        source: Box<kube::config::KubeconfigError>,
+    },
+    /// The kubeconfig lacks what was asked of it.
+    #[error("the kubeconfig cannot be used (does the context exist?)")]
+    Kubeconfig(#[source] Box<kube::config::KubeconfigError>),
+    /// Neither a kubeconfig nor a pod's service account.
+    #[error("no cluster to talk to: give --kubeconfig FILE, set KUBECONFIG, or run inside a cluster")]
+    Nowhere(#[source] Box<kube::config::InferConfigError>),
+    /// The client could not be made from the configuration.
+    #[error("cannot make a client from the kubeconfig (are its certificates whole?)")]
+    Client(#[source] Box<kube::Error>),
+}
+
+impl ClientArgs {
+    /// The configuration these arguments ask for.
+    pub async fn config(&self) -> Result<Config, Error> {
+        let options = KubeConfigOptions { context: self.context.clone(), ..KubeConfigOptions::default() };
+        match &self.kubeconfig {
+            Some(path) => {
+                let file = Kubeconfig::read_from(path).map_err(|source| Error::File { path: path.clone(), source: Box::new(source) })?;
+                Config::from_custom_kubeconfig(file, &options).await.map_err(|e| Error::Kubeconfig(Box::new(e)))
+            }
+            None if self.context.is_some() => {
+                Config::from_kubeconfig(&options).await.map_err(|e| Error::Kubeconfig(Box::new(e)))
+            }
+            None => Config::infer().await.map_err(|e| Error::Nowhere(Box::new(e))),
+        }
+    }
+
+    /// A client; no request is made yet.
+    pub async fn client(&self) -> Result<Client, Error> {
+        install_crypto();
+        Client::try_from(self.config().await?).map_err(|e| Error::Client(Box::new(e)))
+    }
+}
+
+/// Makes ring the TLS provider of the process; first thing in every main.
+pub fn install_crypto() {
+    // Already installed is as good as installed now.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+}

@@ -1,0 +1,10 @@
+//! The wall clock: read at the edge of a reconcile and handed in as a value.
+
+use jiff::Timestamp;
+
+/// Now, in whole seconds, as Kubernetes writes times.
+#[expect(clippy::disallowed_methods, reason = "the one place that reads the clock")]
+pub fn now() -> Timestamp {
+    let now = Timestamp::now();
+    Timestamp::from_second(now.as_second()).unwrap_or(now)
+}

@@ -1,0 +1,99 @@
+//! What we wrote and the watch has not shown yet: our own writes are read back from here, so that a reconcile that comes
+//! before its watch event does not write the same thing again.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use kube::{Resource, ResourceExt};
+
+/// An answer of the server is believed for this long when the watch does not know the object.
+const LIFE: Duration = Duration::from_secs(10);
+
+/// Answers of the server to our writes, by the kind, namespace and name of the object.
+#[derive(Debug)]
+pub struct Echo<K> {
+    answers: Mutex<HashMap<Key, (Instant, Arc<K>)>>,
+}
+
+/// Kind, namespace, name.
+type Key = (String, String, String);
+
+impl<K> Default for Echo<K> {
+    fn default() -> Self {
+        Self { answers: Mutex::default() }
+    }
+}
+
+impl<K: Resource> Echo<K> {
+    /// Remembers an answer.
+    pub fn wrote(&self, kind: &str, object: K) {
+        let key = key(kind, &object.namespace().unwrap_or_default(), &object.name_any());
+        self.lock().insert(key, (Instant::now(), Arc::new(object)));
+    }
+
+    /// Forgets an object, because the watch says that it is gone.
+    pub fn gone(&self, kind: &str, namespace: &str, name: &str) {
+        self.lock().remove(&key(kind, namespace, name));
+    }
+
+    /// The newer of what the watch shows and what we were told.
+    pub fn newest(&self, kind: &str, namespace: &str, name: &str, watched: Option<Arc<K>>) -> Option<Arc<K>> {
+        let key = key(kind, namespace, name);
+        let mut answers = self.lock();
+        let Some((when, answer)) = answers.get(&key) else { return watched };
+        let believed = match &watched {
+            Some(watched) => revision(answer.as_ref()) > revision(watched.as_ref()),
+            None => when.elapsed() < LIFE,
+        };
+        if believed {
+            return Some(answer.clone());
+        }
+        answers.remove(&key);
+        watched
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<Key, (Instant, Arc<K>)>> {
+        self.answers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn key(kind: &str, namespace: &str, name: &str) -> Key {
+    (kind.to_owned(), namespace.to_owned(), name.to_owned())
+}
+
+/// Resource versions of one kind are numbers that grow (Kubernetes 1.35, KEP-5504; true of etcd before).
+fn revision(object: &impl Resource) -> u64 {
+    object.meta().resource_version.as_deref().and_then(|v| v.parse().ok()).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use k8s_openapi::api::core::v1::ConfigMap;
+
+    fn at(revision: &str) -> ConfigMap {
+        let mut object = ConfigMap::default();
+        object.metadata.name = Some("a".to_owned());
+        object.metadata.namespace = Some("ns".to_owned());
+        object.metadata.resource_version = Some(revision.to_owned());
+        object
+    }
+
+    #[test]
+    fn the_newer_one_wins() {
+        let echo = Echo::default();
+        let read = |watched: Option<&str>| {
+            echo.newest("ConfigMap", "ns", "a", watched.map(|v| Arc::new(at(v)))).and_then(|o| o.metadata.resource_version.clone())
+        };
+        assert_eq!(read(None), None);
+        echo.wrote("ConfigMap", at("10"));
+        assert_eq!(read(None).as_deref(), Some("10"));
+        assert_eq!(read(Some("9")).as_deref(), Some("10"));
+        assert_eq!(read(Some("10")).as_deref(), Some("10"));
+        assert_eq!(read(Some("9")).as_deref(), Some("9"), "forgotten once the watch caught up");
+        echo.wrote("ConfigMap", at("11"));
+        echo.gone("ConfigMap", "ns", "a");
+        assert_eq!(read(None), None);
+    }
+}

@@ -1,0 +1,59 @@
+//! Events: sent in the background, dropped rather than waited for.
+
+use k8s_openapi::api::core::v1::ObjectReference;
+use kube::Client;
+use kube::runtime::events::{Event, EventType, Recorder, Reporter};
+use tokio::sync::mpsc;
+
+use crate::plan::Note;
+
+/// Longest note the API accepts, in bytes.
+const MAX_NOTE: usize = 1024;
+/// Events that may wait to be sent; more are dropped.
+const QUEUE: usize = 1024;
+
+/// Sends Events in the background. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Events {
+    queue: mpsc::Sender<(ObjectReference, Note)>,
+}
+
+impl Events {
+    /// Starts sending as `controller`.
+    pub fn start(client: Client, controller: &str) -> Self {
+        let (queue, mut waiting) = mpsc::channel::<(ObjectReference, Note)>(QUEUE);
+        // One recorder for the process: it folds repeats into a series.
+        let recorder = Recorder::new(client, Reporter { controller: controller.to_owned(), instance: None });
+        tokio::spawn(async move {
+            while let Some((object, note)) = waiting.recv().await {
+                if let Err(error) = recorder.publish(&event(note), &object).await {
+                    tracing::debug!(%error, "event not recorded");
+                }
+            }
+        });
+        Self { queue }
+    }
+
+    /// Says something about an object.
+    pub fn say(&self, object: ObjectReference, note: Note) {
+        tracing::info!(object = object.name, namespace = object.namespace, reason = note.reason, "{}", note.message);
+        if self.queue.try_send((object, note)).is_err() {
+            tracing::debug!("event dropped: too many are waiting");
+        }
+    }
+}
+
+fn event(note: Note) -> Event {
+    let mut message = note.message;
+    if message.len() > MAX_NOTE {
+        message.truncate(message.floor_char_boundary(MAX_NOTE - '…'.len_utf8()));
+        message.push('…');
+    }
+    Event {
+        type_: if note.warning { EventType::Warning } else { EventType::Normal },
+        reason: note.reason.to_owned(),
+        note: Some(message),
+        action: note.reason.to_owned(),
+        secondary: None,
+    }
+}

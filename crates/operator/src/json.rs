@@ -1,0 +1,51 @@
+//! Containment and stable hashes of JSON.
+
+use serde::Serialize;
+use serde_json::Value;
+use sha2::{Digest, Sha256};
+
+/// Whether `live` has everything that `desired` asks for. Maps may hold more (the server's defaults, other writers'
+/// fields), lists must match entry by entry.
+pub fn contains(live: &Value, desired: &Value) -> bool {
+    match (live, desired) {
+        (Value::Object(live), Value::Object(desired)) => desired.iter().all(|(key, wanted)| match live.get(key) {
+            Some(found) => contains(found, wanted),
+            None => wanted.is_null(),
+        }),
+        (Value::Array(live), Value::Array(desired)) => {
+            live.len() == desired.len() && live.iter().zip(desired).all(|(found, wanted)| contains(found, wanted))
+        }
+        (Value::Number(live), Value::Number(desired)) => live == desired || live.as_f64() == desired.as_f64(),
+        (live, desired) => live == desired,
+    }
+}
+
+/// A stable hash: 12 hexadecimal digits of SHA-256 over the JSON text. Object keys are sorted by `serde_json`'s map.
+pub fn hash(value: &impl Serialize) -> String {
+    let text = serde_json::to_vec(value).unwrap_or_default();
+    let digest = Sha256::digest(&text);
+    let [a, b, c, d, e, f, ..] = digest[..] else { return String::new() };
+    format!("{a:02x}{b:02x}{c:02x}{d:02x}{e:02x}{f:02x}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn defaults_of_the_server_do_not_count_as_drift() {
+        let live = json!({"a": 1, "count": 1, "list": [{"name": "x", "protocol": "TCP"}]});
+        assert!(contains(&live, &json!({"a": 1, "list": [{"name": "x"}]})));
+        assert!(contains(&live, &json!({"a": 1.0, "gone": null})));
+        assert!(!contains(&live, &json!({"a": 2})));
+        assert!(!contains(&live, &json!({"b": 1})));
+        assert!(!contains(&live, &json!({"list": []})));
+    }
+
+    #[test]
+    fn key_order_does_not_change_the_hash() {
+        assert_eq!(hash(&json!({"a": 1, "b": 2})), hash(&json!({"b": 2, "a": 1})));
+        assert_ne!(hash(&json!({"a": 1})), hash(&json!({"a": 2})));
+    }
+}

@@ -1,0 +1,96 @@
+//! What a pure planner returns. The executor in [`crate::apply`] is left with nothing to choose.
+
+use std::time::Duration;
+
+use kube::core::{ApiResource, DynamicObject};
+use serde_json::Value;
+
+/// Everything a controller wants done about one object, in the order in which it is done:
+/// finalizer added, deletions, objects, status, finalizer removed.
+#[derive(Clone, Debug, Default)]
+pub struct Plan {
+    /// What happens to our finalizer.
+    pub finalizer: Finalizer,
+    /// Objects that must go.
+    pub delete: Vec<Delete>,
+    /// Objects that must exist, in apply order.
+    pub apply: Vec<Apply>,
+    /// The whole of what this controller owns in the status, as it must be; `None` leaves the status alone.
+    pub status: Option<Value>,
+    /// What people should hear of, once per change.
+    pub events: Vec<Note>,
+    /// When to look again without being woken by a change.
+    pub look_again: Option<Duration>,
+}
+
+impl Plan {
+    /// Whether carrying it out would send nothing.
+    pub fn is_silent(&self) -> bool {
+        self.finalizer == Finalizer::Keep
+            && self.delete.is_empty()
+            && self.apply.iter().all(|a| a.unchanged)
+            && self.status.is_none()
+            && self.events.is_empty()
+    }
+}
+
+/// What happens to our finalizer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Finalizer {
+    /// It stays as it is.
+    #[default]
+    Keep,
+    /// It is put on, before anything is made.
+    Add,
+    /// It is taken off, after everything is gone.
+    Remove,
+}
+
+/// An object that must exist.
+#[derive(Clone, Debug)]
+pub struct Apply {
+    /// Where it lives in the API.
+    pub resource: ApiResource,
+    /// The object, whole: what is absent here and was applied before is removed.
+    pub object: DynamicObject,
+    /// It is there as it should be: nothing is sent.
+    pub unchanged: bool,
+    /// Told when it was sent and changed something.
+    pub note: Option<Note>,
+}
+
+/// An object that must go.
+#[derive(Clone, Debug)]
+pub struct Delete {
+    /// Where it lives in the API.
+    pub resource: ApiResource,
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// The very object meant: a later one of the same name stays.
+    pub uid: String,
+}
+
+/// Something people should hear of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Note {
+    /// Whether something is wrong.
+    pub warning: bool,
+    /// CamelCase, stable.
+    pub reason: &'static str,
+    /// For people.
+    pub message: String,
+}
+
+impl Note {
+    /// Something went as it should.
+    pub fn normal(reason: &'static str, message: impl Into<String>) -> Self {
+        Self { warning: false, reason, message: message.into() }
+    }
+
+    /// Something is wrong.
+    pub fn warning(reason: &'static str, message: impl Into<String>) -> Self {
+        Self { warning: true, reason, message: message.into() }
+    }
+}

@@ -1,0 +1,63 @@
+//! Reflected watches that one bad object cannot stop.
+
+use std::fmt::Debug;
+use std::hash::Hash;
+
+use futures::{Stream, StreamExt};
+use kube::core::{DeserializeGuard, Resource};
+use kube::runtime::reflector::store::Writer;
+use kube::runtime::watcher::{self, Event};
+use kube::runtime::{WatchStreamExt, watcher as watch};
+use kube::{Api, ResourceExt};
+use serde::de::DeserializeOwned;
+
+/// Watches `api` into `writer`. Objects that do not deserialize are left out and logged; managed fields are dropped, since
+/// nobody here reads them and they are a fifth of the memory.
+pub fn reflect<K>(api: Api<DeserializeGuard<K>>, config: watcher::Config, writer: Writer<K>) -> impl Stream<Item = Event<K>> + Send
+where
+    K: Resource + Clone + Debug + DeserializeOwned + Send + Sync + 'static,
+    K::DynamicType: Clone + Eq + Hash + Default + Debug + Send + Sync,
+{
+    watch(api, config)
+        .default_backoff()
+        .filter_map(|event| async move { event.inspect_err(|error| tracing::warn!(%error, "watch interrupted")).ok() })
+        .filter_map(|event| async move { readable(event) })
+        .scan(writer, |writer, event| {
+            writer.apply_watcher_event(&event);
+            futures::future::ready(Some(event))
+        })
+}
+
+fn readable<K: Resource>(event: Event<DeserializeGuard<K>>) -> Option<Event<K>> {
+    let read = |guarded: DeserializeGuard<K>| match guarded.0 {
+        Ok(mut object) => {
+            object.meta_mut().managed_fields = None;
+            Some(object)
+        }
+        Err(bad) => {
+            tracing::warn!(name = bad.metadata.name, namespace = bad.metadata.namespace, error = bad.error, "object left out");
+            None
+        }
+    };
+    Some(match event {
+        Event::Apply(object) => Event::Apply(read(object)?),
+        Event::Delete(object) => Event::Delete(read(object)?),
+        Event::Init => Event::Init,
+        Event::InitApply(object) => Event::InitApply(read(object)?),
+        Event::InitDone => Event::InitDone,
+    })
+}
+
+/// The object an event is about, and whether it is gone.
+pub fn subject<K>(event: &Event<K>) -> Option<(&K, bool)> {
+    match event {
+        Event::Apply(object) | Event::InitApply(object) => Some((object, false)),
+        Event::Delete(object) => Some((object, true)),
+        Event::Init | Event::InitDone => None,
+    }
+}
+
+/// Namespace and name of an object.
+pub fn key<K: ResourceExt>(object: &K) -> (String, String) {
+    (object.namespace().unwrap_or_default(), object.name_any())
+}
