@@ -24,8 +24,8 @@ pub fn contains(live: &Value, desired: &Value) -> bool {
 pub fn hash(value: &impl Serialize) -> String {
     let text = serde_json::to_vec(value).unwrap_or_default();
     let digest = Sha256::digest(&text);
-    let [a, b, c, d, e, f, ..] = digest[..] else { return String::new() };
-    format!("{a:02x}{b:02x}{c:02x}{d:02x}{e:02x}{f:02x}")
+    let first = digest.first_chunk::<8>().map_or(0, |bytes| u64::from_be_bytes(*bytes));
+    format!("{:012x}", first >> 16)
 }
 
 #[cfg(test)]

@@ -1,0 +1,198 @@
+//! A ModelDeployment's spec in narrow types: defaults applied, empty texts absent, GPUs absent or more than none.
+//! What cannot be is refused here, so that building objects cannot fail.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::{EnvVar, Toleration};
+use runway_api::ModelDeployment;
+use runway_api::model_deployment::{self as api, DEFAULT_GPU, ModelSource, ServingMode};
+use serde_json::{Map, Value};
+
+/// What is asked of a provider.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Request {
+    /// Name of the ModelDeployment.
+    pub name: String,
+    /// Its namespace.
+    pub namespace: String,
+    /// What to load; `None` only for [`ModelSource::Custom`].
+    pub model_id: Option<String>,
+    /// Where it comes from.
+    pub source: ModelSource,
+    /// The name clients use: as given, or the last part of the id.
+    pub served_name: Option<String>,
+    /// Whether the user gave a served name.
+    pub served_name_given: bool,
+    /// The engine.
+    pub engine: String,
+    /// Longest context in tokens.
+    pub context_length: Option<i32>,
+    /// Run code that comes with the model.
+    pub trust_remote_code: bool,
+    /// Flags for the engine, without dashes.
+    pub args: BTreeMap<String, String>,
+    /// Who does the work.
+    pub topology: Topology,
+    /// Container image, if given.
+    pub image: Option<String>,
+    /// Environment of the model's containers.
+    pub env: Vec<EnvVar>,
+    /// Labels for the pods.
+    pub pod_labels: BTreeMap<String, String>,
+    /// Annotations for the pods.
+    pub pod_annotations: BTreeMap<String, String>,
+    /// Secret that holds HF_TOKEN.
+    pub token_secret: Option<String>,
+    /// Labels of the nodes wanted.
+    pub node_selector: BTreeMap<String, String>,
+    /// Taints tolerated.
+    pub tolerations: Vec<Toleration>,
+    /// Overrides, as given.
+    pub overrides: Map<String, Value>,
+}
+
+/// Who does the work.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Topology {
+    /// Every worker does all of it.
+    Aggregated(Worker),
+    /// Prefill and decode on workers of their own.
+    Disaggregated {
+        /// Prefill workers.
+        prefill: Worker,
+        /// Decode workers.
+        decode: Worker,
+    },
+}
+
+/// One kind of worker.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Worker {
+    /// How many; 0 is none.
+    pub replicas: i32,
+    /// GPUs of each; absent is none.
+    pub gpu: Option<Gpu>,
+    /// Memory of each.
+    pub memory: Option<String>,
+    /// Processors of each.
+    pub cpu: Option<String>,
+}
+
+/// GPUs of one worker.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Gpu {
+    /// How many, at least 1.
+    pub count: i32,
+    /// Resource name.
+    pub resource: String,
+}
+
+/// What keeps a spec from being a request. Admission and the core controller say it better and earlier.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Invalid {
+    /// No engine.
+    #[error("engine.type is required")]
+    Engine,
+    /// No model.
+    #[error("model.id is required when source is huggingface")]
+    Model,
+    /// Not both parts.
+    #[error("Disaggregated mode requires scaling.prefill and scaling.decode")]
+    Parts,
+}
+
+impl Topology {
+    /// The serving mode.
+    pub fn mode(&self) -> ServingMode {
+        match self {
+            Self::Aggregated(_) => ServingMode::Aggregated,
+            Self::Disaggregated { .. } => ServingMode::Disaggregated,
+        }
+    }
+
+    /// All workers asked for.
+    pub fn replicas(&self) -> i32 {
+        match self {
+            Self::Aggregated(worker) => worker.replicas,
+            Self::Disaggregated { prefill, decode } => prefill.replicas + decode.replicas,
+        }
+    }
+
+    /// Whether any worker has a GPU.
+    pub fn wants_gpu(&self) -> bool {
+        match self {
+            Self::Aggregated(worker) => worker.gpu.is_some(),
+            Self::Disaggregated { prefill, decode } => prefill.gpu.is_some() || decode.gpu.is_some(),
+        }
+    }
+}
+
+impl TryFrom<&ModelDeployment> for Request {
+    type Error = Invalid;
+
+    fn try_from(md: &ModelDeployment) -> Result<Self, Invalid> {
+        let spec = &md.spec;
+        let model_id = spec.model_id().map(str::to_owned);
+        if model_id.is_none() && spec.source() == ModelSource::Huggingface {
+            return Err(Invalid::Model);
+        }
+        let given_name = filled(spec.model.served_name.as_deref());
+        let basename = model_id.as_deref().and_then(|id| id.rsplit('/').next());
+        let engine = spec.engine.clone().unwrap_or_default();
+        let pods = spec.pod_template.as_ref().and_then(|p| p.metadata.clone()).unwrap_or_default();
+        Ok(Self {
+            name: md.metadata.name.clone().unwrap_or_default(),
+            namespace: md.metadata.namespace.clone().unwrap_or_default(),
+            served_name: given_name.or(basename).map(str::to_owned),
+            served_name_given: given_name.is_some(),
+            source: spec.source(),
+            engine: spec.engine_type().ok_or(Invalid::Engine)?.to_owned(),
+            context_length: engine.context_length,
+            trust_remote_code: engine.trust_remote_code.unwrap_or(false),
+            args: engine.args,
+            topology: topology(spec)?,
+            image: filled(spec.image.as_deref()).map(str::to_owned),
+            env: spec.env.clone(),
+            pod_labels: pods.labels,
+            pod_annotations: pods.annotations,
+            token_secret: spec.secrets.as_ref().and_then(|s| filled(s.hugging_face_token.as_deref())).map(str::to_owned),
+            node_selector: spec.node_selector.clone(),
+            tolerations: spec.tolerations.clone(),
+            overrides: spec.provider.as_ref().and_then(|p| p.overrides.clone()).unwrap_or_default(),
+            model_id,
+        })
+    }
+}
+
+fn topology(spec: &runway_api::ModelDeploymentSpec) -> Result<Topology, Invalid> {
+    let scaling = spec.scaling.clone().unwrap_or_default();
+    let resources = spec.resources.clone().unwrap_or_default();
+    match spec.mode() {
+        ServingMode::Aggregated => Ok(Topology::Aggregated(Worker {
+            replicas: scaling.replicas.unwrap_or(1),
+            gpu: gpu(resources.gpu.as_ref()),
+            memory: resources.memory,
+            cpu: resources.cpu,
+        })),
+        ServingMode::Disaggregated => {
+            let (Some(prefill), Some(decode)) = (scaling.prefill, scaling.decode) else { return Err(Invalid::Parts) };
+            let worker = |part: api::Component| Worker {
+                replicas: part.replicas.unwrap_or(1),
+                gpu: gpu(part.gpu.as_ref()),
+                memory: part.memory,
+                cpu: resources.cpu.clone(),
+            };
+            Ok(Topology::Disaggregated { prefill: worker(prefill), decode: worker(decode) })
+        }
+    }
+}
+
+fn gpu(gpu: Option<&api::Gpu>) -> Option<Gpu> {
+    let count = gpu?.count.filter(|count| *count > 0)?;
+    let resource = filled(gpu?.kind.as_deref()).unwrap_or(DEFAULT_GPU).to_owned();
+    Some(Gpu { count, resource })
+}
+
+fn filled(text: Option<&str>) -> Option<&str> {
+    text.filter(|t| !t.is_empty())
+}
