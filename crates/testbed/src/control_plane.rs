@@ -1,0 +1,572 @@
+//! A Kubernetes control plane of one's own: etcd, kube-apiserver and kube-controller-manager as child processes.
+//!
+//! No node, no scheduler: pods stay Pending unless somebody writes their status.
+
+use std::{
+    fs,
+    net::{Ipv4Addr, TcpListener, TcpStream},
+    ops::Deref,
+    os::unix::fs::symlink,
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result, bail};
+use k8s_openapi::{
+    api::core::v1::ServiceAccount,
+    apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
+};
+use kube::{
+    Api, Client, Config,
+    api::{ListParams, Request},
+    config::{KubeConfigOptions, Kubeconfig},
+};
+use serde::{Deserialize, Serialize};
+use tempfile::TempDir;
+
+use crate::{
+    audit::Audit,
+    binaries::Binaries,
+    crds, last_lines,
+    pki::Authority,
+    process::{self, Component, Process},
+    say,
+};
+
+/// The test bed's own identity; its requests are left out of [`Audit::since`].
+pub(crate) const SELF: &str = "runway-testbed";
+const ADMIN_GROUP: &str = "system:masters";
+const RECORD: &str = "cluster.json";
+/// Reads are recorded too; only the second entry that every request would have is left out.
+const AUDIT_POLICY: &str = "apiVersion: audit.k8s.io/v1\nkind: Policy\nomitStages: [RequestReceived]\nrules: [{level: Metadata}]\n";
+const START_PATIENCE: Duration = Duration::from_mins(1);
+const STOP_PATIENCE: Duration = Duration::from_secs(20);
+
+/// How to start a [`ControlPlane`].
+#[derive(Default)]
+pub struct Options {
+    /// Leave everything running when the value drops or the process ends; see [`ControlPlane::stop_detached`].
+    pub keep: bool,
+    /// Where certificates, kubeconfigs and logs go. Default: a temporary folder, removed at the end.
+    pub dir: Option<PathBuf>,
+    /// Installed before the controller manager starts. Its garbage collector notices later ones only within 30 s,
+    /// so a test that waits for cascading deletion wants its CRDs here.
+    pub crds: Vec<CustomResourceDefinition>,
+}
+
+/// A running control plane. Dropping it kills its processes and removes its temporary folder.
+///
+/// What needs only a connection, such as [`Cluster::client`], is on [`Cluster`], to which this dereferences.
+pub struct ControlPlane {
+    // In the order in which they must end.
+    others: Vec<Process>,
+    controller_manager: Option<Process>,
+    apiserver: Option<Process>,
+    etcd: Option<Process>,
+    apiserver_component: Component,
+    cluster: Cluster,
+    keep: bool,
+    folder: Folder,
+}
+
+/// A control plane as its clients see it; also what remains of it after [`ControlPlane::detach`].
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Cluster {
+    /// Holds certificates, kubeconfigs, logs and process ids.
+    pub dir: PathBuf,
+    /// The address of the API server.
+    pub server: String,
+    kubectl: PathBuf,
+}
+
+impl ControlPlane {
+    /// Starts a control plane and waits until it answers: a few seconds, after the first time (see [`Binaries::ensure`]).
+    pub async fn start(options: Options) -> Result<Self> {
+        crate::install_crypto_provider();
+        let binaries = tokio::task::spawn_blocking(Binaries::ensure).await??;
+        let folder = Folder::create(options.dir)?;
+        let outcome = Self::start_in(folder, binaries, options.crds, options.keep).await;
+        outcome.context("the test control plane did not start")
+    }
+
+    async fn start_in(
+        mut folder: Folder,
+        binaries: Binaries,
+        crds: Vec<CustomResourceDefinition>,
+        keep: bool,
+    ) -> Result<Self> {
+        let [etcd_port, port] = free_ports()?;
+        let cluster = Cluster {
+            dir: folder.path.clone(),
+            server: format!("https://127.0.0.1:{port}"),
+            kubectl: binaries.kubectl.clone(),
+        };
+        let authority = Authority::create(&cluster.pki())?;
+        fs::write(cluster.dir.join("audit-policy.yaml"), AUDIT_POLICY)?;
+        // Until it has started, a failure must not take the logs away.
+        folder.spare();
+
+        let component = etcd(&cluster, &binaries, etcd_port, &folder.data);
+        let mut etcd = component.spawn()?;
+        wait(&mut etcd, &component, async || {
+            TcpStream::connect((Ipv4Addr::LOCALHOST, etcd_port)).is_ok()
+        })
+        .await?;
+
+        let apiserver_component = apiserver(&cluster, &binaries, &authority, etcd_port, port);
+        let mut apiserver = apiserver_component.spawn()?;
+        let client = cluster.client(SELF, &[ADMIN_GROUP]).await?;
+        wait(&mut apiserver, &apiserver_component, async || {
+            is_ready(&client).await
+        })
+        .await?;
+
+        for crd in crds {
+            crds::install_crd(&client, crd).await?;
+        }
+
+        let component = controller_manager(&cluster, &binaries, &authority)?;
+        let mut controller_manager = component.spawn()?;
+        let accounts: Api<ServiceAccount> = Api::namespaced(client, "default");
+        wait(&mut controller_manager, &component, async || {
+            accounts.get("default").await.is_ok()
+        })
+        .await?;
+
+        cluster.admin()?;
+        fs::write(cluster.dir.join(RECORD), serde_json::to_string(&cluster)?)?;
+        folder.reclaim(keep);
+        let mut control_plane = Self {
+            others: Vec::new(),
+            controller_manager: Some(controller_manager),
+            apiserver: Some(apiserver),
+            etcd: Some(etcd),
+            apiserver_component,
+            cluster,
+            keep,
+            folder,
+        };
+        if keep {
+            control_plane.processes().for_each(Process::keep);
+        }
+        Ok(control_plane)
+    }
+
+    /// Runs another program beside the control plane, to the same end; its output goes to `NAME.log` in the folder.
+    /// To be found by [`Self::stop_detached`] it must have a path in the folder, such as its kubeconfig, among its arguments.
+    pub fn run(&mut self, name: &str, program: impl Into<PathBuf>, args: &[&str]) -> Result<()> {
+        let component = Component {
+            name: name.to_owned(),
+            program: program.into(),
+            args: args.iter().map(ToString::to_string).collect(),
+            dir: self.dir.clone(),
+            scratch: None,
+        };
+        let mut process = component.spawn()?;
+        if self.keep {
+            process.keep();
+        }
+        self.others.push(process);
+        Ok(())
+    }
+
+    /// Ends the API server in order, as an upgrade would, and starts it again on the same port.
+    pub async fn restart_apiserver(&mut self) -> Result<()> {
+        self.stop_apiserver().await;
+        self.start_apiserver().await
+    }
+
+    /// Ends the API server only: an outage.
+    pub async fn stop_apiserver(&mut self) {
+        if let Some(apiserver) = self.apiserver.take() {
+            apiserver.stop(STOP_PATIENCE).await;
+        }
+    }
+
+    /// Ends the outage.
+    pub async fn start_apiserver(&mut self) -> Result<()> {
+        let mut apiserver = self.apiserver_component.spawn()?;
+        let client = self.cluster.client(SELF, &[ADMIN_GROUP]).await?;
+        wait(&mut apiserver, &self.apiserver_component, async || {
+            is_ready(&client).await
+        })
+        .await?;
+        if self.keep {
+            apiserver.keep();
+        }
+        self.apiserver = Some(apiserver);
+        Ok(())
+    }
+
+    /// Ends everything in order, also what [`Options::keep`] would leave running.
+    pub async fn stop(mut self) -> Result<()> {
+        if self.keep {
+            return Self::stop_detached(&self.detach().dir).await;
+        }
+        let processes = std::mem::take(&mut self.others).into_iter();
+        let processes = processes
+            .chain(self.controller_manager.take())
+            .chain(self.apiserver.take())
+            .chain(self.etcd.take());
+        for process in processes {
+            process.stop(STOP_PATIENCE).await;
+        }
+        Ok(())
+    }
+
+    /// Leaves everything running and gives up its ownership.
+    pub fn detach(mut self) -> Cluster {
+        self.keep = true;
+        self.folder.spare();
+        self.cluster.clone()
+    }
+
+    /// Stops a control plane that was left running in `dir`, and the programs started beside it.
+    /// Its data goes, its logs stay. Stopping twice does no harm.
+    pub async fn stop_detached(dir: &Path) -> Result<()> {
+        let mut names = process::recorded(dir)?;
+        // The store last; what writes to it first.
+        names.sort_by_key(|name| {
+            ["kube-controller-manager", "kube-apiserver", "etcd"]
+                .iter()
+                .position(|known| known == name)
+        });
+        for name in names {
+            process::stop_recorded(dir, &name).await?;
+        }
+        if let Ok(data) = fs::read_link(dir.join("etcd")) {
+            let _ = fs::remove_dir_all(data);
+            let _ = fs::remove_file(dir.join("etcd"));
+        }
+        let _ = fs::remove_file(dir.join(RECORD));
+        Ok(())
+    }
+
+    fn processes(&mut self) -> impl Iterator<Item = &mut Process> {
+        self.others
+            .iter_mut()
+            .chain(&mut self.controller_manager)
+            .chain(&mut self.apiserver)
+            .chain(&mut self.etcd)
+    }
+}
+
+impl Deref for ControlPlane {
+    type Target = Cluster;
+
+    fn deref(&self) -> &Cluster {
+        &self.cluster
+    }
+}
+
+impl Drop for ControlPlane {
+    fn drop(&mut self) {
+        if self.keep {
+            let processes = std::mem::take(&mut self.others).into_iter();
+            processes
+                .chain(self.controller_manager.take())
+                .chain(self.apiserver.take())
+                .chain(self.etcd.take())
+                .for_each(process::release);
+        } else if std::thread::panicking() {
+            self.folder.spare();
+            say(&format!(
+                "the logs of the test control plane are in {}",
+                self.cluster.dir.display()
+            ));
+        }
+    }
+}
+
+impl Cluster {
+    /// The control plane that was left running in `dir`.
+    pub fn open(dir: &Path) -> Result<Self> {
+        crate::install_crypto_provider();
+        let record = fs::read_to_string(dir.join(RECORD)).with_context(|| {
+            format!(
+                "no control plane is recorded in {}: start one there first",
+                dir.display()
+            )
+        })?;
+        Ok(serde_json::from_str(&record)?)
+    }
+
+    /// Writes a kubeconfig with a client certificate for `user` in `groups` (at most two) and returns its path.
+    pub fn kubeconfig(&self, user: &str, groups: &[&str]) -> Result<PathBuf> {
+        let file: String = user
+            .chars()
+            .map(|c| if c.is_ascii_alphanumeric() { c } else { '-' })
+            .collect();
+        let path = self.dir.join(format!("{file}.kubeconfig"));
+        fs::write(
+            &path,
+            Authority::open(&self.pki()).kubeconfig(&self.server, user, groups)?,
+        )?;
+        Ok(path)
+    }
+
+    /// The kubeconfig of a user who may do anything.
+    pub fn admin(&self) -> Result<PathBuf> {
+        self.kubeconfig("admin", &[ADMIN_GROUP])
+    }
+
+    /// A client of its own identity, so that [`Audit`] can tell its requests from others'.
+    pub async fn client(&self, user: &str, groups: &[&str]) -> Result<Client> {
+        let kubeconfig = Kubeconfig::read_from(self.kubeconfig(user, groups)?)?;
+        let config =
+            Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
+        Ok(Client::try_from(config)?)
+    }
+
+    /// The client of a user who may do anything.
+    pub async fn admin_client(&self) -> Result<Client> {
+        self.client("admin", &[ADMIN_GROUP]).await
+    }
+
+    /// The record of every request that reached the API server.
+    pub async fn audit(&self) -> Result<Audit> {
+        Ok(Audit::new(
+            self.audit_log(),
+            self.client(SELF, &[ADMIN_GROUP]).await?,
+        ))
+    }
+
+    /// `kubectl` as admin.
+    pub fn kubectl(&self) -> Result<tokio::process::Command> {
+        let mut command = tokio::process::Command::new(&self.kubectl);
+        // Ports come again with other clusters behind them: a shared discovery cache would lie.
+        command
+            .env("KUBECONFIG", self.admin()?)
+            .env("KUBECACHEDIR", self.dir.join("kubectl-cache"));
+        Ok(command)
+    }
+
+    fn pki(&self) -> PathBuf {
+        self.dir.join("pki")
+    }
+
+    fn audit_log(&self) -> PathBuf {
+        self.dir.join("audit.log")
+    }
+}
+
+/// The folder of a control plane, and the place of etcd's data.
+struct Folder {
+    path: PathBuf,
+    data: PathBuf,
+    temporary: Option<TempDir>,
+    temporary_data: Option<TempDir>,
+    spared: bool,
+}
+
+impl Folder {
+    fn create(dir: Option<PathBuf>) -> Result<Self> {
+        let temporary = if dir.is_none() {
+            Some(
+                tempfile::Builder::new()
+                    .prefix("runway-testbed-")
+                    .tempdir()?,
+            )
+        } else {
+            None
+        };
+        let path = dir
+            .or_else(|| Some(temporary.as_ref()?.path().to_owned()))
+            .context("no folder")?;
+        if path.join(RECORD).exists() {
+            bail!(
+                "a control plane was left running in {}: stop it first, or choose another folder",
+                path.display()
+            );
+        }
+        fs::create_dir_all(&path).with_context(|| format!("cannot create {}", path.display()))?;
+        let path = path.canonicalize()?;
+
+        // In memory where there is such a place: etcd waits for its disk at every write.
+        let temporary_data = tempfile::Builder::new()
+            .prefix("runway-testbed-etcd-")
+            .tempdir_in("/dev/shm")
+            .ok();
+        let data = temporary_data
+            .as_ref()
+            .map_or_else(|| path.join("etcd-data"), |data| data.path().to_owned());
+        let link = path.join("etcd");
+        let _ = fs::remove_file(&link);
+        symlink(&data, &link)?;
+        Ok(Self {
+            path,
+            data,
+            temporary,
+            temporary_data,
+            spared: false,
+        })
+    }
+
+    /// From now on nothing is removed when this drops.
+    fn spare(&mut self) {
+        self.spared = true;
+    }
+
+    fn reclaim(&mut self, keep: bool) {
+        self.spared = keep;
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        for mut folder in [self.temporary.take(), self.temporary_data.take()]
+            .into_iter()
+            .flatten()
+        {
+            folder.disable_cleanup(self.spared);
+        }
+    }
+}
+
+fn etcd(cluster: &Cluster, binaries: &Binaries, port: u16, data: &Path) -> Component {
+    // One member talks to nobody, so its peer port may be any.
+    let (client, peer) = (format!("http://127.0.0.1:{port}"), "http://127.0.0.1:0");
+    Component {
+        name: "etcd".to_owned(),
+        program: binaries.etcd.clone(),
+        args: vec![
+            // By its link in our folder: the command line shows whose it is, see `stop_detached`.
+            format!("--data-dir={}", cluster.dir.join("etcd").display()),
+            format!("--listen-client-urls={client}"),
+            format!("--advertise-client-urls={client}"),
+            format!("--listen-peer-urls={peer}"),
+            format!("--initial-advertise-peer-urls={peer}"),
+            format!("--initial-cluster=default={peer}"),
+            // Nothing here has to survive a power cut.
+            "--unsafe-no-fsync".to_owned(),
+        ],
+        dir: cluster.dir.clone(),
+        scratch: Some(data.to_owned()),
+    }
+}
+
+fn apiserver(
+    cluster: &Cluster,
+    binaries: &Binaries,
+    authority: &Authority,
+    etcd_port: u16,
+    port: u16,
+) -> Component {
+    let file = |name: &str| authority.path(name).display().to_string();
+    Component {
+        name: "kube-apiserver".to_owned(),
+        program: binaries.kube_apiserver.clone(),
+        args: vec![
+            format!("--etcd-servers=http://127.0.0.1:{etcd_port}"),
+            "--bind-address=127.0.0.1".to_owned(),
+            "--advertise-address=127.0.0.1".to_owned(),
+            // A loopback address is refused as an endpoint, and nothing here looks for one.
+            "--endpoint-reconciler-type=none".to_owned(),
+            format!("--secure-port={port}"),
+            format!("--tls-cert-file={}", file("apiserver.crt")),
+            format!("--tls-private-key-file={}", file("apiserver.key")),
+            format!("--client-ca-file={}", file("ca.crt")),
+            format!("--service-account-key-file={}", file("service-account.pub")),
+            format!(
+                "--service-account-signing-key-file={}",
+                file("service-account.key")
+            ),
+            "--service-account-issuer=https://kubernetes.default.svc".to_owned(),
+            "--service-cluster-ip-range=10.0.0.0/16".to_owned(),
+            "--authorization-mode=Node,RBAC".to_owned(),
+            "--allow-privileged=true".to_owned(),
+            format!(
+                "--audit-policy-file={}",
+                cluster.dir.join("audit-policy.yaml").display()
+            ),
+            format!("--audit-log-path={}", cluster.audit_log().display()),
+            "--audit-log-mode=blocking".to_owned(),
+            // In MB. One file, never rotated: counting reads it from end to end.
+            "--audit-log-maxsize=100000".to_owned(),
+            // Without it a stopping server waits up to a minute for watches that nobody ends.
+            "--shutdown-watch-termination-grace-period=1s".to_owned(),
+            // Requests are counted here, not rationed.
+            "--enable-priority-and-fairness=false".to_owned(),
+            "--max-requests-inflight=4000".to_owned(),
+            "--max-mutating-requests-inflight=2000".to_owned(),
+        ],
+        dir: cluster.dir.clone(),
+        scratch: None,
+    }
+}
+
+fn controller_manager(
+    cluster: &Cluster,
+    binaries: &Binaries,
+    authority: &Authority,
+) -> Result<Component> {
+    let kubeconfig = cluster.kubeconfig("system:kube-controller-manager", &[ADMIN_GROUP])?;
+    Ok(Component {
+        name: "kube-controller-manager".to_owned(),
+        program: binaries.kube_controller_manager.clone(),
+        args: vec![
+            format!("--kubeconfig={}", kubeconfig.display()),
+            format!(
+                "--service-account-private-key-file={}",
+                authority.path("service-account.key").display()
+            ),
+            format!("--root-ca-file={}", authority.path("ca.crt").display()),
+            "--leader-elect=false".to_owned(),
+            "--secure-port=0".to_owned(),
+            "--kube-api-qps=1000".to_owned(),
+            "--kube-api-burst=2000".to_owned(),
+        ],
+        dir: cluster.dir.clone(),
+        scratch: None,
+    })
+}
+
+/// Waits until `ready`, and says what the component's log says when it ends or takes too long.
+async fn wait(
+    process: &mut Process,
+    component: &Component,
+    ready: impl AsyncFn() -> bool,
+) -> Result<()> {
+    let start = Instant::now();
+    while !ready().await {
+        let problem = match process.ended() {
+            Some(status) => format!("ended ({status})"),
+            None if start.elapsed() > START_PATIENCE => {
+                format!("is not ready after {} s", START_PATIENCE.as_secs())
+            }
+            None => {
+                tokio::time::sleep(Duration::from_millis(25)).await;
+                continue;
+            }
+        };
+        let log = component.log();
+        bail!(
+            "{} {problem}; the end of its log, {}:\n{}",
+            component.name,
+            log.display(),
+            last_lines(&log, 15)
+        );
+    }
+    Ok(())
+}
+
+/// Ready includes the hooks that write the built-in roles, without which RBAC tests would flicker.
+async fn is_ready(client: &Client) -> bool {
+    // A list request is the plain GET that the client can build.
+    match Request::new("/readyz").list(&ListParams::default()) {
+        Ok(request) => client.request_text(request).await.is_ok(),
+        Err(_) => false,
+    }
+}
+
+/// Held together until both are known, so that they differ.
+fn free_ports<const N: usize>() -> Result<[u16; N]> {
+    let listeners: Vec<_> = (0..N)
+        .map(|_| TcpListener::bind((Ipv4Addr::LOCALHOST, 0)))
+        .collect::<Result<_, _>>()?;
+    let mut ports = [0; N];
+    for (port, listener) in ports.iter_mut().zip(&listeners) {
+        *port = listener.local_addr()?.port();
+    }
+    Ok(ports)
+}

@@ -1,0 +1,80 @@
+//! The upstream CRDs: the real ones where they can be had, else minimal ones of our own.
+
+use std::{fs, path::Path, time::Duration};
+
+use anyhow::{Context, Result, bail};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::{
+    Api, Client, ResourceExt,
+    api::{Patch, PatchParams},
+    runtime::{conditions, wait::await_condition},
+};
+
+use crate::{control_plane::SELF, say};
+
+/// The file of KAITO's Workspace CRD.
+pub const KAITO_WORKSPACES: &str = "kaito.sh_workspaces.yaml";
+/// The file of KAITO's InferenceSet CRD.
+pub const KAITO_INFERENCE_SETS: &str = "kaito.sh_inferencesets.yaml";
+
+/// Where the real ones are, seen from this crate.
+const REAL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../shared/crds");
+
+/// Ours have the fields that a translator writes and the status, and nothing else.
+const MINIMAL: [(&str, &str); 2] = [
+    (
+        KAITO_WORKSPACES,
+        include_str!("../crds/kaito.sh_workspaces.yaml"),
+    ),
+    (
+        KAITO_INFERENCE_SETS,
+        include_str!("../crds/kaito.sh_inferencesets.yaml"),
+    ),
+];
+
+/// Loads CRDs by file name, such as [`KAITO_WORKSPACES`].
+pub fn upstream_crds(names: &[&str]) -> Result<Vec<CustomResourceDefinition>> {
+    names.iter().map(|name| upstream_crd(name)).collect()
+}
+
+fn upstream_crd(name: &str) -> Result<CustomResourceDefinition> {
+    let path = Path::new(REAL).join(name);
+    let text = match fs::read_to_string(&path) {
+        Ok(text) => text,
+        Err(error) => {
+            let Some((_, minimal)) = MINIMAL.iter().find(|(known, _)| *known == name) else {
+                bail!(
+                    "the CRD {} cannot be read ({error}), and the test bed has none of its own by that name",
+                    path.display()
+                );
+            };
+            say(&format!(
+                "WARNING: the real CRD {} cannot be read ({error}): the test bed's own minimal one is used, \
+                 which accepts more and proves less",
+                path.display()
+            ));
+            (*minimal).to_owned()
+        }
+    };
+    serde_saphyr::from_str(&text).with_context(|| format!("{name} is no CustomResourceDefinition"))
+}
+
+/// Installs or updates a CRD and waits until the API server serves it.
+pub async fn install_crd(client: &Client, mut crd: CustomResourceDefinition) -> Result<()> {
+    let name = crd.name_any();
+    // Server-side apply refuses an object that was read from a server.
+    crd.metadata.managed_fields = None;
+    crd.metadata.resource_version = None;
+    crd.status = None;
+
+    let api: Api<CustomResourceDefinition> = Api::all(client.clone());
+    let params = PatchParams::apply(SELF).force();
+    api.patch(&name, &params, &Patch::Apply(&crd))
+        .await
+        .with_context(|| format!("cannot install the CRD {name}"))?;
+    let established = await_condition(api, &name, conditions::is_crd_established());
+    tokio::time::timeout(Duration::from_secs(20), established)
+        .await
+        .with_context(|| format!("the CRD {name} is installed but not served after 20 s"))??;
+    Ok(())
+}

@@ -1,0 +1,176 @@
+//! Child processes that never outlive their parent, even one that dies by SIGKILL.
+//!
+//! Each component runs under a few lines of shell that read the parent's pipe: the word `stop` ends the component
+//! in order, the word `keep` lets it live on, and the end of the pipe, which comes however the parent ends, kills it.
+
+use std::{
+    fs::{self, File},
+    io::Write as _,
+    os::unix::process::CommandExt as _,
+    path::{Path, PathBuf},
+    process::{Child, ChildStdin, Command, ExitStatus, Stdio},
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result};
+
+const WATCHDOG: &str = r#"
+trap '' INT HUP
+pid_file=$1 scratch=$2
+shift 2
+exec 3<&0
+"$@" </dev/null 3<&- &
+pid=$!
+echo "$pid" >"$pid_file"
+(
+    while read -r word <&3; do
+        case $word in
+            stop) kill -TERM "$pid" ;;
+            keep) exit ;;
+        esac
+    done
+    kill -KILL "$pid"
+    if [ -n "$scratch" ]; then rm -rf "$scratch"; fi
+) 2>/dev/null &
+watch=$!
+exec 3<&-
+wait "$pid"
+code=$?
+rm -f "$pid_file"
+if [ -z "$scratch" ]; then kill "$watch" 2>/dev/null; fi
+exit "$code"
+"#;
+
+/// What to run, and where its traces go.
+pub(crate) struct Component {
+    pub(crate) name: String,
+    pub(crate) program: PathBuf,
+    pub(crate) args: Vec<String>,
+    /// Gets `NAME.log` and `NAME.pid`.
+    pub(crate) dir: PathBuf,
+    /// Removed when the parent vanishes: memory-backed data that nobody would find again.
+    pub(crate) scratch: Option<PathBuf>,
+}
+
+impl Component {
+    pub(crate) fn log(&self) -> PathBuf {
+        self.dir.join(format!("{}.log", self.name))
+    }
+
+    pub(crate) fn spawn(&self) -> Result<Process> {
+        let log = File::options().create(true).append(true).open(self.log())?;
+        let mut child = Command::new("sh")
+            .args(["-c", WATCHDOG, &self.name])
+            .arg(pid_file(&self.dir, &self.name))
+            .arg(self.scratch.as_deref().unwrap_or(Path::new("")))
+            .arg(&self.program)
+            .args(&self.args)
+            .stdin(Stdio::piped())
+            .stdout(log.try_clone()?)
+            .stderr(log)
+            // A group of its own: Ctrl-C reaches us first, and we end the component.
+            .process_group(0)
+            .spawn()
+            .with_context(|| format!("cannot start {}", self.name))?;
+        let pipe = child.stdin.take();
+        Ok(Process { child, pipe })
+    }
+}
+
+/// A running component. Dropping it kills the component and waits for its end.
+pub(crate) struct Process {
+    child: Child,
+    pipe: Option<ChildStdin>,
+}
+
+impl Process {
+    /// How it ended, if it has ended.
+    pub(crate) fn ended(&mut self) -> Option<ExitStatus> {
+        self.child.try_wait().ok().flatten()
+    }
+
+    /// Ends the component in order; kills it when that takes longer than `patience`.
+    pub(crate) async fn stop(mut self, patience: Duration) {
+        self.say("stop");
+        let start = Instant::now();
+        while self.ended().is_none() && start.elapsed() < patience {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    /// Lets the component outlive us.
+    pub(crate) fn keep(&mut self) {
+        self.say("keep");
+    }
+
+    fn say(&mut self, word: &str) {
+        // A closed pipe means that the component is gone already.
+        let _ = self.pipe.as_mut().map(|pipe| writeln!(pipe, "{word}"));
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        drop(self.pipe.take());
+        let _ = self.child.wait();
+    }
+}
+
+/// Kept components are not waited for: see [`Process::keep`].
+pub(crate) fn release(mut process: Process) {
+    process.keep();
+    std::mem::forget(process);
+}
+
+/// Ends a kept component by its recorded process id, if that id still belongs to it.
+pub(crate) async fn stop_recorded(dir: &Path, name: &str) -> Result<()> {
+    let file = pid_file(dir, name);
+    let Ok(pid) = fs::read_to_string(&file) else {
+        return Ok(());
+    };
+    let pid = pid.trim();
+    let start = Instant::now();
+    let mut signal = "-TERM";
+    while belongs(pid, dir).await {
+        shell(&format!("kill {signal} {pid}")).await?;
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        if start.elapsed() > Duration::from_secs(20) {
+            signal = "-KILL";
+        }
+    }
+    let _ = fs::remove_file(file);
+    Ok(())
+}
+
+/// Process ids are reused: only a command line that names our folder is one of ours.
+async fn belongs(pid: &str, dir: &Path) -> bool {
+    pid.parse::<u32>().is_ok()
+        && shell(&format!(
+            "ps -o args= -p {pid} 2>/dev/null || tr '\\0' ' ' </proc/{pid}/cmdline"
+        ))
+        .await
+        .is_ok_and(|args| args.contains(&*dir.to_string_lossy()))
+}
+
+/// Signals go through the shell because the standard library cannot send them.
+async fn shell(script: &str) -> Result<String> {
+    let output = tokio::process::Command::new("sh")
+        .args(["-c", script])
+        .output()
+        .await
+        .context("cannot run `sh`")?;
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+fn pid_file(dir: &Path, name: &str) -> PathBuf {
+    dir.join(format!("{name}.pid"))
+}
+
+/// The names of all components recorded in `dir`.
+pub(crate) fn recorded(dir: &Path) -> Result<Vec<String>> {
+    let entries = fs::read_dir(dir).with_context(|| format!("cannot read {}", dir.display()))?;
+    let names = entries
+        .flatten()
+        .filter_map(|entry| Some(entry.file_name().to_str()?.strip_suffix(".pid")?.to_owned()));
+    Ok(names.collect())
+}

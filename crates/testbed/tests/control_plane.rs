@@ -1,0 +1,106 @@
+//! A whole control plane: it starts, counts, restarts, garbage-collects and leaves nothing behind.
+
+use std::time::Instant;
+
+use anyhow::{Context, Result, ensure};
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace};
+use kube::{
+    Api,
+    api::{ListParams, PostParams},
+};
+use runway_testbed::{
+    ControlPlane, Options,
+    audit::{self, Count},
+};
+
+#[tokio::test]
+async fn counts_exactly_the_requests_of_one_client() -> Result<()> {
+    let start = Instant::now();
+    let mut cluster = ControlPlane::start(Options::default()).await?;
+    eprintln!("started in {:?}", start.elapsed());
+    let client = cluster
+        .client("somebody", &["system:masters", "second-group"])
+        .await?;
+    let log = cluster.audit().await?;
+
+    let maps: Api<ConfigMap> = Api::namespaced(client.clone(), "default");
+    let mark = log.mark().await?;
+    let mut map = ConfigMap::default();
+    map.metadata.name = Some("a".to_owned());
+    maps.create(&PostParams::default(), &map).await?;
+    for _ in 0..7 {
+        maps.get("a").await?;
+    }
+    maps.list(&ListParams::default()).await?;
+    let t = Instant::now();
+    let requests = log.since(mark).await?;
+    eprintln!("counted in {:?}", t.elapsed());
+    for (user, count) in audit::by_user(&requests) {
+        eprintln!("{user}: {count}");
+    }
+    let mine = audit::of_user(&requests, "somebody");
+    assert_eq!(
+        Count::of(&mine),
+        Count {
+            read: 8,
+            write: 1,
+            watch: 0
+        }
+    );
+    assert_eq!(
+        audit::by_object(&mine)[&("default".to_owned(), "a".to_owned())].total(),
+        8
+    );
+    assert_eq!(audit::by_resource(&mine)["configmaps"].total(), 9);
+    let mark = log.mark().await?;
+    assert!(
+        audit::of_user(&log.since(mark).await?, "somebody").is_empty(),
+        "nothing was asked since"
+    );
+
+    let t = Instant::now();
+    cluster.restart_apiserver().await?;
+    eprintln!("restarted in {:?}", t.elapsed());
+    maps.get("a")
+        .await
+        .context("what was written before the restart is there after it")?;
+
+    let t = Instant::now();
+    let dir = cluster.dir.clone();
+    cluster.stop().await?;
+    eprintln!("stopped in {:?}", t.elapsed());
+    ensure!(!dir.exists(), "the temporary folder is gone");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_detached_control_plane_lives_until_it_is_stopped() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let options = Options {
+        dir: Some(folder.path().to_owned()),
+        ..Options::default()
+    };
+    let dir = ControlPlane::start(options).await?.detach().dir;
+
+    let cluster = runway_testbed::Cluster::open(&dir)?;
+    let namespaces: Api<Namespace> = Api::all(cluster.admin_client().await?);
+    namespaces
+        .get("default")
+        .await
+        .context("it goes on without its owner")?;
+    let output = cluster
+        .kubectl()?
+        .args(["get", "namespaces", "-o", "name"])
+        .output()
+        .await?;
+    ensure!(
+        String::from_utf8_lossy(&output.stdout).contains("namespace/default"),
+        "kubectl sees it: {output:?}"
+    );
+
+    ControlPlane::stop_detached(&dir).await?;
+    ensure!(namespaces.get("default").await.is_err(), "it is gone");
+    ControlPlane::stop_detached(&dir)
+        .await
+        .context("stopping twice does no harm")
+}
