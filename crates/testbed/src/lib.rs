@@ -9,13 +9,16 @@
 //! | [`control_plane`] | starts, stops, keeps and restarts a control plane; kubeconfigs and clients for any user |
 //! | [`audit`] | counts the requests of each client, exactly |
 //! | [`crds`] | upstream CRDs, the real ones where they can be had |
+//! | [`simulator`] | the **upstream simulator**: plays the controllers of operators that cannot be had |
 //!
 //! ```no_run
 //! # async fn example() -> anyhow::Result<()> {
-//! use runway_testbed::{ControlPlane, Options, audit, crds};
+//! use runway_testbed::{ControlPlane, Options, Simulator, audit, crds, simulator};
 //!
 //! let crds = crds::upstream_crds(&[crds::KAITO_WORKSPACES])?;
 //! let cluster = ControlPlane::start(Options { crds, ..Options::default() }).await?;
+//! let upstream = cluster.client("kaito", &["system:masters"]).await?;
+//! let _simulator = Simulator::start(upstream, simulator::Config::default());
 //! let mark = cluster.audit().await?.mark().await?;
 //! // … run a controller as `cluster.client("my-controller", &[])`, make objects, wait with `eventually` …
 //! for (user, count) in audit::by_user(&cluster.audit().await?.since(mark).await?) {
@@ -31,6 +34,7 @@ pub mod control_plane;
 pub mod crds;
 mod pki;
 mod process;
+pub mod simulator;
 
 use std::{
     io::Write as _,
@@ -42,6 +46,7 @@ use anyhow::{Result, bail};
 
 pub use audit::Audit;
 pub use control_plane::{Cluster, ControlPlane, Options};
+pub use simulator::Simulator;
 
 /// Waits for `condition` to be `Ok` and returns its value; after `timeout` its last error is the message.
 ///

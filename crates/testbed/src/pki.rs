@@ -36,7 +36,7 @@ impl Authority {
         fs::write(authority.path("service-account.key"), key.serialize_pem())?;
         fs::write(authority.path("service-account.pub"), key.public_key_pem())?;
 
-        let (certificate, key) = authority.issue(server_params()?)?;
+        let (certificate, key) = authority.issue(&server_params()?)?;
         fs::write(authority.path("apiserver.crt"), certificate)?;
         fs::write(authority.path("apiserver.key"), key)?;
         Ok(authority)
@@ -55,7 +55,7 @@ impl Authority {
 
     /// A kubeconfig with a client certificate: `user` is its CN, `groups` its Os.
     pub(crate) fn kubeconfig(&self, server: &str, user: &str, groups: &[&str]) -> Result<String> {
-        let (certificate, key) = self.issue(client_params(user, groups)?)?;
+        let (certificate, key) = self.issue(&client_params(user, groups)?)?;
         let config = serde_json::json!({
             "apiVersion": "v1",
             "kind": "Config",
@@ -73,7 +73,7 @@ impl Authority {
         Ok(serde_saphyr::to_string(&config)?)
     }
 
-    fn issue(&self, params: CertificateParams) -> Result<(String, String)> {
+    fn issue(&self, params: &CertificateParams) -> Result<(String, String)> {
         let authority_key = fs::read_to_string(self.path("ca.key")).with_context(|| {
             format!("cannot read the authority's key in {}", self.dir.display())
         })?;

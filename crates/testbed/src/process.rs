@@ -62,7 +62,7 @@ impl Component {
         let mut child = Command::new("sh")
             .args(["-c", WATCHDOG, &self.name])
             .arg(pid_file(&self.dir, &self.name))
-            .arg(self.scratch.as_deref().unwrap_or(Path::new("")))
+            .arg(self.scratch.as_deref().unwrap_or_else(|| Path::new("")))
             .arg(&self.program)
             .args(&self.args)
             .stdin(Stdio::piped())

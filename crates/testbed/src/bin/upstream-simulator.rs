@@ -1,0 +1,58 @@
+//! The upstream simulator as a process of its own, with an identity of its own.
+#![expect(clippy::print_stderr, reason = "a program talks to its user on stderr")]
+
+use std::{path::PathBuf, time::Duration};
+
+use anyhow::{Context, Result};
+use clap::Parser;
+use kube::{
+    Client, Config,
+    config::{KubeConfigOptions, Kubeconfig},
+};
+use runway_testbed::simulator::{self, Behaviour};
+
+/// Upstream simulator: plays KAITO's controller on a real API server. No model runs.
+#[derive(Parser)]
+struct Args {
+    /// Whose cluster, and as whom.
+    #[arg(long)]
+    kubeconfig: PathBuf,
+    /// From first sight of an object to its Ready, such as 500ms or 10s.
+    #[arg(long, default_value = "1s", value_parser = duration)]
+    ready_after: Duration,
+    /// For objects without the label kubeairunway.ai/simulate: ready, slow, stall, fail, flap, secret-missing, stuck-delete.
+    #[arg(long, default_value_t = Behaviour::Ready)]
+    behaviour: Behaviour,
+}
+
+#[tokio::main]
+async fn main() -> Result<()> {
+    let args = Args::parse();
+    runway_testbed::install_crypto_provider();
+    let kubeconfig = Kubeconfig::read_from(&args.kubeconfig)?;
+    let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
+    let client = Client::try_from(config)?;
+    let server = client.apiserver_version().await.with_context(|| {
+        format!(
+            "the API server of {} does not answer; is the control plane up?",
+            args.kubeconfig.display()
+        )
+    })?;
+
+    eprintln!(
+        "upstream simulator: plays KAITO on Kubernetes {}; no model runs",
+        server.git_version
+    );
+    let config = simulator::Config {
+        ready_after: args.ready_after,
+        behaviour: args.behaviour,
+        ..simulator::Config::default()
+    };
+    simulator::kaito::run(client, config).await;
+    Ok(())
+}
+
+fn duration(text: &str) -> Result<Duration> {
+    let duration: jiff::SignedDuration = text.parse().context("write it as 500ms or 10s")?;
+    Duration::try_from(duration).context("it cannot be negative")
+}

@@ -1,0 +1,105 @@
+//! Which stage an object has reached. Pure: behaviour and age in, stage and waiting time out.
+
+use std::time::Duration;
+
+use super::Behaviour;
+
+/// What the upstream status says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stage {
+    /// No node yet.
+    Pending,
+    /// A node, but the model is still loading.
+    Loading,
+    /// The model answers.
+    Ready,
+    /// It answered once.
+    Unready,
+    /// It will never answer.
+    Failed,
+}
+
+/// The stage at this age, and how long until the next one. No stage at all: say nothing.
+pub(super) fn stage(
+    behaviour: Behaviour,
+    ready_after: Duration,
+    age: Duration,
+) -> (Option<Stage>, Option<Duration>) {
+    let plan = plan(behaviour, ready_after);
+    let reached = plan
+        .iter()
+        .rev()
+        .find(|(start, _)| *start <= age)
+        .map(|(_, stage)| *stage);
+    let next = plan
+        .iter()
+        .find(|(start, _)| *start > age)
+        .map(|(start, _)| start.saturating_sub(age));
+    (reached, next)
+}
+
+fn plan(behaviour: Behaviour, ready: Duration) -> Vec<(Duration, Stage)> {
+    let start = [
+        (Duration::ZERO, Stage::Pending),
+        (ready / 2, Stage::Loading),
+    ];
+    match behaviour {
+        Behaviour::Ready | Behaviour::StuckDelete => {
+            [&start[..], &[(ready, Stage::Ready)]].concat()
+        }
+        Behaviour::Slow => plan(Behaviour::Ready, ready * 10),
+        Behaviour::Stall => Vec::new(),
+        Behaviour::Fail => [&start[..], &[(ready, Stage::Failed)]].concat(),
+        Behaviour::Flap => [
+            &start[..],
+            &[(ready, Stage::Ready), (ready * 2, Stage::Unready)],
+        ]
+        .concat(),
+        Behaviour::SecretMissing => start.to_vec(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn ready_comes_in_three_steps_and_stays() {
+        let at = |age| stage(Behaviour::Ready, SECOND * 2, age);
+        assert_eq!(at(Duration::ZERO), (Some(Stage::Pending), Some(SECOND)));
+        assert_eq!(at(SECOND), (Some(Stage::Loading), Some(SECOND)));
+        assert_eq!(at(SECOND * 2), (Some(Stage::Ready), None));
+        assert_eq!(at(SECOND * 1000), (Some(Stage::Ready), None));
+    }
+
+    #[test]
+    fn at_once_means_ready_at_first_sight() {
+        assert_eq!(
+            stage(Behaviour::Ready, Duration::ZERO, Duration::ZERO),
+            (Some(Stage::Ready), None)
+        );
+    }
+
+    #[test]
+    fn flap_ends_unready_and_stall_says_nothing() {
+        assert_eq!(
+            stage(Behaviour::Flap, SECOND, SECOND * 2),
+            (Some(Stage::Unready), None)
+        );
+        assert_eq!(stage(Behaviour::Stall, SECOND, SECOND * 2), (None, None));
+    }
+
+    #[test]
+    fn slow_takes_ten_times_as_long() {
+        assert_eq!(
+            stage(Behaviour::Slow, SECOND, SECOND * 9).0,
+            Some(Stage::Loading)
+        );
+        assert_eq!(
+            stage(Behaviour::Slow, SECOND, SECOND * 10).0,
+            Some(Stage::Ready)
+        );
+    }
+}
