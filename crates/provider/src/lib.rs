@@ -2,11 +2,28 @@
 //!
 //! A provider implements [`contract::Provider`]: a name, a registration, the upstream schemas it knows and two pure
 //! functions. Everything else is here.
+//!
+//! | module | what |
+//! |---|---|
+//! | [`contract`] | the trait and what goes through it |
+//! | [`request`] | a ModelDeployment in narrow types |
+//! | [`upstream`] | which upstream schemas are installed |
+//! | [`observe`], [`plan`] | what a plan is made from, and the plan: pure |
+//! | [`run`](fn@run) | starts all of it |
 
+mod caches;
 pub mod contract;
+pub mod observe;
+pub mod plan;
+mod pods;
+mod reconcile;
+mod register;
 pub mod request;
+mod run;
 pub mod upstream;
 
 pub use contract::{CONFIG_MAP, ChildRef, Kind, Object, Provider, Reading, Refusal, Translation};
+pub use pods::waiting;
 pub use request::{Request, Topology, Worker};
+pub use run::run;
 pub use upstream::{Installed, Schema, State, Upstream};

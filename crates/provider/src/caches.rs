@@ -1,0 +1,215 @@
+//! The watch caches of a provider. Upstream kinds come and go while we run: a kind is watched while its CRD is installed
+//! with a schema that the provider knows.
+
+use std::collections::HashMap;
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+
+use futures::StreamExt;
+use futures::channel::mpsc;
+use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::core::{ApiResource, DynamicObject};
+use kube::runtime::reflector::{ObjectRef, Store, store::Writer};
+use kube::runtime::watcher::{self, Event};
+use kube::runtime::{WatchStreamExt, watcher as watch};
+use kube::{Api, Client, Resource, ResourceExt};
+use runway_api::{ModelDeployment, labels};
+use runway_operator::watch::subject;
+use tokio::task::JoinSet;
+
+use crate::contract::{CONFIG_MAP, Kind, Provider};
+use crate::observe::{self, Waiting};
+use crate::pods::WaitingPods;
+use crate::upstream::{Installed, State, Upstream, api_resource, crd_name, detect};
+
+/// A first list that takes longer than this is not waited for: objects found twice are applied twice, which changes nothing.
+const FIRST_LIST: Duration = Duration::from_secs(30);
+
+/// Who is to be looked at again.
+type Wake = mpsc::UnboundedSender<ObjectRef<ModelDeployment>>;
+
+/// Everything a provider reads.
+pub(crate) struct Caches {
+    client: Client,
+    wake: Wake,
+    stores: RwLock<HashMap<Kind, KindCache>>,
+    installed: tokio::sync::watch::Sender<HashMap<Kind, State>>,
+    pods: WaitingPods,
+    on_gone: Box<dyn Fn(Kind, &DynamicObject) + Send + Sync>,
+}
+
+/// One kind that is watched. Dropping it ends the watch.
+struct KindCache {
+    store: Store<DynamicObject>,
+    _watch: JoinSet<()>,
+}
+
+impl Caches {
+    /// Caches that wake reconciles through `wake`, and tell `on_gone` of every object whose end was seen.
+    pub(crate) fn new(
+        client: Client,
+        pod_label: &'static str,
+        wake: Wake,
+        on_gone: impl Fn(Kind, &DynamicObject) + Send + Sync + 'static,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            client,
+            wake,
+            stores: RwLock::default(),
+            installed: tokio::sync::watch::Sender::new(HashMap::new()),
+            pods: WaitingPods::new(pod_label),
+            on_gone: Box::new(on_gone),
+        })
+    }
+
+    /// Starts watching, and returns when everything has been listed once.
+    pub(crate) async fn start(self: &Arc<Self>, provider: &dyn Provider, tasks: &mut JoinSet<()>) {
+        let upstreams = provider.upstreams();
+        for upstream in upstreams.clone() {
+            tasks.spawn(self.clone().follow_crd(upstream));
+        }
+        if provider.children("any").iter().any(|c| c.kind == CONFIG_MAP) {
+            let ours = format!("{}={},{}={}", labels::MANAGED_BY, labels::MANAGED_BY_VALUE, labels::PROVIDER, provider.name());
+            let cache = self.watch_kind(CONFIG_MAP, &api_resource(CONFIG_MAP, "v1"), watcher::Config::default().labels(&ours)).await;
+            self.write_stores().insert(CONFIG_MAP, cache);
+        }
+        tasks.spawn(self.clone().follow_pods());
+        let mut installed = self.installed.subscribe();
+        // The sender lives as long as we do.
+        let _ = installed.wait_for(|states| upstreams.iter().all(|u| states.contains_key(&u.kind))).await;
+    }
+
+    /// What is installed.
+    pub(crate) fn installed(&self) -> Installed {
+        Installed::new(self.installed.borrow().clone())
+    }
+
+    /// Changes of what is installed.
+    pub(crate) fn installed_changes(&self) -> tokio::sync::watch::Receiver<HashMap<Kind, State>> {
+        self.installed.subscribe()
+    }
+
+    /// What the pods of a deployment wait for.
+    pub(crate) fn waiting(&self, namespace: &str, deployment: &str) -> Vec<Waiting> {
+        self.pods.of(namespace, deployment)
+    }
+
+    /// Keeps one kind watched while its CRD has a known schema.
+    async fn follow_crd(self: Arc<Self>, upstream: Upstream) {
+        let crds: Api<CustomResourceDefinition> = Api::all(self.client.clone());
+        let only_this = watcher::Config::default().fields(&format!("metadata.name={}", crd_name(upstream.kind)));
+        let mut events = watch(crds, only_this).default_backoff().boxed();
+        let mut crd = None;
+        while let Some(event) = events.next().await {
+            // An Init is followed by what there is: only then is it known.
+            let listing = matches!(event, Ok(Event::Init | Event::InitApply(_)));
+            match event {
+                Ok(Event::Apply(found) | Event::InitApply(found)) => crd = Some(found),
+                Ok(Event::Delete(_) | Event::Init) => crd = None,
+                Ok(Event::InitDone) => {}
+                Err(error) => {
+                    tracing::warn!(crd = crd_name(upstream.kind), %error, "cannot watch the upstream CRD");
+                    continue;
+                }
+            }
+            if !listing {
+                self.set_state(upstream.kind, detect(&upstream, crd.as_ref())).await;
+            }
+        }
+    }
+
+    async fn set_state(self: &Arc<Self>, kind: Kind, state: State) {
+        if self.installed.borrow().get(&kind) == Some(&state) {
+            return;
+        }
+        tracing::info!(kind = kind.kind, ?state, "upstream schema");
+        let cache = match &state {
+            State::Known { version, .. } => {
+                Some(self.watch_kind(kind, &api_resource(kind, version), watcher::Config::default()).await)
+            }
+            State::Missing | State::Unknown { .. } => None,
+        };
+        match cache {
+            Some(cache) => self.write_stores().insert(kind, cache),
+            None => self.write_stores().remove(&kind),
+        };
+        self.installed.send_modify(|states| {
+            states.insert(kind, state);
+        });
+    }
+
+    /// Watches a kind; returns after the first list.
+    async fn watch_kind(self: &Arc<Self>, kind: Kind, resource: &ApiResource, config: watcher::Config) -> KindCache {
+        let mut writer = Writer::<DynamicObject>::new(resource.clone());
+        let store = writer.as_reader();
+        let api: Api<DynamicObject> = Api::all_with(self.client.clone(), resource);
+        let caches = self.clone();
+        let mut task = JoinSet::new();
+        task.spawn(async move {
+            let mut events = watch(api, config).default_backoff().boxed();
+            while let Some(event) = events.next().await {
+                match event {
+                    Ok(event) => {
+                        let event = event.modify(|object| object.metadata.managed_fields = None);
+                        writer.apply_watcher_event(&event);
+                        caches.child_changed(kind, &event);
+                    }
+                    Err(error) => tracing::warn!(kind = kind.kind, %error, "watch interrupted"),
+                }
+            }
+        });
+        if tokio::time::timeout(FIRST_LIST, store.wait_until_ready()).await.is_err() {
+            tracing::warn!(kind = kind.kind, "the first list takes long");
+        }
+        KindCache { store, _watch: task }
+    }
+
+    fn child_changed(&self, kind: Kind, event: &Event<DynamicObject>) {
+        let Some((object, gone)) = subject(event) else { return };
+        if gone {
+            (self.on_gone)(kind, object);
+        }
+        self.wake(&object.namespace().unwrap_or_default(), &owner_name(object));
+    }
+
+    async fn follow_pods(self: Arc<Self>) {
+        let pods: Api<Pod> = Api::all(self.client.clone());
+        let ours = watcher::Config::default().labels(self.pods.label());
+        let mut events = watch(pods, ours).default_backoff().boxed();
+        while let Some(event) = events.next().await {
+            match event {
+                Ok(event) => {
+                    if let Some((namespace, name)) = self.pods.take_in(&event) {
+                        self.wake(&namespace, &name);
+                    }
+                }
+                Err(error) => tracing::warn!(%error, "cannot watch pods"),
+            }
+        }
+    }
+
+    fn wake(&self, namespace: &str, name: &str) {
+        // Fails only while shutting down.
+        let _ = self.wake.unbounded_send(ObjectRef::new(name).within(namespace));
+    }
+
+    fn write_stores(&self) -> std::sync::RwLockWriteGuard<'_, HashMap<Kind, KindCache>> {
+        self.stores.write().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl observe::Lookup for Caches {
+    fn find(&self, kind: Kind, namespace: &str, name: &str) -> Option<Arc<DynamicObject>> {
+        let stores = self.stores.read().unwrap_or_else(PoisonError::into_inner);
+        let cache = stores.get(&kind)?;
+        let version = self.installed().version(kind).unwrap_or("v1").to_owned();
+        cache.store.get(&ObjectRef::new_with(name, api_resource(kind, &version)).within(namespace))
+    }
+}
+
+/// The ModelDeployment an object belongs to; one that was made by somebody else stands in the way of its namesake.
+fn owner_name(object: &DynamicObject) -> String {
+    let owner = object.owner_references().iter().find(|o| o.controller == Some(true) && o.kind == ModelDeployment::kind(&()));
+    owner.map_or_else(|| object.name_any(), |o| o.name.clone())
+}

@@ -1,0 +1,56 @@
+//! What must exist, what must go, and what to say of it. Pure and deterministic: no client, no clock, no memory.
+
+mod objects;
+mod removal;
+mod serve;
+mod status;
+
+use runway_api::condition::{self, Conditions};
+use runway_operator::apply;
+use runway_operator::plan::Plan;
+
+use crate::contract::Provider;
+use crate::observe::Observed;
+
+pub use status::owned;
+
+/// The plan for one ModelDeployment.
+pub fn plan(provider: &dyn Provider, seen: &Observed) -> Plan {
+    let md = &seen.md;
+    if md.selected_provider() != Some(provider.name()) {
+        return Plan::default();
+    }
+    // Deletion goes before pause: nothing may keep an object from going.
+    if md.is_deleting() {
+        return removal::for_deletion(provider, seen);
+    }
+    if md.is_paused() {
+        return Plan::default();
+    }
+    if let Some(successor) = md.spec.provider_name().filter(|name| *name != provider.name()) {
+        return removal::for_hand_over(provider, seen, successor);
+    }
+    if !is_validated(seen) {
+        return Plan::default();
+    }
+    serve::plan(provider, seen)
+}
+
+/// What to say when the server did not take what [`plan`] asked for. Silent when trying again may help.
+pub fn after_failure(provider: &dyn Provider, seen: &Observed, error: &apply::Error) -> Plan {
+    match error {
+        apply::Error::Apply { kind, name, source } if error.is_refusal() => {
+            let message = format!("{kind} '{name}' was refused: {source}");
+            status::failed(provider, seen, &status::Failure::rejected(message))
+        }
+        _ => Plan::default(),
+    }
+}
+
+/// The core controller has accepted this very generation. Without that nothing is done, also where admission was bypassed.
+fn is_validated(seen: &Observed) -> bool {
+    seen.md
+        .conditions()
+        .get_condition(condition::VALIDATED)
+        .is_some_and(|c| c.status == "True" && c.observed_generation == seen.md.metadata.generation)
+}

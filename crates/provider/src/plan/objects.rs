@@ -1,0 +1,125 @@
+//! Upstream objects as they are sent: the provider's body, with the metadata of the contract.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use kube::core::{DynamicObject, ObjectMeta, TypeMeta};
+use kube::{Resource, ResourceExt};
+use runway_api::{ModelDeployment, labels};
+use runway_operator::json;
+use runway_operator::plan::{Apply, Note};
+use serde_json::Value;
+
+use crate::contract::{Kind, Object};
+use crate::upstream::api_resource;
+
+/// What an object was made for: the identity of the spec, and what the upstream forbids to change.
+pub(super) type MadeFor = BTreeMap<String, Value>;
+
+/// An object to apply, compared with the live one.
+pub(super) fn apply(md: &ModelDeployment, provider: &str, object: &Object, live: Option<&DynamicObject>) -> Apply {
+    let desired = dress(md, provider, object);
+    let same_request = live.is_some_and(|l| l.annotations().get(labels::APPLIED_HASH) == desired.annotations().get(labels::APPLIED_HASH));
+    let intact = live.is_some_and(|l| is_intact(l, &desired));
+    let note = match live {
+        None => Some(Note::normal("ResourceCreated", format!("Created {} '{}'", object.kind.kind, object.name))),
+        Some(_) if same_request && !intact => {
+            Some(Note::warning("DriftDetected", "Provider resource was modified directly, reconciling"))
+        }
+        Some(_) => None,
+    };
+    Apply { resource: api_resource(object.kind, &object.version), object: desired, unchanged: same_request && intact, note }
+}
+
+/// What this object is made for.
+pub(super) fn made_for(md: &ModelDeployment, object: &Object) -> MadeFor {
+    let identity = md.spec.identity().into_iter().map(|(field, value)| (field.to_owned(), value));
+    identity.chain(object.immutable.clone()).collect()
+}
+
+/// The fields in which a live object was made for something else, each as a sentence; empty if it can be updated.
+pub(super) fn outgrown(live: &DynamicObject, wanted: &MadeFor) -> Vec<String> {
+    let recorded = live.annotations().get(labels::MADE_FOR);
+    let Some(made_for) = recorded.and_then(|text| serde_json::from_str::<MadeFor>(text).ok()) else { return Vec::new() };
+    let fields: std::collections::BTreeSet<&String> = made_for.keys().chain(wanted.keys()).collect();
+    fields
+        .into_iter()
+        .filter(|field| made_for.get(*field) != wanted.get(*field))
+        .map(|field| format!("{field} changed from {} to {}", shown(made_for.get(field)), shown(wanted.get(field))))
+        .collect()
+}
+
+fn shown(value: Option<&Value>) -> String {
+    match value {
+        None | Some(Value::Null) => "nothing".to_owned(),
+        Some(Value::String(text)) => format!("'{text}'"),
+        Some(other) => other.to_string(),
+    }
+}
+
+/// Whether a live object was made for this very ModelDeployment.
+pub(super) fn is_ours(md: &ModelDeployment, live: &DynamicObject) -> bool {
+    let controller = live.owner_references().iter().find(|o| o.controller == Some(true));
+    match (controller, md.uid()) {
+        (Some(owner), uid) => owner.uid == uid.unwrap_or_default() && owner.kind == ModelDeployment::kind(&()),
+        (None, Some(_)) => false,
+        // Offline, where nothing has a uid yet.
+        (None, None) => true,
+    }
+}
+
+/// A sentence that names an object.
+pub(super) fn named(kind: Kind, name: &str) -> String {
+    format!("{} '{name}'", kind.kind)
+}
+
+fn dress(md: &ModelDeployment, provider: &str, object: &Object) -> DynamicObject {
+    let mut annotations = object.annotations.clone();
+    annotations.insert(labels::MADE_FOR.to_owned(), Value::Object(made_for(md, object).into_iter().collect()).to_string());
+    let mut dressed = DynamicObject {
+        types: Some(TypeMeta { api_version: api_resource(object.kind, &object.version).api_version, kind: object.kind.kind.to_owned() }),
+        metadata: ObjectMeta {
+            name: Some(object.name.clone()),
+            namespace: md.namespace(),
+            labels: Some(object_labels(md, provider)),
+            annotations: Some(annotations),
+            owner_references: Some(vec![owner(md)]),
+            ..ObjectMeta::default()
+        },
+        data: object.body.clone(),
+    };
+    let hash = json::hash(&dressed);
+    dressed.annotations_mut().insert(labels::APPLIED_HASH.to_owned(), hash);
+    dressed
+}
+
+/// Labels of ours, and those of the user under our prefix (design 4.12); ours win.
+fn object_labels(md: &ModelDeployment, provider: &str) -> BTreeMap<String, String> {
+    let mut all: BTreeMap<String, String> =
+        md.labels().iter().filter(|(key, _)| key.starts_with(labels::PREFIX)).map(|(k, v)| (k.clone(), v.clone())).collect();
+    all.insert(labels::MANAGED_BY.to_owned(), labels::MANAGED_BY_VALUE.to_owned());
+    all.insert(labels::DEPLOYMENT.to_owned(), md.name_any());
+    all.insert(labels::PROVIDER.to_owned(), provider.to_owned());
+    all.insert(labels::MODEL_SOURCE.to_owned(), md.spec.source().as_str().to_owned());
+    all.insert(labels::ENGINE_TYPE.to_owned(), md.spec.engine_type().unwrap_or_default().to_owned());
+    all
+}
+
+fn owner(md: &ModelDeployment) -> OwnerReference {
+    OwnerReference {
+        api_version: ModelDeployment::api_version(&()).into_owned(),
+        kind: ModelDeployment::kind(&()).into_owned(),
+        name: md.name_any(),
+        uid: md.uid().unwrap_or_default(),
+        controller: Some(true),
+        block_owner_deletion: Some(true),
+    }
+}
+
+/// Whether everything we asked for is still there.
+fn is_intact(live: &DynamicObject, desired: &DynamicObject) -> bool {
+    let labels_kept = desired.labels().iter().all(|(key, value)| live.labels().get(key) == Some(value));
+    let annotations_kept = desired.annotations().iter().all(|(key, value)| live.annotations().get(key) == Some(value));
+    let owner_kept = desired.owner_references().iter().all(|owner| live.owner_references().contains(owner));
+    labels_kept && annotations_kept && owner_kept && json::contains(&live.data, &desired.data)
+}

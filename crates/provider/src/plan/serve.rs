@@ -1,0 +1,174 @@
+//! The plan for a ModelDeployment that is to serve.
+
+use std::time::Duration;
+
+use kube::ResourceExt;
+use kube::core::DynamicObject;
+use runway_api::overrides::{self, Finding};
+use runway_operator::plan::{Delete, Finalizer, Note, Plan};
+
+use super::objects::{self, named};
+use super::status::{self, Failure};
+use crate::contract::{CONFIG_MAP, Kind, Object, Provider, Refusal, Translation};
+use crate::observe::Observed;
+use crate::request::Request;
+use crate::upstream::{State, api_resource, crd_name};
+
+/// While an old object goes, look again this often, in case its end is not seen.
+pub(super) const LOOK_AGAIN: Duration = Duration::from_mins(1);
+
+pub(super) fn plan(provider: &dyn Provider, seen: &Observed) -> Plan {
+    let prepared = match prepare(provider, seen) {
+        Ok(prepared) => prepared,
+        Err(failure) => return status::failed(provider, seen, &failure),
+    };
+    if seen.md.is_dry_run() {
+        return status::dry_run(provider, seen, &prepared);
+    }
+    if let Some(failure) = foreign(seen, &prepared) {
+        return status::failed(provider, seen, &failure);
+    }
+    let outgoing = outgoing(provider, seen, &prepared.translation);
+    let mut plan = if outgoing.blocks { status::recreating(provider, seen, &prepared, &outgoing.reasons) } else { create(provider, seen, &prepared) };
+    if !seen.md.has_finalizer() {
+        plan.finalizer = Finalizer::Add;
+    }
+    plan.delete = outgoing.delete;
+    plan
+}
+
+/// A request that can be carried out, translated.
+pub(super) struct Prepared {
+    pub(super) request: Request,
+    pub(super) translation: Translation,
+    pub(super) unknown_overrides: Vec<String>,
+}
+
+impl Prepared {
+    /// The object whose status is read.
+    pub(super) fn main(&self) -> Option<&Object> {
+        self.translation.objects.last()
+    }
+}
+
+/// Everything that can refuse does so here.
+fn prepare(provider: &dyn Provider, seen: &Observed) -> Result<Prepared, Failure> {
+    upstream_is_usable(provider, seen)?;
+    let request = Request::try_from(seen.md.as_ref()).map_err(|invalid| Failure::refused(&Refusal::incompatible(invalid.to_string())))?;
+    let findings = overrides::check(&request.overrides, &provider.registration().overrides);
+    let (wrong, unknown): (Vec<_>, Vec<_>) = findings.into_iter().partition(Finding::is_error);
+    if !wrong.is_empty() {
+        return Err(Failure::refused(&Refusal { reason: "InvalidOverrides", message: joined(&wrong) }));
+    }
+    let translation = provider.translate(&request, &seen.installed).map_err(|refusal| Failure::refused(&refusal))?;
+    Ok(Prepared { request, translation, unknown_overrides: unknown.iter().map(ToString::to_string).collect() })
+}
+
+fn joined(findings: &[Finding]) -> String {
+    findings.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
+}
+
+fn upstream_is_usable(provider: &dyn Provider, seen: &Observed) -> Result<(), Failure> {
+    let Some(main) = provider.upstreams().first().map(|u| u.kind) else { return Ok(()) };
+    match seen.installed.state(main) {
+        State::Known { .. } => Ok(()),
+        State::Missing => Err(Failure::missing(format!("Provider '{}' CRD not installed in cluster", provider.name()))),
+        State::Unknown { served, problems } => Err(Failure::refused(&Refusal {
+            reason: "UnknownUpstreamSchema",
+            message: format!(
+                "The installed {} (served: {}) has a schema that {} does not know: {}. Update the provider controller, or install a release it knows",
+                crd_name(main),
+                served.join(", "),
+                provider.version(),
+                if problems.is_empty() { "no known version is served".to_owned() } else { problems.join("; ") },
+            ),
+        })),
+    }
+}
+
+/// An object of the right name that was made by somebody else is never touched.
+fn foreign(seen: &Observed, prepared: &Prepared) -> Option<Failure> {
+    let taken = prepared.translation.objects.iter().find(|wanted| {
+        seen.child(wanted.kind, &wanted.name).is_some_and(|live| !objects::is_ours(&seen.md, live))
+    })?;
+    Some(Failure::conflict(format!(
+        "{} exists and was not made for this ModelDeployment: rename the ModelDeployment, or delete the other object",
+        named(taken.kind, &taken.name)
+    )))
+}
+
+/// What must go before, or besides, what must come.
+struct Outgoing {
+    delete: Vec<Delete>,
+    /// An upstream object is on its way out: nothing new is made until it is gone.
+    blocks: bool,
+    reasons: Vec<String>,
+}
+
+fn outgoing(provider: &dyn Provider, seen: &Observed, translation: &Translation) -> Outgoing {
+    let mut outgoing = Outgoing { delete: Vec::new(), blocks: false, reasons: Vec::new() };
+    for child in &seen.children {
+        let live = child.object.as_ref();
+        let name = live.name_any();
+        let reasons = match translation.objects.iter().find(|o| o.kind == child.kind && o.name == name) {
+            _ if !objects::is_ours(&seen.md, live) => continue,
+            Some(wanted) if is_upstream(child.kind) => objects::outgrown(live, &objects::made_for(&seen.md, wanted)),
+            Some(_) => Vec::new(),
+            None => vec![format!("{} is no longer what the spec asks for", named(child.kind, &name))],
+        };
+        let going = live.metadata.deletion_timestamp.is_some();
+        if !reasons.is_empty() && !going {
+            outgoing.delete.extend(deletion(provider, seen, child.kind, live));
+        }
+        if is_upstream(child.kind) && (going || !reasons.is_empty()) {
+            outgoing.blocks = true;
+            if !going {
+                outgoing.reasons.extend(reasons);
+            }
+        }
+    }
+    outgoing
+}
+
+/// ConfigMaps and the like come and go beside the upstream object.
+fn is_upstream(kind: Kind) -> bool {
+    kind != CONFIG_MAP
+}
+
+/// The deletion of a live object.
+pub(super) fn deletion(provider: &dyn Provider, seen: &Observed, kind: Kind, live: &DynamicObject) -> Option<Delete> {
+    let known = provider.upstreams().into_iter().find(|u| u.kind == kind).and_then(|u| u.schemas.first());
+    let version = seen.installed.version(kind).or_else(|| known.map(|s| s.version)).unwrap_or("v1");
+    Some(Delete {
+        resource: api_resource(kind, version),
+        namespace: live.namespace().unwrap_or_default(),
+        name: live.name_any(),
+        uid: live.uid()?,
+    })
+}
+
+fn create(provider: &dyn Provider, seen: &Observed, prepared: &Prepared) -> Plan {
+    let main = prepared.main();
+    let apply = prepared
+        .translation
+        .objects
+        .iter()
+        .map(|object| {
+            let mut apply = objects::apply(&seen.md, provider.name(), object, seen.child(object.kind, &object.name));
+            if Some(object) != main && apply.note.as_ref().is_some_and(|n| !n.warning) {
+                apply.note = None;
+            }
+            apply
+        })
+        .collect();
+    Plan { apply, ..status::serving(provider, seen, prepared) }
+}
+
+/// The Event that says why an object is recreated.
+pub(super) fn recreation_note(main: Option<&Object>, reasons: &[String]) -> Option<Note> {
+    let main = main?;
+    (!reasons.is_empty()).then(|| {
+        Note::normal("Recreating", format!("Recreating {}: {}", named(main.kind, &main.name), reasons.join("; ")))
+    })
+}
+

@@ -1,0 +1,174 @@
+//! Registration: the provider's InferenceProviderConfig, and its heartbeat.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use kube::api::{Patch, PatchParams, ValidationDirective};
+use kube::{Api, Client, Resource};
+use runway_api::condition::{self, no, yes};
+use runway_api::{InferenceProviderConfig, InferenceProviderConfigStatus, labels};
+use runway_operator::clock;
+use serde_json::{Map, Value, json};
+use tokio_util::sync::CancellationToken;
+
+use crate::caches::Caches;
+use crate::contract::Provider;
+use crate::upstream::{Installed, State, crd_name};
+
+/// Three heartbeats fit into the time after which a provider counts as silent.
+const HEARTBEAT: Duration = Duration::from_mins(1);
+/// How soon to try again when the server did not answer.
+const RETRY: Duration = Duration::from_secs(2);
+
+/// Registers the provider and keeps its heartbeat until `shutdown`, then says that it is not ready.
+pub(crate) async fn keep_registered(client: Client, provider: Arc<dyn Provider>, caches: Arc<Caches>, shutdown: CancellationToken) {
+    let registration = Registration { api: Api::all(client), manager: labels::provider_manager(provider.name()), provider };
+    let mut upstream = caches.installed_changes();
+    let mut conditions = Vec::new();
+    let mut registered = false;
+    loop {
+        let mut wait = HEARTBEAT;
+        match registration.beat(&mut registered, &caches.installed(), &mut conditions).await {
+            Ok(()) => {}
+            Err(error) => {
+                tracing::warn!(%error, "cannot write the InferenceProviderConfig");
+                wait = RETRY;
+            }
+        }
+        tokio::select! {
+            () = tokio::time::sleep(wait) => {}
+            seen = upstream.changed() => if seen.is_err() { break },
+            () = shutdown.cancelled() => break,
+        }
+    }
+    if let Err(error) = registration.resign(&conditions).await {
+        tracing::warn!(%error, "cannot say goodbye in the InferenceProviderConfig");
+    }
+}
+
+struct Registration {
+    api: Api<InferenceProviderConfig>,
+    manager: String,
+    provider: Arc<dyn Provider>,
+}
+
+impl Registration {
+    /// The spec once, the status every time; the spec again when somebody deleted it.
+    async fn beat(&self, registered: &mut bool, installed: &Installed, conditions: &mut Vec<Condition>) -> Result<(), kube::Error> {
+        if !*registered {
+            self.apply_spec().await?;
+            *registered = true;
+        }
+        let status = status(self.provider.as_ref(), installed, conditions);
+        conditions.clone_from(&status.conditions);
+        match self.apply_status(&status).await {
+            Err(kube::Error::Api(answer)) if answer.is_not_found() => {
+                *registered = false;
+                self.apply_spec().await?;
+                *registered = true;
+                self.apply_status(&status).await
+            }
+            other => other,
+        }
+    }
+
+    /// Applied without force: what an administrator has changed stays as the administrator wants it.
+    async fn apply_spec(&self) -> Result<(), kube::Error> {
+        let Value::Object(mut spec) = serde_json::to_value(self.provider.registration()).unwrap_or_default() else { return Ok(()) };
+        loop {
+            match self.api.patch(self.provider.name(), &self.params(), &Patch::Apply(self.document("spec", &spec))).await {
+                Ok(_) => return Ok(()),
+                Err(kube::Error::Api(answer)) if answer.is_conflict() => {
+                    if !leave_out_conflicts(&mut spec, &answer) {
+                        return Err(kube::Error::Api(answer));
+                    }
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    async fn apply_status(&self, status: &InferenceProviderConfigStatus) -> Result<(), kube::Error> {
+        let Value::Object(status) = serde_json::to_value(status).unwrap_or_default() else { return Ok(()) };
+        let patch = Patch::Apply(self.document("status", &status));
+        self.api.patch_status(self.provider.name(), &self.params(), &patch).await.map(|_| ())
+    }
+
+    async fn resign(&self, conditions: &[Condition]) -> Result<(), kube::Error> {
+        let drafts = vec![no(condition::UPSTREAM_READY, "ShutDown", "The provider controller was shut down")];
+        let status = InferenceProviderConfigStatus {
+            ready: Some(false),
+            version: Some(self.provider.version()),
+            last_heartbeat: Some(Time(clock::now())),
+            conditions: condition::settle(drafts, conditions, None, clock::now()),
+            ..InferenceProviderConfigStatus::default()
+        };
+        self.apply_status(&status).await
+    }
+
+    fn document(&self, part: &str, content: &Map<String, Value>) -> Value {
+        json!({
+            "apiVersion": InferenceProviderConfig::api_version(&()),
+            "kind": InferenceProviderConfig::kind(&()),
+            "metadata": { "name": self.provider.name() },
+            part: content,
+        })
+    }
+
+    fn params(&self) -> PatchParams {
+        PatchParams { field_validation: Some(ValidationDirective::Strict), ..PatchParams::apply(&self.manager) }
+    }
+}
+
+/// Takes out the fields that somebody else owns; false if there is nothing to take out.
+fn leave_out_conflicts(spec: &mut Map<String, Value>, answer: &kube::core::Status) -> bool {
+    let causes = answer.details.iter().flat_map(|d| &d.causes);
+    let fields: Vec<String> = causes.filter_map(|c| c.field.strip_prefix(".spec.")?.split(['.', '[']).next().map(str::to_owned)).collect();
+    let mut any = false;
+    for field in fields {
+        if spec.remove(&field).is_some() {
+            tracing::info!(field, "InferenceProviderConfig: somebody else set spec.{field}; it is left to them");
+            any = true;
+        }
+    }
+    any
+}
+
+/// What the provider says of itself.
+fn status(provider: &dyn Provider, installed: &Installed, previous: &[Condition]) -> InferenceProviderConfigStatus {
+    let main = provider.upstreams().first().map(|u| u.kind);
+    let state = main.map(|kind| (kind, installed.state(kind)));
+    let (draft, version, hash) = match state {
+        Some((kind, State::Known { version, hash })) => (
+            yes(condition::UPSTREAM_READY, "SchemaKnown", format!("{} {version} is installed", crd_name(kind))),
+            Some(format!("{}/{version}", kind.group)),
+            Some(hash.clone()),
+        ),
+        Some((kind, State::Missing)) => (
+            no(condition::UPSTREAM_READY, "CRDNotInstalled", format!("{} is not installed: install the upstream operator", crd_name(kind))),
+            None,
+            None,
+        ),
+        Some((kind, State::Unknown { served, problems })) => (
+            no(
+                condition::UPSTREAM_READY,
+                "UnknownUpstreamSchema",
+                format!("{} (served: {}) has a schema this controller does not know: {}", crd_name(kind), served.join(", "), problems.join("; ")),
+            ),
+            None,
+            None,
+        ),
+        None => (yes(condition::UPSTREAM_READY, "NoUpstream", "This provider needs no upstream CRD"), None, None),
+    };
+    let now = clock::now();
+    let conditions = condition::settle(vec![draft], previous, None, now);
+    InferenceProviderConfigStatus {
+        ready: Some(conditions.iter().all(|c| c.status == "True")),
+        version: Some(provider.version()),
+        last_heartbeat: Some(Time(now)),
+        upstream_crd_version: version,
+        upstream_schema_hash: hash,
+        conditions,
+    }
+}
