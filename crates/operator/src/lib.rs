@@ -8,6 +8,7 @@
 //! | [`echo`] | what we wrote and the watch has not shown yet |
 //! | [`watch`] | reflected watches that one bad object cannot stop |
 //! | [`controller`] | runs a reconcile function with per-object backoff |
+//! | [`webhook`] | TLS for webhooks: authority, leaf, CA bundle, server |
 //! | [`json`] | containment and stable hashes of JSON |
 //! | [`clock`], [`telemetry`], [`shutdown`] | the edges of a process |
 
@@ -22,3 +23,4 @@ pub mod plan;
 pub mod shutdown;
 pub mod telemetry;
 pub mod watch;
+pub mod webhook;

@@ -1,0 +1,152 @@
+//! Keeps the CA bundle in webhook configurations, where the API server looks for it.
+
+use std::fmt::Debug;
+use std::pin::pin;
+use std::time::Duration;
+
+use futures::StreamExt;
+use k8s_openapi::ByteString;
+use k8s_openapi::api::admissionregistration::v1::{
+    MutatingWebhookConfiguration, ServiceReference, ValidatingWebhookConfiguration, WebhookClientConfig,
+};
+use kube::api::{Patch, PatchParams};
+use kube::core::ClusterResourceScope;
+use kube::runtime::WatchStreamExt;
+use kube::runtime::watcher::watch_object;
+use kube::{Api, Client, Resource};
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+/// Where the API server finds the webhooks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Endpoint {
+    /// Behind a Service.
+    Service {
+        /// Its namespace.
+        namespace: String,
+        /// Its name.
+        name: String,
+        /// Its port.
+        port: i32,
+    },
+    /// At a URL without a path, as https://127.0.0.1:9443: for a controller outside the cluster.
+    Url(String),
+}
+
+impl Endpoint {
+    /// What a webhook's `clientConfig` says.
+    pub fn client_config(&self, path: &str, bundle: Option<&str>) -> WebhookClientConfig {
+        let ca_bundle = bundle.map(|pem| ByteString(pem.as_bytes().to_vec()));
+        match self.clone() {
+            Self::Service { namespace, name, port } => {
+                let service = ServiceReference { namespace, name, port: Some(port), path: Some(path.to_owned()) };
+                WebhookClientConfig { ca_bundle, service: Some(service), url: None }
+            }
+            Self::Url(base) => WebhookClientConfig { ca_bundle, service: None, url: Some(format!("{}{path}", base.trim_end_matches('/'))) },
+        }
+    }
+}
+
+/// Which webhooks to keep.
+#[derive(Clone, Debug)]
+pub struct Target {
+    /// Name of the configuration.
+    pub configuration: String,
+    /// Names of its webhooks, each with its path.
+    pub webhooks: Vec<(String, String)>,
+    /// Where they are served.
+    pub endpoint: Endpoint,
+    /// Who writes the configuration.
+    pub field_manager: String,
+}
+
+/// Two writers with different ideas must not keep the API server busy.
+const PACE: Duration = Duration::from_secs(1);
+/// After a write that failed.
+const RETRY: Duration = Duration::from_secs(10);
+
+/// A kind that holds webhooks.
+pub trait Configuration: Resource<DynamicType = (), Scope = ClusterResourceScope> + Clone + Debug + DeserializeOwned + Send + 'static {
+    /// Each webhook's name and what the API server knows of its server.
+    fn clients(&self) -> impl Iterator<Item = (&str, &WebhookClientConfig)>;
+}
+
+impl Configuration for MutatingWebhookConfiguration {
+    fn clients(&self) -> impl Iterator<Item = (&str, &WebhookClientConfig)> {
+        self.webhooks.iter().flatten().map(|webhook| (webhook.name.as_str(), &webhook.client_config))
+    }
+}
+
+impl Configuration for ValidatingWebhookConfiguration {
+    fn clients(&self) -> impl Iterator<Item = (&str, &WebhookClientConfig)> {
+        self.webhooks.iter().flatten().map(|webhook| (webhook.name.as_str(), &webhook.client_config))
+    }
+}
+
+/// Keeps the latest bundle in a configuration until shutdown, again after somebody has overwritten it. A configuration
+/// that does not exist is waited for; it is never made.
+pub async fn keep_bundle<K: Configuration>(
+    client: Client,
+    target: Target,
+    bundle: watch::Receiver<Option<String>>,
+    shutdown: CancellationToken,
+) {
+    shutdown.run_until_cancelled(keep::<K>(Api::all(client), target, bundle)).await;
+}
+
+async fn keep<K: Configuration>(api: Api<K>, target: Target, mut bundle: watch::Receiver<Option<String>>) {
+    let name = target.configuration.as_str();
+    let mut watched = pin!(watch_object(api.clone(), name).default_backoff());
+    let mut live: Option<K> = None;
+    loop {
+        let wanted = bundle.borrow_and_update().clone();
+        let patch = live.as_ref().zip(wanted).and_then(|(live, bundle)| patch(live, &target, &bundle));
+        let failed = if let Some(patch) = patch {
+            // By force: the bundle is ours to say, whoever wrote another.
+            let parameters = PatchParams::apply(&target.field_manager).force();
+            match api.patch(name, &parameters, &Patch::Apply(patch)).await {
+                Ok(written) => {
+                    tracing::info!(configuration = name, "wrote the CA bundle of the webhooks");
+                    live = Some(written);
+                    tokio::time::sleep(PACE).await;
+                    false
+                }
+                Err(error) => {
+                    tracing::warn!(%error, configuration = name, "cannot write the CA bundle of the webhooks");
+                    true
+                }
+            }
+        } else {
+            false
+        };
+        tokio::select! {
+            () = tokio::time::sleep(RETRY), if failed => {}
+            changed = bundle.changed() => if changed.is_err() { return },
+            event = watched.next() => match event {
+                Some(Ok(seen)) => live = seen,
+                Some(Err(error)) => tracing::warn!(%error, configuration = name, "watch of the webhook configuration interrupted"),
+                None => return,
+            },
+        }
+    }
+}
+
+/// What to apply, if the configuration has one of the webhooks otherwise than it should.
+fn patch<K: Configuration>(live: &K, target: &Target, bundle: &str) -> Option<Value> {
+    let wanted = |path: &str| target.endpoint.client_config(path, Some(bundle));
+    let found = |name: &str| live.clients().find(|(candidate, _)| *candidate == name).map(|(_, client)| client);
+    let known: Vec<_> = target.webhooks.iter().filter_map(|(name, path)| Some((name, found(name)?, wanted(path)))).collect();
+
+    known.iter().any(|(_, found, wanted)| *found != wanted).then(|| {
+        let webhooks: Vec<_> = known.iter().map(|(name, _, client)| json!({"name": name, "clientConfig": client})).collect();
+        json!({
+            "apiVersion": K::api_version(&()),
+            "kind": K::kind(&()),
+            // With the uid, so that applying never makes a configuration that was just deleted.
+            "metadata": {"name": target.configuration, "uid": live.meta().uid},
+            "webhooks": webhooks,
+        })
+    })
+}

@@ -1,0 +1,354 @@
+//! Authorities and leaves, and who signs when. Pure: time comes in as a value.
+//!
+//! The life of an authority, in parts of it:
+//!
+//! ```text
+//! 0                                   2/3       5/6       1
+//! |---- signs ------------------------|-- signs |--trusted|        the old one
+//!                                     |-trusted-|-- signs ---...   the new one
+//! ```
+//!
+//! At 2/3 the next authority is made. Until 5/6 it is only in the bundle, so that every API server trusts it before the
+//! first leaf needs it; the old one stays in the bundle until it expires. All of this follows from the dates in the
+//! certificates: replicas agree without talking, and a rotation is one write.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::ByteString;
+use rcgen::{
+    BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
+};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::sign::CertifiedKey;
+
+/// How long certificates live.
+#[derive(Clone, Copy, Debug)]
+pub struct Lifetimes {
+    /// An authority.
+    pub authority: Duration,
+    /// A leaf. It is renewed at two thirds, or when another authority begins to sign.
+    pub leaf: Duration,
+}
+
+impl Default for Lifetimes {
+    fn default() -> Self {
+        let day = Duration::from_hours(24);
+        Self { authority: 365 * day, leaf: 30 * day }
+    }
+}
+
+/// Certificates are valid from a little earlier, for clocks that are behind ours.
+const BACKDATE: SignedDuration = SignedDuration::from_mins(5);
+
+/// A certificate that could not be made or read.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The Secret lacks an authority.
+    #[error("the Secret has no {0}")]
+    Missing(&'static str),
+    /// The Secret holds an authority that makes no sense.
+    #[error("the Secret's {key} cannot be read: {reason}")]
+    Unreadable {
+        /// The Secret's key.
+        key: &'static str,
+        /// Why.
+        reason: String,
+    },
+    /// A certificate could not be made.
+    #[error("cannot make a certificate: {0}")]
+    Make(#[from] rcgen::Error),
+    /// A leaf's key could not be used.
+    #[error("cannot use the key of a certificate: {0}")]
+    Use(#[from] rustls::Error),
+}
+
+/// An authority: its certificate, its key, and its dates.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Signer {
+    certificate: String,
+    key: String,
+    created: Timestamp,
+    expires: Timestamp,
+}
+
+impl Signer {
+    fn make(name: &str, now: Timestamp, lifetime: Duration) -> Result<Self, Error> {
+        let (created, expires) = (now, later(now, lifetime));
+        let key = KeyPair::generate()?;
+        let mut params = dated(CertificateParams::default(), created, expires);
+        // A name of its own, so that two authorities in one bundle are never taken for each other.
+        params.distinguished_name = common_name(&format!("{name} {}", created.as_second()));
+        params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::DigitalSignature];
+        Ok(Self { certificate: params.self_signed(&key)?.pem(), key: key.serialize_pem(), created, expires })
+    }
+
+    fn read(data: &BTreeMap<String, ByteString>, certificate_key: &'static str, key_key: &'static str) -> Result<Self, Error> {
+        let text = |key: &'static str| {
+            let bytes = data.get(key).ok_or(Error::Missing(key))?;
+            String::from_utf8(bytes.0.clone()).map_err(|error| Error::Unreadable { key, reason: error.to_string() })
+        };
+        let (certificate, key) = (text(certificate_key)?, text(key_key)?);
+        let unreadable = |reason: String| Error::Unreadable { key: certificate_key, reason };
+
+        let der = CertificateDer::from_pem_slice(certificate.as_bytes()).map_err(|error| unreadable(error.to_string()))?;
+        let (_, parsed) = x509_parser::parse_x509_certificate(&der).map_err(|error| unreadable(error.to_string()))?;
+        let time = |asn1: x509_parser::time::ASN1Time| Timestamp::from_second(asn1.timestamp()).map_err(|error| unreadable(error.to_string()));
+        let validity = parsed.validity();
+        let (created, expires) = (time(validity.not_before)? + BACKDATE, time(validity.not_after)?);
+
+        let pair = KeyPair::from_pem(&key).map_err(|error| Error::Unreadable { key: key_key, reason: error.to_string() })?;
+        if pair.public_key_raw() != parsed.public_key().subject_public_key.data.as_ref() {
+            return Err(unreadable(format!("it does not belong to {key_key}")));
+        }
+        Ok(Self { certificate, key, created, expires })
+    }
+}
+
+/// What the Secret holds: the newest authority, and the one before while it is of use.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Authorities {
+    newest: Signer,
+    previous: Option<Signer>,
+}
+
+const NEWEST: (&str, &str) = ("ca.crt", "ca.key");
+const PREVIOUS: (&str, &str) = ("previous.crt", "previous.key");
+
+impl Authorities {
+    /// A first authority.
+    pub fn first(name: &str, now: Timestamp, lifetimes: Lifetimes) -> Result<Self, Error> {
+        Ok(Self { newest: Signer::make(name, now, lifetimes.authority)?, previous: None })
+    }
+
+    /// The next authority, with the newest until now before it.
+    pub fn next(self, name: &str, now: Timestamp, lifetimes: Lifetimes) -> Result<Self, Error> {
+        let previous = Some(self.newest).filter(|signer| signer.expires > now);
+        Ok(Self { newest: Signer::make(name, now, lifetimes.authority)?, previous })
+    }
+
+    /// Reads the data of a Secret. A previous authority that makes no sense is no loss.
+    pub fn read(data: &BTreeMap<String, ByteString>) -> Result<Self, Error> {
+        let newest = Signer::read(data, NEWEST.0, NEWEST.1)?;
+        Ok(Self { newest, previous: Signer::read(data, PREVIOUS.0, PREVIOUS.1).ok() })
+    }
+
+    /// The data of a Secret; `None` for what must not be there.
+    pub fn data(&self) -> BTreeMap<&'static str, Option<ByteString>> {
+        let bytes = |text: &String| ByteString(text.clone().into_bytes());
+        let previous = self.previous.as_ref();
+        BTreeMap::from([
+            (NEWEST.0, Some(bytes(&self.newest.certificate))),
+            (NEWEST.1, Some(bytes(&self.newest.key))),
+            (PREVIOUS.0, previous.map(|signer| bytes(&signer.certificate))),
+            (PREVIOUS.1, previous.map(|signer| bytes(&signer.key))),
+        ])
+    }
+
+    /// When the next authority is due.
+    pub fn rotation(&self) -> Timestamp {
+        two_thirds(self.newest.created, self.newest.expires)
+    }
+
+    /// Who signs at `now`.
+    pub fn signer(&self, now: Timestamp) -> &Signer {
+        match &self.previous {
+            Some(previous) if now < self.handover(previous) => previous,
+            _ => &self.newest,
+        }
+    }
+
+    /// The certificates to trust at `now`, as PEM.
+    pub fn bundle(&self, now: Timestamp) -> String {
+        let previous = self.previous.iter().filter(|signer| signer.expires > now);
+        previous.chain([&self.newest]).map(|signer| signer.certificate.as_str()).collect()
+    }
+
+    /// When the signer or the bundle changes next, if nobody writes the Secret.
+    pub fn next_change(&self, now: Timestamp) -> Option<Timestamp> {
+        let previous = self.previous.as_ref()?;
+        [self.handover(previous), previous.expires].into_iter().filter(|change| *change > now).min()
+    }
+
+    /// When the newest begins to sign: midway between its making and the end of the previous one.
+    fn handover(&self, previous: &Signer) -> Timestamp {
+        self.newest.created + previous.expires.duration_since(self.newest.created) / 2
+    }
+}
+
+/// A server's certificate.
+#[derive(Clone, Debug)]
+pub struct Leaf {
+    /// For rustls.
+    pub certified: Arc<CertifiedKey>,
+    /// When it should be replaced.
+    pub renewal: Timestamp,
+    signer: String,
+}
+
+impl Leaf {
+    /// A leaf for `names`, DNS names and IP addresses.
+    pub fn make(signer: &Signer, names: &[String], now: Timestamp, lifetimes: Lifetimes) -> Result<Self, Error> {
+        let expires = later(now, lifetimes.leaf).min(signer.expires);
+        let key = KeyPair::generate()?;
+        let mut params = dated(CertificateParams::new(names)?, now, expires);
+        params.distinguished_name = common_name("webhook");
+        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+        params.use_authority_key_identifier_extension = true;
+        let issuer = Issuer::from_ca_cert_pem(&signer.certificate, KeyPair::from_pem(&signer.key)?)?;
+        let certificate = params.signed_by(&key, &issuer)?;
+
+        let private_key = PrivateKeyDer::Pkcs8(key.serialize_der().into());
+        let certified = CertifiedKey::from_der(vec![certificate.der().clone()], private_key, &rustls::crypto::ring::default_provider())?;
+        Ok(Self {
+            certified: Arc::new(certified),
+            renewal: two_thirds(now, expires),
+            signer: signer.certificate.clone(),
+        })
+    }
+
+    /// Whether it will do: made by who signs now, and not yet due.
+    pub fn is_current(&self, signer: &Signer, now: Timestamp) -> bool {
+        self.signer == signer.certificate && now < self.renewal
+    }
+}
+
+fn dated(mut params: CertificateParams, created: Timestamp, expires: Timestamp) -> CertificateParams {
+    // rcgen speaks the `time` crate: its epoch and a duration spare us the dependency.
+    let epoch = rcgen::date_time_ymd(1970, 1, 1);
+    let since_epoch = |time: Timestamp| Duration::from_secs(time.as_second().unsigned_abs());
+    params.not_before = epoch + since_epoch(created - BACKDATE);
+    params.not_after = epoch + since_epoch(expires);
+    params
+}
+
+fn two_thirds(from: Timestamp, to: Timestamp) -> Timestamp {
+    from + to.duration_since(from) * 2 / 3
+}
+
+fn later(now: Timestamp, lifetime: Duration) -> Timestamp {
+    now.saturating_add(lifetime).unwrap_or(Timestamp::MAX)
+}
+
+fn common_name(name: &str) -> DistinguishedName {
+    let mut distinguished = DistinguishedName::new();
+    distinguished.push(DnType::CommonName, name);
+    distinguished
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustls::client::WebPkiServerVerifier;
+    use rustls::client::danger::ServerCertVerifier;
+    use rustls::pki_types::{ServerName, UnixTime};
+    use rustls::{RootCertStore, crypto::ring::default_provider};
+
+    const LIFETIMES: Lifetimes = Lifetimes { authority: Duration::from_mins(100), leaf: Duration::from_mins(10) };
+
+    /// Seconds after some day, later than what certificates are backdated by.
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(1_800_000_000 + second).unwrap()
+    }
+
+    fn stored(authorities: &Authorities) -> BTreeMap<String, ByteString> {
+        authorities.data().into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?))).collect()
+    }
+
+    fn leaf(authorities: &Authorities, now: Timestamp) -> Leaf {
+        Leaf::make(authorities.signer(now), &["hook.ns.svc".to_owned(), "127.0.0.1".to_owned()], now, LIFETIMES).unwrap()
+    }
+
+    fn trusts(bundle: &str, leaf: &Leaf, name: &'static str, now: Timestamp) -> bool {
+        let mut roots = RootCertStore::empty();
+        roots.add_parsable_certificates(CertificateDer::pem_slice_iter(bundle.as_bytes()).map(Result::unwrap));
+        let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), Arc::new(default_provider())).build().unwrap();
+        let time = UnixTime::since_unix_epoch(Duration::from_secs(now.as_second().unsigned_abs()));
+        let name = ServerName::try_from(name).unwrap();
+        verifier.verify_server_cert(&leaf.certified.cert[0], &[], &name, &[], time).is_ok()
+    }
+
+    #[test]
+    fn what_is_stored_is_what_is_read() {
+        let first = Authorities::first("ca", at(0), LIFETIMES).unwrap();
+        assert_eq!(Authorities::read(&stored(&first)).unwrap(), first);
+        let second = first.next("ca", at(4000), LIFETIMES).unwrap();
+        assert_eq!(Authorities::read(&stored(&second)).unwrap(), second);
+    }
+
+    #[test]
+    fn a_secret_that_makes_no_sense_is_refused_with_the_reason() {
+        let reason = |change: fn(&mut BTreeMap<String, ByteString>)| {
+            let mut data = stored(&Authorities::first("ca", at(0), LIFETIMES).unwrap());
+            change(&mut data);
+            Authorities::read(&data).map(|_| ()).unwrap_err().to_string()
+        };
+        assert_eq!(reason(BTreeMap::clear), "the Secret has no ca.crt");
+        assert!(reason(|data| drop(data.insert("ca.crt".into(), ByteString(b"x".to_vec())))).starts_with("the Secret's ca.crt cannot be read"));
+        assert!(reason(|data| drop(data.insert("ca.key".into(), ByteString(vec![0xff])))).starts_with("the Secret's ca.key cannot be read"));
+        let other = |data: &mut BTreeMap<String, ByteString>| {
+            data.insert("ca.key".into(), stored(&Authorities::first("ca", at(0), LIFETIMES).unwrap())["ca.key"].clone());
+        };
+        assert_eq!(reason(other), "the Secret's ca.crt cannot be read: it does not belong to ca.key");
+    }
+
+    #[test]
+    fn the_new_authority_is_trusted_before_it_signs_and_the_old_one_after() {
+        let first = Authorities::first("ca", at(0), LIFETIMES).unwrap();
+        let old = first.newest.clone();
+        assert_eq!(first.rotation(), at(4000));
+        assert_eq!(first.next_change(at(0)), None);
+
+        let second = first.next("ca", at(4000), LIFETIMES).unwrap();
+        assert_eq!(second.signer(at(4999)), &old);
+        assert_eq!(second.next_change(at(4000)), Some(at(5000)));
+        assert_eq!(second.signer(at(5000)), &second.newest);
+        assert_eq!(second.next_change(at(5000)), Some(at(6000)));
+        for (now, certificates) in [(4000, 2), (5999, 2), (6000, 1)] {
+            assert_eq!(second.bundle(at(now)).matches("BEGIN CERTIFICATE").count(), certificates, "at {now}");
+        }
+        assert_eq!(second.next_change(at(6000)), None);
+    }
+
+    #[test]
+    fn an_authority_that_expired_unseen_is_followed_at_once() {
+        let second = Authorities::first("ca", at(0), LIFETIMES).unwrap().next("ca", at(7000), LIFETIMES).unwrap();
+        assert_eq!((second.previous.as_ref(), second.signer(at(7000))), (None, &second.newest));
+    }
+
+    #[test]
+    fn at_every_moment_a_bundle_long_out_of_date_trusts_the_leaf_of_now() {
+        let mut authorities = Authorities::first("ca", at(0), LIFETIMES).unwrap();
+        let mut current = leaf(&authorities, at(0));
+        let mut bundles = Vec::new();
+        for second in (0..20_000).step_by(97) {
+            let now = at(second);
+            if authorities.rotation() <= now {
+                authorities = authorities.next("ca", now, LIFETIMES).unwrap();
+            }
+            if !current.is_current(authorities.signer(now), now) {
+                current = leaf(&authorities, now);
+            }
+            bundles.push(authorities.bundle(now));
+            // Nine steps: a little less than the time for which a new authority only waits.
+            for bundle in [&bundles[bundles.len().saturating_sub(10)], &bundles[bundles.len() - 1]] {
+                assert!(trusts(bundle, &current, "hook.ns.svc", now), "at {second}");
+                assert!(trusts(bundle, &current, "127.0.0.1", now), "at {second}");
+            }
+        }
+        assert!(!trusts(&bundles[0], &current, "hook.ns.svc", at(20_000)));
+        assert!(!trusts(&authorities.bundle(at(20_000)), &current, "other.ns.svc", at(20_000)));
+    }
+
+    #[test]
+    fn a_leaf_is_renewed_at_two_thirds_and_never_outlives_its_signer() {
+        let authorities = Authorities::first("ca", at(0), LIFETIMES).unwrap();
+        assert_eq!(leaf(&authorities, at(0)).renewal, at(400));
+        assert_eq!(leaf(&authorities, at(5700)).renewal, at(5900));
+    }
+}
