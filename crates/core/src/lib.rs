@@ -1,1 +1,4 @@
 //! The ModelDeployment core controller: admission, selection, status. Knows no provider.
+
+pub mod admission;
+pub mod rules;

@@ -1,0 +1,141 @@
+//! What a rule can call: the pure part of CEL's standard functions, and two of our own.
+
+use std::sync::{Arc, LazyLock};
+
+use cel::common::types::{
+    BOOL_TYPE, CelList, CelMap, INT_TYPE, LIST_TYPE, MAP_TYPE, STRING_TYPE, UINT_TYPE,
+};
+use cel::common::value::{CowVal, Val};
+use cel::{Context, DeclarationError, Env, ExecutionError};
+use regex::bytes::{Regex, RegexBuilder};
+
+use super::input::Variables;
+use super::{MAX_PATTERN_BYTES, RuleError, shortened};
+
+/// What the range of a comprehension goes through. No rule can spell the name.
+pub(super) const ORDERED: &str = "@ordered";
+/// What an index that is not written down goes through. No rule can spell the name.
+pub(super) const KEY: &str = "@key";
+/// What `matches` becomes, with the index of the compiled pattern. No rule can spell the name.
+pub(super) const MATCHES: &str = "@matches";
+
+/// For messages: everything a rule can call.
+pub(super) const SIGNATURES: &str = "has(a.b), size(x), x.startsWith(y), x.endsWith(y), x.contains(y), x.matches('pattern'), \
+     int(x), uint(x), double(x), string(x), and x.all(v, …), x.exists(v, …), x.exists_one(v, …), x.map(v, …), x.filter(v, …)";
+
+/// Size a compiled pattern may take, in bytes: bounds the time of compiling and of matching.
+const PATTERN_SIZE: usize = 16 << 10;
+
+/// Whether a rule may call `name` with this number of arguments, as a method or not. Everything
+/// else the crate registers is left out: what parses times or durations, and what a rule over a
+/// spec has no use for.
+pub(super) fn is_callable(name: &str, method: bool, arguments: usize) -> bool {
+    match name {
+        "size" => arguments == usize::from(!method),
+        "startsWith" | "endsWith" | "contains" => method && arguments == 1,
+        "matches" => arguments == if method { 1 } else { 2 },
+        "int" | "uint" | "double" | "string" => !method && arguments == 1,
+        _ => false,
+    }
+}
+
+/// Compiles the pattern of a `matches`. As in RE2, `\w`, `\d` and `\b` know ASCII only; `.` is one
+/// byte.
+pub(super) fn pattern(source: &str) -> Result<Regex, RuleError> {
+    RegexBuilder::new(source)
+        .unicode(false)
+        .size_limit(PATTERN_SIZE)
+        .dfa_size_limit(8 * PATTERN_SIZE)
+        .nest_limit(32)
+        .build()
+        .map_err(|error| RuleError::Pattern {
+            reason: pattern_reason(&error),
+        })
+}
+
+/// The last line of the library's message is the reason; the lines before draw the pattern.
+fn pattern_reason(error: &regex::Error) -> String {
+    match error {
+        regex::Error::CompiledTooBig(_) => {
+            "it is too large when compiled; use fewer and smaller repetitions".to_owned()
+        }
+        error => shortened(
+            error
+                .to_string()
+                .lines()
+                .last()
+                .unwrap_or_default()
+                .trim_start_matches("error: "),
+        ),
+    }
+}
+
+/// The error for a pattern that is not written in the rule, or too long with those before it.
+pub(super) fn pattern_refused(bytes: Option<usize>) -> RuleError {
+    let reason = match bytes {
+        None => "it must be a string in the rule, such as x.matches('^a'), so that it can be checked once".to_owned(),
+        Some(bytes) => format!("the patterns of the rule have {bytes} bytes, {MAX_PATTERN_BYTES} are allowed"),
+    };
+    RuleError::Pattern { reason }
+}
+
+/// The context of one evaluation.
+pub(super) fn context<'a>(variables: &'a Variables, patterns: &Arc<[Regex]>) -> Context<'a, 'a> {
+    static ENV: LazyLock<Arc<Env>> = LazyLock::new(|| Arc::new(environment()));
+    let mut context = Context::with_env(Arc::clone(&ENV));
+    context.set_variable_resolver(variables);
+    if !patterns.is_empty() {
+        let patterns = Arc::clone(patterns);
+        let matches = move |text: Arc<String>, index: u64| {
+            let pattern = usize::try_from(index)
+                .ok()
+                .and_then(|index| patterns.get(index));
+            pattern.is_some_and(|pattern| pattern.is_match(text.as_bytes()))
+        };
+        // The name is ours alone, so it cannot be taken.
+        let _: Result<(), DeclarationError> = context.add_function(MATCHES, matches);
+    }
+    context
+}
+
+fn environment() -> Env {
+    let mut env = Env::default().with_optional_support(false).with_stdlib();
+    // The names are ours alone, so they cannot be taken.
+    let _: Result<(), DeclarationError> = env
+        .add_overload(ORDERED, "ordered_map", vec![MAP_TYPE], ordered_map)
+        .and_then(|()| env.add_overload(ORDERED, "ordered_list", vec![LIST_TYPE], unchanged))
+        .and_then(|()| env.add_overload(KEY, "key_int", vec![INT_TYPE], unchanged))
+        .and_then(|()| env.add_overload(KEY, "key_uint", vec![UINT_TYPE], unchanged))
+        .and_then(|()| env.add_overload(KEY, "key_string", vec![STRING_TYPE], unchanged))
+        .and_then(|()| env.add_overload(KEY, "key_bool", vec![BOOL_TYPE], unchanged));
+    env
+}
+
+fn unchanged<'b, 'v>(arguments: Vec<CowVal<'b, 'v>>) -> Result<CowVal<'b, 'v>, ExecutionError> {
+    arguments
+        .into_iter()
+        .next()
+        .ok_or(ExecutionError::MissingArgumentOrTarget)
+}
+
+/// The keys of a map, sorted: CEL leaves their order open and the crate's is random, which would
+/// make `map` and `filter` give another answer each time.
+#[expect(
+    clippy::needless_pass_by_value,
+    reason = "the signature of the crate's functions"
+)]
+fn ordered_map<'b, 'v>(arguments: Vec<CowVal<'b, 'v>>) -> Result<CowVal<'b, 'v>, ExecutionError> {
+    let map = arguments
+        .first()
+        .ok_or(ExecutionError::MissingArgumentOrTarget)?;
+    let map = map
+        .downcast_ref::<CelMap>()
+        .ok_or(ExecutionError::MissingArgumentOrTarget)?;
+    let mut keys: Vec<_> = map.inner().keys().collect();
+    keys.sort();
+    let keys: Vec<Box<dyn Val + 'v>> = keys
+        .into_iter()
+        .map(|key| key.inner().clone_as_boxed())
+        .collect();
+    Ok(CowVal::owned(CelList::from(keys)))
+}

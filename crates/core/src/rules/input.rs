@@ -1,0 +1,173 @@
+//! What a rule reads: a spec and metadata, turned into CEL values once.
+
+use std::collections::HashMap;
+
+use cel::common::types::{
+    CelBool, CelDouble, CelInt, CelList, CelMap, CelMapKey, CelNull, CelString, CelUInt,
+};
+use cel::common::value::{CowVal, Val};
+use cel::context::VariableResolver;
+use serde_json::Value as Json;
+
+/// Most entries of one list or object.
+pub(super) const MAX_ENTRIES: usize = 100;
+/// Longest string, in bytes.
+pub(super) const MAX_STRING: usize = 4096;
+/// Greatest weight of the spec, and of the metadata: one for each value, and one more for each
+/// [`BYTES_PER_WEIGHT`] bytes of its text and of its key.
+pub(super) const MAX_WEIGHT: u64 = 2048;
+/// Bytes of text that weigh as much as one value.
+pub(super) const BYTES_PER_WEIGHT: u64 = 32;
+/// Values inside values, at most. CEL compares, copies and drops them by recursion.
+const MAX_NESTING: usize = 16;
+
+/// The input is larger than the cost of rules is estimated for.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{path} has {found}, rules can be evaluated with at most {allowed}; set spec.provider.name to choose a provider without rules"
+)]
+pub struct InputTooLarge {
+    /// Where, such as `spec.env`.
+    pub path: String,
+    /// What was found there.
+    pub found: String,
+    /// The limit.
+    pub allowed: usize,
+}
+
+/// What rules are evaluated on. Made once for each ModelDeployment, read by all rules.
+#[derive(Debug)]
+pub struct Input(Result<Variables, InputTooLarge>);
+
+/// The names a rule can read.
+#[derive(Debug)]
+pub(super) struct Variables {
+    spec: Box<dyn Val>,
+    metadata: Box<dyn Val>,
+}
+
+impl Input {
+    /// Takes the normalised spec, and the metadata a rule may read: `name`, `namespace`, `labels`.
+    ///
+    /// Lists and objects of more than 100 entries, strings of more than 4096 bytes, more than 16
+    /// levels, or about 2000 values in all make every evaluation fail with [`InputTooLarge`].
+    pub fn new(spec: &Json, metadata: &Json) -> Self {
+        Self(Variables::new(spec, metadata))
+    }
+
+    pub(super) fn variables(&self) -> Result<&Variables, InputTooLarge> {
+        self.0.as_ref().map_err(Clone::clone)
+    }
+}
+
+impl Variables {
+    fn new(spec: &Json, metadata: &Json) -> Result<Self, InputTooLarge> {
+        Ok(Self {
+            spec: convert("spec", spec)?,
+            metadata: convert("metadata", metadata)?,
+        })
+    }
+}
+
+/// Lends the values out: adding them to a context would copy them for each evaluation.
+impl VariableResolver for Variables {
+    fn resolve<'b>(&'b self, variable: &str) -> Option<CowVal<'b, 'b>> {
+        match variable {
+            "spec" => Some(CowVal::Borrowed(self.spec.as_ref())),
+            "metadata" => Some(CowVal::Borrowed(self.metadata.as_ref())),
+            _ => None,
+        }
+    }
+}
+
+fn convert(root: &'static str, json: &Json) -> Result<Box<dyn Val>, InputTooLarge> {
+    let mut converter = Converter {
+        path: vec![root.to_owned()],
+        weight: 0,
+    };
+    converter.value(json)
+}
+
+struct Converter {
+    path: Vec<String>,
+    weight: u64,
+}
+
+impl Converter {
+    fn value(&mut self, json: &Json) -> Result<Box<dyn Val>, InputTooLarge> {
+        self.weigh(1)?;
+        Ok(match json {
+            Json::Null => Box::new(CelNull),
+            Json::Bool(value) => Box::new(CelBool::from(*value)),
+            Json::Number(number) => match (number.as_i64(), number.as_u64()) {
+                (Some(value), _) => Box::new(CelInt::from(value)),
+                (None, Some(value)) => Box::new(CelUInt::from(value)),
+                (None, None) => Box::new(CelDouble::from(number.as_f64().unwrap_or(f64::NAN))),
+            },
+            Json::String(text) => Box::new(CelString::from(self.text(text)?)),
+            Json::Array(items) => {
+                self.entries(items.len())?;
+                let items = items
+                    .iter()
+                    .enumerate()
+                    .map(|(i, item)| self.nested(i.to_string(), item));
+                Box::new(CelList::from(items.collect::<Result<Vec<_>, _>>()?))
+            }
+            Json::Object(fields) => {
+                self.entries(fields.len())?;
+                let mut map = HashMap::with_capacity(fields.len());
+                for (key, field) in fields {
+                    let value = self.nested(key.clone(), field)?;
+                    map.insert(CelMapKey::String(CelString::from(self.text(key)?)), value);
+                }
+                Box::new(CelMap::from(map))
+            }
+        })
+    }
+
+    fn nested(&mut self, key: String, json: &Json) -> Result<Box<dyn Val>, InputTooLarge> {
+        if self.path.len() > MAX_NESTING {
+            return Err(self.too_large("deeper levels".to_owned(), MAX_NESTING));
+        }
+        self.path.push(key);
+        let value = self.value(json)?;
+        self.path.pop();
+        Ok(value)
+    }
+
+    fn text(&mut self, text: &str) -> Result<String, InputTooLarge> {
+        if text.len() > MAX_STRING {
+            return Err(self.too_large(format!("a text of {} bytes", text.len()), MAX_STRING));
+        }
+        self.weigh(text.len() as u64 / BYTES_PER_WEIGHT)?;
+        Ok(text.to_owned())
+    }
+
+    fn entries(&self, count: usize) -> Result<(), InputTooLarge> {
+        if count > MAX_ENTRIES {
+            return Err(self.too_large(format!("{count} entries"), MAX_ENTRIES));
+        }
+        Ok(())
+    }
+
+    fn weigh(&mut self, weight: u64) -> Result<(), InputTooLarge> {
+        self.weight += weight;
+        if self.weight > MAX_WEIGHT {
+            let error = InputTooLarge {
+                path: self.path[..1].join("."),
+                found: "more values and text".to_owned(),
+                allowed: usize::try_from(MAX_WEIGHT).unwrap_or(usize::MAX),
+            };
+            return Err(error);
+        }
+        Ok(())
+    }
+
+    fn too_large(&self, found: String, allowed: usize) -> InputTooLarge {
+        InputTooLarge {
+            path: super::shortened(&self.path.join(".")),
+            found,
+            allowed,
+        }
+    }
+}
