@@ -1,4 +1,3 @@
 //! The ModelDeployment core controller: admission, selection, status. Knows no provider.
 
-pub mod admission;
 pub mod rules;
