@@ -24,6 +24,8 @@ pub const STALE_STATUS: &str = "StaleStatus";
 pub const OVERRIDES_IGNORED: &str = "OverridesIgnored";
 /// Fields of the spec that do nothing on this provider and engine; present only while true. Owner: provider.
 pub const FIELDS_IGNORED: &str = "FieldsIgnored";
+/// Only a plan is asked for; present only while true. Owner: provider.
+pub const DRY_RUN: &str = "DryRun";
 /// The model serves. Owner: core until a provider is chosen, then the provider.
 pub const READY: &str = "Ready";
 /// Nothing more will happen without a change by the user; present only while true. Owner: as for [`READY`].
@@ -41,6 +43,18 @@ pub struct Draft {
     status: bool,
     reason: String,
     message: String,
+}
+
+impl Draft {
+    /// Whether this is a condition of the type.
+    pub fn is(&self, type_: &str) -> bool {
+        self.type_ == type_
+    }
+
+    /// Its reason.
+    pub fn reason(&self) -> &str {
+        &self.reason
+    }
 }
 
 /// A condition that holds.

@@ -111,8 +111,11 @@ where
             self.delete(delete).await?;
         }
         self.apply_all(owner, &plan.apply).await?;
+        if let Some(dead) = &plan.release_status_of {
+            self.status(owner, dead, &json!({}), false).await?;
+        }
         if let Some(status) = &plan.status {
-            self.status(owner, status).await?;
+            self.status(owner, &self.manager, status, plan.status_guarded).await?;
         }
         for note in &plan.events {
             self.events.say(owner.object_ref(&()), note.clone());
@@ -171,14 +174,17 @@ where
     }
 
     /// No `force` here: a conflict is a bug in somebody's ownership and must show.
-    async fn status(&self, owner: &K, status: &Value) -> Result<(), Error> {
-        let patch = json!({
+    async fn status(&self, owner: &K, manager: &str, status: &Value, guarded: bool) -> Result<(), Error> {
+        let mut patch = json!({
             "apiVersion": K::api_version(&()),
             "kind": K::kind(&()),
             "metadata": { "name": owner.name_any(), "uid": owner.uid() },
             "status": status,
         });
-        let params = PatchParams { field_validation: Some(ValidationDirective::Strict), ..PatchParams::apply(&self.manager) };
+        if guarded {
+            patch["metadata"]["resourceVersion"] = json!(owner.resource_version());
+        }
+        let params = PatchParams { field_validation: Some(ValidationDirective::Strict), ..PatchParams::apply(manager) };
         match self.typed(owner).patch_status(&owner.name_any(), &params, &Patch::Apply(&patch)).await {
             Ok(answer) => {
                 self.own.wrote(&K::kind(&()), answer);

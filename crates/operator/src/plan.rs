@@ -17,6 +17,10 @@ pub struct Plan {
     pub apply: Vec<Apply>,
     /// The whole of what this controller owns in the status, as it must be; `None` leaves the status alone.
     pub status: Option<Value>,
+    /// Write the status only if the object is still as observed: for a claim that somebody else may be taking away.
+    pub status_guarded: bool,
+    /// A field manager that is dead: its part of the status is dropped before ours is written.
+    pub release_status_of: Option<String>,
     /// What people should hear of, once per change.
     pub events: Vec<Note>,
     /// When to look again without being woken by a change.

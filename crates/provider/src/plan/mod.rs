@@ -18,7 +18,7 @@ pub use status::owned;
 pub fn plan(provider: &dyn Provider, seen: &Observed) -> Plan {
     let md = &seen.md;
     if md.selected_provider() != Some(provider.name()) {
-        return Plan::default();
+        return removal::of_leftovers(provider, seen);
     }
     // Deletion goes before pause: nothing may keep an object from going.
     if md.is_deleting() {

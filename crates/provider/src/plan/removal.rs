@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use jiff::SignedDuration;
 use kube::ResourceExt;
+use runway_api::labels;
 use runway_operator::plan::{Finalizer, Note, Plan};
 
 use super::objects::{self, named};
@@ -51,6 +52,13 @@ pub(super) fn for_hand_over(provider: &dyn Provider, seen: &Observed, successor:
     }
     let message = format!("Handing over to provider '{successor}': waiting for {} to be deleted", list(&remaining));
     Plan { delete: deletions(provider, seen, &remaining), ..status::terminating(provider, seen, message) }
+}
+
+/// Another provider serves. If the choice was taken back while we were making something, it goes.
+pub(super) fn of_leftovers(provider: &dyn Provider, seen: &Observed) -> Plan {
+    let made_here = |child: &&Child| child.object.labels().get(labels::PROVIDER).is_some_and(|name| name == provider.name());
+    let leftovers: Vec<&Child> = ours(seen).into_iter().filter(made_here).collect();
+    Plan { delete: deletions(provider, seen, &leftovers), ..Plan::default() }
 }
 
 fn ours(seen: &Observed) -> Vec<&Child> {

@@ -250,12 +250,29 @@ fn write(seen: &Observed, mut status: ModelDeploymentStatus, drafts: Vec<Draft>,
     status.observed_generation = md.metadata.generation;
     status.conditions = condition::settle(drafts, md.conditions(), md.metadata.generation, seen.now);
     let wanted = owned(&status);
-    let unchanged = md.status.as_ref().map(owned).is_some_and(|before| before == wanted);
+    let before = md.status.as_ref().map(owned).unwrap_or_default();
+    let unchanged = before == wanted;
+    let mut events: Vec<Note> = event.into_iter().filter(|_| event_is_new).collect();
+    events.extend(news(&before.conditions, &wanted.conditions));
     Plan {
         status: if unchanged { None } else { serde_json::to_value(&wanted).ok() },
-        events: event.into_iter().filter(|_| event_is_new).collect(),
+        // The first word about an upstream object: the user may be taking the choice of provider back right now.
+        status_guarded: before.provider.is_none() && md.metadata.resource_version.is_some(),
+        events,
         ..Plan::default()
     }
+}
+
+/// Warnings that were not there before, or said something else.
+fn news(before: &[Condition], now: &[Condition]) -> Vec<Note> {
+    [(condition::OVERRIDES_IGNORED, "OverridesIgnored"), (condition::FIELDS_IGNORED, "FieldsIgnored"), (condition::STALE_STATUS, "StaleStatus")]
+        .into_iter()
+        .filter_map(|(type_, reason)| {
+            let said = now.get_condition(type_)?;
+            let told = before.get_condition(type_).is_some_and(|c| c.message == said.message);
+            (!told).then(|| Note::warning(reason, &said.message))
+        })
+        .collect()
 }
 
 /// The upstream object as it is named in the status while it exists.

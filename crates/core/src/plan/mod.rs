@@ -1,0 +1,175 @@
+//! What the core controller says of a ModelDeployment. Pure and deterministic: no client, no clock, no memory.
+
+mod removal;
+mod status;
+
+use runway_api::condition::{self, Conditions, no, yes};
+use runway_operator::plan::{Note, Plan};
+
+use crate::admission::validate::validate;
+use crate::observe::Observed;
+use crate::selection::{self, NO_HEALTHY_PROVIDERS, NoProvider};
+
+pub use status::owned;
+use status::{Choice, Draft};
+
+/// Said when nobody chooses (design 3.5.2).
+pub const NO_SELECTOR: &str = "No provider specified and provider-selector not installed";
+
+/// The plan for one ModelDeployment.
+pub fn plan(seen: &Observed) -> Plan {
+    let md = &seen.md;
+    // Deletion goes before pause: nothing may keep an object from going.
+    if md.is_deleting() {
+        return removal::plan(seen);
+    }
+    if md.is_paused() {
+        return status::paused(seen);
+    }
+    let mut verdict = validate(md, &seen.providers);
+    if md.selected_provider().is_some() && md.selected_provider() == md.spec.provider_name() {
+        // Chosen is chosen: a provider that was uninstalled since does not make the spec wrong (design 3.5.2).
+        verdict.errors.retain(|v| v.field != "spec.provider.name");
+    }
+    if !verdict.is_valid() {
+        return status::invalid(seen, &verdict.message());
+    }
+    status::valid(seen, choose(seen))
+}
+
+/// Which provider it shall be, from what is asked for and what was chosen before.
+fn choose(seen: &Observed) -> Choice {
+    let md = &seen.md;
+    match (md.selected_provider(), md.spec.provider_name()) {
+        (Some(current), Some(wanted)) if current != wanted => hand_over(seen, current, wanted),
+        (Some(current), asked) => keep(seen, current, asked.is_some()),
+        (None, Some(wanted)) => take_named(seen, wanted),
+        (None, None) if seen.selector_enabled => select(seen),
+        (None, None) => Choice::none("NoProvider", NO_SELECTOR),
+    }
+}
+
+/// Selection is once: what was chosen stays, whatever became of the rules since.
+fn keep(seen: &Observed, current: &str, explicit: bool) -> Choice {
+    if !explicit && !seen.selector_enabled {
+        return Choice::Foreign;
+    }
+    let before = seen.md.status.as_ref().and_then(|s| s.provider.as_ref());
+    let selected = seen.md.conditions().get_condition(condition::PROVIDER_SELECTED).filter(|c| c.status == "True");
+    let was_explicit = selected.map_or(explicit, |c| c.reason == EXPLICIT);
+    Choice::Provider {
+        name: current.to_owned(),
+        reason: before.and_then(|p| p.selected_reason.clone()).unwrap_or_else(|| EXPLICIT_REASON.to_owned()),
+        candidates: before.map(|p| p.candidates.clone()).unwrap_or_default(),
+        condition: selected_condition(current, was_explicit),
+        note: None,
+        release: None,
+    }
+}
+
+/// Reason of the condition when the user named the provider.
+const EXPLICIT: &str = "ExplicitSelection";
+/// `status.provider.selectedReason` when the user named the provider (design 3.3).
+const EXPLICIT_REASON: &str = "explicit provider selection";
+
+fn selected_condition(name: &str, explicit: bool) -> Draft {
+    if explicit {
+        yes(condition::PROVIDER_SELECTED, EXPLICIT, format!("Provider {name} explicitly selected"))
+    } else {
+        yes(condition::PROVIDER_SELECTED, "AutoSelected", format!("Provider {name} auto-selected"))
+    }
+}
+
+/// A provider that is named is taken as soon as it can act: until then it is honest to say that we wait for it.
+fn take_named(seen: &Observed, wanted: &str) -> Choice {
+    use runway_api::provider_config::Health;
+    let Some(provider) = seen.providers.get(wanted) else {
+        return Choice::none("ProviderNotFound", format!("Provider '{wanted}' CRD not installed in cluster"));
+    };
+    match provider.health(seen.now) {
+        Health::Healthy => taken(wanted),
+        Health::NotReady(why) => Choice::none("ProviderNotReady", format!("Waiting for provider '{wanted}': {why}")),
+        Health::Silent => {
+            Choice::none("ProviderNotReady", format!("Waiting for provider '{wanted}': its controller has sent no heartbeat for 180 seconds"))
+        }
+    }
+}
+
+fn taken(wanted: &str) -> Choice {
+    Choice::Provider {
+        name: wanted.to_owned(),
+        reason: EXPLICIT_REASON.to_owned(),
+        candidates: Vec::new(),
+        condition: selected_condition(wanted, true),
+        note: Some(selected_note(wanted, EXPLICIT_REASON)),
+        release: None,
+    }
+}
+
+fn selected_note(name: &str, reason: &str) -> Note {
+    Note::normal("ProviderSelected", format!("Selected provider '{name}': {reason}"))
+}
+
+fn select(seen: &Observed) -> Choice {
+    let selected = selection::select(&seen.md, &seen.providers, seen.now);
+    match selected.winner {
+        Ok(name) => {
+            let reason = selection::matched(&seen.md.spec);
+            Choice::Provider {
+                condition: selected_condition(&name, false),
+                note: Some(selected_note(&name, &reason)),
+                candidates: selected.candidates,
+                release: None,
+                name,
+                reason,
+            }
+        }
+        Err(NoProvider::NoneHealthy) => {
+            Choice::None { reason: "NoHealthyProviders", message: NO_HEALTHY_PROVIDERS.to_owned(), candidates: selected.candidates }
+        }
+        Err(NoProvider::NoneSuitable(message)) => Choice::None { reason: "NoMatchingProvider", message, candidates: selected.candidates },
+    }
+}
+
+/// The old provider sees that it is no longer asked for, deletes what it made and clears its part of the status. Only then is
+/// the new one named: there are never two upstream objects.
+fn hand_over(seen: &Observed, current: &str, wanted: &str) -> Choice {
+    let provider = seen.md.status.as_ref().and_then(|s| s.provider.as_ref());
+    let resource = provider.and_then(|p| p.resource_name.as_deref());
+    let Some(resource) = resource else { return taken(wanted) };
+
+    let kind = provider.and_then(|p| p.resource_kind.as_deref()).unwrap_or("resource");
+    let (over, left) = removal::time_left(handing_over_since(seen), seen.now);
+    if over {
+        let orphan = format!("Provider '{current}' did not clean up in time, {kind} '{resource}' may be orphaned");
+        let Choice::Provider { name, reason, candidates, condition, .. } = taken(wanted) else { return taken(wanted) };
+        return Choice::Provider {
+            name,
+            reason,
+            candidates,
+            condition,
+            note: Some(Note::warning("FinalizerTimeout", orphan)),
+            release: Some(runway_api::labels::provider_manager(current)),
+        };
+    }
+    let before = provider.cloned().unwrap_or_default();
+    Choice::HandingOver {
+        name: current.to_owned(),
+        reason: before.selected_reason.unwrap_or_default(),
+        candidates: before.candidates,
+        message: format!("Handing over from provider '{current}' to '{wanted}': waiting for {kind} '{resource}' to be deleted"),
+        look_again: left,
+    }
+}
+
+fn handing_over_since(seen: &Observed) -> jiff::Timestamp {
+    let condition = seen.md.conditions().get_condition(condition::PROVIDER_SELECTED);
+    condition.filter(|c| c.reason == HANDING_OVER).map_or(seen.now, |c| c.last_transition_time.0)
+}
+
+/// Reason of the condition while one provider gives way to another.
+const HANDING_OVER: &str = "HandingOver";
+
+fn handing_over(message: &str) -> Draft {
+    no(condition::PROVIDER_SELECTED, HANDING_OVER, message)
+}

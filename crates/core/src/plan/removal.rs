@@ -1,0 +1,47 @@
+//! Deletion, as far as it is the core's: where no provider was chosen, and where the provider is dead. It always ends.
+
+use std::time::Duration;
+
+use jiff::{SignedDuration, Timestamp};
+use runway_operator::plan::{Finalizer, Note, Plan};
+
+use crate::observe::Observed;
+
+/// Clean-up is given up after this (design 4.7).
+const CLEANUP_TIMEOUT: SignedDuration = SignedDuration::from_mins(5);
+/// A provider that is alive keeps the same time itself; it goes first.
+const GRACE: SignedDuration = SignedDuration::from_secs(15);
+
+pub(super) fn plan(seen: &Observed) -> Plan {
+    let md = &seen.md;
+    if !md.has_finalizer() {
+        return Plan::default();
+    }
+    let (Some(provider), Some(since)) = (md.selected_provider(), &md.metadata.deletion_timestamp) else {
+        return Plan { finalizer: Finalizer::Remove, ..Plan::default() };
+    };
+    let (over, left) = time_left(since.0 + GRACE, seen.now);
+    if !over {
+        return Plan { look_again: Some(left), ..Plan::default() };
+    }
+    let resource = md.status.as_ref().and_then(|s| s.provider.as_ref()).and_then(|p| {
+        Some(format!(": {} '{}'", p.resource_kind.as_deref()?, p.resource_name.as_deref()?))
+    });
+    Plan {
+        finalizer: Finalizer::Remove,
+        events: vec![Note::warning(
+            "FinalizerTimeout",
+            format!(
+                "Finalizer removed after timeout, provider resource may be orphaned{} (provider '{provider}' did not clean up)",
+                resource.unwrap_or_default()
+            ),
+        )],
+        ..Plan::default()
+    }
+}
+
+/// Whether the time for cleaning up is over, and what is left of it.
+pub(super) fn time_left(since: Timestamp, now: Timestamp) -> (bool, Duration) {
+    let left = Duration::try_from(CLEANUP_TIMEOUT - now.duration_since(since)).unwrap_or(Duration::ZERO);
+    (left.is_zero(), left)
+}

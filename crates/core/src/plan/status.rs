@@ -1,0 +1,183 @@
+//! The core's part of the status: computed from scratch each time, written only when it differs.
+//!
+//! Phase, message, observedGeneration, Ready and Stalled are the core's until a provider is selected, then the provider's.
+
+use std::time::Duration;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use runway_api::ModelDeploymentStatus;
+use runway_api::condition::{self, Conditions, no, yes};
+use runway_api::model_deployment::{Candidate, Phase, ProviderStatus};
+use runway_api::provider_config::Health;
+use runway_operator::plan::{Note, Plan};
+
+pub(super) use runway_api::condition::Draft;
+
+use crate::observe::Observed;
+
+/// The condition types that the core always owns.
+const OWNED: [&str; 4] = [condition::VALIDATED, condition::PROVIDER_SELECTED, condition::PAUSED, condition::PROVIDER_UNAVAILABLE];
+/// The condition types that the core owns until a provider is selected.
+const OWNED_BEFORE_SELECTION: [&str; 2] = [condition::READY, condition::STALLED];
+
+/// What selection came to.
+pub(super) enum Choice {
+    /// This provider.
+    Provider {
+        name: String,
+        reason: String,
+        candidates: Vec<Candidate>,
+        condition: Draft,
+        note: Option<Note>,
+        /// Drops the status fields of this field manager, which is dead.
+        release: Option<String>,
+    },
+    /// Still the old provider, which is cleaning up.
+    HandingOver { name: String, reason: String, candidates: Vec<Candidate>, message: String, look_again: Duration },
+    /// A provider that a selector of the user's own wrote: its fields are not ours.
+    Foreign,
+    /// None, and this is why.
+    None { reason: &'static str, message: String, candidates: Vec<Candidate> },
+}
+
+impl Choice {
+    pub(super) fn none(reason: &'static str, message: impl Into<String>) -> Self {
+        Self::None { reason, message: message.into(), candidates: Vec::new() }
+    }
+}
+
+/// The spec is good; this is who serves it.
+pub(super) fn valid(seen: &Observed, choice: Choice) -> Plan {
+    let validated = yes(condition::VALIDATED, "ValidationPassed", "Schema validation passed");
+    match choice {
+        Choice::Provider { name, reason, candidates, condition, note, release } => {
+            let mut drafts = vec![validated, condition];
+            drafts.extend(unavailable(seen, &name));
+            let provider = ProviderStatus { name: Some(name), selected_reason: Some(reason), candidates, ..ProviderStatus::default() };
+            let mut plan = write(seen, Some(provider), drafts, None);
+            plan.events.extend(note);
+            plan.release_status_of = release;
+            plan
+        }
+        Choice::HandingOver { name, reason, candidates, message, look_again } => {
+            let mut drafts = vec![validated, super::handing_over(&message)];
+            drafts.extend(unavailable(seen, &name));
+            let provider = ProviderStatus { name: Some(name), selected_reason: Some(reason), candidates, ..ProviderStatus::default() };
+            Plan { look_again: Some(look_again), ..write(seen, Some(provider), drafts, None) }
+        }
+        Choice::Foreign => {
+            let mut drafts = vec![validated];
+            drafts.extend(seen.md.selected_provider().and_then(|name| unavailable(seen, name)));
+            write(seen, None, drafts, None)
+        }
+        Choice::None { reason, message, candidates } => {
+            let provider = (!candidates.is_empty()).then(|| ProviderStatus { candidates, ..ProviderStatus::default() });
+            let drafts = vec![validated, no(condition::PROVIDER_SELECTED, reason, &message)];
+            write(seen, provider, drafts, Some(Pending { reason, message }))
+        }
+    }
+}
+
+/// Admission was bypassed. Nothing is done until the spec is good; a provider that serves an earlier spec goes on with it.
+pub(super) fn invalid(seen: &Observed, message: &str) -> Plan {
+    const REASON: &str = "ValidationFailed";
+    let before = seen.md.status.as_ref().and_then(|s| s.provider.as_ref()).filter(|p| p.name.is_some());
+    let mut drafts = vec![no(condition::VALIDATED, REASON, message)];
+    drafts.extend(carried_over(seen, condition::PROVIDER_SELECTED));
+    let foreign = seen.md.spec.provider_name().is_none() && !seen.selector_enabled;
+    let provider = before.filter(|_| !foreign).map(|p| ProviderStatus { resource_kind: None, resource_name: None, ..p.clone() });
+    let was_valid = seen.md.conditions().get_condition(condition::VALIDATED).is_none_or(|c| c.message != message);
+    let mut plan = write(seen, provider, drafts, Some(Pending { reason: REASON, message: message.to_owned() }));
+    if was_valid {
+        plan.events.push(Note::warning(REASON, message));
+    }
+    plan
+}
+
+/// Nothing changes but that it says so.
+pub(super) fn paused(seen: &Observed) -> Plan {
+    let message = format!("Reconciliation is paused: remove the annotation {} to go on", runway_api::labels::PAUSED);
+    let mut drafts = vec![yes(condition::PAUSED, "Paused", &message)];
+    drafts.extend([condition::VALIDATED, condition::PROVIDER_SELECTED].into_iter().filter_map(|t| carried_over(seen, t)));
+    let before = seen.md.status.as_ref().and_then(|s| s.provider.as_ref());
+    let provider = before.map(|p| ProviderStatus { resource_kind: None, resource_name: None, ..p.clone() });
+    write(seen, provider, drafts, Some(Pending { reason: "Paused", message }))
+}
+
+/// What is said while no provider is selected.
+struct Pending {
+    reason: &'static str,
+    message: String,
+}
+
+/// A condition as it was.
+fn carried_over(seen: &Observed, type_: &'static str) -> Option<Draft> {
+    let before = seen.md.conditions().get_condition(type_)?;
+    let make = if before.status == "True" { yes } else { no };
+    Some(make(type_, &before.reason, &before.message))
+}
+
+/// Present only while the selected provider's controller cannot act.
+fn unavailable(seen: &Observed, name: &str) -> Option<Draft> {
+    let why = match seen.providers.get(name).map(|p| p.health(seen.now)) {
+        Some(Health::Healthy) => return None,
+        Some(Health::NotReady(why)) => why,
+        Some(Health::Silent) => "its controller has sent no heartbeat for 180 seconds".to_owned(),
+        None => "it is no longer registered".to_owned(),
+    };
+    Some(yes(condition::PROVIDER_UNAVAILABLE, "ProviderUnavailable", format!("Provider '{name}' cannot act: {why}. The status may be out of date")))
+}
+
+/// The part of a status that is the core's (design 3.10).
+pub fn owned(status: &ModelDeploymentStatus, foreign_selector: bool) -> ModelDeploymentStatus {
+    let selected = status.provider.as_ref().is_some_and(|p| p.name.is_some());
+    let mut ours: Vec<&str> = OWNED.to_vec();
+    if !selected {
+        ours.extend(OWNED_BEFORE_SELECTION);
+    }
+    if selected && foreign_selector {
+        ours.retain(|t| *t != condition::PROVIDER_SELECTED);
+    }
+    let provider = status.provider.as_ref().filter(|_| !(selected && foreign_selector));
+    let provider = provider.map(|p| ProviderStatus { resource_kind: None, resource_name: None, ..p.clone() });
+    let mut conditions: Vec<Condition> = status.conditions.iter().filter(|c| ours.contains(&c.type_.as_str())).cloned().collect();
+    conditions.sort_by_key(|c| ours.iter().position(|t| *t == c.type_));
+    ModelDeploymentStatus {
+        phase: status.phase.filter(|_| !selected),
+        message: status.message.clone().filter(|_| !selected),
+        observed_generation: status.observed_generation.filter(|_| !selected),
+        provider: provider.filter(|p| *p != ProviderStatus::default()),
+        conditions,
+        ..ModelDeploymentStatus::default()
+    }
+}
+
+/// Settles conditions and writes only what differs.
+fn write(seen: &Observed, provider: Option<ProviderStatus>, mut drafts: Vec<Draft>, pending: Option<Pending>) -> Plan {
+    let md = &seen.md;
+    let generation = md.metadata.generation;
+    let foreign_selector = md.spec.provider_name().is_none() && !seen.selector_enabled;
+    let selected = md.selected_provider().is_some() || provider.as_ref().is_some_and(|p| p.name.is_some());
+    let mut wanted = ModelDeploymentStatus { provider, ..ModelDeploymentStatus::default() };
+    let mut events = Vec::new();
+    if let Some(Pending { reason, message }) = pending.filter(|_| !selected) {
+        let told = md.conditions().get_condition(condition::READY).is_some_and(|c| c.reason == reason);
+        if !told && reason != "ValidationFailed" {
+            events.push(Note::warning(reason, &message));
+        }
+        drafts.push(no(condition::READY, reason, &message));
+        wanted.phase = Some(Phase::Pending);
+        wanted.message = Some(message);
+        wanted.observed_generation = generation;
+    }
+    wanted.conditions = condition::settle(drafts, md.conditions(), generation, seen.now);
+    let wanted = ModelDeploymentStatus { conditions: sorted(wanted.conditions), ..wanted };
+    let before = md.status.as_ref().map(|s| owned(s, foreign_selector)).map(|s| ModelDeploymentStatus { conditions: sorted(s.conditions), ..s });
+    let unchanged = before.is_some_and(|before| before == wanted);
+    Plan { status: if unchanged { None } else { serde_json::to_value(&wanted).ok() }, events, ..Plan::default() }
+}
+
+fn sorted(mut conditions: Vec<Condition>) -> Vec<Condition> {
+    conditions.sort_by(|a, b| a.type_.cmp(&b.type_));
+    conditions
+}

@@ -1,0 +1,116 @@
+//! Keeps the snapshot of registered providers current, and tells them what is wrong with their rules.
+
+use std::collections::HashMap;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use futures::{Stream, StreamExt, stream};
+use kube::api::{Patch, PatchParams, ValidationDirective};
+use kube::runtime::reflector::{self, Store};
+use kube::runtime::watcher::{self, Event};
+use kube::{Api, Client, Resource, ResourceExt};
+use runway_api::{InferenceProviderConfig, labels};
+use runway_operator::clock;
+use runway_operator::watch::reflect;
+use serde_json::{Value, json};
+use tokio::sync::watch;
+
+use crate::providers::Providers;
+
+/// How often heartbeats are looked at; nothing is requested for it.
+const HEALTH_CHECK: Duration = Duration::from_secs(5);
+
+/// The registered providers, as the watch shows them.
+#[derive(Default)]
+pub struct Registry {
+    snapshot: ArcSwap<Providers>,
+    changes: watch::Sender<Vec<(String, String)>>,
+}
+
+impl Registry {
+    /// The providers as they are now.
+    pub fn current(&self) -> Arc<Providers> {
+        self.snapshot.load_full()
+    }
+
+    /// Ticks when a provider appears, goes, changes, or becomes ready or silent: not for heartbeats.
+    pub(crate) fn changes(&self) -> impl Stream<Item = ()> + Send + use<> {
+        stream::unfold(self.changes.subscribe(), |mut changes| async move {
+            changes.changed().await.ok()?;
+            Some(((), changes))
+        })
+    }
+
+    /// Follows the InferenceProviderConfigs until dropped; `listed` is told when all have been seen once.
+    pub(crate) async fn follow(self: Arc<Self>, client: Client, listed: tokio::sync::oneshot::Sender<()>) {
+        let api: Api<InferenceProviderConfig> = Api::all(client.clone());
+        let (store, writer) = reflector::store();
+        let mut events = pin!(reflect(Api::all(client), watcher::Config::default(), writer));
+        let mut listed = Some(listed);
+        // What we said last, by name: the watch may be behind.
+        let mut said: HashMap<String, Value> = HashMap::new();
+        loop {
+            tokio::select! {
+                event = events.next() => match event {
+                    Some(Event::Init | Event::InitApply(_)) => {}
+                    Some(event) => {
+                        self.rebuild(&store);
+                        self.report_rules(&api, &mut said).await;
+                        if matches!(event, Event::InitDone) && let Some(listed) = listed.take() {
+                            // Nobody waits any more while shutting down.
+                            let _ = listed.send(());
+                        }
+                    }
+                    None => return,
+                },
+                () = tokio::time::sleep(HEALTH_CHECK) => self.publish(),
+            }
+        }
+    }
+
+    fn rebuild(&self, store: &Store<InferenceProviderConfig>) {
+        let mut configs = store.state();
+        configs.sort_by_key(|c| c.name_any());
+        self.snapshot.store(Arc::new(Providers::compile(configs, &self.current())));
+        self.publish();
+    }
+
+    fn publish(&self) {
+        let meaning = self.current().meaning(clock::now());
+        self.changes.send_if_modified(|before| {
+            let changed = *before != meaning;
+            *before = meaning;
+            changed
+        });
+    }
+
+    async fn report_rules(&self, api: &Api<InferenceProviderConfig>, said: &mut HashMap<String, Value>) {
+        for (name, provider) in self.current().iter() {
+            let Some(status) = provider.status_to_write(clock::now()) else { continue };
+            let message = status["conditions"][0]["message"].clone();
+            let generation = status["conditions"][0]["observedGeneration"].clone();
+            let saying = json!([provider.config.metadata.uid, generation, message]);
+            if said.get(name) == Some(&saying) {
+                continue;
+            }
+            let document = json!({
+                "apiVersion": InferenceProviderConfig::api_version(&()),
+                "kind": InferenceProviderConfig::kind(&()),
+                "metadata": { "name": name },
+                "status": status,
+            });
+            let params = PatchParams { field_validation: Some(ValidationDirective::Strict), ..PatchParams::apply(labels::CORE_MANAGER) };
+            match api.patch_status(name, &params, &Patch::Apply(document)).await {
+                Ok(_) => {
+                    for problem in &provider.problems {
+                        tracing::warn!(provider = name, problem, "rule left out");
+                    }
+                    said.insert(name.to_owned(), saying);
+                }
+                Err(error) => tracing::warn!(provider = name, %error, "cannot write the status of the InferenceProviderConfig"),
+            }
+        }
+    }
+}

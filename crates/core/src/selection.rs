@@ -1,0 +1,239 @@
+//! Which provider serves a ModelDeployment (design 3.5.2). Pure.
+//!
+//! Every provider gets a [`Verdict`]; the eligible one with the highest priority wins, ties go to the first name.
+
+use std::cmp::Reverse;
+
+use jiff::Timestamp;
+use kube::ResourceExt;
+use runway_api::model_deployment::{Candidate, ServingMode};
+use runway_api::provider_config::{Health, SelectionPolicy};
+use runway_api::{ModelDeployment, ModelDeploymentSpec};
+use serde_json::{Value, json};
+
+use crate::admission::defaults::apply_defaults;
+use crate::providers::{Providers, Registered};
+use crate::rules::Input;
+
+/// Candidates kept in a status.
+const MAX_CANDIDATES: usize = 16;
+/// Longest reason kept for a candidate, in bytes.
+const MAX_REASON: usize = 512;
+
+/// Said when no provider is alive and ready (design 3.5.2).
+pub const NO_HEALTHY_PROVIDERS: &str = "No healthy providers available";
+
+/// What one provider is worth for one ModelDeployment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Verdict {
+    /// The provider.
+    pub provider: String,
+    /// Why it cannot be chosen; `None` if it can.
+    pub obstacle: Option<Obstacle>,
+    /// Its rules, with what each came to.
+    pub rules: Vec<RuleOutcome>,
+    /// The highest priority of the rules that hold; 0 if none does.
+    pub priority: i32,
+}
+
+/// What a rule came to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RuleOutcome {
+    /// The condition, as written.
+    pub condition: String,
+    /// Its priority.
+    pub priority: i32,
+    /// Whether it holds, or why that cannot be said.
+    pub holds: Result<bool, String>,
+}
+
+/// Why a provider cannot be chosen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Obstacle {
+    /// It does not support what is asked for, or takes only those who name it.
+    Unsuitable(String),
+    /// It would do, but is not ready or not alive.
+    Unhealthy(String),
+}
+
+impl Obstacle {
+    /// For people.
+    pub fn reason(&self) -> &str {
+        match self {
+            Self::Unsuitable(reason) | Self::Unhealthy(reason) => reason,
+        }
+    }
+}
+
+/// The result of a selection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Selected {
+    /// The provider chosen, or why there is none.
+    pub winner: Result<String, NoProvider>,
+    /// Everyone that was considered, winner first.
+    pub candidates: Vec<Candidate>,
+}
+
+/// Why no provider was chosen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NoProvider {
+    /// None is ready and alive, or none of those that would do.
+    NoneHealthy,
+    /// None supports what is asked for.
+    NoneSuitable(String),
+}
+
+/// Chooses a provider for a ModelDeployment that names none.
+pub fn select(md: &ModelDeployment, providers: &Providers, now: Timestamp) -> Selected {
+    let input = input(md);
+    let mut verdicts: Vec<Verdict> = providers.iter().map(|(name, provider)| judge(name, provider, &md.spec, &input, now)).collect();
+    verdicts.sort_by_key(|v| (v.obstacle.is_some(), Reverse(v.priority), v.provider.clone()));
+
+    let winner = match verdicts.first() {
+        Some(first) if first.obstacle.is_none() => Ok(first.provider.clone()),
+        _ if verdicts.iter().any(|v| matches!(v.obstacle, Some(Obstacle::Unhealthy(_)))) => Err(NoProvider::NoneHealthy),
+        _ if providers.iter().all(|(_, p)| p.health(now) != Health::Healthy) => Err(NoProvider::NoneHealthy),
+        _ => Err(NoProvider::NoneSuitable(no_match(&md.spec, &verdicts))),
+    };
+    let candidates = verdicts.iter().take(MAX_CANDIDATES).map(|v| candidate(v, winner.as_deref().ok())).collect();
+    Selected { winner, candidates }
+}
+
+/// What every provider is worth, by name: for `kubeairunway why`.
+pub fn explain(md: &ModelDeployment, providers: &Providers, now: Timestamp) -> Vec<Verdict> {
+    let input = input(md);
+    providers.iter().map(|(name, provider)| judge(name, provider, &md.spec, &input, now)).collect()
+}
+
+/// Why a provider was chosen (design 3.3).
+pub fn matched(spec: &ModelDeploymentSpec) -> String {
+    format!("matched capabilities: {}", asked_for(spec))
+}
+
+fn asked_for(spec: &ModelDeploymentSpec) -> String {
+    format!("engine={}, gpu={}, mode={}", spec.engine_type().unwrap_or("none"), spec.wants_gpu(), spec.mode().as_str())
+}
+
+fn no_match(spec: &ModelDeploymentSpec, verdicts: &[Verdict]) -> String {
+    let reasons: Vec<String> =
+        verdicts.iter().take(MAX_CANDIDATES).filter_map(|v| Some(format!("{} {}", v.provider, v.obstacle.as_ref()?.reason()))).collect();
+    format!("No provider supports {}: {}", asked_for(spec), reasons.join("; "))
+}
+
+fn judge(name: &str, provider: &Registered, spec: &ModelDeploymentSpec, input: &Input, now: Timestamp) -> Verdict {
+    let rules: Vec<RuleOutcome> = provider
+        .selection
+        .iter()
+        .map(|s| RuleOutcome {
+            condition: s.rule.source().to_owned(),
+            priority: s.priority,
+            holds: s.rule.evaluate(input).map_err(|error| error.to_string()),
+        })
+        .collect();
+    let priority = rules.iter().filter(|r| r.holds == Ok(true)).map(|r| r.priority).max().unwrap_or(0);
+    let obstacle = unsuitable(provider, spec, input).map(Obstacle::Unsuitable).or_else(|| unhealthy(provider, now).map(Obstacle::Unhealthy));
+    Verdict { provider: name.to_owned(), obstacle, rules, priority }
+}
+
+fn unsuitable(provider: &Registered, spec: &ModelDeploymentSpec, input: &Input) -> Option<String> {
+    let config = &provider.config;
+    if config.policy() == SelectionPolicy::Explicit {
+        return Some("is chosen only when spec.provider.name names it".to_owned());
+    }
+    let engine = spec.engine_type().unwrap_or_default();
+    let Some(support) = config.spec.capabilities.for_engine(engine) else {
+        return Some(format!("does not support engine {engine}"));
+    };
+    let wants_gpu = spec.wants_gpu();
+    if wants_gpu && !support.gpu {
+        return Some(format!("does not run {engine} on GPUs"));
+    }
+    if !wants_gpu && !support.cpu {
+        return Some(format!("does not run {engine} without a GPU"));
+    }
+    let mode = spec.mode();
+    if !support.serving_modes.contains(&mode) {
+        return Some(format!("does not support serving mode {} with {engine}", mode.as_str()));
+    }
+    provider.validation.iter().find(|v| v.rule.evaluate(input) == Ok(false)).map(|v| v.message.clone())
+}
+
+fn unhealthy(provider: &Registered, now: Timestamp) -> Option<String> {
+    match provider.health(now) {
+        Health::Healthy => None,
+        Health::NotReady(why) => Some(format!("is not ready: {why}")),
+        Health::Silent => Some("has sent no heartbeat for 180 seconds".to_owned()),
+    }
+}
+
+fn candidate(verdict: &Verdict, winner: Option<&str>) -> Candidate {
+    let rule = verdict.rules.iter().find(|r| r.holds == Ok(true) && r.priority == verdict.priority);
+    let by_rule = rule.map_or_else(|| "no rule holds".to_owned(), |r| format!("rule holds: {}", r.condition));
+    let reason = match &verdict.obstacle {
+        Some(obstacle) => obstacle.reason().to_owned(),
+        None if winner == Some(&verdict.provider) => format!("chosen, {by_rule}"),
+        None => format!("lower priority or later name, {by_rule}"),
+    };
+    Candidate {
+        name: verdict.provider.clone(),
+        eligible: verdict.obstacle.is_none(),
+        priority: verdict.obstacle.is_none().then_some(verdict.priority),
+        reason: runway_api::condition::shorten(reason, MAX_REASON),
+    }
+}
+
+/// What rules see of a ModelDeployment.
+pub fn input(md: &ModelDeployment) -> Input {
+    let metadata = json!({
+        "name": md.name_any(),
+        "namespace": md.namespace().unwrap_or_default(),
+        "labels": md.labels(),
+    });
+    Input::new(&normalised(&md.spec), &metadata)
+}
+
+/// The spec as rules see it: every documented object present, absent numbers 0, absent switches false. `gpu`, `prefill` and
+/// `decode` are there only when the user gave them, so that `has()` can ask.
+pub fn normalised(spec: &ModelDeploymentSpec) -> Value {
+    let mut spec = spec.clone();
+    apply_defaults(&mut spec);
+    let given = serde_json::to_value(&spec).unwrap_or_default();
+    let mut whole = json!({
+        "model": { "id": "" },
+        "provider": { "overrides": {} },
+        "engine": { "type": "", "contextLength": 0, "trustRemoteCode": false, "args": {} },
+        "serving": { "mode": ServingMode::default().as_str() },
+        "scaling": { "replicas": 0 },
+        "resources": {},
+        "env": [],
+        "podTemplate": { "metadata": { "labels": {}, "annotations": {} } },
+        "secrets": {},
+        "nodeSelector": {},
+        "tolerations": [],
+    });
+    merge(&mut whole, &given);
+    for gpu in ["/resources/gpu", "/scaling/prefill/gpu", "/scaling/decode/gpu"] {
+        fill(&mut whole, gpu, "count");
+    }
+    for part in ["/scaling/prefill", "/scaling/decode"] {
+        fill(&mut whole, part, "replicas");
+    }
+    whole
+}
+
+fn fill(whole: &mut Value, pointer: &str, number: &str) {
+    if let Some(Value::Object(object)) = whole.pointer_mut(pointer) {
+        object.entry(number).or_insert_with(|| 0.into());
+    }
+}
+
+fn merge(base: &mut Value, over: &Value) {
+    match (base, over) {
+        (Value::Object(base), Value::Object(over)) => {
+            for (key, value) in over {
+                merge(base.entry(key).or_insert(Value::Null), value);
+            }
+        }
+        (base, over) => base.clone_from(over),
+    }
+}

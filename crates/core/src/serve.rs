@@ -1,0 +1,134 @@
+//! Starts the admission server: certificates, the server, and the CA bundle where the API server looks for it.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use k8s_openapi::api::admissionregistration::v1::{MutatingWebhookConfiguration, ValidatingWebhookConfiguration};
+use kube::Client;
+use runway_api::labels;
+use runway_operator::clock;
+use runway_operator::webhook::{Authority, Endpoint, Lifetimes, Settings, Target, keep_bundle, serve};
+use tokio::net::TcpListener;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+use crate::admission::handlers::{self, MUTATE_PATH, VALIDATE_PATH};
+use crate::admission::manifests::{MUTATING_CONFIGURATION, MUTATING_WEBHOOK, VALIDATING_CONFIGURATION, VALIDATING_WEBHOOK};
+use crate::registry::Registry;
+
+/// Where admission is served, and how the API server gets there.
+#[derive(Clone, Debug, clap::Args)]
+pub struct WebhookArgs {
+    /// Address to serve admission on.
+    #[arg(long, value_name = "ADDRESS", default_value = "0.0.0.0:9443")]
+    pub webhook_address: SocketAddr,
+    /// URL by which the API server reaches it, for a controller outside the cluster. Without it: the Service.
+    #[arg(long, value_name = "URL")]
+    pub webhook_url: Option<String>,
+    /// Service by which the API server reaches it.
+    #[arg(long, value_name = "NAME", default_value = "kubeairunway-webhook")]
+    pub webhook_service: String,
+    /// Namespace of the Service and of the Secret with the certificate authority.
+    #[arg(long, value_name = "NAMESPACE", default_value = "kubeairunway-system", env = "POD_NAMESPACE")]
+    pub webhook_namespace: String,
+    /// Secret that holds the certificate authority; the only Secret this controller reads.
+    #[arg(long, value_name = "NAME", default_value = "kubeairunway-webhook-ca")]
+    pub webhook_secret: String,
+}
+
+/// Why admission cannot be served.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The address is taken, or not ours.
+    #[error("cannot serve admission on {address}: choose another with --webhook-address")]
+    Listen {
+        /// The address.
+        address: SocketAddr,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// No TLS.
+    #[error("cannot set up TLS for admission")]
+    Tls(#[from] rustls::Error),
+}
+
+impl WebhookArgs {
+    fn endpoint(&self) -> Endpoint {
+        match &self.webhook_url {
+            Some(url) => Endpoint::Url(url.clone()),
+            None => Endpoint::Service { namespace: self.webhook_namespace.clone(), name: self.webhook_service.clone(), port: 443 },
+        }
+    }
+
+    /// What the API server calls us.
+    fn names(&self) -> Vec<String> {
+        if let Some(url) = &self.webhook_url {
+            return vec![host(url).to_owned()];
+        }
+        let service = format!("{}.{}.svc", self.webhook_service, self.webhook_namespace);
+        vec![format!("{service}.cluster.local"), service]
+    }
+}
+
+/// The host of a URL, brackets of an IPv6 address taken off.
+fn host(url: &str) -> &str {
+    let authority = url.split_once("://").map_or(url, |(_, rest)| rest).split('/').next().unwrap_or_default();
+    match authority.strip_prefix('[') {
+        Some(v6) => v6.split(']').next().unwrap_or_default(),
+        None => authority.rsplit_once(':').map_or(authority, |(host, _)| host),
+    }
+}
+
+/// Serves admission until `shutdown`; the task ends when the last request is answered.
+pub async fn admission(
+    client: Client,
+    args: &WebhookArgs,
+    registry: Arc<Registry>,
+    shutdown: CancellationToken,
+) -> Result<JoinHandle<()>, Error> {
+    let address = args.webhook_address;
+    let listener = TcpListener::bind(address).await.map_err(|source| Error::Listen { address, source })?;
+    let authority = Authority::new(
+        client.clone(),
+        Settings {
+            namespace: args.webhook_namespace.clone(),
+            secret: args.webhook_secret.clone(),
+            names: args.names(),
+            field_manager: labels::CORE_MANAGER.to_owned(),
+            lifetimes: Lifetimes::default(),
+            clock: clock::now,
+        },
+    );
+    let tls = authority.tls()?;
+    let bundle = authority.bundle();
+    let target = |configuration: &str, webhook: &str, path: &str| Target {
+        configuration: configuration.to_owned(),
+        webhooks: vec![(webhook.to_owned(), path.to_owned())],
+        endpoint: args.endpoint(),
+        field_manager: labels::CORE_MANAGER.to_owned(),
+    };
+    let mutating = target(MUTATING_CONFIGURATION, MUTATING_WEBHOOK, MUTATE_PATH);
+    let validating = target(VALIDATING_CONFIGURATION, VALIDATING_WEBHOOK, VALIDATE_PATH);
+    tokio::spawn(keep_bundle::<MutatingWebhookConfiguration>(client.clone(), mutating, bundle.clone(), shutdown.clone()));
+    tokio::spawn(keep_bundle::<ValidatingWebhookConfiguration>(client, validating, bundle, shutdown.clone()));
+    tokio::spawn(authority.run(shutdown.clone()));
+
+    let router = handlers::router(move || registry.current());
+    Ok(tokio::spawn(async move {
+        if let Err(error) = serve(listener, tls, router, shutdown).await {
+            tracing::error!(%error, "the admission server ended");
+        }
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_certificate_is_for_the_host_of_the_url() {
+        assert_eq!(host("https://127.0.0.1:9443"), "127.0.0.1");
+        assert_eq!(host("https://[::1]:9443/x"), "::1");
+        assert_eq!(host("https://runway.example.org"), "runway.example.org");
+    }
+}
