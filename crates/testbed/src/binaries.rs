@@ -133,7 +133,7 @@ fn build_missing(cache: &Path, wanted: &[&Program]) -> Result<()> {
     }
     check_go()?;
     say(&format!(
-        "Building Kubernetes from source, once (about 5 minutes on two cores); it is kept in {}",
+        "Building Kubernetes from source, once (5 to 7 minutes on two cores); it is kept in {}",
         cache.display()
     ));
     for (index, program) in todo.iter().enumerate() {

@@ -8,6 +8,7 @@ use std::{
     ops::Deref,
     os::unix::fs::symlink,
     path::{Path, PathBuf},
+    process::Command,
     time::{Duration, Instant},
 };
 
@@ -36,6 +37,7 @@ use crate::{
 /// The test bed's own identity; its requests are left out of [`Audit::since`].
 pub(crate) const SELF: &str = "runway-testbed";
 const ADMIN_GROUP: &str = "system:masters";
+const MEMORY: &str = "/dev/shm";
 const RECORD: &str = "cluster.json";
 /// Reads are recorded too; only the second entry that every request would have is left out.
 const AUDIT_POLICY: &str = "apiVersion: audit.k8s.io/v1\nkind: Policy\nomitStages: [RequestReceived]\nrules: [{level: Metadata}]\n";
@@ -291,17 +293,18 @@ impl Cluster {
         Ok(serde_json::from_str(&record)?)
     }
 
-    /// Writes a kubeconfig with a client certificate for `user` in `groups` (at most two) and returns its path.
+    /// Writes a kubeconfig with a client certificate for `user` in `groups` (at most two) and returns its path;
+    /// the same user again replaces the file.
+    ///
+    /// `system:serviceaccount:NS:NAME` in the groups `system:serviceaccounts` and `system:serviceaccounts:NS` has
+    /// exactly the rights of that ServiceAccount: the way to try a controller under its own RBAC.
     pub fn kubeconfig(&self, user: &str, groups: &[&str]) -> Result<PathBuf> {
         let file: String = user
             .chars()
             .map(|c| if c.is_ascii_alphanumeric() { c } else { '-' })
             .collect();
         let path = self.dir.join(format!("{file}.kubeconfig"));
-        fs::write(
-            &path,
-            Authority::open(&self.pki()).kubeconfig(&self.server, user, groups)?,
-        )?;
+        fs::write(&path, self.kubeconfig_text(user, groups)?)?;
         Ok(path)
     }
 
@@ -312,7 +315,7 @@ impl Cluster {
 
     /// A client of its own identity, so that [`Audit`] can tell its requests from others'.
     pub async fn client(&self, user: &str, groups: &[&str]) -> Result<Client> {
-        let kubeconfig = Kubeconfig::read_from(self.kubeconfig(user, groups)?)?;
+        let kubeconfig = Kubeconfig::from_yaml(&self.kubeconfig_text(user, groups)?)?;
         let config =
             Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
         Ok(Client::try_from(config)?)
@@ -339,6 +342,10 @@ impl Cluster {
             .env("KUBECONFIG", self.admin()?)
             .env("KUBECACHEDIR", self.dir.join("kubectl-cache"));
         Ok(command)
+    }
+
+    fn kubeconfig_text(&self, user: &str, groups: &[&str]) -> Result<String> {
+        Authority::open(&self.pki()).kubeconfig(&self.server, user, groups)
     }
 
     fn pki(&self) -> PathBuf {
@@ -382,11 +389,7 @@ impl Folder {
         fs::create_dir_all(&path).with_context(|| format!("cannot create {}", path.display()))?;
         let path = path.canonicalize()?;
 
-        // In memory where there is such a place: etcd waits for its disk at every write.
-        let temporary_data = tempfile::Builder::new()
-            .prefix("runway-testbed-etcd-")
-            .tempdir_in("/dev/shm")
-            .ok();
+        let temporary_data = memory_folder();
         let data = temporary_data
             .as_ref()
             .map_or_else(|| path.join("etcd-data"), |data| data.path().to_owned());
@@ -421,6 +424,27 @@ impl Drop for Folder {
             folder.disable_cleanup(self.spared);
         }
     }
+}
+
+/// A folder in memory, if there is room: etcd waits for its disk at every write. Containers often have 64 MB there,
+/// which its first log file fills.
+fn memory_folder() -> Option<TempDir> {
+    let output = Command::new("df").args(["-Pk", MEMORY]).output().ok()?;
+    let table = String::from_utf8(output.stdout).ok()?;
+    let free: u64 = table
+        .lines()
+        .nth(1)?
+        .split_whitespace()
+        .nth(3)?
+        .parse()
+        .ok()?;
+    if free < 512 * 1024 {
+        return None;
+    }
+    tempfile::Builder::new()
+        .prefix("runway-testbed-etcd-")
+        .tempdir_in(MEMORY)
+        .ok()
 }
 
 fn etcd(cluster: &Cluster, binaries: &Binaries, port: u16, data: &Path) -> Component {

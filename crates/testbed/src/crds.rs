@@ -78,3 +78,30 @@ pub async fn install_crd(client: &Client, mut crd: CustomResourceDefinition) -> 
         .with_context(|| format!("the CRD {name} is installed but not served after 20 s"))??;
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{ControlPlane, Options};
+
+    #[tokio::test]
+    async fn our_own_crds_are_served() -> Result<()> {
+        let cluster = ControlPlane::start(Options::default()).await?;
+        let client = cluster.admin_client().await?;
+        for (name, text) in MINIMAL {
+            install_crd(&client, serde_saphyr::from_str(text)?)
+                .await
+                .with_context(|| name)?;
+        }
+        cluster.stop().await
+    }
+
+    #[test]
+    fn a_crd_that_nobody_has_is_named() {
+        let error = upstream_crds(&["example.org_things.yaml"]).unwrap_err();
+        assert!(
+            error.to_string().contains("example.org_things.yaml"),
+            "{error}"
+        );
+    }
+}
