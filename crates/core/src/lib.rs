@@ -9,6 +9,7 @@
 //! | [`observe`], [`plan`] | what a plan is made from, and the plan: pure |
 //! | [`run`](fn@run), [`serve`] | start the controller, and the admission server |
 
+mod access;
 pub mod admission;
 pub mod observe;
 pub mod plan;
@@ -20,5 +21,6 @@ mod run;
 pub mod selection;
 pub mod serve;
 
+pub use access::{access, access_in_namespace};
 pub use registry::Registry;
 pub use run::run;

@@ -9,9 +9,11 @@
 //! | [`watch`] | reflected watches that one bad object cannot stop |
 //! | [`controller`] | runs a reconcile function with per-object backoff |
 //! | [`webhook`] | TLS for webhooks: authority, leaf, CA bundle, server |
+//! | [`access`] | RBAC rules |
 //! | [`json`] | containment and stable hashes of JSON |
 //! | [`clock`], [`telemetry`], [`shutdown`] | the edges of a process |
 
+pub mod access;
 pub mod apply;
 pub mod client;
 pub mod clock;

@@ -29,6 +29,9 @@ const FIRST_LIST: Duration = Duration::from_secs(30);
 /// Who is to be looked at again.
 type Wake = mpsc::UnboundedSender<ObjectRef<ModelDeployment>>;
 
+/// Told of objects whose end was seen.
+type OnGone = dyn Fn(Kind, &DynamicObject) + Send + Sync;
+
 /// Everything a provider reads.
 pub(crate) struct Caches {
     client: Client,
@@ -36,7 +39,7 @@ pub(crate) struct Caches {
     stores: RwLock<HashMap<Kind, KindCache>>,
     installed: tokio::sync::watch::Sender<HashMap<Kind, State>>,
     pods: WaitingPods,
-    on_gone: Box<dyn Fn(Kind, &DynamicObject) + Send + Sync>,
+    on_gone: Box<OnGone>,
 }
 
 /// One kind that is watched. Dropping it ends the watch.

@@ -11,6 +11,7 @@
 //! | [`observe`], [`plan`] | what a plan is made from, and the plan: pure |
 //! | [`run`](fn@run) | starts all of it |
 
+mod access;
 mod caches;
 pub mod contract;
 pub mod observe;
@@ -22,6 +23,7 @@ pub mod request;
 mod run;
 pub mod upstream;
 
+pub use access::access;
 pub use contract::{CONFIG_MAP, ChildRef, Kind, Object, Provider, Reading, Refusal, Translation};
 pub use pods::waiting;
 pub use request::{Request, Topology, Worker};

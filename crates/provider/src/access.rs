@@ -1,0 +1,28 @@
+//! What a provider may do in a cluster: exactly what the loop uses.
+
+use k8s_openapi::api::rbac::v1::PolicyRule;
+use runway_operator::access::{named, rule};
+
+use crate::contract::Provider;
+use crate::upstream::crd_name;
+
+/// The rules of a provider's ClusterRole.
+pub fn access(provider: &dyn Provider) -> Vec<PolicyRule> {
+    let mut rules = vec![
+        rule("kubeairunway.ai", &["modeldeployments"], &["list", "watch", "patch"]),
+        rule("kubeairunway.ai", &["modeldeployments/status"], &["patch"]),
+        // Owner references that block deletion ask for this where the cluster enforces it.
+        rule("kubeairunway.ai", &["modeldeployments/finalizers"], &["update"]),
+        rule("kubeairunway.ai", &["inferenceproviderconfigs"], &["create", "patch"]),
+        rule("kubeairunway.ai", &["inferenceproviderconfigs/status"], &["patch"]),
+        rule("", &["pods"], &["list", "watch"]),
+        rule("events.k8s.io", &["events"], &["create", "patch"]),
+    ];
+    let crds: Vec<String> = provider.upstreams().iter().map(|u| crd_name(u.kind)).collect();
+    let crds: Vec<&str> = crds.iter().map(String::as_str).collect();
+    rules.push(named(rule("apiextensions.k8s.io", &["customresourcedefinitions"], &["list", "watch"]), &crds));
+    let mut kinds: Vec<_> = provider.children("any").into_iter().map(|c| c.kind).collect();
+    kinds.dedup();
+    rules.extend(kinds.iter().map(|kind| rule(kind.group, &[kind.plural], &["list", "watch", "create", "patch", "delete"])));
+    rules
+}
