@@ -269,21 +269,13 @@ impl Checker {
         Ok(match call.func_name.as_str() {
             "string" => {
                 // The longest number has 309 digits.
+                let text = text.max(Shape::string(309).text);
                 let shape = Shape {
                     entries: 0,
-                    ..Shape::string(320)
+                    text,
+                    weight: text,
                 };
-                let text = operands.first().map_or(shape.text, |operand| {
-                    operand.shape.as_text().max(shape.text)
-                });
-                Estimate::new(
-                    cost.saturating_add(text),
-                    Shape {
-                        entries: 0,
-                        text,
-                        weight: text,
-                    },
-                )
+                Estimate::new(cost.saturating_add(text), shape)
             }
             "matches" => {
                 self.compile_pattern(call)?;

@@ -155,7 +155,10 @@ impl Converter {
         if self.weight > MAX_WEIGHT {
             let error = InputTooLarge {
                 path: self.path[..1].join("."),
-                found: "more values and text".to_owned(),
+                found: format!(
+                    "{} values, text counted as one per {BYTES_PER_WEIGHT} bytes,",
+                    self.weight
+                ),
                 allowed: usize::try_from(MAX_WEIGHT).unwrap_or(usize::MAX),
             };
             return Err(error);

@@ -38,9 +38,9 @@ pub const MAX_LENGTH: usize = 4096;
 pub const MAX_DEPTH: u32 = 32;
 /// Deepest nesting of `all`, `exists`, `exists_one`, `map` and `filter`.
 pub const MAX_COMPREHENSIONS: u32 = 2;
-/// Highest estimated cost. One unit is one step of the evaluator or one
-/// value copied, at most 100 ns in a release build: 3 ms in all.
-pub const MAX_COST: u64 = 30_000;
+/// Highest estimated cost. One unit is one step of the evaluator or one value copied, at most
+/// 100 ns in a release build: 2.5 ms in all.
+pub const MAX_COST: u64 = 25_000;
 /// Bytes of all the patterns given to `matches()` in one rule.
 pub const MAX_PATTERN_BYTES: usize = 256;
 
