@@ -1,0 +1,36 @@
+//! What is filled in when a ModelDeployment comes in (design 4.1).
+
+use runway_api::model_deployment::{Component, DEFAULT_GPU, Gpu, ModelDeploymentSpec, ServingMode};
+
+/// Fills in what was left out. What was given stays, zeros included; filling in twice changes nothing more.
+///
+/// The served name is not among the defaults: it follows the model's id, which may change later. Nor is a number of GPUs:
+/// omitted means none.
+pub fn apply_defaults(spec: &mut ModelDeploymentSpec) {
+    spec.model.source.get_or_insert_default();
+    let mode = *spec.serving.get_or_insert_default().mode.get_or_insert_default();
+    match mode {
+        ServingMode::Aggregated => {
+            spec.scaling.get_or_insert_default().replicas.get_or_insert(1);
+        }
+        ServingMode::Disaggregated => {
+            for component in components(spec) {
+                component.replicas.get_or_insert(1);
+            }
+        }
+    }
+    for gpu in gpus(spec) {
+        gpu.kind.get_or_insert_with(|| DEFAULT_GPU.to_owned());
+    }
+}
+
+fn components(spec: &mut ModelDeploymentSpec) -> impl Iterator<Item = &mut Component> {
+    spec.scaling.iter_mut().flat_map(|scaling| [&mut scaling.prefill, &mut scaling.decode]).flatten()
+}
+
+fn gpus(spec: &mut ModelDeploymentSpec) -> impl Iterator<Item = &mut Gpu> {
+    let ModelDeploymentSpec { resources, scaling, .. } = spec;
+    let components = scaling.iter_mut().flat_map(|scaling| [&mut scaling.prefill, &mut scaling.decode]).flatten();
+    let shared = resources.iter_mut().flat_map(|resources| &mut resources.gpu);
+    shared.chain(components.flat_map(|component| &mut component.gpu))
+}

@@ -1,0 +1,85 @@
+//! Defaulting: the documented values, and nothing else.
+
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+use super::{any_spec, deployment};
+use crate::admission::apply_defaults;
+
+fn defaulted(spec: Value) -> Value {
+    let mut spec = deployment(spec).spec;
+    apply_defaults(&mut spec);
+    serde_json::to_value(spec).unwrap()
+}
+
+#[test]
+fn the_least_a_user_can_write() {
+    assert_eq!(
+        defaulted(json!({"model": {"id": "org/model"}, "engine": {"type": "vllm"}})),
+        json!({
+            "model": {"id": "org/model", "source": "huggingface"},
+            "engine": {"type": "vllm"},
+            "serving": {"mode": "aggregated"},
+            "scaling": {"replicas": 1},
+        })
+    );
+}
+
+#[test]
+fn zero_stays_zero() {
+    assert_eq!(defaulted(json!({"model": {}, "scaling": {"replicas": 0}}))["scaling"], json!({"replicas": 0}));
+    let scaling = json!({"prefill": {"replicas": 0}, "decode": {"replicas": 2}});
+    assert_eq!(defaulted(json!({"model": {}, "serving": {"mode": "disaggregated"}, "scaling": scaling}))["scaling"], scaling);
+}
+
+#[test]
+fn in_disaggregated_mode_only_the_parts_that_are_there_get_replicas() {
+    let spec = |scaling: Value| json!({"model": {}, "serving": {"mode": "disaggregated"}, "scaling": scaling});
+    assert_eq!(defaulted(spec(json!({"prefill": {}})))["scaling"], json!({"prefill": {"replicas": 1}}));
+    assert_eq!(defaulted(spec(json!({})))["scaling"], json!({}));
+    assert_eq!(defaulted(json!({"model": {}, "serving": {"mode": "disaggregated"}})).get("scaling"), None);
+}
+
+#[test]
+fn a_gpu_gets_a_type_and_never_a_count() {
+    let spec = json!({"model": {}, "resources": {"gpu": {}}, "scaling": {"prefill": {"gpu": {"count": 0}}, "decode": {"gpu": {"type": "amd.com/gpu"}}}});
+    let defaulted = defaulted(spec);
+    assert_eq!(defaulted["resources"]["gpu"], json!({"type": "nvidia.com/gpu"}));
+    assert_eq!(defaulted["scaling"]["prefill"]["gpu"], json!({"count": 0, "type": "nvidia.com/gpu"}));
+    assert_eq!(defaulted["scaling"]["decode"]["gpu"], json!({"type": "amd.com/gpu"}));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn twice_is_once(spec in any_spec()) {
+        let mut once = spec;
+        apply_defaults(&mut once);
+        let mut twice = once.clone();
+        apply_defaults(&mut twice);
+        prop_assert_eq!(once, twice);
+    }
+
+    #[test]
+    fn what_was_given_stays_and_only_documented_fields_appear(spec in any_spec()) {
+        let before = serde_json::to_value(&spec).unwrap();
+        let mut after = spec;
+        apply_defaults(&mut after);
+        let after = serde_json::to_value(after).unwrap();
+        for operation in json_patch::diff(&before, &after).0 {
+            let json_patch::PatchOperation::Add(added) = operation else { panic!("{operation} is no addition") };
+            let (path, value) = (added.path.to_string(), added.value.to_string());
+            let documented = matches!(
+                (path.as_str(), value.as_str()),
+                ("/model/source", r#""huggingface""#)
+                    | ("/serving", r#"{"mode":"aggregated"}"#)
+                    | ("/serving/mode", r#""aggregated""#)
+                    | ("/scaling", r#"{"replicas":1}"#)
+                    | ("/scaling/replicas" | "/scaling/prefill/replicas" | "/scaling/decode/replicas", "1")
+                    | ("/resources/gpu/type" | "/scaling/prefill/gpu/type" | "/scaling/decode/gpu/type", r#""nvidia.com/gpu""#)
+            );
+            prop_assert!(documented, "{} = {}", path, value);
+        }
+    }
+}

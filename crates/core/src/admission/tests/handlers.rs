@@ -1,0 +1,260 @@
+//! The webhooks, through the router, as the API server calls them.
+
+use std::sync::Arc;
+
+use axum::body::{Body, to_bytes};
+use axum::http::{Request, StatusCode};
+use proptest::prelude::*;
+use serde_json::{Value, json};
+use tower::ServiceExt as _;
+
+use super::providers;
+use crate::admission::handlers::{MUTATE_PATH, VALIDATE_PATH, router};
+
+async fn post(path: &str, body: impl Into<Body>) -> (StatusCode, Vec<u8>) {
+    let registered = Arc::new(providers(json!({})));
+    let request = Request::post(path).header("content-type", "application/json").body(body.into()).unwrap();
+    let response = router(move || registered.clone()).oneshot(request).await.unwrap();
+    let status = response.status();
+    (status, to_bytes(response.into_body(), usize::MAX).await.unwrap().to_vec())
+}
+
+/// A request as the API server makes it, with some of it replaced.
+fn review(change: Value) -> Value {
+    let mut request = json!({
+        "uid": "u-1",
+        "kind": {"group": "kubeairunway.ai", "version": "v1alpha1", "kind": "ModelDeployment"},
+        "resource": {"group": "kubeairunway.ai", "version": "v1alpha1", "resource": "modeldeployments"},
+        "name": "m",
+        "namespace": "n",
+        "operation": "CREATE",
+        "userInfo": {"username": "somebody"},
+        "object": object(json!({"model": {"id": "org/model"}, "engine": {"type": "vllm"}, "resources": {"gpu": {"count": 1}}})),
+        "oldObject": null,
+        "dryRun": false,
+    });
+    json_patch::merge(&mut request, &change);
+    json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request})
+}
+
+fn object(spec: Value) -> Value {
+    json!({"apiVersion": "kubeairunway.ai/v1alpha1", "kind": "ModelDeployment", "metadata": {"name": "m", "namespace": "n"}, "spec": spec})
+}
+
+async fn answer(path: &str, review: &Value) -> Value {
+    let (status, body) = post(path, review.to_string()).await;
+    assert_eq!(status, StatusCode::OK, "{}", String::from_utf8_lossy(&body));
+    let answer: Value = serde_json::from_slice(&body).unwrap();
+    assert_eq!((&answer["apiVersion"], &answer["kind"]), (&json!("admission.k8s.io/v1"), &json!("AdmissionReview")));
+    assert_eq!(answer["response"]["uid"], review["request"]["uid"]);
+    answer["response"].clone()
+}
+
+/// The object after the mutating webhook, and whether there was a patch.
+async fn mutated(review: &Value) -> (Value, bool) {
+    let response = answer(MUTATE_PATH, review).await;
+    assert_eq!(response["allowed"], true);
+    let mut object = review["request"]["object"].clone();
+    let Some(patch) = response.get("patch") else { return (object, false) };
+    assert_eq!(response["patchType"], "JSONPatch");
+    let patch: Vec<u8> = serde_json::from_value(patch.clone()).unwrap();
+    json_patch::patch(&mut object, &serde_json::from_slice::<json_patch::Patch>(&patch).unwrap()).unwrap();
+    (object, true)
+}
+
+#[tokio::test]
+async fn a_new_object_gets_defaults_and_the_finalizer() {
+    let (object, _) = mutated(&review(json!({}))).await;
+    assert_eq!(object["metadata"]["finalizers"], json!(["kubeairunway.ai/provider-cleanup"]));
+    assert_eq!(
+        object["spec"],
+        json!({
+            "model": {"id": "org/model", "source": "huggingface"},
+            "engine": {"type": "vllm"},
+            "resources": {"gpu": {"count": 1, "type": "nvidia.com/gpu"}},
+            "serving": {"mode": "aggregated"},
+            "scaling": {"replicas": 1},
+        })
+    );
+    let again = review(json!({ "object": object }));
+    assert_eq!(mutated(&again).await, (object, false));
+}
+
+#[tokio::test]
+async fn the_finalizer_joins_others_and_only_at_creation() {
+    let with = |finalizers: Value| json!({"object": {"metadata": {"finalizers": finalizers}}});
+    let finalizers = async |change: Value| mutated(&review(change)).await.0["metadata"]["finalizers"].clone();
+    assert_eq!(finalizers(with(json!(["a/b"]))).await, json!(["a/b", "kubeairunway.ai/provider-cleanup"]));
+    assert_eq!(finalizers(with(json!([]))).await, json!(["kubeairunway.ai/provider-cleanup"]));
+    assert_eq!(finalizers(with(json!(["kubeairunway.ai/provider-cleanup"]))).await, json!(["kubeairunway.ai/provider-cleanup"]));
+    let update = json!({"operation": "UPDATE", "oldObject": object(json!({"model": {"id": "org/other"}}))});
+    assert_eq!(finalizers(update).await, json!(null));
+}
+
+#[tokio::test]
+async fn what_the_user_wrote_survives_to_the_byte() {
+    let spec = json!({
+        "model": {"id": "org/model", "servedName": null, "unknown": {"deep": [1, null, {}]}},
+        "engine": {"type": "vllm", "args": {}, "trustRemoteCode": null},
+        "serving": null,
+        "scaling": {"replicas": 0, "prefill": null},
+        "resources": {"gpu": {"count": 0, "type": ""}, "memory": "032Gi", "cpu": "+4"},
+        "image": "",
+        "env": [],
+        "nodeSelector": {},
+        "podTemplate": {},
+        "secrets": null,
+        "typo": 1.50,
+    });
+    let mut given = object(spec);
+    given["metadata"]["labels"] = json!({});
+    given["metadata"]["creationTimestamp"] = json!(null);
+    given["status"] = json!({"anything": []});
+
+    let mut expected = given.clone();
+    expected["metadata"]["finalizers"] = json!(["kubeairunway.ai/provider-cleanup"]);
+    expected["spec"]["model"]["source"] = json!("huggingface");
+    expected["spec"]["serving"] = json!({"mode": "aggregated"});
+
+    let mut review = review(json!({}));
+    review["request"]["object"] = given;
+    assert_eq!(mutated(&review).await.0.to_string(), expected.to_string());
+}
+
+#[tokio::test]
+async fn nothing_stands_in_the_way_of_deletion_or_of_our_own_writes() {
+    let bad = json!({"model": {}});
+    let bad_update = |change: Value| {
+        let mut whole = review(json!({"operation": "UPDATE"}));
+        whole["request"]["object"] = object(bad.clone());
+        whole["request"]["oldObject"] = object(json!({"model": {"id": "before"}}));
+        json_patch::merge(&mut whole["request"], &change);
+        whole
+    };
+    assert_eq!(answer(VALIDATE_PATH, &bad_update(json!({}))).await["allowed"], false);
+    for change in [
+        json!({"object": {"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": []}}}),
+        json!({"oldObject": object(bad.clone()), "object": {"metadata": {"finalizers": ["x/y"]}, "status": {"phase": "Failed"}}}),
+        json!({"operation": "DELETE", "object": null}),
+        json!({"subResource": "status"}),
+        json!({"kind": {"kind": "Other"}}),
+    ] {
+        let mut review = bad_update(change.clone());
+        if change["oldObject"].is_object() {
+            review["request"]["oldObject"] = change["oldObject"].clone();
+        }
+        assert_eq!(answer(VALIDATE_PATH, &review).await["allowed"], true, "{change}");
+        let response = answer(MUTATE_PATH, &review).await;
+        assert_eq!((&response["allowed"], response.get("patch")), (&json!(true), None), "{change}");
+    }
+}
+
+#[tokio::test]
+async fn a_refusal_names_every_field() {
+    let change = json!({"object": {"spec": {"model": {"id": null}, "engine": null}}, "dryRun": true});
+    let response = answer(VALIDATE_PATH, &review(change)).await;
+    assert_eq!(response["allowed"], false);
+    assert_eq!(
+        response["status"],
+        json!({
+            "status": "Failure",
+            "reason": "Invalid",
+            "code": 422,
+            "message": "model.id is required when source is huggingface; engine.type is required",
+            "details": {
+                "name": "m",
+                "group": "kubeairunway.ai",
+                "kind": "ModelDeployment",
+                "causes": [
+                    {"reason": "FieldValueInvalid", "field": "spec.model.id", "message": "model.id is required when source is huggingface"},
+                    {"reason": "FieldValueInvalid", "field": "spec.engine.type", "message": "engine.type is required"},
+                ],
+            },
+        })
+    );
+}
+
+#[tokio::test]
+async fn a_warning_refuses_nothing() {
+    let response = answer(VALIDATE_PATH, &review(json!({"object": {"spec": {"model": {"source": "custom", "servedName": "x"}}}}))).await;
+    assert_eq!((&response["allowed"], &response["warnings"]), (&json!(true), &json!(["servedName is ignored for custom source"])));
+}
+
+#[tokio::test]
+async fn an_object_we_cannot_read_is_refused_with_the_path_and_never_patched() {
+    for (change, message) in [
+        (json!({"spec": {"scaling": {"replicas": "two"}}}), "spec.scaling.replicas: invalid type: string \"two\", expected i32"),
+        (json!({"spec": {"env": [{"name": 1}]}}), "spec.env[0].name: invalid type: integer `1`, expected a string"),
+        (json!({"spec": {"serving": {"mode": "sideways"}}}), "spec.serving.mode: unknown variant `sideways`, expected `aggregated` or `disaggregated`"),
+        (json!({"spec": {"model": null}}), "spec: missing field `model`"),
+        (json!({"spec": "x"}), "spec: invalid type: string \"x\", expected struct ModelDeploymentSpec"),
+        (json!({"spec": null}), "spec is required: it says which model to serve"),
+        (json!({"metadata": {"labels": {"a": 1}}}), "metadata.labels.a: invalid type: integer `1`, expected a string"),
+    ] {
+        let review = review(json!({ "object": change }));
+        let response = answer(VALIDATE_PATH, &review).await;
+        assert_eq!((&response["allowed"], response["status"]["message"].as_str().unwrap()), (&json!(false), message));
+        let response = answer(MUTATE_PATH, &review).await;
+        assert_eq!((&response["allowed"], response.get("patch")), (&json!(true), None), "{message}");
+    }
+}
+
+#[tokio::test]
+async fn what_is_no_review_gets_a_clean_refusal() {
+    let deep = "[".repeat(100_000);
+    let huge = format!("\"{}\"", "x".repeat(5 * 1024 * 1024));
+    for path in [MUTATE_PATH, VALIDATE_PATH] {
+        for body in ["", "{", "null", "[]", "{}", "\u{0}", r#"{"request": {}}"#, r#"{"request": {"uid": 1}}"#, &deep] {
+            assert_eq!(post(path, body.to_owned()).await.0, StatusCode::BAD_REQUEST, "{body:.20}");
+        }
+        assert_eq!(post(path, vec![0xff_u8, 0xfe]).await.0, StatusCode::BAD_REQUEST);
+        assert_eq!(post(path, huge.clone()).await.0, StatusCode::PAYLOAD_TOO_LARGE);
+        assert_eq!(post("/", String::new()).await.0, StatusCode::NOT_FOUND);
+    }
+}
+
+/// Any JSON at all, leaning to what looks like ours.
+fn any_json() -> impl Strategy<Value = Value> {
+    let leaf = prop_oneof![
+        Just(Value::Null),
+        any::<bool>().prop_map(Value::from),
+        any::<i64>().prop_map(Value::from),
+        ".{0,8}".prop_map(Value::from),
+        Just(json!("vllm")),
+        Just(json!("disaggregated")),
+    ];
+    let key = prop_oneof![
+        Just("model"), Just("id"), Just("engine"), Just("type"), Just("serving"), Just("mode"), Just("scaling"), Just("replicas"),
+        Just("prefill"), Just("gpu"), Just("count"), Just("resources"), Just("memory"), Just("env"), Just("name"), Just("provider"),
+    ];
+    leaf.prop_recursive(4, 32, 6, move |inner| {
+        prop_oneof![
+            proptest::collection::vec(inner.clone(), 0..3).prop_map(Value::from),
+            proptest::collection::btree_map(key.clone().prop_map(str::to_owned), inner, 0..6).prop_map(|map| Value::Object(map.into_iter().collect())),
+        ]
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// The mutating webhook only ever adds: what was there, is there.
+    #[test]
+    fn any_spec_is_answered_and_kept(spec in any_json()) {
+        let mut review = review(json!({}));
+        review["request"]["object"]["spec"] = spec.clone();
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let (object, _) = runtime.block_on(mutated(&review));
+        prop_assert!(keeps(&object["spec"], &spec), "{spec} became {}", object["spec"]);
+        runtime.block_on(answer(VALIDATE_PATH, &review));
+    }
+}
+
+/// Whether everything but nulls is as before.
+fn keeps(after: &Value, before: &Value) -> bool {
+    match (after, before) {
+        (_, Value::Null) => true,
+        (Value::Object(after), Value::Object(before)) => before.iter().all(|(key, value)| after.get(key).is_some_and(|found| keeps(found, value))),
+        (after, before) => after == before,
+    }
+}

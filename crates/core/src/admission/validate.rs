@@ -1,0 +1,326 @@
+//! What is refused and what is warned of (design 8, and our own).
+//!
+//! Pure, so that it says the same at admission, at reconcile and in `render`. Every problem is found at once, in the order
+//! of the spec. The documents' texts stand word for word; the path of the field is carried beside them.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::EnvVar;
+use kube::ResourceExt;
+use runway_api::condition::shorten;
+use runway_api::model_deployment::{Component, ModelDeployment, ModelDeploymentSpec, ModelSource, PodMetadata, ServingMode};
+use runway_api::{labels, overrides};
+
+use super::syntax::{self, Amount, CPU_SUFFIXES, MEMORY_SUFFIXES};
+use crate::providers::{Providers, Registered};
+use crate::selection;
+
+/// Engines that are accepted whatever is registered.
+pub const KNOWN_ENGINES: [&str; 4] = ["vllm", "sglang", "trtllm", "llamacpp"];
+
+/// At most this many violations are told, and as many warnings.
+const MAX_FINDINGS: usize = 50;
+/// Longest message, in bytes.
+pub(super) const MAX_MESSAGE: usize = 1024;
+/// Longest part of a user's text that a message repeats, in bytes.
+const MAX_QUOTE: usize = 80;
+
+/// A reason why a ModelDeployment is refused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Violation {
+    /// The path of the field, as spec.engine.type.
+    pub field: String,
+    /// What is wrong and what to do.
+    pub message: String,
+}
+
+/// What there is to say of a ModelDeployment.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Verdict {
+    /// Why it is refused; empty if it is not.
+    pub errors: Vec<Violation>,
+    /// What its author should know all the same.
+    pub warnings: Vec<String>,
+}
+
+impl Verdict {
+    /// Whether there is nothing to refuse.
+    pub fn is_valid(&self) -> bool {
+        self.errors.is_empty()
+    }
+
+    /// Every violation in one line.
+    pub fn message(&self) -> String {
+        let messages: Vec<_> = self.errors.iter().map(|violation| violation.message.as_str()).collect();
+        messages.join("; ")
+    }
+
+    fn refuse(&mut self, field: impl Into<String>, message: impl Into<String>) {
+        self.errors.push(Violation { field: field.into(), message: shorten(message.into(), MAX_MESSAGE) });
+    }
+
+    fn warn(&mut self, message: impl Into<String>) {
+        self.warnings.push(shorten(message.into(), MAX_MESSAGE));
+    }
+
+    /// A hostile spec must not make a hostile answer.
+    fn bounded(mut self) -> Self {
+        if self.errors.len() > MAX_FINDINGS {
+            let more = self.errors.len() - (MAX_FINDINGS - 1);
+            self.errors.truncate(MAX_FINDINGS - 1);
+            self.refuse("spec", format!("and {more} more"));
+        }
+        self.warnings.truncate(MAX_FINDINGS);
+        self
+    }
+}
+
+/// Everything that is wrong with a ModelDeployment, given the registered providers.
+///
+/// What a provider supports is not asked here: providers answer for themselves, in the condition `ProviderCompatible`.
+pub fn validate(deployment: &ModelDeployment, providers: &Providers) -> Verdict {
+    let spec = &deployment.spec;
+    let mut verdict = Verdict::default();
+
+    check_name(deployment, &mut verdict);
+    check_model(spec, &mut verdict);
+    check_provider(deployment, providers, &mut verdict);
+    check_engine(spec, providers, &mut verdict);
+    match spec.mode() {
+        ServingMode::Aggregated => check_aggregated(spec, &mut verdict),
+        ServingMode::Disaggregated => check_disaggregated(spec, &mut verdict),
+    }
+    check_numbers(spec, &mut verdict);
+    check_quantities(spec, &mut verdict);
+    check_env(&spec.env, &mut verdict);
+    if let Some(metadata) = spec.pod_template.as_ref().and_then(|template| template.metadata.as_ref()) {
+        check_pod_metadata(metadata, &mut verdict);
+    }
+    check_labels("spec.nodeSelector", &spec.node_selector, &mut verdict);
+
+    verdict.bounded()
+}
+
+/// The CRD says the same; this is for manifests that never met it.
+fn check_name(deployment: &ModelDeployment, verdict: &mut Verdict) {
+    if deployment.name_any().len() > 63 {
+        verdict.refuse("metadata.name", "metadata.name must be at most 63 characters: Services and labels are made from it");
+    }
+}
+
+fn check_model(spec: &ModelDeploymentSpec, verdict: &mut Verdict) {
+    match spec.source() {
+        ModelSource::Huggingface => match spec.model_id() {
+            None => verdict.refuse("spec.model.id", "model.id is required when source is huggingface"),
+            Some(id) if id.contains(|c: char| c.is_whitespace() || c.is_control()) => verdict.refuse(
+                "spec.model.id",
+                "model.id must not contain spaces or control characters: give the id as it stands on the hub, such as org/model",
+            ),
+            Some(_) => {}
+        },
+        ModelSource::Custom => {
+            if spec.model.served_name.as_ref().is_some_and(|name| !name.is_empty()) {
+                verdict.warn("servedName is ignored for custom source");
+            }
+        }
+    }
+}
+
+fn check_provider(deployment: &ModelDeployment, providers: &Providers, verdict: &mut Verdict) {
+    let Some(name) = deployment.spec.provider_name() else { return };
+    match providers.get(name) {
+        Some(provider) => {
+            check_rules(deployment, name, provider, verdict);
+            check_overrides(&deployment.spec, provider, verdict);
+        }
+        None => verdict.refuse("spec.provider.name", format!("Provider '{}' CRD not installed in cluster", quote(name))),
+    }
+}
+
+/// The provider's own rules. One that cannot be evaluated is the provider's mistake and not the user's.
+fn check_rules(deployment: &ModelDeployment, name: &str, provider: &Registered, verdict: &mut Verdict) {
+    if provider.validation.is_empty() {
+        return;
+    }
+    let input = selection::input(deployment);
+    for validation in &provider.validation {
+        match validation.rule.evaluate(&input) {
+            Ok(true) => {}
+            Ok(false) => verdict.refuse("spec", validation.message.clone()),
+            Err(error) => verdict.warn(format!("a validation rule of provider '{name}' was skipped: {error}")),
+        }
+    }
+}
+
+/// Only warnings: overrides that cannot be used fail the reconcile, where the provider's own version decides (design 4.15).
+fn check_overrides(spec: &ModelDeploymentSpec, provider: &Registered, verdict: &mut Verdict) {
+    let Some(given) = spec.provider.as_ref().and_then(|provider| provider.overrides.as_ref()) else { return };
+    for finding in overrides::check(given, &provider.config.spec.overrides) {
+        verdict.warn(finding.to_string());
+    }
+}
+
+fn check_engine(spec: &ModelDeploymentSpec, providers: &Providers, verdict: &mut Verdict) {
+    let Some(engine) = spec.engine_type() else {
+        return verdict.refuse("spec.engine.type", "engine.type is required");
+    };
+    let registered = providers.engines();
+    // With no provider at all there is nothing to compare with: whoever installs one later may know the engine.
+    if !KNOWN_ENGINES.contains(&engine) && !registered.is_empty() && !registered.contains(engine) {
+        let mut known = KNOWN_ENGINES.to_vec();
+        known.extend(registered.iter().filter(|name| !KNOWN_ENGINES.contains(name)));
+        verdict.refuse(
+            "spec.engine.type",
+            format!(
+                "engine.type '{}' is supported by no registered provider (known: {}): correct it, or install a provider that supports it",
+                quote(engine),
+                known.join(", ")
+            ),
+        );
+    }
+    let options = spec.engine.as_ref();
+    if engine == "trtllm" && options.is_some_and(|options| options.context_length.is_some()) {
+        verdict.warn("contextLength is ignored for trtllm: it is fixed when the engine is built, so use an image built for the length you need");
+    }
+    if options.and_then(|options| options.trust_remote_code) == Some(true) {
+        verdict.warn("trustRemoteCode runs code that comes with the model: enable it only for models whose authors you trust");
+    }
+}
+
+fn check_aggregated(spec: &ModelDeploymentSpec, verdict: &mut Verdict) {
+    let needs_gpu = match spec.engine_type() {
+        Some("vllm") => Some("vLLM"),
+        Some("sglang") => Some("SGLang"),
+        Some("trtllm") => Some("TensorRT-LLM"),
+        _ => None,
+    };
+    if let Some(engine) = needs_gpu.filter(|_| spec.gpu_count() == 0) {
+        verdict.refuse("spec.resources.gpu.count", format!("{engine} engine requires GPU (set resources.gpu.count > 0)"));
+    }
+    if spec.scaling.as_ref().is_some_and(|scaling| scaling.prefill.is_some() || scaling.decode.is_some()) {
+        verdict.warn("scaling.prefill and scaling.decode are ignored in aggregated mode: set serving.mode to disaggregated to use them");
+    }
+}
+
+/// The need for GPUs is read from prefill and decode, whatever the engine.
+fn check_disaggregated(spec: &ModelDeploymentSpec, verdict: &mut Verdict) {
+    if spec.resources.as_ref().is_some_and(|resources| resources.gpu.is_some()) {
+        verdict.refuse("spec.resources.gpu", "Cannot specify both resources.gpu and scaling.prefill/decode");
+    }
+    let [prefill, decode] = components(spec);
+    if prefill.1.is_none() || decode.1.is_none() {
+        verdict.refuse("spec.scaling", "Disaggregated mode requires scaling.prefill and scaling.decode");
+    }
+    for (name, component) in [prefill, decode] {
+        let gpus = |component: &Component| component.gpu.as_ref().and_then(|gpu| gpu.count).unwrap_or(0);
+        if component.is_some_and(|component| gpus(component) == 0) {
+            verdict.refuse(format!("spec.scaling.{name}.gpu.count"), format!("Disaggregated mode requires scaling.{name}.gpu.count"));
+        }
+    }
+}
+
+fn components(spec: &ModelDeploymentSpec) -> [(&'static str, Option<&Component>); 2] {
+    let scaling = spec.scaling.as_ref();
+    [("prefill", scaling.and_then(|s| s.prefill.as_ref())), ("decode", scaling.and_then(|s| s.decode.as_ref()))]
+}
+
+/// The limits of the CRD.
+fn check_numbers(spec: &ModelDeploymentSpec, verdict: &mut Verdict) {
+    let mut within = |path: &str, number: Option<i32>, min: i32, max: i32| match number {
+        Some(number) if !(min..=max).contains(&number) => {
+            verdict.refuse(format!("spec.{path}"), format!("{path} must be between {min} and {max}, not {number}"));
+        }
+        _ => {}
+    };
+    within("engine.contextLength", spec.engine.as_ref().and_then(|e| e.context_length), 1, 100_000_000);
+    within("scaling.replicas", spec.scaling.as_ref().and_then(|s| s.replicas), 0, 1000);
+    for (name, component) in components(spec) {
+        within(&format!("scaling.{name}.replicas"), component.and_then(|c| c.replicas), 0, 1000);
+        within(&format!("scaling.{name}.gpu.count"), component.and_then(|c| c.gpu.as_ref()?.count), 0, 1024);
+    }
+    within("resources.gpu.count", spec.resources.as_ref().and_then(|r| r.gpu.as_ref()?.count), 0, 1024);
+}
+
+fn check_quantities(spec: &ModelDeploymentSpec, verdict: &mut Verdict) {
+    let mut positive = |path: &str, text: Option<&String>, suffixes: &[&str], example: &str| {
+        let Some(text) = text else { return };
+        let complaint = match syntax::amount(text, suffixes) {
+            Amount::Positive => return,
+            Amount::Zero => format!("{path} must be more than 0, such as {example}: leave it out to ask for nothing"),
+            Amount::Unreadable => format!("{path} must be a quantity such as {example}, not '{}'", quote(text)),
+        };
+        verdict.refuse(format!("spec.{path}"), complaint);
+    };
+    for (name, component) in components(spec) {
+        positive(&format!("scaling.{name}.memory"), component.and_then(|c| c.memory.as_ref()), MEMORY_SUFFIXES, "64Gi");
+    }
+    let resources = spec.resources.as_ref();
+    positive("resources.memory", resources.and_then(|r| r.memory.as_ref()), MEMORY_SUFFIXES, "32Gi");
+    positive("resources.cpu", resources.and_then(|r| r.cpu.as_ref()), CPU_SUFFIXES, "4 or 500m");
+}
+
+fn check_env(env: &[EnvVar], verdict: &mut Verdict) {
+    for (index, variable) in env.iter().enumerate() {
+        if variable.name.is_empty() {
+            verdict.refuse(format!("spec.env[{index}].name"), format!("env[{index}] has no name: name the variable, or remove the entry"));
+        }
+        // As Kubernetes does it: an empty value beside valueFrom is no contradiction.
+        if variable.value.as_ref().is_some_and(|value| !value.is_empty()) && variable.value_from.is_some() {
+            verdict.refuse(
+                format!("spec.env[{index}]"),
+                format!("env[{index}] ('{}') has both value and valueFrom: keep one of them", quote(&variable.name)),
+            );
+        }
+    }
+}
+
+fn check_pod_metadata(metadata: &PodMetadata, verdict: &mut Verdict) {
+    check_labels("spec.podTemplate.metadata.labels", &metadata.labels, verdict);
+    for key in metadata.annotations.keys() {
+        check_key("spec.podTemplate.metadata.annotations", key, verdict);
+    }
+    for (kind, map) in [("labels", &metadata.labels), ("annotations", &metadata.annotations)] {
+        for key in map.keys().filter(|key| key.starts_with(labels::PREFIX)) {
+            verdict.refuse(
+                format!("spec.podTemplate.metadata.{kind}[{}]", quote(key)),
+                format!("podTemplate.metadata.{kind}: '{}' is reserved, every key under {} is set by the controllers: use a prefix of your own", quote(key), labels::PREFIX),
+            );
+        }
+    }
+}
+
+fn check_labels(path: &str, labels: &BTreeMap<String, String>, verdict: &mut Verdict) {
+    for (key, value) in labels {
+        check_key(path, key, verdict);
+        if !syntax::is_label_value(value) {
+            verdict.refuse(
+                format!("{path}[{}]", quote(key)),
+                format!(
+                    "{}: '{}' cannot be the value of '{}': use at most 63 letters, digits, '-', '_' and '.', beginning and ending with a letter or digit",
+                    path.trim_start_matches("spec."),
+                    quote(value),
+                    quote(key)
+                ),
+            );
+        }
+    }
+}
+
+fn check_key(path: &str, key: &str, verdict: &mut Verdict) {
+    if !syntax::is_key(key) {
+        verdict.refuse(
+            format!("{path}[{}]", quote(key)),
+            format!(
+                "{}: '{}' is no valid key: use at most 63 letters, digits, '-', '_' and '.', perhaps after a domain and '/', such as example.com/team",
+                path.trim_start_matches("spec."),
+                quote(key)
+            ),
+        );
+    }
+}
+
+/// A user's text, short enough to repeat and on one line.
+fn quote(text: &str) -> String {
+    let line = text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).take(MAX_QUOTE + 1).collect();
+    shorten(line, MAX_QUOTE)
+}
