@@ -68,6 +68,11 @@ impl Error {
         matches!(self.cause(), kube::Error::Api(status) if matches!(status.code, 400 | 403 | 422))
     }
 
+    /// Somebody else holds what we wanted to write.
+    pub fn is_conflict(&self) -> bool {
+        matches!(self.cause(), kube::Error::Api(status) if status.is_conflict())
+    }
+
     /// A stable word for metrics.
     pub fn category(&self) -> &'static str {
         match self.cause() {
@@ -144,12 +149,11 @@ where
         Ok(())
     }
 
-    /// Children are ours: what others changed in our fields is put back, hence `force`. An unknown field is an error,
-    /// never pruned in silence.
+    /// An unknown field is an error, never pruned in silence.
     async fn send(&self, apply: &Apply, dry_run: bool) -> Result<DynamicObject, Error> {
         let params = PatchParams {
             dry_run,
-            force: true,
+            force: apply.force,
             field_manager: Some(self.manager.clone()),
             field_validation: Some(ValidationDirective::Strict),
         };

@@ -57,6 +57,9 @@ pub struct Apply {
     pub resource: ApiResource,
     /// The object, whole: what is absent here and was applied before is removed.
     pub object: DynamicObject,
+    /// It was seen, and is ours: what others changed in our fields is put back. Otherwise their fields are left alone, and
+    /// a conflict says that the name is taken.
+    pub force: bool,
     /// It is there as it should be: nothing is sent.
     pub unchanged: bool,
     /// Told when it was sent and changed something.

@@ -1,7 +1,7 @@
 //! The watch caches of a provider. Upstream kinds come and go while we run: a kind is watched while its CRD is installed
 //! with a schema that the provider knows.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ use runway_api::{ModelDeployment, labels};
 use runway_operator::watch::subject;
 use tokio::task::JoinSet;
 
-use crate::contract::{CONFIG_MAP, Kind, Provider};
+use crate::contract::{Kind, Provider};
 use crate::observe::{self, Waiting};
 use crate::pods::WaitingPods;
 use crate::upstream::{Installed, State, Upstream, api_resource, crd_name, detect};
@@ -69,13 +69,18 @@ impl Caches {
     /// Starts watching, and returns when everything has been listed once.
     pub(crate) async fn start(self: &Arc<Self>, provider: &dyn Provider, tasks: &mut JoinSet<()>) {
         let upstreams = provider.upstreams();
-        for upstream in upstreams.clone() {
+        let (built_in, by_crd): (Vec<_>, Vec<_>) = upstreams.iter().cloned().partition(|u| u.kind.is_built_in());
+        for upstream in by_crd {
             tasks.spawn(self.clone().follow_crd(upstream));
         }
-        if provider.children("any").iter().any(|c| c.kind == CONFIG_MAP) {
-            let ours = format!("{}={},{}={}", labels::MANAGED_BY, labels::MANAGED_BY_VALUE, labels::PROVIDER, provider.name());
-            let cache = self.watch_kind(CONFIG_MAP, &api_resource(CONFIG_MAP, "v1"), watcher::Config::default().labels(&ours)).await;
-            self.write_stores().insert(CONFIG_MAP, cache);
+        for upstream in built_in {
+            self.set_state(upstream.kind, detect(&upstream, None)).await;
+        }
+        // Of what only serves the upstream objects, ours is all we look at.
+        let ours = format!("{}={},{}={}", labels::MANAGED_BY, labels::MANAGED_BY_VALUE, labels::PROVIDER, provider.name());
+        for kind in auxiliary(provider) {
+            let cache = self.watch_kind(kind, &api_resource(kind, "v1"), watcher::Config::default().labels(&ours)).await;
+            self.write_stores().insert(kind, cache);
         }
         tasks.spawn(self.clone().follow_pods());
         let mut installed = self.installed.subscribe();
@@ -206,9 +211,15 @@ impl observe::Lookup for Caches {
     fn find(&self, kind: Kind, namespace: &str, name: &str) -> Option<Arc<DynamicObject>> {
         let stores = self.stores.read().unwrap_or_else(PoisonError::into_inner);
         let cache = stores.get(&kind)?;
-        let version = self.installed().version(kind).unwrap_or("v1").to_owned();
+        let version = self.installed().version(kind)?;
         cache.store.get(&ObjectRef::new_with(name, api_resource(kind, &version)).within(namespace))
     }
+}
+
+/// The kinds that only serve the upstream objects.
+fn auxiliary(provider: &dyn Provider) -> BTreeSet<Kind> {
+    let upstreams: Vec<Kind> = provider.upstreams().iter().map(|u| u.kind).collect();
+    provider.children("any").into_iter().map(|c| c.kind).filter(|k| !upstreams.contains(k)).collect()
 }
 
 /// The ModelDeployment an object belongs to; one that was made by somebody else stands in the way of its namesake.

@@ -24,7 +24,7 @@ pub trait Provider: Send + Sync + 'static {
     fn registration(&self) -> InferenceProviderConfigSpec;
 
     /// The upstream kinds it makes, and the schemas of each that it knows. The first is the main one: without it the
-    /// provider is not ready.
+    /// provider is not ready. Kinds that only serve them, such as a ConfigMap, are named in [`children`](Self::children) alone.
     fn upstreams(&self) -> Vec<Upstream>;
 
     /// Every object that may exist for a ModelDeployment of this name, whatever its spec says or said.
@@ -51,6 +51,13 @@ pub struct Kind {
     pub kind: &'static str,
     /// Plural, as `workspaces`.
     pub plural: &'static str,
+}
+
+impl Kind {
+    /// Whether Kubernetes itself brings it: the group of a CRD has a dot.
+    pub fn is_built_in(self) -> bool {
+        !self.group.contains('.')
+    }
 }
 
 /// `ConfigMap`, for settings that an upstream reads from one.

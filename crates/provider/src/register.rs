@@ -143,7 +143,7 @@ fn status(provider: &dyn Provider, installed: &Installed, previous: &[Condition]
         Some((kind, State::Known { version, hash })) => (
             yes(condition::UPSTREAM_READY, "SchemaKnown", format!("{} {version} is installed", crd_name(kind))),
             Some(format!("{}/{version}", kind.group)),
-            Some(hash.clone()),
+            Some(hash),
         ),
         Some((kind, State::Missing)) => (
             no(condition::UPSTREAM_READY, "CRDNotInstalled", format!("{} is not installed: install the upstream operator", crd_name(kind))),

@@ -69,12 +69,12 @@ impl Installed {
     }
 
     /// What is known of a kind.
-    pub fn state(&self, kind: Kind) -> &State {
-        self.0.get(&kind).unwrap_or(&State::Missing)
+    pub fn state(&self, kind: Kind) -> State {
+        self.0.get(&kind).cloned().unwrap_or_else(|| if kind.is_built_in() { built_in() } else { State::Missing })
     }
 
     /// The version in use, if the kind is installed with a known schema.
-    pub fn version(&self, kind: Kind) -> Option<&str> {
+    pub fn version(&self, kind: Kind) -> Option<String> {
         match self.state(kind) {
             State::Known { version, .. } => Some(version),
             _ => None,
@@ -83,8 +83,13 @@ impl Installed {
 
     /// Where the kind lives in the API, if it can be used.
     pub fn resource(&self, kind: Kind) -> Option<ApiResource> {
-        Some(api_resource(kind, self.version(kind)?))
+        Some(api_resource(kind, &self.version(kind)?))
     }
+}
+
+/// The state of a kind that Kubernetes itself brings.
+pub fn built_in() -> State {
+    State::Known { version: "v1".to_owned(), hash: String::new() }
 }
 
 /// Where a kind lives in the API.
@@ -100,6 +105,9 @@ pub fn crd_name(kind: Kind) -> String {
 /// Finds the schema of an upstream in its live CRD: the first known one that is served and fits, the storage version
 /// before others, since a write in any other version needs the upstream's conversion webhook.
 pub fn detect(upstream: &Upstream, crd: Option<&CustomResourceDefinition>) -> State {
+    if upstream.kind.is_built_in() {
+        return built_in();
+    }
     let Some(crd) = crd else { return State::Missing };
     let served: Vec<_> = crd.spec.versions.iter().filter(|v| v.served).collect();
     let stored_first = upstream.schemas.iter().flat_map(|schema| {

@@ -28,7 +28,13 @@ pub(super) fn apply(md: &ModelDeployment, provider: &str, object: &Object, live:
         }
         Some(_) => None,
     };
-    Apply { resource: api_resource(object.kind, &object.version), object: desired, unchanged: same_request && intact, note }
+    Apply {
+        resource: api_resource(object.kind, &object.version),
+        object: desired,
+        force: live.is_some(),
+        unchanged: same_request && intact,
+        note,
+    }
 }
 
 /// What this object is made for.

@@ -9,7 +9,7 @@ use runway_operator::plan::{Delete, Finalizer, Note, Plan};
 
 use super::objects::{self, named};
 use super::status::{self, Failure};
-use crate::contract::{CONFIG_MAP, Kind, Object, Provider, Refusal, Translation};
+use crate::contract::{Kind, Object, Provider, Refusal, Translation};
 use crate::observe::Observed;
 use crate::request::Request;
 use crate::upstream::{State, api_resource, crd_name};
@@ -91,10 +91,7 @@ fn foreign(seen: &Observed, prepared: &Prepared) -> Option<Failure> {
     let taken = prepared.translation.objects.iter().find(|wanted| {
         seen.child(wanted.kind, &wanted.name).is_some_and(|live| !objects::is_ours(&seen.md, live))
     })?;
-    Some(Failure::conflict(format!(
-        "{} exists and was not made for this ModelDeployment: rename the ModelDeployment, or delete the other object",
-        named(taken.kind, &taken.name)
-    )))
+    Some(Failure::conflict(super::taken(&named(taken.kind, &taken.name))))
 }
 
 /// What must go before, or besides, what must come.
@@ -112,7 +109,7 @@ fn outgoing(provider: &dyn Provider, seen: &Observed, translation: &Translation)
         let name = live.name_any();
         let reasons = match translation.objects.iter().find(|o| o.kind == child.kind && o.name == name) {
             _ if !objects::is_ours(&seen.md, live) => continue,
-            Some(wanted) if is_upstream(child.kind) => objects::outgrown(live, &objects::made_for(&seen.md, wanted)),
+            Some(wanted) if is_upstream(provider, child.kind) => objects::outgrown(live, &objects::made_for(&seen.md, wanted)),
             Some(_) => Vec::new(),
             None => vec![format!("{} is no longer what the spec asks for", named(child.kind, &name))],
         };
@@ -120,7 +117,7 @@ fn outgoing(provider: &dyn Provider, seen: &Observed, translation: &Translation)
         if !reasons.is_empty() && !going {
             outgoing.delete.extend(deletion(provider, seen, child.kind, live));
         }
-        if is_upstream(child.kind) && (going || !reasons.is_empty()) {
+        if is_upstream(provider, child.kind) && (going || !reasons.is_empty()) {
             outgoing.blocks = true;
             if !going {
                 outgoing.reasons.extend(reasons);
@@ -131,16 +128,16 @@ fn outgoing(provider: &dyn Provider, seen: &Observed, translation: &Translation)
 }
 
 /// ConfigMaps and the like come and go beside the upstream object.
-fn is_upstream(kind: Kind) -> bool {
-    kind != CONFIG_MAP
+fn is_upstream(provider: &dyn Provider, kind: Kind) -> bool {
+    provider.upstreams().iter().any(|u| u.kind == kind)
 }
 
 /// The deletion of a live object.
 pub(super) fn deletion(provider: &dyn Provider, seen: &Observed, kind: Kind, live: &DynamicObject) -> Option<Delete> {
-    let known = provider.upstreams().into_iter().find(|u| u.kind == kind).and_then(|u| u.schemas.first());
-    let version = seen.installed.version(kind).or_else(|| known.map(|s| s.version)).unwrap_or("v1");
+    let newest = || provider.upstreams().into_iter().find(|u| u.kind == kind).and_then(|u| Some(u.schemas.first()?.version.to_owned()));
+    let version = seen.installed.version(kind).or_else(newest)?;
     Some(Delete {
-        resource: api_resource(kind, version),
+        resource: api_resource(kind, &version),
         namespace: live.namespace().unwrap_or_default(),
         name: live.name_any(),
         uid: live.uid()?,
