@@ -1,0 +1,169 @@
+//! An engine in the user's image, by a pod template (design 4.2, example 2).
+//!
+//! Nodes are not selected here: KAITO overwrites the pod's affinity with the Workspace's labelSelector (KAITO
+//! `pkg/workspace/manifests/manifests.go`, GenerateManifestWithPodTemplate). It adds its own tolerations to the user's.
+
+use std::collections::BTreeMap;
+
+use runway_api::labels::DEPLOYMENT;
+use runway_api::model_deployment::ModelSource;
+use runway_operator::json;
+use runway_provider::{Request, Worker};
+use serde_json::{Map, Value, json};
+
+use crate::compatible::{Accepted, Engine};
+use crate::flags::{self, Flags, MODEL_FILE, PORT};
+use crate::labels;
+use crate::objects::Inference;
+
+pub(crate) fn inference(request: &Request, accepted: &Accepted, image: &str) -> Inference {
+    let mut flags = flags::of(request, accepted.engine);
+    let mut ignored = named(request, accepted.engine, &mut flags);
+    ignored.append(&mut flags.ignored);
+    let (pod_labels, overruled) = pod_labels(request);
+    ignored.extend(overruled);
+
+    let mut metadata = json!({"labels": pod_labels});
+    if !request.pod_annotations.is_empty() {
+        metadata["annotations"] = json!(request.pod_annotations);
+    }
+    parallel(accepted, &mut flags);
+    let mut spec = json!({"containers": [container(request, accepted, image, &flags)]});
+    if wants_shared_memory(accepted) {
+        spec["volumes"] = json!([{"name": "shm", "emptyDir": {"medium": "Memory"}}]);
+    }
+    if !request.tolerations.is_empty() {
+        spec["tolerations"] = json!(request.tolerations);
+    }
+    Inference {
+        spec: json!({"template": {"metadata": metadata, "spec": spec}}),
+        config_map: None,
+        immutable: BTreeMap::new(),
+        settings: settings(request, accepted.worker, image, &flags),
+        ignored,
+    }
+}
+
+/// vLLM uses one GPU unless it is told otherwise.
+fn parallel(accepted: &Accepted, flags: &mut Flags) {
+    const WAYS: [&str; 3] = ["tensor-parallel-size", "pipeline-parallel-size", "data-parallel-size"];
+    let told = WAYS.iter().any(|flag| flags::find(&flags.values, flag).is_some());
+    if accepted.engine == Engine::Vllm && !told && let Some(gpu) = accepted.worker.gpu.as_ref().filter(|gpu| gpu.count > 1) {
+        flags.values.insert("tensor-parallel-size".to_owned(), gpu.count.to_string());
+    }
+}
+
+/// The processes of one vLLM server, one for each GPU, talk through shared memory, of which a container has 64 MiB.
+fn wants_shared_memory(accepted: &Accepted) -> bool {
+    accepted.engine == Engine::Vllm && accepted.worker.gpu.as_ref().is_some_and(|gpu| gpu.count > 1)
+}
+
+/// The name that clients use. llama.cpp answers to any.
+fn named(request: &Request, engine: Engine, flags: &mut Flags) -> Vec<String> {
+    let mut ignored = Vec::new();
+    match (request.source, engine, &request.served_name) {
+        (ModelSource::Custom, _, _) => {
+            if request.served_name_given {
+                ignored.push("model.servedName is ignored for custom source: the image decides the model's name".to_owned());
+            }
+            if let Some(id) = &request.model_id {
+                ignored.push(format!("model.id: {id} is ignored for custom source: the image decides what is served"));
+            }
+        }
+        (_, Engine::Vllm, Some(name)) if request.served_name_given || flags::find(&flags.values, "served-model-name").is_none() => {
+            flags.set("model.servedName", "served-model-name", name);
+        }
+        (_, Engine::LlamaCpp, Some(name)) if request.served_name_given => ignored.push(format!(
+            "model.servedName: {name} is ignored: a llama.cpp image names its model itself; if yours takes a flag for it, set it in engine.args"
+        )),
+        _ => {}
+    }
+    ignored
+}
+
+/// The user's labels, and ours and KAITO's above them.
+fn pod_labels(request: &Request) -> (BTreeMap<&str, &str>, Option<String>) {
+    const RESERVED: [&str; 3] = [DEPLOYMENT, labels::POD_WORKSPACE, labels::POD_INFERENCE_SET];
+    let is_reserved = |key: &String| RESERVED.contains(&key.as_str());
+    let overruled: Vec<_> = request.pod_labels.keys().filter(|key| is_reserved(key)).map(String::as_str).collect();
+    let given = request.pod_labels.iter().filter(|(key, _)| !is_reserved(key));
+    let all = given.map(|(key, value)| (key.as_str(), value.as_str())).chain([(DEPLOYMENT, request.name.as_str())]).collect();
+    let told = (!overruled.is_empty()).then(|| {
+        format!("podTemplate.metadata.labels ({}) are ignored: the pods are found by these labels, which the provider and KAITO set", overruled.join(", "))
+    });
+    (all, told)
+}
+
+fn container(request: &Request, accepted: &Accepted, image: &str, flags: &Flags) -> Value {
+    let mut container = json!({
+        "name": "model",
+        "image": image,
+        "args": arguments(request, accepted.engine, flags),
+        "ports": [{"containerPort": 5000}],
+    });
+    if accepted.engine == Engine::Vllm && request.source == ModelSource::Huggingface {
+        // Images differ in their entrypoint, and with it in how they take the model.
+        container["command"] = json!(["vllm", "serve"]);
+    }
+    if wants_shared_memory(accepted) {
+        container["volumeMounts"] = json!([{"name": "shm", "mountPath": "/dev/shm"}]);
+    }
+    if let Some(resources) = resources(accepted.worker) {
+        container["resources"] = resources;
+    }
+    if !request.env.is_empty() {
+        container["env"] = json!(request.env);
+    }
+    if let Some(secret) = &request.token_secret {
+        // All keys become variables (design 4.13).
+        container["envFrom"] = json!([{"secretRef": {"name": secret}}]);
+    }
+    container
+}
+
+/// What to load, where to listen, and the flags.
+fn arguments(request: &Request, engine: Engine, flags: &Flags) -> Vec<String> {
+    let model = request.model_id.as_ref().filter(|_| request.source == ModelSource::Huggingface);
+    let load = model.map(|id| match (engine, request.args.get(MODEL_FILE)) {
+        (Engine::Vllm, _) => id.clone(),
+        (Engine::LlamaCpp, Some(file)) => format!("huggingface://{id}/{file}"),
+        (Engine::LlamaCpp, None) => format!("huggingface://{id}"),
+    });
+    let listens = ["port", "address"].iter().any(|flag| flags::find(&flags.values, flag).is_some());
+    let listen = (!listens).then(|| match engine {
+        Engine::Vllm => format!("--port={PORT}"),
+        Engine::LlamaCpp => format!("--address=:{PORT}"),
+    });
+    load.into_iter().chain(listen).chain(flags.arguments()).collect()
+}
+
+/// Memory and processors are requests, as in the design's example: what a model needs is not where it must be stopped.
+fn resources(worker: &Worker) -> Option<Value> {
+    let requests: Map<String, Value> = [("memory", &worker.memory), ("cpu", &worker.cpu)]
+        .into_iter()
+        .filter_map(|(name, amount)| Some((name.to_owned(), json!(amount.as_ref()?))))
+        .collect();
+    let limits = worker.gpu.as_ref().map(|gpu| json!({&gpu.resource: gpu.count.to_string()}));
+    let mut resources = Map::new();
+    if !requests.is_empty() {
+        resources.insert("requests".to_owned(), requests.into());
+    }
+    if let Some(limits) = limits {
+        resources.insert("limits".to_owned(), limits);
+    }
+    (!resources.is_empty()).then(|| resources.into())
+}
+
+/// What the template was made from, by the fields of the spec. Values that may be long or private are hashed: they end up
+/// in an annotation and in Events.
+fn settings(request: &Request, worker: &Worker, image: &str, flags: &Flags) -> BTreeMap<String, Value> {
+    BTreeMap::from([
+        ("spec.image".to_owned(), json!(image)),
+        ("engine flags".to_owned(), json!(flags.values)),
+        ("resources".to_owned(), json!(resources(worker))),
+        ("secrets.huggingFaceToken".to_owned(), json!(request.token_secret)),
+        ("spec.env".to_owned(), json!(json::hash(&request.env))),
+        ("podTemplate.metadata".to_owned(), json!(json::hash(&(&request.pod_labels, &request.pod_annotations)))),
+        ("spec.tolerations".to_owned(), json!(json::hash(&request.tolerations))),
+    ])
+}

@@ -1,0 +1,72 @@
+//! Engine flags: `spec.engine` as the engine's own flags (design 15).
+
+use std::collections::BTreeMap;
+
+use runway_api::model_deployment::ModelSource;
+use runway_provider::Request;
+
+use crate::compatible::Engine;
+
+/// The port of the container that KAITO's Service sends requests to (KAITO `pkg/workspace/manifests/manifests.go`).
+pub(crate) const PORT: &str = "5000";
+
+/// A key of `engine.args` that is not a flag: the file to load from a repository of GGUF files, by llama.cpp's name for it.
+pub(crate) const MODEL_FILE: &str = "hf-file";
+
+/// Flags by name, an empty value being a bare flag, and what is ignored in their favour.
+#[derive(Debug, Default)]
+pub(crate) struct Flags {
+    pub(crate) values: BTreeMap<String, String>,
+    pub(crate) ignored: Vec<String>,
+}
+
+/// The flags for an engine. `engine.args` has the last word.
+pub(crate) fn of(request: &Request, engine: Engine) -> Flags {
+    let mut flags = Flags { values: request.args.clone(), ignored: Vec::new() };
+    if engine == Engine::LlamaCpp && request.source == ModelSource::Huggingface {
+        flags.values.remove(MODEL_FILE);
+    }
+    if let Some(tokens) = request.context_length {
+        let flag = match engine {
+            Engine::Vllm => "max-model-len",
+            Engine::LlamaCpp => "ctx-size",
+        };
+        flags.set("engine.contextLength", flag, &tokens.to_string());
+    }
+    match engine {
+        Engine::Vllm if request.trust_remote_code => flags.set("engine.trustRemoteCode", "trust-remote-code", ""),
+        Engine::LlamaCpp if request.trust_remote_code => {
+            flags.ignored.push("engine.trustRemoteCode is ignored: llama.cpp runs no code that comes with a model".to_owned());
+        }
+        _ => {}
+    }
+    flags
+}
+
+impl Flags {
+    /// Sets a flag that a field stands for, unless `engine.args` has it.
+    pub(crate) fn set(&mut self, field: &str, flag: &str, value: &str) {
+        match find(&self.values, flag) {
+            Some((key, _)) => {
+                let ignored = format!("{field} is ignored: engine.args.{key} says the same in the engine's own words and has the last word");
+                self.ignored.push(ignored);
+            }
+            None => {
+                self.values.insert(flag.to_owned(), value.to_owned());
+            }
+        }
+    }
+
+    /// As arguments of a command: `--key value`, or `--key` alone.
+    pub(crate) fn arguments(&self) -> impl Iterator<Item = String> {
+        self.values.iter().flat_map(|(key, value)| {
+            let value = Some(value).filter(|v| !v.is_empty()).cloned();
+            std::iter::once(format!("--{key}")).chain(value)
+        })
+    }
+}
+
+/// A flag as it is spelt in `args`: vLLM takes dashes and underscores alike.
+pub(crate) fn find<'a>(args: &'a BTreeMap<String, String>, flag: &str) -> Option<(&'a str, &'a str)> {
+    args.iter().find(|(key, _)| key.replace('_', "-") == flag).map(|(key, value)| (key.as_str(), value.as_str()))
+}

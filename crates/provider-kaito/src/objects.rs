@@ -1,0 +1,123 @@
+//! Workspace or InferenceSet, and what goes with it.
+
+use std::collections::BTreeMap;
+
+use runway_api::model_deployment::Endpoint;
+use runway_provider::{Object, Request, Translation};
+use serde_json::{Value, json};
+
+use crate::compatible::{Accepted, Shape, Workload};
+use crate::config::KaitoConfig;
+use crate::labels;
+use crate::schema::{INFERENCE_SET, SERVICE, WORKSPACE};
+
+/// How the model is run, the same for a Workspace and for the template of an InferenceSet.
+pub(crate) struct Inference {
+    /// The field `inference`.
+    pub(crate) spec: Value,
+    /// Settings that KAITO reads from a ConfigMap.
+    pub(crate) config_map: Option<Object>,
+    /// What KAITO forbids to change, or does not carry out.
+    pub(crate) immutable: BTreeMap<String, Value>,
+    /// What KAITO lets change, but does not carry to the pods that are there: those of an InferenceSet, and with releases
+    /// before the fix of KAITO's issue 2124 those of a Workspace too.
+    pub(crate) settings: BTreeMap<String, Value>,
+    /// Fields that do nothing here.
+    pub(crate) ignored: Vec<String>,
+}
+
+pub(crate) fn translation(request: &Request, accepted: &Accepted, inference: Inference, config: &KaitoConfig) -> Translation {
+    let nodes = node_labels(request, accepted, config);
+    let immutable = immutable(accepted, &inference, &nodes, config);
+    let mut objects: Vec<Object> = inference.config_map.into_iter().collect();
+    match &accepted.shape {
+        Shape::Workspace { version } => objects.push(Object {
+            kind: WORKSPACE,
+            version: version.clone(),
+            name: request.name.clone(),
+            annotations: BTreeMap::new(),
+            body: workspace(accepted, &nodes, &inference.spec),
+            immutable,
+        }),
+        Shape::InferenceSet { version, replicas } => {
+            objects.push(service(request, accepted));
+            objects.push(Object {
+                kind: INFERENCE_SET,
+                version: version.clone(),
+                name: request.name.clone(),
+                annotations: BTreeMap::new(),
+                body: inference_set(accepted, *replicas, &nodes, &inference.spec),
+                immutable,
+            });
+        }
+    }
+    Translation {
+        objects,
+        ignored: inference.ignored,
+        endpoint: Some(Endpoint { service: Some(request.name.clone()), port: Some(80) }),
+        replicas: accepted.worker.replicas,
+    }
+}
+
+/// `resource.count` is the number of nodes of one replica, deprecated and immutable (KAITO workspace_types.go).
+fn workspace(accepted: &Accepted, nodes: &BTreeMap<String, String>, inference: &Value) -> Value {
+    let mut resource = json!({"count": 1, "labelSelector": {"matchLabels": nodes}});
+    if let Some(instance_type) = accepted.instance_type {
+        resource["instanceType"] = json!(instance_type);
+    }
+    json!({"resource": resource, "inference": inference})
+}
+
+fn inference_set(accepted: &Accepted, replicas: i32, nodes: &BTreeMap<String, String>, inference: &Value) -> Value {
+    let mut template = json!({"inference": inference});
+    if let Some(instance_type) = accepted.instance_type {
+        template["resource"] = json!({"instanceType": instance_type});
+    }
+    json!({"spec": {"replicas": replicas, "labelSelector": {"matchLabels": nodes}, "template": template}})
+}
+
+/// The design's selector, the cluster's labels of GPU nodes, and what the user selects.
+fn node_labels(request: &Request, accepted: &Accepted, config: &KaitoConfig) -> BTreeMap<String, String> {
+    let mut nodes = BTreeMap::from([(labels::NODE_OS.to_owned(), "linux".to_owned())]);
+    nodes.extend(config.node_labels(accepted.worker.gpu.is_some()));
+    nodes.extend(request.node_selector.clone());
+    nodes
+}
+
+/// KAITO gives every Workspace a Service of its own; an InferenceSet gets none (inferenceset_controller.go), so it gets ours,
+/// at the name and port where a single Workspace answers.
+fn service(request: &Request, accepted: &Accepted) -> Object {
+    let mut selector = BTreeMap::from([(labels::POD_INFERENCE_SET, request.name.as_str())]);
+    if matches!(accepted.workload, Workload::Preset { .. }) {
+        selector.insert(labels::POD_INDEX, "0");
+    }
+    Object {
+        kind: SERVICE,
+        version: "v1".to_owned(),
+        name: request.name.clone(),
+        annotations: BTreeMap::new(),
+        body: json!({"spec": {
+            "selector": selector,
+            "ports": [{"name": "http", "protocol": "TCP", "port": 80, "targetPort": 5000}],
+        }}),
+        immutable: BTreeMap::new(),
+    }
+}
+
+/// By the names of the spec's fields. KAITO: workspace_validation.go, the functions validateUpdate.
+fn immutable(accepted: &Accepted, inference: &Inference, nodes: &BTreeMap<String, String>, config: &KaitoConfig) -> BTreeMap<String, Value> {
+    let mut immutable = inference.immutable.clone();
+    let run_by = match accepted.workload {
+        Workload::Preset { .. } => "a preset",
+        Workload::Container { .. } => "an image",
+    };
+    immutable.insert("the engine's origin".to_owned(), json!(run_by));
+    immutable.insert("nodeSelector".to_owned(), json!(nodes));
+    if let Some(instance_type) = accepted.instance_type {
+        immutable.insert("the provider's instance type".to_owned(), json!(instance_type));
+    }
+    if matches!(accepted.shape, Shape::InferenceSet { .. }) || config.recreate_on_template_change {
+        immutable.extend(inference.settings.clone());
+    }
+    immutable
+}

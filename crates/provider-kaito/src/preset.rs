@@ -1,0 +1,121 @@
+//! vLLM by one of KAITO's presets: the model's id, and flags in a ConfigMap.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+use runway_provider::{CONFIG_MAP, Object, Request};
+use serde_json::{Value, json};
+
+use crate::compatible::{Accepted, Engine};
+use crate::flags::{self, Flags};
+use crate::objects::Inference;
+
+/// Name of the ConfigMap with the engine flags of a ModelDeployment.
+pub(crate) fn config_map_name(name: &str) -> String {
+    format!("{name}-inference-config")
+}
+
+pub(crate) fn inference(request: &Request, accepted: &Accepted, model: &str) -> Inference {
+    let flags = flags::of(request, Engine::Vllm);
+    let config_map = (!flags.values.is_empty()).then(|| config_map(request, &flags));
+    let mut preset = json!({"name": model});
+    if let Some(secret) = &request.token_secret {
+        // The Secret's key must be HF_TOKEN (KAITO workspace_validation.go, InferenceSpec.validateCreate).
+        preset["presetOptions"] = json!({"modelAccessSecret": secret});
+    }
+    let mut spec = json!({"preset": preset});
+    if let Some(config_map) = &config_map {
+        spec["config"] = json!(config_map.name);
+    }
+    Inference {
+        spec,
+        config_map,
+        immutable: BTreeMap::from([
+            ("secrets.huggingFaceToken".to_owned(), json!(request.token_secret)),
+            // KAITO reads the file when a server starts, and does not restart its servers for it.
+            ("engine flags".to_owned(), json!(flags.values)),
+        ]),
+        settings: BTreeMap::new(),
+        ignored: ignored(request, accepted, model).into_iter().chain(flags.ignored).collect(),
+    }
+}
+
+/// Settings that change nothing on a preset, each with the reason.
+fn ignored(request: &Request, accepted: &Accepted, model: &str) -> Vec<String> {
+    let mut ignored = Vec::new();
+    if request.served_name_given {
+        ignored.push(format!("model.servedName is ignored: KAITO names its presets itself, clients must send '{}'", name_for_clients(model)));
+    }
+    if let Some(gpu) = accepted.worker.gpu.as_ref().filter(|gpu| gpu.count > 1) {
+        ignored.push(format!(
+            "resources.gpu.count: {} is ignored beyond asking for GPUs: KAITO's presets take as many as KAITO estimates for the model; \
+             tensor-parallel-size in engine.args tells vLLM how many to use",
+            gpu.count
+        ));
+    }
+    for (field, given) in [("resources.memory", &accepted.worker.memory), ("resources.cpu", &accepted.worker.cpu)] {
+        if let Some(given) = given {
+            ignored.push(format!("{field}: {given} is ignored: KAITO sizes the pods of its presets itself"));
+        }
+    }
+    for (field, given) in [("labels", &request.pod_labels), ("annotations", &request.pod_annotations)] {
+        if !given.is_empty() {
+            let keys: Vec<_> = given.keys().map(String::as_str).collect();
+            ignored.push(format!(
+                "podTemplate.metadata.{field} ({}) are ignored: KAITO makes the pods of its presets itself; set spec.image to make them yours",
+                keys.join(", ")
+            ));
+        }
+    }
+    ignored
+}
+
+/// The name of a preset at its API: the last part of the id in lower case.
+fn name_for_clients(model: &str) -> String {
+    model.rsplit('/').next().unwrap_or(model).to_lowercase()
+}
+
+fn config_map(request: &Request, flags: &Flags) -> Object {
+    Object {
+        kind: CONFIG_MAP,
+        version: "v1".to_owned(),
+        name: config_map_name(&request.name),
+        annotations: BTreeMap::new(),
+        body: json!({"data": {"inference_config.yaml": config_file(flags)}}),
+        immutable: BTreeMap::new(),
+    }
+}
+
+/// KAITO turns every entry of the section `vllm` into two arguments, `--KEY` and the value as Python prints it
+/// (`presets/workspace/inference/vllm/inference_api.py`, KAITOArgumentParser.parse_args). So
+/// - texts stay texts: a quoted "08" or "{...}" arrives as it was given, a list or a map would not;
+/// - a bare flag is given as its own value, `--enforce-eager --enforce-eager`: the second changes nothing. With `true` the
+///   word True would be left over, and vLLM does not start with two of them.
+fn config_file(flags: &Flags) -> String {
+    let mut text = "# KAITO passes each entry as two arguments: a flag without a value therefore stands for itself twice.\nvllm:\n".to_owned();
+    for (key, value) in &flags.values {
+        let value = if value.is_empty() { quoted(&format!("--{key}")) } else { scalar(value) };
+        // Writing to a String cannot fail.
+        let _ = writeln!(text, "  {}: {value}", mapping_key(key));
+    }
+    text
+}
+
+/// A number as a number if it is printed as it was given, anything else quoted.
+fn scalar(value: &str) -> String {
+    let is_plain = value.parse::<i64>().is_ok_and(|n| n.to_string() == value)
+        || (value.contains('.') && value.parse::<f64>().is_ok_and(|n| n.to_string() == value));
+    if is_plain { value.to_owned() } else { quoted(value) }
+}
+
+/// A key that YAML could take for something else than a text is quoted.
+fn mapping_key(key: &str) -> String {
+    const WORDS: [&str; 9] = ["y", "n", "yes", "no", "on", "off", "true", "false", "null"];
+    let is_plain = key.starts_with(|c: char| c.is_ascii_alphabetic()) && !WORDS.contains(&key.to_ascii_lowercase().as_str());
+    if is_plain { key.to_owned() } else { quoted(key) }
+}
+
+/// JSON's texts are YAML's double-quoted scalars.
+fn quoted(text: &str) -> String {
+    Value::from(text).to_string()
+}

@@ -1,0 +1,67 @@
+//! What the provider registers (design 3.9).
+
+use runway_api::InferenceProviderConfigSpec;
+use runway_api::model_deployment::ServingMode;
+use runway_api::provider_config::{Capabilities, EngineCapabilities, SelectionPolicy, SelectionRule, ValidationRule};
+
+pub(crate) fn registration() -> InferenceProviderConfigSpec {
+    InferenceProviderConfigSpec {
+        capabilities: capabilities(),
+        selection_rules: vec![
+            rule("!has(spec.resources.gpu) || spec.resources.gpu.count == 0", 100),
+            rule("spec.engine.type == 'llamacpp'", 100),
+        ],
+        selection_policy: Some(SelectionPolicy::Automatic),
+        validation_rules: names(),
+        overrides: Vec::new(),
+        documentation: Some("https://github.com/kubeairunway/kaito-provider".to_owned()),
+        installation: Some(
+            "Install KAITO's workspace operator with its Helm chart (https://kaito-project.github.io/kaito/docs/installation). \
+             With nodes of your own set featureGates.disableNodeAutoProvisioning=true in the chart; where KAITO provisions nodes, \
+             start this provider with --node-auto-provisioning and the instance types to use."
+                .to_owned(),
+        ),
+    }
+}
+
+fn capabilities() -> Capabilities {
+    Capabilities {
+        engines: vec!["vllm".to_owned(), "llamacpp".to_owned()],
+        serving_modes: vec![ServingMode::Aggregated],
+        cpu_support: true,
+        gpu_support: true,
+        per_engine: vec![engine("vllm", false), engine("llamacpp", true)],
+    }
+}
+
+fn engine(name: &str, cpu: bool) -> EngineCapabilities {
+    EngineCapabilities { name: name.to_owned(), serving_modes: None, cpu_support: Some(cpu), gpu_support: Some(true) }
+}
+
+fn rule(condition: &str, priority: i32) -> SelectionRule {
+    SelectionRule { condition: condition.to_owned(), priority }
+}
+
+/// Names that KAITO, or what KAITO makes, cannot have. A Workspace's name must be a DNS-1123 label (KAITO
+/// workspace_validation.go, Validate); its Service has the same name, which must begin with a letter; and so has its
+/// StatefulSet, whose pods carry the name and 11 more characters in a label of at most 63 (kubernetes issue 64023).
+fn names() -> Vec<ValidationRule> {
+    vec![
+        ValidationRule {
+            rule: "metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')".to_owned(),
+            message: "metadata.name must begin with a letter and have no dots on provider kaito, because KAITO names a Service after it: \
+                      choose another name, as llama-3-1-8b"
+                .to_owned(),
+        },
+        ValidationRule {
+            rule: format!("size(metadata.name) <= {LONGEST_NAME}"),
+            message: format!(
+                "metadata.name must have at most {LONGEST_NAME} characters on provider kaito, because KAITO names a StatefulSet after it: \
+                 choose a shorter name"
+            ),
+        },
+    ]
+}
+
+/// Longest name of a Workspace whose pods can be made.
+pub(crate) const LONGEST_NAME: usize = 52;

@@ -1,0 +1,154 @@
+//! What KAITO's objects say of themselves (design 4.9; KAITO `pkg/workspace/controllers/workspace_controller.go`,
+//! applyInferenceWorkspaceStatus, and `pkg/inferenceset/inferenceset_controller.go`).
+
+use jiff::Timestamp;
+use runway_api::Phase;
+use runway_provider::Reading;
+use serde_json::Value;
+
+/// Start-up, in the order in which KAITO does it: the first that is not done says what is being waited for.
+const STEPS: [&str; 7] = [
+    "NodeClaimReady",
+    "NodesReady",
+    "ResourceReady",
+    "ModelMirrorReady",
+    "InferenceReady",
+    "BenchmarkCompleted",
+    "WorkspaceSucceeded",
+];
+
+/// The reason with which `WorkspaceSucceeded` is False all through a normal start.
+const PENDING: &str = "workspacePending";
+
+/// A Workspace is one replica: it serves or it does not.
+pub(crate) fn of_workspace(object: &Value) -> Reading {
+    let conditions = Conditions::of(object);
+    let state = object["status"]["state"].as_str().unwrap_or_default();
+    let (phase, told) = match state {
+        "Ready" | "Succeeded" | "Running" => (Phase::Running, None),
+        "Failed" => (Phase::Failed, conditions.failure().or_else(|| conditions.first_unmet(&STEPS))),
+        _ => {
+            if let Some(failure) = conditions.failure() {
+                (Phase::Failed, Some(failure))
+            } else if state.is_empty() && conditions.is_true("WorkspaceSucceeded") {
+                (Phase::Running, None)
+            } else if state == "NotReady" {
+                // It has served before: what matters is the server, not the nodes.
+                (Phase::Deploying, conditions.unmet("InferenceReady").or_else(|| conditions.first_unmet(&STEPS)))
+            } else {
+                (Phase::Deploying, conditions.first_unmet(&STEPS))
+            }
+        }
+    };
+    let ready = i32::from(phase == Phase::Running);
+    reading(phase, told, ready, &conditions)
+}
+
+/// An InferenceSet counts the Workspaces that serve. One that is asked for none serves as it should.
+pub(crate) fn of_inference_set(object: &Value, desired: i32) -> Reading {
+    let conditions = Conditions::of(object);
+    let status = &object["status"];
+    if status.is_null() && desired > 0 {
+        return Reading::silent();
+    }
+    let ready = status["readyReplicas"].as_i64().and_then(|n| i32::try_from(n).ok()).unwrap_or(0);
+    let (phase, told) = if ready >= desired {
+        (Phase::Running, None)
+    } else if let Some(failure) = conditions.failure() {
+        (Phase::Failed, Some(failure))
+    } else {
+        (Phase::Deploying, conditions.unmet("InferenceSetReady"))
+    };
+    let reading = reading(phase, told, ready, &conditions);
+    let message = match phase {
+        Phase::Running if desired == 0 => "Scaled to zero: no replica is asked for".to_owned(),
+        Phase::Deploying => format!("{ready} of {desired} replicas ready"),
+        _ => reading.message,
+    };
+    Reading { message, ..reading }
+}
+
+fn reading(phase: Phase, told: Option<Condition>, ready: i32, conditions: &Conditions) -> Reading {
+    let reason = match phase {
+        Phase::Running => "Ready",
+        Phase::Failed => "Failed",
+        _ => "Deploying",
+    };
+    Reading {
+        phase,
+        reason: told.and_then(|c| camel_case(c.reason)).unwrap_or_else(|| reason.to_owned()),
+        message: told.map(|c| c.text()).unwrap_or_default(),
+        ready,
+        available: ready,
+        last_change: conditions.newest(),
+    }
+}
+
+/// KAITO begins some reasons with a small letter.
+fn camel_case(reason: &str) -> Option<String> {
+    let mut letters = reason.chars();
+    letters.next().map(|first| first.to_uppercase().chain(letters).collect())
+}
+
+#[derive(Clone, Copy)]
+struct Condition<'a> {
+    kind: &'a str,
+    status: &'a str,
+    reason: &'a str,
+    message: &'a str,
+    since: Option<Timestamp>,
+}
+
+impl Condition<'_> {
+    fn text(&self) -> String {
+        if self.message.is_empty() { format!("{}: {}", self.kind, self.reason) } else { format!("{}: {}", self.kind, self.message) }
+    }
+}
+
+struct Conditions<'a>(Vec<Condition<'a>>);
+
+impl<'a> Conditions<'a> {
+    fn of(object: &'a Value) -> Self {
+        let list = object["status"]["conditions"].as_array().map(Vec::as_slice).unwrap_or_default();
+        Self(list.iter().map(condition).collect())
+    }
+
+    fn get(&self, kind: &str) -> Option<Condition<'a>> {
+        self.0.iter().find(|c| c.kind == kind).copied()
+    }
+
+    fn is_true(&self, kind: &str) -> bool {
+        self.get(kind).is_some_and(|c| c.status == "True")
+    }
+
+    fn unmet(&self, kind: &str) -> Option<Condition<'a>> {
+        self.get(kind).filter(|c| c.status == "False")
+    }
+
+    fn first_unmet(&self, kinds: &[&str]) -> Option<Condition<'a>> {
+        kinds.iter().find_map(|kind| self.unmet(kind))
+    }
+
+    /// An end that is not part of a normal start: the last condition with a reason of its own, or one that reports an error.
+    fn failure(&self) -> Option<Condition<'a>> {
+        let ended = self.unmet("WorkspaceSucceeded").filter(|c| c.reason != PENDING);
+        let failed_set = self.unmet("InferenceSetReady").filter(|c| c.reason == "inferencesetFailed");
+        let error = self.0.iter().find(|c| c.status == "True" && (c.kind.contains("Error") || c.kind.contains("Failed")));
+        ended.or(failed_set).or_else(|| error.copied())
+    }
+
+    fn newest(&self) -> Option<Timestamp> {
+        self.0.iter().filter_map(|c| c.since).max()
+    }
+}
+
+fn condition(value: &Value) -> Condition<'_> {
+    let text = |field: &str| value[field].as_str().unwrap_or_default();
+    Condition {
+        kind: text("type"),
+        status: text("status"),
+        reason: text("reason"),
+        message: text("message"),
+        since: text("lastTransitionTime").parse().ok(),
+    }
+}

@@ -1,0 +1,233 @@
+//! What holds for every spec.
+
+use std::collections::BTreeSet;
+
+use kube::CustomResourceExt;
+use proptest::prelude::*;
+use runway_api::ModelDeployment;
+use runway_provider::{Provider, Refusal, Translation};
+use runway_provider_kaito::{INFERENCE_SET, Kaito, WORKSPACE};
+use serde_json::{Value, json};
+
+use crate::{documents, installed, request};
+
+/// Where a spec starts from.
+const BASES: [&str; 5] = ["preset", "vllm by image", "llamacpp", "llamacpp on gpus", "custom"];
+
+fn base(which: &str) -> Value {
+    let (id, engine, image, gpus) = match which {
+        "preset" => (Some("Org/Base"), "vllm", None, 1),
+        "vllm by image" => (Some("Org/Base"), "vllm", Some("image:base"), 1),
+        "llamacpp" => (Some("Org/Base"), "llamacpp", Some("image:base"), 0),
+        "llamacpp on gpus" => (Some("Org/Base"), "llamacpp", Some("image:base"), 1),
+        _ => (None, "llamacpp", Some("image:base"), 0),
+    };
+    let mut spec = json!({"model": {}, "engine": {"type": engine}});
+    match id {
+        Some(id) => spec["model"]["id"] = json!(id),
+        None => spec["model"]["source"] = json!("custom"),
+    }
+    if let Some(image) = image {
+        spec["image"] = json!(image);
+    }
+    if gpus > 0 {
+        spec["resources"] = json!({"gpu": {"count": gpus}});
+    }
+    json!({"apiVersion": "kubeairunway.ai/v1alpha1", "kind": "ModelDeployment", "metadata": {"name": "md", "namespace": "default"}, "spec": spec})
+}
+
+/// A field set to something that can be found again, and how it is found.
+struct Setting {
+    field: &'static str,
+    value: Value,
+    marks: &'static [&'static str],
+}
+
+fn settings() -> Vec<Setting> {
+    let set = |field, value, marks| Setting { field, value, marks };
+    vec![
+        set("model.id", json!("Org/Marked-Id"), &["Org/Marked-Id"]),
+        set("model.servedName", json!("marked-name"), &["marked-name", "model.servedName is ignored"]),
+        set("engine.contextLength", json!(31337), &["31337"]),
+        set("engine.trustRemoteCode", json!(true), &["trust-remote-code", "engine.trustRemoteCode is ignored"]),
+        set("engine.args", json!({"marked-flag": "marked-value"}), &["marked-value"]),
+        set("scaling.replicas", json!(7), &["\"replicas\":7"]),
+        set("resources.gpu.count", json!(6), &["\"nvidia.com/gpu\":\"6\"", "resources.gpu.count: 6 is ignored"]),
+        set("resources.gpu.type", json!("marked.com/gpu"), &["marked.com/gpu"]),
+        set("resources.memory", json!("31Gi"), &["31Gi"]),
+        set("resources.cpu", json!("29"), &["\"29\"", "resources.cpu: 29 is ignored"]),
+        set("image", json!("image:marked"), &["image:marked"]),
+        set("env", json!([{"name": "MARKED", "valueFrom": {"secretKeyRef": {"name": "marked-secret", "key": "k"}}}]), &["marked-secret", "spec.env"]),
+        set("podTemplate.metadata.labels", json!({"marked-label": "x"}), &["marked-label"]),
+        set("podTemplate.metadata.annotations", json!({"marked-annotation": "x"}), &["marked-annotation"]),
+        set("secrets.huggingFaceToken", json!("marked-token"), &["marked-token"]),
+        set("nodeSelector", json!({"marked-pool": "x"}), &["marked-pool"]),
+        set("tolerations", json!([{"key": "marked-taint", "operator": "Exists"}]), &["marked-taint", "spec.tolerations"]),
+    ]
+}
+
+/// Fields that decide what is made, and are tried case by case; overrides and provider are the loop's.
+const ELSEWHERE: [&str; 7] =
+    ["model.source", "provider.name", "provider.overrides", "engine.type", "serving.mode", "scaling.prefill", "scaling.decode"];
+
+fn apply(md: &mut Value, setting: &Setting) {
+    let pointer = format!("/spec/{}", setting.field.replace('.', "/"));
+    let (parents, field) = pointer.rsplit_once('/').unwrap();
+    let mut at = md;
+    for step in parents.split('/').skip(1) {
+        at = at.as_object_mut().unwrap().entry(step).or_insert_with(|| json!({}));
+    }
+    at[field] = setting.value.clone();
+}
+
+fn translate(md: &Value) -> Result<Translation, Refusal> {
+    Kaito::default().translate(&request(md), &installed(&[]))
+}
+
+/// What a user can see of an outcome: the objects, and what they are told.
+fn seen(outcome: &Result<Translation, Refusal>) -> String {
+    match outcome {
+        Ok(translation) => format!("{} {}", Value::Array(documents(translation)), translation.ignored.join("\n")),
+        Err(refusal) => refusal.message.clone(),
+    }
+}
+
+#[test]
+fn every_field_of_the_spec_is_tried() {
+    let schema = serde_json::to_value(ModelDeployment::crd()).unwrap();
+    let spec = &schema["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"];
+    let mut fields = BTreeSet::new();
+    leaves("", spec, &mut fields);
+    let tried: BTreeSet<String> = settings().iter().map(|s| s.field).chain(ELSEWHERE).map(str::to_owned).collect();
+    assert_eq!(fields, tried);
+}
+
+fn leaves(path: &str, schema: &Value, found: &mut BTreeSet<String>) {
+    match schema["properties"].as_object() {
+        Some(properties) if !ELSEWHERE.contains(&path) => {
+            for (name, inner) in properties {
+                leaves(&if path.is_empty() { name.clone() } else { format!("{path}.{name}") }, inner, found);
+            }
+        }
+        _ => {
+            found.insert(path.to_owned());
+        }
+    }
+}
+
+#[test]
+fn nothing_is_dropped_without_a_word() {
+    for which in BASES {
+        for setting in settings() {
+            let mut md = base(which);
+            apply(&mut md, &setting);
+            let outcome = seen(&translate(&md));
+            // A GPU type alone asks for no GPU: there is nothing of that type.
+            if setting.field == "resources.gpu.type" && !base(which)["spec"]["resources"].is_object() {
+                continue;
+            }
+            assert!(setting.marks.iter().any(|mark| outcome.contains(mark)), "{which}: {} is nowhere in {outcome}", setting.field);
+        }
+    }
+}
+
+fn any_md() -> impl Strategy<Value = (Value, Vec<usize>)> {
+    let some = proptest::sample::subsequence((0..settings().len()).collect::<Vec<_>>(), 0..=settings().len());
+    (0..BASES.len(), some).prop_map(|(which, chosen)| {
+        let mut md = base(BASES[which]);
+        for index in &chosen {
+            apply(&mut md, &settings()[*index]);
+        }
+        (md, chosen)
+    })
+}
+
+proptest! {
+    #[test]
+    fn settings_do_not_drop_each_other((md, chosen) in any_md()) {
+        let outcome = translate(&md);
+        let text = seen(&outcome);
+        let gpu = md["spec"]["resources"]["gpu"]["count"].is_number();
+        for setting in chosen.into_iter().map(|index| settings().remove(index)) {
+            let mut marks = setting.marks.to_vec();
+            if setting.field == "resources.gpu.count" {
+                marks.push("\"marked.com/gpu\":\"6\"");
+            }
+            let told = outcome.is_err() || marks.iter().any(|mark| text.contains(mark)) || (setting.field == "resources.gpu.type" && !gpu);
+            prop_assert!(told, "{} is nowhere in {text}", setting.field);
+        }
+    }
+
+    #[test]
+    fn the_same_spec_gives_the_same_objects((md, _) in any_md()) {
+        let shuffled: Value = serde_json::from_str(&md.to_string()).unwrap();
+        prop_assert_eq!(translate(&md), translate(&shuffled));
+    }
+
+    #[test]
+    fn absent_never_becomes_zero_or_the_reverse(
+        replicas in proptest::option::of(0_i32..4),
+        gpus in proptest::option::of(0_i32..4),
+        memory in proptest::option::of(Just("0")),
+        context in proptest::option::of(1_i32..9),
+    ) {
+        let mut md = base("llamacpp");
+        let fields = [
+            ("scaling.replicas", json!(replicas)),
+            ("resources.gpu.count", json!(gpus)),
+            ("resources.memory", json!(memory)),
+            ("engine.contextLength", json!(context)),
+        ];
+        for (field, value) in fields.into_iter().filter(|(_, value)| !value.is_null()) {
+            apply(&mut md, &Setting { field, value, marks: &[] });
+        }
+        let translation = translate(&md).unwrap();
+        let main = translation.objects.last().unwrap();
+        prop_assert_eq!(translation.replicas, replicas.unwrap_or(1));
+        let inference = if main.kind == WORKSPACE {
+            prop_assert!(matches!(replicas, None | Some(1)));
+            &main.body["inference"]
+        } else {
+            prop_assert_eq!(main.kind, INFERENCE_SET);
+            prop_assert_eq!(&main.body["spec"]["replicas"], &json!(replicas));
+            &main.body["spec"]["template"]["inference"]
+        };
+        let container = &inference["template"]["spec"]["containers"][0];
+        let limit = gpus.filter(|n| *n > 0).map(|n| n.to_string());
+        prop_assert_eq!(&container["resources"]["limits"]["nvidia.com/gpu"], &json!(limit));
+        prop_assert_eq!(&container["resources"]["requests"]["memory"], &json!(memory));
+        prop_assert_eq!(container["args"].as_array().unwrap().contains(&json!("--ctx-size")), context.is_some());
+        prop_assert!(!holds_null(&main.body), "{}", main.body);
+    }
+}
+
+fn holds_null(value: &Value) -> bool {
+    match value {
+        Value::Null => true,
+        Value::Array(entries) => entries.iter().any(holds_null),
+        Value::Object(fields) => fields.values().any(holds_null),
+        _ => false,
+    }
+}
+
+/// Python's `--KEY`, `str(value)` for every entry of the section, as KAITO's server does it.
+#[test]
+fn kaito_reads_the_flags_as_they_were_given() {
+    let args = [("max-num-seqs", "064"), ("quantization", "awq"), ("n", "null"), ("rate", "1e3"), ("size", "4"), ("share", "0.90"), ("bare", "")];
+    let mut md = base("preset");
+    md["spec"]["engine"]["args"] = args.iter().map(|(key, value)| ((*key).to_owned(), json!(value))).collect();
+    let translation = translate(&md).unwrap();
+    let file = translation.objects[0].body["data"]["inference_config.yaml"].as_str().unwrap();
+    let read: Value = serde_saphyr::from_str(file).unwrap();
+    let section = read["vllm"].as_object().unwrap();
+    assert_eq!(section.len(), args.len());
+    for (key, value) in args {
+        let printed = match &section[key] {
+            Value::String(text) => text.clone(),
+            Value::Number(number) => number.to_string(),
+            other => panic!("{key}: {other}"),
+        };
+        let expected = if value.is_empty() { format!("--{key}") } else { value.to_owned() };
+        assert_eq!(printed, expected, "{key}");
+    }
+}
