@@ -150,3 +150,50 @@ fn patch<K: Configuration>(live: &K, target: &Target, bundle: &str) -> Option<Va
         })
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn target() -> Target {
+        let service = Endpoint::Service { namespace: "n".to_owned(), name: "s".to_owned(), port: 443 };
+        let webhooks = vec![("a.x.io".to_owned(), "/a".to_owned()), ("b.x.io".to_owned(), "/b".to_owned())];
+        Target { configuration: "c".to_owned(), webhooks, endpoint: service, field_manager: "m".to_owned() }
+    }
+
+    fn live(webhooks: &[(&str, WebhookClientConfig)]) -> ValidatingWebhookConfiguration {
+        let webhooks: Vec<_> = webhooks
+            .iter()
+            .map(|(name, client)| json!({"name": name, "clientConfig": client, "sideEffects": "None", "admissionReviewVersions": ["v1"]}))
+            .collect();
+        serde_json::from_value(json!({"metadata": {"name": "c", "uid": "u"}, "webhooks": webhooks})).unwrap()
+    }
+
+    #[test]
+    fn nothing_is_written_when_all_is_as_it_should_be() {
+        let right = |path| target().endpoint.client_config(path, Some("pem"));
+        assert_eq!(patch(&live(&[("a.x.io", right("/a")), ("b.x.io", right("/b"))]), &target(), "pem"), None);
+        assert_eq!(patch(&live(&[("b.x.io", right("/b")), ("other", WebhookClientConfig::default())]), &target(), "pem"), None);
+        assert_eq!(patch(&live(&[]), &target(), "pem"), None);
+    }
+
+    #[test]
+    fn one_that_differs_brings_all_of_ours_and_nobody_elses() {
+        let right = target().endpoint.client_config("/a", Some("pem"));
+        let without = target().endpoint.client_config("/b", None);
+        let live = live(&[("a.x.io", right), ("other", WebhookClientConfig::default()), ("b.x.io", without)]);
+        let service = |path: &str| json!({"namespace": "n", "name": "s", "port": 443, "path": path});
+        assert_eq!(
+            patch(&live, &target(), "pem"),
+            Some(json!({
+                "apiVersion": "admissionregistration.k8s.io/v1",
+                "kind": "ValidatingWebhookConfiguration",
+                "metadata": {"name": "c", "uid": "u"},
+                "webhooks": [
+                    {"name": "a.x.io", "clientConfig": {"caBundle": "cGVt", "service": service("/a")}},
+                    {"name": "b.x.io", "clientConfig": {"caBundle": "cGVt", "service": service("/b")}},
+                ],
+            }))
+        );
+    }
+}
