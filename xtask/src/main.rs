@@ -1,2 +1,50 @@
-//! The only entry points of the project.
-fn main() {}
+//! The only entry points of the project: `up`, `down`, `test`, `gen`, `bench`.
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "this is a command line tool")]
+
+mod bench;
+mod cluster;
+mod generate;
+mod shell;
+mod test;
+mod tidy;
+mod up;
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+
+/// Everything there is to do with this repository.
+#[derive(Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask")]
+struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Start a control plane, run everything on it and show three models coming up.
+    Up(up::Args),
+    /// Stop what `up` left running.
+    Down,
+    /// Run every check and test. CI calls this and nothing else.
+    Test(test::Args),
+    /// Write the generated files again, or check that they are current.
+    Gen(generate::Args),
+    /// Print figures: time, requests, memory and CPU for many ModelDeployments.
+    Bench(bench::Args),
+    /// Check the rules of the house: dependency direction, pure plans, licences.
+    Tidy,
+}
+
+#[tokio::main]
+async fn main() -> Result<()> {
+    runway_operator::client::install_crypto();
+    match Args::parse().command {
+        Command::Up(args) => up::run(args).await,
+        Command::Down => up::down().await,
+        Command::Test(args) => test::run(&args),
+        Command::Gen(args) => generate::run(&args),
+        Command::Bench(args) => bench::run(args).await,
+        Command::Tidy => tidy::run(),
+    }
+}

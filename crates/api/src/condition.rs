@@ -59,12 +59,22 @@ impl Draft {
 
 /// A condition that holds.
 pub fn yes(type_: &'static str, reason: impl Into<String>, message: impl Into<String>) -> Draft {
-    Draft { type_, status: true, reason: reason.into(), message: message.into() }
+    Draft {
+        type_,
+        status: true,
+        reason: reason.into(),
+        message: message.into(),
+    }
 }
 
 /// A condition that does not hold.
 pub fn no(type_: &'static str, reason: impl Into<String>, message: impl Into<String>) -> Draft {
-    Draft { type_, status: false, reason: reason.into(), message: message.into() }
+    Draft {
+        type_,
+        status: false,
+        reason: reason.into(),
+        message: message.into(),
+    }
 }
 
 /// Longest message the API accepts for `metav1.Condition`.
@@ -137,7 +147,10 @@ mod tests {
         let first = settle(vec![no(READY, "Waiting", "a")], &[], Some(1), at(10));
         let same = settle(vec![no(READY, "Other", "b")], &first, Some(2), at(20));
         assert_eq!(same[0].last_transition_time, Time(at(10)));
-        assert_eq!((same[0].reason.as_str(), same[0].observed_generation), ("Other", Some(2)));
+        assert_eq!(
+            (same[0].reason.as_str(), same[0].observed_generation),
+            ("Other", Some(2))
+        );
         let flipped = settle(vec![yes(READY, "Up", "c")], &same, Some(2), at(30));
         assert_eq!(flipped[0].last_transition_time, Time(at(30)));
     }

@@ -8,7 +8,10 @@
 //! | [`labels`] | every label, annotation, finalizer and field manager name |
 //! | [`overrides`] | checks `spec.provider.overrides` against the documented keys |
 
-#![allow(unreachable_pub, reason = "the KubeSchema derive looks at copies of the types inside functions")]
+#![allow(
+    unreachable_pub,
+    reason = "the KubeSchema derive looks at copies of the types inside functions"
+)]
 
 pub mod condition;
 pub mod labels;

@@ -483,15 +483,28 @@ impl ModelDeploymentSpec {
 
     /// GPUs of one aggregated replica; omitted is 0.
     pub fn gpu_count(&self) -> i32 {
-        self.resources.as_ref().and_then(|r| r.gpu.as_ref()).and_then(|g| g.count).unwrap_or(0)
+        self.resources
+            .as_ref()
+            .and_then(|r| r.gpu.as_ref())
+            .and_then(|g| g.count)
+            .unwrap_or(0)
     }
 
     /// Whether any worker asks for a GPU, in either mode.
     pub fn wants_gpu(&self) -> bool {
-        let component = |c: &Option<Component>| c.as_ref().and_then(|c| c.gpu.as_ref()).and_then(|g| g.count).unwrap_or(0) > 0;
+        let component = |c: &Option<Component>| {
+            c.as_ref()
+                .and_then(|c| c.gpu.as_ref())
+                .and_then(|g| g.count)
+                .unwrap_or(0)
+                > 0
+        };
         match self.mode() {
             ServingMode::Aggregated => self.gpu_count() > 0,
-            ServingMode::Disaggregated => self.scaling.as_ref().is_some_and(|s| component(&s.prefill) || component(&s.decode)),
+            ServingMode::Disaggregated => self
+                .scaling
+                .as_ref()
+                .is_some_and(|s| component(&s.prefill) || component(&s.decode)),
         }
     }
 
@@ -525,12 +538,22 @@ impl ModelDeployment {
 
     /// Whether our finalizer is on it.
     pub fn has_finalizer(&self) -> bool {
-        self.metadata.finalizers.iter().flatten().any(|f| f == labels::FINALIZER)
+        self.metadata
+            .finalizers
+            .iter()
+            .flatten()
+            .any(|f| f == labels::FINALIZER)
     }
 
     /// The provider chosen so far.
     pub fn selected_provider(&self) -> Option<&str> {
-        self.status.as_ref()?.provider.as_ref()?.name.as_deref().filter(|name| !name.is_empty())
+        self.status
+            .as_ref()?
+            .provider
+            .as_ref()?
+            .name
+            .as_deref()
+            .filter(|name| !name.is_empty())
     }
 
     /// The conditions, none if there is no status yet.
@@ -539,6 +562,10 @@ impl ModelDeployment {
     }
 
     fn annotation_is_true(&self, key: &str) -> bool {
-        self.metadata.annotations.as_ref().and_then(|a| a.get(key)).is_some_and(|v| v == "true")
+        self.metadata
+            .annotations
+            .as_ref()
+            .and_then(|a| a.get(key))
+            .is_some_and(|v| v == "true")
     }
 }

@@ -37,7 +37,11 @@ impl Finding {
 }
 
 fn known_keys(known: &[String]) -> String {
-    if known.is_empty() { "this provider has no overrides".to_owned() } else { format!("known: {}", known.join(", ")) }
+    if known.is_empty() {
+        "this provider has no overrides".to_owned()
+    } else {
+        format!("known: {}", known.join(", "))
+    }
 }
 
 /// Everything that is wrong with `overrides`, at any depth, in document order.
@@ -49,14 +53,25 @@ pub fn check(overrides: &Map<String, Value>, documented: &[OverrideKey]) -> Vec<
 
 fn visit(prefix: &str, object: &Map<String, Value>, documented: &[OverrideKey], findings: &mut Vec<Finding>) {
     for (key, value) in object {
-        let path = if prefix.is_empty() { key.clone() } else { format!("{prefix}.{key}") };
+        let path = if prefix.is_empty() {
+            key.clone()
+        } else {
+            format!("{prefix}.{key}")
+        };
         if let Some(leaf) = documented.iter().find(|d| d.path == path) {
             check_type(path, leaf.kind, value, findings);
-        } else if documented.iter().any(|d| d.path.starts_with(&path) && d.path[path.len()..].starts_with('.')) {
+        } else if documented
+            .iter()
+            .any(|d| d.path.starts_with(&path) && d.path[path.len()..].starts_with('.'))
+        {
             match value {
                 Value::Object(inner) => visit(&path, inner, documented, findings),
                 Value::Null => {}
-                other => findings.push(Finding::WrongType { path, expected: "an object", found: type_name(other) }),
+                other => findings.push(Finding::WrongType {
+                    path,
+                    expected: "an object",
+                    found: type_name(other),
+                }),
             }
         } else {
             let known = documented.iter().map(|d| d.path.clone()).collect();
@@ -73,14 +88,22 @@ fn check_type(path: String, expected: OverrideType, value: &Value, findings: &mu
         OverrideType::StringMap => {
             if let Value::Object(map) = value {
                 for (key, inner) in map.iter().filter(|(_, v)| !v.is_string()) {
-                    findings.push(Finding::WrongType { path: format!("{path}.{key}"), expected: "a string", found: type_name(inner) });
+                    findings.push(Finding::WrongType {
+                        path: format!("{path}.{key}"),
+                        expected: "a string",
+                        found: type_name(inner),
+                    });
                 }
             }
             (value.is_object(), "a map of strings")
         }
     };
     if !fits && !value.is_null() {
-        findings.push(Finding::WrongType { path, expected, found: type_name(value) });
+        findings.push(Finding::WrongType {
+            path,
+            expected,
+            found: type_name(value),
+        });
     }
 }
 
@@ -101,7 +124,11 @@ mod tests {
     use serde_json::json;
 
     fn documented() -> Vec<OverrideKey> {
-        let key = |path: &str, kind| OverrideKey { path: path.to_owned(), kind, description: None };
+        let key = |path: &str, kind| OverrideKey {
+            path: path.to_owned(),
+            kind,
+            description: None,
+        };
         vec![
             key("routerMode", OverrideType::String),
             key("frontend.replicas", OverrideType::Integer),
@@ -111,7 +138,10 @@ mod tests {
     }
 
     fn findings(overrides: &Value) -> Vec<String> {
-        check(overrides.as_object().unwrap(), &documented()).iter().map(ToString::to_string).collect()
+        check(overrides.as_object().unwrap(), &documented())
+            .iter()
+            .map(ToString::to_string)
+            .collect()
     }
 
     #[test]
@@ -125,13 +155,16 @@ mod tests {
         let overrides = json!({"frontend": {"replicsa": 2}});
         assert_eq!(
             findings(&overrides),
-            ["spec.provider.overrides.frontend.replicsa is unknown and ignored (known: routerMode, frontend.replicas, frontend.resources.cpu, head.rayStartParams)"]
+            [
+                "spec.provider.overrides.frontend.replicsa is unknown and ignored (known: routerMode, frontend.replicas, frontend.resources.cpu, head.rayStartParams)"
+            ]
         );
     }
 
     #[test]
     fn a_wrong_type_names_the_path_and_both_types() {
-        let overrides = json!({"frontend": {"replicas": "two", "resources": 3}, "head": {"rayStartParams": {"num-cpus": 0}}});
+        let overrides =
+            json!({"frontend": {"replicas": "two", "resources": 3}, "head": {"rayStartParams": {"num-cpus": 0}}});
         assert_eq!(
             findings(&overrides),
             [

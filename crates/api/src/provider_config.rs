@@ -122,7 +122,11 @@ pub struct EngineCapabilities {
 impl Capabilities {
     /// Every engine named, in `engines` or in `perEngine`.
     pub fn engine_names(&self) -> BTreeSet<&str> {
-        self.engines.iter().map(String::as_str).chain(self.per_engine.iter().map(|e| e.name.as_str())).collect()
+        self.engines
+            .iter()
+            .map(String::as_str)
+            .chain(self.per_engine.iter().map(|e| e.name.as_str()))
+            .collect()
     }
 
     /// What holds for one engine, refinements applied; `None` if the engine is not supported.
@@ -130,7 +134,9 @@ impl Capabilities {
         self.engine_names().contains(engine).then(|| {
             let refined = self.per_engine.iter().find(|e| e.name == engine);
             EngineSupport {
-                serving_modes: refined.and_then(|e| e.serving_modes.clone()).unwrap_or_else(|| self.serving_modes.clone()),
+                serving_modes: refined
+                    .and_then(|e| e.serving_modes.clone())
+                    .unwrap_or_else(|| self.serving_modes.clone()),
                 cpu: refined.and_then(|e| e.cpu_support).unwrap_or(self.cpu_support),
                 gpu: refined.and_then(|e| e.gpu_support).unwrap_or(self.gpu_support),
             }
@@ -257,9 +263,14 @@ impl InferenceProviderConfig {
 
     /// Whether the provider can be chosen at `now`.
     pub fn health(&self, now: Timestamp) -> Health {
-        let Some(status) = &self.status else { return Health::Silent };
+        let Some(status) = &self.status else {
+            return Health::Silent;
+        };
         if status.ready != Some(true) {
-            let why = status.conditions.iter().find(|c| c.type_ == crate::condition::UPSTREAM_READY && c.status != "True");
+            let why = status
+                .conditions
+                .iter()
+                .find(|c| c.type_ == crate::condition::UPSTREAM_READY && c.status != "True");
             return Health::NotReady(why.map_or_else(|| "provider is not ready".to_owned(), |c| c.message.clone()));
         }
         match &status.last_heartbeat {

@@ -9,7 +9,11 @@ use crate::admission::manifests::{MUTATING_CONFIGURATION, VALIDATING_CONFIGURATI
 pub fn access() -> Vec<PolicyRule> {
     vec![
         rule("kubeairunway.ai", &["modeldeployments"], &["list", "watch", "patch"]),
-        rule("kubeairunway.ai", &["modeldeployments/status", "inferenceproviderconfigs/status"], &["patch"]),
+        rule(
+            "kubeairunway.ai",
+            &["modeldeployments/status", "inferenceproviderconfigs/status"],
+            &["patch"],
+        ),
         rule("kubeairunway.ai", &["inferenceproviderconfigs"], &["list", "watch"]),
         rule("events.k8s.io", &["events"], &["create", "patch"]),
         named(

@@ -6,8 +6,8 @@ use clap::Parser;
 use runway_core::Registry;
 use runway_core::serve::{self, WebhookArgs};
 use runway_operator::client::ClientArgs;
-use runway_operator::telemetry::{self, LogArgs};
 use runway_operator::shutdown;
+use runway_operator::telemetry::{self, LogArgs};
 
 /// Validates ModelDeployments, fills in defaults and chooses their provider.
 #[derive(Debug, Parser)]

@@ -56,7 +56,10 @@ impl Providers {
                 .map(|config| {
                     let name = config.name_any();
                     let compiled = match previous.get(&name) {
-                        Some(known) if known.config.spec == config.spec => Registered { config, ..known.clone() },
+                        Some(known) if known.config.spec == config.spec => Registered {
+                            config,
+                            ..known.clone()
+                        },
                         _ => Registered::compile(config),
                     };
                     (name, Arc::new(compiled))
@@ -72,7 +75,9 @@ impl Providers {
 
     /// All of them, by name.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &Registered)> {
-        self.0.iter().map(|(name, registered)| (name.as_str(), registered.as_ref()))
+        self.0
+            .iter()
+            .map(|(name, registered)| (name.as_str(), registered.as_ref()))
     }
 
     /// Whether there is none.
@@ -82,7 +87,9 @@ impl Providers {
 
     /// Every engine that some provider supports.
     pub fn engines(&self) -> BTreeSet<&str> {
-        self.iter().flat_map(|(_, provider)| provider.config.spec.capabilities.engine_names()).collect()
+        self.iter()
+            .flat_map(|(_, provider)| provider.config.spec.capabilities.engine_names())
+            .collect()
     }
 
     /// What of this snapshot can change a selection: specs and health, not heartbeats.
@@ -99,17 +106,32 @@ impl Providers {
 impl Registered {
     fn compile(config: Arc<InferenceProviderConfig>) -> Self {
         let spec = config.spec.clone();
-        let mut compiled = Self { config, selection: Vec::new(), validation: Vec::new(), problems: Vec::new() };
+        let mut compiled = Self {
+            config,
+            selection: Vec::new(),
+            validation: Vec::new(),
+            problems: Vec::new(),
+        };
         for (index, asked) in spec.selection_rules.iter().enumerate() {
             match Rule::compile(&asked.condition) {
-                Ok(rule) => compiled.selection.push(Selection { rule, priority: asked.priority }),
-                Err(error) => compiled.problems.push(format!("spec.selectionRules[{index}].condition: {error}")),
+                Ok(rule) => compiled.selection.push(Selection {
+                    rule,
+                    priority: asked.priority,
+                }),
+                Err(error) => compiled
+                    .problems
+                    .push(format!("spec.selectionRules[{index}].condition: {error}")),
             }
         }
         for (index, asked) in spec.validation_rules.iter().enumerate() {
             match Rule::compile(&asked.rule) {
-                Ok(rule) => compiled.validation.push(Validation { rule, message: asked.message.clone() }),
-                Err(error) => compiled.problems.push(format!("spec.validationRules[{index}].rule: {error}")),
+                Ok(rule) => compiled.validation.push(Validation {
+                    rule,
+                    message: asked.message.clone(),
+                }),
+                Err(error) => compiled
+                    .problems
+                    .push(format!("spec.validationRules[{index}].rule: {error}")),
             }
         }
         compiled
@@ -125,12 +147,19 @@ impl Registered {
         let draft = if self.problems.is_empty() {
             yes(condition::RULES_VALID, "RulesCompiled", "Every rule compiles")
         } else {
-            no(condition::RULES_VALID, "RulesRejected", format!("Left out, the others go on: {}", self.problems.join("; ")))
+            no(
+                condition::RULES_VALID,
+                "RulesRejected",
+                format!("Left out, the others go on: {}", self.problems.join("; ")),
+            )
         };
         let previous = self.config.status.as_ref().map_or(&[][..], |s| s.conditions.as_slice());
         let conditions = condition::settle(vec![draft], previous, self.config.metadata.generation, now);
         let there = conditions.iter().all(|c| previous.contains(c));
-        let status = InferenceProviderConfigStatus { conditions, ..InferenceProviderConfigStatus::default() };
+        let status = InferenceProviderConfigStatus {
+            conditions,
+            ..InferenceProviderConfigStatus::default()
+        };
         if there { None } else { serde_json::to_value(status).ok() }
     }
 }

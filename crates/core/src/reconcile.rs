@@ -31,7 +31,11 @@ pub(crate) async fn reconcile(md: Arc<ModelDeployment>, context: Arc<Context>) -
 fn observe(context: &Context, md: Arc<ModelDeployment>) -> Observed {
     let (namespace, name) = (md.namespace().unwrap_or_default(), md.name_any());
     Observed {
-        md: context.executor.own.newest("ModelDeployment", &namespace, &name, Some(md.clone())).unwrap_or(md),
+        md: context
+            .executor
+            .own
+            .newest("ModelDeployment", &namespace, &name, Some(md.clone()))
+            .unwrap_or(md),
         providers: context.registry.current(),
         selector_enabled: context.selector_enabled,
         now: clock::now(),

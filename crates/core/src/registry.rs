@@ -73,7 +73,8 @@ impl Registry {
     fn rebuild(&self, store: &Store<InferenceProviderConfig>) {
         let mut configs = store.state();
         configs.sort_by_key(|c| c.name_any());
-        self.snapshot.store(Arc::new(Providers::compile(configs, &self.current())));
+        self.snapshot
+            .store(Arc::new(Providers::compile(configs, &self.current())));
         self.publish();
     }
 
@@ -88,7 +89,9 @@ impl Registry {
 
     async fn report_rules(&self, api: &Api<InferenceProviderConfig>, said: &mut HashMap<String, Value>) {
         for (name, provider) in self.current().iter() {
-            let Some(status) = provider.status_to_write(clock::now()) else { continue };
+            let Some(status) = provider.status_to_write(clock::now()) else {
+                continue;
+            };
             let message = status["conditions"][0]["message"].clone();
             let generation = status["conditions"][0]["observedGeneration"].clone();
             let saying = json!([provider.config.metadata.uid, generation, message]);
@@ -101,7 +104,10 @@ impl Registry {
                 "metadata": { "name": name },
                 "status": status,
             });
-            let params = PatchParams { field_validation: Some(ValidationDirective::Strict), ..PatchParams::apply(labels::CORE_MANAGER) };
+            let params = PatchParams {
+                field_validation: Some(ValidationDirective::Strict),
+                ..PatchParams::apply(labels::CORE_MANAGER)
+            };
             match api.patch_status(name, &params, &Patch::Apply(document)).await {
                 Ok(_) => {
                     for problem in &provider.problems {
@@ -109,7 +115,9 @@ impl Registry {
                     }
                     said.insert(name.to_owned(), saying);
                 }
-                Err(error) => tracing::warn!(provider = name, %error, "cannot write the status of the InferenceProviderConfig"),
+                Err(error) => {
+                    tracing::warn!(provider = name, %error, "cannot write the status of the InferenceProviderConfig")
+                }
             }
         }
     }

@@ -20,7 +20,8 @@ use crate::registry::Registry;
 pub async fn run(client: Client, registry: Arc<Registry>, selector_enabled: bool, shutdown: CancellationToken) {
     let (listed, all_seen) = tokio::sync::oneshot::channel();
     let changes = registry.changes();
-    let _registry_task = tokio_util::task::AbortOnDropHandle::new(tokio::spawn(registry.clone().follow(client.clone(), listed)));
+    let _registry_task =
+        tokio_util::task::AbortOnDropHandle::new(tokio::spawn(registry.clone().follow(client.clone(), listed)));
     tokio::select! {
         _ = all_seen => {}
         () = shutdown.cancelled() => return,
@@ -30,7 +31,11 @@ pub async fn run(client: Client, registry: Arc<Registry>, selector_enabled: bool
         .filter_map(|event| async move { subject(&event).map(|(md, _)| Ok(md.clone())) });
     let events = Events::start(client.clone(), labels::CORE_MANAGER);
     let executor = Executor::new(client, labels::CORE_MANAGER, labels::FINALIZER, events);
-    let context = Arc::new(Context { registry, selector_enabled, executor });
+    let context = Arc::new(Context {
+        registry,
+        selector_enabled,
+        executor,
+    });
     let controller = Controller::for_stream(deployments, store).reconcile_all_on(changes);
     controller::run(controller, shutdown, context, reconcile).await;
 }

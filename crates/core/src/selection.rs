@@ -86,23 +86,38 @@ pub enum NoProvider {
 /// Chooses a provider for a ModelDeployment that names none.
 pub fn select(md: &ModelDeployment, providers: &Providers, now: Timestamp) -> Selected {
     let input = input(md);
-    let mut verdicts: Vec<Verdict> = providers.iter().map(|(name, provider)| judge(name, provider, &md.spec, &input, now)).collect();
+    let mut verdicts: Vec<Verdict> = providers
+        .iter()
+        .map(|(name, provider)| judge(name, provider, &md.spec, &input, now))
+        .collect();
     verdicts.sort_by_key(|v| (v.obstacle.is_some(), Reverse(v.priority), v.provider.clone()));
 
     let winner = match verdicts.first() {
         Some(first) if first.obstacle.is_none() => Ok(first.provider.clone()),
-        _ if verdicts.iter().any(|v| matches!(v.obstacle, Some(Obstacle::Unhealthy(_)))) => Err(NoProvider::NoneHealthy),
+        _ if verdicts
+            .iter()
+            .any(|v| matches!(v.obstacle, Some(Obstacle::Unhealthy(_)))) =>
+        {
+            Err(NoProvider::NoneHealthy)
+        }
         _ if providers.iter().all(|(_, p)| p.health(now) != Health::Healthy) => Err(NoProvider::NoneHealthy),
         _ => Err(NoProvider::NoneSuitable(no_match(&md.spec, &verdicts))),
     };
-    let candidates = verdicts.iter().take(MAX_CANDIDATES).map(|v| candidate(v, winner.as_deref().ok())).collect();
+    let candidates = verdicts
+        .iter()
+        .take(MAX_CANDIDATES)
+        .map(|v| candidate(v, winner.as_deref().ok()))
+        .collect();
     Selected { winner, candidates }
 }
 
 /// What every provider is worth, by name: for `kubeairunway why`.
 pub fn explain(md: &ModelDeployment, providers: &Providers, now: Timestamp) -> Vec<Verdict> {
     let input = input(md);
-    providers.iter().map(|(name, provider)| judge(name, provider, &md.spec, &input, now)).collect()
+    providers
+        .iter()
+        .map(|(name, provider)| judge(name, provider, &md.spec, &input, now))
+        .collect()
 }
 
 /// Why a provider was chosen (design 3.3).
@@ -111,12 +126,20 @@ pub fn matched(spec: &ModelDeploymentSpec) -> String {
 }
 
 fn asked_for(spec: &ModelDeploymentSpec) -> String {
-    format!("engine={}, gpu={}, mode={}", spec.engine_type().unwrap_or("none"), spec.wants_gpu(), spec.mode().as_str())
+    format!(
+        "engine={}, gpu={}, mode={}",
+        spec.engine_type().unwrap_or("none"),
+        spec.wants_gpu(),
+        spec.mode().as_str()
+    )
 }
 
 fn no_match(spec: &ModelDeploymentSpec, verdicts: &[Verdict]) -> String {
-    let reasons: Vec<String> =
-        verdicts.iter().take(MAX_CANDIDATES).filter_map(|v| Some(format!("{} {}", v.provider, v.obstacle.as_ref()?.reason()))).collect();
+    let reasons: Vec<String> = verdicts
+        .iter()
+        .take(MAX_CANDIDATES)
+        .filter_map(|v| Some(format!("{} {}", v.provider, v.obstacle.as_ref()?.reason())))
+        .collect();
     format!("No provider supports {}: {}", asked_for(spec), reasons.join("; "))
 }
 
@@ -130,9 +153,21 @@ fn judge(name: &str, provider: &Registered, spec: &ModelDeploymentSpec, input: &
             holds: s.rule.evaluate(input).map_err(|error| error.to_string()),
         })
         .collect();
-    let priority = rules.iter().filter(|r| r.holds == Ok(true)).map(|r| r.priority).max().unwrap_or(0);
-    let obstacle = unsuitable(provider, spec, input).map(Obstacle::Unsuitable).or_else(|| unhealthy(provider, now).map(Obstacle::Unhealthy));
-    Verdict { provider: name.to_owned(), obstacle, rules, priority }
+    let priority = rules
+        .iter()
+        .filter(|r| r.holds == Ok(true))
+        .map(|r| r.priority)
+        .max()
+        .unwrap_or(0);
+    let obstacle = unsuitable(provider, spec, input)
+        .map(Obstacle::Unsuitable)
+        .or_else(|| unhealthy(provider, now).map(Obstacle::Unhealthy));
+    Verdict {
+        provider: name.to_owned(),
+        obstacle,
+        rules,
+        priority,
+    }
 }
 
 fn unsuitable(provider: &Registered, spec: &ModelDeploymentSpec, input: &Input) -> Option<String> {
@@ -155,7 +190,11 @@ fn unsuitable(provider: &Registered, spec: &ModelDeploymentSpec, input: &Input) 
     if !support.serving_modes.contains(&mode) {
         return Some(format!("does not support serving mode {} with {engine}", mode.as_str()));
     }
-    provider.validation.iter().find(|v| v.rule.evaluate(input) == Ok(false)).map(|v| v.message.clone())
+    provider
+        .validation
+        .iter()
+        .find(|v| v.rule.evaluate(input) == Ok(false))
+        .map(|v| v.message.clone())
 }
 
 fn unhealthy(provider: &Registered, now: Timestamp) -> Option<String> {
@@ -167,8 +206,14 @@ fn unhealthy(provider: &Registered, now: Timestamp) -> Option<String> {
 }
 
 fn candidate(verdict: &Verdict, winner: Option<&str>) -> Candidate {
-    let rule = verdict.rules.iter().find(|r| r.holds == Ok(true) && r.priority == verdict.priority);
-    let by_rule = rule.map_or_else(|| "no rule holds".to_owned(), |r| format!("rule holds: {}", r.condition));
+    let rule = verdict
+        .rules
+        .iter()
+        .find(|r| r.holds == Ok(true) && r.priority == verdict.priority);
+    let by_rule = rule.map_or_else(
+        || "no rule holds".to_owned(),
+        |r| format!("rule holds: {}", r.condition),
+    );
     let reason = match &verdict.obstacle {
         Some(obstacle) => obstacle.reason().to_owned(),
         None if winner == Some(&verdict.provider) => format!("chosen, {by_rule}"),

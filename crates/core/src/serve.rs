@@ -13,7 +13,9 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::admission::handlers::{self, MUTATE_PATH, VALIDATE_PATH};
-use crate::admission::manifests::{MUTATING_CONFIGURATION, MUTATING_WEBHOOK, VALIDATING_CONFIGURATION, VALIDATING_WEBHOOK};
+use crate::admission::manifests::{
+    MUTATING_CONFIGURATION, MUTATING_WEBHOOK, VALIDATING_CONFIGURATION, VALIDATING_WEBHOOK,
+};
 use crate::registry::Registry;
 
 /// Where admission is served, and how the API server gets there.
@@ -29,7 +31,12 @@ pub struct WebhookArgs {
     #[arg(long, value_name = "NAME", default_value = "kubeairunway-webhook")]
     pub webhook_service: String,
     /// Namespace of the Service and of the Secret with the certificate authority.
-    #[arg(long, value_name = "NAMESPACE", default_value = "kubeairunway-system", env = "POD_NAMESPACE")]
+    #[arg(
+        long,
+        value_name = "NAMESPACE",
+        default_value = "kubeairunway-system",
+        env = "POD_NAMESPACE"
+    )]
     pub webhook_namespace: String,
     /// Secret that holds the certificate authority; the only Secret this controller reads.
     #[arg(long, value_name = "NAME", default_value = "kubeairunway-webhook-ca")]
@@ -56,7 +63,11 @@ impl WebhookArgs {
     fn endpoint(&self) -> Endpoint {
         match &self.webhook_url {
             Some(url) => Endpoint::Url(url.clone()),
-            None => Endpoint::Service { namespace: self.webhook_namespace.clone(), name: self.webhook_service.clone(), port: 443 },
+            None => Endpoint::Service {
+                namespace: self.webhook_namespace.clone(),
+                name: self.webhook_service.clone(),
+                port: 443,
+            },
         }
     }
 
@@ -72,7 +83,12 @@ impl WebhookArgs {
 
 /// The host of a URL, brackets of an IPv6 address taken off.
 fn host(url: &str) -> &str {
-    let authority = url.split_once("://").map_or(url, |(_, rest)| rest).split('/').next().unwrap_or_default();
+    let authority = url
+        .split_once("://")
+        .map_or(url, |(_, rest)| rest)
+        .split('/')
+        .next()
+        .unwrap_or_default();
     match authority.strip_prefix('[') {
         Some(v6) => v6.split(']').next().unwrap_or_default(),
         None => authority.rsplit_once(':').map_or(authority, |(host, _)| host),
@@ -87,7 +103,9 @@ pub async fn admission(
     shutdown: CancellationToken,
 ) -> Result<JoinHandle<()>, Error> {
     let address = args.webhook_address;
-    let listener = TcpListener::bind(address).await.map_err(|source| Error::Listen { address, source })?;
+    let listener = TcpListener::bind(address)
+        .await
+        .map_err(|source| Error::Listen { address, source })?;
     let authority = Authority::new(
         client.clone(),
         Settings {
@@ -109,8 +127,18 @@ pub async fn admission(
     };
     let mutating = target(MUTATING_CONFIGURATION, MUTATING_WEBHOOK, MUTATE_PATH);
     let validating = target(VALIDATING_CONFIGURATION, VALIDATING_WEBHOOK, VALIDATE_PATH);
-    tokio::spawn(keep_bundle::<MutatingWebhookConfiguration>(client.clone(), mutating, bundle.clone(), shutdown.clone()));
-    tokio::spawn(keep_bundle::<ValidatingWebhookConfiguration>(client, validating, bundle, shutdown.clone()));
+    tokio::spawn(keep_bundle::<MutatingWebhookConfiguration>(
+        client.clone(),
+        mutating,
+        bundle.clone(),
+        shutdown.clone(),
+    ));
+    tokio::spawn(keep_bundle::<ValidatingWebhookConfiguration>(
+        client,
+        validating,
+        bundle,
+        shutdown.clone(),
+    ));
     tokio::spawn(authority.run(shutdown.clone()));
 
     let router = handlers::router(move || registry.current());

@@ -51,15 +51,42 @@ impl Webhooks {
             endpoint: endpoint.clone(),
             field_manager: labels::CORE_MANAGER.to_owned(),
         };
-        let mutating = target(manifests::MUTATING_CONFIGURATION, manifests::MUTATING_WEBHOOK, handlers::MUTATE_PATH);
-        let validating = target(manifests::VALIDATING_CONFIGURATION, manifests::VALIDATING_WEBHOOK, handlers::VALIDATE_PATH);
+        let mutating = target(
+            manifests::MUTATING_CONFIGURATION,
+            manifests::MUTATING_WEBHOOK,
+            handlers::MUTATE_PATH,
+        );
+        let validating = target(
+            manifests::VALIDATING_CONFIGURATION,
+            manifests::VALIDATING_WEBHOOK,
+            handlers::VALIDATE_PATH,
+        );
 
-        tokio::spawn(keep_bundle::<MutatingWebhookConfiguration>(client.clone(), mutating, bundle.clone(), shutdown.clone()));
-        tokio::spawn(keep_bundle::<ValidatingWebhookConfiguration>(client, validating, bundle.clone(), shutdown.clone()));
+        tokio::spawn(keep_bundle::<MutatingWebhookConfiguration>(
+            client.clone(),
+            mutating,
+            bundle.clone(),
+            shutdown.clone(),
+        ));
+        tokio::spawn(keep_bundle::<ValidatingWebhookConfiguration>(
+            client,
+            validating,
+            bundle.clone(),
+            shutdown.clone(),
+        ));
         tokio::spawn(authority.run(shutdown.clone()));
         let providers = Arc::new(Providers::default());
-        tokio::spawn(serve(listener, tls, handlers::router(move || providers.clone()), shutdown.clone()));
-        Ok(Self { endpoint, bundle, shutdown })
+        tokio::spawn(serve(
+            listener,
+            tls,
+            handlers::router(move || providers.clone()),
+            shutdown.clone(),
+        ));
+        Ok(Self {
+            endpoint,
+            bundle,
+            shutdown,
+        })
     }
 }
 
@@ -71,7 +98,11 @@ impl Drop for Webhooks {
 
 async fn control_plane() -> Result<ControlPlane> {
     let crds = vec![ModelDeployment::crd(), InferenceProviderConfig::crd()];
-    ControlPlane::start(Options { crds, ..Options::default() }).await
+    ControlPlane::start(Options {
+        crds,
+        ..Options::default()
+    })
+    .await
 }
 
 /// A client with the rights the webhooks need, and no others.
@@ -100,18 +131,35 @@ async fn webhooks_client(cluster: &ControlPlane, user: &str) -> Result<Client> {
 /// Installs the configurations; with `Fail`, a webhook that does not answer shows.
 async fn install(admin: &Client, endpoint: &Endpoint) -> Result<()> {
     let (mut mutating, mut validating) = (manifests::mutating(endpoint), manifests::validating(endpoint));
-    mutating.webhooks.iter_mut().flatten().for_each(|webhook| webhook.failure_policy = Some("Fail".to_owned()));
-    validating.webhooks.iter_mut().flatten().for_each(|webhook| webhook.failure_policy = Some("Fail".to_owned()));
-    Api::all(admin.clone()).create(&PostParams::default(), &mutating).await?;
-    Api::all(admin.clone()).create(&PostParams::default(), &validating).await?;
+    mutating
+        .webhooks
+        .iter_mut()
+        .flatten()
+        .for_each(|webhook| webhook.failure_policy = Some("Fail".to_owned()));
+    validating
+        .webhooks
+        .iter_mut()
+        .flatten()
+        .for_each(|webhook| webhook.failure_policy = Some("Fail".to_owned()));
+    Api::all(admin.clone())
+        .create(&PostParams::default(), &mutating)
+        .await?;
+    Api::all(admin.clone())
+        .create(&PostParams::default(), &validating)
+        .await?;
     Ok(())
 }
 
 /// What the API server makes of a deployment, without keeping it.
 async fn admit(client: &Client, spec: Value) -> kube::Result<ModelDeployment> {
     let spec = serde_json::from_value(spec).map_err(kube::Error::SerdeError)?;
-    let parameters = PostParams { dry_run: true, ..PostParams::default() };
-    Api::default_namespaced(client.clone()).create(&parameters, &ModelDeployment::new("m", spec)).await
+    let parameters = PostParams {
+        dry_run: true,
+        ..PostParams::default()
+    };
+    Api::default_namespaced(client.clone())
+        .create(&parameters, &ModelDeployment::new("m", spec))
+        .await
 }
 
 fn good() -> Value {
@@ -120,10 +168,15 @@ fn good() -> Value {
 
 async fn bundles(admin: &Client) -> Result<[Option<ByteString>; 2]> {
     let mutating: MutatingWebhookConfiguration = Api::all(admin.clone()).get(manifests::MUTATING_CONFIGURATION).await?;
-    let validating: ValidatingWebhookConfiguration = Api::all(admin.clone()).get(manifests::VALIDATING_CONFIGURATION).await?;
+    let validating: ValidatingWebhookConfiguration =
+        Api::all(admin.clone()).get(manifests::VALIDATING_CONFIGURATION).await?;
     Ok([
-        mutating.webhooks.and_then(|mut webhooks| webhooks.remove(0).client_config.ca_bundle),
-        validating.webhooks.and_then(|mut webhooks| webhooks.remove(0).client_config.ca_bundle),
+        mutating
+            .webhooks
+            .and_then(|mut webhooks| webhooks.remove(0).client_config.ca_bundle),
+        validating
+            .webhooks
+            .and_then(|mut webhooks| webhooks.remove(0).client_config.ca_bundle),
     ])
 }
 
@@ -138,16 +191,29 @@ async fn the_api_server_trusts_and_calls_the_webhooks_and_is_left_alone() -> Res
     let admitted = eventually(SOON, async || Ok(admit(&admin, good()).await?)).await?;
     assert_eq!(admitted.finalizers(), [labels::FINALIZER]);
     assert_eq!(admitted.spec.scaling.and_then(|scaling| scaling.replicas), Some(1));
-    assert_eq!(admitted.spec.resources.and_then(|r| r.gpu?.kind).as_deref(), Some("nvidia.com/gpu"));
+    assert_eq!(
+        admitted.spec.resources.and_then(|r| r.gpu?.kind).as_deref(),
+        Some("nvidia.com/gpu")
+    );
 
     // A refusal keeps its fields all the way to the user.
     let bad = json!({"model": {}, "engine": {"type": "vllm"}});
-    let Err(kube::Error::Api(status)) = admit(&admin, bad).await else { panic!("must be refused") };
+    let Err(kube::Error::Api(status)) = admit(&admin, bad).await else {
+        panic!("must be refused")
+    };
     assert!(status.message.ends_with(
         "denied the request: model.id is required when source is huggingface; vLLM engine requires GPU (set resources.gpu.count > 0)"
     ), "{}", status.message);
-    let fields: Vec<_> = status.details.iter().flat_map(|d| &d.causes).map(|cause| cause.field.as_str()).collect();
-    assert_eq!((status.code, status.reason.as_str(), fields), (422, "Invalid", vec!["spec.model.id", "spec.resources.gpu.count"]));
+    let fields: Vec<_> = status
+        .details
+        .iter()
+        .flat_map(|d| &d.causes)
+        .map(|cause| cause.field.as_str())
+        .collect();
+    assert_eq!(
+        (status.code, status.reason.as_str(), fields),
+        (422, "Invalid", vec!["spec.model.id", "spec.resources.gpu.count"])
+    );
 
     // A second replica agrees with the first.
     let mut other = Webhooks::start(webhooks_client(&cluster, "replica").await?, Lifetimes::default()).await?;
@@ -158,7 +224,10 @@ async fn the_api_server_trusts_and_calls_the_webhooks_and_is_left_alone() -> Res
     // Somebody else writes a bundle: it is put right.
     eventually(SOON, async || {
         let wanted = webhooks.bundle.borrow().clone().map(|pem| ByteString(pem.into_bytes()));
-        ensure!(bundles(&admin).await? == [wanted.clone(), wanted], "a bundle is not ours");
+        ensure!(
+            bundles(&admin).await? == [wanted.clone(), wanted],
+            "a bundle is not ours"
+        );
         Ok(())
     })
     .await?;
@@ -166,12 +235,16 @@ async fn the_api_server_trusts_and_calls_the_webhooks_and_is_left_alone() -> Res
     let overwrite = json!([{"op": "replace", "path": "/webhooks/0/clientConfig/caBundle", "value": ByteString(b"-----BEGIN CERTIFICATE-----\n".to_vec())}]);
     let overwrite = Patch::Json::<()>(serde_json::from_value(overwrite)?);
     let configurations: Api<MutatingWebhookConfiguration> = Api::all(admin.clone());
-    let overwritten = configurations.patch(manifests::MUTATING_CONFIGURATION, &PatchParams::default(), &overwrite).await;
+    let overwritten = configurations
+        .patch(manifests::MUTATING_CONFIGURATION, &PatchParams::default(), &overwrite)
+        .await;
     // Some API servers look into the bundle and refuse this one: a trusted one without our authority does as well.
     if overwritten.is_err() {
         let empty = json!([{"op": "remove", "path": "/webhooks/0/clientConfig/caBundle"}]);
         let empty = Patch::Json::<()>(serde_json::from_value(empty)?);
-        configurations.patch(manifests::MUTATING_CONFIGURATION, &PatchParams::default(), &empty).await?;
+        configurations
+            .patch(manifests::MUTATING_CONFIGURATION, &PatchParams::default(), &empty)
+            .await?;
     }
     eventually(SOON, async || {
         ensure!(bundles(&admin).await? == mine, "still overwritten");
@@ -195,7 +268,10 @@ async fn rotation_is_not_noticed() -> Result<()> {
     let cluster = control_plane().await?;
     let admin = cluster.admin_client().await?;
     // A new authority every 8 seconds, which signs 2 seconds later.
-    let lifetimes = Lifetimes { authority: Duration::from_secs(12), leaf: Duration::from_secs(5) };
+    let lifetimes = Lifetimes {
+        authority: Duration::from_secs(12),
+        leaf: Duration::from_secs(5),
+    };
     let webhooks = Webhooks::start(webhooks_client(&cluster, "webhooks").await?, lifetimes).await?;
     install(&admin, &webhooks.endpoint).await?;
     eventually(SOON, async || Ok(admit(&admin, good()).await?)).await?;
@@ -204,7 +280,9 @@ async fn rotation_is_not_noticed() -> Result<()> {
     let mut changes = 0;
     let start = Instant::now();
     while start.elapsed() < Duration::from_secs(28) {
-        let admitted = admit(&admin, good()).await.with_context(|| format!("after {:?}", start.elapsed()))?;
+        let admitted = admit(&admin, good())
+            .await
+            .with_context(|| format!("after {:?}", start.elapsed()))?;
         assert_eq!(admitted.finalizers(), [labels::FINALIZER]);
         if bundle.has_changed()? {
             bundle.mark_unchanged();
@@ -227,7 +305,13 @@ async fn replicas_that_start_at_once_agree_and_a_broken_secret_heals() -> Result
     }
     let secrets: Api<Secret> = Api::default_namespaced(cluster.admin_client().await?);
     let agreed = async || -> Result<ByteString> {
-        let stored = secrets.get(SECRET).await?.data.unwrap_or_default().remove("ca.crt").context("no authority")?;
+        let stored = secrets
+            .get(SECRET)
+            .await?
+            .data
+            .unwrap_or_default()
+            .remove("ca.crt")
+            .context("no authority")?;
         for replica in &replicas {
             let bundle = replica.bundle.borrow().clone().context("no bundle")?;
             ensure!(bundle.as_bytes() == stored.0, "replicas differ");
@@ -236,7 +320,13 @@ async fn replicas_that_start_at_once_agree_and_a_broken_secret_heals() -> Result
     };
     let first = eventually(SOON, &agreed).await?;
 
-    secrets.patch(SECRET, &PatchParams::default(), &Patch::Merge(json!({"data": {"ca.crt": "bm9uc2Vuc2U="}}))).await?;
+    secrets
+        .patch(
+            SECRET,
+            &PatchParams::default(),
+            &Patch::Merge(json!({"data": {"ca.crt": "bm9uc2Vuc2U="}})),
+        )
+        .await?;
     let second = eventually(SOON, async || {
         let stored = agreed().await?;
         ensure!(stored != first, "not healed");

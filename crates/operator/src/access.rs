@@ -4,12 +4,20 @@ use k8s_openapi::api::rbac::v1::PolicyRule;
 
 /// A rule for resources of one API group.
 pub fn rule(group: &str, resources: &[&str], verbs: &[&str]) -> PolicyRule {
-    PolicyRule { api_groups: Some(vec![group.to_owned()]), resources: Some(owned(resources)), verbs: owned(verbs), ..PolicyRule::default() }
+    PolicyRule {
+        api_groups: Some(vec![group.to_owned()]),
+        resources: Some(owned(resources)),
+        verbs: owned(verbs),
+        ..PolicyRule::default()
+    }
 }
 
 /// The same, for objects of these names only.
 pub fn named(rule: PolicyRule, names: &[&str]) -> PolicyRule {
-    PolicyRule { resource_names: Some(owned(names)), ..rule }
+    PolicyRule {
+        resource_names: Some(owned(names)),
+        ..rule
+    }
 }
 
 fn owned(words: &[&str]) -> Vec<String> {

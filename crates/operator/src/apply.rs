@@ -59,7 +59,10 @@ impl Error {
     /// What the server said.
     pub fn cause(&self) -> &kube::Error {
         match self {
-            Self::Apply { source, .. } | Self::Delete { source, .. } | Self::Status { source, .. } | Self::Finalizer { source, .. } => source,
+            Self::Apply { source, .. }
+            | Self::Delete { source, .. }
+            | Self::Status { source, .. }
+            | Self::Finalizer { source, .. } => source,
         }
     }
 
@@ -100,11 +103,22 @@ pub struct Executor<K> {
 
 impl<K> Executor<K>
 where
-    K: Resource<DynamicType = (), Scope = k8s_openapi::NamespaceResourceScope> + Clone + Debug + DeserializeOwned + Serialize,
+    K: Resource<DynamicType = (), Scope = k8s_openapi::NamespaceResourceScope>
+        + Clone
+        + Debug
+        + DeserializeOwned
+        + Serialize,
 {
     /// Writes as `manager`; `finalizer` is the finalizer that plans add and remove.
     pub fn new(client: Client, manager: impl Into<String>, finalizer: &'static str, events: Events) -> Self {
-        Self { client, manager: manager.into(), finalizer, events, own: Echo::default(), children: Echo::default() }
+        Self {
+            client,
+            manager: manager.into(),
+            finalizer,
+            events,
+            own: Echo::default(),
+            children: Echo::default(),
+        }
     }
 
     /// Carries out a plan, in order, stopping at the first write that fails.
@@ -161,19 +175,34 @@ where
         self.dynamic(&apply.resource, apply.object.namespace().as_deref().unwrap_or_default())
             .patch(&name, &params, &Patch::Apply(&apply.object))
             .await
-            .map_err(|source| Error::Apply { kind: apply.resource.kind.clone(), name, source: Box::new(source) })
+            .map_err(|source| Error::Apply {
+                kind: apply.resource.kind.clone(),
+                name,
+                source: Box::new(source),
+            })
     }
 
     async fn delete(&self, delete: &Delete) -> Result<(), Error> {
         let params = DeleteParams {
-            preconditions: Some(Preconditions { uid: Some(delete.uid.clone()), resource_version: None }),
+            preconditions: Some(Preconditions {
+                uid: Some(delete.uid.clone()),
+                resource_version: None,
+            }),
             ..DeleteParams::background()
         };
-        match self.dynamic(&delete.resource, &delete.namespace).delete(&delete.name, &params).await {
+        match self
+            .dynamic(&delete.resource, &delete.namespace)
+            .delete(&delete.name, &params)
+            .await
+        {
             Ok(_) => Ok(()),
             // Gone already, or another one stands in its place.
             Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => Ok(()),
-            Err(source) => Err(Error::Delete { kind: delete.resource.kind.clone(), name: delete.name.clone(), source: Box::new(source) }),
+            Err(source) => Err(Error::Delete {
+                kind: delete.resource.kind.clone(),
+                name: delete.name.clone(),
+                source: Box::new(source),
+            }),
         }
     }
 
@@ -188,33 +217,54 @@ where
         if guarded {
             patch["metadata"]["resourceVersion"] = json!(owner.resource_version());
         }
-        let params = PatchParams { field_validation: Some(ValidationDirective::Strict), ..PatchParams::apply(manager) };
-        match self.typed(owner).patch_status(&owner.name_any(), &params, &Patch::Apply(&patch)).await {
+        let params = PatchParams {
+            field_validation: Some(ValidationDirective::Strict),
+            ..PatchParams::apply(manager)
+        };
+        match self
+            .typed(owner)
+            .patch_status(&owner.name_any(), &params, &Patch::Apply(&patch))
+            .await
+        {
             Ok(answer) => {
                 self.own.wrote(&K::kind(&()), answer);
                 Ok(())
             }
             // Deleted meanwhile: there is nobody to tell.
             Err(kube::Error::Api(status)) if status.is_not_found() => Ok(()),
-            Err(source) => Err(Error::Status { name: owner.name_any(), source: Box::new(source) }),
+            Err(source) => Err(Error::Status {
+                name: owner.name_any(),
+                source: Box::new(source),
+            }),
         }
     }
 
     async fn set_finalizer(&self, owner: &K, present: bool) -> Result<(), Error> {
-        let mut finalizers: Vec<&str> =
-            owner.finalizers().iter().map(String::as_str).filter(|f| *f != self.finalizer).collect();
+        let mut finalizers: Vec<&str> = owner
+            .finalizers()
+            .iter()
+            .map(String::as_str)
+            .filter(|f| *f != self.finalizer)
+            .collect();
         if present {
             finalizers.push(self.finalizer);
         }
         // The resource version guards the list: somebody else's finalizer is never lost.
         let patch = json!({ "metadata": { "resourceVersion": owner.resource_version(), "finalizers": finalizers } });
-        match self.typed(owner).patch(&owner.name_any(), &PatchParams::default(), &Patch::Merge(&patch)).await {
+        match self
+            .typed(owner)
+            .patch(&owner.name_any(), &PatchParams::default(), &Patch::Merge(&patch))
+            .await
+        {
             Ok(answer) => {
                 self.own.wrote(&K::kind(&()), answer);
                 Ok(())
             }
             Err(kube::Error::Api(status)) if status.is_not_found() && !present => Ok(()),
-            Err(source) => Err(Error::Finalizer { name: owner.name_any(), source: Box::new(source) }),
+            Err(source) => Err(Error::Finalizer {
+                name: owner.name_any(),
+                source: Box::new(source),
+            }),
         }
     }
 

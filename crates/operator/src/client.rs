@@ -41,15 +41,23 @@ pub enum Error {
 impl ClientArgs {
     /// The configuration these arguments ask for.
     pub async fn config(&self) -> Result<Config, Error> {
-        let options = KubeConfigOptions { context: self.context.clone(), ..KubeConfigOptions::default() };
+        let options = KubeConfigOptions {
+            context: self.context.clone(),
+            ..KubeConfigOptions::default()
+        };
         match &self.kubeconfig {
             Some(path) => {
-                let file = Kubeconfig::read_from(path).map_err(|source| Error::File { path: path.clone(), source: Box::new(source) })?;
-                Config::from_custom_kubeconfig(file, &options).await.map_err(|e| Error::Kubeconfig(Box::new(e)))
+                let file = Kubeconfig::read_from(path).map_err(|source| Error::File {
+                    path: path.clone(),
+                    source: Box::new(source),
+                })?;
+                Config::from_custom_kubeconfig(file, &options)
+                    .await
+                    .map_err(|e| Error::Kubeconfig(Box::new(e)))
             }
-            None if self.context.is_some() => {
-                Config::from_kubeconfig(&options).await.map_err(|e| Error::Kubeconfig(Box::new(e)))
-            }
+            None if self.context.is_some() => Config::from_kubeconfig(&options)
+                .await
+                .map_err(|e| Error::Kubeconfig(Box::new(e))),
             None => Config::infer().await.map_err(|e| Error::Nowhere(Box::new(e))),
         }
     }

@@ -26,13 +26,18 @@ struct Backoff<K: Resource<DynamicType = ()>> {
 
 impl<K: Resource<DynamicType = ()>> Default for Backoff<K> {
     fn default() -> Self {
-        Self { failures: Mutex::default() }
+        Self {
+            failures: Mutex::default(),
+        }
     }
 }
 
 impl<K: Resource<DynamicType = ()>> Backoff<K> {
     fn succeeded(&self, object: &ObjectRef<K>) {
-        self.failures.lock().unwrap_or_else(PoisonError::into_inner).remove(object);
+        self.failures
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .remove(object);
     }
 
     fn failed(&self, object: ObjectRef<K>) -> Duration {

@@ -21,7 +21,9 @@ type Key = (String, String, String);
 
 impl<K> Default for Echo<K> {
     fn default() -> Self {
-        Self { answers: Mutex::default() }
+        Self {
+            answers: Mutex::default(),
+        }
     }
 }
 
@@ -41,7 +43,9 @@ impl<K: Resource> Echo<K> {
     pub fn newest(&self, kind: &str, namespace: &str, name: &str, watched: Option<Arc<K>>) -> Option<Arc<K>> {
         let key = key(kind, namespace, name);
         let mut answers = self.lock();
-        let Some((when, answer)) = answers.get(&key) else { return watched };
+        let Some((when, answer)) = answers.get(&key) else {
+            return watched;
+        };
         let believed = match &watched {
             Some(watched) => revision(answer.as_ref()) > revision(watched.as_ref()),
             None => when.elapsed() < LIFE,
@@ -64,7 +68,12 @@ fn key(kind: &str, namespace: &str, name: &str) -> Key {
 
 /// Resource versions of one kind are numbers that grow (Kubernetes 1.35, KEP-5504; true of etcd before).
 fn revision(object: &impl Resource) -> u64 {
-    object.meta().resource_version.as_deref().and_then(|v| v.parse().ok()).unwrap_or(0)
+    object
+        .meta()
+        .resource_version
+        .as_deref()
+        .and_then(|v| v.parse().ok())
+        .unwrap_or(0)
 }
 
 #[cfg(test)]
@@ -84,14 +93,19 @@ mod tests {
     fn the_newer_one_wins() {
         let echo = Echo::default();
         let read = |watched: Option<&str>| {
-            echo.newest("ConfigMap", "ns", "a", watched.map(|v| Arc::new(at(v)))).and_then(|o| o.metadata.resource_version.clone())
+            echo.newest("ConfigMap", "ns", "a", watched.map(|v| Arc::new(at(v))))
+                .and_then(|o| o.metadata.resource_version.clone())
         };
         assert_eq!(read(None), None);
         echo.wrote("ConfigMap", at("10"));
         assert_eq!(read(None).as_deref(), Some("10"));
         assert_eq!(read(Some("9")).as_deref(), Some("10"));
         assert_eq!(read(Some("10")).as_deref(), Some("10"));
-        assert_eq!(read(Some("9")).as_deref(), Some("9"), "forgotten once the watch caught up");
+        assert_eq!(
+            read(Some("9")).as_deref(),
+            Some("9"),
+            "forgotten once the watch caught up"
+        );
         echo.wrote("ConfigMap", at("11"));
         echo.gone("ConfigMap", "ns", "a");
         assert_eq!(read(None), None);

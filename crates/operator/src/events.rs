@@ -23,7 +23,13 @@ impl Events {
     pub fn start(client: Client, controller: &str) -> Self {
         let (queue, mut waiting) = mpsc::channel::<(ObjectReference, Note)>(QUEUE);
         // One recorder for the process: it folds repeats into a series.
-        let recorder = Recorder::new(client, Reporter { controller: controller.to_owned(), instance: None });
+        let recorder = Recorder::new(
+            client,
+            Reporter {
+                controller: controller.to_owned(),
+                instance: None,
+            },
+        );
         tokio::spawn(async move {
             while let Some((object, note)) = waiting.recv().await {
                 if let Err(error) = recorder.publish(&event(note), &object).await {
@@ -36,7 +42,13 @@ impl Events {
 
     /// Says something about an object.
     pub fn say(&self, object: ObjectReference, note: Note) {
-        tracing::info!(object = object.name, namespace = object.namespace, reason = note.reason, "{}", note.message);
+        tracing::info!(
+            object = object.name,
+            namespace = object.namespace,
+            reason = note.reason,
+            "{}",
+            note.message
+        );
         if self.queue.try_send((object, note)).is_err() {
             tracing::debug!("event dropped: too many are waiting");
         }
@@ -50,7 +62,11 @@ fn event(note: Note) -> Event {
         message.push('…');
     }
     Event {
-        type_: if note.warning { EventType::Warning } else { EventType::Normal },
+        type_: if note.warning {
+            EventType::Warning
+        } else {
+            EventType::Normal
+        },
         reason: note.reason.to_owned(),
         note: Some(message),
         action: note.reason.to_owned(),

@@ -93,11 +93,19 @@ pub struct Note {
 impl Note {
     /// Something went as it should.
     pub fn normal(reason: &'static str, message: impl Into<String>) -> Self {
-        Self { warning: false, reason, message: message.into() }
+        Self {
+            warning: false,
+            reason,
+            message: message.into(),
+        }
     }
 
     /// Something is wrong.
     pub fn warning(reason: &'static str, message: impl Into<String>) -> Self {
-        Self { warning: true, reason, message: message.into() }
+        Self {
+            warning: true,
+            reason,
+            message: message.into(),
+        }
     }
 }

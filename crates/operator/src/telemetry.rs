@@ -16,6 +16,12 @@ pub struct LogArgs {
 /// Starts logging. A second call does nothing.
 pub fn init(args: &LogArgs) {
     let filter = EnvFilter::try_new(&args.log).unwrap_or_else(|_| EnvFilter::new("info"));
-    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
-    let _ = if args.log_json { builder.json().try_init() } else { builder.try_init() };
+    let builder = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr);
+    let _ = if args.log_json {
+        builder.json().try_init()
+    } else {
+        builder.try_init()
+    };
 }

@@ -13,14 +13,22 @@ use serde::de::DeserializeOwned;
 
 /// Watches `api` into `writer`. Objects that do not deserialize are left out and logged; managed fields are dropped, since
 /// nobody here reads them and they are a fifth of the memory.
-pub fn reflect<K>(api: Api<DeserializeGuard<K>>, config: watcher::Config, writer: Writer<K>) -> impl Stream<Item = Event<K>> + Send
+pub fn reflect<K>(
+    api: Api<DeserializeGuard<K>>,
+    config: watcher::Config,
+    writer: Writer<K>,
+) -> impl Stream<Item = Event<K>> + Send
 where
     K: Resource + Clone + Debug + DeserializeOwned + Send + Sync + 'static,
     K::DynamicType: Clone + Eq + Hash + Default + Debug + Send + Sync,
 {
     watch(api, config)
         .default_backoff()
-        .filter_map(|event| async move { event.inspect_err(|error| tracing::warn!(%error, "watch interrupted")).ok() })
+        .filter_map(|event| async move {
+            event
+                .inspect_err(|error| tracing::warn!(%error, "watch interrupted"))
+                .ok()
+        })
         .filter_map(|event| async move { readable(event) })
         .scan(writer, |writer, event| {
             writer.apply_watcher_event(&event);
@@ -35,7 +43,12 @@ fn readable<K: Resource>(event: Event<DeserializeGuard<K>>) -> Option<Event<K>> 
             Some(object)
         }
         Err(bad) => {
-            tracing::warn!(name = bad.metadata.name, namespace = bad.metadata.namespace, error = bad.error, "object left out");
+            tracing::warn!(
+                name = bad.metadata.name,
+                namespace = bad.metadata.namespace,
+                error = bad.error,
+                "object left out"
+            );
             None
         }
     };

@@ -20,9 +20,22 @@ pub fn access(provider: &dyn Provider) -> Vec<PolicyRule> {
     ];
     let crds: Vec<String> = provider.upstreams().iter().map(|u| crd_name(u.kind)).collect();
     let crds: Vec<&str> = crds.iter().map(String::as_str).collect();
-    rules.push(named(rule("apiextensions.k8s.io", &["customresourcedefinitions"], &["list", "watch"]), &crds));
+    rules.push(named(
+        rule(
+            "apiextensions.k8s.io",
+            &["customresourcedefinitions"],
+            &["list", "watch"],
+        ),
+        &crds,
+    ));
     let mut kinds: Vec<_> = provider.children("any").into_iter().map(|c| c.kind).collect();
     kinds.dedup();
-    rules.extend(kinds.iter().map(|kind| rule(kind.group, &[kind.plural], &["list", "watch", "create", "patch", "delete"])));
+    rules.extend(kinds.iter().map(|kind| {
+        rule(
+            kind.group,
+            &[kind.plural],
+            &["list", "watch", "create", "patch", "delete"],
+        )
+    }));
     rules
 }

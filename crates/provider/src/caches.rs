@@ -77,15 +77,29 @@ impl Caches {
             self.set_state(upstream.kind, detect(&upstream, None)).await;
         }
         // Of what only serves the upstream objects, ours is all we look at.
-        let ours = format!("{}={},{}={}", labels::MANAGED_BY, labels::MANAGED_BY_VALUE, labels::PROVIDER, provider.name());
+        let ours = format!(
+            "{}={},{}={}",
+            labels::MANAGED_BY,
+            labels::MANAGED_BY_VALUE,
+            labels::PROVIDER,
+            provider.name()
+        );
         for kind in auxiliary(provider) {
-            let cache = self.watch_kind(kind, &api_resource(kind, "v1"), watcher::Config::default().labels(&ours)).await;
+            let cache = self
+                .watch_kind(
+                    kind,
+                    &api_resource(kind, "v1"),
+                    watcher::Config::default().labels(&ours),
+                )
+                .await;
             self.write_stores().insert(kind, cache);
         }
         tasks.spawn(self.clone().follow_pods());
         let mut installed = self.installed.subscribe();
         // The sender lives as long as we do.
-        let _ = installed.wait_for(|states| upstreams.iter().all(|u| states.contains_key(&u.kind))).await;
+        let _ = installed
+            .wait_for(|states| upstreams.iter().all(|u| states.contains_key(&u.kind)))
+            .await;
     }
 
     /// What is installed.
@@ -133,9 +147,10 @@ impl Caches {
         }
         tracing::info!(kind = kind.kind, ?state, "upstream schema");
         let cache = match &state {
-            State::Known { version, .. } => {
-                Some(self.watch_kind(kind, &api_resource(kind, version), watcher::Config::default()).await)
-            }
+            State::Known { version, .. } => Some(
+                self.watch_kind(kind, &api_resource(kind, version), watcher::Config::default())
+                    .await,
+            ),
             State::Missing | State::Unknown { .. } => None,
         };
         match cache {
@@ -167,7 +182,10 @@ impl Caches {
                 }
             }
         });
-        if tokio::time::timeout(FIRST_LIST, store.wait_until_ready()).await.is_err() {
+        if tokio::time::timeout(FIRST_LIST, store.wait_until_ready())
+            .await
+            .is_err()
+        {
             tracing::warn!(kind = kind.kind, "the first list takes long");
         }
         KindCache { store, _watch: task }
@@ -212,18 +230,28 @@ impl observe::Lookup for Caches {
         let stores = self.stores.read().unwrap_or_else(PoisonError::into_inner);
         let cache = stores.get(&kind)?;
         let version = self.installed().version(kind)?;
-        cache.store.get(&ObjectRef::new_with(name, api_resource(kind, &version)).within(namespace))
+        cache
+            .store
+            .get(&ObjectRef::new_with(name, api_resource(kind, &version)).within(namespace))
     }
 }
 
 /// The kinds that only serve the upstream objects.
 fn auxiliary(provider: &dyn Provider) -> BTreeSet<Kind> {
     let upstreams: Vec<Kind> = provider.upstreams().iter().map(|u| u.kind).collect();
-    provider.children("any").into_iter().map(|c| c.kind).filter(|k| !upstreams.contains(k)).collect()
+    provider
+        .children("any")
+        .into_iter()
+        .map(|c| c.kind)
+        .filter(|k| !upstreams.contains(k))
+        .collect()
 }
 
 /// The ModelDeployment an object belongs to; one that was made by somebody else stands in the way of its namesake.
 fn owner_name(object: &DynamicObject) -> String {
-    let owner = object.owner_references().iter().find(|o| o.controller == Some(true) && o.kind == ModelDeployment::kind(&()));
+    let owner = object
+        .owner_references()
+        .iter()
+        .find(|o| o.controller == Some(true) && o.kind == ModelDeployment::kind(&()));
     owner.map_or_else(|| object.name_any(), |o| o.name.clone())
 }

@@ -61,7 +61,11 @@ impl Kind {
 }
 
 /// `ConfigMap`, for settings that an upstream reads from one.
-pub const CONFIG_MAP: Kind = Kind { group: "", kind: "ConfigMap", plural: "configmaps" };
+pub const CONFIG_MAP: Kind = Kind {
+    group: "",
+    kind: "ConfigMap",
+    plural: "configmaps",
+};
 
 /// An object that may exist for a ModelDeployment.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -115,7 +119,10 @@ pub struct Refusal {
 impl Refusal {
     /// The provider cannot do what is asked for.
     pub fn incompatible(message: impl Into<String>) -> Self {
-        Self { reason: "Incompatible", message: message.into() }
+        Self {
+            reason: "Incompatible",
+            message: message.into(),
+        }
     }
 }
 

@@ -62,6 +62,11 @@ pub trait Lookup {
 pub fn children(lookup: &impl Lookup, namespace: &str, possible: Vec<ChildRef>) -> Vec<Child> {
     possible
         .into_iter()
-        .filter_map(|child| Some(Child { object: lookup.find(child.kind, namespace, &child.name)?, kind: child.kind }))
+        .filter_map(|child| {
+            Some(Child {
+                object: lookup.find(child.kind, namespace, &child.name)?,
+                kind: child.kind,
+            })
+        })
         .collect()
 }

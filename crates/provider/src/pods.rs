@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
 use k8s_openapi::api::core::v1::Pod;
-use kube::runtime::watcher::Event;
 use kube::ResourceExt;
+use kube::runtime::watcher::Event;
 
 use crate::observe::Waiting;
 
@@ -22,7 +22,10 @@ type PodKey = (String, String);
 impl WaitingPods {
     /// For pods that carry the name of their deployment in `label`.
     pub(crate) fn new(label: &'static str) -> Self {
-        Self { label, waiting: Mutex::default() }
+        Self {
+            label,
+            waiting: Mutex::default(),
+        }
     }
 
     /// The label that pods carry.
@@ -57,9 +60,15 @@ impl WaitingPods {
     /// What the pods of a deployment wait for.
     pub(crate) fn of(&self, namespace: &str, deployment: &str) -> Vec<Waiting> {
         let all = self.lock();
-        let mut found: Vec<_> = all.iter().filter(|((ns, _), (name, _))| ns == namespace && name == deployment).collect();
+        let mut found: Vec<_> = all
+            .iter()
+            .filter(|((ns, _), (name, _))| ns == namespace && name == deployment)
+            .collect();
         found.sort_by_key(|(key, _)| (*key).clone());
-        found.into_iter().flat_map(|(_, (_, waiting))| waiting.clone()).collect()
+        found
+            .into_iter()
+            .flat_map(|(_, (_, waiting))| waiting.clone())
+            .collect()
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<PodKey, (String, Vec<Waiting>)>> {
@@ -70,10 +79,17 @@ impl WaitingPods {
 /// What the containers of a pod wait for.
 pub fn waiting(pod: &Pod) -> Vec<Waiting> {
     let Some(status) = &pod.status else { return Vec::new() };
-    let containers = status.init_container_statuses.iter().flatten().chain(status.container_statuses.iter().flatten());
+    let containers = status
+        .init_container_statuses
+        .iter()
+        .flatten()
+        .chain(status.container_statuses.iter().flatten());
     containers
         .filter_map(|c| c.state.as_ref()?.waiting.as_ref())
-        .map(|w| Waiting { reason: w.reason.clone().unwrap_or_default(), message: w.message.clone().unwrap_or_default() })
+        .map(|w| Waiting {
+            reason: w.reason.clone().unwrap_or_default(),
+            message: w.message.clone().unwrap_or_default(),
+        })
         .filter(|w| !w.message.is_empty())
         .collect()
 }

@@ -28,7 +28,10 @@ pub(crate) async fn reconcile(md: Arc<ModelDeployment>, context: Arc<Context>) -
     match context.executor.execute(&seen.md, &plan).await {
         Ok(()) => Ok(plan.look_again.map_or_else(Action::await_change, Action::requeue)),
         Err(error) => {
-            context.executor.execute(&seen.md, &plan::after_failure(provider, &seen, &error)).await?;
+            context
+                .executor
+                .execute(&seen.md, &plan::after_failure(provider, &seen, &error))
+                .await?;
             Err(error)
         }
     }
@@ -37,8 +40,15 @@ pub(crate) async fn reconcile(md: Arc<ModelDeployment>, context: Arc<Context>) -
 /// Reads caches and our own unseen writes; makes no request.
 fn observe(context: &Context, md: Arc<ModelDeployment>) -> Observed {
     let (namespace, name) = (md.namespace().unwrap_or_default(), md.name_any());
-    let md = context.executor.own.newest("ModelDeployment", &namespace, &name, Some(md.clone())).unwrap_or(md);
-    let lookup = WithEcho { caches: &context.caches, executor: &context.executor };
+    let md = context
+        .executor
+        .own
+        .newest("ModelDeployment", &namespace, &name, Some(md.clone()))
+        .unwrap_or(md);
+    let lookup = WithEcho {
+        caches: &context.caches,
+        executor: &context.executor,
+    };
     Observed {
         installed: context.caches.installed(),
         children: observe::children(&lookup, &namespace, context.provider.children(&name)),

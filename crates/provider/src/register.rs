@@ -22,14 +22,26 @@ const HEARTBEAT: Duration = Duration::from_mins(1);
 const RETRY: Duration = Duration::from_secs(2);
 
 /// Registers the provider and keeps its heartbeat until `shutdown`, then says that it is not ready.
-pub(crate) async fn keep_registered(client: Client, provider: Arc<dyn Provider>, caches: Arc<Caches>, shutdown: CancellationToken) {
-    let registration = Registration { api: Api::all(client), manager: labels::provider_manager(provider.name()), provider };
+pub(crate) async fn keep_registered(
+    client: Client,
+    provider: Arc<dyn Provider>,
+    caches: Arc<Caches>,
+    shutdown: CancellationToken,
+) {
+    let registration = Registration {
+        api: Api::all(client),
+        manager: labels::provider_manager(provider.name()),
+        provider,
+    };
     let mut upstream = caches.installed_changes();
     let mut conditions = Vec::new();
     let mut registered = false;
     loop {
         let mut wait = HEARTBEAT;
-        match registration.beat(&mut registered, &caches.installed(), &mut conditions).await {
+        match registration
+            .beat(&mut registered, &caches.installed(), &mut conditions)
+            .await
+        {
             Ok(()) => {}
             Err(error) => {
                 tracing::warn!(%error, "cannot write the InferenceProviderConfig");
@@ -55,7 +67,12 @@ struct Registration {
 
 impl Registration {
     /// The spec once, the status every time; the spec again when somebody deleted it.
-    async fn beat(&self, registered: &mut bool, installed: &Installed, conditions: &mut Vec<Condition>) -> Result<(), kube::Error> {
+    async fn beat(
+        &self,
+        registered: &mut bool,
+        installed: &Installed,
+        conditions: &mut Vec<Condition>,
+    ) -> Result<(), kube::Error> {
         if !*registered {
             self.apply_spec().await?;
             *registered = true;
@@ -75,9 +92,19 @@ impl Registration {
 
     /// Applied without force: what an administrator has changed stays as the administrator wants it.
     async fn apply_spec(&self) -> Result<(), kube::Error> {
-        let Value::Object(mut spec) = serde_json::to_value(self.provider.registration()).unwrap_or_default() else { return Ok(()) };
+        let Value::Object(mut spec) = serde_json::to_value(self.provider.registration()).unwrap_or_default() else {
+            return Ok(());
+        };
         loop {
-            match self.api.patch(self.provider.name(), &self.params(), &Patch::Apply(self.document("spec", &spec))).await {
+            match self
+                .api
+                .patch(
+                    self.provider.name(),
+                    &self.params(),
+                    &Patch::Apply(self.document("spec", &spec)),
+                )
+                .await
+            {
                 Ok(_) => return Ok(()),
                 Err(kube::Error::Api(answer)) if answer.is_conflict() => {
                     if !leave_out_conflicts(&mut spec, &answer) {
@@ -90,13 +117,22 @@ impl Registration {
     }
 
     async fn apply_status(&self, status: &InferenceProviderConfigStatus) -> Result<(), kube::Error> {
-        let Value::Object(status) = serde_json::to_value(status).unwrap_or_default() else { return Ok(()) };
+        let Value::Object(status) = serde_json::to_value(status).unwrap_or_default() else {
+            return Ok(());
+        };
         let patch = Patch::Apply(self.document("status", &status));
-        self.api.patch_status(self.provider.name(), &self.params(), &patch).await.map(|_| ())
+        self.api
+            .patch_status(self.provider.name(), &self.params(), &patch)
+            .await
+            .map(|_| ())
     }
 
     async fn resign(&self, conditions: &[Condition]) -> Result<(), kube::Error> {
-        let drafts = vec![no(condition::UPSTREAM_READY, "ShutDown", "The provider controller was shut down")];
+        let drafts = vec![no(
+            condition::UPSTREAM_READY,
+            "ShutDown",
+            "The provider controller was shut down",
+        )];
         let status = InferenceProviderConfigStatus {
             ready: Some(false),
             version: Some(self.provider.version()),
@@ -117,18 +153,32 @@ impl Registration {
     }
 
     fn params(&self) -> PatchParams {
-        PatchParams { field_validation: Some(ValidationDirective::Strict), ..PatchParams::apply(&self.manager) }
+        PatchParams {
+            field_validation: Some(ValidationDirective::Strict),
+            ..PatchParams::apply(&self.manager)
+        }
     }
 }
 
 /// Takes out the fields that somebody else owns; false if there is nothing to take out.
 fn leave_out_conflicts(spec: &mut Map<String, Value>, answer: &kube::core::Status) -> bool {
     let causes = answer.details.iter().flat_map(|d| &d.causes);
-    let fields: Vec<String> = causes.filter_map(|c| c.field.strip_prefix(".spec.")?.split(['.', '[']).next().map(str::to_owned)).collect();
+    let fields: Vec<String> = causes
+        .filter_map(|c| {
+            c.field
+                .strip_prefix(".spec.")?
+                .split(['.', '['])
+                .next()
+                .map(str::to_owned)
+        })
+        .collect();
     let mut any = false;
     for field in fields {
         if spec.remove(&field).is_some() {
-            tracing::info!(field, "InferenceProviderConfig: somebody else set spec.{field}; it is left to them");
+            tracing::info!(
+                field,
+                "InferenceProviderConfig: somebody else set spec.{field}; it is left to them"
+            );
             any = true;
         }
     }
@@ -141,12 +191,20 @@ fn status(provider: &dyn Provider, installed: &Installed, previous: &[Condition]
     let state = main.map(|kind| (kind, installed.state(kind)));
     let (draft, version, hash) = match state {
         Some((kind, State::Known { version, hash })) => (
-            yes(condition::UPSTREAM_READY, "SchemaKnown", format!("{} {version} is installed", crd_name(kind))),
+            yes(
+                condition::UPSTREAM_READY,
+                "SchemaKnown",
+                format!("{} {version} is installed", crd_name(kind)),
+            ),
             Some(format!("{}/{version}", kind.group)),
             Some(hash),
         ),
         Some((kind, State::Missing)) => (
-            no(condition::UPSTREAM_READY, "CRDNotInstalled", format!("{} is not installed: install the upstream operator", crd_name(kind))),
+            no(
+                condition::UPSTREAM_READY,
+                "CRDNotInstalled",
+                format!("{} is not installed: install the upstream operator", crd_name(kind)),
+            ),
             None,
             None,
         ),
@@ -154,12 +212,25 @@ fn status(provider: &dyn Provider, installed: &Installed, previous: &[Condition]
             no(
                 condition::UPSTREAM_READY,
                 "UnknownUpstreamSchema",
-                format!("{} (served: {}) has a schema this controller does not know: {}", crd_name(kind), served.join(", "), problems.join("; ")),
+                format!(
+                    "{} (served: {}) has a schema this controller does not know: {}",
+                    crd_name(kind),
+                    served.join(", "),
+                    problems.join("; ")
+                ),
             ),
             None,
             None,
         ),
-        None => (yes(condition::UPSTREAM_READY, "NoUpstream", "This provider needs no upstream CRD"), None, None),
+        None => (
+            yes(
+                condition::UPSTREAM_READY,
+                "NoUpstream",
+                "This provider needs no upstream CRD",
+            ),
+            None,
+            None,
+        ),
     };
     let now = clock::now();
     let conditions = condition::settle(vec![draft], previous, None, now);

@@ -139,7 +139,11 @@ impl TryFrom<&ModelDeployment> for Request {
         let given_name = filled(spec.model.served_name.as_deref());
         let basename = model_id.as_deref().and_then(|id| id.rsplit('/').next());
         let engine = spec.engine.clone().unwrap_or_default();
-        let pods = spec.pod_template.as_ref().and_then(|p| p.metadata.clone()).unwrap_or_default();
+        let pods = spec
+            .pod_template
+            .as_ref()
+            .and_then(|p| p.metadata.clone())
+            .unwrap_or_default();
         Ok(Self {
             name: md.metadata.name.clone().unwrap_or_default(),
             namespace: md.metadata.namespace.clone().unwrap_or_default(),
@@ -155,10 +159,18 @@ impl TryFrom<&ModelDeployment> for Request {
             env: spec.env.clone(),
             pod_labels: pods.labels,
             pod_annotations: pods.annotations,
-            token_secret: spec.secrets.as_ref().and_then(|s| filled(s.hugging_face_token.as_deref())).map(str::to_owned),
+            token_secret: spec
+                .secrets
+                .as_ref()
+                .and_then(|s| filled(s.hugging_face_token.as_deref()))
+                .map(str::to_owned),
             node_selector: spec.node_selector.clone(),
             tolerations: spec.tolerations.clone(),
-            overrides: spec.provider.as_ref().and_then(|p| p.overrides.clone()).unwrap_or_default(),
+            overrides: spec
+                .provider
+                .as_ref()
+                .and_then(|p| p.overrides.clone())
+                .unwrap_or_default(),
             model_id,
         })
     }
@@ -175,14 +187,19 @@ fn topology(spec: &runway_api::ModelDeploymentSpec) -> Result<Topology, Invalid>
             cpu: resources.cpu,
         })),
         ServingMode::Disaggregated => {
-            let (Some(prefill), Some(decode)) = (scaling.prefill, scaling.decode) else { return Err(Invalid::Parts) };
+            let (Some(prefill), Some(decode)) = (scaling.prefill, scaling.decode) else {
+                return Err(Invalid::Parts);
+            };
             let worker = |part: api::Component| Worker {
                 replicas: part.replicas.unwrap_or(1),
                 gpu: gpu(part.gpu.as_ref()),
                 memory: part.memory,
                 cpu: resources.cpu.clone(),
             };
-            Ok(Topology::Disaggregated { prefill: worker(prefill), decode: worker(decode) })
+            Ok(Topology::Disaggregated {
+                prefill: worker(prefill),
+                decode: worker(decode),
+            })
         }
     }
 }

@@ -10,9 +10,9 @@ use kube::runtime::watcher;
 use kube::{Api, Client, ResourceExt};
 use runway_api::{ModelDeployment, labels};
 use runway_operator::apply::Executor;
+use runway_operator::controller;
 use runway_operator::events::Events;
 use runway_operator::watch::{reflect, subject};
-use runway_operator::controller;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -30,15 +30,27 @@ pub async fn run(provider: impl Provider, client: Client, shutdown: Cancellation
 
     let (wake, woken) = mpsc::unbounded();
     let forget = executor.clone();
-    let caches = Caches::new(client.clone(), provider.pod_label("any").0, wake, move |kind, object| {
-        forget.children.gone(kind.kind, &object.namespace().unwrap_or_default(), &object.name_any());
-    });
+    let caches = Caches::new(
+        client.clone(),
+        provider.pod_label("any").0,
+        wake,
+        move |kind, object| {
+            forget
+                .children
+                .gone(kind.kind, &object.namespace().unwrap_or_default(), &object.name_any());
+        },
+    );
     let mut tasks = JoinSet::new();
     tokio::select! {
         () = caches.start(provider.as_ref(), &mut tasks) => {}
         () = shutdown.cancelled() => return,
     }
-    let registered = tokio::spawn(keep_registered(client.clone(), provider.clone(), caches.clone(), shutdown.clone()));
+    let registered = tokio::spawn(keep_registered(
+        client.clone(),
+        provider.clone(),
+        caches.clone(),
+        shutdown.clone(),
+    ));
 
     let (store, writer) = reflector::store();
     let deployments = reflect::<ModelDeployment>(Api::all(client), watcher::Config::default(), writer)
@@ -47,8 +59,14 @@ pub async fn run(provider: impl Provider, client: Client, shutdown: Cancellation
         changes.changed().await.ok()?;
         Some(((), changes))
     });
-    let controller = Controller::for_stream(deployments, store).reconcile_on(woken).reconcile_all_on(upstream_changes);
-    let context = Arc::new(Context { provider, caches, executor });
+    let controller = Controller::for_stream(deployments, store)
+        .reconcile_on(woken)
+        .reconcile_all_on(upstream_changes);
+    let context = Arc::new(Context {
+        provider,
+        caches,
+        executor,
+    });
     controller::run(controller, shutdown, context, reconcile).await;
     // The goodbye is worth waiting for; a panic in it is not.
     let _ = registered.await;

@@ -3,7 +3,9 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{CustomResourceDefinition, CustomResourceDefinitionVersion, JSONSchemaProps};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
+    CustomResourceDefinition, CustomResourceDefinitionVersion, JSONSchemaProps,
+};
 use kube::core::{ApiResource, GroupVersionKind};
 use runway_operator::json;
 
@@ -64,13 +66,22 @@ impl Installed {
         Self::new(upstreams.iter().filter_map(|upstream| {
             let schema = upstream.schemas.first()?;
             let fields: BTreeMap<_, _> = schema.fields.iter().copied().collect();
-            Some((upstream.kind, State::Known { version: schema.version.to_owned(), hash: json::hash(&fields) }))
+            Some((
+                upstream.kind,
+                State::Known {
+                    version: schema.version.to_owned(),
+                    hash: json::hash(&fields),
+                },
+            ))
         }))
     }
 
     /// What is known of a kind.
     pub fn state(&self, kind: Kind) -> State {
-        self.0.get(&kind).cloned().unwrap_or_else(|| if kind.is_built_in() { built_in() } else { State::Missing })
+        self.0
+            .get(&kind)
+            .cloned()
+            .unwrap_or_else(|| if kind.is_built_in() { built_in() } else { State::Missing })
     }
 
     /// The version in use, if the kind is installed with a known schema.
@@ -89,7 +100,10 @@ impl Installed {
 
 /// The state of a kind that Kubernetes itself brings.
 pub fn built_in() -> State {
-    State::Known { version: "v1".to_owned(), hash: String::new() }
+    State::Known {
+        version: "v1".to_owned(),
+        hash: String::new(),
+    }
 }
 
 /// Where a kind lives in the API.
@@ -111,7 +125,10 @@ pub fn detect(upstream: &Upstream, crd: Option<&CustomResourceDefinition>) -> St
     let Some(crd) = crd else { return State::Missing };
     let served: Vec<_> = crd.spec.versions.iter().filter(|v| v.served).collect();
     let stored_first = upstream.schemas.iter().flat_map(|schema| {
-        served.iter().filter(move |v| v.name == schema.version).map(move |v| (schema, *v))
+        served
+            .iter()
+            .filter(move |v| v.name == schema.version)
+            .map(move |v| (schema, *v))
     });
     let mut candidates: Vec<_> = stored_first.collect();
     candidates.sort_by_key(|(_, version)| !version.storage);
@@ -119,12 +136,20 @@ pub fn detect(upstream: &Upstream, crd: Option<&CustomResourceDefinition>) -> St
     let mut problems = Vec::new();
     for (schema, version) in candidates {
         match fingerprint(schema, version) {
-            Ok(hash) => return State::Known { version: version.name.clone(), hash },
+            Ok(hash) => {
+                return State::Known {
+                    version: version.name.clone(),
+                    hash,
+                };
+            }
             Err(misfits) if problems.is_empty() => problems = misfits,
             Err(_) => {}
         }
     }
-    State::Unknown { served: served.iter().map(|v| v.name.clone()).collect(), problems }
+    State::Unknown {
+        served: served.iter().map(|v| v.name.clone()).collect(),
+        problems,
+    }
 }
 
 /// The hash of the fields a translator writes and reads, or what does not fit.
@@ -141,7 +166,11 @@ fn fingerprint(schema: &Schema, version: &CustomResourceDefinitionVersion) -> Re
             None => misfits.push(format!("{path} does not exist")),
         }
     }
-    if misfits.is_empty() { Ok(json::hash(&found)) } else { Err(misfits) }
+    if misfits.is_empty() {
+        Ok(json::hash(&found))
+    } else {
+        Err(misfits)
+    }
 }
 
 /// The type of the field at a path; below a field that keeps unknown fields, anything goes.
@@ -159,7 +188,11 @@ fn type_at<'a>(root: &'a JSONSchemaProps, path: &str) -> Option<&'a str> {
             at = values(at)?;
         }
     }
-    Some(if is_open(at) || at.x_kubernetes_int_or_string == Some(true) { "any" } else { at.type_.as_deref().unwrap_or("any") })
+    Some(if is_open(at) || at.x_kubernetes_int_or_string == Some(true) {
+        "any"
+    } else {
+        at.type_.as_deref().unwrap_or("any")
+    })
 }
 
 fn is_open(schema: &JSONSchemaProps) -> bool {

@@ -169,12 +169,10 @@ impl Count {
 
     /// Counts these requests.
     pub fn of<'a>(requests: impl IntoIterator<Item = &'a Request>) -> Self {
-        requests
-            .into_iter()
-            .fold(Self::default(), |mut count, request| {
-                count.add(request);
-                count
-            })
+        requests.into_iter().fold(Self::default(), |mut count, request| {
+            count.add(request);
+            count
+        })
     }
 
     fn add(&mut self, request: &Request) {
@@ -188,22 +186,16 @@ impl Count {
 
 impl fmt::Display for Count {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "{} reads, {} writes, {} watches",
-            self.read, self.write, self.watch
-        )
+        write!(f, "{} reads, {} writes, {} watches", self.read, self.write, self.watch)
     }
 }
 
 /// Counts by any key.
 pub fn count_by<K: Ord>(requests: &[Request], key: impl Fn(&Request) -> K) -> BTreeMap<K, Count> {
-    requests
-        .iter()
-        .fold(BTreeMap::new(), |mut counts, request| {
-            counts.entry(key(request)).or_default().add(request);
-            counts
-        })
+    requests.iter().fold(BTreeMap::new(), |mut counts, request| {
+        counts.entry(key(request)).or_default().add(request);
+        counts
+    })
 }
 
 /// Counts by user.
@@ -230,9 +222,7 @@ pub fn by_resource(requests: &[Request]) -> BTreeMap<String, Count> {
 
 /// Counts by namespace and name; lists and watches are under an empty name.
 pub fn by_object(requests: &[Request]) -> BTreeMap<(String, String), Count> {
-    count_by(requests, |request| {
-        (request.namespace.clone(), request.name.clone())
-    })
+    count_by(requests, |request| (request.namespace.clone(), request.name.clone()))
 }
 
 /// The requests of one user.

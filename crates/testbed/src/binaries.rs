@@ -96,10 +96,7 @@ impl Binaries {
         };
 
         let cache = cache_folder()?;
-        let missing: Vec<_> = PROGRAMS
-            .iter()
-            .filter(|p| found(p.name).is_none())
-            .collect();
+        let missing: Vec<_> = PROGRAMS.iter().filter(|p| found(p.name).is_none()).collect();
         build_missing(&cache, &missing)?;
 
         let path = |name: &str| found(name).unwrap_or_else(|| cache.join(name));
@@ -148,8 +145,7 @@ fn build_missing(cache: &Path, wanted: &[&Program]) -> Result<()> {
 
 /// One builder at a time, across processes. The lock ends with the file handle, so a killed builder leaves none behind.
 fn lock(cache: &Path) -> Result<File> {
-    let file = File::create(cache.join("lock"))
-        .context("cannot create the lock file of the cache folder")?;
+    let file = File::create(cache.join("lock")).context("cannot create the lock file of the cache folder")?;
     if file.try_lock().is_err() {
         say("Another process is building the Kubernetes binaries; waiting for it");
         file.lock().context("cannot lock the cache folder")?;

@@ -14,8 +14,7 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 use k8s_openapi::{
-    api::core::v1::ServiceAccount,
-    apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
+    api::core::v1::ServiceAccount, apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
 };
 use kube::{
     Api, Client, Config,
@@ -40,7 +39,8 @@ const ADMIN_GROUP: &str = "system:masters";
 const MEMORY: &str = "/dev/shm";
 const RECORD: &str = "cluster.json";
 /// Reads are recorded too; only the second entry that every request would have is left out.
-const AUDIT_POLICY: &str = "apiVersion: audit.k8s.io/v1\nkind: Policy\nomitStages: [RequestReceived]\nrules: [{level: Metadata}]\n";
+const AUDIT_POLICY: &str =
+    "apiVersion: audit.k8s.io/v1\nkind: Policy\nomitStages: [RequestReceived]\nrules: [{level: Metadata}]\n";
 const START_PATIENCE: Duration = Duration::from_mins(1);
 const STOP_PATIENCE: Duration = Duration::from_secs(20);
 
@@ -118,10 +118,7 @@ impl ControlPlane {
         let apiserver_component = apiserver(&cluster, &binaries, &authority, etcd_port, port);
         let mut apiserver = apiserver_component.spawn()?;
         let client = cluster.client(SELF, &[ADMIN_GROUP]).await?;
-        wait(&mut apiserver, &apiserver_component, async || {
-            is_ready(&client).await
-        })
-        .await?;
+        wait(&mut apiserver, &apiserver_component, async || is_ready(&client).await).await?;
 
         for crd in crds {
             crds::install_crd(&client, crd).await?;
@@ -316,8 +313,7 @@ impl Cluster {
     /// A client of its own identity, so that [`Audit`] can tell its requests from others'.
     pub async fn client(&self, user: &str, groups: &[&str]) -> Result<Client> {
         let kubeconfig = Kubeconfig::from_yaml(&self.kubeconfig_text(user, groups)?)?;
-        let config =
-            Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
+        let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
         Ok(Client::try_from(config)?)
     }
 
@@ -328,10 +324,7 @@ impl Cluster {
 
     /// The record of every request that reached the API server.
     pub async fn audit(&self) -> Result<Audit> {
-        Ok(Audit::new(
-            self.audit_log(),
-            self.client(SELF, &[ADMIN_GROUP]).await?,
-        ))
+        Ok(Audit::new(self.audit_log(), self.client(SELF, &[ADMIN_GROUP]).await?))
     }
 
     /// `kubectl` as admin.
@@ -369,11 +362,7 @@ struct Folder {
 impl Folder {
     fn create(dir: Option<PathBuf>) -> Result<Self> {
         let temporary = if dir.is_none() {
-            Some(
-                tempfile::Builder::new()
-                    .prefix("runway-testbed-")
-                    .tempdir()?,
-            )
+            Some(tempfile::Builder::new().prefix("runway-testbed-").tempdir()?)
         } else {
             None
         };
@@ -431,13 +420,7 @@ impl Drop for Folder {
 fn memory_folder() -> Option<TempDir> {
     let output = Command::new("df").args(["-Pk", MEMORY]).output().ok()?;
     let table = String::from_utf8(output.stdout).ok()?;
-    let free: u64 = table
-        .lines()
-        .nth(1)?
-        .split_whitespace()
-        .nth(3)?
-        .parse()
-        .ok()?;
+    let free: u64 = table.lines().nth(1)?.split_whitespace().nth(3)?.parse().ok()?;
     if free < 512 * 1024 {
         return None;
     }
@@ -469,13 +452,7 @@ fn etcd(cluster: &Cluster, binaries: &Binaries, port: u16, data: &Path) -> Compo
     }
 }
 
-fn apiserver(
-    cluster: &Cluster,
-    binaries: &Binaries,
-    authority: &Authority,
-    etcd_port: u16,
-    port: u16,
-) -> Component {
+fn apiserver(cluster: &Cluster, binaries: &Binaries, authority: &Authority, etcd_port: u16, port: u16) -> Component {
     let file = |name: &str| authority.path(name).display().to_string();
     Component {
         name: "kube-apiserver".to_owned(),
@@ -491,10 +468,7 @@ fn apiserver(
             format!("--tls-private-key-file={}", file("apiserver.key")),
             format!("--client-ca-file={}", file("ca.crt")),
             format!("--service-account-key-file={}", file("service-account.pub")),
-            format!(
-                "--service-account-signing-key-file={}",
-                file("service-account.key")
-            ),
+            format!("--service-account-signing-key-file={}", file("service-account.key")),
             "--service-account-issuer=https://kubernetes.default.svc".to_owned(),
             "--service-cluster-ip-range=10.0.0.0/16".to_owned(),
             "--authorization-mode=Node,RBAC".to_owned(),
@@ -519,11 +493,7 @@ fn apiserver(
     }
 }
 
-fn controller_manager(
-    cluster: &Cluster,
-    binaries: &Binaries,
-    authority: &Authority,
-) -> Result<Component> {
+fn controller_manager(cluster: &Cluster, binaries: &Binaries, authority: &Authority) -> Result<Component> {
     let kubeconfig = cluster.kubeconfig("system:kube-controller-manager", &[ADMIN_GROUP])?;
     Ok(Component {
         name: "kube-controller-manager".to_owned(),
@@ -546,11 +516,7 @@ fn controller_manager(
 }
 
 /// Waits until `ready`, and says what the component's log says when it ends or takes too long.
-async fn wait(
-    process: &mut Process,
-    component: &Component,
-    ready: impl AsyncFn() -> bool,
-) -> Result<()> {
+async fn wait(process: &mut Process, component: &Component, ready: impl AsyncFn() -> bool) -> Result<()> {
     let start = Instant::now();
     while !ready().await {
         let problem = match process.ended() {

@@ -22,10 +22,7 @@ const REAL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../shared/crds");
 
 /// Ours have the fields that a translator writes and the status, and nothing else.
 const MINIMAL: [(&str, &str); 2] = [
-    (
-        KAITO_WORKSPACES,
-        include_str!("../crds/kaito.sh_workspaces.yaml"),
-    ),
+    (KAITO_WORKSPACES, include_str!("../crds/kaito.sh_workspaces.yaml")),
     (
         KAITO_INFERENCE_SETS,
         include_str!("../crds/kaito.sh_inferencesets.yaml"),
@@ -99,9 +96,6 @@ mod tests {
     #[test]
     fn a_crd_that_nobody_has_is_named() {
         let error = upstream_crds(&["example.org_things.yaml"]).unwrap_err();
-        assert!(
-            error.to_string().contains("example.org_things.yaml"),
-            "{error}"
-        );
+        assert!(error.to_string().contains("example.org_things.yaml"), "{error}");
     }
 }

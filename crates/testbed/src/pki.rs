@@ -8,8 +8,8 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 use rcgen::{
-    BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa,
-    Issuer, KeyPair, KeyUsagePurpose, SanType,
+    BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    KeyUsagePurpose, SanType,
 };
 
 /// The authority, as files in the control plane's folder, so that another process can go on using it.
@@ -21,15 +21,10 @@ impl Authority {
     /// Makes the authority, the API server's certificate and the key that signs service account tokens.
     pub(crate) fn create(dir: &Path) -> Result<Self> {
         fs::create_dir_all(dir)?;
-        let authority = Self {
-            dir: dir.to_owned(),
-        };
+        let authority = Self { dir: dir.to_owned() };
 
         let key = KeyPair::generate()?;
-        fs::write(
-            authority.path("ca.crt"),
-            authority_params().self_signed(&key)?.pem(),
-        )?;
+        fs::write(authority.path("ca.crt"), authority_params().self_signed(&key)?.pem())?;
         fs::write(authority.path("ca.key"), key.serialize_pem())?;
 
         let key = KeyPair::generate()?;
@@ -44,9 +39,7 @@ impl Authority {
 
     /// The authority that is already in `dir`.
     pub(crate) fn open(dir: &Path) -> Self {
-        Self {
-            dir: dir.to_owned(),
-        }
+        Self { dir: dir.to_owned() }
     }
 
     pub(crate) fn path(&self, file: &str) -> PathBuf {
@@ -74,9 +67,8 @@ impl Authority {
     }
 
     fn issue(&self, params: &CertificateParams) -> Result<(String, String)> {
-        let authority_key = fs::read_to_string(self.path("ca.key")).with_context(|| {
-            format!("cannot read the authority's key in {}", self.dir.display())
-        })?;
+        let authority_key = fs::read_to_string(self.path("ca.key"))
+            .with_context(|| format!("cannot read the authority's key in {}", self.dir.display()))?;
         let issuer = Issuer::new(authority_params(), KeyPair::from_pem(&authority_key)?);
         let key = KeyPair::generate()?;
         Ok((params.signed_by(&key, &issuer)?.pem(), key.serialize_pem()))
@@ -87,16 +79,12 @@ fn authority_params() -> CertificateParams {
     let mut params = CertificateParams::default();
     params.distinguished_name = name("runway-testbed");
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-    params.key_usages = vec![
-        KeyUsagePurpose::KeyCertSign,
-        KeyUsagePurpose::DigitalSignature,
-    ];
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::DigitalSignature];
     params
 }
 
 fn server_params() -> Result<CertificateParams> {
-    let mut params =
-        CertificateParams::new(["localhost".to_owned(), "kubernetes.default.svc".to_owned()])?;
+    let mut params = CertificateParams::new(["localhost".to_owned(), "kubernetes.default.svc".to_owned()])?;
     params
         .subject_alt_names
         .push(SanType::IpAddress(IpAddr::V4(Ipv4Addr::LOCALHOST)));
@@ -110,10 +98,7 @@ fn client_params(user: &str, groups: &[&str]) -> Result<CertificateParams> {
     params.distinguished_name = name(user);
     params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
     // rcgen holds one value per attribute type; the same attribute under its number makes room for a second.
-    let slots = [
-        DnType::OrganizationName,
-        DnType::CustomDnType(vec![2, 5, 4, 10]),
-    ];
+    let slots = [DnType::OrganizationName, DnType::CustomDnType(vec![2, 5, 4, 10])];
     if groups.len() > slots.len() {
         bail!(
             "{user} has {} groups and a test certificate holds two: drop some, or use a ServiceAccount",

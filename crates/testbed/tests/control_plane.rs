@@ -17,9 +17,7 @@ use runway_testbed::{
 #[tokio::test]
 async fn counts_exactly_the_requests_of_one_client() -> Result<()> {
     let mut cluster = ControlPlane::start(Options::default()).await?;
-    let client = cluster
-        .client("somebody", &["system:masters", "second-group"])
-        .await?;
+    let client = cluster.client("somebody", &["system:masters", "second-group"]).await?;
     ensure!(
         groups(&client).await?.contains(&"second-group".to_owned()),
         "a certificate holds both groups"

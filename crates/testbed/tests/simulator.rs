@@ -34,14 +34,7 @@ async fn plays_every_behaviour_and_is_silent_at_rest() -> Result<()> {
     let simulator = Simulator::start(cluster.client("kaito", &["system:masters"]).await?, config);
 
     let workspaces = kaito(&client, "Workspace");
-    for behaviour in [
-        "ready",
-        "stall",
-        "fail",
-        "flap",
-        "secret-missing",
-        "stuck-delete",
-    ] {
+    for behaviour in ["ready", "stall", "fail", "flap", "secret-missing", "stuck-delete"] {
         workspaces
             .create(&PostParams::default(), &workspace(behaviour)?)
             .await?;
@@ -53,20 +46,8 @@ async fn plays_every_behaviour_and_is_silent_at_rest() -> Result<()> {
     becomes(&workspaces, "ready", "Ready", "WorkspaceSucceeded=True").await?;
     becomes(&workspaces, "fail", "NotReady", "WorkspaceSucceeded=False").await?;
     becomes(&workspaces, "flap", "NotReady", "InferenceReady=False").await?;
-    becomes(
-        &workspaces,
-        "secret-missing",
-        "Pending",
-        "ResourceReady=True",
-    )
-    .await?;
-    becomes(
-        &workspaces,
-        "stuck-delete",
-        "Ready",
-        "WorkspaceSucceeded=True",
-    )
-    .await?;
+    becomes(&workspaces, "secret-missing", "Pending", "ResourceReady=True").await?;
+    becomes(&workspaces, "stuck-delete", "Ready", "WorkspaceSucceeded=True").await?;
     has_an_endpoint(&client, "ready").await?;
     waits_for_its_secret(&client, "secret-missing-0").await?;
     eventually(PATIENCE, async || {
@@ -142,17 +123,12 @@ async fn runs_as_a_process_and_starts_before_its_crds() -> Result<()> {
     let log = cluster.audit().await?;
     let mark = log.mark().await?;
     let workspaces = kaito(&client, "Workspace");
-    workspaces
-        .create(&PostParams::default(), &workspace("ready")?)
-        .await?;
+    workspaces.create(&PostParams::default(), &workspace("ready")?).await?;
     becomes(&workspaces, "ready", "Ready", "WorkspaceSucceeded=True").await?;
 
     let requests = audit::of_user(&log.since(mark).await?, "kaito");
     let counts = audit::by_resource(&requests);
-    assert_eq!(
-        counts["workspaces.kaito.sh"].write, 1,
-        "its finalizer: {counts:?}"
-    );
+    assert_eq!(counts["workspaces.kaito.sh"].write, 1, "its finalizer: {counts:?}");
     assert_eq!(
         counts["workspaces.kaito.sh/status"].write, 3,
         "three stages: {counts:?}"
@@ -193,12 +169,7 @@ fn inference_set() -> Result<DynamicObject> {
     Ok(serde_json::from_value(object)?)
 }
 
-async fn becomes(
-    workspaces: &Api<DynamicObject>,
-    name: &str,
-    state: &str,
-    condition: &str,
-) -> Result<()> {
+async fn becomes(workspaces: &Api<DynamicObject>, name: &str, state: &str, condition: &str) -> Result<()> {
     eventually(PATIENCE, async || {
         let status = workspaces.get(name).await?.data["status"].clone();
         let conditions = status["conditions"].as_array().cloned().unwrap_or_default();
@@ -219,9 +190,7 @@ async fn becomes(
 }
 
 async fn has_an_endpoint(client: &Client, name: &str) -> Result<()> {
-    let service = Api::<Service>::default_namespaced(client.clone())
-        .get(name)
-        .await?;
+    let service = Api::<Service>::default_namespaced(client.clone()).get(name).await?;
     ensure!(
         service
             .owner_references()
@@ -229,17 +198,12 @@ async fn has_an_endpoint(client: &Client, name: &str) -> Result<()> {
             .any(|owner| owner.kind == "Workspace" && owner.name == name)
     );
     let ports = service.spec.and_then(|spec| spec.ports).unwrap_or_default();
-    ensure!(
-        ports.len() == 1 && ports[0].port == 80,
-        "its ports are {ports:?}"
-    );
+    ensure!(ports.len() == 1 && ports[0].port == 80, "its ports are {ports:?}");
     Ok(())
 }
 
 async fn waits_for_its_secret(client: &Client, name: &str) -> Result<()> {
-    let pod = Api::<Pod>::default_namespaced(client.clone())
-        .get(name)
-        .await?;
+    let pod = Api::<Pod>::default_namespaced(client.clone()).get(name).await?;
     let statuses = pod
         .status
         .and_then(|status| status.container_statuses)
@@ -248,23 +212,14 @@ async fn waits_for_its_secret(client: &Client, name: &str) -> Result<()> {
         .into_iter()
         .find_map(|status| status.state?.waiting)
         .context("no container waits")?;
-    assert_eq!(
-        waiting.reason.as_deref(),
-        Some("CreateContainerConfigError")
-    );
-    assert_eq!(
-        waiting.message.as_deref(),
-        Some("secret \"my-token\" not found")
-    );
+    assert_eq!(waiting.reason.as_deref(), Some("CreateContainerConfigError"));
+    assert_eq!(waiting.message.as_deref(), Some("secret \"my-token\" not found"));
     Ok(())
 }
 
 async fn is_gone(workspaces: &Api<DynamicObject>, name: &str) -> Result<()> {
     eventually(PATIENCE, async || {
-        ensure!(
-            workspaces.get_opt(name).await?.is_none(),
-            "{name} is still there"
-        );
+        ensure!(workspaces.get_opt(name).await?.is_none(), "{name} is still there");
         Ok(())
     })
     .await

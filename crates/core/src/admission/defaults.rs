@@ -25,12 +25,18 @@ pub fn apply_defaults(spec: &mut ModelDeploymentSpec) {
 }
 
 fn components(spec: &mut ModelDeploymentSpec) -> impl Iterator<Item = &mut Component> {
-    spec.scaling.iter_mut().flat_map(|scaling| [&mut scaling.prefill, &mut scaling.decode]).flatten()
+    spec.scaling
+        .iter_mut()
+        .flat_map(|scaling| [&mut scaling.prefill, &mut scaling.decode])
+        .flatten()
 }
 
 fn gpus(spec: &mut ModelDeploymentSpec) -> impl Iterator<Item = &mut Gpu> {
     let ModelDeploymentSpec { resources, scaling, .. } = spec;
-    let components = scaling.iter_mut().flat_map(|scaling| [&mut scaling.prefill, &mut scaling.decode]).flatten();
+    let components = scaling
+        .iter_mut()
+        .flat_map(|scaling| [&mut scaling.prefill, &mut scaling.decode])
+        .flatten();
     let shared = resources.iter_mut().flat_map(|resources| &mut resources.gpu);
     shared.chain(components.flat_map(|component| &mut component.gpu))
 }

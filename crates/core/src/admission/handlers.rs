@@ -65,7 +65,9 @@ fn check(body: &[u8], providers: &Providers) -> Response {
 /// Fills in defaults, and adds the finalizer to a new object.
 fn mutation(request: &Request) -> AdmissionResponse {
     let response = AdmissionResponse::from(request);
-    let Some(object) = subject(request) else { return response };
+    let Some(object) = subject(request) else {
+        return response;
+    };
     let Ok(spec) = read_spec(object) else { return response };
 
     let mut patch = defaults_patch(object, &spec);
@@ -75,23 +77,41 @@ fn mutation(request: &Request) -> AdmissionResponse {
     if patch.is_empty() {
         return response;
     }
-    response.with_patch(Patch(patch)).unwrap_or_else(|_| allow(request.uid.clone()))
+    response
+        .with_patch(Patch(patch))
+        .unwrap_or_else(|_| allow(request.uid.clone()))
 }
 
 /// Refuses what is invalid, all violations at once.
 fn validation(request: &Request, providers: &Providers) -> AdmissionResponse {
     let response = AdmissionResponse::from(request);
-    let Some(object) = subject(request) else { return response };
+    let Some(object) = subject(request) else {
+        return response;
+    };
     let spec = match read_spec(object) {
         Ok(spec) => spec,
         Err(violation) => return deny(response, &request.name, &[violation]),
     };
 
-    let deployment = ModelDeployment { metadata: object.metadata.clone(), spec, status: None };
+    let deployment = ModelDeployment {
+        metadata: object.metadata.clone(),
+        spec,
+        status: None,
+    };
     let verdict = validate(&deployment, providers);
-    let mut response = if verdict.is_valid() { response } else { deny(response, &request.name, &verdict.errors) };
+    let mut response = if verdict.is_valid() {
+        response
+    } else {
+        deny(response, &request.name, &verdict.errors)
+    };
     if !verdict.warnings.is_empty() {
-        response.warnings = Some(verdict.warnings.into_iter().map(|warning| shorten(warning, MAX_WARNING)).collect());
+        response.warnings = Some(
+            verdict
+                .warnings
+                .into_iter()
+                .map(|warning| shorten(warning, MAX_WARNING))
+                .collect(),
+        );
     }
     response
 }
@@ -100,10 +120,14 @@ fn validation(request: &Request, providers: &Providers) -> AdmissionResponse {
 /// goes through as it is, and so does a change that leaves the spec alone (finalizers, labels, status).
 fn subject(request: &Request) -> Option<&DynamicObject> {
     let object = request.object.as_ref()?;
-    let ours = request.kind.kind == ModelDeployment::kind(&()) && request.sub_resource.as_deref().unwrap_or_default().is_empty();
+    let ours = request.kind.kind == ModelDeployment::kind(&())
+        && request.sub_resource.as_deref().unwrap_or_default().is_empty();
     let changed = match request.operation {
         Operation::Create => true,
-        Operation::Update => request.old_object.as_ref().is_none_or(|old| old.data.get("spec") != object.data.get("spec")),
+        Operation::Update => request
+            .old_object
+            .as_ref()
+            .is_none_or(|old| old.data.get("spec") != object.data.get("spec")),
         Operation::Delete | Operation::Connect => false,
     };
     (ours && changed && object.metadata.deletion_timestamp.is_none()).then_some(object)
@@ -122,8 +146,14 @@ fn defaults_patch(object: &DynamicObject, before: &ModelDeploymentSpec) -> Vec<P
 fn finalizer_patch(metadata: &ObjectMeta) -> Option<PatchOperation> {
     let (path, value) = match &metadata.finalizers {
         Some(finalizers) if finalizers.iter().any(|name| name == labels::FINALIZER) => return None,
-        Some(_) => (PointerBuf::from_tokens(["metadata", "finalizers", "-"]), json!(labels::FINALIZER)),
-        None => (PointerBuf::from_tokens(["metadata", "finalizers"]), json!([labels::FINALIZER])),
+        Some(_) => (
+            PointerBuf::from_tokens(["metadata", "finalizers", "-"]),
+            json!(labels::FINALIZER),
+        ),
+        None => (
+            PointerBuf::from_tokens(["metadata", "finalizers"]),
+            json!([labels::FINALIZER]),
+        ),
     };
     Some(PatchOperation::Add(AddOperation { path, value }))
 }
@@ -141,15 +171,26 @@ enum Unreadable {
 
 fn read(body: &[u8]) -> Result<Request, Unreadable> {
     let body: Value = serde_json::from_slice(body).map_err(|error| Unreadable::Review(error.to_string()))?;
-    let uid = body.pointer("/request/uid").and_then(Value::as_str).ok_or_else(|| Unreadable::Review("request.uid is missing".to_owned()))?;
-    let review: AdmissionReview<DynamicObject> = serde_path_to_error::deserialize(&body)
-        .map_err(|error| Unreadable::Object { uid: uid.to_owned(), violation: unreadable(error, "") })?;
-    review.try_into().map_err(|_| Unreadable::Review("request is missing".to_owned()))
+    let uid = body
+        .pointer("/request/uid")
+        .and_then(Value::as_str)
+        .ok_or_else(|| Unreadable::Review("request.uid is missing".to_owned()))?;
+    let review: AdmissionReview<DynamicObject> =
+        serde_path_to_error::deserialize(&body).map_err(|error| Unreadable::Object {
+            uid: uid.to_owned(),
+            violation: unreadable(error, ""),
+        })?;
+    review
+        .try_into()
+        .map_err(|_| Unreadable::Review("request is missing".to_owned()))
 }
 
 fn read_spec(object: &DynamicObject) -> Result<ModelDeploymentSpec, Violation> {
     let Some(spec) = object.data.get("spec") else {
-        return Err(Violation { field: "spec".to_owned(), message: "spec is required: it says which model to serve".to_owned() });
+        return Err(Violation {
+            field: "spec".to_owned(),
+            message: "spec is required: it says which model to serve".to_owned(),
+        });
     };
     serde_path_to_error::deserialize(spec).map_err(|error| unreadable(error, "spec"))
 }
@@ -163,7 +204,10 @@ fn unreadable(error: serde_path_to_error::Error<serde_json::Error>, root: &str) 
         ("", path) => path.to_owned(),
         (root, path) => format!("{root}.{path}"),
     };
-    Violation { message: shorten(format!("{field}: {}", error.into_inner()), MAX_MESSAGE), field }
+    Violation {
+        message: shorten(format!("{field}: {}", error.into_inner()), MAX_MESSAGE),
+        field,
+    }
 }
 
 /// A denial that kubectl shows as a list with one line per field.
@@ -183,7 +227,9 @@ fn deny(mut response: AdmissionResponse, name: &str, violations: &[Violation]) -
     };
     let messages: Vec<_> = violations.iter().map(|violation| violation.message.as_str()).collect();
     response.allowed = false;
-    response.result = Status::failure(&messages.join("; "), "Invalid").with_code(422).with_details(details);
+    response.result = Status::failure(&messages.join("; "), "Invalid")
+        .with_code(422)
+        .with_details(details);
     response
 }
 

@@ -1,7 +1,8 @@
 //! The objects that tell the API server of the webhooks.
 
 use k8s_openapi::api::admissionregistration::v1::{
-    MatchCondition, MutatingWebhook, MutatingWebhookConfiguration, RuleWithOperations, ValidatingWebhook, ValidatingWebhookConfiguration,
+    MatchCondition, MutatingWebhook, MutatingWebhookConfiguration, RuleWithOperations, ValidatingWebhook,
+    ValidatingWebhookConfiguration,
 };
 use kube::core::{ObjectMeta, Resource};
 use runway_api::{ModelDeployment, labels};
@@ -65,7 +66,11 @@ pub fn validating(endpoint: &Endpoint) -> ValidatingWebhookConfiguration {
 
 fn metadata(name: &str) -> ObjectMeta {
     let managed_by = (labels::MANAGED_BY.to_owned(), labels::MANAGED_BY_VALUE.to_owned());
-    ObjectMeta { name: Some(name.to_owned()), labels: Some([managed_by].into()), ..ObjectMeta::default() }
+    ObjectMeta {
+        name: Some(name.to_owned()),
+        labels: Some([managed_by].into()),
+        ..ObjectMeta::default()
+    }
 }
 
 /// ModelDeployments as they are made and changed; not their status, nor the scale subresource.
@@ -81,9 +86,15 @@ fn rule() -> RuleWithOperations {
 
 /// What the handlers would let through unread is not even sent: deletion and our own writes never wait for a webhook.
 fn match_conditions() -> Vec<MatchCondition> {
-    let condition = |name: &str, expression: &str| MatchCondition { name: name.to_owned(), expression: expression.to_owned() };
+    let condition = |name: &str, expression: &str| MatchCondition {
+        name: name.to_owned(),
+        expression: expression.to_owned(),
+    };
     vec![
         condition("not-being-deleted", "!has(object.metadata.deletionTimestamp)"),
-        condition("spec-changes", "request.operation == 'CREATE' || object.spec != oldObject.spec"),
+        condition(
+            "spec-changes",
+            "request.operation == 'CREATE' || object.spec != oldObject.spec",
+        ),
     ]
 }

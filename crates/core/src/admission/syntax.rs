@@ -1,7 +1,9 @@
 //! The syntax of small texts: label keys, label values, quantities.
 
 /// Every suffix a quantity of memory may have.
-pub(super) const MEMORY_SUFFIXES: &[&str] = &["", "m", "k", "Ki", "M", "Mi", "G", "Gi", "T", "Ti", "P", "Pi", "E", "Ei"];
+pub(super) const MEMORY_SUFFIXES: &[&str] = &[
+    "", "m", "k", "Ki", "M", "Mi", "G", "Gi", "T", "Ti", "P", "Pi", "E", "Ei",
+];
 /// Every suffix a quantity of processors may have.
 pub(super) const CPU_SUFFIXES: &[&str] = &["", "m"];
 
@@ -16,7 +18,9 @@ pub(super) enum Amount {
 /// Reads a quantity as the CRD's pattern does: digits, perhaps a fraction, perhaps a suffix.
 pub(super) fn amount(text: &str, suffixes: &[&str]) -> Amount {
     let text = text.strip_prefix('+').unwrap_or(text);
-    let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let end = text
+        .find(|c: char| !c.is_ascii_digit() && c != '.')
+        .unwrap_or(text.len());
     let (number, suffix) = text.split_at(end);
     let (whole, fraction) = number.split_once('.').unwrap_or((number, "0"));
     let digits = |part: &str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit());
@@ -92,10 +96,30 @@ mod tests {
         for key in ["app", "a.b_c-d", "example.com/app", "a/b", &"k".repeat(63), "X/y"] {
             assert_eq!(is_key(key), key != "X/y", "{key:?}");
         }
-        for key in ["", "/", "a/", "/b", "a/b/c", "-a", "a-", "a b", "ä", &"k".repeat(64), "example..com/a", "-x.com/a"] {
+        for key in [
+            "",
+            "/",
+            "a/",
+            "/b",
+            "a/b/c",
+            "-a",
+            "a-",
+            "a b",
+            "ä",
+            &"k".repeat(64),
+            "example..com/a",
+            "-x.com/a",
+        ] {
             assert!(!is_key(key), "{key:?}");
         }
-        for (value, good) in [("", true), ("a", true), ("A.b-C_d", true), ("a b", false), ("-a", false), ("v".repeat(64).as_str(), false)] {
+        for (value, good) in [
+            ("", true),
+            ("a", true),
+            ("A.b-C_d", true),
+            ("a b", false),
+            ("-a", false),
+            ("v".repeat(64).as_str(), false),
+        ] {
             assert_eq!(is_label_value(value), good, "{value:?}");
         }
     }

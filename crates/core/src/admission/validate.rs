@@ -8,7 +8,9 @@ use std::collections::BTreeMap;
 use k8s_openapi::api::core::v1::EnvVar;
 use kube::ResourceExt;
 use runway_api::condition::shorten;
-use runway_api::model_deployment::{Component, ModelDeployment, ModelDeploymentSpec, ModelSource, PodMetadata, ServingMode};
+use runway_api::model_deployment::{
+    Component, ModelDeployment, ModelDeploymentSpec, ModelSource, PodMetadata, ServingMode,
+};
 use runway_api::{labels, overrides};
 
 use super::syntax::{self, Amount, CPU_SUFFIXES, MEMORY_SUFFIXES};
@@ -56,7 +58,10 @@ impl Verdict {
     }
 
     fn refuse(&mut self, field: impl Into<String>, message: impl Into<String>) {
-        self.errors.push(Violation { field: field.into(), message: shorten(message.into(), MAX_MESSAGE) });
+        self.errors.push(Violation {
+            field: field.into(),
+            message: shorten(message.into(), MAX_MESSAGE),
+        });
     }
 
     fn warn(&mut self, message: impl Into<String>) {
@@ -93,7 +98,11 @@ pub fn validate(deployment: &ModelDeployment, providers: &Providers) -> Verdict 
     check_numbers(spec, &mut verdict);
     check_quantities(spec, &mut verdict);
     check_env(&spec.env, &mut verdict);
-    if let Some(metadata) = spec.pod_template.as_ref().and_then(|template| template.metadata.as_ref()) {
+    if let Some(metadata) = spec
+        .pod_template
+        .as_ref()
+        .and_then(|template| template.metadata.as_ref())
+    {
         check_pod_metadata(metadata, &mut verdict);
     }
     check_labels("spec.nodeSelector", &spec.node_selector, &mut verdict);
@@ -104,7 +113,10 @@ pub fn validate(deployment: &ModelDeployment, providers: &Providers) -> Verdict 
 /// The CRD says the same; this is for manifests that never met it.
 fn check_name(deployment: &ModelDeployment, verdict: &mut Verdict) {
     if deployment.name_any().len() > 63 {
-        verdict.refuse("metadata.name", "metadata.name must be at most 63 characters: Services and labels are made from it");
+        verdict.refuse(
+            "metadata.name",
+            "metadata.name must be at most 63 characters: Services and labels are made from it",
+        );
     }
 }
 
@@ -127,13 +139,18 @@ fn check_model(spec: &ModelDeploymentSpec, verdict: &mut Verdict) {
 }
 
 fn check_provider(deployment: &ModelDeployment, providers: &Providers, verdict: &mut Verdict) {
-    let Some(name) = deployment.spec.provider_name() else { return };
+    let Some(name) = deployment.spec.provider_name() else {
+        return;
+    };
     match providers.get(name) {
         Some(provider) => {
             check_rules(deployment, name, provider, verdict);
             check_overrides(&deployment.spec, provider, verdict);
         }
-        None => verdict.refuse("spec.provider.name", format!("Provider '{}' CRD not installed in cluster", quote(name))),
+        None => verdict.refuse(
+            "spec.provider.name",
+            format!("Provider '{}' CRD not installed in cluster", quote(name)),
+        ),
     }
 }
 
@@ -154,7 +171,9 @@ fn check_rules(deployment: &ModelDeployment, name: &str, provider: &Registered, 
 
 /// Only warnings: overrides that cannot be used fail the reconcile, where the provider's own version decides (design 4.15).
 fn check_overrides(spec: &ModelDeploymentSpec, provider: &Registered, verdict: &mut Verdict) {
-    let Some(given) = spec.provider.as_ref().and_then(|provider| provider.overrides.as_ref()) else { return };
+    let Some(given) = spec.provider.as_ref().and_then(|provider| provider.overrides.as_ref()) else {
+        return;
+    };
     for finding in overrides::check(given, &provider.config.spec.overrides) {
         verdict.warn(finding.to_string());
     }
@@ -183,7 +202,9 @@ fn check_engine(spec: &ModelDeploymentSpec, providers: &Providers, verdict: &mut
         verdict.warn("contextLength is ignored for trtllm: it is fixed when the engine is built, so use an image built for the length you need");
     }
     if options.and_then(|options| options.trust_remote_code) == Some(true) {
-        verdict.warn("trustRemoteCode runs code that comes with the model: enable it only for models whose authors you trust");
+        verdict.warn(
+            "trustRemoteCode runs code that comes with the model: enable it only for models whose authors you trust",
+        );
     }
 }
 
@@ -195,9 +216,16 @@ fn check_aggregated(spec: &ModelDeploymentSpec, verdict: &mut Verdict) {
         _ => None,
     };
     if let Some(engine) = needs_gpu.filter(|_| spec.gpu_count() == 0) {
-        verdict.refuse("spec.resources.gpu.count", format!("{engine} engine requires GPU (set resources.gpu.count > 0)"));
+        verdict.refuse(
+            "spec.resources.gpu.count",
+            format!("{engine} engine requires GPU (set resources.gpu.count > 0)"),
+        );
     }
-    if spec.scaling.as_ref().is_some_and(|scaling| scaling.prefill.is_some() || scaling.decode.is_some()) {
+    if spec
+        .scaling
+        .as_ref()
+        .is_some_and(|scaling| scaling.prefill.is_some() || scaling.decode.is_some())
+    {
         verdict.warn("scaling.prefill and scaling.decode are ignored in aggregated mode: set serving.mode to disaggregated to use them");
     }
 }
@@ -205,40 +233,80 @@ fn check_aggregated(spec: &ModelDeploymentSpec, verdict: &mut Verdict) {
 /// The need for GPUs is read from prefill and decode, whatever the engine.
 fn check_disaggregated(spec: &ModelDeploymentSpec, verdict: &mut Verdict) {
     if spec.resources.as_ref().is_some_and(|resources| resources.gpu.is_some()) {
-        verdict.refuse("spec.resources.gpu", "Cannot specify both resources.gpu and scaling.prefill/decode");
+        verdict.refuse(
+            "spec.resources.gpu",
+            "Cannot specify both resources.gpu and scaling.prefill/decode",
+        );
     }
     let [prefill, decode] = components(spec);
     if prefill.1.is_none() || decode.1.is_none() {
-        verdict.refuse("spec.scaling", "Disaggregated mode requires scaling.prefill and scaling.decode");
+        verdict.refuse(
+            "spec.scaling",
+            "Disaggregated mode requires scaling.prefill and scaling.decode",
+        );
     }
     for (name, component) in [prefill, decode] {
         let gpus = |component: &Component| component.gpu.as_ref().and_then(|gpu| gpu.count).unwrap_or(0);
         if component.is_some_and(|component| gpus(component) == 0) {
-            verdict.refuse(format!("spec.scaling.{name}.gpu.count"), format!("Disaggregated mode requires scaling.{name}.gpu.count"));
+            verdict.refuse(
+                format!("spec.scaling.{name}.gpu.count"),
+                format!("Disaggregated mode requires scaling.{name}.gpu.count"),
+            );
         }
     }
 }
 
 fn components(spec: &ModelDeploymentSpec) -> [(&'static str, Option<&Component>); 2] {
     let scaling = spec.scaling.as_ref();
-    [("prefill", scaling.and_then(|s| s.prefill.as_ref())), ("decode", scaling.and_then(|s| s.decode.as_ref()))]
+    [
+        ("prefill", scaling.and_then(|s| s.prefill.as_ref())),
+        ("decode", scaling.and_then(|s| s.decode.as_ref())),
+    ]
 }
 
 /// The limits of the CRD.
 fn check_numbers(spec: &ModelDeploymentSpec, verdict: &mut Verdict) {
     let mut within = |path: &str, number: Option<i32>, min: i32, max: i32| match number {
         Some(number) if !(min..=max).contains(&number) => {
-            verdict.refuse(format!("spec.{path}"), format!("{path} must be between {min} and {max}, not {number}"));
+            verdict.refuse(
+                format!("spec.{path}"),
+                format!("{path} must be between {min} and {max}, not {number}"),
+            );
         }
         _ => {}
     };
-    within("engine.contextLength", spec.engine.as_ref().and_then(|e| e.context_length), 1, 100_000_000);
-    within("scaling.replicas", spec.scaling.as_ref().and_then(|s| s.replicas), 0, 1000);
+    within(
+        "engine.contextLength",
+        spec.engine.as_ref().and_then(|e| e.context_length),
+        1,
+        100_000_000,
+    );
+    within(
+        "scaling.replicas",
+        spec.scaling.as_ref().and_then(|s| s.replicas),
+        0,
+        1000,
+    );
     for (name, component) in components(spec) {
-        within(&format!("scaling.{name}.replicas"), component.and_then(|c| c.replicas), 0, 1000);
-        within(&format!("scaling.{name}.gpu.count"), component.and_then(|c| c.gpu.as_ref()?.count), 0, 1024);
+        within(
+            &format!("scaling.{name}.replicas"),
+            component.and_then(|c| c.replicas),
+            0,
+            1000,
+        );
+        within(
+            &format!("scaling.{name}.gpu.count"),
+            component.and_then(|c| c.gpu.as_ref()?.count),
+            0,
+            1024,
+        );
     }
-    within("resources.gpu.count", spec.resources.as_ref().and_then(|r| r.gpu.as_ref()?.count), 0, 1024);
+    within(
+        "resources.gpu.count",
+        spec.resources.as_ref().and_then(|r| r.gpu.as_ref()?.count),
+        0,
+        1024,
+    );
 }
 
 fn check_quantities(spec: &ModelDeploymentSpec, verdict: &mut Verdict) {
@@ -252,23 +320,44 @@ fn check_quantities(spec: &ModelDeploymentSpec, verdict: &mut Verdict) {
         verdict.refuse(format!("spec.{path}"), complaint);
     };
     for (name, component) in components(spec) {
-        positive(&format!("scaling.{name}.memory"), component.and_then(|c| c.memory.as_ref()), MEMORY_SUFFIXES, "64Gi");
+        positive(
+            &format!("scaling.{name}.memory"),
+            component.and_then(|c| c.memory.as_ref()),
+            MEMORY_SUFFIXES,
+            "64Gi",
+        );
     }
     let resources = spec.resources.as_ref();
-    positive("resources.memory", resources.and_then(|r| r.memory.as_ref()), MEMORY_SUFFIXES, "32Gi");
-    positive("resources.cpu", resources.and_then(|r| r.cpu.as_ref()), CPU_SUFFIXES, "4 or 500m");
+    positive(
+        "resources.memory",
+        resources.and_then(|r| r.memory.as_ref()),
+        MEMORY_SUFFIXES,
+        "32Gi",
+    );
+    positive(
+        "resources.cpu",
+        resources.and_then(|r| r.cpu.as_ref()),
+        CPU_SUFFIXES,
+        "4 or 500m",
+    );
 }
 
 fn check_env(env: &[EnvVar], verdict: &mut Verdict) {
     for (index, variable) in env.iter().enumerate() {
         if variable.name.is_empty() {
-            verdict.refuse(format!("spec.env[{index}].name"), format!("env[{index}] has no name: name the variable, or remove the entry"));
+            verdict.refuse(
+                format!("spec.env[{index}].name"),
+                format!("env[{index}] has no name: name the variable, or remove the entry"),
+            );
         }
         // As Kubernetes does it: an empty value beside valueFrom is no contradiction.
         if variable.value.as_ref().is_some_and(|value| !value.is_empty()) && variable.value_from.is_some() {
             verdict.refuse(
                 format!("spec.env[{index}]"),
-                format!("env[{index}] ('{}') has both value and valueFrom: keep one of them", quote(&variable.name)),
+                format!(
+                    "env[{index}] ('{}') has both value and valueFrom: keep one of them",
+                    quote(&variable.name)
+                ),
             );
         }
     }
@@ -321,6 +410,10 @@ fn check_key(path: &str, key: &str, verdict: &mut Verdict) {
 
 /// A user's text, short enough to repeat and on one line.
 fn quote(text: &str) -> String {
-    let line = text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).take(MAX_QUOTE + 1).collect();
+    let line = text
+        .chars()
+        .map(|c| if c.is_control() { '\u{fffd}' } else { c })
+        .take(MAX_QUOTE + 1)
+        .collect();
     shorten(line, MAX_QUOTE)
 }

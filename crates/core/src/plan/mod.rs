@@ -55,11 +55,17 @@ fn keep(seen: &Observed, current: &str, explicit: bool) -> Choice {
         return Choice::Foreign;
     }
     let before = seen.md.status.as_ref().and_then(|s| s.provider.as_ref());
-    let selected = seen.md.conditions().get_condition(condition::PROVIDER_SELECTED).filter(|c| c.status == "True");
+    let selected = seen
+        .md
+        .conditions()
+        .get_condition(condition::PROVIDER_SELECTED)
+        .filter(|c| c.status == "True");
     let was_explicit = selected.map_or(explicit, |c| c.reason == EXPLICIT);
     Choice::Provider {
         name: current.to_owned(),
-        reason: before.and_then(|p| p.selected_reason.clone()).unwrap_or_else(|| EXPLICIT_REASON.to_owned()),
+        reason: before
+            .and_then(|p| p.selected_reason.clone())
+            .unwrap_or_else(|| EXPLICIT_REASON.to_owned()),
         candidates: before.map(|p| p.candidates.clone()).unwrap_or_default(),
         condition: selected_condition(current, was_explicit),
         note: None,
@@ -74,9 +80,17 @@ const EXPLICIT_REASON: &str = "explicit provider selection";
 
 fn selected_condition(name: &str, explicit: bool) -> Draft {
     if explicit {
-        yes(condition::PROVIDER_SELECTED, EXPLICIT, format!("Provider {name} explicitly selected"))
+        yes(
+            condition::PROVIDER_SELECTED,
+            EXPLICIT,
+            format!("Provider {name} explicitly selected"),
+        )
     } else {
-        yes(condition::PROVIDER_SELECTED, "AutoSelected", format!("Provider {name} auto-selected"))
+        yes(
+            condition::PROVIDER_SELECTED,
+            "AutoSelected",
+            format!("Provider {name} auto-selected"),
+        )
     }
 }
 
@@ -84,14 +98,18 @@ fn selected_condition(name: &str, explicit: bool) -> Draft {
 fn take_named(seen: &Observed, wanted: &str) -> Choice {
     use runway_api::provider_config::Health;
     let Some(provider) = seen.providers.get(wanted) else {
-        return Choice::none("ProviderNotFound", format!("Provider '{wanted}' CRD not installed in cluster"));
+        return Choice::none(
+            "ProviderNotFound",
+            format!("Provider '{wanted}' CRD not installed in cluster"),
+        );
     };
     match provider.health(seen.now) {
         Health::Healthy => taken(wanted),
         Health::NotReady(why) => Choice::none("ProviderNotReady", format!("Waiting for provider '{wanted}': {why}")),
-        Health::Silent => {
-            Choice::none("ProviderNotReady", format!("Waiting for provider '{wanted}': its controller has sent no heartbeat for 180 seconds"))
-        }
+        Health::Silent => Choice::none(
+            "ProviderNotReady",
+            format!("Waiting for provider '{wanted}': its controller has sent no heartbeat for 180 seconds"),
+        ),
     }
 }
 
@@ -124,10 +142,16 @@ fn select(seen: &Observed) -> Choice {
                 reason,
             }
         }
-        Err(NoProvider::NoneHealthy) => {
-            Choice::None { reason: "NoHealthyProviders", message: NO_HEALTHY_PROVIDERS.to_owned(), candidates: selected.candidates }
-        }
-        Err(NoProvider::NoneSuitable(message)) => Choice::None { reason: "NoMatchingProvider", message, candidates: selected.candidates },
+        Err(NoProvider::NoneHealthy) => Choice::None {
+            reason: "NoHealthyProviders",
+            message: NO_HEALTHY_PROVIDERS.to_owned(),
+            candidates: selected.candidates,
+        },
+        Err(NoProvider::NoneSuitable(message)) => Choice::None {
+            reason: "NoMatchingProvider",
+            message,
+            candidates: selected.candidates,
+        },
     }
 }
 
@@ -142,7 +166,16 @@ fn hand_over(seen: &Observed, current: &str, wanted: &str) -> Choice {
     let (over, left) = removal::time_left(handing_over_since(seen), seen.now);
     if over {
         let orphan = format!("Provider '{current}' did not clean up in time, {kind} '{resource}' may be orphaned");
-        let Choice::Provider { name, reason, candidates, condition, .. } = taken(wanted) else { return taken(wanted) };
+        let Choice::Provider {
+            name,
+            reason,
+            candidates,
+            condition,
+            ..
+        } = taken(wanted)
+        else {
+            return taken(wanted);
+        };
         return Choice::Provider {
             name,
             reason,
@@ -157,14 +190,18 @@ fn hand_over(seen: &Observed, current: &str, wanted: &str) -> Choice {
         name: current.to_owned(),
         reason: before.selected_reason.unwrap_or_default(),
         candidates: before.candidates,
-        message: format!("Handing over from provider '{current}' to '{wanted}': waiting for {kind} '{resource}' to be deleted"),
+        message: format!(
+            "Handing over from provider '{current}' to '{wanted}': waiting for {kind} '{resource}' to be deleted"
+        ),
         look_again: left,
     }
 }
 
 fn handing_over_since(seen: &Observed) -> jiff::Timestamp {
     let condition = seen.md.conditions().get_condition(condition::PROVIDER_SELECTED);
-    condition.filter(|c| c.reason == HANDING_OVER).map_or(seen.now, |c| c.last_transition_time.0)
+    condition
+        .filter(|c| c.reason == HANDING_OVER)
+        .map_or(seen.now, |c| c.last_transition_time.0)
 }
 
 /// Reason of the condition while one provider gives way to another.

@@ -18,14 +18,24 @@ pub(super) fn plan(seen: &Observed) -> Plan {
         return Plan::default();
     }
     let (Some(provider), Some(since)) = (md.selected_provider(), &md.metadata.deletion_timestamp) else {
-        return Plan { finalizer: Finalizer::Remove, ..Plan::default() };
+        return Plan {
+            finalizer: Finalizer::Remove,
+            ..Plan::default()
+        };
     };
     let (over, left) = time_left(since.0 + GRACE, seen.now);
     if !over {
-        return Plan { look_again: Some(left), ..Plan::default() };
+        return Plan {
+            look_again: Some(left),
+            ..Plan::default()
+        };
     }
     let resource = md.status.as_ref().and_then(|s| s.provider.as_ref()).and_then(|p| {
-        Some(format!(": {} '{}'", p.resource_kind.as_deref()?, p.resource_name.as_deref()?))
+        Some(format!(
+            ": {} '{}'",
+            p.resource_kind.as_deref()?,
+            p.resource_name.as_deref()?
+        ))
     });
     Plan {
         finalizer: Finalizer::Remove,

@@ -16,7 +16,12 @@ pub(super) use runway_api::condition::Draft;
 use crate::observe::Observed;
 
 /// The condition types that the core always owns.
-const OWNED: [&str; 4] = [condition::VALIDATED, condition::PROVIDER_SELECTED, condition::PAUSED, condition::PROVIDER_UNAVAILABLE];
+const OWNED: [&str; 4] = [
+    condition::VALIDATED,
+    condition::PROVIDER_SELECTED,
+    condition::PAUSED,
+    condition::PROVIDER_UNAVAILABLE,
+];
 /// The condition types that the core owns until a provider is selected.
 const OWNED_BEFORE_SELECTION: [&str; 2] = [condition::READY, condition::STALLED];
 
@@ -33,16 +38,30 @@ pub(super) enum Choice {
         release: Option<String>,
     },
     /// Still the old provider, which is cleaning up.
-    HandingOver { name: String, reason: String, candidates: Vec<Candidate>, message: String, look_again: Duration },
+    HandingOver {
+        name: String,
+        reason: String,
+        candidates: Vec<Candidate>,
+        message: String,
+        look_again: Duration,
+    },
     /// A provider that a selector of the user's own wrote: its fields are not ours.
     Foreign,
     /// None, and this is why.
-    None { reason: &'static str, message: String, candidates: Vec<Candidate> },
+    None {
+        reason: &'static str,
+        message: String,
+        candidates: Vec<Candidate>,
+    },
 }
 
 impl Choice {
     pub(super) fn none(reason: &'static str, message: impl Into<String>) -> Self {
-        Self::None { reason, message: message.into(), candidates: Vec::new() }
+        Self::None {
+            reason,
+            message: message.into(),
+            candidates: Vec::new(),
+        }
     }
 }
 
@@ -50,28 +69,61 @@ impl Choice {
 pub(super) fn valid(seen: &Observed, choice: Choice) -> Plan {
     let validated = yes(condition::VALIDATED, "ValidationPassed", "Schema validation passed");
     match choice {
-        Choice::Provider { name, reason, candidates, condition, note, release } => {
+        Choice::Provider {
+            name,
+            reason,
+            candidates,
+            condition,
+            note,
+            release,
+        } => {
             let mut drafts = vec![validated, condition];
             drafts.extend(unavailable(seen, &name));
-            let provider = ProviderStatus { name: Some(name), selected_reason: Some(reason), candidates, ..ProviderStatus::default() };
+            let provider = ProviderStatus {
+                name: Some(name),
+                selected_reason: Some(reason),
+                candidates,
+                ..ProviderStatus::default()
+            };
             let mut plan = write(seen, Some(provider), drafts, None);
             plan.events.extend(note);
             plan.release_status_of = release;
             plan
         }
-        Choice::HandingOver { name, reason, candidates, message, look_again } => {
+        Choice::HandingOver {
+            name,
+            reason,
+            candidates,
+            message,
+            look_again,
+        } => {
             let mut drafts = vec![validated, super::handing_over(&message)];
             drafts.extend(unavailable(seen, &name));
-            let provider = ProviderStatus { name: Some(name), selected_reason: Some(reason), candidates, ..ProviderStatus::default() };
-            Plan { look_again: Some(look_again), ..write(seen, Some(provider), drafts, None) }
+            let provider = ProviderStatus {
+                name: Some(name),
+                selected_reason: Some(reason),
+                candidates,
+                ..ProviderStatus::default()
+            };
+            Plan {
+                look_again: Some(look_again),
+                ..write(seen, Some(provider), drafts, None)
+            }
         }
         Choice::Foreign => {
             let mut drafts = vec![validated];
             drafts.extend(seen.md.selected_provider().and_then(|name| unavailable(seen, name)));
             write(seen, None, drafts, None)
         }
-        Choice::None { reason, message, candidates } => {
-            let provider = (!candidates.is_empty()).then(|| ProviderStatus { candidates, ..ProviderStatus::default() });
+        Choice::None {
+            reason,
+            message,
+            candidates,
+        } => {
+            let provider = (!candidates.is_empty()).then(|| ProviderStatus {
+                candidates,
+                ..ProviderStatus::default()
+            });
             let drafts = vec![validated, no(condition::PROVIDER_SELECTED, reason, &message)];
             write(seen, provider, drafts, Some(Pending { reason, message }))
         }
@@ -81,13 +133,34 @@ pub(super) fn valid(seen: &Observed, choice: Choice) -> Plan {
 /// Admission was bypassed. Nothing is done until the spec is good; a provider that serves an earlier spec goes on with it.
 pub(super) fn invalid(seen: &Observed, message: &str) -> Plan {
     const REASON: &str = "ValidationFailed";
-    let before = seen.md.status.as_ref().and_then(|s| s.provider.as_ref()).filter(|p| p.name.is_some());
+    let before = seen
+        .md
+        .status
+        .as_ref()
+        .and_then(|s| s.provider.as_ref())
+        .filter(|p| p.name.is_some());
     let mut drafts = vec![no(condition::VALIDATED, REASON, message)];
     drafts.extend(carried_over(seen, condition::PROVIDER_SELECTED));
     let foreign = seen.md.spec.provider_name().is_none() && !seen.selector_enabled;
-    let provider = before.filter(|_| !foreign).map(|p| ProviderStatus { resource_kind: None, resource_name: None, ..p.clone() });
-    let was_valid = seen.md.conditions().get_condition(condition::VALIDATED).is_none_or(|c| c.message != message);
-    let mut plan = write(seen, provider, drafts, Some(Pending { reason: REASON, message: message.to_owned() }));
+    let provider = before.filter(|_| !foreign).map(|p| ProviderStatus {
+        resource_kind: None,
+        resource_name: None,
+        ..p.clone()
+    });
+    let was_valid = seen
+        .md
+        .conditions()
+        .get_condition(condition::VALIDATED)
+        .is_none_or(|c| c.message != message);
+    let mut plan = write(
+        seen,
+        provider,
+        drafts,
+        Some(Pending {
+            reason: REASON,
+            message: message.to_owned(),
+        }),
+    );
     if was_valid {
         plan.events.push(Note::warning(REASON, message));
     }
@@ -96,12 +169,31 @@ pub(super) fn invalid(seen: &Observed, message: &str) -> Plan {
 
 /// Nothing changes but that it says so.
 pub(super) fn paused(seen: &Observed) -> Plan {
-    let message = format!("Reconciliation is paused: remove the annotation {} to go on", runway_api::labels::PAUSED);
+    let message = format!(
+        "Reconciliation is paused: remove the annotation {} to go on",
+        runway_api::labels::PAUSED
+    );
     let mut drafts = vec![yes(condition::PAUSED, "Paused", &message)];
-    drafts.extend([condition::VALIDATED, condition::PROVIDER_SELECTED].into_iter().filter_map(|t| carried_over(seen, t)));
+    drafts.extend(
+        [condition::VALIDATED, condition::PROVIDER_SELECTED]
+            .into_iter()
+            .filter_map(|t| carried_over(seen, t)),
+    );
     let before = seen.md.status.as_ref().and_then(|s| s.provider.as_ref());
-    let provider = before.map(|p| ProviderStatus { resource_kind: None, resource_name: None, ..p.clone() });
-    write(seen, provider, drafts, Some(Pending { reason: "Paused", message }))
+    let provider = before.map(|p| ProviderStatus {
+        resource_kind: None,
+        resource_name: None,
+        ..p.clone()
+    });
+    write(
+        seen,
+        provider,
+        drafts,
+        Some(Pending {
+            reason: "Paused",
+            message,
+        }),
+    )
 }
 
 /// What is said while no provider is selected.
@@ -125,7 +217,11 @@ fn unavailable(seen: &Observed, name: &str) -> Option<Draft> {
         Some(Health::Silent) => "its controller has sent no heartbeat for 180 seconds".to_owned(),
         None => "it is no longer registered".to_owned(),
     };
-    Some(yes(condition::PROVIDER_UNAVAILABLE, "ProviderUnavailable", format!("Provider '{name}' cannot act: {why}. The status may be out of date")))
+    Some(yes(
+        condition::PROVIDER_UNAVAILABLE,
+        "ProviderUnavailable",
+        format!("Provider '{name}' cannot act: {why}. The status may be out of date"),
+    ))
 }
 
 /// The part of a status that is the core's (design 3.10).
@@ -139,8 +235,17 @@ pub fn owned(status: &ModelDeploymentStatus, foreign_selector: bool) -> ModelDep
         ours.retain(|t| *t != condition::PROVIDER_SELECTED);
     }
     let provider = status.provider.as_ref().filter(|_| !(selected && foreign_selector));
-    let provider = provider.map(|p| ProviderStatus { resource_kind: None, resource_name: None, ..p.clone() });
-    let mut conditions: Vec<Condition> = status.conditions.iter().filter(|c| ours.contains(&c.type_.as_str())).cloned().collect();
+    let provider = provider.map(|p| ProviderStatus {
+        resource_kind: None,
+        resource_name: None,
+        ..p.clone()
+    });
+    let mut conditions: Vec<Condition> = status
+        .conditions
+        .iter()
+        .filter(|c| ours.contains(&c.type_.as_str()))
+        .cloned()
+        .collect();
     conditions.sort_by_key(|c| ours.iter().position(|t| *t == c.type_));
     ModelDeploymentStatus {
         phase: status.phase.filter(|_| !selected),
@@ -158,10 +263,16 @@ fn write(seen: &Observed, provider: Option<ProviderStatus>, mut drafts: Vec<Draf
     let generation = md.metadata.generation;
     let foreign_selector = md.spec.provider_name().is_none() && !seen.selector_enabled;
     let selected = md.selected_provider().is_some() || provider.as_ref().is_some_and(|p| p.name.is_some());
-    let mut wanted = ModelDeploymentStatus { provider, ..ModelDeploymentStatus::default() };
+    let mut wanted = ModelDeploymentStatus {
+        provider,
+        ..ModelDeploymentStatus::default()
+    };
     let mut events = Vec::new();
     if let Some(Pending { reason, message }) = pending.filter(|_| !selected) {
-        let told = md.conditions().get_condition(condition::READY).is_some_and(|c| c.reason == reason);
+        let told = md
+            .conditions()
+            .get_condition(condition::READY)
+            .is_some_and(|c| c.reason == reason);
         if !told && reason != "ValidationFailed" {
             events.push(Note::warning(reason, &message));
         }
@@ -171,10 +282,28 @@ fn write(seen: &Observed, provider: Option<ProviderStatus>, mut drafts: Vec<Draf
         wanted.observed_generation = generation;
     }
     wanted.conditions = condition::settle(drafts, md.conditions(), generation, seen.now);
-    let wanted = ModelDeploymentStatus { conditions: sorted(wanted.conditions), ..wanted };
-    let before = md.status.as_ref().map(|s| owned(s, foreign_selector)).map(|s| ModelDeploymentStatus { conditions: sorted(s.conditions), ..s });
+    let wanted = ModelDeploymentStatus {
+        conditions: sorted(wanted.conditions),
+        ..wanted
+    };
+    let before = md
+        .status
+        .as_ref()
+        .map(|s| owned(s, foreign_selector))
+        .map(|s| ModelDeploymentStatus {
+            conditions: sorted(s.conditions),
+            ..s
+        });
     let unchanged = before.is_some_and(|before| before == wanted);
-    Plan { status: if unchanged { None } else { serde_json::to_value(&wanted).ok() }, events, ..Plan::default() }
+    Plan {
+        status: if unchanged {
+            None
+        } else {
+            serde_json::to_value(&wanted).ok()
+        },
+        events,
+        ..Plan::default()
+    }
 }
 
 fn sorted(mut conditions: Vec<Condition>) -> Vec<Condition> {

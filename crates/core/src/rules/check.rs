@@ -33,10 +33,7 @@ pub(super) struct Checked {
 /// Checks a rule, and rewrites its loops and pattern matches to our own functions.
 pub(super) fn check(program: &mut Expression) -> Result<Checked, RuleError> {
     let mut checker = Checker {
-        scopes: vec![
-            ("spec".to_owned(), Shape::INPUT),
-            ("metadata".to_owned(), Shape::INPUT),
-        ],
+        scopes: vec![("spec".to_owned(), Shape::INPUT), ("metadata".to_owned(), Shape::INPUT)],
         patterns: Vec::new(),
         pattern_bytes: 0,
     };
@@ -153,11 +150,7 @@ impl Checker {
             Expr::Ident(name) => self.name(name),
             Expr::Select(select) => {
                 let operand = self.estimate(&mut select.operand)?;
-                let shape = if select.test {
-                    Shape::SCALAR
-                } else {
-                    operand.shape
-                };
+                let shape = if select.test { Shape::SCALAR } else { operand.shape };
                 Ok(Estimate::new(operand.cost.saturating_add(1), shape))
             }
             Expr::List(list) => {
@@ -192,16 +185,12 @@ impl Checker {
         &mut self,
         expressions: impl Iterator<Item = &'e mut Expression>,
     ) -> Result<Vec<Estimate>, RuleError> {
-        expressions
-            .map(|expression| self.estimate(expression))
-            .collect()
+        expressions.map(|expression| self.estimate(expression)).collect()
     }
 
     fn name(&self, name: &str) -> Result<Estimate, RuleError> {
         let found = self.scopes.iter().rev().find(|(known, _)| known == name);
-        let (_, shape) = found.ok_or_else(|| RuleError::UnknownName {
-            name: shortened(name),
-        })?;
+        let (_, shape) = found.ok_or_else(|| RuleError::UnknownName { name: shortened(name) })?;
         Ok(Estimate::new(1, *shape))
     }
 
@@ -215,24 +204,17 @@ impl Checker {
         let (extra, shape) = match (call.func_name.as_str(), shapes.as_slice()) {
             (operators::CONDITIONAL, [_, yes, no]) => (0, yes.or(*no)),
             (operators::ADD, [left, right]) => (failure(&[*left, *right]), left.and(*right)),
-            (
-                operators::SUBSTRACT | operators::MULTIPLY | operators::DIVIDE | operators::MODULO,
-                [left, right],
-            ) => (failure(&[*left, *right]), Shape::SCALAR),
+            (operators::SUBSTRACT | operators::MULTIPLY | operators::DIVIDE | operators::MODULO, [left, right]) => {
+                (failure(&[*left, *right]), Shape::SCALAR)
+            }
             (operators::EQUALS | operators::NOT_EQUALS, [left, right]) => {
                 (left.weight.min(right.weight), Shape::SCALAR)
             }
             // Only a number or a text on the left gets as far as looking at the right.
             (
-                operators::LESS
-                | operators::LESS_EQUALS
-                | operators::GREATER
-                | operators::GREATER_EQUALS,
+                operators::LESS | operators::LESS_EQUALS | operators::GREATER | operators::GREATER_EQUALS,
                 [left, right],
-            ) => (
-                left.as_text().saturating_add(failure(&[*right])),
-                Shape::SCALAR,
-            ),
+            ) => (left.as_text().saturating_add(failure(&[*right])), Shape::SCALAR),
             (operators::IN, [item, list]) => {
                 let comparisons = list
                     .entries
@@ -246,26 +228,18 @@ impl Checker {
             }
             _ => (0, Shape::SCALAR),
         };
-        Ok(Estimate::new(
-            cost.saturating_add(extra).saturating_add(1),
-            shape,
-        ))
+        Ok(Estimate::new(cost.saturating_add(extra).saturating_add(1), shape))
     }
 
     fn function(&mut self, call: &mut CallExpr) -> Result<Estimate, RuleError> {
         if !functions::is_callable(&call.func_name, call.target.is_some(), call.args.len()) {
             return Err(unknown_function(call));
         }
-        let operands = self.estimate_all(
-            call.target
-                .as_deref_mut()
-                .into_iter()
-                .chain(call.args.iter_mut()),
-        )?;
+        let operands = self.estimate_all(call.target.as_deref_mut().into_iter().chain(call.args.iter_mut()))?;
         let cost = total_cost(&operands).saturating_add(CALL);
-        let text = operands.iter().fold(0, |sum: u64, operand| {
-            sum.saturating_add(operand.shape.as_text())
-        });
+        let text = operands
+            .iter()
+            .fold(0, |sum: u64, operand| sum.saturating_add(operand.shape.as_text()));
         Ok(match call.func_name.as_str() {
             "string" => {
                 // The longest number has 309 digits.
@@ -279,10 +253,7 @@ impl Checker {
             }
             "matches" => {
                 self.compile_pattern(call)?;
-                Estimate::new(
-                    cost.saturating_add(text.saturating_mul(MATCH)),
-                    Shape::SCALAR,
-                )
+                Estimate::new(cost.saturating_add(text.saturating_mul(MATCH)), Shape::SCALAR)
             }
             _ => Estimate::new(cost.saturating_add(text), Shape::SCALAR),
         })
@@ -291,8 +262,7 @@ impl Checker {
     /// Compiles the pattern of a `matches` and puts its index in the pattern's place.
     fn compile_pattern(&mut self, call: &mut CallExpr) -> Result<(), RuleError> {
         let text = call.target.take().map(|text| *text);
-        let mut arguments: Vec<Expression> =
-            text.into_iter().chain(mem::take(&mut call.args)).collect();
+        let mut arguments: Vec<Expression> = text.into_iter().chain(mem::take(&mut call.args)).collect();
         let Some(Expression { expr, .. }) = arguments.last_mut() else {
             return Err(unknown_function(call));
         };
@@ -311,10 +281,7 @@ impl Checker {
         Ok(())
     }
 
-    fn comprehension(
-        &mut self,
-        comprehension: &mut ComprehensionExpr,
-    ) -> Result<Estimate, RuleError> {
+    fn comprehension(&mut self, comprehension: &mut ComprehensionExpr) -> Result<Estimate, RuleError> {
         let range = self.estimate(&mut comprehension.iter_range)?;
         put_in_order(&mut comprehension.iter_range);
         let rounds = range.shape.entries;
@@ -326,8 +293,7 @@ impl Checker {
 
         let outer = self.scopes.len();
         self.scopes.push((comprehension.iter_var.clone(), item));
-        self.scopes
-            .push((comprehension.accu_var.clone(), Shape::SCALAR));
+        self.scopes.push((comprehension.accu_var.clone(), Shape::SCALAR));
         let condition = self.estimate(&mut comprehension.loop_cond)?;
         let step = self.estimate(&mut comprehension.loop_step)?;
         let after = self.estimate(&mut comprehension.result)?;
@@ -379,10 +345,7 @@ fn put_in_order(range: &mut Expression) {
 /// A key that is written down is of a good type; anything else may be a fraction, and the error
 /// for that carries a copy of the list.
 fn check_key(key: &mut Expression) {
-    if !matches!(
-        key.expr,
-        Expr::Literal(LiteralValue::Int(_) | LiteralValue::String(_))
-    ) {
+    if !matches!(key.expr, Expr::Literal(LiteralValue::Int(_) | LiteralValue::String(_))) {
         wrap(key, KEY);
     }
 }
@@ -408,9 +371,7 @@ fn collect(items: Vec<Estimate>) -> Estimate {
 }
 
 fn total_cost(items: &[Estimate]) -> u64 {
-    items
-        .iter()
-        .fold(0, |sum: u64, item| sum.saturating_add(item.cost))
+    items.iter().fold(0, |sum: u64, item| sum.saturating_add(item.cost))
 }
 
 fn literal_shape(literal: &LiteralValue) -> Shape {
@@ -423,8 +384,7 @@ fn literal_shape(literal: &LiteralValue) -> Shape {
 
 /// The parser's names of operators, which no rule can spell.
 fn is_operator(name: &str) -> bool {
-    !name.starts_with(|first: char| first.is_ascii_alphabetic() || first == '.')
-        && !is_identifier(name)
+    !name.starts_with(|first: char| first.is_ascii_alphabetic() || first == '.') && !is_identifier(name)
 }
 
 fn is_identifier(name: &str) -> bool {

@@ -2,9 +2,7 @@
 
 use std::sync::{Arc, LazyLock};
 
-use cel::common::types::{
-    BOOL_TYPE, CelList, CelMap, INT_TYPE, LIST_TYPE, MAP_TYPE, STRING_TYPE, UINT_TYPE,
-};
+use cel::common::types::{BOOL_TYPE, CelList, CelMap, INT_TYPE, LIST_TYPE, MAP_TYPE, STRING_TYPE, UINT_TYPE};
 use cel::common::value::{CowVal, Val};
 use cel::{Context, DeclarationError, Env, ExecutionError};
 use regex::bytes::{Regex, RegexBuilder};
@@ -87,9 +85,7 @@ pub(super) fn context<'a>(variables: &'a Variables, patterns: &Arc<[Regex]>) -> 
     if !patterns.is_empty() {
         let patterns = Arc::clone(patterns);
         let matches = move |text: Arc<String>, index: u64| {
-            let pattern = usize::try_from(index)
-                .ok()
-                .and_then(|index| patterns.get(index));
+            let pattern = usize::try_from(index).ok().and_then(|index| patterns.get(index));
             pattern.is_some_and(|pattern| pattern.is_match(text.as_bytes()))
         };
         // The name is ours alone, so it cannot be taken.
@@ -120,22 +116,14 @@ fn unchanged<'b, 'v>(arguments: Vec<CowVal<'b, 'v>>) -> Result<CowVal<'b, 'v>, E
 
 /// The keys of a map, sorted: CEL leaves their order open and the crate's is random, which would
 /// make `map` and `filter` give another answer each time.
-#[expect(
-    clippy::needless_pass_by_value,
-    reason = "the signature of the crate's functions"
-)]
+#[expect(clippy::needless_pass_by_value, reason = "the signature of the crate's functions")]
 fn ordered_map<'b, 'v>(arguments: Vec<CowVal<'b, 'v>>) -> Result<CowVal<'b, 'v>, ExecutionError> {
-    let map = arguments
-        .first()
-        .ok_or(ExecutionError::MissingArgumentOrTarget)?;
+    let map = arguments.first().ok_or(ExecutionError::MissingArgumentOrTarget)?;
     let map = map
         .downcast_ref::<CelMap>()
         .ok_or(ExecutionError::MissingArgumentOrTarget)?;
     let mut keys: Vec<_> = map.inner().keys().collect();
     keys.sort();
-    let keys: Vec<Box<dyn Val + 'v>> = keys
-        .into_iter()
-        .map(|key| key.inner().clone_as_boxed())
-        .collect();
+    let keys: Vec<Box<dyn Val + 'v>> = keys.into_iter().map(|key| key.inner().clone_as_boxed()).collect();
     Ok(CowVal::owned(CelList::from(keys)))
 }

@@ -49,9 +49,7 @@ pub const MAX_PATTERN_BYTES: usize = 256;
 #[non_exhaustive]
 pub enum RuleError {
     /// Longer than [`MAX_LENGTH`].
-    #[error(
-        "the rule is {length} bytes long, {MAX_LENGTH} are allowed; split it into several rules"
-    )]
+    #[error("the rule is {length} bytes long, {MAX_LENGTH} are allowed; split it into several rules")]
     TooLong {
         /// Length of the rule in bytes.
         length: usize,
@@ -75,9 +73,7 @@ pub enum RuleError {
         depth: u32,
     },
     /// Comprehensions nested deeper than [`MAX_COMPREHENSIONS`].
-    #[error(
-        "all, exists, exists_one, map and filter are nested {depth} deep, {MAX_COMPREHENSIONS} are allowed"
-    )]
+    #[error("all, exists, exists_one, map and filter are nested {depth} deep, {MAX_COMPREHENSIONS} are allowed")]
     TooManyLoops {
         /// Depth at which the rule was refused.
         depth: u32,
@@ -238,9 +234,7 @@ impl From<ExecutionError> for EvalError {
     fn from(error: ExecutionError) -> Self {
         let reason = match error {
             ExecutionError::NoSuchKey(key) => {
-                return Self::NoSuchKey {
-                    key: shortened(&key),
-                };
+                return Self::NoSuchKey { key: shortened(&key) };
             }
             ExecutionError::NoSuchOverload(error) => {
                 let types = error.argument_types().join(" and ");
@@ -249,39 +243,23 @@ impl From<ExecutionError> for EvalError {
                     functions::KEY => format!("a {types} cannot be an index or a key"),
                     "_._" | "_[_]" => format!(
                         "a {} has no fields or elements",
-                        error
-                            .argument_types()
-                            .first()
-                            .map_or("value", String::as_str)
+                        error.argument_types().first().map_or("value", String::as_str)
                     ),
-                    name => format!(
-                        "`{}` does not work on {types}",
-                        name.trim_matches(['_', '@'])
-                    ),
+                    name => format!("`{}` does not work on {types}", name.trim_matches(['_', '@'])),
                 }
             }
             ExecutionError::UnsupportedBinaryOperator(name, left, right) => {
-                format!(
-                    "`{name}` does not work on {} and {}",
-                    left.type_of(),
-                    right.type_of()
-                )
+                format!("`{name}` does not work on {} and {}", left.type_of(), right.type_of())
             }
             ExecutionError::ValuesNotComparable(left, right) => {
-                format!(
-                    "{} and {} cannot be compared",
-                    left.type_of(),
-                    right.type_of()
-                )
+                format!("{} and {} cannot be compared", left.type_of(), right.type_of())
             }
             ExecutionError::UnexpectedType { want, .. } => match want.as_str() {
                 "Arc<String>" => "matches() needs a string to search".to_owned(),
                 want => format!("a value is not of the type {want}"),
             },
             ExecutionError::FunctionError { function, message } => format!("{function}: {message}"),
-            ExecutionError::DivisionByZero(_) | ExecutionError::RemainderByZero(_) => {
-                "division by zero".to_owned()
-            }
+            ExecutionError::DivisionByZero(_) | ExecutionError::RemainderByZero(_) => "division by zero".to_owned(),
             ExecutionError::Overflow(name, ..) => format!("`{name}` overflows"),
             ExecutionError::IndexOutOfBounds(_) => "index out of bounds".to_owned(),
             ExecutionError::UnsupportedKeyType(_) => {

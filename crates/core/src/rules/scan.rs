@@ -13,9 +13,7 @@ const COMPREHENSIONS: [&str; 6] = ["all", "exists", "exists_one", "existsOne", "
 /// the parsed rule. Linear in the length of the rule, constant if it is too long.
 pub(super) fn scan(source: &str) -> Result<u32, RuleError> {
     if source.len() > MAX_LENGTH {
-        return Err(RuleError::TooLong {
-            length: source.len(),
-        });
+        return Err(RuleError::TooLong { length: source.len() });
     }
     let mut scanner = Scanner {
         source,
@@ -72,9 +70,7 @@ impl Group {
     fn end_element(&mut self) {
         self.end_term();
         let levels_of_joints = 2 * (u32::BITS - self.joints.leading_zeros());
-        self.depth = self
-            .depth
-            .max(self.terms + self.branches + levels_of_joints);
+        self.depth = self.depth.max(self.terms + self.branches + levels_of_joints);
         self.terms = 0;
         self.branches = 0;
         self.joints = 0;
@@ -112,10 +108,7 @@ impl<'a> Scanner<'a> {
             b'!' | b'<' | b'>' | b'+' | b'-' | b'*' | b'/' | b'%' | b'.' => self.operator(1),
             b'_' | b'0'..=b'9' | b'a'..=b'z' | b'A'..=b'Z' => self.word()?,
             _ => {
-                return Err(self.error(
-                    self.at,
-                    format!("unexpected character {}", self.character()),
-                ));
+                return Err(self.error(self.at, format!("unexpected character {}", self.character())));
             }
         }
         Ok(())
@@ -156,14 +149,9 @@ impl<'a> Scanner<'a> {
 
     fn open(&mut self, close: u8, comprehension: bool) -> Result<(), RuleError> {
         self.group().operators += 1;
-        self.groups
-            .push(Group::new(Some((close, self.at)), comprehension));
+        self.groups.push(Group::new(Some((close, self.at)), comprehension));
         self.at += 1;
-        let loops = self
-            .groups
-            .iter()
-            .filter(|group| group.comprehension)
-            .count();
+        let loops = self.groups.iter().filter(|group| group.comprehension).count();
         let loops = u32::try_from(loops).unwrap_or(u32::MAX);
         if loops > MAX_COMPREHENSIONS {
             return Err(RuleError::TooManyLoops { depth: loops });
@@ -181,10 +169,7 @@ impl<'a> Scanner<'a> {
         group.end_element();
         let depth = group.depth;
         if group.close.is_none_or(|(close, _)| close != byte) {
-            return Err(self.error(
-                self.at,
-                format!("`{}` closes a bracket that is not open", byte as char),
-            ));
+            return Err(self.error(self.at, format!("`{}` closes a bracket that is not open", byte as char)));
         }
         self.groups.pop();
         let outer = self.group();
@@ -203,10 +188,7 @@ impl<'a> Scanner<'a> {
                 self.at += 1;
             }
             Some(quote @ (b'\'' | b'"')) => {
-                let raw = matches!(
-                    word,
-                    "r" | "R" | "br" | "bR" | "Br" | "BR" | "rb" | "rB" | "Rb" | "RB"
-                );
+                let raw = matches!(word, "r" | "R" | "br" | "bR" | "Br" | "BR" | "rb" | "rB" | "Rb" | "RB");
                 self.string(quote, raw)?;
             }
             _ if word == "in" => self.group().operators += 1,
@@ -271,10 +253,7 @@ impl<'a> Scanner<'a> {
     }
 
     fn character(&self) -> String {
-        let found = self
-            .source
-            .get(self.at..)
-            .and_then(|rest| rest.chars().next());
+        let found = self.source.get(self.at..).and_then(|rest| rest.chars().next());
         found.map_or_else(String::new, |c| format!("`{}`", c.escape_default()))
     }
 
@@ -282,10 +261,6 @@ impl<'a> Scanner<'a> {
         let before = self.source.get(..at).unwrap_or_default();
         let line = before.matches('\n').count() + 1;
         let column = before.len() - before.rfind('\n').map_or(0, |newline| newline + 1) + 1;
-        RuleError::Syntax {
-            line,
-            column,
-            reason,
-        }
+        RuleError::Syntax { line, column, reason }
     }
 }

@@ -15,17 +15,11 @@ use super::*;
 
 /// The stack of the threads that run hostile rules. A debug build needs up to 40 KiB a level, and
 /// gets what a worker thread of tokio has.
-const STACK: usize = if cfg!(debug_assertions) {
-    2 << 20
-} else {
-    512 << 10
-};
+const STACK: usize = if cfg!(debug_assertions) { 2 << 20 } else { 512 << 10 };
 
 fn on_small_stack(test: impl FnOnce() + Send) {
     thread::scope(|scope| {
-        let thread = thread::Builder::new()
-            .stack_size(STACK)
-            .spawn_scoped(scope, test);
+        let thread = thread::Builder::new().stack_size(STACK).spawn_scoped(scope, test);
         thread.unwrap().join().unwrap();
     });
 }
@@ -70,14 +64,8 @@ fn largest_inputs() -> Vec<Input> {
         };
         (0..entries).map(|i| Json::Object(object(i))).collect()
     };
-    let texts = |entries: usize, bytes: usize| -> Json {
-        (0..entries).map(|i| format!("{i:0bytes$}")).collect()
-    };
-    let labels: Json = Json::Object(
-        (0..100)
-            .map(|k| (format!("{k:0500}"), json!("v")))
-            .collect(),
-    );
+    let texts = |entries: usize, bytes: usize| -> Json { (0..entries).map(|i| format!("{i:0bytes$}")).collect() };
+    let labels: Json = Json::Object((0..100).map(|k| (format!("{k:0500}"), json!("v"))).collect());
     [
         objects(100, 18),
         texts(100, 580),
@@ -107,8 +95,7 @@ fn check_any(rule: &str, inputs: &[Input]) {
 
 #[test]
 fn documented_rules_give_their_documented_answers() {
-    let none =
-        json!({"engine": {"type": "llamacpp"}, "model": {"id": "newframework/x"}, "resources": {}});
+    let none = json!({"engine": {"type": "llamacpp"}, "model": {"id": "newframework/x"}, "resources": {}});
     let zero = json!({"engine": {"type": "vllm"}, "model": {"id": "a"}, "resources": {"gpu": {"count": 0}}});
     let two = json!({"engine": {"type": "vllm"}, "model": {"id": "a"}, "resources": {"gpu": {"count": 2}}});
     for (rule, answers) in [
@@ -117,10 +104,7 @@ fn documented_rules_give_their_documented_answers() {
             [true, true, false],
         ),
         ("spec.engine.type == 'llamacpp'", [true, false, false]),
-        (
-            "spec.model.id.startsWith('newframework/')",
-            [true, false, false],
-        ),
+        ("spec.model.id.startsWith('newframework/')", [true, false, false]),
         (
             "has(spec.resources.gpu) && spec.resources.gpu.count > 1",
             [false, false, true],
@@ -171,16 +155,8 @@ fn a_chain_of_forty_alternatives_is_no_nesting() {
 #[test]
 fn a_missing_key_is_named() {
     let error = evaluate("spec.resources.tpu.count > 0", &spec()).unwrap_err();
-    assert_eq!(
-        error,
-        EvalError::NoSuchKey {
-            key: "tpu".to_owned()
-        }
-    );
-    assert_eq!(
-        error.to_string(),
-        "no such key: tpu; test it with has() first"
-    );
+    assert_eq!(error, EvalError::NoSuchKey { key: "tpu".to_owned() });
+    assert_eq!(error.to_string(), "no such key: tpu; test it with has() first");
 }
 
 #[test]
@@ -212,15 +188,9 @@ fn failing_operations_say_what_failed_and_never_panic() {
         ("(-9223372036854775807 - 1) / -1 == 0", "`div` overflows"),
         ("spec.env[99] == 1", "index out of bounds"),
         ("spec.env[-1] == 1", "index out of bounds"),
-        (
-            "spec.model.id + 1 == ''",
-            "`add` does not work on string and int",
-        ),
+        ("spec.model.id + 1 == ''", "`add` does not work on string and int"),
         ("spec < 1", "`<` does not work on map and int"),
-        (
-            "spec.model.id.all(c, true)",
-            "a string cannot be looped over",
-        ),
+        ("spec.model.id.all(c, true)", "a string cannot be looped over"),
         (
             "spec.resources.gpu.count.matches('1')",
             "matches() needs a string to search",
@@ -280,18 +250,9 @@ fn names_and_functions_that_do_not_exist_are_refused() {
             Rule::compile(call)
         );
     }
-    assert!(
-        refused("spce.a == 1")
-            .starts_with("unknown name `spce`; a rule can read `spec` and `metadata`")
-    );
-    assert!(
-        refused("spec.a.lower() == ''")
-            .starts_with("no function `x.lower()`; there are has(a.b), size(x)")
-    );
-    assert_eq!(
-        refused("Spec{a: 1} == 1"),
-        "a message literal cannot be used in a rule"
-    );
+    assert!(refused("spce.a == 1").starts_with("unknown name `spce`; a rule can read `spec` and `metadata`"));
+    assert!(refused("spec.a.lower() == ''").starts_with("no function `x.lower()`; there are has(a.b), size(x)"));
+    assert_eq!(refused("Spec{a: 1} == 1"), "a message literal cannot be used in a rule");
 }
 
 #[test]
@@ -303,18 +264,9 @@ fn a_rule_that_is_not_cel_is_refused_with_its_place() {
             "true &&\n  (1 + ",
             "line 2, column 3: this bracket is not closed, `)` is missing",
         ),
-        (
-            "[1)",
-            "line 1, column 3: `)` closes a bracket that is not open",
-        ),
-        (
-            "true)",
-            "line 1, column 5: `)` closes a bracket that is not open",
-        ),
-        (
-            "spec.a == 'b",
-            "line 1, column 11: this string is not closed",
-        ),
+        ("[1)", "line 1, column 3: `)` closes a bracket that is not open"),
+        ("true)", "line 1, column 5: `)` closes a bracket that is not open"),
+        ("spec.a == 'b", "line 1, column 11: this string is not closed"),
         ("'''a''", "line 1, column 1: this string is not closed"),
         ("r'a\\'b'", "line 1, column 7: this string is not closed"),
         ("spec.a @ 1", "line 1, column 8: unexpected character `@`"),
@@ -330,10 +282,7 @@ fn a_rule_that_is_not_cel_is_refused_with_its_place() {
     ] {
         let found = refused(rule);
         assert!(found.starts_with(message), "{rule}: {found}");
-        assert!(
-            !found.contains('\n') && found.len() < 600,
-            "{rule}: {found}"
-        );
+        assert!(!found.contains('\n') && found.len() < 600, "{rule}: {found}");
     }
 }
 
@@ -343,9 +292,7 @@ fn length_is_limited() {
     assert!(Rule::compile(&rule(MAX_LENGTH)).is_ok());
     assert_eq!(
         Rule::compile(&rule(MAX_LENGTH + 1)),
-        Err(RuleError::TooLong {
-            length: MAX_LENGTH + 1
-        })
+        Err(RuleError::TooLong { length: MAX_LENGTH + 1 })
     );
     assert_eq!(
         Rule::compile(&rule(1 << 20)),
@@ -368,15 +315,9 @@ fn nestings() -> Vec<(&'static str, Nesting)> {
         ("calls", |n| wrap("size(", "'a'", ")", n)),
         ("indices", |n| wrap("[0][", "0", "]", n)),
         ("right operands", |n| wrap("1+(", "1", ")", n)),
-        ("ternaries in parentheses", |n| {
-            wrap("(true?", "1", ":1)", n)
-        }),
-        ("ternaries", |n| {
-            wrap("", &format!("{}1", "true?1:".repeat(n)), "", n)
-        }),
-        ("ternary conditions", |n| {
-            wrap("(", "true", "?true:false)", n)
-        }),
+        ("ternaries in parentheses", |n| wrap("(true?", "1", ":1)", n)),
+        ("ternaries", |n| wrap("", &format!("{}1", "true?1:".repeat(n)), "", n)),
+        ("ternary conditions", |n| wrap("(", "true", "?true:false)", n)),
         ("sums", |n| format!("1{}", "+1".repeat(n))),
         ("products", |n| format!("1{}", "*1".repeat(n))),
         ("comparisons", |n| format!("1{}", "==1".repeat(n))),
@@ -388,9 +329,7 @@ fn nestings() -> Vec<(&'static str, Nesting)> {
         ("spaced negations", |n| format!("{}true", "! ".repeat(n))),
         ("minus signs", |n| format!("{}1", "-".repeat(n))),
         ("spaced minus signs", |n| format!("{}1", "- ".repeat(n))),
-        ("loops in a row", |n| {
-            format!("[1]{}", ".map(x,x)".repeat(n))
-        }),
+        ("loops in a row", |n| format!("[1]{}", ".map(x,x)".repeat(n))),
         ("loops in ranges", |n| {
             wrap("", &format!("[1]{}", ".filter(x,x==1)".repeat(n)), "", n)
         }),
@@ -399,9 +338,7 @@ fn nestings() -> Vec<(&'static str, Nesting)> {
             wrap("(", "[1].all(x,[1].exists(y,x==y))", ")", n)
         }),
         ("and in parentheses", |n| wrap("(true&&", "true", ")", n)),
-        ("or of terms", |n| {
-            format!("false{}", "||(1+1)*2==3".repeat(n))
-        }),
+        ("or of terms", |n| format!("false{}", "||(1+1)*2==3".repeat(n))),
     ]
 }
 
@@ -417,14 +354,8 @@ fn the_deepest_accepted_rules_run_on_a_small_stack_and_one_more_level_is_refused
             check_any(&nesting(deepest), &inputs);
             if name != "or of terms" {
                 let next = Rule::compile(&nesting(deepest + 1)).unwrap_err();
-                let too_deep = matches!(
-                    next,
-                    RuleError::TooDeep { .. } | RuleError::TooExpensive { .. }
-                );
-                assert!(
-                    too_deep && deepest < MAX_DEPTH as usize,
-                    "{name}: {deepest}, {next:?}"
-                );
+                let too_deep = matches!(next, RuleError::TooDeep { .. } | RuleError::TooExpensive { .. });
+                assert!(too_deep && deepest < MAX_DEPTH as usize, "{name}: {deepest}, {next:?}");
             }
         }
     });
@@ -436,12 +367,7 @@ fn depth_is_limited_from_both_sides() {
     // One level for the comparison, one for the innermost term.
     assert_eq!(evaluate(&sum(MAX_DEPTH as usize - 1), &spec()), Ok(true));
     let error = Rule::compile(&sum(MAX_DEPTH as usize)).unwrap_err();
-    assert_eq!(
-        error,
-        RuleError::TooDeep {
-            depth: MAX_DEPTH + 1
-        }
-    );
+    assert_eq!(error, RuleError::TooDeep { depth: MAX_DEPTH + 1 });
 }
 
 #[test]
@@ -454,28 +380,14 @@ fn the_killers_are_refused() {
             }
         }
         let parentheses = "(".repeat(200) + "1" + &")".repeat(200);
-        assert!(matches!(
-            Rule::compile(&parentheses),
-            Err(RuleError::TooDeep { .. })
-        ));
+        assert!(matches!(Rule::compile(&parentheses), Err(RuleError::TooDeep { .. })));
         let brackets = "[".repeat(60) + "1" + &"]".repeat(60);
-        assert!(matches!(
-            Rule::compile(&brackets),
-            Err(RuleError::TooDeep { .. })
-        ));
+        assert!(matches!(Rule::compile(&brackets), Err(RuleError::TooDeep { .. })));
         let sum = "1+".repeat(30_000) + "1";
-        assert!(matches!(
-            Rule::compile(&sum),
-            Err(RuleError::TooLong { .. })
-        ));
+        assert!(matches!(Rule::compile(&sum), Err(RuleError::TooLong { .. })));
         let list = "[1,2,3,4,5,6,7,8,9,10]";
-        let loops = (0..6).fold("true".to_owned(), |body, i| {
-            format!("{list}.all(v{i}, {body})")
-        });
-        assert_eq!(
-            Rule::compile(&loops),
-            Err(RuleError::TooManyLoops { depth: 3 })
-        );
+        let loops = (0..6).fold("true".to_owned(), |body, i| format!("{list}.all(v{i}, {body})"));
+        assert_eq!(Rule::compile(&loops), Err(RuleError::TooManyLoops { depth: 3 }));
     });
 }
 
@@ -489,10 +401,7 @@ fn loops_nest_two_deep() {
     ] {
         let error = Rule::compile(three).unwrap_err();
         assert!(
-            matches!(
-                error,
-                RuleError::TooManyLoops { depth: 3 } | RuleError::Syntax { .. }
-            ),
+            matches!(error, RuleError::TooManyLoops { depth: 3 } | RuleError::Syntax { .. }),
             "{three}: {error}"
         );
     }
@@ -501,18 +410,14 @@ fn loops_nest_two_deep() {
 #[test]
 fn cost_is_limited_from_both_sides() {
     let sum = |terms: usize| vec!["spec.a + spec.b == 1"; terms].join(" || ");
-    let most = (1..100)
-        .take_while(|n| Rule::compile(&sum(*n)).is_ok())
-        .last()
-        .unwrap();
+    let most = (1..100).take_while(|n| Rule::compile(&sum(*n)).is_ok()).last().unwrap();
     let next = Rule::compile(&sum(most + 1)).unwrap_err();
     assert!(
         matches!(next, RuleError::TooExpensive { estimated } if estimated > MAX_COST),
         "{next}"
     );
     assert!(
-        next.to_string()
-            .contains("25000 are allowed; loop over shorter lists"),
+        next.to_string().contains("25000 are allowed; loop over shorter lists"),
         "{next}"
     );
     // A bound of what one term costs: the limit is not missed by more.
@@ -560,10 +465,7 @@ fn patterns_are_compiled_once_and_bounded() {
         "spec.model.id.matches(1)".to_owned(),
     ] {
         let error = Rule::compile(&refused).unwrap_err();
-        assert!(
-            matches!(error, RuleError::Pattern { .. }),
-            "{refused}: {error}"
-        );
+        assert!(matches!(error, RuleError::Pattern { .. }), "{refused}: {error}");
         assert!(!error.to_string().contains('\n'), "{error}");
     }
     assert_eq!(
@@ -581,7 +483,8 @@ fn patterns_are_compiled_once_and_bounded() {
 fn inputs_larger_than_the_estimates_assume_are_refused_and_named() {
     let list = |n: usize| json!({"env": vec![1; n]});
     let text = |n: usize| json!({"model": {"id": "a".repeat(n)}});
-    let object = |n: usize| json!({"args": (0..n).map(|i| (i.to_string(), json!(i))).collect::<serde_json::Map<_, _>>()});
+    let object =
+        |n: usize| json!({"args": (0..n).map(|i| (i.to_string(), json!(i))).collect::<serde_json::Map<_, _>>()});
     let nested = |n: usize| json!({"a": (0..n).fold(json!(1), |inner, _| json!([inner]))});
     let many = |n: usize| json!({"a": vec![vec![1; 80]; n]});
     for (fits, too_large, path) in [
@@ -633,10 +536,7 @@ fn maps_are_looped_over_in_the_order_of_their_keys() {
             "spec.labels.all(k, spec.labels[k].size() > 0)",
             &json!({"labels": {"a": 1, "b": 1.5, "c": true}}),
         );
-        assert_eq!(
-            error.unwrap_err().to_string(),
-            "`size` does not work on bool"
-        );
+        assert_eq!(error.unwrap_err().to_string(), "`size` does not work on bool");
     }
 }
 
@@ -815,9 +715,7 @@ fn the_most_expensive_accepted_rules_are_quick() {
 // ---- Properties
 
 fn depth(expression: &Expression) -> u32 {
-    let deepest = |expressions: &mut dyn Iterator<Item = &Expression>| {
-        expressions.map(depth).max().unwrap_or(0)
-    };
+    let deepest = |expressions: &mut dyn Iterator<Item = &Expression>| expressions.map(depth).max().unwrap_or(0);
     1 + match &expression.expr {
         Expr::Call(call) => deepest(&mut call.target.as_deref().into_iter().chain(&call.args)),
         Expr::Select(select) => depth(&select.operand),
@@ -826,22 +724,13 @@ fn depth(expression: &Expression) -> u32 {
             EntryExpr::MapEntry(entry) => vec![&entry.key, &entry.value],
             EntryExpr::StructField(field) => vec![&field.value],
         })),
-        Expr::Struct(message) => {
-            deepest(&mut message.entries.iter().map(|entry| match &entry.expr {
-                EntryExpr::MapEntry(entry) => &entry.value,
-                EntryExpr::StructField(field) => &field.value,
-            }))
+        Expr::Struct(message) => deepest(&mut message.entries.iter().map(|entry| match &entry.expr {
+            EntryExpr::MapEntry(entry) => &entry.value,
+            EntryExpr::StructField(field) => &field.value,
+        })),
+        Expr::Comprehension(c) => {
+            deepest(&mut [&c.iter_range, &c.accu_init, &c.loop_cond, &c.loop_step, &c.result].into_iter())
         }
-        Expr::Comprehension(c) => deepest(
-            &mut [
-                &c.iter_range,
-                &c.accu_init,
-                &c.loop_cond,
-                &c.loop_step,
-                &c.result,
-            ]
-            .into_iter(),
-        ),
         Expr::Unspecified | Expr::Ident(_) | Expr::Literal(_) => 0,
     }
 }
@@ -851,11 +740,11 @@ const LEVELS_OF_A_LOOP: u32 = 4;
 
 #[test]
 fn the_scan_bounds_the_depth_of_the_parsed_rule() {
-    for text in [100, 1000, MAX_LENGTH].into_iter().flat_map(hostile).chain(
-        nestings()
-            .into_iter()
-            .flat_map(|(_, nesting)| (1..32).map(nesting)),
-    ) {
+    for text in [100, 1000, MAX_LENGTH]
+        .into_iter()
+        .flat_map(hostile)
+        .chain(nestings().into_iter().flat_map(|(_, nesting)| (1..32).map(nesting)))
+    {
         check_depth(&text);
     }
 }
@@ -987,10 +876,8 @@ fn expression() -> impl Strategy<Value = String> {
         let method = prop::sample::select(vec!["startsWith", "endsWith", "contains"]);
         let variable = prop::sample::select(vec!["x", "y"]);
         prop_oneof![
-            (inner.clone(), operator, inner.clone())
-                .prop_map(|(a, op, b)| format!("({a} {op} {b})")),
-            (inner.clone(), inner.clone(), inner.clone())
-                .prop_map(|(a, b, c)| format!("({a} ? {b} : {c})")),
+            (inner.clone(), operator, inner.clone()).prop_map(|(a, op, b)| format!("({a} {op} {b})")),
+            (inner.clone(), inner.clone(), inner.clone()).prop_map(|(a, b, c)| format!("({a} ? {b} : {c})")),
             (inner.clone(), macro_name, variable, inner.clone())
                 .prop_map(|(a, name, v, b)| format!("{a}.{name}({v}, {b})")),
             (function, inner.clone()).prop_map(|(f, a)| format!("{f}({a})")),
@@ -1000,9 +887,7 @@ fn expression() -> impl Strategy<Value = String> {
             (inner.clone(), inner.clone()).prop_map(|(a, b)| format!("{a}[{b}]")),
             inner.clone().prop_map(|a| format!("{a}.key1")),
             inner.clone().prop_map(|a| format!("has({a}.key1)")),
-            inner
-                .clone()
-                .prop_map(|a| format!("{a}.matches('^(a|b)+$')")),
+            inner.clone().prop_map(|a| format!("{a}.matches('^(a|b)+$')")),
             inner.prop_map(|a| format!("!{a}")),
         ]
     })

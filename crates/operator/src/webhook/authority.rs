@@ -128,7 +128,12 @@ impl Authority {
 
     /// Does what is due, and says when to look again if the watch shows nothing before.
     async fn step(&self, secret: Option<&Secret>, leaf: &mut Option<Leaf>) -> Result<Duration, Error> {
-        let Settings { secret: name, lifetimes, clock, .. } = &self.settings;
+        let Settings {
+            secret: name,
+            lifetimes,
+            clock,
+            ..
+        } = &self.settings;
         let now = clock();
         let Some(secret) = secret else {
             self.create(&Authorities::first(name, now, *lifetimes)?).await?;
@@ -139,7 +144,8 @@ impl Authority {
             Ok(authorities) => authorities,
             Err(error) => {
                 tracing::warn!(%error, secret = name, "making a new authority");
-                self.replace(secret, &Authorities::first(name, now, *lifetimes)?).await?;
+                self.replace(secret, &Authorities::first(name, now, *lifetimes)?)
+                    .await?;
                 return Ok(RETRY);
             }
         };
@@ -149,7 +155,11 @@ impl Authority {
             self.replace(secret, &authorities.next(name, now, *lifetimes)?).await?;
             return Ok(RETRY);
         }
-        let due = authorities.next_change(now).into_iter().chain([renewal, authorities.rotation()]).min();
+        let due = authorities
+            .next_change(now)
+            .into_iter()
+            .chain([renewal, authorities.rotation()])
+            .min();
         let pause = due.and_then(|due| Duration::try_from(due.duration_since(now)).ok());
         Ok(pause.unwrap_or_default().clamp(SHORTEST_SLEEP, LONGEST_SLEEP))
     }
@@ -174,22 +184,40 @@ impl Authority {
     }
 
     async fn create(&self, authorities: &Authorities) -> Result<(), Error> {
-        let Settings { secret, field_manager, .. } = &self.settings;
-        let data = authorities.data().into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?))).collect();
+        let Settings {
+            secret, field_manager, ..
+        } = &self.settings;
+        let data = authorities
+            .data()
+            .into_iter()
+            .filter_map(|(key, value)| Some((key.to_owned(), value?)))
+            .collect();
         let object = Secret {
-            metadata: ObjectMeta { name: Some(secret.clone()), ..ObjectMeta::default() },
+            metadata: ObjectMeta {
+                name: Some(secret.clone()),
+                ..ObjectMeta::default()
+            },
             data: Some(data),
             ..Secret::default()
         };
-        let parameters = PostParams { field_manager: Some(field_manager.clone()), ..PostParams::default() };
+        let parameters = PostParams {
+            field_manager: Some(field_manager.clone()),
+            ..PostParams::default()
+        };
         self.settle(self.secrets.create(&parameters, &object).await)
     }
 
     /// Only if the Secret is still as seen.
     async fn replace(&self, seen: &Secret, authorities: &Authorities) -> Result<(), Error> {
-        let Settings { secret, field_manager, .. } = &self.settings;
-        let patch = json!({"metadata": {"resourceVersion": seen.metadata.resource_version}, "data": authorities.data()});
-        let parameters = PatchParams { field_manager: Some(field_manager.clone()), ..PatchParams::default() };
+        let Settings {
+            secret, field_manager, ..
+        } = &self.settings;
+        let patch =
+            json!({"metadata": {"resourceVersion": seen.metadata.resource_version}, "data": authorities.data()});
+        let parameters = PatchParams {
+            field_manager: Some(field_manager.clone()),
+            ..PatchParams::default()
+        };
         self.settle(self.secrets.patch(secret, &parameters, &Patch::Merge(patch)).await)
     }
 
@@ -201,8 +229,15 @@ impl Authority {
                 tracing::info!(namespace, secret, "made an authority for the webhook");
                 Ok(())
             }
-            Err(kube::Error::Api(status)) if status.is_conflict() || status.is_already_exists() || status.is_not_found() => Ok(()),
-            Err(source) => Err(Error::Write { secret: format!("{namespace}/{secret}"), source: Box::new(source) }),
+            Err(kube::Error::Api(status))
+                if status.is_conflict() || status.is_already_exists() || status.is_not_found() =>
+            {
+                Ok(())
+            }
+            Err(source) => Err(Error::Write {
+                secret: format!("{namespace}/{secret}"),
+                source: Box::new(source),
+            }),
         }
     }
 }

@@ -41,10 +41,23 @@ impl Endpoint {
         let ca_bundle = bundle.map(|pem| ByteString(pem.as_bytes().to_vec()));
         match self.clone() {
             Self::Service { namespace, name, port } => {
-                let service = ServiceReference { namespace, name, port: Some(port), path: Some(path.to_owned()) };
-                WebhookClientConfig { ca_bundle, service: Some(service), url: None }
+                let service = ServiceReference {
+                    namespace,
+                    name,
+                    port: Some(port),
+                    path: Some(path.to_owned()),
+                };
+                WebhookClientConfig {
+                    ca_bundle,
+                    service: Some(service),
+                    url: None,
+                }
             }
-            Self::Url(base) => WebhookClientConfig { ca_bundle, service: None, url: Some(format!("{}{path}", base.trim_end_matches('/'))) },
+            Self::Url(base) => WebhookClientConfig {
+                ca_bundle,
+                service: None,
+                url: Some(format!("{}{path}", base.trim_end_matches('/'))),
+            },
         }
     }
 }
@@ -68,20 +81,28 @@ const PACE: Duration = Duration::from_secs(1);
 const RETRY: Duration = Duration::from_secs(10);
 
 /// A kind that holds webhooks.
-pub trait Configuration: Resource<DynamicType = (), Scope = ClusterResourceScope> + Clone + Debug + DeserializeOwned + Send + 'static {
+pub trait Configuration:
+    Resource<DynamicType = (), Scope = ClusterResourceScope> + Clone + Debug + DeserializeOwned + Send + 'static
+{
     /// Each webhook's name and what the API server knows of its server.
     fn clients(&self) -> impl Iterator<Item = (&str, &WebhookClientConfig)>;
 }
 
 impl Configuration for MutatingWebhookConfiguration {
     fn clients(&self) -> impl Iterator<Item = (&str, &WebhookClientConfig)> {
-        self.webhooks.iter().flatten().map(|webhook| (webhook.name.as_str(), &webhook.client_config))
+        self.webhooks
+            .iter()
+            .flatten()
+            .map(|webhook| (webhook.name.as_str(), &webhook.client_config))
     }
 }
 
 impl Configuration for ValidatingWebhookConfiguration {
     fn clients(&self) -> impl Iterator<Item = (&str, &WebhookClientConfig)> {
-        self.webhooks.iter().flatten().map(|webhook| (webhook.name.as_str(), &webhook.client_config))
+        self.webhooks
+            .iter()
+            .flatten()
+            .map(|webhook| (webhook.name.as_str(), &webhook.client_config))
     }
 }
 
@@ -93,7 +114,9 @@ pub async fn keep_bundle<K: Configuration>(
     bundle: watch::Receiver<Option<String>>,
     shutdown: CancellationToken,
 ) {
-    shutdown.run_until_cancelled(keep::<K>(Api::all(client), target, bundle)).await;
+    shutdown
+        .run_until_cancelled(keep::<K>(Api::all(client), target, bundle))
+        .await;
 }
 
 async fn keep<K: Configuration>(api: Api<K>, target: Target, mut bundle: watch::Receiver<Option<String>>) {
@@ -102,7 +125,10 @@ async fn keep<K: Configuration>(api: Api<K>, target: Target, mut bundle: watch::
     let mut live: Option<K> = None;
     loop {
         let wanted = bundle.borrow_and_update().clone();
-        let patch = live.as_ref().zip(wanted).and_then(|(live, bundle)| patch(live, &target, &bundle));
+        let patch = live
+            .as_ref()
+            .zip(wanted)
+            .and_then(|(live, bundle)| patch(live, &target, &bundle));
         let failed = if let Some(patch) = patch {
             // By force: the bundle is ours to say, whoever wrote another.
             let parameters = PatchParams::apply(&target.field_manager).force();
@@ -136,11 +162,22 @@ async fn keep<K: Configuration>(api: Api<K>, target: Target, mut bundle: watch::
 /// What to apply, if the configuration has one of the webhooks otherwise than it should.
 fn patch<K: Configuration>(live: &K, target: &Target, bundle: &str) -> Option<Value> {
     let wanted = |path: &str| target.endpoint.client_config(path, Some(bundle));
-    let found = |name: &str| live.clients().find(|(candidate, _)| *candidate == name).map(|(_, client)| client);
-    let known: Vec<_> = target.webhooks.iter().filter_map(|(name, path)| Some((name, found(name)?, wanted(path)))).collect();
+    let found = |name: &str| {
+        live.clients()
+            .find(|(candidate, _)| *candidate == name)
+            .map(|(_, client)| client)
+    };
+    let known: Vec<_> = target
+        .webhooks
+        .iter()
+        .filter_map(|(name, path)| Some((name, found(name)?, wanted(path))))
+        .collect();
 
     known.iter().any(|(_, found, wanted)| *found != wanted).then(|| {
-        let webhooks: Vec<_> = known.iter().map(|(name, _, client)| json!({"name": name, "clientConfig": client})).collect();
+        let webhooks: Vec<_> = known
+            .iter()
+            .map(|(name, _, client)| json!({"name": name, "clientConfig": client}))
+            .collect();
         json!({
             "apiVersion": K::api_version(&()),
             "kind": K::kind(&()),
@@ -156,9 +193,21 @@ mod tests {
     use super::*;
 
     fn target() -> Target {
-        let service = Endpoint::Service { namespace: "n".to_owned(), name: "s".to_owned(), port: 443 };
-        let webhooks = vec![("a.x.io".to_owned(), "/a".to_owned()), ("b.x.io".to_owned(), "/b".to_owned())];
-        Target { configuration: "c".to_owned(), webhooks, endpoint: service, field_manager: "m".to_owned() }
+        let service = Endpoint::Service {
+            namespace: "n".to_owned(),
+            name: "s".to_owned(),
+            port: 443,
+        };
+        let webhooks = vec![
+            ("a.x.io".to_owned(), "/a".to_owned()),
+            ("b.x.io".to_owned(), "/b".to_owned()),
+        ];
+        Target {
+            configuration: "c".to_owned(),
+            webhooks,
+            endpoint: service,
+            field_manager: "m".to_owned(),
+        }
     }
 
     fn live(webhooks: &[(&str, WebhookClientConfig)]) -> ValidatingWebhookConfiguration {
@@ -172,8 +221,22 @@ mod tests {
     #[test]
     fn nothing_is_written_when_all_is_as_it_should_be() {
         let right = |path| target().endpoint.client_config(path, Some("pem"));
-        assert_eq!(patch(&live(&[("a.x.io", right("/a")), ("b.x.io", right("/b"))]), &target(), "pem"), None);
-        assert_eq!(patch(&live(&[("b.x.io", right("/b")), ("other", WebhookClientConfig::default())]), &target(), "pem"), None);
+        assert_eq!(
+            patch(
+                &live(&[("a.x.io", right("/a")), ("b.x.io", right("/b"))]),
+                &target(),
+                "pem"
+            ),
+            None
+        );
+        assert_eq!(
+            patch(
+                &live(&[("b.x.io", right("/b")), ("other", WebhookClientConfig::default())]),
+                &target(),
+                "pem"
+            ),
+            None
+        );
         assert_eq!(patch(&live(&[]), &target(), "pem"), None);
     }
 
@@ -181,7 +244,11 @@ mod tests {
     fn one_that_differs_brings_all_of_ours_and_nobody_elses() {
         let right = target().endpoint.client_config("/a", Some("pem"));
         let without = target().endpoint.client_config("/b", None);
-        let live = live(&[("a.x.io", right), ("other", WebhookClientConfig::default()), ("b.x.io", without)]);
+        let live = live(&[
+            ("a.x.io", right),
+            ("other", WebhookClientConfig::default()),
+            ("b.x.io", without),
+        ]);
         let service = |path: &str| json!({"namespace": "n", "name": "s", "port": 443, "path": path});
         assert_eq!(
             patch(&live, &target(), "pem"),

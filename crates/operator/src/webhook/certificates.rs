@@ -19,7 +19,8 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::ByteString;
 use rcgen::{
-    BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
+    BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    KeyUsagePurpose,
 };
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -37,7 +38,10 @@ pub struct Lifetimes {
 impl Default for Lifetimes {
     fn default() -> Self {
         let day = Duration::from_hours(24);
-        Self { authority: 365 * day, leaf: 30 * day }
+        Self {
+            authority: 365 * day,
+            leaf: 30 * day,
+        }
     }
 }
 
@@ -84,28 +88,54 @@ impl Signer {
         params.distinguished_name = common_name(&format!("{name} {}", created.as_second()));
         params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::DigitalSignature];
-        Ok(Self { certificate: params.self_signed(&key)?.pem(), key: key.serialize_pem(), created, expires })
+        Ok(Self {
+            certificate: params.self_signed(&key)?.pem(),
+            key: key.serialize_pem(),
+            created,
+            expires,
+        })
     }
 
-    fn read(data: &BTreeMap<String, ByteString>, certificate_key: &'static str, key_key: &'static str) -> Result<Self, Error> {
+    fn read(
+        data: &BTreeMap<String, ByteString>,
+        certificate_key: &'static str,
+        key_key: &'static str,
+    ) -> Result<Self, Error> {
         let text = |key: &'static str| {
             let bytes = data.get(key).ok_or(Error::Missing(key))?;
-            String::from_utf8(bytes.0.clone()).map_err(|error| Error::Unreadable { key, reason: error.to_string() })
+            String::from_utf8(bytes.0.clone()).map_err(|error| Error::Unreadable {
+                key,
+                reason: error.to_string(),
+            })
         };
         let (certificate, key) = (text(certificate_key)?, text(key_key)?);
-        let unreadable = |reason: String| Error::Unreadable { key: certificate_key, reason };
+        let unreadable = |reason: String| Error::Unreadable {
+            key: certificate_key,
+            reason,
+        };
 
-        let der = CertificateDer::from_pem_slice(certificate.as_bytes()).map_err(|error| unreadable(error.to_string()))?;
+        let der =
+            CertificateDer::from_pem_slice(certificate.as_bytes()).map_err(|error| unreadable(error.to_string()))?;
         let (_, parsed) = x509_parser::parse_x509_certificate(&der).map_err(|error| unreadable(error.to_string()))?;
-        let time = |asn1: x509_parser::time::ASN1Time| Timestamp::from_second(asn1.timestamp()).map_err(|error| unreadable(error.to_string()));
+        let time = |asn1: x509_parser::time::ASN1Time| {
+            Timestamp::from_second(asn1.timestamp()).map_err(|error| unreadable(error.to_string()))
+        };
         let validity = parsed.validity();
         let (created, expires) = (time(validity.not_before)? + BACKDATE, time(validity.not_after)?);
 
-        let pair = KeyPair::from_pem(&key).map_err(|error| Error::Unreadable { key: key_key, reason: error.to_string() })?;
+        let pair = KeyPair::from_pem(&key).map_err(|error| Error::Unreadable {
+            key: key_key,
+            reason: error.to_string(),
+        })?;
         if pair.public_key_raw() != parsed.public_key().subject_public_key.data.as_ref() {
             return Err(unreadable(format!("it does not belong to {key_key}")));
         }
-        Ok(Self { certificate, key, created, expires })
+        Ok(Self {
+            certificate,
+            key,
+            created,
+            expires,
+        })
     }
 }
 
@@ -122,19 +152,28 @@ const PREVIOUS: (&str, &str) = ("previous.crt", "previous.key");
 impl Authorities {
     /// A first authority.
     pub fn first(name: &str, now: Timestamp, lifetimes: Lifetimes) -> Result<Self, Error> {
-        Ok(Self { newest: Signer::make(name, now, lifetimes.authority)?, previous: None })
+        Ok(Self {
+            newest: Signer::make(name, now, lifetimes.authority)?,
+            previous: None,
+        })
     }
 
     /// The next authority, with the newest until now before it.
     pub fn next(self, name: &str, now: Timestamp, lifetimes: Lifetimes) -> Result<Self, Error> {
         let previous = Some(self.newest).filter(|signer| signer.expires > now);
-        Ok(Self { newest: Signer::make(name, now, lifetimes.authority)?, previous })
+        Ok(Self {
+            newest: Signer::make(name, now, lifetimes.authority)?,
+            previous,
+        })
     }
 
     /// Reads the data of a Secret. A previous authority that makes no sense is no loss.
     pub fn read(data: &BTreeMap<String, ByteString>) -> Result<Self, Error> {
         let newest = Signer::read(data, NEWEST.0, NEWEST.1)?;
-        Ok(Self { newest, previous: Signer::read(data, PREVIOUS.0, PREVIOUS.1).ok() })
+        Ok(Self {
+            newest,
+            previous: Signer::read(data, PREVIOUS.0, PREVIOUS.1).ok(),
+        })
     }
 
     /// The data of a Secret; `None` for what must not be there.
@@ -165,13 +204,19 @@ impl Authorities {
     /// The certificates to trust at `now`, as PEM.
     pub fn bundle(&self, now: Timestamp) -> String {
         let previous = self.previous.iter().filter(|signer| signer.expires > now);
-        previous.chain([&self.newest]).map(|signer| signer.certificate.as_str()).collect()
+        previous
+            .chain([&self.newest])
+            .map(|signer| signer.certificate.as_str())
+            .collect()
     }
 
     /// When the signer or the bundle changes next, if nobody writes the Secret.
     pub fn next_change(&self, now: Timestamp) -> Option<Timestamp> {
         let previous = self.previous.as_ref()?;
-        [self.handover(previous), previous.expires].into_iter().filter(|change| *change > now).min()
+        [self.handover(previous), previous.expires]
+            .into_iter()
+            .filter(|change| *change > now)
+            .min()
     }
 
     /// When the newest begins to sign: midway between its making and the end of the previous one.
@@ -204,7 +249,11 @@ impl Leaf {
         let certificate = params.signed_by(&key, &issuer)?;
 
         let private_key = PrivateKeyDer::Pkcs8(key.serialize_der().into());
-        let certified = CertifiedKey::from_der(vec![certificate.der().clone()], private_key, &rustls::crypto::ring::default_provider())?;
+        let certified = CertifiedKey::from_der(
+            vec![certificate.der().clone()],
+            private_key,
+            &rustls::crypto::ring::default_provider(),
+        )?;
         Ok(Self {
             certified: Arc::new(certified),
             renewal: two_thirds(now, expires),
@@ -249,7 +298,10 @@ mod tests {
     use rustls::pki_types::{ServerName, UnixTime};
     use rustls::{RootCertStore, crypto::ring::default_provider};
 
-    const LIFETIMES: Lifetimes = Lifetimes { authority: Duration::from_mins(100), leaf: Duration::from_mins(10) };
+    const LIFETIMES: Lifetimes = Lifetimes {
+        authority: Duration::from_mins(100),
+        leaf: Duration::from_mins(10),
+    };
 
     /// Seconds after some day, later than what certificates are backdated by.
     fn at(second: i64) -> Timestamp {
@@ -257,20 +309,34 @@ mod tests {
     }
 
     fn stored(authorities: &Authorities) -> BTreeMap<String, ByteString> {
-        authorities.data().into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?))).collect()
+        authorities
+            .data()
+            .into_iter()
+            .filter_map(|(key, value)| Some((key.to_owned(), value?)))
+            .collect()
     }
 
     fn leaf(authorities: &Authorities, now: Timestamp) -> Leaf {
-        Leaf::make(authorities.signer(now), &["hook.ns.svc".to_owned(), "127.0.0.1".to_owned()], now, LIFETIMES).unwrap()
+        Leaf::make(
+            authorities.signer(now),
+            &["hook.ns.svc".to_owned(), "127.0.0.1".to_owned()],
+            now,
+            LIFETIMES,
+        )
+        .unwrap()
     }
 
     fn trusts(bundle: &str, leaf: &Leaf, name: &'static str, now: Timestamp) -> bool {
         let mut roots = RootCertStore::empty();
         roots.add_parsable_certificates(CertificateDer::pem_slice_iter(bundle.as_bytes()).map(Result::unwrap));
-        let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), Arc::new(default_provider())).build().unwrap();
+        let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), Arc::new(default_provider()))
+            .build()
+            .unwrap();
         let time = UnixTime::since_unix_epoch(Duration::from_secs(now.as_second().unsigned_abs()));
         let name = ServerName::try_from(name).unwrap();
-        verifier.verify_server_cert(&leaf.certified.cert[0], &[], &name, &[], time).is_ok()
+        verifier
+            .verify_server_cert(&leaf.certified.cert[0], &[], &name, &[], time)
+            .is_ok()
     }
 
     #[test]
@@ -289,12 +355,24 @@ mod tests {
             Authorities::read(&data).map(|_| ()).unwrap_err().to_string()
         };
         assert_eq!(reason(BTreeMap::clear), "the Secret has no ca.crt");
-        assert!(reason(|data| drop(data.insert("ca.crt".into(), ByteString(b"x".to_vec())))).starts_with("the Secret's ca.crt cannot be read"));
-        assert!(reason(|data| drop(data.insert("ca.key".into(), ByteString(vec![0xff])))).starts_with("the Secret's ca.key cannot be read"));
+        assert!(
+            reason(|data| drop(data.insert("ca.crt".into(), ByteString(b"x".to_vec()))))
+                .starts_with("the Secret's ca.crt cannot be read")
+        );
+        assert!(
+            reason(|data| drop(data.insert("ca.key".into(), ByteString(vec![0xff]))))
+                .starts_with("the Secret's ca.key cannot be read")
+        );
         let other = |data: &mut BTreeMap<String, ByteString>| {
-            data.insert("ca.key".into(), stored(&Authorities::first("ca", at(0), LIFETIMES).unwrap())["ca.key"].clone());
+            data.insert(
+                "ca.key".into(),
+                stored(&Authorities::first("ca", at(0), LIFETIMES).unwrap())["ca.key"].clone(),
+            );
         };
-        assert_eq!(reason(other), "the Secret's ca.crt cannot be read: it does not belong to ca.key");
+        assert_eq!(
+            reason(other),
+            "the Secret's ca.crt cannot be read: it does not belong to ca.key"
+        );
     }
 
     #[test]
@@ -310,15 +388,25 @@ mod tests {
         assert_eq!(second.signer(at(5000)), &second.newest);
         assert_eq!(second.next_change(at(5000)), Some(at(6000)));
         for (now, certificates) in [(4000, 2), (5999, 2), (6000, 1)] {
-            assert_eq!(second.bundle(at(now)).matches("BEGIN CERTIFICATE").count(), certificates, "at {now}");
+            assert_eq!(
+                second.bundle(at(now)).matches("BEGIN CERTIFICATE").count(),
+                certificates,
+                "at {now}"
+            );
         }
         assert_eq!(second.next_change(at(6000)), None);
     }
 
     #[test]
     fn an_authority_that_expired_unseen_is_followed_at_once() {
-        let second = Authorities::first("ca", at(0), LIFETIMES).unwrap().next("ca", at(7000), LIFETIMES).unwrap();
-        assert_eq!((second.previous.as_ref(), second.signer(at(7000))), (None, &second.newest));
+        let second = Authorities::first("ca", at(0), LIFETIMES)
+            .unwrap()
+            .next("ca", at(7000), LIFETIMES)
+            .unwrap();
+        assert_eq!(
+            (second.previous.as_ref(), second.signer(at(7000))),
+            (None, &second.newest)
+        );
     }
 
     #[test]
@@ -342,7 +430,12 @@ mod tests {
             }
         }
         assert!(!trusts(&bundles[0], &current, "hook.ns.svc", at(20_000)));
-        assert!(!trusts(&authorities.bundle(at(20_000)), &current, "other.ns.svc", at(20_000)));
+        assert!(!trusts(
+            &authorities.bundle(at(20_000)),
+            &current,
+            "other.ns.svc",
+            at(20_000)
+        ));
     }
 
     #[test]

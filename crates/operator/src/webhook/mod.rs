@@ -28,9 +28,16 @@ pub use certificates::Lifetimes;
 const GRACE: Duration = Duration::from_secs(12);
 
 /// Serves `router` until shutdown, then lets requests under way end.
-pub async fn serve(listener: TcpListener, tls: RustlsConfig, router: Router, shutdown: CancellationToken) -> std::io::Result<()> {
+pub async fn serve(
+    listener: TcpListener,
+    tls: RustlsConfig,
+    router: Router,
+    shutdown: CancellationToken,
+) -> std::io::Result<()> {
     let handle = Handle::new();
-    let server = from_tcp_rustls(listener.into_std()?, tls)?.handle(handle.clone()).serve(router.into_make_service());
+    let server = from_tcp_rustls(listener.into_std()?, tls)?
+        .handle(handle.clone())
+        .serve(router.into_make_service());
     tokio::pin!(server);
     tokio::select! {
         ended = &mut server => return ended,

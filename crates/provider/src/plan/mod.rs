@@ -39,9 +39,11 @@ pub fn plan(provider: &dyn Provider, seen: &Observed) -> Plan {
 /// What to say when the server did not take what [`plan`] asked for. Silent when trying again may help.
 pub fn after_failure(provider: &dyn Provider, seen: &Observed, error: &apply::Error) -> Plan {
     match error {
-        apply::Error::Apply { kind, name, .. } if error.is_conflict() => {
-            status::failed(provider, seen, &status::Failure::conflict(taken(&format!("{kind} '{name}'"))))
-        }
+        apply::Error::Apply { kind, name, .. } if error.is_conflict() => status::failed(
+            provider,
+            seen,
+            &status::Failure::conflict(taken(&format!("{kind} '{name}'"))),
+        ),
         apply::Error::Apply { kind, name, source } if error.is_refusal() => {
             let message = format!("{kind} '{name}' was refused: {source}");
             status::failed(provider, seen, &status::Failure::rejected(message))
@@ -52,7 +54,9 @@ pub fn after_failure(provider: &dyn Provider, seen: &Observed, error: &apply::Er
 
 /// What is said when a name is taken.
 fn taken(object: &str) -> String {
-    format!("{object} exists and was not made for this ModelDeployment: rename the ModelDeployment, or delete the other object")
+    format!(
+        "{object} exists and was not made for this ModelDeployment: rename the ModelDeployment, or delete the other object"
+    )
 }
 
 /// The core controller has accepted this very generation. Without that nothing is done, also where admission was bypassed.

@@ -19,13 +19,18 @@ pub(super) type MadeFor = BTreeMap<String, Value>;
 /// An object to apply, compared with the live one.
 pub(super) fn apply(md: &ModelDeployment, provider: &str, object: &Object, live: Option<&DynamicObject>) -> Apply {
     let desired = dress(md, provider, object);
-    let same_request = live.is_some_and(|l| l.annotations().get(labels::APPLIED_HASH) == desired.annotations().get(labels::APPLIED_HASH));
+    let same_request = live
+        .is_some_and(|l| l.annotations().get(labels::APPLIED_HASH) == desired.annotations().get(labels::APPLIED_HASH));
     let intact = live.is_some_and(|l| is_intact(l, &desired));
     let note = match live {
-        None => Some(Note::normal("ResourceCreated", format!("Created {} '{}'", object.kind.kind, object.name))),
-        Some(_) if same_request && !intact => {
-            Some(Note::warning("DriftDetected", "Provider resource was modified directly, reconciling"))
-        }
+        None => Some(Note::normal(
+            "ResourceCreated",
+            format!("Created {} '{}'", object.kind.kind, object.name),
+        )),
+        Some(_) if same_request && !intact => Some(Note::warning(
+            "DriftDetected",
+            "Provider resource was modified directly, reconciling",
+        )),
         Some(_) => None,
     };
     Apply {
@@ -39,19 +44,31 @@ pub(super) fn apply(md: &ModelDeployment, provider: &str, object: &Object, live:
 
 /// What this object is made for.
 pub(super) fn made_for(md: &ModelDeployment, object: &Object) -> MadeFor {
-    let identity = md.spec.identity().into_iter().map(|(field, value)| (field.to_owned(), value));
+    let identity = md
+        .spec
+        .identity()
+        .into_iter()
+        .map(|(field, value)| (field.to_owned(), value));
     identity.chain(object.immutable.clone()).collect()
 }
 
 /// The fields in which a live object was made for something else, each as a sentence; empty if it can be updated.
 pub(super) fn outgrown(live: &DynamicObject, wanted: &MadeFor) -> Vec<String> {
     let recorded = live.annotations().get(labels::MADE_FOR);
-    let Some(made_for) = recorded.and_then(|text| serde_json::from_str::<MadeFor>(text).ok()) else { return Vec::new() };
+    let Some(made_for) = recorded.and_then(|text| serde_json::from_str::<MadeFor>(text).ok()) else {
+        return Vec::new();
+    };
     let fields: std::collections::BTreeSet<&String> = made_for.keys().chain(wanted.keys()).collect();
     fields
         .into_iter()
         .filter(|field| made_for.get(*field) != wanted.get(*field))
-        .map(|field| format!("{field} changed from {} to {}", shown(made_for.get(field)), shown(wanted.get(field))))
+        .map(|field| {
+            format!(
+                "{field} changed from {} to {}",
+                shown(made_for.get(field)),
+                shown(wanted.get(field))
+            )
+        })
         .collect()
 }
 
@@ -81,9 +98,15 @@ pub(super) fn named(kind: Kind, name: &str) -> String {
 
 fn dress(md: &ModelDeployment, provider: &str, object: &Object) -> DynamicObject {
     let mut annotations = object.annotations.clone();
-    annotations.insert(labels::MADE_FOR.to_owned(), Value::Object(made_for(md, object).into_iter().collect()).to_string());
+    annotations.insert(
+        labels::MADE_FOR.to_owned(),
+        Value::Object(made_for(md, object).into_iter().collect()).to_string(),
+    );
     let mut dressed = DynamicObject {
-        types: Some(TypeMeta { api_version: api_resource(object.kind, &object.version).api_version, kind: object.kind.kind.to_owned() }),
+        types: Some(TypeMeta {
+            api_version: api_resource(object.kind, &object.version).api_version,
+            kind: object.kind.kind.to_owned(),
+        }),
         metadata: ObjectMeta {
             name: Some(object.name.clone()),
             namespace: md.namespace(),
@@ -101,13 +124,20 @@ fn dress(md: &ModelDeployment, provider: &str, object: &Object) -> DynamicObject
 
 /// Labels of ours, and those of the user under our prefix (design 4.12); ours win.
 fn object_labels(md: &ModelDeployment, provider: &str) -> BTreeMap<String, String> {
-    let mut all: BTreeMap<String, String> =
-        md.labels().iter().filter(|(key, _)| key.starts_with(labels::PREFIX)).map(|(k, v)| (k.clone(), v.clone())).collect();
+    let mut all: BTreeMap<String, String> = md
+        .labels()
+        .iter()
+        .filter(|(key, _)| key.starts_with(labels::PREFIX))
+        .map(|(k, v)| (k.clone(), v.clone()))
+        .collect();
     all.insert(labels::MANAGED_BY.to_owned(), labels::MANAGED_BY_VALUE.to_owned());
     all.insert(labels::DEPLOYMENT.to_owned(), md.name_any());
     all.insert(labels::PROVIDER.to_owned(), provider.to_owned());
     all.insert(labels::MODEL_SOURCE.to_owned(), md.spec.source().as_str().to_owned());
-    all.insert(labels::ENGINE_TYPE.to_owned(), md.spec.engine_type().unwrap_or_default().to_owned());
+    all.insert(
+        labels::ENGINE_TYPE.to_owned(),
+        md.spec.engine_type().unwrap_or_default().to_owned(),
+    );
     all
 }
 
@@ -124,8 +154,17 @@ fn owner(md: &ModelDeployment) -> OwnerReference {
 
 /// Whether everything we asked for is still there.
 fn is_intact(live: &DynamicObject, desired: &DynamicObject) -> bool {
-    let labels_kept = desired.labels().iter().all(|(key, value)| live.labels().get(key) == Some(value));
-    let annotations_kept = desired.annotations().iter().all(|(key, value)| live.annotations().get(key) == Some(value));
-    let owner_kept = desired.owner_references().iter().all(|owner| live.owner_references().contains(owner));
+    let labels_kept = desired
+        .labels()
+        .iter()
+        .all(|(key, value)| live.labels().get(key) == Some(value));
+    let annotations_kept = desired
+        .annotations()
+        .iter()
+        .all(|(key, value)| live.annotations().get(key) == Some(value));
+    let owner_kept = desired
+        .owner_references()
+        .iter()
+        .all(|owner| live.owner_references().contains(owner));
     labels_kept && annotations_kept && owner_kept && json::contains(&live.data, &desired.data)
 }

@@ -22,7 +22,10 @@ pub(super) fn for_deletion(provider: &dyn Provider, seen: &Observed) -> Plan {
     }
     let remaining = ours(seen);
     if remaining.is_empty() {
-        return Plan { finalizer: Finalizer::Remove, ..Plan::default() };
+        return Plan {
+            finalizer: Finalizer::Remove,
+            ..Plan::default()
+        };
     }
     let left = time_left(seen);
     if left.is_zero() {
@@ -50,19 +53,37 @@ pub(super) fn for_hand_over(provider: &dyn Provider, seen: &Observed, successor:
     if remaining.is_empty() {
         return status::cleared(seen);
     }
-    let message = format!("Handing over to provider '{successor}': waiting for {} to be deleted", list(&remaining));
-    Plan { delete: deletions(provider, seen, &remaining), ..status::terminating(provider, seen, message) }
+    let message = format!(
+        "Handing over to provider '{successor}': waiting for {} to be deleted",
+        list(&remaining)
+    );
+    Plan {
+        delete: deletions(provider, seen, &remaining),
+        ..status::terminating(provider, seen, message)
+    }
 }
 
 /// Another provider serves. If the choice was taken back while we were making something, it goes.
 pub(super) fn of_leftovers(provider: &dyn Provider, seen: &Observed) -> Plan {
-    let made_here = |child: &&Child| child.object.labels().get(labels::PROVIDER).is_some_and(|name| name == provider.name());
+    let made_here = |child: &&Child| {
+        child
+            .object
+            .labels()
+            .get(labels::PROVIDER)
+            .is_some_and(|name| name == provider.name())
+    };
     let leftovers: Vec<&Child> = ours(seen).into_iter().filter(made_here).collect();
-    Plan { delete: deletions(provider, seen, &leftovers), ..Plan::default() }
+    Plan {
+        delete: deletions(provider, seen, &leftovers),
+        ..Plan::default()
+    }
 }
 
 fn ours(seen: &Observed) -> Vec<&Child> {
-    seen.children.iter().filter(|c| objects::is_ours(&seen.md, &c.object)).collect()
+    seen.children
+        .iter()
+        .filter(|c| objects::is_ours(&seen.md, &c.object))
+        .collect()
 }
 
 fn deletions(provider: &dyn Provider, seen: &Observed, remaining: &[&Child]) -> Vec<runway_operator::plan::Delete> {
@@ -74,11 +95,17 @@ fn deletions(provider: &dyn Provider, seen: &Observed, remaining: &[&Child]) -> 
 }
 
 fn list(remaining: &[&Child]) -> String {
-    remaining.iter().map(|c| named(c.kind, &c.object.name_any())).collect::<Vec<_>>().join(", ")
+    remaining
+        .iter()
+        .map(|c| named(c.kind, &c.object.name_any()))
+        .collect::<Vec<_>>()
+        .join(", ")
 }
 
 fn time_left(seen: &Observed) -> Duration {
-    let Some(since) = &seen.md.metadata.deletion_timestamp else { return Duration::ZERO };
+    let Some(since) = &seen.md.metadata.deletion_timestamp else {
+        return Duration::ZERO;
+    };
     let left = CLEANUP_TIMEOUT - seen.now.duration_since(since.0);
     Duration::try_from(left).unwrap_or(Duration::ZERO)
 }

@@ -29,7 +29,11 @@ pub(super) fn plan(provider: &dyn Provider, seen: &Observed) -> Plan {
         return status::failed(provider, seen, &failure);
     }
     let outgoing = outgoing(provider, seen, &prepared.translation);
-    let mut plan = if outgoing.blocks { status::recreating(provider, seen, &prepared, &outgoing.reasons) } else { create(provider, seen, &prepared) };
+    let mut plan = if outgoing.blocks {
+        status::recreating(provider, seen, &prepared, &outgoing.reasons)
+    } else {
+        create(provider, seen, &prepared)
+    };
     if !seen.md.has_finalizer() {
         plan.finalizer = Finalizer::Add;
     }
@@ -54,14 +58,24 @@ impl Prepared {
 /// Everything that can refuse does so here.
 fn prepare(provider: &dyn Provider, seen: &Observed) -> Result<Prepared, Failure> {
     upstream_is_usable(provider, seen)?;
-    let request = Request::try_from(seen.md.as_ref()).map_err(|invalid| Failure::refused(&Refusal::incompatible(invalid.to_string())))?;
+    let request = Request::try_from(seen.md.as_ref())
+        .map_err(|invalid| Failure::refused(&Refusal::incompatible(invalid.to_string())))?;
     let findings = overrides::check(&request.overrides, &provider.registration().overrides);
     let (wrong, unknown): (Vec<_>, Vec<_>) = findings.into_iter().partition(Finding::is_error);
     if !wrong.is_empty() {
-        return Err(Failure::refused(&Refusal { reason: "InvalidOverrides", message: joined(&wrong) }));
+        return Err(Failure::refused(&Refusal {
+            reason: "InvalidOverrides",
+            message: joined(&wrong),
+        }));
     }
-    let translation = provider.translate(&request, &seen.installed).map_err(|refusal| Failure::refused(&refusal))?;
-    Ok(Prepared { request, translation, unknown_overrides: unknown.iter().map(ToString::to_string).collect() })
+    let translation = provider
+        .translate(&request, &seen.installed)
+        .map_err(|refusal| Failure::refused(&refusal))?;
+    Ok(Prepared {
+        request,
+        translation,
+        unknown_overrides: unknown.iter().map(ToString::to_string).collect(),
+    })
 }
 
 fn joined(findings: &[Finding]) -> String {
@@ -69,10 +83,15 @@ fn joined(findings: &[Finding]) -> String {
 }
 
 fn upstream_is_usable(provider: &dyn Provider, seen: &Observed) -> Result<(), Failure> {
-    let Some(main) = provider.upstreams().first().map(|u| u.kind) else { return Ok(()) };
+    let Some(main) = provider.upstreams().first().map(|u| u.kind) else {
+        return Ok(());
+    };
     match seen.installed.state(main) {
         State::Known { .. } => Ok(()),
-        State::Missing => Err(Failure::missing(format!("Provider '{}' CRD not installed in cluster", provider.name()))),
+        State::Missing => Err(Failure::missing(format!(
+            "Provider '{}' CRD not installed in cluster",
+            provider.name()
+        ))),
         State::Unknown { served, problems } => Err(Failure::refused(&Refusal {
             reason: "UnknownUpstreamSchema",
             message: format!(
@@ -80,7 +99,11 @@ fn upstream_is_usable(provider: &dyn Provider, seen: &Observed) -> Result<(), Fa
                 crd_name(main),
                 served.join(", "),
                 provider.version(),
-                if problems.is_empty() { "no known version is served".to_owned() } else { problems.join("; ") },
+                if problems.is_empty() {
+                    "no known version is served".to_owned()
+                } else {
+                    problems.join("; ")
+                },
             ),
         })),
     }
@@ -89,7 +112,8 @@ fn upstream_is_usable(provider: &dyn Provider, seen: &Observed) -> Result<(), Fa
 /// An object of the right name that was made by somebody else is never touched.
 fn foreign(seen: &Observed, prepared: &Prepared) -> Option<Failure> {
     let taken = prepared.translation.objects.iter().find(|wanted| {
-        seen.child(wanted.kind, &wanted.name).is_some_and(|live| !objects::is_ours(&seen.md, live))
+        seen.child(wanted.kind, &wanted.name)
+            .is_some_and(|live| !objects::is_ours(&seen.md, live))
     })?;
     Some(Failure::conflict(super::taken(&named(taken.kind, &taken.name))))
 }
@@ -103,15 +127,28 @@ struct Outgoing {
 }
 
 fn outgoing(provider: &dyn Provider, seen: &Observed, translation: &Translation) -> Outgoing {
-    let mut outgoing = Outgoing { delete: Vec::new(), blocks: false, reasons: Vec::new() };
+    let mut outgoing = Outgoing {
+        delete: Vec::new(),
+        blocks: false,
+        reasons: Vec::new(),
+    };
     for child in &seen.children {
         let live = child.object.as_ref();
         let name = live.name_any();
-        let reasons = match translation.objects.iter().find(|o| o.kind == child.kind && o.name == name) {
+        let reasons = match translation
+            .objects
+            .iter()
+            .find(|o| o.kind == child.kind && o.name == name)
+        {
             _ if !objects::is_ours(&seen.md, live) => continue,
-            Some(wanted) if is_upstream(provider, child.kind) => objects::outgrown(live, &objects::made_for(&seen.md, wanted)),
+            Some(wanted) if is_upstream(provider, child.kind) => {
+                objects::outgrown(live, &objects::made_for(&seen.md, wanted))
+            }
             Some(_) => Vec::new(),
-            None => vec![format!("{} is no longer what the spec asks for", named(child.kind, &name))],
+            None => vec![format!(
+                "{} is no longer what the spec asks for",
+                named(child.kind, &name)
+            )],
         };
         let going = live.metadata.deletion_timestamp.is_some();
         if !reasons.is_empty() && !going {
@@ -134,7 +171,13 @@ fn is_upstream(provider: &dyn Provider, kind: Kind) -> bool {
 
 /// The deletion of a live object.
 pub(super) fn deletion(provider: &dyn Provider, seen: &Observed, kind: Kind, live: &DynamicObject) -> Option<Delete> {
-    let newest = || provider.upstreams().into_iter().find(|u| u.kind == kind).and_then(|u| Some(u.schemas.first()?.version.to_owned()));
+    let newest = || {
+        provider
+            .upstreams()
+            .into_iter()
+            .find(|u| u.kind == kind)
+            .and_then(|u| Some(u.schemas.first()?.version.to_owned()))
+    };
     let version = seen.installed.version(kind).or_else(newest)?;
     Some(Delete {
         resource: api_resource(kind, &version),
@@ -158,14 +201,19 @@ fn create(provider: &dyn Provider, seen: &Observed, prepared: &Prepared) -> Plan
             apply
         })
         .collect();
-    Plan { apply, ..status::serving(provider, seen, prepared) }
+    Plan {
+        apply,
+        ..status::serving(provider, seen, prepared)
+    }
 }
 
 /// The Event that says why an object is recreated.
 pub(super) fn recreation_note(main: Option<&Object>, reasons: &[String]) -> Option<Note> {
     let main = main?;
     (!reasons.is_empty()).then(|| {
-        Note::normal("Recreating", format!("Recreating {}: {}", named(main.kind, &main.name), reasons.join("; ")))
+        Note::normal(
+            "Recreating",
+            format!("Recreating {}: {}", named(main.kind, &main.name), reasons.join("; ")),
+        )
     })
 }
-

@@ -43,32 +43,61 @@ pub(super) struct Failure {
 impl Failure {
     /// The provider cannot do what the spec asks for.
     pub(super) fn refused(refusal: &Refusal) -> Self {
-        Self { phase: Phase::Failed, step: condition::PROVIDER_COMPATIBLE, reason: refusal.reason, message: refusal.message.clone() }
+        Self {
+            phase: Phase::Failed,
+            step: condition::PROVIDER_COMPATIBLE,
+            reason: refusal.reason,
+            message: refusal.message.clone(),
+        }
     }
 
     /// The upstream is not installed: this passes when it appears.
     pub(super) fn missing(message: String) -> Self {
-        Self { phase: Phase::Pending, step: condition::PROVIDER_COMPATIBLE, reason: "CRDNotInstalled", message }
+        Self {
+            phase: Phase::Pending,
+            step: condition::PROVIDER_COMPATIBLE,
+            reason: "CRDNotInstalled",
+            message,
+        }
     }
 
     /// Somebody else's object stands in the way.
     pub(super) fn conflict(message: String) -> Self {
-        Self { phase: Phase::Failed, step: condition::RESOURCE_CREATED, reason: "ResourceConflict", message }
+        Self {
+            phase: Phase::Failed,
+            step: condition::RESOURCE_CREATED,
+            reason: "ResourceConflict",
+            message,
+        }
     }
 
     /// The server refused the object.
     pub(super) fn rejected(message: String) -> Self {
-        Self { phase: Phase::Failed, step: condition::RESOURCE_CREATED, reason: "ResourceRejected", message }
+        Self {
+            phase: Phase::Failed,
+            step: condition::RESOURCE_CREATED,
+            reason: "ResourceRejected",
+            message,
+        }
     }
 }
 
 fn compatible() -> Draft {
-    yes(condition::PROVIDER_COMPATIBLE, "CompatibilityVerified", "Configuration compatible with the provider")
+    yes(
+        condition::PROVIDER_COMPATIBLE,
+        "CompatibilityVerified",
+        "Configuration compatible with the provider",
+    )
 }
 
 /// Nothing can be made, and this is why.
 pub(super) fn failed(provider: &dyn Provider, seen: &Observed, failure: &Failure) -> Plan {
-    let Failure { phase, step, reason, message } = failure;
+    let Failure {
+        phase,
+        step,
+        reason,
+        message,
+    } = failure;
     let mut drafts = vec![no(step, *reason, message), no(condition::READY, *reason, message)];
     if *step == condition::RESOURCE_CREATED {
         drafts.push(compatible());
@@ -89,7 +118,9 @@ pub(super) fn failed(provider: &dyn Provider, seen: &Observed, failure: &Failure
 
 /// The objects are there, or will be when this plan is carried out.
 pub(super) fn serving(provider: &dyn Provider, seen: &Observed, prepared: &Prepared) -> Plan {
-    let Some(main) = prepared.main() else { return Plan::default() };
+    let Some(main) = prepared.main() else {
+        return Plan::default();
+    };
     let live = seen.child(main.kind, &main.name);
     let reading = live.map_or_else(Reading::silent, |live| {
         let object = serde_json::to_value(live).unwrap_or_default();
@@ -98,25 +129,39 @@ pub(super) fn serving(provider: &dyn Provider, seen: &Observed, prepared: &Prepa
     let missing_secret = missing_secret(seen).filter(|_| reading.phase != Phase::Running);
     let (reason, message) = match &missing_secret {
         Some(text) => ("SecretNotFound".to_owned(), text.clone()),
-        None => (reading.reason.clone(), message_of(&reading, &named(main.kind, &main.name))),
+        None => (
+            reading.reason.clone(),
+            message_of(&reading, &named(main.kind, &main.name)),
+        ),
     };
     let ready = if reading.phase == Phase::Running {
         yes(condition::READY, "DeploymentReady", "All replicas are ready")
     } else {
         no(condition::READY, &reason, &message)
     };
-    let created = yes(condition::RESOURCE_CREATED, "ResourceCreated", format!("{} created successfully", main.kind.kind));
+    let created = yes(
+        condition::RESOURCE_CREATED,
+        "ResourceCreated",
+        format!("{} created successfully", main.kind.kind),
+    );
     let mut drafts = vec![compatible(), created, ready];
     if reading.phase == Phase::Failed {
         drafts.push(yes(condition::STALLED, &reason, &message));
     }
     drafts.extend(ignored(prepared));
-    let staleness = staleness(seen, live.and_then(ResourceExt::creation_timestamp).map(|t| t.0), &reading);
+    let staleness = staleness(
+        seen,
+        live.and_then(ResourceExt::creation_timestamp).map(|t| t.0),
+        &reading,
+    );
     if staleness == Staleness::Stale {
         drafts.push(yes(
             condition::STALE_STATUS,
             "UpstreamSilent",
-            format!("{} has reported nothing for 5 minutes: is the upstream operator running?", named(main.kind, &main.name)),
+            format!(
+                "{} has reported nothing for 5 minutes: is the upstream operator running?",
+                named(main.kind, &main.name)
+            ),
         ));
     }
     let status = ModelDeploymentStatus {
@@ -138,16 +183,20 @@ pub(super) fn serving(provider: &dyn Provider, seen: &Observed, prepared: &Prepa
     };
     let event = match missing_secret {
         Some(text) => Some(Note::warning("SecretNotFound", text)),
-        None if reading.phase == Phase::Failed => {
-            Some(Note::warning("ProviderError", format!("Provider resource in error state: {message}")))
-        }
+        None if reading.phase == Phase::Failed => Some(Note::warning(
+            "ProviderError",
+            format!("Provider resource in error state: {message}"),
+        )),
         None => None,
     };
     let look_again = match staleness {
         Staleness::In(left) => Some(left),
         _ => None,
     };
-    Plan { look_again, ..write(seen, status, drafts, event) }
+    Plan {
+        look_again,
+        ..write(seen, status, drafts, event)
+    }
 }
 
 /// The old object goes, so that a new one can come.
@@ -155,9 +204,10 @@ pub(super) fn recreating(provider: &dyn Provider, seen: &Observed, prepared: &Pr
     let previous = seen.md.conditions().get_condition(condition::RESOURCE_CREATED);
     let message = if reasons.is_empty() {
         // On the way already: what was said stays.
-        previous
-            .filter(|c| c.reason == "Recreating")
-            .map_or_else(|| "Waiting for the old resource to be deleted".to_owned(), |c| c.message.clone())
+        previous.filter(|c| c.reason == "Recreating").map_or_else(
+            || "Waiting for the old resource to be deleted".to_owned(),
+            |c| c.message.clone(),
+        )
     } else {
         format!("Recreating: {}", reasons.join("; "))
     };
@@ -170,7 +220,11 @@ pub(super) fn recreating(provider: &dyn Provider, seen: &Observed, prepared: &Pr
         phase: Some(Phase::Deploying),
         message: Some(message),
         provider: resource_of(provider, seen),
-        replicas: Some(Replicas { desired: Some(prepared.translation.replicas), ready: Some(0), available: Some(0) }),
+        replicas: Some(Replicas {
+            desired: Some(prepared.translation.replicas),
+            ready: Some(0),
+            available: Some(0),
+        }),
         ..ModelDeploymentStatus::default()
     };
     let mut plan = write(seen, status, drafts, None);
@@ -190,10 +244,22 @@ pub(super) fn dry_run(provider: &dyn Provider, seen: &Observed, prepared: &Prepa
             serde_json::to_value(&apply.object).unwrap_or_default()
         })
         .collect();
-    let names = prepared.translation.objects.iter().map(|o| named(o.kind, &o.name)).collect::<Vec<_>>().join(", ");
-    let message = format!("Dry run: would apply {names}; see status.plan, and remove the annotation {} to go ahead", runway_api::labels::DRY_RUN);
-    let mut drafts =
-        vec![compatible(), yes(condition::DRY_RUN, "DryRun", &message), no(condition::READY, "DryRun", &message)];
+    let names = prepared
+        .translation
+        .objects
+        .iter()
+        .map(|o| named(o.kind, &o.name))
+        .collect::<Vec<_>>()
+        .join(", ");
+    let message = format!(
+        "Dry run: would apply {names}; see status.plan, and remove the annotation {} to go ahead",
+        runway_api::labels::DRY_RUN
+    );
+    let mut drafts = vec![
+        compatible(),
+        yes(condition::DRY_RUN, "DryRun", &message),
+        no(condition::READY, "DryRun", &message),
+    ];
     drafts.extend(ignored(prepared));
     let status = ModelDeploymentStatus {
         phase: Some(Phase::Pending),
@@ -221,7 +287,10 @@ pub(super) fn terminating(provider: &dyn Provider, seen: &Observed, message: Str
 pub(super) fn cleared(seen: &Observed) -> Plan {
     let ours = seen.md.status.as_ref().map(owned).unwrap_or_default();
     let status = (ours != ModelDeploymentStatus::default()).then(|| Value::Object(serde_json::Map::new()));
-    Plan { status, ..Plan::default() }
+    Plan {
+        status,
+        ..Plan::default()
+    }
 }
 
 /// The part of a status that a provider owns while it is the one selected (design 3.10).
@@ -231,8 +300,12 @@ pub fn owned(status: &ModelDeploymentStatus) -> ModelDeploymentStatus {
         resource_name: p.resource_name.clone(),
         ..ProviderStatus::default()
     });
-    let mut conditions: Vec<Condition> =
-        status.conditions.iter().filter(|c| OWNED.contains(&c.type_.as_str())).cloned().collect();
+    let mut conditions: Vec<Condition> = status
+        .conditions
+        .iter()
+        .filter(|c| OWNED.contains(&c.type_.as_str()))
+        .cloned()
+        .collect();
     conditions.sort_by_key(|c| OWNED.iter().position(|t| *t == c.type_));
     ModelDeploymentStatus {
         provider: provider.filter(|p| *p != ProviderStatus::default()),
@@ -244,8 +317,14 @@ pub fn owned(status: &ModelDeploymentStatus) -> ModelDeploymentStatus {
 /// Settles conditions and writes only what differs. The event is told when its reason is new.
 fn write(seen: &Observed, mut status: ModelDeploymentStatus, drafts: Vec<Draft>, event: Option<Note>) -> Plan {
     let md = &seen.md;
-    let reason_before = md.conditions().get_condition(condition::READY).map(|c| c.reason.clone());
-    let reason_now = drafts.iter().find(|d| d.is(condition::READY)).map(|d| d.reason().to_owned());
+    let reason_before = md
+        .conditions()
+        .get_condition(condition::READY)
+        .map(|c| c.reason.clone());
+    let reason_now = drafts
+        .iter()
+        .find(|d| d.is(condition::READY))
+        .map(|d| d.reason().to_owned());
     let event_is_new = reason_before != reason_now;
     status.observed_generation = md.metadata.generation;
     status.conditions = condition::settle(drafts, md.conditions(), md.metadata.generation, seen.now);
@@ -255,7 +334,11 @@ fn write(seen: &Observed, mut status: ModelDeploymentStatus, drafts: Vec<Draft>,
     let mut events: Vec<Note> = event.into_iter().filter(|_| event_is_new).collect();
     events.extend(news(&before.conditions, &wanted.conditions));
     Plan {
-        status: if unchanged { None } else { serde_json::to_value(&wanted).ok() },
+        status: if unchanged {
+            None
+        } else {
+            serde_json::to_value(&wanted).ok()
+        },
         // The first word about an upstream object: the user may be taking the choice of provider back right now.
         status_guarded: before.provider.is_none() && md.metadata.resource_version.is_some(),
         events,
@@ -265,20 +348,27 @@ fn write(seen: &Observed, mut status: ModelDeploymentStatus, drafts: Vec<Draft>,
 
 /// Warnings that were not there before, or said something else.
 fn news(before: &[Condition], now: &[Condition]) -> Vec<Note> {
-    [(condition::OVERRIDES_IGNORED, "OverridesIgnored"), (condition::FIELDS_IGNORED, "FieldsIgnored"), (condition::STALE_STATUS, "StaleStatus")]
-        .into_iter()
-        .filter_map(|(type_, reason)| {
-            let said = now.get_condition(type_)?;
-            let told = before.get_condition(type_).is_some_and(|c| c.message == said.message);
-            (!told).then(|| Note::warning(reason, &said.message))
-        })
-        .collect()
+    [
+        (condition::OVERRIDES_IGNORED, "OverridesIgnored"),
+        (condition::FIELDS_IGNORED, "FieldsIgnored"),
+        (condition::STALE_STATUS, "StaleStatus"),
+    ]
+    .into_iter()
+    .filter_map(|(type_, reason)| {
+        let said = now.get_condition(type_)?;
+        let told = before.get_condition(type_).is_some_and(|c| c.message == said.message);
+        (!told).then(|| Note::warning(reason, &said.message))
+    })
+    .collect()
 }
 
 /// The upstream object as it is named in the status while it exists.
 fn resource_of(provider: &dyn Provider, seen: &Observed) -> Option<ProviderStatus> {
     let upstreams: Vec<_> = provider.upstreams().into_iter().map(|u| u.kind).collect();
-    let child = seen.children.iter().find(|c| upstreams.contains(&c.kind) && objects::is_ours(&seen.md, &c.object))?;
+    let child = seen
+        .children
+        .iter()
+        .find(|c| upstreams.contains(&c.kind) && objects::is_ours(&seen.md, &c.object))?;
     Some(ProviderStatus {
         resource_kind: Some(child.kind.kind.to_owned()),
         resource_name: Some(child.object.name_any()),
@@ -298,18 +388,32 @@ fn message_of(reading: &Reading, main: &str) -> String {
 fn ignored(prepared: &Prepared) -> Vec<Draft> {
     let mut drafts = Vec::new();
     if !prepared.unknown_overrides.is_empty() {
-        drafts.push(yes(condition::OVERRIDES_IGNORED, "UnknownKeys", prepared.unknown_overrides.join("; ")));
+        drafts.push(yes(
+            condition::OVERRIDES_IGNORED,
+            "UnknownKeys",
+            prepared.unknown_overrides.join("; "),
+        ));
     }
     if !prepared.translation.ignored.is_empty() {
-        drafts.push(yes(condition::FIELDS_IGNORED, "NotSupportedHere", prepared.translation.ignored.join("; ")));
+        drafts.push(yes(
+            condition::FIELDS_IGNORED,
+            "NotSupportedHere",
+            prepared.translation.ignored.join("; "),
+        ));
     }
     drafts
 }
 
 /// The kubelet says `secret "NAME" not found`; that is all we know of Secrets, and all we want to.
 fn missing_secret(seen: &Observed) -> Option<String> {
-    let secret = seen.waiting.iter().find_map(|w| w.message.strip_prefix("secret \"")?.strip_suffix("\" not found"))?;
-    Some(format!("Secret '{secret}' not found in namespace '{}'", seen.md.namespace().unwrap_or_default()))
+    let secret = seen
+        .waiting
+        .iter()
+        .find_map(|w| w.message.strip_prefix("secret \"")?.strip_suffix("\" not found"))?;
+    Some(format!(
+        "Secret '{secret}' not found in namespace '{}'",
+        seen.md.namespace().unwrap_or_default()
+    ))
 }
 
 fn pod_selector(provider: &dyn Provider, seen: &Observed) -> String {
@@ -329,8 +433,16 @@ fn staleness(seen: &Observed, created: Option<Timestamp>, reading: &Reading) -> 
     if !matches!(reading.phase, Phase::Pending | Phase::Deploying) {
         return Staleness::Settled;
     }
-    let not_ready_since = seen.md.conditions().get_condition(condition::READY).map(|c| c.last_transition_time.0);
-    let last = [created, reading.last_change, not_ready_since].into_iter().flatten().max().unwrap_or(seen.now);
+    let not_ready_since = seen
+        .md
+        .conditions()
+        .get_condition(condition::READY)
+        .map(|c| c.last_transition_time.0);
+    let last = [created, reading.last_change, not_ready_since]
+        .into_iter()
+        .flatten()
+        .max()
+        .unwrap_or(seen.now);
     match Duration::try_from(STALE_AFTER - seen.now.duration_since(last)) {
         Ok(left) if !left.is_zero() => Staleness::In(left),
         _ => Staleness::Stale,

@@ -19,9 +19,7 @@ use k8s_openapi::{
 };
 use kube::{
     Api, Client, Resource as _, ResourceExt,
-    api::{
-        ApiResource, DeleteParams, DynamicObject, GroupVersionKind, ListParams, Patch, PatchParams,
-    },
+    api::{ApiResource, DeleteParams, DynamicObject, GroupVersionKind, ListParams, Patch, PatchParams},
     runtime::{
         Controller, WatchStreamExt as _,
         conditions::is_crd_established,
@@ -42,10 +40,8 @@ pub const CREATED_BY: &str = "inferenceset.kaito.sh/created-by";
 pub const WORKSPACE: &str = "kaito.sh/workspace";
 
 const STUCK_FINALIZER: &str = "simulator.kubeairunway.ai/stuck";
-const FAILURE: &str =
-    "benchmark failed: the model server exited with code 1 during the first request";
-const CRASH: &str =
-    "container \"inference\" is restarting: back-off 5m0s restarting failed container";
+const FAILURE: &str = "benchmark failed: the model server exited with code 1 during the first request";
+const CRASH: &str = "container \"inference\" is restarting: back-off 5m0s restarting failed container";
 /// Longer than any timeline: the age of an object that had its result before we came.
 const LONG_AGO: Duration = Duration::from_hours(1000);
 
@@ -85,9 +81,7 @@ where
     let mut running = None;
     while let Some(event) = events.next().await {
         match event {
-            Ok(Event::Apply(crd) | Event::InitApply(crd))
-                if is_crd_established().matches_object(Some(&crd)) =>
-            {
+            Ok(Event::Apply(crd) | Event::InitApply(crd)) if is_crd_established().matches_object(Some(&crd)) => {
                 running.get_or_insert_with(|| Task::spawn(controller()));
             }
             Ok(Event::Delete(_)) => running = None,
@@ -121,15 +115,10 @@ async fn play_inference_sets(simulation: Arc<Simulation>) {
 }
 
 /// Another writer was faster, or the object is gone: its next event brings us back. Anything else is tried again.
-#[expect(
-    clippy::needless_pass_by_value,
-    reason = "the signature that Controller asks for"
-)]
+#[expect(clippy::needless_pass_by_value, reason = "the signature that Controller asks for")]
 fn retry(object: Arc<DynamicObject>, error: &kube::Error, _: Arc<Simulation>) -> Action {
     match error {
-        kube::Error::Api(status) if matches!(status.code, 404 | 409) => {
-            Action::requeue(Duration::from_secs(5))
-        }
+        kube::Error::Api(status) if matches!(status.code, 404 | 409) => Action::requeue(Duration::from_secs(5)),
         _ => {
             tracing::warn!(%error, name = object.name_any(), "upstream simulator: write failed, trying again");
             Action::requeue(Duration::from_secs(1))
@@ -137,10 +126,7 @@ fn retry(object: Arc<DynamicObject>, error: &kube::Error, _: Arc<Simulation>) ->
     }
 }
 
-async fn workspace(
-    object: Arc<DynamicObject>,
-    simulation: Arc<Simulation>,
-) -> kube::Result<Action> {
+async fn workspace(object: Arc<DynamicObject>, simulation: Arc<Simulation>) -> kube::Result<Action> {
     let config = &simulation.config;
     let api = simulation.api(&object, "Workspace");
     let behaviour = behaviour(&object, config);
@@ -164,10 +150,7 @@ async fn workspace(
     Ok(next.map_or_else(Action::await_change, Action::requeue))
 }
 
-async fn inference_set(
-    object: Arc<DynamicObject>,
-    simulation: Arc<Simulation>,
-) -> kube::Result<Action> {
+async fn inference_set(object: Arc<DynamicObject>, simulation: Arc<Simulation>) -> kube::Result<Action> {
     let api = simulation.api(&object, "InferenceSet");
     let behaviour = behaviour(&object, &simulation.config);
     if simulation
@@ -180,10 +163,7 @@ async fn inference_set(
 
     let workspaces = simulation.api(&object, "Workspace");
     let selector = format!("{CREATED_BY}={}", object.name_any());
-    let present = workspaces
-        .list(&ListParams::default().labels(&selector))
-        .await?
-        .items;
+    let present = workspaces.list(&ListParams::default().labels(&selector)).await?.items;
     let wanted = wanted_workspaces(&object);
     for workspace in wanted
         .iter()
@@ -205,10 +185,7 @@ async fn inference_set(
         }
     }
 
-    let ready = present
-        .iter()
-        .filter(|w| w.data["status"]["state"] == "Ready")
-        .count();
+    let ready = present.iter().filter(|w| w.data["status"]["state"] == "Ready").count();
     set_status(
         &api,
         &object,
@@ -276,19 +253,13 @@ impl Simulation {
     }
 
     fn forget(&self, object: &DynamicObject) {
-        let mut first_seen = self
-            .first_seen
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut first_seen = self.first_seen.lock().unwrap_or_else(PoisonError::into_inner);
         first_seen.remove(&object.uid().unwrap_or_default());
     }
 
     /// The endpoint that KAITO makes for each Workspace.
     async fn apply_service(&self, workspace: &DynamicObject) -> kube::Result<()> {
-        let (name, namespace) = (
-            workspace.name_any(),
-            workspace.namespace().unwrap_or_default(),
-        );
+        let (name, namespace) = (workspace.name_any(), workspace.namespace().unwrap_or_default());
         let service = json!({
             "apiVersion": "v1",
             "kind": "Service",
@@ -300,23 +271,16 @@ impl Simulation {
             },
         });
         let api: Api<Service> = Api::namespaced(self.client.clone(), &namespace);
-        api.patch(
-            &name,
-            &PatchParams::apply(MANAGER).force(),
-            &Patch::Apply(&service),
-        )
-        .await
-        .map(drop)
+        api.patch(&name, &PatchParams::apply(MANAGER).force(), &Patch::Apply(&service))
+            .await
+            .map(drop)
     }
 
     /// A pod as the kubelet leaves it when a Secret is missing.
     async fn apply_waiting_pod(&self, workspace: &DynamicObject) -> kube::Result<()> {
         let name = format!("{}-0", workspace.name_any());
         let template = &workspace.data["inference"]["template"];
-        let mut labels = template["metadata"]["labels"]
-            .as_object()
-            .cloned()
-            .unwrap_or_default();
+        let mut labels = template["metadata"]["labels"].as_object().cloned().unwrap_or_default();
         labels.insert(WORKSPACE.to_owned(), workspace.name_any().into());
         let container = &template["spec"]["containers"][0];
         let container = json!({
@@ -329,10 +293,7 @@ impl Simulation {
             "metadata": {"name": name, "labels": labels, "ownerReferences": [owner_reference(workspace, "Workspace")]},
             "spec": {"containers": [container]},
         });
-        let api: Api<Pod> = Api::namespaced(
-            self.client.clone(),
-            &workspace.namespace().unwrap_or_default(),
-        );
+        let api: Api<Pod> = Api::namespaced(self.client.clone(), &workspace.namespace().unwrap_or_default());
         let params = PatchParams::apply(MANAGER).force();
         api.patch(&name, &params, &Patch::Apply(&pod)).await?;
 
@@ -345,9 +306,7 @@ impl Simulation {
             "restartCount": 0,
             "state": {"waiting": {"reason": "CreateContainerConfigError", "message": message}},
         }]});
-        api.patch_status(&name, &params, &Patch::Apply(&pod))
-            .await
-            .map(drop)
+        api.patch_status(&name, &params, &Patch::Apply(&pod)).await.map(drop)
     }
 }
 
@@ -372,14 +331,8 @@ fn workspace_status(workspace: &DynamicObject, stage: timeline::Stage) -> Value 
         condition(
             "ResourceReady",
             provisioned,
-            (
-                "workspaceResourceStatusSuccess",
-                "workspace resource is ready",
-            ),
-            (
-                "workspaceResourceStatusNotReady",
-                "node status condition not ready",
-            ),
+            ("workspaceResourceStatusSuccess", "workspace resource is ready"),
+            ("workspaceResourceStatusNotReady", "node status condition not ready"),
         ),
         condition(
             "InferenceReady",
@@ -391,10 +344,7 @@ fn workspace_status(workspace: &DynamicObject, stage: timeline::Stage) -> Value 
             if stage == Unready {
                 ("ContainerCrashLoopBackOff", CRASH)
             } else {
-                (
-                    "WorkspaceInferenceStatusPending",
-                    "Inference workload is not ready",
-                )
+                ("WorkspaceInferenceStatusPending", "Inference workload is not ready")
             },
         ),
         condition(
@@ -442,11 +392,7 @@ fn workspace_status(workspace: &DynamicObject, stage: timeline::Stage) -> Value 
 
 fn inference_set_status(set: &DynamicObject, replicas: usize, ready: usize) -> Value {
     let (status, reason, message) = if ready == replicas {
-        (
-            "True",
-            "inferencesetReady",
-            "inferenceset is ready".to_owned(),
-        )
+        ("True", "inferencesetReady", "inferenceset is ready".to_owned())
     } else {
         let message = format!("inferenceset is not ready, {ready}/{replicas} replicas are ready");
         ("False", "inferencesetNotReady", message)
@@ -474,10 +420,7 @@ fn wanted_workspaces(set: &DynamicObject) -> Vec<DynamicObject> {
     // Room for a hyphen and five characters, as KAITO leaves it.
     let prefix: String = set.name_any().chars().take(57).collect();
 
-    let mut labels = template["metadata"]["labels"]
-        .as_object()
-        .cloned()
-        .unwrap_or_default();
+    let mut labels = template["metadata"]["labels"].as_object().cloned().unwrap_or_default();
     labels.insert(CREATED_BY.to_owned(), set.name_any().into());
     if let Some(value) = set
         .labels()
@@ -504,9 +447,7 @@ fn wanted_workspaces(set: &DynamicObject) -> Vec<DynamicObject> {
             "inference": template["inference"],
         }))
     };
-    (0..replicas)
-        .filter_map(|index| workspace(index).ok())
-        .collect()
+    (0..replicas).filter_map(|index| workspace(index).ok()).collect()
 }
 
 /// The Secret that the object names: in the preset, or in the environment of its first container that has one.

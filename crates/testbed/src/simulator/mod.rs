@@ -139,12 +139,9 @@ async fn set_finalizers(
     finalizers: &[String],
     manager: &str,
 ) -> kube::Result<()> {
-    let metadata =
-        serde_json::json!({"finalizers": finalizers, "resourceVersion": object.resource_version()});
+    let metadata = serde_json::json!({"finalizers": finalizers, "resourceVersion": object.resource_version()});
     let patch = Patch::Merge(serde_json::json!({ "metadata": metadata }));
-    api.patch(&object.name_any(), &params(manager), &patch)
-        .await
-        .map(drop)
+    api.patch(&object.name_any(), &params(manager), &patch).await.map(drop)
 }
 
 /// Writes the status if it says something new; transition times move only with the status of their condition.
@@ -154,10 +151,7 @@ async fn set_status(
     mut status: serde_json::Value,
     manager: &str,
 ) -> kube::Result<()> {
-    let current = object
-        .data
-        .get("status")
-        .unwrap_or(&serde_json::Value::Null);
+    let current = object.data.get("status").unwrap_or(&serde_json::Value::Null);
     let now = now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
     for condition in status["conditions"].as_array_mut().into_iter().flatten() {
         let before = current["conditions"]
@@ -176,8 +170,7 @@ async fn set_status(
         .any(|(field, value)| &current[field] != value);
     if news {
         let patch = Patch::Merge(serde_json::json!({ "status": status }));
-        api.patch_status(&object.name_any(), &params(manager), &patch)
-            .await?;
+        api.patch_status(&object.name_any(), &params(manager), &patch).await?;
     }
     Ok(())
 }

@@ -20,11 +20,7 @@ pub(super) enum Stage {
 }
 
 /// The stage at this age, and how long until the next one. No stage at all: say nothing.
-pub(super) fn stage(
-    behaviour: Behaviour,
-    ready_after: Duration,
-    age: Duration,
-) -> (Option<Stage>, Option<Duration>) {
+pub(super) fn stage(behaviour: Behaviour, ready_after: Duration, age: Duration) -> (Option<Stage>, Option<Duration>) {
     let plan = plan(behaviour, ready_after);
     let reached = plan
         .iter()
@@ -39,22 +35,13 @@ pub(super) fn stage(
 }
 
 fn plan(behaviour: Behaviour, ready: Duration) -> Vec<(Duration, Stage)> {
-    let start = [
-        (Duration::ZERO, Stage::Pending),
-        (ready / 2, Stage::Loading),
-    ];
+    let start = [(Duration::ZERO, Stage::Pending), (ready / 2, Stage::Loading)];
     match behaviour {
-        Behaviour::Ready | Behaviour::StuckDelete => {
-            [&start[..], &[(ready, Stage::Ready)]].concat()
-        }
+        Behaviour::Ready | Behaviour::StuckDelete => [&start[..], &[(ready, Stage::Ready)]].concat(),
         Behaviour::Slow => plan(Behaviour::Ready, ready * 10),
         Behaviour::Stall => Vec::new(),
         Behaviour::Fail => [&start[..], &[(ready, Stage::Failed)]].concat(),
-        Behaviour::Flap => [
-            &start[..],
-            &[(ready, Stage::Ready), (ready * 2, Stage::Unready)],
-        ]
-        .concat(),
+        Behaviour::Flap => [&start[..], &[(ready, Stage::Ready), (ready * 2, Stage::Unready)]].concat(),
         Behaviour::SecretMissing => start.to_vec(),
     }
 }
@@ -84,22 +71,13 @@ mod tests {
 
     #[test]
     fn flap_ends_unready_and_stall_says_nothing() {
-        assert_eq!(
-            stage(Behaviour::Flap, SECOND, SECOND * 2),
-            (Some(Stage::Unready), None)
-        );
+        assert_eq!(stage(Behaviour::Flap, SECOND, SECOND * 2), (Some(Stage::Unready), None));
         assert_eq!(stage(Behaviour::Stall, SECOND, SECOND * 2), (None, None));
     }
 
     #[test]
     fn slow_takes_ten_times_as_long() {
-        assert_eq!(
-            stage(Behaviour::Slow, SECOND, SECOND * 9).0,
-            Some(Stage::Loading)
-        );
-        assert_eq!(
-            stage(Behaviour::Slow, SECOND, SECOND * 10).0,
-            Some(Stage::Ready)
-        );
+        assert_eq!(stage(Behaviour::Slow, SECOND, SECOND * 9).0, Some(Stage::Loading));
+        assert_eq!(stage(Behaviour::Slow, SECOND, SECOND * 10).0, Some(Stage::Ready));
     }
 }

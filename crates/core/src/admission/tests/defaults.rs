@@ -27,17 +27,29 @@ fn the_least_a_user_can_write() {
 
 #[test]
 fn zero_stays_zero() {
-    assert_eq!(defaulted(json!({"model": {}, "scaling": {"replicas": 0}}))["scaling"], json!({"replicas": 0}));
+    assert_eq!(
+        defaulted(json!({"model": {}, "scaling": {"replicas": 0}}))["scaling"],
+        json!({"replicas": 0})
+    );
     let scaling = json!({"prefill": {"replicas": 0}, "decode": {"replicas": 2}});
-    assert_eq!(defaulted(json!({"model": {}, "serving": {"mode": "disaggregated"}, "scaling": scaling}))["scaling"], scaling);
+    assert_eq!(
+        defaulted(json!({"model": {}, "serving": {"mode": "disaggregated"}, "scaling": scaling}))["scaling"],
+        scaling
+    );
 }
 
 #[test]
 fn in_disaggregated_mode_only_the_parts_that_are_there_get_replicas() {
     let spec = |scaling: Value| json!({"model": {}, "serving": {"mode": "disaggregated"}, "scaling": scaling});
-    assert_eq!(defaulted(spec(json!({"prefill": {}})))["scaling"], json!({"prefill": {"replicas": 1}}));
+    assert_eq!(
+        defaulted(spec(json!({"prefill": {}})))["scaling"],
+        json!({"prefill": {"replicas": 1}})
+    );
     assert_eq!(defaulted(spec(json!({})))["scaling"], json!({}));
-    assert_eq!(defaulted(json!({"model": {}, "serving": {"mode": "disaggregated"}})).get("scaling"), None);
+    assert_eq!(
+        defaulted(json!({"model": {}, "serving": {"mode": "disaggregated"}})).get("scaling"),
+        None
+    );
 }
 
 #[test]
@@ -45,7 +57,10 @@ fn a_gpu_gets_a_type_and_never_a_count() {
     let spec = json!({"model": {}, "resources": {"gpu": {}}, "scaling": {"prefill": {"gpu": {"count": 0}}, "decode": {"gpu": {"type": "amd.com/gpu"}}}});
     let defaulted = defaulted(spec);
     assert_eq!(defaulted["resources"]["gpu"], json!({"type": "nvidia.com/gpu"}));
-    assert_eq!(defaulted["scaling"]["prefill"]["gpu"], json!({"count": 0, "type": "nvidia.com/gpu"}));
+    assert_eq!(
+        defaulted["scaling"]["prefill"]["gpu"],
+        json!({"count": 0, "type": "nvidia.com/gpu"})
+    );
     assert_eq!(defaulted["scaling"]["decode"]["gpu"], json!({"type": "amd.com/gpu"}));
 }
 

@@ -13,10 +13,16 @@ use crate::admission::handlers::{MUTATE_PATH, VALIDATE_PATH, router};
 
 async fn post(path: &str, body: impl Into<Body>) -> (StatusCode, Vec<u8>) {
     let registered = Arc::new(providers(json!({})));
-    let request = Request::post(path).header("content-type", "application/json").body(body.into()).unwrap();
+    let request = Request::post(path)
+        .header("content-type", "application/json")
+        .body(body.into())
+        .unwrap();
     let response = router(move || registered.clone()).oneshot(request).await.unwrap();
     let status = response.status();
-    (status, to_bytes(response.into_body(), usize::MAX).await.unwrap().to_vec())
+    (
+        status,
+        to_bytes(response.into_body(), usize::MAX).await.unwrap().to_vec(),
+    )
 }
 
 /// A request as the API server makes it, with some of it replaced.
@@ -45,7 +51,10 @@ async fn answer(path: &str, review: &Value) -> Value {
     let (status, body) = post(path, review.to_string()).await;
     assert_eq!(status, StatusCode::OK, "{}", String::from_utf8_lossy(&body));
     let answer: Value = serde_json::from_slice(&body).unwrap();
-    assert_eq!((&answer["apiVersion"], &answer["kind"]), (&json!("admission.k8s.io/v1"), &json!("AdmissionReview")));
+    assert_eq!(
+        (&answer["apiVersion"], &answer["kind"]),
+        (&json!("admission.k8s.io/v1"), &json!("AdmissionReview"))
+    );
     assert_eq!(answer["response"]["uid"], review["request"]["uid"]);
     answer["response"].clone()
 }
@@ -55,17 +64,26 @@ async fn mutated(review: &Value) -> (Value, bool) {
     let response = answer(MUTATE_PATH, review).await;
     assert_eq!(response["allowed"], true);
     let mut object = review["request"]["object"].clone();
-    let Some(patch) = response.get("patch") else { return (object, false) };
+    let Some(patch) = response.get("patch") else {
+        return (object, false);
+    };
     assert_eq!(response["patchType"], "JSONPatch");
     let patch: Vec<u8> = serde_json::from_value(patch.clone()).unwrap();
-    json_patch::patch(&mut object, &serde_json::from_slice::<json_patch::Patch>(&patch).unwrap()).unwrap();
+    json_patch::patch(
+        &mut object,
+        &serde_json::from_slice::<json_patch::Patch>(&patch).unwrap(),
+    )
+    .unwrap();
     (object, true)
 }
 
 #[tokio::test]
 async fn a_new_object_gets_defaults_and_the_finalizer() {
     let (object, _) = mutated(&review(json!({}))).await;
-    assert_eq!(object["metadata"]["finalizers"], json!(["kubeairunway.ai/provider-cleanup"]));
+    assert_eq!(
+        object["metadata"]["finalizers"],
+        json!(["kubeairunway.ai/provider-cleanup"])
+    );
     assert_eq!(
         object["spec"],
         json!({
@@ -84,9 +102,18 @@ async fn a_new_object_gets_defaults_and_the_finalizer() {
 async fn the_finalizer_joins_others_and_only_at_creation() {
     let with = |finalizers: Value| json!({"object": {"metadata": {"finalizers": finalizers}}});
     let finalizers = async |change: Value| mutated(&review(change)).await.0["metadata"]["finalizers"].clone();
-    assert_eq!(finalizers(with(json!(["a/b"]))).await, json!(["a/b", "kubeairunway.ai/provider-cleanup"]));
-    assert_eq!(finalizers(with(json!([]))).await, json!(["kubeairunway.ai/provider-cleanup"]));
-    assert_eq!(finalizers(with(json!(["kubeairunway.ai/provider-cleanup"]))).await, json!(["kubeairunway.ai/provider-cleanup"]));
+    assert_eq!(
+        finalizers(with(json!(["a/b"]))).await,
+        json!(["a/b", "kubeairunway.ai/provider-cleanup"])
+    );
+    assert_eq!(
+        finalizers(with(json!([]))).await,
+        json!(["kubeairunway.ai/provider-cleanup"])
+    );
+    assert_eq!(
+        finalizers(with(json!(["kubeairunway.ai/provider-cleanup"]))).await,
+        json!(["kubeairunway.ai/provider-cleanup"])
+    );
     let update = json!({"operation": "UPDATE", "oldObject": object(json!({"model": {"id": "org/other"}}))});
     assert_eq!(finalizers(update).await, json!(null));
 }
@@ -145,7 +172,11 @@ async fn nothing_stands_in_the_way_of_deletion_or_of_our_own_writes() {
         }
         assert_eq!(answer(VALIDATE_PATH, &review).await["allowed"], true, "{change}");
         let response = answer(MUTATE_PATH, &review).await;
-        assert_eq!((&response["allowed"], response.get("patch")), (&json!(true), None), "{change}");
+        assert_eq!(
+            (&response["allowed"], response.get("patch")),
+            (&json!(true), None),
+            "{change}"
+        );
     }
 }
 
@@ -176,26 +207,55 @@ async fn a_refusal_names_every_field() {
 
 #[tokio::test]
 async fn a_warning_refuses_nothing() {
-    let response = answer(VALIDATE_PATH, &review(json!({"object": {"spec": {"model": {"source": "custom", "servedName": "x"}}}}))).await;
-    assert_eq!((&response["allowed"], &response["warnings"]), (&json!(true), &json!(["servedName is ignored for custom source"])));
+    let response = answer(
+        VALIDATE_PATH,
+        &review(json!({"object": {"spec": {"model": {"source": "custom", "servedName": "x"}}}})),
+    )
+    .await;
+    assert_eq!(
+        (&response["allowed"], &response["warnings"]),
+        (&json!(true), &json!(["servedName is ignored for custom source"]))
+    );
 }
 
 #[tokio::test]
 async fn an_object_we_cannot_read_is_refused_with_the_path_and_never_patched() {
     for (change, message) in [
-        (json!({"spec": {"scaling": {"replicas": "two"}}}), "spec.scaling.replicas: invalid type: string \"two\", expected i32"),
-        (json!({"spec": {"env": [{"name": 1}]}}), "spec.env[0].name: invalid type: integer `1`, expected a string"),
-        (json!({"spec": {"serving": {"mode": "sideways"}}}), "spec.serving.mode: unknown variant `sideways`, expected `aggregated` or `disaggregated`"),
+        (
+            json!({"spec": {"scaling": {"replicas": "two"}}}),
+            "spec.scaling.replicas: invalid type: string \"two\", expected i32",
+        ),
+        (
+            json!({"spec": {"env": [{"name": 1}]}}),
+            "spec.env[0].name: invalid type: integer `1`, expected a string",
+        ),
+        (
+            json!({"spec": {"serving": {"mode": "sideways"}}}),
+            "spec.serving.mode: unknown variant `sideways`, expected `aggregated` or `disaggregated`",
+        ),
         (json!({"spec": {"model": null}}), "spec: missing field `model`"),
-        (json!({"spec": "x"}), "spec: invalid type: string \"x\", expected struct ModelDeploymentSpec"),
+        (
+            json!({"spec": "x"}),
+            "spec: invalid type: string \"x\", expected struct ModelDeploymentSpec",
+        ),
         (json!({"spec": null}), "spec is required: it says which model to serve"),
-        (json!({"metadata": {"labels": {"a": 1}}}), "metadata.labels.a: invalid type: integer `1`, expected a string"),
+        (
+            json!({"metadata": {"labels": {"a": 1}}}),
+            "metadata.labels.a: invalid type: integer `1`, expected a string",
+        ),
     ] {
         let review = review(json!({ "object": change }));
         let response = answer(VALIDATE_PATH, &review).await;
-        assert_eq!((&response["allowed"], response["status"]["message"].as_str().unwrap()), (&json!(false), message));
+        assert_eq!(
+            (&response["allowed"], response["status"]["message"].as_str().unwrap()),
+            (&json!(false), message)
+        );
         let response = answer(MUTATE_PATH, &review).await;
-        assert_eq!((&response["allowed"], response.get("patch")), (&json!(true), None), "{message}");
+        assert_eq!(
+            (&response["allowed"], response.get("patch")),
+            (&json!(true), None),
+            "{message}"
+        );
     }
 }
 
@@ -204,8 +264,22 @@ async fn what_is_no_review_gets_a_clean_refusal() {
     let deep = "[".repeat(100_000);
     let huge = format!("\"{}\"", "x".repeat(5 * 1024 * 1024));
     for path in [MUTATE_PATH, VALIDATE_PATH] {
-        for body in ["", "{", "null", "[]", "{}", "\u{0}", r#"{"request": {}}"#, r#"{"request": {"uid": 1}}"#, &deep] {
-            assert_eq!(post(path, body.to_owned()).await.0, StatusCode::BAD_REQUEST, "{body:.20}");
+        for body in [
+            "",
+            "{",
+            "null",
+            "[]",
+            "{}",
+            "\u{0}",
+            r#"{"request": {}}"#,
+            r#"{"request": {"uid": 1}}"#,
+            &deep,
+        ] {
+            assert_eq!(
+                post(path, body.to_owned()).await.0,
+                StatusCode::BAD_REQUEST,
+                "{body:.20}"
+            );
         }
         assert_eq!(post(path, vec![0xff_u8, 0xfe]).await.0, StatusCode::BAD_REQUEST);
         assert_eq!(post(path, huge.clone()).await.0, StatusCode::PAYLOAD_TOO_LARGE);
@@ -224,13 +298,28 @@ fn any_json() -> impl Strategy<Value = Value> {
         Just(json!("disaggregated")),
     ];
     let key = prop_oneof![
-        Just("model"), Just("id"), Just("engine"), Just("type"), Just("serving"), Just("mode"), Just("scaling"), Just("replicas"),
-        Just("prefill"), Just("gpu"), Just("count"), Just("resources"), Just("memory"), Just("env"), Just("name"), Just("provider"),
+        Just("model"),
+        Just("id"),
+        Just("engine"),
+        Just("type"),
+        Just("serving"),
+        Just("mode"),
+        Just("scaling"),
+        Just("replicas"),
+        Just("prefill"),
+        Just("gpu"),
+        Just("count"),
+        Just("resources"),
+        Just("memory"),
+        Just("env"),
+        Just("name"),
+        Just("provider"),
     ];
     leaf.prop_recursive(4, 32, 6, move |inner| {
         prop_oneof![
             proptest::collection::vec(inner.clone(), 0..3).prop_map(Value::from),
-            proptest::collection::btree_map(key.clone().prop_map(str::to_owned), inner, 0..6).prop_map(|map| Value::Object(map.into_iter().collect())),
+            proptest::collection::btree_map(key.clone().prop_map(str::to_owned), inner, 0..6)
+                .prop_map(|map| Value::Object(map.into_iter().collect())),
         ]
     })
 }
@@ -254,7 +343,9 @@ proptest! {
 fn keeps(after: &Value, before: &Value) -> bool {
     match (after, before) {
         (_, Value::Null) => true,
-        (Value::Object(after), Value::Object(before)) => before.iter().all(|(key, value)| after.get(key).is_some_and(|found| keeps(found, value))),
+        (Value::Object(after), Value::Object(before)) => before
+            .iter()
+            .all(|(key, value)| after.get(key).is_some_and(|found| keeps(found, value))),
         (after, before) => after == before,
     }
 }

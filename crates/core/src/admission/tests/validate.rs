@@ -9,14 +9,17 @@ use crate::providers::Providers;
 
 /// A spec that is valid, with some of it replaced; null removes.
 fn spec(change: Value) -> Value {
-    let mut spec = json!({"model": {"id": "org/model"}, "engine": {"type": "vllm"}, "resources": {"gpu": {"count": 1}}});
+    let mut spec =
+        json!({"model": {"id": "org/model"}, "engine": {"type": "vllm"}, "resources": {"gpu": {"count": 1}}});
     json_patch::merge(&mut spec, &change);
     spec
 }
 
 fn disaggregated(change: Value) -> Value {
     let worker = json!({"gpu": {"count": 1}, "memory": "64Gi"});
-    let mut spec = spec(json!({"resources": null, "serving": {"mode": "disaggregated"}, "scaling": {"prefill": worker, "decode": worker}}));
+    let mut spec = spec(
+        json!({"resources": null, "serving": {"mode": "disaggregated"}, "scaling": {"prefill": worker, "decode": worker}}),
+    );
     json_patch::merge(&mut spec, &change);
     spec
 }
@@ -26,39 +29,82 @@ fn verdict(spec: Value) -> Verdict {
 }
 
 fn errors(spec: Value) -> Vec<(String, String)> {
-    verdict(spec).errors.into_iter().map(|violation| (violation.field, violation.message)).collect()
+    verdict(spec)
+        .errors
+        .into_iter()
+        .map(|violation| (violation.field, violation.message))
+        .collect()
 }
 
 fn refused(spec: Value, expected: &[(&str, &str)]) {
     let found = errors(spec.clone());
-    let found: Vec<_> = found.iter().map(|(field, message)| (field.as_str(), message.as_str())).collect();
+    let found: Vec<_> = found
+        .iter()
+        .map(|(field, message)| (field.as_str(), message.as_str()))
+        .collect();
     assert_eq!(found, expected, "{spec}");
 }
 
 #[test]
 fn the_documented_refusals_word_for_word() {
-    const VLLM: (&str, &str) = ("spec.resources.gpu.count", "vLLM engine requires GPU (set resources.gpu.count > 0)");
-    const PREFILL: (&str, &str) = ("spec.scaling.prefill.gpu.count", "Disaggregated mode requires scaling.prefill.gpu.count");
-    const DECODE: (&str, &str) = ("spec.scaling.decode.gpu.count", "Disaggregated mode requires scaling.decode.gpu.count");
-    const PARTS: (&str, &str) = ("spec.scaling", "Disaggregated mode requires scaling.prefill and scaling.decode");
+    const VLLM: (&str, &str) = (
+        "spec.resources.gpu.count",
+        "vLLM engine requires GPU (set resources.gpu.count > 0)",
+    );
+    const PREFILL: (&str, &str) = (
+        "spec.scaling.prefill.gpu.count",
+        "Disaggregated mode requires scaling.prefill.gpu.count",
+    );
+    const DECODE: (&str, &str) = (
+        "spec.scaling.decode.gpu.count",
+        "Disaggregated mode requires scaling.decode.gpu.count",
+    );
+    const PARTS: (&str, &str) = (
+        "spec.scaling",
+        "Disaggregated mode requires scaling.prefill and scaling.decode",
+    );
     let engine = |name: &str| json!({"engine": {"type": name}, "resources": null});
 
     refused(spec(json!({"resources": {"gpu": {"count": 0}}})), &[VLLM]);
     refused(spec(json!({"resources": {"gpu": {"count": null}}})), &[VLLM]);
     refused(spec(json!({"resources": {"gpu": null}})), &[VLLM]);
     refused(spec(engine("vllm")), &[VLLM]);
-    refused(spec(engine("sglang")), &[("spec.resources.gpu.count", "SGLang engine requires GPU (set resources.gpu.count > 0)")]);
-    refused(spec(engine("trtllm")), &[("spec.resources.gpu.count", "TensorRT-LLM engine requires GPU (set resources.gpu.count > 0)")]);
+    refused(
+        spec(engine("sglang")),
+        &[(
+            "spec.resources.gpu.count",
+            "SGLang engine requires GPU (set resources.gpu.count > 0)",
+        )],
+    );
+    refused(
+        spec(engine("trtllm")),
+        &[(
+            "spec.resources.gpu.count",
+            "TensorRT-LLM engine requires GPU (set resources.gpu.count > 0)",
+        )],
+    );
 
-    let both = ("spec.resources.gpu", "Cannot specify both resources.gpu and scaling.prefill/decode");
+    let both = (
+        "spec.resources.gpu",
+        "Cannot specify both resources.gpu and scaling.prefill/decode",
+    );
     refused(disaggregated(json!({"resources": {"gpu": {"count": 1}}})), &[both]);
     refused(disaggregated(json!({"resources": {"gpu": {}}})), &[both]);
     refused(disaggregated(json!({"scaling": null})), &[PARTS]);
     refused(disaggregated(json!({"scaling": {"prefill": null}})), &[PARTS]);
     refused(disaggregated(json!({"scaling": {"decode": null}})), &[PARTS]);
-    refused(disaggregated(json!({"scaling": {"prefill": {"gpu": null}}})), &[PREFILL]);
-    refused(disaggregated(json!({"scaling": {"prefill": {"gpu": {"count": 0}}, "decode": {"gpu": {"count": null}}}})), &[PREFILL, DECODE]);
-    refused(disaggregated(json!({"scaling": {"prefill": null, "decode": {"gpu": null}}})), &[PARTS, DECODE]);
+    refused(
+        disaggregated(json!({"scaling": {"prefill": {"gpu": null}}})),
+        &[PREFILL],
+    );
+    refused(
+        disaggregated(json!({"scaling": {"prefill": {"gpu": {"count": 0}}, "decode": {"gpu": {"count": null}}}})),
+        &[PREFILL, DECODE],
+    );
+    refused(
+        disaggregated(json!({"scaling": {"prefill": null, "decode": {"gpu": null}}})),
+        &[PARTS, DECODE],
+    );
 
     let required = ("spec.engine.type", "engine.type is required");
     refused(spec(json!({"engine": null})), &[required]);
@@ -82,8 +128,12 @@ fn what_is_valid_passes_without_a_word() {
         spec(json!({"scaling": {"replicas": 0}})),
         disaggregated(json!({})),
         disaggregated(json!({"engine": {"type": "sglang"}, "resources": {"memory": "1Gi"}})),
-        spec(json!({"env": [{"name": "A", "value": "b"}, {"name": "B", "value": "", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}]})),
-        spec(json!({"podTemplate": {"metadata": {"labels": {"team": "a", "x.io/y": ""}, "annotations": {"n": "any text at all"}}}, "nodeSelector": {"kubeairunway.ai/pool": "a"}})),
+        spec(
+            json!({"env": [{"name": "A", "value": "b"}, {"name": "B", "value": "", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}]}),
+        ),
+        spec(
+            json!({"podTemplate": {"metadata": {"labels": {"team": "a", "x.io/y": ""}, "annotations": {"n": "any text at all"}}}, "nodeSelector": {"kubeairunway.ai/pool": "a"}}),
+        ),
     ] {
         assert_eq!(verdict(spec.clone()), Verdict::default(), "{spec}");
     }
@@ -92,7 +142,10 @@ fn what_is_valid_passes_without_a_word() {
 #[test]
 fn warnings() {
     for (spec, warning) in [
-        (spec(json!({"model": {"source": "custom", "servedName": "x"}})), "servedName is ignored for custom source"),
+        (
+            spec(json!({"model": {"source": "custom", "servedName": "x"}})),
+            "servedName is ignored for custom source",
+        ),
         (
             spec(json!({"engine": {"type": "trtllm", "contextLength": 4096}})),
             "contextLength is ignored for trtllm: it is fixed when the engine is built, so use an image built for the length you need",
@@ -106,7 +159,14 @@ fn warnings() {
             "scaling.prefill and scaling.decode are ignored in aggregated mode: set serving.mode to disaggregated to use them",
         ),
     ] {
-        assert_eq!(verdict(spec.clone()), Verdict { errors: vec![], warnings: vec![warning.to_owned()] }, "{spec}");
+        assert_eq!(
+            verdict(spec.clone()),
+            Verdict {
+                errors: vec![],
+                warnings: vec![warning.to_owned()]
+            },
+            "{spec}"
+        );
     }
 }
 
@@ -127,12 +187,30 @@ fn everything_is_said_at_once_in_the_order_of_the_spec() {
             ("spec.model.id", "model.id is required when source is huggingface"),
             ("spec.provider.name", "Provider 'nope' CRD not installed in cluster"),
             ("spec.engine.type", "engine.type is required"),
-            ("spec.scaling.replicas", "scaling.replicas must be between 0 and 1000, not -1"),
-            ("spec.resources.gpu.count", "resources.gpu.count must be between 0 and 1024, not -2"),
-            ("spec.resources.memory", "resources.memory must be a quantity such as 32Gi, not 'lots'"),
-            ("spec.resources.cpu", "resources.cpu must be more than 0, such as 4 or 500m: leave it out to ask for nothing"),
-            ("spec.env[0].name", "env[0] has no name: name the variable, or remove the entry"),
-            ("spec.env[1]", "env[1] ('A') has both value and valueFrom: keep one of them"),
+            (
+                "spec.scaling.replicas",
+                "scaling.replicas must be between 0 and 1000, not -1",
+            ),
+            (
+                "spec.resources.gpu.count",
+                "resources.gpu.count must be between 0 and 1024, not -2",
+            ),
+            (
+                "spec.resources.memory",
+                "resources.memory must be a quantity such as 32Gi, not 'lots'",
+            ),
+            (
+                "spec.resources.cpu",
+                "resources.cpu must be more than 0, such as 4 or 500m: leave it out to ask for nothing",
+            ),
+            (
+                "spec.env[0].name",
+                "env[0] has no name: name the variable, or remove the entry",
+            ),
+            (
+                "spec.env[1]",
+                "env[1] ('A') has both value and valueFrom: keep one of them",
+            ),
             (
                 "spec.podTemplate.metadata.annotations[a b]",
                 "podTemplate.metadata.annotations: 'a b' is no valid key: use at most 63 letters, digits, '-', '_' and '.', perhaps after a domain and '/', such as example.com/team",
@@ -151,19 +229,36 @@ fn everything_is_said_at_once_in_the_order_of_the_spec() {
 
 #[test]
 fn numbers_and_quantities_of_workers() {
-    let spec = disaggregated(json!({"scaling": {"prefill": {"replicas": 1001, "memory": "0Gi"}, "decode": {"gpu": {"count": 2000}, "memory": "-1Gi"}}}));
+    let spec = disaggregated(
+        json!({"scaling": {"prefill": {"replicas": 1001, "memory": "0Gi"}, "decode": {"gpu": {"count": 2000}, "memory": "-1Gi"}}}),
+    );
     refused(
         spec,
         &[
-            ("spec.scaling.prefill.replicas", "scaling.prefill.replicas must be between 0 and 1000, not 1001"),
-            ("spec.scaling.decode.gpu.count", "scaling.decode.gpu.count must be between 0 and 1024, not 2000"),
-            ("spec.scaling.prefill.memory", "scaling.prefill.memory must be more than 0, such as 64Gi: leave it out to ask for nothing"),
-            ("spec.scaling.decode.memory", "scaling.decode.memory must be a quantity such as 64Gi, not '-1Gi'"),
+            (
+                "spec.scaling.prefill.replicas",
+                "scaling.prefill.replicas must be between 0 and 1000, not 1001",
+            ),
+            (
+                "spec.scaling.decode.gpu.count",
+                "scaling.decode.gpu.count must be between 0 and 1024, not 2000",
+            ),
+            (
+                "spec.scaling.prefill.memory",
+                "scaling.prefill.memory must be more than 0, such as 64Gi: leave it out to ask for nothing",
+            ),
+            (
+                "spec.scaling.decode.memory",
+                "scaling.decode.memory must be a quantity such as 64Gi, not '-1Gi'",
+            ),
         ],
     );
     refused(
         self::spec(json!({"engine": {"contextLength": 0}})),
-        &[("spec.engine.contextLength", "engine.contextLength must be between 1 and 100000000, not 0")],
+        &[(
+            "spec.engine.contextLength",
+            "engine.contextLength must be between 1 and 100000000, not 0",
+        )],
     );
 }
 
@@ -177,10 +272,16 @@ fn an_engine_is_known_or_somebody_supports_it() {
     assert_eq!(ask(&custom, json!({})), "");
     assert_eq!(ask(&custom, json!({"third": third})), "");
     assert_eq!(
-        ask(&custom, json!({"kaito": kaito, "x": {"capabilities": {"engines": ["other"]}}})),
+        ask(
+            &custom,
+            json!({"kaito": kaito, "x": {"capabilities": {"engines": ["other"]}}})
+        ),
         "engine.type 'custom' is supported by no registered provider (known: vllm, sglang, trtllm, llamacpp, other): correct it, or install a provider that supports it"
     );
-    assert_eq!(ask(&spec(json!({"engine": {"type": "sglang"}})), json!({"kaito": kaito})), "");
+    assert_eq!(
+        ask(&spec(json!({"engine": {"type": "sglang"}})), json!({"kaito": kaito})),
+        ""
+    );
 }
 
 #[test]
@@ -196,9 +297,20 @@ fn the_named_providers_rules_are_asked() {
         },
     }));
     let named = validate(&deployment(spec(json!({"provider": {"name": "strict"}}))), &registered);
-    assert_eq!(named.errors.iter().map(|v| (v.field.as_str(), v.message.as_str())).collect::<Vec<_>>(), [("spec", "strict takes no names: leave it out")]);
+    assert_eq!(
+        named
+            .errors
+            .iter()
+            .map(|v| (v.field.as_str(), v.message.as_str()))
+            .collect::<Vec<_>>(),
+        [("spec", "strict takes no names: leave it out")]
+    );
     assert_eq!(named.warnings.len(), 1, "{:?}", named.warnings);
-    assert!(named.warnings[0].starts_with("a validation rule of provider 'strict' was skipped: "), "{:?}", named.warnings);
+    assert!(
+        named.warnings[0].starts_with("a validation rule of provider 'strict' was skipped: "),
+        "{:?}",
+        named.warnings
+    );
 
     let unnamed = validate(&deployment(spec(json!({}))), &registered);
     assert_eq!(unnamed, Verdict::default());
@@ -217,7 +329,8 @@ fn overrides_of_the_named_provider_are_warned_of() {
             errors: vec![],
             warnings: vec![
                 "spec.provider.overrides.frontend.replicas must be a whole number, not a string".to_owned(),
-                "spec.provider.overrides.frontend.replicsa is unknown and ignored (known: frontend.replicas)".to_owned(),
+                "spec.provider.overrides.frontend.replicsa is unknown and ignored (known: frontend.replicas)"
+                    .to_owned(),
             ],
         }
     );
@@ -228,18 +341,26 @@ fn overrides_of_the_named_provider_are_warned_of() {
 fn a_name_must_fit_a_service() {
     let mut deployment = deployment(spec(json!({})));
     deployment.metadata.name = Some("n".repeat(64));
-    assert_eq!(validate(&deployment, &Providers::default()).errors[0].field, "metadata.name");
+    assert_eq!(
+        validate(&deployment, &Providers::default()).errors[0].field,
+        "metadata.name"
+    );
 }
 
 #[test]
 fn a_hostile_spec_gets_a_bounded_answer() {
     let env: Vec<_> = (0..5000).map(|_| json!({"name": ""})).collect();
-    let labels: Map<_, _> = (0..500).map(|i| (format!("{i} {}", "ä\n".repeat(10_000)), json!("v".repeat(10_000)))).collect();
+    let labels: Map<_, _> = (0..500)
+        .map(|i| (format!("{i} {}", "ä\n".repeat(10_000)), json!("v".repeat(10_000))))
+        .collect();
     let verdict = verdict(spec(json!({"env": env, "nodeSelector": labels})));
     assert_eq!(verdict.errors.len(), 50);
     assert_eq!(verdict.errors[49].message, "and 5951 more");
     for violation in &verdict.errors {
-        assert!(violation.message.len() <= 1024 && violation.field.len() <= 128, "{violation:?}");
+        assert!(
+            violation.message.len() <= 1024 && violation.field.len() <= 128,
+            "{violation:?}"
+        );
         assert!(!violation.message.contains('\n'));
     }
 }

@@ -1,0 +1,133 @@
+//! A control plane with everything of ours on it: for `up` and for `bench`.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use kube::api::{Patch, PatchParams};
+use kube::core::{DynamicObject, GroupVersionKind};
+use kube::discovery::{self, Scope};
+use kube::{Api, Client, ResourceExt};
+use runway_api::labels;
+use runway_cli::manifests::{self, Identity, WEBHOOK_SECRET};
+use runway_operator::webhook::Endpoint;
+use runway_testbed::{ControlPlane, crds};
+
+use crate::shell;
+
+/// Who applies what people would apply.
+const ADMIN: &str = "xtask";
+
+/// The programs that `up` and `bench` run beside a control plane.
+pub(crate) struct Programs {
+    dir: PathBuf,
+}
+
+impl Programs {
+    /// Builds them.
+    pub(crate) fn build(release: bool) -> Result<Self> {
+        let mut args = vec!["build", "--quiet"];
+        if release {
+            args.push("--release");
+        }
+        let packages = ["runway-core", "runway-provider-kaito", "runway-testbed", "runway-cli"];
+        args.extend(packages.iter().flat_map(|p| ["-p", *p]));
+        shell::run("cargo", &args)?;
+        // Beside ourselves: cargo knows where that is.
+        let own = std::env::current_exe().context("cannot find the folder of our own program")?;
+        let target = own
+            .parent()
+            .and_then(Path::parent)
+            .context("our own program is not in a target folder")?;
+        Ok(Self {
+            dir: target.join(if release { "release" } else { "debug" }),
+        })
+    }
+
+    /// The path of one of them.
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.dir.join(name)
+    }
+}
+
+/// Puts CRDs, roles, webhooks and the upstream's CRDs into a cluster.
+pub(crate) async fn install(client: &Client, webhook_url: Option<&str>, identity: Identity) -> Result<()> {
+    for crd in manifests::crds() {
+        crds::install_crd(client, crd).await?;
+    }
+    let endpoint = Endpoint::Url(webhook_url.unwrap_or("https://127.0.0.1").to_owned());
+    for object in manifests::objects(&endpoint, identity) {
+        let is_webhook = object
+            .types
+            .as_ref()
+            .is_some_and(|t| t.kind.ends_with("WebhookConfiguration"));
+        if webhook_url.is_some() || !is_webhook {
+            apply(client, &object).await?;
+        }
+    }
+    Ok(())
+}
+
+/// Applies an object as a person would.
+pub(crate) async fn apply(client: &Client, object: &DynamicObject) -> Result<DynamicObject> {
+    let types = object.types.clone().context("an object without kind")?;
+    let (group, version) = types.api_version.rsplit_once('/').unwrap_or(("", &types.api_version));
+    let (resource, capabilities) = discovery::pinned_kind(client, &GroupVersionKind::gvk(group, version, &types.kind))
+        .await
+        .with_context(|| format!("the cluster does not know {}", types.kind))?;
+    let namespace = object.namespace().unwrap_or_else(|| "default".to_owned());
+    let api: Api<DynamicObject> = match capabilities.scope {
+        Scope::Namespaced => Api::namespaced_with(client.clone(), &namespace, &resource),
+        Scope::Cluster => Api::all_with(client.clone(), &resource),
+    };
+    let name = object.name_any();
+    api.patch(&name, &PatchParams::apply(ADMIN).force(), &Patch::Apply(object))
+        .await
+        .with_context(|| format!("cannot apply {} '{name}'", types.kind))
+}
+
+/// The core controller, the KAITO provider and the upstream simulator, each as a process with an identity of its own.
+pub(crate) fn start_controllers(
+    control_plane: &mut ControlPlane,
+    programs: &Programs,
+    webhook_port: u16,
+    ready_after: Duration,
+) -> Result<()> {
+    let address = format!("127.0.0.1:{webhook_port}");
+    let kubeconfig = |control_plane: &ControlPlane, user: &str, groups: &[&str]| -> Result<String> {
+        Ok(control_plane.kubeconfig(user, groups)?.display().to_string())
+    };
+    let core = kubeconfig(control_plane, labels::CORE_MANAGER, &[])?;
+    control_plane.run(
+        "kubeairunway-controller",
+        programs.path("kubeairunway-controller"),
+        &[
+            "--kubeconfig",
+            &core,
+            "--webhook-address",
+            &address,
+            "--webhook-url",
+            &format!("https://{address}"),
+            "--webhook-secret",
+            WEBHOOK_SECRET,
+        ],
+    )?;
+    let kaito = kubeconfig(control_plane, &labels::provider_manager("kaito"), &[])?;
+    control_plane.run(
+        "kaito-provider",
+        programs.path("kaito-provider"),
+        &["--kubeconfig", &kaito],
+    )?;
+    let simulator = kubeconfig(control_plane, "kaito-upstream-simulator", &["system:masters"])?;
+    let ready_after = format!("{}ms", ready_after.as_millis());
+    control_plane.run(
+        "kaito-upstream-simulator",
+        programs.path("upstream-simulator"),
+        &["--kubeconfig", &simulator, "--ready-after", &ready_after],
+    )
+}
+
+/// A port that is free now.
+pub(crate) fn free_port() -> Result<u16> {
+    Ok(std::net::TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port())
+}

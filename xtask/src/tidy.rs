@@ -1,0 +1,240 @@
+//! The rules of the house that a compiler does not know.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+
+use crate::shell;
+
+/// What each crate may depend on, of ours: binaries -> controllers -> provider/operator -> api (ARCHITECTURE.md).
+const MAY_USE: [(&str, &[&str]); 6] = [
+    ("runway-api", &[]),
+    ("runway-operator", &[]),
+    ("runway-provider", &["runway-api", "runway-operator"]),
+    ("runway-core", &["runway-api", "runway-operator"]),
+    (
+        "runway-provider-*",
+        &["runway-api", "runway-operator", "runway-provider"],
+    ),
+    ("runway-testbed", &[]),
+];
+
+/// Crates that must not be linked, with the reason.
+const BANNED: [(&str, &str); 3] = [
+    (
+        "aws-lc-sys",
+        "one TLS provider, ring: two in one process panic at run time",
+    ),
+    ("openssl-sys", "rustls only: a static binary needs no system library"),
+    ("chrono", "jiff is the one time library"),
+];
+
+/// What api may not have in its tree: types must be cheap to use.
+const NOT_IN_API: [&str; 3] = ["tokio", "kube-client", "hyper"];
+
+/// Folders and files whose code must be pure: the same plan runs in production, in `render` and in tests.
+const PURE: [&str; 6] = [
+    "crates/provider/src/plan",
+    "crates/provider/src/request.rs",
+    "crates/core/src/plan",
+    "crates/core/src/selection.rs",
+    "crates/core/src/admission/validate.rs",
+    "crates/provider-kaito/src",
+];
+
+/// What pure code must not contain, and why not.
+const IMPURE: [(&str, &str); 8] = [
+    ("async ", "a plan does not wait"),
+    (".await", "a plan does not wait"),
+    ("kube::Client", "a plan asks nobody"),
+    ("Api::", "a plan asks nobody"),
+    ("clock::now", "time comes in as a value"),
+    ("Timestamp::now", "time comes in as a value"),
+    ("std::env", "configuration comes in as a value"),
+    ("HashMap", "its order is random: use BTreeMap"),
+];
+
+pub(crate) fn run() -> Result<()> {
+    let mut complaints = Vec::new();
+    let metadata: Value = serde_json::from_str(&shell::output(
+        "cargo",
+        &["metadata", "--format-version", "1", "--locked"],
+    )?)?;
+    complaints.extend(dependency_direction(&metadata));
+    complaints.extend(foreign_crates(&metadata)?);
+    complaints.extend(pure_code()?);
+    complaints.extend(module_docs()?);
+    if complaints.is_empty() {
+        println!("tidy: dependencies, licences, pure code and module docs are as they should be");
+        return Ok(());
+    }
+    bail!("untidy:\n  {}", complaints.join("\n  "))
+}
+
+fn dependency_direction(metadata: &Value) -> Vec<String> {
+    let packages = metadata["packages"].as_array().cloned().unwrap_or_default();
+    let mut complaints = Vec::new();
+    for package in &packages {
+        let name = package["name"].as_str().unwrap_or_default();
+        let Some((_, allowed)) = MAY_USE.iter().find(|(pattern, _)| matches_pattern(pattern, name)) else {
+            continue;
+        };
+        for dependency in package["dependencies"].as_array().into_iter().flatten() {
+            let used = dependency["name"].as_str().unwrap_or_default();
+            let for_tests = dependency["kind"] == "dev";
+            if used.starts_with("runway-") && !for_tests && !allowed.contains(&used) {
+                complaints.push(format!("{name} must not depend on {used}"));
+            }
+        }
+    }
+    complaints
+}
+
+fn matches_pattern(pattern: &str, name: &str) -> bool {
+    match pattern.strip_suffix('*') {
+        Some(prefix) => name.starts_with(prefix),
+        None => pattern == name,
+    }
+}
+
+/// Licences as deny.toml allows them, banned crates, and what api drags in.
+fn foreign_crates(metadata: &Value) -> Result<Vec<String>> {
+    let deny = fs::read_to_string(shell::root().join("deny.toml")).context("deny.toml is missing")?;
+    let linked = linked_crates()?;
+    let mut complaints: Vec<String> = BANNED
+        .iter()
+        .filter(|(name, _)| linked.contains(*name))
+        .map(|(name, reason)| format!("{name} is linked: {reason}"))
+        .collect();
+    for package in metadata["packages"].as_array().into_iter().flatten() {
+        let name = package["name"].as_str().unwrap_or_default();
+        let licence = package["license"].as_str().unwrap_or("none");
+        if linked.contains(name) && !licence_is_allowed(licence, &deny) {
+            complaints.push(format!(
+                "{name}: licence {licence} is not among those that deny.toml allows"
+            ));
+        }
+    }
+    let api = shell::output(
+        "cargo",
+        &[
+            "tree",
+            "-p",
+            "runway-api",
+            "-e",
+            "normal",
+            "--prefix",
+            "none",
+            "-f",
+            "{p}",
+            "--locked",
+        ],
+    )?;
+    let api: BTreeSet<&str> = api.lines().filter_map(|line| line.split(' ').next()).collect();
+    complaints.extend(
+        NOT_IN_API
+            .iter()
+            .filter(|name| api.contains(**name))
+            .map(|name| format!("runway-api must not drag in {name}")),
+    );
+    Ok(complaints)
+}
+
+fn linked_crates() -> Result<BTreeSet<String>> {
+    let tree = shell::output(
+        "cargo",
+        &[
+            "tree",
+            "--workspace",
+            "-e",
+            "normal",
+            "--prefix",
+            "none",
+            "-f",
+            "{p}",
+            "--locked",
+        ],
+    )?;
+    Ok(tree
+        .lines()
+        .filter_map(|line| line.split(' ').next())
+        .map(str::to_owned)
+        .collect())
+}
+
+/// An expression such as `MIT OR Apache-2.0` or `(A OR B) AND C`: every AND needs one of its ORs.
+fn licence_is_allowed(expression: &str, deny: &str) -> bool {
+    let plain = expression.replace(['(', ')'], " ").replace('/', " OR ");
+    plain.split(" AND ").all(|part| {
+        part.split(" OR ")
+            .any(|name| deny.contains(&format!("\"{}\"", name.trim())))
+    })
+}
+
+fn pure_code() -> Result<Vec<String>> {
+    let mut complaints = Vec::new();
+    for place in PURE {
+        for file in rust_files(&shell::root().join(place))? {
+            if file.ends_with("main.rs") {
+                continue;
+            }
+            let text = fs::read_to_string(&file)?;
+            let code = text.split("#[cfg(test)]").next().unwrap_or_default();
+            for (number, line) in code
+                .lines()
+                .enumerate()
+                .filter(|(_, line)| !line.trim_start().starts_with("//"))
+            {
+                for (word, reason) in IMPURE.iter().filter(|(word, _)| line.contains(word)) {
+                    complaints.push(format!(
+                        "{}:{}: `{}` in pure code: {reason}",
+                        shown(&file),
+                        number + 1,
+                        word.trim()
+                    ));
+                }
+            }
+        }
+    }
+    Ok(complaints)
+}
+
+/// Every module says first what it is.
+fn module_docs() -> Result<Vec<String>> {
+    let mut complaints = Vec::new();
+    for place in ["crates", "xtask", "examples"] {
+        for file in rust_files(&shell::root().join(place))? {
+            if !fs::read_to_string(&file)?.starts_with("//!") {
+                complaints.push(format!(
+                    "{}: a module starts with a //! line that says what it is",
+                    shown(&file)
+                ));
+            }
+        }
+    }
+    Ok(complaints)
+}
+
+fn rust_files(place: &Path) -> Result<Vec<PathBuf>> {
+    if place.is_file() {
+        return Ok(vec![place.to_owned()]);
+    }
+    let mut files = Vec::new();
+    for entry in fs::read_dir(place).with_context(|| format!("cannot read {}", place.display()))? {
+        let path = entry?.path();
+        if path.is_dir() {
+            files.extend(rust_files(&path)?);
+        } else if path.extension().is_some_and(|e| e == "rs") {
+            files.push(path);
+        }
+    }
+    files.sort();
+    Ok(files)
+}
+
+fn shown(file: &Path) -> String {
+    file.strip_prefix(shell::root()).unwrap_or(file).display().to_string()
+}
