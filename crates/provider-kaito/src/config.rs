@@ -27,7 +27,7 @@ pub struct KaitoConfig {
     pub gpu_node_labels: Vec<(String, String)>,
 
     /// Recreate a Workspace when its pod template changes. KAITO accepts such a change, and releases without a fix for
-    /// its issue 2124 then leave the running pods as they were.
+    /// its issue 2124 then leave the running pods as they were. Turning this on recreates what was made without it.
     #[arg(long)]
     pub recreate_on_template_change: bool,
 }

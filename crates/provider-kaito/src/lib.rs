@@ -17,7 +17,15 @@
 //! - KAITO does not let the node selector, the instance type, the preset and its token secret change, reads engine flags
 //!   when a server starts, and keeps the replicas of an InferenceSet as they were made. A change to any of these
 //!   recreates the object, and the Event says which field it was.
+//! - An InferenceSet has no Service in KAITO. It gets one of ours, so that the model answers at NAME:80 with any number of
+//!   replicas.
 //! - The token secret needs the key `HF_TOKEN`: KAITO reads no other for a preset.
+//! - A preset has no place for environment, tolerations and other GPUs than NVIDIA's: they are refused, with the way out
+//!   of `spec.image`. What only has no effect there (served name, memory, pod labels, …) is told as a warning.
+//! - `engine.args` become flags, with three exceptions: `hf-file` names the file to load from a repository of GGUF files
+//!   (llamacpp; an id of the form ORG/REPOSITORY/FILE does the same), `model` is refused where `model.id` says it, and
+//!   `port` or `address` must be KAITO's port 5000.
+//! - vLLM in the user's image is told to use all GPUs of a replica, unless `engine.args` has a parallel size.
 //!
 //! Facts about KAITO come from its repository (`kaito-project/kaito`); each is cited where it is used.
 

@@ -108,10 +108,10 @@ fn service(request: &Request, accepted: &Accepted) -> Object {
 fn immutable(accepted: &Accepted, inference: &Inference, nodes: &BTreeMap<String, String>, config: &KaitoConfig) -> BTreeMap<String, Value> {
     let mut immutable = inference.immutable.clone();
     let run_by = match accepted.workload {
-        Workload::Preset { .. } => "a preset",
-        Workload::Container { .. } => "an image",
+        Workload::Preset { .. } => "preset",
+        Workload::Container { .. } => "template",
     };
-    immutable.insert("the engine's origin".to_owned(), json!(run_by));
+    immutable.insert("inference".to_owned(), json!(run_by));
     immutable.insert("nodeSelector".to_owned(), json!(nodes));
     if let Some(instance_type) = accepted.instance_type {
         immutable.insert("the provider's instance type".to_owned(), json!(instance_type));
@@ -119,5 +119,7 @@ fn immutable(accepted: &Accepted, inference: &Inference, nodes: &BTreeMap<String
     if matches!(accepted.shape, Shape::InferenceSet { .. }) || config.recreate_on_template_change {
         immutable.extend(inference.settings.clone());
     }
+    // Absent stays absent: null would differ from nothing.
+    immutable.retain(|_, value| !value.is_null());
     immutable
 }

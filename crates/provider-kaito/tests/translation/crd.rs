@@ -30,6 +30,31 @@ fn inference_sets_are_known_from_their_first_version_on() {
     assert!(matches!(detect(upstream, Some(&crd)), State::Known { version, .. } if version == "v1alpha1"), "{:?}", detect(upstream, Some(&crd)));
 }
 
+#[test]
+fn mistakes_are_seen() {
+    let good = serde_json::json!({
+        "apiVersion": "kaito.sh/v1beta1", "kind": "Workspace", "metadata": {"name": "x"},
+        "resource": {"labelSelector": {"matchLabels": {}}},
+        "inference": {"template": {"spec": {"containers": [{"name": "model", "image": "x"}]}}},
+    });
+    assert_eq!(problems(&good), Vec::<String>::new());
+    if real("kaito.sh_workspaces.yaml").is_none() {
+        return;
+    }
+    for (at, wrong) in [
+        ("/resource/labelSelector/matchLabels", serde_json::json!({"a": 1})),
+        ("/resource", serde_json::json!({})),
+        ("/resource", serde_json::json!({"labelSelector": {}, "replicas": 1})),
+        ("/inference", serde_json::json!({"preset": {"name": "x", "accessMode": "neither"}})),
+        ("/inference/template/spec/containers/0", serde_json::json!({"name": "model", "imagePolicy": "x"})),
+        ("/inference/template/spec/containers/0", serde_json::json!({"name": "model", "ports": [{"containerPort": "5000"}]})),
+    ] {
+        let mut bad = good.clone();
+        *bad.pointer_mut(at).unwrap() = wrong;
+        assert!(!problems(&bad).is_empty(), "nothing is seen in {bad}");
+    }
+}
+
 /// What a server would not take of an object.
 pub(crate) fn problems(object: &Value) -> Vec<String> {
     match object["kind"].as_str().unwrap() {

@@ -1,4 +1,5 @@
 //! ModelDeployments in, KAITO objects out, and the way back.
+#![allow(clippy::unwrap_used, clippy::panic, clippy::print_stderr, reason = "helpers of tests are tests")]
 
 mod cases;
 mod crd;

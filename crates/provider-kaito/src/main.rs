@@ -1,0 +1,28 @@
+//! `kaito-provider`: the KAITO provider as a process.
+
+use clap::Parser;
+use runway_operator::client::ClientArgs;
+use runway_operator::shutdown;
+use runway_operator::telemetry::{self, LogArgs};
+use runway_provider_kaito::{Kaito, KaitoConfig};
+
+/// Serves ModelDeployments with KAITO.
+#[derive(Debug, Parser)]
+#[command(name = "kaito-provider", version)]
+struct Args {
+    #[command(flatten)]
+    client: ClientArgs,
+    #[command(flatten)]
+    log: LogArgs,
+    #[command(flatten)]
+    kaito: KaitoConfig,
+}
+
+#[tokio::main]
+async fn main() -> anyhow::Result<()> {
+    let args = Args::parse();
+    telemetry::init(&args.log);
+    let client = args.client.client().await?;
+    runway_provider::run(Kaito::new(args.kaito), client, shutdown::on_signal()).await;
+    Ok(())
+}
