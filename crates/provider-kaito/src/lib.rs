@@ -17,8 +17,8 @@
 //! - KAITO does not let the node selector, the instance type, the preset and its token secret change, reads engine flags
 //!   when a server starts, and keeps the replicas of an InferenceSet as they were made. A change to any of these
 //!   recreates the object, and the Event says which field it was.
-//! - An InferenceSet has no Service in KAITO. It gets one of ours, so that the model answers at NAME:80 with any number of
-//!   replicas.
+//! - One replica answers at the Service NAME, which KAITO makes; several at NAME-replicas, which is ours, for KAITO makes
+//!   none in front of an InferenceSet. `status.endpoint` says which.
 //! - The token secret needs the key `HF_TOKEN`: KAITO reads no other for a preset.
 //! - A preset has no place for environment, tolerations and other GPUs than NVIDIA's: they are refused, with the way out
 //!   of `spec.image`. What only has no effect there (served name, memory, pod labels, …) is told as a warning.
@@ -83,7 +83,7 @@ impl Provider for Kaito {
         vec![
             ChildRef { kind: WORKSPACE, name: name.to_owned() },
             ChildRef { kind: INFERENCE_SET, name: name.to_owned() },
-            ChildRef { kind: SERVICE, name: name.to_owned() },
+            ChildRef { kind: SERVICE, name: objects::service_name(name) },
             ChildRef { kind: CONFIG_MAP, name: preset::config_map_name(name) },
         ]
     }

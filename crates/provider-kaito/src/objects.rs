@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use runway_api::model_deployment::Endpoint;
-use runway_provider::{Object, Request, Translation};
+use runway_provider::{Kind, Object, Request, Translation};
 use serde_json::{Value, json};
 
 use crate::compatible::{Accepted, Shape, Workload};
@@ -28,33 +28,26 @@ pub(crate) struct Inference {
 
 pub(crate) fn translation(request: &Request, accepted: &Accepted, inference: Inference, config: &KaitoConfig) -> Translation {
     let nodes = node_labels(request, accepted, config);
-    let immutable = immutable(accepted, &inference, &nodes, config);
-    let mut objects: Vec<Object> = inference.config_map.into_iter().collect();
-    match &accepted.shape {
-        Shape::Workspace { version } => objects.push(Object {
-            kind: WORKSPACE,
-            version: version.clone(),
-            name: request.name.clone(),
-            annotations: BTreeMap::new(),
-            body: workspace(accepted, &nodes, &inference.spec),
-            immutable,
-        }),
+    let main = |kind: Kind, version: &str, body: Value| Object {
+        kind,
+        version: version.to_owned(),
+        name: request.name.clone(),
+        annotations: BTreeMap::new(),
+        body,
+        immutable: immutable(accepted, &inference, &nodes, config),
+    };
+    let (service, main) = match &accepted.shape {
+        Shape::Workspace { version } => (None, main(WORKSPACE, version, workspace(accepted, &nodes, &inference.spec))),
         Shape::InferenceSet { version, replicas } => {
-            objects.push(service(request, accepted));
-            objects.push(Object {
-                kind: INFERENCE_SET,
-                version: version.clone(),
-                name: request.name.clone(),
-                annotations: BTreeMap::new(),
-                body: inference_set(accepted, *replicas, &nodes, &inference.spec),
-                immutable,
-            });
+            let body = inference_set(accepted, *replicas, &nodes, &inference.spec);
+            (Some(service(request, accepted)), main(INFERENCE_SET, version, body))
         }
-    }
+    };
+    let answers_at = service.as_ref().unwrap_or(&main).name.clone();
     Translation {
-        objects,
+        endpoint: Some(Endpoint { service: Some(answers_at), port: Some(80) }),
+        objects: inference.config_map.into_iter().chain(service).chain([main]).collect(),
         ignored: inference.ignored,
-        endpoint: Some(Endpoint { service: Some(request.name.clone()), port: Some(80) }),
         replicas: accepted.worker.replicas,
     }
 }
@@ -84,8 +77,13 @@ fn node_labels(request: &Request, accepted: &Accepted, config: &KaitoConfig) -> 
     nodes
 }
 
-/// KAITO gives every Workspace a Service of its own; an InferenceSet gets none (inferenceset_controller.go), so it gets ours,
-/// at the name and port where a single Workspace answers.
+/// Name of the Service in front of the replicas of an InferenceSet. Not the ModelDeployment's: until the garbage collector
+/// has been there, that is held by KAITO's Service of a single Workspace.
+pub(crate) fn service_name(name: &str) -> String {
+    format!("{name}-replicas")
+}
+
+/// KAITO gives every Workspace a Service of its own; an InferenceSet gets none (inferenceset_controller.go), so it gets ours.
 fn service(request: &Request, accepted: &Accepted) -> Object {
     let mut selector = BTreeMap::from([(labels::POD_INFERENCE_SET, request.name.as_str())]);
     if matches!(accepted.workload, Workload::Preset { .. }) {
@@ -94,7 +92,7 @@ fn service(request: &Request, accepted: &Accepted) -> Object {
     Object {
         kind: SERVICE,
         version: "v1".to_owned(),
-        name: request.name.clone(),
+        name: service_name(&request.name),
         annotations: BTreeMap::new(),
         body: json!({"spec": {
             "selector": selector,
