@@ -38,7 +38,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         if args.check {
             stale.push(path);
         } else {
-            fs::create_dir_all(full.parent().unwrap_or(Path::new(".")))?;
+            fs::create_dir_all(full.parent().unwrap_or_else(|| Path::new(".")))?;
             fs::write(&full, content).with_context(|| format!("cannot write {path}"))?;
             println!("wrote {path}");
         }

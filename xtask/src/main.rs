@@ -9,6 +9,8 @@ mod test;
 mod tidy;
 mod up;
 
+use std::process::ExitCode;
+
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 
@@ -37,8 +39,18 @@ enum Command {
 }
 
 #[tokio::main]
-async fn main() -> Result<()> {
+async fn main() -> ExitCode {
     runway_operator::client::install_crypto();
+    match run().await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn run() -> Result<()> {
     match Args::parse().command {
         Command::Up(args) => up::run(args).await,
         Command::Down => up::down().await,

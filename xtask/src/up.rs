@@ -209,7 +209,7 @@ async fn watch_models(args: &Args, programs: &Programs, client: &Client, kubecon
 /// Waits until the provider is registered: models applied earlier would come up too, but the table tells less.
 async fn ready_to_admit(client: &Client) -> Result<()> {
     let providers: Api<runway_api::InferenceProviderConfig> = Api::all(client.clone());
-    runway_testbed::eventually(Duration::from_secs(60), async || {
+    runway_testbed::eventually(Duration::from_mins(1), async || {
         let kaito = providers
             .get("kaito")
             .await

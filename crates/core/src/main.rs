@@ -1,5 +1,6 @@
 //! `kubeairunway-controller`: the core controller as a process.
 
+use std::process::ExitCode;
 use std::sync::Arc;
 
 use clap::Parser;
@@ -25,14 +26,28 @@ struct Args {
 }
 
 #[tokio::main]
-async fn main() -> anyhow::Result<()> {
+async fn main() -> ExitCode {
     let args = Args::parse();
     telemetry::init(&args.log);
+    telemetry::exit(run(args)).await
+}
+
+async fn run(args: Args) -> Result<(), Error> {
     let client = args.client.client().await?;
     let shutdown = shutdown::on_signal();
     let registry = Arc::new(Registry::default());
-    let webhook = serve::admission(client.clone(), &args.webhook, registry.clone(), shutdown.clone()).await?;
+    let admission = serve::admission(client.clone(), &args.webhook, registry.clone(), shutdown.clone()).await?;
     runway_core::run(client, registry, args.enable_provider_selector, shutdown).await;
-    webhook.await?;
+    // Requests under way are answered; how that task ended matters to nobody any more.
+    let _ = admission.await;
     Ok(())
+}
+
+/// Why the controller cannot start.
+#[derive(Debug, thiserror::Error)]
+enum Error {
+    #[error(transparent)]
+    Client(#[from] runway_operator::client::Error),
+    #[error(transparent)]
+    Admission(#[from] serve::Error),
 }

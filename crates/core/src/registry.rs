@@ -116,7 +116,7 @@ impl Registry {
                     said.insert(name.to_owned(), saying);
                 }
                 Err(error) => {
-                    tracing::warn!(provider = name, %error, "cannot write the status of the InferenceProviderConfig")
+                    tracing::warn!(provider = name, %error, "cannot write the status of the InferenceProviderConfig");
                 }
             }
         }

@@ -145,11 +145,11 @@ where
         Ok(())
     }
 
-    /// Where several objects are to change, all are tried on the server first, so that nothing is half made.
+    /// Where several objects are to change, they are tried on the server first, so that nothing is half made.
     async fn apply_all(&self, owner: &K, objects: &[Apply]) -> Result<(), Error> {
         let changed: Vec<&Apply> = objects.iter().filter(|o| !o.unchanged).collect();
         if changed.len() > 1 {
-            for object in &changed {
+            for object in changed.iter().filter(|o| o.rehearsed) {
                 self.send(object, true).await?;
             }
         }

@@ -12,6 +12,8 @@ use kube::runtime::reflector::ObjectRef;
 use serde::de::DeserializeOwned;
 use tokio_util::sync::CancellationToken;
 
+use crate::telemetry::chain;
+
 /// Reconciles that may run at once.
 const CONCURRENCY: u16 = 32;
 /// First wait after a failure; it doubles with every further one.
@@ -90,20 +92,6 @@ pub async fn run<K, Ctx, F, E>(
         )
         .for_each(|_| std::future::ready(()))
         .await;
-}
-
-/// An error with its causes. kube's own texts include their causes already, so repeats are left out.
-pub fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        let cause_text = cause.to_string();
-        if !text.contains(&cause_text) {
-            text = format!("{text}: {cause_text}");
-        }
-        source = cause.source();
-    }
-    text
 }
 
 #[cfg(test)]

@@ -1,5 +1,7 @@
 //! Logs: to stderr, structured where asked for.
 
+use std::process::ExitCode;
+
 use tracing_subscriber::EnvFilter;
 
 /// How to log.
@@ -24,4 +26,29 @@ pub fn init(args: &LogArgs) {
     } else {
         builder.try_init()
     };
+}
+
+/// Runs the body of a main; an error is told in one line, with its causes.
+pub async fn exit<E: std::error::Error + 'static>(body: impl Future<Output = Result<(), E>>) -> ExitCode {
+    match body.await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            tracing::error!("{}", chain(&error));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// An error with its causes. kube's own texts include their causes already, so repeats are left out.
+pub fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        let cause_text = cause.to_string();
+        if !text.contains(&cause_text) {
+            text = format!("{text}: {cause_text}");
+        }
+        source = cause.source();
+    }
+    text
 }

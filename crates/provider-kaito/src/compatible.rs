@@ -44,7 +44,11 @@ pub(crate) enum Shape {
 }
 
 /// Everything that can refuse, in the order in which a user should hear of it.
-pub(crate) fn accept<'a>(request: &'a Request, installed: &Installed, config: &'a KaitoConfig) -> Result<Accepted<'a>, Refusal> {
+pub(crate) fn accept<'a>(
+    request: &'a Request,
+    installed: &Installed,
+    config: &'a KaitoConfig,
+) -> Result<Accepted<'a>, Refusal> {
     let engine = engine(request)?;
     let worker = worker(request)?;
     let workload = workload(request, engine, worker)?;
@@ -80,9 +84,9 @@ fn workload<'a>(request: &'a Request, engine: Engine, worker: &Worker) -> Result
     }
     match (engine, &request.image, &request.model_id) {
         (_, Some(image), _) => Ok(Workload::Container { image }),
-        _ if request.source == ModelSource::Custom => {
-            refuse("spec.image is required when model.source is custom: the model is taken from the image. Set spec.image, or use model.source huggingface")
-        }
+        _ if request.source == ModelSource::Custom => refuse(
+            "spec.image is required when model.source is custom: the model is taken from the image. Set spec.image, or use model.source huggingface",
+        ),
         (Engine::LlamaCpp, ..) => refuse(format!(
             "llamacpp engine requires spec.image to be set: KAITO has no image of its own for llama.cpp. \
              Set spec.image to one that runs llama.cpp and listens on port {PORT}"
@@ -100,7 +104,9 @@ fn workload<'a>(request: &'a Request, engine: Engine, worker: &Worker) -> Result
 fn preset_can_do(request: &Request, worker: &Worker) -> Result<(), Refusal> {
     const OWN_IMAGE: &str = "set spec.image to run vLLM in a container of your own";
     if !request.env.is_empty() {
-        return refuse(format!("spec.env cannot be passed to KAITO's preset pods: {OWN_IMAGE}, or remove spec.env"));
+        return refuse(format!(
+            "spec.env cannot be passed to KAITO's preset pods: {OWN_IMAGE}, or remove spec.env"
+        ));
     }
     if !request.tolerations.is_empty() {
         return refuse(format!(
@@ -129,9 +135,9 @@ fn flags_are_possible(request: &Request, workload: &Workload) -> Result<(), Refu
     }
     let model_is_given = request.source == ModelSource::Huggingface || matches!(workload, Workload::Preset { .. });
     match flags::find(&request.args, "model") {
-        Some((key, _)) if model_is_given => {
-            refuse(format!("engine.args.{key} would replace the model: name the model in model.id and remove the flag"))
-        }
+        Some((key, _)) if model_is_given => refuse(format!(
+            "engine.args.{key} would replace the model: name the model in model.id and remove the flag"
+        )),
         _ => Ok(()),
     }
 }
@@ -154,9 +160,16 @@ fn shape(request: &Request, worker: &Worker, installed: &Installed) -> Result<Sh
     }
     match installed.state(INFERENCE_SET) {
         State::Known { version, .. } => Ok(Shape::InferenceSet { version, replicas }),
-        State::Missing => refuse(several(replicas, "which is not installed", "install a KAITO release that has it")),
+        State::Missing => refuse(several(
+            replicas,
+            "which is not installed",
+            "install a KAITO release that has it",
+        )),
         State::Unknown { problems, .. } => {
-            let why = format!("whose installed schema this provider does not know ({})", problems.join("; "));
+            let why = format!(
+                "whose installed schema this provider does not know ({})",
+                problems.join("; ")
+            );
             refuse(several(replicas, &why, "update the provider or KAITO"))
         }
     }

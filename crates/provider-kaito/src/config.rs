@@ -47,7 +47,11 @@ impl std::error::Error for ConfigError {}
 impl KaitoConfig {
     /// Labels of the nodes for a model with GPUs or without.
     pub(crate) fn node_labels(&self, gpu: bool) -> BTreeMap<String, String> {
-        if gpu { self.gpu_node_labels.iter().cloned().collect() } else { BTreeMap::new() }
+        if gpu {
+            self.gpu_node_labels.iter().cloned().collect()
+        } else {
+            BTreeMap::new()
+        }
     }
 
     /// The argument that names the instance type for a model with GPUs or without, and its value.
@@ -63,6 +67,8 @@ impl KaitoConfig {
 fn key_value(text: &str) -> Result<(String, String), ConfigError> {
     match text.split_once('=') {
         Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
-        _ => Err(ConfigError(format!("'{text}' is not KEY=VALUE, as nvidia.com/gpu.present=true"))),
+        _ => Err(ConfigError(format!(
+            "'{text}' is not KEY=VALUE, as nvidia.com/gpu.present=true"
+        ))),
     }
 }

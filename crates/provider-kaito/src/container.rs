@@ -48,8 +48,13 @@ pub(crate) fn inference(request: &Request, accepted: &Accepted, image: &str) -> 
 fn parallel(accepted: &Accepted, flags: &mut Flags) {
     const WAYS: [&str; 3] = ["tensor-parallel-size", "pipeline-parallel-size", "data-parallel-size"];
     let told = WAYS.iter().any(|flag| flags::find(&flags.values, flag).is_some());
-    if accepted.engine == Engine::Vllm && !told && let Some(gpu) = accepted.worker.gpu.as_ref().filter(|gpu| gpu.count > 1) {
-        flags.values.insert("tensor-parallel-size".to_owned(), gpu.count.to_string());
+    if accepted.engine == Engine::Vllm
+        && !told
+        && let Some(gpu) = accepted.worker.gpu.as_ref().filter(|gpu| gpu.count > 1)
+    {
+        flags
+            .values
+            .insert("tensor-parallel-size".to_owned(), gpu.count.to_string());
     }
 }
 
@@ -85,9 +90,17 @@ fn named(request: &Request, engine: Engine, flags: &mut Flags) -> Vec<String> {
 fn pod_labels(request: &Request) -> (BTreeMap<&str, &str>, Option<String>) {
     const RESERVED: [&str; 3] = [DEPLOYMENT, labels::POD_WORKSPACE, labels::POD_INFERENCE_SET];
     let is_reserved = |key: &String| RESERVED.contains(&key.as_str());
-    let overruled: Vec<_> = request.pod_labels.keys().filter(|key| is_reserved(key)).map(String::as_str).collect();
+    let overruled: Vec<_> = request
+        .pod_labels
+        .keys()
+        .filter(|key| is_reserved(key))
+        .map(String::as_str)
+        .collect();
     let given = request.pod_labels.iter().filter(|(key, _)| !is_reserved(key));
-    let all = given.map(|(key, value)| (key.as_str(), value.as_str())).chain([(DEPLOYMENT, request.name.as_str())]).collect();
+    let all = given
+        .map(|(key, value)| (key.as_str(), value.as_str()))
+        .chain([(DEPLOYMENT, request.name.as_str())])
+        .collect();
     let told = (!overruled.is_empty()).then(|| {
         format!("podTemplate.metadata.labels ({}) are ignored: the pods are found by these labels, which the provider and KAITO set", overruled.join(", "))
     });
@@ -123,13 +136,18 @@ fn container(request: &Request, accepted: &Accepted, image: &str, flags: &Flags)
 
 /// What to load, where to listen, and the flags.
 fn arguments(request: &Request, engine: Engine, flags: &Flags) -> Vec<String> {
-    let model = request.model_id.as_ref().filter(|_| request.source == ModelSource::Huggingface);
+    let model = request
+        .model_id
+        .as_ref()
+        .filter(|_| request.source == ModelSource::Huggingface);
     let load = model.map(|id| match (engine, request.args.get(MODEL_FILE)) {
         (Engine::Vllm, _) => id.clone(),
         (Engine::LlamaCpp, Some(file)) => format!("huggingface://{id}/{file}"),
         (Engine::LlamaCpp, None) => format!("huggingface://{id}"),
     });
-    let listens = ["port", "address"].iter().any(|flag| flags::find(&flags.values, flag).is_some());
+    let listens = ["port", "address"]
+        .iter()
+        .any(|flag| flags::find(&flags.values, flag).is_some());
     let listen = (!listens).then(|| match engine {
         Engine::Vllm => format!("--port={PORT}"),
         Engine::LlamaCpp => format!("--address=:{PORT}"),
@@ -143,7 +161,10 @@ fn resources(worker: &Worker) -> Option<Value> {
         .into_iter()
         .filter_map(|(name, amount)| Some((name.to_owned(), json!(amount.as_ref()?))))
         .collect();
-    let limits = worker.gpu.as_ref().map(|gpu| json!({&gpu.resource: gpu.count.to_string()}));
+    let limits = worker
+        .gpu
+        .as_ref()
+        .map(|gpu| json!({&gpu.resource: gpu.count.to_string()}));
     let mut resources = Map::new();
     if !requests.is_empty() {
         resources.insert("requests".to_owned(), requests.into());
@@ -163,7 +184,10 @@ fn settings(request: &Request, worker: &Worker, image: &str, flags: &Flags) -> B
         ("resources".to_owned(), json!(resources(worker))),
         ("secrets.huggingFaceToken".to_owned(), json!(request.token_secret)),
         ("spec.env".to_owned(), json!(json::hash(&request.env))),
-        ("podTemplate.metadata".to_owned(), json!(json::hash(&(&request.pod_labels, &request.pod_annotations)))),
+        (
+            "podTemplate.metadata".to_owned(),
+            json!(json::hash(&(&request.pod_labels, &request.pod_annotations))),
+        ),
         ("spec.tolerations".to_owned(), json!(json::hash(&request.tolerations))),
     ])
 }

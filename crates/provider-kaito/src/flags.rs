@@ -22,7 +22,10 @@ pub(crate) struct Flags {
 
 /// The flags for an engine. `engine.args` has the last word.
 pub(crate) fn of(request: &Request, engine: Engine) -> Flags {
-    let mut flags = Flags { values: request.args.clone(), ignored: Vec::new() };
+    let mut flags = Flags {
+        values: request.args.clone(),
+        ignored: Vec::new(),
+    };
     if engine == Engine::LlamaCpp && request.source == ModelSource::Huggingface {
         flags.values.remove(MODEL_FILE);
     }
@@ -36,7 +39,9 @@ pub(crate) fn of(request: &Request, engine: Engine) -> Flags {
     match engine {
         Engine::Vllm if request.trust_remote_code => flags.set("engine.trustRemoteCode", "trust-remote-code", ""),
         Engine::LlamaCpp if request.trust_remote_code => {
-            flags.ignored.push("engine.trustRemoteCode is ignored: llama.cpp runs no code that comes with a model".to_owned());
+            flags
+                .ignored
+                .push("engine.trustRemoteCode is ignored: llama.cpp runs no code that comes with a model".to_owned());
         }
         _ => {}
     }
@@ -48,7 +53,9 @@ impl Flags {
     pub(crate) fn set(&mut self, field: &str, flag: &str, value: &str) {
         match find(&self.values, flag) {
             Some((key, _)) => {
-                let ignored = format!("{field} is ignored: engine.args.{key} says the same in the engine's own words and has the last word");
+                let ignored = format!(
+                    "{field} is ignored: engine.args.{key} says the same in the engine's own words and has the last word"
+                );
                 self.ignored.push(ignored);
             }
             None => {
@@ -68,5 +75,7 @@ impl Flags {
 
 /// A flag as it is spelt in `args`: vLLM takes dashes and underscores alike.
 pub(crate) fn find<'a>(args: &'a BTreeMap<String, String>, flag: &str) -> Option<(&'a str, &'a str)> {
-    args.iter().find(|(key, _)| key.replace('_', "-") == flag).map(|(key, value)| (key.as_str(), value.as_str()))
+    args.iter()
+        .find(|(key, _)| key.replace('_', "-") == flag)
+        .map(|(key, value)| (key.as_str(), value.as_str()))
 }

@@ -81,15 +81,27 @@ impl Provider for Kaito {
 
     fn children(&self, name: &str) -> Vec<ChildRef> {
         vec![
-            ChildRef { kind: WORKSPACE, name: name.to_owned() },
-            ChildRef { kind: INFERENCE_SET, name: name.to_owned() },
-            ChildRef { kind: SERVICE, name: objects::service_name(name) },
-            ChildRef { kind: CONFIG_MAP, name: preset::config_map_name(name) },
+            ChildRef {
+                kind: WORKSPACE,
+                name: name.to_owned(),
+            },
+            ChildRef {
+                kind: INFERENCE_SET,
+                name: name.to_owned(),
+            },
+            ChildRef {
+                kind: SERVICE,
+                name: objects::service_name(name),
+            },
+            ChildRef {
+                kind: CONFIG_MAP,
+                name: preset::config_map_name(name),
+            },
         ]
     }
 
-    fn pod_label(&self, name: &str) -> (&'static str, String) {
-        (labels::POD_WORKSPACE, name.to_owned())
+    fn pod_labels(&self) -> Vec<&'static str> {
+        vec![labels::POD_WORKSPACE, labels::POD_INFERENCE_SET]
     }
 
     fn translate(&self, request: &Request, installed: &Installed) -> Result<Translation, Refusal> {

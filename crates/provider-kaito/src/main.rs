@@ -1,5 +1,7 @@
 //! `kaito-provider`: the KAITO provider as a process.
 
+use std::process::ExitCode;
+
 use clap::Parser;
 use runway_operator::client::ClientArgs;
 use runway_operator::shutdown;
@@ -19,10 +21,13 @@ struct Args {
 }
 
 #[tokio::main]
-async fn main() -> anyhow::Result<()> {
+async fn main() -> ExitCode {
     let args = Args::parse();
     telemetry::init(&args.log);
-    let client = args.client.client().await?;
-    runway_provider::run(Kaito::new(args.kaito), client, shutdown::on_signal()).await;
-    Ok(())
+    telemetry::exit(async {
+        let client = args.client.client().await?;
+        runway_provider::run(Kaito::new(args.kaito), client, shutdown::on_signal()).await;
+        Ok::<_, runway_operator::client::Error>(())
+    })
+    .await
 }

@@ -26,7 +26,12 @@ pub(crate) struct Inference {
     pub(crate) ignored: Vec<String>,
 }
 
-pub(crate) fn translation(request: &Request, accepted: &Accepted, inference: Inference, config: &KaitoConfig) -> Translation {
+pub(crate) fn translation(
+    request: &Request,
+    accepted: &Accepted,
+    inference: Inference,
+    config: &KaitoConfig,
+) -> Translation {
     let nodes = node_labels(request, accepted, config);
     let main = |kind: Kind, version: &str, body: Value| Object {
         kind,
@@ -36,8 +41,15 @@ pub(crate) fn translation(request: &Request, accepted: &Accepted, inference: Inf
         body,
         immutable: immutable(accepted, &inference, &nodes, config),
     };
+    let pod_label = match accepted.shape {
+        Shape::Workspace { .. } => labels::POD_WORKSPACE,
+        Shape::InferenceSet { .. } => labels::POD_INFERENCE_SET,
+    };
     let (service, main) = match &accepted.shape {
-        Shape::Workspace { version } => (None, main(WORKSPACE, version, workspace(accepted, &nodes, &inference.spec))),
+        Shape::Workspace { version } => (
+            None,
+            main(WORKSPACE, version, workspace(accepted, &nodes, &inference.spec)),
+        ),
         Shape::InferenceSet { version, replicas } => {
             let body = inference_set(accepted, *replicas, &nodes, &inference.spec);
             (Some(service(request, accepted)), main(INFERENCE_SET, version, body))
@@ -45,10 +57,14 @@ pub(crate) fn translation(request: &Request, accepted: &Accepted, inference: Inf
     };
     let answers_at = service.as_ref().unwrap_or(&main).name.clone();
     Translation {
-        endpoint: Some(Endpoint { service: Some(answers_at), port: Some(80) }),
+        endpoint: Some(Endpoint {
+            service: Some(answers_at),
+            port: Some(80),
+        }),
         objects: inference.config_map.into_iter().chain(service).chain([main]).collect(),
         ignored: inference.ignored,
         replicas: accepted.worker.replicas,
+        pod_label: Some(pod_label),
     }
 }
 
@@ -103,7 +119,12 @@ fn service(request: &Request, accepted: &Accepted) -> Object {
 }
 
 /// By the names of the spec's fields. KAITO: workspace_validation.go, the functions validateUpdate.
-fn immutable(accepted: &Accepted, inference: &Inference, nodes: &BTreeMap<String, String>, config: &KaitoConfig) -> BTreeMap<String, Value> {
+fn immutable(
+    accepted: &Accepted,
+    inference: &Inference,
+    nodes: &BTreeMap<String, String>,
+    config: &KaitoConfig,
+) -> BTreeMap<String, Value> {
     let mut immutable = inference.immutable.clone();
     let run_by = match accepted.workload {
         Workload::Preset { .. } => "preset",

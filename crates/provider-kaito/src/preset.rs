@@ -36,7 +36,10 @@ pub(crate) fn inference(request: &Request, accepted: &Accepted, model: &str) -> 
             ("engine flags".to_owned(), json!(flags.values)),
         ]),
         settings: BTreeMap::new(),
-        ignored: ignored(request, accepted, model).into_iter().chain(flags.ignored).collect(),
+        ignored: ignored(request, accepted, model)
+            .into_iter()
+            .chain(flags.ignored)
+            .collect(),
     }
 }
 
@@ -44,7 +47,10 @@ pub(crate) fn inference(request: &Request, accepted: &Accepted, model: &str) -> 
 fn ignored(request: &Request, accepted: &Accepted, model: &str) -> Vec<String> {
     let mut ignored = Vec::new();
     if request.served_name_given {
-        ignored.push(format!("model.servedName is ignored: KAITO names its presets itself, clients must send '{}'", name_for_clients(model)));
+        ignored.push(format!(
+            "model.servedName is ignored: KAITO names its presets itself, clients must send '{}'",
+            name_for_clients(model)
+        ));
     }
     if let Some(gpu) = accepted.worker.gpu.as_ref().filter(|gpu| gpu.count > 1) {
         ignored.push(format!(
@@ -53,12 +59,20 @@ fn ignored(request: &Request, accepted: &Accepted, model: &str) -> Vec<String> {
             gpu.count
         ));
     }
-    for (field, given) in [("resources.memory", &accepted.worker.memory), ("resources.cpu", &accepted.worker.cpu)] {
+    for (field, given) in [
+        ("resources.memory", &accepted.worker.memory),
+        ("resources.cpu", &accepted.worker.cpu),
+    ] {
         if let Some(given) = given {
-            ignored.push(format!("{field}: {given} is ignored: KAITO sizes the pods of its presets itself"));
+            ignored.push(format!(
+                "{field}: {given} is ignored: KAITO sizes the pods of its presets itself"
+            ));
         }
     }
-    for (field, given) in [("labels", &request.pod_labels), ("annotations", &request.pod_annotations)] {
+    for (field, given) in [
+        ("labels", &request.pod_labels),
+        ("annotations", &request.pod_annotations),
+    ] {
         if !given.is_empty() {
             let keys: Vec<_> = given.keys().map(String::as_str).collect();
             ignored.push(format!(
@@ -94,7 +108,11 @@ fn config_map(request: &Request, flags: &Flags) -> Object {
 fn config_file(flags: &Flags) -> String {
     let mut text = "# KAITO passes each entry as two arguments: a flag without a value therefore stands for itself twice.\nvllm:\n".to_owned();
     for (key, value) in &flags.values {
-        let value = if value.is_empty() { quoted(&format!("--{key}")) } else { scalar(value) };
+        let value = if value.is_empty() {
+            quoted(&format!("--{key}"))
+        } else {
+            scalar(value)
+        };
         // Writing to a String cannot fail.
         let _ = writeln!(text, "  {}: {value}", mapping_key(key));
     }
@@ -111,7 +129,8 @@ fn scalar(value: &str) -> String {
 /// A key that YAML could take for something else than a text is quoted.
 fn mapping_key(key: &str) -> String {
     const WORDS: [&str; 9] = ["y", "n", "yes", "no", "on", "off", "true", "false", "null"];
-    let is_plain = key.starts_with(|c: char| c.is_ascii_alphabetic()) && !WORDS.contains(&key.to_ascii_lowercase().as_str());
+    let is_plain =
+        key.starts_with(|c: char| c.is_ascii_alphabetic()) && !WORDS.contains(&key.to_ascii_lowercase().as_str());
     if is_plain { key.to_owned() } else { quoted(key) }
 }
 

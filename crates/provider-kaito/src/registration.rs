@@ -35,11 +35,19 @@ fn capabilities() -> Capabilities {
 }
 
 fn engine(name: &str, cpu: bool) -> EngineCapabilities {
-    EngineCapabilities { name: name.to_owned(), serving_modes: None, cpu_support: Some(cpu), gpu_support: Some(true) }
+    EngineCapabilities {
+        name: name.to_owned(),
+        serving_modes: None,
+        cpu_support: Some(cpu),
+        gpu_support: Some(true),
+    }
 }
 
 fn rule(condition: &str, priority: i32) -> SelectionRule {
-    SelectionRule { condition: condition.to_owned(), priority }
+    SelectionRule {
+        condition: condition.to_owned(),
+        priority,
+    }
 }
 
 /// Names that KAITO, or what KAITO makes, cannot have. A Workspace's name must be a DNS-1123 label (KAITO

@@ -4,28 +4,55 @@ use runway_provider::{Kind, Schema, Upstream};
 
 /// One replica of a model (KAITO `api/v1beta1/workspace_types.go`). It has no `spec`: `resource` and `inference` stand at
 /// the top.
-pub const WORKSPACE: Kind = Kind { group: "kaito.sh", kind: "Workspace", plural: "workspaces" };
+pub const WORKSPACE: Kind = Kind {
+    group: "kaito.sh",
+    kind: "Workspace",
+    plural: "workspaces",
+};
 
 /// Replicas of a model, each a Workspace (KAITO `api/v1beta1/inferenceset_types.go`).
-pub const INFERENCE_SET: Kind = Kind { group: "kaito.sh", kind: "InferenceSet", plural: "inferencesets" };
+pub const INFERENCE_SET: Kind = Kind {
+    group: "kaito.sh",
+    kind: "InferenceSet",
+    plural: "inferencesets",
+};
 
 /// One address for the replicas of an InferenceSet, which KAITO gives none.
-pub const SERVICE: Kind = Kind { group: "", kind: "Service", plural: "services" };
+pub const SERVICE: Kind = Kind {
+    group: "",
+    kind: "Service",
+    plural: "services",
+};
 
 /// The kinds, the main one first.
 pub(crate) fn upstreams() -> Vec<Upstream> {
     vec![
-        Upstream { kind: WORKSPACE, schemas: &WORKSPACES },
-        Upstream { kind: INFERENCE_SET, schemas: &INFERENCE_SETS },
+        Upstream {
+            kind: WORKSPACE,
+            schemas: &WORKSPACES,
+        },
+        Upstream {
+            kind: INFERENCE_SET,
+            schemas: &INFERENCE_SETS,
+        },
     ]
 }
 
-const WORKSPACES: [Schema; 1] = [Schema { version: "v1beta1", fields: &WORKSPACE_FIELDS }];
+const WORKSPACES: [Schema; 1] = [Schema {
+    version: "v1beta1",
+    fields: &WORKSPACE_FIELDS,
+}];
 
 /// InferenceSet began as v1alpha1 with the same fields.
 const INFERENCE_SETS: [Schema; 2] = [
-    Schema { version: "v1beta1", fields: &INFERENCE_SET_FIELDS },
-    Schema { version: "v1alpha1", fields: &INFERENCE_SET_FIELDS },
+    Schema {
+        version: "v1beta1",
+        fields: &INFERENCE_SET_FIELDS,
+    },
+    Schema {
+        version: "v1alpha1",
+        fields: &INFERENCE_SET_FIELDS,
+    },
 ];
 
 const WORKSPACE_FIELDS: [(&str, &str); 13] = [
@@ -49,7 +76,10 @@ const INFERENCE_SET_FIELDS: [(&str, &str); 13] = [
     ("spec.labelSelector.matchLabels{}", "string"),
     ("spec.template.resource.instanceType", "string"),
     ("spec.template.inference.preset.name", "string"),
-    ("spec.template.inference.preset.presetOptions.modelAccessSecret", "string"),
+    (
+        "spec.template.inference.preset.presetOptions.modelAccessSecret",
+        "string",
+    ),
     ("spec.template.inference.config", "string"),
     ("spec.template.inference.template", "any"),
     ("status.readyReplicas", "integer"),

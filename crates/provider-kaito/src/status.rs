@@ -26,7 +26,10 @@ pub(crate) fn of_workspace(object: &Value) -> Reading {
     let state = object["status"]["state"].as_str().unwrap_or_default();
     let (phase, told) = match state {
         "Ready" | "Succeeded" | "Running" => (Phase::Running, None),
-        "Failed" => (Phase::Failed, conditions.failure().or_else(|| conditions.first_unmet(&STEPS))),
+        "Failed" => (
+            Phase::Failed,
+            conditions.failure().or_else(|| conditions.first_unmet(&STEPS)),
+        ),
         _ => {
             if let Some(failure) = conditions.failure() {
                 (Phase::Failed, Some(failure))
@@ -34,7 +37,12 @@ pub(crate) fn of_workspace(object: &Value) -> Reading {
                 (Phase::Running, None)
             } else if state == "NotReady" {
                 // It has served before: what matters is the server, not the nodes.
-                (Phase::Deploying, conditions.unmet("InferenceReady").or_else(|| conditions.first_unmet(&STEPS)))
+                (
+                    Phase::Deploying,
+                    conditions
+                        .unmet("InferenceReady")
+                        .or_else(|| conditions.first_unmet(&STEPS)),
+                )
             } else {
                 (Phase::Deploying, conditions.first_unmet(&STEPS))
             }
@@ -51,7 +59,10 @@ pub(crate) fn of_inference_set(object: &Value, desired: i32) -> Reading {
     if status.is_null() && desired > 0 {
         return Reading::silent();
     }
-    let ready = status["readyReplicas"].as_i64().and_then(|n| i32::try_from(n).ok()).unwrap_or(0);
+    let ready = status["readyReplicas"]
+        .as_i64()
+        .and_then(|n| i32::try_from(n).ok())
+        .unwrap_or(0);
     let (phase, told) = if ready >= desired {
         (Phase::Running, None)
     } else if let Some(failure) = conditions.failure() {
@@ -76,7 +87,9 @@ fn reading(phase: Phase, told: Option<Condition>, ready: i32, conditions: &Condi
     };
     Reading {
         phase,
-        reason: told.and_then(|c| camel_case(c.reason)).unwrap_or_else(|| reason.to_owned()),
+        reason: told
+            .and_then(|c| camel_case(c.reason))
+            .unwrap_or_else(|| reason.to_owned()),
         message: told.map(|c| c.text()).unwrap_or_default(),
         ready,
         available: ready,
@@ -87,7 +100,9 @@ fn reading(phase: Phase, told: Option<Condition>, ready: i32, conditions: &Condi
 /// KAITO begins some reasons with a small letter.
 fn camel_case(reason: &str) -> Option<String> {
     let mut letters = reason.chars();
-    letters.next().map(|first| first.to_uppercase().chain(letters).collect())
+    letters
+        .next()
+        .map(|first| first.to_uppercase().chain(letters).collect())
 }
 
 #[derive(Clone, Copy)]
@@ -101,7 +116,11 @@ struct Condition<'a> {
 
 impl Condition<'_> {
     fn text(&self) -> String {
-        if self.message.is_empty() { format!("{}: {}", self.kind, self.reason) } else { format!("{}: {}", self.kind, self.message) }
+        if self.message.is_empty() {
+            format!("{}: {}", self.kind, self.reason)
+        } else {
+            format!("{}: {}", self.kind, self.message)
+        }
     }
 }
 
@@ -109,7 +128,10 @@ struct Conditions<'a>(Vec<Condition<'a>>);
 
 impl<'a> Conditions<'a> {
     fn of(object: &'a Value) -> Self {
-        let list = object["status"]["conditions"].as_array().map(Vec::as_slice).unwrap_or_default();
+        let list = object["status"]["conditions"]
+            .as_array()
+            .map(Vec::as_slice)
+            .unwrap_or_default();
         Self(list.iter().map(condition).collect())
     }
 
@@ -132,8 +154,13 @@ impl<'a> Conditions<'a> {
     /// An end that is not part of a normal start: the last condition with a reason of its own, or one that reports an error.
     fn failure(&self) -> Option<Condition<'a>> {
         let ended = self.unmet("WorkspaceSucceeded").filter(|c| c.reason != PENDING);
-        let failed_set = self.unmet("InferenceSetReady").filter(|c| c.reason == "inferencesetFailed");
-        let error = self.0.iter().find(|c| c.status == "True" && (c.kind.contains("Error") || c.kind.contains("Failed")));
+        let failed_set = self
+            .unmet("InferenceSetReady")
+            .filter(|c| c.reason == "inferencesetFailed");
+        let error = self
+            .0
+            .iter()
+            .find(|c| c.status == "True" && (c.kind.contains("Error") || c.kind.contains("Failed")));
         ended.or(failed_set).or_else(|| error.copied())
     }
 

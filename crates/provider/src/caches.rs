@@ -38,7 +38,7 @@ pub(crate) struct Caches {
     wake: Wake,
     stores: RwLock<HashMap<Kind, KindCache>>,
     installed: tokio::sync::watch::Sender<HashMap<Kind, State>>,
-    pods: WaitingPods,
+    pods: Vec<WaitingPods>,
     on_gone: Box<OnGone>,
 }
 
@@ -52,7 +52,7 @@ impl Caches {
     /// Caches that wake reconciles through `wake`, and tell `on_gone` of every object whose end was seen.
     pub(crate) fn new(
         client: Client,
-        pod_label: &'static str,
+        pod_labels: Vec<&'static str>,
         wake: Wake,
         on_gone: impl Fn(Kind, &DynamicObject) + Send + Sync + 'static,
     ) -> Arc<Self> {
@@ -61,7 +61,7 @@ impl Caches {
             wake,
             stores: RwLock::default(),
             installed: tokio::sync::watch::Sender::new(HashMap::new()),
-            pods: WaitingPods::new(pod_label),
+            pods: pod_labels.into_iter().map(WaitingPods::new).collect(),
             on_gone: Box::new(on_gone),
         })
     }
@@ -94,7 +94,9 @@ impl Caches {
                 .await;
             self.write_stores().insert(kind, cache);
         }
-        tasks.spawn(self.clone().follow_pods());
+        for index in 0..self.pods.len() {
+            tasks.spawn(self.clone().follow_pods(index));
+        }
         let mut installed = self.installed.subscribe();
         // The sender lives as long as we do.
         let _ = installed
@@ -114,7 +116,10 @@ impl Caches {
 
     /// What the pods of a deployment wait for.
     pub(crate) fn waiting(&self, namespace: &str, deployment: &str) -> Vec<Waiting> {
-        self.pods.of(namespace, deployment)
+        self.pods
+            .iter()
+            .flat_map(|pods| pods.of(namespace, deployment))
+            .collect()
     }
 
     /// Keeps one kind watched while its CRD has a known schema.
@@ -199,14 +204,15 @@ impl Caches {
         self.wake(&object.namespace().unwrap_or_default(), &owner_name(object));
     }
 
-    async fn follow_pods(self: Arc<Self>) {
+    async fn follow_pods(self: Arc<Self>, index: usize) {
+        let Some(waiting) = self.pods.get(index) else { return };
         let pods: Api<Pod> = Api::all(self.client.clone());
-        let ours = watcher::Config::default().labels(self.pods.label());
+        let ours = watcher::Config::default().labels(waiting.label());
         let mut events = watch(pods, ours).default_backoff().boxed();
         while let Some(event) = events.next().await {
             match event {
                 Ok(event) => {
-                    if let Some((namespace, name)) = self.pods.take_in(&event) {
+                    if let Some((namespace, name)) = waiting.take_in(&event) {
                         self.wake(&namespace, &name);
                     }
                 }

@@ -30,9 +30,9 @@ pub trait Provider: Send + Sync + 'static {
     /// Every object that may exist for a ModelDeployment of this name, whatever its spec says or said.
     fn children(&self, name: &str) -> Vec<ChildRef>;
 
-    /// The label selector of a ModelDeployment's pods, as key and value. Its pods are read for what keeps them waiting.
-    fn pod_label(&self, name: &str) -> (&'static str, String) {
-        (runway_api::labels::DEPLOYMENT, name.to_owned())
+    /// Labels by which pods are found: each carries the name of its ModelDeployment. Pods are read for what keeps them waiting.
+    fn pod_labels(&self) -> Vec<&'static str> {
+        vec![runway_api::labels::DEPLOYMENT]
     }
 
     /// Translates a request for the upstream schemas that are installed.
@@ -87,6 +87,8 @@ pub struct Translation {
     pub endpoint: Option<Endpoint>,
     /// Workers that serve the model, as asked for.
     pub replicas: i32,
+    /// Which of [`Provider::pod_labels`] its pods carry, for autoscalers; `None` if they cannot be told apart.
+    pub pod_label: Option<&'static str>,
 }
 
 /// An upstream object, as the provider wants it. Labels, annotations and the owner reference are added by the loop.

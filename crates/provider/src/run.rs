@@ -30,16 +30,11 @@ pub async fn run(provider: impl Provider, client: Client, shutdown: Cancellation
 
     let (wake, woken) = mpsc::unbounded();
     let forget = executor.clone();
-    let caches = Caches::new(
-        client.clone(),
-        provider.pod_label("any").0,
-        wake,
-        move |kind, object| {
-            forget
-                .children
-                .gone(kind.kind, &object.namespace().unwrap_or_default(), &object.name_any());
-        },
-    );
+    let caches = Caches::new(client.clone(), provider.pod_labels(), wake, move |kind, object| {
+        forget
+            .children
+            .gone(kind.kind, &object.namespace().unwrap_or_default(), &object.name_any());
+    });
     let mut tasks = JoinSet::new();
     tokio::select! {
         () = caches.start(provider.as_ref(), &mut tasks) => {}

@@ -224,9 +224,27 @@ fn unavailable(seen: &Observed, name: &str) -> Option<Draft> {
     ))
 }
 
+/// Reasons of Ready that only the core gives: while one stands, the provider has not been handed the word.
+const OUR_REASONS: [&str; 7] = [
+    "NoProvider",
+    "NoHealthyProviders",
+    "NoMatchingProvider",
+    "ProviderNotFound",
+    "ProviderNotReady",
+    "ValidationFailed",
+    "Paused",
+];
+
+/// Whether phase, message and Ready are the provider's.
+fn is_handed_over(status: &ModelDeploymentStatus) -> bool {
+    let ready = status.conditions.get_condition(condition::READY);
+    status.provider.as_ref().is_some_and(|p| p.name.is_some())
+        && ready.is_none_or(|c| !OUR_REASONS.contains(&c.reason.as_str()))
+}
+
 /// The part of a status that is the core's (design 3.10).
 pub fn owned(status: &ModelDeploymentStatus, foreign_selector: bool) -> ModelDeploymentStatus {
-    let selected = status.provider.as_ref().is_some_and(|p| p.name.is_some());
+    let selected = is_handed_over(status);
     let mut ours: Vec<&str> = OWNED.to_vec();
     if !selected {
         ours.extend(OWNED_BEFORE_SELECTION);

@@ -33,24 +33,46 @@ fn folders() -> Vec<PathBuf> {
 }
 
 fn run(folder: &Path, differences: &mut Vec<String>) {
-    let given = if folder.join("given.yaml").exists() { yaml(&folder.join("given.yaml")) } else { Value::Null };
+    let given = if folder.join("given.yaml").exists() {
+        yaml(&folder.join("given.yaml"))
+    } else {
+        Value::Null
+    };
     let texts = |field: &str| -> Vec<String> {
-        given[field].as_array().into_iter().flatten().map(|text| text.as_str().unwrap().to_owned()).collect()
+        given[field]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .map(|text| text.as_str().unwrap().to_owned())
+            .collect()
     };
     let (arguments, missing) = (texts("arguments"), texts("missing"));
     let provider = kaito(&arguments.iter().map(String::as_str).collect::<Vec<_>>());
     let request = request(&yaml(&folder.join("input.yaml")));
 
     let mut outcome = Outcome { folder, differences };
-    match provider.translate(&request, &installed(&missing.iter().map(String::as_str).collect::<Vec<_>>())) {
+    match provider.translate(
+        &request,
+        &installed(&missing.iter().map(String::as_str).collect::<Vec<_>>()),
+    ) {
         Ok(translation) => {
             let objects = documents(&translation);
             for object in &objects {
-                outcome.differences.extend(crd::problems(object).into_iter().map(|p| format!("{}: {p}", folder.display())));
+                outcome.differences.extend(
+                    crd::problems(object)
+                        .into_iter()
+                        .map(|p| format!("{}: {p}", folder.display())),
+                );
             }
-            let texts: Vec<_> = objects.iter().map(|object| serde_saphyr::to_string(object).unwrap()).collect();
+            let texts: Vec<_> = objects
+                .iter()
+                .map(|object| serde_saphyr::to_string(object).unwrap())
+                .collect();
             outcome.compare("expected-objects.yaml", Some(texts.join("---\n")));
-            outcome.compare("expected-translation.yaml", Some(serde_saphyr::to_string(&the_rest(&translation)).unwrap()));
+            outcome.compare(
+                "expected-translation.yaml",
+                Some(serde_saphyr::to_string(&the_rest(&translation)).unwrap()),
+            );
             outcome.compare("expected-refusal.txt", None);
         }
         Err(refusal) => {
@@ -60,8 +82,13 @@ fn run(folder: &Path, differences: &mut Vec<String>) {
         }
     }
     let upstream = folder.join("upstream.yaml");
-    let reading = upstream.exists().then(|| provider.read_status(&request, &yaml(&upstream)));
-    outcome.compare("expected-reading.yaml", reading.map(|reading| serde_saphyr::to_string(&told(&reading)).unwrap()));
+    let reading = upstream
+        .exists()
+        .then(|| provider.read_status(&request, &yaml(&upstream)));
+    outcome.compare(
+        "expected-reading.yaml",
+        reading.map(|reading| serde_saphyr::to_string(&told(&reading)).unwrap()),
+    );
 }
 
 fn the_rest(translation: &Translation) -> Value {
@@ -104,6 +131,11 @@ impl Outcome<'_> {
             return;
         }
         let shown = |text: Option<String>| text.unwrap_or_else(|| "(nothing)\n".to_owned());
-        self.differences.push(format!("{}\n--- expected\n{}+++ found\n{}", path.display(), shown(expected), shown(found)));
+        self.differences.push(format!(
+            "{}\n--- expected\n{}+++ found\n{}",
+            path.display(),
+            shown(expected),
+            shown(found)
+        ));
     }
 }

@@ -17,17 +17,29 @@ use serde_json::Value;
 #[test]
 fn the_real_crds_are_known() {
     for upstream in Kaito::default().upstreams() {
-        let Some(crd) = real(&format!("{}.yaml", file_of(&crd_name(upstream.kind)))) else { continue };
-        assert!(matches!(detect(&upstream, Some(&crd)), State::Known { version, .. } if version == "v1beta1"), "{:?}", detect(&upstream, Some(&crd)));
+        let Some(crd) = real(&format!("{}.yaml", file_of(&crd_name(upstream.kind)))) else {
+            continue;
+        };
+        assert!(
+            matches!(detect(&upstream, Some(&crd)), State::Known { version, .. } if version == "v1beta1"),
+            "{:?}",
+            detect(&upstream, Some(&crd))
+        );
     }
 }
 
 #[test]
 fn inference_sets_are_known_from_their_first_version_on() {
-    let Some(mut crd) = real("kaito.sh_inferencesets.yaml") else { return };
+    let Some(mut crd) = real("kaito.sh_inferencesets.yaml") else {
+        return;
+    };
     crd.spec.versions.retain(|v| v.name == "v1alpha1");
     let upstream = &Kaito::default().upstreams()[1];
-    assert!(matches!(detect(upstream, Some(&crd)), State::Known { version, .. } if version == "v1alpha1"), "{:?}", detect(upstream, Some(&crd)));
+    assert!(
+        matches!(detect(upstream, Some(&crd)), State::Known { version, .. } if version == "v1alpha1"),
+        "{:?}",
+        detect(upstream, Some(&crd))
+    );
 }
 
 #[test]
@@ -45,9 +57,18 @@ fn mistakes_are_seen() {
         ("/resource/labelSelector/matchLabels", serde_json::json!({"a": 1})),
         ("/resource", serde_json::json!({})),
         ("/resource", serde_json::json!({"labelSelector": {}, "replicas": 1})),
-        ("/inference", serde_json::json!({"preset": {"name": "x", "accessMode": "neither"}})),
-        ("/inference/template/spec/containers/0", serde_json::json!({"name": "model", "imagePolicy": "x"})),
-        ("/inference/template/spec/containers/0", serde_json::json!({"name": "model", "ports": [{"containerPort": "5000"}]})),
+        (
+            "/inference",
+            serde_json::json!({"preset": {"name": "x", "accessMode": "neither"}}),
+        ),
+        (
+            "/inference/template/spec/containers/0",
+            serde_json::json!({"name": "model", "imagePolicy": "x"}),
+        ),
+        (
+            "/inference/template/spec/containers/0",
+            serde_json::json!({"name": "model", "ports": [{"containerPort": "5000"}]}),
+        ),
     ] {
         let mut bad = good.clone();
         *bad.pointer_mut(at).unwrap() = wrong;
@@ -61,13 +82,19 @@ pub(crate) fn problems(object: &Value) -> Vec<String> {
         "ConfigMap" => typed::<ConfigMap>(object),
         "Service" => typed::<Service>(object),
         kind => {
-            let Some(crd) = real(&format!("kaito.sh_{}s.yaml", kind.to_lowercase())) else { return Vec::new() };
+            let Some(crd) = real(&format!("kaito.sh_{}s.yaml", kind.to_lowercase())) else {
+                return Vec::new();
+            };
             let version = object["apiVersion"].as_str().unwrap().rsplit('/').next().unwrap();
             let version = crd.spec.versions.into_iter().find(|v| v.name == version).unwrap();
             let schema = version.schema.unwrap().open_api_v3_schema.unwrap();
             let mut problems = Vec::new();
             visit("", object, &schema, &mut problems);
-            let inference = if object["spec"].is_null() { &object["inference"] } else { &object["spec"]["template"]["inference"] };
+            let inference = if object["spec"].is_null() {
+                &object["inference"]
+            } else {
+                &object["spec"]["template"]["inference"]
+            };
             if !inference["template"].is_null() {
                 problems.extend(typed::<PodTemplateSpec>(&inference["template"]));
             }
@@ -77,7 +104,9 @@ pub(crate) fn problems(object: &Value) -> Vec<String> {
 }
 
 fn real(file: &str) -> Option<CustomResourceDefinition> {
-    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../../shared/crds").join(file);
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+        .join("../../../shared/crds")
+        .join(file);
     match std::fs::read_to_string(&path) {
         Ok(text) => Some(serde_saphyr::from_str(&text).unwrap()),
         Err(error) => {
@@ -98,7 +127,11 @@ fn typed<T: DeserializeOwned + Serialize>(object: &Value) -> Vec<String> {
         Err(error) => vec![error.to_string()],
         Ok(typed) => {
             let back = serde_json::to_value(&typed).unwrap();
-            if runway_operator::json::contains(&back, object) { Vec::new() } else { vec![format!("{object} came back as {back}")] }
+            if runway_operator::json::contains(&back, object) {
+                Vec::new()
+            } else {
+                vec![format!("{object} came back as {back}")]
+            }
         }
     }
 }
@@ -117,7 +150,10 @@ fn visit(path: &str, value: &Value, schema: &JSONSchemaProps, problems: &mut Vec
         _ => true,
     };
     if !fits {
-        problems.push(format!("{path} must be {}: {value}", schema.type_.as_deref().unwrap_or_default()));
+        problems.push(format!(
+            "{path} must be {}: {value}",
+            schema.type_.as_deref().unwrap_or_default()
+        ));
     }
     for required in schema.required.iter().flatten() {
         if value.get(required).is_none() {
@@ -137,7 +173,10 @@ fn visit(path: &str, value: &Value, schema: &JSONSchemaProps, problems: &mut Vec
                 if path.is_empty() && ["apiVersion", "kind", "metadata"].contains(&name.as_str()) {
                     continue;
                 }
-                match (schema.properties.as_ref().and_then(|p| p.get(name)), schema.additional_properties.as_ref()) {
+                match (
+                    schema.properties.as_ref().and_then(|p| p.get(name)),
+                    schema.additional_properties.as_ref(),
+                ) {
                     (Some(property), _) => visit(&at, inner, property, problems),
                     (None, Some(JSONSchemaPropsOrBool::Schema(any))) => visit(&at, inner, any, problems),
                     (None, Some(JSONSchemaPropsOrBool::Bool(true))) => {}

@@ -1,5 +1,10 @@
 //! ModelDeployments in, KAITO objects out, and the way back.
-#![allow(clippy::unwrap_used, clippy::panic, clippy::print_stderr, reason = "helpers of tests are tests")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::print_stderr,
+    reason = "helpers of tests are tests"
+)]
 
 mod cases;
 mod crd;
@@ -38,7 +43,11 @@ fn request(md: &Value) -> Request {
 
 /// The newest schemas of all kinds, or of all but some.
 fn installed(without: &[&str]) -> Installed {
-    let upstreams: Vec<Upstream> = Kaito::default().upstreams().into_iter().filter(|u| !without.contains(&u.kind.kind)).collect();
+    let upstreams: Vec<Upstream> = Kaito::default()
+        .upstreams()
+        .into_iter()
+        .filter(|u| !without.contains(&u.kind.kind))
+        .collect();
     Installed::newest(&upstreams)
 }
 
@@ -48,8 +57,13 @@ fn documents(translation: &Translation) -> Vec<Value> {
         .objects
         .iter()
         .map(|object| {
-            let api_version = if object.kind.group.is_empty() { object.version.clone() } else { format!("{}/{}", object.kind.group, object.version) };
-            let mut document = json!({"apiVersion": api_version, "kind": object.kind.kind, "metadata": {"name": object.name}});
+            let api_version = if object.kind.group.is_empty() {
+                object.version.clone()
+            } else {
+                format!("{}/{}", object.kind.group, object.version)
+            };
+            let mut document =
+                json!({"apiVersion": api_version, "kind": object.kind.kind, "metadata": {"name": object.name}});
             let body: Map<String, Value> = object.body.as_object().unwrap().clone();
             document.as_object_mut().unwrap().extend(body);
             document

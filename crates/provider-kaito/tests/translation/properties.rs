@@ -47,28 +47,67 @@ fn settings() -> Vec<Setting> {
     let set = |field, value, marks| Setting { field, value, marks };
     vec![
         set("model.id", json!("Org/Marked-Id"), &["Org/Marked-Id"]),
-        set("model.servedName", json!("marked-name"), &["marked-name", "model.servedName is ignored"]),
+        set(
+            "model.servedName",
+            json!("marked-name"),
+            &["marked-name", "model.servedName is ignored"],
+        ),
         set("engine.contextLength", json!(31337), &["31337"]),
-        set("engine.trustRemoteCode", json!(true), &["trust-remote-code", "engine.trustRemoteCode is ignored"]),
+        set(
+            "engine.trustRemoteCode",
+            json!(true),
+            &["trust-remote-code", "engine.trustRemoteCode is ignored"],
+        ),
         set("engine.args", json!({"marked-flag": "marked-value"}), &["marked-value"]),
         set("scaling.replicas", json!(7), &["\"replicas\":7"]),
-        set("resources.gpu.count", json!(6), &["\"nvidia.com/gpu\":\"6\"", "resources.gpu.count: 6 is ignored"]),
+        set(
+            "resources.gpu.count",
+            json!(6),
+            &["\"nvidia.com/gpu\":\"6\"", "resources.gpu.count: 6 is ignored"],
+        ),
         set("resources.gpu.type", json!("marked.com/gpu"), &["marked.com/gpu"]),
         set("resources.memory", json!("31Gi"), &["31Gi"]),
-        set("resources.cpu", json!("29"), &["\"29\"", "resources.cpu: 29 is ignored"]),
+        set(
+            "resources.cpu",
+            json!("29"),
+            &["\"29\"", "resources.cpu: 29 is ignored"],
+        ),
         set("image", json!("image:marked"), &["image:marked"]),
-        set("env", json!([{"name": "MARKED", "valueFrom": {"secretKeyRef": {"name": "marked-secret", "key": "k"}}}]), &["marked-secret", "spec.env"]),
-        set("podTemplate.metadata.labels", json!({"marked-label": "x"}), &["marked-label"]),
-        set("podTemplate.metadata.annotations", json!({"marked-annotation": "x"}), &["marked-annotation"]),
+        set(
+            "env",
+            json!([{"name": "MARKED", "valueFrom": {"secretKeyRef": {"name": "marked-secret", "key": "k"}}}]),
+            &["marked-secret", "spec.env"],
+        ),
+        set(
+            "podTemplate.metadata.labels",
+            json!({"marked-label": "x"}),
+            &["marked-label"],
+        ),
+        set(
+            "podTemplate.metadata.annotations",
+            json!({"marked-annotation": "x"}),
+            &["marked-annotation"],
+        ),
         set("secrets.huggingFaceToken", json!("marked-token"), &["marked-token"]),
         set("nodeSelector", json!({"marked-pool": "x"}), &["marked-pool"]),
-        set("tolerations", json!([{"key": "marked-taint", "operator": "Exists"}]), &["marked-taint", "spec.tolerations"]),
+        set(
+            "tolerations",
+            json!([{"key": "marked-taint", "operator": "Exists"}]),
+            &["marked-taint", "spec.tolerations"],
+        ),
     ]
 }
 
 /// Fields that decide what is made, and are tried case by case; overrides and provider are the loop's.
-const ELSEWHERE: [&str; 7] =
-    ["model.source", "provider.name", "provider.overrides", "engine.type", "serving.mode", "scaling.prefill", "scaling.decode"];
+const ELSEWHERE: [&str; 7] = [
+    "model.source",
+    "provider.name",
+    "provider.overrides",
+    "engine.type",
+    "serving.mode",
+    "scaling.prefill",
+    "scaling.decode",
+];
 
 fn apply(md: &mut Value, setting: &Setting) {
     let pointer = format!("/spec/{}", setting.field.replace('.', "/"));
@@ -87,7 +126,11 @@ fn translate(md: &Value) -> Result<Translation, Refusal> {
 /// What a user can see of an outcome: the objects, and what they are told.
 fn seen(outcome: &Result<Translation, Refusal>) -> String {
     match outcome {
-        Ok(translation) => format!("{} {}", Value::Array(documents(translation)), translation.ignored.join("\n")),
+        Ok(translation) => format!(
+            "{} {}",
+            Value::Array(documents(translation)),
+            translation.ignored.join("\n")
+        ),
         Err(refusal) => refusal.message.clone(),
     }
 }
@@ -98,7 +141,12 @@ fn every_field_of_the_spec_is_tried() {
     let spec = &schema["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"];
     let mut fields = BTreeSet::new();
     leaves("", spec, &mut fields);
-    let tried: BTreeSet<String> = settings().iter().map(|s| s.field).chain(ELSEWHERE).map(str::to_owned).collect();
+    let tried: BTreeSet<String> = settings()
+        .iter()
+        .map(|s| s.field)
+        .chain(ELSEWHERE)
+        .map(str::to_owned)
+        .collect();
     assert_eq!(fields, tried);
 }
 
@@ -106,7 +154,15 @@ fn leaves(path: &str, schema: &Value, found: &mut BTreeSet<String>) {
     match schema["properties"].as_object() {
         Some(properties) if !ELSEWHERE.contains(&path) => {
             for (name, inner) in properties {
-                leaves(&if path.is_empty() { name.clone() } else { format!("{path}.{name}") }, inner, found);
+                leaves(
+                    &if path.is_empty() {
+                        name.clone()
+                    } else {
+                        format!("{path}.{name}")
+                    },
+                    inner,
+                    found,
+                );
             }
         }
         _ => {
@@ -126,7 +182,11 @@ fn nothing_is_dropped_without_a_word() {
             if setting.field == "resources.gpu.type" && !base(which)["spec"]["resources"].is_object() {
                 continue;
             }
-            assert!(setting.marks.iter().any(|mark| outcome.contains(mark)), "{which}: {} is nowhere in {outcome}", setting.field);
+            assert!(
+                setting.marks.iter().any(|mark| outcome.contains(mark)),
+                "{which}: {} is nowhere in {outcome}",
+                setting.field
+            );
         }
     }
 }
@@ -213,11 +273,24 @@ fn holds_null(value: &Value) -> bool {
 /// Python's `--KEY`, `str(value)` for every entry of the section, as KAITO's server does it.
 #[test]
 fn kaito_reads_the_flags_as_they_were_given() {
-    let args = [("max-num-seqs", "064"), ("quantization", "awq"), ("n", "null"), ("rate", "1e3"), ("size", "4"), ("share", "0.90"), ("bare", "")];
+    let args = [
+        ("max-num-seqs", "064"),
+        ("quantization", "awq"),
+        ("n", "null"),
+        ("rate", "1e3"),
+        ("size", "4"),
+        ("share", "0.90"),
+        ("bare", ""),
+    ];
     let mut md = base("preset");
-    md["spec"]["engine"]["args"] = args.iter().map(|(key, value)| ((*key).to_owned(), json!(value))).collect();
+    md["spec"]["engine"]["args"] = args
+        .iter()
+        .map(|(key, value)| ((*key).to_owned(), json!(value)))
+        .collect();
     let translation = translate(&md).unwrap();
-    let file = translation.objects[0].body["data"]["inference_config.yaml"].as_str().unwrap();
+    let file = translation.objects[0].body["data"]["inference_config.yaml"]
+        .as_str()
+        .unwrap();
     let read: Value = serde_saphyr::from_str(file).unwrap();
     let section = read["vllm"].as_object().unwrap();
     assert_eq!(section.len(), args.len());
@@ -227,7 +300,11 @@ fn kaito_reads_the_flags_as_they_were_given() {
             Value::Number(number) => number.to_string(),
             other => panic!("{key}: {other}"),
         };
-        let expected = if value.is_empty() { format!("--{key}") } else { value.to_owned() };
+        let expected = if value.is_empty() {
+            format!("--{key}")
+        } else {
+            value.to_owned()
+        };
         assert_eq!(printed, expected, "{key}");
     }
 }

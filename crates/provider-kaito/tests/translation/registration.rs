@@ -6,11 +6,19 @@ use runway_provider_kaito::Kaito;
 
 #[test]
 fn the_selection_rules_are_the_designs() {
-    let rules: Vec<_> = Kaito::default().registration().selection_rules.into_iter().map(|r| (r.condition, r.priority)).collect();
+    let rules: Vec<_> = Kaito::default()
+        .registration()
+        .selection_rules
+        .into_iter()
+        .map(|r| (r.condition, r.priority))
+        .collect();
     assert_eq!(
         rules,
         [
-            ("!has(spec.resources.gpu) || spec.resources.gpu.count == 0".to_owned(), 100),
+            (
+                "!has(spec.resources.gpu) || spec.resources.gpu.count == 0".to_owned(),
+                100
+            ),
             ("spec.engine.type == 'llamacpp'".to_owned(), 100),
         ]
     );
@@ -35,7 +43,11 @@ fn names_that_kaito_cannot_take_are_told_at_admission() {
         ("7b-chat", Some("begin with a letter")),
         (long.as_str(), Some("at most 52 characters")),
     ] {
-        let broken = Kaito::default().registration().validation_rules.into_iter().find(|rule| !holds(&rule.rule, name));
+        let broken = Kaito::default()
+            .registration()
+            .validation_rules
+            .into_iter()
+            .find(|rule| !holds(&rule.rule, name));
         match (refused_for, &broken) {
             (None, None) => {}
             (Some(text), Some(rule)) => assert!(rule.message.contains(text), "{name}: {}", rule.message),
@@ -46,6 +58,8 @@ fn names_that_kaito_cannot_take_are_told_at_admission() {
 
 fn holds(rule: &str, name: &str) -> bool {
     let mut context = Context::default();
-    context.add_variable("metadata", serde_json::json!({"name": name})).unwrap();
+    context
+        .add_variable("metadata", serde_json::json!({"name": name}))
+        .unwrap();
     Program::compile(rule).unwrap().execute(&context).unwrap() == cel::Value::Bool(true)
 }

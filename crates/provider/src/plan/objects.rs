@@ -37,6 +37,7 @@ pub(super) fn apply(md: &ModelDeployment, provider: &str, object: &Object, live:
         resource: api_resource(object.kind, &object.version),
         object: desired,
         force: live.is_some(),
+        rehearsed: true,
         unchanged: same_request && intact,
         note,
     }

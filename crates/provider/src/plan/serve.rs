@@ -189,12 +189,19 @@ pub(super) fn deletion(provider: &dyn Provider, seen: &Observed, kind: Kind, liv
 
 fn create(provider: &dyn Provider, seen: &Observed, prepared: &Prepared) -> Plan {
     let main = prepared.main();
+    // The upstream's admission may look for what the main object refers to.
+    let complete = prepared
+        .translation
+        .objects
+        .iter()
+        .all(|o| Some(o) == main || seen.child(o.kind, &o.name).is_some());
     let apply = prepared
         .translation
         .objects
         .iter()
         .map(|object| {
             let mut apply = objects::apply(&seen.md, provider.name(), object, seen.child(object.kind, &object.name));
+            apply.rehearsed = complete || Some(object) != main;
             if Some(object) != main && apply.note.as_ref().is_some_and(|n| !n.warning) {
                 apply.note = None;
             }

@@ -19,6 +19,9 @@ use crate::observe::Observed;
 /// A status that has not moved for this long while work is under way is stale (design 13.4).
 const STALE_AFTER: SignedDuration = SignedDuration::from_mins(5);
 
+/// Words about work under way are written when the upstream has said nothing new for this long.
+const SETTLED_AFTER: SignedDuration = SignedDuration::from_secs(5);
+
 /// The condition types that a provider owns.
 const OWNED: [&str; 8] = [
     condition::PROVIDER_COMPATIBLE,
@@ -178,7 +181,10 @@ pub(super) fn serving(provider: &dyn Provider, seen: &Observed, prepared: &Prepa
             available: Some(reading.available),
         }),
         endpoint: prepared.translation.endpoint.clone(),
-        selector: Some(pod_selector(provider, seen)),
+        selector: prepared
+            .translation
+            .pod_label
+            .map(|label| format!("{label}={}", seen.md.name_any())),
         ..ModelDeploymentStatus::default()
     };
     let event = match missing_secret {
@@ -193,10 +199,53 @@ pub(super) fn serving(provider: &dyn Provider, seen: &Observed, prepared: &Prepa
         Staleness::In(left) => Some(left),
         _ => None,
     };
-    Plan {
+    let told_at_once = event.is_some();
+    let plan = Plan {
         look_again,
         ..write(seen, status, drafts, event)
+    };
+    match commotion(seen.now, &reading) {
+        Some(left) if !told_at_once && is_mere_progress(seen, &plan) => Plan {
+            status: None,
+            look_again: Some(left),
+            ..plan
+        },
+        _ => plan,
     }
+}
+
+/// How long until the upstream has been quiet for a moment. On its way up it says something new every second; people read
+/// the phase, and the words when they have settled.
+fn commotion(now: Timestamp, reading: &Reading) -> Option<Duration> {
+    let since = now.duration_since(reading.last_change?);
+    Duration::try_from(SETTLED_AFTER - since)
+        .ok()
+        .filter(|left| !left.is_zero())
+}
+
+/// Whether a plan would change only the words about work that goes on.
+fn is_mere_progress(seen: &Observed, plan: &Plan) -> bool {
+    let wanted = plan
+        .status
+        .clone()
+        .and_then(|s| serde_json::from_value::<ModelDeploymentStatus>(s).ok());
+    let (Some(before), Some(wanted)) = (seen.md.status.as_ref().map(owned), wanted) else {
+        return false;
+    };
+    let wordless = |status: &ModelDeploymentStatus| {
+        let conditions: Vec<_> = status
+            .conditions
+            .iter()
+            .map(|c| (c.type_.clone(), c.status.clone()))
+            .collect();
+        let rest = ModelDeploymentStatus {
+            message: None,
+            conditions: Vec::new(),
+            ..status.clone()
+        };
+        (rest, conditions)
+    };
+    matches!(wanted.phase, Some(Phase::Pending | Phase::Deploying)) && wordless(&before) == wordless(&wanted)
 }
 
 /// The old object goes, so that a new one can come.
@@ -414,11 +463,6 @@ fn missing_secret(seen: &Observed) -> Option<String> {
         "Secret '{secret}' not found in namespace '{}'",
         seen.md.namespace().unwrap_or_default()
     ))
-}
-
-fn pod_selector(provider: &dyn Provider, seen: &Observed) -> String {
-    let (key, value) = provider.pod_label(&seen.md.name_any());
-    format!("{key}={value}")
 }
 
 #[derive(PartialEq, Eq)]

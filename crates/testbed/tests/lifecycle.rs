@@ -1,0 +1,652 @@
+//! The life of a ModelDeployment on a real API server: core, KAITO provider and the upstream simulator.
+
+mod support;
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use kube::ResourceExt;
+use kube::api::{Patch, PatchParams};
+use runway_api::condition::{self, Conditions};
+use runway_api::labels;
+use runway_api::model_deployment::Phase;
+use runway_testbed::{audit, crds, eventually};
+use serde_json::{Value, json};
+use support::{Bed, PATIENCE, Upstream, gemma, gemma_simulated};
+
+#[tokio::test]
+async fn create_update_drift_pause_and_delete() -> Result<()> {
+    let bed = Bed::start().await?;
+    let _core = bed.core().await?;
+    let _kaito = bed.kaito().await?;
+    let _simulator = bed.simulator().await?;
+    bed.admission_is_up().await?;
+
+    // Create: admission fills in defaults and the finalizer; KAITO is chosen; the simulator makes it ready.
+    let mut object = gemma("gemma");
+    object["metadata"]["labels"] = json!({ "kubeairunway.ai/team": "a", "other": "not-copied" });
+    let created = bed.create(object).await?;
+    ensure!(created.has_finalizer(), "the webhook adds the finalizer");
+    let md = bed.running("gemma").await?;
+    let status = md.status.clone().unwrap_or_default();
+    let provider = status.provider.clone().unwrap_or_default();
+    ensure!(
+        provider.selected_reason.as_deref()
+            == Some("matched capabilities: engine=llamacpp, gpu=false, mode=aggregated")
+    );
+    ensure!((provider.name.as_deref(), provider.resource_kind.as_deref()) == (Some("kaito"), Some("Workspace")));
+    ensure!(
+        status.endpoint.as_ref().and_then(|e| e.service.as_deref()) == Some("gemma"),
+        "{status:?}"
+    );
+    ensure!(status.observed_generation == md.metadata.generation);
+    let workspace = bed.workspaces().get("gemma").await?;
+    ensure!(workspace.labels().get("kubeairunway.ai/team").map(String::as_str) == Some("a"));
+    ensure!(!workspace.labels().contains_key("other"));
+    ensure!(
+        workspace
+            .owner_references()
+            .iter()
+            .any(|o| o.uid == md.uid().unwrap_or_default() && o.controller == Some(true))
+    );
+    bed.event("gemma", "ProviderSelected").await?;
+    bed.event("gemma", "ResourceCreated").await?;
+
+    // Update in place: the same object, another generation.
+    bed.patch("gemma", json!({ "spec": { "resources": { "memory": "20Gi" } } }))
+        .await?;
+    eventually(PATIENCE, async || {
+        let updated = bed.workspaces().get("gemma").await?;
+        ensure!(updated.uid() == workspace.uid(), "not recreated");
+        ensure!(
+            updated.data["inference"]["template"]["spec"]["containers"][0]["resources"]["requests"]["memory"] == "20Gi"
+        );
+        Ok(())
+    })
+    .await?;
+    bed.status("gemma", "up to date", |s| s.observed_generation == Some(2))
+        .await?;
+
+    // Drift: a direct edit is put back, and told of once.
+    let edit =
+        json!({ "inference": { "template": { "spec": { "containers": [{ "name": "model", "image": "evil:1" }] } } } });
+    bed.workspaces()
+        .patch("gemma", &PatchParams::default(), &Patch::Merge(&edit))
+        .await?;
+    bed.event("gemma", "DriftDetected").await?;
+    eventually(PATIENCE, async || {
+        let image =
+            bed.workspaces().get("gemma").await?.data["inference"]["template"]["spec"]["containers"][0]["image"]
+                .clone();
+        ensure!(image == "ghcr.io/sozercan/llama-cpp-runner:latest", "still {image}");
+        Ok(())
+    })
+    .await?;
+
+    // Pause: a direct edit stays, the status says so; then everything is put right.
+    bed.patch(
+        "gemma",
+        json!({ "metadata": { "annotations": { labels::PAUSED: "true" } } }),
+    )
+    .await?;
+    bed.status("gemma", "paused", |s| s.conditions.is_true(condition::PAUSED))
+        .await?;
+    bed.workspaces()
+        .patch("gemma", &PatchParams::default(), &Patch::Merge(&edit))
+        .await?;
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    let image =
+        bed.workspaces().get("gemma").await?.data["inference"]["template"]["spec"]["containers"][0]["image"].clone();
+    ensure!(image == "evil:1", "paused, and yet {image}");
+    bed.patch(
+        "gemma",
+        json!({ "metadata": { "annotations": { labels::PAUSED: null } } }),
+    )
+    .await?;
+    eventually(PATIENCE, async || {
+        let image =
+            bed.workspaces().get("gemma").await?.data["inference"]["template"]["spec"]["containers"][0]["image"]
+                .clone();
+        ensure!(image != "evil:1");
+        Ok(())
+    })
+    .await?;
+    bed.status("gemma", "not paused", |s| {
+        s.conditions.get_condition(condition::PAUSED).is_none()
+    })
+    .await?;
+
+    // Identity: the old object goes first, then a new one comes.
+    let before = bed.workspaces().get("gemma").await?.uid();
+    bed.patch("gemma", json!({ "spec": { "model": { "id": "google/another-gguf" } } }))
+        .await?;
+    let note = bed.event("gemma", "Recreating").await?;
+    ensure!(
+        note.contains("model.id changed from 'google/gemma-3-1b-it-qat-q8_0-gguf' to 'google/another-gguf'"),
+        "{note}"
+    );
+    eventually(PATIENCE, async || {
+        ensure!(bed.workspaces().get("gemma").await?.uid() != before);
+        Ok(())
+    })
+    .await?;
+    bed.running("gemma").await?;
+
+    // Deletion goes before pause.
+    bed.patch(
+        "gemma",
+        json!({ "metadata": { "annotations": { labels::PAUSED: "true" } } }),
+    )
+    .await?;
+    bed.delete("gemma").await?;
+    bed.gone("gemma").await?;
+    bed.workspace_gone("gemma").await
+}
+
+#[tokio::test]
+async fn four_writes_no_reads_then_silence_also_after_a_restart() -> Result<()> {
+    const OBJECTS: usize = 200;
+    let bed = Bed::start().await?;
+    let core = bed.core().await?;
+    let kaito = bed.kaito().await?;
+    let _simulator = bed.simulator().await?;
+    bed.admission_is_up().await?;
+
+    let mark = bed.cluster.audit().await?.mark().await?;
+    for index in 0..OBJECTS {
+        bed.create(gemma(&format!("gemma-{index}"))).await?;
+    }
+    for index in 0..OBJECTS {
+        bed.running(&format!("gemma-{index}")).await?;
+    }
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    let ours = |requests: &[audit::Request]| -> Vec<audit::Request> {
+        requests
+            .iter()
+            .filter(|r| r.user == labels::CORE_MANAGER || r.user == "kaito-provider")
+            .cloned()
+            .collect()
+    };
+    let requests = ours(&bed.cluster.audit().await?.since(mark).await?);
+    // Events are counted apart: they are sent in the background and may be dropped.
+    let (events, others): (Vec<_>, Vec<_>) = requests.into_iter().partition(|r| r.resource == "events");
+    let about_objects: Vec<_> = others.into_iter().filter(|r| r.name.starts_with("gemma-")).collect();
+    let count = audit::Count::of(&about_objects);
+    println!(
+        "{OBJECTS} objects: {} writes, {} reads, {} events",
+        count.write,
+        count.read,
+        events.len()
+    );
+    for (key, n) in audit::count_by(&about_objects, |r| {
+        (
+            r.user.clone(),
+            r.verb.clone(),
+            r.resource.clone(),
+            r.subresource.clone(),
+            r.code,
+        )
+    }) {
+        println!("  {key:?}: {n:?}");
+    }
+    ensure!(count.read == 0, "reads: {}", count.read);
+    ensure!(
+        count.write <= 4 * OBJECTS,
+        "{} writes for {OBJECTS} objects",
+        count.write
+    );
+    for (object, n) in audit::by_object(&about_objects) {
+        ensure!(n.total() <= 4, "{object:?}: {n:?}");
+    }
+
+    // At rest nothing is asked and nothing is said about any object.
+    let mark = bed.cluster.audit().await?.mark().await?;
+    tokio::time::sleep(Duration::from_mins(1)).await;
+    let quiet = ours(&bed.cluster.audit().await?.since(mark).await?);
+    let about: Vec<_> = quiet.iter().filter(|r| r.name.starts_with("gemma-")).collect();
+    ensure!(about.is_empty(), "at rest: {about:?}");
+    println!(
+        "60 quiet seconds: {} requests of both controllers, none about an object",
+        quiet.len()
+    );
+
+    // A restart finds everything as it should be.
+    let mark = bed.cluster.audit().await?.mark().await?;
+    drop((core, kaito));
+    let _core = bed.core().await?;
+    let _kaito = bed.kaito().await?;
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    let after = ours(&bed.cluster.audit().await?.since(mark).await?);
+    let about: Vec<_> = after.iter().filter(|r| r.name.starts_with("gemma-")).collect();
+    ensure!(
+        about.is_empty(),
+        "after a restart: {} requests, such as {:?}",
+        about.len(),
+        about.first()
+    );
+    Ok(())
+}
+
+#[tokio::test]
+async fn refused_with_a_reason() -> Result<()> {
+    let bed = Bed::start().await?;
+    let _core = bed.core().await?;
+    let _kaito = bed.kaito().await?;
+    bed.admission_is_up().await?;
+    let refused = async |change: Value| -> Result<String> {
+        let mut object = gemma("refused");
+        merge(&mut object, &change);
+        match bed.create(object).await {
+            Ok(_) => anyhow::bail!("accepted: {change}"),
+            Err(error) => Ok(format!("{error:#}")),
+        }
+    };
+    let cases = [
+        (json!({"spec": {"engine": {"type": null}}}), "engine.type is required"),
+        (
+            json!({"spec": {"model": {"id": null}}}),
+            "model.id is required when source is huggingface",
+        ),
+        (
+            json!({"spec": {"engine": {"type": "vllm"}}}),
+            "vLLM engine requires GPU (set resources.gpu.count > 0)",
+        ),
+        (json!({"spec": {"engine": {"type": "warp"}}}), "warp"),
+        (
+            json!({"spec": {"provider": {"name": "nobody"}}}),
+            "Provider 'nobody' CRD not installed in cluster",
+        ),
+        (
+            json!({"spec": {"serving": {"mode": "disaggregated"}, "engine": {"type": "vllm"}}}),
+            "Disaggregated mode requires scaling.prefill and scaling.decode",
+        ),
+        (
+            json!({"spec": {"resources": {"memory": "lots"}}}),
+            "resources.memory must be a quantity",
+        ),
+        (json!({"spec": {"scaling": {"replicas": -1}}}), "spec.scaling.replicas"),
+        (
+            json!({"spec": {"provider": {"name": "kaito"}}, "metadata": {"name": "with.dots"}}),
+            "metadata.name",
+        ),
+    ];
+    for (change, text) in cases {
+        let said = refused(change).await?;
+        ensure!(said.contains(text), "expected {text:?} in: {said}");
+    }
+    ensure!(
+        bed.deployments()
+            .list(&kube::api::ListParams::default())
+            .await?
+            .items
+            .is_empty(),
+        "nothing half made"
+    );
+    Ok(())
+}
+
+#[tokio::test]
+async fn without_webhooks_the_controllers_do_the_same() -> Result<()> {
+    let bed = Bed::start_with(Upstream::Kaito, false).await?;
+    let _core = bed.core().await?;
+    let _kaito = bed.kaito().await?;
+    let _simulator = bed.simulator().await?;
+
+    let mut bad = gemma("bad");
+    bad["spec"]["engine"]["type"] = json!("vllm");
+    bed.create(bad).await?;
+    let md = bed
+        .status("bad", "Pending", |s| s.phase == Some(Phase::Pending))
+        .await?;
+    let status = md.status.unwrap_or_default();
+    ensure!(
+        status.message.as_deref() == Some("vLLM engine requires GPU (set resources.gpu.count > 0)"),
+        "{status:?}"
+    );
+    ensure!(
+        status
+            .conditions
+            .get_condition(condition::VALIDATED)
+            .is_some_and(|c| c.status == "False")
+    );
+
+    // Put right, it goes its way; the finalizer comes from the provider.
+    bed.patch("bad", json!({ "spec": { "engine": { "type": "llamacpp" } } }))
+        .await?;
+    let md = bed.running("bad").await?;
+    ensure!(md.has_finalizer());
+
+    // One that never had a provider goes at once.
+    let mut hopeless = gemma("hopeless");
+    hopeless["metadata"]["finalizers"] = json!([labels::FINALIZER]);
+    hopeless["spec"]["engine"]["type"] = json!("vllm");
+    bed.create(hopeless).await?;
+    bed.status("hopeless", "Pending", |s| s.phase == Some(Phase::Pending))
+        .await?;
+    bed.delete("hopeless").await?;
+    bed.gone("hopeless").await
+}
+
+#[tokio::test]
+async fn dry_run_makes_nothing() -> Result<()> {
+    let bed = Bed::start().await?;
+    let _core = bed.core().await?;
+    let _kaito = bed.kaito().await?;
+    let _simulator = bed.simulator().await?;
+    bed.admission_is_up().await?;
+    let mut object = gemma("dry");
+    object["metadata"]["annotations"] = json!({ labels::DRY_RUN: "true" });
+    bed.create(object).await?;
+    let md = bed.status("dry", "planned", |s| s.plan.is_some()).await?;
+    let plan = md.status.and_then(|s| s.plan).unwrap_or_default();
+    ensure!(
+        plan.objects.len() == 1 && plan.objects[0]["kind"] == "Workspace",
+        "{plan:?}"
+    );
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    ensure!(bed.workspaces().get_opt("dry").await?.is_none(), "nothing is made");
+    bed.patch(
+        "dry",
+        json!({ "metadata": { "annotations": { labels::DRY_RUN: null } } }),
+    )
+    .await?;
+    let md = bed.running("dry").await?;
+    ensure!(
+        md.status.and_then(|s| s.plan).is_none(),
+        "the plan goes when it has been carried out"
+    );
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_upstream_crd_appears_later() -> Result<()> {
+    let bed = Bed::start_with(Upstream::None, true).await?;
+    let _core = bed.core().await?;
+    let _kaito = bed.kaito().await?;
+    let _simulator = bed.simulator().await?;
+    bed.admission_is_up().await?;
+    bed.create(gemma("early")).await?;
+    let md = bed
+        .status("early", "Pending", |s| s.phase == Some(Phase::Pending))
+        .await?;
+    ensure!(
+        md.status.as_ref().and_then(|s| s.message.as_deref()) == Some("No healthy providers available"),
+        "{:?}",
+        md.status
+    );
+    for crd in crds::upstream_crds(&[crds::KAITO_WORKSPACES, crds::KAITO_INFERENCE_SETS])? {
+        crds::install_crd(&bed.admin, crd).await?;
+    }
+    bed.running("early").await?;
+    let config = bed.configs().get("kaito").await?.status.unwrap_or_default();
+    ensure!(
+        config.upstream_crd_version.as_deref() == Some("kaito.sh/v1beta1"),
+        "{config:?}"
+    );
+    ensure!(config.upstream_schema_hash.is_some());
+    Ok(())
+}
+
+#[tokio::test]
+async fn deletion_ends_when_the_operator_is_dead_or_its_crd_is_gone() -> Result<()> {
+    let bed = Bed::start().await?;
+    let _core = bed.core().await?;
+    let _kaito = bed.kaito().await?;
+    let simulator = bed.simulator().await?;
+    bed.admission_is_up().await?;
+    bed.create(gemma("orphan")).await?;
+    bed.running("orphan").await?;
+
+    // The operator dies with its finalizer on the Workspace: the deletion waits, and says for what.
+    drop(simulator);
+    bed.delete("orphan").await?;
+    let md = bed
+        .status("orphan", "Terminating", |s| s.phase == Some(Phase::Terminating))
+        .await?;
+    ensure!(
+        md.status
+            .and_then(|s| s.message)
+            .is_some_and(|m| m.contains("Workspace 'orphan'"))
+    );
+
+    // The operator comes back: it goes on.
+    let simulator = bed.simulator().await?;
+    bed.gone("orphan").await?;
+
+    // The CRD goes with everything in it.
+    bed.create(gemma("second")).await?;
+    bed.running("second").await?;
+    let crd_api: kube::Api<
+        k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
+    > = kube::Api::all(bed.admin.clone());
+    for name in ["workspaces.kaito.sh", "inferencesets.kaito.sh"] {
+        crd_api.delete(name, &kube::api::DeleteParams::default()).await?;
+    }
+    eventually(PATIENCE, async || {
+        ensure!(crd_api.get_opt("workspaces.kaito.sh").await?.is_none());
+        Ok(())
+    })
+    .await?;
+    drop(simulator);
+    bed.delete("second").await?;
+    bed.gone("second").await
+}
+
+#[tokio::test]
+async fn switching_the_provider_never_makes_two() -> Result<()> {
+    let bed = Bed::start().await?;
+    let _core = bed.core().await?;
+    let _kaito = bed.kaito().await?;
+    let _deployment = bed.provider(deployment_provider::DeploymentProvider).await?;
+    let _simulator = bed.simulator().await?;
+    bed.admission_is_up().await?;
+    bed.create(gemma("moving")).await?;
+    bed.running("moving").await?;
+
+    bed.patch("moving", json!({ "spec": { "provider": { "name": "deployment" } } }))
+        .await?;
+    let md = bed
+        .status("moving", "with the other provider", |s| {
+            s.provider
+                .as_ref()
+                .is_some_and(|p| p.resource_kind.as_deref() == Some("Deployment"))
+        })
+        .await?;
+    ensure!(
+        bed.workspaces().get_opt("moving").await?.is_none(),
+        "the Workspace went before the Deployment came"
+    );
+    let provider = md.status.and_then(|s| s.provider).unwrap_or_default();
+    ensure!(
+        provider.selected_reason.as_deref() == Some("explicit provider selection"),
+        "{provider:?}"
+    );
+    let deployments = bed.upstream(deployment_provider::DEPLOYMENT, "v1");
+    ensure!(deployments.get_opt("moving").await?.is_some());
+
+    // And back.
+    bed.patch("moving", json!({ "spec": { "provider": { "name": "kaito" } } }))
+        .await?;
+    bed.running("moving").await?;
+    eventually(PATIENCE, async || {
+        ensure!(deployments.get_opt("moving").await?.is_none());
+        ensure!(bed.workspaces().get_opt("moving").await?.is_some());
+        Ok(())
+    })
+    .await
+}
+
+#[tokio::test]
+async fn a_kill_in_the_middle_changes_nothing() -> Result<()> {
+    const OBJECTS: usize = 20;
+    let bed = Bed::start().await?;
+    let mut core = Some(bed.core().await?);
+    let mut kaito = Some(bed.kaito().await?);
+    let _simulator = bed.simulator().await?;
+    bed.admission_is_up().await?;
+    for index in 0..OBJECTS {
+        bed.create(gemma(&format!("gemma-{index}"))).await?;
+        if index % 4 == 3 {
+            // Killed, not stopped, in the middle of what they do.
+            core.take();
+            kaito.take();
+            core = Some(bed.core().await?);
+            kaito = Some(bed.kaito().await?);
+        }
+    }
+    for index in 0..OBJECTS {
+        bed.running(&format!("gemma-{index}")).await?;
+    }
+    let workspaces = bed.workspaces().list(&kube::api::ListParams::default()).await?.items;
+    ensure!(workspaces.len() == OBJECTS, "{} Workspaces", workspaces.len());
+    drop((core, kaito));
+    Ok(())
+}
+
+#[tokio::test]
+async fn failures_are_told_by_what_the_user_can_do() -> Result<()> {
+    let bed = Bed::start().await?;
+    let _core = bed.core().await?;
+    let _kaito = bed.kaito().await?;
+    let _simulator = bed.simulator().await?;
+    bed.admission_is_up().await?;
+
+    bed.create(gemma_simulated("failing", "fail")).await?;
+    let md = bed
+        .status("failing", "Failed", |s| s.phase == Some(Phase::Failed))
+        .await?;
+    ensure!(md.conditions().is_true(condition::STALLED));
+    bed.event("failing", "ProviderError").await?;
+
+    let mut object = gemma_simulated("no-secret", "secret-missing");
+    object["spec"]["secrets"] = json!({ "huggingFaceToken": "hf-token" });
+    bed.create(object).await?;
+    let note = bed.event("no-secret", "SecretNotFound").await?;
+    ensure!(note == "Secret 'hf-token' not found in namespace 'default'", "{note}");
+    bed.status("no-secret", "explained", |s| {
+        s.message.as_deref() == Some("Secret 'hf-token' not found in namespace 'default'")
+    })
+    .await?;
+
+    // What KAITO cannot do is said in a condition, with the documented text.
+    let mut object = gemma("wrong-engine");
+    object["spec"]["engine"]["type"] = json!("sglang");
+    object["spec"]["resources"]["gpu"]["count"] = json!(1);
+    object["spec"]["provider"] = json!({ "name": "kaito" });
+    bed.create(object).await?;
+    let md = bed
+        .status("wrong-engine", "Failed", |s| s.phase == Some(Phase::Failed))
+        .await?;
+    let compatible = md.conditions().get_condition(condition::PROVIDER_COMPATIBLE).cloned();
+    ensure!(
+        compatible.is_some_and(|c| c.status == "False" && c.message == "KAITO does not support sglang engine"),
+        "{md:?}"
+    );
+
+    // An override nobody documented is not dropped without a word.
+    let mut object = gemma("typo");
+    object["spec"]["provider"] = json!({ "name": "kaito", "overrides": { "replicsa": 2 } });
+    bed.create(object).await?;
+    bed.event("typo", "OverridesIgnored").await?;
+
+    // Somebody else's Workspace is not touched.
+    bed.apply(&json!({
+        "apiVersion": "kaito.sh/v1beta1", "kind": "Workspace", "metadata": { "name": "taken", "namespace": "default" },
+        "resource": { "labelSelector": { "matchLabels": { "a": "b" } } }, "inference": { "preset": { "name": "phi-4" } },
+    }))
+    .await?;
+    bed.create(gemma("taken")).await?;
+    let md = bed
+        .status("taken", "Failed", |s| s.phase == Some(Phase::Failed))
+        .await?;
+    ensure!(
+        md.status
+            .and_then(|s| s.message)
+            .is_some_and(|m| m.contains("was not made for this ModelDeployment"))
+    );
+    bed.delete("taken").await?;
+    bed.gone("taken").await?;
+    ensure!(bed.workspaces().get_opt("taken").await?.is_some(), "still there");
+    Ok(())
+}
+
+#[tokio::test]
+async fn rules_that_are_broken_are_reported_and_the_others_go_on() -> Result<()> {
+    let bed = Bed::start().await?;
+    let _core = bed.core().await?;
+    let _kaito = bed.kaito().await?;
+    bed.admission_is_up().await?;
+    let bomb = format!("{}true{}", "(".repeat(1500), ")".repeat(1500));
+    bed.apply(&json!({
+        "apiVersion": "kubeairunway.ai/v1alpha1", "kind": "InferenceProviderConfig", "metadata": { "name": "hostile" },
+        "spec": {
+            "capabilities": { "engines": ["llamacpp"], "servingModes": ["aggregated"], "cpuSupport": true },
+            "selectionRules": [
+                { "condition": "spec.engine.type ==", "priority": 1 },
+                { "condition": bomb, "priority": 2 },
+                { "condition": "spec.engine.type == 'llamacpp'", "priority": 3 },
+            ],
+        },
+    }))
+    .await?;
+    let status = eventually(PATIENCE, async || {
+        let status = bed.configs().get("hostile").await?.status.unwrap_or_default();
+        ensure!(status.conditions.get_condition(condition::RULES_VALID).is_some());
+        Ok(status)
+    })
+    .await?;
+    let rules = status.conditions.get_condition(condition::RULES_VALID).cloned();
+    ensure!(
+        rules.as_ref().is_some_and(|c| c.status == "False"
+            && c.message.contains("selectionRules[0]")
+            && c.message.contains("selectionRules[1]")),
+        "{rules:?}"
+    );
+    // Admission and selection are as alive as before.
+    bed.create(gemma("after")).await?;
+    bed.status("after", "selected", |s| {
+        s.provider.as_ref().is_some_and(|p| p.name.as_deref() == Some("kaito"))
+    })
+    .await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_selector_of_ones_own() -> Result<()> {
+    let bed = Bed::start().await?;
+    let _core = bed.core_with(false).await?;
+    let _kaito = bed.kaito().await?;
+    let _simulator = bed.simulator().await?;
+    bed.admission_is_up().await?;
+    bed.create(gemma("mine")).await?;
+    let md = bed
+        .status("mine", "Pending", |s| s.phase == Some(Phase::Pending))
+        .await?;
+    ensure!(
+        md.status.and_then(|s| s.message).as_deref()
+            == Some("No provider specified and provider-selector not installed")
+    );
+    let choice = json!({ "status": { "provider": { "name": "kaito", "selectedReason": "cheapest" } } });
+    bed.deployments()
+        .patch_status("mine", &PatchParams::default(), &Patch::Merge(&choice))
+        .await?;
+    let md = bed.running("mine").await?;
+    let provider = md.status.and_then(|s| s.provider).unwrap_or_default();
+    ensure!(provider.selected_reason.as_deref() == Some("cheapest"), "{provider:?}");
+    Ok(())
+}
+
+fn merge(base: &mut Value, over: &Value) {
+    match (base, over) {
+        (Value::Object(base), Value::Object(over)) => {
+            for (key, value) in over {
+                if value.is_null() {
+                    base.remove(key);
+                } else {
+                    merge(base.entry(key).or_insert(Value::Null), value);
+                }
+            }
+        }
+        (base, over) => base.clone_from(over),
+    }
+}

@@ -1,0 +1,31 @@
+//! `deployment-provider`: the provider as a process.
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use deployment_provider::DeploymentProvider;
+use runway_operator::client::ClientArgs;
+use runway_operator::shutdown;
+use runway_operator::telemetry::{self, LogArgs};
+
+/// Serves ModelDeployments as plain Deployments.
+#[derive(Debug, Parser)]
+#[command(name = "deployment-provider", version)]
+struct Args {
+    #[command(flatten)]
+    client: ClientArgs,
+    #[command(flatten)]
+    log: LogArgs,
+}
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    let args = Args::parse();
+    telemetry::init(&args.log);
+    telemetry::exit(async {
+        let client = args.client.client().await?;
+        runway_provider::run(DeploymentProvider, client, shutdown::on_signal()).await;
+        Ok::<_, runway_operator::client::Error>(())
+    })
+    .await
+}
