@@ -266,6 +266,9 @@ impl InferenceProviderConfig {
         let Some(status) = &self.status else {
             return Health::Silent;
         };
+        if status.last_heartbeat.as_ref().is_some_and(|beat| now.duration_since(beat.0) > HEARTBEAT_TIMEOUT) {
+            return Health::Silent;
+        }
         if status.ready != Some(true) {
             let why = status
                 .conditions
@@ -273,9 +276,6 @@ impl InferenceProviderConfig {
                 .find(|c| c.type_ == crate::condition::UPSTREAM_READY && c.status != "True");
             return Health::NotReady(why.map_or_else(|| "provider is not ready".to_owned(), |c| c.message.clone()));
         }
-        match &status.last_heartbeat {
-            Some(beat) if now.duration_since(beat.0) > HEARTBEAT_TIMEOUT => Health::Silent,
-            _ => Health::Healthy,
-        }
+        Health::Healthy
     }
 }

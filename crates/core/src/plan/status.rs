@@ -209,11 +209,11 @@ fn carried_over(seen: &Observed, type_: &'static str) -> Option<Draft> {
     Some(make(type_, &before.reason, &before.message))
 }
 
-/// Present only while the selected provider's controller cannot act.
+/// Present only while the selected provider's controller is gone. One that restarts is not ready for a moment, and one whose
+/// upstream is missing says so itself: neither is worth a write to every object it serves.
 fn unavailable(seen: &Observed, name: &str) -> Option<Draft> {
     let why = match seen.providers.get(name).map(|p| p.health(seen.now)) {
-        Some(Health::Healthy) => return None,
-        Some(Health::NotReady(why)) => why,
+        Some(Health::Healthy | Health::NotReady(_)) => return None,
         Some(Health::Silent) => "its controller has sent no heartbeat for 180 seconds".to_owned(),
         None => "it is no longer registered".to_owned(),
     };
