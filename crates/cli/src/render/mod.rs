@@ -1,0 +1,272 @@
+//! `kubeairunway render`: the offline face of `plan`. Pure: documents, a time and what to show go in, documents and lines
+//! come out.
+//!
+//! Each ModelDeployment goes through what it would meet in a cluster: admission, the core's plan, then the plan of every
+//! built-in provider, each asked once.
+
+mod admission;
+mod merge;
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use kube::ResourceExt;
+use kube::core::DynamicObject;
+use runway_api::{
+    InferenceProviderConfig, InferenceProviderConfigStatus, ModelDeployment, ModelDeploymentStatus, condition, labels,
+};
+use runway_operator::plan::{Finalizer, Note, Plan};
+use runway_provider::{Provider, observe};
+use serde_json::json;
+
+use crate::diagnostic::{Diagnostic, Level};
+use crate::documents::{Document, Documents};
+use crate::state::{SeenBy, State};
+use crate::text;
+
+pub(crate) use admission::admit;
+
+/// What is asked of [`render`].
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// What to show.
+    pub show: Show,
+    /// The time.
+    pub now: Timestamp,
+}
+
+/// What to show.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum Show {
+    /// The objects the controllers would apply, in apply order
+    #[default]
+    Objects,
+    /// The documents with the status and finalizers the controllers would write
+    Status,
+}
+
+/// What came of it.
+#[derive(Clone, Debug, Default)]
+pub struct Rendered {
+    /// For stdout.
+    pub documents: Vec<DynamicObject>,
+    /// For stderr.
+    pub diagnostics: Vec<Diagnostic>,
+    /// Whether something that was asked for was not done.
+    pub failed: bool,
+}
+
+/// Renders what is to be rendered; every other document is what the cluster holds.
+pub fn render(documents: Documents, options: &Options) -> Rendered {
+    let (state, diagnostics) = State::new(documents);
+    let mut rendered = Rendered {
+        diagnostics,
+        ..Rendered::default()
+    };
+    let providers = crate::manifests::built_in_providers();
+    for document in &state.deployments {
+        let Some(outcome) = follow(document, &state, &providers, options.now, &mut rendered.diagnostics) else {
+            continue;
+        };
+        match options.show {
+            Show::Objects => {
+                rendered.diagnostics.extend(outcome.why_nothing(document));
+                rendered.documents.extend(outcome.objects);
+            }
+            Show::Status => rendered.documents.push(outcome.document),
+        }
+    }
+    if options.show == Show::Status {
+        rendered.documents.extend(registrations(&state, options.now));
+    }
+    if state.deployments.is_empty() && rendered.diagnostics.is_empty() {
+        let text = "nothing to render: no document is a ModelDeployment";
+        rendered.diagnostics.push(Diagnostic {
+            level: Level::Note,
+            subject: None,
+            text: text.to_owned(),
+        });
+    }
+    rendered.failed = rendered.diagnostics.iter().any(|d| d.level == Level::Error);
+    rendered
+}
+
+/// What became of a ModelDeployment.
+struct Outcome {
+    /// As it stands now.
+    md: ModelDeployment,
+    /// As it was written, with all that was added.
+    document: DynamicObject,
+    /// The objects that would be applied.
+    objects: Vec<DynamicObject>,
+}
+
+/// Admission, the core's plan, the providers' plans.
+fn follow(
+    document: &Document,
+    state: &State,
+    providers: &[Box<dyn Provider>],
+    now: Timestamp,
+    said: &mut Vec<Diagnostic>,
+) -> Option<Outcome> {
+    let admitted = admit(document, state, said)?;
+    let mut outcome = Outcome {
+        md: admitted.md,
+        document: admitted.document,
+        objects: Vec::new(),
+    };
+    match outcome.plan_all(state, providers, now) {
+        Ok(told) => said.extend(
+            told.into_iter()
+                .map(|text| Diagnostic::about(Level::Note, document.subject(), text)),
+        ),
+        Err(error) => {
+            let text = format!("the controllers' status cannot be read back: {error}");
+            said.push(Diagnostic::about(Level::Error, document.subject(), text));
+            return None;
+        }
+    }
+    outcome
+        .document
+        .metadata
+        .finalizers
+        .clone_from(&outcome.md.metadata.finalizers);
+    match &outcome.md.status {
+        Some(status) => outcome.document.data["status"] = json!(status),
+        None => drop(outcome.document.data.as_object_mut().map(|data| data.remove("status"))),
+    }
+    Some(outcome)
+}
+
+fn observe(provider: &dyn Provider, md: &ModelDeployment, state: &State, now: Timestamp) -> observe::Observed {
+    let (namespace, name) = (md.namespace().unwrap_or_default(), md.name_any());
+    observe::Observed {
+        md: Arc::new(md.clone()),
+        installed: state.installed(provider),
+        children: observe::children(&SeenBy { state, provider }, &namespace, provider.children(&name)),
+        waiting: state.waiting(provider, &namespace, &name),
+        now,
+    }
+}
+
+impl Outcome {
+    /// Asks every controller once, the core first; tells of what they do beside the objects and the status.
+    fn plan_all(
+        &mut self,
+        state: &State,
+        providers: &[Box<dyn Provider>],
+        now: Timestamp,
+    ) -> Result<Vec<String>, serde_json::Error> {
+        let core = runway_core::plan::plan(&runway_core::observe::Observed {
+            md: Arc::new(self.md.clone()),
+            providers: state.providers.clone(),
+            selector_enabled: true,
+            now,
+        });
+        let mut told = self.carry_out(core, |status| runway_core::plan::owned(status, false))?;
+        for provider in providers {
+            let seen = observe(provider.as_ref(), &self.md, state, now);
+            let plan = runway_provider::plan::plan(provider.as_ref(), &seen);
+            told.extend(self.carry_out(plan, runway_provider::plan::owned)?);
+        }
+        Ok(told)
+    }
+
+    /// Does to the ModelDeployment what the executor does in a cluster, and tells of what happens beside it.
+    fn carry_out(
+        &mut self,
+        plan: Plan,
+        owned: impl Fn(&ModelDeploymentStatus) -> ModelDeploymentStatus,
+    ) -> Result<Vec<String>, serde_json::Error> {
+        if plan.finalizer == Finalizer::Add {
+            let finalizers = self.md.metadata.finalizers.get_or_insert_default();
+            finalizers.push(labels::FINALIZER.to_owned());
+        }
+        let deleted = plan
+            .delete
+            .iter()
+            .map(|d| format!("deletes {} '{}'", d.resource.kind, d.name));
+        let mut told: Vec<String> = deleted.collect();
+        for apply in plan.apply {
+            told.extend(apply.note.filter(|_| !apply.unchanged).as_ref().map(event));
+            self.objects.push(apply.object);
+        }
+        let mut status = self.md.status.take().unwrap_or_default();
+        if plan.release_status_of.is_some() {
+            status = merge::apply(&status, &runway_provider::plan::owned(&status), &json!({}))?;
+        }
+        if let Some(sent) = &plan.status {
+            status = merge::apply(&status, &owned(&status), sent)?;
+        }
+        self.md.status = Some(status).filter(|s| *s != ModelDeploymentStatus::default());
+        told.extend(plan.events.iter().map(event));
+        told.extend(
+            plan.look_again
+                .map(|wait| format!("looks again in {}", text::age(wait))),
+        );
+        if plan.finalizer == Finalizer::Remove {
+            told.push(format!("removes the finalizer {}", labels::FINALIZER));
+            let others = self.md.metadata.finalizers.take().map(without_ours);
+            self.md.metadata.finalizers = others.filter(|f| !f.is_empty());
+        }
+        Ok(told)
+    }
+
+    /// Silence must be explained.
+    fn why_nothing(&self, document: &Document) -> Option<Diagnostic> {
+        if !self.objects.is_empty() {
+            return None;
+        }
+        let status = self.md.status.as_ref();
+        let phase = status
+            .and_then(|s| s.phase)
+            .map_or_else(String::new, |phase| format!("{}: ", phase.as_str()));
+        let said = match status.and_then(|s| s.message.as_deref()) {
+            _ if self.md.is_deleting() => "nothing is applied: it is being deleted".to_owned(),
+            _ if self.md.is_paused() => {
+                format!("nothing is applied while the annotation {} is \"true\"", labels::PAUSED)
+            }
+            Some(message) => format!("nothing is applied: {phase}{message}"),
+            None => "nothing is applied".to_owned(),
+        };
+        Some(Diagnostic::about(Level::Note, document.subject(), said))
+    }
+}
+
+fn event(note: &Note) -> String {
+    let kind = if note.warning { "Warning" } else { "Normal" };
+    format!("event {kind} {}: {}", note.reason, note.message)
+}
+
+fn without_ours(finalizers: Vec<String>) -> Vec<String> {
+    finalizers.into_iter().filter(|f| f != labels::FINALIZER).collect()
+}
+
+/// The registrations given, with what the core writes into their status.
+fn registrations(state: &State, now: Timestamp) -> Vec<DynamicObject> {
+    state
+        .configs
+        .iter()
+        .filter_map(|(document, config)| registration(document, config, state, now))
+        .collect()
+}
+
+fn registration(
+    document: &Document,
+    config: &InferenceProviderConfig,
+    state: &State,
+    now: Timestamp,
+) -> Option<DynamicObject> {
+    let mut shown: DynamicObject = serde_json::from_value(document.value.clone()).ok()?;
+    let registered = state.providers.get(&config.name_any());
+    if let Some(sent) = registered.and_then(|r| r.status_to_write(now)) {
+        let live = config.status.clone().unwrap_or_default();
+        let ours = live.conditions.iter().filter(|c| c.type_ == condition::RULES_VALID);
+        let owned = InferenceProviderConfigStatus {
+            conditions: ours.cloned().collect(),
+            ..Default::default()
+        };
+        shown.data["status"] = json!(merge::apply(&live, &owned, &sent).ok()?);
+    }
+    Some(shown)
+}
