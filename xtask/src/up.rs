@@ -264,10 +264,15 @@ struct Screen {
 
 impl Screen {
     fn draw(&mut self, text: &str) -> Result<()> {
-        if self.last == text {
+        let mut out = std::io::stdout().lock();
+        let is_news = if out.is_terminal() {
+            self.last != text
+        } else {
+            without_age(&self.last) != without_age(text)
+        };
+        if !is_news {
             return Ok(());
         }
-        let mut out = std::io::stdout().lock();
         if out.is_terminal() && !self.last.is_empty() {
             write!(out, "\x1b[{}A\x1b[J", self.last.lines().count())?;
         }
@@ -276,6 +281,14 @@ impl Screen {
         text.clone_into(&mut self.last);
         Ok(())
     }
+}
+
+/// The table without its last column, which changes every second.
+fn without_age(table: &str) -> Vec<&str> {
+    table
+        .lines()
+        .map(|line| line.trim_end().rsplit_once(' ').map_or(line, |(rest, _)| rest))
+        .collect()
 }
 
 fn step(text: &str) {
