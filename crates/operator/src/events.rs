@@ -5,6 +5,7 @@ use kube::Client;
 use kube::runtime::events::{Event, EventType, Recorder, Reporter};
 use tokio::sync::mpsc;
 
+use crate::json;
 use crate::plan::Note;
 
 /// Longest note the API accepts, in bytes.
@@ -68,8 +69,9 @@ fn event(note: Note) -> Event {
             EventType::Normal
         },
         reason: note.reason.to_owned(),
-        note: Some(message),
-        action: note.reason.to_owned(),
+        note: Some(message.clone()),
+        // The recorder folds Events of one action into the first, whatever they say; so what they say is part of it.
+        action: format!("{}/{}", note.reason, json::hash(&message)),
         secondary: None,
     }
 }

@@ -324,7 +324,9 @@ fn write(seen: &Observed, provider: Option<ProviderStatus>, mut drafts: Vec<Draf
     }
 }
 
+/// In the order in which things happen.
 fn sorted(mut conditions: Vec<Condition>) -> Vec<Condition> {
-    conditions.sort_by(|a, b| a.type_.cmp(&b.type_));
+    let order: Vec<&str> = OWNED.into_iter().chain(OWNED_BEFORE_SELECTION).collect();
+    conditions.sort_by_key(|c| order.iter().position(|type_| *type_ == c.type_));
     conditions
 }

@@ -145,10 +145,7 @@ fn outgoing(provider: &dyn Provider, seen: &Observed, translation: &Translation)
                 objects::outgrown(live, &objects::made_for(&seen.md, wanted))
             }
             Some(_) => Vec::new(),
-            None => vec![format!(
-                "{} is no longer what the spec asks for",
-                named(child.kind, &name)
-            )],
+            None => vec![format!("{} gives way to it", named(child.kind, &name))],
         };
         let going = live.metadata.deletion_timestamp.is_some();
         if !reasons.is_empty() && !going {

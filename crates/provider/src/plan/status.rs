@@ -85,12 +85,9 @@ impl Failure {
     }
 }
 
-fn compatible() -> Draft {
-    yes(
-        condition::PROVIDER_COMPATIBLE,
-        "CompatibilityVerified",
-        "Configuration compatible with the provider",
-    )
+fn compatible(provider: &dyn Provider) -> Draft {
+    let message = format!("Configuration compatible with {}", provider.name());
+    yes(condition::PROVIDER_COMPATIBLE, "CompatibilityVerified", message)
 }
 
 /// Nothing can be made, and this is why.
@@ -103,7 +100,7 @@ pub(super) fn failed(provider: &dyn Provider, seen: &Observed, failure: &Failure
     } = failure;
     let mut drafts = vec![no(step, *reason, message), no(condition::READY, *reason, message)];
     if *step == condition::RESOURCE_CREATED {
-        drafts.push(compatible());
+        drafts.push(compatible(provider));
     }
     let stalled = *phase == Phase::Failed;
     if stalled {
@@ -147,7 +144,7 @@ pub(super) fn serving(provider: &dyn Provider, seen: &Observed, prepared: &Prepa
         "ResourceCreated",
         format!("{} created successfully", main.kind.kind),
     );
-    let mut drafts = vec![compatible(), created, ready];
+    let mut drafts = vec![compatible(provider), created, ready];
     if reading.phase == Phase::Failed {
         drafts.push(yes(condition::STALLED, &reason, &message));
     }
@@ -261,7 +258,7 @@ pub(super) fn recreating(provider: &dyn Provider, seen: &Observed, prepared: &Pr
         format!("Recreating: {}", reasons.join("; "))
     };
     let drafts = vec![
-        compatible(),
+        compatible(provider),
         no(condition::RESOURCE_CREATED, "Recreating", &message),
         no(condition::READY, "Recreating", &message),
     ];
@@ -305,7 +302,7 @@ pub(super) fn dry_run(provider: &dyn Provider, seen: &Observed, prepared: &Prepa
         runway_api::labels::DRY_RUN
     );
     let mut drafts = vec![
-        compatible(),
+        compatible(provider),
         yes(condition::DRY_RUN, "DryRun", &message),
         no(condition::READY, "DryRun", &message),
     ];
