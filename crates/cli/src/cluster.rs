@@ -23,7 +23,7 @@ pub enum Error {
     #[error(transparent)]
     Client(#[from] client::Error),
     /// The cluster does not answer.
-    #[error("cannot reach the cluster at {url}: is it running, and is the context the right one?")]
+    #[error("cannot reach the cluster at {url} (is it running, and is the context the right one?)")]
     Unreachable {
         /// Its address.
         url: String,

@@ -354,7 +354,10 @@ impl Document {
     fn line_of_field<T: DeserializeOwned>(&self, path: &str) -> Option<usize> {
         let mut found = None;
         // What it says is known already.
-        let _ = serde_saphyr::with_deserializer_from_str_with_options(self.text.as_deref()?, yaml_options(), |yaml| {
+        // As JSON sees it: a number is no text.
+        let mut options = yaml_options();
+        options.no_schema = true;
+        let _ = serde_saphyr::with_deserializer_from_str_with_options(self.text.as_deref()?, options, |yaml| {
             serde_path_to_error::deserialize::<_, T>(yaml)
                 .map(drop)
                 .map_err(|error| {
@@ -456,24 +459,24 @@ fn line_of(error: &serde_saphyr::Error, origin: &Origin) -> Option<usize> {
     Some(origin.first_line + line - 1)
 }
 
-/// The parser's message, without the place: it counts from the beginning of the document.
+/// The parser's message, without the place, which it counts from the beginning of the document.
 fn plain(error: &serde_saphyr::Error) -> String {
-    let text = error.to_string();
-    match error {
-        _ if text.contains("budget breached") || text.contains("recursion limit") => {
-            format!(
-                "the document is nested too deeply or holds too much to be a Kubernetes object ({})",
-                without_place(&text)
-            )
-        }
-        _ => without_place(&text).to_owned(),
-    }
+    bounded(&error.to_string())
 }
 
 fn plain_json(error: &serde_json::Error) -> String {
-    without_place(&error.to_string()).to_owned()
+    bounded(&error.to_string())
 }
 
-fn without_place(text: &str) -> &str {
-    text.rsplit_once(" at line ").map_or(text, |(said, _)| said)
+fn bounded(text: &str) -> String {
+    if ["budget breached", "recursion limit"]
+        .iter()
+        .any(|limit| text.contains(limit))
+    {
+        return "this is nested too deeply, or holds too much, to be a Kubernetes object".to_owned();
+    }
+    let said = text.split_once(" at line ").map_or(text, |(said, _)| said);
+    said.split_once(", set DuplicateKeyPolicy")
+        .map_or(said, |(said, _)| said)
+        .to_owned()
 }

@@ -5,7 +5,7 @@
 //! | [`render`](mod@render) | the offline face of `plan`: pure |
 //! | [`get`], [`status`], [`why`] | what people see of a ModelDeployment: pure |
 //! | [`documents`], [`state`] | files become documents, documents become what a cluster holds |
-//! | [`cluster`] | reads a cluster |
+//! | [`source`], [`cluster`] | what the commands that look read from |
 //! | [`args`], [`commands`] | the command line, and what each command does |
 //! | [`manifests`] | what must be in a cluster for the control plane to run |
 //! | [`text`], [`diagnostic`] | what goes to stdout, and what goes to stderr |
@@ -18,6 +18,7 @@ pub mod documents;
 pub mod get;
 pub mod manifests;
 pub mod render;
+pub mod source;
 pub mod state;
 pub mod status;
 pub mod text;

@@ -34,11 +34,15 @@ pub fn documents<T: Serialize>(all: &[T], format: Format) -> Result<String, Erro
         (_, []) => Ok(String::new()),
         (Format::Yaml, all) => Ok(all.iter().map(yaml).collect::<Result<Vec<_>, _>>()?.join("---\n")),
         (Format::Json, [one]) => Ok(serde_json::to_string_pretty(one)? + "\n"),
-        (Format::Json, all) => Ok(serde_json::to_string_pretty(&List {
-            api_version: "v1",
-            kind: "List",
-            items: all,
-        })? + "\n"),
+        (Format::Json, all) => list(all, format),
+    }
+}
+
+/// Writes the answer to a question for many: in JSON a List, whatever their number.
+pub fn list<T: Serialize>(all: &[T], format: Format) -> Result<String, Error> {
+    match format {
+        Format::Yaml => documents(all, format),
+        Format::Json => Ok(serde_json::to_string_pretty(&List::new(all))? + "\n"),
     }
 }
 
@@ -48,6 +52,16 @@ struct List<'a, T> {
     api_version: &'static str,
     kind: &'static str,
     items: &'a [T],
+}
+
+impl<'a, T> List<'a, T> {
+    fn new(items: &'a [T]) -> Self {
+        Self {
+            api_version: "v1",
+            kind: "List",
+            items,
+        }
+    }
 }
 
 fn yaml(document: &impl Serialize) -> Result<String, Error> {

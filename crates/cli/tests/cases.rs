@@ -7,6 +7,8 @@
 //! | `*.yaml` and others | what the arguments name; `stdin`, if it is there, is given on standard input |
 //! | `stdout`, `stderr`, `code` | what must come out; an empty file may be left out |
 
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot run should fail")]
+
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -33,12 +35,9 @@ fn check_all(folder: &str) {
 fn check(case: &Path) -> Vec<String> {
     let args = fs::read_to_string(case.join("args")).unwrap_or_else(|e| panic!("{}: {e}", case.join("args").display()));
     let stdin = fs::File::open(case.join("stdin")).map_or_else(|_| Stdio::null(), Stdio::from);
-    let run = || {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_kubeairunway"));
-        command.args(args.split_whitespace()).current_dir(case).env_remove("KUBECONFIG").env("HOME", "nowhere");
-        command
-    };
-    let output = run().stdin(stdin).output().unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_kubeairunway"));
+    command.args(args.split_whitespace()).current_dir(case).env_remove("KUBECONFIG").env("HOME", "nowhere");
+    let output = command.stdin(stdin).output().unwrap();
     let code = output.status.code().map_or_else(|| "killed".to_owned(), |code| code.to_string());
     let got = [
         ("stdout", String::from_utf8(output.stdout).unwrap()),

@@ -17,58 +17,56 @@ pub(crate) struct Admitted {
     pub(crate) document: DynamicObject,
 }
 
+/// A ModelDeployment as a cluster holds it, or why it cannot be one.
+pub(crate) fn held(document: &Document) -> Result<ModelDeployment, Diagnostic> {
+    let mut md = parse(document).map_err(|text| Diagnostic::about(Level::Error, document.subject(), text))?;
+    let namespace = document.namespace().unwrap_or(DEFAULT_NAMESPACE);
+    md.metadata.namespace = Some(namespace.to_owned());
+    Ok(md)
+}
+
 /// Lets a ModelDeployment in, or says why not. Warnings go to `said` either way.
 pub(crate) fn admit(document: &Document, state: &State, said: &mut Vec<Diagnostic>) -> Option<Admitted> {
-    let subject = document.subject();
-    let mut say = |level, text: String| said.push(Diagnostic::about(level, &subject, text));
-
-    let mut md: ModelDeployment = match parse(document) {
-        Ok(md) => md,
-        Err(text) => {
-            say(Level::Error, text);
-            return None;
-        }
-    };
-    md.metadata
-        .namespace
-        .get_or_insert_with(|| DEFAULT_NAMESPACE.to_owned());
+    let md = held(document).map_err(|error| said.push(error)).ok()?;
     let mut written = document.value.clone();
     written["metadata"]["namespace"] = json!(md.metadata.namespace);
-
+    let error = |e: serde_json::Error| Diagnostic::about(Level::Error, document.subject(), e.to_string());
+    let written: DynamicObject = serde_json::from_value(written).map_err(|e| said.push(error(e))).ok()?;
+    let mut admitted = Admitted { md, document: written };
     // Deletion must always end: the webhooks let everything through.
-    if !md.is_deleting() {
-        for field in unknown_fields(&written["spec"], &json!(md.spec), "spec") {
-            say(
-                Level::Warning,
-                format!("unknown field {field}: it does nothing, and kubectl apply refuses it"),
-            );
-        }
-        apply_defaults(&mut md.spec);
-        fill_in(&mut written["spec"], &json!(md.spec));
-        // One that has a uid was created before; only creation adds the finalizer.
-        if md.metadata.uid.is_none() && !md.has_finalizer() {
-            md.metadata
-                .finalizers
-                .get_or_insert_default()
-                .push(labels::FINALIZER.to_owned());
-        }
-        let verdict = validate(&md, &state.providers);
-        for warning in verdict.warnings {
-            say(Level::Warning, warning);
-        }
-        if !verdict.errors.is_empty() {
-            for violation in verdict.errors {
-                say(Level::Error, violation.message);
-            }
-            return None;
-        }
+    if admitted.md.is_deleting() {
+        return Some(admitted);
     }
 
-    match serde_json::from_value(written) {
-        Ok(document) => Some(Admitted { md, document }),
-        Err(error) => {
-            say(Level::Error, error.to_string());
-            None
+    let subject = document.subject();
+    let mut say = |level, text: String| said.push(Diagnostic::about(level, &subject, text));
+    for field in unknown_fields(&admitted.document.data["spec"], &json!(admitted.md.spec), "spec") {
+        say(
+            Level::Warning,
+            format!("unknown field {field}: it does nothing, and kubectl apply refuses it"),
+        );
+    }
+    admitted.complete();
+    let verdict = validate(&admitted.md, &state.providers);
+    for warning in verdict.warnings {
+        say(Level::Warning, warning);
+    }
+    let rejected = !verdict.errors.is_empty();
+    for violation in verdict.errors {
+        say(Level::Error, violation.message);
+    }
+    if rejected { None } else { Some(admitted) }
+}
+
+impl Admitted {
+    /// What the mutating webhook does.
+    fn complete(&mut self) {
+        apply_defaults(&mut self.md.spec);
+        fill_in(&mut self.document.data["spec"], &json!(self.md.spec));
+        // One that has a uid was created before, and only creation adds the finalizer.
+        if self.md.metadata.uid.is_none() && !self.md.has_finalizer() {
+            let finalizers = self.md.metadata.finalizers.get_or_insert_default();
+            finalizers.push(labels::FINALIZER.to_owned());
         }
     }
 }

@@ -8,12 +8,14 @@ mod admission;
 mod merge;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use jiff::Timestamp;
 use kube::ResourceExt;
 use kube::core::DynamicObject;
 use runway_api::{
-    InferenceProviderConfig, InferenceProviderConfigStatus, ModelDeployment, ModelDeploymentStatus, condition, labels,
+    InferenceProviderConfig, InferenceProviderConfigStatus, ModelDeployment, ModelDeploymentStatus, Phase, condition,
+    labels,
 };
 use runway_operator::plan::{Finalizer, Note, Plan};
 use runway_provider::{Provider, observe};
@@ -24,7 +26,7 @@ use crate::documents::{Document, Documents};
 use crate::state::{SeenBy, State};
 use crate::text;
 
-pub(crate) use admission::admit;
+pub(crate) use admission::{admit, held};
 
 /// What is asked of [`render`].
 #[derive(Clone, Copy, Debug)]
@@ -99,6 +101,10 @@ struct Outcome {
     document: DynamicObject,
     /// The objects that would be applied.
     objects: Vec<DynamicObject>,
+    /// What the controllers do beside that, for people.
+    told: Vec<String>,
+    /// When the first of them looks again.
+    look_again: Option<Duration>,
 }
 
 /// Admission, the core's plan, the providers' plans.
@@ -114,27 +120,17 @@ fn follow(
         md: admitted.md,
         document: admitted.document,
         objects: Vec::new(),
+        told: Vec::new(),
+        look_again: None,
     };
-    match outcome.plan_all(state, providers, now) {
-        Ok(told) => said.extend(
-            told.into_iter()
-                .map(|text| Diagnostic::about(Level::Note, document.subject(), text)),
-        ),
-        Err(error) => {
-            let text = format!("the controllers' status cannot be read back: {error}");
-            said.push(Diagnostic::about(Level::Error, document.subject(), text));
-            return None;
-        }
+    if let Err(error) = outcome.plan_all(state, providers, now) {
+        let text = format!("the controllers' status cannot be read back: {error}");
+        said.push(Diagnostic::about(Level::Error, document.subject(), text));
+        return None;
     }
-    outcome
-        .document
-        .metadata
-        .finalizers
-        .clone_from(&outcome.md.metadata.finalizers);
-    match &outcome.md.status {
-        Some(status) => outcome.document.data["status"] = json!(status),
-        None => drop(outcome.document.data.as_object_mut().map(|data| data.remove("status"))),
-    }
+    let notes = outcome.notes().into_iter();
+    said.extend(notes.map(|text| Diagnostic::about(Level::Note, document.subject(), text)));
+    outcome.write_back();
     Some(outcome)
 }
 
@@ -150,45 +146,44 @@ fn observe(provider: &dyn Provider, md: &ModelDeployment, state: &State, now: Ti
 }
 
 impl Outcome {
-    /// Asks every controller once, the core first; tells of what they do beside the objects and the status.
+    /// Asks every controller once, the core first.
     fn plan_all(
         &mut self,
         state: &State,
         providers: &[Box<dyn Provider>],
         now: Timestamp,
-    ) -> Result<Vec<String>, serde_json::Error> {
+    ) -> Result<(), serde_json::Error> {
         let core = runway_core::plan::plan(&runway_core::observe::Observed {
             md: Arc::new(self.md.clone()),
             providers: state.providers.clone(),
             selector_enabled: true,
             now,
         });
-        let mut told = self.carry_out(core, |status| runway_core::plan::owned(status, false))?;
+        self.carry_out(core, |status| runway_core::plan::owned(status, false))?;
         for provider in providers {
             let seen = observe(provider.as_ref(), &self.md, state, now);
             let plan = runway_provider::plan::plan(provider.as_ref(), &seen);
-            told.extend(self.carry_out(plan, runway_provider::plan::owned)?);
+            self.carry_out(plan, runway_provider::plan::owned)?;
         }
-        Ok(told)
+        Ok(())
     }
 
-    /// Does to the ModelDeployment what the executor does in a cluster, and tells of what happens beside it.
+    /// Does to the ModelDeployment what the executor does in a cluster, and keeps in mind what happens beside it.
     fn carry_out(
         &mut self,
         plan: Plan,
         owned: impl Fn(&ModelDeploymentStatus) -> ModelDeploymentStatus,
-    ) -> Result<Vec<String>, serde_json::Error> {
+    ) -> Result<(), serde_json::Error> {
         if plan.finalizer == Finalizer::Add {
             let finalizers = self.md.metadata.finalizers.get_or_insert_default();
             finalizers.push(labels::FINALIZER.to_owned());
         }
-        let deleted = plan
-            .delete
-            .iter()
-            .map(|d| format!("deletes {} '{}'", d.resource.kind, d.name));
-        let mut told: Vec<String> = deleted.collect();
+        let deleted = plan.delete.iter();
+        self.told
+            .extend(deleted.map(|d| format!("deletes {} '{}'", d.resource.kind, d.name)));
         for apply in plan.apply {
-            told.extend(apply.note.filter(|_| !apply.unchanged).as_ref().map(event));
+            let news = apply.note.filter(|_| !apply.unchanged);
+            self.told.extend(news.as_ref().map(event));
             self.objects.push(apply.object);
         }
         let mut status = self.md.status.take().unwrap_or_default();
@@ -199,17 +194,38 @@ impl Outcome {
             status = merge::apply(&status, &owned(&status), sent)?;
         }
         self.md.status = Some(status).filter(|s| *s != ModelDeploymentStatus::default());
-        told.extend(plan.events.iter().map(event));
-        told.extend(
-            plan.look_again
-                .map(|wait| format!("looks again in {}", text::age(wait))),
-        );
+        self.told.extend(plan.events.iter().map(event));
         if plan.finalizer == Finalizer::Remove {
-            told.push(format!("removes the finalizer {}", labels::FINALIZER));
+            self.told.push(format!("removes the finalizer {}", labels::FINALIZER));
             let others = self.md.metadata.finalizers.take().map(without_ours);
             self.md.metadata.finalizers = others.filter(|f| !f.is_empty());
         }
-        Ok(told)
+        self.look_again = self.look_again.into_iter().chain(plan.look_again).min();
+        Ok(())
+    }
+
+    /// What happens beside the objects and the status, for people.
+    fn notes(&self) -> Vec<String> {
+        let gone = self.md.is_deleting() && !self.md.has_finalizer();
+        let later = self
+            .look_again
+            .filter(|_| !gone)
+            .map(|wait| format!("looks again in {}", text::age(wait)));
+        self.told.iter().cloned().chain(later).collect()
+    }
+
+    /// Puts what the controllers wrote into the document.
+    fn write_back(&mut self) {
+        self.document
+            .metadata
+            .finalizers
+            .clone_from(&self.md.metadata.finalizers);
+        if let Some(data) = self.document.data.as_object_mut() {
+            match &self.md.status {
+                Some(status) => data.insert("status".to_owned(), json!(status)),
+                None => data.remove("status"),
+            };
+        }
     }
 
     /// Silence must be explained.
@@ -218,18 +234,18 @@ impl Outcome {
             return None;
         }
         let status = self.md.status.as_ref();
-        let phase = status
-            .and_then(|s| s.phase)
-            .map_or_else(String::new, |phase| format!("{}: ", phase.as_str()));
-        let said = match status.and_then(|s| s.message.as_deref()) {
-            _ if self.md.is_deleting() => "nothing is applied: it is being deleted".to_owned(),
-            _ if self.md.is_paused() => {
-                format!("nothing is applied while the annotation {} is \"true\"", labels::PAUSED)
-            }
-            Some(message) => format!("nothing is applied: {phase}{message}"),
-            None => "nothing is applied".to_owned(),
+        let phase = status.and_then(|s| s.phase).map_or("no phase yet", Phase::as_str);
+        let message = status.and_then(|s| s.message.as_deref());
+        // What an Event says already is not said again.
+        let message = message.filter(|m| !self.told.iter().any(|told| told.ends_with(m)));
+        let why = match message {
+            _ if self.md.is_deleting() => "it is being deleted".to_owned(),
+            _ if self.md.is_paused() => format!("it is paused by the annotation {}", labels::PAUSED),
+            Some(message) => format!("{phase}, {message}"),
+            None => phase.to_owned(),
         };
-        Some(Diagnostic::about(Level::Note, document.subject(), said))
+        let text = format!("nothing is applied: {why}");
+        Some(Diagnostic::about(Level::Note, document.subject(), text))
     }
 }
 
