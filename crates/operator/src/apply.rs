@@ -2,7 +2,6 @@
 
 use std::fmt::Debug;
 
-use k8s_openapi::api::core::v1::ObjectReference;
 use kube::api::{DeleteParams, Patch, PatchParams, Preconditions, ValidationDirective};
 use kube::core::{ApiResource, DynamicObject};
 use kube::{Api, Client, Resource, ResourceExt};
@@ -275,10 +274,4 @@ where
     fn dynamic(&self, resource: &ApiResource, namespace: &str) -> Api<DynamicObject> {
         Api::namespaced_with(self.client.clone(), namespace, resource)
     }
-}
-
-/// Says something about an object, outside of a plan.
-pub fn say<K: Resource<DynamicType = ()>>(events: &Events, object: &K, note: crate::plan::Note) {
-    let reference: ObjectReference = object.object_ref(&());
-    events.say(reference, note);
 }
