@@ -316,6 +316,24 @@ async fn without_webhooks_the_controllers_do_the_same() -> Result<()> {
     let md = bed.running("bad").await?;
     ensure!(md.has_finalizer());
 
+    // Nothing is given up for a provider that nobody knows.
+    bed.patch("bad", json!({ "spec": { "provider": { "name": "nobody" } } }))
+        .await?;
+    bed.status("bad", "refused", |s| {
+        s.conditions
+            .get_condition(condition::VALIDATED)
+            .is_some_and(|c| c.status == "False")
+    })
+    .await?;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    ensure!(
+        bed.workspaces().get_opt("bad").await?.is_some(),
+        "the Workspace serves on"
+    );
+    bed.patch("bad", json!({ "spec": { "provider": { "name": "kaito" } } }))
+        .await?;
+    bed.running("bad").await?;
+
     // One that never had a provider goes at once.
     let mut hopeless = gemma("hopeless");
     hopeless["metadata"]["finalizers"] = json!([labels::FINALIZER]);

@@ -160,7 +160,9 @@ fn select(seen: &Observed) -> Choice {
 fn hand_over(seen: &Observed, current: &str, wanted: &str) -> Choice {
     let provider = seen.md.status.as_ref().and_then(|s| s.provider.as_ref());
     let resource = provider.and_then(|p| p.resource_name.as_deref());
-    let Some(resource) = resource else { return taken(wanted) };
+    let Some(resource) = resource else {
+        return take_named(seen, wanted);
+    };
 
     let kind = provider.and_then(|p| p.resource_kind.as_deref()).unwrap_or("resource");
     let (over, left) = removal::time_left(handing_over_since(seen), seen.now);

@@ -27,11 +27,16 @@ pub fn plan(provider: &dyn Provider, seen: &Observed) -> Plan {
     if md.is_paused() {
         return Plan::default();
     }
-    if let Some(successor) = md.spec.provider_name().filter(|name| *name != provider.name()) {
-        return removal::for_hand_over(provider, seen, successor);
-    }
+    // Before the hand-over too: a successor that does not exist must not cost the user what serves.
     if !is_validated(seen) {
         return Plan::default();
+    }
+    // Also for a hand-over: nothing is given up for a successor that the core does not know.
+    if !is_validated(seen) {
+        return Plan::default();
+    }
+    if let Some(successor) = md.spec.provider_name().filter(|name| *name != provider.name()) {
+        return removal::for_hand_over(provider, seen, successor);
     }
     serve::plan(provider, seen)
 }
