@@ -1,0 +1,142 @@
+//! A plan as YAML for people, and the comparison with the file that says what it must be.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use runway_operator::plan::{Apply, Delete, Finalizer, Note, Plan};
+use serde::ser::{Serialize, SerializeMap, SerializeSeq, Serializer};
+use serde_json::{Map, Value, json};
+
+/// The folders below `cases`, each of them a case.
+pub(crate) fn folders(cases: &Path) -> Vec<PathBuf> {
+    let mut folders: Vec<_> = fs::read_dir(cases)
+        .unwrap_or_else(|error| panic!("{}: {error}", cases.display()))
+        .map(|entry| entry.unwrap().path())
+        .collect();
+    folders.sort();
+    folders
+}
+
+/// How a file differs from what was found; with `UPDATE_CASES` set the file is written anew instead.
+pub(crate) fn difference(file: &Path, found: &str) -> Option<String> {
+    let expected = fs::read_to_string(file).unwrap_or_default();
+    if expected == found {
+        return None;
+    }
+    if std::env::var_os("UPDATE_CASES").is_some() {
+        fs::write(file, found).unwrap();
+        return None;
+    }
+    Some(format!(
+        "{}\n--- expected\n{expected}+++ found\n{found}",
+        file.display()
+    ))
+}
+
+/// Everything a plan asks for; `{}` if that is nothing.
+pub(crate) fn plan(plan: &Plan) -> String {
+    let mut told = Map::new();
+    let mut tell = |key: &str, value: Value| {
+        if !matches!(&value, Value::Null | Value::Bool(false)) && value != json!([]) {
+            told.insert(key.to_owned(), value);
+        }
+    };
+    let finalizer = match plan.finalizer {
+        Finalizer::Keep => None,
+        Finalizer::Add => Some("add"),
+        Finalizer::Remove => Some("remove"),
+    };
+    tell("finalizer", json!(finalizer));
+    tell("delete", plan.delete.iter().map(deletion).collect());
+    tell("apply", plan.apply.iter().map(application).collect());
+    tell("releaseStatusOf", json!(plan.release_status_of));
+    tell("status", json!(plan.status));
+    tell("statusGuarded", json!(plan.status_guarded && plan.status.is_some()));
+    tell("events", plan.events.iter().map(note).collect());
+    tell("lookAgain", json!(plan.look_again.map(|after| format!("{after:?}"))));
+    serde_saphyr::to_string(&Ordered(&told.into())).unwrap()
+}
+
+fn deletion(delete: &Delete) -> Value {
+    let Delete {
+        resource,
+        namespace,
+        name,
+        uid,
+    } = delete;
+    format!(
+        "{} {} {namespace}/{name}, uid {uid}",
+        resource.api_version, resource.kind
+    )
+    .into()
+}
+
+fn application(apply: &Apply) -> Value {
+    let mut told = json!({ "force": apply.force, "rehearsed": apply.rehearsed });
+    if let Some(said) = &apply.note {
+        told["event"] = note(said);
+    }
+    // An object that is sent is worth reading; one that is not is the same as in the case that sent it.
+    if apply.unchanged {
+        told["unchanged"] = format!(
+            "{} {}",
+            apply.resource.kind,
+            apply.object.metadata.name.as_deref().unwrap()
+        )
+        .into();
+    } else {
+        told["object"] = serde_json::to_value(&apply.object).unwrap();
+    }
+    told
+}
+
+fn note(note: &Note) -> Value {
+    let kind = if note.warning { "Warning" } else { "Normal" };
+    format!("{kind} {}: {}", note.reason, note.message).into()
+}
+
+/// Keys in the order in which people read them.
+struct Ordered<'a>(&'a Value);
+
+const FIRST: [&str; 12] = [
+    "finalizer",
+    "delete",
+    "apply",
+    "apiVersion",
+    "kind",
+    "type",
+    "name",
+    "status",
+    "reason",
+    "phase",
+    "message",
+    "metadata",
+];
+const LAST: [&str; 4] = ["conditions", "statusGuarded", "events", "lookAgain"];
+
+impl Serialize for Ordered<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self.0 {
+            Value::Object(map) => {
+                let mut entries: Vec<_> = map.iter().collect();
+                entries.sort_by_key(|(key, _)| {
+                    let first = FIRST.iter().position(|k| k == key).unwrap_or(FIRST.len());
+                    (LAST.iter().position(|k| k == key).map_or(0, |at| at + 1), first)
+                });
+                let mut out = serializer.serialize_map(Some(entries.len()))?;
+                for (key, value) in entries {
+                    out.serialize_entry(key, &Ordered(value))?;
+                }
+                out.end()
+            }
+            Value::Array(list) => {
+                let mut out = serializer.serialize_seq(Some(list.len()))?;
+                for value in list {
+                    out.serialize_element(&Ordered(value))?;
+                }
+                out.end()
+            }
+            other => other.serialize(serializer),
+        }
+    }
+}

@@ -1,0 +1,240 @@
+//! A folder for each case in `tests/plan`:
+//! - `deployment.yaml`: the ModelDeployment;
+//! - `given.yaml`: the time (`now`), and what else the provider sees (see [`Given`]);
+//! - `plan.yaml`: what is done. `{}` is nothing at all.
+//!
+//! After every plan is carried out, the next one must have nothing to do. `UPDATE_CASES=1 cargo test` writes the plans anew:
+//! read what you commit.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests are tests")]
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use common::acme::{Acme, FLEET, SERVER};
+use common::ssa::{self, Applied};
+use common::{told, yaml};
+use jiff::Timestamp;
+use kube::core::DynamicObject;
+use runway_api::{ModelDeployment, labels};
+use runway_operator::plan::{Finalizer, Plan};
+use runway_provider::observe::{Child, Observed, Waiting};
+use runway_provider::{CONFIG_MAP, Installed, Kind, Provider, State, plan};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+const ACME: Acme = Acme("acme");
+/// When objects of the cases were made.
+const MADE: &str = "2026-03-01T10:00:00Z";
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct Given {
+    now: Timestamp,
+    /// What was made before: a merge patch that leads back to the ModelDeployment it was made from.
+    made_from: Option<Value>,
+    /// What became of it since then: a merge patch for each kind, `gone` if it was deleted.
+    #[serde(default)]
+    since: BTreeMap<String, Value>,
+    /// Objects of others, in full.
+    #[serde(default)]
+    others: Vec<Value>,
+    /// CRDs that are not as Acme knows them best: `missing`, an older version, or what is served and what does not fit.
+    #[serde(default)]
+    installed: BTreeMap<String, Crd>,
+    /// What pods say they wait for.
+    #[serde(default)]
+    waiting: Vec<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Crd {
+    Name(String),
+    Unknown { served: Vec<String>, problems: Vec<String> },
+}
+
+#[test]
+fn every_case_gives_what_is_expected() {
+    let mut differences = Vec::new();
+    let folders = told::folders(&Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/plan"));
+    assert!(folders.len() > 40, "cases are missing");
+    for folder in folders {
+        let seen = observed(&folder);
+        let plan = plan::plan(&ACME, &seen);
+        differences.extend(told::difference(&folder.join("plan.yaml"), &told::plan(&plan)));
+        let next = plan::plan(&ACME, &carried_out(&seen, &plan));
+        if plan.finalizer != Finalizer::Remove && !next.is_silent() {
+            differences.push(format!(
+                "{}: not silent after it\n{}",
+                folder.display(),
+                told::plan(&next)
+            ));
+        }
+    }
+    assert!(differences.is_empty(), "{}", differences.join("\n"));
+}
+
+fn observed(folder: &Path) -> Observed {
+    let given: Given = yaml(&folder.join("given.yaml"));
+    let md: Value = yaml(&folder.join("deployment.yaml"));
+    Observed {
+        md: Arc::new(serde_json::from_value(md.clone()).unwrap()),
+        installed: installed(&given.installed),
+        children: children(&md, &given),
+        waiting: given
+            .waiting
+            .iter()
+            .map(|message| Waiting {
+                reason: "CreateContainerConfigError".to_owned(),
+                message: message.clone(),
+            })
+            .collect(),
+        now: given.now,
+    }
+}
+
+fn installed(given: &BTreeMap<String, Crd>) -> Installed {
+    Installed::new(ACME.upstreams().into_iter().map(|upstream| {
+        let state = match given.get(upstream.kind.kind) {
+            None => Installed::newest(std::slice::from_ref(&upstream)).state(upstream.kind),
+            Some(Crd::Name(name)) if name == "missing" => State::Missing,
+            Some(Crd::Name(version)) => State::Known {
+                version: version.clone(),
+                hash: "1".repeat(12),
+            },
+            Some(Crd::Unknown { served, problems }) => State::Unknown {
+                served: served.clone(),
+                problems: problems.clone(),
+            },
+        };
+        (upstream.kind, state)
+    }))
+}
+
+fn children(md: &Value, given: &Given) -> Vec<Child> {
+    let mut objects = given.others.clone();
+    if let Some(back) = &given.made_from {
+        objects.extend(made(md, back).into_iter().filter_map(|mut object| {
+            match given.since.get(object["kind"].as_str().unwrap()) {
+                Some(Value::String(gone)) if gone == "gone" => return None,
+                Some(change) => ssa::patch(&mut object, change),
+                None => {}
+            }
+            Some(object)
+        }));
+    }
+    objects
+        .into_iter()
+        .map(|object| Child {
+            kind: kind(object["kind"].as_str().unwrap()),
+            object: Arc::new(serde_json::from_value(object).unwrap()),
+        })
+        .collect()
+}
+
+/// The objects that were made for the ModelDeployment as it was.
+fn made(md: &Value, back: &Value) -> Vec<Value> {
+    let mut before = md.clone();
+    ssa::patch(&mut before, back);
+    ssa::patch(
+        &mut before,
+        &json!({
+            "metadata": { "deletionTimestamp": null, "annotations": null, "generation": 1 },
+            "spec": { "provider": { "name": null } },
+            "status": { "provider": { "name": "acme" }, "conditions": [validated(1)] },
+        }),
+    );
+    let installed = Installed::newest(&ACME.upstreams());
+    let seen = Observed {
+        md: Arc::new(serde_json::from_value(before).unwrap()),
+        installed,
+        children: Vec::new(),
+        waiting: Vec::new(),
+        now: MADE.parse().unwrap(),
+    };
+    let plan = plan::plan(&ACME, &seen);
+    assert!(!plan.apply.is_empty(), "nothing was made: {}", told::plan(&plan));
+    plan.apply.iter().map(|apply| stored(&apply.object, MADE)).collect()
+}
+
+fn validated(generation: i64) -> Value {
+    json!({
+        "type": "Validated", "status": "True", "reason": "ValidationPassed", "message": "Schema validation passed",
+        "lastTransitionTime": MADE, "observedGeneration": generation,
+    })
+}
+
+/// An object as the server keeps it.
+fn stored(object: &DynamicObject, created: &str) -> Value {
+    let mut stored = serde_json::to_value(object).unwrap();
+    let kind = object.types.as_ref().unwrap().kind.to_lowercase();
+    stored["metadata"]["uid"] = format!("uid-of-the-{kind}").into();
+    stored["metadata"]["creationTimestamp"] = created.into();
+    stored
+}
+
+fn kind(name: &str) -> Kind {
+    *[SERVER, FLEET, CONFIG_MAP].iter().find(|k| k.kind == name).unwrap()
+}
+
+/// What is seen when a plan was carried out: objects are there, those deleted are on their way, the status is written.
+fn carried_out(seen: &Observed, plan: &Plan) -> Observed {
+    let mut next = seen.clone();
+    next.children.retain(|child| {
+        let applied = |a: &&runway_operator::plan::Apply| {
+            a.resource.kind == child.kind.kind && a.object.metadata.name == child.object.metadata.name
+        };
+        plan.apply.iter().find(applied).is_none_or(|a| a.unchanged)
+    });
+    for child in &mut next.children {
+        if plan
+            .delete
+            .iter()
+            .any(|d| child.object.metadata.uid.as_ref() == Some(&d.uid))
+        {
+            let mut going = (*child.object).clone();
+            going.metadata.deletion_timestamp = Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(seen.now));
+            child.object = Arc::new(going);
+        }
+    }
+    for apply in plan.apply.iter().filter(|a| !a.unchanged) {
+        let before = seen.child(
+            kind(&apply.resource.kind),
+            apply.object.metadata.name.as_deref().unwrap(),
+        );
+        let created = if before.is_some() { MADE } else { &seen.now.to_string() };
+        let mut object = stored(&apply.object, created);
+        if let Some(status) = before.and_then(|live| live.data.get("status")) {
+            object["status"] = status.clone();
+        }
+        next.children.push(Child {
+            kind: kind(&apply.resource.kind),
+            object: Arc::new(serde_json::from_value(object).unwrap()),
+        });
+    }
+    let mut md = serde_json::to_value(&*seen.md).unwrap();
+    if plan.finalizer == Finalizer::Add {
+        md["metadata"]["finalizers"] = json!([labels::FINALIZER]);
+    }
+    if let Some(status) = &plan.status {
+        md["status"] = written(&seen.md, status);
+    }
+    next.md = Arc::new(serde_json::from_value(md).unwrap());
+    next
+}
+
+/// The status after the provider has applied `wanted`. What the core wrote stays as it is.
+fn written(md: &ModelDeployment, wanted: &Value) -> Value {
+    let before = md.status.clone().unwrap_or_default();
+    let mine = ssa::fields(&serde_json::to_value(plan::owned(&before)).unwrap());
+    let mut theirs = ssa::fields(&serde_json::to_value(&before).unwrap());
+    theirs.retain(|path, _| !mine.contains_key(path));
+    let mut status = Applied::default();
+    status.apply("core", &ssa::whole(&theirs)).unwrap();
+    status.apply("acme", wanted).unwrap();
+    assert_eq!(status.shared(), Vec::<String>::new());
+    status.merged()
+}
