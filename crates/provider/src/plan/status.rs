@@ -149,11 +149,9 @@ pub(super) fn serving(provider: &dyn Provider, seen: &Observed, prepared: &Prepa
         drafts.push(yes(condition::STALLED, &reason, &message));
     }
     drafts.extend(ignored(prepared));
-    let staleness = staleness(
-        seen,
-        live.and_then(ResourceExt::creation_timestamp).map(|t| t.0),
-        &reading,
-    );
+    // What is only now being made has not been silent yet, however long it was waited for.
+    let created = live.map_or(Some(seen.now), |live| live.creation_timestamp().map(|t| t.0));
+    let staleness = staleness(seen, created, &reading);
     if staleness == Staleness::Stale {
         drafts.push(yes(
             condition::STALE_STATUS,
