@@ -12,7 +12,7 @@ use crate::text::Format;
 
 /// Serve AI models on Kubernetes: what runs, why it runs there, and what the controllers would make of a manifest.
 #[derive(Debug, Parser)]
-#[command(name = "kubeairunway", version, max_term_width = 100, disable_help_subcommand = true)]
+#[command(name = "kubeairunway", version, disable_help_subcommand = true)]
 pub struct CommandLine {
     /// What to do.
     #[command(subcommand)]

@@ -11,8 +11,10 @@ use std::sync::Arc;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-/// Largest file that is read. Kubernetes takes objects of about 1.5 MiB, and a file may hold many.
-const MAX_FILE: u64 = 64 * 1024 * 1024;
+/// Largest file that is read. Kubernetes takes objects of about 1.5 MiB, and a file may hold all that a cluster has.
+const MAX_FILE: u64 = 32 * 1024 * 1024;
+/// Most values in a document: a list of all that a cluster has is one document.
+const MAX_VALUES: usize = 2_000_000;
 /// Deepest nesting of a document. The deepest CRDs are at about 60.
 const MAX_DEPTH: usize = 100;
 /// What a folder is searched for.
@@ -267,22 +269,19 @@ impl Documents {
     }
 
     /// A list counts as its items.
-    fn unpack(&mut self, document: Document) {
-        let list_kind = text_at(&document.value, "/kind")
-            .and_then(|kind| kind.strip_suffix("List"))
-            .map(str::to_owned);
-        let (Some(item_kind), Some(Value::Array(items))) = (list_kind, document.value.get("items")) else {
+    fn unpack(&mut self, mut document: Document) {
+        let item_kind = document.kind().strip_suffix("List").map(str::to_owned);
+        let items = document
+            .value
+            .get_mut("items")
+            .filter(|items| item_kind.is_some() && items.is_array());
+        let (Some(Value::Array(items)), Some(item_kind)) = (items.map(Value::take), item_kind) else {
             return self.keep(document);
         };
-        let api_version = document
-            .value
-            .get("apiVersion")
-            .filter(|_| !item_kind.is_empty())
-            .cloned();
-        for (index, item) in items.iter().enumerate() {
-            let mut value = item.clone();
-            // Items of a typed list need not repeat what they are.
-            if let (Value::Object(object), Some(api_version)) = (&mut value, &api_version) {
+        // Items of a typed list need not repeat what they are.
+        let api_version = document.value.get("apiVersion").filter(|_| !item_kind.is_empty());
+        for (index, mut value) in items.into_iter().enumerate() {
+            if let (Value::Object(object), Some(api_version)) = (&mut value, api_version) {
                 object.entry("apiVersion").or_insert_with(|| api_version.clone());
                 object.entry("kind").or_insert_with(|| item_kind.clone().into());
             }
@@ -398,7 +397,7 @@ fn yaml_options() -> serde_saphyr::Options {
         // What `kubectl` reads as 511, a file mode for instance.
         legacy_octal_numbers: true,
         with_snippet: false,
-        budget: serde_saphyr::budget! { max_depth: MAX_DEPTH },
+        budget: serde_saphyr::budget! { max_depth: MAX_DEPTH, max_nodes: MAX_VALUES, max_events: 3 * MAX_VALUES },
     }
 }
 

@@ -1,6 +1,6 @@
 //! What a cluster holds, as documents say it. ModelDeployments are set apart: they are what the commands are about.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{Event, Pod};
@@ -36,7 +36,7 @@ pub struct State {
     /// Who is registered.
     pub providers: Arc<Providers>,
     crds: Option<BTreeMap<String, CustomResourceDefinition>>,
-    objects: HashMap<Key, Arc<DynamicObject>>,
+    objects: BTreeMap<Key, Arc<DynamicObject>>,
     pods: Vec<Pod>,
     events: Vec<Event>,
 }
@@ -213,7 +213,7 @@ fn ready(provider: &dyn Provider) -> InferenceProviderConfig {
 
 /// As `kubectl apply` would leave it: the last one counts.
 fn without_duplicates(found: Vec<Document>, said: &mut Vec<Diagnostic>) -> Vec<Document> {
-    let mut last: HashMap<Key, usize> = HashMap::new();
+    let mut last: BTreeMap<Key, usize> = BTreeMap::new();
     let mut kept: Vec<Option<Document>> = Vec::new();
     for document in found {
         if let Some(earlier) = last

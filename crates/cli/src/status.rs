@@ -267,3 +267,55 @@ fn last_seen(event: &Event) -> Option<Timestamp> {
     let others = times.into_iter().flatten().map(|t| t.0);
     series.into_iter().chain(at).chain(others).max()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn waiting() -> View {
+        let conditions = serde_json::json!([
+            { "type": "Validated", "status": "True", "reason": "ValidationPassed", "message": "Schema validation passed",
+              "lastTransitionTime": "2026-11-21T09:59:00Z" },
+            { "type": "Ready", "status": "False", "reason": "Paused", "message": "two\nlines \u{1b}[31m",
+              "lastTransitionTime": "2026-11-21T09:59:00Z" },
+            { "type": "Paused", "status": "True", "reason": "Paused", "message": "Reconciliation is paused",
+              "lastTransitionTime": "2026-11-21T09:59:30Z" },
+        ]);
+        let md = serde_json::json!({
+            "apiVersion": "kubeairunway.ai/v1alpha1", "kind": "ModelDeployment",
+            "metadata": { "name": "a", "namespace": "b" },
+            "spec": { "model": { "id": "org/a" }, "engine": { "type": "vllm" } },
+            "status": { "phase": "Pending", "conditions": conditions },
+        });
+        View {
+            md: serde_json::from_value(md).unwrap(),
+            ..View::default()
+        }
+    }
+
+    #[test]
+    fn a_terminal_gets_marks_and_colours_that_say_no_more_than_words() {
+        let now = "2026-11-21T10:00:00Z".parse().unwrap();
+        let plain = screen(&waiting(), now, Look::default());
+        let coloured = screen(&waiting(), now, Look { terminal: true });
+        assert!(plain.starts_with("b/a: Pending\n"), "{plain}");
+        assert!(plain.is_ascii() || !plain.contains('\u{1b}'), "{plain}");
+        assert!(
+            coloured.starts_with("\u{1b}[1mb/a\u{1b}[0m: \u{1b}[33mPending\u{1b}[0m\n"),
+            "{coloured}"
+        );
+        for (word, mark) in [
+            ("Validated  True ", "Validated  ✓ "),
+            ("Ready      False", "Ready      ✗"),
+            ("Paused     True ", "Paused     ! "),
+        ] {
+            assert!(plain.contains(word), "{plain}");
+            assert!(coloured.contains(mark), "{coloured}");
+        }
+        assert!(
+            plain.contains("two lines \u{fffd}[31m"),
+            "what an object says does not reach the terminal: {plain}"
+        );
+        assert!(plain.contains("Next       Reconciliation is paused"), "{plain}");
+    }
+}

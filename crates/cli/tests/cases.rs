@@ -25,26 +25,42 @@ fn screens() {
 
 fn check_all(folder: &str) {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder);
-    let mut cases: Vec<PathBuf> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    let mut cases: Vec<PathBuf> = fs::read_dir(folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .collect();
     cases.sort();
     assert!(!cases.is_empty());
     let differing: Vec<String> = cases.iter().flat_map(|case| check(case)).collect();
-    assert!(differing.is_empty(), "\n{}\nUPDATE_GOLDEN=1 accepts what came out", differing.join("\n"));
+    assert!(
+        differing.is_empty(),
+        "\n{}\nUPDATE_GOLDEN=1 accepts what came out",
+        differing.join("\n")
+    );
 }
 
 fn check(case: &Path) -> Vec<String> {
     let args = fs::read_to_string(case.join("args")).unwrap_or_else(|e| panic!("{}: {e}", case.join("args").display()));
     let stdin = fs::File::open(case.join("stdin")).map_or_else(|_| Stdio::null(), Stdio::from);
     let mut command = Command::new(env!("CARGO_BIN_EXE_kubeairunway"));
-    command.args(args.split_whitespace()).current_dir(case).env_remove("KUBECONFIG").env("HOME", "nowhere");
+    command
+        .args(args.split_whitespace())
+        .current_dir(case)
+        .env_remove("KUBECONFIG")
+        .env("HOME", "nowhere");
     let output = command.stdin(stdin).output().unwrap();
-    let code = output.status.code().map_or_else(|| "killed".to_owned(), |code| code.to_string());
+    let code = output
+        .status
+        .code()
+        .map_or_else(|| "killed".to_owned(), |code| code.to_string());
     let got = [
         ("stdout", String::from_utf8(output.stdout).unwrap()),
         ("stderr", String::from_utf8(output.stderr).unwrap()),
         ("code", format!("{code}\n")),
     ];
-    got.into_iter().filter_map(|(name, got)| differs(&case.join(name), &got)).collect()
+    got.into_iter()
+        .filter_map(|(name, got)| differs(&case.join(name), &got))
+        .collect()
 }
 
 fn differs(file: &Path, got: &str) -> Option<String> {
@@ -53,7 +69,11 @@ fn differs(file: &Path, got: &str) -> Option<String> {
         return None;
     }
     if std::env::var_os("UPDATE_GOLDEN").is_some() {
-        if got.is_empty() { fs::remove_file(file).unwrap() } else { fs::write(file, got).unwrap() }
+        if got.is_empty() {
+            fs::remove_file(file).unwrap();
+        } else {
+            fs::write(file, got).unwrap();
+        }
         return None;
     }
     Some(format!("== {}\n-- wanted\n{wanted}-- got\n{got}", file.display()))
