@@ -104,16 +104,15 @@ async fn run_status(args: &OneArgs, client: &ClientArgs, stdin: &mut dyn Read, l
     let mut source = Source::open(&args.place, client, stdin, Admission::Past).await?;
     let namespace = source.namespace(&args.place, false);
     let found = source.deployments(namespace.as_deref(), Some(&args.name)).await?;
+    if let Some(format) = args.output {
+        return Ok(answer(text::documents(&found, format)?, source.said));
+    }
     let mut screens = Vec::new();
-    for md in &found {
-        let view = source.view(md.clone(), args.place.now()).await;
+    for md in found {
+        let view = source.view(md, args.place.now()).await;
         screens.push(status::screen(&view, args.place.now(), look));
     }
-    let data = match args.output {
-        Some(format) => text::documents(&found, format)?,
-        None => screens.join("\n"),
-    };
-    Ok(answer(data, source.said))
+    Ok(answer(screens.join("\n"), source.said))
 }
 
 async fn run_why(args: &WhyArgs, client: &ClientArgs, stdin: &mut dyn Read, look: Look) -> Result<Answer, Error> {

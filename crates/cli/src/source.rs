@@ -16,7 +16,7 @@ use runway_provider::{Kind, Provider, Request};
 
 use crate::args::Place;
 use crate::cluster::{self, Cluster};
-use crate::diagnostic::Diagnostic;
+use crate::diagnostic::{Diagnostic, chain};
 use crate::documents::{Document, Documents};
 use crate::render::{admit, held};
 use crate::state::{DEFAULT_NAMESPACE, SeenBy, State};
@@ -138,26 +138,24 @@ impl Source {
     pub(crate) async fn view(&self, md: ModelDeployment, now: Timestamp) -> View {
         let (namespace, name) = (md.namespace().unwrap_or_default(), md.name_any());
         let mut missing = Vec::new();
-        let providers = self
-            .providers()
-            .await
-            .map_err(|e| missing.push(format!("health of the provider: {e}")))
-            .ok();
-        let config = md
-            .selected_provider()
-            .and_then(|name| Some(providers.as_ref()?.get(name)?.config.clone()));
-        let provider_trouble = config
-            .as_ref()
-            .map(|c| c.health(now))
-            .filter(|h| *h != Health::Healthy)
-            .map(|h| why::health(&h));
+        let selected = md.selected_provider().map(str::to_owned);
+        let (mut config, mut provider_trouble) = (None, None);
+        match self.providers().await {
+            Ok(providers) => {
+                config = selected
+                    .as_deref()
+                    .and_then(|name| Some(providers.get(name)?.config.clone()));
+                provider_trouble = selected.and_then(|_| trouble(config.as_deref(), now));
+            }
+            Err(error) => missing.push(format!("health of the provider: {}", chain(&error))),
+        }
         let upstream = self.upstream(&md, config.as_deref()).await.unwrap_or_else(|e| {
-            missing.push(format!("state of the upstream object: {e}"));
+            missing.push(format!("state of the upstream object: {}", chain(&e)));
             Upstream::Unknown
         });
         let events = match &self.origin {
             Origin::Cluster(cluster) => cluster.events(&namespace, &name).await.unwrap_or_else(|e| {
-                missing.push(format!("Events: {e}"));
+                missing.push(format!("Events: {}", chain(&e)));
                 Vec::new()
             }),
             Origin::Documents(state, _) => state.events(&namespace, &name),
@@ -203,6 +201,15 @@ impl Source {
         Ok(object.map_or(Upstream::Absent, |object| {
             said(object).map_or(Upstream::Unknown, Upstream::Says)
         }))
+    }
+}
+
+/// What is wrong with a provider, for people.
+fn trouble(config: Option<&InferenceProviderConfig>, now: Timestamp) -> Option<String> {
+    match config.map(|c| c.health(now)) {
+        Some(Health::Healthy) => None,
+        Some(health) => Some(why::health(&health)),
+        None => Some("no longer registered".to_owned()),
     }
 }
 

@@ -72,7 +72,7 @@ pub fn render(documents: Documents, options: &Options) -> Rendered {
         };
         match options.show {
             Show::Objects => {
-                rendered.diagnostics.extend(outcome.why_nothing(document));
+                rendered.diagnostics.extend(outcome.why_nothing(document, &providers));
                 rendered.documents.extend(outcome.objects);
             }
             Show::Status => rendered.documents.push(outcome.document),
@@ -229,7 +229,7 @@ impl Outcome {
     }
 
     /// Silence must be explained.
-    fn why_nothing(&self, document: &Document) -> Option<Diagnostic> {
+    fn why_nothing(&self, document: &Document, providers: &[Box<dyn Provider>]) -> Option<Diagnostic> {
         if !self.objects.is_empty() {
             return None;
         }
@@ -238,11 +238,16 @@ impl Outcome {
         let message = status.and_then(|s| s.message.as_deref());
         // What an Event says already is not said again.
         let message = message.filter(|m| !self.told.iter().any(|told| told.ends_with(m)));
-        let why = match message {
+        let foreign = self
+            .md
+            .selected_provider()
+            .filter(|name| !providers.iter().any(|p| p.name() == *name));
+        let why = match (foreign, message) {
             _ if self.md.is_deleting() => "it is being deleted".to_owned(),
             _ if self.md.is_paused() => format!("it is paused by the annotation {}", labels::PAUSED),
-            Some(message) => format!("{phase}, {message}"),
-            None => phase.to_owned(),
+            (Some(name), _) => format!("provider '{name}' is not part of this command, only its controller knows"),
+            (None, Some(message)) => format!("{phase}, {message}"),
+            (None, None) => phase.to_owned(),
         };
         let text = format!("nothing is applied: {why}");
         Some(Diagnostic::about(Level::Note, document.subject(), text))
