@@ -1,0 +1,108 @@
+//! A folder for each case in `tests/plan`:
+//! - `deployment.yaml`: the ModelDeployment;
+//! - `given.yaml`: the time, the registered providers and how they are, whether the built-in selector is on;
+//! - `provider-NAME.yaml`: what a provider registers, where `tests/providers` has none of that name;
+//! - `plan.yaml`: what is done. `{}` is nothing at all.
+//!
+//! After every plan is carried out, the next one must have nothing to do. `UPDATE_CASES=1 cargo test` writes the plans anew:
+//! read what you commit.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests are tests")]
+
+#[path = "../../provider/tests/common/mod.rs"]
+mod common;
+mod registered;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use common::ssa::{self, Applied};
+use common::{told, yaml};
+use jiff::Timestamp;
+use registered::{How, registered};
+use runway_api::labels;
+use runway_core::observe::Observed;
+use runway_core::plan;
+use runway_core::providers::Providers;
+use runway_operator::plan::{Finalizer, Plan};
+use serde::Deserialize;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Given {
+    now: Timestamp,
+    providers: BTreeMap<String, How>,
+    #[serde(default = "enabled")]
+    selector: bool,
+}
+
+fn enabled() -> bool {
+    true
+}
+
+#[test]
+fn every_case_gives_what_is_expected() {
+    let mut differences = Vec::new();
+    let here = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests");
+    let folders = told::folders(&here.join("plan"));
+    assert!(folders.len() > 40, "cases are missing");
+    for folder in folders {
+        let seen = observed(&here, &folder);
+        let plan = plan::plan(&seen);
+        differences.extend(told::difference(&folder.join("plan.yaml"), &told::plan(&plan)));
+        let (next, shared) = carried_out(&seen, &plan);
+        if !shared.is_empty() {
+            differences.push(format!("{}: held by two: {}", folder.display(), shared.join(", ")));
+        }
+        let next = plan::plan(&next);
+        if plan.finalizer != Finalizer::Remove && !next.is_silent() {
+            differences.push(format!(
+                "{}: not silent after it\n{}",
+                folder.display(),
+                told::plan(&next)
+            ));
+        }
+    }
+    assert!(differences.is_empty(), "{}", differences.join("\n"));
+}
+
+fn observed(here: &Path, folder: &Path) -> Observed {
+    let given: Given = yaml(&folder.join("given.yaml"));
+    let configs = given.providers.iter().map(|(name, how)| {
+        let own = folder.join(format!("provider-{name}.yaml"));
+        let shared = here.join("providers").join(format!("{name}.yaml"));
+        let spec = yaml(if own.exists() { &own } else { &shared });
+        Arc::new(registered(name, spec, *how, given.now))
+    });
+    Observed {
+        md: Arc::new(yaml(&folder.join("deployment.yaml"))),
+        providers: Arc::new(Providers::compile(configs, &Providers::default())),
+        selector_enabled: given.selector,
+        now: given.now,
+    }
+}
+
+/// What is seen when a plan was carried out, and the fields that we and others hold.
+fn carried_out(seen: &Observed, plan: &Plan) -> (Observed, Vec<String>) {
+    let mut md = serde_json::to_value(&*seen.md).unwrap();
+    let before = seen.md.status.clone().unwrap_or_default();
+    let mine = ssa::fields(&serde_json::to_value(plan::owned(&before, !seen.selector_enabled)).unwrap());
+    let mut theirs = ssa::fields(&serde_json::to_value(&before).unwrap());
+    // A selector of the user's own holds its choice, whatever the core held before.
+    let own_selector =
+        !seen.selector_enabled && seen.md.spec.provider_name().is_none() && seen.md.selected_provider().is_some();
+    let is_choice = |path: &[String]| path[0] == "provider" || path.get(1).is_some_and(|p| p == "ProviderSelected");
+    theirs.retain(|path, _| !mine.contains_key(path) || own_selector && is_choice(path));
+    let mut status = Applied::default();
+    // A dead provider: what it wrote is dropped.
+    if plan.release_status_of.is_none() {
+        status.apply("others", &ssa::whole(&theirs)).unwrap();
+    }
+    if let Some(wanted) = &plan.status {
+        status.apply(labels::CORE_MANAGER, wanted).unwrap();
+        md["status"] = status.merged();
+    }
+    let mut next = seen.clone();
+    next.md = Arc::new(serde_json::from_value::<runway_api::ModelDeployment>(md).unwrap());
+    (next, status.shared())
+}
