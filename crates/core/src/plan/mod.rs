@@ -146,11 +146,13 @@ fn select(seen: &Observed) -> Choice {
             reason: "NoHealthyProviders",
             message: NO_HEALTHY_PROVIDERS.to_owned(),
             candidates: selected.candidates,
+            release: None,
         },
         Err(NoProvider::NoneSuitable(message)) => Choice::None {
             reason: "NoMatchingProvider",
             message,
             candidates: selected.candidates,
+            release: None,
         },
     }
 }
@@ -161,7 +163,10 @@ fn hand_over(seen: &Observed, current: &str, wanted: &str) -> Choice {
     let provider = seen.md.status.as_ref().and_then(|s| s.provider.as_ref());
     let resource = provider.and_then(|p| p.resource_name.as_deref());
     let Some(resource) = resource else {
-        return take_named(seen, wanted);
+        // It has nothing, but perhaps its say: why it made nothing. It may not get to take that back.
+        let manager = runway_api::labels::provider_manager(current);
+        let says_something = seen.md.conditions().get_condition(condition::READY).is_some();
+        return take_named(seen, wanted).releasing(says_something.then_some(manager));
     };
 
     let kind = provider.and_then(|p| p.resource_kind.as_deref()).unwrap_or("resource");

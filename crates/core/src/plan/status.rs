@@ -34,7 +34,7 @@ pub(super) enum Choice {
         candidates: Vec<Candidate>,
         condition: Draft,
         note: Option<Note>,
-        /// Drops the status fields of this field manager, which is dead.
+        /// Drops the status fields of this field manager, which writes no more.
         release: Option<String>,
     },
     /// Still the old provider, which is cleaning up.
@@ -52,6 +52,8 @@ pub(super) enum Choice {
         reason: &'static str,
         message: String,
         candidates: Vec<Candidate>,
+        /// As above.
+        release: Option<String>,
     },
 }
 
@@ -61,7 +63,16 @@ impl Choice {
             reason,
             message: message.into(),
             candidates: Vec::new(),
+            release: None,
         }
+    }
+
+    /// Drops what a field manager has left in the status, where this choice leaves it behind.
+    pub(super) fn releasing(mut self, manager: Option<String>) -> Self {
+        if let Self::Provider { release, .. } | Self::None { release, .. } = &mut self {
+            *release = manager;
+        }
+        self
     }
 }
 
@@ -119,13 +130,17 @@ pub(super) fn valid(seen: &Observed, choice: Choice) -> Plan {
             reason,
             message,
             candidates,
+            release,
         } => {
             let provider = (!candidates.is_empty()).then(|| ProviderStatus {
                 candidates,
                 ..ProviderStatus::default()
             });
             let drafts = vec![validated, no(condition::PROVIDER_SELECTED, reason, &message)];
-            write(seen, provider, drafts, Some(Pending { reason, message }))
+            Plan {
+                release_status_of: release,
+                ..write(seen, provider, drafts, Some(Pending { reason, message }))
+            }
         }
     }
 }
@@ -140,8 +155,10 @@ pub(super) fn invalid(seen: &Observed, message: &str) -> Plan {
         .and_then(|s| s.provider.as_ref())
         .filter(|p| p.name.is_some());
     let mut drafts = vec![no(condition::VALIDATED, REASON, message)];
-    drafts.extend(carried_over(seen, condition::PROVIDER_SELECTED));
-    let foreign = seen.md.spec.provider_name().is_none() && !seen.selector_enabled;
+    let foreign = is_chosen_by_others(seen);
+    if !foreign {
+        drafts.extend(carried_over(seen, condition::PROVIDER_SELECTED));
+    }
     let provider = before.filter(|_| !foreign).map(|p| ProviderStatus {
         resource_kind: None,
         resource_name: None,
@@ -152,15 +169,7 @@ pub(super) fn invalid(seen: &Observed, message: &str) -> Plan {
         .conditions()
         .get_condition(condition::VALIDATED)
         .is_none_or(|c| c.message != message);
-    let mut plan = write(
-        seen,
-        provider,
-        drafts,
-        Some(Pending {
-            reason: REASON,
-            message: message.to_owned(),
-        }),
-    );
+    let mut plan = write(seen, provider, drafts, Pending::unless_selected(seen, REASON, message));
     if was_valid {
         plan.events.push(Note::warning(REASON, message));
     }
@@ -174,13 +183,13 @@ pub(super) fn paused(seen: &Observed) -> Plan {
         runway_api::labels::PAUSED
     );
     let mut drafts = vec![yes(condition::PAUSED, "Paused", &message)];
-    drafts.extend(
-        [condition::VALIDATED, condition::PROVIDER_SELECTED]
-            .into_iter()
-            .filter_map(|t| carried_over(seen, t)),
-    );
+    drafts.extend(carried_over(seen, condition::VALIDATED));
+    let foreign = is_chosen_by_others(seen);
+    if !foreign {
+        drafts.extend(carried_over(seen, condition::PROVIDER_SELECTED));
+    }
     let before = seen.md.status.as_ref().and_then(|s| s.provider.as_ref());
-    let provider = before.map(|p| ProviderStatus {
+    let provider = before.filter(|_| !foreign).map(|p| ProviderStatus {
         resource_kind: None,
         resource_name: None,
         ..p.clone()
@@ -189,17 +198,29 @@ pub(super) fn paused(seen: &Observed) -> Plan {
         seen,
         provider,
         drafts,
-        Some(Pending {
-            reason: "Paused",
-            message,
-        }),
+        Pending::unless_selected(seen, "Paused", &message),
     )
+}
+
+/// Whether a selector of the user's own has chosen: what it wrote is not ours to repeat.
+fn is_chosen_by_others(seen: &Observed) -> bool {
+    let md = &seen.md;
+    !seen.selector_enabled && md.spec.provider_name().is_none() && md.selected_provider().is_some()
 }
 
 /// What is said while no provider is selected.
 struct Pending {
     reason: &'static str,
     message: String,
+}
+
+impl Pending {
+    fn unless_selected(seen: &Observed, reason: &'static str, message: &str) -> Option<Self> {
+        seen.md.selected_provider().is_none().then(|| Self {
+            reason,
+            message: message.to_owned(),
+        })
+    }
 }
 
 /// A condition as it was.
@@ -280,13 +301,12 @@ fn write(seen: &Observed, provider: Option<ProviderStatus>, mut drafts: Vec<Draf
     let md = &seen.md;
     let generation = md.metadata.generation;
     let foreign_selector = md.spec.provider_name().is_none() && !seen.selector_enabled;
-    let selected = md.selected_provider().is_some() || provider.as_ref().is_some_and(|p| p.name.is_some());
     let mut wanted = ModelDeploymentStatus {
         provider,
         ..ModelDeploymentStatus::default()
     };
     let mut events = Vec::new();
-    if let Some(Pending { reason, message }) = pending.filter(|_| !selected) {
+    if let Some(Pending { reason, message }) = pending {
         let told = md
             .conditions()
             .get_condition(condition::READY)

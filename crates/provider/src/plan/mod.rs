@@ -27,10 +27,6 @@ pub fn plan(provider: &dyn Provider, seen: &Observed) -> Plan {
     if md.is_paused() {
         return Plan::default();
     }
-    // Before the hand-over too: a successor that does not exist must not cost the user what serves.
-    if !is_validated(seen) {
-        return Plan::default();
-    }
     // Also for a hand-over: nothing is given up for a successor that the core does not know.
     if !is_validated(seen) {
         return Plan::default();
