@@ -12,6 +12,9 @@ use serde_json::Value;
 use crate::request::Request;
 use crate::upstream::{Installed, Upstream};
 
+/// Version of the contract, as in `docs/provider-contract.md`.
+pub const VERSION: &str = "v1alpha1";
+
 /// A provider: translates a ModelDeployment into upstream objects, and their status back. Both ways are pure.
 pub trait Provider: Send + Sync + 'static {
     /// Name of the provider and of its InferenceProviderConfig, as `kaito`.

@@ -10,9 +10,12 @@
 //! | [`upstream`] | which upstream schemas are installed |
 //! | [`observe`], [`plan`] | what a plan is made from, and the plan: pure |
 //! | [`run`](fn@run) | starts all of it |
+//! | `conformance` | the suite that every provider runs; behind the feature of that name |
 
 mod access;
 mod caches;
+#[cfg(any(test, feature = "conformance"))]
+pub mod conformance;
 pub mod contract;
 pub mod observe;
 pub mod plan;

@@ -1,0 +1,400 @@
+//! A cluster in memory, for one ModelDeployment: carries out plans as the API server would, and shows the next plan what
+//! it would see. Every upstream object has a finalizer of its operator, so that its deletion takes a while.
+
+use std::sync::Arc;
+
+use jiff::{SignedDuration, Timestamp};
+use kube::core::DynamicObject;
+use runway_api::model_deployment::ProviderStatus;
+use runway_api::{ModelDeployment, ModelDeploymentStatus, labels};
+use runway_operator::apply;
+use runway_operator::plan::{Apply, Finalizer, Note, Plan};
+use serde_json::{Map, Value, json};
+
+use crate::contract::{Kind, Provider};
+use crate::observe::{self, Observed, Waiting};
+use crate::plan;
+use crate::upstream::Installed;
+
+/// A plan that is not carried out in as many rounds never comes to rest.
+const MANY_ROUNDS: usize = 12;
+
+/// Maps of Kubernetes' own types that are dropped when they are empty.
+const OMITTED_WHEN_EMPTY: [&str; 8] = [
+    "annotations",
+    "labels",
+    "nodeSelector",
+    "matchLabels",
+    "selector",
+    "data",
+    "limits",
+    "requests",
+];
+
+/// The cluster.
+#[derive(Clone)]
+pub(super) struct Cluster<'a> {
+    pub(super) provider: &'a dyn Provider,
+    pub(super) md: ModelDeployment,
+    /// The ModelDeployment is gone for good.
+    pub(super) gone: bool,
+    pub(super) objects: Vec<Stored>,
+    pub(super) installed: Installed,
+    pub(super) waiting: Vec<Waiting>,
+    pub(super) now: Timestamp,
+    /// What people heard.
+    pub(super) events: Vec<Note>,
+    /// Every status that was written.
+    pub(super) statuses: Vec<Value>,
+    /// Every write, as `apply Workspace 'gemma'`.
+    pub(super) writes: Vec<String>,
+    /// Writes until the controller is killed.
+    pub(super) budget: Option<usize>,
+    /// The caches show no objects: they are behind.
+    pub(super) blind: bool,
+    made: usize,
+}
+
+/// An object in the cluster.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Stored {
+    pub(super) kind: Kind,
+    pub(super) object: Value,
+    /// What was applied last, by the provider; `None` if somebody else made it.
+    applied: Option<Value>,
+}
+
+impl Stored {
+    pub(super) fn name(&self) -> &str {
+        self.object["metadata"]["name"].as_str().unwrap_or_default()
+    }
+
+    pub(super) fn uid(&self) -> &str {
+        self.object["metadata"]["uid"].as_str().unwrap_or_default()
+    }
+
+    pub(super) fn is_going(&self) -> bool {
+        !self.object["metadata"]["deletionTimestamp"].is_null()
+    }
+
+    /// What was applied last; null if somebody else made it.
+    pub(super) fn applied(&self) -> &Value {
+        self.applied.as_ref().unwrap_or(&Value::Null)
+    }
+
+    pub(super) fn annotation(&self, key: &str) -> Option<&str> {
+        self.object["metadata"]["annotations"][key].as_str()
+    }
+}
+
+/// Why a plan was not carried out to its end.
+pub(super) enum Stop {
+    /// The controller was killed.
+    Killed,
+    /// The server refused a write.
+    Refused(apply::Error),
+}
+
+impl<'a> Cluster<'a> {
+    pub(super) fn new(provider: &'a dyn Provider, md: ModelDeployment, installed: Installed) -> Self {
+        Self {
+            provider,
+            md,
+            gone: false,
+            objects: Vec::new(),
+            installed,
+            waiting: Vec::new(),
+            now: Timestamp::constant(1_767_225_600, 0),
+            events: Vec::new(),
+            statuses: Vec::new(),
+            writes: Vec::new(),
+            budget: None,
+            blind: false,
+            made: 0,
+        }
+    }
+
+    /// What the provider's caches show.
+    pub(super) fn observe(&self) -> Observed {
+        let name = self.md.metadata.name.clone().unwrap_or_default();
+        Observed {
+            md: Arc::new(self.md.clone()),
+            installed: self.installed.clone(),
+            children: observe::children(self, "", self.provider.children(&name)),
+            waiting: self.waiting.clone(),
+            now: self.now,
+        }
+    }
+
+    /// The plan for what is there now.
+    pub(super) fn plan(&self) -> Plan {
+        plan::plan(self.provider, &self.observe())
+    }
+
+    /// One reconcile: a plan, carried out. A refusal is told as the loop tells it.
+    pub(super) fn step(&mut self) -> Plan {
+        if self.gone {
+            return Plan::default();
+        }
+        let seen = self.observe();
+        let plan = plan::plan(self.provider, &seen);
+        if let Err(Stop::Refused(error)) = self.execute(&plan) {
+            // What is to be said after a failure is a status, which is never refused here.
+            let _ = self.execute(&plan::after_failure(self.provider, &seen, &error));
+        }
+        plan
+    }
+
+    /// Reconciles until nothing is left to do.
+    pub(super) fn settle(&mut self) -> Result<(), String> {
+        for _ in 0..MANY_ROUNDS {
+            if self.gone || self.plan().is_silent() {
+                return Ok(());
+            }
+            self.step();
+        }
+        Err(format!(
+            "after {MANY_ROUNDS} reconciles with nothing new to see it still writes: {}",
+            self.writes.last().map_or("only Events", String::as_str)
+        ))
+    }
+
+    /// Carries out a plan, in the order in which the executor does.
+    pub(super) fn execute(&mut self, plan: &Plan) -> Result<(), Stop> {
+        if plan.finalizer == Finalizer::Add {
+            self.write("add the finalizer")?;
+            self.md
+                .metadata
+                .finalizers
+                .get_or_insert_default()
+                .push(labels::FINALIZER.to_owned());
+        }
+        for delete in &plan.delete {
+            self.write(&format!("delete {} '{}'", delete.resource.kind, delete.name))?;
+            self.delete(&delete.uid);
+        }
+        for apply in plan.apply.iter().filter(|a| !a.unchanged) {
+            self.write(&format!(
+                "apply {} '{}'",
+                apply.resource.kind,
+                apply.object.metadata.name.as_deref().unwrap_or_default()
+            ))?;
+            self.apply(apply)?;
+            self.events.extend(apply.note.clone());
+        }
+        if let Some(status) = &plan.status {
+            self.write("write the status")?;
+            self.set_status(status);
+        }
+        self.events.extend(plan.events.iter().cloned());
+        if plan.finalizer == Finalizer::Remove {
+            self.write("remove the finalizer")?;
+            self.md
+                .metadata
+                .finalizers
+                .get_or_insert_default()
+                .retain(|f| f != labels::FINALIZER);
+            self.gone = self.md.is_deleting();
+        }
+        Ok(())
+    }
+
+    fn write(&mut self, what: &str) -> Result<(), Stop> {
+        if let Some(left) = &mut self.budget {
+            *left = left.checked_sub(1).ok_or(Stop::Killed)?;
+        }
+        self.writes.push(what.to_owned());
+        Ok(())
+    }
+
+    /// A deletion begins; it ends with [`Self::upstream_lets_go`].
+    fn delete(&mut self, uid: &str) {
+        let now = self.now.to_string();
+        for object in self.objects.iter_mut().filter(|o| o.uid() == uid) {
+            object.object["metadata"]["deletionTimestamp"] = json!(now);
+        }
+    }
+
+    /// The upstream operator takes its finalizers off.
+    pub(super) fn upstream_lets_go(&mut self) {
+        self.objects.retain(|o| !o.is_going());
+    }
+
+    /// Server-side apply, of lists as a whole.
+    fn apply(&mut self, apply: &Apply) -> Result<(), Stop> {
+        let mut wanted = serde_json::to_value(&apply.object).unwrap_or_default();
+        let name = apply.object.metadata.name.clone().unwrap_or_default();
+        let plural = apply.resource.plural.clone();
+        let place = self
+            .objects
+            .iter_mut()
+            .find(|o| o.kind.plural == plural && o.name() == name);
+        let Some(stored) = place else {
+            let Some(kind) = self.kind(&apply.resource.plural) else {
+                return Ok(());
+            };
+            if kind.is_built_in() {
+                omit_empty(&mut wanted);
+            }
+            let mut object = wanted.clone();
+            self.made += 1;
+            object["metadata"]["uid"] = json!(format!("uid-{}", self.made));
+            object["metadata"]["resourceVersion"] = json!("1");
+            object["metadata"]["generation"] = json!(1);
+            object["metadata"]["creationTimestamp"] = json!(self.now.to_string());
+            object["serverDefault"] = json!({"of": "the server"});
+            self.objects.push(Stored {
+                kind,
+                object,
+                applied: Some(wanted),
+            });
+            return Ok(());
+        };
+        if !apply.force && stored.applied.is_none() {
+            return Err(Stop::Refused(conflict(&apply.resource.kind, &name)));
+        }
+        if stored.kind.is_built_in() {
+            omit_empty(&mut wanted);
+        }
+        let before = stored.object.clone();
+        let applied = stored.applied.take().unwrap_or_default();
+        merge(&mut stored.object, &applied, &wanted);
+        if before != stored.object {
+            let generation = before["metadata"]["generation"].as_i64().unwrap_or(1);
+            stored.object["metadata"]["generation"] = json!(generation + 1);
+        }
+        stored.applied = Some(wanted);
+        Ok(())
+    }
+
+    /// The status as both owners left it: what is the core's stays.
+    fn set_status(&mut self, status: &Value) {
+        self.statuses.push(status.clone());
+        let before = self.md.status.clone().unwrap_or_default();
+        let ours = plan::owned(&before).conditions;
+        let mut after: ModelDeploymentStatus = serde_json::from_value(status.clone()).unwrap_or_default();
+        let made = after.provider.unwrap_or_default();
+        after.provider = Some(ProviderStatus {
+            resource_kind: made.resource_kind,
+            resource_name: made.resource_name,
+            ..before.provider.unwrap_or_default()
+        });
+        after.conditions.extend(
+            before
+                .conditions
+                .into_iter()
+                .filter(|c| ours.iter().all(|o| o.type_ != c.type_)),
+        );
+        self.md.status = Some(after);
+    }
+
+    /// Somebody else makes an object.
+    pub(super) fn put_foreign(&mut self, kind: Kind, name: &str, owner: Option<Value>) {
+        self.made += 1;
+        let metadata = json!({
+            "name": name, "namespace": self.md.metadata.namespace, "uid": format!("uid-{}", self.made),
+            "ownerReferences": owner.into_iter().collect::<Vec<_>>(),
+        });
+        let api_version = if kind.group.is_empty() {
+            "v1".to_owned()
+        } else {
+            format!("{}/v1", kind.group)
+        };
+        let object = json!({"apiVersion": api_version, "kind": kind.kind, "metadata": metadata, "theirs": true});
+        self.objects.push(Stored {
+            kind,
+            object,
+            applied: None,
+        });
+    }
+
+    /// Edits the objects of the upstream kinds, as their operator does.
+    pub(super) fn upstream_says(&mut self, edit: fn(&mut Value)) {
+        let upstreams = self.upstream_kinds();
+        for stored in self.objects.iter_mut().filter(|o| upstreams.contains(&o.kind)) {
+            edit(&mut stored.object);
+        }
+    }
+
+    /// Those of an upstream kind, going or not.
+    pub(super) fn upstream_objects(&self) -> Vec<&Stored> {
+        let upstreams = self.upstream_kinds();
+        self.objects.iter().filter(|o| upstreams.contains(&o.kind)).collect()
+    }
+
+    pub(super) fn pass(&mut self, time: SignedDuration) {
+        self.now += time;
+    }
+
+    /// Reasons of what people heard, and forgets them.
+    pub(super) fn heard(&mut self) -> Vec<&'static str> {
+        self.events.drain(..).map(|note| note.reason).collect()
+    }
+
+    fn upstream_kinds(&self) -> Vec<Kind> {
+        self.provider.upstreams().iter().map(|u| u.kind).collect()
+    }
+
+    fn kind(&self, plural: &str) -> Option<Kind> {
+        let name = self.md.metadata.name.clone().unwrap_or_default();
+        self.provider
+            .children(&name)
+            .into_iter()
+            .map(|c| c.kind)
+            .find(|k| k.plural == plural)
+    }
+}
+
+impl observe::Lookup for Cluster<'_> {
+    /// A kind is watched while its schema is known.
+    fn find(&self, kind: Kind, _: &str, name: &str) -> Option<Arc<DynamicObject>> {
+        self.installed.version(kind).filter(|_| !self.blind)?;
+        let found = self.objects.iter().find(|o| o.kind == kind && o.name() == name)?;
+        serde_json::from_value(found.object.clone()).ok().map(Arc::new)
+    }
+}
+
+/// Sets what is wanted, and removes what was applied before and is not wanted any more.
+fn merge(live: &mut Value, applied: &Value, wanted: &Value) {
+    let (Value::Object(fields), Value::Object(wanted)) = (&mut *live, wanted) else {
+        live.clone_from(wanted);
+        return;
+    };
+    let nothing = Map::new();
+    let applied = applied.as_object().unwrap_or(&nothing);
+    fields.retain(|key, _| wanted.contains_key(key) || !applied.contains_key(key));
+    for (key, value) in wanted {
+        merge(
+            fields.entry(key.clone()).or_insert(Value::Null),
+            applied.get(key).unwrap_or(&Value::Null),
+            value,
+        );
+    }
+}
+
+/// What Kubernetes' own types do not keep: empty lists, and some empty maps.
+fn omit_empty(value: &mut Value) {
+    match value {
+        Value::Object(fields) => {
+            fields.values_mut().for_each(omit_empty);
+            fields.retain(|key, value| {
+                let empty_map = value.as_object().is_some_and(Map::is_empty);
+                let empty_list = value.as_array().is_some_and(Vec::is_empty);
+                let omitted =
+                    value.is_null() || empty_list || (empty_map && OMITTED_WHEN_EMPTY.contains(&key.as_str()));
+                !omitted
+            });
+        }
+        Value::Array(entries) => entries.iter_mut().for_each(omit_empty),
+        _ => {}
+    }
+}
+
+fn conflict(kind: &str, name: &str) -> apply::Error {
+    let answer = kube::core::Status::failure("Apply failed with 1 conflict", "Conflict").with_code(409);
+    apply::Error::Apply {
+        kind: kind.to_owned(),
+        name: name.to_owned(),
+        source: Box::new(kube::Error::Api(Box::new(answer))),
+    }
+}

@@ -1,0 +1,251 @@
+//! R1 to R7: the name, the registration and the upstream schemas.
+
+use std::collections::BTreeMap;
+
+use runway_api::condition;
+use runway_api::model_deployment::Phase;
+use serde_json::{Value, json};
+
+use super::trial::{Trial, condition_of, message, phase, said};
+use super::{Verdict, ensure};
+use crate::contract::{Kind, Provider};
+use crate::upstream::{Installed, Schema, State};
+
+/// The name becomes an object's name, a label's value and a part of the field manager.
+pub(super) fn r1_the_name_fits_where_it_is_written(trial: &Trial) -> Verdict {
+    let name = trial.provider.name();
+    ensure!(
+        is_dns_label(name),
+        "'{name}' is no DNS label: lower case letters, digits and '-', at most 63 characters"
+    );
+    let version = trial.provider.version();
+    let prefix = format!("{name}-provider:");
+    ensure!(
+        version.starts_with(&prefix) && version.len() > prefix.len(),
+        "version() is '{version}', not '{prefix}VERSION'"
+    );
+    Ok(())
+}
+
+/// What is served must be among what is registered: otherwise the core would never hand it over.
+pub(super) fn r2_the_registration_covers_what_is_served(trial: &Trial) -> Verdict {
+    let spec = trial.provider.registration();
+    ensure!(
+        spec == trial.provider.registration(),
+        "registration() differs from call to call"
+    );
+    let served = trial.md(&json!({}))?.spec;
+    let engine = served.engine_type().unwrap_or_default();
+    let Some(support) = spec.capabilities.for_engine(engine) else {
+        return Err(format!(
+            "the served sample has engine '{engine}', which is not registered"
+        ));
+    };
+    ensure!(
+        support.serving_modes.contains(&served.mode()),
+        "the served sample has mode {}, which is not registered for {engine}",
+        served.mode().as_str()
+    );
+    let (covered, needs) = if served.wants_gpu() {
+        (support.gpu, "gpuSupport")
+    } else {
+        (support.cpu, "cpuSupport")
+    };
+    ensure!(
+        covered,
+        "the served sample needs {needs} for {engine}, which is not registered"
+    );
+    let mut paths = BTreeMap::new();
+    for key in &spec.overrides {
+        ensure!(
+            paths.insert(key.path.clone(), key.kind).is_none(),
+            "the override {} is registered twice",
+            key.path
+        );
+    }
+    for path in paths.keys() {
+        let within = paths.keys().find(|other| other.starts_with(&format!("{path}.")));
+        ensure!(
+            within.is_none(),
+            "the override {path} is a value and holds another: {within:?}"
+        );
+    }
+    Ok(())
+}
+
+/// Missing is waited for, unknown is a failure; both pass when a schema that is known is there.
+pub(super) fn r6_a_missing_or_unknown_upstream_is_told(trial: &Trial) -> Verdict {
+    let upstreams = trial.provider.upstreams();
+    let Some(main) = upstreams.first().map(|u| u.kind) else {
+        return Err("upstreams() is empty: name the main kind, built in or not".to_owned());
+    };
+    ensure!(
+        upstreams.iter().all(|u| u.kind.is_built_in() || !u.schemas.is_empty()),
+        "an upstream kind with a CRD has no schema: no version of it could ever be used"
+    );
+    if !main.is_built_in() {
+        for (state, wanted, reason) in [
+            (State::Missing, Phase::Pending, "False CRDNotInstalled"),
+            (unknown(), Phase::Failed, "False UnknownUpstreamSchema"),
+        ] {
+            let mut cluster = trial.fresh(&json!({}))?;
+            cluster.installed = with(&trial.installed(), trial.provider, main, state);
+            cluster.settle()?;
+            ensure!(
+                cluster.objects.is_empty(),
+                "something was made without the upstream: {reason}"
+            );
+            ensure!(
+                phase(&cluster) == Some(wanted),
+                "expected phase {wanted:?} for {reason}, found {}",
+                said(&cluster)
+            );
+            let compatible = condition_of(&cluster, condition::PROVIDER_COMPATIBLE);
+            ensure!(
+                compatible == reason,
+                "expected ProviderCompatible {reason}, found {compatible}: {}",
+                message(&cluster)
+            );
+            cluster.installed = trial.installed();
+            cluster.settle()?;
+            ensure!(
+                !cluster.objects.is_empty(),
+                "the upstream appeared, and nothing was made: {}",
+                said(&cluster)
+            );
+        }
+    }
+    for kind in upstreams
+        .iter()
+        .map(|u| u.kind)
+        .filter(|k| *k != main && !k.is_built_in())
+    {
+        for state in [State::Missing, unknown()] {
+            let installed = with(&trial.installed(), trial.provider, kind, state);
+            for patch in trial.variants() {
+                if let Ok(translation) = trial.provider.translate(&trial.request(&patch)?, &installed) {
+                    let made = translation.objects.iter().any(|o| o.kind == kind);
+                    ensure!(
+                        !made,
+                        "{patch} makes a {} where that kind is missing or unknown",
+                        kind.kind
+                    );
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+fn unknown() -> State {
+    State::Unknown {
+        served: vec!["v9".to_owned()],
+        problems: vec!["spec.everything does not exist".to_owned()],
+    }
+}
+
+fn with(installed: &Installed, provider: &dyn Provider, kind: Kind, state: State) -> Installed {
+    let others = provider.upstreams().into_iter().map(|u| u.kind).filter(|k| *k != kind);
+    let states: Vec<_> = others.map(|k| (k, installed.state(k))).chain([(kind, state)]).collect();
+    Installed::new(states)
+}
+
+/// A field that is written and not declared would not be missed when an upstream release drops it.
+pub(super) fn r7_every_field_written_is_declared(trial: &Trial) -> Verdict {
+    let upstreams = trial.provider.upstreams();
+    for (_, translation) in trial.translations()? {
+        for object in &translation.objects {
+            let Some(upstream) = upstreams
+                .iter()
+                .find(|u| u.kind == object.kind && !u.kind.is_built_in())
+            else {
+                continue;
+            };
+            let Some(schema) = upstream.schemas.iter().find(|s| s.version == object.version) else {
+                return Err(format!(
+                    "{} is made as {}, which is no declared schema",
+                    object.kind.kind, object.version
+                ));
+            };
+            if let Some(path) = undeclared(schema, "", &object.body) {
+                return Err(format!(
+                    "{} {path} is written and not declared in Schema::fields",
+                    object.kind.kind
+                ));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The first field of a value that no declared path leads to.
+fn undeclared(schema: &Schema, path: &str, value: &Value) -> Option<String> {
+    let declared = schema
+        .fields
+        .iter()
+        .any(|(field, _)| *field == path || *field == format!("{path}{{}}"));
+    if declared {
+        return None;
+    }
+    let leads_on = path.is_empty()
+        || schema
+            .fields
+            .iter()
+            .any(|(f, _)| f.starts_with(path) && f[path.len()..].starts_with(['.', '[', '{']));
+    if !leads_on {
+        return Some(path.to_owned());
+    }
+    match value {
+        Value::Object(fields) => fields.iter().find_map(|(name, inner)| {
+            let through_map = format!("{path}{{}}");
+            let is_map = schema.fields.iter().any(|(f, _)| f.starts_with(&through_map));
+            let at = match (path, is_map) {
+                (_, true) => through_map,
+                ("", _) => name.clone(),
+                _ => format!("{path}.{name}"),
+            };
+            undeclared(schema, &at, inner)
+        }),
+        Value::Array(entries) => entries
+            .iter()
+            .find_map(|inner| undeclared(schema, &format!("{path}[]"), inner)),
+        _ => Some(path.to_owned()),
+    }
+}
+
+/// As Kubernetes wants names that become parts of others.
+pub(super) fn is_dns_label(name: &str) -> bool {
+    let inner = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+    !name.is_empty() && name.len() <= 63 && name.chars().all(inner) && !name.starts_with('-') && !name.ends_with('-')
+}
+
+/// What is made, watched and reported, by name and by verb.
+pub(super) fn r35_the_role_names_what_is_used(trial: &Trial) -> Verdict {
+    let rules = crate::access(trial.provider);
+    for rule in &rules {
+        let words = rule
+            .api_groups
+            .iter()
+            .flatten()
+            .chain(rule.resources.iter().flatten())
+            .chain(&rule.verbs);
+        ensure!(
+            words.clone().all(|word| word != "*"),
+            "a rule of the role has a wildcard: {rule:?}"
+        );
+    }
+    for child in trial.provider.children("any") {
+        let rule = rules.iter().find(|r| {
+            r.api_groups.iter().flatten().any(|g| g == child.kind.group)
+                && r.resources.iter().flatten().any(|p| p == child.kind.plural)
+        });
+        for verb in ["list", "watch", "create", "patch", "delete"] {
+            ensure!(
+                rule.is_some_and(|r| r.verbs.iter().any(|v| v == verb)),
+                "the role may not {verb} {}",
+                child.kind.plural
+            );
+        }
+    }
+    Ok(())
+}

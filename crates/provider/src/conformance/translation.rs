@@ -1,0 +1,415 @@
+//! R13 to R18, R29 and R30: the translation itself.
+
+use std::collections::BTreeSet;
+
+use runway_api::model_deployment::{Phase, ServingMode};
+use runway_api::provider_config::{OverrideKey, OverrideType};
+use runway_api::{condition, labels};
+use serde_json::{Value, json};
+
+use super::registration::is_dns_label;
+use super::trial::{Trial, condition_of, merge, message, phase, said};
+use super::{Verdict, ensure};
+use crate::contract::{Refusal, Translation};
+
+/// How often the same is asked.
+const TIMES: usize = 8;
+
+/// Both ways are pure: no clock, no randomness, no order of a hash map.
+pub(super) fn r13_the_same_request_gives_the_same_translation(trial: &Trial) -> Verdict {
+    let refused = trial.samples.refused.iter().map(|(_, patch)| patch.clone());
+    for patch in trial.variants().into_iter().chain(refused) {
+        let request = trial.request(&patch)?;
+        let first = trial.translate(&request);
+        for _ in 1..TIMES {
+            ensure!(
+                trial.translate(&request) == first,
+                "{patch} is translated differently from call to call"
+            );
+        }
+    }
+    let mut cluster = trial.made()?;
+    let request = trial.request(&json!({}))?;
+    for edit in [trial.samples.ready, trial.samples.failed] {
+        cluster.upstream_says(edit);
+        for stored in cluster.upstream_objects() {
+            let first = trial.provider.read_status(&request, &stored.object);
+            for _ in 1..TIMES {
+                let again = trial.provider.read_status(&request, &stored.object);
+                ensure!(
+                    again == first,
+                    "the same status is read differently from call to call: {first:?}, {again:?}"
+                );
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A refusal names what is wrong, makes nothing, and leaves alone what is there.
+pub(super) fn r14_what_cannot_be_served_is_refused_with_the_way_out(trial: &Trial) -> Verdict {
+    ensure!(
+        !trial.samples.refused.is_empty(),
+        "samples: give at least one that is refused"
+    );
+    for (text, patch) in &trial.samples.refused {
+        let mut cluster = trial.fresh(patch)?;
+        cluster.settle()?;
+        ensure!(
+            cluster.objects.is_empty(),
+            "{patch} is to be refused, and makes something"
+        );
+        is_told(patch, text, &cluster)?;
+        ensure!(
+            cluster.heard().contains(&"ProviderError"),
+            "{patch} is refused without an Event"
+        );
+        trial.change(&mut cluster, &json!({}))?;
+        cluster.settle()?;
+        ensure!(
+            !cluster.objects.is_empty(),
+            "{patch} was put right, and nothing is made: {}",
+            said(&cluster)
+        );
+
+        let mut running = trial.running()?;
+        let before = running.objects.clone();
+        trial.change(&mut running, patch)?;
+        running.settle()?;
+        ensure!(
+            running.objects == before,
+            "{patch} is refused, and what was there is changed"
+        );
+        is_told(patch, text, &running)?;
+    }
+    Ok(())
+}
+
+fn is_told(patch: &Value, text: &str, cluster: &super::cluster::Cluster) -> Verdict {
+    ensure!(
+        phase(cluster) == Some(Phase::Failed) && message(cluster).contains(text),
+        "{patch} is to be refused with '{text}', and the status is {}",
+        said(cluster)
+    );
+    for (type_, status) in [
+        (condition::PROVIDER_COMPATIBLE, "False"),
+        (condition::READY, "False"),
+        (condition::STALLED, "True"),
+    ] {
+        let found = condition_of(cluster, type_);
+        ensure!(
+            found.starts_with(status),
+            "{patch} is refused, and the condition {type_} is '{found}'"
+        );
+    }
+    Ok(())
+}
+
+/// Each field of the spec either changes what is made, or is told of, or is refused.
+pub(super) fn r15_no_field_is_dropped_without_a_word(trial: &Trial) -> Verdict {
+    for patch in trial.variants() {
+        let request = trial.request(&patch)?;
+        let Ok(plain) = trial.translate(&request) else { continue };
+        for probe in probes(trial, &patch)? {
+            let mut both = patch.clone();
+            merge(&mut both, &probe);
+            let asked = trial.request(&both)?;
+            let changed = asked != request;
+            let outcome = trial.translate(&asked);
+            ensure!(
+                !changed || outcome.as_ref() != Ok(&plain),
+                "with {patch}, {probe} changes nothing and is not in Translation::ignored"
+            );
+            if let Ok(Translation { ignored, .. }) = outcome {
+                ensure!(
+                    ignored.iter().all(|text| !text.trim().is_empty()),
+                    "with {patch}, {probe} is ignored without a text"
+                );
+            }
+        }
+    }
+    for patch in trial.variants() {
+        let Ok(translation) = trial.translate(&trial.request(&patch)?) else {
+            continue;
+        };
+        let mut cluster = trial.fresh(&patch)?;
+        cluster.settle()?;
+        let told = condition_of(&cluster, condition::FIELDS_IGNORED);
+        ensure!(
+            told.is_empty() == translation.ignored.is_empty(),
+            "{patch} ignores {:?}, and the condition FieldsIgnored is '{told}'",
+            translation.ignored
+        );
+    }
+    Ok(())
+}
+
+/// One patch for every field of the spec that a provider has to deal with.
+fn probes(trial: &Trial, patch: &Value) -> Result<Vec<Value>, String> {
+    let spec = trial.md(patch)?.spec;
+    let trusts = spec.engine.as_ref().and_then(|e| e.trust_remote_code).unwrap_or(false);
+    let mut probes = vec![
+        json!({"model": {"servedName": "probe-name"}}),
+        json!({"engine": {"contextLength": 4097}}),
+        json!({"engine": {"trustRemoteCode": !trusts}}),
+        json!({"engine": {"args": {"probe-flag": "7"}}}),
+        json!({"resources": {"cpu": "7"}}),
+        json!({"image": "probe/image:1"}),
+        json!({"env": [{"name": "PROBE", "value": "1"}]}),
+        json!({"podTemplate": {"metadata": {"labels": {"probe": "1"}}}}),
+        json!({"podTemplate": {"metadata": {"annotations": {"probe": "1"}}}}),
+        json!({"secrets": {"huggingFaceToken": "probe-secret"}}),
+        json!({"nodeSelector": {"probe": "1"}}),
+        json!({"tolerations": [{"key": "probe", "operator": "Exists"}]}),
+    ];
+    let worker = |replicas: i32| {
+        [
+            json!({"replicas": replicas}),
+            json!({"memory": "13Gi"}),
+            json!({"gpu": {"count": 3}}),
+            json!({"gpu": {"count": 1, "type": "probe.example/gpu"}}),
+        ]
+    };
+    match spec.mode() {
+        ServingMode::Aggregated => {
+            probes.push(json!({"scaling": {"replicas": 7}}));
+            probes.extend(worker(7).into_iter().skip(1).map(|part| json!({"resources": part})));
+        }
+        ServingMode::Disaggregated => {
+            for name in ["prefill", "decode"] {
+                probes.extend(worker(7).map(|part| json!({"scaling": {name: part}})));
+            }
+        }
+    }
+    Ok(probes.into_iter().map(|probe| json!({"spec": probe})).collect())
+}
+
+/// Unknown keys warn, wrong types fail with the path, and every documented key does something.
+pub(super) fn r16_overrides_are_an_allow_list(trial: &Trial) -> Verdict {
+    let plain = trial
+        .translate(&trial.request(&json!({}))?)
+        .map_err(|refusal| format!("samples: {refusal}"))?;
+    let unknown = overrides("probeUnknown.key", &json!(1));
+    let mut cluster = trial.fresh(&unknown)?;
+    cluster.settle()?;
+    ensure!(
+        condition_of(&cluster, condition::OVERRIDES_IGNORED) == "True UnknownKeys"
+            && cluster.heard().contains(&"OverridesIgnored"),
+        "an unknown override is ignored without a word"
+    );
+    let same = trial.translate(&trial.request(&unknown)?);
+    ensure!(
+        same.as_ref() == Ok(&plain),
+        "an override that is not registered changes the translation"
+    );
+
+    for OverrideKey { path, kind, .. } in trial.provider.registration().overrides {
+        let (right, wrong) = match kind {
+            OverrideType::String => (vec![json!("probe")], json!(7)),
+            OverrideType::Integer => (vec![json!(7)], json!("seven")),
+            OverrideType::Boolean => (vec![json!(true), json!(false)], json!("yes")),
+            OverrideType::StringMap => (vec![json!({"probe": "1"})], json!({"probe": 1})),
+        };
+        let mut has_effect = false;
+        for value in right {
+            has_effect |= trial.translate(&trial.request(&overrides(&path, &value))?) != Ok(plain.clone());
+        }
+        ensure!(has_effect, "the override {path} is registered and does nothing");
+        let mut cluster = trial.fresh(&overrides(&path, &wrong))?;
+        cluster.settle()?;
+        ensure!(
+            condition_of(&cluster, condition::PROVIDER_COMPATIBLE) == "False InvalidOverrides"
+                && message(&cluster).contains(&path)
+                && cluster.objects.is_empty(),
+            "{path}: {wrong} has the wrong type, and the status is {}",
+            said(&cluster)
+        );
+    }
+    Ok(())
+}
+
+/// A patch that sets one override, by its path with dots.
+fn overrides(path: &str, value: &Value) -> Value {
+    let nested = path.rsplit('.').fold(value.clone(), |inner, key| json!({key: inner}));
+    json!({"spec": {"provider": {"overrides": nested}}})
+}
+
+/// What is not listed is not watched, and would be neither put back nor deleted.
+pub(super) fn r17_children_lists_every_object(trial: &Trial) -> Verdict {
+    for (request, translation) in trial.translations()? {
+        let children = trial.provider.children(&request.name);
+        ensure!(
+            children == trial.provider.children(&request.name),
+            "children() differs from call to call"
+        );
+        let mut seen = BTreeSet::new();
+        for object in &translation.objects {
+            ensure!(
+                children.iter().any(|c| c.kind == object.kind && c.name == object.name),
+                "children() does not list {} '{}', which translate() makes",
+                object.kind.kind,
+                object.name
+            );
+            ensure!(
+                seen.insert((object.kind, &object.name)),
+                "{} '{}' is made twice",
+                object.kind.kind,
+                object.name
+            );
+        }
+        let upstreams = trial.provider.upstreams();
+        for upstream in &upstreams {
+            ensure!(
+                children.iter().any(|c| c.kind == upstream.kind),
+                "children() has no {}",
+                upstream.kind.kind
+            );
+        }
+        let main = translation.objects.last().map(|o| o.kind);
+        ensure!(
+            upstreams.iter().any(|u| Some(u.kind) == main),
+            "the last object, whose status is read, is {main:?}, which is not in upstreams()"
+        );
+    }
+    Ok(())
+}
+
+/// The provider gives a body; what marks the object as ours is put on it.
+pub(super) fn r18_objects_carry_labels_annotations_and_owner(trial: &Trial) -> Verdict {
+    for (_, translation) in trial.translations()? {
+        for object in &translation.objects {
+            let what = format!("{} '{}'", object.kind.kind, object.name);
+            for field in ["apiVersion", "kind", "metadata", "status"] {
+                ensure!(
+                    object.body.get(field).is_none(),
+                    "{what}: '{field}' is not the body's to say"
+                );
+            }
+            ensure!(object.body.is_object(), "{what} has a body that is no object");
+            let reserved = object.annotations.keys().find(|key| key.starts_with(labels::PREFIX));
+            ensure!(
+                reserved.is_none(),
+                "{what} sets the annotation {reserved:?}: that prefix is not the provider's"
+            );
+            let installed = trial.installed().version(object.kind);
+            ensure!(
+                object.kind.is_built_in() || installed.as_deref() == Some(object.version.as_str()),
+                "{what} is made as {}, and {installed:?} is installed",
+                object.version
+            );
+        }
+    }
+    let mut cluster = trial.fresh(&json!({"metadata": {"labels": {"kubeairunway.ai/team": "a", "other": "b"}}}))?;
+    cluster.settle()?;
+    let namespace = cluster.md.metadata.namespace.clone();
+    for stored in &cluster.objects {
+        let what = format!("{} '{}'", stored.kind.kind, stored.name());
+        let metadata = &stored.object["metadata"];
+        let name = cluster.md.metadata.name.clone().unwrap_or_default();
+        for (label, value) in [
+            (labels::MANAGED_BY, labels::MANAGED_BY_VALUE),
+            (labels::DEPLOYMENT, name.as_str()),
+            (labels::PROVIDER, trial.provider.name()),
+            ("kubeairunway.ai/team", "a"),
+        ] {
+            ensure!(
+                metadata["labels"][label] == value,
+                "{what} has {label} = {}",
+                metadata["labels"][label]
+            );
+        }
+        ensure!(
+            metadata["labels"]["other"].is_null(),
+            "{what} carries a label of the user's without our prefix"
+        );
+        ensure!(
+            metadata["namespace"] == json!(namespace),
+            "{what} is not in the namespace of its ModelDeployment"
+        );
+        let owner = &metadata["ownerReferences"][0];
+        ensure!(
+            owner["uid"] == "md-uid" && owner["controller"] == true && owner["blockOwnerDeletion"] == true,
+            "{what} has the owner {owner}"
+        );
+        for annotation in [labels::MADE_FOR, labels::APPLIED_HASH] {
+            ensure!(
+                stored.annotation(annotation).is_some(),
+                "{what} lacks the annotation {annotation}"
+            );
+        }
+    }
+    Ok(())
+}
+
+/// Routers and frontends are no replicas; absent is one, and zero is none.
+pub(super) fn r29_only_workers_count_and_zero_stays_zero(trial: &Trial) -> Verdict {
+    for (request, translation) in trial.translations()? {
+        let (asked, told) = (request.topology.replicas(), translation.replicas);
+        ensure!(
+            asked == told,
+            "{asked} workers are asked for, and the translation counts {told}"
+        );
+    }
+    for (replicas, wanted) in [(Value::Null, 1), (json!(0), 0)] {
+        let patch =
+            json!({"spec": {"serving": null, "scaling": {"replicas": replicas, "prefill": null, "decode": null}}});
+        match trial.request(&patch).map(|request| trial.translate(&request)) {
+            Ok(Ok(translation)) => ensure!(
+                translation.replicas == wanted,
+                "scaling.replicas: {replicas} becomes {} replicas",
+                translation.replicas
+            ),
+            Ok(Err(Refusal { message, .. })) => ensure!(
+                !message.is_empty(),
+                "scaling.replicas: {replicas} is refused without a text"
+            ),
+            Err(_) => {}
+        }
+    }
+    let cluster = trial.running()?;
+    let replicas = cluster
+        .md
+        .status
+        .as_ref()
+        .and_then(|s| s.replicas.clone())
+        .unwrap_or_default();
+    ensure!(
+        replicas.desired.is_some() && replicas.ready == replicas.desired,
+        "all of it serves, and status.replicas is {replicas:?}"
+    );
+    Ok(())
+}
+
+/// A Service in the namespace and a port; where the provider makes the Service itself, it has that port.
+pub(super) fn r30_the_endpoint_is_a_service_and_a_port(trial: &Trial) -> Verdict {
+    for (_, translation) in trial.translations()? {
+        if let Some(label) = translation.pod_label {
+            ensure!(
+                trial.provider.pod_labels().contains(&label),
+                "pod_label {label} is not in pod_labels()"
+            );
+        }
+        let Some(endpoint) = &translation.endpoint else {
+            continue;
+        };
+        let (service, port) = (
+            endpoint.service.as_deref().unwrap_or_default(),
+            endpoint.port.unwrap_or_default(),
+        );
+        ensure!(
+            is_dns_label(service),
+            "the endpoint's Service is '{service}', which is no name of a Service"
+        );
+        ensure!((1..=65535).contains(&port), "the endpoint's port is {port}");
+        let made = translation
+            .objects
+            .iter()
+            .find(|o| o.kind.kind == "Service" && o.name == service);
+        let ports = made.and_then(|o| o.body["spec"]["ports"].as_array());
+        ensure!(
+            ports.is_none_or(|ports| ports.iter().any(|p| p["port"] == port)),
+            "the endpoint says port {port}, which Service '{service}' does not have"
+        );
+    }
+    Ok(())
+}
