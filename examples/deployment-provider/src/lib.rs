@@ -104,6 +104,9 @@ impl Provider for DeploymentProvider {
     }
 
     fn read_status(&self, request: &Request, object: &Value) -> Reading {
+        if object["status"]["observedGeneration"].is_null() {
+            return Reading::silent();
+        }
         let count = |field: &str| i32::try_from(object["status"][field].as_i64().unwrap_or(0)).unwrap_or(0);
         let (wanted, ready) = (request.topology.replicas(), count("readyReplicas"));
         let stuck = object["status"]["conditions"]
@@ -161,6 +164,8 @@ fn service(request: &Request) -> Object {
 fn deployment(request: &Request, worker: &Worker, image: &str) -> Object {
     let mut labels = request.pod_labels.clone();
     labels.insert(runway_api::labels::DEPLOYMENT.to_owned(), request.name.clone());
+    let mut metadata = json!({ "labels": labels, "annotations": request.pod_annotations });
+    drop_empty(&mut metadata);
     let mut pod = json!({
         "containers": [container(request, worker, image)],
         "nodeSelector": request.node_selector,
@@ -174,7 +179,7 @@ fn deployment(request: &Request, worker: &Worker, image: &str) -> Object {
             "spec": {
                 "replicas": worker.replicas,
                 "selector": { "matchLabels": selector(request) },
-                "template": { "metadata": { "labels": labels, "annotations": request.pod_annotations }, "spec": pod },
+                "template": { "metadata": metadata, "spec": pod },
             }
         }),
     )
