@@ -90,7 +90,16 @@ fn reading(phase: Phase, told: Option<Condition>, ready: i32, conditions: &Condi
         reason: told
             .and_then(|c| camel_case(c.reason))
             .unwrap_or_else(|| reason.to_owned()),
-        message: told.map(|c| c.text()).unwrap_or_default(),
+        // The condition's name tells which step it is at; of a failure only the reason counts.
+        message: told
+            .map(|c| {
+                if phase == Phase::Failed && !c.message.is_empty() {
+                    c.message.to_owned()
+                } else {
+                    c.text()
+                }
+            })
+            .unwrap_or_default(),
         ready,
         available: ready,
         last_change: conditions.newest(),

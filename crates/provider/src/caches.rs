@@ -44,6 +44,7 @@ pub(crate) struct Caches {
 
 /// One kind that is watched. Dropping it ends the watch.
 struct KindCache {
+    resource: ApiResource,
     store: Store<DynamicObject>,
     _watch: JoinSet<()>,
 }
@@ -151,12 +152,14 @@ impl Caches {
             return;
         }
         tracing::info!(kind = kind.kind, ?state, "upstream schema");
-        let cache = match &state {
-            State::Known { version, .. } => Some(
-                self.watch_kind(kind, &api_resource(kind, version), watcher::Config::default())
+        // Also with a schema that nobody knows: what we made must be seen to be deleted.
+        let version = Installed::new([(kind, state.clone())]).visible_version(kind);
+        let cache = match version {
+            Some(version) => Some(
+                self.watch_kind(kind, &api_resource(kind, &version), watcher::Config::default())
                     .await,
             ),
-            State::Missing | State::Unknown { .. } => None,
+            None => None,
         };
         match cache {
             Some(cache) => self.write_stores().insert(kind, cache),
@@ -193,7 +196,11 @@ impl Caches {
         {
             tracing::warn!(kind = kind.kind, "the first list takes long");
         }
-        KindCache { store, _watch: task }
+        KindCache {
+            resource: resource.clone(),
+            store,
+            _watch: task,
+        }
     }
 
     fn child_changed(&self, kind: Kind, event: &Event<DynamicObject>) {
@@ -235,10 +242,9 @@ impl observe::Lookup for Caches {
     fn find(&self, kind: Kind, namespace: &str, name: &str) -> Option<Arc<DynamicObject>> {
         let stores = self.stores.read().unwrap_or_else(PoisonError::into_inner);
         let cache = stores.get(&kind)?;
-        let version = self.installed().version(kind)?;
         cache
             .store
-            .get(&ObjectRef::new_with(name, api_resource(kind, &version)).within(namespace))
+            .get(&ObjectRef::new_with(name, cache.resource.clone()).within(namespace))
     }
 }
 

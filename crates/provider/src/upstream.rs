@@ -37,7 +37,7 @@ pub enum State {
     Missing,
     /// Installed, but no known schema fits.
     Unknown {
-        /// The versions that are served.
+        /// The versions that are served, the storage version first.
         served: Vec<String>,
         /// What does not fit, for the newest schema known.
         problems: Vec<String>,
@@ -92,6 +92,15 @@ impl Installed {
         }
     }
 
+    /// The version by which objects of a kind can be seen and deleted, also where no translator knows its schema.
+    pub fn visible_version(&self, kind: Kind) -> Option<String> {
+        match self.state(kind) {
+            State::Known { version, .. } => Some(version),
+            State::Unknown { served, .. } => served.into_iter().next(),
+            State::Missing => None,
+        }
+    }
+
     /// Where the kind lives in the API, if it can be used.
     pub fn resource(&self, kind: Kind) -> Option<ApiResource> {
         Some(api_resource(kind, &self.version(kind)?))
@@ -123,7 +132,8 @@ pub fn detect(upstream: &Upstream, crd: Option<&CustomResourceDefinition>) -> St
         return built_in();
     }
     let Some(crd) = crd else { return State::Missing };
-    let served: Vec<_> = crd.spec.versions.iter().filter(|v| v.served).collect();
+    let mut served: Vec<_> = crd.spec.versions.iter().filter(|v| v.served).collect();
+    served.sort_by_key(|version| !version.storage);
     let stored_first = upstream.schemas.iter().flat_map(|schema| {
         served
             .iter()
@@ -142,7 +152,7 @@ pub fn detect(upstream: &Upstream, crd: Option<&CustomResourceDefinition>) -> St
                     hash,
                 };
             }
-            Err(misfits) if problems.is_empty() => problems = misfits,
+            Err(misfits) if problems.is_empty() => problems = a_few(misfits),
             Err(_) => {}
         }
     }
@@ -150,6 +160,17 @@ pub fn detect(upstream: &Upstream, crd: Option<&CustomResourceDefinition>) -> St
         served: served.iter().map(|v| v.name.clone()).collect(),
         problems,
     }
+}
+
+/// Enough to know what is wrong; a schema of another kind misses everything.
+fn a_few(mut problems: Vec<String>) -> Vec<String> {
+    const SHOWN: usize = 3;
+    let more = problems.len().saturating_sub(SHOWN);
+    problems.truncate(SHOWN);
+    if more > 0 {
+        problems.push(format!("and {more} more"));
+    }
+    problems
 }
 
 /// The hash of the fields a translator writes and reads, or what does not fit.

@@ -175,7 +175,7 @@ pub(super) fn deletion(provider: &dyn Provider, seen: &Observed, kind: Kind, liv
             .find(|u| u.kind == kind)
             .and_then(|u| Some(u.schemas.first()?.version.to_owned()))
     };
-    let version = seen.installed.version(kind).or_else(newest)?;
+    let version = seen.installed.visible_version(kind).or_else(newest)?;
     Some(Delete {
         resource: api_resource(kind, &version),
         namespace: live.namespace().unwrap_or_default(),
