@@ -55,6 +55,11 @@ impl Draft {
     pub fn reason(&self) -> &str {
         &self.reason
     }
+
+    /// Its message.
+    pub fn message(&self) -> &str {
+        &self.message
+    }
 }
 
 /// A condition that holds.

@@ -266,7 +266,11 @@ impl InferenceProviderConfig {
         let Some(status) = &self.status else {
             return Health::Silent;
         };
-        if status.last_heartbeat.as_ref().is_some_and(|beat| now.duration_since(beat.0) > HEARTBEAT_TIMEOUT) {
+        if status
+            .last_heartbeat
+            .as_ref()
+            .is_some_and(|beat| now.duration_since(beat.0) > HEARTBEAT_TIMEOUT)
+        {
             return Health::Silent;
         }
         if status.ready != Some(true) {

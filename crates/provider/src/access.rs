@@ -18,16 +18,20 @@ pub fn access(provider: &dyn Provider) -> Vec<PolicyRule> {
         rule("", &["pods"], &["list", "watch"]),
         rule("events.k8s.io", &["events"], &["create", "patch"]),
     ];
-    let crds: Vec<String> = provider.upstreams().iter().map(|u| crd_name(u.kind)).collect();
-    let crds: Vec<&str> = crds.iter().map(String::as_str).collect();
-    rules.push(named(
-        rule(
-            "apiextensions.k8s.io",
-            &["customresourcedefinitions"],
-            &["list", "watch"],
-        ),
-        &crds,
-    ));
+    let by_crd = provider.upstreams().into_iter().filter(|u| !u.kind.is_built_in());
+    let crds: Vec<String> = by_crd.map(|u| crd_name(u.kind)).collect();
+    // A rule without names would be for all of them.
+    if !crds.is_empty() {
+        let crds: Vec<&str> = crds.iter().map(String::as_str).collect();
+        rules.push(named(
+            rule(
+                "apiextensions.k8s.io",
+                &["customresourcedefinitions"],
+                &["list", "watch"],
+            ),
+            &crds,
+        ));
+    }
     let mut kinds: Vec<_> = provider.children("any").into_iter().map(|c| c.kind).collect();
     kinds.dedup();
     rules.extend(kinds.iter().map(|kind| {

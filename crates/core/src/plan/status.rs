@@ -89,14 +89,23 @@ pub(super) fn valid(seen: &Observed, choice: Choice) -> Plan {
             release,
         } => {
             let mut drafts = vec![validated, condition];
-            drafts.extend(unavailable(seen, &name));
+            let silence = unavailable(seen, &name);
+            // A provider that died before its first word leaves nothing to read: then the word is still ours.
+            let pending = silence
+                .as_ref()
+                .filter(|_| !has_spoken(seen, &name))
+                .map(|draft| Pending {
+                    reason: "ProviderUnavailable",
+                    message: draft.message().to_owned(),
+                });
+            drafts.extend(silence);
             let provider = ProviderStatus {
                 name: Some(name),
                 selected_reason: Some(reason),
                 candidates,
                 ..ProviderStatus::default()
             };
-            let mut plan = write(seen, Some(provider), drafts, None);
+            let mut plan = write(seen, Some(provider), drafts, pending);
             plan.events.extend(note);
             plan.release_status_of = release;
             plan
@@ -116,10 +125,13 @@ pub(super) fn valid(seen: &Observed, choice: Choice) -> Plan {
                 candidates,
                 ..ProviderStatus::default()
             };
-            Plan {
-                look_again: Some(look_again),
-                ..write(seen, Some(provider), drafts, None)
-            }
+            let before = seen.md.conditions().get_condition(condition::PROVIDER_SELECTED);
+            let is_news = before.is_none_or(|c| c.reason != super::HANDING_OVER);
+            let mut plan = write(seen, Some(provider), drafts, None);
+            plan.events
+                .extend(is_news.then(|| Note::normal(super::HANDING_OVER, message)));
+            plan.look_again = Some(look_again);
+            plan
         }
         Choice::Foreign => {
             let mut drafts = vec![validated];
@@ -223,6 +235,12 @@ impl Pending {
     }
 }
 
+/// Whether this provider has said anything of the object yet.
+fn has_spoken(seen: &Observed, name: &str) -> bool {
+    let ready = seen.md.conditions().get_condition(condition::READY);
+    seen.md.selected_provider() == Some(name) && ready.is_some_and(|c| !OUR_REASONS.contains(&c.reason.as_str()))
+}
+
 /// A condition as it was.
 fn carried_over(seen: &Observed, type_: &'static str) -> Option<Draft> {
     let before = seen.md.conditions().get_condition(type_)?;
@@ -246,12 +264,13 @@ fn unavailable(seen: &Observed, name: &str) -> Option<Draft> {
 }
 
 /// Reasons of Ready that only the core gives: while one stands, the provider has not been handed the word.
-const OUR_REASONS: [&str; 7] = [
+const OUR_REASONS: [&str; 8] = [
     "NoProvider",
     "NoHealthyProviders",
     "NoMatchingProvider",
     "ProviderNotFound",
     "ProviderNotReady",
+    "ProviderUnavailable",
     "ValidationFailed",
     "Paused",
 ];

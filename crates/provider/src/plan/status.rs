@@ -112,7 +112,13 @@ pub(super) fn failed(provider: &dyn Provider, seen: &Observed, failure: &Failure
         provider: resource_of(provider, seen),
         ..ModelDeploymentStatus::default()
     };
-    let event = stalled.then(|| Note::warning("ProviderError", format!("Provider resource in error state: {message}")));
+    // Of what does not exist there is no error state to speak of.
+    let event_reason = if *step == condition::PROVIDER_COMPATIBLE {
+        "ProviderIncompatible"
+    } else {
+        "ProviderError"
+    };
+    let event = stalled.then(|| Note::warning(event_reason, message));
     write(seen, status, drafts, event)
 }
 
@@ -295,14 +301,12 @@ pub(super) fn dry_run(provider: &dyn Provider, seen: &Observed, prepared: &Prepa
         .map(|o| named(o.kind, &o.name))
         .collect::<Vec<_>>()
         .join(", ");
-    let message = format!(
-        "Dry run: would apply {names}; see status.plan, and remove the annotation {} to go ahead",
-        runway_api::labels::DRY_RUN
-    );
+    let message = format!("Dry run: would apply {names}; see status.plan");
+    let way_out = format!("Remove the annotation {} to go ahead", runway_api::labels::DRY_RUN);
     let mut drafts = vec![
         compatible(provider),
-        yes(condition::DRY_RUN, "DryRun", &message),
-        no(condition::READY, "DryRun", &message),
+        yes(condition::DRY_RUN, "DryRun", way_out),
+        no(condition::READY, "DryRun", "Nothing is applied in a dry run"),
     ];
     drafts.extend(ignored(prepared));
     let status = ModelDeploymentStatus {
