@@ -1,0 +1,71 @@
+//! v1beta1: a list of components (Dynamo `deploy/operator/api/v1beta1/dynamocomponentdeployment_types.go`).
+
+use serde_json::{Value, json};
+
+use crate::compatible::Role;
+use crate::graph::{Component, Graph};
+use crate::object::{Fields, fields};
+
+pub(crate) fn body(graph: &Graph) -> Value {
+    let components: Vec<Value> = graph.components.iter().map(component).collect();
+    json!({"spec": {"backendFramework": graph.framework, "components": components}})
+}
+
+fn component(component: &Component) -> Value {
+    let metadata = fields()
+        .with("labels", &component.labels)
+        .with("annotations", component.annotations);
+    let spec = fields()
+        .with("nodeSelector", component.node_selector)
+        .with("tolerations", component.tolerations)
+        .with("containers", [Value::from(main(component))]);
+    fields()
+        .with("name", component.name)
+        .with("type", kind(component.role))
+        .with("replicas", component.replicas)
+        .with(
+            "runtimeVersionOverride",
+            component.runtime_version.map(|version| version.to_string()),
+        )
+        .with("podTemplate", fields().with("metadata", metadata).with("spec", spec))
+        .into()
+}
+
+/// Prefill and decode workers are of type worker, as in Dynamo's own examples (`vllm/deploy/v1beta1/disagg_router.yaml`):
+/// the type cannot change, and that is what Dynamo's conversion makes of a v1alpha1 worker of either kind
+/// (`shared_spec_conversion.go`, convertSharedSpecToHub). With the types prefill and decode, an upgrade of Dynamo would
+/// leave deployments behind that nobody may update.
+fn kind(role: Role) -> &'static str {
+    match role {
+        Role::Frontend => "frontend",
+        Role::Worker | Role::Prefill | Role::Decode => "worker",
+    }
+}
+
+/// Dynamo's container has this name, and is found by it.
+fn main(component: &Component) -> Fields {
+    let env_from: Vec<_> = component
+        .token_secret
+        .iter()
+        .map(|secret| json!({"secretRef": {"name": secret}}))
+        .collect();
+    fields()
+        .with("name", "main")
+        .with("image", component.image)
+        .with("command", &component.command)
+        .with("args", &component.args)
+        .with("env", &component.env)
+        .with("envFrom", env_from)
+        .with("resources", resources(component))
+}
+
+fn resources(component: &Component) -> Fields {
+    let requests = fields()
+        .with("cpu", component.cpu_request)
+        .with("memory", component.memory_request);
+    let mut limits = fields().with("memory", component.memory_limit);
+    if let Some(gpu) = component.gpu {
+        limits = limits.with(&gpu.resource, gpu.count.to_string());
+    }
+    fields().with("requests", requests).with("limits", limits)
+}

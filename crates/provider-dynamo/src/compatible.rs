@@ -1,0 +1,161 @@
+//! What Dynamo cannot do is refused here, so that building objects cannot fail.
+
+use runway_api::model_deployment::ModelSource;
+use runway_provider::request::Gpu;
+use runway_provider::{Installed, Refusal, Request, Topology, Worker};
+
+use crate::config::DynamoConfig;
+use crate::flags;
+use crate::graph::worker_name;
+use crate::overrides::{self, Frontend};
+use crate::runtime::Runtime;
+use crate::schema::Shape;
+
+/// A request that Dynamo can serve.
+pub(crate) struct Accepted<'a> {
+    pub(crate) engine: Engine,
+    pub(crate) model: Model<'a>,
+    pub(crate) workers: Vec<GpuWorker<'a>>,
+    pub(crate) frontend: Frontend,
+    pub(crate) runtime: Runtime,
+    pub(crate) shape: Shape,
+}
+
+/// The engines that Dynamo has workers for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Engine {
+    Vllm,
+    Sglang,
+    TrtLlm,
+}
+
+/// What a component does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Role {
+    Frontend,
+    Worker,
+    Prefill,
+    Decode,
+}
+
+/// What the workers load, and who starts them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Model<'a> {
+    /// Dynamo's worker loads it by its id.
+    Id(&'a str),
+    /// Dynamo's worker loads it from where a flag in `engine.args` says.
+    InArgs,
+    /// The image's own command knows.
+    InImage,
+}
+
+/// Workers of one kind. Dynamo serves on GPUs only.
+pub(crate) struct GpuWorker<'a> {
+    pub(crate) role: Role,
+    pub(crate) worker: &'a Worker,
+    pub(crate) gpu: &'a Gpu,
+}
+
+/// Everything that can refuse, in the order in which a user should hear of it.
+pub(crate) fn accept<'a>(
+    request: &'a Request,
+    installed: &Installed,
+    config: &DynamoConfig,
+) -> Result<Accepted<'a>, Refusal> {
+    let engine = engine(request)?;
+    let workers = workers(request)?;
+    let model = model(request)?;
+    flags_are_possible(request, engine)?;
+    let Some(shape) = Shape::installed(installed) else {
+        return refuse("Provider 'dynamo' CRD not installed in cluster");
+    };
+    Ok(Accepted {
+        engine,
+        model,
+        workers,
+        frontend: overrides::frontend(&request.overrides)?,
+        runtime: Runtime::of(request.image.as_deref(), engine, config.runtime_version(shape)),
+        shape,
+    })
+}
+
+/// Texts of design 8.
+fn engine(request: &Request) -> Result<Engine, Refusal> {
+    match request.engine.as_str() {
+        "vllm" => Ok(Engine::Vllm),
+        "sglang" => Ok(Engine::Sglang),
+        "trtllm" => Ok(Engine::TrtLlm),
+        other => refuse(format!("Dynamo does not support {other} engine")),
+    }
+}
+
+fn workers(request: &Request) -> Result<Vec<GpuWorker<'_>>, Refusal> {
+    match &request.topology {
+        Topology::Aggregated(worker) => Ok(vec![on_gpu(Role::Worker, worker, "resources.gpu.count")?]),
+        Topology::Disaggregated { prefill, decode } => Ok(vec![
+            on_gpu(Role::Prefill, prefill, "scaling.prefill.gpu.count")?,
+            on_gpu(Role::Decode, decode, "scaling.decode.gpu.count")?,
+        ]),
+    }
+}
+
+/// Names of a request's workers, whether it can be served or not.
+pub(crate) fn worker_names(request: &Request) -> Vec<&'static str> {
+    let roles: &[Role] = match request.topology {
+        Topology::Aggregated(_) => &[Role::Worker],
+        Topology::Disaggregated { .. } => &[Role::Prefill, Role::Decode],
+    };
+    let engine = engine(request).ok();
+    engine
+        .iter()
+        .flat_map(|engine| roles.iter().map(|role| worker_name(*engine, *role)))
+        .collect()
+}
+
+/// The text of design 8, with the field in question.
+fn on_gpu<'a>(role: Role, worker: &'a Worker, field: &str) -> Result<GpuWorker<'a>, Refusal> {
+    match &worker.gpu {
+        Some(gpu) => Ok(GpuWorker { role, worker, gpu }),
+        None => refuse(format!("Dynamo requires GPU (set {field} > 0)")),
+    }
+}
+
+fn model(request: &Request) -> Result<Model<'_>, Refusal> {
+    let in_args = flags::MODEL.iter().find_map(|flag| flags::find(&request.args, flag));
+    match (request.source, &request.model_id, in_args) {
+        (ModelSource::Huggingface, _, Some((key, _))) => refuse(format!(
+            "engine.args.{key} would replace the model: name the model in model.id and remove the flag"
+        )),
+        (ModelSource::Huggingface, Some(id), None) => Ok(Model::Id(id)),
+        (ModelSource::Huggingface, None, None) => refuse("model.id is required when source is huggingface"),
+        (ModelSource::Custom, ..) if request.image.is_none() => refuse(
+            "spec.image is required when model.source is custom: the model is taken from the image. Set spec.image, or use model.source huggingface",
+        ),
+        (ModelSource::Custom, _, Some((key, ""))) => refuse(format!(
+            "engine.args.{key} is empty, but it names the model: set it to where the model is in the image, \
+             or remove it if the image's own command knows"
+        )),
+        (ModelSource::Custom, _, Some(_)) => Ok(Model::InArgs),
+        (ModelSource::Custom, _, None) => Ok(Model::InImage),
+    }
+}
+
+/// One set of flags goes to all workers, so they cannot say what each one is.
+fn flags_are_possible(request: &Request, engine: Engine) -> Result<(), Refusal> {
+    const ROLES: [&str; 3] = ["disaggregation-mode", "is-prefill-worker", "is-decode-worker"];
+    if let Some((key, _)) = ROLES.iter().find_map(|flag| flags::find(&request.args, flag)) {
+        return refuse(format!(
+            "engine.args.{key} would make all workers the same: set serving.mode to disaggregated for prefill and decode workers, and remove the flag"
+        ));
+    }
+    match flags::doubly_told(request, engine) {
+        Some((option, flag)) => refuse(format!(
+            "engine.args.{option} is an option of TensorRT-LLM and is passed in --{flag}, which engine.args.{flag} sets as well: say both in one of them"
+        )),
+        None => Ok(()),
+    }
+}
+
+fn refuse<T>(message: impl Into<String>) -> Result<T, Refusal> {
+    Err(Refusal::incompatible(message))
+}

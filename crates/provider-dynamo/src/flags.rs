@@ -1,0 +1,251 @@
+//! Engine flags: `spec.engine` in the words of Dynamo's worker for the engine (design 15).
+//!
+//! dynamo.vllm takes vLLM's flags, dynamo.sglang SGLang's, dynamo.trtllm a few of its own; all of them refuse what they do
+//! not know (Dynamo `components/src/dynamo/*/args.py`). TensorRT-LLM's own options have no flags: they go into one, as JSON.
+
+use std::collections::BTreeMap;
+
+use runway_api::model_deployment::ModelSource;
+use runway_provider::Request;
+use serde_json::{Map, Value, json};
+
+use crate::compatible::{Accepted, Engine, GpuWorker, Model};
+use crate::overrides::Router;
+use crate::runtime::{self, ENGINE_OPTIONS};
+
+/// Flags that name the model.
+pub(crate) const MODEL: [&str; 2] = ["model", "model-path"];
+
+/// The arguments of a worker, and what of the spec is not among them.
+pub(crate) struct Arguments {
+    pub(crate) list: Vec<String>,
+    pub(crate) ignored: Vec<String>,
+}
+
+/// The arguments for one kind of worker. `engine.args` has the last word.
+pub(crate) fn of(request: &Request, accepted: &Accepted, worker: &GpuWorker) -> Arguments {
+    let engine = accepted.engine;
+    let mut flags = Flags::given(request, engine);
+    flags.spec(request, engine);
+    flags.name(request);
+    for (flag, value) in derived(accepted, worker) {
+        flags.derive(flag, value);
+    }
+    if worker.gpu.count > 1 && !PARALLEL.iter().any(|flag| flags.find(flag).is_some()) {
+        flags.derive(tensor_parallel(engine), &worker.gpu.count.to_string());
+    }
+    let model = match accepted.model {
+        Model::Id(id) => vec![format!("--{}", model_flag(engine)), id.to_owned()],
+        Model::InArgs | Model::InImage => Vec::new(),
+    };
+    Arguments {
+        list: model.into_iter().chain(flags.arguments()).collect(),
+        ignored: flags.ignored,
+    }
+}
+
+/// What the worker's role and the router ask for, for the runtime in use.
+fn derived(accepted: &Accepted, worker: &GpuWorker) -> impl Iterator<Item = (&'static str, &'static str)> {
+    let (engine, version) = (accepted.engine, accepted.runtime.version);
+    let events = match accepted.frontend.router {
+        Router::Kv => runtime::kv_event_flags(engine, version, worker.role),
+        Router::RoundRobin | Router::Untold => &[],
+    };
+    runtime::role_flags(engine, version, worker.role)
+        .iter()
+        .chain(events)
+        .copied()
+}
+
+/// Ways to spread a model over GPUs. With any of them the user has decided.
+const PARALLEL: [&str; 9] = [
+    "tensor-parallel-size",
+    "tp-size",
+    "tp",
+    "pipeline-parallel-size",
+    "pp-size",
+    "pp",
+    "data-parallel-size",
+    "dp-size",
+    "dp",
+];
+
+fn model_flag(engine: Engine) -> &'static str {
+    match engine {
+        Engine::Vllm => "model",
+        Engine::Sglang | Engine::TrtLlm => "model-path",
+    }
+}
+
+fn tensor_parallel(engine: Engine) -> &'static str {
+    match engine {
+        Engine::Vllm | Engine::TrtLlm => "tensor-parallel-size",
+        Engine::Sglang => "tp",
+    }
+}
+
+/// A flag as it is spelt in `args`: dashes and underscores alike.
+pub(crate) fn find<'a>(args: &'a BTreeMap<String, String>, flag: &str) -> Option<(&'a str, &'a str)> {
+    args.iter()
+        .find(|(key, _)| key.replace('_', "-") == flag)
+        .map(|(key, value)| (key.as_str(), value.as_str()))
+}
+
+/// An option of TensorRT-LLM beside the flag that carries all of them.
+pub(crate) fn doubly_told(request: &Request, engine: Engine) -> Option<(&str, &'static str)> {
+    let is_told = engine == Engine::TrtLlm && request.args.contains_key(ENGINE_OPTIONS);
+    let option = request.args.keys().find(|key| is_option(key)).filter(|_| is_told)?;
+    Some((option, ENGINE_OPTIONS))
+}
+
+/// Flags are written with dashes, TensorRT-LLM's options with underscores (design 4.1: enable_block_reuse, kv_cache_config).
+fn is_option(key: &str) -> bool {
+    key.contains('_')
+}
+
+/// Flags by name, an empty value being a bare flag.
+struct Flags {
+    values: BTreeMap<String, String>,
+    options: Map<String, Value>,
+    ignored: Vec<String>,
+}
+
+impl Flags {
+    fn given(request: &Request, engine: Engine) -> Self {
+        let (options, values): (BTreeMap<_, _>, BTreeMap<_, _>) = request
+            .args
+            .clone()
+            .into_iter()
+            .partition(|(key, _)| engine == Engine::TrtLlm && is_option(key));
+        Self {
+            values,
+            options: nested(
+                options
+                    .iter()
+                    .map(|(key, value)| (key.clone(), option(value)))
+                    .collect(),
+            ),
+            ignored: Vec::new(),
+        }
+    }
+
+    fn find(&self, flag: &str) -> Option<(&str, &str)> {
+        find(&self.values, flag)
+    }
+
+    /// Length of the context, and trust (design 15.1, 15.2).
+    fn spec(&mut self, request: &Request, engine: Engine) {
+        match (request.context_length, engine) {
+            (None, _) => {}
+            (Some(tokens), Engine::Vllm) => self.set("engine.contextLength", "max-model-len", &tokens.to_string()),
+            (Some(tokens), Engine::Sglang) => self.set("engine.contextLength", "context-length", &tokens.to_string()),
+            (Some(_), Engine::TrtLlm) => self.ignored.push(
+                "engine.contextLength is ignored for trtllm: TensorRT-LLM takes it when the engine is built; \
+                 to limit requests at run time set max-seq-len in engine.args"
+                    .to_owned(),
+            ),
+        }
+        match engine {
+            Engine::Vllm | Engine::Sglang if request.trust_remote_code => {
+                self.set("engine.trustRemoteCode", "trust-remote-code", "");
+            }
+            Engine::TrtLlm if request.trust_remote_code => self.ignored.push(
+                "engine.trustRemoteCode is ignored for trtllm: it is a matter of how the engine is built; \
+                 for engines that are built at start set trust_remote_code in engine.args"
+                    .to_owned(),
+            ),
+            _ => {}
+        }
+    }
+
+    /// The name that clients use.
+    fn name(&mut self, request: &Request) {
+        const FLAG: &str = "served-model-name";
+        match (request.source, &request.served_name) {
+            (ModelSource::Custom, _) if request.served_name_given => self.ignored.push(
+                "model.servedName is ignored for custom source: the image decides the model's name; if its worker takes a flag for it, set it in engine.args".to_owned(),
+            ),
+            (ModelSource::Huggingface, Some(name)) if request.served_name_given => {
+                self.set("model.servedName", FLAG, name);
+            }
+            (ModelSource::Huggingface, Some(name)) => self.derive(FLAG, name),
+            _ => {}
+        }
+        if let (ModelSource::Custom, Some(id)) = (request.source, &request.model_id) {
+            self.ignored.push(format!(
+                "model.id: {id} is ignored for custom source: the image decides what is served"
+            ));
+        }
+    }
+
+    /// Sets a flag that a field of the spec stands for, unless `engine.args` has it.
+    fn set(&mut self, field: &str, flag: &str, value: &str) {
+        match self.find(flag) {
+            Some((key, _)) => {
+                let ignored = format!(
+                    "{field} is ignored: engine.args.{key} says the same in the engine's own words and has the last word"
+                );
+                self.ignored.push(ignored);
+            }
+            None => self.derive(flag, value),
+        }
+    }
+
+    /// Sets a flag that nobody asked for, unless `engine.args` has it.
+    fn derive(&mut self, flag: &str, value: &str) {
+        // A file or a text of options is the user's own whole.
+        let options_are_told = || self.find(ENGINE_OPTIONS).is_some() || self.find("extra-engine-args").is_some();
+        if flag == ENGINE_OPTIONS {
+            if !options_are_told() {
+                let derived = serde_json::from_str::<Map<String, Value>>(value).unwrap_or_default();
+                let given = std::mem::replace(&mut self.options, derived);
+                self.options.extend(given);
+            }
+        } else if self.find(flag).is_none() && !self.excludes(flag) {
+            self.values.insert(flag.to_owned(), value.to_owned());
+        }
+    }
+
+    /// SGLang's own tokenizer must not be left out.
+    fn excludes(&self, flag: &str) -> bool {
+        flag == "skip-tokenizer-init" && self.find("use-sglang-tokenizer").is_some()
+    }
+
+    /// As arguments of a command: `--key value`, or `--key` alone.
+    fn arguments(&self) -> Vec<String> {
+        let options = (!self.options.is_empty()).then(|| {
+            (
+                ENGINE_OPTIONS.to_owned(),
+                Value::Object(self.options.clone()).to_string(),
+            )
+        });
+        let mut all = self.values.clone();
+        all.extend(options);
+        all.into_iter()
+            .flat_map(|(key, value)| [format!("--{key}"), value])
+            .filter(|word| !word.is_empty())
+            .collect()
+    }
+}
+
+/// Values are texts in `engine.args` and JSON in an option; nothing is true.
+fn option(text: &str) -> Value {
+    if text.is_empty() {
+        json!(true)
+    } else {
+        serde_json::from_str(text).unwrap_or_else(|_| json!(text))
+    }
+}
+
+/// The design names `enable_block_reuse`, which TensorRT-LLM has within `kv_cache_config`.
+fn nested(mut options: Map<String, Value>) -> Map<String, Value> {
+    const INNER: &str = "enable_block_reuse";
+    if let Some(value) = options.remove(INNER) {
+        let outer = options.entry("kv_cache_config").or_insert_with(|| json!({}));
+        match outer.as_object_mut() {
+            Some(outer) => outer.entry(INNER).or_insert(value),
+            None => options.entry(INNER).or_insert(value),
+        };
+    }
+    options
+}

@@ -1,0 +1,211 @@
+//! The deployment as Dynamo thinks of it, whatever its schema: a frontend and workers.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::{EnvVar, Toleration};
+use runway_api::labels::DEPLOYMENT;
+use runway_provider::Request;
+use runway_provider::request::Gpu;
+
+use crate::compatible::{Accepted, Engine, GpuWorker, Model, Role};
+use crate::flags;
+use crate::runtime::{RuntimeVersion, ToldBy};
+
+/// Name of the frontend. Dynamo names its Service after the deployment and this in small letters.
+pub(crate) const FRONTEND: &str = "Frontend";
+
+/// A frontend, and workers behind it.
+pub(crate) struct Graph<'a> {
+    pub(crate) framework: &'static str,
+    pub(crate) components: Vec<Component<'a>>,
+    pub(crate) ignored: Vec<String>,
+}
+
+/// Pods that are alike.
+pub(crate) struct Component<'a> {
+    pub(crate) name: &'static str,
+    pub(crate) role: Role,
+    pub(crate) replicas: i32,
+    pub(crate) image: &'a str,
+    /// Empty for the image's own.
+    pub(crate) command: Vec<&'static str>,
+    pub(crate) args: Vec<String>,
+    pub(crate) env: Vec<EnvVar>,
+    pub(crate) token_secret: Option<&'a str>,
+    pub(crate) cpu_request: Option<&'a str>,
+    pub(crate) memory_request: Option<&'a str>,
+    pub(crate) memory_limit: Option<&'a str>,
+    pub(crate) gpu: Option<&'a Gpu>,
+    pub(crate) labels: BTreeMap<&'a str, &'a str>,
+    pub(crate) annotations: &'a BTreeMap<String, String>,
+    pub(crate) node_selector: Option<&'a BTreeMap<String, String>>,
+    pub(crate) tolerations: &'a [Toleration],
+    /// Told to Dynamo where it cannot read it from the image.
+    pub(crate) runtime_version: Option<RuntimeVersion>,
+}
+
+/// Names of the workers, by role. They are a part of the names of Dynamo's own objects, the same in all schemas: Dynamo
+/// forbids to add or take away components (`dynamographdeployment.go`, validateDynamoGraphDeploymentSpecUpdate).
+pub(crate) fn worker_name(engine: Engine, role: Role) -> &'static str {
+    match (engine, role) {
+        (_, Role::Frontend) => FRONTEND,
+        (Engine::Vllm, Role::Worker) => "VllmWorker",
+        (Engine::Vllm, Role::Prefill) => "VllmPrefillWorker",
+        (Engine::Vllm, Role::Decode) => "VllmDecodeWorker",
+        (Engine::Sglang, Role::Worker) => "SglangWorker",
+        (Engine::Sglang, Role::Prefill) => "SglangPrefillWorker",
+        (Engine::Sglang, Role::Decode) => "SglangDecodeWorker",
+        (Engine::TrtLlm, Role::Worker) => "TrtllmWorker",
+        (Engine::TrtLlm, Role::Prefill) => "TrtllmPrefillWorker",
+        (Engine::TrtLlm, Role::Decode) => "TrtllmDecodeWorker",
+    }
+}
+
+pub(crate) fn graph<'a>(request: &'a Request, accepted: &'a Accepted) -> Graph<'a> {
+    let mut ignored = Vec::new();
+    let mut components = vec![frontend(request, accepted)];
+    for worker in &accepted.workers {
+        let arguments = flags::of(request, accepted, worker);
+        components.push(worker_component(request, accepted, worker, arguments.list));
+        // The same for all workers.
+        ignored = arguments.ignored;
+    }
+    ignored.extend(overruled_labels(request));
+    ignored.extend(assumed_version(request, accepted));
+    Graph {
+        framework: framework(accepted.engine),
+        components,
+        ignored,
+    }
+}
+
+fn framework(engine: Engine) -> &'static str {
+    match engine {
+        Engine::Vllm => "vllm",
+        Engine::Sglang => "sglang",
+        Engine::TrtLlm => "trtllm",
+    }
+}
+
+/// The command is Dynamo's own. The token is for the tokenizer, which the frontend reads.
+fn frontend<'a>(request: &'a Request, accepted: &'a Accepted) -> Component<'a> {
+    let frontend = &accepted.frontend;
+    let router = frontend.router.environment().map(|mode| EnvVar {
+        name: "DYN_ROUTER_MODE".to_owned(),
+        value: Some(mode.to_owned()),
+        value_from: None,
+    });
+    Component {
+        name: FRONTEND,
+        role: Role::Frontend,
+        replicas: frontend.replicas,
+        env: router.into_iter().collect(),
+        cpu_request: Some(&frontend.cpu),
+        memory_request: Some(&frontend.memory),
+        ..bare(request, accepted)
+    }
+}
+
+/// Memory is a limit, as in the design's example; processors are a request: a worker that could use more may.
+fn worker_component<'a>(
+    request: &'a Request,
+    accepted: &'a Accepted,
+    worker: &GpuWorker<'a>,
+    args: Vec<String>,
+) -> Component<'a> {
+    let mut labels = pod_labels(request);
+    labels.insert(DEPLOYMENT, &request.name);
+    Component {
+        name: worker_name(accepted.engine, worker.role),
+        role: worker.role,
+        replicas: worker.worker.replicas,
+        command: command(accepted),
+        args,
+        env: request.env.clone(),
+        cpu_request: worker.worker.cpu.as_deref(),
+        memory_limit: worker.worker.memory.as_deref(),
+        gpu: Some(worker.gpu),
+        labels,
+        node_selector: Some(&request.node_selector).filter(|labels| !labels.is_empty()),
+        tolerations: &request.tolerations,
+        ..bare(request, accepted)
+    }
+}
+
+/// What all components have in common.
+fn bare<'a>(request: &'a Request, accepted: &'a Accepted) -> Component<'a> {
+    Component {
+        name: FRONTEND,
+        role: Role::Frontend,
+        replicas: 1,
+        image: &accepted.runtime.image,
+        command: Vec::new(),
+        args: Vec::new(),
+        env: Vec::new(),
+        token_secret: request.token_secret.as_deref(),
+        cpu_request: None,
+        memory_request: None,
+        memory_limit: None,
+        gpu: None,
+        labels: pod_labels(request),
+        annotations: &request.pod_annotations,
+        node_selector: None,
+        tolerations: &[],
+        runtime_version: match accepted.runtime.told_by {
+            ToldBy::Tag => None,
+            ToldBy::TagInOurReading | ToldBy::Assumption => Some(accepted.runtime.version),
+        },
+    }
+}
+
+fn command(accepted: &Accepted) -> Vec<&'static str> {
+    let module = match accepted.engine {
+        Engine::Vllm => "dynamo.vllm",
+        Engine::Sglang => "dynamo.sglang",
+        Engine::TrtLlm => "dynamo.trtllm",
+    };
+    match accepted.model {
+        Model::Id(_) | Model::InArgs => vec!["python3", "-m", module],
+        Model::InImage => Vec::new(),
+    }
+}
+
+/// The user's, but for those by which pods are found: ours, and Dynamo's (`deploy/operator/internal/consts/consts.go`).
+fn pod_labels(request: &Request) -> BTreeMap<&str, &str> {
+    request
+        .pod_labels
+        .iter()
+        .filter(|(key, _)| !is_reserved(key))
+        .map(|(key, value)| (key.as_str(), value.as_str()))
+        .collect()
+}
+
+fn is_reserved(key: &str) -> bool {
+    key == DEPLOYMENT || key == "nvidia.com/selector" || key.starts_with("nvidia.com/dynamo-")
+}
+
+fn overruled_labels(request: &Request) -> Option<String> {
+    let keys: Vec<_> = request
+        .pod_labels
+        .keys()
+        .filter(|key| is_reserved(key))
+        .map(String::as_str)
+        .collect();
+    (!keys.is_empty()).then(|| {
+        format!(
+            "podTemplate.metadata.labels ({}) are ignored: the pods are found by these labels, which the provider and Dynamo set",
+            keys.join(", ")
+        )
+    })
+}
+
+fn assumed_version(request: &Request, accepted: &Accepted) -> Option<String> {
+    let image = request.image.as_ref()?;
+    (accepted.runtime.told_by == ToldBy::Assumption).then(|| {
+        format!(
+            "spec.image: the tag of {image} tells no version of Dynamo, so the flags are those of {}; \
+             if the image holds another release, give it a tag that begins with its version",
+            accepted.runtime.version
+        )
+    })
+}

@@ -1,0 +1,127 @@
+//! The documented keys of `provider.overrides` (design 4.15). The loop has warned of unknown keys and refused wrong types.
+
+use runway_api::provider_config::{OverrideKey, OverrideType};
+use runway_provider::Refusal;
+use serde_json::{Map, Value};
+
+/// Keys, types and what they do, with the defaults.
+pub(crate) fn documented() -> Vec<OverrideKey> {
+    let key = |path: &str, kind, description: &str| OverrideKey {
+        path: path.to_owned(),
+        kind,
+        description: Some(description.to_owned()),
+    };
+    vec![
+        key(
+            "routerMode",
+            OverrideType::String,
+            "How the frontend chooses a worker: kv, by what the workers have in their KV caches; round-robin; \
+             none, as Dynamo's frontend does when it is told nothing. Defaults to round-robin.",
+        ),
+        key(
+            "frontend.replicas",
+            OverrideType::Integer,
+            "Number of frontend pods. Defaults to 1.",
+        ),
+        key(
+            "frontend.resources.cpu",
+            OverrideType::String,
+            "Processors each frontend pod asks for. Defaults to 2.",
+        ),
+        key(
+            "frontend.resources.memory",
+            OverrideType::String,
+            "Memory each frontend pod asks for. Defaults to 4Gi.",
+        ),
+    ]
+}
+
+/// What is asked of the frontend, defaults applied.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Frontend {
+    pub(crate) router: Router,
+    pub(crate) replicas: i32,
+    pub(crate) cpu: String,
+    pub(crate) memory: String,
+}
+
+/// How the frontend chooses a worker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Router {
+    Kv,
+    RoundRobin,
+    /// As Dynamo does when it is told nothing.
+    Untold,
+}
+
+impl Router {
+    /// The value of `DYN_ROUTER_MODE` (Dynamo `components/src/dynamo/frontend/frontend_args.py`, `--router-mode`).
+    pub(crate) fn environment(self) -> Option<&'static str> {
+        match self {
+            Self::Kv => Some("kv"),
+            Self::RoundRobin => Some("round-robin"),
+            Self::Untold => None,
+        }
+    }
+}
+
+pub(crate) fn frontend(overrides: &Map<String, Value>) -> Result<Frontend, Refusal> {
+    let frontend = overrides.get("frontend").unwrap_or(&Value::Null);
+    let resources = &frontend["resources"];
+    Ok(Frontend {
+        router: router(overrides.get("routerMode"))?,
+        replicas: replicas(&frontend["replicas"])?,
+        cpu: quantity("cpu", &resources["cpu"], "2", &["m"])?,
+        memory: quantity("memory", &resources["memory"], "4Gi", &MEMORY)?,
+    })
+}
+
+fn router(given: Option<&Value>) -> Result<Router, Refusal> {
+    match given.and_then(Value::as_str) {
+        Some("kv") => Ok(Router::Kv),
+        None | Some("round-robin") => Ok(Router::RoundRobin),
+        Some("none") => Ok(Router::Untold),
+        Some(other) => Err(invalid(format!(
+            "spec.provider.overrides.routerMode is '{other}', which is none of kv, round-robin and none: \
+             choose one of them, or remove it for round-robin"
+        ))),
+    }
+}
+
+fn replicas(given: &Value) -> Result<i32, Refusal> {
+    match given.as_i64().map(i32::try_from) {
+        None => Ok(1),
+        Some(Ok(replicas)) if replicas >= 0 => Ok(replicas),
+        Some(_) => Err(invalid(format!(
+            "spec.provider.overrides.frontend.replicas is {given}, which is no number of pods: set it to 0 or more"
+        ))),
+    }
+}
+
+const MEMORY: [&str; 13] = ["m", "k", "Ki", "M", "Mi", "G", "Gi", "T", "Ti", "P", "Pi", "E", "Ei"];
+
+/// As in `resources.cpu` and `resources.memory` of a ModelDeployment: v1alpha1 takes any text here, and fails later.
+fn quantity(name: &str, given: &Value, default: &str, suffixes: &[&str]) -> Result<String, Refusal> {
+    let text = given.as_str().unwrap_or(default);
+    let digits = text.strip_prefix('+').unwrap_or(text);
+    let end = digits
+        .find(|c: char| !c.is_ascii_digit() && c != '.')
+        .unwrap_or(digits.len());
+    let (number, suffix) = digits.split_at(end);
+    let (whole, fraction) = number.split_once('.').unwrap_or((number, "0"));
+    let is_number = !whole.is_empty() && !fraction.is_empty() && !fraction.contains('.');
+    if is_number && (suffix.is_empty() || suffixes.contains(&suffix)) {
+        Ok(text.to_owned())
+    } else {
+        Err(invalid(format!(
+            "spec.provider.overrides.frontend.resources.{name} is '{text}', which is no quantity: write it as {default}, or remove it"
+        )))
+    }
+}
+
+fn invalid(message: String) -> Refusal {
+    Refusal {
+        reason: "InvalidOverrides",
+        message,
+    }
+}

@@ -1,0 +1,302 @@
+//! Dynamo's runtime: its images, its version, and the flags that came and went with it.
+//!
+//! One image holds the engine and Dynamo's worker for it, and its tag is Dynamo's version. The flags of the engines
+//! themselves have not changed in these releases.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::compatible::{Engine, Role};
+use crate::schema::Shape;
+
+/// A version of Dynamo's runtime, as 1.3.1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct RuntimeVersion {
+    major: u32,
+    minor: u32,
+    patch: u32,
+}
+
+/// A text that is no version.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("'{0}' is not a version of Dynamo, as 1.3.1")]
+pub struct NotAVersion(String);
+
+const fn v(major: u32, minor: u32, patch: u32) -> RuntimeVersion {
+    RuntimeVersion { major, minor, patch }
+}
+
+/// What runs where the user and the cluster's administrator have not said.
+pub(crate) fn default_version(shape: Shape) -> RuntimeVersion {
+    match shape {
+        // The last release before 1.0, of the same time as the operators that store v1alpha1 alone (CRD of 2026-02).
+        Shape::V1Alpha1 => v(0, 9, 1),
+        // The release in Dynamo's own examples of v1beta1 (`examples/backends/*/deploy/v1beta1`).
+        Shape::V1Beta1 => v(1, 3, 1),
+    }
+}
+
+/// What all components of a deployment run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Runtime {
+    pub(crate) image: String,
+    pub(crate) version: RuntimeVersion,
+    pub(crate) told_by: ToldBy,
+}
+
+/// Where the version is known from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ToldBy {
+    /// The image's tag, in a way that Dynamo reads as well.
+    Tag,
+    /// The image's tag, but Dynamo does not read it: 0.7.0.post1, or a tag beside a digest.
+    TagInOurReading,
+    /// Nobody.
+    Assumption,
+}
+
+impl Runtime {
+    /// The runtime in an image of the user, or in Dynamo's own.
+    pub(crate) fn of(image: Option<&str>, engine: Engine, otherwise: RuntimeVersion) -> Self {
+        let Some(image) = image else {
+            return Self {
+                image: format!("nvcr.io/nvidia/ai-dynamo/{}:{otherwise}", repository(engine)),
+                version: otherwise,
+                told_by: ToldBy::Tag,
+            };
+        };
+        let (version, told_by) = match version_of(image) {
+            Some((version, told_by)) => (version, told_by),
+            None => (otherwise, ToldBy::Assumption),
+        };
+        Self {
+            image: image.to_owned(),
+            version,
+            told_by,
+        }
+    }
+}
+
+/// Names of the images (Dynamo `docs/reference/release-artifacts.md`). The design's `trtllm-runtime` does not exist.
+fn repository(engine: Engine) -> &'static str {
+    match engine {
+        Engine::Vllm => "vllm-runtime",
+        Engine::Sglang => "sglang-runtime",
+        Engine::TrtLlm => "tensorrtllm-runtime",
+    }
+}
+
+/// The version that an image's tag tells: digits at its beginning. Dynamo itself wants the rest to be as in semver, and no
+/// digest (Dynamo `deploy/operator/internal/webhook/validation/shared_helpers.go`, runtimeVersionOverrideRequired).
+fn version_of(image: &str) -> Option<(RuntimeVersion, ToldBy)> {
+    let (reference, digest) = image.split_once('@').map_or((image, None), |(r, d)| (r, Some(d)));
+    let (_, tag) = reference.rsplit('/').next()?.split_once(':')?;
+    let numbers = tag.strip_prefix('v').unwrap_or(tag);
+    let end = numbers
+        .find(|c: char| !c.is_ascii_digit() && c != '.')
+        .unwrap_or(numbers.len());
+    let (numbers, rest) = numbers.split_at(end);
+    let version = numbers.trim_end_matches('.').parse().ok()?;
+    let is_semver = !numbers.ends_with('.') && (rest.is_empty() || rest.starts_with(['-', '+']));
+    let told_by = if is_semver && digest.is_none() {
+        ToldBy::Tag
+    } else {
+        ToldBy::TagInOurReading
+    };
+    Some((version, told_by))
+}
+
+impl FromStr for RuntimeVersion {
+    type Err = NotAVersion;
+
+    fn from_str(text: &str) -> Result<Self, NotAVersion> {
+        let parts: Vec<u32> = text
+            .split('.')
+            .map(str::parse)
+            .collect::<Result<_, _>>()
+            .map_err(|_| NotAVersion(text.to_owned()))?;
+        match parts[..] {
+            // What Dynamo takes for runtimeVersionOverride.
+            [major, minor, patch] if parts.iter().all(|part| *part < 10_000) => Ok(v(major, minor, patch)),
+            _ => Err(NotAVersion(text.to_owned())),
+        }
+    }
+}
+
+impl fmt::Display for RuntimeVersion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}.{}", self.major, self.minor, self.patch)
+    }
+}
+
+/// Flags with their values; an empty value is a bare flag.
+pub(crate) type FlagList = &'static [(&'static str, &'static str)];
+
+/// The flags of one engine's worker that are Dynamo's, from one release on.
+struct Release {
+    since: RuntimeVersion,
+    prefill: FlagList,
+    decode: FlagList,
+    /// For prefill and aggregated workers behind a router that follows their KV caches. Decode workers have nothing to
+    /// tell: the router does not look at their caches (Dynamo `docs/components/router/disaggregated-serving`).
+    kv_events: FlagList,
+}
+
+/// The flags that make a worker what it is.
+pub(crate) fn role_flags(engine: Engine, version: RuntimeVersion, role: Role) -> FlagList {
+    let release = release(engine, version);
+    match role {
+        Role::Prefill => release.prefill,
+        Role::Decode => release.decode,
+        Role::Frontend | Role::Worker => &[],
+    }
+}
+
+/// The flags with which a worker tells the router what it has cached.
+pub(crate) fn kv_event_flags(engine: Engine, version: RuntimeVersion, role: Role) -> FlagList {
+    match role {
+        Role::Worker | Role::Prefill => release(engine, version).kv_events,
+        Role::Frontend | Role::Decode => &[],
+    }
+}
+
+fn release(engine: Engine, version: RuntimeVersion) -> &'static Release {
+    let (newer, oldest) = match engine {
+        Engine::Vllm => VLLM,
+        Engine::Sglang => SGLANG,
+        Engine::TrtLlm => TRT_LLM,
+    };
+    newer.iter().find(|release| release.since <= version).unwrap_or(oldest)
+}
+
+/// Newest first, and the oldest one.
+type Releases = (&'static [Release], &'static Release);
+
+const NIXL: (&str, &str) = (
+    "kv-transfer-config",
+    r#"{"kv_connector":"NixlConnector","kv_role":"kv_both"}"#,
+);
+
+/// 1.0.0 brought `--disaggregation-mode` (pull request 6483; the flags before it were removed in 1.4.0, 12089), took away
+/// the default connector (6450) and stopped sending KV events unasked (6404).
+const VLLM: Releases = (
+    &[Release {
+        since: v(1, 0, 0),
+        prefill: &[("disaggregation-mode", "prefill"), NIXL],
+        decode: &[("disaggregation-mode", "decode"), NIXL],
+        kv_events: &[(
+            "kv-events-config",
+            r#"{"publisher":"zmq","topic":"kv-events","endpoint":"tcp://*:20080","enable_kv_cache_events":true}"#,
+        )],
+    }],
+    &Release {
+        since: v(0, 0, 0),
+        prefill: &[("is-prefill-worker", "")],
+        decode: &[("is-decode-worker", "")],
+        kv_events: &[],
+    },
+);
+
+/// The same in all releases (Dynamo `examples/backends/sglang/deploy`, `disagg.yaml` and `agg_router.yaml`). Prefill and
+/// decode must have pages of one size; the router counts in pages, and SGLang's are of one token unless told otherwise.
+const SGLANG: Releases = (
+    &[],
+    &Release {
+        since: v(0, 0, 0),
+        prefill: &[
+            ("disaggregation-mode", "prefill"),
+            ("disaggregation-transfer-backend", "nixl"),
+            ("disaggregation-bootstrap-port", "12345"),
+            ("host", "0.0.0.0"),
+            ("page-size", "16"),
+            ("skip-tokenizer-init", ""),
+        ],
+        decode: &[
+            ("disaggregation-mode", "decode"),
+            ("disaggregation-transfer-backend", "nixl"),
+            ("disaggregation-bootstrap-port", "12345"),
+            ("host", "0.0.0.0"),
+            ("page-size", "16"),
+            ("skip-tokenizer-init", ""),
+        ],
+        kv_events: &[
+            (
+                "kv-events-config",
+                r#"{"publisher":"zmq","topic":"kv-events","endpoint":"tcp://*:5557"}"#,
+            ),
+            ("page-size", "16"),
+        ],
+    },
+);
+
+const TRT_PREFILL: FlagList = &[
+    ("disaggregation-mode", "prefill"),
+    (ENGINE_OPTIONS, TRT_PREFILL_OPTIONS),
+];
+const TRT_DECODE: FlagList = &[("disaggregation-mode", "decode"), (ENGINE_OPTIONS, TRT_DECODE_OPTIONS)];
+
+/// As in Dynamo's `examples/backends/trtllm/engine_configs/qwen3/prefill.yaml` and `decode.yaml`: without a transceiver
+/// TensorRT-LLM cannot hand over a cache, and its overlap scheduler does not work in prefill workers.
+const TRT_PREFILL_OPTIONS: &str =
+    r#"{"cache_transceiver_config":{"backend":"DEFAULT"},"disable_overlap_scheduler":true}"#;
+const TRT_DECODE_OPTIONS: &str = r#"{"cache_transceiver_config":{"backend":"DEFAULT"}}"#;
+
+/// The flag with which dynamo.trtllm takes TensorRT-LLM's own options, as JSON.
+pub(crate) const ENGINE_OPTIONS: &str = "override-engine-args";
+
+/// 1.3.0 renamed the flag for KV events (Dynamo `docs/components/router`, the table of backends).
+const TRT_LLM: Releases = (
+    &[Release {
+        since: v(1, 3, 0),
+        prefill: TRT_PREFILL,
+        decode: TRT_DECODE,
+        kv_events: &[("publish-kv-events", "")],
+    }],
+    &Release {
+        since: v(0, 0, 0),
+        prefill: TRT_PREFILL,
+        decode: TRT_DECODE,
+        kv_events: &[("publish-events-and-metrics", "")],
+    },
+);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tag_tells_the_version() {
+        for (image, expected) in [
+            (
+                "nvcr.io/nvidia/ai-dynamo/vllm-runtime:1.3.1",
+                Some((v(1, 3, 1), ToldBy::Tag)),
+            ),
+            ("vllm-runtime:v0.9.1", Some((v(0, 9, 1), ToldBy::Tag))),
+            ("vllm-runtime:1.0.0-cuda13", Some((v(1, 0, 0), ToldBy::Tag))),
+            ("vllm-runtime:0.7.0.post1", Some((v(0, 7, 0), ToldBy::TagInOurReading))),
+            (
+                "host:5000/vllm-runtime:1.2.0@sha256:00",
+                Some((v(1, 2, 0), ToldBy::TagInOurReading)),
+            ),
+            ("host:5000/vllm-runtime", None),
+            ("vllm-runtime:latest", None),
+            ("vllm-runtime:1.3", None),
+            ("vllm-runtime:20261121", None),
+            ("vllm-runtime:1.3.99999999999", None),
+            ("vllm-runtime@sha256:00", None),
+            ("", None),
+        ] {
+            assert_eq!(version_of(image), expected, "{image}");
+        }
+    }
+
+    #[test]
+    fn a_version_is_what_dynamo_takes_as_one() {
+        for text in ["1.3.1", "0.0.0", "9999.9999.9999"] {
+            assert_eq!(text.parse::<RuntimeVersion>().unwrap().to_string(), text);
+        }
+        for text in ["", "1", "1.3", "1.3.1.2", "1.3.x", "1..1", "-1.0.0", "10000.0.0"] {
+            assert_eq!(text.parse::<RuntimeVersion>(), Err(NotAVersion(text.to_owned())));
+        }
+    }
+}

@@ -1,0 +1,140 @@
+//! What a DynamoGraphDeployment says of itself (design 4.9; Dynamo
+//! `deploy/operator/internal/controller/dynamographdeployment_controller.go` and the status of both API versions).
+//!
+//! Dynamo's `state` is initializing, pending, successful or failed; the design's deploying is understood as well. Pending
+//! is what Dynamo says of a deployment whose pods are on their way, so it is Deploying here.
+
+use jiff::Timestamp;
+use runway_api::Phase;
+use runway_provider::Reading;
+use serde_json::Value;
+
+/// Reads the status for the workers of these names.
+pub(crate) fn read(object: &Value, workers: &[&str], desired: i32) -> Reading {
+    let status = &object["status"];
+    if status.is_null() {
+        return Reading::silent();
+    }
+    let ready_condition = Condition::ready(status);
+    let state = status["state"].as_str().unwrap_or_default();
+    let phase = match state {
+        _ if is_outdated(object) => Phase::Deploying,
+        "successful" => Phase::Running,
+        "failed" => Phase::Failed,
+        _ => Phase::Deploying,
+    };
+    let counted = Counts::of(status, workers);
+    let counts = counted.unwrap_or_else(|| Counts::all(if phase == Phase::Running { desired } else { 0 }));
+    let unmet = ready_condition.filter(|c| c.status != "True");
+    Reading {
+        phase,
+        reason: reason(phase, unmet),
+        message: message(status, phase, unmet, &counts, desired),
+        ready: counts.ready,
+        available: counts.available,
+        last_change: newest(status),
+    }
+}
+
+/// Dynamo has not seen the newest spec: what it says is of another one.
+fn is_outdated(object: &Value) -> bool {
+    let seen = object["status"]["observedGeneration"].as_i64();
+    let newest = object["metadata"]["generation"].as_i64();
+    matches!((seen, newest), (Some(seen), Some(newest)) if seen < newest)
+}
+
+fn reason(phase: Phase, unmet: Option<Condition>) -> String {
+    let own = match phase {
+        Phase::Running => return "Ready".to_owned(),
+        Phase::Failed => "Failed",
+        _ => "Deploying",
+    };
+    let told = unmet.map(|c| camel_case(c.reason)).filter(|told| !told.is_empty());
+    told.unwrap_or_else(|| own.to_owned())
+}
+
+fn message(status: &Value, phase: Phase, unmet: Option<Condition>, counts: &Counts, desired: i32) -> String {
+    // The design's field. Dynamo itself has the condition.
+    let told = status["message"].as_str().filter(|text| !text.is_empty());
+    let told = told
+        .or_else(|| unmet.map(|c| c.message))
+        .filter(|text| !text.is_empty());
+    match (phase, told) {
+        (Phase::Running, _) if desired == 0 => "Scaled to zero: no worker is asked for".to_owned(),
+        (Phase::Running, _) => String::new(),
+        (_, Some(told)) => told.to_owned(),
+        (Phase::Failed, None) => unmet.map(|c| c.reason.to_owned()).unwrap_or_default(),
+        (_, None) => format!("{} of {desired} workers ready", counts.ready),
+    }
+}
+
+/// Workers that serve. What backs a component decides which of the two numbers there is: a scaling group has no ready
+/// ones, a clique and a LeaderWorkerSet no available ones.
+struct Counts {
+    ready: i32,
+    available: i32,
+}
+
+impl Counts {
+    fn all(number: i32) -> Self {
+        Self {
+            ready: number,
+            available: number,
+        }
+    }
+
+    /// `None` if Dynamo counts nothing.
+    fn of(status: &Value, workers: &[&str]) -> Option<Self> {
+        let components = [&status["components"], &status["services"]]
+            .into_iter()
+            .find_map(Value::as_object)?;
+        let mut sum = Self::all(0);
+        for component in workers.iter().filter_map(|name| components.get(*name)) {
+            let number = |field: &str| component[field].as_i64().and_then(|n| i32::try_from(n).ok());
+            let (ready, available) = (number("readyReplicas"), number("availableReplicas"));
+            sum.ready = sum.ready.saturating_add(ready.or(available).unwrap_or(0));
+            sum.available = sum.available.saturating_add(available.or(ready).unwrap_or(0));
+        }
+        Some(sum)
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Condition<'a> {
+    status: &'a str,
+    reason: &'a str,
+    message: &'a str,
+}
+
+impl<'a> Condition<'a> {
+    /// The condition that says why a deployment does not serve.
+    fn ready(status: &'a Value) -> Option<Self> {
+        let condition = conditions(status).find(|c| c["type"] == "Ready")?;
+        let text = |field: &str| condition[field].as_str().unwrap_or_default();
+        Some(Self {
+            status: text("status"),
+            reason: text("reason"),
+            message: text("message"),
+        })
+    }
+}
+
+fn conditions(status: &Value) -> impl Iterator<Item = &Value> {
+    status["conditions"].as_array().into_iter().flatten()
+}
+
+fn newest(status: &Value) -> Option<Timestamp> {
+    conditions(status)
+        .filter_map(|c| c["lastTransitionTime"].as_str()?.parse().ok())
+        .max()
+}
+
+/// Dynamo writes its reasons with underscores.
+fn camel_case(reason: &str) -> String {
+    let word = |word: &str| {
+        let mut letters = word.chars();
+        let first = letters.next().map(char::to_uppercase);
+        first.into_iter().flatten().chain(letters).collect::<String>()
+    };
+    reason.split('_').map(word).collect()
+}

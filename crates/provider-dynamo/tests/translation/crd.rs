@@ -1,0 +1,219 @@
+//! Objects against the real CRDs, as a server with strict field validation looks at them. The CRDs are data beside the
+//! project, not in it: where they are absent this is said, and nothing is checked.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::LazyLock;
+
+use k8s_openapi::api::core::v1::PodTemplateSpec;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
+    CustomResourceDefinition, JSONSchemaProps, JSONSchemaPropsOrArray, JSONSchemaPropsOrBool,
+};
+use runway_provider::upstream::detect;
+use runway_provider::{Provider, State, Upstream};
+use runway_provider_dynamo::Dynamo;
+use serde_json::{Value, json};
+
+/// The releases of the CRD, by month.
+static RELEASES: LazyLock<BTreeMap<&str, CustomResourceDefinition>> = LazyLock::new(|| {
+    let releases = ["2026-02", "2026-08"];
+    releases.into_iter().filter_map(|r| Some((r, real(r)?))).collect()
+});
+
+fn real(release: &str) -> Option<CustomResourceDefinition> {
+    let file = format!("nvidia.com_dynamographdeployments.{release}.yaml");
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+        .join("../../../shared/crds")
+        .join(&file);
+    match std::fs::read_to_string(&path) {
+        Ok(text) => Some(serde_saphyr::from_str(&text).unwrap()),
+        Err(error) => {
+            eprintln!("SKIPPED: nothing is checked against {file}, which cannot be read: {error}");
+            None
+        }
+    }
+}
+
+fn upstream() -> Upstream {
+    Dynamo::default().upstreams().remove(0)
+}
+
+fn known(crd: &CustomResourceDefinition) -> String {
+    match detect(&upstream(), Some(crd)) {
+        State::Known { version, .. } => version,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn the_stored_version_is_written() {
+    for (release, version) in [("2026-02", "v1alpha1"), ("2026-08", "v1beta1")] {
+        if let Some(crd) = RELEASES.get(release) {
+            assert_eq!(known(crd), version);
+        }
+    }
+    let Some(mut crd) = RELEASES.get("2026-08").cloned() else {
+        return;
+    };
+    for version in &mut crd.spec.versions {
+        version.storage = version.name == "v1alpha1";
+    }
+    assert_eq!(known(&crd), "v1alpha1");
+}
+
+#[test]
+fn the_first_v1beta1_is_known_too() {
+    let Some(crd) = RELEASES.get("2026-08") else { return };
+    let mut value = serde_json::to_value(crd).unwrap();
+    for version in value["spec"]["versions"].as_array_mut().unwrap() {
+        let spec = &mut version["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"];
+        if let Some(component) = spec.pointer_mut("/components/items/properties") {
+            component
+                .as_object_mut()
+                .unwrap()
+                .remove("runtimeVersionOverride")
+                .unwrap();
+        }
+    }
+    assert_eq!(known(&serde_json::from_value(value).unwrap()), "v1beta1");
+}
+
+#[test]
+fn a_changed_field_is_an_unknown_schema() {
+    let Some(crd) = RELEASES.get("2026-02") else { return };
+    let mut value = serde_json::to_value(crd).unwrap();
+    let service = value
+        .pointer_mut("/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties/services/additionalProperties/properties")
+        .unwrap();
+    service["envFromSecret"] = json!({"type": "object"});
+    let state = detect(&upstream(), Some(&serde_json::from_value(value).unwrap()));
+    let State::Unknown { problems, .. } = state else {
+        panic!("{state:?}")
+    };
+    assert_eq!(
+        problems,
+        ["spec.services{}.envFromSecret is of type object, expected string"]
+    );
+}
+
+#[test]
+fn mistakes_are_seen() {
+    let good = json!({
+        "apiVersion": "nvidia.com/v1beta1", "kind": "DynamoGraphDeployment", "metadata": {"name": "x"},
+        "spec": {"backendFramework": "vllm", "components": [{"name": "a", "type": "worker", "podTemplate": {"spec": {"containers": [{"name": "main"}]}}}]},
+    });
+    assert_eq!(problems(&good), Vec::<String>::new());
+    if RELEASES.is_empty() {
+        return;
+    }
+    for (at, wrong) in [
+        ("/spec/backendFramework", json!("llamacpp")),
+        ("/spec", json!({"services": {}})),
+        ("/spec/components/0", json!({"type": "worker"})),
+        ("/spec/components/0", json!({"name": "a", "componentType": "worker"})),
+        ("/spec/components/0/type", json!("router")),
+        (
+            "/spec/components/0/podTemplate/spec/containers/0",
+            json!({"name": "main", "router-mode": "kv"}),
+        ),
+        (
+            "/spec/components/0/podTemplate/spec/containers/0",
+            json!({"name": "main", "args": [1]}),
+        ),
+    ] {
+        let mut bad = good.clone();
+        *bad.pointer_mut(at).unwrap() = wrong;
+        assert!(!problems(&bad).is_empty(), "nothing is seen in {bad}");
+    }
+}
+
+/// What servers would not take of an object, with each release that serves its version.
+pub(crate) fn problems(object: &Value) -> Vec<String> {
+    let version = object["apiVersion"].as_str().unwrap().rsplit('/').next().unwrap();
+    let mut problems = Vec::new();
+    for (release, crd) in RELEASES.iter() {
+        let schema = crd
+            .spec
+            .versions
+            .iter()
+            .find(|v| v.name == version)
+            .and_then(|v| v.schema.as_ref());
+        if let Some(schema) = schema.and_then(|s| s.open_api_v3_schema.as_ref()) {
+            visit(release, object, schema, true, &mut problems);
+        }
+    }
+    for component in object["spec"]["components"].as_array().into_iter().flatten() {
+        problems.extend(pod_template(&component["podTemplate"]));
+    }
+    problems
+}
+
+/// A field that the type does not know is lost on the way.
+fn pod_template(template: &Value) -> Option<String> {
+    match serde_json::from_value::<PodTemplateSpec>(template.clone()) {
+        Err(error) => Some(error.to_string()),
+        Ok(typed) => {
+            let back = serde_json::to_value(&typed).unwrap();
+            (!runway_operator::json::contains(&back, template)).then(|| format!("{template} came back as {back}"))
+        }
+    }
+}
+
+fn visit(path: &str, value: &Value, schema: &JSONSchemaProps, is_root: bool, problems: &mut Vec<String>) {
+    if schema.x_kubernetes_preserve_unknown_fields == Some(true) || schema.x_kubernetes_int_or_string == Some(true) {
+        return;
+    }
+    let fits = match schema.type_.as_deref() {
+        Some("object") => value.is_object(),
+        Some("array") => value.is_array(),
+        Some("string") => value.is_string(),
+        Some("integer") => value.is_i64() || value.is_u64(),
+        Some("number") => value.is_number(),
+        Some("boolean") => value.is_boolean(),
+        _ => true,
+    };
+    if !fits {
+        problems.push(format!(
+            "{path} must be {}: {value}",
+            schema.type_.as_deref().unwrap_or_default()
+        ));
+    }
+    for required in schema.required.iter().flatten() {
+        if value.get(required).is_none() {
+            problems.push(format!("{path}.{required} is required"));
+        }
+    }
+    if let Some(allowed) = &schema.enum_
+        && !allowed.iter().any(|one| one.0 == *value)
+    {
+        problems.push(format!("{path} is {value}, which is none of {allowed:?}"));
+    }
+    match value {
+        Value::Object(fields) => {
+            for (name, inner) in fields {
+                let at = format!("{path}.{name}");
+                // The server's own.
+                if is_root && ["apiVersion", "kind", "metadata"].contains(&name.as_str()) {
+                    continue;
+                }
+                match (
+                    schema.properties.as_ref().and_then(|p| p.get(name)),
+                    schema.additional_properties.as_ref(),
+                ) {
+                    (Some(property), _) => visit(&at, inner, property, false, problems),
+                    (None, Some(JSONSchemaPropsOrBool::Schema(any))) => visit(&at, inner, any, false, problems),
+                    (None, Some(JSONSchemaPropsOrBool::Bool(true))) => {}
+                    (None, _) => problems.push(format!("{at} is unknown")),
+                }
+            }
+        }
+        Value::Array(entries) => {
+            if let Some(JSONSchemaPropsOrArray::Schema(each)) = &schema.items {
+                for (index, entry) in entries.iter().enumerate() {
+                    visit(&format!("{path}[{index}]"), entry, each, false, problems);
+                }
+            }
+        }
+        _ => {}
+    }
+}

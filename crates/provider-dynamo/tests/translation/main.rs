@@ -1,0 +1,87 @@
+//! ModelDeployments in, DynamoGraphDeployments out, and the way back.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::print_stderr,
+    reason = "helpers of tests are tests"
+)]
+
+mod cases;
+mod crd;
+mod flags;
+mod properties;
+mod registration;
+
+use std::path::Path;
+
+use clap::Parser;
+use runway_api::ModelDeployment;
+use runway_provider::{Installed, Refusal, Request, State, Translation};
+use runway_provider_dynamo::{DYNAMO_GRAPH_DEPLOYMENT, Dynamo, DynamoConfig};
+use serde_json::{Map, Value, json};
+
+/// The API versions, the newest first.
+const VERSIONS: [&str; 2] = ["v1beta1", "v1alpha1"];
+
+/// The arguments of the provider's process that concern Dynamo.
+#[derive(Parser)]
+struct Arguments {
+    #[command(flatten)]
+    dynamo: DynamoConfig,
+}
+
+fn dynamo(arguments: &[&str]) -> Dynamo {
+    let all = std::iter::once("dynamo-provider").chain(arguments.iter().copied());
+    Dynamo::new(Arguments::try_parse_from(all).unwrap().dynamo)
+}
+
+fn yaml(path: &Path) -> Value {
+    let text = std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    serde_saphyr::from_str(&text).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+fn request(md: &Value) -> Request {
+    let md: ModelDeployment = serde_json::from_value(md.clone()).unwrap_or_else(|error| panic!("{error}: {md}"));
+    Request::try_from(&md).unwrap()
+}
+
+fn installed(version: &str) -> Installed {
+    let state = State::Known {
+        version: version.to_owned(),
+        hash: String::new(),
+    };
+    Installed::new([(DYNAMO_GRAPH_DEPLOYMENT, state)])
+}
+
+fn translate(dynamo: &Dynamo, md: &Value, version: &str) -> Result<Translation, Refusal> {
+    runway_provider::Provider::translate(dynamo, &request(md), &installed(version))
+}
+
+/// The object as it goes to the server, without what the loop adds.
+fn document(translation: &Translation) -> Value {
+    let [object] = &translation.objects[..] else {
+        panic!("not one object")
+    };
+    let mut document = json!({
+        "apiVersion": format!("{}/{}", object.kind.group, object.version),
+        "kind": object.kind.kind,
+        "metadata": {"name": object.name},
+    });
+    let body: Map<String, Value> = object.body.as_object().unwrap().clone();
+    document.as_object_mut().unwrap().extend(body);
+    document
+}
+
+/// A component's arguments.
+fn args(document: &Value, name: &str) -> Vec<String> {
+    let service = &document["spec"]["services"][name];
+    let args = if service.is_null() {
+        let components = document["spec"]["components"].as_array().unwrap();
+        let component = components.iter().find(|c| c["name"] == name).unwrap();
+        &component["podTemplate"]["spec"]["containers"][0]["args"]
+    } else {
+        &service["extraPodSpec"]["mainContainer"]["args"]
+    };
+    let list = args.as_array().into_iter().flatten();
+    list.map(|arg| arg.as_str().unwrap().to_owned()).collect()
+}
