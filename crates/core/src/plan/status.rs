@@ -15,6 +15,9 @@ pub(super) use runway_api::condition::Draft;
 
 use crate::observe::Observed;
 
+/// Longest message of a status, in bytes: what is said is for people, and what it repeats may be hostile.
+const MAX_MESSAGE: usize = 4096;
+
 /// The condition types that the core always owns.
 const OWNED: [&str; 4] = [
     condition::VALIDATED,
@@ -160,6 +163,8 @@ pub(super) fn valid(seen: &Observed, choice: Choice) -> Plan {
 /// Admission was bypassed. Nothing is done until the spec is good; a provider that serves an earlier spec goes on with it.
 pub(super) fn invalid(seen: &Observed, message: &str) -> Plan {
     const REASON: &str = "ValidationFailed";
+    let message = condition::shorten(message.to_owned(), MAX_MESSAGE);
+    let message = message.as_str();
     let before = seen
         .md
         .status
@@ -335,7 +340,7 @@ fn write(seen: &Observed, provider: Option<ProviderStatus>, mut drafts: Vec<Draf
         }
         drafts.push(no(condition::READY, reason, &message));
         wanted.phase = Some(Phase::Pending);
-        wanted.message = Some(message);
+        wanted.message = Some(condition::shorten(message, MAX_MESSAGE));
         wanted.observed_generation = generation;
     }
     wanted.conditions = condition::settle(drafts, md.conditions(), generation, seen.now);

@@ -22,6 +22,9 @@ const STALE_AFTER: SignedDuration = SignedDuration::from_mins(5);
 /// Words about work under way are written when the upstream has said nothing new for this long.
 const SETTLED_AFTER: SignedDuration = SignedDuration::from_secs(5);
 
+/// Longest message of a status, in bytes: it may repeat what a user or an upstream wrote.
+const MAX_MESSAGE: usize = 4096;
+
 /// The condition types that a provider owns.
 const OWNED: [&str; 8] = [
     condition::PROVIDER_COMPATIBLE,
@@ -375,6 +378,7 @@ fn write(seen: &Observed, mut status: ModelDeploymentStatus, drafts: Vec<Draft>,
         .map(|d| d.reason().to_owned());
     let event_is_new = reason_before != reason_now;
     status.observed_generation = md.metadata.generation;
+    status.message = status.message.map(|text| condition::shorten(text, MAX_MESSAGE));
     status.conditions = condition::settle(drafts, md.conditions(), md.metadata.generation, seen.now);
     let wanted = owned(&status);
     let before = md.status.as_ref().map(owned).unwrap_or_default();
@@ -476,12 +480,14 @@ fn staleness(seen: &Observed, created: Option<Timestamp>, reading: &Reading) -> 
     if !matches!(reading.phase, Phase::Pending | Phase::Deploying) {
         return Staleness::Settled;
     }
+    // One that was ready a moment ago has had no time to be silent.
     let not_ready_since = seen
         .md
         .conditions()
         .get_condition(condition::READY)
-        .map(|c| c.last_transition_time.0);
-    let last = [created, reading.last_change, not_ready_since]
+        .filter(|c| c.status != "True")
+        .map_or(seen.now, |c| c.last_transition_time.0);
+    let last = [created, reading.last_change, Some(not_ready_since)]
         .into_iter()
         .flatten()
         .max()

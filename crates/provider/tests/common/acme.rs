@@ -49,9 +49,24 @@ const FLEET_SCHEMAS: &[Schema] = &[Schema {
     ],
 }];
 
-/// Acme, or a rival of another name.
+/// Acme, or a rival of another name with kinds of its own.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Acme(pub(crate) &'static str);
+
+impl Acme {
+    pub(crate) fn server(self) -> Kind {
+        self.own(SERVER)
+    }
+
+    pub(crate) fn fleet(self) -> Kind {
+        self.own(FLEET)
+    }
+
+    fn own(self, kind: Kind) -> Kind {
+        let group = if self.0 == "acme" { kind.group } else { "zenith.example" };
+        Kind { group, ..kind }
+    }
+}
 
 impl Provider for Acme {
     fn name(&self) -> &'static str {
@@ -87,11 +102,11 @@ impl Provider for Acme {
     fn upstreams(&self) -> Vec<Upstream> {
         vec![
             Upstream {
-                kind: SERVER,
+                kind: self.server(),
                 schemas: SERVER_SCHEMAS,
             },
             Upstream {
-                kind: FLEET,
+                kind: self.fleet(),
                 schemas: FLEET_SCHEMAS,
             },
         ]
@@ -103,8 +118,8 @@ impl Provider for Acme {
             name: name.to_owned(),
         };
         vec![
-            child(SERVER, name),
-            child(FLEET, name),
+            child(self.server(), name),
+            child(self.fleet(), name),
             child(CONFIG_MAP, &format!("{name}-flags")),
         ]
     }
@@ -114,7 +129,7 @@ impl Provider for Acme {
             return Err(Refusal::incompatible("Acme does not support sglang engine"));
         }
         let replicas = request.topology.replicas();
-        let kind = if replicas == 1 { SERVER } else { FLEET };
+        let kind = if replicas == 1 { self.server() } else { self.fleet() };
         let Some(version) = installed.version(kind) else {
             return Err(Refusal::incompatible(format!(
                 "scaling.replicas: {replicas} needs a {}, which is not installed: install it, or ask for 1 replica",
@@ -150,7 +165,6 @@ impl Provider for Acme {
         let count = status["ready"].as_i64().map_or(0, |n| i32::try_from(n).unwrap());
         let last_change = status["updatedAt"].as_str().map(|text| text.parse().unwrap());
         let (phase, reason, ready) = match status["state"].as_str() {
-            None if request.topology.replicas() == 0 => (Phase::Running, "ScaledToZero", 0),
             None => {
                 return Reading {
                     last_change,
@@ -186,7 +200,7 @@ fn main_object(request: &Request, kind: Kind, version: String, replicas: i32) ->
     if !request.args.is_empty() {
         spec["flagsFrom"] = format!("{}-flags", request.name).into();
     }
-    if kind == FLEET {
+    if kind.kind == FLEET.kind {
         spec["size"] = replicas.into();
     }
     Object {

@@ -1,0 +1,279 @@
+//! What holds for the plan of a provider whatever it sees. The plans of the core and of two providers together are tried in
+//! `runway-core`.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests are tests")]
+
+mod common;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use common::acme::Acme;
+use common::{ssa, told};
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use proptest::collection::vec;
+use proptest::option;
+use proptest::prelude::*;
+use runway_operator::plan::{Finalizer, Plan};
+use runway_provider::observe::{Child, Observed, Waiting};
+use runway_provider::{Installed, Provider, plan};
+use serde_json::{Value, json};
+
+const ACME: Acme = Acme("acme");
+const START: &str = "2026-03-01T10:00:00Z";
+
+/// What a user may ask for; whether it can be done is another question.
+fn any_spec() -> impl Strategy<Value = Value> {
+    let engine = prop_oneof![3 => Just("vllm"), 1 => Just("llamacpp"), 1 => Just("sglang")];
+    let overrides = option::of(prop_oneof![
+        Just(json!({"zone": "a"})),
+        Just(json!({"zone": "b", "cache": {"size": 3}})),
+        Just(json!({"zone": 3})),
+        Just(json!({"zoen": "a"})),
+    ]);
+    let replicas = option::of(0..3_i32);
+    (engine, overrides, replicas, any::<bool>(), any::<bool>()).prop_map(
+        |(engine, overrides, replicas, flags, other)| {
+            let mut spec = json!({
+                "model": {"id": if other { "a/b" } else { "a/c" }}, "engine": {"type": engine}, "scaling": {},
+                "provider": {},
+            });
+            if let Some(overrides) = overrides {
+                spec["provider"]["overrides"] = overrides;
+            }
+            if let Some(replicas) = replicas {
+                spec["scaling"]["replicas"] = replicas.into();
+            }
+            if flags {
+                spec["engine"]["args"] = json!({"max-num-seqs": "64"});
+            }
+            spec
+        },
+    )
+}
+
+/// What became of the objects, as merge patches that are tried on each.
+fn any_changes() -> impl Strategy<Value = Vec<Value>> {
+    let change = prop_oneof![
+        Just(json!({"metadata": {"labels": null}})),
+        Just(json!({"metadata": {"annotations": null}})),
+        Just(json!({"metadata": {"ownerReferences": null}})),
+        Just(json!({"metadata": {"deletionTimestamp": START}})),
+        Just(json!({"spec": {"model": {"id": "somebody/else"}}})),
+        Just(json!({"data": {"max-num-seqs": "1"}})),
+        (
+            "[A-Z][a-z]{3}|Ready|Broken|Queued",
+            0..400_i64,
+            option::of(".{0,40}"),
+            0..3
+        )
+            .prop_map(|(state, age, message, ready)| {
+                let at = Time(START.parse::<Timestamp>().unwrap() + SignedDuration::from_secs(age));
+                json!({"status": {"state": state, "updatedAt": at, "message": message, "ready": ready}})
+            }),
+    ];
+    vec(change, 0..3)
+}
+
+#[derive(Clone, Debug)]
+struct Situation {
+    before: Option<Value>,
+    spec: Value,
+    changes: Vec<Value>,
+    annotations: Value,
+    deleted_after: Option<i64>,
+    successor: bool,
+    finalizer: bool,
+    waiting: bool,
+    age: i64,
+}
+
+fn any_situation() -> impl Strategy<Value = Situation> {
+    let annotations = prop_oneof![
+        6 => Just(json!({})),
+        1 => Just(json!({"kubeairunway.ai/reconcile-paused": "true"})),
+        1 => Just(json!({"kubeairunway.ai/dry-run": "true"})),
+    ];
+    let flag = || prop_oneof![4 => Just(false), 1 => Just(true)];
+    (
+        (
+            option::weighted(0.8, any_spec()),
+            any_spec(),
+            any_changes(),
+            annotations,
+        ),
+        (option::weighted(0.2, 0..400_i64), flag(), flag(), flag(), 0..800_i64),
+    )
+        .prop_map(
+            |((before, spec, changes, annotations), (deleted_after, successor, no_finalizer, waiting, age))| {
+                Situation {
+                    before,
+                    spec,
+                    changes,
+                    annotations,
+                    deleted_after,
+                    successor,
+                    finalizer: !no_finalizer,
+                    waiting,
+                    age,
+                }
+            },
+        )
+}
+
+fn start() -> Timestamp {
+    START.parse().unwrap()
+}
+
+fn deployment(spec: &Value) -> Value {
+    json!({
+        "apiVersion": "kubeairunway.ai/v1alpha1", "kind": "ModelDeployment",
+        "metadata": {"name": "llama", "namespace": "default", "uid": "uid-of-llama", "generation": 1, "resourceVersion": "1"},
+        "spec": spec,
+        "status": {"provider": {"name": "acme"}, "conditions": [{
+            "type": "Validated", "status": "True", "reason": "ValidationPassed", "message": "Schema validation passed",
+            "lastTransitionTime": START, "observedGeneration": 1,
+        }]},
+    })
+}
+
+fn see(md: &Value, objects: &[Value], situation: &Situation, age: i64) -> Observed {
+    let children = ACME.children("llama").into_iter().filter_map(|child| {
+        let is_it = |o: &&Value| o["kind"] == child.kind.kind && o["metadata"]["name"] == *child.name;
+        let object = objects.iter().find(is_it)?;
+        Some(Child {
+            kind: child.kind,
+            object: Arc::new(serde_json::from_value(object.clone()).unwrap()),
+        })
+    });
+    let waiting = situation.waiting.then(|| Waiting {
+        reason: "CreateContainerConfigError".to_owned(),
+        message: "secret \"hf\" not found".to_owned(),
+    });
+    Observed {
+        md: Arc::new(serde_json::from_value(md.clone()).unwrap()),
+        installed: Installed::newest(&ACME.upstreams()),
+        children: children.collect(),
+        waiting: waiting.into_iter().collect(),
+        now: start() + SignedDuration::from_secs(age),
+    }
+}
+
+/// Carries out a plan on the objects and the status, as a server would.
+fn carry_out(plan: &Plan, md: &mut Value, objects: &mut Vec<Value>, now: Timestamp) {
+    for delete in &plan.delete {
+        for object in objects.iter_mut().filter(|o| o["metadata"]["uid"] == *delete.uid) {
+            object["metadata"]["deletionTimestamp"] = json!(Time(now));
+        }
+    }
+    for apply in plan.apply.iter().filter(|a| !a.unchanged) {
+        let mut wanted = serde_json::to_value(&apply.object).unwrap();
+        let there = |o: &Value| o["kind"] == wanted["kind"] && o["metadata"]["name"] == wanted["metadata"]["name"];
+        let before = objects.iter().position(there).map(|at| objects.remove(at));
+        wanted["metadata"]["uid"] = format!("uid-{}", apply.resource.kind).into();
+        wanted["metadata"]["creationTimestamp"] = json!(Time(now));
+        if let Some(before) = before {
+            for key in ["uid", "creationTimestamp", "deletionTimestamp"] {
+                wanted["metadata"][key] = before["metadata"][key].clone();
+            }
+            wanted["status"] = before["status"].clone();
+        }
+        objects.push(wanted);
+    }
+    if plan.finalizer == Finalizer::Add {
+        md["metadata"]["finalizers"] = json!(["kubeairunway.ai/provider-cleanup"]);
+    }
+    if let Some(status) = &plan.status {
+        let before = serde_json::from_value(md["status"].clone()).unwrap();
+        let mine = ssa::fields(&serde_json::to_value(plan::owned(&before)).unwrap());
+        let mut fields = ssa::fields(&md["status"]);
+        fields.retain(|path, _| !mine.contains_key(path));
+        fields.extend(ssa::fields(status));
+        md["status"] = ssa::whole(&fields);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 1500, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn a_plan_that_was_carried_out_leaves_nothing_to_do(situation in any_situation()) {
+        // What was made before, and what became of it.
+        let mut objects = Vec::new();
+        if let Some(before) = &situation.before {
+            let mut md = deployment(before);
+            let plan = plan::plan(&ACME, &see(&md, &[], &situation, 0));
+            carry_out(&plan, &mut md, &mut objects, start());
+        }
+        for object in &mut objects {
+            for change in &situation.changes {
+                ssa::patch(object, change);
+            }
+        }
+        let mut md = deployment(&situation.spec);
+        md["metadata"]["annotations"] = situation.annotations.clone();
+        if situation.finalizer {
+            md["metadata"]["finalizers"] = json!(["kubeairunway.ai/provider-cleanup"]);
+        }
+        if let Some(after) = situation.deleted_after {
+            md["metadata"]["deletionTimestamp"] = json!(Time(start() + SignedDuration::from_secs(after)));
+        }
+        if situation.successor {
+            md["spec"]["provider"]["name"] = "zenith".into();
+        }
+
+        let seen = see(&md, &objects, &situation, situation.age);
+        let plan = plan::plan(&ACME, &seen);
+        prop_assert_eq!(told::plan(&plan), told::plan(&plan::plan(&ACME, &seen)), "made twice");
+        prop_assert_ne!(plan.look_again, Some(Duration::ZERO), "a hot loop");
+        if let Some(status) = &plan.status {
+            prop_assert!(status["message"].as_str().unwrap_or_default().len() <= 4096);
+            prop_assert_eq!(&status["provider"]["name"], &Value::Null, "the name is the core's");
+        }
+        if plan.finalizer == Finalizer::Remove {
+            return Ok(());
+        }
+        let before = md.clone();
+        carry_out(&plan, &mut md, &mut objects, seen.now);
+        let next = plan::plan(&ACME, &see(&md, &objects, &situation, situation.age));
+        prop_assert!(next.is_silent(), "after\n{}\nwith {:#}\nstill\n{}", told::plan(&plan), before["status"], told::plan(&next));
+
+        // Later words move no transition time, unless the status of the condition turned.
+        let later = plan::plan(&ACME, &see(&md, &objects, &situation, situation.age + 100));
+        for condition in later.status.iter().flat_map(|s| s["conditions"].as_array().cloned().unwrap_or_default()) {
+            let conditions = md["status"]["conditions"].as_array().unwrap();
+            if let Some(earlier) = conditions.iter().find(|c| c["type"] == condition["type"] && c["status"] == condition["status"]) {
+                prop_assert_eq!(&earlier["lastTransitionTime"], &condition["lastTransitionTime"]);
+            }
+        }
+    }
+}
+
+#[test]
+fn hostile_overrides_get_an_answer_of_bounded_length() {
+    let wrong: Value = (0..2000)
+        .map(|n| (format!("{}-{n}", "x".repeat(100)), json!(1)))
+        .collect::<serde_json::Map<_, _>>()
+        .into();
+    let map = json!({"zone": 1, "cache": wrong});
+    let mut md =
+        deployment(&json!({"model": {"id": "a/b"}, "engine": {"type": "vllm"}, "provider": {"overrides": map}}));
+    md["spec"]["engine"]["type"] = "vllm".into();
+    let situation = Situation {
+        before: None,
+        spec: Value::Null,
+        changes: Vec::new(),
+        annotations: json!({}),
+        deleted_after: None,
+        successor: false,
+        finalizer: true,
+        waiting: false,
+        age: 0,
+    };
+    for zone in [json!("a"), json!(1)] {
+        md["spec"]["provider"]["overrides"]["zone"] = zone;
+        let plan = plan::plan(&ACME, &see(&md, &[], &situation, 0));
+        let status = plan.status.unwrap().to_string();
+        assert!(status.len() < 128 * 1024, "{} bytes", status.len());
+    }
+}
