@@ -1,0 +1,252 @@
+//! The decision table of the design (4.4, 4.5), with what KAITO registers and what Dynamo and KubeRay will.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests are tests")]
+
+#[path = "../../provider/tests/common/mod.rs"]
+mod common;
+mod registered;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use registered::{How, registered};
+use runway_api::{InferenceProviderConfigSpec, ModelDeployment};
+use runway_core::providers::Providers;
+use runway_core::selection::{NoProvider, matched, select};
+use runway_provider::Provider;
+use runway_provider_kaito::Kaito;
+use serde_json::{Value, json};
+
+use crate::common::{ssa, yaml};
+
+fn now() -> Timestamp {
+    "2026-03-01T10:00:00Z".parse().unwrap()
+}
+
+fn shipped(name: &str) -> InferenceProviderConfigSpec {
+    match name {
+        "kaito" => Kaito::default().registration(),
+        other => yaml(&Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/providers/{other}.yaml"))),
+    }
+}
+
+fn providers(names: &[&str]) -> Providers {
+    let configs = names
+        .iter()
+        .map(|name| Arc::new(registered(name, shipped(name), How::Healthy, now())));
+    let providers = Providers::compile(configs, &Providers::default());
+    for (name, provider) in providers.iter() {
+        assert_eq!(provider.problems, Vec::<String>::new(), "rules of {name}");
+    }
+    providers
+}
+
+/// A ModelDeployment with this engine; `patch` is merged into its spec.
+fn asking(engine: &str, patch: &Value) -> ModelDeployment {
+    let mut md = json!({
+        "apiVersion": "kubeairunway.ai/v1alpha1", "kind": "ModelDeployment",
+        "metadata": {"name": "llama", "namespace": "default"},
+        "spec": {"model": {"id": "meta-llama/Llama-3.1-8B-Instruct"}, "engine": {"type": engine}},
+    });
+    ssa::patch(&mut md["spec"], patch);
+    serde_json::from_value(md).unwrap()
+}
+
+fn gpus(count: i32) -> Value {
+    json!({"resources": {"gpu": {"count": count}}})
+}
+
+fn disaggregated() -> Value {
+    json!({"serving": {"mode": "disaggregated"}, "scaling": {
+        "prefill": {"replicas": 1, "gpu": {"count": 4}}, "decode": {"replicas": 2, "gpu": {"count": 2}},
+    }})
+}
+
+#[test]
+fn the_decision_table() {
+    const ALL: &[&str] = &["dynamo", "kaito", "kuberay"];
+    let table = [
+        // No GPU, asked for in three ways: only KAITO runs without one.
+        (
+            "llamacpp",
+            json!({}),
+            "kaito",
+            "engine=llamacpp, gpu=false, mode=aggregated",
+        ),
+        (
+            "llamacpp",
+            gpus(0),
+            "kaito",
+            "engine=llamacpp, gpu=false, mode=aggregated",
+        ),
+        (
+            "llamacpp",
+            json!({"resources": {"memory": "8Gi"}}),
+            "kaito",
+            "engine=llamacpp, gpu=false, mode=aggregated",
+        ),
+        // Engines that one provider alone has.
+        ("trtllm", gpus(1), "dynamo", "engine=trtllm, gpu=true, mode=aggregated"),
+        ("sglang", gpus(8), "dynamo", "engine=sglang, gpu=true, mode=aggregated"),
+        (
+            "llamacpp",
+            gpus(1),
+            "kaito",
+            "engine=llamacpp, gpu=true, mode=aggregated",
+        ),
+        // Prefill and decode on workers of their own.
+        (
+            "vllm",
+            disaggregated(),
+            "dynamo",
+            "engine=vllm, gpu=true, mode=disaggregated",
+        ),
+        (
+            "trtllm",
+            disaggregated(),
+            "dynamo",
+            "engine=trtllm, gpu=true, mode=disaggregated",
+        ),
+        // The default; with several GPUs too, where a rule of KubeRay once won.
+        ("vllm", gpus(1), "dynamo", "engine=vllm, gpu=true, mode=aggregated"),
+        ("vllm", gpus(2), "dynamo", "engine=vllm, gpu=true, mode=aggregated"),
+        ("vllm", gpus(8), "dynamo", "engine=vllm, gpu=true, mode=aggregated"),
+    ];
+    for (engine, patch, winner, why) in table {
+        let md = asking(engine, &patch);
+        let selected = select(&md, &providers(ALL), now());
+        assert_eq!(selected.winner.as_deref(), Ok(winner), "{engine} {patch}");
+        assert_eq!(matched(&md.spec), format!("matched capabilities: {why}"));
+        assert_eq!(selected.candidates.len(), 3);
+        let chosen: Vec<_> = selected
+            .candidates
+            .iter()
+            .filter(|c| c.reason.starts_with("chosen"))
+            .collect();
+        assert_eq!((chosen.len(), chosen[0].name.as_str()), (1, winner), "{engine} {patch}");
+    }
+}
+
+#[test]
+fn nobody_is_chosen_for_what_nobody_runs() {
+    let table = [
+        (
+            "vllm",
+            json!({}),
+            "No provider supports engine=vllm, gpu=false, mode=aggregated: kaito does not run vllm without a GPU; \
+             dynamo does not run vllm without a GPU; kuberay is chosen only when spec.provider.name names it",
+        ),
+        (
+            "trtllm",
+            gpus(0),
+            "No provider supports engine=trtllm, gpu=false, mode=aggregated: dynamo does not run trtllm without a GPU; \
+             kaito does not support engine trtllm; kuberay is chosen only when spec.provider.name names it",
+        ),
+        (
+            "llamacpp",
+            disaggregated(),
+            "No provider supports engine=llamacpp, gpu=true, mode=disaggregated: dynamo does not support engine llamacpp; \
+             kaito does not support serving mode disaggregated with llamacpp; \
+             kuberay is chosen only when spec.provider.name names it",
+        ),
+    ];
+    for (engine, patch, message) in table {
+        let selected = select(
+            &asking(engine, &patch),
+            &providers(&["dynamo", "kaito", "kuberay"]),
+            now(),
+        );
+        assert_eq!(selected.winner, Err(NoProvider::NoneSuitable(message.to_owned())));
+    }
+}
+
+#[test]
+fn kuberay_is_never_chosen_even_alone() {
+    let selected = select(&asking("vllm", &gpus(2)), &providers(&["kuberay"]), now());
+    assert!(
+        matches!(selected.winner, Err(NoProvider::NoneSuitable(_))),
+        "{:?}",
+        selected.winner
+    );
+}
+
+#[test]
+fn kaito_serves_vllm_on_gpus_where_dynamo_is_not_installed() {
+    let selected = select(&asking("vllm", &gpus(1)), &providers(&["kaito", "kuberay"]), now());
+    assert_eq!(selected.winner.as_deref(), Ok("kaito"));
+}
+
+/// The capability matrix of the design (4.5), as registered.
+#[test]
+fn the_capability_matrix() {
+    // Engine, then for kaito, dynamo and kuberay: without GPU, with GPU, disaggregated.
+    let matrix = [
+        ("vllm", ["-g-", "-gd", "-gd"]),
+        ("sglang", ["---", "-gd", "---"]),
+        ("trtllm", ["---", "-gd", "---"]),
+        ("llamacpp", ["cg-", "---", "---"]),
+    ];
+    for (engine, expected) in matrix {
+        let found = ["kaito", "dynamo", "kuberay"].map(|name| {
+            let Some(support) = shipped(name).capabilities.for_engine(engine) else {
+                return "---".to_owned();
+            };
+            let disaggregated = support
+                .serving_modes
+                .iter()
+                .any(|mode| mode.as_str() == "disaggregated");
+            [(support.cpu, 'c'), (support.gpu, 'g'), (disaggregated, 'd')]
+                .map(|(has, letter)| if has { letter } else { '-' })
+                .iter()
+                .collect()
+        });
+        assert_eq!(found, expected, "{engine}");
+    }
+}
+
+#[test]
+fn a_name_that_kaito_cannot_take_goes_to_somebody_else() {
+    let mut md = asking("vllm", &gpus(1));
+    md.metadata.name = Some("7b-chat".to_owned());
+    let selected = select(&md, &providers(&["dynamo", "kaito"]), now());
+    assert_eq!(selected.winner.as_deref(), Ok("dynamo"));
+    let kaito = selected.candidates.iter().find(|c| c.name == "kaito").unwrap();
+    assert!(!kaito.eligible);
+    assert_eq!(
+        kaito.reason,
+        "metadata.name must begin with a letter and have no dots on provider kaito, because KAITO names a Service after it: \
+         choose another name, as llama-3-1-8b"
+    );
+}
+
+#[test]
+fn losers_learn_why() {
+    let selected = select(
+        &asking("vllm", &gpus(1)),
+        &providers(&["dynamo", "kaito", "kuberay"]),
+        now(),
+    );
+    let told: Vec<_> = selected
+        .candidates
+        .iter()
+        .map(|c| (c.name.as_str(), c.eligible, c.priority, c.reason.as_str()))
+        .collect();
+    assert_eq!(
+        told,
+        [
+            (
+                "dynamo",
+                true,
+                Some(50),
+                "chosen, rule holds: has(spec.resources.gpu) && spec.resources.gpu.count > 0"
+            ),
+            ("kaito", true, Some(0), "lower priority or later name, no rule holds"),
+            (
+                "kuberay",
+                false,
+                None,
+                "is chosen only when spec.provider.name names it"
+            ),
+        ]
+    );
+}
