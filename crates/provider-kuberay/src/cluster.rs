@@ -1,0 +1,147 @@
+//! The Ray cluster: a head, and groups of workers (KubeRay `apis/ray/v1/raycluster_types.go`).
+
+use std::collections::BTreeMap;
+
+use runway_provider::Request;
+use serde_json::{Value, json};
+
+use crate::compatible::{Accepted, Part, Parts};
+use crate::{head, image, labels};
+
+/// Ray's name for what the prefill workers have, and no other.
+pub(crate) const PREFILL: &str = "prefill";
+
+/// Ray's name for what the decode workers have, and no other.
+pub(crate) const DECODE: &str = "decode";
+
+/// More workers than anybody asks for. The limit never changes: KubeRay would not tell a running cluster of it.
+const MOST_WORKERS: i32 = 1_000_000;
+
+pub(crate) fn config(request: &Request, accepted: &Accepted, pod_labels: &BTreeMap<String, String>) -> Value {
+    let pods = Pods {
+        request,
+        image: accepted.image,
+        labels: pod_labels,
+    };
+    let groups = match &accepted.parts {
+        Parts::Aggregated(part) => vec![pods.workers("workers", part, None)],
+        Parts::Disaggregated { prefill, decode } => vec![
+            pods.workers("prefill-workers", prefill, Some(PREFILL)),
+            pods.workers("decode-workers", decode, Some(DECODE)),
+        ],
+    };
+    let mut config = json!({
+        // Ray makes and removes the worker pods that its replicas ask for: KubeRay takes no changed number to a running
+        // cluster.
+        "enableInTreeAutoscaling": true,
+        "headGroupSpec": pods.head(),
+        "workerGroupSpecs": groups,
+    });
+    if let Some(version) = image::ray_version(accepted.image) {
+        config["rayVersion"] = json!(version);
+    }
+    config
+}
+
+/// What all pods have in common.
+struct Pods<'a> {
+    request: &'a Request,
+    image: &'a str,
+    labels: &'a BTreeMap<String, String>,
+}
+
+impl Pods<'_> {
+    fn head(&self) -> Value {
+        let head = head::of(self.request);
+        let resources = json!({
+            "requests": {"cpu": head.cpu, "memory": head.memory},
+            "limits": {"memory": head.memory},
+        });
+        let mut container = self.container("ray-head", &resources);
+        container["ports"] = json!([
+            {"name": "gcs-server", "containerPort": 6379},
+            {"name": "dashboard", "containerPort": 8265},
+            {"name": "client", "containerPort": 10001},
+            {"name": "serve", "containerPort": 8000},
+        ]);
+        json!({
+            "rayStartParams": head.ray_start_params,
+            "template": self.template(self.labels, &container),
+        })
+    }
+
+    fn workers(&self, name: &str, part: &Part, resource: Option<&str>) -> Value {
+        let mut labels = self.labels.clone();
+        labels.insert(labels::WORKER.to_owned(), self.request.name.clone());
+        json!({
+            "groupName": name,
+            // Where the cluster starts from; the autoscaler goes on. KubeRay leaves these three out when it compares
+            // clusters (rayservice_controller.go, generateHashWithoutReplicasAndWorkersToDelete).
+            "replicas": part.pods(),
+            "minReplicas": 0,
+            "maxReplicas": MOST_WORKERS,
+            "rayStartParams": worker_start_params(part, resource),
+            "template": self.template(&labels, &self.container("ray-worker", &worker_resources(part))),
+        })
+    }
+
+    fn template(&self, labels: &BTreeMap<String, String>, container: &Value) -> Value {
+        let request = self.request;
+        let mut metadata = json!({"labels": labels});
+        if !request.pod_annotations.is_empty() {
+            metadata["annotations"] = json!(request.pod_annotations);
+        }
+        let mut spec = json!({"containers": [container]});
+        if !request.node_selector.is_empty() {
+            spec["nodeSelector"] = json!(request.node_selector);
+        }
+        if !request.tolerations.is_empty() {
+            spec["tolerations"] = json!(request.tolerations);
+        }
+        json!({"metadata": metadata, "spec": spec})
+    }
+
+    /// The workers load the model. The application is built in a task without a place of its own, which may run on the
+    /// head: it needs environment and token there.
+    fn container(&self, name: &str, resources: &Value) -> Value {
+        let mut container = json!({"name": name, "image": self.image, "resources": resources});
+        if !self.request.env.is_empty() {
+            container["env"] = json!(self.request.env);
+        }
+        if let Some(secret) = &self.request.token_secret {
+            // All keys become variables (design 4.13).
+            container["envFrom"] = json!([{"secretRef": {"name": secret}}]);
+        }
+        container
+    }
+}
+
+/// Ray's processors are places for its processes, not cores. A replica takes one, and so does each of the few that
+/// answer requests: with fewer places than that, the autoscaler would add a pod with GPUs for one of them. The
+/// autoscaler wants a number here when `resources.cpu` gives none (Ray `kuberay/autoscaling_config.py`, _get_num_cpus).
+const PLACES: &str = "8";
+
+/// What a worker offers to Ray. KubeRay would not take every GPU resource for GPUs (KubeRay `common/pod.go`).
+fn worker_start_params(part: &Part, resource: Option<&str>) -> Value {
+    let mut params = json!({"num-cpus": PLACES, "num-gpus": part.gpu.count.to_string()});
+    if let Some(resource) = resource {
+        // Keeps replicas to the workers that are made for them. The value passes through a shell, and Ray's autoscaler
+        // reads exactly this form (Ray `kuberay/autoscaling_config.py`, _get_custom_resources).
+        params["resources"] = json!(format!(r#""{{\"{resource}\": 1}}""#));
+    }
+    params
+}
+
+/// Memory is a limit too: Ray sizes its object store by it, and Kubernetes its shared memory.
+fn worker_resources(part: &Part) -> Value {
+    let memory = part.worker.memory.as_deref().unwrap_or("32Gi");
+    let mut resources = json!({
+        "requests": {"memory": memory},
+        "limits": {"memory": memory},
+    });
+    resources["limits"][&part.gpu.resource] = json!(part.gpu.count.to_string());
+    if let Some(cpu) = &part.worker.cpu {
+        resources["requests"]["cpu"] = json!(cpu);
+    }
+    resources
+}

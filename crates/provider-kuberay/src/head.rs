@@ -1,0 +1,59 @@
+//! The head of a Ray cluster, as overrides want it (design 4.15).
+
+use std::collections::BTreeMap;
+
+use runway_api::provider_config::{OverrideKey, OverrideType};
+use runway_provider::Request;
+
+const CPU: &str = "head.resources.cpu";
+const MEMORY: &str = "head.resources.memory";
+const RAY_START_PARAMS: &str = "head.rayStartParams";
+
+/// What can be chosen about the head.
+pub(crate) struct Head<'a> {
+    pub(crate) cpu: &'a str,
+    pub(crate) memory: &'a str,
+    pub(crate) ray_start_params: BTreeMap<&'a str, &'a str>,
+}
+
+/// What is documented, with its defaults.
+pub(crate) fn overrides() -> Vec<OverrideKey> {
+    let key = |path: &str, kind, description: &str| OverrideKey {
+        path: path.to_owned(),
+        kind,
+        description: Some(description.to_owned()),
+    };
+    vec![
+        key(CPU, OverrideType::String, "CPU request of the Ray head. Default: 4"),
+        key(MEMORY, OverrideType::String, "Memory of the Ray head. Default: 16Gi"),
+        key(
+            RAY_START_PARAMS,
+            OverrideType::StringMap,
+            "Parameters of `ray start` on the head, added to dashboard-host: 0.0.0.0 and num-cpus: \"0\", or in their place",
+        ),
+    ]
+}
+
+/// The head a request asks for. The loop has checked the types.
+pub(crate) fn of(request: &Request) -> Head<'_> {
+    let given = |path: &str| {
+        let mut steps = path.split('.');
+        let first = request.overrides.get(steps.next()?)?;
+        steps.try_fold(first, |at, step| at.get(step))
+    };
+    let text = |path: &str| given(path).and_then(|value| value.as_str());
+    // Without processors no replica lands on it; the dashboard is where KubeRay sends the Serve config.
+    let mut ray_start_params = BTreeMap::from([("dashboard-host", "0.0.0.0"), ("num-cpus", "0")]);
+    let params = given(RAY_START_PARAMS).and_then(|value| value.as_object());
+    ray_start_params.extend(
+        params
+            .into_iter()
+            .flatten()
+            .filter_map(|(key, value)| Some((key.as_str(), value.as_str()?))),
+    );
+    Head {
+        cpu: text(CPU).unwrap_or("4"),
+        memory: text(MEMORY).unwrap_or("16Gi"),
+        ray_start_params,
+    }
+}

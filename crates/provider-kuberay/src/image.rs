@@ -1,0 +1,48 @@
+//! The image of head and workers, and the Ray inside it.
+
+/// Runs vLLM on NVIDIA's GPUs, NIXL included. The family ray-ml of the design is no longer made.
+pub(crate) const DEFAULT: &str = "rayproject/ray-llm:2.56.0-py312-cu130";
+
+/// The Ray version that an image's tag tells: `2.56.0-py312-cu130` in any repository, `2.56.0` in one whose name is
+/// that of Ray's own (`ray`, `ray-llm`, …). Any other tag may be the version of something else.
+pub(crate) fn ray_version(image: &str) -> Option<&str> {
+    let named = image.split('@').next()?;
+    let (repository, tag) = named.rsplit_once(':').filter(|(_, tag)| !tag.contains('/'))?;
+    let (version, rest) = tag.split_once('-').unwrap_or((tag, ""));
+    let numbers: Vec<&str> = version.split('.').collect();
+    let is_version = numbers.len() == 3
+        && numbers
+            .iter()
+            .all(|n| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit()));
+    let family = repository.rsplit('/').next()?;
+    let is_rays = family == "ray" || family.starts_with("ray-") || rest.split('-').any(|part| part.starts_with("py3"));
+    (is_version && is_rays).then_some(version)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_tag_tells_the_version_or_nothing_is_said() {
+        for (image, version) in [
+            (DEFAULT, Some("2.56.0")),
+            ("rayproject/ray-llm:2.52.0-py311-cu128", Some("2.52.0")),
+            ("rayproject/ray:2.9.0-gpu", Some("2.9.0")),
+            (
+                "registry:5000/team/ray-llm:2.54.0-extra-py311-cu128@sha256:00",
+                Some("2.54.0"),
+            ),
+            ("team/serving:2.54.0-py311", Some("2.54.0")),
+            ("vllm/vllm-openai:0.11.0", None),
+            ("rayproject/ray-llm:nightly-py311-cu128", None),
+            ("rayproject/ray-llm:latest", None),
+            ("rayproject/ray-llm", None),
+            ("registry:5000/ray-llm", None),
+            ("rayproject/ray-llm@sha256:00", None),
+            ("rayproject/ray-llm:2.54", None),
+        ] {
+            assert_eq!(ray_version(image), version, "{image}");
+        }
+    }
+}

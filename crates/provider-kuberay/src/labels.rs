@@ -1,0 +1,40 @@
+//! Labels of pods.
+
+use std::collections::BTreeMap;
+
+use runway_api::labels::DEPLOYMENT;
+use runway_provider::Request;
+
+/// Carries the name of the ModelDeployment on the pods that do its work: all but the head. Autoscalers count these.
+pub(crate) const WORKER: &str = "kubeairunway.ai/worker";
+
+/// Labels by which KubeRay finds its own pods (KubeRay `utils/constant.go`).
+const KUBERAYS: [&str; 6] = [
+    "ray.io/cluster",
+    "ray.io/group",
+    "ray.io/identifier",
+    "ray.io/is-ray-node",
+    "ray.io/node-type",
+    "ray.io/serve",
+];
+
+/// The user's labels with ours above them, and what is said of those that are overruled.
+pub(crate) fn of_pods(request: &Request) -> (BTreeMap<String, String>, Option<String>) {
+    let is_taken = |key: &str| key == DEPLOYMENT || key == WORKER || KUBERAYS.contains(&key);
+    let mut labels = request.pod_labels.clone();
+    labels.retain(|key, _| !is_taken(key));
+    labels.insert(DEPLOYMENT.to_owned(), request.name.clone());
+    let taken: Vec<&str> = request
+        .pod_labels
+        .keys()
+        .map(String::as_str)
+        .filter(|key| is_taken(key))
+        .collect();
+    let told = (!taken.is_empty()).then(|| {
+        format!(
+            "podTemplate.metadata.labels ({}) are ignored: the pods are found by these labels, which the provider and KubeRay set",
+            taken.join(", ")
+        )
+    });
+    (labels, told)
+}

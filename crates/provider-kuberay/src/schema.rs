@@ -1,0 +1,90 @@
+//! The upstream kind, and the fields of it that are written and read.
+
+use runway_provider::{Installed, Kind, Schema, Upstream};
+
+/// A Serve application and the Ray cluster that runs it (KubeRay `apis/ray/v1/rayservice_types.go`).
+pub const RAY_SERVICE: Kind = Kind {
+    group: "ray.io",
+    kind: "RayService",
+    plural: "rayservices",
+};
+
+pub(crate) fn upstreams() -> Vec<Upstream> {
+    vec![Upstream {
+        kind: RAY_SERVICE,
+        schemas: &SCHEMAS,
+    }]
+}
+
+/// Whether the installed RayService can be suspended. The schemas share a version, so the fingerprint tells them apart.
+pub(crate) fn can_suspend(installed: &Installed) -> bool {
+    installed.state(RAY_SERVICE) == Installed::newest(&upstreams()).state(RAY_SERVICE)
+}
+
+/// From KubeRay 1.7 a RayService can be suspended, from 1.3 it has conditions; v1 exists from 1.0 on.
+const SCHEMAS: [Schema; 3] = [
+    Schema {
+        version: "v1",
+        fields: &FIELDS,
+    },
+    Schema {
+        version: "v1",
+        fields: FIELDS.split_at(FIELDS.len() - 1).0,
+    },
+    Schema {
+        version: "v1",
+        fields: FIELDS.split_at(FIELDS.len() - 8).0,
+    },
+];
+
+/// The newest last: earlier schemas are beginnings of this one.
+const FIELDS: [(&str, &str); 31] = [
+    ("spec.serveConfigV2", "string"),
+    ("spec.rayClusterConfig.rayVersion", "string"),
+    ("spec.rayClusterConfig.enableInTreeAutoscaling", "boolean"),
+    ("spec.rayClusterConfig.headGroupSpec.rayStartParams{}", "string"),
+    ("spec.rayClusterConfig.headGroupSpec.template", "object"),
+    ("spec.rayClusterConfig.workerGroupSpecs[].groupName", "string"),
+    ("spec.rayClusterConfig.workerGroupSpecs[].replicas", "integer"),
+    ("spec.rayClusterConfig.workerGroupSpecs[].minReplicas", "integer"),
+    ("spec.rayClusterConfig.workerGroupSpecs[].maxReplicas", "integer"),
+    ("spec.rayClusterConfig.workerGroupSpecs[].rayStartParams{}", "string"),
+    ("spec.rayClusterConfig.workerGroupSpecs[].template", "object"),
+    ("status.serviceStatus", "string"),
+    ("status.lastUpdateTime", "string"),
+    ("status.activeServiceStatus.rayClusterName", "string"),
+    ("status.activeServiceStatus.applicationStatuses{}.status", "string"),
+    ("status.activeServiceStatus.applicationStatuses{}.message", "string"),
+    (
+        "status.activeServiceStatus.applicationStatuses{}.serveDeploymentStatuses{}.status",
+        "string",
+    ),
+    (
+        "status.activeServiceStatus.applicationStatuses{}.serveDeploymentStatuses{}.message",
+        "string",
+    ),
+    ("status.pendingServiceStatus.rayClusterName", "string"),
+    ("status.pendingServiceStatus.applicationStatuses{}.status", "string"),
+    ("status.pendingServiceStatus.applicationStatuses{}.message", "string"),
+    (
+        "status.pendingServiceStatus.applicationStatuses{}.serveDeploymentStatuses{}.status",
+        "string",
+    ),
+    (
+        "status.pendingServiceStatus.applicationStatuses{}.serveDeploymentStatuses{}.message",
+        "string",
+    ),
+    // From 1.3.
+    (
+        "status.activeServiceStatus.rayClusterStatus.readyWorkerReplicas",
+        "integer",
+    ),
+    ("status.conditions[].type", "string"),
+    ("status.conditions[].status", "string"),
+    ("status.conditions[].reason", "string"),
+    ("status.conditions[].message", "string"),
+    ("status.conditions[].lastTransitionTime", "string"),
+    ("status.conditions[].observedGeneration", "integer"),
+    // From 1.7.
+    ("spec.suspend", "boolean"),
+];

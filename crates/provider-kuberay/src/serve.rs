@@ -1,0 +1,54 @@
+//! The Serve config: which application Ray Serve runs (Ray `serve/schema.py`, ServeDeploySchema).
+
+use runway_provider::Request;
+use serde_json::{Value, json};
+
+use crate::cluster::{DECODE, PREFILL};
+use crate::compatible::{Accepted, Model, Part, Parts};
+
+pub(crate) fn config(request: &Request, accepted: &Accepted) -> Value {
+    let llm = |part: &Part, resource: Option<&str>| llm_config(&request.name, &accepted.model, part, resource);
+    let (builder, args, deployments) = match &accepted.parts {
+        Parts::Aggregated(part) => (
+            "ray.serve.llm:build_openai_app",
+            json!({"llm_configs": [llm(part, None)]}),
+            vec![scaled("LLMServer", &request.name, part)],
+        ),
+        Parts::Disaggregated { prefill, decode } => (
+            "ray.serve.llm:build_pd_openai_app",
+            json!({"prefill_config": llm(prefill, Some(PREFILL)), "decode_config": llm(decode, Some(DECODE))}),
+            vec![
+                scaled("Prefill", &request.name, prefill),
+                scaled("Decode", &request.name, decode),
+            ],
+        ),
+    };
+    json!({"applications": [{
+        "name": "llm",
+        "route_prefix": "/",
+        "import_path": builder,
+        "args": args,
+        "deployments": deployments,
+    }]})
+}
+
+/// Ray `llm_config.py`, LLMConfig. A change of it loads the model anew, so the number of replicas has its place
+/// elsewhere: the 1 here only says that it is a fixed number, without which Ray Serve would scale by load.
+fn llm_config(name: &str, model: &Model, part: &Part, resource: Option<&str>) -> Value {
+    let mut deployment = json!({"name": name, "num_replicas": 1});
+    if let Some(resource) = resource {
+        deployment["ray_actor_options"] = json!({"resources": {resource: 1}});
+    }
+    json!({
+        "model_loading_config": {"model_id": model.name, "model_source": model.source},
+        "engine_kwargs": part.arguments,
+        "deployment_config": deployment,
+    })
+}
+
+/// Options that take effect without loading the model anew (Ray `serve/_private/deploy_utils.py`,
+/// get_app_code_version). The builders put a prefix before the name in `deployment_config`. No replica cannot be said
+/// here: that is `spec.suspend`.
+fn scaled(prefix: &str, name: &str, part: &Part) -> Value {
+    json!({"name": format!("{prefix}:{name}"), "num_replicas": part.worker.replicas.max(1)})
+}

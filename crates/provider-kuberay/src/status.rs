@@ -1,0 +1,358 @@
+//! What a RayService says of itself (design 4.9; KubeRay `apis/ray/v1/rayservice_types.go`, and
+//! rayservice_controller.go, calculateStatus).
+//!
+//! On a first rollout only the pending cluster reports its applications. While there are both, only the pending one
+//! does, and the active one goes on serving. `Ready` says that something answers, not that all of it does.
+
+use jiff::Timestamp;
+use runway_api::Phase;
+use runway_provider::Reading;
+use serde_json::Value;
+
+/// Reasons of `Ready` with which KubeRay gives up.
+const TERMINAL: [&str; 2] = ["InitializingTimeout", "ValidationFailed"];
+
+/// Longest text that is passed on from an application: they may hold whole stack traces.
+const LONGEST: usize = 500;
+
+/// Reads a RayService that was made for so many replicas.
+pub(crate) fn of(object: &Value, desired: i32) -> Reading {
+    if object["status"].as_object().is_none_or(serde_json::Map::is_empty) {
+        return Reading::silent();
+    }
+    let service = Service::of(object, desired);
+    let (phase, reason, message) = match service.given_up() {
+        Some(verdict) => verdict,
+        None if desired == 0 => service.suspended(),
+        None => service.serving(),
+    };
+    let ready = service.ready(phase);
+    Reading {
+        phase,
+        reason,
+        message,
+        ready,
+        available: ready,
+        last_change: service.last_change(),
+    }
+}
+
+/// Phase, reason and words.
+type Verdict = (Phase, String, String);
+
+fn verdict(phase: Phase, reason: &str, message: impl Into<String>) -> Verdict {
+    (phase, reason.to_owned(), message.into())
+}
+
+struct Service<'a> {
+    object: &'a Value,
+    status: &'a Value,
+    desired: i32,
+    pending: Vec<Application<'a>>,
+    active: Vec<Application<'a>>,
+}
+
+impl<'a> Service<'a> {
+    fn of(object: &'a Value, desired: i32) -> Self {
+        let status = &object["status"];
+        Self {
+            object,
+            status,
+            desired,
+            pending: applications(&status["pendingServiceStatus"]),
+            active: applications(&status["activeServiceStatus"]),
+        }
+    }
+
+    fn given_up(&self) -> Option<Verdict> {
+        let ready = self.condition("Ready").filter(|c| TERMINAL.contains(&c.reason))?;
+        Some(verdict(Phase::Failed, ready.reason, ready.text()))
+    }
+
+    fn suspended(&self) -> Verdict {
+        let asked = self.object["spec"]["suspend"] == true;
+        if asked && self.condition("Suspended").is_some_and(Condition::is_true) {
+            verdict(
+                Phase::Running,
+                "Suspended",
+                "Scaled to zero: no replica is asked for, and no pod runs",
+            )
+        } else {
+            verdict(Phase::Deploying, "Suspending", "KubeRay is taking the pods away")
+        }
+    }
+
+    fn serving(&self) -> Verdict {
+        match (self.answers(), self.upgrades()) {
+            (true, true) => self.upgrading(),
+            (true, false) => self.changing(),
+            (false, _) => self.starting(),
+        }
+    }
+
+    /// Two clusters: the earlier one serves.
+    fn upgrading(&self) -> Verdict {
+        let message = match failing(&self.pending) {
+            Some(failing) => {
+                return verdict(
+                    Phase::Deploying,
+                    "UpgradeFailing",
+                    format!(
+                        "An earlier version still serves, and the new one does not start: {}",
+                        failing.text()
+                    ),
+                );
+            }
+            None => "An earlier version serves while the new one starts in a second cluster",
+        };
+        match unfinished(&self.pending) {
+            Some(app) => verdict(
+                Phase::Deploying,
+                "UpgradeInProgress",
+                format!("{message}: {}", app.text()),
+            ),
+            None => verdict(Phase::Deploying, "UpgradeInProgress", message),
+        }
+    }
+
+    /// One cluster that has served before, and answers.
+    fn changing(&self) -> Verdict {
+        if let Some(app) = failing(&self.active) {
+            return verdict(
+                Phase::Failed,
+                app.reason(),
+                format!("{} (what served before may still answer)", app.text()),
+            );
+        }
+        match unfinished(&self.active) {
+            Some(app) => verdict(Phase::Deploying, app.reason(), app.text()),
+            None if !self.is_seen() => verdict(
+                Phase::Deploying,
+                "Updating",
+                "KubeRay has yet to look at the latest change",
+            ),
+            None => verdict(Phase::Running, "Ready", ""),
+        }
+    }
+
+    /// Whether KubeRay has looked at what is asked for now. Only its conditions follow each generation.
+    fn is_seen(&self) -> bool {
+        let seen = self.condition("Ready").and_then(|c| c.generation);
+        let generation = self.object["metadata"]["generation"].as_i64();
+        seen.zip(generation).is_none_or(|(seen, now)| seen >= now) && self.workers() >= i64::from(self.desired)
+    }
+
+    /// Worker pods that the object asks for.
+    fn workers(&self) -> i64 {
+        let groups = self.object["spec"]["rayClusterConfig"]["workerGroupSpecs"].as_array();
+        groups
+            .into_iter()
+            .flatten()
+            .filter_map(|group| group["replicas"].as_i64())
+            .sum()
+    }
+
+    /// Nothing answers.
+    fn starting(&self) -> Verdict {
+        let apps = if self.pending.is_empty() {
+            &self.active
+        } else {
+            &self.pending
+        };
+        if let Some(app) = failing(apps) {
+            return verdict(Phase::Failed, app.reason(), app.text());
+        }
+        // Words of before conditions, and of the design.
+        match self.status["serviceStatus"].as_str().unwrap_or_default() {
+            "Failed" => {
+                return verdict(
+                    Phase::Failed,
+                    "Failed",
+                    unfinished(apps).map(Application::text).unwrap_or_default(),
+                );
+            }
+            "Pending" => return verdict(Phase::Pending, "Pending", ""),
+            _ => {}
+        }
+        if let Some(app) = unfinished(apps) {
+            return verdict(Phase::Deploying, app.reason(), app.text());
+        }
+        match (self.condition("Ready"), self.status["serviceStatus"].as_str()) {
+            (Some(ready), _) if !ready.is_true() => verdict(Phase::Deploying, ready.reason, ready.text()),
+            (None, Some(word)) if !word.is_empty() => verdict(Phase::Deploying, word, format!("serviceStatus: {word}")),
+            _ => verdict(Phase::Deploying, "Deploying", ""),
+        }
+    }
+
+    /// Whether requests are answered by something.
+    fn answers(&self) -> bool {
+        match self.condition("Ready") {
+            Some(ready) => ready.is_true(),
+            None => self.status["serviceStatus"] == "Running",
+        }
+    }
+
+    /// Whether a second cluster is on its way.
+    fn upgrades(&self) -> bool {
+        self.condition("UpgradeInProgress").is_some_and(Condition::is_true)
+            || self.status["pendingServiceStatus"]["rayClusterName"]
+                .as_str()
+                .is_some_and(|name| !name.is_empty())
+    }
+
+    /// Replicas that serve. KubeRay passes on no number of them, only that Ray Serve runs all (this is Running). Short
+    /// of that, there are no more than the workers that are ready, and never all.
+    fn ready(&self, phase: Phase) -> i32 {
+        if self.desired == 0 || !self.answers() {
+            return 0;
+        }
+        if phase == Phase::Running {
+            return self.desired;
+        }
+        let ready = self.status["activeServiceStatus"]["rayClusterStatus"]["readyWorkerReplicas"]
+            .as_i64()
+            .unwrap_or(0);
+        let replicas = ready
+            .saturating_mul(i64::from(self.desired))
+            .checked_div(self.workers())
+            .unwrap_or(0);
+        i32::try_from(replicas).unwrap_or(i32::MAX).clamp(0, self.desired - 1)
+    }
+
+    fn condition(&self, kind: &str) -> Option<Condition<'a>> {
+        self.conditions().find(|c| c.kind == kind)
+    }
+
+    fn conditions(&self) -> impl Iterator<Item = Condition<'a>> {
+        self.status["conditions"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .map(condition)
+    }
+
+    fn last_change(&self) -> Option<Timestamp> {
+        let updated = self.status["lastUpdateTime"]
+            .as_str()
+            .and_then(|time| time.parse().ok());
+        self.conditions().filter_map(|c| c.since).chain(updated).max()
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Condition<'a> {
+    kind: &'a str,
+    status: &'a str,
+    reason: &'a str,
+    message: &'a str,
+    since: Option<Timestamp>,
+    generation: Option<i64>,
+}
+
+impl Condition<'_> {
+    fn is_true(self) -> bool {
+        self.status == "True"
+    }
+
+    fn text(self) -> String {
+        let told = if self.message.is_empty() {
+            self.reason
+        } else {
+            self.message
+        };
+        format!("{}: {}", self.kind, essence(told))
+    }
+}
+
+fn condition(value: &Value) -> Condition<'_> {
+    let text = |field: &str| value[field].as_str().unwrap_or_default();
+    Condition {
+        kind: text("type"),
+        status: text("status"),
+        reason: text("reason"),
+        message: text("message"),
+        since: text("lastTransitionTime").parse().ok(),
+        generation: value["observedGeneration"].as_i64(),
+    }
+}
+
+/// A Serve application as Ray's dashboard tells it.
+struct Application<'a> {
+    name: &'a str,
+    status: &'a str,
+    message: &'a str,
+    /// What the deployments within say that are not as they should be.
+    troubles: Vec<String>,
+}
+
+fn applications(cluster: &Value) -> Vec<Application<'_>> {
+    let all = cluster["applicationStatuses"].as_object().into_iter().flatten();
+    all.map(|(name, app)| Application {
+        name,
+        status: app["status"].as_str().unwrap_or_default(),
+        message: app["message"].as_str().unwrap_or_default(),
+        troubles: troubles(app),
+    })
+    .collect()
+}
+
+fn troubles(app: &Value) -> Vec<String> {
+    let deployments = app["serveDeploymentStatuses"].as_object().into_iter().flatten();
+    deployments
+        .filter_map(|(name, deployment)| {
+            let message = deployment["message"].as_str().filter(|m| !m.is_empty())?;
+            let status = deployment["status"].as_str().filter(|s| *s != "HEALTHY")?;
+            Some(format!("{name} is {status}: {}", essence(message)))
+        })
+        .collect()
+}
+
+fn failing<'a, 'b>(apps: &'b [Application<'a>]) -> Option<&'b Application<'a>> {
+    apps.iter()
+        .find(|app| matches!(app.status, "DEPLOY_FAILED" | "UNHEALTHY"))
+}
+
+fn unfinished<'a, 'b>(apps: &'b [Application<'a>]) -> Option<&'b Application<'a>> {
+    apps.iter().find(|app| app.status != "RUNNING")
+}
+
+impl Application<'_> {
+    /// As a condition's reason.
+    fn reason(&self) -> &'static str {
+        match self.status {
+            "NOT_STARTED" => "NotStarted",
+            "DEPLOY_FAILED" => "DeployFailed",
+            "UNHEALTHY" => "Unhealthy",
+            "DELETING" => "Deleting",
+            _ => "Deploying",
+        }
+    }
+
+    /// The status, and why: what the application says, or else its deployments.
+    fn text(&self) -> String {
+        let told = if self.message.is_empty() {
+            self.troubles.join("; ")
+        } else {
+            essence(self.message)
+        };
+        if told.is_empty() {
+            format!("Serve application {} is {}", self.name, self.status)
+        } else {
+            format!("Serve application {} is {}: {told}", self.name, self.status)
+        }
+    }
+}
+
+/// The first line of a text and the last: between them there are stack traces.
+fn essence(text: &str) -> String {
+    let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+    let first = lines.next().unwrap_or_default();
+    let whole = match lines.next_back() {
+        Some(last) => format!("{first} … {last}"),
+        None => first.to_owned(),
+    };
+    if whole.chars().count() <= LONGEST {
+        return whole;
+    }
+    whole.chars().take(LONGEST).chain(['…']).collect()
+}

@@ -1,0 +1,186 @@
+//! Objects against the real CRD, as a server with strict field validation looks at them. The CRD is data beside the
+//! project, not in it: where it is absent this is said, and nothing is checked.
+
+use std::path::PathBuf;
+use std::sync::LazyLock;
+
+use k8s_openapi::api::core::v1::PodTemplateSpec;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
+    CustomResourceDefinition, JSONSchemaProps, JSONSchemaPropsOrArray, JSONSchemaPropsOrBool,
+};
+use runway_provider::upstream::detect;
+use runway_provider::{Provider, State};
+use runway_provider_kuberay::KubeRay;
+use serde_json::{Value, json};
+
+use crate::installed;
+
+/// By the number of steps before the newest schema.
+fn detected(crd: &CustomResourceDefinition) -> Option<usize> {
+    let upstream = &KubeRay.upstreams()[0];
+    let found = detect(upstream, Some(crd));
+    assert!(
+        matches!(&found, State::Known { version, .. } if version == "v1"),
+        "{found:?}"
+    );
+    (0..upstream.schemas.len()).find(|before| installed(*before).state(upstream.kind) == found)
+}
+
+#[test]
+fn the_real_crd_is_the_newest_that_is_known() {
+    if let Some(crd) = &*CRD {
+        assert_eq!(detected(crd), Some(0));
+    }
+}
+
+#[test]
+fn older_releases_are_known_by_what_they_lack() {
+    let Some(mut crd) = CRD.clone() else { return };
+    let mut lacks = |path: &str, field: &str| {
+        let v1 = crd.spec.versions.iter_mut().find(|v| v.name == "v1").unwrap();
+        let mut at = v1.schema.as_mut().unwrap().open_api_v3_schema.as_mut().unwrap();
+        for step in path.split('.') {
+            at = at.properties.as_mut().unwrap().get_mut(step).unwrap();
+        }
+        at.properties.as_mut().unwrap().remove(field).unwrap();
+        detected(&crd)
+    };
+    assert_eq!(lacks("spec", "suspend"), Some(1));
+    assert_eq!(lacks("status", "conditions"), Some(2));
+}
+
+#[test]
+fn mistakes_are_seen() {
+    if CRD.is_none() {
+        return;
+    }
+    let template = json!({"spec": {"containers": [{"name": "x", "image": "x"}]}});
+    let group =
+        json!({"groupName": "workers", "replicas": 1, "minReplicas": 0, "maxReplicas": 1, "template": template});
+    let good = json!({"apiVersion": "ray.io/v1", "kind": "RayService", "metadata": {"name": "x"}, "spec": {
+        "serveConfigV2": "{}",
+        "rayClusterConfig": {"headGroupSpec": {"template": template}, "workerGroupSpecs": [group]},
+    }});
+    assert_eq!(problems(&good), Vec::<String>::new());
+    for (at, wrong) in [
+        ("/spec/serveConfigV2", json!({})),
+        (
+            "/spec/rayClusterConfig",
+            json!({"rayversion": "2.56.0", "headGroupSpec": {"template": template}}),
+        ),
+        (
+            "/spec/rayClusterConfig/headGroupSpec",
+            json!({"template": template, "rayStartParams": {"num-cpus": 0}}),
+        ),
+        ("/spec/rayClusterConfig/workerGroupSpecs/0/maxReplicas", json!("1")),
+        (
+            "/spec/rayClusterConfig/workerGroupSpecs/0/template/spec/containers/0/image",
+            json!(1),
+        ),
+        (
+            "/spec/rayClusterConfig/workerGroupSpecs/0/template/metadata",
+            json!({"label": {}}),
+        ),
+    ] {
+        let mut bad = good.clone();
+        match bad.pointer_mut(at) {
+            Some(value) => *value = wrong,
+            None => bad.pointer_mut(at.rsplit_once('/').unwrap().0).unwrap()["metadata"] = wrong,
+        }
+        assert!(!problems(&bad).is_empty(), "nothing is seen in {bad}");
+    }
+}
+
+/// What a server would not take of a RayService.
+pub(crate) fn problems(object: &Value) -> Vec<String> {
+    let Some(crd) = &*CRD else { return Vec::new() };
+    let v1 = crd.spec.versions.iter().find(|v| v.name == "v1").unwrap();
+    let schema = v1.schema.as_ref().unwrap().open_api_v3_schema.as_ref().unwrap();
+    let mut problems = Vec::new();
+    visit("", object, schema, &mut problems);
+    let cluster = &object["spec"]["rayClusterConfig"];
+    let workers = cluster["workerGroupSpecs"].as_array().into_iter().flatten();
+    for group in workers.chain([&cluster["headGroupSpec"]]) {
+        problems.extend(typed(&group["template"]));
+    }
+    problems
+}
+
+static CRD: LazyLock<Option<CustomResourceDefinition>> = LazyLock::new(|| {
+    let file = "ray.io_rayservices.yaml";
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+        .join("../../../shared/crds")
+        .join(file);
+    match std::fs::read_to_string(&path) {
+        Ok(text) => Some(serde_saphyr::from_str(&text).unwrap()),
+        Err(error) => {
+            eprintln!("SKIPPED: nothing is checked against {file}, which cannot be read: {error}");
+            None
+        }
+    }
+});
+
+/// A field that the type does not know is lost on the way.
+fn typed(template: &Value) -> Option<String> {
+    match serde_json::from_value::<PodTemplateSpec>(template.clone()) {
+        Err(error) => Some(error.to_string()),
+        Ok(typed) => {
+            let back = serde_json::to_value(&typed).unwrap();
+            (!runway_operator::json::contains(&back, template)).then(|| format!("{template} came back as {back}"))
+        }
+    }
+}
+
+fn visit(path: &str, value: &Value, schema: &JSONSchemaProps, problems: &mut Vec<String>) {
+    if schema.x_kubernetes_preserve_unknown_fields == Some(true) || schema.x_kubernetes_int_or_string == Some(true) {
+        return;
+    }
+    let fits = match schema.type_.as_deref() {
+        Some("object") => value.is_object(),
+        Some("array") => value.is_array(),
+        Some("string") => value.is_string(),
+        Some("integer") => value.is_i64() || value.is_u64(),
+        Some("number") => value.is_number(),
+        Some("boolean") => value.is_boolean(),
+        _ => true,
+    };
+    if !fits {
+        problems.push(format!(
+            "{path} must be {}: {value}",
+            schema.type_.as_deref().unwrap_or_default()
+        ));
+    }
+    for required in schema.required.iter().flatten() {
+        if value.get(required).is_none() {
+            problems.push(format!("{path}.{required} is required"));
+        }
+    }
+    match value {
+        Value::Object(fields) => {
+            for (name, inner) in fields {
+                let at = format!("{path}.{name}");
+                // The server's own, and those of pod templates, which the CRD leaves to the types of Kubernetes.
+                if ["apiVersion", "kind", "metadata"].contains(&name.as_str()) {
+                    continue;
+                }
+                match (
+                    schema.properties.as_ref().and_then(|p| p.get(name)),
+                    schema.additional_properties.as_ref(),
+                ) {
+                    (Some(property), _) => visit(&at, inner, property, problems),
+                    (None, Some(JSONSchemaPropsOrBool::Schema(any))) => visit(&at, inner, any, problems),
+                    (None, Some(JSONSchemaPropsOrBool::Bool(true))) => {}
+                    (None, _) => problems.push(format!("{at} is unknown")),
+                }
+            }
+        }
+        Value::Array(entries) => {
+            if let Some(JSONSchemaPropsOrArray::Schema(each)) = &schema.items {
+                for (index, entry) in entries.iter().enumerate() {
+                    visit(&format!("{path}[{index}]"), entry, each, problems);
+                }
+            }
+        }
+        _ => {}
+    }
+}

@@ -1,0 +1,268 @@
+//! What holds for every spec.
+
+use std::collections::BTreeSet;
+
+use kube::CustomResourceExt;
+use proptest::prelude::*;
+use runway_api::ModelDeployment;
+use runway_provider::{Provider, Refusal, Translation};
+use runway_provider_kuberay::KubeRay;
+use serde_json::{Value, json};
+
+use crate::{crd, document, installed, request, serve_config};
+
+/// Where a spec starts from.
+const BASES: [&str; 4] = ["aggregated", "by image", "custom", "disaggregated"];
+
+fn base(which: &str) -> Value {
+    let part = json!({"gpu": {"count": 1}, "memory": "9Gi"});
+    let spec = match which {
+        "aggregated" => json!({"model": {"id": "Org/Base"}, "resources": {"gpu": {"count": 1}}}),
+        "by image" => json!({"model": {"id": "Org/Base"}, "resources": {"gpu": {"count": 1}}, "image": "image:base"}),
+        "custom" => {
+            json!({"model": {"id": "/models/base", "source": "custom"}, "resources": {"gpu": {"count": 1}}, "image": "image:base"})
+        }
+        _ => {
+            json!({"model": {"id": "Org/Base"}, "image": "image:base", "serving": {"mode": "disaggregated"}, "scaling": {"prefill": part, "decode": part}})
+        }
+    };
+    let mut md = json!({"metadata": {"name": "md", "namespace": "default"}, "spec": spec});
+    md["spec"]["engine"] = json!({"type": "vllm"});
+    md
+}
+
+/// A field set to something that can be found again, and how it is found.
+struct Setting {
+    field: &'static str,
+    value: Value,
+    marks: &'static [&'static str],
+}
+
+fn settings() -> Vec<Setting> {
+    let set = |field, value, marks| Setting { field, value, marks };
+    vec![
+        set("model.id", json!("Org/Marked-Id"), &["Org/Marked-Id"]),
+        set(
+            "model.servedName",
+            json!("marked-name"),
+            &["marked-name", "model.servedName is ignored"],
+        ),
+        set("engine.contextLength", json!(31337), &["max_model_len: 31337"]),
+        set("engine.trustRemoteCode", json!(true), &["trust_remote_code: true"]),
+        set(
+            "engine.args",
+            json!({"marked-flag": "marked-value"}),
+            &["marked_flag: \\\"marked-value\\\""],
+        ),
+        set("scaling.replicas", json!(7), &["num_replicas: 7"]),
+        set("scaling.prefill.replicas", json!(7), &["num_replicas: 7"]),
+        set("scaling.prefill.gpu.count", json!(6), &["/gpu\":\"6\""]),
+        set("scaling.prefill.gpu.type", json!("marked.com/gpu"), &["marked.com/gpu"]),
+        set("scaling.prefill.memory", json!("31Gi"), &["31Gi"]),
+        set("scaling.decode.replicas", json!(8), &["num_replicas: 8"]),
+        set("scaling.decode.gpu.count", json!(4), &["/gpu\":\"4\""]),
+        set("scaling.decode.gpu.type", json!("noted.com/gpu"), &["noted.com/gpu"]),
+        set("scaling.decode.memory", json!("37Gi"), &["37Gi"]),
+        set("resources.gpu.count", json!(6), &["/gpu\":\"6\""]),
+        set("resources.gpu.type", json!("marked.com/gpu"), &["marked.com/gpu"]),
+        set("resources.memory", json!("31Gi"), &["31Gi"]),
+        set("resources.cpu", json!("29"), &["\"cpu\":\"29\""]),
+        set("image", json!("image:marked"), &["image:marked"]),
+        set(
+            "env",
+            json!([{"name": "MARKED", "valueFrom": {"secretKeyRef": {"name": "marked-secret", "key": "k"}}}]),
+            &["marked-secret"],
+        ),
+        set(
+            "podTemplate.metadata.labels",
+            json!({"marked-label": "x"}),
+            &["marked-label"],
+        ),
+        set(
+            "podTemplate.metadata.annotations",
+            json!({"marked-annotation": "x"}),
+            &["marked-annotation"],
+        ),
+        set("secrets.huggingFaceToken", json!("marked-token"), &["marked-token"]),
+        set("nodeSelector", json!({"marked-pool": "x"}), &["marked-pool"]),
+        set(
+            "tolerations",
+            json!([{"key": "marked-taint", "operator": "Exists"}]),
+            &["marked-taint"],
+        ),
+        set(
+            "provider.overrides",
+            json!({"head": {"resources": {"cpu": "23"}, "rayStartParams": {"marked-param": "x"}}}),
+            &["marked-param"],
+        ),
+    ]
+}
+
+/// Fields that decide what is made, and are tried case by case.
+const ELSEWHERE: [&str; 4] = ["model.source", "provider.name", "engine.type", "serving.mode"];
+
+/// Fields of the other mode, which admission refuses or the request does not carry.
+fn belongs(field: &str, which: &str) -> bool {
+    let in_parts = field.starts_with("scaling.prefill") || field.starts_with("scaling.decode");
+    let whole = field == "scaling.replicas" || field.starts_with("resources.gpu") || field == "resources.memory";
+    if which == "disaggregated" { !whole } else { !in_parts }
+}
+
+fn apply(md: &mut Value, setting: &Setting) {
+    let pointer = format!("/spec/{}", setting.field.replace('.', "/"));
+    let (parents, field) = pointer.rsplit_once('/').unwrap();
+    let mut at = md;
+    for step in parents.split('/').skip(1) {
+        at = at.as_object_mut().unwrap().entry(step).or_insert_with(|| json!({}));
+    }
+    at[field] = setting.value.clone();
+}
+
+fn translate(md: &Value) -> Result<Translation, Refusal> {
+    KubeRay.translate(&request(md), &installed(0))
+}
+
+/// What a user can see of an outcome: the object, and what they are told.
+fn seen(outcome: &Result<Translation, Refusal>) -> String {
+    match outcome {
+        Ok(translation) => format!("{} {}", document(translation), translation.ignored.join("\n")),
+        Err(refusal) => refusal.message.clone(),
+    }
+}
+
+#[test]
+fn every_field_of_the_spec_is_tried() {
+    let schema = serde_json::to_value(ModelDeployment::crd()).unwrap();
+    let spec = &schema["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"];
+    let mut fields = BTreeSet::new();
+    leaves("", spec, &mut fields);
+    let tried: BTreeSet<String> = settings()
+        .iter()
+        .map(|s| s.field)
+        .chain(ELSEWHERE)
+        .map(str::to_owned)
+        .collect();
+    assert_eq!(fields, tried);
+}
+
+fn leaves(path: &str, schema: &Value, found: &mut BTreeSet<String>) {
+    let Some(properties) = schema["properties"].as_object() else {
+        found.insert(path.to_owned());
+        return;
+    };
+    for (name, inner) in properties {
+        let at = if path.is_empty() {
+            name.clone()
+        } else {
+            format!("{path}.{name}")
+        };
+        leaves(&at, inner, found);
+    }
+}
+
+#[test]
+fn nothing_is_dropped_without_a_word() {
+    for which in BASES {
+        for setting in settings().into_iter().filter(|s| belongs(s.field, which)) {
+            let mut md = base(which);
+            apply(&mut md, &setting);
+            let outcome = seen(&translate(&md));
+            assert!(
+                setting.marks.iter().any(|mark| outcome.contains(mark)),
+                "{which}: {} is nowhere in {outcome}",
+                setting.field
+            );
+        }
+    }
+}
+
+fn any_md() -> impl Strategy<Value = (Value, Vec<usize>)> {
+    let some = proptest::sample::subsequence((0..settings().len()).collect::<Vec<_>>(), 0..=settings().len());
+    (0..BASES.len(), some).prop_map(|(which, mut chosen)| {
+        let mut md = base(BASES[which]);
+        chosen.retain(|index| belongs(settings()[*index].field, BASES[which]));
+        for index in &chosen {
+            apply(&mut md, &settings()[*index]);
+        }
+        (md, chosen)
+    })
+}
+
+proptest! {
+    #[test]
+    fn settings_do_not_drop_each_other((md, chosen) in any_md()) {
+        let outcome = translate(&md);
+        let text = seen(&outcome);
+        for setting in chosen.into_iter().map(|index| settings().remove(index)) {
+            let told = outcome.is_err() || setting.marks.iter().any(|mark| text.contains(mark));
+            prop_assert!(told, "{} is nowhere in {text}", setting.field);
+        }
+    }
+
+    #[test]
+    fn a_server_takes_every_object((md, _) in any_md()) {
+        if let Ok(translation) = translate(&md) {
+            prop_assert_eq!(crd::problems(&document(&translation)), Vec::<String>::new());
+            prop_assert!(serve_config(&document(&translation)).is_object());
+        }
+    }
+
+    #[test]
+    fn the_same_spec_gives_the_same_object((md, _) in any_md()) {
+        let shuffled: Value = serde_json::from_str(&md.to_string()).unwrap();
+        prop_assert_eq!(translate(&md), translate(&shuffled));
+    }
+
+    #[test]
+    fn absent_never_becomes_zero_or_the_reverse(
+        replicas in proptest::option::of(0_i32..4),
+        gpus in proptest::option::of(0_i32..4),
+        memory in proptest::option::of(Just("0")),
+        cpu in proptest::option::of(Just("0")),
+        context in proptest::option::of(1_i32..9),
+    ) {
+        let mut md = base("aggregated");
+        md["spec"]["resources"] = json!({});
+        let fields = [
+            ("scaling.replicas", json!(replicas)),
+            ("resources.gpu.count", json!(gpus)),
+            ("resources.memory", json!(memory)),
+            ("resources.cpu", json!(cpu)),
+            ("engine.contextLength", json!(context)),
+        ];
+        for (field, value) in fields.into_iter().filter(|(_, value)| !value.is_null()) {
+            apply(&mut md, &Setting { field, value, marks: &[] });
+        }
+        let outcome = translate(&md);
+        let Some(gpus) = gpus.filter(|n| *n > 0) else {
+            prop_assert_eq!(outcome.unwrap_err().message, "KubeRay requires GPU (set resources.gpu.count > 0)");
+            return Ok(());
+        };
+        let translation = outcome.unwrap();
+        let object = document(&translation);
+        prop_assert_eq!(translation.replicas, replicas.unwrap_or(1));
+        prop_assert_eq!(object["spec"]["suspend"] == true, replicas == Some(0));
+        let group = &object["spec"]["rayClusterConfig"]["workerGroupSpecs"][0];
+        prop_assert_eq!(&group["replicas"], &json!(replicas.unwrap_or(1)));
+        prop_assert_eq!(&group["rayStartParams"]["num-gpus"], &json!(gpus.to_string()));
+        let resources = &group["template"]["spec"]["containers"][0]["resources"];
+        prop_assert_eq!(&resources["limits"]["nvidia.com/gpu"], &json!(gpus.to_string()));
+        prop_assert_eq!(&resources["requests"]["memory"], &json!(memory.unwrap_or("32Gi")));
+        prop_assert_eq!(&resources["requests"]["cpu"], &json!(cpu));
+        let config = serve_config(&object);
+        let arguments = &config["applications"][0]["args"]["llm_configs"][0]["engine_kwargs"];
+        prop_assert_eq!(&arguments["max_model_len"], &json!(context));
+        prop_assert_eq!(&arguments["tensor_parallel_size"], &json!(gpus));
+        prop_assert!(arguments.get("trust_remote_code").is_none());
+        prop_assert!(!holds_null(&object), "{object}");
+    }
+}
+
+fn holds_null(value: &Value) -> bool {
+    match value {
+        Value::Null => true,
+        Value::Array(entries) => entries.iter().any(holds_null),
+        Value::Object(fields) => fields.values().any(holds_null),
+        _ => false,
+    }
+}
