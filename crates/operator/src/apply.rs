@@ -13,6 +13,9 @@ use crate::echo::Echo;
 use crate::events::Events;
 use crate::plan::{Apply, Delete, Finalizer, Plan};
 
+/// How the server begins when an applied object does not fit its schema, as with an unknown field. The code is then 500.
+const UNFIT: &str = "failed to create typed patch object";
+
 /// A write that did not happen.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -67,7 +70,13 @@ impl Error {
 
     /// The server looked at the object and refused it: sending it again cannot help.
     pub fn is_refusal(&self) -> bool {
-        matches!(self.cause(), kube::Error::Api(status) if matches!(status.code, 400 | 403 | 422))
+        matches!(self.cause(), kube::Error::Api(status)
+            if matches!(status.code, 400 | 403 | 422) || status.message.starts_with(UNFIT))
+    }
+
+    /// It was a webhook that refused. One that looks for other objects may change its mind when they are there.
+    fn is_denial(&self) -> bool {
+        matches!(self.cause(), kube::Error::Api(status) if status.message.contains("admission webhook"))
     }
 
     /// Somebody else holds what we wanted to write.
@@ -148,8 +157,12 @@ where
     async fn apply_all(&self, owner: &K, objects: &[Apply]) -> Result<(), Error> {
         let changed: Vec<&Apply> = objects.iter().filter(|o| !o.unchanged).collect();
         if changed.len() > 1 {
-            for object in changed.iter().filter(|o| o.rehearsed) {
-                self.send(object, true).await?;
+            for object in &changed {
+                match self.send(object, true).await {
+                    // Only what the server itself has against it counts.
+                    Err(error) if !object.rehearsed && (error.is_denial() || !error.is_refusal()) => {}
+                    other => drop(other?),
+                }
             }
         }
         for object in changed {
@@ -273,5 +286,35 @@ where
 
     fn dynamic(&self, resource: &ApiResource, namespace: &str) -> Api<DynamicObject> {
         Api::namespaced_with(self.client.clone(), namespace, resource)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn answer(code: u16, message: &str) -> Error {
+        let status = kube::core::Status::failure(message, "").with_code(code);
+        Error::Apply {
+            kind: "Toy".to_owned(),
+            name: "bear".to_owned(),
+            source: Box::new(kube::Error::Api(Box::new(status))),
+        }
+    }
+
+    #[test]
+    fn an_object_that_does_not_fit_its_schema_is_refused_with_code_500() {
+        let unfit =
+            "failed to create typed patch object (/p; /v1, Kind=Service): .spec.wheels: field not declared in schema";
+        assert!(answer(500, unfit).is_refusal());
+        assert!(answer(422, "Invalid value").is_refusal());
+        assert!(!answer(500, "etcdserver: request timed out").is_refusal());
+        assert!(!answer(409, "Apply failed with 1 conflict").is_refusal());
+    }
+
+    #[test]
+    fn a_denial_comes_from_a_webhook() {
+        assert!(answer(400, "admission webhook \"a.b.c\" denied the request: no ConfigMap").is_denial());
+        assert!(!answer(422, "Toy \"bear\" is invalid").is_denial());
     }
 }

@@ -60,8 +60,8 @@ pub struct Apply {
     /// It was seen, and is ours: what others changed in our fields is put back. Otherwise their fields are left alone, and
     /// a conflict says that the name is taken.
     pub force: bool,
-    /// May be tried on the server before anything is sent. Not so for an object whose admission looks for another one that
-    /// is made by the same plan.
+    /// What webhooks say when it is tried on the server before anything is sent counts. Not so for an object whose admission
+    /// looks for another one that is made by the same plan.
     pub rehearsed: bool,
     /// It is there as it should be: nothing is sent.
     pub unchanged: bool,
