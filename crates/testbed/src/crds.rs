@@ -17,16 +17,32 @@ pub const KAITO_WORKSPACES: &str = "kaito.sh_workspaces.yaml";
 /// The file of KAITO's InferenceSet CRD.
 pub const KAITO_INFERENCE_SETS: &str = "kaito.sh_inferencesets.yaml";
 
+/// The file of Dynamo's DynamoGraphDeployment CRD with v1alpha1 alone, as released until early 2026.
+pub const DYNAMO_V1ALPHA1: &str = "nvidia.com_dynamographdeployments.2026-02.yaml";
+/// The file of the same CRD with v1beta1, which is stored; see [`without_conversion_webhook`].
+pub const DYNAMO_V1BETA1: &str = "nvidia.com_dynamographdeployments.2026-08.yaml";
+/// The file of KubeRay's RayService CRD.
+pub const KUBERAY_SERVICES: &str = "ray.io_rayservices.yaml";
+
 /// Where the real ones are, seen from this crate.
 const REAL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../shared/crds");
 
 /// Ours have the fields that a translator writes and the status, and nothing else.
-const MINIMAL: [(&str, &str); 2] = [
+const MINIMAL: [(&str, &str); 5] = [
     (KAITO_WORKSPACES, include_str!("../crds/kaito.sh_workspaces.yaml")),
     (
         KAITO_INFERENCE_SETS,
         include_str!("../crds/kaito.sh_inferencesets.yaml"),
     ),
+    (
+        DYNAMO_V1ALPHA1,
+        include_str!("../crds/nvidia.com_dynamographdeployments.2026-02.yaml"),
+    ),
+    (
+        DYNAMO_V1BETA1,
+        include_str!("../crds/nvidia.com_dynamographdeployments.2026-08.yaml"),
+    ),
+    (KUBERAY_SERVICES, include_str!("../crds/ray.io_rayservices.yaml")),
 ];
 
 /// Loads CRDs by file name, such as [`KAITO_WORKSPACES`].
@@ -54,6 +70,17 @@ fn upstream_crd(name: &str) -> Result<CustomResourceDefinition> {
         }
     };
     serde_saphyr::from_str(&text).with_context(|| format!("{name} is no CustomResourceDefinition"))
+}
+
+/// The CRD without its conversion webhook: objects of another version change nothing but their `apiVersion`, and lose the
+/// fields that the version read does not have.
+///
+/// With [`DYNAMO_V1BETA1`] as it is, everything in v1alpha1, and everything stored in it, needs the webhook of Dynamo's
+/// operator, and fails without; v1beta1 alone does not.
+#[must_use]
+pub fn without_conversion_webhook(mut crd: CustomResourceDefinition) -> CustomResourceDefinition {
+    crd.spec.conversion = None;
+    crd
 }
 
 /// Installs or updates a CRD and waits until the API server serves it.

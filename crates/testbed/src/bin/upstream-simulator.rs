@@ -11,7 +11,7 @@ use kube::{
 };
 use runway_testbed::simulator::{self, Behaviour};
 
-/// Upstream simulator: plays KAITO's controller on a real API server. No model runs.
+/// Upstream simulator: plays the controllers of KAITO, Dynamo and KubeRay on a real API server. No model runs.
 #[derive(Parser)]
 struct Args {
     /// Whose cluster, and as whom.
@@ -40,7 +40,7 @@ async fn main() -> Result<()> {
     })?;
 
     eprintln!(
-        "upstream simulator: plays KAITO on Kubernetes {}; no model runs",
+        "upstream simulator: plays KAITO, Dynamo and KubeRay on Kubernetes {}; no model runs",
         server.git_version
     );
     let config = simulator::Config {
@@ -48,7 +48,7 @@ async fn main() -> Result<()> {
         behaviour: args.behaviour,
         ..simulator::Config::default()
     };
-    simulator::kaito::run(client, config).await;
+    simulator::run(client, config).await;
     Ok(())
 }
 

@@ -6,19 +6,19 @@
 //!
 //! Like the real ones it is driven by watches, reads from caches and is silent when nothing changes.
 
+pub mod dynamo;
+mod engine;
 pub mod kaito;
+pub mod kuberay;
 mod timeline;
 
 use std::{fmt, future::Future, str::FromStr, time::Duration};
 
-use jiff::Timestamp;
-use kube::{
-    Api, Client, ResourceExt,
-    api::{DynamicObject, Patch, PatchParams},
-};
+use futures::future::join3;
+use kube::Client;
 use tokio::task::{AbortHandle, JoinHandle};
 
-/// On an upstream object, or on its InferenceSet: what shall become of it. See [`Behaviour`].
+/// On an upstream object: what shall become of it. See [`Behaviour`].
 pub const LABEL: &str = "kubeairunway.ai/simulate";
 
 /// How the simulator plays.
@@ -28,7 +28,7 @@ pub struct Config {
     pub ready_after: Duration,
     /// For objects without the label.
     pub behaviour: Behaviour,
-    /// Puts the operator's finalizer on its objects, as the real one does: while the simulator is dead, nothing that
+    /// Puts the operator's finalizer on its objects, where the real one has one: while the simulator is dead, nothing that
     /// it has seen can be deleted.
     pub finalizer: bool,
 }
@@ -91,13 +91,23 @@ impl fmt::Display for Behaviour {
     }
 }
 
+/// Plays all operators until dropped, each controller while its CRD is there.
+pub async fn run(client: Client, config: Config) {
+    join3(
+        kaito::run(client.clone(), config.clone()),
+        dynamo::run(client.clone(), config.clone()),
+        kuberay::run(client, config),
+    )
+    .await;
+}
+
 /// A running simulator. Dropping it is the death of the upstream operator: no orderly end, nothing cleaned up.
 pub struct Simulator(#[expect(dead_code, reason = "held for its drop")] Task);
 
 impl Simulator {
     /// Starts playing with this client's identity. CRDs may come and go while it runs.
     pub fn start(client: Client, config: Config) -> Self {
-        Self(Task::spawn(kaito::run(client, config)))
+        Self(Task::spawn(run(client, config)))
     }
 }
 
@@ -115,77 +125,4 @@ impl Drop for Task {
     fn drop(&mut self) {
         self.0.abort();
     }
-}
-
-/// A mistyped label must not look like success: it stalls, and says so.
-fn behaviour(object: &DynamicObject, config: &Config) -> Behaviour {
-    match object.labels().get(LABEL).map(|value| value.parse()) {
-        None => config.behaviour,
-        Some(Ok(behaviour)) => behaviour,
-        Some(Err(error)) => {
-            crate::say(&format!(
-                "upstream simulator: {} stalls, its label {LABEL} is wrong: {error}",
-                object.name_any()
-            ));
-            Behaviour::Stall
-        }
-    }
-}
-
-/// Replaces the finalizers, unless the object has changed meanwhile; its next event brings another try.
-async fn set_finalizers(
-    api: &Api<DynamicObject>,
-    object: &DynamicObject,
-    finalizers: &[String],
-    manager: &str,
-) -> kube::Result<()> {
-    let metadata = serde_json::json!({"finalizers": finalizers, "resourceVersion": object.resource_version()});
-    let patch = Patch::Merge(serde_json::json!({ "metadata": metadata }));
-    api.patch(&object.name_any(), &params(manager), &patch).await.map(drop)
-}
-
-/// Writes the status if it says something new; transition times move only with the status of their condition.
-async fn set_status(
-    api: &Api<DynamicObject>,
-    object: &DynamicObject,
-    mut status: serde_json::Value,
-    manager: &str,
-) -> kube::Result<()> {
-    let current = object.data.get("status").unwrap_or(&serde_json::Value::Null);
-    let now = now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
-    for condition in status["conditions"].as_array_mut().into_iter().flatten() {
-        let before = current["conditions"]
-            .as_array()
-            .into_iter()
-            .flatten()
-            .find(|c| c["type"] == condition["type"]);
-        let unmoved = before.filter(|c| c["status"] == condition["status"]);
-        condition["lastTransitionTime"] =
-            unmoved.map_or_else(|| now.clone().into(), |c| c["lastTransitionTime"].clone());
-    }
-    let news = status
-        .as_object()
-        .into_iter()
-        .flatten()
-        .any(|(field, value)| &current[field] != value);
-    if news {
-        let patch = Patch::Merge(serde_json::json!({ "status": status }));
-        api.patch_status(&object.name_any(), &params(manager), &patch).await?;
-    }
-    Ok(())
-}
-
-fn params(manager: &str) -> PatchParams {
-    PatchParams {
-        field_manager: Some(manager.to_owned()),
-        ..PatchParams::default()
-    }
-}
-
-#[expect(
-    clippy::disallowed_methods,
-    reason = "the simulator is an edge: it plays a foreign program with a clock of its own"
-)]
-fn now() -> Timestamp {
-    Timestamp::now()
 }

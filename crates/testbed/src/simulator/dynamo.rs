@@ -1,0 +1,294 @@
+//! Plays Dynamo: DynamoGraphDeployments become successful, in both shapes of their API.
+//!
+//! Sources: ai-dynamo/dynamo deploy/operator, `dynamographdeployment_controller.go` and `api/{v1alpha1,v1beta1}`.
+//! As there: `state` is initializing, pending, successful or failed, and there is no message but that of the condition
+//! `Ready`; a model server that crashes or waits leaves the state pending; failed is what cannot be reconciled; the
+//! counts are per component, ready or available ones depending on what stands behind it; each frontend has a Service.
+//! Every change of the spec goes through pending again, and what was ready stays so meanwhile.
+//! Simplified: nothing is really made of a component, no rolling updates, restarts or scaling adapters.
+
+use std::sync::Arc;
+
+use kube::{Client, ResourceExt, api::DynamicObject, runtime::controller::Action};
+use serde_json::{Map, Value, json};
+
+use super::{
+    Behaviour, Config,
+    engine::{Role, Simulation, condition, play},
+    timeline::Stage,
+};
+
+/// The field manager of everything that the simulator writes as Dynamo.
+pub const MANAGER: &str = "dynamo-simulator";
+/// On the pods of a DynamoGraphDeployment.
+pub const GRAPH: &str = "nvidia.com/dynamo-graph-deployment-name";
+/// On a DynamoGraphDeployment: `false` puts Deployments behind its components, not Grove's PodCliques.
+pub const ENABLE_GROVE: &str = "nvidia.com/enable-grove";
+
+const COMPONENT: &str = "nvidia.com/dynamo-component";
+const FAILURE: &str = "failed to reconcile the component deployments: admission denied a pod: the quota of nvidia.com/gpu \
+                       of the namespace is used up";
+
+/// Plays Dynamo's controller while its CRD is there, in the version that the CRD stores.
+pub(super) async fn run(client: Client, config: Config) {
+    let graphs = Role {
+        crd: "dynamographdeployments.nvidia.com",
+        manager: MANAGER,
+        finalizer: Some("nvidia.com/finalizer"),
+        owns: None,
+    };
+    play(client, config, graphs, graph).await;
+}
+
+async fn graph(object: Arc<DynamicObject>, simulation: Arc<Simulation>) -> kube::Result<Action> {
+    if simulation.guard_deletion(&object).await? {
+        return Ok(Action::await_change());
+    }
+    let generation = object.metadata.generation.unwrap_or_default();
+    let status = &object.data["status"];
+    let is_known = status["observedGeneration"] == generation;
+    let is_done = is_known && (status["state"] == "successful" || status["state"] == "failed");
+    let (stage, next) = simulation.stage(&object, &generation.to_string(), is_done);
+    if let Some(stage) = stage {
+        let components = components(&object);
+        if !is_known {
+            make(&object, &components, &simulation).await?;
+        }
+        let status = graph_status(&object, &components, &simulation.kind.version, stage);
+        simulation.set_status(&object, status).await?;
+    }
+    Ok(next)
+}
+
+async fn make(object: &DynamicObject, components: &[Component<'_>], simulation: &Simulation) -> kube::Result<()> {
+    let graph = object.name_any();
+    for frontend in components.iter().filter(|component| component.kind == "frontend") {
+        let selector = json!({GRAPH: graph, COMPONENT: frontend.name});
+        let port = json!({"name": "http", "protocol": "TCP", "port": 8000, "targetPort": "http"});
+        simulation
+            .apply_service(object, &frontend.resource_name(&graph), selector, port)
+            .await?;
+    }
+    if simulation.behaviour(object) == Behaviour::SecretMissing {
+        for worker in components
+            .iter()
+            .filter(|component| component.kind != "frontend")
+            .take(1)
+        {
+            let name = format!("{}-0", worker.resource_name(&graph));
+            let labels = [(GRAPH, graph.as_str()), (COMPONENT, worker.name)];
+            simulation
+                .apply_waiting_pod(object, &name, &labels, &worker.pod_template())
+                .await?;
+        }
+    }
+    Ok(())
+}
+
+/// A service of v1alpha1 or a component of v1beta1.
+struct Component<'a> {
+    name: &'a str,
+    kind: &'a str,
+    replicas: u64,
+    spec: &'a Value,
+    backing: &'static str,
+}
+
+fn components(graph: &DynamicObject) -> Vec<Component<'_>> {
+    let spec = &graph.data["spec"];
+    let has_grove = graph
+        .annotations()
+        .get(ENABLE_GROVE)
+        .is_none_or(|value| value != "false");
+    let services = spec["services"].as_object().into_iter().flatten();
+    let services = services.map(|(name, spec)| (name.as_str(), &spec["componentType"], spec));
+    let listed = spec["components"].as_array().into_iter().flatten();
+    let listed = listed.map(|spec| (spec["name"].as_str().unwrap_or_default(), &spec["type"], spec));
+    services
+        .chain(listed)
+        .map(|(name, kind, spec)| Component {
+            name,
+            kind: kind.as_str().unwrap_or("worker"),
+            replicas: spec["replicas"].as_u64().unwrap_or(1),
+            spec,
+            backing: match (has_grove, spec["multinode"].is_object()) {
+                (true, false) => "PodClique",
+                (true, true) => "PodCliqueScalingGroup",
+                (false, false) => "Deployment",
+                (false, true) => "LeaderWorkerSet",
+            },
+        })
+        .collect()
+}
+
+impl Component<'_> {
+    fn resource_name(&self, graph: &str) -> String {
+        format!("{graph}-{}", self.name.to_lowercase())
+    }
+
+    /// The name of what stands behind it.
+    fn backing_name(&self, graph: &str) -> String {
+        match self.backing {
+            "PodClique" | "PodCliqueScalingGroup" => format!("{graph}-0-{}", self.name.to_lowercase()),
+            _ => self.resource_name(graph),
+        }
+    }
+
+    /// Scaling groups count no ready replicas; plain cliques and leader-worker sets no available ones.
+    fn counts(&self) -> &'static [&'static str] {
+        match self.backing {
+            "PodCliqueScalingGroup" => &["availableReplicas"],
+            "Deployment" => &["readyReplicas", "availableReplicas"],
+            _ => &["readyReplicas"],
+        }
+    }
+
+    fn pod_template(&self) -> Value {
+        match &self.spec["podTemplate"] {
+            Value::Null => json!({
+                "metadata": self.spec["extraPodMetadata"],
+                "spec": {"containers": [{"name": "main", "image": self.spec["extraPodSpec"]["mainContainer"]["image"]}]},
+            }),
+            template => template.clone(),
+        }
+    }
+}
+
+fn graph_status(graph: &DynamicObject, components: &[Component<'_>], version: &str, stage: Stage) -> Value {
+    let name = graph.name_any();
+    let current = &graph.data["status"];
+    let field = if version == "v1alpha1" {
+        "services"
+    } else {
+        "components"
+    };
+    // An object that was worked on before does not go back to the beginning.
+    if stage == Stage::Pending && current["conditions"].is_null() {
+        return json!({"state": "initializing", "observedGeneration": graph.metadata.generation});
+    }
+
+    let mut statuses = Map::new();
+    let mut missing = Vec::new();
+    for component in components {
+        let wanted = component.replicas;
+        let was = component
+            .counts()
+            .first()
+            .map(|count| &current[field][component.name][count]);
+        let ready = match stage {
+            Stage::Ready => wanted,
+            Stage::Pending | Stage::Loading => was.and_then(Value::as_u64).unwrap_or(0).min(wanted),
+            Stage::Unready | Stage::Failed => 0,
+        };
+        if ready < wanted {
+            let backing = component.backing.to_lowercase();
+            let backing_name = component.backing_name(&name);
+            missing.push(format!("{backing}/{backing_name}: desired={wanted}, ready={ready}"));
+        }
+        statuses.insert(
+            component.name.to_owned(),
+            component_status(component, &name, ready, version),
+        );
+    }
+
+    let (summary, reason, message) = match stage {
+        Stage::Failed => ("failed", "failed_to_reconcile_the_resources", FAILURE.to_owned()),
+        Stage::Ready => (
+            "successful",
+            "all_resources_are_ready",
+            "All resources are ready".to_owned(),
+        ),
+        _ => {
+            let message = format!("Resources not ready: {name}: {}", missing.join("; "));
+            ("pending", not_ready_reason(version), message)
+        }
+    };
+    json!({
+        "state": summary,
+        "observedGeneration": graph.metadata.generation,
+        "conditions": [condition(graph, "Ready", stage == Stage::Ready, reason, &message)],
+        field: statuses,
+    })
+}
+
+/// Releases with v1beta1 say more closely what is not ready (dynamo pull request 11131).
+fn not_ready_reason(version: &str) -> &'static str {
+    if version == "v1alpha1" {
+        "some_resources_are_not_ready"
+    } else {
+        "pods_not_ready"
+    }
+}
+
+fn component_status(component: &Component<'_>, graph: &str, ready: u64, version: &str) -> Value {
+    let backing_name = component.backing_name(graph);
+    let mut status = json!({
+        "componentKind": component.backing,
+        "componentNames": [backing_name],
+        "replicas": component.replicas,
+        "updatedReplicas": component.replicas,
+    });
+    // Dropped in v1beta1.
+    if version == "v1alpha1" {
+        status["componentName"] = json!(backing_name);
+    }
+    for count in component.counts() {
+        status[*count] = json!(ready);
+    }
+    status
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn graph(spec: &Value, status: &Value) -> DynamicObject {
+        serde_json::from_value(json!({
+            "metadata": {"name": "g", "generation": 2},
+            "spec": spec,
+            "status": status,
+        }))
+        .unwrap()
+    }
+
+    fn status_of(graph: &DynamicObject, version: &str, stage: Stage) -> Value {
+        graph_status(graph, &components(graph), version, stage)
+    }
+
+    #[test]
+    fn scaling_up_keeps_what_is_ready() {
+        let spec = json!({"services": {"Worker": {"componentType": "worker", "replicas": 3}}});
+        let before = json!({"conditions": [], "services": {"Worker": {"readyReplicas": 2}}});
+        let status = status_of(&graph(&spec, &before), "v1alpha1", Stage::Pending);
+        assert_eq!(status["state"], "pending");
+        assert_eq!(status["services"]["Worker"]["readyReplicas"], 2);
+        assert_eq!(
+            status["conditions"][0]["message"],
+            "Resources not ready: g: podclique/g-0-worker: desired=3, ready=2"
+        );
+    }
+
+    #[test]
+    fn what_is_counted_depends_on_what_stands_behind_it() {
+        let spec = json!({"components": [
+            {"name": "one", "type": "decode"},
+            {"name": "many", "type": "prefill", "multinode": {"nodeCount": 2}, "replicas": 2},
+        ]});
+        let status = status_of(&graph(&spec, &json!({})), "v1beta1", Stage::Ready);
+        let [one, many] = ["one", "many"].map(|name| &status["components"][name]);
+        assert_eq!(
+            (&one["readyReplicas"], &one["availableReplicas"]),
+            (&json!(1), &Value::Null)
+        );
+        assert_eq!(
+            (&many["readyReplicas"], &many["availableReplicas"]),
+            (&Value::Null, &json!(2))
+        );
+    }
+
+    #[test]
+    fn a_new_object_is_initializing_and_says_nothing_else() {
+        let status = status_of(&graph(&json!({}), &Value::Null), "v1beta1", Stage::Pending);
+        assert_eq!(status, json!({"state": "initializing", "observedGeneration": 2}));
+    }
+}

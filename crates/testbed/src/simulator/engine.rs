@@ -1,0 +1,404 @@
+//! What all played operators have in common: they watch a kind while its CRD is there, guard deletion with a finalizer,
+//! take each object through its stages and write its status.
+
+use std::{
+    collections::HashMap,
+    future::Future,
+    pin::pin,
+    sync::{Arc, Mutex, PoisonError},
+    time::{Duration, Instant},
+};
+
+use futures::StreamExt as _;
+use jiff::Timestamp;
+use k8s_openapi::{
+    api::core::v1::{Pod, Service},
+    apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
+};
+use kube::{
+    Api, Client, Resource as _, ResourceExt,
+    api::{ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams},
+    runtime::{
+        Controller, WatchStreamExt as _,
+        conditions::is_crd_established,
+        controller::Action,
+        wait::Condition as _,
+        watcher::{self, Event, watcher},
+    },
+};
+use serde_json::{Value, json};
+
+use super::{
+    Behaviour, Config, LABEL, Task,
+    timeline::{self, Stage},
+};
+
+const STUCK_FINALIZER: &str = "simulator.kubeairunway.ai/stuck";
+/// Longer than any timeline: the age of an object that had its result before we came.
+const LONG_AGO: Duration = Duration::from_hours(1000);
+
+/// A kind that some upstream operator has a controller for.
+#[derive(Clone)]
+pub(super) struct Role {
+    /// The name of its CRD.
+    pub(super) crd: &'static str,
+    /// The field manager of everything that is written for it.
+    pub(super) manager: &'static str,
+    /// The finalizer that the operator puts on it.
+    pub(super) finalizer: Option<&'static str>,
+    /// What it makes of a kind with a CRD of its own.
+    pub(super) owns: Option<ApiResource>,
+}
+
+/// A role being played, in the version that its CRD stores.
+pub(super) struct Simulation {
+    pub(super) client: Client,
+    pub(super) config: Config,
+    pub(super) kind: ApiResource,
+    role: Role,
+    /// By uid: what goes on, and since when.
+    since: Mutex<HashMap<String, (String, Instant)>>,
+}
+
+/// Plays until dropped: from the moment the CRD is established until it is deleted, and anew when its stored version
+/// changes, since that is how an operator's own upgrade looks to its clients.
+pub(super) async fn play<R, F>(client: Client, config: Config, role: Role, reconcile: R)
+where
+    R: Fn(Arc<DynamicObject>, Arc<Simulation>) -> F + Copy + Send + Sync + 'static,
+    F: Future<Output = kube::Result<Action>> + Send + 'static,
+{
+    let crds: Api<CustomResourceDefinition> = Api::all(client.clone());
+    let only = watcher::Config::default().fields(&format!("metadata.name={}", role.crd));
+    let mut events = pin!(watcher(crds, only).default_backoff());
+    let mut running: Option<(ApiResource, Task)> = None;
+    while let Some(event) = events.next().await {
+        match event {
+            Ok(Event::Apply(crd) | Event::InitApply(crd)) if is_crd_established().matches_object(Some(&crd)) => {
+                let kind = stored_kind(&crd);
+                if running.as_ref().is_none_or(|(played, _)| *played != kind) {
+                    let simulation = Simulation::new(client.clone(), config.clone(), kind.clone(), role.clone());
+                    running = Some((kind, Task::spawn(simulation.control(reconcile))));
+                }
+            }
+            Ok(Event::Delete(_)) => running = None,
+            Ok(_) => {}
+            Err(error) => {
+                tracing::warn!(%error, crd = role.crd, "upstream simulator: watch failed, trying again");
+            }
+        }
+    }
+}
+
+fn stored_kind(crd: &CustomResourceDefinition) -> ApiResource {
+    let stored = crd.spec.versions.iter().find(|version| version.storage);
+    let version = stored.map_or("", |version| &version.name);
+    let names = &crd.spec.names;
+    ApiResource::from_gvk_with_plural(
+        &GroupVersionKind::gvk(&crd.spec.group, version, &names.kind),
+        &names.plural,
+    )
+}
+
+/// Another writer was faster, or the object is gone: its next event brings us back. Anything else is tried again.
+#[expect(clippy::needless_pass_by_value, reason = "the signature that Controller asks for")]
+fn retry(object: Arc<DynamicObject>, error: &kube::Error, _: Arc<Simulation>) -> Action {
+    match error {
+        kube::Error::Api(status) if matches!(status.code, 404 | 409) => Action::requeue(Duration::from_secs(5)),
+        _ => {
+            tracing::warn!(%error, name = object.name_any(), "upstream simulator: write failed, trying again");
+            Action::requeue(Duration::from_secs(1))
+        }
+    }
+}
+
+impl Simulation {
+    fn new(client: Client, config: Config, kind: ApiResource, role: Role) -> Self {
+        Self {
+            client,
+            config,
+            kind,
+            role,
+            since: Mutex::default(),
+        }
+    }
+
+    async fn control<R, F>(self, reconcile: R)
+    where
+        R: Fn(Arc<DynamicObject>, Arc<Self>) -> F + Copy + Send + Sync + 'static,
+        F: Future<Output = kube::Result<Action>> + Send + 'static,
+    {
+        let all = |kind: &ApiResource| Api::<DynamicObject>::all_with(self.client.clone(), kind);
+        let mut controller = Controller::new_with(all(&self.kind), watcher::Config::default(), self.kind.clone());
+        if let Some(owned) = &self.role.owns {
+            controller = controller.owns_with(all(owned), owned.clone(), watcher::Config::default());
+        }
+        controller
+            .run(reconcile, retry, Arc::new(self))
+            .for_each(|_| async {})
+            .await;
+    }
+
+    /// What shall become of the object. A mistyped label must not look like success: it stalls, and says so.
+    pub(super) fn behaviour(&self, object: &DynamicObject) -> Behaviour {
+        match object.labels().get(LABEL).map(|value| value.parse()) {
+            None => self.config.behaviour,
+            Some(Ok(behaviour)) => behaviour,
+            Some(Err(error)) => {
+                crate::say(&format!(
+                    "upstream simulator: {} stalls, its label {LABEL} is wrong: {error}",
+                    object.name_any()
+                ));
+                Behaviour::Stall
+            }
+        }
+    }
+
+    /// Puts finalizers on and takes them off. True when there is nothing else to do for now.
+    pub(super) async fn guard_deletion(&self, object: &DynamicObject) -> kube::Result<bool> {
+        let behaviour = self.behaviour(object);
+        let operators = self.role.finalizer.filter(|_| self.config.finalizer);
+        let mut finalizers = object.finalizers().to_vec();
+        if object.metadata.deletion_timestamp.is_some() {
+            self.forget(object);
+            finalizers.retain(|name| Some(name.as_str()) != self.role.finalizer);
+        } else if behaviour != Behaviour::Stall {
+            let stuck = (behaviour == Behaviour::StuckDelete).then_some(STUCK_FINALIZER);
+            for name in operators.into_iter().chain(stuck) {
+                if !finalizers.iter().any(|present| present == name) {
+                    finalizers.push(name.to_owned());
+                }
+            }
+        }
+        if finalizers != object.finalizers() {
+            self.set_finalizers(object, &finalizers).await?;
+            return Ok(true);
+        }
+        Ok(object.metadata.deletion_timestamp.is_some())
+    }
+
+    /// The stage of what goes on with the object, and when to look again. No stage at all: say nothing.
+    ///
+    /// `undertaking` names what goes on: another name starts the timeline anew. `done` says that the status has its
+    /// result, which then was there before we came.
+    pub(super) fn stage(&self, object: &DynamicObject, undertaking: &str, done: bool) -> (Option<Stage>, Action) {
+        let age = self.age(object, undertaking, done);
+        let (stage, next) = timeline::stage(self.behaviour(object), self.config.ready_after, age);
+        (stage, next.map_or_else(Action::await_change, Action::requeue))
+    }
+
+    fn age(&self, object: &DynamicObject, undertaking: &str, done: bool) -> Duration {
+        let now = Instant::now();
+        let start = if done {
+            now.checked_sub(LONG_AGO).unwrap_or(now)
+        } else {
+            now
+        };
+        let mut since = self.since.lock().unwrap_or_else(PoisonError::into_inner);
+        let entry = since
+            .entry(object.uid().unwrap_or_default())
+            .or_insert_with(|| (undertaking.to_owned(), start));
+        if entry.0 != undertaking {
+            *entry = (undertaking.to_owned(), now);
+        }
+        now.duration_since(entry.1)
+    }
+
+    fn forget(&self, object: &DynamicObject) {
+        let mut since = self.since.lock().unwrap_or_else(PoisonError::into_inner);
+        since.remove(&object.uid().unwrap_or_default());
+    }
+
+    /// An endpoint of the object.
+    pub(super) async fn apply_service(
+        &self,
+        owner: &DynamicObject,
+        name: &str,
+        selector: Value,
+        port: Value,
+    ) -> kube::Result<()> {
+        let service = json!({
+            "apiVersion": "v1",
+            "kind": "Service",
+            "metadata": {"name": name, "ownerReferences": [owner.controller_owner_ref(&self.kind)]},
+            "spec": {"type": "ClusterIP", "selector": selector, "ports": [port]},
+        });
+        let api: Api<Service> = Api::namespaced(self.client.clone(), &owner.namespace().unwrap_or_default());
+        api.patch(name, &self.apply_params(), &Patch::Apply(&service))
+            .await
+            .map(drop)
+    }
+
+    /// A pod as the kubelet leaves it when the Secret that its owner names is missing.
+    pub(super) async fn apply_waiting_pod(
+        &self,
+        owner: &DynamicObject,
+        name: &str,
+        labels: &[(&str, &str)],
+        template: &Value,
+    ) -> kube::Result<()> {
+        let mut all_labels = template["metadata"]["labels"].as_object().cloned().unwrap_or_default();
+        all_labels.extend(labels.iter().map(|(key, value)| ((*key).to_owned(), json!(value))));
+        let container = &template["spec"]["containers"][0];
+        let container = json!({
+            "name": container["name"].as_str().unwrap_or("main"),
+            "image": container["image"].as_str().unwrap_or("model-server"),
+        });
+        let mut pod = json!({
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {
+                "name": name,
+                "labels": all_labels,
+                "ownerReferences": [owner.controller_owner_ref(&self.kind)],
+            },
+            "spec": {"containers": [container]},
+        });
+        let api: Api<Pod> = Api::namespaced(self.client.clone(), &owner.namespace().unwrap_or_default());
+        api.patch(name, &self.apply_params(), &Patch::Apply(&pod)).await?;
+
+        let message = format!(
+            "secret \"{}\" not found",
+            secret_name(&owner.data).unwrap_or("hf-token")
+        );
+        pod["status"] = json!({"phase": "Pending", "containerStatuses": [{
+            "name": container["name"],
+            "image": container["image"],
+            "imageID": "",
+            "ready": false,
+            "restartCount": 0,
+            "state": {"waiting": {"reason": "CreateContainerConfigError", "message": message}},
+        }]});
+        api.patch_status(name, &self.apply_params(), &Patch::Apply(&pod))
+            .await
+            .map(drop)
+    }
+
+    /// Writes the status if it says something new; transition times move only with the status of their condition.
+    pub(super) async fn set_status(&self, object: &DynamicObject, mut status: Value) -> kube::Result<()> {
+        let current = &object.data["status"];
+        let now = now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+        for condition in status["conditions"].as_array_mut().into_iter().flatten() {
+            let before = current["conditions"]
+                .as_array()
+                .into_iter()
+                .flatten()
+                .find(|c| c["type"] == condition["type"]);
+            let unmoved = before.filter(|c| c["status"] == condition["status"]);
+            condition["lastTransitionTime"] =
+                unmoved.map_or_else(|| now.clone().into(), |c| c["lastTransitionTime"].clone());
+        }
+        let fields = status.as_object_mut().into_iter().flatten();
+        let mut news = false;
+        for (field, value) in fields {
+            news |= current[field] != *value;
+            *value = replacing(&current[field], value.take());
+        }
+        if news {
+            let patch = Patch::Merge(json!({ "status": status }));
+            self.api(object)
+                .patch_status(&object.name_any(), &self.params(), &patch)
+                .await?;
+        }
+        Ok(())
+    }
+
+    /// Replaces the finalizers, unless the object has changed meanwhile; its next event brings another try.
+    async fn set_finalizers(&self, object: &DynamicObject, finalizers: &[String]) -> kube::Result<()> {
+        let metadata = json!({"finalizers": finalizers, "resourceVersion": object.resource_version()});
+        let patch = Patch::Merge(json!({ "metadata": metadata }));
+        self.api(object)
+            .patch(&object.name_any(), &self.params(), &patch)
+            .await
+            .map(drop)
+    }
+
+    fn api(&self, object: &DynamicObject) -> Api<DynamicObject> {
+        let namespace = object.namespace().unwrap_or_default();
+        Api::namespaced_with(self.client.clone(), &namespace, &self.kind)
+    }
+
+    fn params(&self) -> PatchParams {
+        PatchParams {
+            field_manager: Some(self.role.manager.to_owned()),
+            ..PatchParams::default()
+        }
+    }
+
+    /// For objects that only we write.
+    pub(super) fn apply_params(&self) -> PatchParams {
+        PatchParams::apply(self.role.manager).force()
+    }
+}
+
+/// A condition without its transition time; see [`Simulation::set_status`].
+pub(super) fn condition(object: &DynamicObject, kind: &str, is: bool, reason: &str, message: &str) -> Value {
+    json!({
+        "type": kind,
+        "status": if is { "True" } else { "False" },
+        "reason": reason,
+        "message": message,
+        "observedGeneration": object.metadata.generation,
+    })
+}
+
+/// A merge patch keeps what it does not name, so what is to go is named, as null.
+fn replacing(current: &Value, mut wanted: Value) -> Value {
+    if let (Some(current), Some(fields)) = (current.as_object(), wanted.as_object_mut()) {
+        for (key, old) in current {
+            let new = fields.remove(key).map_or(Value::Null, |new| replacing(old, new));
+            fields.insert(key.clone(), new);
+        }
+    }
+    wanted
+}
+
+/// The first Secret that is named anywhere in the object, in any of the ways of the upstream APIs.
+fn secret_name(value: &Value) -> Option<&str> {
+    match value {
+        Value::Object(fields) => fields.iter().find_map(|(key, value)| match key.as_str() {
+            "secretKeyRef" | "secretRef" => value["name"].as_str(),
+            "envFromSecret" | "modelAccessSecret" => value.as_str(),
+            _ => secret_name(value),
+        }),
+        Value::Array(items) => items.iter().find_map(secret_name),
+        _ => None,
+    }
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the simulator is an edge: it plays a foreign program with a clock of its own"
+)]
+fn now() -> Timestamp {
+    Timestamp::now()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_wanted_any_more_is_named_null() {
+        let current = json!({"a": {"name": "x", "gone": 1}, "b": [1]});
+        let wanted = json!({"a": {"name": "y"}, "b": [2]});
+        assert_eq!(
+            replacing(&current, wanted),
+            json!({"a": {"name": "y", "gone": null}, "b": [2]})
+        );
+    }
+
+    #[test]
+    fn a_secret_is_found_in_every_way_to_name_it() {
+        let in_env = json!({"env": [{"name": "A"}, {"valueFrom": {"secretKeyRef": {"name": "a", "key": "k"}}}]});
+        assert_eq!(secret_name(&in_env), Some("a"));
+        assert_eq!(
+            secret_name(&json!({"services": {"W": {"envFromSecret": "b"}}})),
+            Some("b")
+        );
+        assert_eq!(
+            secret_name(&json!({"envFrom": [{"secretRef": {"name": "c"}}]})),
+            Some("c")
+        );
+        assert_eq!(secret_name(&json!({"image": "d"})), None);
+    }
+}

@@ -1,0 +1,437 @@
+//! Plays KubeRay: RayServices come up on a pending cluster, which then becomes the active one.
+//!
+//! Sources: ray-project/kuberay `rayservice_controller.go` and `apis/ray/v1/rayservice_types.go`, as of 1.3 and later.
+//! As there:
+//! - A change of `rayClusterConfig` builds a second cluster while the first one serves, unless it is one that the cluster
+//!   hash leaves out: `replicas`, `minReplicas`, `maxReplicas` and `scaleStrategy.workersToDelete` of a worker group,
+//!   `upgradeStrategy`, and worker groups added at the end. With `spec.upgradeStrategy.type: None` nothing is built.
+//! - A change of `serveConfigV2` updates the applications of the cluster that is there.
+//! - While there is a pending cluster, the applications of the active one are not reported.
+//! - `Ready` means endpoints, nothing else. An application that fails during the first rollout shows in
+//!   `pendingServiceStatus` alone; `Ready` stays False with reason Initializing, and `serviceStatus` empty.
+//! - No finalizer on RayServices.
+//!
+//! Simplified: no RayCluster objects, so a cluster is a name in the status. Here it ends in `-<count>-<hash>`, so that a
+//! test sees how many were built; upstream's end is random. The endpoints are the workers. The head Service is left out.
+
+use std::sync::Arc;
+
+use kube::{Client, ResourceExt, api::DynamicObject, runtime::controller::Action};
+use serde_json::{Map, Value, json};
+use sha2::{Digest as _, Sha256};
+
+use super::{
+    Behaviour, Config,
+    engine::{Role, Simulation, condition, play},
+    timeline::Stage,
+};
+
+/// The field manager of everything that the simulator writes as KubeRay.
+pub const MANAGER: &str = "kuberay-simulator";
+/// On the pods of a RayService: its name.
+pub const ORIGIN: &str = "ray.io/originated-from-cr-name";
+/// On the pods of a cluster, and what the Service selects: the cluster.
+pub const CLUSTER: &str = "ray.io/cluster";
+
+/// More than that, and the names derived from it would not fit (`MaxRayServiceNameLength`).
+const LONGEST_NAME: usize = 47;
+const FAILURE: &str = "Deploying app 'llm_app' failed with exception: the engine process exited with code 1";
+const UNHEALTHY: &str = "The deployments are UNHEALTHY: the health check of a replica failed 3 times";
+
+/// Plays KubeRay's controller for RayServices while their CRD is there.
+pub(super) async fn run(client: Client, config: Config) {
+    let services = Role {
+        crd: "rayservices.ray.io",
+        manager: MANAGER,
+        finalizer: None,
+        owns: None,
+    };
+    play(client, config, services, service).await;
+}
+
+async fn service(object: Arc<DynamicObject>, simulation: Arc<Simulation>) -> kube::Result<Action> {
+    if simulation.guard_deletion(&object).await? {
+        return Ok(Action::await_change());
+    }
+    let clusters = Clusters::of(&object).following(&object);
+    let serve_config = object.data["spec"]["serveConfigV2"].as_str().unwrap_or_default();
+    let undertaking = format!("{} {}", clusters.current(), hash(serve_config));
+    let (stage, next) = simulation.stage(&object, &undertaking, has_result(&object));
+    let Some(stage) = stage else {
+        return Ok(next);
+    };
+    if object.name_any().len() > LONGEST_NAME {
+        simulation.set_status(&object, refusal(&object)).await?;
+        return Ok(Action::await_change());
+    }
+
+    let applications = applications(serve_config);
+    // Nothing is deployed from a configuration that cannot be read.
+    let stage = if applications.is_empty() { Stage::Pending } else { stage };
+    if clusters != Clusters::of(&object) && simulation.behaviour(&object) == Behaviour::SecretMissing {
+        make_waiting_pod(&object, &clusters, &simulation).await?;
+    }
+    let serving = clusters.at(stage);
+    if let Some(active) = serving.active.as_ref().filter(|_| serving != clusters) {
+        serve_on(&object, active, &simulation).await?;
+    }
+    let status = service_status(&object, &serving, &applications, stage);
+    simulation.set_status(&object, status).await?;
+    Ok(next)
+}
+
+/// The endpoint that KubeRay makes once there is a cluster that serves, and turns to each one that takes over.
+async fn serve_on(object: &DynamicObject, cluster: &str, simulation: &Simulation) -> kube::Result<()> {
+    let name = format!("{}-serve-svc", object.name_any());
+    let selector = json!({CLUSTER: cluster, "ray.io/serve": "true"});
+    let port = json!({"name": "serve", "protocol": "TCP", "port": 8000, "targetPort": 8000});
+    simulation.apply_service(object, &name, selector, port).await
+}
+
+async fn make_waiting_pod(object: &DynamicObject, clusters: &Clusters, simulation: &Simulation) -> kube::Result<()> {
+    let group = &object.data["spec"]["rayClusterConfig"]["workerGroupSpecs"][0];
+    let group_name = group["groupName"].as_str().unwrap_or("workers");
+    let service = object.name_any();
+    let labels = [
+        (ORIGIN, service.as_str()),
+        ("ray.io/originated-from-crd", "RayService"),
+        (CLUSTER, clusters.current()),
+        ("ray.io/group", group_name),
+        ("ray.io/node-type", "worker"),
+    ];
+    let name = format!("{}-{group_name}-worker-0", clusters.current());
+    simulation
+        .apply_waiting_pod(object, &name, &labels, &group["template"])
+        .await
+}
+
+/// Whether the status tells the end of something, for the spec as it is.
+fn has_result(service: &DynamicObject) -> bool {
+    let status = &service.data["status"];
+    let is_pending = !status["pendingServiceStatus"]["rayClusterName"].is_null();
+    let current = if is_pending {
+        &status["pendingServiceStatus"]
+    } else {
+        &status["activeServiceStatus"]
+    };
+    let applications = current["applicationStatuses"].as_object();
+    status["observedGeneration"] == json!(service.metadata.generation)
+        && applications.is_some_and(|applications| {
+            applications
+                .values()
+                .all(|application| !matches!(application["status"].as_str(), Some("NOT_STARTED" | "DEPLOYING")))
+        })
+}
+
+/// The clusters of a RayService, by name.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Clusters {
+    active: Option<String>,
+    pending: Option<String>,
+}
+
+impl Clusters {
+    /// Those that there are.
+    fn of(service: &DynamicObject) -> Self {
+        let name = |which: &str| {
+            let name = service.data["status"][which]["rayClusterName"].as_str();
+            name.filter(|name| !name.is_empty()).map(str::to_owned)
+        };
+        Self {
+            active: name("activeServiceStatus"),
+            pending: name("pendingServiceStatus"),
+        }
+    }
+
+    /// Those that there must be for the spec: with a new pending one if the current one is not made from it.
+    fn following(self, service: &DynamicObject) -> Self {
+        let spec = &service.data["spec"];
+        let config = &spec["rayClusterConfig"];
+        let current = self.current();
+        let may_build = current.is_empty() || spec["upgradeStrategy"]["type"] != "None";
+        if is_made_from(current, config) || !may_build {
+            return self;
+        }
+        let groups = config["workerGroupSpecs"].as_array().map_or(0, Vec::len);
+        let number = number(current) + 1;
+        let pending = format!("{}-{number}-{}", service.name_any(), cluster_hash(config, groups));
+        Self {
+            pending: Some(pending),
+            ..self
+        }
+    }
+
+    /// A pending cluster whose applications run takes over.
+    fn at(&self, stage: Stage) -> Self {
+        match stage {
+            Stage::Ready | Stage::Unready if self.pending.is_some() => Self {
+                active: self.pending.clone(),
+                pending: None,
+            },
+            _ => self.clone(),
+        }
+    }
+
+    /// The one that the spec is about.
+    fn current(&self) -> &str {
+        self.pending.as_deref().or(self.active.as_deref()).unwrap_or_default()
+    }
+}
+
+/// How many clusters had been built with this one.
+fn number(cluster: &str) -> u32 {
+    let number = cluster.rsplit('-').nth(1);
+    number.and_then(|number| number.parse().ok()).unwrap_or(0)
+}
+
+/// Worker groups added at the end do not count.
+fn is_made_from(cluster: &str, config: &Value) -> bool {
+    let groups = config["workerGroupSpecs"].as_array().map_or(0, Vec::len);
+    (0..=groups).any(|first| cluster.rsplit('-').next() == Some(&cluster_hash(config, first)))
+}
+
+/// Of all that a cluster cannot take over in place, with the first worker groups alone.
+fn cluster_hash(config: &Value, groups: usize) -> String {
+    let mut config = config.clone();
+    if let Some(fields) = config.as_object_mut() {
+        fields.remove("upgradeStrategy");
+    }
+    if let Some(all) = config["workerGroupSpecs"].as_array_mut() {
+        all.truncate(groups);
+        for group in all.iter_mut().filter_map(Value::as_object_mut) {
+            for field in ["replicas", "minReplicas", "maxReplicas", "scaleStrategy"] {
+                // The one field of scaleStrategy is workersToDelete.
+                group.remove(field);
+            }
+        }
+    }
+    hash(&config.to_string())
+}
+
+fn hash(text: &str) -> String {
+    let [a, b, c, d, ..] = <[u8; 32]>::from(Sha256::digest(text.as_bytes()));
+    format!("{:08x}", u32::from_be_bytes([a, b, c, d]))
+}
+
+/// By name, with the names of their deployments. Empty if the configuration cannot be read.
+fn applications(serve_config: &str) -> Vec<(String, Vec<String>)> {
+    let config: Value = serde_saphyr::from_str(serve_config).unwrap_or_default();
+    let applications = config["applications"].as_array().into_iter().flatten();
+    applications
+        .map(|application| {
+            let name = application["name"].as_str().unwrap_or("default").to_owned();
+            (name, deployments(application))
+        })
+        .collect()
+}
+
+/// Those that are named, else the one for the model of each LLM configuration.
+fn deployments(application: &Value) -> Vec<String> {
+    let named = application["deployments"].as_array().into_iter().flatten();
+    let named = named
+        .filter_map(|deployment| deployment["name"].as_str())
+        .map(str::to_owned);
+    let arguments = &application["args"];
+    let configs = arguments["llm_configs"].as_array().into_iter().flatten();
+    let configs = configs.chain([&arguments["prefill_config"], &arguments["decode_config"]]);
+    let models = configs.filter_map(|config| config["model_loading_config"]["model_id"].as_str());
+    named
+        .chain(models.map(|model| format!("LLMServer:{}", model.replace('/', "--"))))
+        .collect()
+}
+
+fn service_status(
+    service: &DynamicObject,
+    clusters: &Clusters,
+    applications: &[(String, Vec<String>)],
+    stage: Stage,
+) -> Value {
+    let workers = workers(service);
+    let before = service.data["status"]["numServeEndpoints"].as_u64().unwrap_or(0);
+    let endpoints = match (clusters, stage) {
+        (Clusters { active: None, .. }, _) | (_, Stage::Unready) => 0,
+        // The active one goes on as it was.
+        (Clusters { pending: Some(_), .. }, _) => before,
+        _ => workers.max(1),
+    };
+    let is_ready = endpoints > 0;
+
+    let cluster_status = |name: &Option<String>, applications: Value| match name {
+        None => json!({"rayClusterStatus": {"head": {}}}),
+        Some(name) => {
+            let ready = if stage == Stage::Pending { 0 } else { workers };
+            let mut status = json!({"rayClusterName": name, "rayClusterStatus": {
+                "head": {},
+                "desiredWorkerReplicas": workers,
+                "readyWorkerReplicas": ready,
+                "availableWorkerReplicas": ready,
+            }});
+            if !applications.is_null() {
+                status["applicationStatuses"] = applications;
+            }
+            status
+        }
+    };
+    let reported = application_statuses(applications, stage);
+    let (of_active, of_pending) = if clusters.pending.is_some() {
+        (Value::Null, reported)
+    } else {
+        (reported, Value::Null)
+    };
+    json!({
+        "observedGeneration": service.metadata.generation,
+        "serviceStatus": if is_ready { json!("Running") } else { Value::Null },
+        "numServeEndpoints": if is_ready { json!(endpoints) } else { Value::Null },
+        "activeServiceStatus": cluster_status(&clusters.active, of_active),
+        "pendingServiceStatus": cluster_status(&clusters.pending, of_pending),
+        "conditions": [
+            ready_condition(service, clusters, is_ready),
+            upgrade_condition(service, clusters),
+        ],
+    })
+}
+
+fn ready_condition(service: &DynamicObject, clusters: &Clusters, is_ready: bool) -> Value {
+    let (reason, message) = match (is_ready, &clusters.active) {
+        (true, _) => ("NonZeroServeEndpoints", "Number of serve endpoints is greater than 0"),
+        (false, Some(_)) => ("ZeroServeEndpoints", "Number of serve endpoints dropped to 0"),
+        (false, None) => ("Initializing", "RayService is initializing"),
+    };
+    condition(service, "Ready", is_ready, reason, message)
+}
+
+fn upgrade_condition(service: &DynamicObject, clusters: &Clusters) -> Value {
+    let (is_upgrading, reason, message) = match (&clusters.active, &clusters.pending) {
+        (Some(_), Some(_)) => (
+            true,
+            "BothActivePendingClustersExist",
+            "Both active and pending Ray clusters exist",
+        ),
+        (Some(_), None) => (
+            false,
+            "NoPendingCluster",
+            "Active Ray cluster exists and no pending Ray cluster",
+        ),
+        (None, _) => (false, "Initializing", "RayService is initializing"),
+    };
+    condition(service, "UpgradeInProgress", is_upgrading, reason, message)
+}
+
+/// Terminal: KubeRay looks at it again only when it changes.
+fn refusal(service: &DynamicObject) -> Value {
+    let message = format!("RayService name should be no more than {LONGEST_NAME} characters");
+    json!({"conditions": [condition(service, "Ready", false, "ValidationFailed", &message)]})
+}
+
+fn workers(service: &DynamicObject) -> u64 {
+    let groups = service.data["spec"]["rayClusterConfig"]["workerGroupSpecs"].as_array();
+    let groups = groups.into_iter().flatten();
+    groups
+        .map(|group| group["replicas"].as_u64().unwrap_or(0) * group["numOfHosts"].as_u64().unwrap_or(1))
+        .sum()
+}
+
+fn application_statuses(applications: &[(String, Vec<String>)], stage: Stage) -> Value {
+    let (status, message, of_deployments) = match stage {
+        Stage::Pending => ("NOT_STARTED", "", "UPDATING"),
+        Stage::Loading => ("DEPLOYING", "", "UPDATING"),
+        Stage::Ready => ("RUNNING", "", "HEALTHY"),
+        Stage::Unready => ("UNHEALTHY", UNHEALTHY, "UNHEALTHY"),
+        Stage::Failed => ("DEPLOY_FAILED", FAILURE, "DEPLOY_FAILED"),
+    };
+    let with_message = |mut status: Value| {
+        if !message.is_empty() {
+            status["message"] = json!(message);
+        }
+        status
+    };
+    let statuses = applications.iter().map(|(name, deployments)| {
+        let mut application = with_message(json!({"status": status}));
+        // Before that, Ray knows the application by name alone.
+        if stage != Stage::Pending {
+            let deployments = deployments.iter();
+            let deployments = deployments.map(|name| (name.clone(), with_message(json!({"status": of_deployments}))));
+            application["serveDeploymentStatuses"] = deployments.collect::<Map<_, _>>().into();
+        }
+        (name.clone(), application)
+    });
+    statuses.collect::<Map<_, _>>().into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn service(config: &Value, status: &Value) -> DynamicObject {
+        serde_json::from_value(json!({
+            "metadata": {"name": "s", "generation": 1},
+            "spec": {"rayClusterConfig": config},
+            "status": status,
+        }))
+        .unwrap()
+    }
+
+    fn config() -> Value {
+        json!({"rayVersion": "2.52.0", "workerGroupSpecs": [{"groupName": "gpu", "replicas": 1, "template": {}}]})
+    }
+
+    fn first() -> Clusters {
+        Clusters::default().following(&service(&config(), &Value::Null))
+    }
+
+    fn after(change: impl FnOnce(&mut Value)) -> Clusters {
+        let mut changed = config();
+        change(&mut changed);
+        first().at(Stage::Ready).following(&service(&changed, &Value::Null))
+    }
+
+    #[test]
+    fn the_first_cluster_is_pending_until_it_serves() {
+        let first = first();
+        assert_eq!((number(first.current()), &first.active), (1, &None));
+        assert_eq!(first.at(Stage::Failed), first);
+        assert_eq!(first.at(Stage::Ready).active, first.pending);
+    }
+
+    #[test]
+    fn what_the_hash_leaves_out_builds_no_second_cluster() {
+        let active = first().at(Stage::Ready);
+        let group = |config: &mut Value, field: &str, value: Value| config["workerGroupSpecs"][0][field] = value;
+        assert_eq!(after(|_| {}), active);
+        assert_eq!(after(|c| group(c, "replicas", json!(3))), active);
+        assert_eq!(after(|c| group(c, "minReplicas", json!(3))), active);
+        assert_eq!(after(|c| group(c, "maxReplicas", json!(3))), active);
+        assert_eq!(
+            after(|c| group(c, "scaleStrategy", json!({"workersToDelete": ["a"]}))),
+            active
+        );
+        assert_eq!(after(|c| c["upgradeStrategy"] = json!({"type": "Recreate"})), active);
+        assert_eq!(
+            after(|c| c["workerGroupSpecs"] = json!([c["workerGroupSpecs"][0], {"groupName": "more"}])),
+            active
+        );
+    }
+
+    #[test]
+    fn anything_else_builds_a_second_cluster_beside_the_first() {
+        let active = first().at(Stage::Ready).active;
+        for clusters in [
+            after(|c| c["rayVersion"] = json!("2.53.0")),
+            after(|c| c["workerGroupSpecs"][0]["numOfHosts"] = json!(2)),
+            after(|c| c["workerGroupSpecs"] = json!([])),
+        ] {
+            assert_eq!((number(clusters.current()), &clusters.active), (2, &active));
+            assert!(clusters.pending.is_some());
+        }
+    }
+
+    #[test]
+    fn an_unreadable_configuration_deploys_nothing() {
+        assert!(applications("applications: [").is_empty());
+        let text = "applications:\n- args: {llm_configs: [{model_loading_config: {model_id: a/b}}]}\n";
+        assert_eq!(
+            applications(text),
+            [("default".to_owned(), vec!["LLMServer:a--b".to_owned()])]
+        );
+    }
+}

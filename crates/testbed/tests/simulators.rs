@@ -1,0 +1,402 @@
+//! The upstream simulator as Dynamo and KubeRay against a real API server: each from nothing to ready, failing and gone.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use k8s_openapi::api::core::v1::{Pod, Service};
+use kube::{
+    Api, Client,
+    api::{ApiResource, DeleteParams, DynamicObject, GroupVersionKind, Patch, PatchParams, PostParams},
+};
+use runway_testbed::{
+    ControlPlane, Options, Simulator,
+    audit::{self, Count},
+    crds, eventually, simulator,
+};
+use serde_json::{Value, json};
+
+const PATIENCE: Duration = Duration::from_secs(20);
+const FAST: Duration = Duration::from_millis(400);
+const UPSTREAM: &str = "upstream";
+
+/// One simulator, one cluster, and its CRD is replaced under it as by an upgrade of Dynamo.
+#[tokio::test]
+async fn dynamo_is_played_in_both_releases() -> Result<()> {
+    let (cluster, _simulator) = start(crds::DYNAMO_V1ALPHA1).await?;
+    let client = cluster.admin_client().await?;
+    play_dynamo(&cluster, "v1alpha1", "services", old_graph).await?;
+    // Only here: the garbage collector takes up to 30 s to learn of a version that is added later.
+    loses_its_service(&client, "ready-frontend").await?;
+    for crd in crds::upstream_crds(&[crds::DYNAMO_V1BETA1])? {
+        crds::install_crd(&client, crd).await?;
+    }
+    play_dynamo(&cluster, "v1beta1", "components", new_graph).await?;
+    cluster.stop().await
+}
+
+async fn play_dynamo(
+    cluster: &ControlPlane,
+    version: &str,
+    components: &str,
+    graph: impl Fn(&str, u32) -> Value,
+) -> Result<()> {
+    let client = cluster.admin_client().await?;
+    let graphs = api(&client, "nvidia.com", version, "DynamoGraphDeployment");
+    let says = |name: &'static str, state: &'static str, reason: &'static str| {
+        becomes(&graphs, name, move |status| {
+            status["state"] == state && condition(status, "Ready")["reason"] == reason
+        })
+    };
+    let not_ready = match version {
+        "v1alpha1" => "some_resources_are_not_ready",
+        _ => "pods_not_ready",
+    };
+
+    // One graph, request by request.
+    let mark = cluster.audit().await?.mark().await?;
+    create(&graphs, graph("ready", 1)).await?;
+    let status = says("ready", "successful", "all_resources_are_ready").await?;
+    let ready = |status: &Value| status[components]["decode"]["readyReplicas"].as_u64();
+    assert_eq!(ready(&status), Some(1), "{status}");
+    let multinode = &status[components]["prefill"];
+    assert_eq!(multinode["availableReplicas"], 1, "{status}");
+    assert!(multinode["readyReplicas"].is_null(), "{status}");
+    let requests = audit::of_user(&cluster.audit().await?.since(mark).await?, UPSTREAM);
+    let counts = audit::by_resource(&requests);
+    assert_eq!(counts["dynamographdeployments.nvidia.com"].write, 1, "{counts:?}");
+    assert_eq!(
+        counts["dynamographdeployments.nvidia.com/status"].write, 3,
+        "{counts:?}"
+    );
+    assert_eq!(counts["services"].write, 1, "{counts:?}");
+    has_port_8000(&client, "ready-frontend").await?;
+
+    // Scaling up goes through pending, and what was ready stays so.
+    apply(&graphs, graph("ready", 3)).await?;
+    let status = says("ready", "pending", not_ready).await?;
+    assert_eq!(ready(&status), Some(1), "{status}");
+    let status = says("ready", "successful", "all_resources_are_ready").await?;
+    assert_eq!(ready(&status), Some(3), "{status}");
+
+    let unlucky = ["stall", "fail", "flap", "secret-missing", "stuck-delete"];
+    for behaviour in unlucky {
+        create(&graphs, graph(behaviour, 1)).await?;
+    }
+    says("fail", "failed", "failed_to_reconcile_the_resources").await?;
+    says("flap", "successful", "all_resources_are_ready").await?;
+    says("flap", "pending", not_ready).await?;
+    says("secret-missing", "pending", not_ready).await?;
+    waits_for_its_secret(&client, &format!("{}=secret-missing", simulator::dynamo::GRAPH)).await?;
+    says("stuck-delete", "successful", "all_resources_are_ready").await?;
+    ensure!(
+        graphs.get("stall").await?.data["status"].is_null(),
+        "stall says nothing"
+    );
+    is_silent(cluster).await?;
+
+    for name in unlucky.into_iter().chain(["ready"]) {
+        graphs.delete(name, &DeleteParams::default()).await?;
+    }
+    is_gone(&graphs, "ready").await?;
+    ensure!(
+        graphs.get_opt("stuck-delete").await?.is_some(),
+        "stuck-delete does not go"
+    );
+    let free = Patch::Merge(json!({"metadata": {"finalizers": null}}));
+    graphs.patch("stuck-delete", &PatchParams::default(), &free).await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn kuberay_is_played() -> Result<()> {
+    let (cluster, _simulator) = start(crds::KUBERAY_SERVICES).await?;
+    let client = cluster.admin_client().await?;
+    let services = api(&client, "ray.io", "v1", "RayService");
+    let says = |name: &'static str, ready: &'static str, reason: &'static str| {
+        becomes(&services, name, move |status| {
+            condition(status, "Ready")["status"] == ready && condition(status, "Ready")["reason"] == reason
+        })
+    };
+    let cluster_name = |status: &Value| status["activeServiceStatus"]["rayClusterName"].clone();
+
+    // The first rollout happens on a pending cluster, and is seen nowhere else.
+    let mark = cluster.audit().await?.mark().await?;
+    create(&services, ray_service("ready", 1, 1, "2.52.0")).await?;
+    let status = becomes(&services, "ready", |status| {
+        status["pendingServiceStatus"]["applicationStatuses"]["llm"]["status"] == "DEPLOYING"
+    })
+    .await?;
+    assert_eq!(condition(&status, "Ready")["reason"], "Initializing", "{status}");
+    assert!(cluster_name(&status).is_null(), "{status}");
+    let status = says("ready", "True", "NonZeroServeEndpoints").await?;
+    assert_eq!(status["serviceStatus"], "Running", "{status}");
+    assert_eq!(
+        status["activeServiceStatus"]["applicationStatuses"]["llm"]["status"], "RUNNING",
+        "{status}"
+    );
+    assert!(status["pendingServiceStatus"]["rayClusterName"].is_null(), "{status}");
+    let first = cluster_name(&status);
+    let requests = audit::of_user(&cluster.audit().await?.since(mark).await?, UPSTREAM);
+    let counts = audit::by_resource(&requests);
+    assert_eq!(counts["rayservices.ray.io/status"].write, 3, "{counts:?}");
+    assert_eq!(counts["services"].write, 1, "{counts:?}");
+    assert_eq!(counts["rayservices.ray.io"].write, 0, "no finalizer: {counts:?}");
+    has_port_8000(&client, "ready-serve-svc").await?;
+
+    // Workers and replicas are scaled in the cluster that is there.
+    apply(&services, ray_service("ready", 3, 1, "2.52.0")).await?;
+    let status = becomes(&services, "ready", |status| status["numServeEndpoints"] == 3).await?;
+    assert_eq!(cluster_name(&status), first, "{status}");
+    apply(&services, ray_service("ready", 3, 3, "2.52.0")).await?;
+    for deploying in ["DEPLOYING", "RUNNING"] {
+        let status = becomes(&services, "ready", |status| {
+            status["activeServiceStatus"]["applicationStatuses"]["llm"]["status"] == deploying
+        })
+        .await?;
+        assert_eq!(condition(&status, "Ready")["status"], "True", "{status}");
+        assert_eq!(condition(&status, "UpgradeInProgress")["status"], "False", "{status}");
+        assert_eq!(cluster_name(&status), first, "{status}");
+    }
+
+    // Another version of Ray needs another cluster, while the first one serves.
+    apply(&services, ray_service("ready", 3, 3, "2.53.0")).await?;
+    let status = becomes(&services, "ready", |status| {
+        condition(status, "UpgradeInProgress")["reason"] == "BothActivePendingClustersExist"
+    })
+    .await?;
+    assert_eq!(condition(&status, "Ready")["status"], "True", "{status}");
+    assert_eq!(cluster_name(&status), first, "{status}");
+    let status = becomes(&services, "ready", |status| {
+        condition(status, "UpgradeInProgress")["reason"] == "NoPendingCluster"
+    })
+    .await?;
+    let second = cluster_name(&status);
+    ensure!(
+        second.as_str().is_some_and(|name| name.starts_with("ready-2-")),
+        "the second cluster is {second}"
+    );
+
+    let long = "a-name-that-leaves-no-room-for-those-derived-from-it";
+    for behaviour in ["stall", "fail", "flap", "secret-missing", "stuck-delete"] {
+        create(&services, ray_service(behaviour, 1, 1, "2.52.0")).await?;
+    }
+    let mut unlabelled = ray_service(long, 1, 1, "2.52.0");
+    unlabelled["metadata"]["labels"] = Value::Null;
+    create(&services, unlabelled).await?;
+    let status = becomes(&services, "fail", |status| {
+        status["pendingServiceStatus"]["applicationStatuses"]["llm"]["status"] == "DEPLOY_FAILED"
+    })
+    .await?;
+    assert_eq!(condition(&status, "Ready")["reason"], "Initializing", "{status}");
+    let message = &status["pendingServiceStatus"]["applicationStatuses"]["llm"]["message"];
+    ensure!(message.is_string(), "a failure has a message: {status}");
+    says("flap", "True", "NonZeroServeEndpoints").await?;
+    let status = says("flap", "False", "ZeroServeEndpoints").await?;
+    assert!(status["serviceStatus"].is_null(), "{status}");
+    says("secret-missing", "False", "Initializing").await?;
+    waits_for_its_secret(&client, &format!("{}=secret-missing", simulator::kuberay::ORIGIN)).await?;
+    says("stuck-delete", "True", "NonZeroServeEndpoints").await?;
+    says(long, "False", "ValidationFailed").await?;
+    ensure!(
+        services.get("stall").await?.data["status"].is_null(),
+        "stall says nothing"
+    );
+    is_silent(&cluster).await?;
+
+    for name in ["ready", "stuck-delete"] {
+        services.delete(name, &DeleteParams::default()).await?;
+    }
+    is_gone(&services, "ready").await?;
+    ensure!(
+        services.get_opt("stuck-delete").await?.is_some(),
+        "stuck-delete does not go"
+    );
+    loses_its_service(&client, "ready-serve-svc").await?;
+    cluster.stop().await
+}
+
+async fn start(crd: &str) -> Result<(ControlPlane, Simulator)> {
+    let crds = crds::upstream_crds(&[crd])?;
+    let cluster = ControlPlane::start(Options {
+        crds,
+        ..Options::default()
+    })
+    .await?;
+    let config = simulator::Config {
+        ready_after: FAST,
+        ..simulator::Config::default()
+    };
+    let simulator = Simulator::start(cluster.client(UPSTREAM, &["system:masters"]).await?, config);
+    Ok((cluster, simulator))
+}
+
+/// In v1alpha1, as Dynamo's examples have it.
+fn old_graph(behaviour: &str, replicas: u32) -> Value {
+    let container = json!({"mainContainer": {"image": "vllm-runtime:0.7.1"}});
+    json!({
+        "apiVersion": "nvidia.com/v1alpha1",
+        "kind": "DynamoGraphDeployment",
+        "metadata": {"name": behaviour, "labels": {simulator::LABEL: behaviour}},
+        "spec": {"backendFramework": "vllm", "services": {
+            "Frontend": {"componentType": "frontend", "replicas": 1, "extraPodSpec": container},
+            "decode": {
+                "componentType": "worker",
+                "subComponentType": "decode",
+                "replicas": replicas,
+                "envFromSecret": "my-token",
+                "resources": {"limits": {"gpu": "1"}},
+                "extraPodSpec": container,
+            },
+            "prefill": {
+                "componentType": "worker",
+                "subComponentType": "prefill",
+                "envFromSecret": "my-token",
+                "multinode": {"nodeCount": 2},
+                "extraPodSpec": container,
+            },
+        }},
+    })
+}
+
+/// The same in v1beta1.
+fn new_graph(behaviour: &str, replicas: u32) -> Value {
+    let template = |gpus: &str| {
+        json!({"spec": {"containers": [{
+            "name": "main",
+            "image": "vllm-runtime:1.3.0",
+            "envFrom": [{"secretRef": {"name": "my-token"}}],
+            "resources": {"limits": {"nvidia.com/gpu": gpus}},
+        }]}})
+    };
+    json!({
+        "apiVersion": "nvidia.com/v1beta1",
+        "kind": "DynamoGraphDeployment",
+        "metadata": {"name": behaviour, "labels": {simulator::LABEL: behaviour}},
+        "spec": {"backendFramework": "vllm", "components": [
+            {"name": "Frontend", "type": "frontend", "podTemplate": template("0")},
+            {"name": "decode", "type": "decode", "replicas": replicas, "podTemplate": template("1")},
+            {"name": "prefill", "type": "prefill", "multinode": {"nodeCount": 2}, "podTemplate": template("8")},
+        ]},
+    })
+}
+
+fn ray_service(behaviour: &str, workers: u32, replicas: u32, ray: &str) -> Value {
+    let template = json!({"spec": {"containers": [{
+        "name": "ray",
+        "image": format!("ray-llm:{ray}"),
+        "env": [{"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": {"name": "my-token", "key": "HF_TOKEN"}}}],
+    }]}});
+    let serve_config = format!(
+        "applications:
+- name: llm
+  import_path: ray.serve.llm:build_openai_app
+  route_prefix: /
+  args:
+    llm_configs:
+    - model_loading_config: {{model_id: tiny, model_source: org/tiny}}
+      deployment_config: {{num_replicas: {replicas}}}
+"
+    );
+    json!({
+        "apiVersion": "ray.io/v1",
+        "kind": "RayService",
+        "metadata": {"name": behaviour, "labels": {simulator::LABEL: behaviour}},
+        "spec": {"serveConfigV2": serve_config, "rayClusterConfig": {
+            "rayVersion": ray,
+            "headGroupSpec": {"rayStartParams": {"num-cpus": "0"}, "template": template},
+            "workerGroupSpecs": [{
+                "groupName": "gpu",
+                "replicas": workers,
+                "minReplicas": workers,
+                "maxReplicas": workers,
+                "rayStartParams": {},
+                "template": template,
+            }],
+        }},
+    })
+}
+
+fn api(client: &Client, group: &str, version: &str, kind: &str) -> Api<DynamicObject> {
+    let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, kind));
+    Api::default_namespaced_with(client.clone(), &resource)
+}
+
+async fn create(objects: &Api<DynamicObject>, object: Value) -> Result<()> {
+    objects
+        .create(&PostParams::default(), &serde_json::from_value(object)?)
+        .await?;
+    Ok(())
+}
+
+async fn apply(objects: &Api<DynamicObject>, object: Value) -> Result<()> {
+    let name = object["metadata"]["name"].as_str().context("a name")?;
+    let params = PatchParams::apply("test").force();
+    objects.patch(name, &params, &Patch::Apply(&object)).await?;
+    Ok(())
+}
+
+fn condition<'a>(status: &'a Value, kind: &str) -> &'a Value {
+    let mut conditions = status["conditions"].as_array().into_iter().flatten();
+    conditions.find(|c| c["type"] == kind).unwrap_or(&Value::Null)
+}
+
+/// The status once it is so.
+async fn becomes(objects: &Api<DynamicObject>, name: &str, is_so: impl Fn(&Value) -> bool) -> Result<Value> {
+    eventually(PATIENCE, async || {
+        let status = objects.get(name).await?.data["status"].clone();
+        ensure!(is_so(&status), "the status of {name} is {status}");
+        Ok(status)
+    })
+    .await
+}
+
+async fn is_silent(cluster: &ControlPlane) -> Result<()> {
+    let log = cluster.audit().await?;
+    let mark = log.mark().await?;
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    let requests = audit::of_user(&log.since(mark).await?, UPSTREAM);
+    assert_eq!(
+        Count::of(&requests),
+        Count::default(),
+        "not silent at rest: {requests:?}"
+    );
+    Ok(())
+}
+
+async fn has_port_8000(client: &Client, name: &str) -> Result<()> {
+    let service = Api::<Service>::default_namespaced(client.clone()).get(name).await?;
+    let ports = service.spec.and_then(|spec| spec.ports).unwrap_or_default();
+    ensure!(ports.len() == 1 && ports[0].port == 8000, "its ports are {ports:?}");
+    Ok(())
+}
+
+async fn loses_its_service(client: &Client, name: &str) -> Result<()> {
+    let services: Api<Service> = Api::default_namespaced(client.clone());
+    eventually(PATIENCE, async || {
+        ensure!(
+            services.get_opt(name).await?.is_none(),
+            "the service outlives its owner"
+        );
+        Ok(())
+    })
+    .await
+}
+
+async fn waits_for_its_secret(client: &Client, label: &str) -> Result<()> {
+    let list = kube::api::ListParams::default().labels(label);
+    let pods = Api::<Pod>::default_namespaced(client.clone()).list(&list).await?;
+    let statuses = pods.items.into_iter().filter_map(|pod| pod.status?.container_statuses);
+    let waiting = statuses.flatten().find_map(|status| status.state?.waiting);
+    let waiting = waiting.with_context(|| format!("no pod of {label} waits"))?;
+    assert_eq!(waiting.reason.as_deref(), Some("CreateContainerConfigError"));
+    assert_eq!(waiting.message.as_deref(), Some("secret \"my-token\" not found"));
+    Ok(())
+}
+
+async fn is_gone(objects: &Api<DynamicObject>, name: &str) -> Result<()> {
+    eventually(PATIENCE, async || {
+        ensure!(objects.get_opt(name).await?.is_none(), "{name} is still there");
+        Ok(())
+    })
+    .await
+}
