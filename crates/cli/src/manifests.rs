@@ -24,7 +24,11 @@ pub fn crds() -> [CustomResourceDefinition; 2] {
 
 /// The providers that come with the product.
 pub fn built_in_providers() -> Vec<Box<dyn Provider>> {
-    vec![Box::new(runway_provider_kaito::Kaito::default())]
+    vec![
+        Box::new(runway_provider_kaito::Kaito::default()),
+        Box::new(runway_provider_dynamo::Dynamo::default()),
+        Box::new(runway_provider_kuberay::KubeRay),
+    ]
 }
 
 /// Who a controller is to the API server.
