@@ -93,10 +93,13 @@ pub(crate) fn start_controllers(
     webhook_port: u16,
     ready_after: Duration,
 ) -> Result<()> {
+    start_ours(control_plane, programs, webhook_port)?;
+    start_simulator(control_plane, programs, ready_after)
+}
+
+/// The core controller and the KAITO provider.
+pub(crate) fn start_ours(control_plane: &mut ControlPlane, programs: &Programs, webhook_port: u16) -> Result<()> {
     let address = format!("127.0.0.1:{webhook_port}");
-    let kubeconfig = |control_plane: &ControlPlane, user: &str, groups: &[&str]| -> Result<String> {
-        Ok(control_plane.kubeconfig(user, groups)?.display().to_string())
-    };
     let core = kubeconfig(control_plane, labels::CORE_MANAGER, &[])?;
     control_plane.run(
         "kubeairunway-controller",
@@ -117,7 +120,15 @@ pub(crate) fn start_controllers(
         "kaito-provider",
         programs.path("kaito-provider"),
         &["--kubeconfig", &kaito],
-    )?;
+    )
+}
+
+/// The upstream simulator, which plays KAITO's operator.
+pub(crate) fn start_simulator(
+    control_plane: &mut ControlPlane,
+    programs: &Programs,
+    ready_after: Duration,
+) -> Result<()> {
     let simulator = kubeconfig(control_plane, "kaito-upstream-simulator", &["system:masters"])?;
     let ready_after = format!("{}ms", ready_after.as_millis());
     control_plane.run(
@@ -125,6 +136,10 @@ pub(crate) fn start_controllers(
         programs.path("upstream-simulator"),
         &["--kubeconfig", &simulator, "--ready-after", &ready_after],
     )
+}
+
+fn kubeconfig(control_plane: &ControlPlane, user: &str, groups: &[&str]) -> Result<String> {
+    Ok(control_plane.kubeconfig(user, groups)?.display().to_string())
 }
 
 /// A port that is free now.

@@ -1,0 +1,229 @@
+//! One ModelDeployment by our own controllers: how long it takes alone, and what they write, taken from its managed
+//! fields. The bare client writes the same for every object.
+
+use std::pin::pin;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use futures::TryStreamExt;
+use kube::ResourceExt;
+use kube::api::{DeleteParams, DynamicObject, PostParams};
+use kube::runtime::watcher::{Config, Event, watcher};
+use runway_api::labels;
+use runway_testbed::eventually;
+use serde_json::{Map, Value, json};
+
+use super::stage::{self, Stage, deployments, workspaces};
+use super::watching::is_running;
+
+/// As long as the names of a run, so that objects have the same size.
+const NAME: &str = "pilot-model";
+const PATIENCE: Duration = Duration::from_mins(1);
+
+/// A ModelDeployment from its creation to Running.
+pub(super) struct Flight {
+    /// How long it took.
+    pub(super) time: Duration,
+    /// Each version that the watch has shown.
+    versions: Vec<DynamicObject>,
+}
+
+/// What the bare client sends for one ModelDeployment.
+pub(super) struct Script {
+    /// The ModelDeployment as admission leaves it.
+    pub(super) create: DynamicObject,
+    /// What follows, in order.
+    pub(super) writes: Vec<Write>,
+}
+
+/// A server-side apply.
+pub(super) struct Write {
+    /// Of whom the objects are to look.
+    pub(super) manager: String,
+    /// What is written.
+    pub(super) target: Target,
+    /// The body; its owner's uid is to be filled in.
+    pub(super) body: Value,
+}
+
+/// What is written.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Target {
+    /// The status of the ModelDeployment.
+    Status,
+    /// The Workspace.
+    Workspace,
+}
+
+impl Script {
+    /// The same for another name.
+    pub(super) fn renamed(&self, name: &str) -> Result<Self> {
+        let rename = |value: &Value| serde_json::from_str(&value.to_string().replace(NAME, name));
+        let writes = self.writes.iter().map(|write| {
+            Ok(Write {
+                manager: write.manager.clone(),
+                target: write.target,
+                body: rename(&write.body)?,
+            })
+        });
+        Ok(Self {
+            create: serde_json::from_value(rename(&serde_json::to_value(&self.create)?)?)?,
+            writes: writes.collect::<Result<_>>()?,
+        })
+    }
+}
+
+impl Write {
+    /// For the object that was created.
+    pub(super) fn fill_in(&mut self, uid: &str) {
+        match self.target {
+            Target::Status => self.body["metadata"]["uid"] = json!(uid),
+            Target::Workspace => self.body["metadata"]["ownerReferences"][0]["uid"] = json!(uid),
+        }
+    }
+}
+
+/// Starts our controllers, sees what they write for one ModelDeployment, and ends them.
+pub(super) async fn record(stage: &mut Stage<'_>) -> Result<Script> {
+    stage.start_ours().await?;
+    let flight = fly(stage).await?;
+    let workspace = workspaces(&stage.user).get(NAME).await?;
+    land(stage).await?;
+    stage.end_ours().await?;
+    script(&flight.versions, &workspace)
+}
+
+/// Creates the pilot and waits until it is Running.
+pub(super) async fn fly(stage: &Stage<'_>) -> Result<Flight> {
+    let api = deployments(&stage.user);
+    let only = Config::default().fields(&format!("metadata.name={NAME}"));
+    let mut events = pin!(watcher(api.clone(), only));
+    while !matches!(events.try_next().await?, Some(Event::InitDone)) {}
+
+    let start = Instant::now();
+    api.create(&PostParams::default(), &stage::model(NAME)?).await?;
+    let mut versions = Vec::new();
+    let until_running = async {
+        while let Some(event) = events.try_next().await? {
+            if let Event::Apply(version) = event {
+                versions.push(version);
+                if versions.last().is_some_and(is_running) {
+                    return Ok(());
+                }
+            }
+        }
+        bail!("the watch has ended")
+    };
+    tokio::time::timeout(PATIENCE, until_running)
+        .await
+        .context("the pilot does not run after a minute")??;
+    Ok(Flight {
+        time: start.elapsed(),
+        versions,
+    })
+}
+
+/// Deletes the pilot and waits until it is gone.
+pub(super) async fn land(stage: &Stage<'_>) -> Result<()> {
+    let api = deployments(&stage.user);
+    api.delete(NAME, &DeleteParams::default()).await?;
+    eventually(PATIENCE, async || {
+        ensure!(api.get_metadata_opt(NAME).await?.is_none(), "the pilot does not go");
+        Ok(())
+    })
+    .await
+}
+
+/// The four writes: chosen, made, Deploying, Running.
+fn script(versions: &[DynamicObject], workspace: &DynamicObject) -> Result<Script> {
+    let (core, kaito) = (labels::CORE_MANAGER, labels::provider_manager("kaito"));
+    let (Some(first), Some(last)) = (versions.first(), versions.last()) else {
+        bail!("the pilot was not seen");
+    };
+    let status_by = |manager: &str, version: &DynamicObject| -> Option<Write> {
+        let mut body = applied(version, manager, "status")?;
+        body["metadata"] = json!({ "name": NAME });
+        Some(Write {
+            manager: manager.to_owned(),
+            target: Target::Status,
+            body,
+        })
+    };
+    let mut made = applied(workspace, &kaito, "").context("kaito-provider has not made the Workspace")?;
+    made["metadata"]["name"] = json!(NAME);
+    let writes = [
+        versions.iter().rev().find_map(|v| status_by(core, v)),
+        Some(Write {
+            manager: kaito.clone(),
+            target: Target::Workspace,
+            body: made,
+        }),
+        versions.iter().find_map(|v| status_by(&kaito, v)),
+        status_by(&kaito, last),
+    ];
+    let writes: Vec<Write> = writes.into_iter().flatten().collect();
+    ensure!(
+        writes.len() == 4,
+        "the pilot's status does not name both controllers as writers"
+    );
+
+    let mut create = stage::model(NAME)?;
+    create.metadata.finalizers.clone_from(&first.metadata.finalizers);
+    create.data["spec"] = first.data["spec"].clone();
+    Ok(Script { create, writes })
+}
+
+/// What a field manager has applied to an object or to its subresource.
+fn applied(object: &DynamicObject, manager: &str, subresource: &str) -> Option<Value> {
+    let entry = object.managed_fields().iter().find(|entry| {
+        entry.manager.as_deref() == Some(manager) && entry.subresource.as_deref().unwrap_or_default() == subresource
+    })?;
+    let fields = entry.fields_v1.as_ref()?.0.as_object()?;
+    let mut body = owned(&serde_json::to_value(object).ok()?, fields);
+    let types = object.types.as_ref()?;
+    body["apiVersion"] = json!(types.api_version);
+    body["kind"] = json!(types.kind);
+    Some(body)
+}
+
+/// The part of a value that these managed fields name: `f:` is a field, `k:` an item of a list by its keys.
+fn owned(value: &Value, fields: &Map<String, Value>) -> Value {
+    let inside = |value: &Value, fields: &Value| fields.as_object().map(|fields| owned(value, fields));
+    match value {
+        Value::Object(object) if !fields.is_empty() => fields
+            .iter()
+            .filter_map(|(key, below)| {
+                let name = key.strip_prefix("f:")?;
+                Some((name.to_owned(), inside(object.get(name)?, below)?))
+            })
+            .collect(),
+        Value::Array(items) if !fields.is_empty() => fields
+            .iter()
+            .filter_map(|(key, below)| {
+                let keys: Map<String, Value> = serde_json::from_str(key.strip_prefix("k:")?).ok()?;
+                let item = items
+                    .iter()
+                    .find(|item| keys.iter().all(|(name, value)| &item[name] == value))?;
+                inside(item, below)
+            })
+            .collect(),
+        whole => whole.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn managed_fields_choose_what_was_applied() {
+        let value = json!({ "a": 1, "b": { "c": [1, 2] }, "list": [{ "type": "x", "v": 1 }, { "type": "y", "v": 2 }] });
+        let fields =
+            json!({ "f:b": { "f:c": {} }, "f:list": { "k:{\"type\":\"y\"}": { ".": {}, "f:type": {}, "f:v": {} } } });
+        let chosen = owned(&value, fields.as_object().unwrap());
+        assert_eq!(
+            chosen,
+            json!({ "b": { "c": [1, 2] }, "list": [{ "type": "y", "v": 2 }] })
+        );
+    }
+}

@@ -1,0 +1,125 @@
+//! Sees when all run and when all are gone: by watches, the same for both contenders.
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+use futures::StreamExt;
+use kube::api::{Api, DynamicObject};
+use kube::runtime::WatchStreamExt;
+use kube::runtime::watcher::{Config, Event, watcher};
+use kube::{Client, ResourceExt};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+use super::stage::{PREFIX, deployments, workspaces};
+
+/// Longer than anything here takes.
+const PATIENCE: Duration = Duration::from_mins(15);
+
+/// Watches the objects of a run.
+pub(super) struct Watcher {
+    deployments: watch::Receiver<Seen>,
+    workspaces: watch::Receiver<Seen>,
+    _tasks: JoinSet<()>,
+}
+
+/// Names of one kind.
+#[derive(Default)]
+struct Seen {
+    present: HashSet<String>,
+    ready: HashSet<String>,
+}
+
+impl Watcher {
+    /// Starts watching.
+    pub(super) fn start(client: &Client) -> Self {
+        let mut tasks = JoinSet::new();
+        Self {
+            deployments: follow(&mut tasks, deployments(client), is_running),
+            workspaces: follow(&mut tasks, workspaces(client), is_ready),
+            _tasks: tasks,
+        }
+    }
+
+    /// Waits until this many ModelDeployments are Running and as many Workspaces Ready.
+    pub(super) async fn all_run(&self, count: usize) -> Result<()> {
+        until(&self.deployments, "Running ModelDeployments", |seen| {
+            seen.ready.len() == count
+        })
+        .await?;
+        until(&self.workspaces, "Ready Workspaces", |seen| seen.ready.len() == count).await
+    }
+
+    /// Waits until no ModelDeployment and no Workspace is left.
+    pub(super) async fn all_gone(&self) -> Result<()> {
+        until(&self.deployments, "no ModelDeployments", |seen| seen.present.is_empty()).await?;
+        until(&self.workspaces, "no Workspaces", |seen| seen.present.is_empty()).await
+    }
+}
+
+async fn until(seen: &watch::Receiver<Seen>, what: &str, done: impl FnMut(&Seen) -> bool) -> Result<()> {
+    let mut seen = seen.clone();
+    if tokio::time::timeout(PATIENCE, seen.wait_for(done))
+        .await
+        .is_ok_and(|seen| seen.is_ok())
+    {
+        return Ok(());
+    }
+    let last = seen.borrow();
+    bail!(
+        "waited {} minutes for {what}: {} are there, {} are ready",
+        PATIENCE.as_secs() / 60,
+        last.present.len(),
+        last.ready.len()
+    )
+}
+
+fn follow(
+    tasks: &mut JoinSet<()>,
+    api: Api<DynamicObject>,
+    ready: fn(&DynamicObject) -> bool,
+) -> watch::Receiver<Seen> {
+    let (sender, receiver) = watch::channel(Seen::default());
+    tasks.spawn(async move {
+        let mut events = watcher(api, Config::default()).default_backoff().boxed();
+        while let Some(event) = events.next().await {
+            // An interrupted watch lists again.
+            let Ok(event) = event else { continue };
+            sender.send_modify(|seen| seen.take_in(&event, ready));
+        }
+    });
+    receiver
+}
+
+impl Seen {
+    fn take_in(&mut self, event: &Event<DynamicObject>, ready: fn(&DynamicObject) -> bool) {
+        match event {
+            Event::Init => *self = Self::default(),
+            Event::InitDone => {}
+            Event::Apply(object) | Event::InitApply(object) => {
+                let name = object.name_any();
+                if name.starts_with(PREFIX) {
+                    if ready(object) {
+                        self.ready.insert(name.clone());
+                    }
+                    self.present.insert(name);
+                }
+            }
+            Event::Delete(object) => {
+                let name = object.name_any();
+                self.present.remove(&name);
+                self.ready.remove(&name);
+            }
+        }
+    }
+}
+
+/// Whether a ModelDeployment serves.
+pub(super) fn is_running(deployment: &DynamicObject) -> bool {
+    deployment.data["status"]["phase"] == "Running"
+}
+
+fn is_ready(workspace: &DynamicObject) -> bool {
+    workspace.data["status"]["state"] == "Ready"
+}
