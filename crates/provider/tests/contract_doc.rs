@@ -1,5 +1,7 @@
 //! `docs/provider-contract.md` and the tests speak of the same rules.
 
+#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests are tests")]
+
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
