@@ -3,7 +3,8 @@
     clippy::unwrap_used,
     clippy::panic,
     clippy::print_stderr,
-    reason = "helpers of tests are tests"
+    clippy::needless_pass_by_value,
+    reason = "helpers of tests are tests; json! values are written where they are used"
 )]
 
 mod common;
