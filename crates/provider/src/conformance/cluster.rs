@@ -346,9 +346,9 @@ impl<'a> Cluster<'a> {
 }
 
 impl observe::Lookup for Cluster<'_> {
-    /// A kind is watched while its schema is known.
+    /// A kind is watched while it is there, with a schema that is known or not.
     fn find(&self, kind: Kind, _: &str, name: &str) -> Option<Arc<DynamicObject>> {
-        self.installed.version(kind).filter(|_| !self.blind)?;
+        self.installed.visible_version(kind).filter(|_| !self.blind)?;
         let found = self.objects.iter().find(|o| o.kind == kind && o.name() == name)?;
         serde_json::from_value(found.object.clone()).ok().map(Arc::new)
     }

@@ -377,7 +377,14 @@ fn made_for(cluster: &Cluster) -> Vec<Option<String>> {
 /// Everything is deleted, and when it is gone the provider's part of the status is cleared: that is the sign for the core.
 pub(super) fn r23_hand_over_ends_with_a_cleared_status(trial: &Trial) -> Verdict {
     let successor = json!({"spec": {"provider": {"name": "another"}}});
-    for (what, mut cluster) in [("waiting", trial.made()?), ("serving", trial.running()?)] {
+    let mut unknown_upstream = trial.running()?;
+    unknown_upstream.installed = unknown(trial);
+    let starts = [
+        ("waiting", trial.made()?),
+        ("serving", trial.running()?),
+        ("upstream schema unknown", unknown_upstream),
+    ];
+    for (what, mut cluster) in starts {
         cluster.writes.clear();
         trial.change(&mut cluster, &successor)?;
         cluster.settle()?;
@@ -401,6 +408,7 @@ pub(super) fn r23_hand_over_ends_with_a_cleared_status(trial: &Trial) -> Verdict
             !cluster.writes.iter().any(|w| w.starts_with("apply")),
             "{what}: objects are made during the hand-over"
         );
+        cluster.installed = trial.installed();
         trial.change(&mut cluster, &json!({}))?;
         cluster.settle()?;
         ensure!(
@@ -515,6 +523,17 @@ fn is_given_up_in_time(what: &str, mut stuck: Cluster, visible: &[String]) -> Ve
     Ok(())
 }
 
+/// An upstream release that nobody knows.
+fn unknown(trial: &Trial) -> Installed {
+    let by_crd = trial.provider.upstreams().into_iter().filter(|u| !u.kind.is_built_in());
+    let states = by_crd.map(|u| {
+        let served = u.schemas.iter().map(|s| s.version.to_owned()).collect();
+        let problems = vec!["spec.everything does not exist".to_owned()];
+        (u.kind, State::Unknown { served, problems })
+    });
+    Installed::new(states.collect::<Vec<_>>())
+}
+
 fn states<'a>(trial: &Trial<'a>) -> Result<Vec<(&'static str, Cluster<'a>)>, String> {
     let mut failed = trial.running()?;
     failed.upstream_says(trial.samples.failed);
@@ -535,6 +554,8 @@ fn states<'a>(trial: &Trial<'a>) -> Result<Vec<(&'static str, Cluster<'a>)>, Str
     annotate(&mut paused, labels::PAUSED, Some("true"));
     let mut dry = trial.running()?;
     annotate(&mut dry, labels::DRY_RUN, Some("true"));
+    let mut unknown_upstream = trial.running()?;
+    unknown_upstream.installed = unknown(trial);
     let mut without_upstream = trial.running()?;
     without_upstream.installed =
         Installed::new(trial.provider.upstreams().into_iter().map(|u| (u.kind, State::Missing)));
@@ -549,5 +570,6 @@ fn states<'a>(trial: &Trial<'a>) -> Result<Vec<(&'static str, Cluster<'a>)>, Str
         ("paused", paused),
         ("dry run", dry),
         ("upstream CRD gone", without_upstream),
+        ("upstream schema unknown", unknown_upstream),
     ])
 }

@@ -61,7 +61,7 @@ pub(super) fn r14_what_cannot_be_served_is_refused_with_the_way_out(trial: &Tria
         );
         is_told(patch, text, &cluster)?;
         ensure!(
-            cluster.heard().contains(&"ProviderError"),
+            cluster.heard().contains(&"ProviderIncompatible"),
             "{patch} is refused without an Event"
         );
         trial.change(&mut cluster, &json!({}))?;
