@@ -31,7 +31,7 @@ pub(crate) fn of(request: &Request, accepted: &Accepted, worker: &GpuWorker) -> 
     for (flag, value) in derived(accepted, worker) {
         flags.derive(flag, value);
     }
-    if worker.gpu.count > 1 && !PARALLEL.iter().any(|flag| flags.find(flag).is_some()) {
+    if worker.gpu.count > 1 && !PARALLEL.iter().any(|way| flags.tells(way)) {
         flags.derive(tensor_parallel(engine), &worker.gpu.count.to_string());
     }
     let model = match accepted.model {
@@ -131,6 +131,11 @@ impl Flags {
 
     fn find(&self, flag: &str) -> Option<(&str, &str)> {
         find(&self.values, flag)
+    }
+
+    /// Whether a flag is there, or TensorRT-LLM's option of that name.
+    fn tells(&self, flag: &str) -> bool {
+        self.find(flag).is_some() || self.options.keys().any(|option| option.replace('_', "-") == flag)
     }
 
     /// Length of the context, and trust (design 15.1, 15.2).
