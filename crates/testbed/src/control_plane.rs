@@ -341,7 +341,7 @@ impl Cluster {
         Authority::open(&self.pki()).kubeconfig(&self.server, user, groups)
     }
 
-    fn pki(&self) -> PathBuf {
+    pub(crate) fn pki(&self) -> PathBuf {
         self.dir.join("pki")
     }
 

@@ -19,7 +19,8 @@ pub const KAITO_INFERENCE_SETS: &str = "kaito.sh_inferencesets.yaml";
 
 /// The file of Dynamo's DynamoGraphDeployment CRD with v1alpha1 alone, as released until early 2026.
 pub const DYNAMO_V1ALPHA1: &str = "nvidia.com_dynamographdeployments.2026-02.yaml";
-/// The file of the same CRD with v1beta1, which is stored; see [`without_conversion_webhook`].
+/// The file of the same CRD with v1beta1, which is stored. Everything in v1alpha1, and everything stored in it, needs the
+/// conversion webhook of Dynamo's operator; v1beta1 alone does not. See [`crate::simulator::conversion`].
 pub const DYNAMO_V1BETA1: &str = "nvidia.com_dynamographdeployments.2026-08.yaml";
 /// The file of KubeRay's RayService CRD.
 pub const KUBERAY_SERVICES: &str = "ray.io_rayservices.yaml";
@@ -70,17 +71,6 @@ fn upstream_crd(name: &str) -> Result<CustomResourceDefinition> {
         }
     };
     serde_saphyr::from_str(&text).with_context(|| format!("{name} is no CustomResourceDefinition"))
-}
-
-/// The CRD without its conversion webhook: objects of another version change nothing but their `apiVersion`, and lose the
-/// fields that the version read does not have.
-///
-/// With [`DYNAMO_V1BETA1`] as it is, everything in v1alpha1, and everything stored in it, needs the webhook of Dynamo's
-/// operator, and fails without; v1beta1 alone does not.
-#[must_use]
-pub fn without_conversion_webhook(mut crd: CustomResourceDefinition) -> CustomResourceDefinition {
-    crd.spec.conversion = None;
-    crd
 }
 
 /// Installs or updates a CRD and waits until the API server serves it.

@@ -11,7 +11,8 @@ use kube::{
 use runway_testbed::{
     ControlPlane, Options, Simulator,
     audit::{self, Count},
-    crds, eventually, simulator,
+    crds, eventually,
+    simulator::{self, conversion::ConversionWebhook},
 };
 use serde_json::{Value, json};
 
@@ -31,6 +32,40 @@ async fn dynamo_is_played_in_both_releases() -> Result<()> {
         crds::install_crd(&client, crd).await?;
     }
     play_dynamo(&cluster, "v1beta1", "components", new_graph).await?;
+    cluster.stop().await
+}
+
+/// An object of the old release is served and written in the new version, by way of the operator's webhook; and once
+/// written so, no longer needs it.
+#[tokio::test]
+async fn dynamo_converts_what_its_old_release_stored() -> Result<()> {
+    let (cluster, _simulator) = start(crds::DYNAMO_V1ALPHA1).await?;
+    let client = cluster.admin_client().await?;
+    let graphs = |version: &str| api(&client, "nvidia.com", version, "DynamoGraphDeployment");
+    let successful = |status: &Value| status["state"] == "successful";
+    apply(&graphs("v1alpha1"), old_graph("ready", 2)).await?;
+    becomes(&graphs("v1alpha1"), "ready", successful).await?;
+
+    let webhook = ConversionWebhook::start(&cluster).await?;
+    for crd in crds::upstream_crds(&[crds::DYNAMO_V1BETA1])? {
+        crds::install_crd(&client, webhook.converting(crd)).await?;
+    }
+    let graphs = graphs("v1beta1");
+    let status = becomes(&graphs, "ready", |status| status["components"].is_object()).await?;
+    assert_eq!(status["components"]["decode"]["readyReplicas"], 2, "{status}");
+
+    apply(&graphs, new_graph("ready", 3)).await?;
+    let graph = graphs.get("ready").await?;
+    let components = graph.data["spec"]["components"].as_array().context("components")?;
+    assert_eq!(components.len(), 3, "{components:?}");
+    let status = becomes(&graphs, "ready", |status| {
+        status["components"]["decode"]["readyReplicas"] == 3
+    })
+    .await?;
+    assert!(successful(&status), "{status}");
+
+    drop(webhook);
+    graphs.get("ready").await?;
     cluster.stop().await
 }
 

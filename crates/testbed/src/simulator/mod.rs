@@ -6,6 +6,7 @@
 //!
 //! Like the real ones it is driven by watches, reads from caches and is silent when nothing changes.
 
+pub mod conversion;
 pub mod dynamo;
 mod engine;
 pub mod kaito;
