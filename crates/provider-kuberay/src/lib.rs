@@ -59,6 +59,8 @@ use serde_json::{Value, json};
 
 pub use schema::RAY_SERVICE;
 
+use compatible::Accepted;
+
 /// The KubeRay provider.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct KubeRay;
@@ -94,13 +96,7 @@ impl Provider for KubeRay {
     fn translate(&self, request: &Request, installed: &Installed) -> Result<Translation, Refusal> {
         let accepted = compatible::accept(request, installed)?;
         let (pod_labels, overruled) = labels::of_pods(request);
-        let mut spec = json!({
-            "serveConfigV2": yaml::text(&serve::config(request, &accepted)),
-            "rayClusterConfig": cluster::config(request, &accepted, &pod_labels),
-        });
-        if accepted.suspended {
-            spec["suspend"] = json!(true);
-        }
+        let spec = spec(request, &accepted, &pod_labels);
         Ok(Translation {
             objects: vec![Object {
                 kind: RAY_SERVICE,
@@ -122,6 +118,25 @@ impl Provider for KubeRay {
     }
 
     fn read_status(&self, request: &Request, object: &Value) -> Reading {
-        status::of(object, request.topology.replicas())
+        status::of(object, request.topology.replicas(), &wanted(request))
     }
+}
+
+fn spec(request: &Request, accepted: &Accepted, pod_labels: &BTreeMap<String, String>) -> Value {
+    let mut spec = json!({
+        "serveConfigV2": yaml::text(&serve::config(request, accepted)),
+        "rayClusterConfig": cluster::config(request, accepted, pod_labels),
+    });
+    if accepted.suspended {
+        spec["suspend"] = json!(true);
+    }
+    spec
+}
+
+/// The spec that a RayService should have; null if there is none.
+fn wanted(request: &Request) -> Value {
+    let newest = Installed::newest(&schema::upstreams());
+    compatible::accept(request, &newest).map_or(Value::Null, |accepted| {
+        spec(request, &accepted, &labels::of_pods(request).0)
+    })
 }

@@ -6,6 +6,7 @@
 
 use jiff::Timestamp;
 use runway_api::Phase;
+use runway_operator::json;
 use runway_provider::Reading;
 use serde_json::Value;
 
@@ -15,12 +16,12 @@ const TERMINAL: [&str; 2] = ["InitializingTimeout", "ValidationFailed"];
 /// Longest text that is passed on from an application: they may hold whole stack traces.
 const LONGEST: usize = 500;
 
-/// Reads a RayService that was made for so many replicas.
-pub(crate) fn of(object: &Value, desired: i32) -> Reading {
+/// Reads a RayService of which so many replicas and this spec are wanted.
+pub(crate) fn of(object: &Value, desired: i32, wanted: &Value) -> Reading {
     if object["status"].as_object().is_none_or(serde_json::Map::is_empty) {
         return Reading::silent();
     }
-    let service = Service::of(object, desired);
+    let service = Service::of(object, desired, wanted);
     let (phase, reason, message) = match service.given_up() {
         Some(verdict) => verdict,
         None if desired == 0 => service.suspended(),
@@ -48,17 +49,19 @@ struct Service<'a> {
     object: &'a Value,
     status: &'a Value,
     desired: i32,
+    wanted: &'a Value,
     pending: Vec<Application<'a>>,
     active: Vec<Application<'a>>,
 }
 
 impl<'a> Service<'a> {
-    fn of(object: &'a Value, desired: i32) -> Self {
+    fn of(object: &'a Value, desired: i32, wanted: &'a Value) -> Self {
         let status = &object["status"];
         Self {
             object,
             status,
             desired,
+            wanted,
             pending: applications(&status["pendingServiceStatus"]),
             active: applications(&status["activeServiceStatus"]),
         }
@@ -92,27 +95,16 @@ impl<'a> Service<'a> {
 
     /// Two clusters: the earlier one serves.
     fn upgrading(&self) -> Verdict {
-        let message = match failing(&self.pending) {
-            Some(failing) => {
-                return verdict(
-                    Phase::Deploying,
-                    "UpgradeFailing",
-                    format!(
-                        "An earlier version still serves, and the new one does not start: {}",
-                        failing.text()
-                    ),
-                );
-            }
-            None => "An earlier version serves while the new one starts in a second cluster",
-        };
-        match unfinished(&self.pending) {
-            Some(app) => verdict(
-                Phase::Deploying,
-                "UpgradeInProgress",
-                format!("{message}: {}", app.text()),
-            ),
-            None => verdict(Phase::Deploying, "UpgradeInProgress", message),
+        if let Some(app) = failing(&self.pending) {
+            let told = format!(
+                "An earlier version still serves, and the new one does not start: {}",
+                app.text()
+            );
+            return verdict(Phase::Deploying, "UpgradeFailing", told);
         }
+        let told = "An earlier version serves while the new one starts in a second cluster";
+        let told = unfinished(&self.pending).map_or_else(|| told.to_owned(), |app| format!("{told}: {}", app.text()));
+        verdict(Phase::Deploying, "UpgradeInProgress", told)
     }
 
     /// One cluster that has served before, and answers.
@@ -135,21 +127,12 @@ impl<'a> Service<'a> {
         }
     }
 
-    /// Whether KubeRay has looked at what is asked for now. Only its conditions follow each generation.
+    /// Whether KubeRay has looked at what is wanted now. Of its status only the conditions follow each generation.
     fn is_seen(&self) -> bool {
         let seen = self.condition("Ready").and_then(|c| c.generation);
         let generation = self.object["metadata"]["generation"].as_i64();
-        seen.zip(generation).is_none_or(|(seen, now)| seen >= now) && self.workers() >= i64::from(self.desired)
-    }
-
-    /// Worker pods that the object asks for.
-    fn workers(&self) -> i64 {
-        let groups = self.object["spec"]["rayClusterConfig"]["workerGroupSpecs"].as_array();
-        groups
-            .into_iter()
-            .flatten()
-            .filter_map(|group| group["replicas"].as_i64())
-            .sum()
+        let is_applied = self.wanted.is_null() || json::contains(&self.object["spec"], self.wanted);
+        is_applied && seen.zip(generation).is_none_or(|(seen, now)| seen >= now)
     }
 
     /// Nothing answers.
@@ -212,9 +195,15 @@ impl<'a> Service<'a> {
         let ready = self.status["activeServiceStatus"]["rayClusterStatus"]["readyWorkerReplicas"]
             .as_i64()
             .unwrap_or(0);
+        let groups = self.wanted["rayClusterConfig"]["workerGroupSpecs"].as_array();
+        let all: i64 = groups
+            .into_iter()
+            .flatten()
+            .filter_map(|group| group["replicas"].as_i64())
+            .sum();
         let replicas = ready
             .saturating_mul(i64::from(self.desired))
-            .checked_div(self.workers())
+            .checked_div(all)
             .unwrap_or(0);
         i32::try_from(replicas).unwrap_or(i32::MAX).clamp(0, self.desired - 1)
     }
