@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{Patch, PatchParams};
 use kube::core::{DynamicObject, GroupVersionKind};
 use kube::discovery::{self, Scope};
@@ -17,6 +18,8 @@ use crate::shell;
 
 /// Who applies what people would apply.
 const ADMIN: &str = "xtask";
+/// Name of the upstream simulator's program, and its identity.
+pub(crate) const SIMULATOR: &str = "upstream-simulator";
 
 /// The programs that `up` and `bench` run beside a control plane.
 pub(crate) struct Programs {
@@ -30,8 +33,13 @@ impl Programs {
         if release {
             args.push("--release");
         }
-        let packages = ["runway-core", "runway-provider-kaito", "runway-testbed", "runway-cli"];
-        args.extend(packages.iter().flat_map(|p| ["-p", *p]));
+        let providers = providers().into_iter().map(|name| format!("runway-provider-{name}"));
+        let packages: Vec<String> = ["runway-core", "runway-testbed", "runway-cli"]
+            .map(str::to_owned)
+            .into_iter()
+            .chain(providers)
+            .collect();
+        args.extend(packages.iter().flat_map(|package| ["-p", package.as_str()]));
         shell::run("cargo", &args)?;
         // Beside ourselves: cargo knows where that is.
         let own = std::env::current_exe().context("cannot find the folder of our own program")?;
@@ -86,19 +94,42 @@ pub(crate) async fn apply(client: &Client, object: &DynamicObject) -> Result<Dyn
         .with_context(|| format!("cannot apply {} '{name}'", types.kind))
 }
 
-/// The core controller, the KAITO provider and the upstream simulator, each as a process with an identity of its own.
+/// The providers that come with the product, by name.
+pub(crate) fn providers() -> Vec<&'static str> {
+    manifests::built_in_providers()
+        .iter()
+        .map(|provider| provider.name())
+        .collect()
+}
+
+/// The CRDs of their upstreams.
+pub(crate) fn upstream_crds() -> Result<Vec<CustomResourceDefinition>> {
+    crds::upstream_crds(&[
+        crds::KAITO_WORKSPACES,
+        crds::KAITO_INFERENCE_SETS,
+        crds::DYNAMO_V1BETA1,
+        crds::KUBERAY_SERVICES,
+    ])
+}
+
+/// The core controller, a provider's controller for each of `providers`, and the upstream simulator, each as a process
+/// with an identity of its own.
 pub(crate) fn start_controllers(
     control_plane: &mut ControlPlane,
     programs: &Programs,
+    providers: &[&str],
     webhook_port: u16,
     ready_after: Duration,
 ) -> Result<()> {
-    start_ours(control_plane, programs, webhook_port)?;
+    start_core(control_plane, programs, webhook_port)?;
+    for provider in providers {
+        start_provider(control_plane, programs, provider)?;
+    }
     start_simulator(control_plane, programs, ready_after)
 }
 
-/// The core controller and the KAITO provider.
-pub(crate) fn start_ours(control_plane: &mut ControlPlane, programs: &Programs, webhook_port: u16) -> Result<()> {
+/// The core controller.
+pub(crate) fn start_core(control_plane: &mut ControlPlane, programs: &Programs, webhook_port: u16) -> Result<()> {
     let address = format!("127.0.0.1:{webhook_port}");
     let core = kubeconfig(control_plane, labels::CORE_MANAGER, &[])?;
     control_plane.run(
@@ -114,26 +145,27 @@ pub(crate) fn start_ours(control_plane: &mut ControlPlane, programs: &Programs, 
             "--webhook-secret",
             WEBHOOK_SECRET,
         ],
-    )?;
-    let kaito = kubeconfig(control_plane, &labels::provider_manager("kaito"), &[])?;
-    control_plane.run(
-        "kaito-provider",
-        programs.path("kaito-provider"),
-        &["--kubeconfig", &kaito],
     )
 }
 
-/// The upstream simulator, which plays KAITO's operator.
+/// A provider's controller.
+pub(crate) fn start_provider(control_plane: &mut ControlPlane, programs: &Programs, provider: &str) -> Result<()> {
+    let name = labels::provider_manager(provider);
+    let kubeconfig = kubeconfig(control_plane, &name, &[])?;
+    control_plane.run(&name, programs.path(&name), &["--kubeconfig", &kubeconfig])
+}
+
+/// The upstream simulator, which plays the operators of KAITO, Dynamo and KubeRay.
 pub(crate) fn start_simulator(
     control_plane: &mut ControlPlane,
     programs: &Programs,
     ready_after: Duration,
 ) -> Result<()> {
-    let simulator = kubeconfig(control_plane, "kaito-upstream-simulator", &["system:masters"])?;
+    let simulator = kubeconfig(control_plane, SIMULATOR, &["system:masters"])?;
     let ready_after = format!("{}ms", ready_after.as_millis());
     control_plane.run(
-        "kaito-upstream-simulator",
-        programs.path("upstream-simulator"),
+        SIMULATOR,
+        programs.path(SIMULATOR),
         &["--kubeconfig", &simulator, "--ready-after", &ready_after],
     )
 }

@@ -1,4 +1,4 @@
-//! `up`: a control plane, everything of ours on it, and three models coming up. `down` ends it.
+//! `up`: a control plane, everything of ours on it, and six models coming up on three providers. `down` ends it.
 
 use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use kube::core::{DynamicObject, GroupVersionKind};
 use kube::{Api, Client, ResourceExt, discovery};
 use runway_api::condition::Conditions;
 use runway_api::model_deployment::Phase;
-use runway_api::{ModelDeployment, condition};
+use runway_api::{ModelDeployment, condition, labels};
 use runway_cli::manifests::Identity;
 use runway_operator::client::ClientArgs;
 use runway_testbed::{ControlPlane, Options, crds};
@@ -37,7 +37,14 @@ pub(crate) struct Args {
 
 /// The model whose upstream object is shown at the end: the design's example 2.
 const SHOWN: &str = "gemma-cpu";
-const EXAMPLES: [&str; 3] = ["gemma-cpu", "phi-4-mini", "llama-8b"];
+const EXAMPLES: [&str; 6] = [
+    "gemma-cpu",
+    "llama-8b",
+    "phi-4-mini",
+    "qwen-replicas",
+    "llama-70b-pd",
+    "qwen-kuberay",
+];
 /// How often the table is drawn again.
 const REDRAW: Duration = Duration::from_millis(500);
 
@@ -76,7 +83,7 @@ async fn on_our_own(args: &Args, programs: &Programs) -> Result<()> {
     step(
         "starting etcd, kube-apiserver and kube-controller-manager (built once with Go on first use: about 6 minutes)",
     );
-    let upstream = crds::upstream_crds(&[crds::KAITO_WORKSPACES, crds::KAITO_INFERENCE_SETS])?;
+    let upstream = cluster::upstream_crds()?;
     let options = Options {
         keep: !args.once,
         dir: (!args.once).then(folder),
@@ -87,10 +94,14 @@ async fn on_our_own(args: &Args, programs: &Programs) -> Result<()> {
     let port = cluster::free_port()?;
     step("installing CRDs, roles and webhooks");
     cluster::install(&client, Some(&format!("https://127.0.0.1:{port}")), Identity::User).await?;
-    step("starting kubeairunway-controller, kaito-provider and the upstream simulator (it plays KAITO's operator)");
+    let providers = cluster::providers();
+    step(
+        "starting kubeairunway-controller, a controller for each provider, and the upstream simulator in place of their operators",
+    );
     cluster::start_controllers(
         &mut control_plane,
         programs,
+        &providers,
         port,
         Duration::from_secs_f64(args.ready_after),
     )?;
@@ -123,24 +134,24 @@ async fn on_a_cluster(args: &Args, programs: &Programs, kubeconfig: PathBuf) -> 
     .await?;
     step("installing CRDs and roles (no webhooks: the cluster cannot reach this machine)");
     cluster::install(&client, None, Identity::User).await?;
-    let has_kaito = discovery::pinned_kind(&client, &GroupVersionKind::gvk("kaito.sh", "v1beta1", "Workspace"))
+    let mut children = vec![child(
+        programs,
+        "kubeairunway-controller",
+        &kubeconfig,
+        &["--webhook-address", "127.0.0.1:0"],
+    )?];
+    for provider in cluster::providers() {
+        children.push(child(programs, &labels::provider_manager(provider), &kubeconfig, &[])?);
+    }
+    let has_operators = discovery::pinned_kind(&client, &GroupVersionKind::gvk("kaito.sh", "v1beta1", "Workspace"))
         .await
         .is_ok();
-    let mut children = vec![
-        child(
-            programs,
-            "kubeairunway-controller",
-            &kubeconfig,
-            &["--webhook-address", "127.0.0.1:0"],
-        )?,
-        child(programs, "kaito-provider", &kubeconfig, &[])?,
-    ];
-    if !has_kaito {
-        step("KAITO is not installed: its CRDs and the upstream simulator stand in for it");
-        for crd in crds::upstream_crds(&[crds::KAITO_WORKSPACES, crds::KAITO_INFERENCE_SETS])? {
+    if !has_operators {
+        step("KAITO is not installed: CRDs and the upstream simulator stand in for the operators");
+        for crd in cluster::upstream_crds()? {
             crds::install_crd(&client, crd).await?;
         }
-        children.push(child(programs, "upstream-simulator", &kubeconfig, &[])?);
+        children.push(child(programs, cluster::SIMULATOR, &kubeconfig, &[])?);
     }
     let outcome = watch_models(args, programs, &client, &kubeconfig).await;
     if outcome.is_ok() && !args.once {
@@ -206,17 +217,19 @@ async fn watch_models(args: &Args, programs: &Programs, client: &Client, kubecon
     Ok(())
 }
 
-/// Waits until the provider is registered: models applied earlier would come up too, but the table tells less.
+/// Waits until the providers are registered: models applied earlier would come up too, but on whoever was first.
 async fn ready_to_admit(client: &Client) -> Result<()> {
-    let providers: Api<runway_api::InferenceProviderConfig> = Api::all(client.clone());
+    let configs: Api<runway_api::InferenceProviderConfig> = Api::all(client.clone());
     runway_testbed::eventually(Duration::from_mins(1), async || {
-        let kaito = providers
-            .get("kaito")
-            .await
-            .context("kaito-provider has not registered")?;
-        let status = kaito.status.unwrap_or_default();
-        if status.ready != Some(true) || !status.conditions.is_true(condition::RULES_VALID) {
-            bail!("kaito-provider is not ready");
+        for provider in cluster::providers() {
+            let config = configs
+                .get(provider)
+                .await
+                .with_context(|| format!("{provider} has not registered"))?;
+            let status = config.status.unwrap_or_default();
+            if status.ready != Some(true) || !status.conditions.is_true(condition::RULES_VALID) {
+                bail!("{provider} is not ready");
+            }
         }
         Ok(())
     })
@@ -296,7 +309,12 @@ fn step(text: &str) {
 }
 
 fn show_logs(dir: &Path) {
-    for name in ["kubeairunway-controller", "kaito-provider", "kaito-upstream-simulator"] {
+    let providers = cluster::providers().into_iter().map(labels::provider_manager);
+    let names = [labels::CORE_MANAGER, cluster::SIMULATOR]
+        .map(str::to_owned)
+        .into_iter()
+        .chain(providers);
+    for name in names {
         let text = std::fs::read_to_string(dir.join(format!("{name}.log"))).unwrap_or_default();
         let lines: Vec<&str> = text.lines().collect();
         eprintln!(

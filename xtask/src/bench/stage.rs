@@ -88,7 +88,8 @@ impl<'a> Stage<'a> {
 
     /// Only the processes.
     pub(super) fn launch_ours(&mut self) -> Result<()> {
-        cluster::start_ours(&mut self.control_plane, self.programs, self.webhook_port)
+        cluster::start_core(&mut self.control_plane, self.programs, self.webhook_port)?;
+        cluster::start_provider(&mut self.control_plane, self.programs, "kaito")
     }
 
     /// Ends our two controllers in order, as an upgrade would.
