@@ -46,6 +46,7 @@ struct Given {
     installed: BTreeMap<String, Crd>,
     /// What pods say they wait for.
     #[serde(default)]
+    /// As `Reason: message`.
     waiting: Vec<String>,
 }
 
@@ -87,9 +88,12 @@ fn observed(folder: &Path) -> Observed {
         waiting: given
             .waiting
             .iter()
-            .map(|message| Waiting {
-                reason: "CreateContainerConfigError".to_owned(),
-                message: message.clone(),
+            .map(|text| {
+                let (reason, message) = text.split_once(": ").unwrap();
+                Waiting {
+                    reason: reason.to_owned(),
+                    message: message.to_owned(),
+                }
             })
             .collect(),
         now: given.now,

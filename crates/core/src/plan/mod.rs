@@ -8,6 +8,7 @@ use runway_operator::plan::{Note, Plan};
 
 use crate::admission::validate::validate;
 use crate::observe::Observed;
+use crate::providers::Registered;
 use crate::selection::{self, NO_HEALTHY_PROVIDERS, NoProvider};
 
 pub use status::owned;
@@ -108,8 +109,22 @@ fn take_named(seen: &Observed, wanted: &str) -> Choice {
         Health::NotReady(why) => Choice::none("ProviderNotReady", format!("Waiting for provider '{wanted}': {why}")),
         Health::Silent => Choice::none(
             "ProviderNotReady",
-            format!("Waiting for provider '{wanted}': its controller has sent no heartbeat for 180 seconds"),
+            format!("Waiting for provider '{wanted}': {}", silence(provider)),
         ),
+    }
+}
+
+/// How a provider is silent.
+fn silence(provider: &Registered) -> &'static str {
+    if provider
+        .config
+        .status
+        .as_ref()
+        .is_some_and(|s| s.last_heartbeat.is_some())
+    {
+        "its controller has sent no heartbeat for 180 seconds"
+    } else {
+        "its controller has not reported yet"
     }
 }
 

@@ -335,8 +335,12 @@ fn write(seen: &Observed, provider: Option<ProviderStatus>, mut drafts: Vec<Draf
             .conditions()
             .get_condition(condition::READY)
             .is_some_and(|c| c.reason == reason);
-        if !told && reason != "ValidationFailed" {
-            events.push(Note::warning(reason, &message));
+        match reason {
+            _ if told => {}
+            // Told by the caller, whether or not a provider is selected.
+            "ValidationFailed" => {}
+            "Paused" => events.push(Note::normal(reason, &message)),
+            _ => events.push(Note::warning(reason, &message)),
         }
         drafts.push(no(condition::READY, reason, &message));
         wanted.phase = Some(Phase::Pending);

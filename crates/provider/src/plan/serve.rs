@@ -145,7 +145,14 @@ fn outgoing(provider: &dyn Provider, seen: &Observed, translation: &Translation)
                 objects::outgrown(live, &objects::made_for(&seen.md, wanted))
             }
             Some(_) => Vec::new(),
-            None => vec![format!("{} gives way to it", named(child.kind, &name))],
+            None => {
+                let successor = translation
+                    .objects
+                    .last()
+                    .map(|main| named(main.kind, &main.name))
+                    .unwrap_or_default();
+                vec![format!("{} gives way to {successor}", named(child.kind, &name))]
+            }
         };
         let going = live.metadata.deletion_timestamp.is_some();
         if !reasons.is_empty() && !going {

@@ -135,16 +135,22 @@ pub(super) fn serving(provider: &dyn Provider, seen: &Observed, prepared: &Prepa
         let object = serde_json::to_value(live).unwrap_or_default();
         provider.read_status(&prepared.request, &object)
     });
-    let missing_secret = missing_secret(seen).filter(|_| reading.phase != Phase::Running);
-    let (reason, message) = match &missing_secret {
-        Some(text) => ("SecretNotFound".to_owned(), text.clone()),
+    let obstacle = obstacle(seen).filter(|_| reading.phase != Phase::Running);
+    let (reason, message) = match &obstacle {
+        Some((reason, text)) => ((*reason).to_owned(), text.clone()),
         None => (
             reading.reason.clone(),
             message_of(&reading, &named(main.kind, &main.name)),
         ),
     };
     let ready = if reading.phase == Phase::Running {
-        yes(condition::READY, "DeploymentReady", "All replicas are ready")
+        let asked_for = prepared.translation.replicas;
+        let text = if asked_for == 0 {
+            "Scaled to zero"
+        } else {
+            "All replicas are ready"
+        };
+        yes(condition::READY, "DeploymentReady", text)
     } else {
         no(condition::READY, &reason, &message)
     };
@@ -191,8 +197,8 @@ pub(super) fn serving(provider: &dyn Provider, seen: &Observed, prepared: &Prepa
             .map(|label| format!("{label}={}", seen.md.name_any())),
         ..ModelDeploymentStatus::default()
     };
-    let event = match missing_secret {
-        Some(text) => Some(Note::warning("SecretNotFound", text)),
+    let event = match obstacle {
+        Some((reason, text)) => Some(Note::warning(reason, text)),
         None if reading.phase == Phase::Failed => Some(Note::warning(
             "ProviderError",
             format!("Provider resource in error state: {message}"),
@@ -456,16 +462,36 @@ fn ignored(prepared: &Prepared) -> Vec<Draft> {
     drafts
 }
 
+/// What keeps the pods from starting, as the kubelet says. Its words change with every try, so the stable part is told.
+fn obstacle(seen: &Observed) -> Option<(&'static str, String)> {
+    seen.waiting.iter().find_map(|waiting| match waiting.reason.as_str() {
+        "ErrImagePull" | "ImagePullBackOff" | "InvalidImageName" | "ErrImageNeverPull" => {
+            let image = waiting.message.split('"').nth(1).unwrap_or("of a container");
+            Some((
+                "ImagePullFailed",
+                format!("Image '{image}' cannot be pulled: is it there, and may the node have it?"),
+            ))
+        }
+        "CreateContainerConfigError" => Some(match missing_secret(&waiting.message) {
+            Some(secret) => {
+                let namespace = seen.md.namespace().unwrap_or_default();
+                (
+                    "SecretNotFound",
+                    format!("Secret '{secret}' not found in namespace '{namespace}'"),
+                )
+            }
+            None => (
+                "ContainerConfigError",
+                format!("A container cannot be made: {}", waiting.message),
+            ),
+        }),
+        _ => None,
+    })
+}
+
 /// The kubelet says `secret "NAME" not found`; that is all we know of Secrets, and all we want to.
-fn missing_secret(seen: &Observed) -> Option<String> {
-    let secret = seen
-        .waiting
-        .iter()
-        .find_map(|w| w.message.strip_prefix("secret \"")?.strip_suffix("\" not found"))?;
-    Some(format!(
-        "Secret '{secret}' not found in namespace '{}'",
-        seen.md.namespace().unwrap_or_default()
-    ))
+fn missing_secret(message: &str) -> Option<&str> {
+    message.strip_prefix("secret \"")?.strip_suffix("\" not found")
 }
 
 #[derive(PartialEq, Eq)]
