@@ -73,6 +73,14 @@ fn upstream_crd(name: &str) -> Result<CustomResourceDefinition> {
     serde_saphyr::from_str(&text).with_context(|| format!("{name} is no CustomResourceDefinition"))
 }
 
+/// Our own minimal CRDs, by file name: what a checkout without the real ones works with.
+pub fn minimal_crds() -> Result<Vec<(&'static str, CustomResourceDefinition)>> {
+    let parsed = MINIMAL
+        .iter()
+        .map(|(name, text)| Ok((*name, serde_saphyr::from_str(text).with_context(|| *name)?)));
+    parsed.collect()
+}
+
 /// Installs or updates a CRD and waits until the API server serves it.
 pub async fn install_crd(client: &Client, mut crd: CustomResourceDefinition) -> Result<()> {
     let name = crd.name_any();
@@ -102,10 +110,8 @@ mod tests {
     async fn our_own_crds_are_served() -> Result<()> {
         let cluster = ControlPlane::start(Options::default()).await?;
         let client = cluster.admin_client().await?;
-        for (name, text) in MINIMAL {
-            install_crd(&client, serde_saphyr::from_str(text)?)
-                .await
-                .with_context(|| name)?;
+        for (name, crd) in minimal_crds()? {
+            install_crd(&client, crd).await.with_context(|| name)?;
         }
         cluster.stop().await
     }

@@ -21,7 +21,7 @@ use kube::{
     runtime::{
         Controller, WatchStreamExt as _,
         conditions::is_crd_established,
-        controller::Action,
+        controller::{self, Action},
         wait::Condition as _,
         watcher::{self, Event, watcher},
     },
@@ -34,6 +34,9 @@ use super::{
 };
 
 const STUCK_FINALIZER: &str = "simulator.kubeairunway.ai/stuck";
+/// Objects worked on at once, few as in the real ones: the API server gives out the addresses of Services one by one, and
+/// a thousand asked for at once make each other wait for half a minute.
+const WORKERS: u16 = 8;
 /// Longer than any timeline: the age of an object that had its result before we came.
 const LONG_AGO: Duration = Duration::from_hours(1000);
 
@@ -133,6 +136,7 @@ impl Simulation {
             controller = controller.owns_with(all(owned), owned.clone(), watcher::Config::default());
         }
         controller
+            .with_config(controller::Config::default().concurrency(WORKERS))
             .run(reconcile, retry, Arc::new(self))
             .for_each(|_| async {})
             .await;
