@@ -30,9 +30,10 @@ async fn create(stage: &Stage<'_>, script: &Script, count: usize, figures: &mut 
         .collect::<Result<Vec<_>>>()?;
     let meter = Meter::start(stage).await?;
     let start = Instant::now();
-    stream::iter(scripts.into_iter().map(Ok))
-        .try_for_each_concurrent(CONCURRENCY, |script| play(stage, script))
-        .await?;
+    let all =
+        stream::iter(scripts.into_iter().map(Ok)).try_for_each_concurrent(CONCURRENCY, |script| play(stage, script));
+    let (begun, ()) = tokio::try_join!(begun(stage, count, start), all)?;
+    figures.insert("create_begun_seconds", begun);
     stage.watcher.all_run(count).await?;
     figures.insert("create_seconds", seconds(start.elapsed()));
     tokio::time::sleep(SETTLE).await;
@@ -52,6 +53,11 @@ async fn create(stage: &Stage<'_>, script: &Script, count: usize, figures: &mut 
     figures.insert("create_events", as_number(asked.events));
     figures.insert("create_cluster_ms", used.imposed(count));
     Ok(())
+}
+
+async fn begun(stage: &Stage<'_>, count: usize, start: Instant) -> Result<f64> {
+    stage.watcher.all_begun(count).await?;
+    Ok(seconds(start.elapsed()))
 }
 
 /// One object, in the order in which each write needs the one before.

@@ -44,6 +44,8 @@ async fn create(stage: &Stage<'_>, count: usize, figures: &mut Figures) -> Resul
         })
         .await?;
     figures.insert("create_answered_seconds", seconds(start.elapsed()));
+    stage.watcher.all_begun(count).await?;
+    figures.insert("create_begun_seconds", seconds(start.elapsed()));
     stage.watcher.all_run(count).await?;
     figures.insert("create_seconds", seconds(start.elapsed()));
     tokio::time::sleep(SETTLE).await;

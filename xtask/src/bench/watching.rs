@@ -28,6 +28,7 @@ pub(super) struct Watcher {
 #[derive(Default)]
 struct Seen {
     present: HashSet<String>,
+    begun: HashSet<String>,
     ready: HashSet<String>,
 }
 
@@ -40,6 +41,14 @@ impl Watcher {
             workspaces: follow(&mut tasks, workspaces(client), is_ready),
             _tasks: tasks,
         }
+    }
+
+    /// Waits until this many ModelDeployments are Deploying or further: from here on the upstream has its turn.
+    pub(super) async fn all_begun(&self, count: usize) -> Result<()> {
+        until(&self.deployments, "Deploying ModelDeployments", |seen| {
+            seen.begun.len() == count
+        })
+        .await
     }
 
     /// Waits until this many ModelDeployments are Running and as many Workspaces Ready.
@@ -100,6 +109,9 @@ impl Seen {
             Event::Apply(object) | Event::InitApply(object) => {
                 let name = object.name_any();
                 if name.starts_with(PREFIX) {
+                    if has_begun(object) {
+                        self.begun.insert(name.clone());
+                    }
                     if ready(object) {
                         self.ready.insert(name.clone());
                     }
@@ -109,6 +121,7 @@ impl Seen {
             Event::Delete(object) => {
                 let name = object.name_any();
                 self.present.remove(&name);
+                self.begun.remove(&name);
                 self.ready.remove(&name);
             }
         }
@@ -118,6 +131,10 @@ impl Seen {
 /// Whether a ModelDeployment serves.
 pub(super) fn is_running(deployment: &DynamicObject) -> bool {
     deployment.data["status"]["phase"] == "Running"
+}
+
+fn has_begun(object: &DynamicObject) -> bool {
+    matches!(object.data["status"]["phase"].as_str(), Some("Deploying" | "Running"))
 }
 
 fn is_ready(workspace: &DynamicObject) -> bool {
