@@ -44,7 +44,11 @@ pub enum Identity {
 pub fn objects(endpoint: &Endpoint, identity: Identity) -> Vec<DynamicObject> {
     let mut all = vec![object(&namespace())];
     all.extend(roles(labels::CORE_MANAGER, runway_core::access(), identity));
-    all.extend(role_in_namespace(labels::CORE_MANAGER, runway_core::access_in_namespace(WEBHOOK_SECRET), identity));
+    all.extend(role_in_namespace(
+        labels::CORE_MANAGER,
+        runway_core::access_in_namespace(WEBHOOK_SECRET),
+        identity,
+    ));
     for provider in built_in_providers() {
         all.extend(provider_roles(provider.as_ref(), identity));
     }
@@ -54,15 +58,30 @@ pub fn objects(endpoint: &Endpoint, identity: Identity) -> Vec<DynamicObject> {
 
 /// The roles of a provider's controller.
 pub fn provider_roles(provider: &dyn Provider, identity: Identity) -> Vec<DynamicObject> {
-    roles(&labels::provider_manager(provider.name()), runway_provider::access(provider), identity)
+    roles(
+        &labels::provider_manager(provider.name()),
+        runway_provider::access(provider),
+        identity,
+    )
 }
 
 fn namespace() -> Namespace {
-    Namespace { metadata: ObjectMeta { name: Some(NAMESPACE.to_owned()), labels: Some(ours()), ..ObjectMeta::default() }, ..Namespace::default() }
+    Namespace {
+        metadata: ObjectMeta {
+            name: Some(NAMESPACE.to_owned()),
+            labels: Some(ours()),
+            ..ObjectMeta::default()
+        },
+        ..Namespace::default()
+    }
 }
 
 fn roles(controller: &str, rules: Vec<PolicyRule>, identity: Identity) -> Vec<DynamicObject> {
-    let role = ClusterRole { metadata: meta(controller, None), rules: Some(rules), ..ClusterRole::default() };
+    let role = ClusterRole {
+        metadata: meta(controller, None),
+        rules: Some(rules),
+        ..ClusterRole::default()
+    };
     let binding = ClusterRoleBinding {
         metadata: meta(controller, None),
         role_ref: role_ref("ClusterRole", controller),
@@ -72,7 +91,10 @@ fn roles(controller: &str, rules: Vec<PolicyRule>, identity: Identity) -> Vec<Dy
 }
 
 fn role_in_namespace(controller: &str, rules: Vec<PolicyRule>, identity: Identity) -> Vec<DynamicObject> {
-    let role = Role { metadata: meta(controller, Some(NAMESPACE)), rules: Some(rules) };
+    let role = Role {
+        metadata: meta(controller, Some(NAMESPACE)),
+        rules: Some(rules),
+    };
     let binding = RoleBinding {
         metadata: meta(controller, Some(NAMESPACE)),
         role_ref: role_ref("Role", controller),
@@ -82,7 +104,11 @@ fn role_in_namespace(controller: &str, rules: Vec<PolicyRule>, identity: Identit
 }
 
 fn role_ref(kind: &str, name: &str) -> RoleRef {
-    RoleRef { api_group: "rbac.authorization.k8s.io".to_owned(), kind: kind.to_owned(), name: name.to_owned() }
+    RoleRef {
+        api_group: "rbac.authorization.k8s.io".to_owned(),
+        kind: kind.to_owned(),
+        name: name.to_owned(),
+    }
 }
 
 fn subject(name: &str, identity: Identity) -> Subject {
@@ -103,7 +129,12 @@ fn subject(name: &str, identity: Identity) -> Subject {
 }
 
 fn meta(name: &str, namespace: Option<&str>) -> ObjectMeta {
-    ObjectMeta { name: Some(name.to_owned()), namespace: namespace.map(str::to_owned), labels: Some(ours()), ..ObjectMeta::default() }
+    ObjectMeta {
+        name: Some(name.to_owned()),
+        namespace: namespace.map(str::to_owned),
+        labels: Some(ours()),
+        ..ObjectMeta::default()
+    }
 }
 
 fn ours() -> std::collections::BTreeMap<String, String> {
@@ -112,9 +143,11 @@ fn ours() -> std::collections::BTreeMap<String, String> {
 
 /// Any object as the API takes it. Types of Kubernetes always serialize.
 fn object(typed: &impl Serialize) -> DynamicObject {
-    serde_json::to_value(typed).and_then(serde_json::from_value).unwrap_or_else(|_| DynamicObject {
-        types: None,
-        metadata: ObjectMeta::default(),
-        data: serde_json::Value::Null,
-    })
+    serde_json::to_value(typed)
+        .and_then(serde_json::from_value)
+        .unwrap_or_else(|_| DynamicObject {
+            types: None,
+            metadata: ObjectMeta::default(),
+            data: serde_json::Value::Null,
+        })
 }

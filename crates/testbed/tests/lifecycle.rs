@@ -12,7 +12,7 @@ use runway_api::labels;
 use runway_api::model_deployment::Phase;
 use runway_testbed::{audit, crds, eventually};
 use serde_json::{Value, json};
-use support::{Bed, PATIENCE, Upstream, gemma, gemma_simulated};
+use support::{Bed, PATIENCE, Upstream, gemma, gemma_simulated, vllm};
 
 #[tokio::test]
 async fn create_update_drift_pause_and_delete() -> Result<()> {
@@ -224,6 +224,58 @@ async fn four_writes_no_reads_then_silence_also_after_a_restart() -> Result<()> 
         about.len(),
         about.first()
     );
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_same_counts_hold_for_every_provider() -> Result<()> {
+    const OBJECTS: usize = 12;
+    let bed = Bed::start_with(Upstream::All, true).await?;
+    let _core = bed.core().await?;
+    let _kaito = bed.kaito().await?;
+    let _dynamo = bed.provider(runway_provider_dynamo::Dynamo::default()).await?;
+    let _kuberay = bed.provider(runway_provider_kuberay::KubeRay).await?;
+    let _simulator = bed.simulator().await?;
+    bed.admission_is_up().await?;
+    // A provider that has registered may not have read its upstream's CRD yet.
+    for provider in ["dynamo", "kuberay", "kaito"] {
+        bed.create(vllm(&format!("first-{provider}"), provider)).await?;
+        bed.running(&format!("first-{provider}")).await?;
+    }
+
+    let mark = bed.cluster.audit().await?.mark().await?;
+    let names = |provider: &str| {
+        (0..OBJECTS)
+            .map(|index| format!("{provider}-{index}"))
+            .collect::<Vec<_>>()
+    };
+    for provider in ["dynamo", "kuberay"] {
+        for name in names(provider) {
+            bed.create(vllm(&name, provider)).await?;
+        }
+        for name in names(provider) {
+            bed.running(&name).await?;
+        }
+    }
+    tokio::time::sleep(Duration::from_secs(6)).await;
+    let requests = bed.cluster.audit().await?.since(mark).await?;
+    let ours: Vec<audit::Request> = requests
+        .into_iter()
+        .filter(|r| r.user == labels::CORE_MANAGER || r.user.ends_with("-provider"))
+        .filter(|r| r.resource != "events" && (r.name.starts_with("dynamo-") || r.name.starts_with("kuberay-")))
+        .collect();
+    for (object, count) in audit::by_object(&ours) {
+        ensure!(count.read == 0 && count.total() <= 4, "{object:?}: {count:?}");
+    }
+
+    let mark = bed.cluster.audit().await?.mark().await?;
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    let quiet = bed.cluster.audit().await?.since(mark).await?;
+    let said: Vec<_> = quiet
+        .iter()
+        .filter(|r| r.user.ends_with("-provider") && r.name.contains('-'))
+        .collect();
+    ensure!(said.is_empty(), "at rest: {said:?}");
     Ok(())
 }
 

@@ -214,7 +214,7 @@ pub(super) fn serving(provider: &dyn Provider, seen: &Observed, prepared: &Prepa
         look_again,
         ..write(seen, status, drafts, event)
     };
-    match commotion(seen.now, &reading) {
+    match commotion(seen.now, reading.last_change.or(created)) {
         Some(left) if !told_at_once && is_mere_progress(seen, &plan) => Plan {
             status: None,
             look_again: Some(left),
@@ -226,14 +226,14 @@ pub(super) fn serving(provider: &dyn Provider, seen: &Observed, prepared: &Prepa
 
 /// How long until the upstream has been quiet for a moment. On its way up it says something new every second; people read
 /// the phase, and the words when they have settled.
-fn commotion(now: Timestamp, reading: &Reading) -> Option<Duration> {
-    let since = now.duration_since(reading.last_change?);
+fn commotion(now: Timestamp, last_change: Option<Timestamp>) -> Option<Duration> {
+    let since = now.duration_since(last_change?);
     Duration::try_from(SETTLED_AFTER - since)
         .ok()
         .filter(|left| !left.is_zero())
 }
 
-/// Whether a plan would change only the words about work that goes on.
+/// Whether a plan would change only the words and the counts about work that goes on.
 fn is_mere_progress(seen: &Observed, plan: &Plan) -> bool {
     let wanted = plan
         .status
@@ -250,6 +250,7 @@ fn is_mere_progress(seen: &Observed, plan: &Plan) -> bool {
             .collect();
         let rest = ModelDeploymentStatus {
             message: None,
+            replicas: None,
             conditions: Vec::new(),
             ..status.clone()
         };

@@ -69,6 +69,8 @@ impl Drop for Running {
 pub enum Upstream {
     /// KAITO's CRDs.
     Kaito,
+    /// The CRDs of all built-in providers.
+    All,
     /// Nothing.
     None,
 }
@@ -81,11 +83,14 @@ impl Bed {
 
     pub async fn start_with(upstream: Upstream, webhooks: bool) -> Result<Self> {
         let mut all: Vec<_> = manifests::crds().into();
-        if upstream == Upstream::Kaito {
+        if upstream != Upstream::None {
             all.extend(crds::upstream_crds(&[
                 crds::KAITO_WORKSPACES,
                 crds::KAITO_INFERENCE_SETS,
             ])?);
+        }
+        if upstream == Upstream::All {
+            all.extend(crds::upstream_crds(&[crds::DYNAMO_V1BETA1, crds::KUBERAY_SERVICES])?);
         }
         let cluster = ControlPlane::start(Options {
             crds: all,
@@ -370,5 +375,18 @@ pub fn gemma(name: &str) -> Value {
 pub fn gemma_simulated(name: &str, behaviour: &str) -> Value {
     let mut object = gemma(name);
     object["metadata"]["labels"] = json!({ simulator::LABEL: behaviour });
+    object
+}
+
+/// vLLM on one GPU, served by the provider named.
+pub fn vllm(name: &str, provider: &str) -> Value {
+    let mut object = gemma(name);
+    object["spec"]["engine"] = json!({ "type": "vllm" });
+    object["spec"]["model"] = json!({ "id": "Qwen/Qwen3-8B" });
+    object["spec"]["resources"] = json!({ "gpu": { "count": 1 } });
+    object["spec"]["provider"] = json!({ "name": provider });
+    if let Some(spec) = object["spec"].as_object_mut() {
+        spec.remove("image");
+    }
     object
 }
