@@ -67,6 +67,21 @@ async fn create_update_drift_pause_and_delete() -> Result<()> {
     bed.status("gemma", "up to date", |s| s.observed_generation == Some(2))
         .await?;
 
+    drift_is_put_back_and_pause_stops_that(&bed).await?;
+    identity_recreates(&bed).await?;
+
+    // Deletion goes before pause.
+    bed.patch(
+        "gemma",
+        json!({ "metadata": { "annotations": { labels::PAUSED: "true" } } }),
+    )
+    .await?;
+    bed.delete("gemma").await?;
+    bed.gone("gemma").await?;
+    bed.workspace_gone("gemma").await
+}
+
+async fn drift_is_put_back_and_pause_stops_that(bed: &Bed) -> Result<()> {
     // Drift: a direct edit is put back, and told of once.
     let edit =
         json!({ "inference": { "template": { "spec": { "containers": [{ "name": "model", "image": "evil:1" }] } } } });
@@ -115,7 +130,10 @@ async fn create_update_drift_pause_and_delete() -> Result<()> {
         s.conditions.get_condition(condition::PAUSED).is_none()
     })
     .await?;
+    Ok(())
+}
 
+async fn identity_recreates(bed: &Bed) -> Result<()> {
     // Identity: the old object goes first, then a new one comes.
     let before = bed.workspaces().get("gemma").await?.uid();
     bed.patch("gemma", json!({ "spec": { "model": { "id": "google/another-gguf" } } }))
@@ -131,16 +149,7 @@ async fn create_update_drift_pause_and_delete() -> Result<()> {
     })
     .await?;
     bed.running("gemma").await?;
-
-    // Deletion goes before pause.
-    bed.patch(
-        "gemma",
-        json!({ "metadata": { "annotations": { labels::PAUSED: "true" } } }),
-    )
-    .await?;
-    bed.delete("gemma").await?;
-    bed.gone("gemma").await?;
-    bed.workspace_gone("gemma").await
+    Ok(())
 }
 
 #[tokio::test]
