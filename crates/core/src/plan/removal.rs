@@ -5,6 +5,7 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp};
 use runway_operator::plan::{Finalizer, Note, Plan};
 
+use super::status;
 use crate::observe::Observed;
 
 /// Clean-up is given up after this (design 4.7).
@@ -27,7 +28,7 @@ pub(super) fn plan(seen: &Observed) -> Plan {
     if !over {
         return Plan {
             look_again: Some(left),
-            ..Plan::default()
+            ..status::deletion_stands_still(seen)
         };
     }
     let resource = md.status.as_ref().and_then(|s| s.provider.as_ref()).and_then(|p| {

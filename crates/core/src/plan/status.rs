@@ -199,9 +199,21 @@ pub(super) fn paused(seen: &Observed) -> Plan {
         "Reconciliation is paused: remove the annotation {} to go on",
         runway_api::labels::PAUSED
     );
-    let mut drafts = vec![yes(condition::PAUSED, "Paused", &message)];
-    drafts.extend(carried_over(seen, condition::VALIDATED));
+    let paused = yes(condition::PAUSED, "Paused", &message);
+    write_as_before(seen, paused, Pending::unless_selected(seen, "Paused", &message))
+}
+
+/// The provider that should clean up is gone: that is why nothing happens until the time is up.
+pub(super) fn deletion_stands_still(seen: &Observed) -> Plan {
+    let silence = seen.md.selected_provider().and_then(|name| unavailable(seen, name));
+    silence.map_or_else(Plan::default, |silence| write_as_before(seen, silence, None))
+}
+
+/// What was said stays, and this is added.
+fn write_as_before(seen: &Observed, added: Draft, pending: Option<Pending>) -> Plan {
     let foreign = is_chosen_by_others(seen);
+    let mut drafts = vec![added];
+    drafts.extend(carried_over(seen, condition::VALIDATED));
     if !foreign {
         drafts.extend(carried_over(seen, condition::PROVIDER_SELECTED));
     }
@@ -211,12 +223,7 @@ pub(super) fn paused(seen: &Observed) -> Plan {
         resource_name: None,
         ..p.clone()
     });
-    write(
-        seen,
-        provider,
-        drafts,
-        Pending::unless_selected(seen, "Paused", &message),
-    )
+    write(seen, provider, drafts, pending)
 }
 
 /// Whether a selector of the user's own has chosen: what it wrote is not ours to repeat.
