@@ -9,7 +9,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use crate::echo::Echo;
+use crate::echo::{Deletions, Echo};
 use crate::events::Events;
 use crate::plan::{Apply, Delete, Finalizer, Plan};
 
@@ -107,6 +107,7 @@ pub struct Executor<K> {
     pub own: Echo<K>,
     /// What we wrote of other kinds.
     pub children: Echo<DynamicObject>,
+    deletions: Deletions,
 }
 
 impl<K> Executor<K>
@@ -126,6 +127,7 @@ where
             events,
             own: Echo::default(),
             children: Echo::default(),
+            deletions: Deletions::default(),
         }
     }
 
@@ -195,6 +197,9 @@ where
     }
 
     async fn delete(&self, delete: &Delete) -> Result<(), Error> {
+        if self.deletions.is_under_way(&delete.uid) {
+            return Ok(());
+        }
         let params = DeleteParams {
             preconditions: Some(Preconditions {
                 uid: Some(delete.uid.clone()),
@@ -207,7 +212,10 @@ where
             .delete(&delete.name, &params)
             .await
         {
-            Ok(_) => Ok(()),
+            Ok(_) => {
+                self.deletions.accepted(&delete.uid);
+                Ok(())
+            }
             // Gone already, or another one stands in its place.
             Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => Ok(()),
             Err(source) => Err(Error::Delete {

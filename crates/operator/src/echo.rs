@@ -31,7 +31,10 @@ impl<K: Resource> Echo<K> {
     /// Remembers an answer.
     pub fn wrote(&self, kind: &str, object: K) {
         let key = key(kind, &object.namespace().unwrap_or_default(), &object.name_any());
-        self.lock().insert(key, (Instant::now(), Arc::new(object)));
+        let mut answers = self.lock();
+        // By then the watch has shown them, or shows that they are gone.
+        answers.retain(|_, (when, _)| when.elapsed() < LIFE);
+        answers.insert(key, (Instant::now(), Arc::new(object)));
     }
 
     /// Forgets an object, because the watch says that it is gone.
@@ -47,7 +50,7 @@ impl<K: Resource> Echo<K> {
             return watched;
         };
         let believed = match &watched {
-            Some(watched) => revision(answer.as_ref()) > revision(watched.as_ref()),
+            Some(watched) => is_newer(answer.as_ref(), watched.as_ref()),
             None => when.elapsed() < LIFE,
         };
         if believed {
@@ -62,8 +65,33 @@ impl<K: Resource> Echo<K> {
     }
 }
 
+/// Deletions that the server has accepted and the watch has not shown yet, by the uid of the object.
+#[derive(Debug, Default)]
+pub struct Deletions(Mutex<HashMap<String, Instant>>);
+
+impl Deletions {
+    /// Remembers one.
+    pub fn accepted(&self, uid: &str) {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.retain(|_, when| when.elapsed() < LIFE);
+        all.insert(uid.to_owned(), Instant::now());
+    }
+
+    /// Whether it was asked for a moment ago.
+    pub fn is_under_way(&self, uid: &str) -> bool {
+        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.get(uid).is_some_and(|when| when.elapsed() < LIFE)
+    }
+}
+
 fn key(kind: &str, namespace: &str, name: &str) -> Key {
     (kind.to_owned(), namespace.to_owned(), name.to_owned())
+}
+
+/// The answer to the removal of the last finalizer keeps the resource version of what was deleted with it.
+fn is_newer(answer: &impl Resource, watched: &impl Resource) -> bool {
+    let (told, seen) = (revision(answer), revision(watched));
+    told > seen || told == seen && answer.meta().finalizers != watched.meta().finalizers
 }
 
 /// Resource versions of one kind are numbers that grow (Kubernetes 1.35, KEP-5504; true of etcd before).
@@ -87,6 +115,16 @@ mod tests {
         object.metadata.namespace = Some("ns".to_owned());
         object.metadata.resource_version = Some(revision.to_owned());
         object
+    }
+
+    #[test]
+    fn the_last_finalizer_is_not_removed_twice() {
+        let echo = Echo::default();
+        let mut watched = at("10");
+        watched.metadata.finalizers = Some(vec!["a.example/b".to_owned()]);
+        echo.wrote("ConfigMap", at("10"));
+        let newest = echo.newest("ConfigMap", "ns", "a", Some(Arc::new(watched))).unwrap();
+        assert_eq!(newest.metadata.finalizers, None);
     }
 
     #[test]
