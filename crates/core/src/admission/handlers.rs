@@ -1,4 +1,4 @@
-//! The two webhooks: reads a review, asks [`super::defaults`] or [`super::validate`], answers.
+//! The two webhooks: reads a review, asks [`super::defaults`] or [`super::validate`](mod@super::validate), answers.
 //!
 //! The object is kept as it came. Only its spec is read into our type, and only for the decision: what a user wrote and we
 //! do not know is nobody's to touch.

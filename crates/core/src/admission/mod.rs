@@ -3,7 +3,7 @@
 //! | module | what |
 //! |---|---|
 //! | [`defaults`] | what is filled in, pure |
-//! | [`validate`] | what is refused and what is warned of, pure; asked again at reconcile, and by `render` |
+//! | [`validate`](mod@validate) | what is refused and what is warned of, pure; asked again at reconcile, and by `render` |
 //! | [`handlers`] | the two webhooks, as an axum router |
 //! | [`manifests`] | the objects that tell the API server of them |
 

@@ -5,8 +5,8 @@
 //! the process, and a short rule can run for seconds. Hence three gates, each cheaper than what
 //! it guards:
 //!
-//! 1. [`scan`] reads the text once: length, characters, brackets, nesting. It guards the parser.
-//! 2. [`check`] walks the parsed rule: names, functions, patterns, worst-case cost. It guards the
+//! 1. `scan` reads the text once: length, characters, brackets, nesting. It guards the parser.
+//! 2. `check` walks the parsed rule: names, functions, patterns, worst-case cost. It guards the
 //!    evaluation.
 //! 3. [`Input`] refuses data larger than the cost estimate assumed. It guards the estimate.
 //!
