@@ -3,16 +3,14 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use kube::api::{Patch, PatchParams};
-use kube::core::{DynamicObject, GroupVersionKind};
-use kube::discovery::{self, Scope};
-use kube::{Api, Client, ResourceExt};
+use kube::Client;
+use kube::core::DynamicObject;
 use runway_api::labels;
-use runway_cli::manifests::{self, Identity, WEBHOOK_SECRET};
+use runway_client::manifests::{self, Identity, WEBHOOK_SECRET};
 use runway_operator::webhook::Endpoint;
-use runway_testbed::{ControlPlane, crds};
+use runway_testbed::{ControlPlane, crds, programs};
 
 use crate::shell;
 
@@ -28,28 +26,9 @@ pub(crate) struct Programs {
 
 impl Programs {
     /// Builds them.
-    pub(crate) fn build(release: bool) -> Result<Self> {
-        let mut args = vec!["build", "--quiet"];
-        if release {
-            args.push("--release");
-        }
-        let providers = providers().into_iter().map(|name| format!("runway-provider-{name}"));
-        let packages: Vec<String> = ["runway-core", "runway-testbed", "runway-cli"]
-            .map(str::to_owned)
-            .into_iter()
-            .chain(providers)
-            .collect();
-        args.extend(packages.iter().flat_map(|package| ["-p", package.as_str()]));
-        shell::run("cargo", &args)?;
-        // Beside ourselves: cargo knows where that is.
-        let own = std::env::current_exe().context("cannot find the folder of our own program")?;
-        let target = own
-            .parent()
-            .and_then(Path::parent)
-            .context("our own program is not in a target folder")?;
-        Ok(Self {
-            dir: target.join(if release { "release" } else { "debug" }),
-        })
+    pub(crate) async fn build(release: bool) -> Result<Self> {
+        let dir = programs::build(release).await?;
+        Ok(Self { dir })
     }
 
     /// The path of one of them.
@@ -78,20 +57,7 @@ pub(crate) async fn install(client: &Client, webhook_url: Option<&str>, identity
 
 /// Applies an object as a person would.
 pub(crate) async fn apply(client: &Client, object: &DynamicObject) -> Result<DynamicObject> {
-    let types = object.types.clone().context("an object without kind")?;
-    let (group, version) = types.api_version.rsplit_once('/').unwrap_or(("", &types.api_version));
-    let (resource, capabilities) = discovery::pinned_kind(client, &GroupVersionKind::gvk(group, version, &types.kind))
-        .await
-        .with_context(|| format!("the cluster does not know {}", types.kind))?;
-    let namespace = object.namespace().unwrap_or_else(|| "default".to_owned());
-    let api: Api<DynamicObject> = match capabilities.scope {
-        Scope::Namespaced => Api::namespaced_with(client.clone(), &namespace, &resource),
-        Scope::Cluster => Api::all_with(client.clone(), &resource),
-    };
-    let name = object.name_any();
-    api.patch(&name, &PatchParams::apply(ADMIN).force(), &Patch::Apply(object))
-        .await
-        .with_context(|| format!("cannot apply {} '{name}'", types.kind))
+    runway_testbed::apply::apply(client, object, ADMIN).await
 }
 
 /// The providers that come with the product, by name.
@@ -144,15 +110,24 @@ pub(crate) fn start_core(control_plane: &mut ControlPlane, programs: &Programs, 
             &format!("https://{address}"),
             "--webhook-secret",
             WEBHOOK_SECRET,
+            ALONE[0],
+            ALONE[1],
         ],
     )
 }
+
+/// One replica of each on this machine: nobody to elect, and a port of its own for each.
+pub(crate) const ALONE: [&str; 2] = ["--leader-elect=false", "--admin-address=127.0.0.1:0"];
 
 /// A provider's controller.
 pub(crate) fn start_provider(control_plane: &mut ControlPlane, programs: &Programs, provider: &str) -> Result<()> {
     let name = labels::provider_manager(provider);
     let kubeconfig = kubeconfig(control_plane, &name, &[])?;
-    control_plane.run(&name, programs.path(&name), &["--kubeconfig", &kubeconfig])
+    control_plane.run(
+        &name,
+        programs.path(&name),
+        &["--kubeconfig", &kubeconfig, ALONE[0], ALONE[1]],
+    )
 }
 
 /// The upstream simulator, which plays the operators of KAITO, Dynamo and KubeRay.
@@ -170,8 +145,53 @@ pub(crate) fn start_simulator(
     )
 }
 
-fn kubeconfig(control_plane: &ControlPlane, user: &str, groups: &[&str]) -> Result<String> {
+/// The web console, with the rights of a kubeconfig. Returns the address to open.
+pub(crate) async fn start_console(
+    control_plane: &mut ControlPlane,
+    programs: &Programs,
+    kubeconfig: &Path,
+) -> Result<String> {
+    let name = "kubeairunway-ui";
+    let kubeconfig = kubeconfig.display().to_string();
+    control_plane.run(
+        name,
+        programs.path("kubeairunway"),
+        &["ui", "--kubeconfig", &kubeconfig],
+    )?;
+    let log = control_plane.dir.join(format!("{name}.log"));
+    runway_testbed::eventually(Duration::from_secs(20), async || {
+        let said = std::fs::read_to_string(&log)?;
+        let address = said.lines().find(|line| line.starts_with("http://"));
+        address
+            .map(str::to_owned)
+            .with_context(|| format!("the console has not said where it is: {said}"))
+    })
+    .await
+}
+
+/// The kubeconfig of a user with a certificate, in the control plane's folder.
+pub(crate) fn kubeconfig(control_plane: &ControlPlane, user: &str, groups: &[&str]) -> Result<String> {
     Ok(control_plane.kubeconfig(user, groups)?.display().to_string())
+}
+
+/// The id of a process beside a control plane, if it runs.
+pub(crate) fn pid(control_plane: &ControlPlane, name: &str) -> Option<u32> {
+    let file = control_plane.dir.join(format!("{name}.pid"));
+    std::fs::read_to_string(file).ok()?.trim().parse().ok()
+}
+
+/// Ends them in order, as an upgrade would.
+pub(crate) async fn end(control_plane: &ControlPlane, names: &[&str]) -> Result<()> {
+    for name in names {
+        let pid = pid(control_plane, name).with_context(|| format!("{name} does not run"))?;
+        shell::run("sh", &["-c", &format!("kill -TERM {pid}")])?;
+    }
+    runway_testbed::eventually(Duration::from_mins(1), async || {
+        let running: Vec<_> = names.iter().filter(|name| pid(control_plane, name).is_some()).collect();
+        ensure!(running.is_empty(), "{running:?} do not end");
+        Ok(())
+    })
+    .await
 }
 
 /// A port that is free now.

@@ -1,15 +1,19 @@
 //! Generated files: made from code, committed, checked.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 use kube::core::DynamicObject;
-use runway_cli::manifests::{self, Identity, NAMESPACE};
-use runway_operator::webhook::Endpoint;
+use runway_cli::install::kinds;
+use runway_client::check::page;
+use runway_client::manifests::{self, Component, Release};
+use runway_client::text;
 use serde::Serialize;
 
 use crate::shell::root;
+use crate::{api, chart, command, metrics, reference};
 
 /// How to treat generated files.
 #[derive(clap::Args)]
@@ -26,7 +30,7 @@ impl Args {
     }
 }
 
-const HEADER: &str = "# Made by `cargo xtask gen` from the code. Do not edit.\n";
+pub(crate) const HEADER: &str = "# Made by `cargo xtask gen` from the code. Do not edit.\n";
 
 pub(crate) fn run(args: &Args) -> Result<()> {
     let mut stale = Vec::new();
@@ -55,36 +59,83 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 /// Every generated file, with its content.
 fn files() -> Result<Vec<(String, String)>> {
     let mut files = Vec::new();
-    for crd in manifests::crds() {
+    let components = manifests::components();
+    for crd in components.iter().flat_map(|c| &c.crds) {
         let name = crd.metadata.name.clone().unwrap_or_default();
-        files.push((format!("deploy/crds/{name}.yaml"), document(&[crd])?));
+        files.push((format!("deploy/crds/{name}.yaml"), documents(&[crd])?));
     }
-    let endpoint = Endpoint::Service {
-        namespace: NAMESPACE.to_owned(),
-        name: "kubeairunway-webhook".to_owned(),
-        port: 443,
-    };
-    let objects = manifests::objects(&endpoint, Identity::ServiceAccount);
-    let of = |kinds: &[&str]| -> Vec<&DynamicObject> {
-        objects
-            .iter()
-            .filter(|o| {
-                o.types
-                    .as_ref()
-                    .is_some_and(|t| kinds.iter().any(|k| t.kind.contains(k)))
-            })
-            .collect()
-    };
-    files.push(("deploy/namespace.yaml".to_owned(), document(&of(&["Namespace"]))?));
-    files.push(("deploy/rbac.yaml".to_owned(), document(&of(&["Role"]))?));
-    files.push(("deploy/webhooks.yaml".to_owned(), document(&of(&["Webhook"]))?));
+    files.push(("deploy/install.yaml".to_owned(), install(&components)?));
+    files.extend(kustomize(&components)?);
+    files.extend(chart::files(&manifests::all_components())?);
+    files.push((api::PATH.to_owned(), api::page()?));
+    files.push((reference::PATH.to_owned(), reference::page()?));
+    files.push((metrics::PATH.to_owned(), metrics::page()));
+    files.push((page::PATH.to_owned(), page::page()));
+    files.push((command::PATH.to_owned(), command::page()));
     Ok(files)
 }
 
-fn document(objects: &[impl Serialize]) -> Result<String> {
-    let documents: Result<Vec<String>> = objects
+/// Everything in one file, for `kubectl apply`.
+fn install(components: &[Component]) -> Result<String> {
+    let release = Release::default();
+    let all: Vec<DynamicObject> = components.iter().flat_map(|c| c.objects(&release)).collect();
+    documents(&all)
+}
+
+/// A base for each component, those together that everybody has, and beside them what is optional.
+fn kustomize(components: &[Component]) -> Result<Vec<(String, String)>> {
+    let release = Release::default();
+    let monitored = Release {
+        monitoring: true,
+        ..release.clone()
+    };
+    let guarded = Release {
+        policy: true,
+        ..release.clone()
+    };
+    let bases: Vec<&str> = components.iter().map(|c| c.name.as_str()).collect();
+    let mut files = vec![kustomization("", &bases)?];
+    let every = manifests::all_components();
+    let mut folders: Vec<(&str, Vec<DynamicObject>)> =
+        every.iter().map(|c| (c.name.as_str(), c.objects(&release))).collect();
+    folders.push(("monitoring", added(components, &release, &monitored)));
+    folders.push(("provider-policy", added(components, &release, &guarded)));
+    for (name, objects) in folders {
+        files.push(kustomization(&format!("{name}/"), &["objects.yaml"])?);
+        files.push((format!("deploy/kustomize/{name}/objects.yaml"), documents(&objects)?));
+    }
+    Ok(files)
+}
+
+/// What one choice has and another has not.
+fn added(components: &[Component], without: &Release, with: &Release) -> Vec<DynamicObject> {
+    let known: BTreeSet<String> = components
         .iter()
-        .map(|object| Ok(serde_saphyr::to_string(&serde_json::to_value(object)?)?))
+        .flat_map(|c| c.objects(without))
+        .map(|o| kinds::id(&o))
         .collect();
-    Ok(format!("{HEADER}{}", documents?.join("---\n")))
+    let all = components.iter().flat_map(|c| c.objects(with));
+    all.filter(|object| !known.contains(&kinds::id(object))).collect()
+}
+
+fn kustomization(folder: &str, resources: &[&str]) -> Result<(String, String)> {
+    let object = serde_json::json!({
+        "apiVersion": "kustomize.config.k8s.io/v1beta1",
+        "kind": "Kustomization",
+        "resources": resources,
+    });
+    Ok((
+        format!("deploy/kustomize/{folder}kustomization.yaml"),
+        documents(&[object])?,
+    ))
+}
+
+fn documents(objects: &[impl Serialize]) -> Result<String> {
+    let values: Result<Vec<_>, _> = objects.iter().map(serde_json::to_value).collect();
+    Ok(format!("{HEADER}{}", text::documents(&values?, text::Format::Yaml)?))
+}
+
+/// An object as YAML.
+pub(crate) fn document(object: &impl Serialize) -> Result<String> {
+    Ok(text::documents(&[serde_json::to_value(object)?], text::Format::Yaml)?)
 }

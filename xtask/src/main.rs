@@ -1,9 +1,17 @@
-//! The only entry points of the project: `up`, `down`, `test`, `gen`, `bench`.
+//! The only entry points of the project: `up`, `down`, `test`, `gen`, `images`, `bench`.
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "this is a command line tool")]
 
+mod api;
 mod bench;
+mod chart;
 mod cluster;
+mod command;
+mod demo;
 mod generate;
+mod images;
+mod metrics;
+mod python;
+mod reference;
 mod shell;
 mod test;
 mod tidy;
@@ -32,10 +40,14 @@ enum Command {
     Test(test::Args),
     /// Write the generated files again, or check that they are current.
     Gen(generate::Args),
+    /// Write an OCI archive for each program, without a container engine.
+    Images(images::Args),
     /// Print figures: time, requests, memory and CPU for many ModelDeployments.
     Bench(bench::Args),
     /// Check the rules of the house: dependency direction, pure plans, licences.
     Tidy,
+    /// Lint python/asya-runtime and test it with every supported Python that is installed.
+    Python,
 }
 
 #[tokio::main]
@@ -56,7 +68,9 @@ async fn run() -> Result<()> {
         Command::Down => up::down().await,
         Command::Test(args) => test::run(&args),
         Command::Gen(args) => generate::run(&args),
+        Command::Images(args) => images::run(&args),
         Command::Bench(args) => bench::run(args).await,
         Command::Tidy => tidy::run(),
+        Command::Python => python::run(),
     }
 }

@@ -3,9 +3,9 @@
 use std::time::Instant;
 
 use anyhow::Result;
-use runway_testbed::binaries::Binaries;
+use runway_testbed::{binaries::Binaries, node};
 
-use crate::{generate, shell, tidy};
+use crate::{generate, python, shell, tidy};
 
 /// Which tests.
 #[derive(clap::Args)]
@@ -35,6 +35,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             ],
         )
     })?;
+    step("python", python::run)?;
     if args.quick {
         step("tests without a control plane", || {
             shell::run("cargo", &["test", "--workspace", "--locked", "--lib", "--bins"])
@@ -42,10 +43,22 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         println!("SKIPPED: everything that needs a control plane (--quick)");
     } else {
         step("the control plane's programs", || Binaries::ensure().map(|_| ()))?;
+        match node::unavailable() {
+            Some(reason) => println!("SKIPPED: everything that needs a real node, because {reason}"),
+            None => step("a node's programs and packages", node::prepare)?,
+        }
         step("tests", || {
             shell::run(
                 "cargo",
-                &["test", "--workspace", "--locked", "--", "--test-threads", "2"],
+                &[
+                    "test",
+                    "--workspace",
+                    "--locked",
+                    "--no-fail-fast",
+                    "--",
+                    "--test-threads",
+                    "2",
+                ],
             )
         })?;
         step("documentation", || {

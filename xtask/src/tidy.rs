@@ -10,14 +10,42 @@ use serde_json::Value;
 use crate::shell;
 
 /// What each crate may depend on, of ours: binaries -> controllers -> provider/operator -> api (ARCHITECTURE.md).
-const MAY_USE: [(&str, &[&str]); 6] = [
+const MAY_USE: &[(&str, &[&str])] = &[
     ("runway-api", &[]),
     ("runway-operator", &[]),
     ("runway-provider", &["runway-api", "runway-operator"]),
     ("runway-core", &["runway-api", "runway-operator"]),
+    ("runway-llama-stack-operator", &["runway-api", "runway-operator"]),
     (
         "runway-provider-*",
         &["runway-api", "runway-operator", "runway-provider"],
+    ),
+    ("runway-sqs", &[]),
+    ("runway-asya-sidecar", &["runway-sqs"]),
+    ("runway-asya-operator", &["runway-api", "runway-operator", "runway-sqs"]),
+    (
+        "runway-client",
+        &[
+            "runway-api",
+            "runway-asya-operator",
+            "runway-core",
+            "runway-llama-stack-operator",
+            "runway-operator",
+            "runway-provider",
+            "runway-provider-dynamo",
+            "runway-provider-kaito",
+            "runway-provider-kuberay",
+        ],
+    ),
+    (
+        "runway-web",
+        &[
+            "runway-api",
+            "runway-client",
+            "runway-core",
+            "runway-operator",
+            "runway-provider",
+        ],
     ),
     ("runway-testbed", &[]),
 ];
@@ -36,13 +64,34 @@ const BANNED: [(&str, &str); 3] = [
 const NOT_IN_API: [&str; 3] = ["tokio", "kube-client", "hyper"];
 
 /// Folders and files whose code must be pure: the same plan runs in production, in `render` and in tests.
-const PURE: [&str; 6] = [
+const PURE: &[&str] = &[
+    "crates/operator/src/kubelet.rs",
     "crates/provider/src/plan",
     "crates/provider/src/request.rs",
     "crates/core/src/plan",
     "crates/core/src/selection.rs",
     "crates/core/src/admission/validate.rs",
+    "crates/core/src/conversion.rs",
+    "crates/client/src/manifests",
+    "crates/client/src/change.rs",
+    "crates/client/src/chat.rs",
+    "crates/client/src/deploy.rs",
+    "crates/client/src/endpoint.rs",
+    "crates/client/src/events.rs",
+    "crates/client/src/pods.rs",
+    "crates/client/src/target.rs",
+    "crates/client/src/held.rs",
+    "crates/client/src/tree",
     "crates/provider-kaito/src",
+    "crates/asya-operator/src/plan",
+    "crates/asya-operator/src/request.rs",
+    "crates/asya-operator/src/targets.rs",
+    "crates/asya-operator/src/names.rs",
+    "crates/llama-stack-operator/src/merge",
+    "crates/asya-sidecar/src/plan.rs",
+    "crates/asya-sidecar/src/envelope.rs",
+    "crates/llama-stack-operator/src/plan",
+    "crates/llama-stack-operator/src/validate.rs",
 ];
 
 /// What pure code must not contain, and why not.

@@ -1,6 +1,7 @@
 //! `up`: a control plane, everything of ours on it, and six models coming up on three providers. `down` ends it.
 
 use std::io::{IsTerminal, Write};
+use std::ops::{Deref, DerefMut};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
@@ -11,11 +12,12 @@ use kube::{Api, Client, ResourceExt, discovery};
 use runway_api::condition::Conditions;
 use runway_api::model_deployment::Phase;
 use runway_api::{ModelDeployment, condition, labels};
-use runway_cli::manifests::Identity;
+use runway_client::manifests::Identity;
 use runway_operator::client::ClientArgs;
-use runway_testbed::{ControlPlane, Options, crds};
+use runway_testbed::{Cluster, ControlPlane, EXAMPLES, Node, Options, crds, node};
 
 use crate::cluster::{self, Programs};
+use crate::demo::Demo;
 use crate::shell;
 
 /// How to bring it up.
@@ -27,6 +29,12 @@ pub(crate) struct Args {
     /// Use this cluster instead of starting a control plane. Its admission webhooks are left out: it cannot reach this machine.
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
+    /// Add a real node, on which pods run. Needs root and Linux.
+    #[arg(long, conflicts_with = "kubeconfig")]
+    node: bool,
+    /// Show this on the node, instead of models.
+    #[arg(long, requires = "node")]
+    demo: Option<Demo>,
     /// How long the upstream simulator takes to make a model ready.
     #[arg(long, value_name = "SECONDS", default_value_t = 3.0)]
     ready_after: f64,
@@ -37,20 +45,12 @@ pub(crate) struct Args {
 
 /// The model whose upstream object is shown at the end: the design's example 2.
 const SHOWN: &str = "gemma-cpu";
-const EXAMPLES: [&str; 6] = [
-    "gemma-cpu",
-    "llama-8b",
-    "phi-4-mini",
-    "qwen-replicas",
-    "llama-70b-pd",
-    "qwen-kuberay",
-];
 /// How often the table is drawn again.
 const REDRAW: Duration = Duration::from_millis(500);
 
 pub(crate) async fn run(args: Args) -> Result<()> {
     step("building the programs");
-    let programs = Programs::build(false)?;
+    let programs = Programs::build(false).await?;
     match args.kubeconfig.clone() {
         Some(kubeconfig) => on_a_cluster(&args, &programs, kubeconfig).await,
         None => on_our_own(&args, &programs).await,
@@ -60,11 +60,19 @@ pub(crate) async fn run(args: Args) -> Result<()> {
 /// Ends what an earlier `up` left running.
 pub(crate) async fn down() -> Result<()> {
     let folder = folder();
+    let swept = tokio::task::spawn_blocking(node::sweep).await??;
     if !folder.exists() {
-        println!("nothing is up");
+        println!(
+            "{}",
+            if swept == 0 {
+                "nothing is up"
+            } else {
+                "nothing is up; what crashed nodes left is gone"
+            }
+        );
         return Ok(());
     }
-    ControlPlane::stop_detached(&folder).await?;
+    node::stop_detached(&folder).await?;
     std::fs::remove_dir_all(&folder).with_context(|| format!("cannot remove {}", folder.display()))?;
     println!("all down");
     Ok(())
@@ -88,40 +96,130 @@ async fn on_our_own(args: &Args, programs: &Programs) -> Result<()> {
         keep: !args.once,
         dir: (!args.once).then(folder),
         crds: upstream,
+        ..Options::default()
     };
-    let mut control_plane = ControlPlane::start(options).await?;
+    let mut control_plane = Started::start(options, args.node).await?;
     let client = control_plane.admin_client().await?;
-    let port = cluster::free_port()?;
-    step("installing CRDs, roles and webhooks");
-    cluster::install(&client, Some(&format!("https://127.0.0.1:{port}")), Identity::User).await?;
-    let providers = cluster::providers();
-    step(
-        "starting kubeairunway-controller, a controller for each provider, and the upstream simulator in place of their operators",
-    );
-    cluster::start_controllers(
-        &mut control_plane,
-        programs,
-        &providers,
-        port,
-        Duration::from_secs_f64(args.ready_after),
-    )?;
-
     let kubeconfig = control_plane.admin()?;
-    let outcome = watch_models(args, programs, &client, &kubeconfig).await;
+    let console = cluster::start_console(&mut control_plane, programs, &kubeconfig).await?;
+    step(&format!("the web console, to watch it all: {console}"));
+    let outcome = match (args.demo, control_plane.node()) {
+        (Some(demo), Some(node)) => {
+            step("installing CRDs and roles");
+            cluster::install(&client, None, Identity::User).await?;
+            demo.show(node, programs).await
+        }
+        _ => bring_up_models(args, programs, &mut control_plane, &client, &kubeconfig).await,
+    };
     if args.once {
         if outcome.is_err() {
             show_logs(&control_plane.dir);
         }
         control_plane.stop().await?;
     } else {
-        let left_up = control_plane.detach();
+        let left_up = control_plane.detach()?;
         println!(
-            "\nEverything stays up. To use it, and to end it:\n\n  export KUBECONFIG={}\n  cargo xtask down",
+            "\nEverything stays up. To look at it in a browser, to use it in a terminal, and to end it:\n\n  {console}\n  export KUBECONFIG={}\n  cargo xtask down",
             kubeconfig.display()
         );
         println!("\nLogs are in {}", left_up.dir.display());
     }
     outcome
+}
+
+/// Everything of ours beside the control plane, and the models.
+async fn bring_up_models(
+    args: &Args,
+    programs: &Programs,
+    control_plane: &mut Started,
+    client: &Client,
+    kubeconfig: &Path,
+) -> Result<()> {
+    let port = cluster::free_port()?;
+    step("installing CRDs, roles and webhooks");
+    cluster::install(client, Some(&format!("https://127.0.0.1:{port}")), Identity::User).await?;
+    step(
+        "starting kubeairunway-controller, a controller for each provider, and the upstream simulator in place of their operators",
+    );
+    cluster::start_controllers(
+        control_plane,
+        programs,
+        &cluster::providers(),
+        port,
+        Duration::from_secs_f64(args.ready_after),
+    )?;
+    let outcome = watch_models(args, programs, client, kubeconfig).await;
+    if args.node {
+        show_nodes(control_plane).await?;
+    }
+    outcome
+}
+
+/// With a node or without.
+enum Started {
+    ControlPlane(Box<ControlPlane>),
+    Node(Box<Node>),
+}
+
+impl Started {
+    async fn start(options: Options, with_node: bool) -> Result<Self> {
+        if with_node {
+            step("and a node: containerd, kubelet, kube-proxy, CoreDNS (built once as well: about 4 minutes)");
+            return Ok(Self::Node(Box::new(Node::start(options).await?)));
+        }
+        Ok(Self::ControlPlane(Box::new(ControlPlane::start(options).await?)))
+    }
+
+    fn node(&self) -> Option<&Node> {
+        match self {
+            Self::ControlPlane(_) => None,
+            Self::Node(node) => Some(node),
+        }
+    }
+
+    async fn stop(self) -> Result<()> {
+        match self {
+            Self::ControlPlane(control_plane) => control_plane.stop().await,
+            Self::Node(node) => node.stop().await,
+        }
+    }
+
+    fn detach(self) -> Result<Cluster> {
+        match self {
+            Self::ControlPlane(control_plane) => Ok(control_plane.detach()),
+            Self::Node(node) => node.detach(),
+        }
+    }
+}
+
+impl Deref for Started {
+    type Target = ControlPlane;
+
+    fn deref(&self) -> &ControlPlane {
+        match self {
+            Self::ControlPlane(control_plane) => control_plane,
+            Self::Node(node) => node,
+        }
+    }
+}
+
+impl DerefMut for Started {
+    fn deref_mut(&mut self) -> &mut ControlPlane {
+        match self {
+            Self::ControlPlane(control_plane) => control_plane,
+            Self::Node(node) => node,
+        }
+    }
+}
+
+async fn show_nodes(cluster: &Cluster) -> Result<()> {
+    let output = cluster
+        .kubectl()?
+        .args(["get", "nodes", "--output", "wide"])
+        .output()
+        .await?;
+    println!("\n{}", String::from_utf8_lossy(&output.stdout).trim_end());
+    Ok(())
 }
 
 /// Controllers as children of ours, against a cluster that is there. They end with us.
@@ -304,7 +402,7 @@ fn without_age(table: &str) -> Vec<&str> {
         .collect()
 }
 
-fn step(text: &str) {
+pub(crate) fn step(text: &str) {
     eprintln!("▸ {text}");
 }
 

@@ -36,6 +36,23 @@ pub const UPSTREAM_READY: &str = "UpstreamReady";
 /// Every CEL rule compiles. On InferenceProviderConfig. Owner: core.
 pub const RULES_VALID: &str = "RulesValid";
 
+/// The Deployment has the pods it is to have. On LlamaStackDistribution, as the next ones.
+pub const DEPLOYMENT_READY: &str = "DeploymentReady";
+/// The Service exists.
+pub const SERVICE_READY: &str = "ServiceReady";
+/// The claim is bound and as large as asked for; present only with storage.
+pub const STORAGE_READY: &str = "StorageReady";
+/// The running server answered when it was asked for its version and providers.
+pub const HEALTH_CHECK: &str = "HealthCheck";
+/// Every external provider is in the running server; present only with external providers.
+pub const EXTERNAL_PROVIDERS_READY: &str = "ExternalProvidersReady";
+/// External providers replace providers of the base configuration; present only while true.
+pub const PROVIDER_OVERRIDES: &str = "ProviderOverrides";
+/// A command of the user's own takes the place of ours: providers are not checked; present only while true.
+pub const PREFLIGHT_BYPASSED: &str = "PreflightBypassed";
+/// Environment variables of the user's that are not passed on; present only while true.
+pub const ENV_IGNORED: &str = "EnvIgnored";
+
 /// A condition before it meets its predecessor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Draft {
@@ -49,6 +66,11 @@ impl Draft {
     /// Whether this is a condition of the type.
     pub fn is(&self, type_: &str) -> bool {
         self.type_ == type_
+    }
+
+    /// Whether it holds.
+    pub fn holds(&self) -> bool {
+        self.status
     }
 
     /// Its reason.

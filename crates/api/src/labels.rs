@@ -28,10 +28,53 @@ pub const APPLIED_HASH: &str = "kubeairunway.ai/applied-hash";
 /// The one finalizer of a ModelDeployment.
 pub const FINALIZER: &str = "kubeairunway.ai/provider-cleanup";
 
+/// The finalizer of an AsyncActor.
+pub const ASYA_FINALIZER: &str = "asya.sh/finalizer";
+/// Field manager of the AsyncActor operator.
+pub const ASYA_MANAGER: &str = "asya-operator";
+/// Label on everything made for an AsyncActor; the value is its name.
+pub const ASYA_ACTOR: &str = "asya.sh/actor";
+/// Label that the public Asya puts on the pods of an actor; the value is its name.
+pub const ASYA_LEGACY: &str = "asya.sh/asya";
+/// Annotation on a target that an AsyncActor is bound to in place: namespace and name, so that people see who did it.
+pub const ASYA_MANAGED_BY: &str = "asya.sh/managed-by";
+/// Annotation on the same: the uid of the AsyncActor.
+pub const ASYA_BOUND_UID: &str = "asya.sh/bound-uid";
+/// Annotation on the same: hash of what was put in.
+pub const ASYA_BOUND_HASH: &str = "asya.sh/bound-hash";
+/// Annotation on a parent whose pod spec was extended: what to take out again, as JSON.
+pub const ASYA_ADDED: &str = "asya.sh/added";
+
 /// Field manager of the core controller (design 3.10).
 pub const CORE_MANAGER: &str = "kubeairunway-controller";
 
 /// Field manager of a provider: `kaito` writes as `kaito-provider` (design 3.10, contract rule).
 pub fn provider_manager(provider: &str) -> String {
     format!("{provider}-provider")
+}
+
+/// What the Llama Stack operator writes: names of the public operator, so that objects it made before are known again.
+pub mod llama_stack {
+    /// Field manager of the operator, and value of [`MANAGED_BY`].
+    pub const MANAGER: &str = "llama-stack-operator";
+    /// Label on everything the operator makes, pods included; the value is [`MANAGER`].
+    pub const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
+    /// Label with the name of the LlamaStackDistribution.
+    pub const INSTANCE: &str = "app.kubernetes.io/instance";
+    /// Label by which a Deployment finds its pods, with [`INSTANCE`]; the value is [`APP_VALUE`].
+    pub const APP: &str = "app";
+    /// Value of [`APP`] and of [`PART_OF`].
+    pub const APP_VALUE: &str = "llama-stack";
+    /// Label with what an object is a part of.
+    pub const PART_OF: &str = "app.kubernetes.io/part-of";
+    /// Annotation: hash of what was applied last, so that a restart sends nothing again.
+    pub const APPLIED_HASH: &str = "llamastack.io/applied-hash";
+    /// Annotation on pods: hash of the template they were made from, to tell new ones from old ones.
+    pub const TEMPLATE: &str = "llamastack.io/template";
+    /// Annotation on pods: hash of the content of the user's ConfigMap.
+    pub const USER_CONFIG_HASH: &str = "configmap.hash/user-config";
+    /// Annotation on pods: hash of the CA bundle.
+    pub const CA_BUNDLE_HASH: &str = "configmap.hash/ca-bundle";
+    /// Annotation on pods: hash of the scripts of the init containers.
+    pub const SCRIPTS_HASH: &str = "configmap.hash/scripts";
 }

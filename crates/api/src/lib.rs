@@ -2,7 +2,9 @@
 //!
 //! | module | what |
 //! |---|---|
+//! | [`async_actor`] | `AsyncActor`, a queue in front of a workload |
 //! | [`model_deployment`] | `ModelDeployment`, what a user writes |
+//! | [`llama_stack_distribution`] | `LlamaStackDistribution`, a Llama Stack server |
 //! | [`provider_config`] | `InferenceProviderConfig`, what a provider registers |
 //! | [`condition`] | how conditions are made and kept |
 //! | [`labels`] | every label, annotation, finalizer and field manager name |
@@ -13,13 +15,17 @@
     reason = "the KubeSchema derive looks at copies of the types inside functions"
 )]
 
+pub mod async_actor;
 pub mod condition;
 pub mod labels;
+pub mod llama_stack_distribution;
 pub mod model_deployment;
 pub mod overrides;
 pub mod provider_config;
 mod schema;
 
+pub use async_actor::{AsyncActor, AsyncActorSpec, AsyncActorStatus};
 pub use condition::Conditions;
+pub use llama_stack_distribution::{LlamaStackDistribution, LlamaStackDistributionSpec, LlamaStackDistributionStatus};
 pub use model_deployment::{ModelDeployment, ModelDeploymentSpec, ModelDeploymentStatus, Phase};
 pub use provider_config::{InferenceProviderConfig, InferenceProviderConfigSpec, InferenceProviderConfigStatus};

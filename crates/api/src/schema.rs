@@ -40,3 +40,38 @@ pub(crate) fn objects(_: &mut SchemaGenerator) -> Schema {
         "items": { "type": "object", "x-kubernetes-preserve-unknown-fields": true },
     })
 }
+
+/// A pod template of which the checks see the names of containers; everything else is Kubernetes' to judge.
+pub(crate) fn actor_pod_template(_: &mut SchemaGenerator) -> Schema {
+    let container = json_schema!({
+        "type": "object",
+        "required": ["name"],
+        "properties": {
+            "name": { "type": "string", "minLength": 1, "maxLength": 63 },
+            "command": { "type": "array", "maxItems": 1024, "items": { "type": "string" } },
+        },
+        "x-kubernetes-preserve-unknown-fields": true,
+    });
+    json_schema!({
+        "type": "object",
+        "required": ["spec"],
+        "properties": {
+            "metadata": { "type": "object", "x-kubernetes-preserve-unknown-fields": true },
+            "spec": {
+                "type": "object",
+                "required": ["containers"],
+                "properties": {
+                    "containers": {
+                        "type": "array", "items": container, "minItems": 1, "maxItems": 32,
+                        "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"],
+                    },
+                    "initContainers": {
+                        "type": "array", "items": container, "maxItems": 32,
+                        "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"],
+                    },
+                },
+                "x-kubernetes-preserve-unknown-fields": true,
+            },
+        },
+    })
+}

@@ -1,27 +1,27 @@
-//! What the `kubeairunway` command is made of, for the command itself, for tests and for `cargo xtask`.
+//! What the `kubeairunway` command is made of, for the command itself, for tests and for `cargo xtask`. What it shows comes
+//! from `runway-client`.
 //!
 //! | module | what |
 //! |---|---|
-//! | [`render`](mod@render) | the offline face of `plan`: pure |
-//! | [`get`], [`status`], [`why`] | what people see of a ModelDeployment: pure |
-//! | [`documents`], [`state`] | files become documents, documents become what a cluster holds |
-//! | [`source`], [`cluster`] | what the commands that look read from |
 //! | [`args`], [`commands`] | the command line, and what each command does |
-//! | [`manifests`] | what must be in a cluster for the control plane to run |
-//! | [`text`], [`diagnostic`] | what goes to stdout, and what goes to stderr |
+//! | [`check`] | what is not as it should be in a cluster |
+//! | [`complete`] | what may stand at the cursor, for shells and kubectl |
+//! | [`install`] | brings the product into a cluster, and out again |
+//! | [`support_bundle`] | an archive for who is to help |
+//! | [`migrate`] | moves a ModelDeployment to another provider |
+//! | [`patience`] | waiting |
+//! | [`ui`] | serves the web console |
+//! | [`version`] | what is of which version |
+//! | [`verbs`] | every other verb that talks to the cluster for more than a look |
 
 pub mod args;
-pub mod cluster;
+pub mod check;
 pub mod commands;
-pub mod diagnostic;
-pub mod documents;
-pub mod get;
-pub mod manifests;
-pub mod render;
-pub mod source;
-pub mod state;
-pub mod status;
-pub mod text;
-pub mod why;
-
-pub use render::render;
+pub mod complete;
+pub mod install;
+pub mod migrate;
+pub mod patience;
+pub mod support_bundle;
+pub mod ui;
+pub mod verbs;
+pub mod version;

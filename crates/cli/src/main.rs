@@ -8,27 +8,34 @@ use std::process::ExitCode;
 use clap::{CommandFactory, FromArgMatches};
 use runway_cli::args::CommandLine;
 use runway_cli::commands::{self, Answer};
-use runway_cli::diagnostic::Diagnostic;
-use runway_cli::text::Look;
+use runway_cli::complete;
+use runway_client::diagnostic::Diagnostic;
+use runway_client::text::Look;
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
-    let line = parse(std::env::args_os().collect());
+    let line: Vec<OsString> = std::env::args_os().collect();
+    if complete::answered(&line) {
+        return ExitCode::SUCCESS;
+    }
+    let line = parse(line);
     let look = Look {
         terminal: io::stdout().is_terminal() && !line.no_color,
     };
     let answer = commands::run(&line, &mut io::stdin(), look)
         .await
         .unwrap_or_else(|error| Answer {
+            code: error.code(),
             talk: vec![Diagnostic::error(&error)],
             failed: true,
             ..Answer::default()
         });
     let told = tell(&answer);
-    if answer.failed || !told {
-        ExitCode::FAILURE
-    } else {
-        ExitCode::SUCCESS
+    match answer.code {
+        _ if !told => ExitCode::FAILURE,
+        Some(code) => ExitCode::from(code),
+        None if answer.failed => ExitCode::FAILURE,
+        None => ExitCode::SUCCESS,
     }
 }
 

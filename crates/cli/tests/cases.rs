@@ -1,4 +1,4 @@
-//! Every folder below `tests/render` and `tests/screens` is a case: the command is run in it, and what it says is
+//! Every folder below `tests/render`, `tests/validate` and `tests/screens` is a case: the command is run in it, and what it says is
 //! compared with the files there. `UPDATE_GOLDEN=1 cargo test -p runway-cli` writes them anew: read what you commit.
 //!
 //! | file | what |
@@ -16,6 +16,11 @@ use std::process::{Command, Stdio};
 #[test]
 fn render() {
     check_all("tests/render");
+}
+
+#[test]
+fn validate() {
+    check_all("tests/validate");
 }
 
 #[test]

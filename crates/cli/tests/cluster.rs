@@ -2,7 +2,6 @@
 
 use std::path::Path;
 use std::process::Output;
-use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::{Event, ObjectReference};
@@ -11,13 +10,11 @@ use kube::api::{Patch, PatchParams, PostParams};
 use kube::core::{DynamicObject, ObjectMeta};
 use kube::{Api, Client, Resource, ResourceExt};
 use runway_api::{InferenceProviderConfig, ModelDeployment};
-use runway_cli::documents::Documents;
-use runway_cli::render::{Options, Show, render};
+use runway_client::documents::Documents;
+use runway_client::render::{Options, Show, render};
 use runway_provider::upstream::api_resource;
-use runway_testbed::{ControlPlane, crds, eventually};
+use runway_testbed::{ControlPlane, PATIENCE, crds, eventually};
 use serde_json::json;
-
-const SOON: Duration = Duration::from_secs(20);
 
 #[tokio::test]
 async fn what_a_cluster_holds_is_shown() -> Result<()> {
@@ -43,10 +40,10 @@ async fn what_a_cluster_holds_is_shown() -> Result<()> {
     )?;
 
     let api: Api<CustomResourceDefinition> = Api::all(client.clone());
-    for crd in runway_cli::manifests::crds() {
+    for crd in runway_client::manifests::crds() {
         api.create(&PostParams::default(), &crd).await?;
     }
-    eventually(SOON, async || {
+    eventually(PATIENCE, async || {
         let output = run(&admin, &["get"]).await?;
         expect(
             &output,
@@ -85,6 +82,14 @@ async fn what_a_cluster_holds_is_shown() -> Result<()> {
         "default/gemma-cpu: kaito is kept",
     )?;
 
+    completed(&admin, &cluster.dir).await?;
+    let versions = run(&admin, &["version"]).await?;
+    expect(&versions, 0, "modeldeployments.kubeairunway.ai")?;
+    let versions = run(&admin, &["version", "-o", "json"]).await?;
+    let versions: serde_json::Value = serde_json::from_slice(&versions.stdout)?;
+    ensure!(versions["client"] == env!("CARGO_PKG_VERSION"), "{versions}");
+    ensure!(versions["crds"][0]["stored"] == "v1alpha1", "{versions}");
+
     // What a cluster gives is what the commands take as a file.
     let saved = cluster.dir.join("saved.yaml");
     std::fs::write(&saved, run(&admin, &["get", "-A", "-o", "json"]).await?.stdout)?;
@@ -95,6 +100,81 @@ async fn what_a_cluster_holds_is_shown() -> Result<()> {
         "default    gemma-cpu  Deploying",
     )?;
     Ok(())
+}
+
+/// Tab, in a real bash and by kubectl's way; live names come, and without a cluster nothing does.
+async fn completed(kubeconfig: &Path, folder: &Path) -> Result<()> {
+    let offers: [(&[&str], &[&str]); 7] = [
+        (&["sta"], &["status"]),
+        (&["status", "gem"], &["gemma-cpu"]),
+        (&["status", "ipc/"], &["ipc/kaito"]),
+        (&["why", "-n", "default", "g"], &["gemma-cpu"]),
+        (&["get", "-n", "kube-s"], &["kube-system"]),
+        (&["migrate", "gemma-cpu", "--to", "k"], &["kaito", "kuberay"]),
+        (&["status", "gem", "-n", "team-a", "g"], &[]),
+    ];
+    for (words, wanted) in offers {
+        // There is one second for an answer, and the machine may be slow.
+        eventually(PATIENCE, async || {
+            let offered = tab(kubeconfig, words).await?;
+            ensure!(offered == wanted, "{words:?}: {offered:?}");
+            Ok(())
+        })
+        .await?;
+    }
+    let plugin = folder.join("kubectl_complete-kubeairunway");
+    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_kubeairunway"), &plugin)?;
+    eventually(PATIENCE, async || {
+        let asked = tokio::process::Command::new(&plugin)
+            .args(["status", "gem"])
+            .env("KUBECONFIG", kubeconfig)
+            .output();
+        let said = String::from_utf8(asked.await?.stdout)?;
+        ensure!(said == "gemma-cpu\n:4\n", "{said}");
+        Ok(())
+    })
+    .await?;
+
+    // A server that never answers: the kernel takes the connection, and that is all.
+    let silent = std::net::TcpListener::bind(("127.0.0.1", 0))?;
+    let mut config: serde_json::Value = serde_saphyr::from_str(&std::fs::read_to_string(kubeconfig)?)?;
+    config["clusters"][0]["cluster"]["server"] = json!(format!("https://{}", silent.local_addr()?));
+    let unanswered = folder.join("silent.kubeconfig");
+    std::fs::write(&unanswered, config.to_string())?;
+    for kubeconfig in [unanswered.as_path(), Path::new("/nowhere")] {
+        let offered = tokio::time::timeout(PATIENCE, tab(kubeconfig, &["status", "gem"])).await??;
+        ensure!(offered.is_empty(), "{offered:?}");
+        let known = tab(kubeconfig, &["migrate", "gemma", "--to", "dy"]).await?;
+        ensure!(known == ["dynamo"], "{known:?}");
+    }
+    Ok(())
+}
+
+/// What bash offers for the last of these words.
+async fn tab(kubeconfig: &Path, words: &[&str]) -> Result<Vec<String>> {
+    let script = r#"source <(kubeairunway completion bash)
+        COMP_WORDS=(kubeairunway "$@") COMP_CWORD=$# COMP_TYPE=9
+        _clap_complete_kubeairunway kubeairunway "${COMP_WORDS[COMP_CWORD]}" "${COMP_WORDS[COMP_CWORD - 1]}"
+        printf '%s\n' "${COMPREPLY[@]}""#;
+    let programs = Path::new(env!("CARGO_BIN_EXE_kubeairunway"))
+        .parent()
+        .context("no folder")?;
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let path = format!("{}:{}", programs.display(), path.display());
+    let bash = tokio::process::Command::new("bash")
+        .args(["-c", script, "bash"])
+        .args(words)
+        .env("PATH", path)
+        .env("KUBECONFIG", kubeconfig)
+        .output()
+        .await?;
+    ensure!(bash.stderr.is_empty(), "{}", String::from_utf8_lossy(&bash.stderr));
+    let offered = String::from_utf8(bash.stdout)?;
+    Ok(offered
+        .lines()
+        .filter(|line| !line.is_empty())
+        .map(str::to_owned)
+        .collect())
 }
 
 /// A ModelDeployment with all that its controllers would have made.
@@ -146,7 +226,7 @@ async fn create_gemma(client: &Client) -> Result<()> {
 }
 
 fn provider() -> Box<dyn runway_provider::Provider> {
-    runway_cli::manifests::built_in_providers().remove(0)
+    runway_client::manifests::built_in_providers().remove(0)
 }
 
 fn clone(documents: &Documents) -> Documents {

@@ -7,10 +7,14 @@
 //! | [`providers`], [`registry`] | the registered providers, and who keeps the list current |
 //! | [`selection`] | which provider serves a ModelDeployment: pure |
 //! | [`observe`], [`plan`] | what a plan is made from, and the plan: pure |
+//! | [`conversion`] | ModelDeployments between versions of the API: pure |
+//! | [`metrics`] | what is told of ModelDeployments |
 //! | [`run`](fn@run), [`serve`] | start the controller, and the admission server |
 
 mod access;
 pub mod admission;
+pub mod conversion;
+pub mod metrics;
 pub mod observe;
 pub mod plan;
 pub mod providers;

@@ -4,20 +4,17 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use clap::Parser;
+use runway_api::labels;
 use runway_core::Registry;
 use runway_core::serve::{self, WebhookArgs};
-use runway_operator::client::ClientArgs;
-use runway_operator::shutdown;
-use runway_operator::telemetry::{self, LogArgs};
+use runway_operator::process::{self, Process, ProcessArgs};
 
 /// Validates ModelDeployments, fills in defaults and chooses their provider.
 #[derive(Debug, Parser)]
 #[command(name = "kubeairunway-controller", version)]
 struct Args {
     #[command(flatten)]
-    client: ClientArgs,
-    #[command(flatten)]
-    log: LogArgs,
+    process: ProcessArgs,
     /// Choose a provider for ModelDeployments that name none. Off: a selector of your own writes status.provider.name.
     #[arg(long, default_value_t = true, num_args = 0..=1, require_equals = true, default_missing_value = "true", action = clap::ArgAction::Set)]
     enable_provider_selector: bool,
@@ -25,29 +22,21 @@ struct Args {
     webhook: WebhookArgs,
 }
 
-#[tokio::main]
+// As many threads as a controller needs, not as many as the node has cores.
+#[tokio::main(worker_threads = 2)]
 async fn main() -> ExitCode {
     let args = Args::parse();
-    telemetry::init(&args.log);
-    telemetry::exit(run(args)).await
+    process::main(labels::CORE_MANAGER, "core", &args.process, async |process| {
+        run(process, &args).await
+    })
+    .await
 }
 
-async fn run(args: Args) -> Result<(), Error> {
-    let client = args.client.client().await?;
-    let shutdown = shutdown::on_signal();
+async fn run(process: Process, args: &Args) -> Result<(), serve::Error> {
     let registry = Arc::new(Registry::default());
-    let admission = serve::admission(client.clone(), &args.webhook, registry.clone(), shutdown.clone()).await?;
-    runway_core::run(client, registry, args.enable_provider_selector, shutdown).await;
+    let admission = serve::admission(&process, &args.webhook, registry.clone()).await?;
+    runway_core::run(process, registry, args.enable_provider_selector).await;
     // Requests under way are answered; how that task ended matters to nobody any more.
     let _ = admission.await;
     Ok(())
-}
-
-/// Why the controller cannot start.
-#[derive(Debug, thiserror::Error)]
-enum Error {
-    #[error(transparent)]
-    Client(#[from] runway_operator::client::Error),
-    #[error(transparent)]
-    Admission(#[from] serve::Error),
 }

@@ -10,9 +10,10 @@ use futures::{Stream, StreamExt, stream};
 use kube::api::{Patch, PatchParams, ValidationDirective};
 use kube::runtime::reflector::{self, Store};
 use kube::runtime::watcher::{self, Event};
-use kube::{Api, Client, Resource, ResourceExt};
+use kube::{Api, Resource, ResourceExt};
 use runway_api::{InferenceProviderConfig, labels};
 use runway_operator::clock;
+use runway_operator::process::Process;
 use runway_operator::watch::reflect;
 use serde_json::{Value, json};
 use tokio::sync::watch;
@@ -43,12 +44,14 @@ impl Registry {
         })
     }
 
-    /// Follows the InferenceProviderConfigs until dropped; `listed` is told when all have been seen once.
-    pub(crate) async fn follow(self: Arc<Self>, client: Client, listed: tokio::sync::oneshot::Sender<()>) {
-        let api: Api<InferenceProviderConfig> = Api::all(client.clone());
+    /// Follows the InferenceProviderConfigs until dropped; `listed` is told when all have been seen once. Only the leader
+    /// writes into them.
+    pub(crate) async fn follow(self: Arc<Self>, process: Process, listed: tokio::sync::oneshot::Sender<()>) {
+        let api: Api<InferenceProviderConfig> = Api::all(process.client.clone());
         let (store, writer) = reflector::store();
-        let mut events = pin!(reflect(Api::all(client), watcher::Config::default(), writer));
-        let mut listed = Some(listed);
+        let mut events = pin!(reflect(Api::all(process.client), watcher::Config::default(), writer));
+        let mut begins_to_lead = pin!(process.leadership.begins());
+        let mut listed = Some((listed, process.health.waits_for("the list of InferenceProviderConfigs")));
         // What we said last, by name: the watch may be behind.
         let mut said: HashMap<String, Value> = HashMap::new();
         loop {
@@ -57,14 +60,21 @@ impl Registry {
                     Some(Event::Init | Event::InitApply(_)) => {}
                     Some(event) => {
                         self.rebuild(&store);
-                        self.report_rules(&api, &mut said).await;
-                        if matches!(event, Event::InitDone) && let Some(listed) = listed.take() {
+                        if process.leadership.is_leading() {
+                            self.report_rules(&api, &mut said).await;
+                        }
+                        if matches!(event, Event::InitDone) && let Some((listed, pending)) = listed.take() {
+                            pending.done();
                             // Nobody waits any more while shutting down.
                             let _ = listed.send(());
                         }
                     }
                     None => return,
                 },
+                Some(()) = begins_to_lead.next() => {
+                    said.clear();
+                    self.report_rules(&api, &mut said).await;
+                }
                 () = tokio::time::sleep(HEALTH_CHECK) => self.publish(),
             }
         }

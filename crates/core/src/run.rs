@@ -3,39 +3,53 @@
 use std::sync::Arc;
 
 use futures::StreamExt;
+use kube::Api;
 use kube::runtime::controller::Controller;
 use kube::runtime::{reflector, watcher};
-use kube::{Api, Client};
 use runway_api::{ModelDeployment, labels};
 use runway_operator::apply::Executor;
 use runway_operator::controller;
 use runway_operator::events::Events;
-use runway_operator::watch::{reflect, subject};
-use tokio_util::sync::CancellationToken;
+use runway_operator::process::Process;
+use runway_operator::watch::{ready_when_listed, reflect, subject};
+use tokio_util::task::AbortOnDropHandle;
 
+use crate::metrics::Deployments;
 use crate::reconcile::{Context, reconcile};
 use crate::registry::Registry;
 
-/// Runs the core controller until `shutdown`.
-pub async fn run(client: Client, registry: Arc<Registry>, selector_enabled: bool, shutdown: CancellationToken) {
+/// Runs the core controller until the process shuts down. A replica that stands by watches as the leader does: it needs the
+/// registered providers for admission, and the ModelDeployments to go on at once.
+pub async fn run(process: Process, registry: Arc<Registry>, selector_enabled: bool) {
+    let client = process.client.clone();
     let (listed, all_seen) = tokio::sync::oneshot::channel();
     let changes = registry.changes();
-    let _registry_task =
-        tokio_util::task::AbortOnDropHandle::new(tokio::spawn(registry.clone().follow(client.clone(), listed)));
+    let _registry_task = AbortOnDropHandle::new(process.health.supervise(
+        "the watch of InferenceProviderConfigs",
+        process.shutdown.clone(),
+        registry.clone().follow(process.clone(), listed),
+    ));
+    let deployments_listed = process.health.waits_for("the list of ModelDeployments");
     tokio::select! {
         _ = all_seen => {}
-        () = shutdown.cancelled() => return,
+        () = process.shutdown.cancelled() => return process.leadership.step_down().await,
     }
     let (store, writer) = reflector::store();
-    let deployments = reflect::<ModelDeployment>(Api::all(client.clone()), watcher::Config::default(), writer)
+    let deployments = reflect::<ModelDeployment>(Api::all(client.clone()), watcher::Config::default(), writer);
+    let deployments = ready_when_listed(deployments, deployments_listed)
         .filter_map(|event| async move { subject(&event).map(|(md, _)| Ok(md.clone())) });
+    process
+        .metrics
+        .collect(Deployments::new(store.clone(), process.leadership.clone()));
     let events = Events::start(client.clone(), labels::CORE_MANAGER);
-    let executor = Executor::new(client, labels::CORE_MANAGER, labels::FINALIZER, events);
+    let executor =
+        Executor::new(client, labels::CORE_MANAGER, labels::FINALIZER, events).traced(process.traces.clone());
     let context = Arc::new(Context {
         registry,
         selector_enabled,
         executor,
     });
     let controller = Controller::for_stream(deployments, store).reconcile_all_on(changes);
-    controller::run(controller, shutdown, context, reconcile).await;
+    controller::run(controller, &process, context, reconcile).await;
+    process.leadership.step_down().await;
 }

@@ -2,12 +2,15 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use k8s_openapi::api::admissionregistration::v1::{MutatingWebhookConfiguration, ValidatingWebhookConfiguration};
-use kube::Client;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use runway_api::labels;
 use runway_operator::clock;
-use runway_operator::webhook::{Authority, Endpoint, Lifetimes, Settings, Target, keep_bundle, serve};
+use runway_operator::process::Process;
+use runway_operator::webhook::bundle::CONVERSION;
+use runway_operator::webhook::{self, Authority, Endpoint, Lifetimes, Settings, Target, keep_bundle, serve};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -16,6 +19,7 @@ use crate::admission::handlers::{self, MUTATE_PATH, VALIDATE_PATH};
 use crate::admission::manifests::{
     MUTATING_CONFIGURATION, MUTATING_WEBHOOK, VALIDATING_CONFIGURATION, VALIDATING_WEBHOOK,
 };
+use crate::conversion::{self, CONVERT_PATH};
 use crate::registry::Registry;
 
 /// Where admission is served, and how the API server gets there.
@@ -95,19 +99,22 @@ fn host(url: &str) -> &str {
     }
 }
 
-/// Serves admission until `shutdown`; the task ends when the last request is answered.
+/// How long a replica that ends still answers, when the API server gets here through a Service: what routes to it hears of
+/// the end a little later.
+const LAME_DUCK: Duration = Duration::from_secs(5);
+
+/// Serves admission, in every replica, until the process shuts down; the task ends when the last request is answered.
 pub async fn admission(
-    client: Client,
+    process: &Process,
     args: &WebhookArgs,
     registry: Arc<Registry>,
-    shutdown: CancellationToken,
 ) -> Result<JoinHandle<()>, Error> {
     let address = args.webhook_address;
     let listener = TcpListener::bind(address)
         .await
         .map_err(|source| Error::Listen { address, source })?;
     let authority = Authority::new(
-        client.clone(),
+        process.client.clone(),
         Settings {
             namespace: args.webhook_namespace.clone(),
             secret: args.webhook_secret.clone(),
@@ -118,6 +125,38 @@ pub async fn admission(
         },
     );
     let tls = authority.tls()?;
+    keep_current(process, args, authority);
+
+    let router = handlers::router(move || registry.current(), process.traces.clone())
+        .merge(webhook::conversion::router(CONVERT_PATH, conversion::convert));
+    let shutdown = process.shutdown.clone();
+    let end = CancellationToken::new();
+    let (behind_service, last_request) = (args.webhook_url.is_none(), end.clone());
+    tokio::spawn(async move {
+        shutdown.cancelled().await;
+        if behind_service {
+            tokio::time::sleep(LAME_DUCK).await;
+        }
+        end.cancel();
+    });
+    Ok(process
+        .health
+        .supervise("the admission server", process.shutdown.clone(), async move {
+            if let Err(error) = serve(listener, tls, router, last_request).await {
+                tracing::error!(%error, "the admission server failed");
+            }
+        }))
+}
+
+/// Keeps the certificates current, and the bundle in both webhook configurations. Replicas share the authority, so all of
+/// them write the same.
+fn keep_current(process: &Process, args: &WebhookArgs, authority: Authority) {
+    let Process {
+        client,
+        shutdown,
+        health,
+        ..
+    } = process;
     let bundle = authority.bundle();
     let target = |configuration: &str, webhook: &str, path: &str| Target {
         configuration: configuration.to_owned(),
@@ -127,26 +166,37 @@ pub async fn admission(
     };
     let mutating = target(MUTATING_CONFIGURATION, MUTATING_WEBHOOK, MUTATE_PATH);
     let validating = target(VALIDATING_CONFIGURATION, VALIDATING_WEBHOOK, VALIDATE_PATH);
-    tokio::spawn(keep_bundle::<MutatingWebhookConfiguration>(
-        client.clone(),
-        mutating,
-        bundle.clone(),
+    health.supervise(
+        "the keeper of the mutating webhook",
         shutdown.clone(),
-    ));
-    tokio::spawn(keep_bundle::<ValidatingWebhookConfiguration>(
-        client,
-        validating,
-        bundle,
+        keep_bundle::<MutatingWebhookConfiguration>(client.clone(), mutating, bundle.clone(), shutdown.clone()),
+    );
+    health.supervise(
+        "the keeper of the validating webhook",
         shutdown.clone(),
-    ));
-    tokio::spawn(authority.run(shutdown.clone()));
-
-    let router = handlers::router(move || registry.current());
-    Ok(tokio::spawn(async move {
-        if let Err(error) = serve(listener, tls, router, shutdown).await {
-            tracing::error!(%error, "the admission server ended");
+        keep_bundle::<ValidatingWebhookConfiguration>(client.clone(), validating, bundle.clone(), shutdown.clone()),
+    );
+    if conversion::is_needed() {
+        let crd = target(conversion::crd_name(), CONVERSION, CONVERT_PATH);
+        health.supervise(
+            "the keeper of the conversion webhook",
+            shutdown.clone(),
+            keep_bundle::<CustomResourceDefinition>(client.clone(), crd, bundle.clone(), shutdown.clone()),
+        );
+    }
+    health.supervise(
+        "the keeper of the webhook's certificates",
+        shutdown.clone(),
+        authority.run(shutdown.clone()),
+    );
+    let certified = health.waits_for("the certificate of the admission server");
+    let mut bundle = bundle;
+    tokio::spawn(async move {
+        // Fails only when the keeper has ended.
+        if bundle.wait_for(Option::is_some).await.is_ok() {
+            certified.done();
         }
-    }))
+    });
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use jiff::SignedDuration;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::admissionregistration::v1::{MutatingWebhookConfiguration, ValidatingWebhookConfiguration};
 use k8s_openapi::api::core::v1::Secret;
@@ -14,15 +15,15 @@ use runway_api::{InferenceProviderConfig, ModelDeployment, labels};
 use runway_core::admission::{handlers, manifests};
 use runway_core::providers::Providers;
 use runway_operator::clock;
+use runway_operator::webhook::certificates::Authorities;
 use runway_operator::webhook::{Authority, Endpoint, Lifetimes, Settings, Target, keep_bundle, serve};
-use runway_testbed::{ControlPlane, Options, eventually};
+use runway_testbed::{ControlPlane, Options, PATIENCE, eventually};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 const SECRET: &str = "webhook-authority";
-const SOON: Duration = Duration::from_secs(20);
 
 /// A controller's webhooks, as far as this test needs one.
 struct Webhooks {
@@ -79,7 +80,7 @@ impl Webhooks {
         tokio::spawn(serve(
             listener,
             tls,
-            handlers::router(move || providers.clone()),
+            handlers::router(move || providers.clone(), runway_operator::trace::Traces::default()),
             shutdown.clone(),
         ));
         Ok(Self {
@@ -188,7 +189,7 @@ async fn the_api_server_trusts_and_calls_the_webhooks_and_is_left_alone() -> Res
 
     // The configurations come later than the controller, and without a bundle.
     install(&admin, &webhooks.endpoint).await?;
-    let admitted = eventually(SOON, async || Ok(admit(&admin, good()).await?)).await?;
+    let admitted = eventually(PATIENCE, async || Ok(admit(&admin, good()).await?)).await?;
     assert_eq!(admitted.finalizers(), [labels::FINALIZER]);
     assert_eq!(admitted.spec.scaling.and_then(|scaling| scaling.replicas), Some(1));
     assert_eq!(
@@ -222,7 +223,7 @@ async fn the_api_server_trusts_and_calls_the_webhooks_and_is_left_alone() -> Res
     drop(other);
 
     // Somebody else writes a bundle: it is put right.
-    eventually(SOON, async || {
+    eventually(PATIENCE, async || {
         let wanted = webhooks.bundle.borrow().clone().map(|pem| ByteString(pem.into_bytes()));
         ensure!(
             bundles(&admin).await? == [wanted.clone(), wanted],
@@ -246,7 +247,7 @@ async fn the_api_server_trusts_and_calls_the_webhooks_and_is_left_alone() -> Res
             .patch(manifests::MUTATING_CONFIGURATION, &PatchParams::default(), &empty)
             .await?;
     }
-    eventually(SOON, async || {
+    eventually(PATIENCE, async || {
         ensure!(bundles(&admin).await? == mine, "still overwritten");
         Ok(())
     })
@@ -274,7 +275,7 @@ async fn rotation_is_not_noticed() -> Result<()> {
     };
     let webhooks = Webhooks::start(webhooks_client(&cluster, "webhooks").await?, lifetimes).await?;
     install(&admin, &webhooks.endpoint).await?;
-    eventually(SOON, async || Ok(admit(&admin, good()).await?)).await?;
+    eventually(PATIENCE, async || Ok(admit(&admin, good()).await?)).await?;
 
     let mut bundle = webhooks.bundle.clone();
     let mut changes = 0;
@@ -318,7 +319,7 @@ async fn replicas_that_start_at_once_agree_and_a_broken_secret_heals() -> Result
         }
         Ok(stored)
     };
-    let first = eventually(SOON, &agreed).await?;
+    let first = eventually(PATIENCE, &agreed).await?;
 
     secrets
         .patch(
@@ -327,15 +328,36 @@ async fn replicas_that_start_at_once_agree_and_a_broken_secret_heals() -> Result
             &Patch::Merge(json!({"data": {"ca.crt": "bm9uc2Vuc2U="}})),
         )
         .await?;
-    let second = eventually(SOON, async || {
+    let second = eventually(PATIENCE, async || {
         let stored = agreed().await?;
         ensure!(stored != first, "not healed");
         Ok(stored)
     })
     .await?;
 
+    // Half of it is missing; or it has run out while nobody was there.
+    let half = Patch::Merge(json!({"data": {"ca.key": null}}));
+    secrets.patch(SECRET, &PatchParams::default(), &half).await?;
+    let third = eventually(PATIENCE, async || {
+        let stored = agreed().await?;
+        ensure!(stored != second, "not whole again");
+        Ok(stored)
+    })
+    .await?;
+    let long_ago = clock::now() - SignedDuration::from_hours(24 * 400);
+    let expired = Authorities::first("expired", long_ago, Lifetimes::default())?.data();
+    let expired = Patch::Merge(json!({ "data": expired }));
+    let written = secrets.patch(SECRET, &PatchParams::default(), &expired).await?;
+    let expired = written.data.unwrap_or_default().remove("ca.crt");
+    eventually(PATIENCE, async || {
+        let stored = agreed().await?;
+        ensure!(stored != third && Some(&stored) != expired.as_ref(), "not renewed");
+        Ok(())
+    })
+    .await?;
+
     secrets.delete(SECRET, &kube::api::DeleteParams::default()).await?;
-    eventually(SOON, async || {
+    eventually(PATIENCE, async || {
         ensure!(agreed().await? != second, "not made again");
         Ok(())
     })

@@ -66,6 +66,50 @@ fn every_case_gives_what_is_expected() {
     assert!(differences.is_empty(), "{}", differences.join("\n"));
 }
 
+/// The Events of the design that the core sends: one for each change, and none for what was told.
+#[test]
+fn each_event_is_sent_once_per_change() {
+    let table: [(&str, &[&str]); 8] = [
+        (
+            "auto-selected",
+            &[
+                "Normal ProviderSelected: Selected provider 'dynamo': matched capabilities: engine=vllm, gpu=true, mode=aggregated",
+            ],
+        ),
+        (
+            "explicit",
+            &["Normal ProviderSelected: Selected provider 'kuberay': explicit provider selection"],
+        ),
+        ("chosen-stays", &[]),
+        ("chosen-stays-though-spec-changed", &[]),
+        ("deletion-provider-gone-one-second-left", &[]),
+        (
+            "deletion-provider-gone-timed-out",
+            &[
+                "Warning FinalizerTimeout: Finalizer removed after timeout, provider resource may be orphaned: DynamoGraphDeployment 'llama' (provider 'dynamo' did not clean up)",
+            ],
+        ),
+        ("hand-over-one-second-left", &[]),
+        (
+            "hand-over-timed-out",
+            &[
+                "Warning FinalizerTimeout: Provider 'dynamo' did not clean up in time, DynamoGraphDeployment 'llama' may be orphaned",
+            ],
+        ),
+    ];
+    let here = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests");
+    for (case, expected) in table {
+        let seen = observed(&here, &here.join("plan").join(case));
+        let plan = plan::plan(&seen);
+        assert_eq!(told::events(&plan), expected, "{case}");
+        // Without its finalizer the object is gone.
+        if plan.finalizer != Finalizer::Remove {
+            let (next, _) = carried_out(&seen, &plan);
+            assert_eq!(told::events(&plan::plan(&next)), [""; 0], "{case}, once more");
+        }
+    }
+}
+
 fn observed(here: &Path, folder: &Path) -> Observed {
     let given: Given = yaml(&folder.join("given.yaml"));
     let configs = given.providers.iter().map(|(name, how)| {

@@ -1,6 +1,7 @@
 //! The one place that writes.
 
 use std::fmt::Debug;
+use std::sync::Arc;
 
 use kube::api::{DeleteParams, Patch, PatchParams, Preconditions, ValidationDirective};
 use kube::core::{ApiResource, DynamicObject};
@@ -9,9 +10,11 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
+use crate::controller::Failure;
 use crate::echo::{Deletions, Echo};
 use crate::events::Events;
-use crate::plan::{Apply, Delete, Finalizer, Plan};
+use crate::plan::{Apply, Delete, Edit, Finalizer, Note, Plan};
+use crate::trace::{Recording, Traces};
 
 /// How the server begins when an applied object does not fit its schema, as with an unknown field. The code is then 500.
 const UNFIT: &str = "failed to create typed patch object";
@@ -83,9 +86,10 @@ impl Error {
     pub fn is_conflict(&self) -> bool {
         matches!(self.cause(), kube::Error::Api(status) if status.is_conflict())
     }
+}
 
-    /// A stable word for metrics.
-    pub fn category(&self) -> &'static str {
+impl Failure for Error {
+    fn category(&self) -> &'static str {
         match self.cause() {
             kube::Error::Api(status) if status.is_conflict() => "conflict",
             kube::Error::Api(status) if status.is_forbidden() => "forbidden",
@@ -106,8 +110,9 @@ pub struct Executor<K> {
     /// What we wrote of `K` itself.
     pub own: Echo<K>,
     /// What we wrote of other kinds.
-    pub children: Echo<DynamicObject>,
+    pub children: Arc<Echo<DynamicObject>>,
     deletions: Deletions,
+    traces: Traces,
 }
 
 impl<K> Executor<K>
@@ -126,25 +131,70 @@ where
             finalizer,
             events,
             own: Echo::default(),
-            children: Echo::default(),
+            children: Arc::default(),
             deletions: Deletions::default(),
+            traces: Traces::default(),
         }
+    }
+
+    /// Also records what it writes.
+    #[must_use]
+    pub fn traced(mut self, traces: Traces) -> Self {
+        self.traces = traces;
+        self
     }
 
     /// Carries out a plan, in order, stopping at the first write that fails.
     pub async fn execute(&self, owner: &K, plan: &Plan) -> Result<(), Error> {
+        let mut span = (!plan.is_silent())
+            .then(|| {
+                self.traces
+                    .about(owner.meta(), format!("reconcile by {}", self.manager))
+            })
+            .flatten();
+        let done = self.carry_out(owner, plan, span.as_ref()).await;
+        if let Some(span) = &mut span {
+            for note in &plan.events {
+                span.event(note.reason, &note.message);
+            }
+            if let Err(error) = &done {
+                span.failed(error);
+            }
+        }
+        done
+    }
+
+    async fn carry_out(&self, owner: &K, plan: &Plan, span: Option<&Recording>) -> Result<(), Error> {
         if plan.finalizer == Finalizer::Add {
             self.set_finalizer(owner, true).await?;
         }
         for delete in &plan.delete {
-            self.delete(delete).await?;
+            let name = || format!("delete {}", delete.resource.kind);
+            within(span, name, self.delete(delete)).await?;
         }
-        self.apply_all(owner, &plan.apply).await?;
+        self.apply_all(owner, plan, span).await?;
+        for edit in &plan.edit {
+            let name = || format!("edit {}", edit.resource.kind);
+            within(span, name, self.edit(owner, edit)).await?;
+        }
         if let Some(dead) = &plan.release_status_of {
             self.status(owner, dead, &json!({}), false).await?;
         }
         if let Some(status) = &plan.status {
-            self.status(owner, &self.manager, status, plan.status_guarded).await?;
+            let why = || {
+                plan.events
+                    .first()
+                    .map_or_else(|| "status".to_owned(), |note| format!("status: {}", note.reason))
+            };
+            within(
+                span,
+                why,
+                self.status(owner, &self.manager, status, plan.status_guarded),
+            )
+            .await?;
+            if self.traces.is_on() && becomes_ready(owner, status) {
+                self.traces.since_creation(owner.meta(), "Ready");
+            }
         }
         for note in &plan.events {
             self.events.say(owner.object_ref(&()), note.clone());
@@ -156,9 +206,9 @@ where
     }
 
     /// Where several objects are to change, they are tried on the server first, so that nothing is half made.
-    async fn apply_all(&self, owner: &K, objects: &[Apply]) -> Result<(), Error> {
-        let changed: Vec<&Apply> = objects.iter().filter(|o| !o.unchanged).collect();
-        if changed.len() > 1 {
+    async fn apply_all(&self, owner: &K, plan: &Plan, span: Option<&Recording>) -> Result<(), Error> {
+        let changed: Vec<&Apply> = plan.apply.iter().filter(|o| !o.unchanged).collect();
+        if !plan.unrehearsed && changed.len() > 1 {
             for object in &changed {
                 match self.send(object, true).await {
                     // Only what the server itself has against it counts.
@@ -167,14 +217,25 @@ where
                 }
             }
         }
+        let mut news = Vec::new();
+        let mut outcome = Ok(());
         for object in changed {
-            let answer = self.send(object, false).await?;
-            self.children.wrote(&object.resource.kind, answer);
-            if let Some(note) = &object.note {
-                self.events.say(owner.object_ref(&()), note.clone());
+            let name = || format!("apply {}", object.resource.kind);
+            match within(span, name, self.send(object, false)).await {
+                Ok(answer) => {
+                    self.children.wrote(&object.resource.kind, answer);
+                    add(&mut news, object.note.as_ref());
+                }
+                Err(error) => {
+                    outcome = Err(error);
+                    break;
+                }
             }
         }
-        Ok(())
+        for note in news {
+            self.events.say(owner.object_ref(&()), note);
+        }
+        outcome
     }
 
     /// An unknown field is an error, never pruned in silence.
@@ -194,6 +255,28 @@ where
                 name,
                 source: Box::new(source),
             })
+    }
+
+    async fn edit(&self, owner: &K, edit: &Edit) -> Result<(), Error> {
+        let params = PatchParams {
+            field_manager: Some(self.manager.clone()),
+            field_validation: Some(ValidationDirective::Strict),
+            ..PatchParams::default()
+        };
+        let answer = self
+            .dynamic(&edit.resource, &edit.namespace)
+            .patch(&edit.name, &params, &Patch::Merge(&edit.patch))
+            .await
+            .map_err(|source| Error::Apply {
+                kind: edit.resource.kind.clone(),
+                name: edit.name.clone(),
+                source: Box::new(source),
+            })?;
+        self.children.wrote(&edit.resource.kind, answer);
+        if let Some(note) = &edit.note {
+            self.events.say(owner.object_ref(&()), note.clone());
+        }
+        Ok(())
     }
 
     async fn delete(&self, delete: &Delete) -> Result<(), Error> {
@@ -297,6 +380,42 @@ where
     }
 }
 
+/// What is told of several objects for one reason is one Event.
+fn add(news: &mut Vec<Note>, note: Option<&Note>) {
+    let Some(note) = note else { return };
+    let told = news
+        .iter_mut()
+        .find(|n| (n.warning, n.reason) == (note.warning, note.reason));
+    match told {
+        Some(told) if told.message.split("; ").any(|message| message == note.message) => {}
+        Some(told) => told.message = format!("{}; {}", told.message, note.message),
+        None => news.push(note.clone()),
+    }
+}
+
+/// One write, as a span of its own.
+async fn within<T>(
+    span: Option<&Recording>,
+    name: impl FnOnce() -> String,
+    write: impl Future<Output = Result<T, Error>>,
+) -> Result<T, Error> {
+    let mut step = span.and_then(|span| span.within(name()));
+    let done = write.await;
+    if let (Some(step), Err(error)) = (&mut step, &done) {
+        step.failed(error);
+    }
+    done
+}
+
+/// Whether the condition Ready is true in the new status and was not before.
+fn becomes_ready(owner: &impl Serialize, status: &Value) -> bool {
+    let ready = |status: &Value| {
+        let mut conditions = status["conditions"].as_array().into_iter().flatten();
+        conditions.any(|c| c["type"] == "Ready" && c["status"] == "True")
+    };
+    ready(status) && !serde_json::to_value(owner).is_ok_and(|owner| ready(&owner["status"]))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -308,6 +427,28 @@ mod tests {
             name: "bear".to_owned(),
             source: Box::new(kube::Error::Api(Box::new(status))),
         }
+    }
+
+    #[test]
+    fn one_event_tells_of_several_objects() {
+        let mut news = Vec::new();
+        for note in [
+            Note::normal("ResourceCreated", "Created Service 'a'"),
+            Note::warning("DriftDetected", "Changed directly, putting it back"),
+            Note::normal("ResourceCreated", "Created Deployment 'a'"),
+            Note::warning("DriftDetected", "Changed directly, putting it back"),
+        ] {
+            add(&mut news, Some(&note));
+        }
+        add(&mut news, None);
+        let told: Vec<&str> = news.iter().map(|note| note.message.as_str()).collect();
+        assert_eq!(
+            told,
+            [
+                "Created Service 'a'; Created Deployment 'a'",
+                "Changed directly, putting it back"
+            ]
+        );
     }
 
     #[test]

@@ -3,8 +3,13 @@
 use jiff::Timestamp;
 
 /// Now, in whole seconds, as Kubernetes writes times.
-#[expect(clippy::disallowed_methods, reason = "the one place that reads the clock")]
 pub fn now() -> Timestamp {
-    let now = Timestamp::now();
+    let now = exact();
     Timestamp::from_second(now.as_second()).unwrap_or(now)
+}
+
+/// Now, as exactly as it is known.
+#[expect(clippy::disallowed_methods, reason = "the one place that reads the clock")]
+pub fn exact() -> Timestamp {
+    Timestamp::now()
 }

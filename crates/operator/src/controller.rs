@@ -3,16 +3,18 @@
 use std::collections::HashMap;
 use std::fmt::Debug;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures::StreamExt;
 use kube::Resource;
 use kube::runtime::controller::{Action, Config, Controller};
 use kube::runtime::reflector::ObjectRef;
 use serde::de::DeserializeOwned;
-use tokio_util::sync::CancellationToken;
+use tracing::Instrument;
 
+use crate::process::Process;
 use crate::telemetry::chain;
+use crate::trace;
 
 /// Reconciles that may run at once.
 const CONCURRENCY: u16 = 32;
@@ -20,6 +22,11 @@ const CONCURRENCY: u16 = 32;
 const FIRST_WAIT: Duration = Duration::from_millis(500);
 /// Longest wait after failures.
 const LONGEST_WAIT: Duration = Duration::from_mins(5);
+
+/// A reconcile that takes longer is broken off and tried again.
+pub(crate) const LIMIT: Duration = Duration::from_mins(1);
+/// At shutdown, reconciles under way may take this long.
+const FAREWELL: Duration = Duration::from_secs(5);
 
 /// Failures in a row, by object.
 struct Backoff<K: Resource<DynamicType = ()>> {
@@ -56,42 +63,104 @@ fn wait(failures: u32) -> Duration {
     FIRST_WAIT.saturating_mul(1 << doublings).min(LONGEST_WAIT)
 }
 
-/// Runs `controller` until `shutdown`: reconciles that are under way are finished.
+/// An error of a reconcile.
+pub trait Failure: std::error::Error + Send + Sync + 'static {
+    /// A stable word for metrics.
+    fn category(&self) -> &'static str;
+}
+
+/// Why a reconcile is tried again.
+#[derive(Debug, thiserror::Error)]
+enum Error<E> {
+    #[error("not done after {LIMIT:?}")]
+    Timeout,
+    #[error(transparent)]
+    Failed(E),
+}
+
+impl<E: Failure> Error<E> {
+    fn category(&self) -> &'static str {
+        match self {
+            Self::Timeout => "timeout",
+            Self::Failed(error) => error.category(),
+        }
+    }
+}
+
+/// Runs `controller` until the process shuts down: reconciles that are under way are finished. A replica that does not lead
+/// reconciles nothing; when it begins to lead it looks at everything, and when it is no longer sure to lead it breaks off.
 pub async fn run<K, Ctx, F, E>(
     controller: Controller<K>,
-    shutdown: CancellationToken,
+    process: &Process,
     context: Arc<Ctx>,
     reconcile: impl Fn(Arc<K>, Arc<Ctx>) -> F + Copy + Send + Sync + 'static,
 ) where
     K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + Sync + 'static,
     Ctx: Send + Sync + 'static,
     F: Future<Output = Result<Action, E>> + Send + 'static,
-    E: std::error::Error + Send + Sync + 'static,
+    E: Failure,
 {
     let backoff = Arc::new(Backoff::<K>::default());
     let on_error = backoff.clone();
-    controller
+    let shared = process.clone();
+    let metrics = process.metrics.clone();
+    let work = controller
         .with_config(Config::default().concurrency(CONCURRENCY))
-        .graceful_shutdown_on(shutdown.cancelled_owned())
+        .reconcile_all_on(process.leadership.begins())
+        .graceful_shutdown_on(process.shutdown.clone().cancelled_owned())
         .run(
             move |object, context| {
-                let backoff = backoff.clone();
-                async move {
+                let (backoff, process, span) = (backoff.clone(), shared.clone(), span(object.as_ref()));
+                let attempt = async move {
+                    if !process.leadership.is_leading() {
+                        return Ok(Action::await_change());
+                    }
                     let reference = ObjectRef::from_obj(object.as_ref());
-                    let action = reconcile(object, context).await?;
+                    let _busy = process.health.busy_with(reference.to_string());
+                    let started = Instant::now();
+                    let attempt = tokio::time::timeout(LIMIT, reconcile(object, context));
+                    let Some(outcome) = process.leadership.while_leading(attempt).await else {
+                        // Whoever leads now begins anew.
+                        return Ok(Action::await_change());
+                    };
+                    process.metrics.reconciled(started.elapsed());
+                    let action = outcome.map_err(|_| Error::Timeout)?.map_err(Error::Failed)?;
                     backoff.succeeded(&reference);
                     Ok(action)
-                }
+                };
+                attempt.instrument(span)
             },
-            move |object, error: &E, _| {
+            move |object, error: &Error<E>, _| {
                 let wait = on_error.failed(ObjectRef::from_obj(object.as_ref()));
-                tracing::warn!(object = %ObjectRef::from_obj(object.as_ref()), error = chain(error), retry_in = ?wait, "reconcile failed");
+                metrics.failed(error.category());
+                span(object.as_ref()).in_scope(|| {
+                    tracing::warn!(error = chain(error), retry_in = ?wait, "reconcile failed");
+                });
                 Action::requeue(wait)
             },
             context,
         )
-        .for_each(|_| std::future::ready(()))
-        .await;
+        .for_each(|_| std::future::ready(()));
+    tokio::select! {
+        () = work => {}
+        () = async {
+            process.shutdown.cancelled().await;
+            tokio::time::sleep(FAREWELL).await;
+        } => tracing::warn!("reconciles that do not end are broken off"),
+    }
+}
+
+/// Everything that is logged during a reconcile says what it is about.
+fn span<K: Resource<DynamicType = ()>>(object: &K) -> tracing::Span {
+    let meta = object.meta();
+    tracing::info_span!(
+        "reconcile",
+        kind = %K::kind(&()),
+        namespace = meta.namespace,
+        name = meta.name,
+        uid = meta.uid,
+        trace_id = trace::trace_id(meta),
+    )
 }
 
 #[cfg(test)]

@@ -2,27 +2,45 @@
 //!
 //! | module | what |
 //! |---|---|
+//! | [`process`] | a controller's process: its arguments, and what its parts share |
 //! | [`client`] | command line arguments and the client made from them |
 //! | [`plan`] | what a pure planner returns: objects, deletions, status, events |
 //! | [`apply`] | the one place that writes |
+//! | [`child`] | objects made for another one, compared with what is there |
 //! | [`echo`] | what we wrote and the watch has not shown yet |
+//! | [`crd`] | what is asked of a CustomResourceDefinition |
 //! | [`watch`] | reflected watches that one bad object cannot stop |
+//! | [`texts`] | watched objects kept as JSON text |
 //! | [`controller`] | runs a reconcile function with per-object backoff |
+//! | [`lease`] | leader election |
+//! | [`admin`], [`metrics`] | `/healthz`, `/readyz` and `/metrics` |
 //! | [`webhook`] | TLS for webhooks: authority, leaf, CA bundle, server |
 //! | [`access`] | RBAC rules |
+//! | [`pods`], [`kubelet`] | pods by what they are for; how far one has come, and what keeps it |
 //! | [`json`] | containment and stable hashes of JSON |
+//! | [`trace`] | one trace per life of an object |
 //! | [`clock`], [`telemetry`], [`shutdown`] | the edges of a process |
 
 pub mod access;
+pub mod admin;
 pub mod apply;
+pub mod child;
 pub mod client;
 pub mod clock;
 pub mod controller;
+pub mod crd;
 pub mod echo;
 pub mod events;
 pub mod json;
+pub mod kubelet;
+pub mod lease;
+pub mod metrics;
 pub mod plan;
+pub mod pods;
+pub mod process;
 pub mod shutdown;
 pub mod telemetry;
+pub mod texts;
+pub mod trace;
 pub mod watch;
 pub mod webhook;

@@ -15,6 +15,10 @@ pub struct Plan {
     pub delete: Vec<Delete>,
     /// Objects that must exist, in apply order.
     pub apply: Vec<Apply>,
+    /// Changes of objects of others where server-side apply cannot say what is meant; after the objects.
+    pub edit: Vec<Edit>,
+    /// The objects may come one by one: they are not tried on the server before the first is sent.
+    pub unrehearsed: bool,
     /// The whole of what this controller owns in the status, as it must be; `None` leaves the status alone.
     pub status: Option<Value>,
     /// Write the status only if the object is still as observed: for a claim that somebody else may be taking away.
@@ -33,6 +37,7 @@ impl Plan {
         self.finalizer == Finalizer::Keep
             && self.delete.is_empty()
             && self.apply.iter().all(|a| a.unchanged)
+            && self.edit.is_empty()
             && self.status.is_none()
             && self.events.is_empty()
     }
@@ -66,6 +71,21 @@ pub struct Apply {
     /// It is there as it should be: nothing is sent.
     pub unchanged: bool,
     /// Told when it was sent and changed something.
+    pub note: Option<Note>,
+}
+
+/// A change of an object of somebody else's.
+#[derive(Clone, Debug)]
+pub struct Edit {
+    /// Where it lives in the API.
+    pub resource: ApiResource,
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// A JSON merge patch. It carries the resource version that it was made for, so that nobody's change is lost.
+    pub patch: Value,
+    /// Told when it was sent.
     pub note: Option<Note>,
 }
 

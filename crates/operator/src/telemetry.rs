@@ -15,9 +15,12 @@ pub struct LogArgs {
     pub log_json: bool,
 }
 
+/// kube opens a span of its own around every reconcile; ours says more.
+const QUIET: &str = "kube_runtime::controller=warn";
+
 /// Starts logging. A second call does nothing.
 pub fn init(args: &LogArgs) {
-    let filter = EnvFilter::try_new(&args.log).unwrap_or_else(|_| EnvFilter::new("info"));
+    let filter = EnvFilter::try_new(format!("{QUIET},{}", args.log)).unwrap_or_else(|_| EnvFilter::new("info"));
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr);

@@ -1,11 +1,11 @@
 //! v1alpha1: a map of services (Dynamo `deploy/operator/api/v1alpha1/dynamocomponentdeployment_types.go`).
 
 use runway_api::model_deployment::DEFAULT_GPU;
+use runway_provider::fields::{Fields, fields};
 use serde_json::{Map, Value, json};
 
 use crate::compatible::Role;
 use crate::graph::{Component, Graph};
-use crate::object::{Fields, fields};
 
 pub(crate) fn body(graph: &Graph) -> Value {
     let services: Map<String, Value> = graph
@@ -13,7 +13,10 @@ pub(crate) fn body(graph: &Graph) -> Value {
         .iter()
         .map(|component| (component.name.to_owned(), service(component)))
         .collect();
-    json!({"spec": {"backendFramework": graph.framework, "services": services}})
+    let spec = fields()
+        .with("backendFramework", graph.framework)
+        .with("services", services);
+    fields().with("spec", spec).into()
 }
 
 fn service(component: &Component) -> Value {
@@ -28,13 +31,13 @@ fn service(component: &Component) -> Value {
         .with("subComponentType", part)
         .with("replicas", component.replicas)
         .with("envFromSecret", component.token_secret)
-        .with("envs", &component.env)
+        .with("envs", json!(component.env))
         .with("resources", resources(component))
         .with(
             "extraPodMetadata",
             fields()
-                .with("labels", &component.labels)
-                .with("annotations", component.annotations),
+                .with("labels", json!(component.labels))
+                .with("annotations", json!(component.annotations)),
         )
         .with("extraPodSpec", pod_spec(component))
         .into()
@@ -59,10 +62,10 @@ fn resources(component: &Component) -> Fields {
 fn pod_spec(component: &Component) -> Fields {
     let main = fields()
         .with("image", component.image)
-        .with("command", &component.command)
-        .with("args", &component.args);
+        .with("command", component.command.as_slice())
+        .with("args", component.args.as_slice());
     fields()
-        .with("nodeSelector", component.node_selector)
-        .with("tolerations", component.tolerations)
+        .with("nodeSelector", json!(component.node_selector))
+        .with("tolerations", json!(component.tolerations))
         .with("mainContainer", main)
 }

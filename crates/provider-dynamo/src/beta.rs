@@ -1,23 +1,26 @@
 //! v1beta1: a list of components (Dynamo `deploy/operator/api/v1beta1/dynamocomponentdeployment_types.go`).
 
+use runway_provider::fields::{Fields, fields};
 use serde_json::{Value, json};
 
 use crate::compatible::Role;
 use crate::graph::{Component, Graph};
-use crate::object::{Fields, fields};
 
 pub(crate) fn body(graph: &Graph) -> Value {
     let components: Vec<Value> = graph.components.iter().map(component).collect();
-    json!({"spec": {"backendFramework": graph.framework, "components": components}})
+    let spec = fields()
+        .with("backendFramework", graph.framework)
+        .with("components", components);
+    fields().with("spec", spec).into()
 }
 
 fn component(component: &Component) -> Value {
     let metadata = fields()
-        .with("labels", &component.labels)
-        .with("annotations", component.annotations);
+        .with("labels", json!(component.labels))
+        .with("annotations", json!(component.annotations));
     let spec = fields()
-        .with("nodeSelector", component.node_selector)
-        .with("tolerations", component.tolerations)
+        .with("nodeSelector", json!(component.node_selector))
+        .with("tolerations", json!(component.tolerations))
         .with("containers", [Value::from(main(component))]);
     fields()
         .with("name", component.name)
@@ -52,9 +55,9 @@ fn main(component: &Component) -> Fields {
     fields()
         .with("name", "main")
         .with("image", component.image)
-        .with("command", &component.command)
-        .with("args", &component.args)
-        .with("env", &component.env)
+        .with("command", component.command.as_slice())
+        .with("args", component.args.as_slice())
+        .with("env", json!(component.env))
         .with("envFrom", env_from)
         .with("resources", resources(component))
 }

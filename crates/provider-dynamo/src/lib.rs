@@ -36,7 +36,6 @@ mod compatible;
 mod config;
 mod flags;
 mod graph;
-mod object;
 mod overrides;
 mod registration;
 mod runtime;

@@ -3,9 +3,7 @@
 use std::process::ExitCode;
 
 use clap::Parser;
-use runway_operator::client::ClientArgs;
-use runway_operator::shutdown;
-use runway_operator::telemetry::{self, LogArgs};
+use runway_operator::process::ProcessArgs;
 use runway_provider_dynamo::{Dynamo, DynamoConfig};
 
 /// Serves ModelDeployments with Dynamo.
@@ -13,21 +11,14 @@ use runway_provider_dynamo::{Dynamo, DynamoConfig};
 #[command(name = "dynamo-provider", version)]
 struct Args {
     #[command(flatten)]
-    client: ClientArgs,
-    #[command(flatten)]
-    log: LogArgs,
+    process: ProcessArgs,
     #[command(flatten)]
     dynamo: DynamoConfig,
 }
 
-#[tokio::main]
+// As many threads as a controller needs, not as many as the node has cores.
+#[tokio::main(worker_threads = 2)]
 async fn main() -> ExitCode {
     let args = Args::parse();
-    telemetry::init(&args.log);
-    telemetry::exit(async {
-        let client = args.client.client().await?;
-        runway_provider::run(Dynamo::new(args.dynamo), client, shutdown::on_signal()).await;
-        Ok::<_, runway_operator::client::Error>(())
-    })
-    .await
+    runway_provider::main(Dynamo::new(args.dynamo), &args.process).await
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use runway_provider::Request;
+use runway_provider::fields::{Fields, fields};
 use serde_json::{Value, json};
 
 use crate::compatible::{Accepted, Part, Parts};
@@ -30,17 +31,14 @@ pub(crate) fn config(request: &Request, accepted: &Accepted, pod_labels: &BTreeM
             pods.workers("decode-workers", decode, Some(DECODE)),
         ],
     };
-    let mut config = json!({
+    fields()
+        .with("rayVersion", image::ray_version(accepted.image))
         // Ray makes and removes the worker pods that its replicas ask for: KubeRay takes no changed number to a running
         // cluster.
-        "enableInTreeAutoscaling": true,
-        "headGroupSpec": pods.head(),
-        "workerGroupSpecs": groups,
-    });
-    if let Some(version) = image::ray_version(accepted.image) {
-        config["rayVersion"] = json!(version);
-    }
-    config
+        .with("enableInTreeAutoscaling", true)
+        .with("headGroupSpec", pods.head())
+        .with("workerGroupSpecs", groups)
+        .into()
 }
 
 /// What all pods have in common.
@@ -57,62 +55,60 @@ impl Pods<'_> {
             "requests": {"cpu": head.cpu, "memory": head.memory},
             "limits": {"memory": head.memory},
         });
-        let mut container = self.container("ray-head", &resources);
-        container["ports"] = json!([
+        let ports = json!([
             {"name": "gcs-server", "containerPort": 6379},
             {"name": "dashboard", "containerPort": 8265},
             {"name": "client", "containerPort": 10001},
             {"name": "serve", "containerPort": 8000},
         ]);
-        json!({
-            "rayStartParams": head.ray_start_params,
-            "template": self.template(self.labels, &container),
-        })
+        let container = self.container("ray-head", resources).with("ports", ports);
+        fields()
+            .with("rayStartParams", json!(head.ray_start_params))
+            .with("template", self.template(self.labels, container))
+            .into()
     }
 
     fn workers(&self, name: &str, part: &Part, resource: Option<&str>) -> Value {
         let mut labels = self.labels.clone();
         labels.insert(labels::WORKER.to_owned(), self.request.name.clone());
-        json!({
-            "groupName": name,
+        fields()
+            .with("groupName", name)
             // Where the cluster starts from; the autoscaler goes on. KubeRay leaves these three out when it compares
             // clusters (rayservice_controller.go, generateHashWithoutReplicasAndWorkersToDelete).
-            "replicas": part.pods(),
-            "minReplicas": 0,
-            "maxReplicas": MOST_WORKERS,
-            "rayStartParams": worker_start_params(part, resource),
-            "template": self.template(&labels, &self.container("ray-worker", &worker_resources(part))),
-        })
+            .with("replicas", part.pods())
+            .with("minReplicas", 0)
+            .with("maxReplicas", MOST_WORKERS)
+            .with("rayStartParams", worker_start_params(part, resource))
+            .with(
+                "template",
+                self.template(&labels, self.container("ray-worker", worker_resources(part))),
+            )
+            .into()
     }
 
-    fn template(&self, labels: &BTreeMap<String, String>, container: &Value) -> Value {
+    fn template(&self, labels: &BTreeMap<String, String>, container: Fields) -> Fields {
         let request = self.request;
-        let mut metadata = json!({"labels": labels});
-        if !request.pod_annotations.is_empty() {
-            metadata["annotations"] = json!(request.pod_annotations);
-        }
-        let mut spec = json!({"containers": [container]});
-        if !request.node_selector.is_empty() {
-            spec["nodeSelector"] = json!(request.node_selector);
-        }
-        if !request.tolerations.is_empty() {
-            spec["tolerations"] = json!(request.tolerations);
-        }
-        json!({"metadata": metadata, "spec": spec})
+        let metadata = fields()
+            .with("labels", json!(labels))
+            .with("annotations", json!(request.pod_annotations));
+        let spec = fields()
+            .with("containers", [Value::from(container)])
+            .with("nodeSelector", json!(request.node_selector))
+            .with("tolerations", json!(request.tolerations));
+        fields().with("metadata", metadata).with("spec", spec)
     }
 
     /// The workers load the model. The application is built in a task without a place of its own, which may run on the
     /// head: it needs environment and token there.
-    fn container(&self, name: &str, resources: &Value) -> Value {
-        let mut container = json!({"name": name, "image": self.image, "resources": resources});
-        if !self.request.env.is_empty() {
-            container["env"] = json!(self.request.env);
-        }
-        if let Some(secret) = &self.request.token_secret {
-            // All keys become variables (design 4.13).
-            container["envFrom"] = json!([{"secretRef": {"name": secret}}]);
-        }
-        container
+    fn container(&self, name: &str, resources: Value) -> Fields {
+        // All keys become variables (design 4.13).
+        let token = |secret: &String| json!([{"secretRef": {"name": secret}}]);
+        fields()
+            .with("name", name)
+            .with("image", self.image)
+            .with("resources", resources)
+            .with("env", json!(self.request.env))
+            .with("envFrom", self.request.token_secret.as_ref().map(token))
     }
 }
 

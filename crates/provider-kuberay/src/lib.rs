@@ -54,8 +54,9 @@ use std::collections::BTreeMap;
 
 use runway_api::InferenceProviderConfigSpec;
 use runway_api::model_deployment::Endpoint;
+use runway_provider::fields::fields;
 use runway_provider::{ChildRef, Installed, Object, Provider, Reading, Refusal, Request, Translation, Upstream};
-use serde_json::{Value, json};
+use serde_json::Value;
 
 pub use schema::RAY_SERVICE;
 
@@ -103,7 +104,7 @@ impl Provider for KubeRay {
                 version: accepted.version,
                 name: request.name.clone(),
                 annotations: BTreeMap::new(),
-                body: json!({"spec": spec}),
+                body: fields().with("spec", spec).into(),
                 immutable: BTreeMap::new(),
             }],
             ignored: accepted.ignored.into_iter().chain(overruled).collect(),
@@ -123,14 +124,11 @@ impl Provider for KubeRay {
 }
 
 fn spec(request: &Request, accepted: &Accepted, pod_labels: &BTreeMap<String, String>) -> Value {
-    let mut spec = json!({
-        "serveConfigV2": yaml::text(&serve::config(request, accepted)),
-        "rayClusterConfig": cluster::config(request, accepted, pod_labels),
-    });
-    if accepted.suspended {
-        spec["suspend"] = json!(true);
-    }
-    spec
+    fields()
+        .with("serveConfigV2", yaml::text(&serve::config(request, accepted)))
+        .with("rayClusterConfig", cluster::config(request, accepted, pod_labels))
+        .with("suspend", accepted.suspended.then_some(true))
+        .into()
 }
 
 /// The spec that a RayService should have; null if there is none.

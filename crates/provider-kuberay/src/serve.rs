@@ -1,6 +1,7 @@
 //! The Serve config: which application Ray Serve runs (Ray `serve/schema.py`, ServeDeploySchema).
 
 use runway_provider::Request;
+use runway_provider::fields::fields;
 use serde_json::{Value, json};
 
 use crate::cluster::{DECODE, PREFILL};
@@ -11,25 +12,27 @@ pub(crate) fn config(request: &Request, accepted: &Accepted) -> Value {
     let (builder, args, deployments) = match &accepted.parts {
         Parts::Aggregated(part) => (
             "ray.serve.llm:build_openai_app",
-            json!({"llm_configs": [llm(part, None)]}),
+            fields().with("llm_configs", [llm(part, None)]),
             vec![scaled("LLMServer", &request.name, part)],
         ),
         Parts::Disaggregated { prefill, decode } => (
             "ray.serve.llm:build_pd_openai_app",
-            json!({"prefill_config": llm(prefill, Some(PREFILL)), "decode_config": llm(decode, Some(DECODE))}),
+            fields()
+                .with("prefill_config", llm(prefill, Some(PREFILL)))
+                .with("decode_config", llm(decode, Some(DECODE))),
             vec![
                 scaled("Prefill", &request.name, prefill),
                 scaled("Decode", &request.name, decode),
             ],
         ),
     };
-    json!({"applications": [{
-        "name": "llm",
-        "route_prefix": "/",
-        "import_path": builder,
-        "args": args,
-        "deployments": deployments,
-    }]})
+    let application = fields()
+        .with("name", "llm")
+        .with("route_prefix", "/")
+        .with("import_path", builder)
+        .with("args", args)
+        .with("deployments", deployments);
+    fields().with("applications", [Value::from(application)]).into()
 }
 
 /// Ray `llm_config.py`, LLMConfig. A change of it loads the model anew, so the number of replicas has its place
@@ -39,11 +42,14 @@ fn llm_config(name: &str, model: &Model, part: &Part, resource: Option<&str>) ->
     if let Some(resource) = resource {
         deployment["ray_actor_options"] = json!({"resources": {resource: 1}});
     }
-    json!({
-        "model_loading_config": {"model_id": model.name, "model_source": model.source},
-        "engine_kwargs": part.arguments,
-        "deployment_config": deployment,
-    })
+    fields()
+        .with(
+            "model_loading_config",
+            json!({"model_id": model.name, "model_source": model.source}),
+        )
+        .with("engine_kwargs", part.arguments.clone())
+        .with("deployment_config", deployment)
+        .into()
 }
 
 /// Options that take effect without loading the model anew (Ray `serve/_private/deploy_utils.py`,

@@ -1,10 +1,17 @@
 //! What a provider may do in a cluster: exactly what the loop uses.
 
 use k8s_openapi::api::rbac::v1::PolicyRule;
+use runway_api::labels;
 use runway_operator::access::{named, rule};
+use runway_operator::lease;
 
 use crate::contract::Provider;
 use crate::upstream::crd_name;
+
+/// The rules of a provider's Role in its own namespace: its Lease.
+pub fn access_in_namespace(provider: &dyn Provider) -> Vec<PolicyRule> {
+    lease::access(&labels::provider_manager(provider.name()))
+}
 
 /// The rules of a provider's ClusterRole.
 pub fn access(provider: &dyn Provider) -> Vec<PolicyRule> {
@@ -13,8 +20,15 @@ pub fn access(provider: &dyn Provider) -> Vec<PolicyRule> {
         rule("kubeairunway.ai", &["modeldeployments/status"], &["patch"]),
         // Owner references that block deletion ask for this where the cluster enforces it.
         rule("kubeairunway.ai", &["modeldeployments/finalizers"], &["update"]),
-        rule("kubeairunway.ai", &["inferenceproviderconfigs"], &["create", "patch"]),
-        rule("kubeairunway.ai", &["inferenceproviderconfigs/status"], &["patch"]),
+        // Its own and nobody else's; an apply that creates is asked for by name too.
+        named(
+            rule("kubeairunway.ai", &["inferenceproviderconfigs"], &["create", "patch"]),
+            &[provider.name()],
+        ),
+        named(
+            rule("kubeairunway.ai", &["inferenceproviderconfigs/status"], &["patch"]),
+            &[provider.name()],
+        ),
         rule("", &["pods"], &["list", "watch"]),
         rule("events.k8s.io", &["events"], &["create", "patch"]),
     ];

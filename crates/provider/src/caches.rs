@@ -2,26 +2,27 @@
 //! with a schema that the provider knows.
 
 use std::collections::{BTreeSet, HashMap};
+use std::pin::pin;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use futures::StreamExt;
 use futures::channel::mpsc;
 use k8s_openapi::api::core::v1::Pod;
-use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::core::{ApiResource, DynamicObject};
-use kube::runtime::reflector::{ObjectRef, Store, store::Writer};
-use kube::runtime::watcher::{self, Event};
+use kube::runtime::reflector::ObjectRef;
+use kube::runtime::watcher;
 use kube::runtime::{WatchStreamExt, watcher as watch};
 use kube::{Api, Client, Resource, ResourceExt};
 use runway_api::{ModelDeployment, labels};
-use runway_operator::watch::subject;
+use runway_operator::texts::{Texts, follow, texts};
+use runway_operator::watch::crd;
 use tokio::task::JoinSet;
 
 use crate::contract::{Kind, Provider};
 use crate::observe::{self, Waiting};
 use crate::pods::WaitingPods;
-use crate::upstream::{Installed, State, Upstream, api_resource, crd_name, detect};
+use crate::upstream::{Installed, State, Upstream, api_resource, crd_name, detect_in};
 
 /// A first list that takes longer than this is not waited for: objects found twice are applied twice, which changes nothing.
 const FIRST_LIST: Duration = Duration::from_secs(30);
@@ -44,8 +45,7 @@ pub(crate) struct Caches {
 
 /// One kind that is watched. Dropping it ends the watch.
 struct KindCache {
-    resource: ApiResource,
-    store: Store<DynamicObject>,
+    texts: Texts,
     _watch: JoinSet<()>,
 }
 
@@ -75,7 +75,7 @@ impl Caches {
             tasks.spawn(self.clone().follow_crd(upstream));
         }
         for upstream in built_in {
-            self.set_state(upstream.kind, detect(&upstream, None)).await;
+            self.set_state(upstream.kind, detect_in(&upstream, None)).await;
         }
         // Of what only serves the upstream objects, ours is all we look at.
         let ours = format!(
@@ -125,25 +125,10 @@ impl Caches {
 
     /// Keeps one kind watched while its CRD has a known schema.
     async fn follow_crd(self: Arc<Self>, upstream: Upstream) {
-        let crds: Api<CustomResourceDefinition> = Api::all(self.client.clone());
-        let only_this = watcher::Config::default().fields(&format!("metadata.name={}", crd_name(upstream.kind)));
-        let mut events = watch(crds, only_this).default_backoff().boxed();
-        let mut crd = None;
-        while let Some(event) = events.next().await {
-            // An Init is followed by what there is: only then is it known.
-            let listing = matches!(event, Ok(Event::Init | Event::InitApply(_)));
-            match event {
-                Ok(Event::Apply(found) | Event::InitApply(found)) => crd = Some(found),
-                Ok(Event::Delete(_) | Event::Init) => crd = None,
-                Ok(Event::InitDone) => {}
-                Err(error) => {
-                    tracing::warn!(crd = crd_name(upstream.kind), %error, "cannot watch the upstream CRD");
-                    continue;
-                }
-            }
-            if !listing {
-                self.set_state(upstream.kind, detect(&upstream, crd.as_ref())).await;
-            }
+        let mut crds = pin!(crd(self.client.clone(), crd_name(upstream.kind)));
+        while let Some(crd) = crds.next().await {
+            self.set_state(upstream.kind, detect_in(&upstream, crd.as_ref().map(|crd| &crd.spec)))
+                .await;
         }
     }
 
@@ -172,39 +157,23 @@ impl Caches {
 
     /// Watches a kind; returns after the first list.
     async fn watch_kind(self: &Arc<Self>, kind: Kind, resource: &ApiResource, config: watcher::Config) -> KindCache {
-        let mut writer = Writer::<DynamicObject>::new(resource.clone());
-        let store = writer.as_reader();
+        let (texts, writer) = texts();
         let api: Api<DynamicObject> = Api::all_with(self.client.clone(), resource);
         let caches = self.clone();
         let mut task = JoinSet::new();
         task.spawn(async move {
-            let mut events = watch(api, config).default_backoff().boxed();
-            while let Some(event) = events.next().await {
-                match event {
-                    Ok(event) => {
-                        let event = event.modify(|object| object.metadata.managed_fields = None);
-                        writer.apply_watcher_event(&event);
-                        caches.child_changed(kind, &event);
-                    }
-                    Err(error) => tracing::warn!(kind = kind.kind, %error, "watch interrupted"),
-                }
-            }
+            follow(api, config, writer, |object, gone| {
+                caches.child_changed(kind, object, gone);
+            })
+            .await;
         });
-        if tokio::time::timeout(FIRST_LIST, store.wait_until_ready())
-            .await
-            .is_err()
-        {
+        if tokio::time::timeout(FIRST_LIST, texts.listed()).await.is_err() {
             tracing::warn!(kind = kind.kind, "the first list takes long");
         }
-        KindCache {
-            resource: resource.clone(),
-            store,
-            _watch: task,
-        }
+        KindCache { texts, _watch: task }
     }
 
-    fn child_changed(&self, kind: Kind, event: &Event<DynamicObject>) {
-        let Some((object, gone)) = subject(event) else { return };
+    fn child_changed(&self, kind: Kind, object: &DynamicObject, gone: bool) {
         if gone {
             (self.on_gone)(kind, object);
         }
@@ -241,10 +210,7 @@ impl Caches {
 impl observe::Lookup for Caches {
     fn find(&self, kind: Kind, namespace: &str, name: &str) -> Option<Arc<DynamicObject>> {
         let stores = self.stores.read().unwrap_or_else(PoisonError::into_inner);
-        let cache = stores.get(&kind)?;
-        cache
-            .store
-            .get(&ObjectRef::new_with(name, cache.resource.clone()).within(namespace))
+        stores.get(&kind)?.texts.get(namespace, name)
     }
 }
 

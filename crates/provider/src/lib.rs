@@ -7,6 +7,7 @@
 //! |---|---|
 //! | [`contract`] | the trait and what goes through it |
 //! | [`request`] | a ModelDeployment in narrow types |
+//! | [`fields`] | builds upstream objects |
 //! | [`upstream`] | which upstream schemas are installed |
 //! | [`observe`], [`plan`] | what a plan is made from, and the plan: pure |
 //! | [`run`](fn@run) | starts all of it |
@@ -17,6 +18,7 @@ mod caches;
 #[cfg(any(test, feature = "conformance"))]
 pub mod conformance;
 pub mod contract;
+pub mod fields;
 pub mod observe;
 pub mod plan;
 mod pods;
@@ -26,9 +28,9 @@ pub mod request;
 mod run;
 pub mod upstream;
 
-pub use access::access;
+pub use access::{access, access_in_namespace};
 pub use contract::{CONFIG_MAP, ChildRef, Kind, Object, Provider, Reading, Refusal, Translation};
 pub use pods::waiting;
 pub use request::{Request, Topology, Worker};
-pub use run::run;
+pub use run::{main, run};
 pub use upstream::{Installed, Schema, State, Upstream};

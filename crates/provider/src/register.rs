@@ -1,14 +1,17 @@
 //! Registration: the provider's InferenceProviderConfig, and its heartbeat.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::StreamExt;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::api::{Patch, PatchParams, ValidationDirective};
-use kube::{Api, Client, Resource};
+use kube::{Api, Resource};
 use runway_api::condition::{self, no, yes};
 use runway_api::{InferenceProviderConfig, InferenceProviderConfigStatus, labels};
 use runway_operator::clock;
+use runway_operator::process::Process;
 use serde_json::{Map, Value, json};
 use tokio_util::sync::CancellationToken;
 
@@ -21,18 +24,32 @@ const HEARTBEAT: Duration = Duration::from_mins(1);
 /// How soon to try again when the server did not answer.
 const RETRY: Duration = Duration::from_secs(2);
 
-/// Registers the provider and keeps its heartbeat until `shutdown`, then says that it is not ready.
-pub(crate) async fn keep_registered(
-    client: Client,
-    provider: Arc<dyn Provider>,
-    caches: Arc<Caches>,
-    shutdown: CancellationToken,
-) {
+/// While this replica leads: registers the provider and keeps its heartbeat. A provider that ends and has no other replica
+/// says that it is not ready.
+pub(crate) async fn keep_registered(process: Process, provider: Arc<dyn Provider>, caches: Arc<Caches>) {
     let registration = Registration {
-        api: Api::all(client),
+        api: Api::all(process.client),
         manager: labels::provider_manager(provider.name()),
         provider,
     };
+    let leadership = process.leadership;
+    let mut begins_to_lead = pin!(leadership.begins());
+    while let Some(Some(())) = process.shutdown.run_until_cancelled(begins_to_lead.next()).await {
+        let conditions = leadership
+            .while_leading(keep_heartbeat(&registration, &caches, &process.shutdown))
+            .await;
+        // After an election somebody else goes on in a moment, and a provider that is not ready for a moment worries everybody.
+        if let Some(conditions) = conditions
+            && !leadership.is_elected()
+            && let Err(error) = registration.resign(&conditions).await
+        {
+            tracing::warn!(%error, "cannot say goodbye in the InferenceProviderConfig");
+        }
+    }
+}
+
+/// Returns the conditions last said, at `shutdown`.
+async fn keep_heartbeat(registration: &Registration, caches: &Caches, shutdown: &CancellationToken) -> Vec<Condition> {
     let mut upstream = caches.installed_changes();
     let mut conditions = Vec::new();
     let mut registered = false;
@@ -50,12 +67,9 @@ pub(crate) async fn keep_registered(
         }
         tokio::select! {
             () = tokio::time::sleep(wait) => {}
-            seen = upstream.changed() => if seen.is_err() { break },
-            () = shutdown.cancelled() => break,
+            seen = upstream.changed() => if seen.is_err() { return conditions },
+            () = shutdown.cancelled() => return conditions,
         }
-    }
-    if let Err(error) = registration.resign(&conditions).await {
-        tracing::warn!(%error, "cannot say goodbye in the InferenceProviderConfig");
     }
 }
 
@@ -74,7 +88,7 @@ impl Registration {
         conditions: &mut Vec<Condition>,
     ) -> Result<(), kube::Error> {
         if !*registered {
-            self.apply_spec().await?;
+            *conditions = self.apply_spec().await?;
             *registered = true;
         }
         let status = status(self.provider.as_ref(), installed, conditions);
@@ -90,10 +104,11 @@ impl Registration {
         }
     }
 
-    /// Applied without force: what an administrator has changed stays as the administrator wants it.
-    async fn apply_spec(&self) -> Result<(), kube::Error> {
+    /// Applied without force: what an administrator has changed stays as the administrator wants it. Returns the conditions
+    /// that a predecessor has left.
+    async fn apply_spec(&self) -> Result<Vec<Condition>, kube::Error> {
         let Value::Object(mut spec) = serde_json::to_value(self.provider.registration()).unwrap_or_default() else {
-            return Ok(());
+            return Ok(Vec::new());
         };
         loop {
             match self
@@ -105,7 +120,7 @@ impl Registration {
                 )
                 .await
             {
-                Ok(_) => return Ok(()),
+                Ok(config) => return Ok(config.status.unwrap_or_default().conditions),
                 Err(kube::Error::Api(answer)) if answer.is_conflict() => {
                     if !leave_out_conflicts(&mut spec, &answer) {
                         return Err(kube::Error::Api(answer));

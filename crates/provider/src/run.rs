@@ -1,5 +1,7 @@
 //! Starts a provider: caches first, then registration and the controller.
 
+use std::convert::Infallible;
+use std::process::ExitCode;
 use std::sync::Arc;
 
 use futures::channel::mpsc;
@@ -7,26 +9,38 @@ use futures::{StreamExt, stream};
 use kube::runtime::controller::Controller;
 use kube::runtime::reflector;
 use kube::runtime::watcher;
-use kube::{Api, Client, ResourceExt};
+use kube::{Api, ResourceExt};
 use runway_api::{ModelDeployment, labels};
 use runway_operator::apply::Executor;
 use runway_operator::controller;
 use runway_operator::events::Events;
-use runway_operator::watch::{reflect, subject};
+use runway_operator::process::{self, Process, ProcessArgs};
+use runway_operator::watch::{ready_when_listed, reflect, subject};
 use tokio::task::JoinSet;
-use tokio_util::sync::CancellationToken;
 
 use crate::caches::Caches;
 use crate::contract::Provider;
 use crate::reconcile::{Context, reconcile};
 use crate::register::keep_registered;
 
-/// Runs a provider until `shutdown`.
-pub async fn run(provider: impl Provider, client: Client, shutdown: CancellationToken) {
+/// The whole main of a provider's controller.
+pub async fn main(provider: impl Provider, args: &ProcessArgs) -> ExitCode {
+    let name = provider.name();
+    process::main(&labels::provider_manager(name), name, args, async |process| {
+        run(provider, process).await;
+        Ok::<_, Infallible>(())
+    })
+    .await
+}
+
+/// Runs a provider until the process shuts down. A replica that stands by watches as the leader does, to go on at once.
+pub async fn run(provider: impl Provider, process: Process) {
+    let client = process.client.clone();
     let provider: Arc<dyn Provider> = Arc::new(provider);
     let manager = labels::provider_manager(provider.name());
     let events = Events::start(client.clone(), &manager);
-    let executor = Arc::new(Executor::new(client.clone(), manager, labels::FINALIZER, events));
+    let executor = Executor::new(client.clone(), manager, labels::FINALIZER, events).traced(process.traces.clone());
+    let executor = Arc::new(executor);
 
     let (wake, woken) = mpsc::unbounded();
     let forget = executor.clone();
@@ -35,20 +49,22 @@ pub async fn run(provider: impl Provider, client: Client, shutdown: Cancellation
             .children
             .gone(kind.kind, &object.namespace().unwrap_or_default(), &object.name_any());
     });
+    let upstream_listed = process.health.waits_for("the lists of upstream objects");
+    let deployments_listed = process.health.waits_for("the list of ModelDeployments");
     let mut tasks = JoinSet::new();
     tokio::select! {
-        () = caches.start(provider.as_ref(), &mut tasks) => {}
-        () = shutdown.cancelled() => return,
+        () = caches.start(provider.as_ref(), &mut tasks) => upstream_listed.done(),
+        () = process.shutdown.cancelled() => return process.leadership.step_down().await,
     }
-    let registered = tokio::spawn(keep_registered(
-        client.clone(),
-        provider.clone(),
-        caches.clone(),
-        shutdown.clone(),
-    ));
+    let registered = process.health.supervise(
+        "registration",
+        process.shutdown.clone(),
+        keep_registered(process.clone(), provider.clone(), caches.clone()),
+    );
 
     let (store, writer) = reflector::store();
-    let deployments = reflect::<ModelDeployment>(Api::all(client), watcher::Config::default(), writer)
+    let deployments = reflect::<ModelDeployment>(Api::all(client), watcher::Config::default(), writer);
+    let deployments = ready_when_listed(deployments, deployments_listed)
         .filter_map(|event| async move { subject(&event).map(|(md, _)| Ok(md.clone())) });
     let upstream_changes = stream::unfold(caches.installed_changes(), |mut changes| async move {
         changes.changed().await.ok()?;
@@ -62,7 +78,8 @@ pub async fn run(provider: impl Provider, client: Client, shutdown: Cancellation
         caches,
         executor,
     });
-    controller::run(controller, shutdown, context, reconcile).await;
+    controller::run(controller, &process, context, reconcile).await;
     // The goodbye is worth waiting for; a panic in it is not.
     let _ = registered.await;
+    process.leadership.step_down().await;
 }

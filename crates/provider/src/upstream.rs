@@ -3,11 +3,9 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
-    CustomResourceDefinition, CustomResourceDefinitionVersion, JSONSchemaProps,
-};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::core::{ApiResource, GroupVersionKind};
-use runway_operator::json;
+use runway_operator::{crd, json};
 
 use crate::contract::Kind;
 
@@ -128,11 +126,16 @@ pub fn crd_name(kind: Kind) -> String {
 /// Finds the schema of an upstream in its live CRD: the first known one that is served and fits, the storage version
 /// before others, since a write in any other version needs the upstream's conversion webhook.
 pub fn detect(upstream: &Upstream, crd: Option<&CustomResourceDefinition>) -> State {
+    detect_in(upstream, crd.map(crd::Spec::from).as_ref())
+}
+
+/// The same in what a controller keeps of a CRD.
+pub(crate) fn detect_in(upstream: &Upstream, crd: Option<&crd::Spec>) -> State {
     if upstream.kind.is_built_in() {
         return built_in();
     }
     let Some(crd) = crd else { return State::Missing };
-    let mut served: Vec<_> = crd.spec.versions.iter().filter(|v| v.served).collect();
+    let mut served: Vec<_> = crd.versions.iter().filter(|v| v.served).collect();
     served.sort_by_key(|version| !version.storage);
     let stored_first = upstream.schemas.iter().flat_map(|schema| {
         served
@@ -174,8 +177,8 @@ fn a_few(mut problems: Vec<String>) -> Vec<String> {
 }
 
 /// The hash of the fields a translator writes and reads, or what does not fit.
-fn fingerprint(schema: &Schema, version: &CustomResourceDefinitionVersion) -> Result<String, Vec<String>> {
-    let root = version.schema.as_ref().and_then(|s| s.open_api_v3_schema.as_ref());
+fn fingerprint(schema: &Schema, version: &crd::Version) -> Result<String, Vec<String>> {
+    let root = version.root();
     let mut found = BTreeMap::new();
     let mut misfits = Vec::new();
     for (path, wanted) in schema.fields {
@@ -195,43 +198,19 @@ fn fingerprint(schema: &Schema, version: &CustomResourceDefinitionVersion) -> Re
 }
 
 /// The type of the field at a path; below a field that keeps unknown fields, anything goes.
-fn type_at<'a>(root: &'a JSONSchemaProps, path: &str) -> Option<&'a str> {
+fn type_at<'a>(root: &'a crd::Field, path: &str) -> Option<&'a str> {
     let mut at = root;
     for step in path.split('.') {
-        if is_open(at) {
+        if at.is_open() {
             return Some("any");
         }
         let name = step.trim_end_matches("[]").trim_end_matches("{}");
-        at = at.properties.as_ref()?.get(name)?;
+        at = at.field(name)?;
         if step.ends_with("[]") {
-            at = items(at)?;
+            at = at.items()?;
         } else if step.ends_with("{}") {
-            at = values(at)?;
+            at = at.values()?;
         }
     }
-    Some(if is_open(at) || at.x_kubernetes_int_or_string == Some(true) {
-        "any"
-    } else {
-        at.type_.as_deref().unwrap_or("any")
-    })
-}
-
-fn is_open(schema: &JSONSchemaProps) -> bool {
-    schema.x_kubernetes_preserve_unknown_fields == Some(true) && schema.properties.is_none()
-}
-
-fn items(schema: &JSONSchemaProps) -> Option<&JSONSchemaProps> {
-    use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::JSONSchemaPropsOrArray;
-    match schema.items.as_ref()? {
-        JSONSchemaPropsOrArray::Schema(item) => Some(item),
-        JSONSchemaPropsOrArray::Schemas(items) => items.first(),
-    }
-}
-
-fn values(schema: &JSONSchemaProps) -> Option<&JSONSchemaProps> {
-    use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::JSONSchemaPropsOrBool;
-    match schema.additional_properties.as_ref()? {
-        JSONSchemaPropsOrBool::Schema(value) => Some(value),
-        JSONSchemaPropsOrBool::Bool(_) => None,
-    }
+    Some(at.kind().unwrap_or("any"))
 }

@@ -78,6 +78,53 @@ fn every_case_gives_what_is_expected() {
     assert!(differences.is_empty(), "{}", differences.join("\n"));
 }
 
+/// The Events of the design that a provider sends: one for each change, and none for what was told.
+#[test]
+fn each_event_is_sent_once_per_change() {
+    let table: [(&str, &[&str]); 12] = [
+        ("create", &["Normal ResourceCreated: Created ModelServer 'llama'"]),
+        ("unchanged", &[]),
+        (
+            "secret-missing",
+            &["Warning SecretNotFound: Secret 'hf-token' not found in namespace 'default'"],
+        ),
+        (
+            "failed",
+            &["Warning ProviderError: Provider resource in error state: CUDA out of memory"],
+        ),
+        // The same reason in other words.
+        ("failed-for-another-reason", &[]),
+        (
+            "drift",
+            &["Warning DriftDetected: Provider resource was modified directly, reconciling"],
+        ),
+        (
+            "drift-of-labels",
+            &["Warning DriftDetected: Provider resource was modified directly, reconciling"],
+        ),
+        ("update", &[]),
+        ("running", &[]),
+        ("running-unchanged", &[]),
+        ("deletion-one-second-left", &[]),
+        (
+            "deletion-timed-out",
+            &[
+                "Warning FinalizerTimeout: Finalizer removed after timeout, provider resource may be orphaned: ModelServer 'llama'",
+            ],
+        ),
+    ];
+    for (case, expected) in table {
+        let seen = observed(&Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/plan").join(case));
+        let plan = plan::plan(&ACME, &seen);
+        assert_eq!(told::events(&plan), expected, "{case}");
+        // Without its finalizer the object is gone.
+        if plan.finalizer != Finalizer::Remove {
+            let next = plan::plan(&ACME, &carried_out(&seen, &plan));
+            assert_eq!(told::events(&next), [""; 0], "{case}, once more");
+        }
+    }
+}
+
 fn observed(folder: &Path) -> Observed {
     let given: Given = yaml(&folder.join("given.yaml"));
     let md: Value = yaml(&folder.join("deployment.yaml"));

@@ -14,58 +14,190 @@ use sha2::{Digest, Sha256};
 
 use crate::say;
 
+/// Without the version stamp an apiserver says "v0.0.0" and refuses to start.
 const KUBERNETES: Module = Module {
     name: "kubernetes",
     go_mod: include_str!("../kubernetes/go.mod"),
     go_sum: include_str!("../kubernetes/go.sum"),
+    ldflags: "-s -w \
+        -X k8s.io/component-base/version.gitVersion=v1.36.3 \
+        -X k8s.io/component-base/version.gitMajor=1 \
+        -X k8s.io/component-base/version.gitMinor=36",
+    tags: "",
+    cgo: false,
 };
 const ETCD: Module = Module {
     name: "etcd",
     go_mod: include_str!("../etcd/go.mod"),
     go_sum: include_str!("../etcd/go.sum"),
+    ldflags: "-s -w",
+    tags: "",
+    cgo: false,
+};
+const CONTAINERD: Module = Module {
+    name: "containerd",
+    go_mod: include_str!("../containerd/go.mod"),
+    go_sum: include_str!("../containerd/go.sum"),
+    ldflags: "-s -w -X github.com/containerd/containerd/v2/version.Version=v2.4.2",
+    tags: "no_btrfs,no_devmapper,no_zfs",
+    cgo: false,
+};
+/// Needs a C compiler and libseccomp's headers.
+const RUNC: Module = Module {
+    name: "runc",
+    go_mod: include_str!("../runc/go.mod"),
+    go_sum: include_str!("../runc/go.sum"),
+    ldflags: "-s -w",
+    tags: "seccomp",
+    cgo: true,
+};
+const COREDNS: Module = Module {
+    name: "coredns",
+    go_mod: include_str!("../coredns/go.mod"),
+    go_sum: include_str!("../coredns/go.sum"),
+    ldflags: "-s -w",
+    tags: "",
+    cgo: false,
+};
+/// For tests of the chart.
+const HELM: Module = Module {
+    name: "helm",
+    go_mod: include_str!("../helm/go.mod"),
+    go_sum: include_str!("../helm/go.sum"),
+    ldflags: "-s -w",
+    tags: "",
+    cgo: false,
+};
+/// For tests of the alert rules. Without service discovery, which brings every cloud's SDK along.
+const PROMTOOL: Module = Module {
+    name: "promtool",
+    go_mod: include_str!("../promtool/go.mod"),
+    go_sum: include_str!("../promtool/go.sum"),
+    ldflags: "-s -w",
+    tags: "remove_all_sd",
+    cgo: false,
 };
 
-/// In build order: the quick one first, so that a broken toolchain shows at once.
-const PROGRAMS: [Program; 4] = [
-    Program {
-        name: "etcd",
-        package: "go.etcd.io/etcd/server/v3",
-        module: &ETCD,
-    },
-    Program {
-        name: "kube-apiserver",
-        package: "k8s.io/kubernetes/cmd/kube-apiserver",
-        module: &KUBERNETES,
-    },
-    Program {
-        name: "kube-controller-manager",
-        package: "k8s.io/kubernetes/cmd/kube-controller-manager",
-        module: &KUBERNETES,
-    },
-    Program {
-        name: "kubectl",
-        package: "k8s.io/kubernetes/cmd/kubectl",
-        module: &KUBERNETES,
-    },
+/// For tests of signing in.
+const DEX: Module = Module {
+    name: "dex",
+    go_mod: include_str!("../dex/go.mod"),
+    go_sum: include_str!("../dex/go.sum"),
+    ldflags: "-s -w",
+    tags: "",
+    cgo: false,
+};
+
+/// For tests of scaling. It has every scaler of KEDA's in it, so it takes its time: 8 minutes.
+const KEDA: Module = Module {
+    name: "keda",
+    go_mod: include_str!("../keda/go.mod"),
+    go_sum: include_str!("../keda/go.sum"),
+    ldflags: "-s -w",
+    tags: "",
+    cgo: false,
+};
+
+const ETCD_SERVER: Program = Program {
+    name: "etcd",
+    package: "go.etcd.io/etcd/server/v3",
+    module: &ETCD,
+};
+const KUBE_APISERVER: Program = kubernetes("kube-apiserver", "k8s.io/kubernetes/cmd/kube-apiserver");
+const KUBE_CONTROLLER_MANAGER: Program = kubernetes(
+    "kube-controller-manager",
+    "k8s.io/kubernetes/cmd/kube-controller-manager",
+);
+const KUBECTL: Program = kubernetes("kubectl", "k8s.io/kubernetes/cmd/kubectl");
+const KUBE_SCHEDULER: Program = kubernetes("kube-scheduler", "k8s.io/kubernetes/cmd/kube-scheduler");
+const KUBE_PROXY: Program = kubernetes("kube-proxy", "k8s.io/kubernetes/cmd/kube-proxy");
+const KUBELET: Program = kubernetes("kubelet", "k8s.io/kubernetes/cmd/kubelet");
+const RUNC_COMMAND: Program = Program {
+    name: "runc",
+    package: "github.com/opencontainers/runc",
+    module: &RUNC,
+};
+const CONTAINERD_SERVER: Program = containerd("containerd", "github.com/containerd/containerd/v2/cmd/containerd");
+const CONTAINERD_SHIM: Program = containerd(
+    "containerd-shim-runc-v2",
+    "github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2",
+);
+const CTR: Program = containerd("ctr", "github.com/containerd/containerd/v2/cmd/ctr");
+const COREDNS_SERVER: Program = Program {
+    name: "coredns",
+    package: "github.com/coredns/coredns",
+    module: &COREDNS,
+};
+const HELM_COMMAND: Program = Program {
+    name: "helm",
+    package: "helm.sh/helm/v4/cmd/helm",
+    module: &HELM,
+};
+const PROMTOOL_COMMAND: Program = Program {
+    name: "promtool",
+    package: "github.com/prometheus/prometheus/cmd/promtool",
+    module: &PROMTOOL,
+};
+const DEX_SERVER: Program = Program {
+    name: "dex",
+    package: "github.com/dexidp/dex/cmd/dex",
+    module: &DEX,
+};
+const KEDA_OPERATOR: Program = Program {
+    name: "keda",
+    package: "github.com/kedacore/keda/v2/cmd/operator",
+    module: &KEDA,
+};
+const KEDA_ADAPTER: Program = Program {
+    name: "keda-adapter",
+    package: "github.com/kedacore/keda/v2/cmd/adapter",
+    module: &KEDA,
+};
+
+/// Each in build order: the quick one first, so that a broken toolchain shows at once.
+const CONTROL_PLANE: [&Program; 4] = [&ETCD_SERVER, &KUBE_APISERVER, &KUBE_CONTROLLER_MANAGER, &KUBECTL];
+const NODE: [&Program; 8] = [
+    &RUNC_COMMAND,
+    &CONTAINERD_SERVER,
+    &CONTAINERD_SHIM,
+    &CTR,
+    &KUBE_SCHEDULER,
+    &KUBE_PROXY,
+    &KUBELET,
+    &COREDNS_SERVER,
 ];
 
-/// Without the version stamp an apiserver says "v0.0.0" and refuses to start.
-const LDFLAGS: &str = "-s -w \
-    -X k8s.io/component-base/version.gitVersion=v1.36.3 \
-    -X k8s.io/component-base/version.gitMajor=1 \
-    -X k8s.io/component-base/version.gitMinor=36";
-const FLAGS: [&str; 4] = ["-trimpath", "-buildvcs=false", "-ldflags", LDFLAGS];
-
+/// Programs that one pinned `go.mod` gives, and how they are built.
 struct Module {
     name: &'static str,
     go_mod: &'static str,
     go_sum: &'static str,
+    ldflags: &'static str,
+    /// Go build tags, separated by commas.
+    tags: &'static str,
+    cgo: bool,
 }
 
 struct Program {
     name: &'static str,
     package: &'static str,
     module: &'static Module,
+}
+
+const fn kubernetes(name: &'static str, package: &'static str) -> Program {
+    Program {
+        name,
+        package,
+        module: &KUBERNETES,
+    }
+}
+
+const fn containerd(name: &'static str, package: &'static str) -> Program {
+    Program {
+        name,
+        package,
+        module: &CONTAINERD,
+    }
 }
 
 /// Where the programs of a control plane are.
@@ -85,32 +217,183 @@ impl Binaries {
     /// Finds the programs, building the missing ones. Blocking, and minutes long the first time: progress goes to stderr.
     ///
     /// `KUBEBUILDER_ASSETS` names a folder to take them from. What is not there (it has no controller manager)
-    /// comes from the cache, a folder named after the hash of everything that decides the outcome.
+    /// comes from the cache: a folder for each module, named after the hash of everything that decides the outcome.
     pub fn ensure() -> Result<Self> {
         let assets = environment("KUBEBUILDER_ASSETS").map(PathBuf::from);
-        let found = |name: &str| {
+        let found = |program: &Program| {
             assets
                 .as_ref()
-                .map(|folder| folder.join(name))
+                .map(|folder| folder.join(program.name))
                 .filter(|path| path.is_file())
         };
 
         let cache = cache_folder()?;
-        let missing: Vec<_> = PROGRAMS.iter().filter(|p| found(p.name).is_none()).collect();
+        let missing: Vec<_> = CONTROL_PLANE.into_iter().filter(|p| found(p).is_none()).collect();
         build_missing(&cache, &missing)?;
 
-        let path = |name: &str| found(name).unwrap_or_else(|| cache.join(name));
+        let path = |program: &Program| found(program).unwrap_or_else(|| program.path(&cache));
         Ok(Self {
-            etcd: path("etcd"),
-            kube_apiserver: path("kube-apiserver"),
-            kube_controller_manager: path("kube-controller-manager"),
-            kubectl: path("kubectl"),
+            etcd: path(&ETCD_SERVER),
+            kube_apiserver: path(&KUBE_APISERVER),
+            kube_controller_manager: path(&KUBE_CONTROLLER_MANAGER),
+            kubectl: path(&KUBECTL),
         })
     }
 }
 
+/// Where the programs of a node are, and those that a cluster needs only with nodes.
+#[derive(Clone, Debug)]
+pub struct NodeBinaries {
+    /// Runs containers. Its shim is beside it, where it looks for it.
+    pub containerd: PathBuf,
+    /// Client of containerd.
+    pub ctr: PathBuf,
+    /// Makes one container.
+    pub runc: PathBuf,
+    /// Runs the pods of a node.
+    pub kubelet: PathBuf,
+    /// Services, as iptables rules.
+    pub kube_proxy: PathBuf,
+    /// Chooses the node of a pod.
+    pub kube_scheduler: PathBuf,
+    /// Names of services.
+    pub coredns: PathBuf,
+}
+
+impl NodeBinaries {
+    /// Finds the programs in the cache, building the missing ones. Blocking, and minutes long the first time:
+    /// progress goes to stderr. runc is built with C, so `packages` come first.
+    pub fn ensure() -> Result<Self> {
+        let cache = cache_folder()?;
+        build_missing(&cache, &NODE)?;
+        Ok(Self {
+            containerd: CONTAINERD_SERVER.path(&cache),
+            ctr: CTR.path(&cache),
+            runc: RUNC_COMMAND.path(&cache),
+            kubelet: KUBELET.path(&cache),
+            kube_proxy: KUBE_PROXY.path(&cache),
+            kube_scheduler: KUBE_SCHEDULER.path(&cache),
+            coredns: COREDNS_SERVER.path(&cache),
+        })
+    }
+}
+
+/// Where Helm is, built if it is missing. Blocking, and minutes long the first time.
+pub fn helm() -> Result<PathBuf> {
+    let cache = cache_folder()?;
+    build_missing(&cache, &[&HELM_COMMAND])?;
+    Ok(HELM_COMMAND.path(&cache))
+}
+
+/// Where Prometheus' promtool is, built if it is missing. Blocking, and minutes long the first time.
+pub fn promtool() -> Result<PathBuf> {
+    let cache = cache_folder()?;
+    build_missing(&cache, &[&PROMTOOL_COMMAND])?;
+    Ok(PROMTOOL_COMMAND.path(&cache))
+}
+
+/// Where Dex is, an issuer of OpenID Connect, built if it is missing. Blocking, and minutes long the first time.
+pub fn dex() -> Result<PathBuf> {
+    let cache = cache_folder()?;
+    build_missing(&cache, &[&DEX_SERVER])?;
+    Ok(DEX_SERVER.path(&cache))
+}
+
+/// Where KEDA is: its programs, and the manifests that come with them.
+#[derive(Clone, Debug)]
+pub(crate) struct Keda {
+    pub(crate) operator: PathBuf,
+    pub(crate) adapter: PathBuf,
+    /// A folder for kustomize.
+    pub(crate) manifests: PathBuf,
+}
+
+/// Finds KEDA in the cache, building what is missing. Blocking, and minutes long the first time.
+pub(crate) fn keda() -> Result<Keda> {
+    let cache = cache_folder()?;
+    build_missing(&cache, &[&KEDA_OPERATOR, &KEDA_ADAPTER])?;
+    let manifests = KEDA.folder(&cache).join("config");
+    if !manifests.is_dir() {
+        let _lock = lock(&cache)?;
+        if !manifests.is_dir() {
+            copy_from_module(&KEDA, &cache, "github.com/kedacore/keda/v2", &manifests)?;
+        }
+    }
+    Ok(Keda {
+        operator: KEDA_OPERATOR.path(&cache),
+        adapter: KEDA_ADAPTER.path(&cache),
+        manifests,
+    })
+}
+
+/// The folder that is called like `to` in the sources of a Go module: Go's own cache may be gone when it is wanted.
+fn copy_from_module(module: &Module, cache: &Path, path: &str, to: &Path) -> Result<()> {
+    let output = Command::new("go")
+        .args(["mod", "download", "-json", path])
+        .current_dir(module.folder(cache).join("src"))
+        .env("GOWORK", "off")
+        .env("GOFLAGS", "-mod=readonly")
+        .output()
+        .context("cannot run `go mod download`")?;
+    let told: serde_json::Value = serde_json::from_slice(&output.stdout).with_context(|| {
+        format!(
+            "`go mod download {path}` failed: {}",
+            String::from_utf8_lossy(&output.stderr)
+        )
+    })?;
+    let sources = told["Dir"].as_str().with_context(|| format!("{path}: {told}"))?;
+    let name = to.file_name().context("a folder has a name")?;
+    let unfinished = to.with_extension("unfinished");
+    let _ = fs::remove_dir_all(&unfinished);
+    copy_folder(&Path::new(sources).join(name), &unfinished)?;
+    Ok(fs::rename(&unfinished, to)?)
+}
+
+/// Go's module cache is read-only; a copy is not.
+pub(crate) fn copy_folder(from: &Path, to: &Path) -> Result<()> {
+    fs::create_dir_all(to)?;
+    for entry in fs::read_dir(from).with_context(|| format!("cannot read {}", from.display()))? {
+        let entry = entry?;
+        let target = to.join(entry.file_name());
+        if entry.file_type()?.is_dir() {
+            copy_folder(&entry.path(), &target)?;
+        } else {
+            fs::write(target, fs::read(entry.path())?)?;
+        }
+    }
+    Ok(())
+}
+
+impl Module {
+    /// Named so that any change of pins or flags builds anew.
+    fn folder(&self, cache: &Path) -> PathBuf {
+        let mut hash = Sha256::new();
+        for part in [self.go_mod, self.go_sum, self.tags].into_iter().chain(self.flags()) {
+            hash.update(part);
+        }
+        cache.join(format!("{}-{}", self.name, &hex(&hash.finalize())[..12]))
+    }
+
+    fn flags(&self) -> [&str; 6] {
+        [
+            "-trimpath",
+            "-buildvcs=false",
+            "-tags",
+            self.tags,
+            "-ldflags",
+            self.ldflags,
+        ]
+    }
+}
+
+impl Program {
+    fn path(&self, cache: &Path) -> PathBuf {
+        self.module.folder(cache).join(self.name)
+    }
+}
+
 fn build_missing(cache: &Path, wanted: &[&Program]) -> Result<()> {
-    let is_missing = |program: &&&Program| !cache.join(program.name).is_file();
+    let is_missing = |program: &&&Program| !program.path(cache).is_file();
     if !wanted.iter().any(|program| is_missing(&program)) {
         return Ok(());
     }
@@ -130,7 +413,9 @@ fn build_missing(cache: &Path, wanted: &[&Program]) -> Result<()> {
     }
     check_go()?;
     say(&format!(
-        "Building Kubernetes from source, once (5 to 7 minutes on two cores); it is kept in {}",
+        "Building {} programs from source, once (5 to 7 minutes for a control plane, 4 more for a node, 8 for KEDA, \
+         on two cores); they are kept in {}",
+        todo.len(),
         cache.display()
     ));
     for (index, program) in todo.iter().enumerate() {
@@ -171,22 +456,23 @@ fn check_go() -> Result<()> {
 
 /// Builds under another name and renames at the end, so that a file in the cache is always a whole one.
 fn build(cache: &Path, program: &Program, label: &str) -> Result<()> {
-    let source = cache.join("src").join(program.module.name);
+    let folder = program.module.folder(cache);
+    let source = folder.join("src");
     fs::create_dir_all(&source)?;
     fs::write(source.join("go.mod"), program.module.go_mod)?;
     fs::write(source.join("go.sum"), program.module.go_sum)?;
 
-    let unfinished = cache.join(format!("{}.unfinished", program.name));
-    let log_path = cache.join(format!("{}.build.log", program.name));
+    let unfinished = folder.join(format!("{}.unfinished", program.name));
+    let log_path = folder.join(format!("{}.build.log", program.name));
     let log = File::create(&log_path)?;
     let mut child = Command::new("go")
         .arg("build")
-        .args(FLAGS)
+        .args(program.module.flags())
         .arg("-o")
         .args([&unfinished])
         .arg(program.package)
         .current_dir(&source)
-        .env("CGO_ENABLED", "0")
+        .env("CGO_ENABLED", if program.module.cgo { "1" } else { "0" })
         .env("GOWORK", "off")
         .env("GOFLAGS", "-mod=readonly")
         .stdin(Stdio::null())
@@ -212,7 +498,7 @@ fn build(cache: &Path, program: &Program, label: &str) -> Result<()> {
             crate::last_lines(&log_path, 20)
         );
     }
-    fs::rename(&unfinished, cache.join(program.name))?;
+    fs::rename(&unfinished, program.path(cache))?;
     progress.end("built");
     Ok(())
 }
@@ -261,29 +547,21 @@ impl Progress {
     }
 }
 
-/// Outside the checkout, so that every checkout shares it; named so that any change of pins or flags builds anew.
-fn cache_folder() -> Result<PathBuf> {
+/// Outside the checkout, so that every checkout shares it.
+pub(crate) fn cache_folder() -> Result<PathBuf> {
     let base = environment("XDG_CACHE_HOME")
         .map(PathBuf::from)
         .or_else(|| std::env::home_dir().map(|home| home.join(".cache")))
         .context("no home folder, so there is no place to keep the Kubernetes binaries: set XDG_CACHE_HOME")?;
-    Ok(base.join("kubeairunway-testbed").join(fingerprint()))
+    Ok(base.join("kubeairunway-testbed"))
 }
 
-fn fingerprint() -> String {
-    let mut hash = Sha256::new();
-    for module in [&KUBERNETES, &ETCD] {
-        hash.update(module.go_mod);
-        hash.update(module.go_sum);
-    }
-    for flag in FLAGS {
-        hash.update(flag);
-    }
-    let hex = hash.finalize().iter().fold(String::new(), |mut hex, byte| {
+/// Hexadecimal digits of a hash.
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |mut hex, byte| {
         let _ = write!(hex, "{byte:02x}");
         hex
-    });
-    hex[..12].to_owned()
+    })
 }
 
 #[expect(

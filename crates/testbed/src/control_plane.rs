@@ -1,6 +1,6 @@
 //! A Kubernetes control plane of one's own: etcd, kube-apiserver and kube-controller-manager as child processes.
 //!
-//! No node, no scheduler: pods stay Pending unless somebody writes their status.
+//! No node, no scheduler: pods stay Pending unless somebody writes their status. For real ones see [`crate::node`].
 
 use std::{
     fs,
@@ -25,9 +25,11 @@ use serde::{Deserialize, Serialize};
 use tempfile::TempDir;
 
 use crate::{
+    PATIENCE,
     audit::Audit,
     binaries::Binaries,
-    crds, last_lines,
+    crds,
+    node::Network,
     pki::Authority,
     process::{self, Component, Process},
     say,
@@ -41,7 +43,6 @@ const RECORD: &str = "cluster.json";
 /// Reads are recorded too; only the second entry that every request would have is left out.
 const AUDIT_POLICY: &str =
     "apiVersion: audit.k8s.io/v1\nkind: Policy\nomitStages: [RequestReceived]\nrules: [{level: Metadata}]\n";
-const START_PATIENCE: Duration = Duration::from_mins(1);
 const STOP_PATIENCE: Duration = Duration::from_secs(20);
 
 /// How to start a [`ControlPlane`].
@@ -54,6 +55,11 @@ pub struct Options {
     /// Installed before the controller manager starts. Its garbage collector notices later ones only within 30 s,
     /// so a test that waits for cascading deletion wants its CRDs here.
     pub crds: Vec<CustomResourceDefinition>,
+    /// The addresses of a node that is to come; [`crate::Node::start`] sets it. Default: none, so that the API server
+    /// listens on loopback only, knows no pods and needs no rights.
+    pub network: Option<Network>,
+    /// Further arguments of the API server, such as those of an issuer that it trusts.
+    pub apiserver_args: Vec<String>,
 }
 
 /// A running control plane. Dropping it kills its processes and removes its temporary folder.
@@ -61,7 +67,7 @@ pub struct Options {
 /// What needs only a connection, such as [`Cluster::client`], is on [`Cluster`], to which this dereferences.
 pub struct ControlPlane {
     // In the order in which they must end.
-    others: Vec<Process>,
+    others: Vec<(Component, Process)>,
     controller_manager: Option<Process>,
     apiserver: Option<Process>,
     etcd: Option<Process>,
@@ -83,27 +89,30 @@ pub struct Cluster {
 
 impl ControlPlane {
     /// Starts a control plane and waits until it answers: a few seconds, after the first time (see [`Binaries::ensure`]).
-    pub async fn start(options: Options) -> Result<Self> {
+    pub async fn start(mut options: Options) -> Result<Self> {
         crate::install_crypto_provider();
         let binaries = tokio::task::spawn_blocking(Binaries::ensure).await??;
-        let folder = Folder::create(options.dir)?;
-        let outcome = Self::start_in(folder, binaries, options.crds, options.keep).await;
+        let folder = Folder::create(options.dir.take())?;
+        let outcome = Self::start_in(folder, binaries, options).await;
         outcome.context("the test control plane did not start")
     }
 
-    async fn start_in(
-        mut folder: Folder,
-        binaries: Binaries,
-        crds: Vec<CustomResourceDefinition>,
-        keep: bool,
-    ) -> Result<Self> {
+    async fn start_in(mut folder: Folder, binaries: Binaries, options: Options) -> Result<Self> {
+        let (keep, network) = (options.keep, options.network.as_ref());
         let [etcd_port, port] = free_ports()?;
+        let address = network.map_or(Ipv4Addr::LOCALHOST, Network::host);
         let cluster = Cluster {
             dir: folder.path.clone(),
-            server: format!("https://127.0.0.1:{port}"),
+            server: format!("https://{address}:{port}"),
             kubectl: binaries.kubectl.clone(),
         };
-        let authority = Authority::create(&cluster.pki())?;
+        let mut server_addresses = vec![Ipv4Addr::LOCALHOST];
+        server_addresses.extend(
+            network
+                .iter()
+                .flat_map(|network| [network.host(), network.api_service()]),
+        );
+        let authority = Authority::create(&cluster.pki(), &server_addresses)?;
         fs::write(cluster.dir.join("audit-policy.yaml"), AUDIT_POLICY)?;
         // Until it has started, a failure must not take the logs away.
         folder.spare();
@@ -115,12 +124,17 @@ impl ControlPlane {
         })
         .await?;
 
-        let apiserver_component = apiserver(&cluster, &binaries, &authority, etcd_port, port);
+        let mut apiserver_component = apiserver(&cluster, &binaries, &authority, etcd_port, port);
+        apiserver_component.args.extend(match network {
+            None => on_loopback(),
+            Some(network) => with_nodes(network, &authority)?,
+        });
+        apiserver_component.args.extend(options.apiserver_args);
         let mut apiserver = apiserver_component.spawn()?;
-        let client = cluster.client(SELF, &[ADMIN_GROUP]).await?;
+        let client = cluster.test_bed_client().await?;
         wait(&mut apiserver, &apiserver_component, async || is_ready(&client).await).await?;
 
-        for crd in crds {
+        for crd in options.crds {
             crds::install_crd(&client, crd).await?;
         }
 
@@ -165,8 +179,28 @@ impl ControlPlane {
         if self.keep {
             process.keep();
         }
-        self.others.push(process);
+        self.others.push((component, process));
         Ok(())
+    }
+
+    /// An error that says which of the programs started by [`Self::run`] has ended, and the end of its log.
+    pub(crate) fn check_others(&mut self) -> Result<()> {
+        for (component, process) in &mut self.others {
+            if let Some(status) = process.ended() {
+                return Err(component.complain(&format!("ended ({status})")));
+            }
+        }
+        Ok(())
+    }
+
+    /// The folder, if it is a temporary one.
+    pub(crate) fn temporary_folder(&self) -> Option<&Path> {
+        Some(self.folder.temporary.as_ref()?.path())
+    }
+
+    /// Leaves the folder when this drops, for somebody who looks for a reason.
+    pub(crate) fn spare_logs(&mut self) {
+        self.folder.spare();
     }
 
     /// Ends the API server in order, as an upgrade would, and starts it again on the same port.
@@ -185,7 +219,7 @@ impl ControlPlane {
     /// Ends the outage.
     pub async fn start_apiserver(&mut self) -> Result<()> {
         let mut apiserver = self.apiserver_component.spawn()?;
-        let client = self.cluster.client(SELF, &[ADMIN_GROUP]).await?;
+        let client = self.cluster.test_bed_client().await?;
         wait(&mut apiserver, &self.apiserver_component, async || {
             is_ready(&client).await
         })
@@ -202,8 +236,9 @@ impl ControlPlane {
         if self.keep {
             return Self::stop_detached(&self.detach().dir).await;
         }
-        let processes = std::mem::take(&mut self.others).into_iter();
-        let processes = processes
+        let others = std::mem::take(&mut self.others).into_iter();
+        let processes = others
+            .map(|(_, process)| process)
             .chain(self.controller_manager.take())
             .chain(self.apiserver.take())
             .chain(self.etcd.take());
@@ -244,6 +279,7 @@ impl ControlPlane {
     fn processes(&mut self) -> impl Iterator<Item = &mut Process> {
         self.others
             .iter_mut()
+            .map(|(_, process)| process)
             .chain(&mut self.controller_manager)
             .chain(&mut self.apiserver)
             .chain(&mut self.etcd)
@@ -261,8 +297,9 @@ impl Deref for ControlPlane {
 impl Drop for ControlPlane {
     fn drop(&mut self) {
         if self.keep {
-            let processes = std::mem::take(&mut self.others).into_iter();
-            processes
+            let others = std::mem::take(&mut self.others).into_iter();
+            others
+                .map(|(_, process)| process)
                 .chain(self.controller_manager.take())
                 .chain(self.apiserver.take())
                 .chain(self.etcd.take())
@@ -324,7 +361,12 @@ impl Cluster {
 
     /// The record of every request that reached the API server.
     pub async fn audit(&self) -> Result<Audit> {
-        Ok(Audit::new(self.audit_log(), self.client(SELF, &[ADMIN_GROUP]).await?))
+        Ok(Audit::new(self.audit_log(), self.test_bed_client().await?))
+    }
+
+    /// The client of the test bed itself, whose requests nobody counts.
+    pub(crate) async fn test_bed_client(&self) -> Result<Client> {
+        self.client(SELF, &[ADMIN_GROUP]).await
     }
 
     /// `kubectl` as admin.
@@ -459,10 +501,6 @@ fn apiserver(cluster: &Cluster, binaries: &Binaries, authority: &Authority, etcd
         program: binaries.kube_apiserver.clone(),
         args: vec![
             format!("--etcd-servers=http://127.0.0.1:{etcd_port}"),
-            "--bind-address=127.0.0.1".to_owned(),
-            "--advertise-address=127.0.0.1".to_owned(),
-            // A loopback address is refused as an endpoint, and nothing here looks for one.
-            "--endpoint-reconciler-type=none".to_owned(),
             format!("--secure-port={port}"),
             format!("--tls-cert-file={}", file("apiserver.crt")),
             format!("--tls-private-key-file={}", file("apiserver.key")),
@@ -470,7 +508,6 @@ fn apiserver(cluster: &Cluster, binaries: &Binaries, authority: &Authority, etcd
             format!("--service-account-key-file={}", file("service-account.pub")),
             format!("--service-account-signing-key-file={}", file("service-account.key")),
             "--service-account-issuer=https://kubernetes.default.svc".to_owned(),
-            "--service-cluster-ip-range=10.0.0.0/16".to_owned(),
             "--authorization-mode=Node,RBAC".to_owned(),
             "--allow-privileged=true".to_owned(),
             format!(
@@ -491,6 +528,42 @@ fn apiserver(cluster: &Cluster, binaries: &Binaries, authority: &Authority, etcd
         dir: cluster.dir.clone(),
         scratch: None,
     }
+}
+
+fn on_loopback() -> Vec<String> {
+    [
+        "--bind-address=127.0.0.1",
+        "--advertise-address=127.0.0.1",
+        // A loopback address is refused as an endpoint, and nothing here looks for one.
+        "--endpoint-reconciler-type=none",
+        "--service-cluster-ip-range=10.0.0.0/16",
+    ]
+    .map(str::to_owned)
+    .into()
+}
+
+/// Reachable for pods, able to reach kubelets, and trusted by API servers in pods (aggregation).
+fn with_nodes(network: &Network, authority: &Authority) -> Result<Vec<String>> {
+    let (kubelet_certificate, kubelet_key) = authority.client_pair("kubelet-client", &[ADMIN_GROUP])?;
+    // An authority of its own: whoever has its certificates may speak in anybody's name.
+    let front = Authority::create_for_clients(&authority.path("front-proxy"))?;
+    let (proxy_certificate, proxy_key) = front.client_pair("front-proxy-client", &[])?;
+    Ok(vec![
+        format!("--bind-address={}", network.host()),
+        format!("--advertise-address={}", network.host()),
+        format!("--service-cluster-ip-range={}", network.services()),
+        "--kubelet-preferred-address-types=InternalIP".to_owned(),
+        format!("--kubelet-client-certificate={}", kubelet_certificate.display()),
+        format!("--kubelet-client-key={}", kubelet_key.display()),
+        "--enable-aggregator-routing=true".to_owned(),
+        format!("--requestheader-client-ca-file={}", front.path("ca.crt").display()),
+        "--requestheader-allowed-names=front-proxy-client".to_owned(),
+        "--requestheader-username-headers=X-Remote-User".to_owned(),
+        "--requestheader-group-headers=X-Remote-Group".to_owned(),
+        "--requestheader-extra-headers-prefix=X-Remote-Extra-".to_owned(),
+        format!("--proxy-client-cert-file={}", proxy_certificate.display()),
+        format!("--proxy-client-key-file={}", proxy_key.display()),
+    ])
 }
 
 fn controller_manager(cluster: &Cluster, binaries: &Binaries, authority: &Authority) -> Result<Component> {
@@ -516,26 +589,20 @@ fn controller_manager(cluster: &Cluster, binaries: &Binaries, authority: &Author
 }
 
 /// Waits until `ready`, and says what the component's log says when it ends or takes too long.
-async fn wait(process: &mut Process, component: &Component, ready: impl AsyncFn() -> bool) -> Result<()> {
+pub(crate) async fn wait(process: &mut Process, component: &Component, ready: impl AsyncFn() -> bool) -> Result<()> {
     let start = Instant::now();
     while !ready().await {
         let problem = match process.ended() {
             Some(status) => format!("ended ({status})"),
-            None if start.elapsed() > START_PATIENCE => {
-                format!("is not ready after {} s", START_PATIENCE.as_secs())
+            None if start.elapsed() > PATIENCE => {
+                format!("is not ready after {} s", PATIENCE.as_secs())
             }
             None => {
                 tokio::time::sleep(Duration::from_millis(25)).await;
                 continue;
             }
         };
-        let log = component.log();
-        bail!(
-            "{} {problem}; the end of its log, {}:\n{}",
-            component.name,
-            log.display(),
-            last_lines(&log, 15)
-        );
+        return Err(component.complain(&problem));
     }
     Ok(())
 }
@@ -550,7 +617,7 @@ async fn is_ready(client: &Client) -> bool {
 }
 
 /// Held together until both are known, so that they differ.
-fn free_ports<const N: usize>() -> Result<[u16; N]> {
+pub(crate) fn free_ports<const N: usize>() -> Result<[u16; N]> {
     let listeners: Vec<_> = (0..N)
         .map(|_| TcpListener::bind((Ipv4Addr::LOCALHOST, 0)))
         .collect::<Result<_, _>>()?;

@@ -25,6 +25,13 @@ pub const DYNAMO_V1BETA1: &str = "nvidia.com_dynamographdeployments.2026-08.yaml
 /// The file of KubeRay's RayService CRD.
 pub const KUBERAY_SERVICES: &str = "ray.io_rayservices.yaml";
 
+/// The file of KEDA's ScaledObject CRD.
+pub const KEDA_SCALED_OBJECTS: &str = "keda.sh_scaledobjects.yaml";
+/// The file of KEDA's TriggerAuthentication CRD.
+pub const KEDA_TRIGGER_AUTHENTICATIONS: &str = "keda.sh_triggerauthentications.yaml";
+/// The file of KServe's InferenceService CRD.
+pub const KSERVE_INFERENCE_SERVICES: &str = "serving.kserve.io_inferenceservices.yaml";
+
 /// Where the real ones are, seen from this crate.
 const REAL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../shared/crds");
 
@@ -46,6 +53,19 @@ const MINIMAL: [(&str, &str); 5] = [
     (KUBERAY_SERVICES, include_str!("../crds/ray.io_rayservices.yaml")),
 ];
 
+/// Those that no provider writes: ours of the AsyncActor's neighbours.
+const NEIGHBOURS: [(&str, &str); 3] = [
+    (KEDA_SCALED_OBJECTS, include_str!("../crds/keda.sh_scaledobjects.yaml")),
+    (
+        KEDA_TRIGGER_AUTHENTICATIONS,
+        include_str!("../crds/keda.sh_triggerauthentications.yaml"),
+    ),
+    (
+        KSERVE_INFERENCE_SERVICES,
+        include_str!("../crds/serving.kserve.io_inferenceservices.yaml"),
+    ),
+];
+
 /// Loads CRDs by file name, such as [`KAITO_WORKSPACES`].
 pub fn upstream_crds(names: &[&str]) -> Result<Vec<CustomResourceDefinition>> {
     names.iter().map(|name| upstream_crd(name)).collect()
@@ -56,7 +76,8 @@ fn upstream_crd(name: &str) -> Result<CustomResourceDefinition> {
     let text = match fs::read_to_string(&path) {
         Ok(text) => text,
         Err(error) => {
-            let Some((_, minimal)) = MINIMAL.iter().find(|(known, _)| *known == name) else {
+            let own = MINIMAL.iter().chain(&NEIGHBOURS).find(|(known, _)| *known == name);
+            let Some((_, minimal)) = own else {
                 bail!(
                     "the CRD {} cannot be read ({error}), and the test bed has none of its own by that name",
                     path.display()

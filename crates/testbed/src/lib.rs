@@ -1,14 +1,26 @@
 //! Real Kubernetes from source, and simulators of upstream operators. For tests only.
 //!
 //! A test gets an API server, etcd and controller manager of its own in a few seconds, with no container engine and
-//! no root. The first use builds them with Go, once for the machine, which takes minutes and says so.
+//! no root. The first use builds them with Go, once for the machine, which takes minutes and says so. As root on Linux
+//! it can have a real [`node`] as well.
 //!
 //! | module | what it does |
 //! |---|---|
 //! | [`binaries`] | finds or builds etcd, kube-apiserver, kube-controller-manager and kubectl |
 //! | [`control_plane`] | starts, stops, keeps and restarts a control plane; kubeconfigs and clients for any user |
+//! | [`node`] | adds a real node to a control plane: containerd, kubelet, kube-proxy, DNS; pods run |
+//! | [`images`] | container images without a container engine, ours and small ones for tests |
+//! | [`llama_stack`] | real Llama Stack servers from PyPI, and what provider images stand on |
 //! | [`audit`] | counts the requests of each client, exactly |
+//! | [`apply`] | puts objects of any kind into a cluster |
 //! | [`crds`] | upstream CRDs, the real ones where they can be had |
+//! | [`rabbitmq`] | a real RabbitMQ, any number of them beside each other |
+//! | [`keda`] | a real KEDA, as pods of a node |
+//! | [`asya`] | a node with all that AsyncActors need: broker, KEDA, operator, images |
+//! | [`pipeline`], [`chaos`] | Asya actors as processes, and what happens when they are killed |
+//! | [`sqs`] | a server that speaks SQS' protocol |
+//! | [`browser`] | Chromium, driven by Playwright |
+//! | [`proxy`] | a TCP proxy whose connections can be cut |
 //! | [`simulator`] | the **upstream simulator**: plays the controllers of operators that cannot be had |
 //!
 //! ```no_run
@@ -28,13 +40,28 @@
 //! # }
 //! ```
 
+pub mod apply;
+pub mod asya;
 pub mod audit;
 pub mod binaries;
+pub mod browser;
+pub mod chaos;
 pub mod control_plane;
 pub mod crds;
+pub mod dex;
+pub mod images;
+pub mod keda;
+pub mod llama_stack;
+pub mod node;
+mod packages;
+pub mod pipeline;
 mod pki;
 mod process;
+pub mod programs;
+pub mod proxy;
+pub mod rabbitmq;
 pub mod simulator;
+pub mod sqs;
 
 use std::{
     io::Write as _,
@@ -46,7 +73,24 @@ use anyhow::{Result, bail};
 
 pub use audit::Audit;
 pub use control_plane::{Cluster, ControlPlane, Options};
+pub use node::Node;
+pub use proxy::Proxy;
+pub use rabbitmq::{RabbitMq, RabbitMqOptions};
 pub use simulator::Simulator;
+pub use sqs::Sqs;
+
+/// The models that `cargo xtask up` shows and the console is tried with: files of `deploy/examples`, without `.yaml`.
+pub const EXAMPLES: [&str; 6] = [
+    "gemma-cpu",
+    "llama-8b",
+    "phi-4-mini",
+    "qwen-replicas",
+    "llama-70b-pd",
+    "qwen-kuberay",
+];
+
+/// How long what is only waited for may take. Nothing is measured with it: the machine may be busy with something else.
+pub const PATIENCE: Duration = Duration::from_mins(5);
 
 /// Waits for `condition` to be `Ok` and returns its value; after `timeout` its last error is the message.
 ///

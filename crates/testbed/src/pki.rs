@@ -18,20 +18,26 @@ pub(crate) struct Authority {
 }
 
 impl Authority {
-    /// Makes the authority, the API server's certificate and the key that signs service account tokens.
-    pub(crate) fn create(dir: &Path) -> Result<Self> {
+    /// Makes an authority that is good for client certificates only.
+    pub(crate) fn create_for_clients(dir: &Path) -> Result<Self> {
         fs::create_dir_all(dir)?;
         let authority = Self { dir: dir.to_owned() };
-
         let key = KeyPair::generate()?;
         fs::write(authority.path("ca.crt"), authority_params().self_signed(&key)?.pem())?;
         fs::write(authority.path("ca.key"), key.serialize_pem())?;
+        Ok(authority)
+    }
+
+    /// Makes the authority, the API server's certificate for its `addresses`, and the key that signs service account
+    /// tokens.
+    pub(crate) fn create(dir: &Path, addresses: &[Ipv4Addr]) -> Result<Self> {
+        let authority = Self::create_for_clients(dir)?;
 
         let key = KeyPair::generate()?;
         fs::write(authority.path("service-account.key"), key.serialize_pem())?;
         fs::write(authority.path("service-account.pub"), key.public_key_pem())?;
 
-        let (certificate, key) = authority.issue(&server_params()?)?;
+        let (certificate, key) = authority.issue(&server_params(addresses)?)?;
         fs::write(authority.path("apiserver.crt"), certificate)?;
         fs::write(authority.path("apiserver.key"), key)?;
         Ok(authority)
@@ -66,6 +72,15 @@ impl Authority {
         Ok(serde_saphyr::to_string(&config)?)
     }
 
+    /// Writes a client certificate and its key, and returns their paths: `user` is its CN, `groups` its Os.
+    pub(crate) fn client_pair(&self, user: &str, groups: &[&str]) -> Result<(PathBuf, PathBuf)> {
+        let (certificate, key) = self.issue(&client_params(user, groups)?)?;
+        let paths = (self.path(&format!("{user}.crt")), self.path(&format!("{user}.key")));
+        fs::write(&paths.0, certificate)?;
+        fs::write(&paths.1, key)?;
+        Ok(paths)
+    }
+
     fn issue(&self, params: &CertificateParams) -> Result<(String, String)> {
         let authority_key = fs::read_to_string(self.path("ca.key"))
             .with_context(|| format!("cannot read the authority's key in {}", self.dir.display()))?;
@@ -83,11 +98,17 @@ fn authority_params() -> CertificateParams {
     params
 }
 
-fn server_params() -> Result<CertificateParams> {
-    let mut params = CertificateParams::new(["localhost".to_owned(), "kubernetes.default.svc".to_owned()])?;
-    params
-        .subject_alt_names
-        .push(SanType::IpAddress(IpAddr::V4(Ipv4Addr::LOCALHOST)));
+fn server_params(addresses: &[Ipv4Addr]) -> Result<CertificateParams> {
+    let names = [
+        "localhost",
+        "kubernetes",
+        "kubernetes.default",
+        "kubernetes.default.svc",
+        "kubernetes.default.svc.cluster.local",
+    ];
+    let mut params = CertificateParams::new(names.map(str::to_owned))?;
+    let addresses = addresses.iter().map(|address| SanType::IpAddress(IpAddr::V4(*address)));
+    params.subject_alt_names.extend(addresses);
     params.distinguished_name = name("kube-apiserver");
     params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
     Ok(params)

@@ -12,7 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 
 const WATCHDOG: &str = r#"
 trap '' INT HUP
@@ -57,6 +57,17 @@ impl Component {
         self.dir.join(format!("{}.log", self.name))
     }
 
+    /// What went wrong with it, and the end of its log.
+    pub(crate) fn complain(&self, problem: &str) -> anyhow::Error {
+        let log = self.log();
+        anyhow::anyhow!(
+            "{} {problem}; the end of its log, {}:\n{}",
+            self.name,
+            log.display(),
+            crate::last_lines(&log, 15)
+        )
+    }
+
     pub(crate) fn spawn(&self) -> Result<Process> {
         let log = File::options().create(true).append(true).open(self.log())?;
         let mut child = Command::new("sh")
@@ -74,6 +85,24 @@ impl Component {
             .with_context(|| format!("cannot start {}", self.name))?;
         let pipe = child.stdin.take();
         Ok(Process { child, pipe })
+    }
+}
+
+/// A component with variables of its own. `env` becomes the program, so the process id stays that of the component.
+pub(crate) fn with_environment<'a>(
+    name: &str,
+    dir: &Path,
+    variables: impl Iterator<Item = (&'a str, &'a str)>,
+    command: &[String],
+) -> Component {
+    let mut args: Vec<String> = variables.map(|(name, value)| format!("{name}={value}")).collect();
+    args.extend_from_slice(command);
+    Component {
+        name: name.to_owned(),
+        program: "env".into(),
+        args,
+        dir: dir.to_owned(),
+        scratch: None,
     }
 }
 
@@ -166,6 +195,25 @@ fn pid_file(dir: &Path, name: &str) -> PathBuf {
     dir.join(format!("{name}.pid"))
 }
 
+/// The process id of a component that runs.
+pub(crate) fn recorded_pid(dir: &Path, name: &str) -> Option<u32> {
+    fs::read_to_string(pid_file(dir, name)).ok()?.trim().parse().ok()
+}
+
+/// A child of a process, by its id.
+pub(crate) fn child_of(parent: u32) -> Option<u32> {
+    let processes = fs::read_dir("/proc").ok()?.flatten();
+    let mut ids = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    ids.find(|id| {
+        // After the name, which may contain anything: the state, then the parent.
+        let stat = fs::read_to_string(format!("/proc/{id}/stat")).unwrap_or_default();
+        let parent_id = stat
+            .rsplit_once(')')
+            .and_then(|(_, rest)| rest.split_whitespace().nth(1));
+        parent_id.and_then(|id| id.parse().ok()) == Some(parent)
+    })
+}
+
 /// The names of all components recorded in `dir`.
 pub(crate) fn recorded(dir: &Path) -> Result<Vec<String>> {
     let entries = fs::read_dir(dir).with_context(|| format!("cannot read {}", dir.display()))?;
@@ -173,4 +221,13 @@ pub(crate) fn recorded(dir: &Path) -> Result<Vec<String>> {
         .flatten()
         .filter_map(|entry| Some(entry.file_name().to_str()?.strip_suffix(".pid")?.to_owned()));
     Ok(names.collect())
+}
+
+/// Runs a program to its end, and returns what it says; fails with what it complains of.
+pub(crate) fn output(command: &mut Command) -> Result<String> {
+    let output = command.output().with_context(|| format!("cannot run {command:?}"))?;
+    if !output.status.success() {
+        bail!("{command:?} failed: {}", String::from_utf8_lossy(&output.stderr));
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }

@@ -19,16 +19,13 @@ use kube::{Api, ResourceExt};
 use runway_api::condition::{self, Conditions};
 use runway_api::model_deployment::{Phase, ProviderStatus};
 use runway_api::{InferenceProviderConfigSpec, InferenceProviderConfigStatus, ModelDeployment, labels};
-use runway_cli::manifests::{self, Identity};
+use runway_client::manifests::{self, Identity};
 use runway_operator::plan::Finalizer;
 use runway_provider::{ChildRef, Installed, Provider, Reading, Refusal, Request, Translation, upstream};
 use runway_provider_kaito::{Kaito, WORKSPACE};
 use runway_testbed::{audit, crds, eventually};
 use serde_json::{Value, json};
 use support::{Bed, NAMESPACE, PATIENCE, Upstream, gemma, gemma_simulated};
-
-/// A heartbeat, and some time for a slow machine.
-const A_MINUTE: Duration = Duration::from_secs(90);
 
 #[tokio::test]
 async fn r2_it_registers_itself_and_again_when_it_was_deleted() -> Result<()> {
@@ -51,7 +48,7 @@ async fn r2_it_registers_itself_and_again_when_it_was_deleted() -> Result<()> {
         bed.configs().delete(name, &DeleteParams::default()).await?;
     }
     for name in ["kaito", "deployment"] {
-        eventually(A_MINUTE, async || {
+        eventually(PATIENCE, async || {
             ensure!(config_status(&bed, name).await?.ready == Some(true));
             Ok(())
         })
@@ -112,7 +109,7 @@ async fn r4_a_heartbeat_every_minute_and_without_it_no_choice() -> Result<()> {
         .await?
         .last_heartbeat
         .context("no heartbeat")?;
-    let next = eventually(A_MINUTE, async || {
+    let next = eventually(PATIENCE, async || {
         let beat = config_status(&bed, "kaito")
             .await?
             .last_heartbeat

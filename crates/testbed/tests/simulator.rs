@@ -9,13 +9,12 @@ use kube::{
     api::{ApiResource, DeleteParams, DynamicObject, GroupVersionKind, PostParams},
 };
 use runway_testbed::{
-    ControlPlane, Options, Simulator,
+    ControlPlane, Options, PATIENCE, Simulator,
     audit::{self, Count},
     crds, eventually, simulator,
 };
 use serde_json::json;
 
-const PATIENCE: Duration = Duration::from_secs(20);
 const FAST: Duration = Duration::from_millis(300);
 
 #[tokio::test]

@@ -9,14 +9,13 @@ use kube::{
     api::{ApiResource, DeleteParams, DynamicObject, GroupVersionKind, Patch, PatchParams, PostParams},
 };
 use runway_testbed::{
-    ControlPlane, Options, Simulator,
+    ControlPlane, Options, PATIENCE, Simulator,
     audit::{self, Count},
     crds, eventually,
     simulator::{self, conversion::ConversionWebhook},
 };
 use serde_json::{Value, json};
 
-const PATIENCE: Duration = Duration::from_secs(20);
 const FAST: Duration = Duration::from_millis(400);
 const UPSTREAM: &str = "upstream";
 

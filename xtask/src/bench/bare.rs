@@ -10,23 +10,25 @@ use kube::api::{DeleteParams, DynamicObject, Patch, PatchParams, PostParams, Val
 use serde_json::json;
 
 use super::measure::{Figures, Meter, as_number, seconds};
+use super::mix::{self, Line};
 use super::pilot::{Script, Target, Write};
-use super::stage::{CONCURRENCY, SETTLE, Stage, delete_all, deployments, names, workspaces};
+use super::stage::{CONCURRENCY, SETTLE, Stage, delete_all, deployments, names};
 
 const USER: [&str; 1] = ["bare-client"];
 
 /// Creates and deletes this many. Nobody asks for admission: there is no server for it.
-pub(super) async fn measure(stage: &Stage<'_>, script: &Script, count: usize) -> Result<Figures> {
+pub(super) async fn measure(stage: &Stage<'_>, scripts: &[Script], count: usize) -> Result<Figures> {
     stage.remove_webhooks().await?;
     let mut figures = Figures::new();
-    create(stage, script, count, &mut figures).await?;
+    create(stage, scripts, count, &mut figures).await?;
     delete(stage, count, &mut figures).await?;
     Ok(figures)
 }
 
-async fn create(stage: &Stage<'_>, script: &Script, count: usize, figures: &mut Figures) -> Result<()> {
+async fn create(stage: &Stage<'_>, scripts: &[Script], count: usize, figures: &mut Figures) -> Result<()> {
     let scripts = names(count)
-        .map(|name| script.renamed(&name))
+        .zip(scripts.iter().cycle())
+        .map(|(name, script)| script.renamed(&name))
         .collect::<Result<Vec<_>>>()?;
     let meter = Meter::start(stage).await?;
     let start = Instant::now();
@@ -47,6 +49,7 @@ async fn create(stage: &Stage<'_>, script: &Script, count: usize, figures: &mut 
         asked.reads
     );
     figures.insert("create_requests_per_object", asked.per_object(count));
+    figures.insert("create_patches_per_object", asked.per_object_by("patch", count));
     figures.insert("create_requests_max", asked.most());
     figures.insert("create_reads", as_number(asked.reads));
     figures.insert("create_watches", as_number(asked.watches));
@@ -66,14 +69,15 @@ async fn play(stage: &Stage<'_>, script: Script) -> Result<()> {
         .create(&PostParams::default(), &script.create)
         .await?;
     let uid = created.uid().unwrap_or_default();
+    let line = script.line;
     for mut write in script.writes {
         write.fill_in(&uid);
-        send(stage, &created.name_any(), &write).await?;
+        send(stage, line, &created.name_any(), &write).await?;
     }
     Ok(())
 }
 
-async fn send(stage: &Stage<'_>, name: &str, write: &Write) -> Result<DynamicObject> {
+async fn send(stage: &Stage<'_>, line: &Line, name: &str, write: &Write) -> Result<DynamicObject> {
     let params = PatchParams {
         field_validation: Some(ValidationDirective::Strict),
         ..PatchParams::apply(&write.manager)
@@ -81,20 +85,21 @@ async fn send(stage: &Stage<'_>, name: &str, write: &Write) -> Result<DynamicObj
     let body = Patch::Apply(&write.body);
     let answer = match write.target {
         Target::Status => deployments(&stage.bare).patch_status(name, &params, &body).await?,
-        Target::Workspace => workspaces(&stage.bare).patch(name, &params, &body).await?,
+        Target::Upstream => line.upstream(&stage.bare).patch(name, &params, &body).await?,
     };
     Ok(answer)
 }
 
-/// The fewest that deletion can do with: the Workspace, then the finalizer.
+/// The fewest that deletion can do with: the upstream object, then the finalizer.
 async fn delete(stage: &Stage<'_>, count: usize, figures: &mut Figures) -> Result<()> {
     let meter = Meter::start(stage).await?;
     let start = Instant::now();
     delete_all(&stage.user, count).await?;
-    let (deployments, workspaces) = (deployments(&stage.bare), workspaces(&stage.bare));
-    stream::iter(names(count).map(Ok::<_, kube::Error>))
-        .try_for_each_concurrent(CONCURRENCY, async |name| {
-            workspaces.delete(&name, &DeleteParams::background()).await?;
+    let deployments = deployments(&stage.bare);
+    stream::iter(names(count).enumerate().map(Ok::<_, kube::Error>))
+        .try_for_each_concurrent(CONCURRENCY, async |(index, name)| {
+            let upstream = mix::of(index).upstream(&stage.bare);
+            upstream.delete(&name, &DeleteParams::background()).await?;
             let released = Patch::Merge(json!({ "metadata": { "finalizers": null } }));
             deployments.patch(&name, &PatchParams::default(), &released).await?;
             Ok(())
@@ -104,7 +109,10 @@ async fn delete(stage: &Stage<'_>, count: usize, figures: &mut Figures) -> Resul
     figures.insert("delete_seconds", seconds(start.elapsed()));
     tokio::time::sleep(SETTLE).await;
     let used = meter.stop(stage).await?;
-    figures.insert("delete_requests_per_object", used.asked_by(&USER).per_object(count));
+    let asked = used.asked_by(&USER);
+    figures.insert("delete_requests_per_object", asked.per_object(count));
+    figures.insert("delete_deletes_per_object", asked.per_object_by("delete", count));
+    figures.insert("delete_patches_per_object", asked.per_object_by("patch", count));
     figures.insert("delete_cluster_ms", used.imposed(count));
     Ok(())
 }

@@ -3,10 +3,12 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use runway_testbed::audit::{Audit, Class, Mark, Request};
+use runway_testbed::{ControlPlane, eventually};
 
-use super::stage::{CORE, KAITO, PREFIX, Stage};
+use super::stage::{PREFIX, Stage, ours, providers};
+use crate::cluster;
 
 /// What a contender was seen to do, by the key of a row in [`super::report`].
 pub(super) type Figures = BTreeMap<&'static str, f64>;
@@ -15,6 +17,8 @@ pub(super) type Figures = BTreeMap<&'static str, f64>;
 const CLUSTER: [&str; 2] = ["kube-apiserver", "etcd"];
 /// In a second, on every Linux that there is.
 const TICKS: f64 = 100.0;
+/// How long nothing is asked for when all is done.
+const SILENCE: Duration = Duration::from_secs(5);
 
 /// Everything used since a moment.
 pub(super) struct Meter {
@@ -52,6 +56,8 @@ pub(super) struct Asked {
     pub(super) events: usize,
     /// Writes to anything else, such as heartbeats.
     pub(super) others: usize,
+    /// Those in `about`, by verb.
+    by_verb: BTreeMap<String, usize>,
 }
 
 impl Meter {
@@ -87,9 +93,19 @@ impl Meter {
 }
 
 impl Used {
+    /// All of it.
+    pub(super) fn requests(&self) -> &[Request] {
+        &self.requests
+    }
+
     /// CPU of a process, in seconds.
     pub(super) fn cpu(&self, name: &str) -> f64 {
         self.cpu.get(name).copied().unwrap_or_default()
+    }
+
+    /// CPU of several, in seconds.
+    pub(super) fn cpu_of(&self, names: &[&str]) -> f64 {
+        names.iter().map(|name| self.cpu(name)).sum()
     }
 
     /// CPU of the API server and its store, in milliseconds for each object.
@@ -99,15 +115,20 @@ impl Used {
 
     /// What these users asked for.
     pub(super) fn asked_by(&self, users: &[&str]) -> Asked {
-        let mut asked = Asked::default();
-        for request in self.requests.iter().filter(|r| users.contains(&r.user.as_str())) {
-            asked.add(request);
-        }
-        asked
+        Asked::by(users, &self.requests)
     }
 }
 
 impl Asked {
+    /// What these users asked for.
+    pub(super) fn by(users: &[&str], requests: &[Request]) -> Self {
+        let mut asked = Self::default();
+        for request in requests.iter().filter(|r| users.contains(&r.user.as_str())) {
+            asked.add(request);
+        }
+        asked
+    }
+
     fn add(&mut self, request: &Request) {
         let is_about = request.name.starts_with(PREFIX);
         match request.class() {
@@ -125,12 +146,28 @@ impl Asked {
         }
         if is_about {
             *self.about.entry(request.name.clone()).or_default() += 1;
+            *self.by_verb.entry(request.verb.clone()).or_default() += 1;
         }
     }
 
     /// Reads and writes about objects of the run, for each.
     pub(super) fn per_object(&self, count: usize) -> f64 {
         as_number(self.about.values().sum()) / as_number(count)
+    }
+
+    /// Those with this verb of the API, for each object.
+    pub(super) fn per_object_by(&self, verb: &str, count: usize) -> f64 {
+        as_number(self.by_verb.get(verb).copied().unwrap_or_default()) / as_number(count)
+    }
+
+    /// Everything but the reads and writes about objects of the run.
+    pub(super) fn of_its_own(&self) -> usize {
+        self.others + self.events + self.watches
+    }
+
+    /// Everything but watches.
+    pub(super) fn besides_watches(&self) -> usize {
+        self.reads + self.writes + self.others + self.events
     }
 
     /// Those of the object with the most.
@@ -146,7 +183,12 @@ impl Asked {
 
 /// Memory of a process now, and the most it ever had, in MiB.
 pub(super) fn memory(stage: &Stage<'_>, name: &str) -> Result<(f64, f64)> {
-    let pid = stage.pid(name).with_context(|| format!("{name} does not run"))?;
+    memory_of(&stage.control_plane, name)
+}
+
+/// The same beside any control plane.
+pub(super) fn memory_of(control_plane: &ControlPlane, name: &str) -> Result<(f64, f64)> {
+    let pid = cluster::pid(control_plane, name).with_context(|| format!("{name} does not run"))?;
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).with_context(|| format!("{name} has ended"))?;
     let field = |key: &str| -> Option<f64> {
         let line = status.lines().find_map(|line| line.strip_prefix(key))?;
@@ -158,10 +200,33 @@ pub(super) fn memory(stage: &Stage<'_>, name: &str) -> Result<(f64, f64)> {
         .with_context(|| format!("no memory of {name} in /proc"))
 }
 
+/// The same of the provider with the most.
+pub(super) fn largest(stage: &Stage<'_>) -> Result<(f64, f64)> {
+    let mut most = (0.0_f64, 0.0_f64);
+    for name in providers() {
+        let (now, peak) = memory(stage, name)?;
+        most = (most.0.max(now), most.1.max(peak));
+    }
+    Ok(most)
+}
+
+/// The value that this part of all values does not exceed; the median at 0.5.
+pub(super) fn quantile(values: &[f64], part: f64) -> Option<f64> {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "a part of a count is one"
+    )]
+    let rank = (as_number(sorted.len()) * part).ceil() as usize;
+    sorted.get(rank.saturating_sub(1)).copied()
+}
+
 fn cpu(stage: &Stage<'_>) -> Result<BTreeMap<&'static str, Cpu>> {
     let running = CLUSTER
         .into_iter()
-        .chain([CORE, KAITO])
+        .chain(ours())
         .filter_map(|name| Some((name, stage.pid(name)?)));
     running
         .map(|(name, pid)| {
@@ -171,8 +236,21 @@ fn cpu(stage: &Stage<'_>) -> Result<BTreeMap<&'static str, Cpu>> {
         .collect()
 }
 
+/// Waits until `user` has asked for nothing for a while: then everything is done.
+pub(super) async fn silent(control_plane: &ControlPlane, user: &str, patience: Duration) -> Result<()> {
+    let audit = control_plane.audit().await?;
+    eventually(patience, async || {
+        let mark = audit.mark().await?;
+        tokio::time::sleep(SILENCE).await;
+        let asked = Asked::by(&[user], &audit.since(mark).await?).besides_watches();
+        ensure!(asked == 0, "{user} still asks");
+        Ok(())
+    })
+    .await
+}
+
 /// User and system time, fields 14 and 15; the second is the name in brackets, which may hold anything.
-fn cpu_of(pid: u32) -> Result<f64> {
+pub(super) fn cpu_of(pid: u32) -> Result<f64> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
     let (_, fields) = stat.rsplit_once(") ").context("no process name")?;
     let ticks = fields.split_whitespace().skip(11).take(2).map(str::parse::<f64>);
@@ -190,5 +268,16 @@ pub(super) fn as_number(count: usize) -> f64 {
     count as f64
 }
 
-/// The contender's users, for [`Used::asked_by`].
-pub(super) const OURS: [&str; 2] = [CORE, KAITO];
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quantiles_are_values_that_were_measured() {
+        let values: Vec<f64> = (1..=200).rev().map(as_number).collect();
+        assert_eq!(quantile(&values, 0.5), Some(100.0));
+        assert_eq!(quantile(&values, 0.99), Some(198.0));
+        assert_eq!(quantile(&[7.0], 0.99), Some(7.0));
+        assert_eq!(quantile(&[], 0.5), None);
+    }
+}

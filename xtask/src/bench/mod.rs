@@ -1,15 +1,28 @@
-//! `bench`: figures for many ModelDeployments, beside the same writes made by a bare client in the same run.
+//! `bench`: figures for many ModelDeployments, beside the same writes made by a bare client in the same run; `bench asya`: the
+//! sidecar beside a raw loop; `bench llama-stack`: LlamaStackDistributions, beside a bare client.
 //!
 //! | module | what |
 //! |---|---|
 //! | [`stage`] | the control plane, the users, and who watches |
-//! | [`pilot`] | one ModelDeployment by our controllers: what they write is the script of the bare client |
+//! | [`mix`] | what a run consists of: a model for each provider in turn |
+//! | [`pilot`] | a ModelDeployment for each provider by our controllers: what they write is the script of the bare client |
 //! | [`bare`], [`ours`] | the two contenders |
+//! | [`flow`] | a steady flow of models, and how long each answer takes |
 //! | [`measure`] | requests, CPU and memory |
+//! | [`goals`] | what is to be reached, and what was |
 //! | [`report`] | medians, tables, JSON |
+//! | [`llama_stack`] | distributions by our operator, beside a bare client |
+//! | [`asya`] | the sidecar of Asya, and its promise that nothing is lost |
+//! | [`actors`] | the operator of actors at rest |
 
+mod actors;
+mod asya;
 mod bare;
+mod flow;
+mod goals;
+mod llama_stack;
 mod measure;
+mod mix;
 mod ours;
 mod pilot;
 mod report;
@@ -27,22 +40,48 @@ use stage::Stage;
 
 /// What to measure.
 #[derive(clap::Args)]
+#[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct Args {
+    #[command(subcommand)]
+    what: Option<What>,
     /// How many ModelDeployments, for each run.
-    #[arg(long, value_delimiter = ',', default_value = "200,1000")]
+    #[arg(long, value_delimiter = ',', default_value = "100,1000,10000")]
     objects: Vec<usize>,
     /// How often each is measured; the order of the contenders turns round every time, and medians are printed.
-    #[arg(long, default_value_t = 1)]
+    #[arg(long, default_value_t = 2)]
     rounds: usize,
     /// Write all numbers to this file.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+    /// Write the tables into docs/performance.md, in place of those of the run before.
+    #[arg(long)]
+    docs: bool,
+    /// Do not compile with optimisation: to try the bench itself. The figures mean nothing.
+    #[arg(long, conflicts_with_all = ["docs", "json"])]
+    unoptimised: bool,
+}
+
+/// Something else than ModelDeployments.
+#[derive(clap::Subcommand)]
+enum What {
+    /// The sidecar beside a raw loop; with --chaos, kills and what they lose.
+    Asya(asya::Args),
+    /// LlamaStackDistributions, beside the same writes by a bare client.
+    LlamaStack(llama_stack::Args),
 }
 
 pub(crate) async fn run(args: Args) -> Result<()> {
-    // The bare client is in this program: it is to be as fast as what it stands beside.
-    if cfg!(debug_assertions) {
-        return again_in_release();
+    // The bare client is in this program: it is to be as fast as what it stands beside. The raw loop of Asya is not.
+    let unoptimised = match &args.what {
+        Some(What::Asya(args)) => return asya::run(args).await,
+        Some(What::LlamaStack(args)) => args.unoptimised,
+        None => args.unoptimised,
+    };
+    if cfg!(debug_assertions) && !unoptimised {
+        return again_in_release().await;
+    }
+    if let Some(What::LlamaStack(args)) = &args.what {
+        return llama_stack::run(args).await;
     }
     ensure!(args.rounds > 0, "--rounds must be at least 1");
     ensure!(
@@ -51,7 +90,7 @@ pub(crate) async fn run(args: Args) -> Result<()> {
     );
 
     step("building the programs");
-    let programs = Programs::build(true)?;
+    let programs = Programs::build(!args.unoptimised).await?;
     step("starting etcd, kube-apiserver and kube-controller-manager");
     let mut stage = Stage::set(&programs).await?;
     let outcome = compare(&mut stage, &args).await;
@@ -62,23 +101,28 @@ pub(crate) async fn run(args: Args) -> Result<()> {
 
     let results = outcome?;
     let sizes = report::binary_sizes(&programs)?;
-    println!("{}", report::text(&results, &sizes));
+    let text = report::text(&results, &sizes);
+    println!("{text}");
+    if args.docs {
+        report::write_down(&text)?;
+    }
     if let Some(path) = &args.json {
         std::fs::write(path, report::json(&results, &sizes)?)?;
     }
     Ok(())
 }
 
-fn again_in_release() -> Result<()> {
+async fn again_in_release() -> Result<()> {
+    step("building the programs in release, which takes minutes the first time");
+    let program = Programs::build(true).await?.path("xtask");
     let own: Vec<String> = std::env::args().skip(1).collect();
-    let mut args = vec!["run", "--quiet", "--release", "--package", "xtask", "--"];
-    args.extend(own.iter().map(String::as_str));
-    shell::run("cargo", &args)
+    let own: Vec<&str> = own.iter().map(String::as_str).collect();
+    shell::run(&program.display().to_string(), &own)
 }
 
 /// For each count, every round has each contender once: A B, B A, A B, …
 async fn compare(stage: &mut Stage<'_>, args: &Args) -> Result<Vec<Results>> {
-    let script = pilot::record(stage).await?;
+    let scripts = pilot::record(stage).await?;
     let mut all = Vec::new();
     for &count in &args.objects {
         let mut results = Results::new(count);
@@ -94,7 +138,7 @@ async fn compare(stage: &mut Stage<'_>, args: &Args) -> Result<Vec<Results>> {
                     contender.name()
                 ));
                 let figures = match contender {
-                    Contender::Bare => bare::measure(stage, &script, count).await?,
+                    Contender::Bare => bare::measure(stage, &scripts, count).await?,
                     Contender::Ours => ours::measure(stage, count).await?,
                 };
                 results.add(contender, figures);

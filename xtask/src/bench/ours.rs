@@ -1,14 +1,17 @@
-//! Our controllers: a burst, silence, a restart, and the end of everything.
+//! Our controllers: a burst, silence, a touch, a steady flow, a restart, and the end of everything.
 
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use futures::{TryStreamExt, stream};
-use kube::api::PostParams;
+use kube::api::{Patch, PatchParams, PostParams};
+use serde_json::json;
 
-use super::measure::{Figures, Meter, OURS, as_number, memory, seconds};
+use super::flow;
+use super::measure::{Figures, Meter, as_number, largest, memory, seconds};
+use super::mix::{self, LINES};
 use super::pilot;
-use super::stage::{CONCURRENCY, CORE, KAITO, SETTLE, Stage, delete_all, deployments, model, names};
+use super::stage::{CONCURRENCY, CORE, SETTLE, Stage, delete_all, deployments, names, ours, providers};
 
 /// The fewest writes that bring an object to Running.
 const MINIMUM: usize = 4;
@@ -20,10 +23,14 @@ pub(super) async fn measure(stage: &mut Stage<'_>, count: usize) -> Result<Figur
     let mut figures = Figures::new();
     stage.start_ours().await?;
     // The first model of a process pays for connections and discovery; it is not what is measured.
-    pilot::fly(stage).await?;
-    pilot::land(stage).await?;
+    for line in &LINES {
+        pilot::fly(stage, line).await?;
+        pilot::land(stage, line).await?;
+    }
     create(stage, count, &mut figures).await?;
     rest(stage, count, &mut figures).await?;
+    touch(stage, count, &mut figures).await?;
+    flow::measure(stage, &mut figures).await?;
     restart(stage, &mut figures).await?;
     delete(stage, count, &mut figures).await?;
     stage.end_ours().await?;
@@ -32,8 +39,11 @@ pub(super) async fn measure(stage: &mut Stage<'_>, count: usize) -> Result<Figur
 
 async fn create(stage: &Stage<'_>, count: usize, figures: &mut Figures) -> Result<()> {
     figures.insert("core_idle_mib", memory(stage, CORE)?.0);
-    figures.insert("kaito_idle_mib", memory(stage, KAITO)?.0);
-    let models = names(count).map(|name| model(&name)).collect::<Result<Vec<_>>>()?;
+    figures.insert("provider_idle_mib", largest(stage)?.0);
+    let models = names(count)
+        .enumerate()
+        .map(|(index, name)| mix::of(index).model(&name))
+        .collect::<Result<Vec<_>>>()?;
     let api = deployments(&stage.user);
     let meter = Meter::start(stage).await?;
     let start = Instant::now();
@@ -51,8 +61,9 @@ async fn create(stage: &Stage<'_>, count: usize, figures: &mut Figures) -> Resul
     tokio::time::sleep(SETTLE).await;
     let used = meter.stop(stage).await?;
 
-    let asked = used.asked_by(&OURS);
+    let asked = used.asked_by(&ours());
     figures.insert("create_requests_per_object", asked.per_object(count));
+    figures.insert("create_patches_per_object", asked.per_object_by("patch", count));
     figures.insert("create_requests_max", asked.most());
     figures.insert("create_above_minimum", asked.above(MINIMUM));
     figures.insert("create_reads", as_number(asked.reads));
@@ -60,9 +71,9 @@ async fn create(stage: &Stage<'_>, count: usize, figures: &mut Figures) -> Resul
     figures.insert("create_events", as_number(asked.events));
     figures.insert("create_cluster_ms", used.imposed(count));
     figures.insert("core_cpu_ms", used.cpu(CORE) * 1000.0 / as_number(count));
-    figures.insert("kaito_cpu_ms", used.cpu(KAITO) * 1000.0 / as_number(count));
+    figures.insert("provider_cpu_ms", used.cpu_of(&providers()) * 1000.0 / as_number(count));
     figures.insert("core_peak_mib", memory(stage, CORE)?.1);
-    figures.insert("kaito_peak_mib", memory(stage, KAITO)?.1);
+    figures.insert("provider_peak_mib", largest(stage)?.1);
     Ok(())
 }
 
@@ -71,37 +82,74 @@ async fn rest(stage: &Stage<'_>, count: usize, figures: &mut Figures) -> Result<
     let meter = Meter::start(stage).await?;
     tokio::time::sleep(QUIET).await;
     let used = meter.stop(stage).await?;
-    let asked = used.asked_by(&OURS);
+    let asked = used.asked_by(&ours());
+    let processes = as_number(ours().len());
     figures.insert("rest_requests_per_object", asked.per_object(count));
     figures.insert(
-        "rest_other_requests",
-        as_number(asked.others + asked.events + asked.watches),
+        "rest_requests_per_second",
+        as_number(asked.of_its_own()) / QUIET.as_secs_f64() / processes,
     );
-    figures.insert("rest_cpu_ms", (used.cpu(CORE) + used.cpu(KAITO)) * 1000.0);
+    figures.insert(
+        "rest_cpu_percent",
+        used.cpu_of(&ours()) * 100.0 / QUIET.as_secs_f64() / processes,
+    );
+    let (core, provider) = (memory(stage, CORE)?.0, largest(stage)?.0);
+    let per_object = |now: f64, before: &str| {
+        let before = figures.get(before).copied().unwrap_or_default();
+        (now - before) * 1024.0 / as_number(count)
+    };
+    let slopes = [
+        per_object(core, "core_idle_mib"),
+        per_object(provider, "provider_idle_mib"),
+    ];
+    figures.extend([("core_kept_mib", core), ("provider_kept_mib", provider)]);
+    figures.extend([("core_slope_kib", slopes[0]), ("provider_slope_kib", slopes[1])]);
 
-    figures.insert("one_more_ms", seconds(pilot::fly(stage).await?.time) * 1000.0);
-    pilot::land(stage).await
+    let [first, ..] = &LINES;
+    figures.insert("one_more_ms", seconds(pilot::fly(stage, first).await?.time) * 1000.0);
+    pilot::land(stage, first).await
 }
 
-/// Both controllers end in order and start again; all objects are as they should be.
+/// The user changes what nobody has to answer: every object comes by all watches, and nothing is to be written.
+async fn touch(stage: &Stage<'_>, count: usize, figures: &mut Figures) -> Result<()> {
+    let api = deployments(&stage.user);
+    let touched = Patch::Merge(json!({ "metadata": { "annotations": { "example.org/touched": "yes" } } }));
+    let meter = Meter::start(stage).await?;
+    let start = Instant::now();
+    stream::iter(names(count).map(Ok::<_, kube::Error>))
+        .try_for_each_concurrent(CONCURRENCY, async |name| {
+            api.patch_metadata(&name, &PatchParams::default(), &touched).await?;
+            Ok(())
+        })
+        .await?;
+    figures.insert("touch_seconds", seconds(start.elapsed()));
+    tokio::time::sleep(SETTLE).await;
+    let used = meter.stop(stage).await?;
+    figures.insert("touch_writes", as_number(used.asked_by(&ours()).writes));
+    figures.insert("touch_cpu_ms", used.cpu_of(&ours()) * 1000.0 / as_number(count));
+    Ok(())
+}
+
+/// All controllers end in order and start again; all objects are as they should be.
 async fn restart(stage: &mut Stage<'_>, figures: &mut Figures) -> Result<()> {
     let meter = Meter::start(stage).await?;
     stage.end_ours().await?;
     let start = Instant::now();
     stage.launch_ours()?;
     stage.admission_answers().await?;
-    pilot::fly(stage).await?;
+    let [first, ..] = &LINES;
+    pilot::fly(stage, first).await?;
     figures.insert("restart_seconds", seconds(start.elapsed()));
     tokio::time::sleep(SETTLE).await;
     let used = meter.stop(stage).await?;
-    let asked = used.asked_by(&OURS);
+    let asked = used.asked_by(&ours());
     figures.insert("restart_writes", as_number(asked.writes));
     figures.insert("restart_reads", as_number(asked.reads));
     figures.insert("restart_watches", as_number(asked.watches));
-    figures.insert("restart_cpu_ms", (used.cpu(CORE) + used.cpu(KAITO)) * 1000.0);
+    figures.insert("restart_cpu_ms", used.cpu_of(&ours()) * 1000.0);
     figures.insert("core_restart_peak_mib", memory(stage, CORE)?.1);
-    figures.insert("kaito_restart_peak_mib", memory(stage, KAITO)?.1);
-    pilot::land(stage).await
+    figures.insert("provider_restart_peak_mib", largest(stage)?.1);
+    pilot::land(stage, first).await
 }
 
 async fn delete(stage: &Stage<'_>, count: usize, figures: &mut Figures) -> Result<()> {
@@ -112,7 +160,10 @@ async fn delete(stage: &Stage<'_>, count: usize, figures: &mut Figures) -> Resul
     figures.insert("delete_seconds", seconds(start.elapsed()));
     tokio::time::sleep(SETTLE).await;
     let used = meter.stop(stage).await?;
-    figures.insert("delete_requests_per_object", used.asked_by(&OURS).per_object(count));
+    let asked = used.asked_by(&ours());
+    figures.insert("delete_requests_per_object", asked.per_object(count));
+    figures.insert("delete_deletes_per_object", asked.per_object_by("delete", count));
+    figures.insert("delete_patches_per_object", asked.per_object_by("patch", count));
     figures.insert("delete_cluster_ms", used.imposed(count));
     Ok(())
 }

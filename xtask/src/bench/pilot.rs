@@ -13,11 +13,10 @@ use runway_api::labels;
 use runway_testbed::eventually;
 use serde_json::{Map, Value, json};
 
-use super::stage::{self, Stage, deployments, workspaces};
+use super::mix::{LINES, Line};
+use super::stage::{Stage, deployments};
 use super::watching::is_running;
 
-/// As long as the names of a run, so that objects have the same size.
-const NAME: &str = "pilot-model";
 const PATIENCE: Duration = Duration::from_mins(1);
 
 /// A ModelDeployment from its creation to Running.
@@ -30,6 +29,8 @@ pub(super) struct Flight {
 
 /// What the bare client sends for one ModelDeployment.
 pub(super) struct Script {
+    /// Which model it is.
+    pub(super) line: &'static Line,
     /// The ModelDeployment as admission leaves it.
     pub(super) create: DynamicObject,
     /// What follows, in order.
@@ -51,14 +52,14 @@ pub(super) struct Write {
 pub(super) enum Target {
     /// The status of the ModelDeployment.
     Status,
-    /// The Workspace.
-    Workspace,
+    /// The upstream object.
+    Upstream,
 }
 
 impl Script {
     /// The same for another name.
     pub(super) fn renamed(&self, name: &str) -> Result<Self> {
-        let rename = |value: &Value| serde_json::from_str(&value.to_string().replace(NAME, name));
+        let rename = |value: &Value| serde_json::from_str(&value.to_string().replace(self.line.pilot, name));
         let writes = self.writes.iter().map(|write| {
             Ok(Write {
                 manager: write.manager.clone(),
@@ -67,6 +68,7 @@ impl Script {
             })
         });
         Ok(Self {
+            line: self.line,
             create: serde_json::from_value(rename(&serde_json::to_value(&self.create)?)?)?,
             writes: writes.collect::<Result<_>>()?,
         })
@@ -78,30 +80,34 @@ impl Write {
     pub(super) fn fill_in(&mut self, uid: &str) {
         match self.target {
             Target::Status => self.body["metadata"]["uid"] = json!(uid),
-            Target::Workspace => self.body["metadata"]["ownerReferences"][0]["uid"] = json!(uid),
+            Target::Upstream => self.body["metadata"]["ownerReferences"][0]["uid"] = json!(uid),
         }
     }
 }
 
-/// Starts our controllers, sees what they write for one ModelDeployment, and ends them.
-pub(super) async fn record(stage: &mut Stage<'_>) -> Result<Script> {
+/// Starts our controllers, sees what they write for a ModelDeployment of each line, and ends them.
+pub(super) async fn record(stage: &mut Stage<'_>) -> Result<Vec<Script>> {
     stage.start_ours().await?;
-    let flight = fly(stage).await?;
-    let workspace = workspaces(&stage.user).get(NAME).await?;
-    land(stage).await?;
+    let mut scripts = Vec::new();
+    for line in &LINES {
+        let flight = fly(stage, line).await?;
+        let upstream = line.upstream(&stage.user).get(line.pilot).await?;
+        land(stage, line).await?;
+        scripts.push(script(line, &flight.versions, &upstream)?);
+    }
     stage.end_ours().await?;
-    script(&flight.versions, &workspace)
+    Ok(scripts)
 }
 
 /// Creates the pilot and waits until it is Running.
-pub(super) async fn fly(stage: &Stage<'_>) -> Result<Flight> {
+pub(super) async fn fly(stage: &Stage<'_>, line: &Line) -> Result<Flight> {
     let api = deployments(&stage.user);
-    let only = Config::default().fields(&format!("metadata.name={NAME}"));
+    let only = Config::default().fields(&format!("metadata.name={}", line.pilot));
     let mut events = pin!(watcher(api.clone(), only));
     while !matches!(events.try_next().await?, Some(Event::InitDone)) {}
 
     let start = Instant::now();
-    api.create(&PostParams::default(), &stage::model(NAME)?).await?;
+    api.create(&PostParams::default(), &line.model(line.pilot)?).await?;
     let mut versions = Vec::new();
     let until_running = async {
         while let Some(event) = events.try_next().await? {
@@ -116,7 +122,7 @@ pub(super) async fn fly(stage: &Stage<'_>) -> Result<Flight> {
     };
     tokio::time::timeout(PATIENCE, until_running)
         .await
-        .context("the pilot does not run after a minute")??;
+        .with_context(|| format!("the pilot {} does not run after a minute", line.pilot))??;
     Ok(Flight {
         time: start.elapsed(),
         versions,
@@ -124,42 +130,46 @@ pub(super) async fn fly(stage: &Stage<'_>) -> Result<Flight> {
 }
 
 /// Deletes the pilot and waits until it is gone.
-pub(super) async fn land(stage: &Stage<'_>) -> Result<()> {
+pub(super) async fn land(stage: &Stage<'_>, line: &Line) -> Result<()> {
     let api = deployments(&stage.user);
-    api.delete(NAME, &DeleteParams::default()).await?;
+    api.delete(line.pilot, &DeleteParams::default()).await?;
     eventually(PATIENCE, async || {
-        ensure!(api.get_metadata_opt(NAME).await?.is_none(), "the pilot does not go");
+        ensure!(
+            api.get_metadata_opt(line.pilot).await?.is_none(),
+            "the pilot does not go"
+        );
         Ok(())
     })
     .await
 }
 
 /// The four writes: chosen, made, Deploying, Running.
-fn script(versions: &[DynamicObject], workspace: &DynamicObject) -> Result<Script> {
-    let (core, kaito) = (labels::CORE_MANAGER, labels::provider_manager("kaito"));
+fn script(line: &'static Line, versions: &[DynamicObject], upstream: &DynamicObject) -> Result<Script> {
+    let (core, provider) = (labels::CORE_MANAGER, line.controller);
     let (Some(first), Some(last)) = (versions.first(), versions.last()) else {
         bail!("the pilot was not seen");
     };
     let status_by = |manager: &str, version: &DynamicObject| -> Option<Write> {
         let mut body = applied(version, manager, "status")?;
-        body["metadata"] = json!({ "name": NAME });
+        body["metadata"] = json!({ "name": line.pilot });
         Some(Write {
             manager: manager.to_owned(),
             target: Target::Status,
             body,
         })
     };
-    let mut made = applied(workspace, &kaito, "").context("kaito-provider has not made the Workspace")?;
-    made["metadata"]["name"] = json!(NAME);
+    let mut made =
+        applied(upstream, provider, "").with_context(|| format!("{provider} has not made the upstream object"))?;
+    made["metadata"]["name"] = json!(line.pilot);
     let writes = [
         versions.iter().rev().find_map(|v| status_by(core, v)),
         Some(Write {
-            manager: kaito.clone(),
-            target: Target::Workspace,
+            manager: provider.to_owned(),
+            target: Target::Upstream,
             body: made,
         }),
-        versions.iter().find_map(|v| status_by(&kaito, v)),
-        status_by(&kaito, last),
+        versions.iter().find_map(|v| status_by(provider, v)),
+        status_by(provider, last),
     ];
     let writes: Vec<Write> = writes.into_iter().flatten().collect();
     ensure!(
@@ -167,14 +177,14 @@ fn script(versions: &[DynamicObject], workspace: &DynamicObject) -> Result<Scrip
         "the pilot's status does not name both controllers as writers"
     );
 
-    let mut create = stage::model(NAME)?;
+    let mut create = line.model(line.pilot)?;
     create.metadata.finalizers.clone_from(&first.metadata.finalizers);
     create.data["spec"] = first.data["spec"].clone();
-    Ok(Script { create, writes })
+    Ok(Script { line, create, writes })
 }
 
 /// What a field manager has applied to an object or to its subresource.
-fn applied(object: &DynamicObject, manager: &str, subresource: &str) -> Option<Value> {
+pub(super) fn applied(object: &DynamicObject, manager: &str, subresource: &str) -> Option<Value> {
     let entry = object.managed_fields().iter().find(|entry| {
         entry.manager.as_deref() == Some(manager) && entry.subresource.as_deref().unwrap_or_default() == subresource
     })?;

@@ -6,8 +6,11 @@ use std::fmt::Write as _;
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
+use super::goals;
 use super::measure::{Figures, as_number};
+use super::stage::ours;
 use crate::cluster::Programs;
+use crate::shell;
 
 /// Who is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -48,11 +51,17 @@ impl Results {
         self.rounds.entry(contender).or_default().push(figures);
     }
 
+    /// How many objects.
+    pub(super) fn count(&self) -> usize {
+        self.count
+    }
+
     fn rounds_of(&self, contender: Contender) -> &[Figures] {
         self.rounds.get(&contender).map_or(&[], Vec::as_slice)
     }
 
-    fn median(&self, contender: Contender, key: &str) -> Option<f64> {
+    /// The middle of all rounds.
+    pub(super) fn median(&self, contender: Contender, key: &str) -> Option<f64> {
         let mut values: Vec<f64> = self
             .rounds_of(contender)
             .iter()
@@ -69,7 +78,7 @@ impl Results {
 }
 
 /// The rows of the table: key, what it is, decimals. Without a key: a heading.
-const ROWS: [(&str, &str, usize); 35] = [
+const ROWS: [(&str, &str, usize); 51] = [
     ("", "create all", 0),
     (
         "create_answered_seconds",
@@ -78,11 +87,12 @@ const ROWS: [(&str, &str, usize); 35] = [
     ),
     (
         "create_begun_seconds",
-        "until all have a Workspace and are Deploying, s",
+        "until all have an upstream object and are Deploying, s",
         2,
     ),
     ("create_seconds", "until all are Running, s", 2),
     ("create_requests_per_object", "requests per object, mean", 2),
+    ("create_patches_per_object", "of these, server-side applies", 2),
     ("create_requests_max", "requests per object, most", 0),
     ("create_above_minimum", "objects with more than 4", 0),
     ("create_reads", "reads, in all", 0),
@@ -90,28 +100,51 @@ const ROWS: [(&str, &str, usize); 35] = [
     ("create_events", "Events, in all", 0),
     ("create_cluster_ms", "CPU of kube-apiserver and etcd per object, ms", 2),
     ("core_cpu_ms", "CPU of kubeairunway-controller per object, ms", 2),
-    ("kaito_cpu_ms", "CPU of kaito-provider per object, ms", 2),
+    ("provider_cpu_ms", "CPU of the providers per object, ms", 2),
     ("", "memory", 0),
     ("core_idle_mib", "kubeairunway-controller without objects, MiB", 1),
-    ("core_peak_mib", "kubeairunway-controller at its peak, MiB", 1),
-    ("core_restart_peak_mib", "the same after a restart, MiB", 1),
-    ("kaito_idle_mib", "kaito-provider without objects, MiB", 1),
-    ("kaito_peak_mib", "kaito-provider at its peak, MiB", 1),
-    ("kaito_restart_peak_mib", "the same after a restart, MiB", 1),
+    ("core_peak_mib", "at its peak, MiB", 1),
+    ("core_kept_mib", "at rest with all objects, MiB", 1),
+    ("core_slope_kib", "that is for each object, KiB", 1),
+    ("core_restart_peak_mib", "peak of a restart with all objects, MiB", 1),
+    ("provider_idle_mib", "the largest provider without objects, MiB", 1),
+    ("provider_peak_mib", "at its peak, MiB", 1),
+    ("provider_kept_mib", "at rest with all objects, MiB", 1),
+    ("provider_slope_kib", "that is for each object, KiB", 1),
+    (
+        "provider_restart_peak_mib",
+        "peak of a restart with all objects, MiB",
+        1,
+    ),
     ("", "20 quiet seconds", 0),
     ("rest_requests_per_object", "requests per object", 2),
-    ("rest_other_requests", "requests about no object (heartbeat)", 0),
-    ("rest_cpu_ms", "CPU of both controllers, ms", 0),
+    (
+        "rest_requests_per_second",
+        "requests about no object (heartbeat), a second and process",
+        2,
+    ),
+    ("rest_cpu_percent", "CPU of a process, % of a core", 2),
     ("one_more_ms", "then one more model, from create to Running, ms", 0),
-    ("", "restart of both controllers", 0),
+    ("", "touch all: an annotation of the user's", 0),
+    ("touch_seconds", "until the user's last change is answered, s", 2),
+    ("touch_writes", "writes to these objects, in all", 0),
+    ("touch_cpu_ms", "CPU of all controllers per object, ms", 2),
+    ("", "200 more, 20 a second", 0),
+    ("flow_made_p50_ms", "create to upstream object, p50, ms", 1),
+    ("flow_made_p99_ms", "create to upstream object, p99, ms", 1),
+    ("flow_told_p50_ms", "upstream change to status, p50, ms", 1),
+    ("flow_told_p99_ms", "upstream change to status, p99, ms", 1),
+    ("", "restart of all controllers", 0),
     ("restart_seconds", "from start until a new model is Running, s", 2),
     ("restart_writes", "writes to unchanged objects, in all", 0),
     ("restart_reads", "reads, in all", 0),
     ("restart_watches", "watches begun, in all", 0),
-    ("restart_cpu_ms", "CPU of both controllers, ms", 0),
+    ("restart_cpu_ms", "CPU of all controllers, ms", 0),
     ("", "delete all", 0),
     ("delete_seconds", "until all are gone, s", 2),
     ("delete_requests_per_object", "requests per object, mean", 2),
+    ("delete_deletes_per_object", "of these, deletes", 2),
+    ("delete_patches_per_object", "of these, patches and applies", 2),
     ("delete_cluster_ms", "CPU of kube-apiserver and etcd per object, ms", 2),
 ];
 
@@ -127,17 +160,44 @@ fn quoted(key: &str, count: usize) -> &'static str {
 
 /// Everything, as Markdown that reads well on a terminal.
 pub(super) fn text(all: &[Results], sizes: &[(&str, f64)]) -> String {
-    let mut text = String::new();
+    let mut text = goals::table(all, sizes);
     for results in all {
         let _ = write!(text, "\n{}", table(results));
     }
     text.push_str(
-        "\nQuoted: published figures of the Go implementation on this kind of machine, not measured in this run.\n\nBinaries:",
+        "\nQuoted: published figures of the Go implementation on this kind of machine, not measured in this run.\n\nBinaries, MiB:",
     );
     for (name, mib) in sizes {
-        let _ = write!(text, " {name} {mib:.1} MiB;");
+        let _ = write!(text, " {name} {mib:.1},");
     }
-    text.trim_end_matches(';').to_owned()
+    text.trim_end_matches(',').to_owned() + "\n"
+}
+
+/// Where the tables of the last recorded run are.
+const PAGE: &str = "docs/performance.md";
+/// Between these two lines.
+const MARKS: [&str; 2] = [
+    "<!-- Made by `cargo xtask bench --docs`. Do not edit. -->\n",
+    "<!-- So far. -->\n",
+];
+
+/// Puts the tables into the page, with the day and the machine.
+pub(super) fn write_down(tables: &str) -> Result<()> {
+    let path = shell::root().join(PAGE);
+    let page = std::fs::read_to_string(&path).with_context(|| format!("cannot read {PAGE}"))?;
+    let cores = std::thread::available_parallelism()?;
+    let today = jiff::Zoned::now().date();
+    let page = between_marks(&page, &format!("{today}, {cores} cores.\n\n{tables}"))?;
+    std::fs::write(&path, page).with_context(|| format!("cannot write {PAGE}"))
+}
+
+fn between_marks(page: &str, text: &str) -> Result<String> {
+    let [begin, end] = MARKS;
+    let (before, rest) = page.split_once(begin).context("the page has no place for tables")?;
+    let (_, after) = rest
+        .split_once(end)
+        .context("the page does not say where the tables end")?;
+    Ok(format!("{before}{begin}{text}{end}{after}"))
 }
 
 fn table(results: &Results) -> String {
@@ -226,8 +286,9 @@ fn run(results: &Results) -> Value {
 
 /// The programs that people install, in MiB.
 pub(super) fn binary_sizes(programs: &Programs) -> Result<Vec<(&'static str, f64)>> {
-    ["kubeairunway-controller", "kaito-provider", "kubeairunway"]
+    ours()
         .into_iter()
+        .chain(["kubeairunway"])
         .map(|name| {
             let path = programs.path(name);
             let bytes = path
@@ -253,5 +314,18 @@ mod tests {
         assert_eq!(results.median(Contender::Ours, "x"), Some(2.0));
         results.add(Contender::Ours, Figures::from([("x", 10.0)]));
         assert_eq!(results.median(Contender::Ours, "x"), Some(2.5));
+    }
+
+    #[test]
+    fn tables_go_between_their_marks_and_nowhere_else() {
+        let [begin, end] = MARKS;
+        let page = format!("before\n{begin}old\n{end}after\n");
+        assert_eq!(
+            between_marks(&page, "new\n").unwrap(),
+            format!("before\n{begin}new\n{end}after\n")
+        );
+        assert!(between_marks("nothing", "new").is_err());
+        let ours = std::fs::read_to_string(shell::root().join(PAGE)).unwrap();
+        assert!(between_marks(&ours, "new\n").is_ok());
     }
 }

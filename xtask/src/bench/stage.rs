@@ -2,31 +2,30 @@
 
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use futures::{TryStreamExt, stream};
 use k8s_openapi::api::admissionregistration::v1::{MutatingWebhookConfiguration, ValidatingWebhookConfiguration};
 use k8s_openapi::api::core::v1::{Namespace, Service};
 use k8s_openapi::api::events::v1::Event;
 use kube::api::{ApiResource, DeleteParams, DynamicObject, ListParams, PostParams};
-use kube::core::GroupVersionKind;
 use kube::{Api, Client, ResourceExt};
 use runway_api::{ModelDeployment, labels};
-use runway_cli::manifests::Identity;
-use runway_testbed::{ControlPlane, Options, crds, eventually};
+use runway_client::manifests::Identity;
+use runway_testbed::{ControlPlane, Options, eventually};
 use serde_json::json;
 
+use super::mix::{self, LINES};
 use super::watching::Watcher;
 use crate::cluster::{self, Programs};
-use crate::shell;
 
 /// Where all ModelDeployments of a run are.
 pub(super) const NAMESPACE: &str = "bench";
 /// What the names of all of them begin with; the pilot's does not.
 pub(super) const PREFIX: &str = "model-";
-/// Our processes.
+/// Our core's process.
 pub(super) const CORE: &str = "kubeairunway-controller";
-/// Our processes.
-pub(super) const KAITO: &str = "kaito-provider";
+/// Who creates, touches and deletes ModelDeployments.
+pub(super) const USER: &str = "bench-user";
 /// Objects under way at once: as many as each of our controllers reconciles at once.
 pub(super) const CONCURRENCY: usize = 32;
 /// After the last object, for what is still on its way: Events, and what the simulator does last.
@@ -52,7 +51,7 @@ pub(super) struct Stage<'a> {
 impl<'a> Stage<'a> {
     /// A control plane with our CRDs and roles, and the upstream simulator. Our controllers are not started.
     pub(super) async fn set(programs: &'a Programs) -> Result<Self> {
-        let upstream = crds::upstream_crds(&[crds::KAITO_WORKSPACES, crds::KAITO_INFERENCE_SETS])?;
+        let upstream = cluster::upstream_crds()?;
         let mut control_plane = ControlPlane::start(Options {
             crds: upstream,
             ..Options::default()
@@ -67,7 +66,7 @@ impl<'a> Stage<'a> {
         cluster::start_simulator(&mut control_plane, programs, READY_AFTER)?;
         let everything = &["system:masters"];
         Ok(Self {
-            user: control_plane.client("bench-user", everything).await?,
+            user: control_plane.client(USER, everything).await?,
             bare: control_plane.client("bare-client", everything).await?,
             watcher: Watcher::start(&control_plane.client("bench-watcher", everything).await?),
             admin,
@@ -77,35 +76,27 @@ impl<'a> Stage<'a> {
         })
     }
 
-    /// Our two controllers with their webhooks, as after an installation; returns when the first model could be made.
+    /// Our controllers with their webhooks, as after an installation; returns when the first model could be made.
     pub(super) async fn start_ours(&mut self) -> Result<()> {
         let url = format!("https://127.0.0.1:{}", self.webhook_port);
         cluster::install(&self.admin, Some(&url), Identity::User).await?;
         self.launch_ours()?;
         self.admission_answers().await?;
-        self.provider_is_ready().await
+        self.providers_are_ready().await
     }
 
     /// Only the processes.
     pub(super) fn launch_ours(&mut self) -> Result<()> {
         cluster::start_core(&mut self.control_plane, self.programs, self.webhook_port)?;
-        cluster::start_provider(&mut self.control_plane, self.programs, "kaito")
+        for line in &LINES {
+            cluster::start_provider(&mut self.control_plane, self.programs, line.provider)?;
+        }
+        Ok(())
     }
 
-    /// Ends our two controllers in order, as an upgrade would.
+    /// Ends our controllers in order, as an upgrade would.
     pub(super) async fn end_ours(&self) -> Result<()> {
-        for name in [CORE, KAITO] {
-            let pid = self.pid(name).with_context(|| format!("{name} does not run"))?;
-            shell::run("sh", &["-c", &format!("kill -TERM {pid}")])?;
-        }
-        eventually(PATIENCE, async || {
-            ensure!(
-                self.pid(CORE).is_none() && self.pid(KAITO).is_none(),
-                "our controllers do not end"
-            );
-            Ok(())
-        })
-        .await
+        cluster::end(&self.control_plane, &ours()).await
     }
 
     /// Without our webhooks the API server asks nobody.
@@ -121,8 +112,7 @@ impl<'a> Stage<'a> {
 
     /// The id of a process, if it runs.
     pub(super) fn pid(&self, name: &str) -> Option<u32> {
-        let file = self.control_plane.dir.join(format!("{name}.pid"));
-        std::fs::read_to_string(file).ok()?.trim().parse().ok()
+        cluster::pid(&self.control_plane, name)
     }
 
     /// Waits until admission fills in the finalizer.
@@ -131,7 +121,7 @@ impl<'a> Stage<'a> {
             dry_run: true,
             ..PostParams::default()
         };
-        let trial = model("trial")?;
+        let trial = mix::of(0).model("trial")?;
         eventually(PATIENCE, async || {
             let created = deployments(&self.admin).create(&params, &trial).await?;
             ensure!(!created.finalizers().is_empty(), "admission does not answer");
@@ -140,11 +130,13 @@ impl<'a> Stage<'a> {
         .await
     }
 
-    async fn provider_is_ready(&self) -> Result<()> {
+    async fn providers_are_ready(&self) -> Result<()> {
         let configs: Api<runway_api::InferenceProviderConfig> = Api::all(self.admin.clone());
         eventually(PATIENCE, async || {
-            let status = configs.get("kaito").await?.status.unwrap_or_default();
-            ensure!(status.ready == Some(true), "kaito-provider is not ready");
+            for line in &LINES {
+                let status = configs.get(line.provider).await?.status.unwrap_or_default();
+                ensure!(status.ready == Some(true), "{} is not ready", line.controller);
+            }
             Ok(())
         })
         .await
@@ -167,7 +159,7 @@ impl<'a> Stage<'a> {
 
     /// The end of what our controllers said.
     pub(super) fn show_logs(&self) {
-        for name in [CORE, KAITO] {
+        for name in ours() {
             let text = std::fs::read_to_string(self.control_plane.dir.join(format!("{name}.log"))).unwrap_or_default();
             let lines: Vec<&str> = text.lines().collect();
             eprintln!(
@@ -188,14 +180,14 @@ pub(super) fn names(count: usize) -> impl Iterator<Item = String> {
     (0..count).map(|index| format!("{PREFIX}{index:05}"))
 }
 
-/// The design's example 2, as the user writes it.
-pub(super) fn model(name: &str) -> Result<DynamicObject> {
-    let text = std::fs::read_to_string(shell::root().join("deploy/examples/gemma-cpu.yaml"))
-        .context("cannot read the example gemma-cpu.yaml")?;
-    let mut model: DynamicObject = serde_saphyr::from_str(&text)?;
-    model.metadata.name = Some(name.to_owned());
-    model.metadata.namespace = None;
-    Ok(model)
+/// The providers' processes.
+pub(super) fn providers() -> Vec<&'static str> {
+    LINES.iter().map(|line| line.controller).collect()
+}
+
+/// Our processes, which are also our users.
+pub(super) fn ours() -> Vec<&'static str> {
+    [CORE].into_iter().chain(providers()).collect()
 }
 
 /// Deletes all ModelDeployments of a run, as the user.
@@ -215,10 +207,4 @@ pub(super) async fn delete_all(user: &Client, count: usize) -> Result<()> {
 /// ModelDeployments as this client sees them.
 pub(super) fn deployments(client: &Client) -> Api<DynamicObject> {
     Api::namespaced_with(client.clone(), NAMESPACE, &ApiResource::erase::<ModelDeployment>(&()))
-}
-
-/// Workspaces as this client sees them.
-pub(super) fn workspaces(client: &Client) -> Api<DynamicObject> {
-    let kind = GroupVersionKind::gvk("kaito.sh", "v1beta1", "Workspace");
-    Api::namespaced_with(client.clone(), NAMESPACE, &ApiResource::from_gvk(&kind))
 }

@@ -12,7 +12,8 @@ use kube::{Client, ResourceExt};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use super::stage::{PREFIX, deployments, workspaces};
+use super::mix::LINES;
+use super::stage::{PREFIX, deployments};
 
 /// Longer than anything here takes.
 const PATIENCE: Duration = Duration::from_mins(15);
@@ -20,7 +21,7 @@ const PATIENCE: Duration = Duration::from_mins(15);
 /// Watches the objects of a run.
 pub(super) struct Watcher {
     deployments: watch::Receiver<Seen>,
-    workspaces: watch::Receiver<Seen>,
+    upstream: Vec<watch::Receiver<Seen>>,
     _tasks: JoinSet<()>,
 }
 
@@ -38,7 +39,10 @@ impl Watcher {
         let mut tasks = JoinSet::new();
         Self {
             deployments: follow(&mut tasks, deployments(client), is_running),
-            workspaces: follow(&mut tasks, workspaces(client), is_ready),
+            upstream: LINES
+                .iter()
+                .map(|line| follow(&mut tasks, line.upstream(client), line.is_ready))
+                .collect(),
             _tasks: tasks,
         }
     }
@@ -51,19 +55,28 @@ impl Watcher {
         .await
     }
 
-    /// Waits until this many ModelDeployments are Running and as many Workspaces Ready.
+    /// Waits until this many ModelDeployments are Running and every upstream object is ready.
     pub(super) async fn all_run(&self, count: usize) -> Result<()> {
         until(&self.deployments, "Running ModelDeployments", |seen| {
             seen.ready.len() == count
         })
         .await?;
-        until(&self.workspaces, "Ready Workspaces", |seen| seen.ready.len() == count).await
+        for upstream in &self.upstream {
+            until(upstream, "ready upstream objects", |seen| {
+                seen.ready.len() == seen.present.len()
+            })
+            .await?;
+        }
+        Ok(())
     }
 
-    /// Waits until no ModelDeployment and no Workspace is left.
+    /// Waits until no ModelDeployment and no upstream object is left.
     pub(super) async fn all_gone(&self) -> Result<()> {
         until(&self.deployments, "no ModelDeployments", |seen| seen.present.is_empty()).await?;
-        until(&self.workspaces, "no Workspaces", |seen| seen.present.is_empty()).await
+        for upstream in &self.upstream {
+            until(upstream, "no upstream objects", |seen| seen.present.is_empty()).await?;
+        }
+        Ok(())
     }
 }
 
@@ -135,8 +148,4 @@ pub(super) fn is_running(deployment: &DynamicObject) -> bool {
 
 fn has_begun(object: &DynamicObject) -> bool {
     matches!(object.data["status"]["phase"].as_str(), Some("Deploying" | "Running"))
-}
-
-fn is_ready(workspace: &DynamicObject) -> bool {
-    workspace.data["status"]["state"] == "Ready"
 }

@@ -19,6 +19,7 @@ use kube::core::response::{Status, StatusCause, StatusDetails};
 use kube::core::{ObjectMeta, Resource};
 use runway_api::condition::shorten;
 use runway_api::{ModelDeployment, ModelDeploymentSpec, labels};
+use runway_operator::trace::{ANNOTATION, Recording, Traces};
 use serde_json::{Value, json};
 
 use super::validate::MAX_MESSAGE;
@@ -37,17 +38,20 @@ const MAX_WARNING: usize = 256;
 
 type Request = AdmissionRequest<DynamicObject>;
 
-/// The webhooks; `providers` gives the registered providers as they are now.
-pub fn router(providers: impl Fn() -> Arc<Providers> + Clone + Send + Sync + 'static) -> Router {
+/// The webhooks; `providers` gives the registered providers as they are now. The trace of a new object begins here.
+pub fn router(providers: impl Fn() -> Arc<Providers> + Clone + Send + Sync + 'static, traces: Traces) -> Router {
     Router::new()
-        .route(MUTATE_PATH, post(async |body: Bytes| mutate(&body)))
+        .route(MUTATE_PATH, post(async move |body: Bytes| mutate(&body, &traces)))
         .route(VALIDATE_PATH, post(async move |body: Bytes| check(&body, &providers())))
         .layer(DefaultBodyLimit::max(MAX_BODY))
 }
 
-fn mutate(body: &[u8]) -> Response {
+fn mutate(body: &[u8], traces: &Traces) -> Response {
     match read(body) {
-        Ok(request) => reply(mutation(&request)),
+        Ok(request) => {
+            let span = first_span(&request, traces);
+            reply(mutation(&request, span.map(|span| span.traceparent())))
+        }
         // The API server's own validation will say what is wrong with the object, and say it better.
         Err(Unreadable::Object { uid, .. }) => reply(allow(uid)),
         Err(error) => (StatusCode::BAD_REQUEST, error.to_string()).into_response(),
@@ -62,8 +66,18 @@ fn check(body: &[u8], providers: &Providers) -> Response {
     }
 }
 
-/// Fills in defaults, and adds the finalizer to a new object.
-fn mutation(request: &Request) -> AdmissionResponse {
+/// The first span of a new object.
+fn first_span(request: &Request, traces: &Traces) -> Option<Recording> {
+    let created = request.operation == Operation::Create && !request.dry_run;
+    let object = subject(request).filter(|_| created)?;
+    let mut about = object.metadata.clone();
+    about.name.get_or_insert_with(|| request.name.clone());
+    about.namespace = about.namespace.or_else(|| request.namespace.clone());
+    traces.admission(&about)
+}
+
+/// Fills in defaults, and adds the finalizer to a new object, and its trace.
+fn mutation(request: &Request, traceparent: Option<String>) -> AdmissionResponse {
     let response = AdmissionResponse::from(request);
     let Some(object) = subject(request) else {
         return response;
@@ -73,6 +87,7 @@ fn mutation(request: &Request) -> AdmissionResponse {
     let mut patch = defaults_patch(object, &spec);
     if request.operation == Operation::Create {
         patch.extend(finalizer_patch(&object.metadata));
+        patch.extend(traceparent.and_then(|parent| trace_patch(&object.metadata, &parent)));
     }
     if patch.is_empty() {
         return response;
@@ -153,6 +168,22 @@ fn finalizer_patch(metadata: &ObjectMeta) -> Option<PatchOperation> {
         None => (
             PointerBuf::from_tokens(["metadata", "finalizers"]),
             json!([labels::FINALIZER]),
+        ),
+    };
+    Some(PatchOperation::Add(AddOperation { path, value }))
+}
+
+/// A client that traces has brought its own.
+fn trace_patch(metadata: &ObjectMeta, traceparent: &str) -> Option<PatchOperation> {
+    let (path, value) = match &metadata.annotations {
+        Some(annotations) if annotations.contains_key(ANNOTATION) => return None,
+        Some(_) => (
+            PointerBuf::from_tokens(["metadata", "annotations", ANNOTATION]),
+            json!(traceparent),
+        ),
+        None => (
+            PointerBuf::from_tokens(["metadata", "annotations"]),
+            json!({ ANNOTATION: traceparent }),
         ),
     };
     Some(PatchOperation::Add(AddOperation { path, value }))

@@ -3,6 +3,7 @@
 //! | module | what |
 //! |---|---|
 //! | [`defaults`] | what is filled in, pure |
+//! | [`syntax`] | what small texts look like |
 //! | [`validate`](mod@validate) | what is refused and what is warned of, pure; asked again at reconcile, and by `render` |
 //! | [`handlers`] | the two webhooks, as an axum router |
 //! | [`manifests`] | the objects that tell the API server of them |
@@ -10,7 +11,7 @@
 pub mod defaults;
 pub mod handlers;
 pub mod manifests;
-mod syntax;
+pub mod syntax;
 #[cfg(test)]
 mod tests;
 pub mod validate;

@@ -35,7 +35,7 @@ pub(super) fn amount(text: &str, suffixes: &[&str]) -> Amount {
 }
 
 /// Whether this can be a label's or an annotation's key: a name of at most 63 characters, perhaps after a domain and `/`.
-pub(super) fn is_key(text: &str) -> bool {
+pub fn is_key(text: &str) -> bool {
     match text.split_once('/') {
         Some((domain, name)) => is_domain(domain) && is_name(name),
         None => is_name(text),
@@ -43,7 +43,7 @@ pub(super) fn is_key(text: &str) -> bool {
 }
 
 /// Whether this can be a label's value: empty, or a name.
-pub(super) fn is_label_value(text: &str) -> bool {
+pub fn is_label_value(text: &str) -> bool {
     text.is_empty() || is_name(text)
 }
 
@@ -52,7 +52,8 @@ fn is_name(text: &str) -> bool {
     text.len() <= 63 && text.bytes().all(inner) && framed(text, |b| b.is_ascii_alphanumeric())
 }
 
-fn is_domain(text: &str) -> bool {
+/// Whether this can be the name of an object: RFC 1123 labels, joined by dots.
+pub fn is_domain(text: &str) -> bool {
     let edge = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();
     let label = |part: &str| part.bytes().all(|b| edge(b) || b == b'-') && framed(part, edge);
     text.len() <= 253 && text.split('.').all(label)

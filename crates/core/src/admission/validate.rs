@@ -238,6 +238,18 @@ fn check_disaggregated(spec: &ModelDeploymentSpec, verdict: &mut Verdict) {
             "Cannot specify both resources.gpu and scaling.prefill/decode",
         );
     }
+    if spec.scaling.as_ref().is_some_and(|scaling| scaling.replicas.is_some()) {
+        verdict.warn("scaling.replicas is ignored in disaggregated mode: set scaling.prefill.replicas and scaling.decode.replicas");
+    }
+    if spec
+        .resources
+        .as_ref()
+        .is_some_and(|resources| resources.memory.is_some())
+    {
+        verdict.warn(
+            "resources.memory is ignored in disaggregated mode: set scaling.prefill.memory and scaling.decode.memory",
+        );
+    }
     let [prefill, decode] = components(spec);
     if prefill.1.is_none() || decode.1.is_none() {
         verdict.refuse(

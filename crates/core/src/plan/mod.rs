@@ -77,7 +77,7 @@ fn keep(seen: &Observed, current: &str, explicit: bool) -> Choice {
 /// Reason of the condition when the user named the provider.
 const EXPLICIT: &str = "ExplicitSelection";
 /// `status.provider.selectedReason` when the user named the provider (design 3.3).
-const EXPLICIT_REASON: &str = "explicit provider selection";
+pub(crate) const EXPLICIT_REASON: &str = "explicit provider selection";
 
 fn selected_condition(name: &str, explicit: bool) -> Draft {
     if explicit {

@@ -9,6 +9,7 @@ use k8s_openapi::ByteString;
 use k8s_openapi::api::admissionregistration::v1::{
     MutatingWebhookConfiguration, ServiceReference, ValidatingWebhookConfiguration, WebhookClientConfig,
 };
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{Patch, PatchParams};
 use kube::core::ClusterResourceScope;
 use kube::runtime::WatchStreamExt;
@@ -85,26 +86,65 @@ pub trait Configuration:
     Resource<DynamicType = (), Scope = ClusterResourceScope> + Clone + Debug + DeserializeOwned + Send + 'static
 {
     /// Each webhook's name and what the API server knows of its server.
-    fn clients(&self) -> impl Iterator<Item = (&str, &WebhookClientConfig)>;
+    fn clients(&self) -> impl Iterator<Item = (&str, WebhookClientConfig)>;
+
+    /// What to apply so that it knows this.
+    fn with_clients(clients: Vec<(&str, WebhookClientConfig)>) -> Value {
+        let webhooks: Vec<_> = clients
+            .into_iter()
+            .map(|(name, client)| json!({"name": name, "clientConfig": client}))
+            .collect();
+        json!({ "webhooks": webhooks })
+    }
 }
 
 impl Configuration for MutatingWebhookConfiguration {
-    fn clients(&self) -> impl Iterator<Item = (&str, &WebhookClientConfig)> {
+    fn clients(&self) -> impl Iterator<Item = (&str, WebhookClientConfig)> {
         self.webhooks
             .iter()
             .flatten()
-            .map(|webhook| (webhook.name.as_str(), &webhook.client_config))
+            .map(|webhook| (webhook.name.as_str(), webhook.client_config.clone()))
     }
 }
 
 impl Configuration for ValidatingWebhookConfiguration {
-    fn clients(&self) -> impl Iterator<Item = (&str, &WebhookClientConfig)> {
+    fn clients(&self) -> impl Iterator<Item = (&str, WebhookClientConfig)> {
         self.webhooks
             .iter()
             .flatten()
-            .map(|webhook| (webhook.name.as_str(), &webhook.client_config))
+            .map(|webhook| (webhook.name.as_str(), webhook.client_config.clone()))
     }
 }
+
+/// A CRD has one webhook, for conversion, if it has any.
+impl Configuration for CustomResourceDefinition {
+    fn clients(&self) -> impl Iterator<Item = (&str, WebhookClientConfig)> {
+        let conversion = self
+            .spec
+            .conversion
+            .as_ref()
+            .filter(|conversion| conversion.strategy == "Webhook");
+        // Two Kubernetes types with the same fields.
+        conversion.into_iter().filter_map(|conversion| {
+            let client = conversion
+                .webhook
+                .as_ref()
+                .and_then(|webhook| webhook.client_config.clone())
+                .unwrap_or_default();
+            let client = serde_json::to_value(client).and_then(serde_json::from_value).ok()?;
+            Some((CONVERSION, client))
+        })
+    }
+
+    fn with_clients(clients: Vec<(&str, WebhookClientConfig)>) -> Value {
+        let client = clients.into_iter().next().map(|(_, client)| client);
+        let webhook = json!({ "clientConfig": client, "conversionReviewVersions": ["v1"] });
+        json!({ "spec": { "conversion": { "strategy": "Webhook", "webhook": webhook } } })
+    }
+}
+
+/// What the webhook of a CRD is called in a [`Target`]; it has no name of its own.
+pub const CONVERSION: &str = "conversion";
 
 /// Keeps the latest bundle in a configuration until shutdown, again after somebody has overwritten it. A configuration
 /// that does not exist is waited for; it is never made.
@@ -173,18 +213,17 @@ fn patch<K: Configuration>(live: &K, target: &Target, bundle: &str) -> Option<Va
         .filter_map(|(name, path)| Some((name, found(name)?, wanted(path))))
         .collect();
 
-    known.iter().any(|(_, found, wanted)| *found != wanted).then(|| {
-        let webhooks: Vec<_> = known
+    known.iter().any(|(_, found, wanted)| found != wanted).then(|| {
+        let clients = known
             .iter()
-            .map(|(name, _, client)| json!({"name": name, "clientConfig": client}))
+            .map(|(name, _, client)| (name.as_str(), client.clone()))
             .collect();
-        json!({
-            "apiVersion": K::api_version(&()),
-            "kind": K::kind(&()),
-            // With the uid, so that applying never makes a configuration that was just deleted.
-            "metadata": {"name": target.configuration, "uid": live.meta().uid},
-            "webhooks": webhooks,
-        })
+        let mut patch = K::with_clients(clients);
+        patch["apiVersion"] = json!(K::api_version(&()));
+        patch["kind"] = json!(K::kind(&()));
+        // With the uid, so that applying never makes a configuration that was just deleted.
+        patch["metadata"] = json!({"name": target.configuration, "uid": live.meta().uid});
+        patch
     })
 }
 

@@ -6,8 +6,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::core::{DynamicObject, ObjectMeta, TypeMeta};
 use kube::{Resource, ResourceExt};
 use runway_api::{ModelDeployment, labels};
-use runway_operator::json;
-use runway_operator::plan::{Apply, Note};
+use runway_operator::child;
+use runway_operator::plan::Apply;
 use serde_json::Value;
 
 use crate::contract::{Kind, Object};
@@ -18,29 +18,13 @@ pub(super) type MadeFor = BTreeMap<String, Value>;
 
 /// An object to apply, compared with the live one.
 pub(super) fn apply(md: &ModelDeployment, provider: &str, object: &Object, live: Option<&DynamicObject>) -> Apply {
-    let desired = dress(md, provider, object);
-    let same_request = live
-        .is_some_and(|l| l.annotations().get(labels::APPLIED_HASH) == desired.annotations().get(labels::APPLIED_HASH));
-    let intact = live.is_some_and(|l| is_intact(l, &desired));
-    let note = match live {
-        None => Some(Note::normal(
-            "ResourceCreated",
-            format!("Created {} '{}'", object.kind.kind, object.name),
-        )),
-        Some(_) if same_request && !intact => Some(Note::warning(
-            "DriftDetected",
-            "Provider resource was modified directly, reconciling",
-        )),
-        Some(_) => None,
-    };
-    Apply {
-        resource: api_resource(object.kind, &object.version),
-        object: desired,
-        force: live.is_some(),
-        rehearsed: true,
-        unchanged: same_request && intact,
-        note,
-    }
+    child::wanted(
+        api_resource(object.kind, &object.version),
+        dress(md, provider, object),
+        live,
+        labels::APPLIED_HASH,
+        "Provider resource was modified directly, reconciling",
+    )
 }
 
 /// What this object is made for.
@@ -83,13 +67,7 @@ fn shown(value: Option<&Value>) -> String {
 
 /// Whether a live object was made for this very ModelDeployment.
 pub(super) fn is_ours(md: &ModelDeployment, live: &DynamicObject) -> bool {
-    let controller = live.owner_references().iter().find(|o| o.controller == Some(true));
-    match (controller, md.uid()) {
-        (Some(owner), uid) => owner.uid == uid.unwrap_or_default() && owner.kind == ModelDeployment::kind(&()),
-        (None, Some(_)) => false,
-        // Offline, where nothing has a uid yet.
-        (None, None) => true,
-    }
+    child::is_made_for(md, live)
 }
 
 /// A sentence that names an object.
@@ -103,7 +81,7 @@ fn dress(md: &ModelDeployment, provider: &str, object: &Object) -> DynamicObject
         labels::MADE_FOR.to_owned(),
         Value::Object(made_for(md, object).into_iter().collect()).to_string(),
     );
-    let mut dressed = DynamicObject {
+    DynamicObject {
         types: Some(TypeMeta {
             api_version: api_resource(object.kind, &object.version).api_version,
             kind: object.kind.kind.to_owned(),
@@ -117,10 +95,7 @@ fn dress(md: &ModelDeployment, provider: &str, object: &Object) -> DynamicObject
             ..ObjectMeta::default()
         },
         data: object.body.clone(),
-    };
-    let hash = json::hash(&dressed);
-    dressed.annotations_mut().insert(labels::APPLIED_HASH.to_owned(), hash);
-    dressed
+    }
 }
 
 /// Labels of ours, and those of the user under our prefix (design 4.12); ours win.
@@ -151,21 +126,4 @@ fn owner(md: &ModelDeployment) -> OwnerReference {
         controller: Some(true),
         block_owner_deletion: Some(true),
     }
-}
-
-/// Whether everything we asked for is still there.
-fn is_intact(live: &DynamicObject, desired: &DynamicObject) -> bool {
-    let labels_kept = desired
-        .labels()
-        .iter()
-        .all(|(key, value)| live.labels().get(key) == Some(value));
-    let annotations_kept = desired
-        .annotations()
-        .iter()
-        .all(|(key, value)| live.annotations().get(key) == Some(value));
-    let owner_kept = desired
-        .owner_references()
-        .iter()
-        .all(|owner| live.owner_references().contains(owner));
-    labels_kept && annotations_kept && owner_kept && json::contains(&live.data, &desired.data)
 }

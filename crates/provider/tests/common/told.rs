@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use runway_operator::plan::{Apply, Delete, Finalizer, Note, Plan};
+use runway_operator::plan::{Apply, Delete, Edit, Finalizer, Note, Plan};
 use serde::ser::{Serialize, SerializeMap, SerializeSeq, Serializer};
 use serde_json::{Map, Value, json};
 
@@ -49,12 +49,21 @@ pub(crate) fn plan(plan: &Plan) -> String {
     tell("finalizer", json!(finalizer));
     tell("delete", plan.delete.iter().map(deletion).collect());
     tell("apply", plan.apply.iter().map(application).collect());
+    tell("edit", plan.edit.iter().map(edit).collect());
     tell("releaseStatusOf", json!(plan.release_status_of));
     tell("status", json!(plan.status));
     tell("statusGuarded", json!(plan.status_guarded && plan.status.is_some()));
     tell("events", plan.events.iter().map(note).collect());
     tell("lookAgain", json!(plan.look_again.map(|after| format!("{after:?}"))));
     serde_saphyr::to_string(&Ordered(&told.into())).unwrap()
+}
+
+/// The Events that are sent when a plan is carried out, in the order of what they are about.
+pub(crate) fn events(plan: &Plan) -> Vec<Value> {
+    let sent = plan.apply.iter().filter(|apply| !apply.unchanged);
+    let of_objects = sent.filter_map(|apply| apply.note.as_ref());
+    let of_edits = plan.edit.iter().filter_map(|edit| edit.note.as_ref());
+    of_objects.chain(of_edits).chain(&plan.events).map(note).collect()
 }
 
 fn deletion(delete: &Delete) -> Value {
@@ -86,6 +95,14 @@ fn application(apply: &Apply) -> Value {
         .into();
     } else {
         told["object"] = serde_json::to_value(&apply.object).unwrap();
+    }
+    told
+}
+
+fn edit(edit: &Edit) -> Value {
+    let mut told = json!({ "object": format!("{} {}", edit.resource.kind, edit.name), "patch": edit.patch });
+    if let Some(said) = &edit.note {
+        told["event"] = note(said);
     }
     told
 }

@@ -2,30 +2,40 @@
 //! what it wants. Every controller has the client certificate and the role that it would have in a cluster.
 #![allow(dead_code, unreachable_pub, reason = "each test file uses its own part")]
 
+pub mod served;
+
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use axum::http::Request;
+use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::api::events::v1::Event;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
-use kube::core::{ApiResource, DynamicObject, GroupVersionKind};
-use kube::{Api, Client, Resource, ResourceExt};
+use kube::core::{ApiResource, DynamicObject, GroupVersionKind, Status, TypeMeta};
+use kube::{Api, Client, Resource};
 use runway_api::condition::{self, Conditions};
 use runway_api::model_deployment::Phase;
 use runway_api::{InferenceProviderConfig, ModelDeployment, ModelDeploymentStatus, labels};
-use runway_cli::manifests::{self, Identity};
+use runway_client::manifests::{self, Identity};
 use runway_core::Registry;
 use runway_core::serve::WebhookArgs;
+use runway_llama_stack_operator::RunArgs;
+use runway_llama_stack_operator::settings::Settings;
+use runway_operator::lease::Leadership;
+use runway_operator::process::Process;
+use runway_operator::trace::Traces;
 use runway_operator::webhook::Endpoint;
 use runway_provider::Provider;
 use runway_provider_kaito::Kaito;
+pub use runway_testbed::PATIENCE;
 use runway_testbed::{ControlPlane, Options, Simulator, crds, eventually, simulator};
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-/// Longer than anything here should take, on a slow machine.
-pub const PATIENCE: Duration = Duration::from_secs(40);
 /// The namespace of the tests' objects.
 pub const NAMESPACE: &str = "default";
 
@@ -82,6 +92,11 @@ impl Bed {
     }
 
     pub async fn start_with(upstream: Upstream, webhooks: bool) -> Result<Self> {
+        Self::start_trusting(upstream, webhooks, Vec::new()).await
+    }
+
+    /// The API server gets further arguments.
+    pub async fn start_trusting(upstream: Upstream, webhooks: bool, apiserver_args: Vec<String>) -> Result<Self> {
         let mut all: Vec<_> = manifests::crds().into();
         if upstream != Upstream::None {
             all.extend(crds::upstream_crds(&[
@@ -94,6 +109,7 @@ impl Bed {
         }
         let cluster = ControlPlane::start(Options {
             crds: all,
+            apiserver_args,
             ..Options::default()
         })
         .await?;
@@ -125,11 +141,37 @@ impl Bed {
     }
 
     pub async fn core_with(&self, selector_enabled: bool) -> Result<Running> {
+        self.core_on(self.webhook_port, alone, selector_enabled).await
+    }
+
+    /// The core controller as a replica that leads when it is told so.
+    pub async fn core_led_by(&self, leadership: Leadership) -> Result<Running> {
+        self.core_on(self.webhook_port, led_by(leadership), true).await
+    }
+
+    /// The core controller, which tells where its time goes.
+    pub async fn core_traced(&self, traces: Traces) -> Result<Running> {
+        self.core_on(self.webhook_port, traced(traces), true).await
+    }
+
+    /// Another replica, which the API server does not ask: behind a Service it could be asked.
+    pub async fn second_core(&self, leadership: Leadership) -> Result<(Running, u16)> {
+        let port = std::net::TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port();
+        Ok((self.core_on(port, led_by(leadership), true).await?, port))
+    }
+
+    async fn core_on(
+        &self,
+        port: u16,
+        process: impl FnOnce(Client, CancellationToken) -> Process,
+        selector_enabled: bool,
+    ) -> Result<Running> {
         let client = self.cluster.client(labels::CORE_MANAGER, &[]).await?;
         let shutdown = CancellationToken::new();
+        let process = process(client, shutdown.clone());
         let registry = Arc::new(Registry::default());
         let args = WebhookArgs {
-            webhook_address: ([127, 0, 0, 1], self.webhook_port).into(),
+            webhook_address: ([127, 0, 0, 1], port).into(),
             webhook_url: Some(format!("https://127.0.0.1:{}", self.webhook_port)),
             webhook_service: "unused".to_owned(),
             webhook_namespace: manifests::NAMESPACE.to_owned(),
@@ -137,13 +179,78 @@ impl Bed {
         };
         // A killed predecessor may hold the port for a moment.
         let admission = eventually(PATIENCE, async || {
-            Ok(runway_core::serve::admission(client.clone(), &args, registry.clone(), shutdown.clone()).await?)
+            Ok(runway_core::serve::admission(&process, &args, registry.clone()).await?)
         })
         .await?;
-        let stop = shutdown.clone();
         Ok(Running::spawn(shutdown, async move {
-            runway_core::run(client, registry, selector_enabled, stop).await;
+            runway_core::run(process, registry, selector_enabled).await;
             let _ = admission.await;
+        }))
+    }
+
+    /// The Llama Stack operator.
+    pub async fn llama_stack(&self) -> Result<Running> {
+        let settings = Settings {
+            operator_image: Some("registry.example/operator:1".to_owned()),
+            operator_namespace: Some(manifests::NAMESPACE.to_owned()),
+            ..Settings::default()
+        };
+        let client = self.cluster.client(labels::llama_stack::MANAGER, &[]).await?;
+        Ok(Self::llama_stack_as(client, settings, alone))
+    }
+
+    /// The Llama Stack operator as a replica that leads when it is told so, and that finds its image in its own pod.
+    pub async fn llama_stack_led_by(&self, leadership: Leadership, own_pod: &str) -> Result<Running> {
+        #[derive(clap::Parser)]
+        struct Args {
+            #[command(flatten)]
+            run: RunArgs,
+        }
+        let client = self.cluster.client(labels::llama_stack::MANAGER, &[]).await?;
+        let own_pod = [
+            "--pod-name",
+            own_pod,
+            "--pod-namespace",
+            manifests::NAMESPACE,
+            "--container-name",
+            "manager",
+        ];
+        let args = ["operator"].into_iter().chain(own_pod);
+        let settings = <Args as clap::Parser>::try_parse_from(args)?
+            .run
+            .settings(&client)
+            .await;
+        Ok(Self::llama_stack_as(client, settings, led_by(leadership)))
+    }
+
+    fn llama_stack_as(
+        client: Client,
+        settings: Settings,
+        process: impl FnOnce(Client, CancellationToken) -> Process,
+    ) -> Running {
+        let shutdown = CancellationToken::new();
+        let process = process(client, shutdown.clone());
+        Running::spawn(shutdown, runway_llama_stack_operator::run(process, settings))
+    }
+
+    /// The AsyncActor operator as a replica that leads when it is told so. Queues are left to sidecars: no broker runs here.
+    pub async fn asya_led_by(&self, leadership: Leadership, transports: &str) -> Result<Running> {
+        let client = self.cluster.client(labels::ASYA_MANAGER, &[]).await?;
+        let args = runway_asya_operator::Args {
+            actors: runway_asya_operator::ActorArgs {
+                transport_config: transports.to_owned(),
+                sidecar_image: "registry.example/asya-sidecar:1".to_owned(),
+            },
+            gateway_url: None,
+            disable_queue_management: true,
+            conflict_wait: 1,
+            secrets_dir: "/nowhere".into(),
+        };
+        let shutdown = CancellationToken::new();
+        let process = led_by(leadership)(client, shutdown.clone());
+        Ok(Running::spawn(shutdown, async move {
+            let ended = runway_asya_operator::run(process, args).await;
+            assert!(ended.is_ok(), "{ended:?}");
         }))
     }
 
@@ -152,15 +259,39 @@ impl Bed {
         self.provider(Kaito::default()).await
     }
 
+    /// The KAITO provider as a replica that leads when it is told so.
+    pub async fn kaito_led_by(&self, leadership: Leadership) -> Result<Running> {
+        self.provider_as(Kaito::default(), led_by(leadership)).await
+    }
+
+    /// The KAITO provider, which tells where its time goes.
+    pub async fn kaito_traced(&self, traces: Traces) -> Result<Running> {
+        self.provider_as(Kaito::default(), traced(traces)).await
+    }
+
     /// Any provider.
     pub async fn provider(&self, provider: impl Provider) -> Result<Running> {
+        self.provider_as(provider, alone).await
+    }
+
+    /// Any provider as a replica that leads when it is told so.
+    pub async fn provider_led_by(&self, provider: impl Provider, leadership: Leadership) -> Result<Running> {
+        self.provider_as(provider, led_by(leadership)).await
+    }
+
+    async fn provider_as(
+        &self,
+        provider: impl Provider,
+        process: impl FnOnce(Client, CancellationToken) -> Process,
+    ) -> Result<Running> {
         let client = self
             .cluster
             .client(&labels::provider_manager(provider.name()), &[])
             .await?;
         let shutdown = CancellationToken::new();
         let name = provider.name();
-        let running = Running::spawn(shutdown.clone(), runway_provider::run(provider, client, shutdown));
+        let process = process(client, shutdown.clone());
+        let running = Running::spawn(shutdown, runway_provider::run(provider, process));
         let configs: Api<InferenceProviderConfig> = Api::all(self.admin.clone());
         eventually(PATIENCE, async || {
             let status = configs.get(name).await?.status.unwrap_or_default();
@@ -197,6 +328,46 @@ impl Bed {
             other => bail!("admission does not answer yet: {other:?}"),
         })
         .await
+    }
+
+    /// Asks the admission server of a replica directly, trusting the authority that all replicas share.
+    pub async fn ask_admission(&self, port: u16) -> Result<String> {
+        let secrets: Api<Secret> = Api::namespaced(self.admin.clone(), manifests::NAMESPACE);
+        let authority = secrets.get(manifests::WEBHOOK_SECRET).await?.data.unwrap_or_default();
+        let pem = &authority.get("ca.crt").context("no ca.crt")?.0;
+        let trusted: Vec<_> = CertificateDer::pem_slice_iter(pem).collect::<Result<_, _>>()?;
+        let mut config = kube::Config::new(format!("https://127.0.0.1:{port}").parse()?);
+        config.root_cert = Some(trusted.iter().map(|der| der.to_vec()).collect());
+        let review = json!({ "apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": {
+            "uid": "1", "operation": "CREATE", "name": "probe", "namespace": NAMESPACE,
+            "kind": { "group": "kubeairunway.ai", "version": "v1alpha1", "kind": "ModelDeployment" },
+            "resource": { "group": "kubeairunway.ai", "version": "v1alpha1", "resource": "modeldeployments" },
+            "userInfo": {},
+            "object": gemma("probe"),
+        } });
+        let request = Request::post("/validate").header("content-type", "application/json");
+        let answer: Value = Client::try_from(config)?
+            .request(request.body(serde_json::to_vec(&review)?)?)
+            .await?;
+        Ok(answer["response"].to_string())
+    }
+
+    /// Asks the server, as `kubectl apply` of something new would, what it has against an object; nothing is stored.
+    pub async fn refusal(&self, object: &Value) -> Result<Option<Box<Status>>> {
+        let types: TypeMeta = serde_json::from_value(object.clone())?;
+        let resource = ApiResource::from_gvk(&GroupVersionKind::try_from(&types)?);
+        let mut object = object.clone();
+        let namespace = (types.kind != "InferenceProviderConfig").then_some(NAMESPACE);
+        object["metadata"]["namespace"] = json!(namespace);
+        let url = DynamicObject::url_path(&resource, namespace);
+        let request = Request::post(format!("{url}?dryRun=All&fieldValidation=Strict"))
+            .header("content-type", "application/json")
+            .body(object.to_string().into_bytes())?;
+        match self.admin.request::<Value>(request).await {
+            Ok(_) => Ok(None),
+            Err(kube::Error::Api(status)) => Ok(Some(status)),
+            Err(other) => Err(other.into()),
+        }
     }
 
     async fn create_dry(&self, object: &Value) -> Result<()> {
@@ -333,24 +504,26 @@ impl Bed {
 
     /// Applies any object by force.
     pub async fn apply(&self, object: &Value) -> Result<DynamicObject> {
-        let object: DynamicObject = serde_json::from_value(object.clone())?;
-        let types = object.types.clone().context("an object without kind")?;
-        let (group, version) = types.api_version.rsplit_once('/').unwrap_or(("", &types.api_version));
-        let (resource, capabilities) =
-            kube::discovery::pinned_kind(&self.admin, &GroupVersionKind::gvk(group, version, &types.kind)).await?;
-        let api: Api<DynamicObject> = match (capabilities.scope, object.namespace()) {
-            (kube::discovery::Scope::Namespaced, namespace) => {
-                Api::namespaced_with(self.admin.clone(), namespace.as_deref().unwrap_or(NAMESPACE), &resource)
-            }
-            _ => Api::all_with(self.admin.clone(), &resource),
-        };
-        Ok(api
-            .patch(
-                &object.name_any(),
-                &PatchParams::apply("test").force(),
-                &Patch::Apply(&object),
-            )
-            .await?)
+        runway_testbed::apply::apply(&self.admin, &serde_json::from_value(object.clone())?, "test").await
+    }
+}
+
+/// A process of its own, that always leads.
+fn alone(client: Client, shutdown: CancellationToken) -> Process {
+    Process::alone(client, shutdown)
+}
+
+fn led_by(leadership: Leadership) -> impl FnOnce(Client, CancellationToken) -> Process {
+    |client, shutdown| Process {
+        leadership,
+        ..Process::alone(client, shutdown)
+    }
+}
+
+fn traced(traces: Traces) -> impl FnOnce(Client, CancellationToken) -> Process {
+    |client, shutdown| Process {
+        traces,
+        ..Process::alone(client, shutdown)
     }
 }
 

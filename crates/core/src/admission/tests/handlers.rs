@@ -5,6 +5,7 @@ use std::sync::Arc;
 use axum::body::{Body, to_bytes};
 use axum::http::{Request, StatusCode};
 use proptest::prelude::*;
+use runway_operator::trace::Traces;
 use serde_json::{Value, json};
 use tower::ServiceExt as _;
 
@@ -17,7 +18,10 @@ async fn post(path: &str, body: impl Into<Body>) -> (StatusCode, Vec<u8>) {
         .header("content-type", "application/json")
         .body(body.into())
         .unwrap();
-    let response = router(move || registered.clone()).oneshot(request).await.unwrap();
+    let response = router(move || registered.clone(), Traces::default())
+        .oneshot(request)
+        .await
+        .unwrap();
     let status = response.status();
     (
         status,

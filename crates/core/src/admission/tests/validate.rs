@@ -127,7 +127,7 @@ fn what_is_valid_passes_without_a_word() {
         spec(json!({"provider": {"name": ""}})),
         spec(json!({"scaling": {"replicas": 0}})),
         disaggregated(json!({})),
-        disaggregated(json!({"engine": {"type": "sglang"}, "resources": {"memory": "1Gi"}})),
+        disaggregated(json!({"engine": {"type": "sglang"}, "resources": {"cpu": "1"}})),
         spec(
             json!({"env": [{"name": "A", "value": "b"}, {"name": "B", "value": "", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}]}),
         ),
@@ -157,6 +157,14 @@ fn warnings() {
         (
             spec(json!({"scaling": {"prefill": {}}})),
             "scaling.prefill and scaling.decode are ignored in aggregated mode: set serving.mode to disaggregated to use them",
+        ),
+        (
+            disaggregated(json!({"scaling": {"replicas": 3}})),
+            "scaling.replicas is ignored in disaggregated mode: set scaling.prefill.replicas and scaling.decode.replicas",
+        ),
+        (
+            disaggregated(json!({"resources": {"memory": "64Gi"}})),
+            "resources.memory is ignored in disaggregated mode: set scaling.prefill.memory and scaling.decode.memory",
         ),
     ] {
         assert_eq!(

@@ -1,0 +1,60 @@
+//! What the operator may do in a cluster: exactly what it uses. It reads no Secret.
+
+use k8s_openapi::api::rbac::v1::PolicyRule;
+use runway_api::labels;
+use runway_operator::access::{named, rule};
+use runway_operator::lease;
+
+use crate::targets::{DEPLOYMENT, INFERENCE_SERVICE, KNOWN, STATEFUL_SET};
+
+/// The rules of the operator's ClusterRole.
+pub fn access() -> Vec<PolicyRule> {
+    let mut rules = vec![
+        rule("asya.sh", &["asyncactors"], &["list", "watch", "patch"]),
+        rule("asya.sh", &["asyncactors/status"], &["patch"]),
+        // Owner references that block deletion ask for this where the cluster enforces it.
+        rule("asya.sh", &["asyncactors/finalizers"], &["update"]),
+        rule(
+            "apps",
+            &["deployments", "statefulsets"],
+            &["get", "list", "watch", "create", "patch", "delete"],
+        ),
+        rule("", &["configmaps"], &["list", "watch", "create", "patch", "delete"]),
+        rule(
+            "keda.sh",
+            &["scaledobjects", "triggerauthentications"],
+            &["list", "watch", "create", "patch", "delete"],
+        ),
+        rule("", &["pods"], &["list", "watch"]),
+        rule(INFERENCE_SERVICE.group, &[INFERENCE_SERVICE.plural], &["patch"]),
+        rule("events.k8s.io", &["events"], &["create", "patch"]),
+    ];
+    let targets = KNOWN.iter().filter(|kind| ![DEPLOYMENT, STATEFUL_SET].contains(kind));
+    rules.extend(
+        targets
+            .clone()
+            .map(|kind| rule(kind.group, &[kind.plural], &["get", "list", "watch"])),
+    );
+    let crds: Vec<String> = targets
+        .map(|kind| format!("{}.{}", kind.plural, kind.group))
+        .chain([
+            "scaledobjects.keda.sh".to_owned(),
+            "triggerauthentications.keda.sh".to_owned(),
+        ])
+        .collect();
+    let crds: Vec<&str> = crds.iter().map(String::as_str).collect();
+    rules.push(named(
+        rule(
+            "apiextensions.k8s.io",
+            &["customresourcedefinitions"],
+            &["list", "watch"],
+        ),
+        &crds,
+    ));
+    rules
+}
+
+/// The rules of the operator's Role in its own namespace: its Lease.
+pub fn access_in_namespace() -> Vec<PolicyRule> {
+    lease::access(labels::ASYA_MANAGER)
+}

@@ -1,0 +1,27 @@
+//! `asya-operator`: the AsyncActor operator as a process.
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use runway_api::labels;
+use runway_asya_operator::{Args, run};
+use runway_operator::process::{self, ProcessArgs};
+
+/// Runs AsyncActors: makes their workloads or binds them to those of others, and sees to queues and scaling.
+#[derive(Debug, Parser)]
+#[command(name = "asya-operator", version)]
+struct Command {
+    #[command(flatten)]
+    process: ProcessArgs,
+    #[command(flatten)]
+    args: Args,
+}
+
+#[tokio::main(worker_threads = 2)]
+async fn main() -> ExitCode {
+    let Command { process, args } = Command::parse();
+    process::main(labels::ASYA_MANAGER, "asya", &process, async |process| {
+        run(process, args).await
+    })
+    .await
+}

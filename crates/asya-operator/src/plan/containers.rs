@@ -1,0 +1,263 @@
+//! The two containers: asya-sidecar moves messages, asya-runtime runs the handler.
+
+use std::collections::BTreeMap;
+
+use runway_api::async_actor::{Runtime, Sidecar};
+use serde_json::{Map, Value, json};
+
+use crate::names::{self, ERROR_END, HAPPY_END};
+use crate::observe::Settings;
+use crate::request::{self, RUNTIME, Request, SIDECAR};
+use crate::transports::{RabbitMq, SecretKey, Sqs, Transport};
+
+/// Where the two meet.
+#[derive(Clone, Copy)]
+pub(super) enum Meeting {
+    /// A folder that both mount: pods of our own, as existing handlers know it.
+    Folder,
+    /// An abstract socket: nothing is mounted into pods of others.
+    Abstract,
+}
+
+/// The folder of the socket.
+pub(super) const SOCKET_DIR: &str = "/var/run/asya";
+
+/// The port of the sidecar's metrics: not one that model servers listen on, who may be in the same pod.
+const METRICS_ADDRESS: &str = ":9464";
+
+/// A runtime that says why it ends is quoted in the status; from one that dies the end of its log is.
+const LAST_WORDS: &str = "FallbackToLogsOnError";
+
+/// The sidecar. `grace` is the time the pod has to end, in seconds, where that is ours to say.
+pub(super) fn sidecar(
+    request: &Request,
+    asked: Option<&Sidecar>,
+    transport: &Transport,
+    settings: &Settings,
+    (meeting, grace): (Meeting, Option<i32>),
+) -> Value {
+    let image = asked.and_then(|s| s.image.clone()).filter(|image| !image.is_empty());
+    let policy = asked
+        .and_then(|s| s.image_pull_policy)
+        .map_or("IfNotPresent", request::policy);
+    let resources = asked.and_then(|s| s.resources.as_ref()).map_or_else(
+        || json!({"requests": {"cpu": "10m", "memory": "16Mi"}, "limits": {"memory": "256Mi"}}),
+        |r| json!(r),
+    );
+    let own = asked.map_or(&[][..], |s| s.env.as_slice());
+    let mut container = json!({
+        "name": SIDECAR,
+        "image": image.unwrap_or_else(|| settings.sidecar_image.clone()),
+        "imagePullPolicy": policy,
+        "resources": resources,
+        "env": merged(sidecar_env(request, transport, settings, (meeting, grace)), &json!(own)),
+        "securityContext": {
+            "allowPrivilegeEscalation": false,
+            "capabilities": {"drop": ["ALL"]},
+            "readOnlyRootFilesystem": true,
+            "runAsNonRoot": true,
+            "runAsUser": 65532,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+    });
+    if matches!(meeting, Meeting::Folder) {
+        container["volumeMounts"] = json!([{"name": "socket-dir", "mountPath": SOCKET_DIR}]);
+    }
+    without_empty(container)
+}
+
+fn sidecar_env(
+    request: &Request,
+    transport: &Transport,
+    settings: &Settings,
+    (meeting, grace): (Meeting, Option<i32>),
+) -> Vec<Value> {
+    let (actor, namespace) = (&request.name, &request.namespace);
+    let mut env = vec![plain("ASYA_LOG_LEVEL", "info")];
+    env.extend(settings.gateway_url.as_ref().map(|url| plain("ASYA_GATEWAY_URL", url)));
+    env.extend([
+        plain("ASYA_ACTOR_NAME", actor),
+        plain("ASYA_NAMESPACE", namespace),
+        plain("ASYA_ACTOR_HAPPY_END", HAPPY_END),
+        plain("ASYA_ACTOR_ERROR_END", ERROR_END),
+    ]);
+    env.extend(is_end(actor).then(|| plain("ASYA_IS_END_ACTOR", "true")));
+    env.push(plain("ASYA_RUNTIME_TIMEOUT", &format!("{}s", request.processing)));
+    if matches!(meeting, Meeting::Abstract) {
+        // A model may take long to load, and a sidecar that gives up would make its pod unready.
+        env.push(plain("ASYA_RUNTIME_READY_TIMEOUT", "24h"));
+    }
+    // What is under way is finished before the pod must be gone.
+    env.extend(grace.map(|grace| plain("ASYA_DRAIN_TIMEOUT", &format!("{}s", (grace - 5).max(1)))));
+    env.push(plain("ASYA_METRICS_ADDR", METRICS_ADDRESS));
+    // What the operator makes nobody else makes.
+    let manages = super::manages(settings, transport);
+    env.push(plain("ASYA_QUEUE_AUTO_CREATE", if manages { "false" } else { "true" }));
+    env.extend(match transport {
+        Transport::RabbitMq(rabbit) => rabbit_env(rabbit),
+        Transport::Sqs(sqs) => sqs_env(sqs),
+    });
+    env.push(meeting_env(request, meeting));
+    env
+}
+
+fn rabbit_env(rabbit: &RabbitMq) -> Vec<Value> {
+    let mut env = vec![
+        plain("ASYA_TRANSPORT", "rabbitmq"),
+        plain("ASYA_RABBITMQ_HOST", &rabbit.host),
+        plain("ASYA_RABBITMQ_PORT", &rabbit.port.to_string()),
+        plain("ASYA_RABBITMQ_USERNAME", &rabbit.username),
+    ];
+    env.extend(
+        rabbit
+            .password_secret_ref
+            .as_ref()
+            .map(|key| secret("ASYA_RABBITMQ_PASSWORD", key)),
+    );
+    if rabbit.vhost != "/" {
+        env.push(plain("ASYA_RABBITMQ_VHOST", &rabbit.vhost));
+    }
+    env.push(plain("ASYA_RABBITMQ_EXCHANGE", &rabbit.exchange));
+    env
+}
+
+fn sqs_env(sqs: &Sqs) -> Vec<Value> {
+    let mut env = vec![plain("ASYA_TRANSPORT", "sqs"), plain("ASYA_AWS_REGION", &sqs.region)];
+    env.extend(sqs.endpoint.as_ref().map(|url| plain("ASYA_SQS_ENDPOINT", url)));
+    env.extend(
+        sqs.visibility_timeout
+            .map(|s| plain("ASYA_SQS_VISIBILITY_TIMEOUT", &s.to_string())),
+    );
+    env.push(plain("ASYA_SQS_WAIT_TIME_SECONDS", &sqs.wait_time_seconds.to_string()));
+    if let Some(keys) = &sqs.credentials {
+        env.push(secret("AWS_ACCESS_KEY_ID", &keys.access_key_id_secret_ref));
+        env.push(secret("AWS_SECRET_ACCESS_KEY", &keys.secret_access_key_secret_ref));
+    }
+    env
+}
+
+fn meeting_env(request: &Request, meeting: Meeting) -> Value {
+    match meeting {
+        Meeting::Folder => plain("ASYA_SOCKET_DIR", SOCKET_DIR),
+        Meeting::Abstract => plain("ASYA_SOCKET", &names::socket(&request.namespace, &request.name)),
+    }
+}
+
+/// The runtime beside, or in front of, somebody else's model. No probes: one that is not ready would take the model out of its
+/// Service, and with it those who call it directly.
+pub(super) fn bound_runtime(request: &Request, runtime: &Runtime, url: &str) -> Value {
+    let env = vec![
+        meeting_env(request, Meeting::Abstract),
+        plain("ASYA_HANDLER", &runtime.handler),
+        plain(
+            "ASYA_HANDLER_MODE",
+            request::mode(runtime.handler_mode.unwrap_or_default()),
+        ),
+        plain("ASYA_TARGET_URL", url),
+        // Below the sidecar's own limit, so that the handler's error is told and not a time-out.
+        plain(
+            "ASYA_TARGET_TIMEOUT",
+            &(request.processing - (request.processing / 5).max(1))
+                .max(1)
+                .to_string(),
+        ),
+    ];
+    let python = runtime.python_executable.clone().unwrap_or_else(request::python);
+    without_empty(json!({
+        "name": RUNTIME,
+        "image": runtime.image,
+        "imagePullPolicy": runtime.image_pull_policy.map(request::policy),
+        "command": [python, "-m", "asya_runtime"],
+        "env": merged(env, &json!(runtime.env)),
+        "resources": runtime.resources,
+        "terminationMessagePolicy": LAST_WORDS,
+        "securityContext": {
+            "allowPrivilegeEscalation": false,
+            "capabilities": {"drop": ["ALL"]},
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+    }))
+}
+
+/// Adds what the user's own asya-runtime container needs to talk to the sidecar.
+pub(super) fn complete_runtime(container: &mut Map<String, Value>, request: &Request, python: &str) {
+    container.insert(
+        "command".to_owned(),
+        json!([python, format!("/opt/asya/{}", names::RUNTIME_SCRIPT)]),
+    );
+    let mut env = vec![meeting_env(request, Meeting::Folder)];
+    if is_end(&request.name) {
+        env.push(plain("ASYA_ENABLE_VALIDATION", "false"));
+    }
+    let theirs = container.get("env").cloned().unwrap_or_default();
+    container.insert("env".to_owned(), merged(env, &theirs).into());
+    let mounts = container.entry("volumeMounts").or_insert_with(|| json!([]));
+    if let Some(mounts) = mounts.as_array_mut() {
+        mounts.push(json!({"name": "socket-dir", "mountPath": SOCKET_DIR}));
+        mounts.push(json!({
+            "name": "asya-runtime", "mountPath": format!("/opt/asya/{}", names::RUNTIME_SCRIPT),
+            "subPath": names::RUNTIME_SCRIPT, "readOnly": true,
+        }));
+    }
+    // The user's image has Python, and perhaps no shell.
+    let ready = format!("import os, sys; sys.exit(not os.path.exists('{SOCKET_DIR}/runtime-ready'))");
+    let probe = |period: i32, failures: i32| json!({"exec": {"command": [python, "-c", ready]}, "periodSeconds": period, "timeoutSeconds": 5, "failureThreshold": failures});
+    container
+        .entry("terminationMessagePolicy")
+        .or_insert_with(|| json!(LAST_WORDS));
+    container.entry("startupProbe").or_insert_with(|| probe(2, 150));
+    container.entry("readinessProbe").or_insert_with(|| probe(10, 3));
+}
+
+fn is_end(actor: &str) -> bool {
+    [HAPPY_END, ERROR_END].contains(&actor)
+}
+
+fn plain(name: &str, value: &str) -> Value {
+    json!({"name": name, "value": value})
+}
+
+fn secret(name: &str, key: &SecretKey) -> Value {
+    json!({"name": name, "valueFrom": {"secretKeyRef": {"name": key.name, "key": key.key}}})
+}
+
+/// Generated variables, and those of the user, which win. Names are unique: server-side apply wants it so.
+fn merged(generated: Vec<Value>, theirs: &Value) -> Vec<Value> {
+    let theirs: Vec<&Value> = theirs.as_array().into_iter().flatten().collect();
+    let mut last: BTreeMap<&str, usize> = BTreeMap::new();
+    for (index, variable) in theirs.iter().enumerate() {
+        last.insert(variable["name"].as_str().unwrap_or_default(), index);
+    }
+    let kept = generated
+        .into_iter()
+        .filter(|g| !last.contains_key(g["name"].as_str().unwrap_or_default()));
+    let own = theirs
+        .iter()
+        .enumerate()
+        .filter(|(index, v)| last.get(v["name"].as_str().unwrap_or_default()) == Some(index))
+        .map(|(_, v)| (*v).clone());
+    kept.chain(own).collect()
+}
+
+/// Nothing empty is sent: what holds nothing cannot be told from what is absent.
+pub(super) fn without_empty(value: Value) -> Value {
+    match value {
+        Value::Object(map) => map
+            .into_iter()
+            .map(|(key, inner)| (key, without_empty(inner)))
+            .filter(|(_, inner)| !is_empty(inner))
+            .collect(),
+        Value::Array(items) => items.into_iter().map(without_empty).collect(),
+        other => other,
+    }
+}
+
+fn is_empty(value: &Value) -> bool {
+    match value {
+        Value::Null => true,
+        Value::Object(map) => map.is_empty(),
+        Value::Array(items) => items.is_empty(),
+        Value::String(text) => text.is_empty(),
+        _ => false,
+    }
+}

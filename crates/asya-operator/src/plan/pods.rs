@@ -1,0 +1,216 @@
+//! What keeps the pods of an actor from working, and what to do about it: read from what the kubelet says of them.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
+use kube::ResourceExt;
+use runway_operator::kubelet::{self, Failure, Stage};
+
+use super::Draft;
+use crate::request::{RUNTIME, SIDECAR, Work};
+
+/// A container that is running again is believed after this long: one that ends again and again looks well in between.
+const BELIEVED_AFTER: Duration = Duration::from_mins(1);
+
+/// `asya-runtime` ends so when it cannot load the handler, and when a setting is wrong (its README).
+const EXIT_HANDLER: i32 = 3;
+const EXIT_SETTINGS: i32 = 2;
+
+/// Why pods do not work.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Trouble {
+    /// In one word, as the public Asya has it.
+    pub(super) word: &'static str,
+    /// What is wrong and what to do.
+    pub(super) message: String,
+}
+
+/// What the condition on the workload, or on the binding, gives as its reason when pods do not work.
+pub const WORDS: [&str; 6] = [
+    "PendingResources",
+    "ImagePullError",
+    "ConfigError",
+    "RuntimeError",
+    "SidecarError",
+    "WorkloadError",
+];
+
+/// The first trouble, from the newest pod on. While other pods work it is a warning and nothing else. Of a target's pods only our
+/// two containers count: the model is its owner's.
+pub(super) fn judge(draft: &mut Draft<'_>, own: bool) -> Option<Trouble> {
+    let mut pods: Vec<&Pod> = draft
+        .seen
+        .pods
+        .iter()
+        .map(AsRef::as_ref)
+        .filter(|pod| pod.metadata.deletion_timestamp.is_none() && kubelet::evicted(pod).is_none())
+        .collect();
+    pods.sort_by_key(|pod| (pod.metadata.creation_timestamp.as_ref().map(|t| t.0), pod.name_any()));
+    let (mut trouble, mut others_work, mut look_again) = (None, false, None);
+    for pod in pods.into_iter().rev() {
+        let read = Reader { draft, own }.read(pod, &mut look_again);
+        others_work |= read.is_none() && kubelet::is_ready(pod);
+        trouble = trouble.or(read);
+    }
+    if let Some(wait) = look_again {
+        draft.look_again(wait);
+    }
+    let trouble: Trouble = trouble?;
+    if others_work {
+        draft.warnings.push(trouble.message);
+        return None;
+    }
+    Some(trouble)
+}
+
+struct Reader<'a> {
+    draft: &'a Draft<'a>,
+    own: bool,
+}
+
+impl Reader<'_> {
+    fn read(&self, pod: &Pod, look_again: &mut Option<Duration>) -> Option<Trouble> {
+        if let Some(said) = kubelet::unschedulable(pod) {
+            return Some(Trouble {
+                word: "PendingResources",
+                message: format!("no node takes a pod: {said}. Add a node with room for it, or ask for less"),
+            });
+        }
+        let status = pod.status.as_ref()?;
+        let first = status.init_container_statuses.iter().flatten().map(|c| (c, false));
+        let then = status.container_statuses.iter().flatten().map(|c| (c, true));
+        let mut failed: Vec<(&ContainerStatus, Failure)> = first
+            .chain(then)
+            .filter(|(c, _)| self.own || [RUNTIME, SIDECAR].contains(&&*c.name))
+            .filter_map(|(c, serves)| Some((c, failure(c, serves, self.draft.seen.now, look_again)?)))
+            .collect();
+        // Who says something says why; the others may only follow.
+        failed.sort_by_key(|(_, failure)| matches!(failure, Failure::Exit { message, .. } if message.is_empty()));
+        let (container, failure) = failed.first()?;
+        Some(self.tell(container, failure))
+    }
+
+    fn tell(&self, container: &ContainerStatus, failure: &Failure) -> Trouble {
+        let name = &*container.name;
+        let its_own = match name {
+            RUNTIME => "RuntimeError",
+            SIDECAR => "SidecarError",
+            _ => "WorkloadError",
+        };
+        let (word, message) = match failure {
+            Failure::Image(said) => (
+                "ImagePullError",
+                format!(
+                    "image '{}' of {name} cannot be pulled: {said}. Is it right ({}), and may the node have it (imagePullSecrets)?",
+                    container.image,
+                    self.field(name, "image")
+                ),
+            ),
+            Failure::Start(said) => match absent(said) {
+                Some(what) => (
+                    "ConfigError",
+                    format!(
+                        "{name} cannot be started: {said}. Make {what} in namespace '{}'",
+                        self.draft.request.namespace
+                    ),
+                ),
+                None => (
+                    its_own,
+                    format!("{name} cannot be started: {said}. See {}", self.field(name, "image")),
+                ),
+            },
+            Failure::OutOfMemory => (
+                its_own,
+                format!(
+                    "{name} used more memory than it may: raise {}",
+                    self.field(name, "resources.limits.memory")
+                ),
+            ),
+            Failure::Exit { code, message } => (its_own, self.exit(name, *code, message)),
+        };
+        Trouble { word, message }
+    }
+
+    fn exit(&self, name: &str, code: i32, said: &str) -> String {
+        let log = format!(
+            "kubectl -n {} logs -l {}={} -c {name} --previous",
+            self.draft.request.namespace,
+            runway_api::labels::ASYA_ACTOR,
+            self.draft.request.name
+        );
+        // Ours say it in the first line, and Python in the last one of its traceback.
+        let said = match said.strip_prefix(&format!("{name}: ")) {
+            Some(own) => own.lines().next(),
+            None => said.lines().rfind(|line| !line.trim().is_empty()),
+        };
+        let said = said.map_or_else(String::new, |line| format!(": {}", line.trim()));
+        match (name, code) {
+            (RUNTIME, EXIT_HANDLER) => format!(
+                "the handler cannot be loaded{said}. Correct {} or the image; its log: {log}",
+                self.handler()
+            ),
+            (RUNTIME, EXIT_SETTINGS) => {
+                format!(
+                    "a setting of {name} is wrong{said}. Correct {}",
+                    self.field(name, "env")
+                )
+            }
+            _ => format!("{name} ended with code {code}{said}. Its log: {log}"),
+        }
+    }
+
+    fn handler(&self) -> &'static str {
+        match self.draft.request.work {
+            Work::Standalone(_) => "the variable ASYA_HANDLER of asya-runtime in spec.workload.template",
+            Work::Bound(_) => "spec.runtime.handler",
+        }
+    }
+
+    /// The field of the actor that decides this about a container.
+    fn field(&self, name: &str, what: &str) -> String {
+        match (name, &self.draft.request.work) {
+            (SIDECAR, _) => format!("spec.sidecar.{what}"),
+            (RUNTIME, Work::Bound(_)) => format!("spec.runtime.{what}"),
+            _ => format!("{what} of {name} in spec.workload.template"),
+        }
+    }
+}
+
+/// Why a container does not work, if it does not.
+fn failure(
+    container: &ContainerStatus,
+    serves: bool,
+    now: Timestamp,
+    look_again: &mut Option<Duration>,
+) -> Option<Failure> {
+    let running = container.state.as_ref().and_then(|s| s.running.as_ref());
+    let since = running.and_then(|r| r.started_at.as_ref()).map(|t| t.0);
+    let ran = since.map(|since| Duration::try_from(now.duration_since(since)).unwrap_or_default());
+    let believed = ran.is_none_or(|ran| ran >= BELIEVED_AFTER);
+    if container.ready && believed {
+        return None;
+    }
+    let Stage::Failed(failure) = kubelet::stage(container, serves) else {
+        return None;
+    };
+    if let Some(ran) = ran.filter(|_| container.ready) {
+        let wait = BELIEVED_AFTER.saturating_sub(ran);
+        *look_again = Some(look_again.map_or(wait, |before| before.min(wait)));
+    }
+    Some(failure)
+}
+
+/// The Secret or ConfigMap that is missing, by what the kubelet says of it.
+fn absent(said: &str) -> Option<String> {
+    let named = |kind: &str, title: &str| {
+        let (name, rest) = said.split_once(&format!("{kind} \""))?.1.split_once('"')?;
+        rest.trim_start()
+            .starts_with("not found")
+            .then(|| format!("{title} '{name}'"))
+    };
+    let key = || said.starts_with("couldn't find key").then(|| "this key".to_owned());
+    named("secret", "Secret")
+        .or_else(|| named("configmap", "ConfigMap"))
+        .or_else(key)
+}

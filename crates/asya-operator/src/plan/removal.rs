@@ -1,0 +1,109 @@
+//! The end of an actor: scaling first (it may put replicas back), then what is ours in objects of others, then the queue. It always
+//! ends: what does not go within five minutes is told of and left.
+
+use std::time::Duration;
+
+use jiff::{SignedDuration, Timestamp};
+use runway_operator::plan::{Finalizer, Note};
+
+use super::{LOOK_AGAIN, Plan, QueueWork, binding, objects, queues};
+use crate::names;
+use crate::observe::{Key, Observed, QueueState};
+use crate::plan::SCALED_OBJECT;
+use crate::targets::{DEPLOYMENT, KNOWN, STATEFUL_SET};
+
+/// How long anything is waited for.
+const TIMEOUT: SignedDuration = SignedDuration::from_mins(5);
+/// How soon a broker is asked again.
+const BROKER_AGAIN: Duration = Duration::from_secs(10);
+
+pub(super) fn for_deletion(seen: &Observed) -> Plan {
+    let mut plan = Plan::default();
+    let Some(since) = seen
+        .actor
+        .metadata
+        .deletion_timestamp
+        .as_ref()
+        .filter(|_| seen.actor.has_finalizer())
+    else {
+        return plan;
+    };
+    let left = time_left(since.0, seen.now);
+    let mut orphans = Vec::new();
+
+    let name = seen.name();
+    let scalers = [names::scaler(&name), names::target_scaler(&name)].map(|name| Key::new(SCALED_OBJECT, name));
+    let workloads = [
+        Key::new(DEPLOYMENT, &name),
+        Key::new(STATEFUL_SET, &name),
+        Key::new(DEPLOYMENT, names::proxy(&name)),
+    ];
+    for key in scalers.iter().chain(&workloads) {
+        if seen.live(key).is_some_and(|live| super::is_leftover(seen, live)) {
+            plan.kube.delete.extend(objects::deletion(seen, key));
+        }
+    }
+    for key in scalers.iter().filter(|key| still_goes(seen, key)) {
+        match left {
+            Some(left) => {
+                plan.kube.look_again = Some(left.min(LOOK_AGAIN));
+                return plan;
+            }
+            None => orphans.push(key.told()),
+        }
+    }
+    let holders = seen.objects.keys().filter(|key| KNOWN.contains(&key.kind));
+    for key in holders {
+        let Some(live) = binding::held(seen, key) else { continue };
+        match left {
+            Some(left) => {
+                binding::put_back(seen, key, live, &mut plan.kube);
+                plan.kube.look_again = Some(left.min(LOOK_AGAIN));
+            }
+            None => orphans.push(format!("containers in {}", key.told())),
+        }
+    }
+    if !plan.kube.apply.is_empty() || !plan.kube.edit.is_empty() {
+        let note = Note::normal("Unbound", "Took asya-sidecar and asya-runtime out of the target");
+        plan.kube.events.push(note);
+        return plan;
+    }
+    if let Ok(transport) = seen.transports.get(&seen.actor.spec.transport)
+        && super::manages(&seen.settings, transport)
+    {
+        let work = queues(&seen.actor, transport);
+        match (&seen.queue, left) {
+            (QueueState::Removed { left: None }, _) => {}
+            (QueueState::Removed { left: Some(count) }, _) => plan.kube.events.push(Note::warning(
+                "QueueLeft",
+                format!("Queue '{}' holds {count} messages and is left as it is: empty and delete it yourself, or make the actor again", work.name),
+            )),
+            (_, Some(left)) => {
+                plan.queue = Some(QueueWork::Remove(work));
+                plan.kube.look_again = Some(left.min(BROKER_AGAIN));
+                return plan;
+            }
+            (_, None) => orphans.push(format!("queue '{}'", work.name)),
+        }
+    }
+    if !orphans.is_empty() {
+        let message = format!(
+            "Finalizer removed after timeout, may be orphaned: {}",
+            orphans.join(", ")
+        );
+        plan.kube.events.push(Note::warning("FinalizerTimeout", message));
+    }
+    plan.kube.finalizer = Finalizer::Remove;
+    plan
+}
+
+/// Whether an object of ours is there, on its way out or not.
+pub(super) fn still_goes(seen: &Observed, key: &Key) -> bool {
+    seen.live(key).is_some_and(|live| objects::is_ours(&seen.actor, live))
+}
+
+/// What is left of the time for cleaning up.
+fn time_left(since: Timestamp, now: Timestamp) -> Option<Duration> {
+    let left = Duration::try_from(TIMEOUT - now.duration_since(since)).unwrap_or(Duration::ZERO);
+    Some(left).filter(|left| !left.is_zero())
+}

@@ -1,0 +1,180 @@
+//! Queues at their brokers: made, looked at, and removed when they are empty. The executor's side of a plan's `queue`.
+
+mod rabbitmq;
+mod sqs;
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+
+use crate::observe::QueueState;
+use crate::plan::{QueueWork, Queues};
+use crate::transports::{SecretKey, Transport, Transports};
+
+/// A broker that does not answer within this time is down.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// How often what failed is tried again.
+const RETRY: Duration = Duration::from_secs(10);
+/// Every so many retries everything is looked at: somebody may have deleted a queue.
+const LOOK_EVERY: u32 = 6;
+
+/// Namespace and name of an actor.
+pub(crate) type Id = (String, String);
+
+/// A broker.
+trait Broker: Send + Sync {
+    /// The queues exist.
+    fn ensure<'a>(&'a self, queues: &'a Queues) -> BoxFuture<'a, Result<(), Error>>;
+    /// The actor's queues go, unless they hold messages: how many.
+    fn remove<'a>(&'a self, queues: &'a Queues) -> BoxFuture<'a, Result<Option<u64>, Error>>;
+}
+
+/// What a broker did not do.
+#[derive(Debug, thiserror::Error)]
+enum Error {
+    #[error("the broker at {place} does not answer: {source}")]
+    Unreachable { place: String, source: lapin::Error },
+    #[error("the broker at {place} does not answer within {PATIENCE:?}")]
+    Silent { place: String },
+    #[error("queue '{queue}': {source}")]
+    Refused { queue: String, source: lapin::Error },
+    #[error("queue '{queue}': {source}")]
+    Sqs { queue: String, source: runway_sqs::Error },
+    #[error("{0}")]
+    NoClient(#[source] runway_sqs::Error),
+    #[error("the operator has no file {} with the key '{}' of Secret '{}': mount the Secret there", path.display(), key.key, key.name)]
+    NoSecret { key: SecretKey, path: PathBuf },
+}
+
+/// Keeps queues as actors want them.
+pub(crate) struct Keeper {
+    secrets: PathBuf,
+    brokers: RwLock<BTreeMap<String, Arc<dyn Broker>>>,
+    known: Mutex<HashMap<Id, (Queues, QueueState)>>,
+}
+
+impl Keeper {
+    /// Brokers of every transport; `secrets` is the folder with mounted Secrets.
+    pub(crate) fn new(transports: &Transports, secrets: &Path) -> Self {
+        Self {
+            secrets: secrets.to_owned(),
+            brokers: RwLock::new(brokers(transports, secrets)),
+            known: Mutex::default(),
+        }
+    }
+
+    /// Takes other transports; nothing is known of their queues yet.
+    pub(crate) fn configure(&self, transports: &Transports) {
+        let brokers = brokers(transports, &self.secrets);
+        *self.brokers.write().unwrap_or_else(PoisonError::into_inner) = brokers;
+        self.lock().clear();
+    }
+
+    /// How the queues of an actor stand, if it is these.
+    pub(crate) fn state(&self, id: &Id, wanted: Option<&Queues>) -> QueueState {
+        match self.lock().get(id) {
+            Some((queues, state)) if wanted == Some(queues) => state.clone(),
+            _ => QueueState::Unknown,
+        }
+    }
+
+    /// Does what a plan asks for, and remembers what came of it.
+    pub(crate) async fn carry_out(&self, id: &Id, work: &QueueWork) {
+        let (queues, state) = match work {
+            QueueWork::Ensure(queues) => (queues, self.ensure(queues).await),
+            QueueWork::Remove(queues) => {
+                let state = match self.broker(queues) {
+                    None => QueueState::Removed { left: None },
+                    Some(broker) => match broker.remove(queues).await {
+                        Ok(left) => QueueState::Removed { left },
+                        Err(error) => failed(&error),
+                    },
+                };
+                (queues, state)
+            }
+        };
+        self.lock().insert(id.clone(), (queues.clone(), state));
+    }
+
+    async fn ensure(&self, queues: &Queues) -> QueueState {
+        let Some(broker) = self.broker(queues) else {
+            return QueueState::Unknown;
+        };
+        match broker.ensure(queues).await {
+            Ok(()) => QueueState::Ready { drift: None },
+            Err(error) => failed(&error),
+        }
+    }
+
+    fn broker(&self, queues: &Queues) -> Option<Arc<dyn Broker>> {
+        let brokers = self.brokers.read().unwrap_or_else(PoisonError::into_inner);
+        brokers.get(&queues.transport).cloned()
+    }
+
+    /// Forgets an actor.
+    pub(crate) fn forget(&self, id: &Id) {
+        self.lock().remove(id);
+    }
+
+    /// Tries what failed again, and looks at everything now and then; `wake` is told of what changed. No request to the API server.
+    pub(crate) async fn watch(self: Arc<Self>, wake: impl Fn(&Id)) {
+        for round in 1_u32.. {
+            tokio::time::sleep(RETRY).await;
+            let look = round.is_multiple_of(LOOK_EVERY);
+            let due: Vec<(Id, Queues, QueueState)> = self
+                .lock()
+                .iter()
+                .filter(|(_, (_, state))| match state {
+                    QueueState::Failed { .. } => true,
+                    QueueState::Ready { .. } => look,
+                    QueueState::Unknown | QueueState::Removed { .. } => false,
+                })
+                .map(|(id, (queues, state))| (id.clone(), queues.clone(), state.clone()))
+                .collect();
+            for (id, queues, before) in due {
+                let now = self.ensure(&queues).await;
+                let mut known = self.lock();
+                // Gone, or something else by now.
+                let Some(entry) = known.get_mut(&id).filter(|(q, s)| *q == queues && *s == before) else {
+                    continue;
+                };
+                if now != before {
+                    entry.1 = now;
+                    drop(known);
+                    wake(&id);
+                }
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<Id, (Queues, QueueState)>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn brokers(transports: &Transports, secrets: &Path) -> BTreeMap<String, Arc<dyn Broker>> {
+    let brokers = transports.iter().map(|(name, transport)| {
+        let broker: Arc<dyn Broker> = match transport {
+            Transport::RabbitMq(rabbit) => Arc::new(rabbitmq::Rabbit::new(rabbit.clone(), secrets.to_owned())),
+            Transport::Sqs(sqs) => Arc::new(sqs::Sqs::new(sqs.clone(), secrets.to_owned())),
+        };
+        (name.to_owned(), broker)
+    });
+    brokers.collect()
+}
+
+/// A mounted key, read anew each time: Secrets are rotated.
+fn secret(folder: &Path, key: &SecretKey) -> Result<String, Error> {
+    let path = folder.join(&key.name).join(&key.key);
+    let text = std::fs::read_to_string(&path).map_err(|_| Error::NoSecret { key: key.clone(), path })?;
+    Ok(text.trim_end_matches(['\n', '\r']).to_owned())
+}
+
+fn failed(error: &Error) -> QueueState {
+    QueueState::Failed {
+        message: error.to_string(),
+    }
+}

@@ -1,0 +1,433 @@
+//! What an actor asks for, in narrow types: building objects from it cannot fail. Pure.
+
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+use kube::ResourceExt;
+use runway_api::AsyncActor;
+use runway_api::async_actor::{
+    AskedStrategy, HandlerMode, OnConflict, PullPolicy, Runtime, Scaling, WorkloadKind, WorkloadRef, messages,
+};
+use serde_json::{Map, Value};
+
+/// Name of the container that moves messages.
+pub const SIDECAR: &str = "asya-sidecar";
+/// Name of the container that runs the handler.
+pub const RUNTIME: &str = "asya-runtime";
+
+/// What an actor asks for.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// Its name.
+    pub name: String,
+    /// Its namespace.
+    pub namespace: String,
+    /// Its uid; empty offline.
+    pub uid: String,
+    /// Name of its transport.
+    pub transport: String,
+    /// Seconds one message may take.
+    pub processing: i32,
+    /// Scaling, if it is on.
+    pub scaling: Option<Scaling>,
+    /// What runs.
+    pub work: Work,
+}
+
+/// What runs.
+#[derive(Clone, Debug)]
+#[expect(clippy::large_enum_variant, reason = "one at a time, and short-lived")]
+pub enum Work {
+    /// A workload of its own.
+    Standalone(Standalone),
+    /// Somebody else's.
+    Bound(Bound),
+}
+
+/// A workload of its own.
+#[derive(Clone, Debug)]
+pub struct Standalone {
+    /// Its kind.
+    pub kind: WorkloadKind,
+    /// Replicas while scaling is off.
+    pub replicas: i32,
+    /// The Python that runs the handler.
+    pub python: String,
+    /// Seconds a pod may take to end.
+    pub grace: i32,
+    /// The pod template as the user wrote it.
+    pub template: Map<String, Value>,
+}
+
+/// A binding.
+#[derive(Clone, Debug)]
+pub struct Bound {
+    /// To what.
+    pub reference: WorkloadRef,
+    /// The handler.
+    pub runtime: Runtime,
+    /// How.
+    pub strategy: AskedStrategy,
+    /// What to do in a conflict.
+    pub on_conflict: OnConflict,
+    /// Whether a proxy's target is scaled too.
+    pub scale_target: bool,
+}
+
+impl Request {
+    /// What the actor asks for, or everything that is wrong with it.
+    pub fn new(actor: &AsyncActor) -> Result<Self, Vec<String>> {
+        let wrong = violations(actor);
+        let spec = &actor.spec;
+        let work = match (&spec.workload, &spec.workload_ref, &spec.runtime) {
+            _ if !wrong.is_empty() => return Err(wrong),
+            (Some(workload), None, _) => Work::Standalone(Standalone {
+                kind: workload.kind.unwrap_or_default(),
+                replicas: workload.replicas.unwrap_or(1),
+                python: workload.python_executable.clone().unwrap_or_else(python),
+                grace: spec
+                    .timeout
+                    .as_ref()
+                    .and_then(|t| t.graceful_shutdown)
+                    .unwrap_or_else(|| spec.processing_seconds().saturating_add(30)),
+                template: workload.template.clone(),
+            }),
+            (None, Some(reference), Some(runtime)) => Work::Bound(Bound {
+                reference: reference.clone(),
+                runtime: runtime.clone(),
+                strategy: spec.strategy(),
+                on_conflict: spec.on_conflict(),
+                scale_target: spec.binding.as_ref().and_then(|b| b.scale_target).unwrap_or(false),
+            }),
+            _ => return Err(vec![messages::XOR.to_owned()]),
+        };
+        Ok(Self {
+            name: actor.name_any(),
+            namespace: actor.namespace().unwrap_or_default(),
+            uid: actor.uid().unwrap_or_default(),
+            transport: spec.transport.clone(),
+            processing: spec.processing_seconds(),
+            scaling: spec.scaling_on().cloned(),
+            work,
+        })
+    }
+
+    /// What of it is configured for the sidecar's image.
+    pub fn is_bound(&self) -> bool {
+        matches!(self.work, Work::Bound(_))
+    }
+}
+
+/// The default Python.
+pub fn python() -> String {
+    "python3".to_owned()
+}
+
+/// A pull policy as Kubernetes writes it.
+pub fn policy(policy: PullPolicy) -> &'static str {
+    match policy {
+        PullPolicy::Always => "Always",
+        PullPolicy::IfNotPresent => "IfNotPresent",
+        PullPolicy::Never => "Never",
+    }
+}
+
+/// A handler mode as the runtime reads it.
+pub fn mode(mode: HandlerMode) -> &'static str {
+    match mode {
+        HandlerMode::Payload => "payload",
+        HandlerMode::Envelope => "envelope",
+    }
+}
+
+/// Everything that is wrong with a spec: what the CRD's own rules refuse, in the same words, and what they cannot see.
+#[expect(clippy::too_many_lines, reason = "a list of checks, each one line")]
+pub fn violations(actor: &AsyncActor) -> Vec<String> {
+    let spec = &actor.spec;
+    let mut wrong = Vec::new();
+    let mut say = |bad: bool, text: &str| {
+        if bad {
+            wrong.push(text.to_owned());
+        }
+    };
+    say(!is_name(&actor.name_any()), messages::NAME);
+    say(
+        spec.transport.is_empty(),
+        "spec.transport is required: name a transport of the operator, such as rabbitmq",
+    );
+    say(spec.workload.is_some() == spec.workload_ref.is_some(), messages::XOR);
+    say(
+        spec.workload_ref.is_some() && spec.runtime.is_none(),
+        messages::RUNTIME_MISSING,
+    );
+    say(
+        spec.workload_ref.is_none() && spec.runtime.is_some(),
+        messages::RUNTIME_MISPLACED,
+    );
+    say(
+        spec.workload_ref.is_none() && spec.binding.is_some(),
+        messages::BINDING_MISPLACED,
+    );
+    if let Some(workload) = &spec.workload {
+        let containers = named(&workload.template, "containers");
+        let init = named(&workload.template, "initContainers");
+        let runtimes = containers.iter().filter(|(name, _)| *name == RUNTIME).count();
+        say(runtimes != 1, messages::ONE_RUNTIME);
+        say(
+            containers.iter().any(|(name, _)| *name == SIDECAR),
+            messages::NO_SIDECAR,
+        );
+        say(
+            init.iter().any(|(name, _)| [SIDECAR, RUNTIME].contains(name)),
+            messages::NO_INIT,
+        );
+        let commanded = |(name, body): &(&str, &Value)| *name == RUNTIME && body.get("command").is_some();
+        say(containers.iter().any(commanded), messages::NO_COMMAND);
+        say(
+            workload.replicas.is_some_and(|n| n < 0),
+            "workload.replicas must not be negative",
+        );
+    }
+    if let Some(reference) = &spec.workload_ref {
+        say(reference.namespace.is_some(), messages::NAMESPACE);
+        say(
+            reference.name.is_empty(),
+            "workloadRef.name is required: the name of the target",
+        );
+        say(
+            reference.kind.is_empty(),
+            "workloadRef.kind is required, such as Deployment",
+        );
+        say(
+            reference.api_version.is_empty(),
+            "workloadRef.apiVersion is required, such as apps/v1",
+        );
+    }
+    if let Some(runtime) = &spec.runtime {
+        say(
+            runtime.image.is_empty(),
+            "runtime.image is required: the image with the handler",
+        );
+        say(!is_python_path(&runtime.handler), messages::HANDLER);
+        match runtime.target_url.as_deref().map(check_url) {
+            Some(Err(Address::NoUrl)) => say(true, messages::URL),
+            Some(Err(Address::Hidden)) => say(true, messages::URL_HIDDEN),
+            _ => {}
+        }
+    }
+    if let Some(timeout) = &spec.timeout {
+        say(
+            timeout.processing.is_some_and(|n| n < 1),
+            "timeout.processing must be at least 1 second",
+        );
+        say(
+            timeout.graceful_shutdown.is_some_and(|n| n < 0),
+            "timeout.gracefulShutdown must not be negative",
+        );
+    }
+    if let Some(scaling) = &spec.scaling {
+        say(
+            scaling.min_replicas.is_some() && scaling.min_replica_count.is_some(),
+            messages::MIN_TWICE,
+        );
+        say(
+            scaling.max_replicas.is_some() && scaling.max_replica_count.is_some(),
+            messages::MAX_TWICE,
+        );
+        say(scaling.min().unwrap_or(0) > scaling.max(), messages::MIN_ABOVE_MAX);
+        say(
+            scaling.min().is_some_and(|n| n < 0),
+            "scaling.minReplicas must not be negative",
+        );
+        say(scaling.max() < 1, "scaling.maxReplicas must be at least 1");
+        say(
+            scaling.queue_length.is_some_and(|n| n < 1),
+            "scaling.queueLength must be at least 1",
+        );
+        say(
+            scaling.polling_interval.is_some_and(|n| n < 1),
+            "scaling.pollingInterval must be at least 1 second",
+        );
+        say(
+            scaling.cooldown_period.is_some_and(|n| n < 0),
+            "scaling.cooldownPeriod must not be negative",
+        );
+        if let Some(advanced) = &scaling.advanced {
+            let modified =
+                advanced.target.is_some() || advanced.activation_target.is_some() || advanced.metric_type.is_some();
+            say(modified && advanced.formula.is_none(), messages::FORMULA);
+            say(
+                advanced.formula.is_some() && advanced.target.is_none(),
+                messages::FORMULA_TARGET,
+            );
+        }
+    }
+    wrong
+}
+
+fn named<'a>(template: &'a Map<String, Value>, list: &str) -> Vec<(&'a str, &'a Value)> {
+    let containers = template
+        .get("spec")
+        .and_then(|spec| spec.get(list))
+        .and_then(Value::as_array);
+    containers
+        .into_iter()
+        .flatten()
+        .map(|c| (c["name"].as_str().unwrap_or_default(), c))
+        .collect()
+}
+
+fn is_name(name: &str) -> bool {
+    let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+    name.len() <= 63
+        && name.starts_with(|c: char| c.is_ascii_lowercase())
+        && name.chars().all(plain)
+        && !name.ends_with('-')
+}
+
+fn is_python_path(path: &str) -> bool {
+    let identifier = |part: &str| {
+        part.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
+            && part.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
+    };
+    path.contains('.') && path.split('.').all(identifier)
+}
+
+/// What is wrong with a URL.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Address {
+    /// It is no HTTP URL.
+    NoUrl,
+    /// It leads to link-local addresses, where clouds keep credentials.
+    Hidden,
+}
+
+/// Whether a handler may be sent to this URL. Names are not looked up: what a name leads to is the network policy's affair.
+pub fn check_url(url: &str) -> Result<(), Address> {
+    let rest = url
+        .strip_prefix("http://")
+        .or_else(|| url.strip_prefix("https://"))
+        .ok_or(Address::NoUrl)?;
+    if url.chars().any(|c| c.is_whitespace() || c.is_control()) {
+        return Err(Address::NoUrl);
+    }
+    let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
+    if let Some(inner) = authority.strip_prefix('[') {
+        let (address, port) = inner.split_once(']').ok_or(Address::NoUrl)?;
+        let address: Ipv6Addr = address.parse().map_err(|_| Address::NoUrl)?;
+        check_port(port.strip_prefix(':').or_else(|| Some(port).filter(|p| p.is_empty())))?;
+        return check_v6(address);
+    }
+    let (host, port) = authority.split_once(':').map_or((authority, ""), |(h, p)| (h, p));
+    check_port(Some(port))?;
+    let host = host.to_ascii_lowercase();
+    let host = host.trim_end_matches('.');
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+    if host.is_empty() || !host.chars().all(plain) || host.starts_with(['-', '.']) {
+        return Err(Address::NoUrl);
+    }
+    if [
+        "metadata",
+        "metadata.google.internal",
+        "instance-data",
+        "instance-data.ec2.internal",
+    ]
+    .contains(&host)
+    {
+        return Err(Address::Hidden);
+    }
+    // What libraries read as a number may be any address: only the plain form counts.
+    let numeric = host.split('.').next_back().is_some_and(|last| {
+        last.chars().all(|c| c.is_ascii_digit())
+            || last
+                .strip_prefix("0x")
+                .is_some_and(|hex| hex.chars().all(|c| c.is_ascii_hexdigit()))
+    });
+    if numeric {
+        let address: Ipv4Addr = host.parse().map_err(|_| Address::Hidden)?;
+        return check_v4(address);
+    }
+    Ok(())
+}
+
+fn check_port(port: Option<&str>) -> Result<(), Address> {
+    match port {
+        Some("") => Ok(()),
+        Some(port) => port.parse::<u16>().map(drop).map_err(|_| Address::NoUrl),
+        None => Err(Address::NoUrl),
+    }
+}
+
+fn check_v4(address: Ipv4Addr) -> Result<(), Address> {
+    if address.is_link_local() || address.is_unspecified() || address.is_broadcast() {
+        return Err(Address::Hidden);
+    }
+    Ok(())
+}
+
+fn check_v6(address: Ipv6Addr) -> Result<(), Address> {
+    if let Some(mapped) = address.to_ipv4_mapped() {
+        return check_v4(mapped);
+    }
+    let first = address.segments()[0];
+    // fe80::/10, and the fixed address of the metadata service on AWS.
+    if first & 0xffc0 == 0xfe80
+        || address == Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254)
+        || address.is_unspecified()
+    {
+        return Err(Address::Hidden);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn urls_that_lead_to_credentials_are_refused() {
+        for hidden in [
+            "http://169.254.169.254/latest/meta-data",
+            "http://169.254.169.254:80",
+            "http://METADATA.google.internal/",
+            "http://2852039166/",
+            "http://0xA9FEA9FE/",
+            "http://0251.0376.0251.0376/",
+            "http://169.16689662/",
+            "http://[fe80::1]/",
+            "http://[::ffff:169.254.169.254]/",
+            "http://[fd00:ec2::254]/",
+            "http://0.0.0.0:80/",
+        ] {
+            assert_eq!(check_url(hidden), Err(Address::Hidden), "{hidden}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_http_is_refused() {
+        for bad in [
+            "ftp://x/",
+            "file:///etc/passwd",
+            "http://",
+            "http://user:pw@host/",
+            "phi-3:8080",
+            "http://a b/",
+            "http://x:99999",
+        ] {
+            assert_eq!(check_url(bad), Err(Address::NoUrl), "{bad}");
+        }
+    }
+
+    #[test]
+    fn ordinary_urls_pass() {
+        for good in [
+            "http://phi-3-inference:8080",
+            "https://llm.models.svc.cluster.local/v1/chat/completions?x=1",
+            "http://127.0.0.1:5000/",
+            "http://10.0.0.1",
+            "http://[::1]:8000/v1",
+            "http://metadata.team.svc:80/",
+        ] {
+            assert_eq!(check_url(good), Ok(()), "{good}");
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! Starts the operator: caches first, then the controller.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use futures::StreamExt;
+use futures::channel::mpsc;
+use kube::Api;
+use kube::runtime::controller::Controller;
+use kube::runtime::reflector::Store;
+use kube::runtime::{reflector, watcher};
+use runway_api::{AsyncActor, labels};
+use runway_operator::apply::Executor;
+use runway_operator::controller;
+use runway_operator::events::Events;
+use runway_operator::process::Process;
+use runway_operator::watch::{key, ready_when_listed, reflect, subject};
+use tokio::task::JoinSet;
+
+use crate::caches::Caches;
+use crate::configuration::Configuration;
+use crate::queues::{Id, Keeper};
+use crate::reconcile::{Args, Context, reconcile};
+use crate::transports::{self, Transports};
+
+/// Runs the operator until the process shuts down. A replica that stands by watches as the leader does, to go on at once.
+pub async fn run(process: Process, args: Args) -> Result<(), transports::Error> {
+    let configuration = Arc::new(Configuration::load(&args.actors.transport_config)?);
+    let client = process.client.clone();
+    let events = Events::start(client.clone(), labels::ASYA_MANAGER);
+    let executor = Executor::new(client.clone(), labels::ASYA_MANAGER, labels::ASYA_FINALIZER, events)
+        .traced(process.traces.clone());
+    let (wake, woken) = mpsc::unbounded();
+    let caches = Caches::new(client.clone(), wake, executor.children.clone());
+    let queues = Arc::new(Keeper::new(&configuration.now(), &args.secrets_dir));
+
+    let targets_listed = process.health.waits_for("the lists of targets");
+    let actors_listed = process.health.waits_for("the list of AsyncActors");
+    let mut tasks = JoinSet::new();
+    tokio::select! {
+        () = caches.start(&mut tasks) => targets_listed.done(),
+        () = process.shutdown.cancelled() => {
+            process.leadership.step_down().await;
+            return Ok(());
+        }
+    }
+    let woken_by_queues = caches.clone();
+    tasks.spawn(queues.clone().watch(move |id| woken_by_queues.wake(id)));
+
+    let (store, writer) = reflector::store();
+    let actors = reflect::<AsyncActor>(Api::all(client), watcher::Config::default(), writer);
+    tasks.spawn(follow(
+        configuration.clone(),
+        queues.clone(),
+        caches.clone(),
+        store.clone(),
+    ));
+    let rivals = Rivals::new(caches.clone(), queues.clone());
+    let actors = ready_when_listed(actors, actors_listed).filter_map(move |event| {
+        let actor = subject(&event).map(|(actor, gone)| {
+            rivals.hear(actor, gone);
+            Ok(actor.clone())
+        });
+        std::future::ready(actor)
+    });
+    let context = Arc::new(Context {
+        caches,
+        actors: store.clone(),
+        queues,
+        configuration,
+        settings: Arc::new(args.settings()),
+        executor,
+    });
+    let controller = Controller::for_stream(actors, store).reconcile_on(woken);
+    controller::run(controller, &process, context, reconcile).await;
+    process.leadership.step_down().await;
+    Ok(())
+}
+
+/// Other transports: every actor is looked at again.
+async fn follow(
+    configuration: Arc<Configuration>,
+    queues: Arc<Keeper>,
+    caches: Arc<Caches>,
+    actors: Store<AsyncActor>,
+) {
+    let changed = |transports: &Transports| {
+        queues.configure(transports);
+        actors
+            .state()
+            .iter()
+            .for_each(|actor| caches.wake(&key(actor.as_ref())));
+    };
+    configuration.follow(changed).await;
+}
+
+/// Tells actors of changes of those that want the same target.
+struct Rivals {
+    caches: Arc<Caches>,
+    queues: Arc<Keeper>,
+    generations: Mutex<HashMap<Id, Option<i64>>>,
+}
+
+impl Rivals {
+    fn new(caches: Arc<Caches>, queues: Arc<Keeper>) -> Self {
+        Self {
+            caches,
+            queues,
+            generations: Mutex::default(),
+        }
+    }
+
+    fn hear(&self, actor: &AsyncActor, gone: bool) {
+        let id = key(actor);
+        let mut known = self.generations.lock().unwrap_or_else(PoisonError::into_inner);
+        let changed = if gone {
+            known.remove(&id).is_some()
+        } else {
+            // A deletion is a new generation, too.
+            known.insert(id.clone(), actor.metadata.generation) != Some(actor.metadata.generation)
+        };
+        drop(known);
+        if changed {
+            self.caches.wake_rivals(&id);
+        }
+        if gone {
+            self.caches.forget(&id);
+            self.queues.forget(&id);
+        }
+    }
+}

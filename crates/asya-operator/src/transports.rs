@@ -1,0 +1,397 @@
+//! Transports, as the operator is configured with them: `ASYA_TRANSPORT_CONFIG`, JSON or the path of a file that holds it.
+//! Unknown fields are refused: a setting that is misspelt must not be lost in silence.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use serde::Deserialize;
+
+/// Everything configured, by name. None at all is fine: every actor then says so.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Transports {
+    transports: BTreeMap<String, Entry>,
+}
+
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Entry {
+    #[serde(rename = "type")]
+    kind: String,
+    #[serde(default = "yes")]
+    enabled: bool,
+    #[serde(default)]
+    config: serde_json::Value,
+    /// Filled in by [`Transports::parse`].
+    #[serde(skip)]
+    parsed: Option<Transport>,
+}
+
+/// A transport that can be used.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Transport {
+    /// A RabbitMQ broker.
+    RabbitMq(RabbitMq),
+    /// Amazon SQS, or a server that speaks its protocol.
+    Sqs(Sqs),
+}
+
+/// A RabbitMQ broker.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct RabbitMq {
+    /// Host name.
+    pub host: String,
+    /// AMQP port. Defaults to 5672.
+    #[serde(default = "amqp_port")]
+    pub port: u16,
+    /// User. Defaults to guest.
+    #[serde(default = "guest")]
+    pub username: String,
+    /// The Secret with the password, in every namespace with actors, and among the operator's mounted secrets.
+    pub password_secret_ref: Option<SecretKey>,
+    /// Virtual host. Defaults to /.
+    #[serde(default = "slash")]
+    pub vhost: String,
+    /// Topic exchange. Defaults to asya.
+    #[serde(default = "asya")]
+    pub exchange: String,
+    /// Port of the management API, by which KEDA counts messages that are under way too. Defaults to 15672; 0: there is none, and KEDA
+    /// sees waiting messages only.
+    #[serde(default = "management_port")]
+    pub management_port: u16,
+    /// Queues.
+    #[serde(default)]
+    pub queues: Queues,
+}
+
+/// Amazon SQS.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Sqs {
+    /// AWS region.
+    pub region: String,
+    /// Role of the pods, on EKS.
+    pub actor_role_arn: Option<String>,
+    /// AWS account. Needed for queue URLs, unless an endpoint is given.
+    pub account_id: Option<String>,
+    /// Another server than AWS, such as `http://elasticmq:9324`.
+    pub endpoint: Option<String>,
+    /// Seconds a message stays invisible. Defaults to twice the processing timeout.
+    pub visibility_timeout: Option<u32>,
+    /// Seconds of long polling. Defaults to 20.
+    #[serde(default = "long_poll")]
+    pub wait_time_seconds: u32,
+    /// Static credentials.
+    pub credentials: Option<SqsCredentials>,
+    /// Queues.
+    #[serde(default)]
+    pub queues: Queues,
+    /// Tags of queues.
+    #[serde(default)]
+    pub tags: BTreeMap<String, String>,
+}
+
+/// Static credentials for SQS.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct SqsCredentials {
+    /// The access key's id.
+    pub access_key_id_secret_ref: SecretKey,
+    /// The access key.
+    pub secret_access_key_secret_ref: SecretKey,
+}
+
+/// A key of a Secret, by name.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SecretKey {
+    /// Name of the Secret.
+    pub name: String,
+    /// Its key.
+    pub key: String,
+}
+
+/// How queues are made.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Queues {
+    /// Whether the operator makes queues, and removes empty ones. Defaults to true.
+    #[serde(default = "yes")]
+    pub auto_create: bool,
+    /// Accepted and not obeyed: a queue with other attributes is told of, and never deleted.
+    #[serde(default)]
+    pub force_recreate: bool,
+    /// Dead letters.
+    #[serde(default)]
+    pub dlq: DeadLetters,
+}
+
+impl Default for Queues {
+    fn default() -> Self {
+        Self {
+            auto_create: true,
+            force_recreate: false,
+            dlq: DeadLetters::default(),
+        }
+    }
+}
+
+/// Where messages go that cannot be handled.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct DeadLetters {
+    /// Whether there is a dead-letter queue. Defaults to true.
+    #[serde(default = "yes")]
+    pub enabled: bool,
+    /// Deliveries before a message goes there. Defaults to 3.
+    #[serde(default = "three")]
+    pub max_retry_count: u32,
+    /// Days a dead letter is kept. Omitted: for ever on RabbitMQ, 14 on SQS.
+    pub retention_days: Option<u32>,
+}
+
+impl Default for DeadLetters {
+    fn default() -> Self {
+        Self {
+            enabled: true,
+            max_retry_count: 3,
+            retention_days: None,
+        }
+    }
+}
+
+/// Why a configuration cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The file cannot be read.
+    #[error("ASYA_TRANSPORT_CONFIG: cannot read the file {path}")]
+    File {
+        /// The file.
+        path: String,
+        /// Why not.
+        source: std::io::Error,
+    },
+    /// It is not what it must be.
+    #[error("ASYA_TRANSPORT_CONFIG: {path}: {source}")]
+    Content {
+        /// The field.
+        path: String,
+        /// What is wrong with it.
+        source: serde_json::Error,
+    },
+    /// A type that nobody knows.
+    #[error("ASYA_TRANSPORT_CONFIG: transports.{name}.type: '{kind}' is not known: use rabbitmq or sqs")]
+    Type {
+        /// The transport.
+        name: String,
+        /// Its type.
+        kind: String,
+    },
+    /// An SQS transport by which no queue can be named.
+    #[error(
+        "ASYA_TRANSPORT_CONFIG: transports.{name}.config: accountId or endpoint is needed, queue URLs are made from it"
+    )]
+    NoAccount {
+        /// The transport.
+        name: String,
+    },
+}
+
+/// Why an actor cannot use a transport.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unusable {
+    /// Nobody configured it.
+    #[error("spec.transport: '{name}' is not configured on the operator ({})", known_list(known))]
+    Unknown {
+        /// What was asked for.
+        name: String,
+        /// What there is.
+        known: Vec<String>,
+    },
+    /// It is switched off.
+    #[error("spec.transport: '{name}' is switched off on the operator: set transports.{name}.enabled to true")]
+    Disabled {
+        /// What was asked for.
+        name: String,
+    },
+}
+
+fn known_list(known: &[String]) -> String {
+    if known.is_empty() {
+        "none is: make the ConfigMap asya-transports beside it, or set its ASYA_TRANSPORT_CONFIG".to_owned()
+    } else {
+        format!("use one of: {}", known.join(", "))
+    }
+}
+
+impl Transports {
+    /// Reads the value of `ASYA_TRANSPORT_CONFIG`: JSON, or the path of a file. Empty: no transport.
+    pub fn load(value: &str) -> Result<Self, Error> {
+        let value = value.trim();
+        if value.is_empty() {
+            return Ok(Self::default());
+        }
+        if value.starts_with('{') {
+            return Self::parse(value);
+        }
+        let text = std::fs::read_to_string(Path::new(value)).map_err(|source| Error::File {
+            path: value.to_owned(),
+            source,
+        })?;
+        Self::parse(&text)
+    }
+
+    /// Reads JSON.
+    pub fn parse(text: &str) -> Result<Self, Error> {
+        let mut json = serde_json::Deserializer::from_str(text);
+        let mut all: Self = serde_path_to_error::deserialize(&mut json).map_err(|error| Error::Content {
+            path: error.path().to_string(),
+            source: error.into_inner(),
+        })?;
+        for (name, entry) in &mut all.transports {
+            entry.parsed = Some(entry.parse(name)?);
+        }
+        Ok(all)
+    }
+
+    /// The transport of this name.
+    pub fn get(&self, name: &str) -> Result<&Transport, Unusable> {
+        match self.transports.get(name) {
+            Some(entry) if !entry.enabled => Err(Unusable::Disabled { name: name.to_owned() }),
+            Some(Entry {
+                parsed: Some(transport),
+                ..
+            }) => Ok(transport),
+            _ => Err(Unusable::Unknown {
+                name: name.to_owned(),
+                known: self.iter().map(|(name, _)| name.to_owned()).collect(),
+            }),
+        }
+    }
+
+    /// Those that are switched on, by name.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &Transport)> {
+        let enabled = self.transports.iter().filter(|(_, entry)| entry.enabled);
+        enabled.filter_map(|(name, entry)| Some((name.as_str(), entry.parsed.as_ref()?)))
+    }
+}
+
+impl Entry {
+    fn parse(&self, name: &str) -> Result<Transport, Error> {
+        fn read<T: serde::de::DeserializeOwned>(name: &str, config: &serde_json::Value) -> Result<T, Error> {
+            serde_path_to_error::deserialize(config).map_err(|error| Error::Content {
+                path: format!("transports.{name}.config.{}", error.path()),
+                source: error.into_inner(),
+            })
+        }
+        match self.kind.as_str() {
+            "rabbitmq" => Ok(Transport::RabbitMq(read(name, &self.config)?)),
+            "sqs" => {
+                let sqs: Sqs = read(name, &self.config)?;
+                if sqs.account_id.is_none() && sqs.endpoint.is_none() {
+                    return Err(Error::NoAccount { name: name.to_owned() });
+                }
+                Ok(Transport::Sqs(sqs))
+            }
+            _ => Err(Error::Type {
+                name: name.to_owned(),
+                kind: self.kind.clone(),
+            }),
+        }
+    }
+}
+
+impl Transport {
+    /// How its queues are made.
+    pub fn queues(&self) -> &Queues {
+        match self {
+            Self::RabbitMq(rabbit) => &rabbit.queues,
+            Self::Sqs(sqs) => &sqs.queues,
+        }
+    }
+}
+
+impl Sqs {
+    /// The URL of a queue.
+    pub fn queue_url(&self, queue: &str) -> String {
+        let account = self.account_id.as_deref().unwrap_or("000000000000");
+        match &self.endpoint {
+            Some(endpoint) => format!("{}/{account}/{queue}", endpoint.trim_end_matches('/')),
+            None => format!("https://sqs.{}.amazonaws.com/{account}/{queue}", self.region),
+        }
+    }
+}
+
+fn yes() -> bool {
+    true
+}
+fn three() -> u32 {
+    3
+}
+fn amqp_port() -> u16 {
+    5672
+}
+fn management_port() -> u16 {
+    15672
+}
+fn long_poll() -> u32 {
+    20
+}
+fn guest() -> String {
+    "guest".to_owned()
+}
+fn slash() -> String {
+    "/".to_owned()
+}
+fn asya() -> String {
+    "asya".to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_documented_form_is_read() {
+        let all = Transports::parse(
+            r#"{"transports": {
+                "rabbitmq": {"type": "rabbitmq", "enabled": true, "config": {"host": "rabbit.mq", "port": 5673,
+                    "username": "u", "passwordSecretRef": {"name": "s", "key": "k"}, "exchange": "x",
+                    "queues": {"autoCreate": true, "forceRecreate": false, "dlq": {"enabled": true, "maxRetryCount": 5, "retentionDays": 7}}}},
+                "sqs": {"type": "sqs", "enabled": false, "config": {"region": "eu-west-1", "accountId": "1"}}}}"#,
+        )
+        .unwrap();
+        let Transport::RabbitMq(rabbit) = all.get("rabbitmq").unwrap() else {
+            panic!()
+        };
+        assert_eq!((rabbit.port, rabbit.queues.dlq.max_retry_count), (5673, 5));
+        assert_eq!(all.get("sqs"), Err(Unusable::Disabled { name: "sqs".to_owned() }));
+        let unknown = all.get("kafka").unwrap_err().to_string();
+        assert_eq!(
+            unknown,
+            "spec.transport: 'kafka' is not configured on the operator (use one of: rabbitmq)"
+        );
+        assert!(
+            Transports::load("")
+                .unwrap()
+                .get("x")
+                .unwrap_err()
+                .to_string()
+                .contains("ASYA_TRANSPORT_CONFIG")
+        );
+    }
+
+    #[test]
+    fn what_is_misspelt_is_named() {
+        let told = |text: &str| Transports::parse(text).unwrap_err().to_string();
+        let field = told(r#"{"transports": {"r": {"type": "rabbitmq", "config": {"host": "h", "prot": 1}}}}"#);
+        assert!(
+            field.contains("transports.r.config") && field.contains("prot"),
+            "{field}"
+        );
+        assert!(told(r#"{"transports": {"k": {"type": "kafka"}}}"#).contains("use rabbitmq or sqs"));
+        assert!(told(r#"{"transports": {"s": {"type": "sqs", "config": {"region": "r"}}}}"#).contains("accountId"));
+        assert!(told("{").contains("ASYA_TRANSPORT_CONFIG"));
+    }
+}

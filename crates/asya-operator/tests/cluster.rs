@@ -1,0 +1,408 @@
+//! The operator on a real API server, under its own identity and rights, with the real CRDs of its neighbours where they can be had.
+//! Their controllers are played: the test bed's *reverting controller* does to a Deployment what KServe's does.
+#![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
+
+mod bed;
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail, ensure};
+use bed::{Bed, NAMESPACE, PATIENCE, create_as, likeness};
+use k8s_openapi::api::apps::v1::Deployment;
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
+use kube::{Api, ResourceExt};
+use runway_api::async_actor::{RUNTIME_INJECTED, messages};
+use runway_api::condition::Conditions;
+use runway_api::{AsyncActorStatus, ModelDeployment, labels};
+use runway_asya_operator::policy;
+use runway_testbed::asya::reverting_controller;
+use runway_testbed::{audit, eventually};
+use serde_json::{Value, json};
+
+fn bound(kind: &str, target: &str) -> Value {
+    let api_version = match kind {
+        "InferenceService" => "serving.kserve.io/v1beta1",
+        "ModelDeployment" => "kubeairunway.ai/v1alpha1",
+        _ => "apps/v1",
+    };
+    json!({
+        "transport": "rabbitmq", "workloadRef": {"apiVersion": api_version, "kind": kind, "name": target},
+        "runtime": {"image": "asya-rest-adapter:1", "handler": "adapters.openai.forward"},
+    })
+}
+
+fn with(mut spec: Value, key: &str, value: Value) -> Value {
+    spec[key] = value;
+    spec
+}
+
+fn containers(deployment: &Deployment) -> Vec<String> {
+    let spec = deployment.spec.as_ref().and_then(|s| s.template.spec.as_ref());
+    spec.map(|s| s.containers.iter().map(|c| c.name.clone()).collect())
+        .unwrap_or_default()
+}
+
+#[tokio::test]
+async fn bind_scale_unbind_and_be_silent() -> Result<()> {
+    let bed = Bed::start().await?;
+    let mark = bed.cluster.audit().await?.mark().await?;
+    let _operator = bed.operator().await?;
+    let before = bed.model_server("vllm").await?;
+
+    // Bound: two containers more, at the end, and nothing else of the target is another.
+    let scaling = json!({"enabled": true, "minReplicaCount": 0});
+    bed.create("embed", with(bound("Deployment", "vllm"), "scaling", scaling))
+        .await?;
+    bed.status("embed", "injected", |s| s.conditions.is_true(RUNTIME_INJECTED))
+        .await?;
+    let live = bed.deployments().get("vllm").await?;
+    ensure!(
+        containers(&live) == ["model", "asya-runtime", "asya-sidecar"],
+        "{:?}",
+        containers(&live)
+    );
+    let mut without = likeness(&live);
+    without["spec"]["template"]["spec"]["containers"]
+        .as_array_mut()
+        .context("a list")?
+        .truncate(1);
+    without["spec"]["template"]["metadata"]["labels"]
+        .as_object_mut()
+        .context("labels")?
+        .remove(labels::ASYA_ACTOR);
+    without["annotations"] = json!({});
+    ensure!(without == before, "{without:#}\n{before:#}");
+    ensure!(
+        live.owner_references().is_empty(),
+        "never an owner reference on what is not ours"
+    );
+    let scaler = eventually(PATIENCE, async || Ok(bed.scaled_objects().get("asya-embed").await?)).await?;
+    ensure!(
+        scaler.data["spec"]["initialCooldownPeriod"] == 60 && scaler.data["spec"]["scaleTargetRef"]["name"] == "vllm"
+    );
+
+    // A second actor on the same target waits, and takes over when the first is gone.
+    bed.create("late", bound("Deployment", "vllm")).await?;
+    let late = bed.word("late", "AlreadyManaged").await?;
+    ensure!(
+        late.message.as_deref().unwrap_or_default().contains("'embed'"),
+        "{late:?}"
+    );
+    bed.delete("embed").await?;
+    bed.status("late", "injected", |s| s.conditions.is_true(RUNTIME_INJECTED))
+        .await?;
+    bed.delete("late").await?;
+
+    // Let go: byte for byte as it was, and nobody remembers us.
+    let after = bed.deployments().get("vllm").await?;
+    ensure!(likeness(&after) == before, "{:#}\n{before:#}", likeness(&after));
+    let managers = after.metadata.managed_fields.unwrap_or_default();
+    ensure!(
+        managers
+            .iter()
+            .all(|m| m.manager.as_deref() != Some(labels::ASYA_MANAGER))
+    );
+    ensure!(bed.scaled_objects().get_opt("asya-embed").await?.is_none());
+
+    // A target that comes later is bound when it is there, and missed when it goes.
+    bed.create("early", bound("Deployment", "coming")).await?;
+    bed.word("early", "WaitingForTarget").await?;
+    bed.model_server("coming").await?;
+    bed.status("early", "injected", |s| s.conditions.is_true(RUNTIME_INJECTED))
+        .await?;
+    bed.deployments().delete("coming", &DeleteParams::background()).await?;
+    bed.word("early", "WaitingForTarget").await?;
+    bed.delete("early").await?;
+
+    // KServe: what is added to the InferenceService is taken out of it again.
+    let services = bed.dynamic("serving.kserve.io", "v1beta1", "InferenceService", "inferenceservices");
+    let service = json!({"apiVersion": "serving.kserve.io/v1beta1", "kind": "InferenceService", "metadata": {"name": "sk"},
+        "spec": {"predictor": {"model": {"modelFormat": {"name": "sklearn"}, "storageUri": "gs://x"}}}});
+    let made = services
+        .create(&PostParams::default(), &serde_json::from_value(service)?)
+        .await?;
+    bed.create("iris", bound("InferenceService", "sk")).await?;
+    bed.status("iris", "injected", |s| s.conditions.is_true(RUNTIME_INJECTED))
+        .await?;
+    let names: Vec<Value> = services.get("sk").await?.data["spec"]["predictor"]["containers"]
+        .as_array()
+        .context("containers")?
+        .iter()
+        .map(|c| c["name"].clone())
+        .collect();
+    ensure!(names == ["asya-runtime", "asya-sidecar"], "{names:?}");
+    bed.delete("iris").await?;
+    let left = services.get("sk").await?;
+    ensure!(
+        left.data["spec"] == made.data["spec"] && left.annotations().is_empty(),
+        "{:#}",
+        left.data
+    );
+
+    model_deployment(&bed).await?;
+    silence(&bed).await?;
+
+    let requests = audit::of_user(&bed.cluster.audit().await?.since(mark).await?, labels::ASYA_MANAGER);
+    let forbidden: Vec<_> = requests.iter().filter(|r| r.code == 403).collect();
+    ensure!(forbidden.is_empty(), "{forbidden:?}");
+    ensure!(requests.iter().all(|r| r.resource != "secrets"));
+    Ok(())
+}
+
+/// Our own ModelDeployment is called where its status says.
+async fn model_deployment(bed: &Bed) -> Result<()> {
+    let models: Api<ModelDeployment> = Api::namespaced(bed.admin.clone(), NAMESPACE);
+    let md = json!({"apiVersion": "kubeairunway.ai/v1alpha1", "kind": "ModelDeployment", "metadata": {"name": "gemma"},
+        "spec": {"model": {"id": "a/b"}, "engine": {"type": "llamacpp"}}});
+    models
+        .create(&PostParams::default(), &serde_json::from_value(md)?)
+        .await?;
+    bed.create("ask", bound("ModelDeployment", "gemma")).await?;
+    bed.word("ask", "WaitingForTarget").await?;
+    let status = json!({"status": {"endpoint": {"service": "gemma", "port": 80}}});
+    models
+        .patch_status("gemma", &PatchParams::default(), &Patch::Merge(&status))
+        .await?;
+    let proxy = eventually(PATIENCE, async || Ok(bed.deployments().get("ask-asya").await?)).await?;
+    let text = serde_json::to_string(&proxy.spec)?;
+    ensure!(text.contains("http://gemma.default.svc:80"), "{text}");
+    ensure!(
+        proxy
+            .owner_references()
+            .iter()
+            .any(|o| o.controller == Some(true) && o.name == "ask")
+    );
+    let status = bed
+        .status("ask", "injected", |s| s.conditions.is_true(RUNTIME_INJECTED))
+        .await?;
+    ensure!(
+        status
+            .resolved_target
+            .as_ref()
+            .is_some_and(|t| t.kind == "ModelDeployment" && t.name == "gemma")
+    );
+    bed.delete("ask").await
+}
+
+/// At rest, and while things happen that no actor looks for, nothing is sent.
+async fn silence(bed: &Bed) -> Result<()> {
+    for number in 0..20 {
+        let target = format!("target-{number}");
+        let deployment = json!({
+            "apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": target},
+            "spec": {"replicas": 0, "selector": {"matchLabels": {"app": target}}, "template": {
+                "metadata": {"labels": {"app": target}}, "spec": {"containers": [{"name": "model", "image": "m:1", "ports": [{"containerPort": 80}]}]}}},
+        });
+        bed.deployments()
+            .create(&PostParams::default(), &serde_json::from_value(deployment)?)
+            .await?;
+        bed.create(&format!("actor-{number}"), bound("Deployment", &target))
+            .await?;
+    }
+    for number in 0..20 {
+        let injected =
+            |s: &AsyncActorStatus| s.conditions.is_true(RUNTIME_INJECTED) && s.status.as_deref() == Some("Stopped");
+        bed.status(&format!("actor-{number}"), "injected and settled", injected)
+            .await?;
+    }
+    // Roll-outs are over when nothing has been sent for a while.
+    let quiet = async || {
+        let mark = bed.cluster.audit().await?.mark().await?;
+        tokio::time::sleep(Duration::from_secs(4)).await;
+        let requests = audit::of_user(&bed.cluster.audit().await?.since(mark).await?, labels::ASYA_MANAGER);
+        ensure!(requests.iter().all(|r| r.verb == "watch"), "{requests:?}");
+        Ok(())
+    };
+    eventually(PATIENCE, quiet).await?;
+    let mark = bed.cluster.audit().await?.mark().await?;
+    bed.model_server("nobodys").await?;
+    for scale in 0..5 {
+        let patch = json!({"spec": {"replicas": scale}});
+        bed.deployments()
+            .patch("nobodys", &PatchParams::default(), &Patch::Merge(&patch))
+            .await?;
+    }
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    let requests = audit::of_user(&bed.cluster.audit().await?.since(mark).await?, labels::ASYA_MANAGER);
+    ensure!(requests.iter().all(|r| r.verb == "watch"), "{requests:?}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn who_fights_back_is_given_in_to() -> Result<()> {
+    let bed = Bed::start().await?;
+    let _operator = bed.operator().await?;
+    for name in ["stubborn", "called"] {
+        bed.model_server(name).await?;
+        let wanted = bed.deployments().get(name).await?;
+        let rival = bed.cluster.client("reverting-controller", &["system:masters"]).await?;
+        drop(reverting_controller(rival, wanted));
+    }
+    // Managed fields tell the time to the second: who made the model is not to be taken for who fights.
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    bed.create("fight", bound("Deployment", "stubborn")).await?;
+    let stopped = bed.word("fight", "ConflictStopped").await?;
+    let injected = stopped
+        .conditions
+        .get_condition(RUNTIME_INJECTED)
+        .context("a condition")?;
+    ensure!(
+        injected.reason == "ConflictLoopDetected" && injected.message.contains("'reverting-controller'"),
+        "{injected:?}"
+    );
+    ensure!(
+        stopped.conflict_count == Some(6) && stopped.last_conflict_time.is_some(),
+        "{stopped:?}"
+    );
+
+    // Stopped means stopped.
+    let mark = bed.cluster.audit().await?.mark().await?;
+    tokio::time::sleep(Duration::from_secs(4)).await;
+    let requests = audit::of_user(&bed.cluster.audit().await?.since(mark).await?, labels::ASYA_MANAGER);
+    ensure!(
+        requests
+            .iter()
+            .all(|r| r.resource != "deployments" || r.verb != "patch"),
+        "{requests:?}"
+    );
+    ensure!(containers(&bed.deployments().get("stubborn").await?) == ["model"]);
+
+    // A new generation is a new chance: now the target is called from outside.
+    let proxy = json!({"spec": {"binding": {"strategy": "Proxy"}, "runtime": {"targetURL": "http://stubborn:8000"}}});
+    bed.actors()
+        .patch("fight", &PatchParams::default(), &Patch::Merge(&proxy))
+        .await?;
+    bed.status("fight", "a proxy", |s| {
+        s.conditions.is_true(RUNTIME_INJECTED) && s.conflict_count.is_none()
+    })
+    .await?;
+
+    // onConflict: Proxy does the same by itself.
+    let mut spec = with(bound("Deployment", "called"), "binding", json!({"onConflict": "Proxy"}));
+    spec["runtime"]["targetURL"] = json!("http://called:8000");
+    bed.create("yield", spec).await?;
+    let fallen = bed
+        .status("yield", "a proxy", |s| {
+            s.conditions
+                .get_condition(RUNTIME_INJECTED)
+                .is_some_and(|c| c.reason == "ConflictFallback")
+        })
+        .await?;
+    ensure!(
+        fallen.binding.as_ref().and_then(|b| b.fallback) == Some(true),
+        "{fallen:?}"
+    );
+    bed.deployments().get("yield-asya").await?;
+    bed.delete("yield").await?;
+    bed.delete("fight").await
+}
+
+#[tokio::test]
+async fn bad_input_is_refused_with_the_field_and_the_way_out() -> Result<()> {
+    let bed = Bed::start().await?;
+    let template = |containers: Value| json!({"transport": "rabbitmq", "workload": {"template": {"spec": {"containers": containers}}}});
+    let runtime = json!({"name": "asya-runtime", "image": "p:1"});
+    let url = |url: &str| {
+        let mut spec = bound("Deployment", "x");
+        spec["runtime"]["targetURL"] = json!(url);
+        spec
+    };
+    let mut both = template(json!([runtime]));
+    both["workloadRef"] = bound("Deployment", "x")["workloadRef"].clone();
+    both["runtime"] = bound("Deployment", "x")["runtime"].clone();
+    let mut elsewhere = bound("Deployment", "x");
+    elsewhere["workloadRef"]["namespace"] = json!("kube-system");
+    let mut without_runtime = bound("Deployment", "x");
+    without_runtime.as_object_mut().context("an object")?.remove("runtime");
+    let scaling = |scaling: Value| with(bound("Deployment", "x"), "scaling", scaling);
+    let cases = [
+        (json!({"transport": "rabbitmq"}), messages::XOR),
+        (both, messages::XOR),
+        (without_runtime, messages::RUNTIME_MISSING),
+        (
+            with(
+                template(json!([runtime])),
+                "runtime",
+                bound("Deployment", "x")["runtime"].clone(),
+            ),
+            messages::RUNTIME_MISPLACED,
+        ),
+        (
+            with(template(json!([runtime])), "binding", json!({"strategy": "Auto"})),
+            messages::BINDING_MISPLACED,
+        ),
+        (elsewhere, messages::NAMESPACE),
+        (template(json!([{"name": "app", "image": "x"}])), messages::ONE_RUNTIME),
+        (
+            template(json!([runtime, {"name": "asya-sidecar", "image": "x"}])),
+            messages::NO_SIDECAR,
+        ),
+        (
+            template(json!([{"name": "asya-runtime", "image": "x", "command": ["sh"]}])),
+            messages::NO_COMMAND,
+        ),
+        (url("ftp://x"), messages::URL),
+        (url("http://user:password@x"), messages::URL),
+        (url("http://169.254.169.254/latest"), messages::URL_HIDDEN),
+        (url("http://metadata.google.internal/"), messages::URL_HIDDEN),
+        (url("http://2852039166/"), messages::URL_HIDDEN),
+        (url("http://[fe80::1]/"), messages::URL_HIDDEN),
+        (
+            scaling(json!({"minReplicas": 3, "maxReplicaCount": 2})),
+            messages::MIN_ABOVE_MAX,
+        ),
+        (
+            scaling(json!({"minReplicas": 1, "minReplicaCount": 1})),
+            messages::MIN_TWICE,
+        ),
+        (scaling(json!({"advanced": {"target": "5"}})), messages::FORMULA),
+    ];
+    for (spec, message) in cases {
+        let error = format!(
+            "{:#}",
+            bed.create("bad", spec.clone())
+                .await
+                .err()
+                .with_context(|| format!("accepted: {spec:#}"))?
+        );
+        ensure!(error.contains(message), "{spec:#}\n{error}\n{message}");
+    }
+    let two = template(json!([runtime, runtime]));
+    ensure!(bed.create("bad", two).await.is_err(), "two containers of one name");
+    bed.create("good", template(json!([runtime]))).await?;
+
+    // Who may not update a target may not bind to it.
+    let (rule, binding) = policy::policy();
+    Api::all(bed.admin.clone())
+        .create(&PostParams::default(), &rule)
+        .await?;
+    Api::all(bed.admin.clone())
+        .create(&PostParams::default(), &binding)
+        .await?;
+    let actors = runway_operator::access::rule("asya.sh", &["asyncactors"], &["create"]);
+    let update = runway_operator::access::rule("apps", &["deployments"], &["update"]);
+    bed.grant("intern", vec![actors.clone()]).await?;
+    bed.grant("owner", vec![actors, update]).await?;
+    let intern = bed.cluster.client("intern", &[]).await?;
+    let owner = bed.cluster.client("owner", &[]).await?;
+    eventually(PATIENCE, async || {
+        let error = match create_as(&intern, "theft", bound("Deployment", "vllm")).await {
+            Ok(()) => {
+                self::cleaned(&bed, "theft").await?;
+                bail!("the policy is not in force")
+            }
+            Err(error) => format!("{error:#}"),
+        };
+        ensure!(error.contains("you may not bind to Deployment vllm"), "{error}");
+        Ok(())
+    })
+    .await?;
+    create_as(&owner, "fair", bound("Deployment", "vllm")).await?;
+    let standalone = template(json!([runtime]));
+    create_as(&intern, "own", standalone).await
+}
+
+async fn cleaned(bed: &Bed, name: &str) -> Result<()> {
+    bed.actors().delete(name, &DeleteParams::background()).await?;
+    Ok(())
+}

@@ -1,0 +1,286 @@
+//! A namespace in memory: what a plan does to it is what the server would do, as far as the next plan can see.
+#![allow(dead_code, clippy::unwrap_used, clippy::panic, reason = "helpers of tests are tests")]
+
+#[path = "../../../provider/tests/common/told.rs"]
+pub(crate) mod told;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt;
+use kube::core::DynamicObject;
+use runway_api::AsyncActor;
+use runway_asya_operator::observe::{Found, Key, Lookup, Observed, QueueState, Settings, objects};
+use runway_asya_operator::plan::{self, Plan, QueueWork};
+use runway_asya_operator::transports::Transports;
+use runway_operator::plan::Finalizer;
+use serde_json::{Value, json};
+
+pub(crate) const TRANSPORTS: &str = r#"{"transports": {
+    "rabbitmq": {"type": "rabbitmq", "config": {"host": "rabbitmq.asya-system.svc", "username": "asya",
+        "passwordSecretRef": {"name": "rabbitmq", "key": "password"}}},
+    "sqs": {"type": "sqs", "config": {"region": "eu-central-1", "accountId": "123456789012"}},
+    "off": {"type": "sqs", "enabled": false, "config": {"region": "eu-central-1", "accountId": "123456789012"}}}}"#;
+
+#[derive(Clone)]
+pub(crate) struct World {
+    pub(crate) actor: AsyncActor,
+    pub(crate) others: Vec<AsyncActor>,
+    pub(crate) pods: Vec<Pod>,
+    pub(crate) objects: BTreeMap<(String, String, String), Value>,
+    pub(crate) queue: QueueState,
+    pub(crate) keda: bool,
+    pub(crate) manages_queues: bool,
+    pub(crate) now: Timestamp,
+    pub(crate) gone: bool,
+}
+
+impl Lookup for World {
+    fn find(&self, key: &Key) -> Found {
+        let at = (key.kind.group.to_owned(), key.kind.kind.to_owned(), key.name.clone());
+        if key.kind.group == "keda.sh" && !self.keda {
+            return Found::NotInstalled;
+        }
+        match self.objects.get(&at) {
+            None => Found::Absent {
+                version: key.kind.version.to_owned(),
+            },
+            Some(object) => {
+                let version = object["apiVersion"]
+                    .as_str()
+                    .unwrap()
+                    .rsplit('/')
+                    .next()
+                    .unwrap()
+                    .to_owned();
+                let object: DynamicObject = serde_json::from_value(object.clone()).unwrap();
+                Found::Here {
+                    version,
+                    object: Arc::new(object),
+                }
+            }
+        }
+    }
+}
+
+impl World {
+    pub(crate) fn new(actor: AsyncActor, now: Timestamp) -> Self {
+        Self {
+            actor,
+            others: Vec::new(),
+            pods: Vec::new(),
+            objects: BTreeMap::new(),
+            queue: QueueState::Unknown,
+            keda: true,
+            manages_queues: true,
+            now,
+            gone: false,
+        }
+    }
+
+    pub(crate) fn add(&mut self, object: Value) {
+        self.objects.insert(at(&object), object);
+    }
+
+    pub(crate) fn observed(&self) -> Observed {
+        Observed {
+            actor: Arc::new(self.actor.clone()),
+            objects: objects(&self.actor, self),
+            pods: self.pods.iter().cloned().map(Arc::new).collect(),
+            others: self.others.iter().cloned().map(Arc::new).collect(),
+            queue: self.queue.clone(),
+            transports: Arc::new(Transports::parse(TRANSPORTS).unwrap()),
+            settings: Arc::new(Settings {
+                sidecar_image: "asya-sidecar:1".to_owned(),
+                gateway_url: None,
+                manages_queues: self.manages_queues,
+                conflict_wait: std::time::Duration::from_secs(5),
+                runtime_script: "print('runtime')\n".to_owned(),
+            }),
+            now: self.now,
+        }
+    }
+
+    /// As the operator: the queue first, then everything is planned again, and carried out.
+    pub(crate) fn step(&mut self) -> Plan {
+        let mut plan = plan::plan(&self.observed());
+        match &plan.queue {
+            Some(QueueWork::Ensure(_)) => self.queue = QueueState::Ready { drift: None },
+            Some(QueueWork::Remove(_)) => self.queue = QueueState::Removed { left: None },
+            None => {}
+        }
+        if plan.queue.is_some() {
+            plan = plan::plan(&self.observed());
+        }
+        self.carry_out(&plan);
+        plan
+    }
+
+    pub(crate) fn carry_out(&mut self, plan: &Plan) {
+        for delete in &plan.kube.delete {
+            let group = delete.resource.group.clone();
+            self.objects
+                .remove(&(group, delete.resource.kind.clone(), delete.name.clone()));
+        }
+        for apply in plan.kube.apply.iter().filter(|a| !a.unchanged) {
+            let sent = serde_json::to_value(&apply.object).unwrap();
+            self.applied(sent);
+        }
+        for edit in &plan.kube.edit {
+            let key = (
+                edit.resource.group.clone(),
+                edit.resource.kind.clone(),
+                edit.name.clone(),
+            );
+            let live = self.objects.get_mut(&key).unwrap();
+            assert_eq!(
+                edit.patch["metadata"]["resourceVersion"], live["metadata"]["resourceVersion"],
+                "guarded"
+            );
+            merge_patch(live, &edit.patch);
+            tidy(live);
+        }
+        if let Some(status) = &plan.kube.status {
+            let mut actor = serde_json::to_value(&self.actor).unwrap();
+            actor["status"] = status.clone();
+            self.actor = serde_json::from_value(actor).unwrap();
+        }
+        let finalizers = self.actor.metadata.finalizers.get_or_insert_default();
+        match plan.kube.finalizer {
+            Finalizer::Keep => {}
+            Finalizer::Add => finalizers.push("asya.sh/finalizer".to_owned()),
+            Finalizer::Remove => finalizers.retain(|f| f != "asya.sh/finalizer"),
+        }
+        self.gone = self.actor.is_deleting() && !self.actor.has_finalizer();
+    }
+
+    /// Server-side apply, as far as it matters: lists with names are merged by them; nothing at all takes out what is ours.
+    fn applied(&mut self, sent: Value) {
+        let key = at(&sent);
+        if sent["metadata"]["uid"].is_string() {
+            let live = self
+                .objects
+                .get(&key)
+                .unwrap_or_else(|| panic!("{key:?}: a uid that does not exist"));
+            assert_eq!(live["metadata"]["uid"], sent["metadata"]["uid"], "another object");
+        }
+        let live = self
+            .objects
+            .entry(key.clone())
+            .or_insert_with(|| json!({"metadata": {"uid": format!("uid-of-{}", key.2)}}));
+        if sent.get("spec").is_none() && sent.get("data").is_none() {
+            take_out(live);
+            return;
+        }
+        let foreign = sent["metadata"]["uid"].is_string();
+        if foreign {
+            merge(live, &sent);
+        } else {
+            let uid = live["metadata"]["uid"].clone();
+            let status = live.get("status").cloned();
+            *live = sent;
+            live["metadata"]["uid"] = uid;
+            if let Some(status) = status {
+                live["status"] = status;
+            }
+        }
+    }
+
+    /// Steps until nothing is left to do.
+    pub(crate) fn rest(&mut self) -> usize {
+        for count in 0..12 {
+            let plan = self.step();
+            if self.gone || plan.is_silent() {
+                return count;
+            }
+        }
+        panic!("no rest: {}", told(&plan::plan(&self.observed())));
+    }
+}
+
+pub(crate) fn told(plan: &Plan) -> String {
+    let mut text = told::plan(&plan.kube);
+    if let Some(work) = &plan.queue {
+        text = format!("queue: {work:?}\n{}", if text.trim() == "{}" { "" } else { &text });
+    }
+    text
+}
+
+pub(crate) fn at(object: &Value) -> (String, String, String) {
+    let api = object["apiVersion"].as_str().unwrap();
+    let group = api.split_once('/').map_or("", |(g, _)| g);
+    let text = |v: &Value| v.as_str().unwrap().to_owned();
+    (
+        group.to_owned(),
+        text(&object["kind"]),
+        text(&object["metadata"]["name"]),
+    )
+}
+
+/// What the operator's field manager held goes.
+pub(crate) fn take_out(live: &mut Value) {
+    if let Some(list) = live
+        .pointer_mut("/spec/template/spec/containers")
+        .and_then(Value::as_array_mut)
+    {
+        list.retain(|c| c["name"] != "asya-sidecar" && c["name"] != "asya-runtime");
+    }
+    for ours in ["/metadata/annotations", "/spec/template/metadata/labels"] {
+        if let Some(entries) = live.pointer_mut(ours).and_then(Value::as_object_mut) {
+            entries.retain(|key, _| !key.starts_with("asya.sh/"));
+        }
+    }
+    tidy(live);
+}
+
+fn tidy(live: &mut Value) {
+    if live["metadata"]["annotations"]
+        .as_object()
+        .is_none_or(serde_json::Map::is_empty)
+    {
+        live["metadata"].as_object_mut().unwrap().remove("annotations");
+    }
+}
+
+fn merge(live: &mut Value, sent: &Value) {
+    match (live, sent) {
+        (Value::Object(live), Value::Object(sent)) => {
+            for (key, value) in sent {
+                merge(live.entry(key.clone()).or_insert(Value::Null), value);
+            }
+        }
+        (Value::Array(live), Value::Array(sent)) if sent.iter().all(|i| i["name"].is_string()) => {
+            for item in sent {
+                match live.iter_mut().find(|l| l["name"] == item["name"]) {
+                    Some(there) => there.clone_from(item),
+                    None => live.push(item.clone()),
+                }
+            }
+        }
+        (live, sent) => live.clone_from(sent),
+    }
+}
+
+fn merge_patch(target: &mut Value, patch: &Value) {
+    let Value::Object(changes) = patch else {
+        target.clone_from(patch);
+        return;
+    };
+    if !target.is_object() {
+        *target = json!({});
+    }
+    for (key, change) in changes {
+        if change.is_null() {
+            target.as_object_mut().unwrap().remove(key);
+        } else {
+            merge_patch(&mut target[key.as_str()], change);
+        }
+    }
+}
+
+/// The name of an actor.
+pub(crate) fn name(actor: &AsyncActor) -> String {
+    actor.name_any()
+}

@@ -1,0 +1,116 @@
+//! A folder for each case in `tests/plan`:
+//! - `actor.yaml`: the AsyncActor;
+//! - `given.yaml`: the time, and what is not as usual: the queue, other actors, KEDA, whether queues are managed;
+//! - `objects.yaml`: a list of what else is in the namespace;
+//! - `plan.yaml`: what is done. `{}` is nothing at all.
+//!
+//! After every plan is carried out, the operator must come to rest within a few steps. `UPDATE_CASES=1 cargo test` writes the plans
+//! anew: read what you commit.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests are tests")]
+
+mod common;
+
+use std::path::Path;
+
+use common::{World, told};
+use jiff::Timestamp;
+use runway_api::AsyncActor;
+use runway_asya_operator::observe::QueueState;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Given {
+    now: Timestamp,
+    #[serde(default)]
+    queue: Queue,
+    #[serde(default)]
+    others: Vec<AsyncActor>,
+    #[serde(default = "yes")]
+    keda: bool,
+    #[serde(default = "yes", rename = "managesQueues")]
+    manages_queues: bool,
+    /// Whether it comes to rest at this time.
+    #[serde(default = "yes")]
+    rests: bool,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Queue {
+    Unknown,
+    #[default]
+    Ready,
+    Failed,
+    Differs,
+    Removed,
+    Left,
+}
+
+fn yes() -> bool {
+    true
+}
+
+fn yaml<T: DeserializeOwned>(path: &Path) -> T {
+    let text = std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    serde_saphyr::from_str(&text).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+#[test]
+fn every_case_gives_what_is_expected() {
+    let mut differences = Vec::new();
+    let cases = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/plan");
+    let folders = common::told::folders(&cases);
+    assert!(folders.len() > 30, "cases are missing");
+    for folder in folders {
+        let given: Given = yaml(&folder.join("given.yaml"));
+        let mut world = World::new(yaml(&folder.join("actor.yaml")), given.now);
+        world.others = given.others;
+        (world.keda, world.manages_queues) = (given.keda, given.manages_queues);
+        world.queue = match given.queue {
+            Queue::Unknown => QueueState::Unknown,
+            Queue::Ready => QueueState::Ready { drift: None },
+            Queue::Failed => QueueState::Failed {
+                message: "the broker does not answer".to_owned(),
+            },
+            Queue::Differs => QueueState::Ready {
+                drift: Some("it is not durable".to_owned()),
+            },
+            Queue::Removed => QueueState::Removed { left: None },
+            Queue::Left => QueueState::Removed { left: Some(7) },
+        };
+        let objects = folder.join("objects.yaml");
+        if objects.exists() {
+            for object in yaml::<Vec<Value>>(&objects) {
+                if object["kind"] == "Pod" {
+                    world.pods.push(serde_json::from_value(object).unwrap());
+                } else {
+                    world.add(object);
+                }
+            }
+        }
+        let seen = world.observed();
+        let plan = runway_asya_operator::plan::plan(&seen);
+        let again = runway_asya_operator::plan::plan(&seen);
+        assert_eq!(told(&plan), told(&again), "{}: not deterministic", folder.display());
+        differences.extend(common::told::difference(&folder.join("plan.yaml"), &told(&plan)));
+        if given.rests {
+            world.rest();
+        }
+    }
+    assert!(differences.is_empty(), "{}", differences.join("\n"));
+}
+
+#[test]
+fn every_example_is_good() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/examples/asya");
+    let files = common::told::folders(&folder);
+    assert!(files.len() > 8, "examples are missing");
+    for file in files {
+        let actor: AsyncActor = yaml(&file);
+        let wrong = runway_asya_operator::request::violations(&actor);
+        assert!(wrong.is_empty(), "{}: {}", file.display(), wrong.join("; "));
+    }
+}

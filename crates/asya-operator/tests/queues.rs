@@ -1,0 +1,158 @@
+//! The operator's queues on a real RabbitMQ and on a server that speaks SQS' protocol, and its configuration as it finds it in a pod: files that come and change.
+
+mod bed;
+
+use std::fs;
+
+use anyhow::{Context as _, Result, ensure};
+use bed::{Bed, NAMESPACE, PATIENCE, arguments};
+use k8s_openapi::api::events::v1::Event;
+use kube::Api;
+use kube::api::ListParams;
+use runway_api::AsyncActorStatus;
+use runway_api::async_actor::TRANSPORT_READY;
+use runway_api::condition::Conditions;
+use runway_sqs::{Client, Credentials, Settings};
+use runway_testbed::pipeline::Broker;
+use runway_testbed::{RabbitMq, RabbitMqOptions, Sqs, eventually, sqs};
+use serde_json::{Value, json};
+
+fn standalone(transport: &str) -> Value {
+    json!({"transport": transport, "workload": {"template": {"spec": {"containers": [{"name": "asya-runtime", "image": "p:1"}]}}}})
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn queues_are_made_kept_and_removed() -> Result<()> {
+    let (bed, rabbit) = tokio::join!(Bed::start(), RabbitMq::start(RabbitMqOptions::default()));
+    let (bed, mut rabbit) = (bed?, rabbit?);
+    let folder = tempfile::tempdir()?;
+    let (transports, secrets) = (folder.path().join("transports.json"), folder.path().join("secrets"));
+    let _operator = bed
+        .operator_with(arguments(&transports.to_string_lossy(), secrets.clone()))
+        .await?;
+    let says = async |actor: &str, what: &str| says(&bed, actor, what).await;
+    // Nothing is configured; then a transport whose password is not mounted; then a wrong one; then the right one.
+    bed.create("greet", standalone("rabbitmq")).await?;
+    says("greet", "make the ConfigMap asya-transports").await?;
+    let (host, port) = rabbit.address();
+    let config = json!({"transports": {"rabbitmq": {"type": "rabbitmq", "config": {
+        "host": host, "port": port, "passwordSecretRef": {"name": "asya-transports", "key": "password"}}}}});
+    fs::write(&transports, config.to_string())?;
+    says("greet", "mount the Secret").await?;
+    fs::create_dir_all(secrets.join("asya-transports"))?;
+    let password = secrets.join("asya-transports/password");
+    fs::write(&password, "wrong\n")?;
+    let refused = says("greet", "ACCESS_REFUSED").await?;
+    ensure!(refused.status.as_deref() == Some("TransportError"), "{refused:?}");
+    fs::write(&password, "guest\n")?;
+    says("greet", "QueueReady").await?;
+
+    // The queue, its dead letters and the ends of every route are there; the exchange leads to each by its own name.
+    let broker = Broker::connect(&rabbit.url()).await?;
+    let own = ["asya-default_greet", "asya-default_greet_dlq"];
+    for queue in own
+        .into_iter()
+        .chain(["asya-default_happy-end", "asya-default_error-end"])
+    {
+        ensure!(broker.ready(queue).await? == 0);
+        broker.publish_to("asya", queue, b"{}").await?;
+        ensure!(broker.purge(queue).await? == 1, "{queue}");
+    }
+
+    // A queue that exists is used as it is, with what it holds.
+    broker.declare("asya-default_old").await?;
+    broker.publish("asya-default_old", b"{}").await?;
+    bed.create("old", standalone("rabbitmq")).await?;
+    says("old", "QueueReady").await?;
+    ensure!(broker.ready("asya-default_old").await? == 1);
+
+    // The broker of before is gone, and with it the connection.
+    rabbit.restart().await?;
+    bed.create("late", standalone("rabbitmq")).await?;
+    says("late", "QueueReady").await?;
+    let broker = Broker::connect(&rabbit.url()).await?;
+    ensure!(broker.ready("asya-default_late").await? == 0);
+
+    // An actor that goes takes its queues along, unless they hold messages.
+    bed.delete("greet").await?;
+    for queue in own {
+        ensure!(broker.ready(queue).await.is_err(), "{queue} is still there");
+    }
+    bed.delete("old").await?;
+    ensure!(broker.ready("asya-default_old").await? == 1, "a message was lost");
+    left_alone(&bed, "'asya-default_old' holds 1 messages").await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn so_are_queues_of_sqs() -> Result<()> {
+    if sqs::skip("the operator's queues on SQS") {
+        return Ok(());
+    }
+    let (bed, server) = tokio::join!(Bed::start(), Sqs::start());
+    let (bed, server) = (bed?, server?);
+    let secrets = tempfile::tempdir()?;
+    let key = |key: &str| json!({"name": "asya-transports", "key": key});
+    let config = json!({"transports": {"sqs": {"type": "sqs", "config": {
+        "region": "us-east-1", "endpoint": server.endpoint(), "tags": {"team": "a"},
+        "credentials": {"accessKeyIdSecretRef": key("id"), "secretAccessKeySecretRef": key("key")}}}}});
+    let _operator = bed
+        .operator_with(arguments(&config.to_string(), secrets.path().to_owned()))
+        .await?;
+    bed.create("greet", standalone("sqs")).await?;
+    bed.create("busy", standalone("sqs")).await?;
+    says(&bed, "greet", "mount the Secret").await?;
+    let mounted = secrets.path().join("asya-transports");
+    fs::create_dir_all(&mounted)?;
+    fs::write(mounted.join("id"), "somebody")?;
+    fs::write(mounted.join("key"), "secret")?;
+    for actor in ["greet", "busy"] {
+        says(&bed, actor, "QueueReady").await?;
+    }
+    let client = Client::new(&Settings {
+        region: "us-east-1".to_owned(),
+        endpoint: Some(server.endpoint()),
+        credentials: Credentials::Static {
+            id: "somebody".to_owned(),
+            key: "secret".to_owned(),
+        },
+    })?;
+    let own = ["asya-default_greet", "asya-default_greet_dlq"];
+    for queue in own
+        .into_iter()
+        .chain(["asya-default_happy-end", "asya-default_error-end"])
+    {
+        ensure!(client.queue_url(queue).await?.is_some(), "there is no {queue}");
+    }
+    let busy = client.queue_url("asya-default_busy").await?.context("a queue")?;
+    client.send(&busy, "{}", &[]).await?;
+
+    bed.delete("greet").await?;
+    for queue in own {
+        ensure!(client.queue_url(queue).await?.is_none(), "{queue} is still there");
+    }
+    bed.delete("busy").await?;
+    ensure!(client.count(&busy).await? == 1, "a message was lost");
+    left_alone(&bed, "'asya-default_busy' holds 1 messages").await
+}
+
+/// Waits until the condition on an actor's transport says something.
+async fn says(bed: &Bed, actor: &str, what: &str) -> Result<AsyncActorStatus> {
+    let told = |s: &AsyncActorStatus| {
+        let condition = s.conditions.get_condition(TRANSPORT_READY);
+        condition.is_some_and(|c| format!("{}: {}", c.reason, c.message).contains(what))
+    };
+    bed.status(actor, what, told).await
+}
+
+/// An Event says why a queue is still there.
+async fn left_alone(bed: &Bed, why: &str) -> Result<()> {
+    let events: Api<Event> = Api::namespaced(bed.admin.clone(), NAMESPACE);
+    eventually(PATIENCE, async || {
+        let all = events.list(&ListParams::default()).await?.items;
+        let left = all.iter().find(|e| e.reason.as_deref() == Some("QueueLeft"));
+        let note = left.and_then(|e| e.note.as_deref()).context("nobody was told")?;
+        ensure!(note.contains(why), "{note}");
+        Ok(())
+    })
+    .await
+}

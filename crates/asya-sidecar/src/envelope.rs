@@ -1,0 +1,254 @@
+//! The message in a queue. What the sidecar does not know it keeps, and a payload's text is never re-encoded.
+//!
+//! `docs/asya-protocol.md` section 2 is what this implements.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use jiff::Timestamp;
+use serde::de::{self, Deserializer, MapAccess, Visitor};
+use serde::ser::{Serialize, SerializeMap, Serializer};
+use serde::{Deserialize, de::Error as _};
+use serde_json::value::{RawValue, to_raw_value};
+
+/// A JSON object whose values stay the text they came as, in their order.
+#[derive(Clone, Debug, Default)]
+pub struct Object<'a>(Vec<(Cow<'a, str>, Cow<'a, RawValue>)>);
+
+impl<'a> Object<'a> {
+    /// The value of a key; the last one if it is there twice, as Python and Go read it.
+    pub fn get(&self, key: &str) -> Option<&RawValue> {
+        self.0.iter().rfind(|(name, _)| name == key).map(|(_, value)| &**value)
+    }
+
+    /// Replaces the value where it stands, or adds it at the end.
+    pub fn set(&mut self, key: &'static str, value: Cow<'a, RawValue>) {
+        let place = self.0.iter().position(|(name, _)| name == key);
+        match place {
+            Some(index) => {
+                self.0[index].1 = value;
+                let mut position = 0;
+                self.0.retain(|(name, _)| {
+                    position += 1;
+                    position <= index + 1 || name != key
+                });
+            }
+            None => self.0.push((Cow::Borrowed(key), value)),
+        }
+    }
+
+    /// As JSON text.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let text = self.0.iter().map(|(key, value)| key.len() + value.get().len() + 4);
+        let mut bytes = Vec::with_capacity(text.sum::<usize>() + 2);
+        // Keys are strings and values are JSON already: this cannot fail.
+        let _ = serde_json::to_writer(&mut bytes, self);
+        bytes
+    }
+}
+
+impl Serialize for Object<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(Some(self.0.len()))?;
+        for (key, value) in &self.0 {
+            map.serialize_entry(key, value)?;
+        }
+        map.end()
+    }
+}
+
+impl<'de> Deserialize<'de> for Object<'de> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Entries;
+        impl<'de> Visitor<'de> for Entries {
+            type Value = Object<'de>;
+
+            fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+                formatter.write_str("a JSON object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+                let mut entries = Vec::with_capacity(8);
+                while let Some((Key(key), value)) = map.next_entry::<Key<'de>, &'de RawValue>()? {
+                    entries.push((key, Cow::Borrowed(value)));
+                }
+                Ok(Object(entries))
+            }
+        }
+        deserializer.deserialize_map(Entries)
+    }
+}
+
+/// Borrowed where the text has no escapes; serde gives only owned strings to a plain `Cow`.
+struct Key<'a>(Cow<'a, str>);
+
+impl<'de> Deserialize<'de> for Key<'de> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Text;
+        impl<'de> Visitor<'de> for Text {
+            type Value = Key<'de>;
+
+            fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+                formatter.write_str("a string")
+            }
+
+            fn visit_borrowed_str<E: de::Error>(self, text: &'de str) -> Result<Self::Value, E> {
+                Ok(Key(Cow::Borrowed(text)))
+            }
+
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<Self::Value, E> {
+                Ok(Key(Cow::Owned(text.to_owned())))
+            }
+        }
+        deserializer.deserialize_str(Text)
+    }
+}
+
+/// Where a message has been and where it goes.
+#[derive(Clone, Debug, Default)]
+pub struct Route<'a> {
+    /// Actor names, in order.
+    pub actors: Vec<Cow<'a, str>>,
+    /// Index of the actor whose turn it is; the number of actors or more means finished.
+    pub current: u64,
+    /// All keys of the route, those we do not know among them.
+    object: Object<'a>,
+}
+
+impl<'a> Route<'a> {
+    /// The actor whose turn it is.
+    pub fn actor(&self) -> Option<&str> {
+        let index = usize::try_from(self.current).ok()?;
+        self.actors.get(index).map(|name| &**name)
+    }
+
+    fn parse(raw: &'a RawValue) -> Result<Self, serde_json::Error> {
+        let object: Object<'a> = serde_json::from_str(raw.get())?;
+        let mut route = Route::default();
+        for (key, value) in &object.0 {
+            // Values were borrowed from the message a moment ago, and are again.
+            let Cow::Borrowed(value) = value else { continue };
+            match &**key {
+                "actors" => {
+                    let actors: Option<Vec<Key<'a>>> = serde_json::from_str(value.get())
+                        .map_err(|error| serde_json::Error::custom(format!("route.actors: {error}")))?;
+                    route.actors = actors.unwrap_or_default().into_iter().map(|Key(name)| name).collect();
+                }
+                "current" => {
+                    route.current = serde_json::from_str(value.get())
+                        .map_err(|error| serde_json::Error::custom(format!("route.current: {error}")))?;
+                }
+                _ => {}
+            }
+        }
+        route.object = object;
+        Ok(route)
+    }
+}
+
+/// A message that has everything the sidecar needs.
+#[derive(Clone, Debug)]
+pub struct Envelope<'a> {
+    /// Not empty.
+    pub id: Cow<'a, str>,
+    /// The route.
+    pub route: Route<'a>,
+    /// Past it nobody wants the result any more.
+    pub deadline: Option<Timestamp>,
+    /// The whole message.
+    pub object: Object<'a>,
+}
+
+/// Why a message is no envelope. The text is for people.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct Malformed(String);
+
+impl<'a> Envelope<'a> {
+    /// Reads a message.
+    pub fn parse(body: &'a [u8]) -> Result<Self, Malformed> {
+        let object = parse_object(body)?;
+        let id = match text(&object, "id")? {
+            Some(id) if !id.is_empty() => id,
+            Some(_) => return Err(Malformed("id is empty".to_owned())),
+            None => return Err(Malformed("id is missing".to_owned())),
+        };
+        let route = route(&object)?.ok_or_else(|| Malformed("route is missing".to_owned()))?;
+        let deadline = match text(&object, "deadline")? {
+            None => None,
+            Some(text) if text.is_empty() => None,
+            Some(text) => Some(text.parse().map_err(|_| {
+                Malformed(format!(
+                    "deadline: {text:?} is no RFC 3339 time, as in 2026-01-02T15:04:05Z"
+                ))
+            })?),
+        };
+        Ok(Self {
+            id,
+            route,
+            deadline,
+            object,
+        })
+    }
+}
+
+/// A message as far as it is a JSON object.
+pub fn parse_object(body: &[u8]) -> Result<Object<'_>, Malformed> {
+    serde_json::from_slice(body).map_err(|error| Malformed(format!("no JSON object: {error}")))
+}
+
+/// The text under a key; `null` counts as absent.
+pub fn text<'a>(object: &Object<'a>, key: &str) -> Result<Option<Cow<'a, str>>, Malformed> {
+    let Some(raw) = borrowed(object, key) else {
+        return Ok(None);
+    };
+    let text: Option<Key<'a>> =
+        serde_json::from_str(raw.get()).map_err(|_| Malformed(format!("{key} is no string")))?;
+    Ok(text.map(|Key(text)| text))
+}
+
+/// The route under `route`, if there is one.
+pub fn route<'a>(object: &Object<'a>) -> Result<Option<Route<'a>>, Malformed> {
+    borrowed(object, "route")
+        .map(|raw| Route::parse(raw).map_err(|error| Malformed(format!("route is not valid: {error}"))))
+        .transpose()
+}
+
+fn borrowed<'a>(object: &Object<'a>, key: &str) -> Option<&'a RawValue> {
+    match object.0.iter().rfind(|(name, _)| name == key) {
+        Some((_, Cow::Borrowed(raw))) => Some(*raw),
+        _ => None,
+    }
+}
+
+/// The next message: the request, with what the answer's item says in its place.
+pub fn next<'a>(request: &Envelope<'a>, item: &Object<'a>, item_route: &Route<'a>, index: usize) -> Vec<u8> {
+    let mut message = request.object.clone();
+    if index > 0 {
+        message.set("id", owned(&format!("{}-{index}", request.id)));
+        message.set("parent_id", owned(&request.id));
+    }
+    message.set("route", merged_route(request, item_route));
+    for key in ["headers", "payload"] {
+        if let Some(raw) = borrowed(item, key) {
+            message.set(key, Cow::Borrowed(raw));
+        }
+    }
+    message.to_bytes()
+}
+
+/// `route.metadata` is kept when the answer says nothing of it.
+fn merged_route<'a>(request: &Envelope<'a>, route: &Route<'a>) -> Cow<'a, RawValue> {
+    let mut object = route.object.clone();
+    if object.get("metadata").is_none()
+        && let Some(raw) = borrowed(&request.route.object, "metadata")
+    {
+        object.set("metadata", Cow::Borrowed(raw));
+    }
+    owned(&object)
+}
+
+/// Any value as raw JSON. Values made here are strings and objects, which serialise always.
+pub fn owned<'a>(value: &(impl Serialize + ?Sized)) -> Cow<'a, RawValue> {
+    to_raw_value(value).map_or_else(|_| Cow::Borrowed(RawValue::NULL), Cow::Owned)
+}

@@ -1,0 +1,146 @@
+//! The data plane of Asya: takes messages from a queue to the handler runtime and on to the next actor, and loses none.
+//!
+//! The wire protocol is `docs/asya-protocol.md`. Read in this order:
+//!
+//! | module | what it does |
+//! |---|---|
+//! | [`worker`] | the story of a message |
+//! | [`plan`] | decides what becomes of it; pure |
+//! | [`envelope`] | the message; keeps what it does not know |
+//! | [`runtime`] | frames to and from the handler runtime |
+//! | [`transport`] | brokers behind one trait |
+//! | [`queues`], [`config`] | names and settings |
+//! | [`metrics`], [`admin`], [`process`] | what can be seen from outside |
+
+pub mod admin;
+pub mod config;
+pub mod envelope;
+pub mod metrics;
+pub mod plan;
+pub mod process;
+pub mod queues;
+pub mod runtime;
+pub mod transport;
+pub mod worker;
+
+use std::sync::{Arc, OnceLock};
+
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use config::{Config, Kind};
+use metrics::Metrics;
+use runtime::Caller;
+use transport::Transport;
+use transport::rabbitmq::RabbitMq;
+use transport::sqs::Sqs;
+use worker::Shared;
+
+/// Why the sidecar ends before it was told to.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The runtime did not come up.
+    #[error("the runtime was not ready after {0:?} (ASYA_RUNTIME_READY_TIMEOUT); it says why in its own log")]
+    RuntimeNotReady(std::time::Duration),
+    /// SQS is not configured as it must be.
+    #[error("SQS cannot be used (ASYA_SQS_ENDPOINT, ASYA_AWS_REGION)")]
+    Sqs(#[from] runway_sqs::Error),
+    /// The port of the metrics is taken, or not ours to take.
+    #[error("cannot serve metrics on {address} (ASYA_METRICS_ADDR)")]
+    Admin {
+        /// Where.
+        address: std::net::SocketAddr,
+        /// Why.
+        source: std::io::Error,
+    },
+}
+
+/// Runs until `stop` is cancelled, then finishes what is under way.
+pub async fn run(config: Config, stop: CancellationToken) -> Result<(), Error> {
+    match config.transport {
+        Kind::RabbitMq => run_on(&config, stop, "rabbitmq", || Ok(RabbitMq::start(config.rabbitmq()))).await,
+        Kind::Sqs => run_on(&config, stop, "sqs", || Ok(Sqs::start(config.sqs())?)).await,
+    }
+}
+
+async fn run_on<T: Transport>(
+    config: &Config,
+    stop: CancellationToken,
+    name: &'static str,
+    start: impl FnOnce() -> Result<T, Error>,
+) -> Result<(), Error> {
+    let queues = config.queues();
+    let queue = queues.of(&config.actor_name);
+    let metrics = Arc::new(Metrics::new(&config.metrics_namespace, &queue, name));
+    let running = Arc::new(OnceLock::new());
+    serve_admin(config, &metrics, Arc::clone(&running)).await?;
+
+    let patience = config.runtime_ready_timeout;
+    let address = config.runtime_address();
+    tokio::select! {
+        ready = runtime::wait_until_ready(&address, patience) => {
+            if !ready {
+                return Err(Error::RuntimeNotReady(patience));
+            }
+        }
+        () = stop.cancelled() => return Ok(()),
+    }
+
+    let shared = Arc::new(Shared {
+        transport: start()?,
+        actor: config.actor(),
+        policy: config.policy(),
+        queues,
+        metrics,
+        give_up: CancellationToken::new(),
+        settling: TaskTracker::new(),
+    });
+    let workers = TaskTracker::new();
+    for _ in 0..config.runtime_concurrency {
+        let caller = Caller::new(address.clone(), shared.policy.max_bytes);
+        workers.spawn(worker::work(Arc::clone(&shared), caller));
+    }
+    workers.close();
+    let _ = running.set(Arc::clone(&shared));
+
+    stop.cancelled().await;
+    drain(&shared, &workers, config.drain_timeout).await;
+    Ok(())
+}
+
+/// Ready is: the runtime was seen, and the broker can be reached.
+async fn serve_admin<T: Transport>(
+    config: &Config,
+    metrics: &Arc<Metrics>,
+    running: Arc<OnceLock<Arc<Shared<T>>>>,
+) -> Result<(), Error> {
+    if !config.metrics_enabled {
+        return Ok(());
+    }
+    let address = config.metrics_addr;
+    let is_ready = move || running.get().is_some_and(|shared| shared.transport.is_connected());
+    admin::serve(address, Arc::clone(metrics), is_ready)
+        .await
+        .map_err(|source| Error::Admin { address, source })
+}
+
+/// Finishes what is under way; gives back what does not finish in time, and what nobody has begun.
+async fn drain<T: Transport>(shared: &Shared<T>, workers: &TaskTracker, patience: std::time::Duration) {
+    shared.transport.stop().await;
+    shared.settling.close();
+    let finished = async {
+        workers.wait().await;
+        shared.settling.wait().await;
+    };
+    if tokio::time::timeout(patience, finished).await.is_err() {
+        tracing::warn!(
+            ?patience,
+            "not finished in time (ASYA_DRAIN_TIMEOUT): giving messages back"
+        );
+        shared.give_up.cancel();
+        workers.wait().await;
+        shared.settling.wait().await;
+    }
+    shared.transport.close().await;
+    tracing::info!("drained");
+}

@@ -1,0 +1,12 @@
+//! `asya-sidecar`: the data plane of Asya as a process.
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use runway_asya_sidecar::config::Config;
+use runway_asya_sidecar::process;
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> ExitCode {
+    process::main(Config::parse()).await
+}

@@ -1,0 +1,482 @@
+//! Decides. Pure: a message and what the runtime made of it go in; what to send, and what becomes of the message, comes out.
+//!
+//! Read [`admit`] (before the runtime sees a message), then [`decide`] (after), then [`undeliverable`] (a message that no
+//! queue takes). `docs/asya-protocol.md` sections 2 and 4 are what this implements.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use serde::Serialize;
+use serde_json::value::RawValue;
+use serde_json::{Map, Value};
+use sha2::{Digest, Sha256};
+
+use crate::envelope::{self, Envelope, Object, Route};
+
+/// Who this sidecar works for.
+#[derive(Clone, Debug)]
+pub struct Actor {
+    /// Its name in routes.
+    pub name: String,
+    /// The actor that gets finished messages.
+    pub happy_end: String,
+    /// The actor that gets failed ones.
+    pub error_end: String,
+    /// An end actor sends nothing on and takes every message.
+    pub is_end: bool,
+}
+
+/// How much is allowed, and how often.
+#[derive(Clone, Debug)]
+pub struct Policy {
+    /// Longest time of one call.
+    pub timeout: Duration,
+    /// Largest message and largest answer, in bytes.
+    pub max_bytes: usize,
+    /// How often a message is handled when the handler reports an error. 1 is no retry.
+    pub max_attempts: u32,
+    /// How often a message is handled when the runtime dies of it.
+    pub max_crashes: u32,
+    /// How often the broker may deliver it, where the broker counts. 0 is without end.
+    pub max_deliveries: u32,
+    /// Pause before the second attempt; it doubles with each further one.
+    pub backoff: Duration,
+    /// Longest pause.
+    pub max_backoff: Duration,
+}
+
+impl Policy {
+    /// The pause after the `failures`-th failure.
+    pub fn pause(&self, failures: u32) -> Duration {
+        let doubled = 2_u32.saturating_pow(failures.saturating_sub(1));
+        self.backoff.saturating_mul(doubled).min(self.max_backoff)
+    }
+}
+
+/// How often this message has failed while we held it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Failures {
+    /// The handler reported an error.
+    pub errors: u32,
+    /// The runtime went away during the call.
+    pub crashes: u32,
+}
+
+/// What happens to a message before the runtime sees it.
+#[derive(Debug)]
+pub enum Admission<'a> {
+    /// Call the runtime with the bytes as they are. End actors take what is no envelope, too.
+    Call {
+        /// The message, read. `None` for end actors.
+        envelope: Option<Box<Envelope<'a>>>,
+        /// When the call must be over.
+        limit: Duration,
+    },
+    /// The runtime never sees it.
+    Refuse(Decision),
+}
+
+/// How a call ended.
+#[derive(Debug)]
+pub enum Outcome {
+    /// The runtime answered.
+    Answer(Vec<u8>),
+    /// The connection ended in the middle of the call, for this reason.
+    Crashed(String),
+    /// No answer within this time.
+    TimedOut(Duration),
+    /// The answer's frame is larger than the cap: so many bytes.
+    TooLarge(u64),
+}
+
+/// What becomes of a message.
+#[derive(Debug, PartialEq)]
+pub enum Decision {
+    /// Send these, each to be confirmed, then acknowledge. None at all: acknowledge.
+    Send(Vec<Outgoing>),
+    /// Handle it again.
+    Retry {
+        /// After this pause.
+        after: Duration,
+        /// What has failed so far.
+        failures: Failures,
+        /// What went wrong, for the log.
+        why: String,
+    },
+}
+
+/// One message to send.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Outgoing {
+    /// Where to.
+    pub to: Destination,
+    /// What kind, as the metrics count it.
+    pub kind: Kind,
+    /// The message; `None` is the message that came, unchanged.
+    pub body: Option<Vec<u8>>,
+}
+
+/// A queue, by what it is for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Destination {
+    /// The queue of this actor.
+    Actor(String),
+    /// Our own dead-letter queue.
+    DeadLetter,
+}
+
+/// Why a message is sent. The names are label values of `messages_sent_total`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// On to the next actor.
+    Routing,
+    /// Finished.
+    HappyEnd,
+    /// Failed.
+    ErrorEnd,
+    /// Failed, and even error-end could not have it.
+    DeadLetter,
+}
+
+/// What went wrong with a message.
+#[derive(Clone, Debug, Default)]
+pub struct Failure {
+    code: String,
+    details: Map<String, Value>,
+}
+
+impl Failure {
+    fn new(code: &str, message: impl Into<String>) -> Self {
+        let mut details = Map::new();
+        details.insert("message".to_owned(), Value::String(message.into()));
+        Self {
+            code: code.to_owned(),
+            details,
+        }
+    }
+
+    /// In one line.
+    fn summary(&self) -> String {
+        match self.details.get("message").and_then(Value::as_str) {
+            Some(message) => format!("{}: {message}", self.code),
+            None => self.code.clone(),
+        }
+    }
+}
+
+/// Before the call. `deliveries` is how often the broker has delivered the message, where it counts.
+pub fn admit<'a>(
+    actor: &Actor,
+    policy: &Policy,
+    body: &'a [u8],
+    deliveries: Option<u32>,
+    now: Timestamp,
+) -> Admission<'a> {
+    if body.len() > policy.max_bytes {
+        let failure = Failure::new(
+            "message_too_large",
+            format!(
+                "the message has {} bytes, and {} takes at most {} (ASYA_MAX_FRAME_BYTES); it is in the dead-letter queue",
+                body.len(),
+                actor.name,
+                policy.max_bytes
+            ),
+        );
+        return Admission::Refuse(set_aside(actor, &failure));
+    }
+    if let Some(count) = deliveries
+        && policy.max_deliveries > 0
+        && count > policy.max_deliveries
+    {
+        let failure = Failure::new(
+            "too_many_deliveries",
+            format!(
+                "delivered {count} times and never finished; at most {} are allowed (ASYA_MAX_DELIVERIES)",
+                policy.max_deliveries
+            ),
+        );
+        return Admission::Refuse(fail(actor, body, &failure, count));
+    }
+    if actor.is_end {
+        return Admission::Call {
+            envelope: None,
+            limit: policy.timeout,
+        };
+    }
+    match check(actor, policy, body, now) {
+        Ok((envelope, limit)) => Admission::Call {
+            envelope: Some(Box::new(envelope)),
+            limit,
+        },
+        Err(failure) => Admission::Refuse(fail(actor, body, &failure, 0)),
+    }
+}
+
+fn check<'a>(
+    actor: &Actor,
+    policy: &Policy,
+    body: &'a [u8],
+    now: Timestamp,
+) -> Result<(Envelope<'a>, Duration), Failure> {
+    let envelope = Envelope::parse(body).map_err(|error| Failure::new("msg_parsing_error", error.to_string()))?;
+    let route = &envelope.route;
+    match route.actor() {
+        Some(name) if name == actor.name => {}
+        Some(name) => {
+            let text = format!(
+                "route.actors[{}] is {name:?}, and this is {:?}",
+                route.current, actor.name
+            );
+            return Err(Failure::new("route_mismatch", text));
+        }
+        None => {
+            let text = format!(
+                "route.current is {}, past the end of route.actors with {} entries",
+                route.current,
+                route.actors.len()
+            );
+            return Err(Failure::new("route_mismatch", text));
+        }
+    }
+    let Some(deadline) = envelope.deadline else {
+        return Ok((envelope, policy.timeout));
+    };
+    match Duration::try_from(deadline.duration_since(now)) {
+        Ok(left) if !left.is_zero() => Ok((envelope, left.min(policy.timeout))),
+        _ => {
+            let text = format!("the deadline {deadline} has passed");
+            Err(Failure::new("deadline_exceeded", text))
+        }
+    }
+}
+
+/// After the call. `envelope` is what [`admit`] read, `failures` those before this call.
+pub fn decide(
+    actor: &Actor,
+    policy: &Policy,
+    body: &[u8],
+    envelope: Option<&Envelope<'_>>,
+    outcome: &Outcome,
+    mut failures: Failures,
+) -> Decision {
+    let failure = match outcome {
+        Outcome::Answer(answer) => match read_answer(answer, envelope) {
+            Ok(items) => {
+                let outgoing = envelope.map_or_else(Vec::new, |request| forward(actor, request, &items));
+                return Decision::Send(outgoing);
+            }
+            Err(failure) => {
+                failures.errors += 1;
+                failure
+            }
+        },
+        Outcome::Crashed(reason) => {
+            failures.crashes += 1;
+            Failure::new(
+                "runtime_crashed",
+                format!("the runtime went away in the call: {reason}"),
+            )
+        }
+        Outcome::TimedOut(limit) => {
+            Failure::new("timeout_error", format!("no answer from the runtime after {limit:?}"))
+        }
+        Outcome::TooLarge(length) => Failure::new(
+            "processing_error",
+            format!(
+                "the answer has {length} bytes, and at most {} are allowed (ASYA_MAX_FRAME_BYTES)",
+                policy.max_bytes
+            ),
+        ),
+    };
+    let again = match outcome {
+        Outcome::Answer(_) => failures.errors < policy.max_attempts,
+        Outcome::Crashed(_) => failures.crashes < policy.max_crashes,
+        Outcome::TimedOut(_) | Outcome::TooLarge(_) => false,
+    };
+    let attempts = failures.errors + failures.crashes;
+    if again {
+        return Decision::Retry {
+            after: policy.pause(attempts),
+            failures,
+            why: failure.summary(),
+        };
+    }
+    fail(actor, body, &failure, attempts.max(1))
+}
+
+/// A message that was to be sent and has no queue, or is too large for one.
+///
+/// `source` is the message that came. What cannot go to error-end either is set aside as it came.
+pub fn undeliverable(actor: &Actor, outgoing: &Outgoing, source: &[u8], why: &str) -> Option<Outgoing> {
+    match outgoing.kind {
+        Kind::Routing | Kind::HappyEnd => {
+            let failure = Failure::new("routing_error", why);
+            let body = outgoing.body.as_deref().unwrap_or(source);
+            Some(error_message(actor, Some(body), &failure, 1))
+        }
+        Kind::ErrorEnd => Some(dead_letter()),
+        Kind::DeadLetter => None,
+    }
+}
+
+/// The items of an answer with their routes, or why it is none. From an end actor anything will do that is no error.
+fn read_answer<'a>(answer: &'a [u8], request: Option<&Envelope<'_>>) -> Result<Vec<(Object<'a>, Route<'a>)>, Failure> {
+    let bad = |text: String| Failure::new("processing_error", format!("the runtime's answer {text}"));
+    let items: Vec<&RawValue> =
+        serde_json::from_slice(answer).map_err(|error| bad(format!("is no JSON array: {error}")))?;
+    let mut read = Vec::with_capacity(items.len());
+    for (index, raw) in items.iter().enumerate() {
+        let item: Object<'a> = serde_json::from_str(raw.get())
+            .map_err(|error| bad(format!("has an item {index} that is no object: {error}")))?;
+        if let Some(failure) = reported(&item) {
+            return Err(failure);
+        }
+        read.push(item);
+    }
+    if request.is_none() {
+        return Ok(Vec::new());
+    }
+    read.into_iter()
+        .enumerate()
+        .map(|(index, item)| {
+            let route = match envelope::route(&item) {
+                Ok(Some(route)) => route,
+                Ok(None) => return Err(bad(format!("has an item {index} without a route"))),
+                Err(error) => return Err(bad(format!("has an item {index} whose {error}"))),
+            };
+            if item.get("payload").is_none() {
+                return Err(bad(format!("has an item {index} without a payload")));
+            }
+            Ok((item, route))
+        })
+        .collect()
+}
+
+/// An error item: any object with an `error` that is not empty.
+fn reported(item: &Object<'_>) -> Option<Failure> {
+    let error: Value = serde_json::from_str(item.get("error")?.get()).ok()?;
+    let code = match error {
+        Value::Null => return None,
+        Value::String(code) if code.is_empty() => return None,
+        Value::String(code) => code,
+        other => other.to_string(),
+    };
+    let details = item
+        .get("details")
+        .and_then(|raw| serde_json::from_str::<Map<String, Value>>(raw.get()).ok());
+    Some(Failure {
+        code,
+        details: details.unwrap_or_default(),
+    })
+}
+
+/// One message for each item; none of them means that the envelope ends here, as it came.
+fn forward(actor: &Actor, request: &Envelope<'_>, items: &[(Object<'_>, Route<'_>)]) -> Vec<Outgoing> {
+    if items.is_empty() {
+        return vec![Outgoing {
+            to: Destination::Actor(actor.happy_end.clone()),
+            kind: Kind::HappyEnd,
+            body: None,
+        }];
+    }
+    let message = |(index, (item, route)): (usize, &(Object<'_>, Route<'_>))| {
+        let (name, kind) = match route.actor() {
+            Some(name) => (name, Kind::Routing),
+            None => (&*actor.happy_end, Kind::HappyEnd),
+        };
+        Outgoing {
+            to: Destination::Actor(name.to_owned()),
+            kind,
+            body: Some(envelope::next(request, item, route, index)),
+        }
+    };
+    items.iter().enumerate().map(message).collect()
+}
+
+/// An end actor has nobody to tell but its dead-letter queue.
+fn fail(actor: &Actor, body: &[u8], failure: &Failure, attempts: u32) -> Decision {
+    let outgoing = if actor.is_end {
+        dead_letter()
+    } else {
+        error_message(actor, Some(body), failure, attempts)
+    };
+    Decision::Send(vec![outgoing])
+}
+
+/// What is too large to be read goes whole to the dead-letter queue, and error-end is told.
+fn set_aside(actor: &Actor, failure: &Failure) -> Decision {
+    let mut outgoing = vec![dead_letter()];
+    if !actor.is_end {
+        outgoing.push(error_message(actor, None, failure, 0));
+    }
+    Decision::Send(outgoing)
+}
+
+fn dead_letter() -> Outgoing {
+    Outgoing {
+        to: Destination::DeadLetter,
+        kind: Kind::DeadLetter,
+        body: None,
+    }
+}
+
+#[derive(Serialize)]
+struct ErrorPayload<'a> {
+    error: &'a str,
+    details: &'a Map<String, Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    original_payload: Option<&'a RawValue>,
+}
+
+#[derive(Serialize)]
+struct ErrorRoute<'a> {
+    actors: [&'a str; 1],
+    current: u32,
+}
+
+/// The same envelope with the failure as its payload; what is missing of an envelope is made up.
+fn error_message(actor: &Actor, body: Option<&[u8]>, failure: &Failure, attempts: u32) -> Outgoing {
+    let parsed = body.and_then(|body| envelope::parse_object(body).ok());
+    let mut message = parsed.clone().unwrap_or_default();
+    if !matches!(envelope::text(&message, "id"), Ok(Some(id)) if !id.is_empty()) {
+        let id = body.map_or_else(|| made_up_id(failure.summary().as_bytes()), made_up_id);
+        message.set("id", envelope::owned(&id));
+    }
+    if !matches!(envelope::route(&message), Ok(Some(route)) if !route.actors.is_empty()) {
+        let route = ErrorRoute {
+            actors: [&actor.error_end],
+            current: 0,
+        };
+        message.set("route", envelope::owned(&route));
+    }
+
+    let whole_text = || body.map(|body| envelope::owned(&String::from_utf8_lossy(body)));
+    let original = match &parsed {
+        Some(object) => object.get("payload").map(std::borrow::Cow::Borrowed),
+        None => whole_text(),
+    };
+    let mut details = failure.details.clone();
+    details.insert("actor".to_owned(), Value::String(actor.name.clone()));
+    details.insert("attempts".to_owned(), attempts.into());
+    let payload = ErrorPayload {
+        error: &failure.code,
+        details: &details,
+        original_payload: original.as_deref(),
+    };
+    message.set("payload", envelope::owned(&payload));
+    Outgoing {
+        to: Destination::Actor(actor.error_end.clone()),
+        kind: Kind::ErrorEnd,
+        body: Some(message.to_bytes()),
+    }
+}
+
+/// The same for the same message, so that a message delivered twice can be told.
+fn made_up_id(body: &[u8]) -> String {
+    let digest = Sha256::digest(body);
+    digest[..8].iter().fold("unidentified-".to_owned(), |mut id, byte| {
+        let _ = write!(id, "{byte:02x}");
+        id
+    })
+}

@@ -1,0 +1,72 @@
+//! The process around it: logs, signals, exit code. Not `runway-operator`'s, which would bring a Kubernetes client along.
+
+use std::io::Write as _;
+use std::process::ExitCode;
+
+use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
+
+use crate::config::Config;
+
+/// lapin logs returned messages whole, and payloads are nobody's business.
+const QUIET: [&str; 2] = ["lapin", "amq_protocol"];
+
+/// Runs the sidecar; an error is told in one line, with its causes.
+pub async fn main(config: Config) -> ExitCode {
+    log(&config);
+    // Twice is fine: the first stays.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    match crate::run(config, on_signal()).await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            let cause = std::error::Error::source(&error).map_or_else(String::new, |cause| format!(": {cause}"));
+            tracing::error!("{error}{cause}");
+            leave_word(&format!("asya-sidecar: {error}{cause}"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Where the kubelet looks for the last words of a container: so they are in the pod's status. Only it makes the file.
+fn leave_word(text: &str) {
+    let file = std::fs::OpenOptions::new().write(true).open("/dev/termination-log");
+    // Outside of a pod there is nobody who reads it.
+    let _ = file.and_then(|mut file| file.write_all(text.as_bytes()));
+}
+
+fn log(config: &Config) {
+    let filter = QUIET.iter().fold(config.log_level.clone(), |filter, target| {
+        filter.with_target(*target, tracing::level_filters::LevelFilter::OFF)
+    });
+    let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
+    let registry = tracing_subscriber::registry().with(filter);
+    let _ = if config.log_json {
+        registry.with(lines.json()).try_init()
+    } else {
+        registry.with(lines).try_init()
+    };
+}
+
+/// Cancelled at the first SIGTERM or SIGINT.
+fn on_signal() -> CancellationToken {
+    let token = CancellationToken::new();
+    let cancel = token.clone();
+    tokio::spawn(async move {
+        match signal(SignalKind::terminate()) {
+            Ok(mut terminate) => {
+                tokio::select! {
+                    _ = terminate.recv() => {}
+                    _ = tokio::signal::ctrl_c() => {}
+                }
+            }
+            Err(_) => {
+                let _ = tokio::signal::ctrl_c().await;
+            }
+        }
+        tracing::info!("shutting down");
+        cancel.cancel();
+    });
+    token
+}

@@ -1,0 +1,250 @@
+//! The connection to the handler runtime: frames over a Unix socket (`docs/asya-protocol.md` section 3).
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::UnixStream;
+use tokio::time::{Instant, sleep, timeout, timeout_at};
+
+use crate::plan::Outcome;
+
+/// Requests up to this size are copied behind their length, so that one write sends both.
+const ONE_WRITE: usize = 64 * 1024;
+/// Buffers above this size are given back to the system after the call.
+const KEPT_BUFFER: usize = 256 * 1024;
+const LOOK_AGAIN: Duration = Duration::from_millis(100);
+
+/// Where the runtime listens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Address {
+    /// A socket file; beside it the file `runtime-ready`.
+    File {
+        /// The socket.
+        socket: PathBuf,
+        /// The file that says that the handler is loaded, and which protocol is spoken.
+        ready: PathBuf,
+    },
+    /// A name in the network namespace of the pod: no volume is needed.
+    Abstract(String),
+}
+
+impl Address {
+    /// `@NAME` is an abstract socket, anything else a path.
+    pub fn parse(text: &str) -> Self {
+        match text.strip_prefix('@') {
+            Some(name) => Self::Abstract(name.to_owned()),
+            None => Self::file(Path::new(text)),
+        }
+    }
+
+    /// The socket in `ASYA_SOCKET_DIR`.
+    pub fn in_folder(folder: &Path) -> Self {
+        Self::file(&folder.join("asya-runtime.sock"))
+    }
+
+    fn file(socket: &Path) -> Self {
+        Self::File {
+            socket: socket.to_owned(),
+            ready: socket.with_file_name("runtime-ready"),
+        }
+    }
+
+    /// Connects when the runtime says that it is ready.
+    async fn connect(&self) -> io::Result<(UnixStream, Protocol)> {
+        match self {
+            Self::Abstract(name) => {
+                let stream = UnixStream::connect(format!("\0{name}")).await?;
+                Ok((stream, Protocol::Persistent))
+            }
+            Self::File { socket, ready } => {
+                let said = std::fs::read_to_string(ready)?;
+                let persistent = said.lines().nth(1).is_some_and(|line| line.trim() == "protocol 2");
+                let protocol = if persistent {
+                    Protocol::Persistent
+                } else {
+                    Protocol::OneShot
+                };
+                Ok((UnixStream::connect(socket).await?, protocol))
+            }
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Protocol {
+    /// The public v0.1 runtime: it closes after each answer.
+    OneShot,
+    /// Ours: the connection stays.
+    Persistent,
+}
+
+/// Why there is no answer.
+#[derive(Debug)]
+enum Lost {
+    Io(io::Error),
+    TooLarge(u64),
+}
+
+impl From<io::Error> for Lost {
+    fn from(error: io::Error) -> Self {
+        Self::Io(error)
+    }
+}
+
+/// One caller of the runtime. It makes one call at a time.
+#[derive(Debug)]
+pub struct Caller {
+    address: Address,
+    max_bytes: usize,
+    connection: Option<(UnixStream, Protocol)>,
+    buffer: Vec<u8>,
+    /// After a call that timed out, the runtime may still be busy with it.
+    may_be_busy: bool,
+}
+
+impl Caller {
+    /// A caller that is not connected yet.
+    pub fn new(address: Address, max_bytes: usize) -> Self {
+        Self {
+            address,
+            max_bytes,
+            connection: None,
+            buffer: Vec::new(),
+            may_be_busy: false,
+        }
+    }
+
+    /// Waits until the runtime can take a call. While it is away or busy, no message is at risk.
+    pub async fn ready(&mut self) {
+        let mut told = false;
+        loop {
+            if !self.may_be_busy && self.is_connected() {
+                return;
+            }
+            match self.connect_and_ping().await {
+                Ok(()) => return,
+                Err(error) if !told => {
+                    tracing::info!(%error, socket = ?self.address, "waiting for the runtime");
+                    told = true;
+                }
+                Err(_) => {}
+            }
+            sleep(LOOK_AGAIN).await;
+        }
+    }
+
+    /// Sends one request and waits for its answer. Call [`Caller::ready`] first.
+    pub async fn call(&mut self, request: &[u8], limit: Duration) -> Outcome {
+        let Some((mut stream, protocol)) = self.connection.take() else {
+            return Outcome::Crashed("it cannot be reached".to_owned());
+        };
+        let buffer = &mut self.buffer;
+        let exchange = async {
+            write_frame(&mut stream, request, buffer).await?;
+            read_frame(&mut stream, self.max_bytes, buffer).await
+        };
+        let outcome = match timeout_at(Instant::now() + limit, exchange).await {
+            Ok(Ok(answer)) => {
+                if protocol == Protocol::Persistent {
+                    self.connection = Some((stream, protocol));
+                }
+                Outcome::Answer(answer)
+            }
+            Ok(Err(Lost::Io(error))) => Outcome::Crashed(error.to_string()),
+            Ok(Err(Lost::TooLarge(length))) => Outcome::TooLarge(length),
+            Err(_) => {
+                self.may_be_busy = true;
+                Outcome::TimedOut(limit)
+            }
+        };
+        if self.buffer.capacity() > KEPT_BUFFER {
+            self.buffer = Vec::new();
+        }
+        outcome
+    }
+
+    /// A runtime that ended while we were idle has closed the connection: seen without a system call.
+    fn is_connected(&self) -> bool {
+        let Some((stream, _)) = &self.connection else {
+            return false;
+        };
+        matches!(stream.try_read(&mut [0]), Err(error) if error.kind() == io::ErrorKind::WouldBlock)
+    }
+
+    async fn connect_and_ping(&mut self) -> io::Result<()> {
+        self.connection = None;
+        let (mut stream, protocol) = self.address.connect().await?;
+        if self.may_be_busy {
+            stream.write_all(&0_u32.to_be_bytes()).await?;
+            // Protocol 1 answers a ping with an error and closes. Either way it is free again.
+            match read_frame(&mut stream, self.max_bytes, &mut self.buffer).await {
+                Ok(_) => self.may_be_busy = false,
+                Err(Lost::Io(error)) => return Err(error),
+                Err(Lost::TooLarge(_)) => return Err(io::ErrorKind::InvalidData.into()),
+            }
+            if protocol == Protocol::OneShot {
+                (stream, _) = self.address.connect().await?;
+            }
+        }
+        self.connection = Some((stream, protocol));
+        Ok(())
+    }
+}
+
+/// Waits for the first sign of life; `false` after `patience`.
+pub async fn wait_until_ready(address: &Address, patience: Duration) -> bool {
+    let mut probe = Caller::new(address.clone(), 0);
+    timeout(patience, probe.ready()).await.is_ok()
+}
+
+async fn write_frame(stream: &mut UnixStream, body: &[u8], buffer: &mut Vec<u8>) -> io::Result<()> {
+    let length = u32::try_from(body.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
+    if body.len() > ONE_WRITE {
+        stream.write_all(&length.to_be_bytes()).await?;
+        return stream.write_all(body).await;
+    }
+    buffer.clear();
+    buffer.extend_from_slice(&length.to_be_bytes());
+    buffer.extend_from_slice(body);
+    stream.write_all(buffer).await
+}
+
+/// One frame and not a byte more: whoever sends more is out of step.
+async fn read_frame(stream: &mut UnixStream, max_bytes: usize, buffer: &mut Vec<u8>) -> Result<Vec<u8>, Lost> {
+    buffer.clear();
+    buffer.reserve(4096);
+    loop {
+        match frame_length(buffer) {
+            Some(length) if length > max_bytes as u64 => return Err(Lost::TooLarge(length)),
+            Some(length) => {
+                let whole = 4 + usize::try_from(length).map_err(|_| Lost::TooLarge(length))?;
+                if buffer.len() > whole {
+                    return Err(
+                        io::Error::new(io::ErrorKind::InvalidData, "more than one answer to one request").into(),
+                    );
+                }
+                if buffer.len() == whole {
+                    return Ok(buffer[4..].to_vec());
+                }
+                buffer.reserve(whole - buffer.len());
+            }
+            None => {}
+        }
+        if stream.read_buf(buffer).await? == 0 {
+            return Err(io::Error::new(
+                io::ErrorKind::UnexpectedEof,
+                "it closed the connection without a whole answer",
+            )
+            .into());
+        }
+    }
+}
+
+/// The length a frame announces, as soon as it has been read.
+pub fn frame_length(buffer: &[u8]) -> Option<u64> {
+    buffer
+        .first_chunk()
+        .map(|length| u64::from(u32::from_be_bytes(*length)))
+}

@@ -1,0 +1,315 @@
+//! Amazon SQS. What is taken stays hidden from others for as long as it is worked on, and is deleted when everything that follows
+//! from it was taken by its queues. A sidecar that dies hides nothing any longer: the message comes again.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use runway_sqs::{Client, Error, Message};
+use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio_util::sync::{CancellationToken, DropGuard};
+use tokio_util::task::TaskTracker;
+
+use super::{Backoff, Delivery, Headers, PublishError, Transport};
+
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+/// Tries to delete a message that is done with; after that it comes again.
+const MOST_DELETIONS: u32 = 6;
+/// SQS gives out no more at a time.
+const MOST_AT_ONCE: usize = 10;
+/// The longest that SQS keeps messages: 14 days, in seconds.
+const RETENTION: &str = "1209600";
+
+/// How to reach SQS, and what is ours there.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Where SQS is.
+    pub settings: runway_sqs::Settings,
+    /// Our queue.
+    pub queue: String,
+    /// Our dead-letter queue.
+    pub dead_letter: String,
+    /// How many messages are held at a time, those being worked on included.
+    pub prefetch: u16,
+    /// How long one request waits for messages.
+    pub wait: Duration,
+    /// How long a message stays hidden when we are gone.
+    pub visibility: Duration,
+    /// Make our queues if they are missing.
+    pub create_queues: bool,
+}
+
+/// The transport.
+#[derive(Debug)]
+pub struct Sqs {
+    queues: Arc<Queues>,
+    deliveries: Mutex<mpsc::Receiver<Delivery<Receipt>>>,
+    connected: Arc<AtomicBool>,
+    stopping: CancellationToken,
+    receiving: TaskTracker,
+}
+
+/// What settles a delivery. While it is there nobody else gets the message.
+#[derive(Debug)]
+pub struct Receipt {
+    url: Arc<str>,
+    handle: String,
+    _hidden: DropGuard,
+    _slot: OwnedSemaphorePermit,
+}
+
+/// Queues by name.
+#[derive(Debug)]
+struct Queues {
+    client: Client,
+    urls: Mutex<HashMap<String, Arc<str>>>,
+}
+
+impl Queues {
+    async fn url(&self, name: &str) -> Result<Option<Arc<str>>, Error> {
+        if let Some(url) = self.urls.lock().await.get(name) {
+            return Ok(Some(Arc::clone(url)));
+        }
+        let Some(url) = self.client.queue_url(name).await? else {
+            return Ok(None);
+        };
+        let url: Arc<str> = url.into();
+        self.urls.lock().await.insert(name.to_owned(), Arc::clone(&url));
+        Ok(Some(url))
+    }
+
+    async fn forget(&self, name: &str) {
+        self.urls.lock().await.remove(name);
+    }
+
+    /// One that exists is taken as it is.
+    async fn ensure(&self, name: &str, config: &Config) -> Result<Option<Arc<str>>, Error> {
+        let found = self.url(name).await?;
+        if found.is_some() || !config.create_queues {
+            return Ok(found);
+        }
+        let attributes = BTreeMap::from([
+            ("VisibilityTimeout", config.visibility.as_secs().to_string()),
+            ("MessageRetentionPeriod", RETENTION.to_owned()),
+        ]);
+        let url = self.client.create_queue(name, &attributes, &BTreeMap::new()).await?;
+        Ok(Some(url.into()))
+    }
+}
+
+impl Sqs {
+    /// Starts to take messages, and goes on until [`Transport::stop`].
+    pub fn start(config: Config) -> Result<Self, Error> {
+        let queues = Arc::new(Queues {
+            client: Client::new(&config.settings)?,
+            urls: Mutex::default(),
+        });
+        let (deliveries_in, deliveries) = mpsc::channel(usize::from(config.prefetch.max(1)));
+        let receiver = Receiver {
+            queues: Arc::clone(&queues),
+            slots: Arc::new(Semaphore::new(usize::from(config.prefetch.max(1)))),
+            config,
+            deliveries: deliveries_in,
+            connected: Arc::default(),
+            stopping: CancellationToken::new(),
+        };
+        let (connected, stopping) = (Arc::clone(&receiver.connected), receiver.stopping.clone());
+        let receiving = TaskTracker::new();
+        receiving.spawn(receiver.run());
+        receiving.close();
+        Ok(Self {
+            queues,
+            deliveries: Mutex::new(deliveries),
+            connected,
+            stopping,
+            receiving,
+        })
+    }
+}
+
+struct Receiver {
+    queues: Arc<Queues>,
+    slots: Arc<Semaphore>,
+    config: Config,
+    deliveries: mpsc::Sender<Delivery<Receipt>>,
+    connected: Arc<AtomicBool>,
+    stopping: CancellationToken,
+}
+
+impl Receiver {
+    async fn run(self) {
+        let mut backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
+        while !self.stopping.is_cancelled() {
+            match self.take().await {
+                Ok(()) => backoff.reset(),
+                Err(why) => {
+                    self.connected.store(false, Ordering::Relaxed);
+                    self.queues.forget(&self.config.queue).await;
+                    tracing::warn!(queue = self.config.queue, why, "cannot take messages from SQS");
+                    tokio::select! {
+                        () = tokio::time::sleep(backoff.pause()) => {}
+                        () = self.stopping.cancelled() => {}
+                    }
+                }
+            }
+        }
+    }
+
+    /// Takes messages until something goes wrong, or there is to be an end.
+    async fn take(&self) -> Result<(), String> {
+        let missing = || format!("there is no queue {}", self.config.queue);
+        let told = |error: Error| error.to_string();
+        self.queues
+            .ensure(&self.config.dead_letter, &self.config)
+            .await
+            .map_err(told)?;
+        let url = self
+            .queues
+            .ensure(&self.config.queue, &self.config)
+            .await
+            .map_err(told)?;
+        let url = url.ok_or_else(missing)?;
+        tracing::info!(queue = self.config.queue, "consuming");
+        self.connected.store(true, Ordering::Relaxed);
+        loop {
+            let Some(mut slots) = self.free_slots().await else {
+                return Ok(());
+            };
+            let most = u8::try_from(slots.len()).unwrap_or(u8::MAX);
+            // Not given up half way at the end: what it brings would stay hidden.
+            let client = &self.queues.client;
+            let messages = client.receive(&url, most, self.config.wait, self.config.visibility);
+            for message in messages.await.map_err(told)? {
+                let Some(slot) = slots.pop() else { break };
+                let delivery = self.delivery(&url, message, slot);
+                if self.stopping.is_cancelled() {
+                    give_back(client, delivery.receipt).await;
+                } else if self.deliveries.send(delivery).await.is_err() {
+                    return Ok(());
+                }
+            }
+        }
+    }
+
+    /// One at least; none when there is to be an end.
+    async fn free_slots(&self) -> Option<Vec<OwnedSemaphorePermit>> {
+        let first = tokio::select! {
+            first = Arc::clone(&self.slots).acquire_owned() => first.ok()?,
+            () = self.stopping.cancelled() => return None,
+        };
+        let further = std::iter::from_fn(|| Arc::clone(&self.slots).try_acquire_owned().ok());
+        Some(std::iter::once(first).chain(further.take(MOST_AT_ONCE - 1)).collect())
+    }
+
+    fn delivery(&self, url: &Arc<str>, message: Message, slot: OwnedSemaphorePermit) -> Delivery<Receipt> {
+        let mut headers = message.headers();
+        headers.retain(|(name, _)| !name.starts_with("x-"));
+        let released = CancellationToken::new();
+        tokio::spawn(keep_hidden(
+            self.queues.client.clone(),
+            Arc::clone(url),
+            message.receipt_handle.clone(),
+            self.config.visibility,
+            released.clone(),
+        ));
+        Delivery {
+            deliveries: message.deliveries(),
+            headers,
+            body: message.body.into_bytes(),
+            receipt: Receipt {
+                url: Arc::clone(url),
+                handle: message.receipt_handle,
+                _hidden: released.drop_guard(),
+                _slot: slot,
+            },
+        }
+    }
+}
+
+/// Work may take longer than the visibility timeout, and waiting for its turn as well.
+async fn keep_hidden(client: Client, url: Arc<str>, handle: String, visibility: Duration, released: CancellationToken) {
+    loop {
+        tokio::select! {
+            () = tokio::time::sleep(visibility / 3) => {}
+            () = released.cancelled() => return,
+        }
+        if let Err(error) = client.hide(&url, &handle, visibility).await {
+            tracing::warn!(%error, "a message may be delivered to somebody else as well");
+            if error.is_stale_receipt() {
+                return;
+            }
+        }
+    }
+}
+
+async fn give_back(client: &Client, receipt: Receipt) {
+    if let Err(error) = client.hide(&receipt.url, &receipt.handle, Duration::ZERO).await {
+        tracing::warn!(%error, "a message is given back late: when its visibility timeout is over");
+    }
+}
+
+impl Transport for Sqs {
+    type Receipt = Receipt;
+
+    async fn receive(&self) -> Option<Delivery<Receipt>> {
+        loop {
+            let delivery = self.deliveries.lock().await.recv().await?;
+            if !self.stopping.is_cancelled() {
+                return Some(delivery);
+            }
+            self.give_back(delivery.receipt).await;
+        }
+    }
+
+    async fn publish(&self, _: &Receipt, queue: &str, body: &[u8], headers: &Headers) -> Result<(), PublishError> {
+        let refused = |error: &Error| PublishError::Refused(error.to_string());
+        let no_queue = || PublishError::NoQueue(format!("there is no queue {queue}"));
+        let url = self.queues.url(queue).await.map_err(|error| refused(&error))?;
+        let url = url.ok_or_else(no_queue)?;
+        // What came from SQS was text.
+        let body = String::from_utf8_lossy(body);
+        match self.queues.client.send(&url, &body, headers).await {
+            Ok(()) => Ok(()),
+            Err(error) if error.is_no_queue() => {
+                self.queues.forget(queue).await;
+                Err(no_queue())
+            }
+            Err(error) if error.is_unfit_message() => Err(PublishError::TooLarge(error.to_string())),
+            Err(error) => Err(refused(&error)),
+        }
+    }
+
+    async fn acknowledge(&self, receipt: Receipt) {
+        let mut backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
+        for _ in 0..MOST_DELETIONS {
+            match self.queues.client.delete(&receipt.url, &receipt.handle).await {
+                Ok(()) => return,
+                Err(error) if error.is_stale_receipt() => break,
+                Err(error) => {
+                    tracing::warn!(%error, "a message that is done with cannot be deleted yet");
+                    tokio::time::sleep(backoff.pause()).await;
+                }
+            }
+        }
+        tracing::error!("a message that is done with cannot be deleted: it will come again");
+    }
+
+    async fn give_back(&self, receipt: Receipt) {
+        give_back(&self.queues.client, receipt).await;
+    }
+
+    async fn stop(&self) {
+        self.stopping.cancel();
+    }
+
+    async fn close(&self) {
+        // The last request for messages ends by itself; what it brings is given back.
+        self.receiving.wait().await;
+    }
+
+    fn is_connected(&self) -> bool {
+        self.connected.load(Ordering::Relaxed)
+    }
+}

@@ -1,0 +1,436 @@
+//! The sidecar with a real RabbitMQ and a real runtime process. The broker is started once for all of them.
+
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use lapin::BasicProperties;
+use lapin::types::{AMQPValue, FieldTable};
+use runway_testbed::pipeline::{Actor, Broker, Incoming};
+use runway_testbed::{RabbitMq, RabbitMqOptions, eventually};
+use serde_json::{Value, json};
+
+mod support;
+use support::PATIENCE;
+
+/// One namespace of a broker, with its end queues.
+struct World<'a> {
+    rabbit: &'a RabbitMq,
+    broker: Broker,
+    namespace: &'a str,
+}
+
+impl<'a> World<'a> {
+    async fn new(rabbit: &'a RabbitMq, namespace: &'a str) -> Result<Self> {
+        let broker = Broker::connect(&rabbit.url()).await?;
+        let world = Self {
+            rabbit,
+            broker,
+            namespace,
+        };
+        for actor in ["happy-end", "error-end"] {
+            world.broker.declare(&world.queue(actor)).await?;
+        }
+        Ok(world)
+    }
+
+    fn queue(&self, actor: &str) -> String {
+        format!("asya-{}_{actor}", self.namespace)
+    }
+
+    /// Starts an actor; done when it consumes.
+    async fn actor(&self, name: &str, runtime: &[&str], environment: &[(&str, &str)]) -> Result<Actor> {
+        self.actor_with(name, support::runtime(runtime), environment).await
+    }
+
+    async fn actor_with(&self, name: &str, runtime: Vec<String>, environment: &[(&str, &str)]) -> Result<Actor> {
+        let url = self.rabbit.url();
+        let mut variables = vec![("ASYA_NAMESPACE", self.namespace), ("ASYA_RABBITMQ_URL", &*url)];
+        variables.extend_from_slice(environment);
+        support::consuming(name, runtime, &variables).await
+    }
+
+    async fn send(&self, actor: &str, message: &Value) -> Result<()> {
+        self.broker
+            .publish(&self.queue(actor), message.to_string().as_bytes())
+            .await
+    }
+
+    async fn out(&self, actor: &str) -> Result<Incoming> {
+        self.broker.consume(&self.queue(actor)).await
+    }
+
+    /// Waits until so many messages are in an actor's queue.
+    async fn wait_for(&self, actor: &str, count: u32) -> Result<()> {
+        let queue = self.queue(actor);
+        eventually(PATIENCE, async || {
+            let ready = self.broker.ready(&queue).await?;
+            ensure!(ready == count, "{queue} has {ready} messages");
+            Ok(())
+        })
+        .await
+    }
+}
+
+async fn next(incoming: &mut Incoming) -> Result<Value> {
+    let (body, _) = incoming.next(PATIENCE).await?;
+    serde_json::from_slice(&body).context("no JSON")
+}
+
+/// The next message, while something is done again and again.
+async fn eventually_next(incoming: &mut Incoming, mut meanwhile: impl FnMut() -> Result<()>) -> Result<Value> {
+    for _ in 0..900 {
+        meanwhile()?;
+        if let Ok((body, _)) = incoming.next(Duration::from_millis(200)).await {
+            return serde_json::from_slice(&body).context("no JSON");
+        }
+    }
+    anyhow::bail!("no message in time")
+}
+
+#[allow(clippy::needless_pass_by_value, reason = "json!(…) at every call")]
+fn message(id: &str, actors: &[&str], payload: Value) -> Value {
+    json!({"id": id, "route": {"actors": actors, "current": 0}, "headers": {"traceparent": "00-1-2-01"}, "payload": payload})
+}
+
+/// One broker, then each of these in its own namespace, at the same time.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn with_a_real_broker() -> Result<()> {
+    let rabbit = RabbitMq::start(RabbitMqOptions::default()).await?;
+    tokio::try_join!(
+        two_hops(&rabbit),
+        the_public_protocol(&rabbit),
+        the_python_runtime(&rabbit),
+        bad_messages(&rabbit),
+        answers_of_every_kind(&rabbit),
+        missing_queues(&rabbit),
+        a_drain(&rabbit),
+        an_end_actor(&rabbit),
+        to_both_ends(&rabbit),
+        a_queue_that_appears_later(&rabbit),
+    )?;
+    rabbit.stop().await;
+    Ok(())
+}
+
+async fn two_hops(rabbit: &RabbitMq) -> Result<()> {
+    let world = World::new(rabbit, "hops").await?;
+    // Volume-free, as it is injected into somebody else's pod.
+    let socket = format!("@asya-test-{}", std::process::id());
+    let _first = world.actor("first", &[], &[("ASYA_SOCKET", &socket)]).await?;
+    let _second = world.actor("second", &[], &[]).await?;
+
+    let mut request = message("1", &["first", "second"], json!("ä"));
+    request["deadline"] = json!("2100-01-01T00:00:00Z");
+    request["mine"] = json!({"a": 1});
+    let mut headers = FieldTable::default();
+    headers.insert("tracestate".into(), AMQPValue::LongString("vendor=1".into()));
+    headers.insert("x-internal".into(), AMQPValue::LongString("no".into()));
+    let properties = BasicProperties::default().with_headers(headers);
+    world
+        .broker
+        .publish_with(&world.queue("first"), request.to_string().as_bytes(), properties)
+        .await?;
+
+    let (body, properties) = world.out("happy-end").await?.next(PATIENCE).await?;
+    let arrived: Value = serde_json::from_slice(&body)?;
+    request["route"]["current"] = 2.into();
+    assert_eq!(arrived, request, "everything is kept through both hops");
+    let headers = properties.headers().clone().unwrap_or_default();
+    assert_eq!(
+        headers.inner().get("tracestate"),
+        Some(&AMQPValue::LongString("vendor=1".into()))
+    );
+    assert!(!headers.contains_key("x-internal"));
+    Ok(())
+}
+
+async fn the_public_protocol(rabbit: &RabbitMq) -> Result<()> {
+    let world = World::new(rabbit, "public").await?;
+    let _actor = world.actor("a", &["--protocol", "1"], &[]).await?;
+    let mut out = world.out("happy-end").await?;
+    for number in 0..20 {
+        world.send("a", &message("1", &["a"], json!(number))).await?;
+        assert_eq!(next(&mut out).await?["payload"], number);
+    }
+    Ok(())
+}
+
+/// The runtime that handlers really get.
+async fn the_python_runtime(rabbit: &RabbitMq) -> Result<()> {
+    let world = World::new(rabbit, "python").await?;
+    let folder = tempfile::tempdir()?;
+    let handler =
+        "def double(payload):\n    return None if payload is None else [payload * 2, payload / (payload - 3)]\n";
+    std::fs::write(folder.path().join("doubling.py"), handler)?;
+    let runtime = python_runtime(folder.path(), "doubling.double", &[]);
+    let _actor = world.actor_with("a", runtime, &[]).await?;
+
+    let mut out = world.out("happy-end").await?;
+    world.send("a", &message("m", &["a"], json!(5))).await?;
+    let (first, second) = (next(&mut out).await?, next(&mut out).await?);
+    assert_eq!(
+        (&first["payload"], &first["id"], &first["route"]["current"]),
+        (&json!(10), &json!("m"), &json!(1))
+    );
+    assert_eq!((&second["payload"], &second["parent_id"]), (&json!(2.5), &json!("m")));
+    world.send("a", &message("m", &["a"], json!(null))).await?;
+    assert_eq!(next(&mut out).await?["route"]["current"], 0);
+    world.send("a", &message("m", &["a"], json!(3))).await?;
+    let error = next(&mut world.out("error-end").await?).await?;
+    assert_eq!(error["payload"]["error"], "processing_error");
+    assert_eq!(error["payload"]["details"]["type"], "ZeroDivisionError");
+    assert_eq!(error["headers"], json!({"traceparent": "00-1-2-01"}));
+    Ok(())
+}
+
+async fn bad_messages(rabbit: &RabbitMq) -> Result<()> {
+    let world = World::new(rabbit, "bad").await?;
+    let actor = world.actor("a", &[], &[("ASYA_MAX_FRAME_BYTES", "1000000")]).await?;
+    let mut errors = world.out("error-end").await?;
+    let queue = world.queue("a");
+    for (body, code) in [
+        (&b"no json"[..], "msg_parsing_error"),
+        (br#"{"route": {"actors": ["a"]}, "payload": 1}"#, "msg_parsing_error"),
+        (
+            br#"{"id": "1", "route": {"actors": ["a"], "current": 1}, "payload": 1}"#,
+            "route_mismatch",
+        ),
+        (
+            br#"{"id": "1", "route": {"actors": ["b"]}, "payload": 1}"#,
+            "route_mismatch",
+        ),
+    ] {
+        world.broker.publish(&queue, body).await?;
+        assert_eq!(next(&mut errors).await?["payload"]["error"], code);
+    }
+    world.broker.publish(&queue, &vec![b'x'; 100_000_000]).await?;
+    assert_eq!(next(&mut errors).await?["payload"]["error"], "message_too_large");
+    world.wait_for("a_dlq", 1).await?;
+    let (body, _) = world.out("a_dlq").await?.next(PATIENCE).await?;
+    assert_eq!(body.len(), 100_000_000, "it is kept whole");
+    // Once, and the actor goes on.
+    world.wait_for("a", 0).await?;
+    world.send("a", &message("1", &["a"], json!(1))).await?;
+    next(&mut world.out("happy-end").await?).await?;
+    world.wait_for("error-end", 0).await?;
+    assert!(!actor.sidecar_log().contains("no json"), "payloads are not logged");
+    Ok(())
+}
+
+async fn answers_of_every_kind(rabbit: &RabbitMq) -> Result<()> {
+    let world = World::new(rabbit, "answers").await?;
+    let variables = [
+        ("ASYA_RETRY_MAX_ATTEMPTS", "2"),
+        ("ASYA_RETRY_BACKOFF", "10ms"),
+        ("ASYA_RUNTIME_TIMEOUT", "5s"),
+        ("ASYA_RABBITMQ_PREFETCH", "10"),
+    ];
+    let mut actor = world.actor("a", &[], &variables).await?;
+    let mut errors = world.out("error-end").await?;
+    let mut out = world.out("happy-end").await?;
+    let send = async |what: Value| world.send("a", &message("m", &["a"], what)).await;
+
+    send(json!({"do": "nothing"})).await?;
+    assert_eq!(next(&mut out).await?["route"]["current"], 0, "as it came");
+    send(json!({"do": "fan", "times": 3})).await?;
+    let mut ids = Vec::new();
+    for _ in 0..3 {
+        ids.push(next(&mut out).await?["id"].clone());
+    }
+    ids.sort_by_key(ToString::to_string);
+    assert_eq!(ids, ["m", "m-1", "m-2"]);
+
+    send(json!({"do": "error"})).await?;
+    let error = next(&mut errors).await?;
+    assert_eq!(error["payload"]["details"]["attempts"], 2);
+    assert_eq!(error["payload"]["original_payload"], json!({"do": "error"}));
+    send(json!({"do": "garbage"})).await?;
+    assert_eq!(next(&mut errors).await?["payload"]["error"], "processing_error");
+
+    send(json!({"do": "sleep", "ms": 9000})).await?;
+    send(json!("after the slow one")).await?;
+    assert_eq!(next(&mut errors).await?["payload"]["error"], "timeout_error");
+    assert_eq!(next(&mut out).await?["payload"], "after the slow one");
+
+    // A message that kills the runtime: three times, each time a new one, and then no more.
+    send(json!({"do": "die"})).await?;
+    let error = eventually_next(&mut errors, || actor.revive_runtime()).await?;
+    assert_eq!(error["payload"]["error"], "runtime_crashed");
+    assert_eq!(error["payload"]["details"]["attempts"], 3);
+    actor.revive_runtime()?;
+    send(json!("after the deadly one")).await?;
+    assert_eq!(next(&mut out).await?["payload"], "after the deadly one");
+    Ok(())
+}
+
+async fn missing_queues(rabbit: &RabbitMq) -> Result<()> {
+    let world = World::new(rabbit, "missing").await?;
+    let _actor = world.actor("a", &[], &[("ASYA_RABBITMQ_PREFETCH", "50")]).await?;
+    let mut errors = world.out("error-end").await?;
+    let mut out = world.out("happy-end").await?;
+    // Good and unroutable ones mixed: each must be told apart, although confirms come in groups.
+    for number in 0..200 {
+        let then = if number % 3 == 0 { "nowhere" } else { "a" };
+        let mut request = message(&number.to_string(), &["a"], json!(number));
+        if then == "nowhere" {
+            request["route"]["actors"] = json!(["a", "nowhere"]);
+        }
+        world.send("a", &request).await?;
+    }
+    let mut seen = Vec::new();
+    for _ in 0..67 {
+        let error = next(&mut errors).await?;
+        assert_eq!(error["payload"]["error"], "routing_error");
+        seen.push(error["payload"]["original_payload"].as_u64().context("no number")?);
+    }
+    for _ in 0..133 {
+        seen.push(next(&mut out).await?["payload"].as_u64().context("no number")?);
+    }
+    seen.sort_unstable();
+    assert_eq!(seen, (0..200).collect::<Vec<_>>());
+
+    // No error-end either: the dead-letter queue has it, as it came.
+    world.broker.delete(&world.queue("error-end")).await?;
+    world.send("a", &message("dead", &["a", "nowhere"], json!(1))).await?;
+    world.wait_for("a_dlq", 1).await?;
+    assert_eq!(
+        next(&mut world.out("a_dlq").await?).await?,
+        message("dead", &["a", "nowhere"], json!(1))
+    );
+    Ok(())
+}
+
+async fn a_drain(rabbit: &RabbitMq) -> Result<()> {
+    let world = World::new(rabbit, "drain").await?;
+    let mut actor = world.actor("a", &[], &[("ASYA_RABBITMQ_PREFETCH", "5")]).await?;
+    for number in 0..20 {
+        world
+            .send(
+                "a",
+                &message("m", &["a"], json!({"do": "sleep", "ms": 300, "n": number})),
+            )
+            .await?;
+    }
+    let mut out = world.out("happy-end").await?;
+    next(&mut out).await?;
+    actor.stop_sidecar().await;
+    let log = actor.sidecar_log();
+    assert!(log.contains("drained"), "{log}");
+
+    // Everything is either done or back in the queue, nothing is both.
+    let back = world.broker.ready(&world.queue("a")).await?;
+    assert!(back > 10, "{back} are back");
+    actor.start_sidecar()?;
+    let mut numbers = vec![0];
+    for _ in 0..19 {
+        numbers.push(next(&mut out).await?["payload"]["n"].as_u64().context("no number")?);
+    }
+    world.wait_for("a", 0).await?;
+    world.wait_for("happy-end", 0).await?;
+    numbers.sort_unstable();
+    assert_eq!(numbers, (0..20).collect::<Vec<_>>());
+    Ok(())
+}
+
+async fn an_end_actor(rabbit: &RabbitMq) -> Result<()> {
+    let world = World::new(rabbit, "ends").await?;
+    let variables = [("ASYA_IS_END_ACTOR", "true"), ("ASYA_RETRY_BACKOFF", "10ms")];
+    let _actor = world.actor("error-end", &[], &variables).await?;
+    let queue = world.queue("error-end");
+    world
+        .broker
+        .publish(&queue, br#"{"id": "", "payload": 1, "route": {}}"#)
+        .await?;
+    world.broker.publish(&queue, b"{}").await?;
+    world.broker.publish(&queue, br#"{"payload": {"do": "error"}}"#).await?;
+    world.wait_for("error-end_dlq", 1).await?;
+    world.wait_for("error-end", 0).await?;
+    world.wait_for("happy-end", 0).await
+}
+
+/// A route ends at the happy or at the error end, whose handlers get the whole envelope, and nothing is sent on from there. What
+/// error-end fails on is kept.
+async fn to_both_ends(rabbit: &RabbitMq) -> Result<()> {
+    const HANDLER: &str = r"
+import os
+
+def take(envelope):
+    if envelope['payload'] == 'poison':
+        raise ValueError('never')
+    with open(os.environ['TAKEN'], 'a') as file:
+        print(envelope['id'], file=file)
+    return {}
+";
+    let world = World::new(rabbit, "both").await?;
+    let folder = tempfile::tempdir()?;
+    std::fs::write(folder.path().join("ends.py"), HANDLER)?;
+    let end = async |name: &str| {
+        let taken = format!("TAKEN={}", folder.path().join(name).display());
+        let settings = ["ASYA_HANDLER_MODE=envelope", "ASYA_ENABLE_VALIDATION=false", &taken];
+        let runtime = python_runtime(folder.path(), "ends.take", &settings);
+        let environment = [("ASYA_IS_END_ACTOR", "true"), ("ASYA_RETRY_BACKOFF", "10ms")];
+        world.actor_with(name, runtime, &environment).await
+    };
+    let _ends = [end("happy-end").await?, end("error-end").await?];
+    let retry = [("ASYA_RETRY_BACKOFF", "10ms")];
+    let _hops = [
+        world.actor("a", &[], &retry).await?,
+        world.actor("b", &[], &retry).await?,
+    ];
+    for number in 0..10 {
+        world
+            .send("a", &message(&format!("good-{number}"), &["a", "b"], json!(number)))
+            .await?;
+        world
+            .send(
+                "a",
+                &message(&format!("bad-{number}"), &["a", "b"], json!({"do": "error"})),
+            )
+            .await?;
+    }
+    world
+        .send("error-end", &message("poison", &["a"], json!("poison")))
+        .await?;
+    world.wait_for("error-end_dlq", 1).await?;
+    for (name, what) in [("happy-end", "good"), ("error-end", "bad")] {
+        let wanted: Vec<String> = (0..10).map(|number| format!("{what}-{number}")).collect();
+        eventually(PATIENCE, async || {
+            let text = std::fs::read_to_string(folder.path().join(name)).unwrap_or_default();
+            let mut taken: Vec<&str> = text.lines().collect();
+            taken.sort_unstable();
+            ensure!(taken == wanted, "{name} took {taken:?}");
+            Ok(())
+        })
+        .await?;
+        world.wait_for(name, 0).await?;
+    }
+    Ok(())
+}
+
+/// A command that runs the real runtime with a handler in `folder`.
+fn python_runtime(folder: &Path, handler: &str, settings: &[&str]) -> Vec<String> {
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/../../python/asya-runtime/src");
+    let path = format!("PYTHONPATH={source}:{}", folder.display());
+    let handler = format!("ASYA_HANDLER={handler}");
+    ["env", &path, &handler]
+        .into_iter()
+        .chain(settings.iter().copied())
+        .chain(["python3", "-m", "asya_runtime"])
+        .map(str::to_owned)
+        .collect()
+}
+
+async fn a_queue_that_appears_later(rabbit: &RabbitMq) -> Result<()> {
+    let world = World::new(rabbit, "later").await?;
+    let _actor = world.actor("a", &[], &[]).await?;
+    for queue in ["error-end", "a_dlq"] {
+        world.broker.delete(&world.queue(queue)).await?;
+    }
+    world.send("a", &message("1", &["a", "nowhere"], json!(1))).await?;
+    // Nobody takes it: it stays ours.
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    world.wait_for("a", 0).await?;
+    world.broker.declare(&world.queue("a_dlq")).await?;
+    world.wait_for("a_dlq", 1).await
+}

@@ -1,0 +1,31 @@
+//! Nothing is lost when processes are killed at random points. The full size is `cargo xtask bench asya --chaos`.
+
+use runway_testbed::chaos::{self, ChaosOptions};
+use runway_testbed::pipeline::ActorPrograms;
+use runway_testbed::{RabbitMq, RabbitMqOptions};
+
+mod support;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_is_lost_when_anything_is_killed() -> anyhow::Result<()> {
+    let rabbit = RabbitMq::start(RabbitMqOptions::default()).await?;
+    let programs = ActorPrograms {
+        sidecar: support::sidecar(),
+        runtime: support::runtime(&[]),
+    };
+    let options = ChaosOptions {
+        envelopes: 5_000,
+        kills: 20,
+        prefetch: 20,
+        seed: 0x5eed,
+    };
+    let report = chaos::run(&rabbit, &programs, options, |_, _| {}).await?;
+    rabbit.stop().await;
+
+    println!("{report:?}");
+    assert!(report.lost.is_empty(), "lost: {:?}", report.lost);
+    assert!(report.duplicates <= report.duplicates_allowed, "{report:?}");
+    assert_eq!(report.failed, 0, "{report:?}");
+    assert_eq!(report.kills.iter().sum::<usize>(), options.kills);
+    Ok(())
+}

@@ -1,0 +1,217 @@
+//! The sidecar with a server that speaks SQS' protocol, and a real runtime process. The server is started once for all of them.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use runway_sqs::{Client, Credentials, Message, Settings};
+use runway_testbed::pipeline::Actor;
+use runway_testbed::{Sqs, eventually, sqs};
+use serde_json::{Value, json};
+
+mod support;
+use support::PATIENCE;
+
+/// One namespace of queues.
+struct World {
+    endpoint: String,
+    client: Client,
+    namespace: &'static str,
+}
+
+impl World {
+    async fn new(server: &Sqs, namespace: &'static str) -> Result<Self> {
+        let client = Client::new(&Settings {
+            region: "us-east-1".to_owned(),
+            endpoint: Some(server.endpoint()),
+            credentials: Credentials::Static {
+                id: "somebody".to_owned(),
+                key: "secret".to_owned(),
+            },
+        })?;
+        let world = Self {
+            endpoint: server.endpoint(),
+            client,
+            namespace,
+        };
+        for end in ["happy-end", "error-end"] {
+            let attributes = BTreeMap::from([("VisibilityTimeout", "60".to_owned())]);
+            world
+                .client
+                .create_queue(&world.queue(end), &attributes, &BTreeMap::new())
+                .await?;
+        }
+        Ok(world)
+    }
+
+    fn queue(&self, actor: &str) -> String {
+        format!("asya-{}_{actor}", self.namespace)
+    }
+
+    async fn url(&self, actor: &str) -> Result<String> {
+        let queue = self.queue(actor);
+        let url = self.client.queue_url(&queue).await?;
+        url.with_context(|| format!("there is no queue {queue}"))
+    }
+
+    /// Starts an actor; done when it consumes.
+    async fn actor(&self, name: &str, environment: &[(&str, &str)]) -> Result<Actor> {
+        let mut variables = vec![
+            ("ASYA_TRANSPORT", "sqs"),
+            ("ASYA_SQS_ENDPOINT", &*self.endpoint),
+            ("ASYA_SQS_WAIT_TIME_SECONDS", "1"),
+            ("ASYA_NAMESPACE", self.namespace),
+            ("AWS_ACCESS_KEY_ID", "somebody"),
+            ("AWS_SECRET_ACCESS_KEY", "secret"),
+        ];
+        variables.extend_from_slice(environment);
+        support::consuming(name, support::runtime(&[]), &variables).await
+    }
+
+    async fn send(&self, actor: &str, message: &Value, headers: &[(String, String)]) -> Result<()> {
+        let url = self.url(actor).await?;
+        Ok(self.client.send(&url, &message.to_string(), headers).await?)
+    }
+
+    /// The next message at an actor's queue, which nobody else consumes.
+    async fn next(&self, actor: &str, patience: Duration) -> Result<(Value, Message)> {
+        let url = self.url(actor).await?;
+        let start = Instant::now();
+        loop {
+            let messages = self.client.receive(&url, 1, Duration::from_secs(1), PATIENCE).await?;
+            if let Some(message) = messages.into_iter().next() {
+                self.client.delete(&url, &message.receipt_handle).await?;
+                return Ok((serde_json::from_str(&message.body)?, message));
+            }
+            ensure!(start.elapsed() < patience, "nothing came to {actor}");
+        }
+    }
+}
+
+#[allow(clippy::needless_pass_by_value, reason = "json!(…) at every call")]
+fn message(id: &str, actors: &[&str], payload: Value) -> Value {
+    json!({"id": id, "route": {"actors": actors, "current": 0}, "payload": payload})
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn with_a_server_that_speaks_sqs() -> Result<()> {
+    if sqs::skip("the sidecar with SQS") {
+        return Ok(());
+    }
+    let server = Sqs::start().await?;
+    tokio::try_join!(
+        two_hops(&server),
+        long_work_stays_hidden(&server),
+        nowhere_to_go(&server),
+        killed_at_work(&server),
+        ended_in_order(&server),
+    )?;
+    Ok(())
+}
+
+async fn two_hops(server: &Sqs) -> Result<()> {
+    let world = World::new(server, "hops").await?;
+    let _first = world.actor("first", &[]).await?;
+    let _second = world.actor("second", &[]).await?;
+    let headers = [("tracestate", "vendor=1"), ("x-internal", "no")].map(|(k, v)| (k.to_owned(), v.to_owned()));
+    let request = message("1", &["first", "second"], json!("ä"));
+    world.send("first", &request, &headers).await?;
+    let (envelope, message) = world.next("happy-end", PATIENCE).await?;
+    ensure!(
+        envelope["payload"] == "ä" && envelope["route"]["current"] == 2,
+        "{envelope}"
+    );
+    ensure!(
+        message.headers() == [("tracestate".to_owned(), "vendor=1".to_owned())],
+        "{message:?}"
+    );
+    // Done with is deleted.
+    for actor in ["first", "second"] {
+        eventually(PATIENCE, async || {
+            let count = world.client.count(&world.url(actor).await?).await?;
+            ensure!(count == 0, "{actor} holds {count} messages");
+            Ok(())
+        })
+        .await?;
+    }
+    Ok(())
+}
+
+/// A message is worked on for longer than it was hidden at first: nobody else gets it.
+async fn long_work_stays_hidden(server: &Sqs) -> Result<()> {
+    let world = World::new(server, "long").await?;
+    let short = [("ASYA_SQS_VISIBILITY_TIMEOUT", "3")];
+    let _one = world.actor("slow", &short).await?;
+    let _other = world.actor("slow", &short).await?;
+    world
+        .send(
+            "slow",
+            &message("1", &["slow"], json!({"do": "sleep", "ms": 10_000})),
+            &[],
+        )
+        .await?;
+    world.next("happy-end", PATIENCE).await?;
+    let again = world.next("happy-end", Duration::from_secs(5)).await;
+    ensure!(again.is_err(), "it was worked on twice");
+    Ok(())
+}
+
+async fn nowhere_to_go(server: &Sqs) -> Result<()> {
+    let world = World::new(server, "nowhere").await?;
+    let _actor = world.actor("first", &[]).await?;
+    world
+        .send("first", &message("1", &["first", "nobody"], json!(1)), &[])
+        .await?;
+    let (envelope, _) = world.next("error-end", PATIENCE).await?;
+    ensure!(envelope["payload"]["error"] == "routing_error", "{envelope}");
+    world.send("first", &json!("no envelope"), &[]).await?;
+    let (envelope, _) = world.next("error-end", PATIENCE).await?;
+    ensure!(envelope["payload"]["error"] == "msg_parsing_error", "{envelope}");
+    Ok(())
+}
+
+/// kill -9 in the middle of work: the message is there again when its visibility timeout is over.
+async fn killed_at_work(server: &Sqs) -> Result<()> {
+    const MESSAGES: u64 = 60;
+    let world = World::new(server, "killed").await?;
+    let environment = [("ASYA_SQS_VISIBILITY_TIMEOUT", "3"), ("ASYA_SQS_PREFETCH", "10")];
+    let mut actor = world.actor("first", &environment).await?;
+    for number in 0..MESSAGES {
+        let payload = json!({"do": "sleep", "ms": 20, "number": number});
+        world.send("first", &message("m", &["first"], payload), &[]).await?;
+    }
+    let mut seen = BTreeMap::new();
+    while seen.len() < usize::try_from(MESSAGES)? {
+        let (envelope, _) = world.next("happy-end", PATIENCE).await?;
+        let number = envelope["payload"]["number"].as_u64().context("a number")?;
+        *seen.entry(number).or_insert(0) += 1;
+        if [10, 25, 40].contains(&seen.len()) && seen[&number] == 1 {
+            actor.kill_sidecar()?;
+        }
+    }
+    let duplicates: i32 = seen.values().map(|count| count - 1).sum();
+    ensure!(
+        duplicates <= 30,
+        "{duplicates} duplicates by 3 kills of at most 10 messages"
+    );
+    Ok(())
+}
+
+/// SIGTERM: what is under way is finished, and what was taken ahead is there at once for somebody else.
+async fn ended_in_order(server: &Sqs) -> Result<()> {
+    let world = World::new(server, "ended").await?;
+    let environment = [("ASYA_SQS_VISIBILITY_TIMEOUT", "600"), ("ASYA_SQS_PREFETCH", "5")];
+    let mut actor = world.actor("first", &environment).await?;
+    for number in 0..5 {
+        let payload = json!({"do": "sleep", "ms": 2000, "number": number});
+        world.send("first", &message("m", &["first"], payload), &[]).await?;
+    }
+    world.next("happy-end", PATIENCE).await?;
+    actor.stop_sidecar().await;
+    ensure!(actor.sidecar_log().contains("drained"), "{}", actor.sidecar_log());
+    let _other = world.actor("first", &environment).await?;
+    for _ in 0..4 {
+        world.next("happy-end", PATIENCE).await?;
+    }
+    Ok(())
+}

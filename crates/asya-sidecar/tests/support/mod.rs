@@ -1,0 +1,38 @@
+//! What the real tests share.
+#![allow(dead_code, unreachable_pub, reason = "each test file uses what it needs")]
+
+use std::path::PathBuf;
+
+use anyhow::{Result, ensure};
+pub use runway_testbed::PATIENCE;
+use runway_testbed::eventually;
+use runway_testbed::pipeline::{Actor, ActorPrograms};
+
+/// The sidecar under test.
+pub fn sidecar() -> PathBuf {
+    env!("CARGO_BIN_EXE_asya-sidecar").into()
+}
+
+/// The echoing runtime.
+pub fn runtime(args: &[&str]) -> Vec<String> {
+    let program = env!("CARGO_BIN_EXE_asya-echo-runtime");
+    std::iter::once(program)
+        .chain(args.iter().copied())
+        .map(str::to_owned)
+        .collect()
+}
+
+/// Starts an actor with this runtime; done when it consumes.
+pub async fn consuming(name: &str, runtime: Vec<String>, variables: &[(&str, &str)]) -> Result<Actor> {
+    let programs = ActorPrograms {
+        sidecar: sidecar(),
+        runtime,
+    };
+    let actor = Actor::start(&programs, name, variables)?;
+    eventually(PATIENCE, async || {
+        ensure!(actor.sidecar_log().contains("consuming"), "{}", actor.sidecar_log());
+        Ok(())
+    })
+    .await?;
+    Ok(actor)
+}

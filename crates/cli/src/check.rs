@@ -1,0 +1,75 @@
+//! `kubeairunway check`: reads, asks the judges, writes; with `--wait` until nothing is wrong.
+
+use jiff::SignedDuration;
+use runway_client::check::observe::{Scope, observe};
+use runway_client::check::{self, Judgement, Level, Observed, report};
+use runway_client::cluster::Cluster;
+use runway_client::diagnostic::{Diagnostic, Level as Weight};
+use runway_client::documents::Documents;
+use runway_client::text::Look;
+use runway_operator::client::ClientArgs;
+use tokio::time::Duration;
+
+use crate::args::CheckArgs;
+use crate::commands::{Answer, Error};
+use crate::install::console::Console;
+use crate::patience::Patience;
+
+/// How often is looked: a look is some fifty requests.
+const PACE: Duration = Duration::from_secs(2);
+
+/// `check`.
+pub async fn check(
+    args: &CheckArgs,
+    client: &ClientArgs,
+    console: &mut Console<'_>,
+    look: Look,
+) -> Result<Answer, Error> {
+    let (judged, talk) = if args.place.files.is_empty() {
+        let cluster = Cluster::connect(client)
+            .await
+            .map_err(runway_client::source::Error::from)?;
+        (patiently(args, &cluster, console).await, Vec::new())
+    } else {
+        let (mut observed, talk) = Observed::from_documents(Documents::read(&args.place.files, console.stdin));
+        observed.facts.now = args.place.now.or(observed.facts.now);
+        (check::judge(&observed, args.pre), talk)
+    };
+    let unusable = talk.iter().any(|said: &Diagnostic| said.level == Weight::Error);
+    Ok(Answer {
+        data: report::write(&judged, args.output, look).map_err(runway_client::text::Error::from)?,
+        failed: unusable || check::failed(&judged),
+        talk,
+        ..Answer::default()
+    })
+}
+
+/// Looks until nothing is wrong or the time is over.
+async fn patiently(args: &CheckArgs, cluster: &Cluster, console: &mut Console<'_>) -> Vec<Judgement> {
+    let scope = Scope {
+        namespace: args.place.namespace.clone(),
+        before: args.pre,
+        authority: true,
+    };
+    let mut patience = Patience::of(args.wait.map_or(Duration::ZERO, SignedDuration::unsigned_abs)).every(PACE);
+    loop {
+        let mut observed = observe(cluster, &scope).await;
+        observed.facts.now = args.place.now.or(observed.facts.now);
+        let judged = check::judge(&observed, args.pre);
+        if !check::failed(&judged) {
+            return judged;
+        }
+        let open: Vec<&str> = judged
+            .iter()
+            .flat_map(|group| &group.checks)
+            .filter(|outcome| outcome.level == Level::Error)
+            .map(|outcome| outcome.title)
+            .collect();
+        if args.wait.is_some() {
+            patience.say(&format!("waiting, not yet: {}", open.join("; ")), console);
+        }
+        if !patience.lasts().await {
+            return judged;
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! What is installed: the tables of `controller status` and `provider list`.
+
+use k8s_openapi::api::apps::v1::Deployment;
+use kube::api::ListParams;
+use kube::{Api, ResourceExt};
+use runway_api::condition::{self, Conditions};
+use runway_api::{InferenceProviderConfig, labels};
+use runway_operator::clock;
+
+use super::console::Console;
+use super::survey::Survey;
+use super::{Error, wait};
+use crate::commands::Answer;
+use runway_client::cluster::{self, Cluster};
+use runway_client::manifests::{self, COMPONENT_LABEL, NAMESPACE};
+use runway_client::text::{self, aligned, cell, table};
+
+/// `controller status`: each component, its version and its pods. It fails unless the core is there and all are ready.
+pub async fn status(cluster: &Cluster, console: &mut Console<'_>) -> Result<Answer, Error> {
+    Survey::of(cluster, console).await?;
+    let found = deployments(cluster).await?;
+    if !found.iter().any(|d| d.name_any() == labels::CORE_MANAGER) {
+        return Err(Error::NotInstalled);
+    }
+    let mut rows = table(&["COMPONENT", "VERSION", "STATE"]);
+    for deployment in &found {
+        let state = wait::progress(deployment);
+        rows.add_row(vec![deployment.name_any(), version(deployment), cell(&state)]);
+    }
+    Ok(Answer {
+        data: aligned(&rows),
+        failed: !found.iter().all(wait::is_ready),
+        ..Answer::default()
+    })
+}
+
+/// `provider list`: the built-in providers, installed or not, and whoever has registered.
+pub async fn providers(cluster: &Cluster, console: &mut Console<'_>) -> Result<Answer, Error> {
+    Survey::of(cluster, console).await?;
+    let found = deployments(cluster).await?;
+    let configs = cluster.configs().await?;
+    let mut names: Vec<String> = manifests::built_in_providers()
+        .iter()
+        .map(|p| p.name().to_owned())
+        .collect();
+    for config in &configs {
+        if !names.contains(&config.name_any()) {
+            names.push(config.name_any());
+        }
+    }
+    let mut rows = table(&["PROVIDER", "INSTALLED", "READY", "HEARTBEAT", "UPSTREAM"]);
+    for name in names {
+        let component = labels::provider_manager(&name);
+        let deployment = found.iter().find(|d| d.name_any() == component);
+        let config = configs.iter().find(|c| c.name_any() == name);
+        let status = config.and_then(|c| c.status.as_ref());
+        let installed = match (deployment, config) {
+            (Some(deployment), _) => version(deployment),
+            (None, Some(_)) => status
+                .and_then(|s| s.version.clone())
+                .unwrap_or_else(|| "by others".to_owned()),
+            (None, None) => "no".to_owned(),
+        };
+        let ready = status
+            .and_then(|s| s.ready)
+            .map_or("", |ready| if ready { "yes" } else { "no" });
+        let heartbeat = status
+            .and_then(|s| s.last_heartbeat.as_ref())
+            .map_or_else(String::new, |at| format!("{} ago", text::since(at.0, clock::now())));
+        rows.add_row(vec![
+            name,
+            installed,
+            ready.to_owned(),
+            heartbeat,
+            cell(&upstream(config)),
+        ]);
+    }
+    Ok(Answer {
+        data: aligned(&rows),
+        ..Answer::default()
+    })
+}
+
+fn upstream(config: Option<&InferenceProviderConfig>) -> String {
+    let status = config.and_then(|c| c.status.as_ref());
+    let condition = status.and_then(|s| s.conditions.get_condition(condition::UPSTREAM_READY));
+    condition.map(|c| c.message.clone()).unwrap_or_default()
+}
+
+/// The version a Deployment of the product says it is.
+pub fn version(deployment: &Deployment) -> String {
+    deployment
+        .labels()
+        .get("app.kubernetes.io/version")
+        .cloned()
+        .unwrap_or_default()
+}
+
+/// The Deployments of the product, the core first.
+pub async fn deployments(cluster: &Cluster) -> Result<Vec<Deployment>, cluster::Error> {
+    let api: Api<Deployment> = Api::namespaced(cluster.client(), NAMESPACE);
+    let ours = format!("{}={},{COMPONENT_LABEL}", labels::MANAGED_BY, labels::MANAGED_BY_VALUE);
+    let found = api.list(&ListParams::default().labels(&ours)).await;
+    let mut found = found
+        .map_err(|e| cluster.explain(e, format!("list Deployments in {NAMESPACE}"), "Deployments"))?
+        .items;
+    found.sort_by_key(|d| (d.name_any() != labels::CORE_MANAGER, d.name_any()));
+    Ok(found)
+}

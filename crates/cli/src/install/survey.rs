@@ -1,0 +1,432 @@
+//! The reader: what the server is, what its user may do, what is there, and what an apply would change.
+
+use std::collections::BTreeSet;
+
+use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, Preconditions, ValidationDirective};
+use kube::core::{ApiResource, DynamicObject, GroupVersionKind, TypeMeta};
+use kube::discovery::{self, Scope};
+use kube::{Api, Client, ResourceExt};
+use runway_api::labels;
+
+use super::console::Console;
+use super::{Error, kinds};
+use runway_client::access::{self, Right};
+use runway_client::change::{Change, Deed, place};
+use runway_client::cluster::Cluster;
+use runway_client::manifests::{COMPONENT_LABEL, NAMESPACE, OLDEST_KUBERNETES, Release, policy};
+
+/// Who asks, of which server.
+pub struct Survey<'a> {
+    cluster: &'a Cluster,
+    minor: u32,
+    version: String,
+}
+
+impl<'a> Survey<'a> {
+    /// Asks the server what it is; one that is too old is refused.
+    pub async fn of(cluster: &'a Cluster, console: &mut Console<'_>) -> Result<Self, Error> {
+        let info = cluster
+            .client()
+            .apiserver_version()
+            .await
+            .map_err(|e| cluster.explain(e, "read the server's version".to_owned(), "its version"))?;
+        let survey = Self {
+            cluster,
+            minor: minor(&info.minor),
+            version: info.git_version,
+        };
+        survey.at_least(OLDEST_KUBERNETES, "this needs")?;
+        console.say(&format!("cluster {}, Kubernetes {}", cluster.url(), survey.version));
+        Ok(survey)
+    }
+
+    /// Minor version of the server's Kubernetes 1.
+    pub fn minor(&self) -> u32 {
+        self.minor
+    }
+
+    /// Whether the server has what the release asks for.
+    pub fn suits(&self, release: &Release) -> Result<(), Error> {
+        if release.policy {
+            self.at_least(policy::OLDEST_KUBERNETES, "--provider-policy needs")?;
+        }
+        Ok(())
+    }
+
+    fn at_least(&self, oldest: u32, what: &'static str) -> Result<(), Error> {
+        at_least(self.minor, &self.version, oldest, what)
+    }
+
+    /// A client of the user.
+    pub fn client(&self) -> Client {
+        self.cluster.client()
+    }
+
+    /// An error that says what was tried.
+    pub fn failed(&self, error: kube::Error, doing: impl Into<String>) -> Error {
+        self.cluster.explain(error, doing.into(), "it").into()
+    }
+
+    /// The version of a component that is there, by its label.
+    pub async fn version_of(&self, component: &str) -> Result<Option<String>, Error> {
+        let api: Api<Deployment> = Api::namespaced(self.client(), NAMESPACE);
+        let found = api.get_opt(component).await;
+        let found = found.map_err(|e| self.failed(e, format!("read Deployment/{component}")))?;
+        Ok(found.map(|deployment| {
+            let label = deployment.labels().get("app.kubernetes.io/version");
+            label.cloned().unwrap_or_else(|| "an unknown version".to_owned())
+        }))
+    }
+
+    /// What lists objects of a kind, in our namespace or without one.
+    fn api_of(&self, resource: &ApiResource, namespaced: bool, namespace: &str) -> Api<DynamicObject> {
+        if namespaced {
+            Api::namespaced_with(self.client(), namespace, resource)
+        } else {
+            Api::all_with(self.client(), resource)
+        }
+    }
+
+    /// What reads and writes an object.
+    pub async fn api(&self, object: &DynamicObject) -> Result<Api<DynamicObject>, Error> {
+        let (resource, namespaced) = self.resource(object).await?;
+        let namespace = object.namespace().unwrap_or_else(|| NAMESPACE.to_owned());
+        Ok(self.api_of(&resource, namespaced, &namespace))
+    }
+
+    async fn resource(&self, object: &DynamicObject) -> Result<(ApiResource, bool), Error> {
+        if let Some(known) = kinds::resource(object) {
+            return Ok(known);
+        }
+        let types = object.types.clone().unwrap_or_default();
+        let gvk = GroupVersionKind::try_from(&types).map_err(|_| unknown_kind(object))?;
+        let (resource, capabilities) = discovery::pinned_kind(&self.client(), &gvk)
+            .await
+            .map_err(|_| unknown_kind(object))?;
+        Ok((resource, capabilities.scope == Scope::Namespaced))
+    }
+
+    /// Refuses if a right is missing, and names each.
+    pub async fn rights(&self, wanted: &[DynamicObject], obsolete: &[DynamicObject]) -> Result<(), Error> {
+        let mut asked = BTreeSet::new();
+        for object in wanted {
+            asked.extend(self.needs(object, &["get", "create", "patch"]).await?);
+        }
+        for object in obsolete {
+            asked.extend(self.needs(object, &["delete"]).await?);
+        }
+        self.may(&asked).await
+    }
+
+    /// Refuses if an object may not be deleted, and names each right that is missing.
+    pub async fn rights_to_delete(&self, objects: &[DynamicObject]) -> Result<(), Error> {
+        let mut asked = BTreeSet::new();
+        for object in objects {
+            asked.extend(self.needs(object, &["delete"]).await?);
+        }
+        self.may(&asked).await
+    }
+
+    async fn needs(&self, object: &DynamicObject, verbs: &[&str]) -> Result<Vec<Right>, Error> {
+        // A kind that is installed with the object itself is asked for by its CRD.
+        let Ok((resource, namespaced)) = self.resource(object).await else {
+            return Ok(Vec::new());
+        };
+        let namespace = object.namespace().unwrap_or_else(|| NAMESPACE.to_owned());
+        Ok(verbs
+            .iter()
+            .map(|verb| Right {
+                verb: (*verb).to_owned(),
+                group: resource.group.clone(),
+                plural: resource.plural.clone(),
+                namespace: namespaced.then(|| namespace.clone()),
+            })
+            .collect())
+    }
+
+    async fn may(&self, asked: &BTreeSet<Right>) -> Result<(), Error> {
+        let mut missing = Vec::new();
+        for right in asked {
+            let allowed = access::may(&self.client(), right).await;
+            if !allowed.map_err(|e| self.failed(e, "ask what you may do"))? {
+                missing.push(right.to_string());
+            }
+        }
+        if missing.is_empty() {
+            Ok(())
+        } else {
+            Err(Error::Rights(missing))
+        }
+    }
+
+    /// What an apply would do to each object. Refused if one belongs to somebody else, or if the server would not take it.
+    pub async fn changes(&self, wanted: Vec<DynamicObject>, manager: &str, force: bool) -> Result<Vec<Change>, Error> {
+        let parameters = PatchParams {
+            dry_run: true,
+            force,
+            field_validation: Some(ValidationDirective::Strict),
+            ..PatchParams::apply(manager)
+        };
+        let mut refused = Vec::new();
+        let mut changes = Vec::new();
+        let mut new_namespaces = BTreeSet::new();
+        for object in &wanted {
+            let (resource, namespaced) = match self.resource(object).await {
+                Ok(found) => found,
+                Err(_) if is_made_by(&wanted, object) => {
+                    changes.push(Change {
+                        object: object.clone(),
+                        deed: Deed::Create,
+                    });
+                    continue;
+                }
+                Err(error) => return Err(error),
+            };
+            let name = object.name_any();
+            let namespace = object.namespace().unwrap_or_else(|| NAMESPACE.to_owned());
+            let api = self.api_of(&resource, namespaced, &namespace);
+            let live = match api.get_opt(&name).await {
+                Ok(live) => live,
+                // The path itself is unknown: a kind that is not installed.
+                Err(kube::Error::Api(status)) if status.code == 404 && is_made_by(&wanted, object) => None,
+                Err(kube::Error::Api(status)) if status.code == 404 => return Err(unknown_kind(object)),
+                Err(error) => return Err(self.failed(error, format!("read {}", place(object)))),
+            };
+            if resource.kind == "Namespace" {
+                match &live {
+                    None => {
+                        new_namespaces.insert(name.clone());
+                    }
+                    Some(live) if live.metadata.deletion_timestamp.is_some() => {
+                        let text = format!("Namespace/{name} is being deleted: try again when it is gone");
+                        return Err(Error::Refused(vec![text]));
+                    }
+                    Some(_) => {}
+                }
+            }
+            if let Some(whose) = live.as_ref().and_then(|live| stranger(live, manager)) {
+                refused.push(format!("{} is there, and {whose}", place(object)));
+                continue;
+            }
+            if let Some(complaint) = live.as_ref().and_then(|live| stored_version_lost(live, object)) {
+                refused.push(complaint);
+                continue;
+            }
+            // In a namespace that is yet to be made nothing can be tried; another one will do to see whether it would be taken.
+            let (tried, api) = if namespaced && new_namespaces.contains(&namespace) {
+                let mut tried = object.clone();
+                tried.metadata.namespace = Some("default".to_owned());
+                (tried, self.api_of(&resource, namespaced, "default"))
+            } else {
+                (object.clone(), api)
+            };
+            match api.patch(&name, &parameters, &Patch::Apply(&tried)).await {
+                Ok(then) => changes.push(Change {
+                    object: object.clone(),
+                    deed: Deed::between(live.as_ref(), &then),
+                }),
+                Err(kube::Error::Api(status)) if status.is_conflict() => refused.push(format!(
+                    "{} was changed by somebody else ({}): --force-conflicts takes it back",
+                    place(object),
+                    status.message
+                )),
+                Err(kube::Error::Api(status)) if is_made_by(&wanted, object) && status.is_not_found() => {
+                    changes.push(Change {
+                        object: object.clone(),
+                        deed: Deed::Create,
+                    });
+                }
+                Err(kube::Error::Api(status)) => {
+                    return Err(Error::DryRun {
+                        what: place(object),
+                        message: status.message,
+                    });
+                }
+                Err(error) => return Err(self.failed(error, format!("try {}", place(object)))),
+            }
+        }
+        if refused.is_empty() {
+            Ok(changes)
+        } else {
+            Err(Error::Refused(refused))
+        }
+    }
+
+    /// Every object there of these components, in apply order.
+    pub async fn labelled(&self, components: &[String]) -> Result<Vec<DynamicObject>, Error> {
+        let selector = format!(
+            "{}={},{COMPONENT_LABEL} in ({})",
+            labels::MANAGED_BY,
+            labels::MANAGED_BY_VALUE,
+            components.join(",")
+        );
+        let mut all = Vec::new();
+        for (resource, namespaced) in
+            kinds::all().filter(|(resource, _)| !kinds::MADE_BY_OTHERS.contains(&resource.kind.as_str()))
+        {
+            let api = self.api_of(&resource, namespaced, NAMESPACE);
+            let found = match api.list(&ListParams::default().labels(&selector)).await {
+                Ok(found) => found.items,
+                // A kind that this server does not know.
+                Err(kube::Error::Api(status)) if status.is_not_found() || status.code == 404 => Vec::new(),
+                Err(error) => return Err(self.failed(error, format!("list {}", resource.plural))),
+            };
+            let types = TypeMeta {
+                api_version: resource.api_version.clone(),
+                kind: resource.kind.clone(),
+            };
+            all.extend(found.into_iter().map(|mut object| {
+                object.types = Some(types.clone());
+                object
+            }));
+        }
+        Ok(all)
+    }
+
+    /// Deletes an object as it was seen; one that is gone is fine.
+    pub async fn delete(&self, object: &DynamicObject) -> Result<(), Error> {
+        let parameters = DeleteParams {
+            preconditions: object.uid().map(|uid| Preconditions {
+                uid: Some(uid),
+                resource_version: None,
+            }),
+            ..DeleteParams::background()
+        };
+        match self.api(object).await?.delete(&object.name_any(), &parameters).await {
+            Ok(_) => Ok(()),
+            Err(kube::Error::Api(status)) if status.is_not_found() => Ok(()),
+            Err(source) => Err(Error::Write {
+                doing: format!("delete {}", place(object)),
+                source: Box::new(source),
+            }),
+        }
+    }
+}
+
+fn at_least(minor: u32, version: &str, oldest: u32, what: &'static str) -> Result<(), Error> {
+    if minor >= oldest {
+        return Ok(());
+    }
+    Err(Error::TooOld {
+        found: version.to_owned(),
+        what,
+        oldest,
+    })
+}
+
+/// Some servers say `27+`.
+fn minor(text: &str) -> u32 {
+    let digits: String = text.chars().take_while(char::is_ascii_digit).collect();
+    digits.parse().unwrap_or_default()
+}
+
+fn unknown_kind(object: &DynamicObject) -> Error {
+    let types = object.types.clone().unwrap_or_default();
+    Error::DryRun {
+        what: place(object),
+        message: format!(
+            "it does not know {} of {}: install what brings it first, or leave this out",
+            types.kind, types.api_version
+        ),
+    }
+}
+
+/// Whether the kind of an object comes with another of them.
+fn is_made_by(wanted: &[DynamicObject], object: &DynamicObject) -> bool {
+    let kind = kinds::kind(object);
+    wanted.iter().any(|other| {
+        kinds::kind(other) == "CustomResourceDefinition"
+            && other.data.pointer("/spec/names/kind").and_then(|k| k.as_str()) == Some(kind)
+    })
+}
+
+/// Whose an object is, if not ours. A namespace may well have been made before.
+fn stranger(live: &DynamicObject, manager: &str) -> Option<String> {
+    if let Some(release) = live.annotations().get("meta.helm.sh/release-name") {
+        return Some(format!(
+            "belongs to the Helm release '{release}': use helm for it, or uninstall that first"
+        ));
+    }
+    let ours = live.labels().get(labels::MANAGED_BY).map(String::as_str) == Some(labels::MANAGED_BY_VALUE);
+    if ours || kinds::kind(live) == "Namespace" || manager == super::MANAGER_OF_OTHERS {
+        return None;
+    }
+    let managers: BTreeSet<&str> = live
+        .managed_fields()
+        .iter()
+        .filter_map(|entry| entry.manager.as_deref())
+        .collect();
+    let label = live
+        .labels()
+        .get("app.kubernetes.io/managed-by")
+        .map(|l| format!(", managed by {l}"));
+    Some(format!(
+        "is not ours: it was written by {}{}. Delete it if nobody needs it",
+        managers.into_iter().collect::<Vec<_>>().join(", "),
+        label.unwrap_or_default()
+    ))
+}
+
+/// A CRD must go on serving every version in which objects are stored.
+fn stored_version_lost(live: &DynamicObject, wanted: &DynamicObject) -> Option<String> {
+    if kinds::kind(wanted) != "CustomResourceDefinition" {
+        return None;
+    }
+    let parse = |object: &DynamicObject| -> Option<CustomResourceDefinition> {
+        serde_json::from_value(serde_json::to_value(object).ok()?).ok()
+    };
+    let (live, wanted) = (parse(live)?, parse(wanted)?);
+    let stored = live.status?.stored_versions?;
+    let lost: Vec<String> = stored
+        .into_iter()
+        .filter(|version| wanted.spec.versions.iter().all(|v| v.name != *version))
+        .collect();
+    (!lost.is_empty()).then(|| {
+        format!(
+            "CustomResourceDefinition/{} has objects stored as {}, which this version does not know: see 'Stored versions' in docs/install.md",
+            live.metadata.name.unwrap_or_default(),
+            lost.join(", ")
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn server(minor: u32) -> Option<Error> {
+        at_least(minor, &format!("v1.{minor}.3"), OLDEST_KUBERNETES, "this needs")
+            .and_then(|()| at_least(minor, "v1.29.0", policy::OLDEST_KUBERNETES, "--provider-policy needs"))
+            .err()
+    }
+
+    #[test]
+    fn an_old_server_is_refused_with_its_version() {
+        assert_eq!(minor("27+"), 27);
+        let said = server(25).unwrap().to_string();
+        assert_eq!(
+            said,
+            "this cluster runs Kubernetes v1.25.3, and this needs 1.26 or newer: upgrade the cluster. Nothing was changed"
+        );
+        assert!(server(29).unwrap().to_string().contains("--provider-policy needs 1.30"));
+        assert!(server(30).is_none());
+    }
+
+    #[test]
+    fn a_stranger_is_named() {
+        let object = |metadata: serde_json::Value| -> DynamicObject {
+            serde_json::from_value(json!({ "apiVersion": "v1", "kind": "Service", "metadata": metadata })).unwrap()
+        };
+        let ours = object(json!({ "name": "a", "labels": { "kubeairunway.ai/managed-by": "kubeairunway" } }));
+        assert_eq!(stranger(&ours, super::super::MANAGER), None);
+        let theirs = object(json!({ "name": "a", "managedFields": [{ "manager": "kubectl" }] }));
+        let said = stranger(&theirs, super::super::MANAGER).unwrap();
+        assert_eq!(
+            said,
+            "is not ours: it was written by kubectl. Delete it if nobody needs it"
+        );
+    }
+}

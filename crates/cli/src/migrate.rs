@@ -1,0 +1,319 @@
+//! `kubeairunway migrate`: moves a ModelDeployment to another provider. Shows what will happen, asks, asks the controllers
+//! for it by `spec.provider.name`, and waits until the model serves again.
+
+use jiff::Timestamp;
+use kube::api::{Patch, PatchParams};
+use kube::core::DynamicObject;
+use kube::{Api, ResourceExt};
+use runway_api::condition::{self, Conditions};
+use runway_api::{ModelDeployment, ModelDeploymentStatus, Phase};
+use runway_core::admission::validate;
+use runway_core::providers::Providers;
+use runway_operator::clock;
+use runway_operator::plan::Plan;
+use runway_provider::upstream::{Installed, crd_name, detect};
+use runway_provider::{Provider, observe};
+use serde_json::json;
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use crate::args::MigrateArgs;
+use crate::commands::Answer;
+use crate::install::MANAGER;
+use crate::install::console::Console;
+use crate::patience::Patience;
+use runway_client::cluster::{self, Cluster};
+use runway_client::{manifests, text, why};
+
+/// Why a ModelDeployment was not moved.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The cluster cannot be read or written.
+    #[error(transparent)]
+    Cluster(#[from] cluster::Error),
+    /// Nobody registered that provider.
+    #[error(
+        "no provider '{name}' is registered (there are: {known}): give one of them with --to, or install it first with: kubeairunway provider install {name}"
+    )]
+    Unknown {
+        /// As given.
+        name: String,
+        /// Who is registered.
+        known: String,
+    },
+    /// The provider is there and cannot take it.
+    #[error("{provider} would not take it, so nothing was changed: {reason}")]
+    Refused {
+        /// The provider.
+        provider: String,
+        /// In its own words.
+        reason: String,
+    },
+    /// The user did not say yes.
+    #[error("not confirmed, so nothing was changed (--yes confirms without a question)")]
+    NotConfirmed,
+    /// The provider took it and failed.
+    #[error(
+        "{provider} has taken over and failed: {message}. To go back: kubeairunway migrate {name} -n {namespace} --to {from}"
+    )]
+    Failed {
+        /// The ModelDeployment.
+        name: String,
+        /// Its namespace.
+        namespace: String,
+        /// The new provider.
+        provider: String,
+        /// What the status says.
+        message: String,
+        /// The old provider.
+        from: String,
+    },
+    /// It goes on, but not in time.
+    #[error(
+        "not Running on {provider} after {after}; the controllers go on with it. See where it stands with: kubeairunway status {name} -n {namespace}"
+    )]
+    NotInTime {
+        /// The ModelDeployment.
+        name: String,
+        /// Its namespace.
+        namespace: String,
+        /// The new provider.
+        provider: String,
+        /// How long was waited.
+        after: String,
+    },
+}
+
+/// Moves it: read, show, ask, patch, wait.
+pub async fn migrate(args: &MigrateArgs, cluster: &Cluster, console: &mut Console<'_>) -> Result<Answer, Error> {
+    let namespace = args.namespace.as_deref().unwrap_or(&cluster.namespace).to_owned();
+    let md = cluster.deployment(&namespace, &args.name).await?;
+    let configs = cluster.configs().await?.into_iter().map(Arc::new);
+    let providers = Providers::compile(configs, &Providers::default());
+    let from = md.selected_provider().unwrap_or("(none)").to_owned();
+    if md.spec.provider_name() == Some(&args.to) && from == args.to {
+        console.say(&format!("unchanged: {} serves it already", args.to));
+        return Ok(Answer::default());
+    }
+
+    let provider = manifests::built_in_providers()
+        .into_iter()
+        .find(|p| p.name() == args.to);
+    let installed = match &provider {
+        Some(provider) => installed(cluster, provider.as_ref()).await?,
+        None => Installed::default(),
+    };
+    let outlook = outlook(&md, &args.to, &providers, provider.as_deref(), &installed, clock::now())?;
+    if args.dry_run {
+        let data = text::documents(&outlook.objects, args.output).unwrap_or_default();
+        console.say(outlook.text.trim_end());
+        return Ok(Answer {
+            data,
+            ..Answer::default()
+        });
+    }
+    console.say(outlook.text.trim_end());
+    if !args.yes && !console.ask("Go on?") {
+        return Err(Error::NotConfirmed);
+    }
+    ask_for(cluster, &md, &args.to).await?;
+    if args.wait {
+        wait(args, cluster, &namespace, &from, console).await?;
+    }
+    Ok(Answer::default())
+}
+
+/// What a migration would do.
+#[derive(Debug)]
+pub struct Outlook {
+    /// For people.
+    pub text: String,
+    /// What the new provider would make, if this command knows it.
+    pub objects: Vec<DynamicObject>,
+}
+
+/// What would happen: pure. A provider that would refuse it is asked here, before anything is lost.
+pub fn outlook(
+    md: &ModelDeployment,
+    to: &str,
+    providers: &Providers,
+    provider: Option<&dyn Provider>,
+    installed: &Installed,
+    now: Timestamp,
+) -> Result<Outlook, Error> {
+    let Some(registered) = providers.get(to) else {
+        let known: Vec<&str> = providers.iter().map(|(name, _)| name).collect();
+        return Err(Error::Unknown {
+            name: to.to_owned(),
+            known: if known.is_empty() {
+                "none".to_owned()
+            } else {
+                known.join(", ")
+            },
+        });
+    };
+    let refused = |reason: String| Error::Refused {
+        provider: to.to_owned(),
+        reason,
+    };
+    let mut moved = md.clone();
+    moved.spec.provider.get_or_insert_default().name = Some(to.to_owned());
+    moved.status = None;
+    let verdict = validate(&moved, providers);
+    if !verdict.is_valid() {
+        return Err(refused(verdict.message()));
+    }
+
+    let mut said = verdict.warnings;
+    moved.status = status(&runway_core::plan::plan(&runway_core::observe::Observed {
+        md: Arc::new(moved.clone()),
+        providers: Arc::new(providers.clone()),
+        selector_enabled: true,
+        now,
+    }));
+    let health = registered.health(now);
+    if health != runway_api::provider_config::Health::Healthy {
+        said.push(format!(
+            "provider {to} is {}: the model waits until it is ready",
+            why::health(&health)
+        ));
+    }
+    let mut objects = Vec::new();
+    match provider {
+        None => said.push(format!(
+            "{to} is not part of this command: what it makes, only its controller knows"
+        )),
+        Some(provider) => {
+            let seen = observe::Observed {
+                md: Arc::new(moved),
+                installed: installed.clone(),
+                children: Vec::new(),
+                waiting: Vec::new(),
+                now,
+            };
+            let plan = runway_provider::plan::plan(provider, &seen);
+            let status = status(&plan).unwrap_or_default();
+            if plan.apply.is_empty() {
+                return Err(refused(status.message.unwrap_or_else(|| "it says no more".to_owned())));
+            }
+            for kind in [condition::FIELDS_IGNORED, condition::OVERRIDES_IGNORED] {
+                said.extend(status.conditions.get_condition(kind).map(|c| c.message.clone()));
+            }
+            objects.extend(plan.apply.into_iter().map(|apply| apply.object));
+        }
+    }
+    Ok(Outlook {
+        text: describe(md, to, &objects, &said),
+        objects,
+    })
+}
+
+/// What a controller would write, where the status was empty before.
+fn status(plan: &Plan) -> Option<ModelDeploymentStatus> {
+    serde_json::from_value(plan.status.clone()?).ok()
+}
+
+fn describe(md: &ModelDeployment, to: &str, objects: &[DynamicObject], said: &[String]) -> String {
+    let old = md.status.as_ref().and_then(|s| s.provider.as_ref());
+    let named = md.spec.provider_name().unwrap_or("(none)");
+    let mut text = format!(
+        "change  ModelDeployment/{} in {}\n          spec.provider.name: {named} → {to}\n",
+        md.name_any(),
+        md.namespace().unwrap_or_default(),
+    );
+    // Writing to a String does not fail.
+    if let Some((kind, name)) = old.and_then(|p| Some((p.resource_kind.as_ref()?, p.resource_name.as_ref()?))) {
+        let _ = writeln!(text, "delete  {kind}/{name}");
+    }
+    for object in objects {
+        let kind = object.types.as_ref().map(|t| t.kind.as_str()).unwrap_or_default();
+        let _ = writeln!(text, "create  {kind}/{}", object.name_any());
+    }
+    for line in said {
+        let _ = writeln!(text, "warning: {}", runway_client::diagnostic::one_line(line));
+    }
+    text.push_str("The model does not answer from the deletion until the new object runs.\n");
+    text
+}
+
+/// Which of the provider's schemas are installed. Who may not read CRDs is told by the controller later.
+async fn installed(cluster: &Cluster, provider: &dyn Provider) -> Result<Installed, Error> {
+    let mut states = Vec::new();
+    for upstream in provider.upstreams() {
+        match cluster.crd(&crd_name(upstream.kind)).await {
+            Ok(crd) => states.push((upstream.kind, detect(&upstream, crd.as_ref()))),
+            Err(cluster::Error::Forbidden { .. }) => return Ok(Installed::newest(&provider.upstreams())),
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(Installed::new(states))
+}
+
+/// One field of the user's object, guarded by what was shown.
+async fn ask_for(cluster: &Cluster, md: &ModelDeployment, to: &str) -> Result<(), Error> {
+    let api: Api<ModelDeployment> = Api::namespaced(cluster.client(), &md.namespace().unwrap_or_default());
+    let patch = json!({
+        "metadata": { "resourceVersion": md.resource_version() },
+        "spec": { "provider": { "name": to } },
+    });
+    let params = PatchParams {
+        field_manager: Some(MANAGER.to_owned()),
+        ..PatchParams::default()
+    };
+    api.patch(&md.name_any(), &params, &Patch::Merge(patch))
+        .await
+        .map_err(|e| {
+            cluster.explain(
+                e,
+                format!("change ModelDeployment '{}'", md.name_any()),
+                "ModelDeployment",
+            )
+        })?;
+    Ok(())
+}
+
+/// Until it runs on the new provider; each change of its message is said.
+async fn wait(
+    args: &MigrateArgs,
+    cluster: &Cluster,
+    namespace: &str,
+    from: &str,
+    console: &mut Console<'_>,
+) -> Result<(), Error> {
+    let mut patience = Patience::of(args.timeout());
+    loop {
+        let md = cluster.deployment(namespace, &args.name).await?;
+        let status = md.status.clone().unwrap_or_default();
+        let message = status.message.clone().unwrap_or_default();
+        let line = format!(
+            "{}: {} {}",
+            md.selected_provider().unwrap_or("no provider"),
+            status.phase.map_or("no phase", Phase::as_str),
+            runway_client::diagnostic::one_line(&message)
+        );
+        patience.say(line.trim_end(), console);
+        let arrived =
+            md.selected_provider() == Some(args.to.as_str()) && status.observed_generation == md.metadata.generation;
+        match status.phase {
+            Some(Phase::Running) if arrived && status.conditions.is_true(condition::READY) => return Ok(()),
+            Some(Phase::Failed) if arrived => {
+                return Err(Error::Failed {
+                    name: args.name.clone(),
+                    namespace: namespace.to_owned(),
+                    provider: args.to.clone(),
+                    message,
+                    from: from.to_owned(),
+                });
+            }
+            _ => {}
+        }
+        if !patience.lasts().await {
+            return Err(Error::NotInTime {
+                name: args.name.clone(),
+                namespace: namespace.to_owned(),
+                provider: args.to.clone(),
+                after: text::age(args.timeout()),
+            });
+        }
+    }
+}

@@ -1,0 +1,48 @@
+//! `kubeairunway support-bundle`: an archive for who is to help.
+
+use std::fs::OpenOptions;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use runway_client::bundle::{self, Bundle};
+use runway_client::cluster::Cluster;
+use runway_client::source;
+use runway_operator::client::ClientArgs;
+use runway_operator::clock;
+
+use crate::args::SupportBundleArgs;
+use crate::commands::{Answer, Error};
+
+/// `support-bundle`.
+pub async fn support_bundle(args: &SupportBundleArgs, client: &ClientArgs) -> Result<Answer, Error> {
+    let now = clock::now();
+    let cluster = Cluster::connect(client).await.map_err(source::Error::from)?;
+    let bundle: Bundle = Box::pin(bundle::collect(&cluster, args.namespace.clone(), now)).await?;
+    let folder = format!("kubeairunway-support-{}", now.strftime("%Y-%m-%dT%H%M%SZ"));
+    let file = args
+        .output
+        .clone()
+        .unwrap_or_else(|| PathBuf::from(format!("{folder}.tar.gz")));
+    let written = bundle.archive(&folder, now).and_then(|archive| write(&file, &archive));
+    written.map_err(|source| Error::Write {
+        file: file.clone(),
+        source,
+    })?;
+    Ok(Answer {
+        data: format!(
+            "{}\n{}look into it before you give it away\n",
+            file.display(),
+            bundle.summary()
+        ),
+        ..Answer::default()
+    })
+}
+
+/// Only for its owner: names of models and machines are nobody else's.
+fn write(file: &Path, content: &[u8]) -> io::Result<()> {
+    let mut options = OpenOptions::new();
+    options.write(true).create(true).truncate(true);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    options.open(file)?.write_all(content)
+}

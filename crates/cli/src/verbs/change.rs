@@ -1,0 +1,105 @@
+//! `pause`, `resume` and `delete`.
+
+use kube::ResourceExt;
+use kube::api::{DeleteParams, Patch, PatchParams, Preconditions};
+use runway_api::labels;
+use runway_client::cluster::Cluster;
+use runway_client::diff::MANAGER;
+use runway_client::target::Kind;
+use serde_json::json;
+
+use super::{Error, wait};
+use crate::args::{DeleteArgs, PauseArgs};
+use crate::commands::Answer;
+use crate::install::console::Console;
+
+/// Stops the controllers from changing what runs, or lets them go on.
+pub async fn pause(
+    args: &PauseArgs,
+    pause: bool,
+    cluster: &Cluster,
+    console: &mut Console<'_>,
+) -> Result<Answer, Error> {
+    let namespace = args.namespace.as_deref().unwrap_or(&cluster.namespace);
+    for target in &args.targets {
+        if target.kind != Kind::ModelDeployment {
+            return Err(Error::NotForKind {
+                verb: if pause { "pause" } else { "resume" },
+                target: target.clone(),
+            });
+        }
+        let object = cluster.get(target, namespace).await?;
+        let is_paused = object
+            .annotations()
+            .get(labels::PAUSED)
+            .is_some_and(|value| value == "true");
+        if is_paused == pause {
+            console.say(&format!("{target}: unchanged"));
+            continue;
+        }
+        let value = pause.then_some("true");
+        let patch = json!({ "metadata": { "annotations": { labels::PAUSED: value } } });
+        let params = PatchParams {
+            field_manager: Some(MANAGER.to_owned()),
+            ..PatchParams::default()
+        };
+        let doing = format!("change {target} in namespace '{namespace}'");
+        let patched = cluster
+            .api(target.kind, Some(namespace))
+            .patch(&target.name, &params, &Patch::Merge(patch))
+            .await;
+        patched.map_err(|e| cluster.explain(e, doing, target.kind.as_str()))?;
+        console.say(&if pause {
+            format!("{target}: paused; its pods run on, deletion still works, nothing else is changed until: kubeairunway resume {}", target.name)
+        } else {
+            format!("{target}: resumed")
+        });
+    }
+    Ok(Answer::default())
+}
+
+/// Deletes, and waits until all is gone.
+pub async fn delete(args: &DeleteArgs, cluster: &Cluster, console: &mut Console<'_>) -> Result<Answer, Error> {
+    let namespace = args.namespace.as_deref().unwrap_or(&cluster.namespace);
+    // Nothing is deleted before every name is known.
+    let mut found = Vec::new();
+    for target in &args.targets {
+        found.push((target, cluster.get(target, namespace).await?.uid()));
+    }
+    for (target, uid) in &found {
+        let params = DeleteParams {
+            dry_run: args.dry_run,
+            preconditions: uid.clone().map(|uid| Preconditions {
+                uid: Some(uid),
+                resource_version: None,
+            }),
+            ..DeleteParams::background()
+        };
+        let doing = format!("delete {target} in namespace '{namespace}'");
+        let deleted = cluster
+            .api(target.kind, Some(namespace))
+            .delete(&target.name, &params)
+            .await;
+        deleted.map_err(|e| cluster.explain(e, doing, target.kind.as_str()))?;
+        let word = if args.dry_run {
+            "would be deleted"
+        } else {
+            "deletion asked for"
+        };
+        console.say(&format!("{target}: {word}"));
+    }
+    if args.wait && !args.dry_run {
+        for (target, uid) in &found {
+            wait::until_gone(
+                cluster,
+                namespace,
+                target,
+                uid.as_deref(),
+                args.timeout.unsigned_abs(),
+                console,
+            )
+            .await?;
+        }
+    }
+    Ok(Answer::default())
+}

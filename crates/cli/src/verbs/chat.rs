@@ -1,0 +1,89 @@
+//! `chat`: a talk with a model through the API server's proxy, so that no port has to be forwarded. Words are shown as they
+//! come.
+
+use std::io::{self, IsTerminal};
+
+use futures::{TryStreamExt, pin_mut};
+use runway_api::Phase;
+use runway_client::chat::{Message, Options};
+use runway_client::cluster::Cluster;
+use runway_client::endpoint;
+use runway_client::talk::Talk;
+
+use super::Error;
+use crate::args::ChatArgs;
+use crate::commands::Answer;
+use crate::install::console::{Console, print};
+
+/// One question, or on a terminal a talk until the end of the input.
+pub async fn chat(args: &ChatArgs, cluster: &Cluster, console: &mut Console<'_>) -> Result<Answer, Error> {
+    let namespace = args.namespace.as_deref().unwrap_or(&cluster.namespace);
+    let md = cluster.deployment(namespace, &args.name).await?;
+    let access = endpoint::access(&md).ok_or_else(|| Error::no_endpoint(&md))?;
+    if !access.serves {
+        let phase = md.status.as_ref().and_then(|status| status.phase);
+        let phase = phase.map_or("without a status", Phase::as_str);
+        console.say(&format!("note: {} is {phase}, so it may not answer", args.name));
+    }
+    let talk = Talk::begin(cluster, access, args.model.clone()).await?;
+    let options = Options {
+        max_tokens: args.max_tokens,
+        temperature: args.temperature,
+    };
+    let system = args.system.iter().map(|text| message("system", text));
+    let mut messages: Vec<Message> = system.collect();
+    if let Some(prompt) = &args.prompt {
+        messages.push(message("user", prompt));
+        answer(&talk, &messages, &options).await?;
+    } else if io::stdin().is_terminal() {
+        console.say(&format!("{} answers; an empty line or Ctrl-D ends", talk.model));
+        while let Some(line) = console.line("> ").filter(|line| !line.is_empty()) {
+            messages.push(message("user", &line));
+            let Some(answer) = answer(&talk, &messages, &options).await? else {
+                break;
+            };
+            messages.push(message("assistant", &answer));
+        }
+    } else {
+        let mut prompt = String::new();
+        let read = console.stdin.read_to_string(&mut prompt);
+        read.map_err(|e| Error::Usage(format!("cannot read the prompt from standard input: {e}")))?;
+        messages.push(message("user", prompt.trim_end()));
+        answer(&talk, &messages, &options).await?;
+    }
+    Ok(Answer::default())
+}
+
+/// Shows an answer while it comes, and returns it; `None` if nobody reads any more.
+async fn answer(talk: &Talk<'_>, messages: &[Message], options: &Options) -> Result<Option<String>, Error> {
+    let words = talk.answer(messages, options).await?;
+    pin_mut!(words);
+    let mut answer = String::new();
+    while let Some(text) = words.try_next().await? {
+        answer.push_str(&text);
+        if !print(visible(&text).as_bytes()) {
+            return Ok(None);
+        }
+    }
+    Ok(print(b"\n").then_some(answer))
+}
+
+fn message(role: &'static str, content: &str) -> Message {
+    Message {
+        role,
+        content: content.to_owned(),
+    }
+}
+
+/// What a model says does not steer the terminal.
+fn visible(text: &str) -> String {
+    text.chars()
+        .map(|c| {
+            if c.is_control() && c != '\n' && c != '\t' {
+                '\u{fffd}'
+            } else {
+                c
+            }
+        })
+        .collect()
+}

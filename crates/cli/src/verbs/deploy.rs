@@ -1,0 +1,163 @@
+//! `deploy`: works out a ModelDeployment, shows what would happen, asks, applies, and waits if that is wanted.
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use kube::api::{Patch, PatchParams, ValidationDirective};
+use kube::core::DynamicObject;
+use runway_client::cluster::{self, Cluster};
+use runway_client::deploy::{self, Wish, Worked};
+use runway_client::diagnostic::{Diagnostic, Level, one_line};
+use runway_client::diff::{self, MANAGER};
+use runway_client::state::{DEFAULT_NAMESPACE, State};
+use runway_client::target::{Kind, Target};
+use runway_client::text;
+use runway_core::providers::Providers;
+use runway_operator::client::ClientArgs;
+use runway_operator::clock;
+use runway_operator::telemetry::chain;
+
+use super::{Error, wait};
+use crate::args::DeployArgs;
+use crate::commands::{self, Answer};
+use crate::install::console::Console;
+
+/// Plan first, then the question, then the change.
+pub async fn deploy(
+    args: &DeployArgs,
+    client: &ClientArgs,
+    console: &mut Console<'_>,
+) -> Result<Answer, commands::Error> {
+    let cluster = match Cluster::connect_patiently(client).await {
+        Ok(cluster) => cluster,
+        Err(cluster::Error::Client(error)) if args.dry_run => return without_cluster(args, &error, console),
+        Err(error) => return Err(Error::from(error).into()),
+    };
+    let configs = cluster.configs().await.map_err(Error::from)?.into_iter().map(Arc::new);
+    let providers = Providers::compile(configs, &Providers::default());
+    let namespace = args.namespace.as_ref().unwrap_or(&cluster.namespace);
+    let worked = deploy::work_out(&wish(args, namespace), &providers, clock::now()).map_err(Error::from)?;
+    console.say(choices(&worked).trim_end());
+
+    let written: DynamicObject = serde_json::from_value(worked.manifest.clone()).map_err(text::Error::from)?;
+    let diff = diff::of_new(&cluster, &written, clock::now()).await;
+    // Who may not make upstream objects may well be allowed to make a ModelDeployment: the controllers do the rest.
+    let nothing_changes = match diff {
+        Ok(diff) => {
+            console.say(diff::screen(&diff).trim_end());
+            diff.is_empty()
+        }
+        Err(error @ cluster::Error::Forbidden { .. }) => {
+            console.say(&format!("note: not everything can be shown: {}", chain(&error)));
+            false
+        }
+        Err(error) => return Err(Error::from(error).into()),
+    };
+    let data = match args.output {
+        Some(format) => text::documents(&[&worked.manifest], format)?,
+        None => String::new(),
+    };
+    let done = Answer {
+        data,
+        ..Answer::default()
+    };
+    if args.dry_run {
+        return Ok(done);
+    }
+    if nothing_changes {
+        console.say("nothing to do: it is deployed like this");
+    } else {
+        if !args.yes && !console.ask("Deploy it?") {
+            return Err(Error::NotConfirmed.into());
+        }
+        apply(&cluster, &written).await?;
+        console.say(&format!("applied ModelDeployment/{} in {namespace}", worked.why.name));
+    }
+    if args.wait {
+        let target = Target {
+            kind: Kind::ModelDeployment,
+            name: worked.why.name.clone(),
+        };
+        wait::until_ready(&cluster, namespace, &target, args.timeout.unsigned_abs(), console).await?;
+        console.say(&format!(
+            "ask it with: kubeairunway chat {} -n {namespace}",
+            target.name
+        ));
+    }
+    Ok(done)
+}
+
+/// Only for a look: the built-in providers are taken as registered and ready, as `render` does it.
+fn without_cluster(
+    args: &DeployArgs,
+    error: &dyn std::error::Error,
+    console: &mut Console<'_>,
+) -> Result<Answer, commands::Error> {
+    let (state, _) = State::new(runway_client::documents::Documents::default());
+    let namespace = args.namespace.as_deref().unwrap_or(DEFAULT_NAMESPACE);
+    let worked = deploy::work_out(&wish(args, namespace), &state.providers, clock::now()).map_err(Error::from)?;
+    console.say(choices(&worked).trim_end());
+    let note = Diagnostic {
+        level: Level::Note,
+        subject: None,
+        text: format!(
+            "the built-in providers are taken as registered and ready: {}",
+            chain(error)
+        ),
+    };
+    Ok(Answer {
+        data: text::documents(&[&worked.manifest], args.output.unwrap_or_default())?,
+        talk: vec![note],
+        ..Answer::default()
+    })
+}
+
+/// What was worked out, and who would serve it.
+fn choices(worked: &Worked) -> String {
+    let mut said = String::new();
+    // Writing to a String does not fail.
+    for (what, value, why) in &worked.choices {
+        let _ = writeln!(said, "{what:<9} {value} ({why})");
+    }
+    let provider = worked.why.provider.as_deref().unwrap_or("none yet");
+    let _ = writeln!(said, "provider  {provider} ({})", one_line(&worked.why.because));
+    for warning in &worked.warnings {
+        let _ = writeln!(said, "warning: {}", one_line(warning));
+    }
+    said
+}
+
+async fn apply(cluster: &Cluster, written: &DynamicObject) -> Result<(), Error> {
+    let params = PatchParams {
+        force: true,
+        field_manager: Some(MANAGER.to_owned()),
+        field_validation: Some(ValidationDirective::Strict),
+        ..PatchParams::default()
+    };
+    let name = written.metadata.name.clone().unwrap_or_default();
+    let api = cluster.api(Kind::ModelDeployment, written.metadata.namespace.as_deref());
+    let applied = api.patch(&name, &params, &Patch::Apply(written)).await;
+    applied.map_err(|e| cluster.explain(e, format!("apply ModelDeployment '{name}'"), "ModelDeployment"))?;
+    Ok(())
+}
+
+fn wish(args: &DeployArgs, namespace: &str) -> Wish {
+    Wish {
+        model: args.model.clone(),
+        name: args.name.clone(),
+        namespace: namespace.to_owned(),
+        engine: args.engine.clone(),
+        gpu: args.gpu,
+        gpu_type: args.gpu_type.clone(),
+        cpu: args.cpu.clone(),
+        memory: args.memory.clone(),
+        replicas: args.replicas,
+        provider: args.provider.clone(),
+        context_length: args.context_length,
+        secret: args.secret.clone(),
+        served_name: args.served_name.clone(),
+        image: args.image.clone(),
+        engine_args: args.engine_args.iter().cloned().collect(),
+        env: args.env.iter().cloned().collect(),
+    }
+}

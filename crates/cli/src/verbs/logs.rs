@@ -1,0 +1,174 @@
+//! `logs`: what the pods of an object write, one after the other, or all at once while they write it.
+
+use std::cell::RefCell;
+
+use futures::future::join_all;
+use futures::{AsyncBufRead, AsyncBufReadExt, pin_mut};
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::LogParams;
+use kube::{Api, ResourceExt};
+use runway_client::cluster::Cluster;
+use runway_client::diagnostic::{Diagnostic, Level};
+use runway_client::pods;
+use runway_client::target::{Target, closest, did_you_mean};
+
+use super::Error;
+use crate::args::LogsArgs;
+use crate::commands::Answer;
+use crate::install::console::{Console, print};
+
+/// A container whose log is read.
+struct Voice {
+    pod: String,
+    container: String,
+    /// What goes before each line.
+    prefix: String,
+    /// Why it may have nothing to say.
+    trouble: Option<String>,
+}
+
+/// Writes logs to stdout as they come.
+pub async fn logs(args: &LogsArgs, cluster: &Cluster, console: &mut Console<'_>) -> Result<Answer, Error> {
+    let namespace = args.namespace.as_deref().unwrap_or(&cluster.namespace);
+    let mut pods = cluster.pods_of(&args.target, namespace).await?;
+    if pods.is_empty() {
+        return Err(Error::NoPods {
+            see: format!("tree {} -n {namespace}", name(&args.target)),
+            target: args.target.clone(),
+        });
+    }
+    if let Some(wanted) = &args.pod {
+        let known: Vec<String> = pods.iter().map(ResourceExt::name_any).collect();
+        pods.retain(|pod| pod.name_any() == *wanted);
+        if pods.is_empty() {
+            return Err(Error::NoSuchPod {
+                target: args.target.clone(),
+                pod: wanted.clone(),
+                hint: did_you_mean(closest(wanted, known.iter().map(String::as_str)).as_deref()),
+                known: known.join(", "),
+            });
+        }
+    }
+    let voices = voices(&pods, args)?;
+    let api: Api<Pod> = Api::namespaced(cluster.client(), namespace);
+    let said = RefCell::new(Vec::new());
+    if args.follow {
+        for voice in &voices {
+            if let Some(trouble) = &voice.trouble {
+                console.say(&format!("Pod/{}: {trouble}", voice.pod));
+            }
+        }
+        join_all(voices.iter().map(|voice| listen(&api, voice, args, &said))).await;
+    } else {
+        for voice in &voices {
+            if !listen(&api, voice, args, &said).await {
+                break;
+            }
+        }
+    }
+    let talk = said.into_inner();
+    Ok(Answer {
+        failed: talk.iter().any(|d: &Diagnostic| d.level == Level::Error),
+        talk,
+        ..Answer::default()
+    })
+}
+
+/// As the other verbs want it.
+fn name(target: &Target) -> String {
+    match target.kind {
+        runway_client::target::Kind::ModelDeployment => target.name.clone(),
+        kind => format!("{}/{}", kind.as_str().to_lowercase(), target.name),
+    }
+}
+
+/// Which containers are read. With several, each line says whose it is.
+fn voices(pods: &[Pod], args: &LogsArgs) -> Result<Vec<Voice>, Error> {
+    let mut voices = Vec::new();
+    for pod in pods {
+        let chosen = pods::containers(pod, args.container.as_deref(), args.all_containers);
+        let chosen = chosen.map_err(|unknown| Error::Usage(unknown.to_string()))?;
+        voices.extend(chosen.into_iter().map(|container| Voice {
+            pod: pod.name_any(),
+            prefix: String::new(),
+            container,
+            trouble: pods::trouble(pod).map(|trouble| trouble.to_string()),
+        }));
+    }
+    if voices.len() > 1 {
+        for voice in &mut voices {
+            voice.prefix = format!("[{}/{}] ", voice.pod, voice.container);
+        }
+    }
+    Ok(voices)
+}
+
+/// False if nobody reads any more.
+async fn listen(api: &Api<Pod>, voice: &Voice, args: &LogsArgs, said: &RefCell<Vec<Diagnostic>>) -> bool {
+    let params = LogParams {
+        container: Some(voice.container.clone()),
+        follow: args.follow,
+        previous: args.previous,
+        tail_lines: args.tail,
+        since_seconds: args.since.map(|since| since.as_secs().max(1)),
+        timestamps: args.timestamps,
+        ..LogParams::default()
+    };
+    let about = |text: String| Diagnostic::about(Level::Error, format!("Pod/{}", voice.pod), text);
+    match api.log_stream(&voice.pod, &params).await {
+        Ok(stream) => match copy(stream, &voice.prefix).await {
+            Ok(Heard::Nothing) => {
+                if let Some(trouble) = &voice.trouble {
+                    let text = format!("has written nothing yet: {trouble}");
+                    let note = Diagnostic::about(Level::Note, format!("Pod/{}", voice.pod), text);
+                    said.borrow_mut().push(note);
+                }
+                true
+            }
+            Ok(Heard::Lines) => true,
+            Ok(Heard::Enough) => false,
+            Err(error) => {
+                said.borrow_mut().push(about(format!("the log was cut off: {error}")));
+                true
+            }
+        },
+        Err(error) => {
+            let text = match (error, &voice.trouble) {
+                (kube::Error::Api(status), Some(trouble)) => format!("{} ({trouble})", status.message),
+                (kube::Error::Api(status), None) => status.message.clone(),
+                (error, _) => error.to_string(),
+            };
+            said.borrow_mut().push(about(text));
+            true
+        }
+    }
+}
+
+/// What came of listening.
+enum Heard {
+    /// The log is empty.
+    Nothing,
+    /// It was written out.
+    Lines,
+    /// Nobody reads any more.
+    Enough,
+}
+
+/// Line by line, as they come.
+async fn copy(stream: impl AsyncBufRead, prefix: &str) -> std::io::Result<Heard> {
+    pin_mut!(stream);
+    let mut heard = Heard::Nothing;
+    loop {
+        let mut line = prefix.as_bytes().to_vec();
+        if stream.read_until(b'\n', &mut line).await? == 0 {
+            return Ok(heard);
+        }
+        heard = Heard::Lines;
+        if !line.ends_with(b"\n") {
+            line.push(b'\n');
+        }
+        if !print(&line) {
+            return Ok(Heard::Enough);
+        }
+    }
+}

@@ -1,0 +1,342 @@
+//! `get`, `status` and `events` of every kind. ModelDeployments have screens of their own; of the other kinds the server
+//! itself makes the table, by the columns of their CRDs.
+
+use std::io::Read;
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Event;
+use kube::ResourceExt;
+use kube::core::DynamicObject;
+use runway_api::AsyncActor;
+use runway_client::cluster::Cluster;
+use runway_client::source::{Admission, Source};
+use runway_client::state::DEFAULT_NAMESPACE;
+use runway_client::target::{Kind, Target};
+use runway_client::text::{self, Format, Look};
+use runway_client::{events, get, queue, status};
+use runway_operator::client::ClientArgs;
+
+use super::{Error, wait};
+use crate::args::{EventsArgs, GetArgs, ListFormat, StatusArgs};
+use crate::commands::{self, Answer, answer, screens};
+use crate::install::console::Console;
+use runway_client::diagnostic::{Diagnostic, Level};
+
+/// What `get` is asked for: a kind, and a name if it is about one object.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Asked {
+    /// The kind.
+    pub kind: Kind,
+    /// The name.
+    pub name: Option<String>,
+}
+
+/// Understands `get`, `get NAME`, `get KIND`, `get KIND NAME` and `get KIND/NAME`.
+pub fn asked(what: Option<&str>, name: Option<&str>) -> Result<Asked, Error> {
+    let named = |kind, name: &str| Asked {
+        kind,
+        name: Some(name.to_owned()),
+    };
+    match (what, name) {
+        (None, _) => Ok(Asked {
+            kind: Kind::ModelDeployment,
+            name: None,
+        }),
+        (Some(what), None) if what.contains('/') => {
+            let target: Target = what.parse()?;
+            Ok(named(target.kind, &target.name))
+        }
+        (Some(what), None) => {
+            Ok(Kind::known_as(what)
+                .map_or_else(|| named(Kind::ModelDeployment, what), |kind| Asked { kind, name: None }))
+        }
+        (Some(what), Some(name)) => {
+            let target: Target = format!("{what}/{name}").parse()?;
+            Ok(named(target.kind, &target.name))
+        }
+    }
+}
+
+/// `get`.
+pub async fn get(args: &GetArgs, client: &ClientArgs, stdin: &mut dyn Read) -> Result<Answer, commands::Error> {
+    let asked = asked(args.what.as_deref(), args.name.as_deref())?;
+    if asked.name.is_some() && args.all_namespaces {
+        let text = "a name is looked for in one namespace: give -n NAMESPACE instead of -A";
+        return Err(Error::Usage(text.to_owned()).into());
+    }
+    if asked.kind == Kind::ModelDeployment {
+        return deployments(args, asked.name.as_deref(), client, stdin).await;
+    }
+    if !args.place.files.is_empty() {
+        let text = "only ModelDeployments are read from files: leave -f away, or the kind";
+        return Err(Error::Usage(text.to_owned()).into());
+    }
+    let cluster = Cluster::connect(client).await.map_err(Error::from)?;
+    let namespace = match &args.place.namespace {
+        _ if args.all_namespaces || !asked.kind.is_namespaced() => None,
+        Some(namespace) => Some(namespace.as_str()),
+        None => Some(cluster.namespace.as_str()),
+    };
+    let wide = args.output == Some(ListFormat::Wide);
+    if let Some(format) = args.output.and_then(ListFormat::document) {
+        let found = objects(&cluster, &asked, namespace).await?;
+        let data = match asked.name {
+            Some(_) => text::documents(&found, format)?,
+            None => text::list(&found, format)?,
+        };
+        return Ok(answer(data, Vec::new()));
+    }
+    if args.output == Some(ListFormat::Name) {
+        let found = objects(&cluster, &asked, namespace).await?;
+        return Ok(answer(names(asked.kind, &found), Vec::new()));
+    }
+    let everywhere = namespace.is_none() && asked.kind.is_namespaced();
+    let table = cluster
+        .table(asked.kind, namespace, asked.name.as_deref())
+        .await
+        .map_err(Error::from)?;
+    let data = get::server_table(&table, wide, everywhere);
+    let said = if data.is_empty() {
+        vec![none(asked.kind, namespace)]
+    } else {
+        Vec::new()
+    };
+    Ok(answer(data, said))
+}
+
+async fn objects(cluster: &Cluster, asked: &Asked, namespace: Option<&str>) -> Result<Vec<DynamicObject>, Error> {
+    Ok(match &asked.name {
+        Some(name) => {
+            let target = Target {
+                kind: asked.kind,
+                name: name.clone(),
+            };
+            vec![cluster.get(&target, namespace.unwrap_or_default()).await?]
+        }
+        None => cluster.all(asked.kind, namespace).await?,
+    })
+}
+
+/// As kubectl writes them: `asyncactor.asya.sh/resize`.
+fn names<T: ResourceExt>(kind: Kind, objects: &[T]) -> String {
+    let resource = kind.resource();
+    let kind = resource.kind.to_lowercase();
+    text::lines(
+        objects
+            .iter()
+            .map(|object| format!("{kind}.{}/{}", resource.group, object.name_any())),
+    )
+}
+
+fn none(kind: Kind, namespace: Option<&str>) -> Diagnostic {
+    let place = match namespace {
+        Some(namespace) => format!(" in namespace '{namespace}' (see all with -A)"),
+        None if kind.is_namespaced() => " in any namespace".to_owned(),
+        None => String::new(),
+    };
+    Diagnostic {
+        level: Level::Note,
+        subject: None,
+        text: format!("no {}s{place}", kind.as_str()),
+    }
+}
+
+async fn deployments(
+    args: &GetArgs,
+    name: Option<&str>,
+    client: &ClientArgs,
+    stdin: &mut dyn Read,
+) -> Result<Answer, commands::Error> {
+    let mut source = Source::open(&args.place, client, stdin, Admission::Past).await?;
+    let namespace = source.namespace(&args.place, args.all_namespaces);
+    let found = source.deployments(namespace.as_deref(), name).await?;
+    let data = match args.output {
+        Some(ListFormat::Name) => names(Kind::ModelDeployment, &found),
+        Some(format @ (ListFormat::Yaml | ListFormat::Json)) => {
+            let format = format.document().unwrap_or_default();
+            match name {
+                Some(_) => text::documents(&found, format)?,
+                None => text::list(&found, format)?,
+            }
+        }
+        Some(ListFormat::Wide) | None if found.is_empty() => String::new(),
+        Some(ListFormat::Wide) | None => get::table(
+            &found,
+            args.place.now(),
+            get::Options {
+                wide: args.output == Some(ListFormat::Wide),
+                namespaces: namespace.is_none(),
+            },
+        ),
+    };
+    if found.is_empty() {
+        source.said.push(none(Kind::ModelDeployment, namespace.as_deref()));
+    }
+    Ok(answer(data, source.said))
+}
+
+/// `status`.
+pub async fn status(
+    args: &StatusArgs,
+    client: &ClientArgs,
+    console: &mut Console<'_>,
+    look: Look,
+) -> Result<Answer, commands::Error> {
+    let mut waited = Ok(());
+    if args.wait {
+        if !args.place.files.is_empty() {
+            return Err(Error::Usage(
+                "files do not change while they are waited for: leave -f or --wait away".to_owned(),
+            )
+            .into());
+        }
+        let cluster = Cluster::connect_patiently(client).await.map_err(Error::from)?;
+        let namespace = args.place.namespace.as_deref().unwrap_or(&cluster.namespace);
+        waited = wait::until_ready(&cluster, namespace, &args.target, args.timeout.unsigned_abs(), console).await;
+        if let Err(error @ Error::Cluster(_)) = waited {
+            return Err(error.into());
+        }
+    }
+    let mut shown = stands(args, client, console, look).await?;
+    if let Err(error) = waited {
+        shown.failed = true;
+        shown.code = error.code();
+        shown.talk.push(Diagnostic::error(&error));
+    }
+    Ok(shown)
+}
+
+async fn stands(
+    args: &StatusArgs,
+    client: &ClientArgs,
+    console: &mut Console<'_>,
+    look: Look,
+) -> Result<Answer, commands::Error> {
+    let now = args.place.now();
+    if args.target.kind != Kind::ModelDeployment {
+        if !args.place.files.is_empty() {
+            let text = "only ModelDeployments are read from files: leave -f away";
+            return Err(Error::Usage(text.to_owned()).into());
+        }
+        let cluster = Cluster::connect(client).await.map_err(Error::from)?;
+        let namespace = args.place.namespace.as_deref().unwrap_or(&cluster.namespace);
+        let object = cluster.get(&args.target, namespace).await.map_err(Error::from)?;
+        if let Some(format) = args.output {
+            return Ok(answer(text::documents(&[object], format)?, Vec::new()));
+        }
+        let (all, said) = told(&cluster, namespace).await;
+        let about = events::about(all, &[args.target.to_string()]);
+        let facts = facts(&cluster, &object).await;
+        return Ok(answer(status::object_screen(&object, &facts, &about, now, look), said));
+    }
+    let mut source = Source::open(&args.place, client, console.stdin, Admission::Past).await?;
+    let namespace = source.namespace(&args.place, false);
+    let found = source
+        .deployments(namespace.as_deref(), Some(&args.target.name))
+        .await?;
+    if let Some(format) = args.output {
+        return Ok(answer(text::documents(&found, format)?, source.said));
+    }
+    let mut all = Vec::new();
+    for md in found {
+        let view = source.view(md, now).await;
+        all.push(status::screen(&view, now, look));
+    }
+    Ok(answer(screens(all.into_iter()), source.said))
+}
+
+/// What is worth knowing of an object and is not in its status: of an actor, how many messages wait.
+async fn facts(cluster: &Cluster, object: &DynamicObject) -> Vec<(&'static str, String)> {
+    match object.clone().try_parse::<AsyncActor>() {
+        Ok(actor) => {
+            let depth = queue::depth(cluster, &actor).await;
+            let name = actor.status.and_then(|s| s.queue).unwrap_or_default();
+            vec![("Queue", format!("{name}: {depth}"))]
+        }
+        Err(_) => Vec::new(),
+    }
+}
+
+/// The Events of a namespace; without the right to read them, the rest still shows.
+async fn told(cluster: &Cluster, namespace: &str) -> (Vec<Event>, Vec<Diagnostic>) {
+    match cluster.all_events(namespace).await {
+        Ok(all) => (all, Vec::new()),
+        Err(error) => {
+            let mut said = Diagnostic::error(&error);
+            said.level = Level::Warning;
+            (Vec::new(), vec![said])
+        }
+    }
+}
+
+/// `events`.
+pub async fn events(args: &EventsArgs, client: &ClientArgs, stdin: &mut dyn Read) -> Result<Answer, commands::Error> {
+    let now = args.place.now();
+    let mut source = Source::open(&args.place, client, stdin, Admission::Past).await?;
+    let namespace = source.namespace(&args.place, false);
+    let mut found = Vec::new();
+    if !args.target.kind.is_namespaced() {
+        // The server keeps Events about what is in no namespace in this one.
+        let all = source.all_events(DEFAULT_NAMESPACE).await?;
+        found.extend(events::about(all, &[args.target.to_string()]));
+        return told_of(args, &found, source.said, now);
+    }
+    for tree in source.trees(&args.target, namespace.as_deref(), now).await? {
+        for missing in &tree.missing {
+            let text = missing.clone();
+            source
+                .said
+                .push(Diagnostic::about(Level::Warning, args.target.to_string(), text));
+        }
+        let objects = events::objects(&tree.root);
+        found.extend(events::about(source.all_events(&tree.namespace).await?, &objects));
+    }
+    told_of(args, &found, source.said, now)
+}
+
+fn told_of(
+    args: &EventsArgs,
+    found: &[Event],
+    mut said: Vec<Diagnostic>,
+    now: Timestamp,
+) -> Result<Answer, commands::Error> {
+    if found.is_empty() {
+        said.push(Diagnostic::about(
+            Level::Note,
+            args.target.to_string(),
+            "no Events; the server forgets them after an hour",
+        ));
+    }
+    let data = match args.output {
+        Some(ListFormat::Json | ListFormat::Yaml) => text::list(
+            found,
+            args.output.and_then(ListFormat::document).unwrap_or(Format::Yaml),
+        )?,
+        Some(ListFormat::Name) => text::lines(found.iter().map(|event| format!("event/{}", event.name_any()))),
+        _ if found.is_empty() => String::new(),
+        output => events::table(found, now, output == Some(ListFormat::Wide)),
+    };
+    Ok(answer(data, said))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn get_is_asked_as_kubectl_is() {
+        for (what, name, kind, wanted) in [
+            (None, None, Kind::ModelDeployment, None),
+            (Some("gemma"), None, Kind::ModelDeployment, Some("gemma")),
+            (Some("asya"), None, Kind::AsyncActor, None),
+            (Some("asya"), Some("resize"), Kind::AsyncActor, Some("resize")),
+            (Some("llsd/stack"), None, Kind::LlamaStackDistribution, Some("stack")),
+            (Some("md"), Some("asya"), Kind::ModelDeployment, Some("asya")),
+        ] {
+            let asked = asked(what, name).unwrap();
+            assert_eq!((asked.kind, asked.name.as_deref()), (kind, wanted), "{what:?} {name:?}");
+        }
+        let said = asked(Some("gemma"), Some("other")).unwrap_err().to_string();
+        assert!(said.starts_with("there is no kind 'gemma' here"), "{said}");
+    }
+}

@@ -1,0 +1,90 @@
+//! `--wait`: until something is ready, or gone. Each change is said, so that a wait is never silent.
+
+use std::time::Duration;
+
+use kube::ResourceExt;
+use kube::core::DynamicObject;
+use runway_client::cluster::Cluster;
+use runway_client::diagnostic::one_line;
+use runway_client::status::{self, Standing};
+use runway_client::target::Target;
+use runway_client::text;
+
+use super::Error;
+use crate::install::console::Console;
+use crate::patience::Patience;
+
+/// Until it is ready, whatever its kind.
+pub async fn until_ready(
+    cluster: &Cluster,
+    namespace: &str,
+    target: &Target,
+    timeout: Duration,
+    console: &mut Console<'_>,
+) -> Result<(), Error> {
+    let mut patience = Patience::of(timeout);
+    loop {
+        let object = cluster.get(target, namespace).await?;
+        let (standing, line) = status::standing(&object);
+        patience.say(&format!("{target}: {}", one_line(&line)), console);
+        match standing {
+            Standing::Ready => return Ok(()),
+            Standing::Failed(message) => {
+                return Err(Error::Failed {
+                    target: target.clone(),
+                    message,
+                });
+            }
+            Standing::Open if patience.lasts().await => {}
+            Standing::Open => return Err(late(target, "ready", timeout, patience.last())),
+        }
+    }
+}
+
+/// Until it is gone; what it waits for is said.
+pub async fn until_gone(
+    cluster: &Cluster,
+    namespace: &str,
+    target: &Target,
+    uid: Option<&str>,
+    timeout: Duration,
+    console: &mut Console<'_>,
+) -> Result<(), Error> {
+    let mut patience = Patience::of(timeout);
+    loop {
+        let found = cluster.find(target, namespace).await?;
+        // Another one of the same name is not the one that was deleted.
+        let Some(object) = found.filter(|object| object.uid().as_deref() == uid) else {
+            console.say(&format!("{target}: gone"));
+            return Ok(());
+        };
+        patience.say(&format!("{target}: {}", one_line(&keeps(&object))), console);
+        if !patience.lasts().await {
+            return Err(late(target, "gone", timeout, patience.last()));
+        }
+    }
+}
+
+/// What keeps an object from going.
+fn keeps(object: &DynamicObject) -> String {
+    let made = &object.data["status"]["provider"];
+    let upstream = match (made["resourceKind"].as_str(), made["resourceName"].as_str()) {
+        (Some(kind), Some(name)) => format!("waits for {kind}/{name} to go"),
+        _ => "waits for its controller to clean up".to_owned(),
+    };
+    let finalizers = object.finalizers().join(", ");
+    if finalizers.is_empty() {
+        "waits for the server".to_owned()
+    } else {
+        format!("{upstream} (finalizer {finalizers})")
+    }
+}
+
+fn late(target: &Target, wanted: &'static str, timeout: Duration, last: &str) -> Error {
+    Error::NotInTime {
+        target: target.clone(),
+        wanted,
+        after: text::age(timeout),
+        last: last.to_owned(),
+    }
+}

@@ -1,0 +1,249 @@
+//! Installed on a real node, from our own images: pods become ready, an example runs through them, a leader's end is
+//! noticed by nobody, and nothing stays behind.
+#![allow(clippy::print_stdout, reason = "how long it took is worth reading")]
+
+mod common;
+
+use std::path::Path;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use common::{PATIENCE, expect, inventory, nothing_stays, run, text};
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
+use kube::api::{DeleteParams, ListParams, PostParams};
+use kube::{Api, Client, ResourceExt};
+use runway_api::model_deployment::Phase;
+use runway_api::{ModelDeployment, labels};
+use runway_client::manifests::{NAMESPACE, Release};
+use runway_testbed::{Node, Options, crds, eventually, node, programs};
+use serde_json::json;
+use tokio::process::{Child, Command};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ready_pods_from_our_own_images_serve_an_example_and_go_without_a_trace() -> Result<()> {
+    if node::skip("installing on a real node") {
+        return Ok(());
+    }
+    let programs = programs::build(false).await?;
+    let upstream = crds::upstream_crds(&[crds::KAITO_WORKSPACES, crds::KAITO_INFERENCE_SETS])?;
+    let node = Node::start(Options {
+        crds: upstream,
+        ..Options::default()
+    })
+    .await?;
+    let (admin, client) = (node.admin()?, node.admin_client().await?);
+    let before = inventory(&client).await?;
+
+    without_room_the_end_says_what_the_scheduler_says(&node, &admin).await?;
+    without_images_the_end_says_what_the_kubelet_says(&admin).await?;
+    installed(&node, &programs, &admin).await?;
+    let _upstream = simulator(&programs, &admin)?;
+    an_example_runs(&node, &client).await?;
+    expect(&run(&admin, &["provider", "list"]).await?, 0, "kaito     v")?;
+    a_leader_that_ends_hands_over_and_one_that_is_killed_is_followed(&node, &client).await?;
+    expect(
+        &run(&admin, &["controller", "status"]).await?,
+        0,
+        "kaito-provider           v",
+    )?;
+
+    let out = run(&admin, &["controller", "uninstall", "--yes"]).await?;
+    expect(&out, 1, "1 ModelDeployment is served: default/gemma-cpu")?;
+    let all = ["controller", "uninstall", "--yes", "--delete-models", "--crds"];
+    let out = run(&admin, &all).await?;
+    expect(&out, 0, "deleted 1 of 1 ModelDeployments")?;
+    expect(&out, 0, "all gone")?;
+    nothing_stays(&client, &before).await?;
+    node.stop().await
+}
+
+async fn without_room_the_end_says_what_the_scheduler_says(node: &Node, admin: &Path) -> Result<()> {
+    kubectl(node, &["cordon", node::NODE_NAME]).await?;
+    eventually(PATIENCE, async || {
+        let out = run(admin, &["controller", "install", "--yes", "--timeout", "2s"]).await?;
+        expect(
+            &out,
+            1,
+            "Unschedulable: 0/1 nodes are available: 1 node(s) were unschedulable",
+        )
+    })
+    .await?;
+    kubectl(node, &["uncordon", node::NODE_NAME]).await
+}
+
+async fn without_images_the_end_says_what_the_kubelet_says(admin: &Path) -> Result<()> {
+    // How soon the kubelet gives up depends on how fast the registry is not found.
+    eventually(PATIENCE, async || {
+        let out = run(admin, &["controller", "install", "--yes", "--timeout", "5s"]).await?;
+        expect(
+            &out,
+            1,
+            "not ready after 5s: Deployment/kubeairunway-controller: pod kubeairunway-controller-",
+        )?;
+        let said = text(&out);
+        ensure!(
+            said.contains("ImagePullBackOff") || said.contains("ErrImagePull"),
+            "{said}"
+        );
+        expect(&out, 1, "ghcr.io/kubeairunway/kubeairunway-controller")
+    })
+    .await
+}
+
+async fn installed(node: &Node, programs: &Path, admin: &Path) -> Result<()> {
+    let release = Release::default();
+    for name in [labels::CORE_MANAGER, "kaito-provider"] {
+        let image = format!("{}/{name}:{}", release.registry, release.tag);
+        node.import_program(&image, &programs.join(name), &[]).await?;
+    }
+    // The kubelet waits longer and longer for an image; for a new pod it does not.
+    pods(&node.admin_client().await?)
+        .delete_collection(&DeleteParams::default(), &ListParams::default())
+        .await?;
+    let out = run(admin, &["controller", "install", "--yes"]).await?;
+    expect(&out, 0, "Deployment/kubeairunway-controller: ready, 2 of 2 pods")?;
+    let out = run(admin, &["provider", "install", "kaito", "--yes"]).await?;
+    expect(&out, 0, "Deployment/kaito-provider: ready, 1 of 1 pods")
+}
+
+/// Plays KAITO.
+fn simulator(programs: &Path, admin: &Path) -> Result<Child> {
+    Ok(Command::new(programs.join("upstream-simulator"))
+        .arg("--kubeconfig")
+        .arg(admin)
+        .args(["--ready-after", "500ms"])
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .kill_on_drop(true)
+        .spawn()?)
+}
+
+async fn an_example_runs(node: &Node, client: &Client) -> Result<()> {
+    let models: Api<ModelDeployment> = Api::default_namespaced(client.clone());
+    // Admission answers from the pods, through their Service.
+    let broken: ModelDeployment = serde_json::from_value(json!({ "metadata": { "name": "broken" },
+        "spec": { "model": { "id": "a/b" }, "engine": { "type": "vllm" } } }))?;
+    let dry_run = PostParams {
+        dry_run: true,
+        ..PostParams::default()
+    };
+    eventually(PATIENCE, async || {
+        let answer = models.create(&dry_run, &broken).await;
+        let said = answer.err().context("it was let through")?.to_string();
+        ensure!(said.contains("vLLM engine requires GPU"), "{said}");
+        Ok(())
+    })
+    .await?;
+    let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/examples/gemma-cpu.yaml");
+    kubectl(node, &["apply", "-f", &example.display().to_string()]).await?;
+    let md = models.get("gemma-cpu").await?;
+    ensure!(md.finalizers() == [labels::FINALIZER], "the webhook adds the finalizer");
+    runs(&models, "gemma-cpu").await
+}
+
+async fn runs(models: &Api<ModelDeployment>, name: &str) -> Result<()> {
+    eventually(PATIENCE, async || {
+        let status = models.get(name).await?.status.unwrap_or_default();
+        ensure!(
+            status.phase == Some(Phase::Running),
+            "{:?}: {:?}",
+            status.phase,
+            status.message
+        );
+        Ok(())
+    })
+    .await
+}
+
+/// The end of a pod is SIGTERM: it gives its Lease up. A SIGKILL gives nobody time for that.
+async fn a_leader_that_ends_hands_over_and_one_that_is_killed_is_followed(node: &Node, client: &Client) -> Result<()> {
+    let pods = pods(client);
+    let first = leader(client).await?;
+    let start = Instant::now();
+    pods.delete(pod(&first)?, &DeleteParams::default()).await?;
+    let second = next_leader(client, &first).await?;
+    let handed_over = start.elapsed();
+    ensure!(
+        handed_over < LEASE,
+        "handed over after {handed_over:?}: the Lease ran out"
+    );
+
+    let killed_pod = pod(&second)?;
+    let container = eventually(PATIENCE, async || running(&pods.get(killed_pod).await?)).await?;
+    let start = Instant::now();
+    let killed = node
+        .ctr()
+        .args(["task", "kill", "--signal", "SIGKILL", &container])
+        .output()
+        .await?;
+    ensure!(killed.status.success(), "{}", String::from_utf8_lossy(&killed.stderr));
+    let third = next_leader(client, &second).await?;
+    let taken_over = start.elapsed();
+    ensure!(taken_over < LEASE * 3, "taken over after {taken_over:?}");
+    println!("{first} handed over to {second} in {handed_over:?}; after its kill {third} took over in {taken_over:?}");
+
+    eventually(PATIENCE, async || {
+        let killed = pods.get(killed_pod).await?;
+        let restarts = status(&killed)?.restart_count;
+        ensure!(restarts == 1, "{restarts} restarts of the one that was killed");
+        running(&killed).map(|_| ())
+    })
+    .await
+}
+
+/// How long a Lease lasts without its holder: the default of `--lease-duration`.
+const LEASE: Duration = Duration::from_secs(5);
+
+async fn next_leader(client: &Client, former: &str) -> Result<String> {
+    eventually(PATIENCE, async || {
+        let leader = leader(client).await?;
+        ensure!(leader != former, "it is still {former}");
+        Ok(leader)
+    })
+    .await
+}
+
+/// Who holds the core's Lease: a pod's name, and what tells its processes from each other.
+async fn leader(client: &Client) -> Result<String> {
+    let leases: Api<Lease> = Api::namespaced(client.clone(), NAMESPACE);
+    let lease = leases.get(labels::CORE_MANAGER).await?;
+    let holder = lease.spec.and_then(|spec| spec.holder_identity).unwrap_or_default();
+    ensure!(!holder.is_empty(), "nobody leads");
+    Ok(holder)
+}
+
+async fn kubectl(node: &Node, args: &[&str]) -> Result<()> {
+    let done = node.kubectl()?.args(args).output().await?;
+    ensure!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    Ok(())
+}
+
+fn pod(holder: &str) -> Result<&str> {
+    Ok(holder.rsplit_once('_').context("a holder without a pod")?.0)
+}
+
+fn pods(client: &Client) -> Api<Pod> {
+    Api::namespaced(client.clone(), NAMESPACE)
+}
+
+fn status(pod: &Pod) -> Result<&ContainerStatus> {
+    let statuses = pod
+        .status
+        .as_ref()
+        .and_then(|status| status.container_statuses.as_ref());
+    statuses.and_then(|all| all.first()).context("no container yet")
+}
+
+/// The id of a pod's running container, as containerd knows it.
+fn running(pod: &Pod) -> Result<String> {
+    let status = status(pod)?;
+    ensure!(status.ready, "{} is not ready", pod.name_any());
+    let id = status
+        .container_id
+        .as_deref()
+        .and_then(|id| id.strip_prefix("containerd://"));
+    Ok(id.context("it has no id")?.to_owned())
+}

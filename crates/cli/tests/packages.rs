@@ -1,0 +1,232 @@
+//! The same objects by every way of installing: `deploy/install.yaml`, kustomize, Helm, and the command itself. Helm and
+//! kustomize are the real ones.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+use kube::ResourceExt;
+use kube::core::DynamicObject;
+use runway_cli::install::kinds;
+use runway_client::manifests::{self, Release};
+use runway_testbed::binaries::{self, Binaries};
+use serde_json::Value;
+
+fn deploy() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy")
+}
+
+type Objects = BTreeMap<String, Value>;
+
+/// The objects of a text, each once.
+fn objects(yaml: &str) -> Result<Objects> {
+    let mut found = Objects::new();
+    let mut documents = runway_client::documents::Documents::default();
+    documents.take_in_text("rendered", yaml);
+    ensure!(documents.errors.is_empty(), "{:?}", documents.errors);
+    for document in documents.found {
+        let object: DynamicObject = serde_json::from_value(document.value)?;
+        let id = format!("{} {}", object.namespace().unwrap_or_default(), kinds::id(&object));
+        let before = found.insert(id.clone(), numbers(serde_json::to_value(&object)?));
+        ensure!(before.is_none(), "{id} is there twice");
+    }
+    Ok(found)
+}
+
+/// `10000.0` and `10000` are one number; kustomize and Helm write the second.
+fn numbers(value: Value) -> Value {
+    match value {
+        Value::Number(n) => match n.as_f64() {
+            #[expect(clippy::cast_possible_truncation, reason = "compared with what it came from")]
+            Some(float) if n.is_f64() && float.fract().abs() < f64::EPSILON => Value::from(float as i64),
+            _ => Value::Number(n),
+        },
+        Value::Array(all) => all.into_iter().map(numbers).collect(),
+        Value::Object(map) => map.into_iter().map(|(key, value)| (key, numbers(value))).collect(),
+        other => other,
+    }
+}
+
+fn of_the_command(release: &Release) -> Result<Objects> {
+    let all: Vec<DynamicObject> = manifests::components()
+        .iter()
+        .flat_map(|c| c.objects(release))
+        .collect();
+    objects(&runway_client::text::documents(
+        &all,
+        runway_client::text::Format::Yaml,
+    )?)
+}
+
+fn run(program: &Path, args: &[&str]) -> Result<String> {
+    let scratch = tempfile::tempdir()?;
+    let output = Command::new(program)
+        .args(args)
+        // Neither plugins nor settings of whoever runs this.
+        .env("HOME", scratch.path())
+        .current_dir(deploy())
+        .output()
+        .with_context(|| format!("cannot run {}", program.display()))?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    ensure!(
+        output.status.success(),
+        "{} {args:?} failed:\n{text}{}",
+        program.display(),
+        String::from_utf8_lossy(&output.stderr)
+    );
+    Ok(text)
+}
+
+fn template(more: &[&str]) -> Result<Objects> {
+    let helm = binaries::helm()?;
+    let args = [
+        "template",
+        "kubeairunway",
+        "charts/kubeairunway",
+        "--namespace",
+        manifests::NAMESPACE,
+    ];
+    objects(&run(&helm, &[&args, more].concat())?)
+}
+
+fn same(what: &str, found: &Objects, wanted: &Objects) -> Result<()> {
+    ensure!(
+        found.keys().eq(wanted.keys()),
+        "{what}: {:?} instead of {:?}",
+        found.keys(),
+        wanted.keys()
+    );
+    for (id, object) in wanted {
+        ensure!(
+            found.get(id) == Some(object),
+            "{what}: {id} is\n{:#}\nnot\n{object:#}",
+            found[id]
+        );
+    }
+    ensure!(wanted.len() > 30);
+    Ok(())
+}
+
+#[test]
+fn one_yaml_file_and_kustomize_hold_what_the_command_applies() -> Result<()> {
+    let wanted = of_the_command(&Release::default())?;
+    let install = std::fs::read_to_string(deploy().join("install.yaml"))?;
+    same("install.yaml", &objects(&install)?, &wanted)?;
+
+    let kubectl = Binaries::ensure()?.kubectl;
+    same(
+        "kustomize",
+        &objects(&run(&kubectl, &["kustomize", "kustomize"])?)?,
+        &wanted,
+    )?;
+    let everything = Release {
+        policy: true,
+        monitoring: true,
+        ..Release::default()
+    };
+    let mut added = objects(&run(&kubectl, &["kustomize", "kustomize"])?)?;
+    added.extend(objects(&run(&kubectl, &["kustomize", "kustomize/provider-policy"])?)?);
+    added.extend(objects(&run(&kubectl, &["kustomize", "kustomize/monitoring"])?)?);
+    same("kustomize with everything", &added, &of_the_command(&everything)?)
+}
+
+#[test]
+fn the_chart_lints_and_holds_what_the_command_applies() -> Result<()> {
+    let linted = run(&binaries::helm()?, &["lint", "--strict", "charts/kubeairunway"])?;
+    ensure!(linted.contains("1 chart(s) linted, 0 chart(s) failed"), "{linted}");
+
+    let wanted = of_the_command(&Release::default())?;
+    same("chart", &template(&["--set", "namespace.create=true"])?, &wanted)?;
+    // The namespace of a release is made by Helm, or by nobody.
+    let mut without = wanted.clone();
+    without.retain(|id, _| !id.contains("Namespace/"));
+    same("chart as it is", &template(&[])?, &without)?;
+
+    let chosen = Release {
+        registry: "registry.example.org/ai".to_owned(),
+        tag: "1.0".to_owned(),
+        monitoring: true,
+        policy: true,
+    };
+    let set =
+        "namespace.create=true,image.registry=registry.example.org/ai,monitoring.enabled=true,policy.enabled=true";
+    let rendered = template(&["--set", set, "--set-string", "image.tag=1.0"])?;
+    same("chart with everything", &rendered, &of_the_command(&chosen)?)
+}
+
+#[test]
+fn the_chart_holds_the_console_that_the_command_installs_for_those_who_ask() -> Result<()> {
+    let release = Release::default();
+    let mut wanted = of_the_command(&release)?;
+    wanted.retain(|id, _| !id.contains("Namespace/"));
+    let bare = wanted.clone();
+    let with = |settings: &[&str]| -> Result<Objects> {
+        let settings: Vec<String> = settings.iter().map(ToString::to_string).collect();
+        let console = manifests::console::console(&settings).objects(&release);
+        let text = runway_client::text::documents(&console, runway_client::text::Format::Yaml)?;
+        let mut all = bare.clone();
+        all.extend(objects(&text)?);
+        Ok(all)
+    };
+    same("chart", &template(&["--set", "console.enabled=true"])?, &with(&[])?)?;
+
+    let url = "console.enabled=true,console.publicUrl=https://c.example";
+    let told = [
+        "--public-url=https://c.example",
+        "--oidc-issuer=https://id.example",
+        "--oidc-client-id=c",
+    ];
+    let args = "console.args={--oidc-issuer=https://id.example,--oidc-client-id=c}";
+    same(
+        "chart with an issuer",
+        &template(&["--set", url, "--set", args])?,
+        &with(&told)?,
+    )?;
+
+    let impersonating =
+        "console.impersonate.enabled=true,console.impersonate.users={jane},console.impersonate.groups={a,b}";
+    let rendered = template(&["--set", url, "--set", args, "--set", impersonating])?;
+    let more = ["--impersonate", "--impersonate-users=jane", "--impersonate-groups=a,b"];
+    same(
+        "chart that impersonates",
+        &rendered,
+        &with(&[&told[..], &more].concat())?,
+    )
+}
+
+#[test]
+fn the_charts_values_do_what_they_say() -> Result<()> {
+    let pods = "controller.replicas=1,providers.kaito.replicas=2,providers.dynamo.enabled=false,providers.kuberay.enabled=false";
+    let rendered = template(&[
+        "--set",
+        pods,
+        "--set",
+        "controller.resources.limits.memory=1Gi,imagePullSecrets[0].name=pull",
+    ])?;
+    let find = |id: &str| rendered.get(&format!("{} {id}", manifests::NAMESPACE));
+    ensure!(find("PodDisruptionBudget/kubeairunway-controller").is_none());
+    ensure!(
+        !rendered
+            .keys()
+            .any(|id| id.contains("dynamo") || id.contains("kuberay"))
+    );
+    let core = find("Deployment/kubeairunway-controller").context("no core")?;
+    let pod = &core["spec"]["template"]["spec"];
+    ensure!(core["spec"]["replicas"] == 1 && pod["imagePullSecrets"][0]["name"] == "pull");
+    ensure!(pod["containers"][0]["resources"]["limits"]["memory"] == "1Gi");
+    ensure!(find("Deployment/kaito-provider").context("no kaito")?["spec"]["replicas"] == 2);
+
+    // In another namespace nothing stays behind in ours.
+    let helm = binaries::helm()?;
+    let elsewhere = run(
+        &helm,
+        &["template", "x", "charts/kubeairunway", "--namespace", "ai-platform"],
+    )?;
+    ensure!(
+        !elsewhere.contains(manifests::NAMESPACE),
+        "some object names {}",
+        manifests::NAMESPACE
+    );
+    Ok(())
+}

@@ -1,0 +1,253 @@
+//! AsyncActors and LlamaStackDistributions that are not as they should be.
+
+use jiff::SignedDuration;
+use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use kube::ResourceExt;
+use runway_api::condition::{self, Conditions};
+use runway_api::labels::{self, llama_stack};
+use runway_api::llama_stack_distribution::{DistributionPhase, ProviderPhase};
+use runway_api::{AsyncActor, LlamaStackDistribution};
+use runway_asya_operator::plan;
+
+use super::{Check, Finding, Observed, pods};
+use crate::check::Causes;
+
+/// The operators look at a new object at once.
+const UNSEEN: SignedDuration = SignedDuration::from_secs(60);
+/// Finalizers of ours end by themselves.
+const DELETION: SignedDuration = SignedDuration::from_mins(6);
+
+pub(super) const ACTORS: &[Check] = &[
+    Check {
+        id: "actor-observed",
+        title: "the operator has looked at each AsyncActor",
+        looks_at: "AsyncActors without a status after a minute.",
+        remedy: "kubectl apply -k deploy/kustomize/asya-operator; kubectl -n kubeairunway-system logs deployment/asya-operator",
+        judge: None,
+    },
+    Check {
+        id: "actor-transport",
+        title: "each actor has its queue",
+        looks_at: "The condition TransportReady: a transport that is not configured, a broker that does not answer, a queue that differs.",
+        remedy: "ASYA_TRANSPORT_CONFIG of the Deployment asya-operator names the transports: docs/asya.md",
+        judge: None,
+    },
+    Check {
+        id: "actor-target",
+        title: "each actor's target is there",
+        looks_at: "The condition TargetResolved: a workload that does not exist, or whose kind is not installed.",
+        remedy: "kubectl describe asyncactor NAME",
+        judge: None,
+    },
+    Check {
+        id: "actor-binding",
+        title: "no two write the same workload",
+        looks_at: "The condition RuntimeInjected: another actor on the same target, or a controller that takes out what was put in.",
+        remedy: "delete one of the actors, or set spec.binding.onConflict: Proxy",
+        judge: None,
+    },
+    Check {
+        id: "actor-scaling",
+        title: "each actor is scaled as asked for",
+        looks_at: "The condition ScalingReady: KEDA is missing, or refuses the ScaledObject.",
+        remedy: "install KEDA (https://keda.sh/docs/latest/deploy), or set spec.scaling.enabled: false",
+        judge: None,
+    },
+    Check {
+        id: "actor-pods",
+        title: "the pods of each actor start",
+        looks_at: "Pods and Events of actors, and the conditions WorkloadReady and RuntimeInjected: an image, a Secret, a handler that cannot be loaded.",
+        remedy: "kubectl describe asyncactor NAME",
+        judge: None,
+    },
+    Check {
+        id: "actor-deleted",
+        title: "actors that are deleted go",
+        looks_at: "AsyncActors that are still there six minutes after they were deleted.",
+        remedy: "kubectl -n kubeairunway-system logs deployment/asya-operator",
+        judge: None,
+    },
+];
+
+pub(super) const DISTRIBUTIONS: &[Check] = &[
+    Check {
+        id: "llama-observed",
+        title: "the operator has looked at each LlamaStackDistribution",
+        looks_at: "LlamaStackDistributions without a status after a minute.",
+        remedy: "kubectl apply -k deploy/kustomize/llama-stack-operator; kubectl -n kubeairunway-system logs deployment/llama-stack-operator",
+        judge: None,
+    },
+    Check {
+        id: "llama-providers",
+        title: "external providers can be installed",
+        looks_at: "status.externalProviders: images that cannot be pulled, packages that contradict each other, configurations that cannot be merged.",
+        remedy: "kubectl get llsd NAME -o yaml; docs/llama-stack-providers.md",
+        judge: None,
+    },
+    Check {
+        id: "llama-storage",
+        title: "claims for storage are bound",
+        looks_at: "The condition StorageReady, and whether there is a default StorageClass.",
+        remedy: "kubectl get pvc,storageclass",
+        judge: None,
+    },
+    Check {
+        id: "llama-pods",
+        title: "the servers' pods start",
+        looks_at: "Pods and Events of LlamaStackDistributions.",
+        remedy: "kubectl describe llsd NAME",
+        judge: None,
+    },
+    Check {
+        id: "llama-ready",
+        title: "each LlamaStackDistribution serves",
+        looks_at: "The phase Failed, and conditions that do not hold.",
+        remedy: "kubectl describe llsd NAME",
+        judge: None,
+    },
+    Check {
+        id: "llama-deleted",
+        title: "distributions that are deleted go",
+        looks_at: "LlamaStackDistributions that are still there six minutes after they were deleted.",
+        remedy: "kubectl get llsd NAME -o jsonpath={.metadata.finalizers}",
+        judge: None,
+    },
+];
+
+/// What keeps each AsyncActor.
+pub(super) fn of_actors(observed: &Observed) -> Causes {
+    let actors = observed.actors()?;
+    super::unless_none(actors, "AsyncActors")?;
+    let pods = pods::by_label(observed.pods().unwrap_or_default(), &[labels::ASYA_ACTOR]);
+    let cause = |actor| cause_of_actor(observed, actor, pods::of(&pods, actor));
+    Ok(actors.iter().filter_map(cause).collect())
+}
+
+fn cause_of_actor(observed: &Observed, actor: &AsyncActor, its_pods: &[&Pod]) -> Option<(&'static str, Finding)> {
+    let now = observed.now();
+    let (name, namespace) = (actor.name_any(), actor.namespace().unwrap_or_default());
+    let subject = format!("AsyncActor {namespace}/{name}");
+    let describe = format!("kubectl -n {namespace} describe asyncactor {name}");
+    if let Some(since) = &actor.metadata.deletion_timestamp {
+        let text = format!("it was deleted, and is held by {}", actor.finalizers().join(", "));
+        return (now.duration_since(since.0) > DELETION).then(|| ("actor-deleted", Finding::error(subject, text)));
+    }
+    let age = actor
+        .creation_timestamp()
+        .map_or(SignedDuration::ZERO, |t| now.duration_since(t.0));
+    let status = actor.status.clone().unwrap_or_default();
+    if status.conditions.is_empty() {
+        let text = "no operator has looked at it";
+        return (age > UNSEEN).then(|| ("actor-observed", Finding::error(subject, text)));
+    }
+    let broken = |type_: &str| status.conditions.get_condition(type_).filter(|c| c.status == "False");
+    let error = |c: &Condition| Finding::error(subject.as_str(), format!("{}: {}", c.reason, c.message));
+    if let Some(c) = broken("TransportReady").filter(|c| c.reason != "QueuePending") {
+        return Some(("actor-transport", error(c)));
+    }
+    if let Some(c) = broken("TargetResolved") {
+        return Some(("actor-target", error(c).remedy(describe)));
+    }
+    // What its pods say is said of the pods below.
+    let of_pods = |c: &&Condition| plan::POD_TROUBLES.contains(&c.reason.as_str());
+    if let Some(c) = broken("RuntimeInjected").filter(|c| c.reason != "Leaving" && !of_pods(c)) {
+        let conflict = ["ConflictDetected", "ConflictLoopDetected", "AlreadyManaged"].contains(&c.reason.as_str());
+        return Some((
+            "actor-binding",
+            if conflict { error(c) } else { error(c).remedy(describe) },
+        ));
+    }
+    if let Some(c) = broken("ScalingReady").filter(|c| c.reason != "ScaledObjectCreated") {
+        let missing = c.reason == "KedaNotInstalled";
+        return Some((
+            "actor-scaling",
+            if missing { error(c) } else { error(c).remedy(describe) },
+        ));
+    }
+    let events = observed.events().unwrap_or_default();
+    let of_its_pods =
+        pods::trouble(&subject, its_pods, now).or_else(|| pods::not_made(&subject, &namespace, &name, events));
+    if let Some(finding) = of_its_pods {
+        return Some(("actor-pods", finding));
+    }
+    let workload = broken("WorkloadReady").filter(|c| c.reason != "WorkloadCreated");
+    let workload = workload.or_else(|| broken("RuntimeInjected").filter(of_pods))?;
+    Some(("actor-pods", error(workload).remedy(describe)))
+}
+
+/// What keeps each LlamaStackDistribution.
+pub(super) fn of_distributions(observed: &Observed) -> Causes {
+    let all = observed.distributions()?;
+    super::unless_none(all, "LlamaStackDistributions")?;
+    let pods = pods::by_label(observed.pods().unwrap_or_default(), &[llama_stack::INSTANCE]);
+    let cause = |llsd| cause_of_distribution(observed, llsd, pods::of(&pods, llsd));
+    Ok(all.iter().filter_map(cause).collect())
+}
+
+fn cause_of_distribution(
+    observed: &Observed,
+    llsd: &LlamaStackDistribution,
+    its_pods: &[&Pod],
+) -> Option<(&'static str, Finding)> {
+    let now = observed.now();
+    let (name, namespace) = (llsd.name_any(), llsd.namespace().unwrap_or_default());
+    let subject = format!("LlamaStackDistribution {namespace}/{name}");
+    let describe = format!("kubectl -n {namespace} describe llsd {name}");
+    if let Some(since) = &llsd.metadata.deletion_timestamp {
+        let text = format!("it was deleted, and is held by {}", llsd.finalizers().join(", "));
+        return (now.duration_since(since.0) > DELETION).then(|| ("llama-deleted", Finding::error(subject, text)));
+    }
+    let age = llsd
+        .creation_timestamp()
+        .map_or(SignedDuration::ZERO, |t| now.duration_since(t.0));
+    let Some(status) = llsd.status.as_ref().filter(|s| s.phase.is_some()) else {
+        let text = "no operator has looked at it";
+        return (age > UNSEEN).then(|| ("llama-observed", Finding::error(subject, text)));
+    };
+    if let Some(failed) = status
+        .external_providers
+        .iter()
+        .find(|p| p.phase == ProviderPhase::Failed)
+    {
+        let message = failed.message.clone().unwrap_or_default();
+        let text = format!(
+            "provider {} ({}): {}: {message}",
+            failed.provider_id,
+            failed.image,
+            failed.reason.as_deref().unwrap_or("Failed")
+        );
+        let remedy = failed.resolution.clone().unwrap_or(describe);
+        return Some(("llama-providers", Finding::error(subject, text).remedy(remedy)));
+    }
+    if status.phase == Some(DistributionPhase::Ready) {
+        return None;
+    }
+    let broken = |type_: &str| status.conditions.get_condition(type_).filter(|c| c.status == "False");
+    if let Some(c) = broken(condition::STORAGE_READY) {
+        let default = |class: &k8s_openapi::api::storage::v1::StorageClass| {
+            let annotation = class.annotations().get("storageclass.kubernetes.io/is-default-class");
+            annotation.is_some_and(|value| value == "true")
+        };
+        let classes = observed.storage_classes().ok();
+        let remedy = match classes {
+            Some(classes) if !classes.iter().any(default) => {
+                "no StorageClass is the default one: kubectl annotate storageclass NAME storageclass.kubernetes.io/is-default-class=true".to_owned()
+            }
+            _ => format!("kubectl -n {namespace} describe pvc"),
+        };
+        let text = format!("{}: {}", c.reason, c.message);
+        return Some(("llama-storage", Finding::error(subject, text).remedy(remedy)));
+    }
+    let events = observed.events().unwrap_or_default();
+    let of_pods =
+        pods::trouble(&subject, its_pods, now).or_else(|| pods::not_made(&subject, &namespace, &name, events));
+    if let Some(finding) = of_pods {
+        return Some(("llama-pods", finding));
+    }
+    if status.phase == Some(DistributionPhase::Failed) {
+        let text = status.message.clone().unwrap_or_else(|| "it has failed".to_owned());
+        return Some(("llama-ready", Finding::error(subject, text).remedy(describe)));
+    }
+    None
+}

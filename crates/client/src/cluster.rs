@@ -1,0 +1,618 @@
+//! Reading a cluster, and saying what to do when that does not work.
+
+use std::collections::BTreeSet;
+use std::fmt::Debug;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::{join, join_all};
+use k8s_openapi::api::core::v1::{Event, Pod};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use kube::api::{GetParams, ListParams, Request};
+use kube::core::{ApiResource, DynamicObject, GroupVersionKind, NamespaceResourceScope, TypeMeta};
+use kube::discovery::{self, Scope, verbs};
+use kube::{Api, Client, Resource, ResourceExt};
+use runway_api::{InferenceProviderConfig, ModelDeployment};
+use runway_operator::client::{self, ClientArgs};
+use runway_provider::Kind;
+use runway_provider::upstream::api_resource;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use crate::source;
+use crate::target::{self, Target};
+use crate::tree::Belongings;
+use runway_operator::telemetry::chain;
+
+/// A cluster that does not answer by then is not reachable.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// A list may take longer.
+const READ_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// What could not be read.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// There is no way to a cluster.
+    #[error(transparent)]
+    Client(#[from] client::Error),
+    /// The cluster does not answer.
+    #[error("cannot reach the cluster at {url} (is it running, and is the context the right one?)")]
+    Unreachable {
+        /// Its address.
+        url: String,
+        /// What went wrong.
+        source: Box<kube::Error>,
+    },
+    /// The server does not know who asks.
+    #[error("the cluster at {url} does not accept the credentials of the kubeconfig: log in again ({message})")]
+    Unauthorized {
+        /// Its address.
+        url: String,
+        /// What the server said.
+        message: String,
+    },
+    /// The server knows, and refuses.
+    #[error("not allowed to {doing}: ask for a role that allows it ({message})")]
+    Forbidden {
+        /// What was tried.
+        doing: String,
+        /// What the server said.
+        message: String,
+    },
+    /// There is no such object.
+    #[error(
+        "{kind} '{name}' not found{}: {}", in_namespace(.namespace), way_out(.kind, .namespace, .closest.as_deref())
+    )]
+    NotFound {
+        /// Its kind.
+        kind: &'static str,
+        /// Its name.
+        name: String,
+        /// Where it was looked for; empty for a kind without namespaces.
+        namespace: String,
+        /// The name there that looks most like it.
+        closest: Option<String>,
+    },
+    /// The server does not know the kind.
+    #[error("the cluster at {url} does not know {kind}: is the control plane installed in this cluster?")]
+    NotInstalled {
+        /// Its address.
+        url: String,
+        /// The kind.
+        kind: &'static str,
+    },
+    /// Something else.
+    #[error("cannot {doing}")]
+    Other {
+        /// What was tried.
+        doing: String,
+        /// What went wrong.
+        source: Box<kube::Error>,
+    },
+}
+
+fn in_namespace(namespace: &str) -> String {
+    if namespace.is_empty() {
+        String::new()
+    } else {
+        format!(" in namespace '{namespace}'")
+    }
+}
+
+fn way_out(kind: &str, namespace: &str, closest: Option<&str>) -> String {
+    let get = match kind {
+        "ModelDeployment" => "get".to_owned(),
+        other => format!("get {}", other.to_lowercase()),
+    };
+    match closest {
+        Some(name) => format!("did you mean '{name}'? See all with: kubeairunway {get} -A"),
+        None if namespace.is_empty() => format!("see all with: kubeairunway {get}"),
+        None => format!("give another namespace with -n, or find it with: kubeairunway {get} -A"),
+    }
+}
+
+/// What is to be looked for around an object.
+pub(crate) struct Around<'a> {
+    /// Where.
+    pub(crate) namespace: &'a str,
+    /// What is known of it already, and leads to more.
+    pub(crate) roots: &'a [Arc<DynamicObject>],
+    /// Kinds, beside the usual ones, and which of them.
+    pub(crate) more: Vec<(ApiResource, ListParams)>,
+    /// Selectors of pods.
+    pub(crate) pods: Vec<String>,
+    /// A Service.
+    pub(crate) service: Option<String>,
+}
+
+/// A kind of Kubernetes' own.
+pub(crate) fn built_in(group: &str, version: &str, kind: &str, plural: &str) -> ApiResource {
+    ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(group, version, kind), plural)
+}
+
+/// What could not be read is told. A kind that is not installed has no objects.
+fn or_missing(list: Result<Vec<DynamicObject>, Error>, missing: &mut Vec<String>) -> Vec<DynamicObject> {
+    list.unwrap_or_else(|error| {
+        if !matches!(error, Error::NotInstalled { .. }) {
+            missing.push(chain(&error));
+        }
+        Vec::new()
+    })
+}
+
+/// Owners that stand at the top.
+const OURS: [&str; 3] = ["ModelDeployment", "AsyncActor", "LlamaStackDistribution"];
+
+/// A pod, its ReplicaSet, its Deployment, and what made that: no chain is longer in earnest.
+const MOST_GENERATIONS: usize = 8;
+
+/// Objects in one answer of the server, as kubectl asks for them.
+const CHUNK: u32 = 500;
+
+/// All objects, chunk by chunk: no answer is too large.
+async fn listed<K: Clone + DeserializeOwned + Debug>(api: &Api<K>) -> kube::Result<Vec<K>> {
+    let (mut params, mut all) = (ListParams::default().limit(CHUNK), Vec::new());
+    loop {
+        let chunk = api.list(&params).await?;
+        all.extend(chunk.items);
+        match chunk.metadata.continue_.filter(|token| !token.is_empty()) {
+            Some(token) => params = params.continue_token(&token),
+            None => return Ok(all),
+        }
+    }
+}
+
+/// A cluster.
+pub struct Cluster {
+    client: Client,
+    url: String,
+    /// The namespace of the context.
+    pub namespace: String,
+}
+
+impl Cluster {
+    /// Prepares for reading; nothing is asked yet.
+    pub async fn connect(args: &ClientArgs) -> Result<Self, Error> {
+        // Somebody is waiting: an error now is better than an answer in minutes.
+        Self::connect_with(args, false, Some(READ_TIMEOUT)).await
+    }
+
+    /// The same for what is read while it is written: silence is no end.
+    pub async fn connect_to_follow(args: &ClientArgs) -> Result<Self, Error> {
+        Self::connect_with(args, false, None).await
+    }
+
+    /// The same for a command that changes much: a server that asks for a moment's patience gets it.
+    pub async fn connect_patiently(args: &ClientArgs) -> Result<Self, Error> {
+        Self::connect_with(args, true, Some(READ_TIMEOUT)).await
+    }
+
+    async fn connect_with(args: &ClientArgs, patient: bool, silence: Option<Duration>) -> Result<Self, Error> {
+        client::install_crypto();
+        let mut config = args.config().await?;
+        config.connect_timeout = Some(CONNECT_TIMEOUT);
+        config.read_timeout = silence;
+        config.default_retry = patient;
+        let (url, namespace) = (config.cluster_url.to_string(), config.default_namespace.clone());
+        let client = Client::try_from(config).map_err(|e| client::Error::Client(Box::new(e)))?;
+        Ok(Self {
+            client,
+            url: url.trim_end_matches('/').to_owned(),
+            namespace,
+        })
+    }
+
+    /// The cluster of a client that is there.
+    pub fn of(client: Client, url: &str, namespace: &str) -> Self {
+        Self {
+            client,
+            url: url.trim_end_matches('/').to_owned(),
+            namespace: namespace.to_owned(),
+        }
+    }
+
+    /// Its client.
+    pub fn client(&self) -> Client {
+        self.client.clone()
+    }
+
+    /// Its address.
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// The ModelDeployments of a namespace, or of all.
+    pub async fn deployments(&self, namespace: Option<&str>) -> Result<Vec<ModelDeployment>, Error> {
+        let api: Api<ModelDeployment> = match namespace {
+            Some(namespace) => Api::namespaced(self.client.clone(), namespace),
+            None => Api::all(self.client.clone()),
+        };
+        let place = namespace.map_or_else(|| "all namespaces".to_owned(), |n| format!("namespace '{n}'"));
+        let list = listed(&api).await;
+        list.map_err(|e| self.explain(e, format!("list ModelDeployments in {place}"), "ModelDeployment"))
+    }
+
+    /// One ModelDeployment.
+    pub async fn deployment(&self, namespace: &str, name: &str) -> Result<ModelDeployment, Error> {
+        self.one(target::Kind::ModelDeployment, namespace, name).await
+    }
+
+    /// One object of ours.
+    pub async fn one<K>(&self, kind: target::Kind, namespace: &str, name: &str) -> Result<K, Error>
+    where
+        K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + Debug + DeserializeOwned,
+    {
+        let api: Api<K> = Api::namespaced(self.client.clone(), namespace);
+        match api.get(name).await {
+            Ok(found) => Ok(found),
+            Err(error) => Err(self.not_read(error, kind, namespace, name).await),
+        }
+    }
+
+    /// The objects of a kind of ours in a namespace.
+    pub async fn typed<K>(&self, kind: target::Kind, namespace: &str) -> Result<Vec<K>, Error>
+    where
+        K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + Debug + DeserializeOwned,
+    {
+        let list = listed(&Api::<K>::namespaced(self.client.clone(), namespace)).await;
+        let doing = || format!("list {}s in namespace '{namespace}'", kind.as_str());
+        list.map_err(|e| self.explain(e, doing(), kind.as_str()))
+    }
+
+    /// What reads and writes objects of a kind; without a namespace, those of all.
+    pub fn api(&self, kind: target::Kind, namespace: Option<&str>) -> Api<DynamicObject> {
+        match namespace.filter(|_| kind.is_namespaced()) {
+            Some(namespace) => Api::namespaced_with(self.client.clone(), namespace, &kind.resource()),
+            None => Api::all_with(self.client.clone(), &kind.resource()),
+        }
+    }
+
+    /// An object of ours. Where there is none, the closest name is offered.
+    pub async fn get(&self, target: &Target, namespace: &str) -> Result<DynamicObject, Error> {
+        match self.api(target.kind, Some(namespace)).get(&target.name).await {
+            Ok(object) => Ok(object),
+            Err(error) => Err(self.not_read(error, target.kind, namespace, &target.name).await),
+        }
+    }
+
+    /// The same; none is no error.
+    pub async fn find(&self, target: &Target, namespace: &str) -> Result<Option<DynamicObject>, Error> {
+        let found = self.api(target.kind, Some(namespace)).get_opt(&target.name).await;
+        found.map_err(|e| {
+            self.explain(
+                e,
+                format!("read {target} in namespace '{namespace}'"),
+                target.kind.as_str(),
+            )
+        })
+    }
+
+    /// All objects of a kind of ours, by namespace and name.
+    pub async fn all(&self, kind: target::Kind, namespace: Option<&str>) -> Result<Vec<DynamicObject>, Error> {
+        let list = listed(&self.api(kind, namespace)).await;
+        let mut all = list.map_err(|e| self.explain(e, format!("list {}s", kind.as_str()), kind.as_str()))?;
+        all.sort_by_key(|object| (object.namespace(), object.name_any()));
+        Ok(all)
+    }
+
+    /// The names of a kind in a namespace; none if they may not be read.
+    pub async fn names(&self, kind: target::Kind, namespace: Option<&str>) -> Vec<String> {
+        let list = self.api(kind, namespace).list_metadata(&ListParams::default()).await;
+        list.map_or_else(
+            |_| Vec::new(),
+            |list| list.items.iter().map(ResourceExt::name_any).collect(),
+        )
+    }
+
+    async fn not_read(&self, error: kube::Error, kind: target::Kind, namespace: &str, name: &str) -> Error {
+        match &error {
+            // A server that does not know the kind does not name the object either.
+            kube::Error::Api(status)
+                if status.is_not_found() && status.details.as_ref().is_some_and(|d| !d.name.is_empty()) =>
+            {
+                let names = self.names(kind, Some(namespace)).await;
+                Error::NotFound {
+                    kind: kind.as_str(),
+                    name: name.to_owned(),
+                    namespace: if kind.is_namespaced() {
+                        namespace.to_owned()
+                    } else {
+                        String::new()
+                    },
+                    closest: target::closest(name, names.iter().map(String::as_str)),
+                }
+            }
+            _ => self.explain(
+                error,
+                format!("read {} '{name}' in namespace '{namespace}'", kind.as_str()),
+                kind.as_str(),
+            ),
+        }
+    }
+
+    /// The table that the server makes of a kind, or of one object, by the columns of its CRD.
+    pub async fn table(&self, kind: target::Kind, namespace: Option<&str>, name: Option<&str>) -> Result<Value, Error> {
+        let path = DynamicObject::url_path(&kind.resource(), namespace.filter(|_| kind.is_namespaced()));
+        let request = Request::new(path);
+        let request = match name {
+            Some(name) => request.get(name, &GetParams::default()),
+            None => request.list(&ListParams::default()),
+        };
+        let doing = || format!("list {}s", kind.as_str());
+        let built = request.map_err(kube::Error::BuildRequest);
+        let mut request = built.map_err(|e| self.explain(e, doing(), kind.as_str()))?;
+        if let Ok(table) = "application/json;as=Table;v=v1;g=meta.k8s.io".parse() {
+            request.headers_mut().insert("accept", table);
+        }
+        match (self.client.request(request).await, name) {
+            (Ok(table), _) => Ok(table),
+            (Err(error), Some(name)) => Err(self.not_read(error, kind, namespace.unwrap_or_default(), name).await),
+            (Err(error), None) => Err(self.explain(error, doing(), kind.as_str())),
+        }
+    }
+
+    /// The pods of an object of ours.
+    pub async fn pods_of(&self, target: &Target, namespace: &str) -> Result<Vec<Pod>, Error> {
+        let name = &target.name;
+        let selectors: Vec<String> = match target.kind {
+            target::Kind::ModelDeployment => source::pod_selectors(&self.deployment(namespace, name).await?),
+            target::Kind::AsyncActor => vec![source::actor_selector(name)],
+            target::Kind::LlamaStackDistribution => vec![source::distribution_selector(name)],
+            target::Kind::InferenceProviderConfig => Vec::new(),
+        };
+        let api: Api<Pod> = Api::namespaced(self.client.clone(), namespace);
+        let mut pods = Vec::new();
+        for selector in selectors {
+            let list = api.list(&ListParams::default().labels(&selector)).await;
+            let doing = || format!("list pods in namespace '{namespace}'");
+            pods.extend(list.map_err(|e| self.explain(e, doing(), "Pod"))?.items);
+        }
+        pods.sort_by_key(ResourceExt::name_any);
+        pods.dedup_by_key(|pod| pod.uid());
+        Ok(pods)
+    }
+
+    /// All Events of a namespace.
+    pub async fn all_events(&self, namespace: &str) -> Result<Vec<Event>, Error> {
+        let api: Api<Event> = Api::namespaced(self.client.clone(), namespace);
+        let list = listed(&api).await;
+        list.map_err(|e| self.explain(e, format!("list Events in namespace '{namespace}'"), "Event"))
+    }
+
+    /// The registered providers.
+    pub async fn configs(&self) -> Result<Vec<InferenceProviderConfig>, Error> {
+        let api: Api<InferenceProviderConfig> = Api::all(self.client.clone());
+        let list = listed(&api).await;
+        let mut items =
+            list.map_err(|e| self.explain(e, "list InferenceProviderConfigs".to_owned(), "InferenceProviderConfig"))?;
+        items.sort_by_key(ResourceExt::name_any);
+        Ok(items)
+    }
+
+    /// An upstream object, if it exists.
+    pub async fn upstream(
+        &self,
+        kind: Kind,
+        version: &str,
+        namespace: &str,
+        name: &str,
+    ) -> Result<Option<DynamicObject>, Error> {
+        let api: Api<DynamicObject> =
+            Api::namespaced_with(self.client.clone(), namespace, &api_resource(kind, version));
+        api.get_opt(name)
+            .await
+            .map_err(|e| self.explain(e, format!("read {} '{name}'", kind.kind), "it"))
+    }
+
+    /// An object of any kind, if it exists and its kind does.
+    pub async fn object(
+        &self,
+        gvk: &GroupVersionKind,
+        namespace: &str,
+        name: &str,
+    ) -> Result<Option<DynamicObject>, Error> {
+        let doing = || format!("read {} '{name}'", gvk.kind);
+        let resource = match discovery::pinned_kind(&self.client, gvk).await {
+            Ok((resource, _)) => resource,
+            Err(kube::Error::Api(status)) if status.code == 404 => return Ok(None),
+            Err(kube::Error::Discovery(_)) => return Ok(None),
+            Err(error) => return Err(self.explain(error, doing(), "it")),
+        };
+        let api: Api<DynamicObject> = Api::namespaced_with(self.client.clone(), namespace, &resource);
+        api.get_opt(name).await.map_err(|e| self.explain(e, doing(), "it"))
+    }
+
+    /// What may belong to an object: workloads of its namespace, objects of its upstream's group, its Service with addresses,
+    /// its pods, and who owns them. The user's own rights decide what is seen; the rest is told as missing.
+    pub(crate) async fn belongings(&self, around: &Around<'_>) -> Belongings {
+        let namespace = around.namespace;
+        let mut wanted: Vec<(ApiResource, ListParams)> = [
+            ("apps", "Deployment", "deployments"),
+            ("apps", "ReplicaSet", "replicasets"),
+            ("apps", "StatefulSet", "statefulsets"),
+            ("batch", "Job", "jobs"),
+        ]
+        .into_iter()
+        .map(|(group, kind, plural)| (built_in(group, "v1", kind, plural), ListParams::default()))
+        .collect();
+        for root in around.roots {
+            let siblings = self.siblings(root).await;
+            wanted.extend(siblings.into_iter().map(|kind| (kind, ListParams::default())));
+        }
+        wanted.extend(around.more.iter().cloned());
+        if let Some(name) = &around.service {
+            let named = ListParams::default().fields(&format!("metadata.name={name}"));
+            let of = ListParams::default().labels(&format!("kubernetes.io/service-name={name}"));
+            wanted.push((built_in("", "v1", "Service", "services"), named));
+            let slices = built_in("discovery.k8s.io", "v1", "EndpointSlice", "endpointslices");
+            wanted.push((slices, of));
+        }
+        let pod = built_in("", "v1", "Pod", "pods");
+        let pods = around.pods.iter().map(|selector| {
+            let labelled = ListParams::default().labels(selector);
+            self.list(&pod, namespace, labelled)
+        });
+        let lists = wanted
+            .iter()
+            .map(|(kind, params)| self.list(kind, namespace, params.clone()));
+        let (lists, pods) = join(join_all(lists), join_all(pods)).await;
+
+        let mut found = Belongings::default();
+        let mut all: Vec<DynamicObject> = Vec::new();
+        for list in lists {
+            all.extend(or_missing(list, &mut found.missing));
+        }
+        for list in pods {
+            let more = or_missing(list, &mut found.missing).into_iter();
+            found
+                .pods
+                .extend(more.filter_map(|object| object.try_parse::<Pod>().ok()));
+        }
+        found.pods.sort_by_key(ResourceExt::name_any);
+        found.pods.dedup_by_key(|pod| pod.uid());
+        self.add_owners(namespace, around.roots, &found.pods, &mut all).await;
+        found.objects = around.roots.to_vec();
+        let known: BTreeSet<Option<String>> = found.objects.iter().map(|o| o.uid()).collect();
+        let new = all.into_iter().filter(|o| !known.contains(&o.uid()));
+        found.objects.extend(new.map(Arc::new));
+        found
+    }
+
+    /// Other kinds of the upstream's API group, as a RayService makes RayClusters.
+    async fn siblings(&self, upstream: &DynamicObject) -> Vec<ApiResource> {
+        let types = upstream.types.as_ref();
+        let Some((group, _)) = types.and_then(|types| types.api_version.split_once('/')) else {
+            return Vec::new();
+        };
+        if !group.contains('.') {
+            return Vec::new();
+        }
+        // Without discovery there is less to see; the pods' owners are found in any case.
+        let Ok(group) = discovery::group(&self.client, group).await else {
+            return Vec::new();
+        };
+        group
+            .recommended_resources()
+            .into_iter()
+            .filter(|(_, capabilities)| {
+                capabilities.scope == Scope::Namespaced && capabilities.supports_operation(verbs::LIST)
+            })
+            .map(|(resource, _)| resource)
+            .collect()
+    }
+
+    /// Owners of what was found that were not found themselves, up to the upstream object, whatever their kind.
+    async fn add_owners(
+        &self,
+        namespace: &str,
+        roots: &[Arc<DynamicObject>],
+        pods: &[Pod],
+        all: &mut Vec<DynamicObject>,
+    ) {
+        let mut open: Vec<OwnerReference> = pods.iter().flat_map(|pod| pod.owner_references().to_vec()).collect();
+        let mut known: BTreeSet<String> = all.iter().filter_map(ResourceExt::uid).collect();
+        known.extend(roots.iter().filter_map(|root| root.uid()));
+        for _ in 0..MOST_GENERATIONS {
+            let above: Vec<OwnerReference> = open
+                .iter()
+                .flat_map(|owner| all.iter().filter(|o| o.uid().as_deref() == Some(&owner.uid)))
+                .flat_map(|o| o.owner_references().to_vec())
+                .collect();
+            let mut next = above;
+            for owner in open {
+                if !known.insert(owner.uid.clone()) || OURS.contains(&owner.kind.as_str()) {
+                    continue;
+                }
+                let (group, version) = owner.api_version.rsplit_once('/').unwrap_or(("", &owner.api_version));
+                let gvk = GroupVersionKind::gvk(group, version, &owner.kind);
+                if let Ok(Some(object)) = self.object(&gvk, namespace, &owner.name).await {
+                    next.extend(object.owner_references().to_vec());
+                    all.push(object);
+                }
+            }
+            next.retain(|owner| {
+                !known.contains(&owner.uid) || all.iter().any(|o| o.uid().as_deref() == Some(&owner.uid))
+            });
+            if next.is_empty() {
+                return;
+            }
+            open = next;
+        }
+    }
+
+    async fn list(
+        &self,
+        resource: &ApiResource,
+        namespace: &str,
+        params: ListParams,
+    ) -> Result<Vec<DynamicObject>, Error> {
+        let api: Api<DynamicObject> = Api::namespaced_with(self.client.clone(), namespace, resource);
+        let list = api.list(&params).await;
+        let list = list.map_err(|e| {
+            let doing = format!("list {} in namespace '{namespace}'", resource.plural);
+            self.explain(e, doing, "it")
+        })?;
+        let types = TypeMeta {
+            api_version: resource.api_version.clone(),
+            kind: resource.kind.clone(),
+        };
+        // The items of a list do not say what they are.
+        Ok(list
+            .items
+            .into_iter()
+            .map(|object| DynamicObject {
+                types: Some(types.clone()),
+                ..object
+            })
+            .collect())
+    }
+
+    /// A CRD, if it is installed.
+    pub async fn crd(&self, name: &str) -> Result<Option<CustomResourceDefinition>, Error> {
+        let api: Api<CustomResourceDefinition> = Api::all(self.client.clone());
+        api.get_opt(name).await.map_err(|e| {
+            self.explain(
+                e,
+                format!("read CustomResourceDefinition '{name}'"),
+                "CustomResourceDefinition",
+            )
+        })
+    }
+
+    /// The Events about a ModelDeployment.
+    pub async fn events(&self, namespace: &str, name: &str) -> Result<Vec<Event>, Error> {
+        let api: Api<Event> = Api::namespaced(self.client.clone(), namespace);
+        let about = format!("involvedObject.kind=ModelDeployment,involvedObject.name={name}");
+        let list = api.list(&ListParams::default().fields(&about)).await;
+        Ok(list
+            .map_err(|e| self.explain(e, format!("list Events in namespace '{namespace}'"), "Event"))?
+            .items)
+    }
+
+    /// An error that says what was tried, and what to do.
+    pub fn explain(&self, error: kube::Error, doing: String, kind: &'static str) -> Error {
+        let url = self.url.clone();
+        match error {
+            kube::Error::Api(status) if status.code == 401 => Error::Unauthorized {
+                url,
+                message: status.message,
+            },
+            kube::Error::Api(status) if status.is_forbidden() => Error::Forbidden {
+                doing,
+                message: status.message,
+            },
+            kube::Error::Api(status) if status.is_not_found() || status.code == 404 => {
+                Error::NotInstalled { url, kind }
+            }
+            kube::Error::HyperError(_) | kube::Error::Service(_) => Error::Unreachable {
+                url,
+                source: Box::new(error),
+            },
+            error => Error::Other {
+                doing,
+                source: Box::new(error),
+            },
+        }
+    }
+}

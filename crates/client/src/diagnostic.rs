@@ -1,0 +1,70 @@
+//! What is said on stderr: one line each, so that a line is a whole message for people and for `grep`.
+
+use std::fmt;
+
+use runway_operator::telemetry::chain;
+
+/// How much it matters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Level {
+    /// Something that was asked for was not done.
+    Error,
+    /// It was done, and its author should know this.
+    Warning,
+    /// What the controllers would do beside what is printed.
+    Note,
+}
+
+/// A line on stderr.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Diagnostic {
+    /// How much it matters.
+    pub level: Level,
+    /// What it is about, as `ModelDeployment/NAME`; `None` if the text says so itself.
+    pub subject: Option<String>,
+    /// The text.
+    pub text: String,
+}
+
+impl Diagnostic {
+    /// An error that says itself what it is about.
+    pub fn error(error: &impl std::error::Error) -> Self {
+        Self {
+            level: Level::Error,
+            subject: None,
+            text: chain(error),
+        }
+    }
+
+    /// Something about an object.
+    pub fn about(level: Level, subject: impl Into<String>, text: impl Into<String>) -> Self {
+        Self {
+            level,
+            subject: Some(subject.into()),
+            text: text.into(),
+        }
+    }
+}
+
+impl fmt::Display for Diagnostic {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let level = match self.level {
+            Level::Error => "error",
+            Level::Warning => "warning",
+            Level::Note => "note",
+        };
+        match &self.subject {
+            Some(subject) => write!(f, "{level}: {}: {}", one_line(subject), one_line(&self.text)),
+            None => write!(f, "{level}: {}", one_line(&self.text)),
+        }
+    }
+}
+
+/// Control characters must neither break the line nor reach a terminal.
+pub fn one_line(text: &str) -> String {
+    text.trim()
+        .chars()
+        .map(|c| if c == '\n' { ' ' } else { c })
+        .map(|c| if c.is_control() { '\u{fffd}' } else { c })
+        .collect()
+}

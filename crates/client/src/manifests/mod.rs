@@ -1,0 +1,294 @@
+//! What must be in a cluster for the product to run, made from code. `cargo xtask gen` writes it to `deploy/`, `kubeairunway
+//! controller install` applies it, and the test bed applies the part that controllers beside a cluster need.
+//!
+//! | module | what |
+//! |---|---|
+//! | [`component`] | a program of ours in a cluster, and everything that follows from it |
+//! | [`pods`] | Deployment, Services, PodDisruptionBudget, NetworkPolicy of a component |
+//! | [`roles`] | what controllers may do, and what users may do |
+//! | [`console`] | the web console, which is there only for those who ask for it |
+//! | [`policy`] | who may use which provider: the optional ValidatingAdmissionPolicies |
+//!
+//! A new program of the product is one more [`Component`] in [`components`].
+
+pub mod component;
+pub mod console;
+pub mod pods;
+pub mod policy;
+pub mod roles;
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::Namespace;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::core::{DynamicObject, ObjectMeta};
+use kube::{CustomResourceExt, ResourceExt};
+use runway_api::{AsyncActor, InferenceProviderConfig, LlamaStackDistribution, ModelDeployment, labels};
+use runway_core::admission::manifests::{mutating, validating};
+use runway_operator::webhook::Endpoint;
+use runway_provider::Provider;
+use serde::Serialize;
+use serde_json::Value;
+
+pub use component::{Component, Content, Folder, Port, Release};
+pub use roles::{Identity, provider_roles};
+
+/// Where the controllers live.
+pub const NAMESPACE: &str = "kubeairunway-system";
+/// The Secret with the core's certificate authority.
+pub const WEBHOOK_SECRET: &str = "kubeairunway-webhook-ca";
+/// The Service by which the API server reaches the core's admission.
+pub const WEBHOOK_SERVICE: &str = "kubeairunway-webhook";
+/// Says of which component an object is a part; the value is the component's name.
+pub const COMPONENT_LABEL: &str = "app.kubernetes.io/component";
+/// Oldest minor version of Kubernetes 1 that will do (design 5: CEL in CRDs, server-side apply).
+pub const OLDEST_KUBERNETES: u32 = 26;
+
+/// The ConfigMap with `transports.json`, and the Secret with what it refers to, for the AsyncActor operator. Both are the
+/// administrator's, and optional.
+pub const TRANSPORTS: &str = "asya-transports";
+
+/// Where the core serves admission.
+const WEBHOOK_PORT: u16 = 9443;
+
+/// The CRD of every kind of the product.
+pub fn all_crds() -> Vec<CustomResourceDefinition> {
+    crds().into_iter().chain(asya().crds).collect()
+}
+
+/// The CRDs that every installation has.
+pub fn crds() -> [CustomResourceDefinition; 3] {
+    [
+        ModelDeployment::crd(),
+        InferenceProviderConfig::crd(),
+        LlamaStackDistribution::crd(),
+    ]
+    .map(|crd| kept(crd, labels::CORE_MANAGER))
+}
+
+/// A CRD as it is installed.
+fn kept(mut crd: CustomResourceDefinition, component: &str) -> CustomResourceDefinition {
+    crd.labels_mut().extend(ours(component));
+    // Helm would take every object of its kind away with the chart.
+    crd.annotations_mut()
+        .insert("helm.sh/resource-policy".to_owned(), "keep".to_owned());
+    crd
+}
+
+/// The providers that come with the product.
+pub fn built_in_providers() -> Vec<Box<dyn Provider>> {
+    vec![
+        Box::new(runway_provider_kaito::Kaito::default()),
+        Box::new(runway_provider_dynamo::Dynamo::default()),
+        Box::new(runway_provider_kuberay::KubeRay),
+    ]
+}
+
+/// Every program of the product, also those that are there only for those who ask for them.
+pub fn all_components() -> Vec<Component> {
+    components().into_iter().chain([console::console(&[])]).collect()
+}
+
+/// Every program that an installation of everything has, the core first.
+pub fn components() -> Vec<Component> {
+    let providers = built_in_providers();
+    [core()]
+        .into_iter()
+        .chain(providers.iter().map(|p| provider(p.as_ref())))
+        .chain([asya(), llama_stack()])
+        .collect()
+}
+
+/// The AsyncActor operator.
+pub fn asya() -> Component {
+    let (policy, binding) = runway_asya_operator::policy::policy();
+    let (transports, secrets) = ("/etc/asya", "/var/run/secrets/asya");
+    Component {
+        images: vec![("ASYA_SIDECAR_IMAGE", "asya-sidecar")],
+        variables: vec![
+            ("ASYA_TRANSPORT_CONFIG", format!("{transports}/transports.json")),
+            ("ASYA_SECRETS_DIR", secrets.to_owned()),
+        ],
+        folders: vec![
+            Folder {
+                name: "transports",
+                path: transports.to_owned(),
+                content: Content::ConfigMap(TRANSPORTS),
+            },
+            Folder {
+                name: "secrets",
+                path: format!("{secrets}/{TRANSPORTS}"),
+                content: Content::Secret(TRANSPORTS),
+            },
+        ],
+        access: runway_asya_operator::access(),
+        access_in_namespace: runway_asya_operator::access_in_namespace(),
+        crds: vec![kept(AsyncActor::crd(), labels::ASYA_MANAGER)],
+        // Not by choice: without it, who may make AsyncActors may change every workload of the namespace.
+        extra: [object(&policy), object(&binding)]
+            .map(|object| labelled(object, labels::ASYA_MANAGER))
+            .into(),
+        ..Component::new(labels::ASYA_MANAGER)
+    }
+}
+
+/// The core controller; with it comes what the others need.
+pub fn core() -> Component {
+    let endpoint = Endpoint::Service {
+        namespace: NAMESPACE.to_owned(),
+        name: WEBHOOK_SERVICE.to_owned(),
+        port: 443,
+    };
+    let webhooks = [object(&mutating(&endpoint)), object(&validating(&endpoint))];
+    Component {
+        // Admission is served by both, so that the end of one is noticed by nobody.
+        replicas: 2,
+        ports: vec![Port {
+            name: "webhook",
+            number: WEBHOOK_PORT,
+            service: (WEBHOOK_SERVICE.to_owned(), 443),
+        }],
+        access: runway_core::access(),
+        access_in_namespace: runway_core::access_in_namespace(WEBHOOK_SECRET),
+        first: vec![object(&namespace())],
+        crds: crds().into(),
+        extra: roles::of_users()
+            .into_iter()
+            .chain(webhooks.map(|webhook| labelled(webhook, labels::CORE_MANAGER)))
+            .collect(),
+        ..Component::new(labels::CORE_MANAGER)
+    }
+}
+
+/// A provider's controller.
+pub fn provider(provider: &dyn Provider) -> Component {
+    Component {
+        access: runway_provider::access(provider),
+        access_in_namespace: runway_provider::access_in_namespace(provider),
+        policy: policy::of_provider(provider),
+        ..Component::new(&labels::provider_manager(provider.name()))
+    }
+}
+
+/// The Llama Stack operator.
+pub fn llama_stack() -> Component {
+    let name = labels::llama_stack::MANAGER;
+    Component {
+        args: vec!["run".to_owned(), format!("--container-name={name}")],
+        access: runway_llama_stack_operator::access(),
+        access_in_namespace: runway_llama_stack_operator::access_in_namespace(),
+        ..Component::new(name)
+    }
+}
+
+/// What controllers beside a cluster need in it: everything but CRDs and pods, in apply order.
+pub fn objects(endpoint: &Endpoint, identity: Identity) -> Vec<DynamicObject> {
+    let mut all = vec![object(&namespace())];
+    all.extend(components().iter().flat_map(|component| component.roles(identity)));
+    all.extend([object(&mutating(endpoint)), object(&validating(endpoint))]);
+    all
+}
+
+/// Takes out what an older API server does not know and can do without: matchConditions of webhooks, which came with 1.28 and
+/// only spare calls that the webhooks would let through.
+pub fn fit(objects: &mut [DynamicObject], minor: u32) {
+    if minor >= 28 {
+        return;
+    }
+    for webhook in objects
+        .iter_mut()
+        .filter_map(|o| o.data.get_mut("webhooks"))
+        .filter_map(Value::as_array_mut)
+        .flatten()
+    {
+        if let Some(webhook) = webhook.as_object_mut() {
+            webhook.remove("matchConditions");
+        }
+    }
+}
+
+fn namespace() -> Namespace {
+    let mut labels = ours(labels::CORE_MANAGER);
+    labels.extend(
+        ["enforce", "warn", "audit"]
+            .map(|mode| (format!("pod-security.kubernetes.io/{mode}"), "restricted".to_owned())),
+    );
+    Namespace {
+        metadata: ObjectMeta {
+            name: Some(NAMESPACE.to_owned()),
+            labels: Some(labels),
+            ..ObjectMeta::default()
+        },
+        ..Namespace::default()
+    }
+}
+
+/// Labels of every object of a component. By them it is found again, also by another version of this command.
+fn ours(component: &str) -> BTreeMap<String, String> {
+    [
+        (labels::MANAGED_BY, labels::MANAGED_BY_VALUE),
+        ("app.kubernetes.io/name", "kubeairunway"),
+        (COMPONENT_LABEL, component),
+    ]
+    .map(|(key, value)| (key.to_owned(), value.to_owned()))
+    .into()
+}
+
+fn meta(component: &str, name: &str, namespace: Option<&str>) -> ObjectMeta {
+    ObjectMeta {
+        name: Some(name.to_owned()),
+        namespace: namespace.map(str::to_owned),
+        labels: Some(ours(component)),
+        ..ObjectMeta::default()
+    }
+}
+
+fn labelled(mut object: DynamicObject, component: &str) -> DynamicObject {
+    object.labels_mut().extend(ours(component));
+    object
+}
+
+/// Any object as the API takes it. Types of Kubernetes always serialize.
+fn object(typed: &impl Serialize) -> DynamicObject {
+    serde_json::to_value(typed)
+        .and_then(serde_json::from_value)
+        .unwrap_or_else(|_| DynamicObject {
+            types: None,
+            metadata: ObjectMeta::default(),
+            data: Value::Null,
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_older_server_gets_what_it_knows() {
+        let with = |objects: &[DynamicObject]| serde_json::to_string(objects).unwrap().contains("matchConditions");
+        let mut objects = core().objects(&Release::default());
+        fit(&mut objects, 28);
+        assert!(with(&objects));
+        fit(&mut objects, 27);
+        assert!(!with(&objects));
+        assert_eq!(objects.len(), core().objects(&Release::default()).len());
+    }
+
+    #[test]
+    fn no_two_objects_are_one() {
+        let release = Release {
+            monitoring: true,
+            policy: true,
+            ..Release::default()
+        };
+        let mut names: Vec<_> = all_components()
+            .iter()
+            .flat_map(|c| c.objects(&release))
+            .map(|o| (o.types.clone().unwrap_or_default().kind, o.name_any()))
+            .collect();
+        names.sort();
+        let before = names.len();
+        names.dedup();
+        assert_eq!(names.len(), before);
+    }
+}

@@ -1,0 +1,241 @@
+//! The pods of a component, and what is around them.
+
+use kube::core::DynamicObject;
+use serde_json::{Value, json};
+
+use super::component::{Content, Folder};
+use super::{COMPONENT_LABEL, Component, NAMESPACE, Port, Release, meta, object};
+
+/// Metrics and probes.
+pub const ADMIN_PORT: u16 = 8080;
+/// The volume, and its place in a pod, by which clients find the cluster.
+const CLUSTER: &str = "cluster";
+const CLUSTER_PATH: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
+/// Nobody, in images that have no users.
+const USER: u32 = 65532;
+/// Longer than the webhook's last answers and the release of the Lease take.
+const GRACE_SECONDS: u32 = 30;
+
+/// What a pod reserves and may use. Memory grows by about 2 KiB for each ModelDeployment (docs/performance.md); no limit on
+/// CPU, which would only make a busy controller slow.
+pub fn resources() -> Value {
+    json!({
+        "requests": { "cpu": "20m", "memory": "32Mi" },
+        "limits": { "memory": "256Mi" },
+    })
+}
+
+/// What is around the pods: Services, PodDisruptionBudget, NetworkPolicy.
+pub(super) fn around(component: &Component) -> Vec<DynamicObject> {
+    let name = component.name.as_str();
+    let mut all: Vec<DynamicObject> = component
+        .ports
+        .iter()
+        .map(|port| service(component, &port.service.0, port.service.1, port.name))
+        .collect();
+    all.push(service(component, &metrics_service(name), ADMIN_PORT, "admin"));
+    if component.replicas > 1 {
+        all.push(object(&json!({
+            "apiVersion": "policy/v1",
+            "kind": "PodDisruptionBudget",
+            "metadata": meta(name, name, Some(NAMESPACE)),
+            "spec": { "maxUnavailable": 1, "selector": selector(name) },
+        })));
+    }
+    // Only what comes in: the API server's address and port differ from cluster to cluster, and a controller that cannot
+    // reach it does nothing at all.
+    let open: Vec<Value> = component
+        .ports
+        .iter()
+        .map(|port| port.number)
+        .chain([ADMIN_PORT])
+        .map(|number| json!({ "port": number, "protocol": "TCP" }))
+        .collect();
+    all.push(object(&json!({
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": meta(name, name, Some(NAMESPACE)),
+        "spec": {
+            "podSelector": selector(name),
+            "policyTypes": ["Ingress"],
+            "ingress": [{ "ports": open }],
+        },
+    })));
+    all
+}
+
+fn service(component: &Component, name: &str, port: u16, target: &str) -> DynamicObject {
+    object(&json!({
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": meta(&component.name, name, Some(NAMESPACE)),
+        "spec": {
+            "selector": { COMPONENT_LABEL: component.name },
+            "ports": [{ "name": target, "port": port, "targetPort": target, "protocol": "TCP" }],
+        },
+    }))
+}
+
+pub(crate) fn metrics_service(component: &str) -> String {
+    format!("{component}-metrics")
+}
+
+/// Tells the Prometheus operator of a component's metrics.
+pub(super) fn service_monitor(component: &Component) -> DynamicObject {
+    let name = component.name.as_str();
+    object(&json!({
+        "apiVersion": "monitoring.coreos.com/v1",
+        "kind": "ServiceMonitor",
+        "metadata": meta(name, name, Some(NAMESPACE)),
+        "spec": {
+            "selector": selector(name),
+            "endpoints": [{ "port": "admin", "path": "/metrics" }],
+        },
+    }))
+}
+
+pub(super) fn deployment(component: &Component, release: &Release) -> DynamicObject {
+    let name = component.name.as_str();
+    let mut metadata = meta(name, name, Some(NAMESPACE));
+    let version = ("app.kubernetes.io/version".to_owned(), release.tag.clone());
+    let mut labels = metadata.labels.take().unwrap_or_default();
+    labels.extend([version]);
+    metadata.labels = Some(labels.clone());
+    object(&json!({
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": metadata,
+        "spec": {
+            "replicas": component.replicas,
+            "selector": selector(name),
+            "strategy": { "type": "RollingUpdate", "rollingUpdate": { "maxSurge": 1, "maxUnavailable": 0 } },
+            "template": {
+                "metadata": { "labels": labels },
+                "spec": pod(component, release),
+            },
+        },
+    }))
+}
+
+fn pod(component: &Component, release: &Release) -> Value {
+    let name = component.name.as_str();
+    let own = component.args.iter().map(String::as_str);
+    // A subcommand comes first.
+    let args: Vec<&str> = own.chain(component.is_controller.then_some("--leader-elect")).collect();
+    let mut pod = json!({
+        "serviceAccountName": name,
+        "automountServiceAccountToken": component.is_controller,
+        "enableServiceLinks": false,
+        "terminationGracePeriodSeconds": GRACE_SECONDS,
+        "securityContext": {
+            "runAsNonRoot": true,
+            "runAsUser": USER,
+            "runAsGroup": USER,
+            "seccompProfile": { "type": "RuntimeDefault" },
+        },
+        "topologySpreadConstraints": [{
+            "maxSkew": 1,
+            "topologyKey": "kubernetes.io/hostname",
+            "whenUnsatisfiable": "ScheduleAnyway",
+            "labelSelector": selector(name),
+        }],
+        "containers": [{
+            "name": name,
+            "image": release.image(&component.program),
+            "imagePullPolicy": "IfNotPresent",
+            "args": args,
+            "env": environment(component, release),
+            "ports": ports(component),
+            "startupProbe": probe("/healthz", 1, 30),
+            "livenessProbe": probe("/healthz", 10, 3),
+            "readinessProbe": probe("/readyz", 5, 2),
+            "resources": resources(),
+            "securityContext": {
+                "allowPrivilegeEscalation": false,
+                "readOnlyRootFilesystem": true,
+                "runAsNonRoot": true,
+                "capabilities": { "drop": ["ALL"] },
+            },
+            // The last words of a controller that cannot start are in its log.
+            "terminationMessagePolicy": "FallbackToLogsOnError",
+        }],
+    });
+    let mut volumes: Vec<Value> = component.folders.iter().map(volume).collect();
+    let mut mounts: Vec<Value> = component.folders.iter().map(mount).collect();
+    if !component.is_controller {
+        volumes.push(cluster(component.has_token));
+        mounts.push(json!({ "name": CLUSTER, "mountPath": CLUSTER_PATH, "readOnly": true }));
+    }
+    if !volumes.is_empty() {
+        pod["volumes"] = Value::Array(volumes);
+        pod["containers"][0]["volumeMounts"] = Value::Array(mounts);
+    }
+    pod
+}
+
+/// What is mounted where a token would be, so that clients find the cluster: its authority, and a token only if there is one.
+fn cluster(has_token: bool) -> Value {
+    let mut sources = vec![
+        json!({ "configMap": { "name": "kube-root-ca.crt", "items": [{ "key": "ca.crt", "path": "ca.crt" }] } }),
+        json!({ "downwardAPI": { "items": [{ "path": "namespace", "fieldRef": { "fieldPath": "metadata.namespace" } }] } }),
+    ];
+    if has_token {
+        sources.push(json!({ "serviceAccountToken": { "path": "token", "expirationSeconds": 3600 } }));
+    }
+    json!({ "name": CLUSTER, "projected": { "sources": sources } })
+}
+
+fn environment(component: &Component, release: &Release) -> Vec<Value> {
+    let plain = |name: &str, value: &str| json!({ "name": name, "value": value });
+    let images = component
+        .images
+        .iter()
+        .map(|(name, image)| plain(name, &release.image(image)));
+    let fixed = component.variables.iter().map(|(name, value)| plain(name, value));
+    [
+        from_pod("POD_NAME", "metadata.name"),
+        from_pod("POD_NAMESPACE", "metadata.namespace"),
+    ]
+    .into_iter()
+    .chain(images)
+    .chain(fixed)
+    .collect()
+}
+
+/// Optional: a program that nobody has configured starts, and says what it lacks where it matters.
+fn volume(folder: &Folder) -> Value {
+    match folder.content {
+        Content::ConfigMap(name) => json!({ "name": folder.name, "configMap": { "name": name, "optional": true } }),
+        Content::Secret(name) => json!({ "name": folder.name, "secret": { "secretName": name, "optional": true } }),
+    }
+}
+
+fn mount(folder: &Folder) -> Value {
+    json!({ "name": folder.name, "mountPath": folder.path, "readOnly": true })
+}
+
+fn ports(component: &Component) -> Vec<Value> {
+    let port = |name: &str, number: u16| json!({ "name": name, "containerPort": number, "protocol": "TCP" });
+    let own = component
+        .ports
+        .iter()
+        .map(|Port { name, number, .. }| port(name, *number));
+    own.chain([port("admin", ADMIN_PORT)]).collect()
+}
+
+fn probe(path: &str, period: u32, failures: u32) -> Value {
+    json!({
+        "httpGet": { "path": path, "port": "admin" },
+        "periodSeconds": period,
+        "failureThreshold": failures,
+        "timeoutSeconds": 2,
+    })
+}
+
+fn from_pod(name: &str, field: &str) -> Value {
+    json!({ "name": name, "valueFrom": { "fieldRef": { "fieldPath": field } } })
+}
+
+fn selector(component: &str) -> Value {
+    json!({ "matchLabels": { COMPONENT_LABEL: component } })
+}

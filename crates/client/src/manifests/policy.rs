@@ -1,0 +1,86 @@
+//! Who may use which provider: optional ValidatingAdmissionPolicies (Kubernetes 1.30 or newer).
+//!
+//! A controller may make upstream objects in every namespace, so whoever may create a ModelDeployment has them made (design
+//! 13.2). With the policy of a provider, the API server asks first whether the *user* may create what that provider makes.
+
+use kube::core::DynamicObject;
+use runway_api::labels;
+use runway_api::provider_config::SelectionPolicy;
+use runway_provider::{Kind, Provider};
+use serde_json::json;
+
+use super::{meta, object};
+
+/// The oldest minor version of Kubernetes 1 that knows ValidatingAdmissionPolicies as v1.
+pub const OLDEST_KUBERNETES: u32 = 30;
+
+/// The provider that is asked for: named, or chosen before. None is the empty text. What a user writes into the status of a
+/// new object counts for nothing, hence the old one's.
+const PROVIDER: &str = "has(object.spec.provider) && has(object.spec.provider.name) ? object.spec.provider.name : \
+    oldObject != null && has(oldObject.status) && has(oldObject.status.provider) && has(oldObject.status.provider.name) ? \
+    oldObject.status.provider.name : ''";
+
+/// The policy of a provider, and its binding.
+pub fn of_provider(provider: &dyn Provider) -> Vec<DynamicObject> {
+    let name = provider.name();
+    let component = labels::provider_manager(name);
+    let upstreams: Vec<Kind> = provider
+        .upstreams()
+        .iter()
+        .map(|upstream| upstream.kind)
+        .filter(|kind| !kind.is_built_in())
+        .collect();
+    // Who names no provider may get any that is chosen by itself.
+    let concerned = match provider.registration().selection_policy {
+        Some(SelectionPolicy::Explicit) => format!("variables.provider == '{name}'"),
+        _ => format!("variables.provider in ['', '{name}']"),
+    };
+    let validations: Vec<_> = upstreams
+        .iter()
+        .map(|kind| {
+            let (group, plural) = (kind.group, kind.plural);
+            let may = format!(
+                "authorizer.group('{group}').resource('{plural}').namespace(object.metadata.namespace).check('create').allowed()"
+            );
+            json!({
+                "expression": format!("!({concerned}) || {may}"),
+                "messageExpression": format!(
+                    "'spec.provider.name: ' + (variables.provider == '' ? 'without a name, provider {name} may be chosen, and it' : \
+                     'provider {name}') + ' makes {plural}.{group}, which you may not create in namespace ' + \
+                     object.metadata.namespace + ': ' + (variables.provider == '' ? 'name a provider that you may use, or ' : '') + \
+                     'ask for the right to create {plural}.{group}'"
+                ),
+                "message": format!("provider {name} makes {plural}.{group}, which you may not create"),
+                "reason": "Forbidden",
+            })
+        })
+        .collect();
+    let name = format!("kubeairunway-{component}");
+    let policy = json!({
+        "apiVersion": "admissionregistration.k8s.io/v1",
+        "kind": "ValidatingAdmissionPolicy",
+        "metadata": meta(&component, &name, None),
+        "spec": {
+            "failurePolicy": "Fail",
+            "matchConstraints": { "resourceRules": [{
+                "apiGroups": ["kubeairunway.ai"],
+                "apiVersions": ["*"],
+                "operations": ["CREATE", "UPDATE"],
+                "resources": ["modeldeployments"],
+            }]},
+            "matchConditions": [
+                { "name": "not-being-deleted", "expression": "!has(object.metadata.deletionTimestamp)" },
+                { "name": "spec-changes", "expression": "request.operation == 'CREATE' || object.spec != oldObject.spec" },
+            ],
+            "variables": [{ "name": "provider", "expression": PROVIDER }],
+            "validations": validations,
+        },
+    });
+    let binding = json!({
+        "apiVersion": "admissionregistration.k8s.io/v1",
+        "kind": "ValidatingAdmissionPolicyBinding",
+        "metadata": meta(&component, &name, None),
+        "spec": { "policyName": name, "validationActions": ["Deny"] },
+    });
+    vec![object(&policy), object(&binding)]
+}

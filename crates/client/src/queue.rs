@@ -1,0 +1,103 @@
+//! How many messages wait for an AsyncActor. Only the broker knows; KEDA asks it, and serves the answer through the API server to
+//! those who may read `external.metrics.k8s.io`.
+
+use std::fmt;
+
+use kube::ResourceExt;
+use kube::api::{ListParams, Request};
+use kube::core::{ApiResource, DynamicObject};
+use kube::{Api, Client, Resource};
+use runway_api::AsyncActor;
+use runway_asya_operator::plan::SCALED_OBJECT;
+use serde_json::Value;
+
+use crate::cluster::Cluster;
+use crate::quantity;
+
+/// How many messages a queue holds, those under way included where the broker tells.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Depth {
+    /// So many.
+    Messages(u64),
+    /// That cannot be known, for this reason.
+    Unknown(String),
+}
+
+impl fmt::Display for Depth {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Messages(0) => f.write_str("empty"),
+            Self::Messages(1) => f.write_str("1 message"),
+            Self::Messages(count) => write!(f, "{count} messages"),
+            Self::Unknown(why) => write!(f, "not to be had: {why}"),
+        }
+    }
+}
+
+/// Asks KEDA, as the user: what scales the actor, then its metric.
+pub async fn depth(cluster: &Cluster, actor: &AsyncActor) -> Depth {
+    let namespace = actor.namespace().unwrap_or_default();
+    let made = actor.status.as_ref().and_then(|s| s.scaled_object_ref.as_ref());
+    let Some(made) = made else {
+        return Depth::Unknown("KEDA looks at queues, and scaling is off here".to_owned());
+    };
+    let resource = SCALED_OBJECT.resource(SCALED_OBJECT.version);
+    let api: Api<DynamicObject> = Api::namespaced_with(cluster.client(), &namespace, &resource);
+    let read = async {
+        let scaler = api.get(&made.name).await?;
+        let Some(metric) = metric(&scaler) else {
+            return Ok(Depth::Unknown(format!(
+                "KEDA does not look at ScaledObject/{} yet",
+                made.name
+            )));
+        };
+        asked(&cluster.client(), &namespace, metric, &made.name).await
+    };
+    read.await.unwrap_or_else(|error| Depth::Unknown(why(&error)))
+}
+
+/// The metric that stands for the queue: the first trigger's.
+fn metric(scaler: &DynamicObject) -> Option<&str> {
+    scaler.data["status"]["externalMetricNames"].get(0)?.as_str()
+}
+
+async fn asked(client: &Client, namespace: &str, metric: &str, scaler: &str) -> kube::Result<Depth> {
+    let resource = ApiResource {
+        group: "external.metrics.k8s.io".to_owned(),
+        version: "v1beta1".to_owned(),
+        api_version: "external.metrics.k8s.io/v1beta1".to_owned(),
+        kind: "ExternalMetricValueList".to_owned(),
+        plural: metric.to_owned(),
+    };
+    let path = DynamicObject::url_path(&resource, Some(namespace));
+    let params = ListParams::default().labels(&format!("scaledobject.keda.sh/name={scaler}"));
+    let request = Request::new(path).list(&params).map_err(kube::Error::BuildRequest)?;
+    let answer: Value = client.request(request).await?;
+    let value = answer["items"][0]["value"].as_str().and_then(quantity::number);
+    Ok(value.map_or_else(
+        || Depth::Unknown("KEDA's answer holds no number".to_owned()),
+        |messages| Depth::Messages(rounded(messages)),
+    ))
+}
+
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "a count of messages"
+)]
+fn rounded(messages: f64) -> u64 {
+    messages.max(0.0).round() as u64
+}
+
+fn why(error: &kube::Error) -> String {
+    match error {
+        kube::Error::Api(status) if status.is_forbidden() => {
+            format!("you may not read it ({})", status.message)
+        }
+        kube::Error::Api(status) if status.code == 404 => {
+            "the cluster does not serve KEDA's metrics (does keda-metrics-apiserver run?)".to_owned()
+        }
+        kube::Error::Api(status) => status.message.clone(),
+        other => runway_operator::telemetry::chain(other),
+    }
+}

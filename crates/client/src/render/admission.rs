@@ -1,0 +1,130 @@
+//! Admission as the webhooks do it on a new object: defaults and the finalizer, then validation.
+
+use kube::core::DynamicObject;
+use runway_api::{ModelDeployment, labels};
+use runway_core::admission::{apply_defaults, validate};
+use serde_json::{Value, json};
+
+use crate::diagnostic::{Diagnostic, Level};
+use crate::documents::Document;
+use crate::state::{DEFAULT_NAMESPACE, State};
+use runway_operator::telemetry::chain;
+
+/// A ModelDeployment that was let in.
+pub(crate) struct Admitted {
+    /// As our type.
+    pub(crate) md: ModelDeployment,
+    /// As it was written, with what admission adds.
+    pub(crate) document: DynamicObject,
+}
+
+/// A ModelDeployment as a cluster holds it, or why it cannot be one.
+pub(crate) fn held(document: &Document) -> Result<ModelDeployment, Diagnostic> {
+    let mut md = parse(document).map_err(|text| Diagnostic::about(Level::Error, document.subject(), text))?;
+    let namespace = document.namespace().unwrap_or(DEFAULT_NAMESPACE);
+    md.metadata.namespace = Some(namespace.to_owned());
+    Ok(md)
+}
+
+/// Lets a ModelDeployment in, or says why not. Warnings go to `said` either way.
+pub(crate) fn admit(document: &Document, state: &State, said: &mut Vec<Diagnostic>) -> Option<Admitted> {
+    let md = held(document).map_err(|error| said.push(error)).ok()?;
+    let mut written = document.value.clone();
+    written["metadata"]["namespace"] = json!(md.metadata.namespace);
+    let error = |e: serde_json::Error| Diagnostic::about(Level::Error, document.subject(), e.to_string());
+    let written: DynamicObject = serde_json::from_value(written).map_err(|e| said.push(error(e))).ok()?;
+    let mut admitted = Admitted { md, document: written };
+    // Deletion must always end: the webhooks let everything through.
+    if admitted.md.is_deleting() {
+        return Some(admitted);
+    }
+
+    let subject = document.subject();
+    let mut say = |level, text: String| said.push(Diagnostic::about(level, &subject, text));
+    for field in unknown_fields(&admitted.document.data["spec"], &json!(admitted.md.spec), "spec") {
+        say(
+            Level::Warning,
+            format!("unknown field {field}: it does nothing, and kubectl apply refuses it"),
+        );
+    }
+    admitted.complete();
+    let verdict = validate(&admitted.md, &state.providers);
+    for warning in verdict.warnings {
+        say(Level::Warning, warning);
+    }
+    let rejected = !verdict.errors.is_empty();
+    for violation in verdict.errors {
+        say(Level::Error, violation.message);
+    }
+    if rejected { None } else { Some(admitted) }
+}
+
+impl Admitted {
+    /// What the mutating webhook does.
+    fn complete(&mut self) {
+        apply_defaults(&mut self.md.spec);
+        fill_in(&mut self.document.data["spec"], &json!(self.md.spec));
+        // One that has a uid was created before, and only creation adds the finalizer.
+        if self.md.metadata.uid.is_none() && !self.md.has_finalizer() {
+            let finalizers = self.md.metadata.finalizers.get_or_insert_default();
+            finalizers.push(labels::FINALIZER.to_owned());
+        }
+    }
+}
+
+fn parse(document: &Document) -> Result<ModelDeployment, String> {
+    if !document.value.get("spec").is_some_and(Value::is_object) {
+        return Err(format!(
+            "spec is required: it says which model to serve ({})",
+            document.origin
+        ));
+    }
+    document.parse().map_err(|error| chain(&error))
+}
+
+/// Adds what is not there, and nothing else: what a user wrote and we do not know is nobody's to touch.
+fn fill_in(written: &mut Value, whole: &Value) {
+    match (written, whole) {
+        (Value::Object(written), Value::Object(whole)) => {
+            for (key, value) in whole {
+                fill_in(written.entry(key).or_insert(Value::Null), value);
+            }
+        }
+        (written @ Value::Null, whole) => written.clone_from(whole),
+        _ => {}
+    }
+}
+
+/// The paths of fields that our type does not know: they are lost when it is written again.
+pub(crate) fn unknown_fields(written: &Value, known: &Value, path: &str) -> Vec<String> {
+    match (written, known) {
+        (Value::Object(written), Value::Object(known)) => written
+            .iter()
+            .filter(|(_, value)| !is_empty(value))
+            .flat_map(|(key, value)| {
+                let path = format!("{path}.{key}");
+                match known.get(key) {
+                    Some(known) => unknown_fields(value, known, &path),
+                    None => vec![path],
+                }
+            })
+            .collect(),
+        (Value::Array(written), Value::Array(known)) => written
+            .iter()
+            .zip(known)
+            .enumerate()
+            .flat_map(|(index, (w, k))| unknown_fields(w, k, &format!("{path}[{index}]")))
+            .collect(),
+        _ => Vec::new(),
+    }
+}
+
+/// Known fields that are empty are left out when written again.
+fn is_empty(value: &Value) -> bool {
+    match value {
+        Value::Null => true,
+        Value::Object(map) => map.values().all(is_empty),
+        Value::Array(list) => list.is_empty(),
+        _ => false,
+    }
+}

@@ -1,0 +1,187 @@
+//! What a command is about: `NAME`, a ModelDeployment, or `KIND/NAME`, as kubectl writes it.
+
+use std::fmt;
+use std::str::FromStr;
+
+use kube::core::ApiResource;
+use runway_api::{AsyncActor, InferenceProviderConfig, LlamaStackDistribution, ModelDeployment};
+
+/// The kinds of this product that people work with.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Kind {
+    /// `md`
+    #[default]
+    ModelDeployment,
+    /// `asya`
+    AsyncActor,
+    /// `llsd`
+    LlamaStackDistribution,
+    /// `ipc`
+    InferenceProviderConfig,
+}
+
+/// All kinds, with every name by which they are known.
+const KINDS: [(Kind, &[&str]); 4] = [
+    (Kind::ModelDeployment, &["md", "modeldeployment", "modeldeployments"]),
+    (Kind::AsyncActor, &["asya", "asyas", "asyncactor", "asyncactors"]),
+    (
+        Kind::LlamaStackDistribution,
+        &["llsd", "llamastackdistribution", "llamastackdistributions"],
+    ),
+    (
+        Kind::InferenceProviderConfig,
+        &["ipc", "inferenceproviderconfig", "inferenceproviderconfigs"],
+    ),
+];
+
+impl Kind {
+    /// The kind of this name, in any case: `asya`, `AsyncActor`, `asyncactors`.
+    pub fn known_as(word: &str) -> Option<Self> {
+        let word = word.to_lowercase();
+        let found = KINDS.iter().find(|(_, names)| names.contains(&word.as_str()));
+        found.map(|(kind, _)| *kind)
+    }
+
+    /// As in a manifest.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::ModelDeployment => "ModelDeployment",
+            Self::AsyncActor => "AsyncActor",
+            Self::LlamaStackDistribution => "LlamaStackDistribution",
+            Self::InferenceProviderConfig => "InferenceProviderConfig",
+        }
+    }
+
+    /// Where it lives in the API.
+    pub fn resource(self) -> ApiResource {
+        match self {
+            Self::ModelDeployment => ApiResource::erase::<ModelDeployment>(&()),
+            Self::AsyncActor => ApiResource::erase::<AsyncActor>(&()),
+            Self::LlamaStackDistribution => ApiResource::erase::<LlamaStackDistribution>(&()),
+            Self::InferenceProviderConfig => ApiResource::erase::<InferenceProviderConfig>(&()),
+        }
+    }
+
+    /// Whether its objects are in namespaces.
+    pub fn is_namespaced(self) -> bool {
+        self != Self::InferenceProviderConfig
+    }
+}
+
+/// One object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Target {
+    /// Its kind.
+    pub kind: Kind,
+    /// Its name.
+    pub name: String,
+}
+
+/// What is no target.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// No kind is called so.
+    #[error("there is no kind '{word}' here{}: give NAME for a ModelDeployment, or md/NAME, asya/NAME, llsd/NAME, ipc/NAME", did_you_mean(.closest.as_deref()))]
+    Kind {
+        /// As given.
+        word: String,
+        /// The kind that looks most like it.
+        closest: Option<String>,
+    },
+    /// Nothing stands after the slash.
+    #[error("a name is missing after '{0}/'")]
+    Name(String),
+}
+
+impl FromStr for Target {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self, Error> {
+        let Some((word, name)) = text.split_once('/') else {
+            return Ok(Self {
+                kind: Kind::ModelDeployment,
+                name: text.to_owned(),
+            });
+        };
+        let Some(kind) = Kind::known_as(word) else {
+            let names = KINDS.iter().flat_map(|(_, names)| names.iter().copied());
+            return Err(Error::Kind {
+                word: word.to_owned(),
+                closest: closest(word, names),
+            });
+        };
+        if name.is_empty() {
+            return Err(Error::Name(word.to_owned()));
+        }
+        Ok(Self {
+            kind,
+            name: name.to_owned(),
+        })
+    }
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.kind.as_str(), self.name)
+    }
+}
+
+/// Less alike than this is no mistyping.
+const ALIKE: f64 = 0.75;
+
+/// The known name that looks most like the one given.
+pub fn closest<'a>(given: &str, known: impl IntoIterator<Item = &'a str>) -> Option<String> {
+    let alike = known.into_iter().map(|name| (strsim::jaro_winkler(given, name), name));
+    let best = alike
+        .filter(|(alike, _)| *alike >= ALIKE)
+        .max_by(|a, b| a.0.total_cmp(&b.0))?;
+    Some(best.1.to_owned())
+}
+
+/// A question in parentheses, if there is something to ask.
+pub fn did_you_mean(closest: Option<&str>) -> String {
+    closest.map_or_else(String::new, |name| format!(" (did you mean '{name}'?)"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kind_goes_before_a_slash() {
+        for (text, kind, name) in [
+            ("gemma", Kind::ModelDeployment, "gemma"),
+            ("md/gemma", Kind::ModelDeployment, "gemma"),
+            ("asya/resize", Kind::AsyncActor, "resize"),
+            ("LlamaStackDistribution/stack", Kind::LlamaStackDistribution, "stack"),
+            // A name may be the name of a kind.
+            ("asya", Kind::ModelDeployment, "asya"),
+        ] {
+            let target: Target = text.parse().unwrap();
+            assert_eq!((target.kind, target.name.as_str()), (kind, name), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_target_says_what_would_be() {
+        let said = "aysa/resize".parse::<Target>().unwrap_err().to_string();
+        assert!(
+            said.starts_with("there is no kind 'aysa' here (did you mean 'asya'?): give NAME"),
+            "{said}"
+        );
+        let said = "pod/x".parse::<Target>().unwrap_err().to_string();
+        assert!(said.starts_with("there is no kind 'pod' here: "), "{said}");
+        assert_eq!(
+            "md/".parse::<Target>().unwrap_err().to_string(),
+            "a name is missing after 'md/'"
+        );
+    }
+
+    #[test]
+    fn the_closest_name_is_offered_and_no_other() {
+        let known = ["gemma-cpu", "llama-8b", "mistral"];
+        assert_eq!(closest("gema-cpu", known).as_deref(), Some("gemma-cpu"));
+        assert_eq!(closest("lama-8b", known).as_deref(), Some("llama-8b"));
+        assert_eq!(closest("phi", known), None);
+    }
+}

@@ -1,0 +1,64 @@
+//! ModelDeployments from one version of the API to another. Pure.
+//!
+//! Today there is one version, and the API server asks nobody. When a second one is added to the CRD, the core serves its
+//! conversion beside admission, keeps the CA bundle in the CRD, and has the right to do so: all three follow from
+//! [`is_needed`].
+
+use kube::CustomResourceExt;
+use runway_api::ModelDeployment;
+use serde_json::{Value, json};
+
+/// Path of the conversion webhook.
+pub const CONVERT_PATH: &str = "/convert";
+
+/// Versions between which nothing but the name differs. A version with another schema gets steps of its own in [`convert`].
+const ALIKE: [&str; 2] = ["kubeairunway.ai/v1alpha1", "kubeairunway.ai/v1beta1"];
+
+/// Whether the CRD has versions to convert between.
+pub fn is_needed() -> bool {
+    ModelDeployment::crd().spec.versions.len() > 1
+}
+
+/// Name of the CRD.
+pub fn crd_name() -> &'static str {
+    ModelDeployment::crd_name()
+}
+
+/// Brings a ModelDeployment to `api_version`. Nothing is lost: what a version does not know stays where it is.
+pub fn convert(mut object: Value, api_version: &str) -> Result<Value, String> {
+    let from = object["apiVersion"].as_str().unwrap_or_default().to_owned();
+    if let Some(unknown) = [from.as_str(), api_version]
+        .into_iter()
+        .find(|version| !ALIKE.contains(version))
+    {
+        return Err(format!(
+            "this version of the controller does not know {unknown}: upgrade it (kubeairunway controller upgrade)"
+        ));
+    }
+    object["apiVersion"] = json!(api_version);
+    Ok(object)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn there_and_back_is_the_same() {
+        let object =
+            json!({ "apiVersion": ALIKE[0], "metadata": { "uid": "u" }, "spec": { "new": [0, null] }, "status": {} });
+        let there = convert(object.clone(), ALIKE[1]).unwrap();
+        assert_eq!(there["apiVersion"], ALIKE[1]);
+        assert_eq!(convert(there, ALIKE[0]).unwrap(), object);
+    }
+
+    #[test]
+    fn what_is_not_known_is_refused_by_name() {
+        let object = json!({ "apiVersion": ALIKE[0] });
+        let refused = convert(object, "kubeairunway.ai/v2").unwrap_err();
+        assert!(
+            refused.contains("does not know kubeairunway.ai/v2: upgrade it"),
+            "{refused}"
+        );
+    }
+}

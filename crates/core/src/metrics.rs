@@ -1,0 +1,199 @@
+//! What is told of ModelDeployments (design section 9): read off the watch cache when somebody asks, so that nothing has to be
+//! taken back when an object goes. Only the leader tells, so that two replicas do not count everything twice.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use kube::ResourceExt;
+use kube::runtime::reflector::Store;
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::gauge::ConstGauge;
+use runway_api::ModelDeployment;
+use runway_operator::lease::Leadership;
+use runway_operator::metrics::Metric;
+
+use crate::plan::EXPLICIT_REASON;
+
+const TOTAL: Metric = Metric {
+    name: "kubeairunway_modeldeployment_total",
+    kind: "gauge",
+    labels: &["namespace", "phase"],
+    help: "ModelDeployments there are. phase is Unknown where there is no status yet",
+};
+const SELECTION: Metric = Metric {
+    name: "kubeairunway_provider_selection",
+    kind: "gauge",
+    labels: &["provider", "reason"],
+    help: "ModelDeployments by the provider selected for them. reason is explicit, capabilities, or other where a selector of somebody else chose",
+};
+const REPLICAS: Metric = Metric {
+    name: "kubeairunway_deployment_replicas",
+    kind: "gauge",
+    labels: &["name", "namespace", "state"],
+    help: "Replicas of a ModelDeployment. state is desired, ready or available",
+};
+const PHASE: Metric = Metric {
+    name: "kubeairunway_deployment_phase",
+    kind: "gauge",
+    labels: &["name", "namespace", "phase"],
+    help: "1 for the phase that a ModelDeployment is in",
+};
+
+/// The metrics about ModelDeployments.
+pub const METRICS: [Metric; 4] = [TOTAL, SELECTION, REPLICAS, PHASE];
+
+/// Tells of all ModelDeployments in a watch cache.
+pub(crate) struct Deployments {
+    store: Store<ModelDeployment>,
+    leadership: Leadership,
+}
+
+impl Deployments {
+    pub(crate) fn new(store: Store<ModelDeployment>, leadership: Leadership) -> Self {
+        Self { store, leadership }
+    }
+}
+
+impl fmt::Debug for Deployments {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Deployments").finish_non_exhaustive()
+    }
+}
+
+impl Collector for Deployments {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        if !self.leadership.is_leading() {
+            return Ok(());
+        }
+        let deployments = self.store.state();
+        for (metric, values) in tell(deployments.iter().map(AsRef::as_ref)) {
+            family(&mut encoder, metric, &values)?;
+        }
+        Ok(())
+    }
+}
+
+/// The values of a metric by those of its labels.
+type Values = BTreeMap<Vec<String>, i64>;
+
+/// What there is to tell of these ModelDeployments.
+fn tell<'a>(deployments: impl Iterator<Item = &'a ModelDeployment>) -> [(&'static Metric, Values); 4] {
+    let [mut total, mut selection, mut replicas, mut phases] = [const { Values::new() }; 4];
+    for md in deployments {
+        let (name, namespace) = (md.name_any(), md.namespace().unwrap_or_default());
+        let status = md.status.as_ref();
+        let phase = status
+            .and_then(|status| status.phase)
+            .map_or("Unknown", |phase| phase.as_str())
+            .to_owned();
+        *total.entry(vec![namespace.clone(), phase.clone()]).or_default() += 1;
+        phases.insert(vec![name.clone(), namespace.clone(), phase], 1);
+
+        if let Some(provider) = status.and_then(|status| status.provider.as_ref())
+            && let Some(chosen) = &provider.name
+        {
+            let reason = reason(provider.selected_reason.as_deref().unwrap_or_default());
+            *selection.entry(vec![chosen.clone(), reason.to_owned()]).or_default() += 1;
+        }
+        if let Some(counts) = status.and_then(|status| status.replicas.as_ref()) {
+            for (state, count) in [
+                ("desired", counts.desired),
+                ("ready", counts.ready),
+                ("available", counts.available),
+            ] {
+                if let Some(count) = count {
+                    replicas.insert(vec![name.clone(), namespace.clone(), state.to_owned()], count.into());
+                }
+            }
+        }
+    }
+    [
+        (&TOTAL, total),
+        (&SELECTION, selection),
+        (&REPLICAS, replicas),
+        (&PHASE, phases),
+    ]
+}
+
+/// The reason as a label: anybody may write anything into the status.
+fn reason(said: &str) -> &'static str {
+    match said {
+        EXPLICIT_REASON => "explicit",
+        _ if said.starts_with("matched capabilities") => "capabilities",
+        _ => "other",
+    }
+}
+
+fn family(encoder: &mut DescriptorEncoder<'_>, metric: &Metric, values: &Values) -> fmt::Result {
+    let mut encoder = encoder.encode_descriptor(metric.name, metric.help, None, MetricType::Gauge)?;
+    for (labels, value) in values {
+        let labels: Vec<_> = metric
+            .labels
+            .iter()
+            .copied()
+            .zip(labels.iter().map(String::as_str))
+            .collect();
+        ConstGauge::new(*value).encode(encoder.encode_family(&labels)?)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kube::runtime::reflector;
+    use kube::runtime::watcher::Event;
+    use runway_operator::metrics::Metrics;
+    use serde_json::{Value, json};
+
+    fn deployment(name: &str, status: &Value) -> ModelDeployment {
+        serde_json::from_value(json!({
+            "apiVersion": "kubeairunway.ai/v1alpha1", "kind": "ModelDeployment",
+            "metadata": { "name": name, "namespace": "ns" },
+            "spec": { "model": { "id": "a/b" }, "engine": { "type": "vllm" } },
+            "status": status,
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn everything_is_told_and_taken_back_when_the_object_goes() {
+        let (store, mut writer) = reflector::store();
+        let metrics = Metrics::new("core", Leadership::always());
+        metrics.collect(Deployments::new(store, Leadership::always()));
+        let told = |text: String| -> Vec<String> {
+            let ours = |l: &&str| METRICS.iter().any(|m| l.starts_with(m.name));
+            text.lines().filter(ours).map(str::to_owned).collect()
+        };
+        let running = deployment(
+            "a",
+            &json!({ "phase": "Running", "replicas": { "desired": 2, "ready": 1 },
+                "provider": { "name": "kaito", "selectedReason": "matched capabilities: engine=vllm, gpu=true, mode=aggregated" } }),
+        );
+        writer.apply_watcher_event(&Event::Apply(running.clone()));
+        writer.apply_watcher_event(&Event::Apply(deployment(
+            "b",
+            &json!({ "phase": "Running", "provider": { "name": "kaito", "selectedReason": "anything \"at\" all" } }),
+        )));
+        writer.apply_watcher_event(&Event::Apply(deployment("c", &json!({}))));
+        assert_eq!(
+            told(metrics.text()),
+            [
+                r#"kubeairunway_modeldeployment_total{namespace="ns",phase="Running"} 2"#,
+                r#"kubeairunway_modeldeployment_total{namespace="ns",phase="Unknown"} 1"#,
+                r#"kubeairunway_provider_selection{provider="kaito",reason="capabilities"} 1"#,
+                r#"kubeairunway_provider_selection{provider="kaito",reason="other"} 1"#,
+                r#"kubeairunway_deployment_replicas{name="a",namespace="ns",state="desired"} 2"#,
+                r#"kubeairunway_deployment_replicas{name="a",namespace="ns",state="ready"} 1"#,
+                r#"kubeairunway_deployment_phase{name="a",namespace="ns",phase="Running"} 1"#,
+                r#"kubeairunway_deployment_phase{name="b",namespace="ns",phase="Running"} 1"#,
+                r#"kubeairunway_deployment_phase{name="c",namespace="ns",phase="Unknown"} 1"#,
+            ]
+        );
+        writer.apply_watcher_event(&Event::Delete(running));
+        let left = told(metrics.text());
+        assert!(left.iter().all(|line| !line.contains(r#"name="a""#)), "{left:?}");
+    }
+}

@@ -1,0 +1,581 @@
+"""Installs the wheels of one provider image into the volume that the Llama Stack server gets them from.
+
+Runs as an init container in the provider's own image, with nothing but that image's Python and pip.
+Whatever could go wrong is found before anything changes in the volume, so that a container that is tried again meets
+what it met before.
+
+  environment                  default                               what
+  LLS_CRD_CONFIG               (required)                            base64 of what becomes crd-config.yaml, as JSON
+  LLS_PROVIDER_DIR             /lls-provider                         the provider's files in this image
+  LLS_EXTERNAL_PROVIDERS       /opt/llama-stack/external-providers   the volume
+  LLS_TERMINATION_LOG          /dev/termination-log                  where the kubelet looks for the reason
+
+Exit code 0: installed. 1: not, and why is told.
+"""
+
+import base64
+import errno
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from urllib.parse import unquote
+
+# The distribution has these; a provider names them to say what it was made for. `pip check` judges that in preflight.
+SERVER = {"llama-stack", "llama-stack-api", "llama-stack-client", "ogx", "ogx-api", "ogx-client"}
+METADATA_LIMIT = 64 * 1024
+MESSAGE_LIMIT = 4096
+
+
+class Failure(Exception):
+    """Something that the user can mend: a title, what happened, and the way out."""
+
+    def __init__(self, title, body, resolution):
+        super().__init__(title)
+        self.title, self.body, self.resolution = title, body, resolution
+
+
+class Provider:
+    """What the custom resource says, and where things are."""
+
+    def __init__(self, environment):
+        config = json.loads(base64.b64decode(environment["LLS_CRD_CONFIG"]))
+        self.config = config
+        self.id = config["providerId"]
+        self.image = config.get("image", "(unknown)")
+        self.container = config.get("initContainerName", "(unknown)")
+        source = environment.get("LLS_PROVIDER_DIR", "/lls-provider")
+        volume = environment.get("LLS_EXTERNAL_PROVIDERS", "/opt/llama-stack/external-providers")
+        self.source = source
+        self.spec = os.path.join(source, "lls-provider-spec.yaml")
+        self.packages = os.path.join(source, "packages")
+        self.volume = volume
+        self.target = os.path.join(volume, "python-packages")
+        self.metadata = os.path.join(volume, "metadata", self.id)
+        self.manifest = os.path.join(volume, "installed-packages.txt")
+        if not re.match(r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?\Z", self.id):
+            raise Failure(
+                f"Provider ID '{self.id}' is not valid",
+                "Reason: it may have lower-case letters, digits and '-', and begins and ends with a letter or digit.",
+                "Correct providerId in the LLSD spec.",
+            )
+
+
+def install(provider):
+    """The story: look, resolve, stage, compare; then change the volume."""
+    require_python_and_pip(provider)
+    spec = read_spec(provider)
+    wheels = find_wheels(provider)
+    main = main_wheel(provider, spec, wheels)
+    work = workspace(provider)
+    try:
+        present = installed(provider.target)
+        chosen = resolve(provider, work, main, wheels, present)
+        new = {name: path for name, (version, path) in chosen.items() if name not in present}
+        staged = stage(provider, work, new)
+        refuse_clashes(provider, staged, present)
+        move_in(staged, provider.target)
+        write_manifest(provider, chosen)
+        write_metadata(provider)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+    for name, (version, _) in sorted(chosen.items()):
+        print(f"{name}=={version}" + (" (installed before)" if name in present else ""))
+    print(f"Provider '{provider.id}' is installed")
+
+
+# --- what the image must have ---
+
+
+def require_python_and_pip(provider):
+    running = ".".join(str(part) for part in sys.version_info[:3])
+    if sys.version_info < (3, 9):
+        raise Failure(
+            f"Cannot install provider '{provider.id}': Python {running} is too old",
+            f"Reason: image {provider.image} has Python {running}; 3.9 or newer is needed.",
+            "Build the provider image with a newer Python, best the one that the distribution has.",
+        )
+    try:
+        import pip
+    except ImportError:
+        raise Failure(
+            f"Cannot install provider '{provider.id}': its image has no pip",
+            f"Reason: Python {running} ({sys.executable}) in image {provider.image} cannot import pip.",
+            "Add pip to the provider image: use a base image such as python:3.12-slim, or run `python3 -m ensurepip`.",
+        ) from None
+    version = tuple(int(part) for part in re.findall(r"\d+", pip.__version__)[:2])
+    if version < (22, 2):
+        raise Failure(
+            f"Cannot install provider '{provider.id}': pip {pip.__version__} is too old",
+            f"Reason: image {provider.image} has pip {pip.__version__}; 22.2 or newer is needed.",
+            "Run `python3 -m pip install --upgrade pip` when the provider image is built.",
+        )
+
+
+def read_spec(provider):
+    if not os.path.isfile(provider.spec):
+        raise missing(provider, "/lls-provider/lls-provider-spec.yaml")
+    size = os.path.getsize(provider.spec)
+    if size > METADATA_LIMIT:
+        raise bad_spec(provider, None, f"the file has {size} bytes; at most {METADATA_LIMIT} are read")
+    with open(provider.spec, "rb") as file:
+        content = file.read()
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise bad_spec(provider, None, f"the file is not UTF-8 text: byte {error.start} does not belong there") from None
+    line, reason = yaml_error(text)
+    if reason:
+        raise bad_spec(provider, line, f"YAML parse error: {reason}")
+    return text
+
+
+def missing(provider, what):
+    return Failure(
+        f"Missing {what} in image {provider.image}",
+        f"Reason: {what} is not there.",
+        "Add it to the provider image (see 'Making a provider image' in the documentation), and refer to the new image.",
+    )
+
+
+def bad_spec(provider, line, reason):
+    place = "" if line is None else f", line {line}"
+    return Failure(
+        f"Invalid provider metadata of '{provider.id}'",
+        f"File: /lls-provider/lls-provider-spec.yaml{place}\nReason: {reason}",
+        "Correct lls-provider-spec.yaml, build the provider image again, and refer to the new image.",
+    )
+
+
+def yaml_error(text):
+    """The first certain error of a YAML text, as (line, reason). Python has no YAML parser, so only what cannot be right
+    in block style is told here; merge-config reads the file strictly."""
+    columns, text_below, closing, opened = [0], None, None, None
+    for number, line in enumerate(text.splitlines(), 1):
+        content = line.strip()
+        indent = len(line) - len(line.lstrip(" "))
+        if closing is not None:
+            if closing in content:
+                closing = None
+            continue
+        if not content or content.startswith("#") or content in ("---", "..."):
+            continue
+        if text_below is not None and indent > text_below:
+            continue
+        text_below = None
+        if content[0] in "[{&*!%?\"'":
+            return None, None
+        if line[indent] == "\t":
+            return number, "a tab cannot indent"
+        entry = re.match(r"((?:- +)*)([^\s:#-][^:#]*?) *:(?: +(.*)|)\Z", content)
+        if entry is None:
+            if indent == 0 and not content.startswith("-"):
+                return number, "expected 'key: value'"
+            continue
+        column = indent + len(entry.group(1))
+        dedented = column < columns[-1]
+        while column < columns[-1]:
+            columns.pop()
+        if column > columns[-1]:
+            if dedented:
+                return number, "this indent fits nothing above"
+            columns.append(column)
+        value = (entry.group(3) or "").split(" #")[0].strip()
+        if value[:1] in ("|", ">"):
+            text_below = indent
+        elif value[:1] in ('"', "'"):
+            if value.count(value[0]) == 1:
+                closing, opened = value[0], number
+        elif value[:1] in ("[", "{"):
+            pair = {"[": "]", "{": "}"}[value[0]]
+            if pair not in value:
+                closing, opened = pair, number
+        elif ": " in value:
+            return number, "a second ': ' in one line; put the text in quotes"
+    if closing is not None:
+        return opened, f"what begins here is never closed by {closing}"
+    return None, None
+
+
+# --- the wheels ---
+
+
+class Wheel:
+    def __init__(self, path):
+        self.path = path
+        self.name = canonical(os.path.basename(path).split("-")[0])
+
+
+def canonical(name):
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def find_wheels(provider):
+    if not os.path.isdir(provider.packages):
+        raise missing(provider, "/lls-provider/packages/ directory")
+    names = sorted(name for name in os.listdir(provider.packages) if name.endswith(".whl"))
+    if not names:
+        raise Failure(
+            f"No wheels in /lls-provider/packages/ in image {provider.image}",
+            "Reason: the directory has no file that ends with .whl.",
+            "Put the provider's wheel and those of all its dependencies there: "
+            "`pip wheel --wheel-dir /lls-provider/packages .` when the image is built.",
+        )
+    return [Wheel(os.path.join(provider.packages, name)) for name in names]
+
+
+def main_wheel(provider, spec, wheels):
+    found = re.search(r"""wheelPath["']?\s*:\s*["']?([^\s"'#,}]+)""", spec)
+    if not found:
+        raise bad_spec(provider, None, "spec.wheelPath is missing")
+    path = found.group(1)
+    if path.startswith("/lls-provider/"):
+        path = path[len("/lls-provider/") :]
+    path = os.path.join(provider.source, path)
+    if os.path.isfile(path):
+        return Wheel(path)
+    present = ", ".join(os.path.basename(wheel.path) for wheel in wheels)
+    line = spec[: found.start()].count("\n") + 1
+    raise bad_spec(
+        provider, line, f"spec.wheelPath '{found.group(1)}' is no file in image {provider.image}; there is: {present}"
+    )
+
+
+def requirements_of(metadata, keep):
+    """The metadata of a distribution, with only those requirements whose names are to be kept."""
+    lines, kept = [], True
+    head, separator, description = metadata.replace("\r\n", "\n").partition("\n\n")
+    for line in head.split("\n"):
+        if not line.startswith((" ", "\t")):
+            required = re.match(r"Requires-Dist:\s*([A-Za-z0-9._-]+)", line)
+            kept = required is None or keep(canonical(required.group(1)))
+        if kept:
+            lines.append(line)
+    return "\n".join(lines) + "\n\n"
+
+
+def write_stand_in(folder, filename, distinfo, metadata):
+    """A wheel with metadata and nothing else: all that pip needs to resolve."""
+    wheel = "Wheel-Version: 1.0\nGenerator: lls\nRoot-Is-Purelib: true\n"
+    tags = filename[: -len(".whl")].split("-")[-3:]
+    for python in tags[0].split("."):
+        for abi in tags[1].split("."):
+            for platform in tags[2].split("."):
+                wheel += f"Tag: {python}-{abi}-{platform}\n"
+    with zipfile.ZipFile(os.path.join(folder, filename), "w") as archive:
+        archive.writestr(f"{distinfo}/METADATA", metadata)
+        archive.writestr(f"{distinfo}/WHEEL", wheel)
+        archive.writestr(f"{distinfo}/RECORD", "")
+
+
+def installed(target):
+    """What earlier providers put into the volume, by name."""
+    from importlib import metadata
+
+    found = {}
+    if os.path.isdir(target):
+        for distribution in metadata.distributions(path=[target]):
+            name = distribution.metadata["Name"]
+            if name:
+                found[canonical(name)] = distribution
+    return found
+
+
+def resolve(provider, work, main, wheels, present):
+    """Chooses one version of everything, as {name: (version, path)}; what is installed already stays as it is.
+
+    pip sees stand-ins only: of what is installed, pinned by a constraint, and of the wheels of this image. So the
+    requirements of earlier providers take part, and nothing is unpacked.
+    """
+    bundled = {wheel.name for wheel in wheels} | {main.name}
+    bundles_server = bool(bundled & SERVER)
+    relevant = lambda name: name not in SERVER and (name in bundled or name in present)
+    stand_ins = os.path.join(work, "stand-ins")
+    os.mkdir(stand_ins)
+    files = {}
+    for name, distribution in present.items():
+        base = f"{name.replace('-', '_')}-{distribution.version}"
+        text = distribution.read_text("METADATA") or f"Metadata-Version: 2.1\nName: {name}\nVersion: {distribution.version}\n"
+        # A requirement that is not there was not needed where it was installed; another Python may judge otherwise.
+        write_stand_in(stand_ins, f"{base}-py3-none-any.whl", f"{base}.dist-info", requirements_of(text, relevant))
+    for wheel in wheels + [main]:
+        filename = os.path.basename(wheel.path)
+        if wheel.name in SERVER:
+            print(f"WARNING: {filename} is not installed: the distribution brings its own")
+            continue
+        distinfo, text = read_metadata(provider, wheel)
+        write_stand_in(stand_ins, filename, distinfo, requirements_of(text, lambda name: name not in SERVER))
+        files[filename] = wheel.path
+    constraints = os.path.join(work, "constraints.txt")
+    with open(constraints, "w", encoding="utf-8") as file:
+        file.writelines(f"{name}=={distribution.version}\n" for name, distribution in sorted(present.items()))
+    # With the server come its hundred dependencies, which the distribution has too: then only what is required is.
+    others = [] if bundles_server else sorted(bundled - {main.name})
+    report = os.path.join(work, "report.json")
+    arguments = ["--dry-run", "--ignore-installed", "--report", report, "--find-links", stand_ins]
+    arguments += ["--constraint", constraints, os.path.join(stand_ins, os.path.basename(main.path))]
+    status, output = pip(work, arguments + others + sorted(set(present) - {main.name} - set(others)))
+    if status != 0:
+        raise pip_failure(provider, output)
+    chosen = {}
+    with open(report, encoding="utf-8") as file:
+        for item in json.load(file)["install"]:
+            name = canonical(item["metadata"]["name"])
+            filename = os.path.basename(unquote(item["download_info"]["url"]))
+            path = files.get(filename)
+            if path is not None or name in bundled:
+                chosen[name] = (item["metadata"]["version"], path)
+    return chosen
+
+
+def read_metadata(provider, wheel):
+    filename = os.path.basename(wheel.path)
+    try:
+        with zipfile.ZipFile(wheel.path) as archive:
+            names = [name for name in archive.namelist() if re.match(r"^[^/]+\.dist-info/METADATA\Z", name)]
+            if len(names) == 1:
+                return names[0].split("/")[0], archive.read(names[0]).decode("utf-8", "replace")
+            reason = "it has no METADATA"
+    except (zipfile.BadZipFile, OSError, RuntimeError) as error:
+        reason = str(error)
+    raise wheel_failure(provider, f"{filename} is not a wheel: {reason}")
+
+
+def pip(work, arguments):
+    """Runs `pip install`, without network, cache, or the image's own settings."""
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("PIP_")}
+    environment.update(HOME=work, TMPDIR=work, PIP_CONFIG_FILE=os.devnull, PYTHONIOENCODING="utf-8")
+    environment.pop("PYTHONPATH", None)
+    command = [sys.executable, "-m", "pip", "install", "--isolated", "--no-index", "--only-binary", ":all:"]
+    command += ["--no-cache-dir", "--disable-pip-version-check", "--no-input", "--no-color", "--progress-bar", "off"]
+    done = subprocess.run(
+        # Nobody's home is meant either, and pip need not speak of it.
+        command + ["--no-user", "--root-user-action", "ignore"] + arguments,
+        cwd=work,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        check=False,
+    )
+    return done.returncode, done.stdout.decode("utf-8", "replace").strip()
+
+
+def pip_failure(provider, output):
+    """The way out depends on what pip says."""
+    output = clean(output)
+    if "No space left on device" in output or "Disk quota exceeded" in output:
+        return volume_failure(provider, errno.ENOSPC, output.splitlines()[-1])
+    if "ResolutionImpossible" in output or "The conflict is caused by" in output:
+        return Failure(
+            f"Cannot install provider '{provider.id}' due to dependency conflict",
+            f"Pip installation failed with:\n{output}\n\nPreviously installed packages can be found in: "
+            "/opt/llama-stack/external-providers/installed-packages.txt",
+            "Update provider images to use compatible dependency versions, or reorder providers in the CRD if one "
+            "provider's dependencies are a superset of another's.",
+        )
+    if "No matching distribution found for" in output:
+        return Failure(
+            f"Cannot install provider '{provider.id}': a dependency is not in its image",
+            f"Pip installation failed with:\n{output}",
+            f"Add a wheel of it for {this_platform()} to /lls-provider/packages/ of the provider image; nothing is "
+            "downloaded at deploy time.",
+        )
+    return wheel_failure(provider, output)
+
+
+def wheel_failure(provider, output):
+    return Failure(
+        f"Cannot install provider '{provider.id}': pip failed",
+        f"Pip installation failed with:\n{output}",
+        f"Check wheel compatibility: the wheels must be whole, and made for {this_platform()}.",
+    )
+
+
+def this_platform():
+    return f"Python {sys.version_info[0]}.{sys.version_info[1]} on {os.uname().machine}"
+
+
+def clean(output):
+    """pip's lines about conflicts and errors; not those about files found and temporary names."""
+    noise = ("Looking in links:", "Processing ", "Collecting ", "Would install", "Link requires", "[notice]")
+    lines = [line for line in output.splitlines() if not line.strip().startswith(noise)]
+    return re.sub(r"[^\s'\"(]*/\.install-[^/\s]*/stand-ins/", "", "\n".join(lines)).strip()
+
+
+# --- the volume ---
+
+
+def workspace(provider):
+    """A folder of our own in the volume: nothing else is sure to be writable. Clears what a killed container left."""
+    for name in os.listdir(provider.volume):
+        if name.startswith(".install-"):
+            shutil.rmtree(os.path.join(provider.volume, name), ignore_errors=True)
+    os.makedirs(provider.target, exist_ok=True)
+    return tempfile.mkdtemp(prefix=".install-", dir=provider.volume)
+
+
+def stage(provider, work, new):
+    """Unpacks what is new beside the packages. Bytecode is left out: it would be for this Python, and differ each time."""
+    folder = os.path.join(work, "stage")
+    os.mkdir(folder)
+    if new:
+        arguments = ["--no-deps", "--no-compile", "--quiet", "--target", folder]
+        status, output = pip(work, arguments + [new[name] for name in sorted(new)])
+        if status != 0:
+            raise pip_failure(provider, output)
+        # Commands name the Python of this image, which the server's container has not.
+        shutil.rmtree(os.path.join(folder, "bin"), ignore_errors=True)
+    return folder
+
+
+def files_below(folder):
+    found = []
+    for parent, _, names in os.walk(folder):
+        found += [os.path.relpath(os.path.join(parent, name), folder) for name in names]
+    return sorted(found)
+
+
+def refuse_clashes(provider, staged, present):
+    """Two distributions may share a folder (a namespace package), but not a file."""
+    clashes = []
+    for name in files_below(staged):
+        there = os.path.join(provider.target, name)
+        if os.path.exists(there) and content(there) != content(os.path.join(staged, name)):
+            clashes.append(name)
+    if not clashes:
+        return
+    lines = [f"  {name} ({owner(present, name)})" for name in clashes[:10]]
+    if len(clashes) > 10:
+        lines.append(f"  and {len(clashes) - 10} more")
+    raise Failure(
+        f"Cannot install provider '{provider.id}' due to file conflict",
+        "These files are there already, with other content:\n"
+        + "\n".join(lines)
+        + "\n\nPreviously installed packages can be found in: /opt/llama-stack/external-providers/installed-packages.txt",
+        "Two packages of different names contain the same module. Leave one of them out of its provider image.",
+    )
+
+
+def owner(present, name):
+    for distribution in present.values():
+        for file in distribution.files or []:
+            if os.path.normpath(str(file)) == name:
+                return f"of {canonical(distribution.metadata['Name'])}=={distribution.version}"
+    return "of an unknown package"
+
+
+def content(path):
+    with open(path, "rb") as file:
+        return file.read()
+
+
+def move_in(staged, target):
+    """Copies; `*.dist-info` comes last, so that a distribution that is listed is complete."""
+    names = files_below(staged)
+    names.sort(key=lambda name: ".dist-info" in name.split(os.sep)[0])
+    for name in names:
+        there = os.path.join(target, name)
+        os.makedirs(os.path.dirname(there), exist_ok=True)
+        if not os.path.exists(there):
+            shutil.copyfile(os.path.join(staged, name), there + ".part")
+            os.replace(there + ".part", there)
+
+
+def write_manifest(provider, chosen):
+    """One line for each package; the lines of this provider from an earlier try are replaced."""
+    blocks = []
+    if os.path.exists(provider.manifest):
+        with open(provider.manifest, encoding="utf-8") as file:
+            blocks = re.split(r"^(?=# provider )", file.read(), flags=re.MULTILINE)
+    blocks = [block for block in blocks if block and not block.startswith(f"# provider {provider.id},")]
+    of_others = {line for block in blocks for line in block.splitlines()}
+    python = ".".join(str(part) for part in sys.version_info[:2])
+    lines = [f"# provider {provider.id}, image {provider.image}, Python {python}\n"]
+    for name, (version, _) in sorted(chosen.items()):
+        line = f"{name}=={version}"
+        lines.append(f"{line}  # installed before\n" if line in of_others else f"{line}\n")
+    write(provider.manifest, "".join(blocks + lines))
+
+
+def write_metadata(provider):
+    os.makedirs(provider.metadata, exist_ok=True)
+    with open(provider.spec, "rb") as file:
+        write(os.path.join(provider.metadata, "lls-provider-spec.yaml"), file.read().decode("utf-8"))
+    # JSON is YAML.
+    write(os.path.join(provider.metadata, "crd-config.yaml"), json.dumps(provider.config, indent=2) + "\n")
+
+
+def write(path, text):
+    with open(path + ".part", "w", encoding="utf-8", newline="") as file:
+        file.write(text)
+    os.replace(path + ".part", path)
+
+
+def volume_failure(provider, number, text):
+    if number in (errno.ENOSPC, errno.EDQUOT):
+        title, way_out = "the volume is full", "Give the volume external-providers a larger size limit, or use fewer dependencies."
+    elif number == errno.EROFS:
+        title, way_out = "the volume is read-only", "Mount the volume external-providers writable in this container."
+    elif number in (errno.EACCES, errno.EPERM):
+        title = "the volume is not writable for this user"
+        way_out = (
+            f"This container runs as user {os.getuid()}, group {os.getgid()}. Set fsGroup in the pod's security context, "
+            "or one runAsUser for all containers."
+        )
+    elif number == errno.ENOENT:
+        title, way_out = "the volume is not mounted", "Mount the volume external-providers in this container."
+    else:
+        title, way_out = "a file cannot be written", "Look at the volume external-providers of the pod."
+    return Failure(f"Cannot install provider '{provider.id}': {title}", f"Reason: {text}", way_out)
+
+
+# --- telling ---
+
+
+def tell(failure, provider, log):
+    who = f"Provider: {provider.id}\nImage: {provider.image}\nInit Container: {provider.container}\n\n" if provider else ""
+    head = f"ERROR: {failure.title}\n\n{who}"
+    tail = f"\n\nResolution: {failure.resolution}"
+    print(head + failure.body + tail, file=sys.stderr, flush=True)
+    room = MESSAGE_LIMIT - len((head + tail).encode()) - len("\n[...]\n")
+    body = failure.body.encode()
+    if len(body) > room:
+        # What is missing or in conflict stands first, what follows from it last.
+        body = body[: room // 2] + b"\n[...]\n" + body[len(body) - room // 2 :]
+    message = (head + body.decode("utf-8", "ignore") + tail).encode()
+    if os.path.exists(log):
+        try:
+            with open(log, "wb") as file:
+                file.write(message[:MESSAGE_LIMIT])
+        except OSError:
+            pass
+
+
+def main():
+    # Other containers run as other users of the same group.
+    os.umask(0o002)
+    log = os.environ.get("LLS_TERMINATION_LOG", "/dev/termination-log")
+    provider = None
+    try:
+        provider = Provider(os.environ)
+        install(provider)
+        return 0
+    except Failure as failure:
+        tell(failure, provider, log)
+    except OSError as error:
+        tell(volume_failure(provider, error.errno, str(error)), provider, log)
+    except (KeyError, ValueError) as error:
+        broken = Failure(
+            "Cannot install a provider: LLS_CRD_CONFIG is not what the operator writes",
+            f"Reason: {error!r}",
+            "Delete the pod; if that does not help, operator and pod are of different versions.",
+        )
+        tell(broken, provider, log)
+    return 1
+
+
+sys.exit(main())

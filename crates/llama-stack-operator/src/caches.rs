@@ -1,0 +1,236 @@
+//! Everything the operator reads: its own objects by label, their pods, and what LlamaStackDistributions name.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use futures::channel::mpsc;
+use futures::future::join_all;
+use k8s_openapi::api::core::v1::{ConfigMap, Pod};
+use kube::api::ListParams;
+use kube::core::DynamicObject;
+use kube::runtime::reflector::{ObjectRef, Store};
+use kube::runtime::watcher;
+use kube::{Api, Client, ResourceExt};
+use runway_api::labels::llama_stack as labels;
+use runway_api::{LlamaStackDistribution, ModelDeployment};
+use runway_operator::apply;
+use runway_operator::plan::Plan;
+use runway_operator::pods::Pods;
+use runway_operator::texts::{Texts, follow, texts};
+use tokio::task::JoinSet;
+
+use crate::config_maps::ConfigMaps;
+use crate::kinds::{self, Kind};
+use crate::models::Models;
+use crate::observe::{self, Answer, Child, Observed};
+use crate::plan::readiness;
+use crate::servers::Servers;
+
+/// Who is to be looked at again.
+pub(crate) type Wake = mpsc::UnboundedSender<ObjectRef<LlamaStackDistribution>>;
+
+/// Told of objects whose end was seen.
+type OnGone = dyn Fn(Kind, &DynamicObject) + Send + Sync;
+
+/// Everything the operator reads.
+pub(crate) struct Caches {
+    client: Client,
+    wake: Wake,
+    stores: Mutex<HashMap<Kind, Texts>>,
+    pods: Arc<Pods>,
+    config_maps: ConfigMaps,
+    models: Arc<Models>,
+    servers: Arc<Servers>,
+    on_gone: Box<OnGone>,
+}
+
+impl Caches {
+    /// Caches that wake reconciles through `wake`, and tell `on_gone` of every object whose end was seen.
+    pub(crate) fn new(
+        client: Client,
+        wake: Wake,
+        on_gone: impl Fn(Kind, &DynamicObject) + Send + Sync + 'static,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            config_maps: ConfigMaps::new(client.clone()),
+            client,
+            wake,
+            stores: Mutex::default(),
+            pods: Arc::new(Pods::new(labels::INSTANCE)),
+            models: Arc::default(),
+            servers: Arc::default(),
+            on_gone: Box::new(on_gone),
+        })
+    }
+
+    /// Starts watching, and returns when everything has been listed once.
+    pub(crate) async fn start(self: &Arc<Self>, llsds: Store<LlamaStackDistribution>, tasks: &mut JoinSet<()>) {
+        let mut stores = Vec::new();
+        for kind in kinds::ALL {
+            let (store, writer) = texts();
+            stores.push(store.clone());
+            lock(&self.stores).insert(kind, store);
+            let api: Api<DynamicObject> = Api::all_with(self.client.clone(), &kind.resource());
+            let caches = self.clone();
+            tasks.spawn(async move {
+                follow(api, ours(), writer, |object, gone| {
+                    caches.child_changed(kind, object, gone);
+                })
+                .await;
+            });
+        }
+        let wake = self.wake.clone();
+        let changed = move |namespace: &str, llsd: &str| send(&wake, namespace, llsd);
+        tasks.spawn(self.pods.clone().follow(self.client.clone(), our_label(), changed));
+        let wake = self.wake.clone();
+        tasks.spawn(
+            self.models
+                .clone()
+                .follow(self.client.clone(), move |namespace, model| {
+                    for llsd in llsds
+                        .state()
+                        .iter()
+                        .filter(|l| l.namespace().as_deref() == Some(namespace))
+                    {
+                        if observe::model_deployments(llsd).contains(model) {
+                            send(&wake, namespace, &llsd.name_any());
+                        }
+                    }
+                }),
+        );
+        for store in stores {
+            store.listed().await;
+        }
+        self.pods.listed().await;
+        self.models.listed().await;
+    }
+
+    /// An object of ours.
+    pub(crate) fn child(&self, kind: Kind, namespace: &str, name: &str) -> Option<Arc<DynamicObject>> {
+        lock(&self.stores).get(&kind)?.get(namespace, name)
+    }
+
+    /// The pods of a LlamaStackDistribution.
+    pub(crate) fn pods(&self, namespace: &str, llsd: &str) -> Vec<Arc<Pod>> {
+        self.pods.of(namespace, llsd)
+    }
+
+    /// Those of these ConfigMaps that exist. From now on exactly these are watched for this LlamaStackDistribution.
+    pub(crate) async fn config_maps(
+        &self,
+        namespace: &str,
+        llsd: &str,
+        names: BTreeSet<String>,
+    ) -> BTreeMap<String, Arc<ConfigMap>> {
+        self.config_maps.only(namespace, llsd, &names);
+        let mut found = BTreeMap::new();
+        for name in names {
+            let wake = self.wake.clone();
+            let config_map = self
+                .config_maps
+                .get(namespace, &name, llsd, move |ns, user| send(&wake, ns, user))
+                .await;
+            found.extend(config_map.map(|c| (name, c)));
+        }
+        found
+    }
+
+    /// Those of these ModelDeployments that exist.
+    pub(crate) fn model_deployments(
+        &self,
+        namespace: &str,
+        names: &BTreeSet<String>,
+    ) -> BTreeMap<String, Arc<ModelDeployment>> {
+        self.models.find(namespace, names)
+    }
+
+    /// What the server of a LlamaStackDistribution said since its pods are as they are.
+    pub(crate) fn answer(&self, seen: &Observed) -> Option<Answer> {
+        let (namespace, name) = (seen.llsd.namespace().unwrap_or_default(), seen.llsd.name_any());
+        let key = (namespace.clone(), name.clone());
+        let (Some(readiness), Some(url)) = (readiness(seen), service_address(seen)) else {
+            self.servers.forget(&key);
+            return None;
+        };
+        let wake = self.wake.clone();
+        self.servers
+            .answer(&key, &readiness, &url, move || send(&wake, &namespace, &name))
+    }
+
+    /// Forgets one that is gone.
+    pub(crate) fn forget(&self, namespace: &str, llsd: &str) {
+        self.config_maps.only(namespace, llsd, &BTreeSet::new());
+        self.servers.forget(&(namespace.to_owned(), llsd.to_owned()));
+    }
+
+    /// Objects of somebody else that carry a name we are about to use, of the kinds where two could be merged without a
+    /// conflict. Only what is to be made is asked for, and only when it is made.
+    pub(crate) async fn strangers(&self, seen: &Observed, plan: &Plan) -> Vec<Child> {
+        const MERGE_IN_SILENCE: [Kind; 3] = [kinds::SERVICE_ACCOUNT, kinds::CONFIG_MAP, kinds::CLAIM];
+        let asked = plan.apply.iter().filter(|a| !a.force).filter_map(|apply| {
+            let kind = MERGE_IN_SILENCE.into_iter().find(|k| k.kind == apply.resource.kind)?;
+            Some(self.find(seen, kind, apply.object.name_any()))
+        });
+        join_all(asked).await.into_iter().flatten().collect()
+    }
+
+    /// The object that an apply without force collided with: somebody else's, or ours that has lost our label.
+    pub(crate) async fn in_the_way(&self, seen: &Observed, error: &apply::Error) -> Option<Child> {
+        match error {
+            apply::Error::Apply { kind, name, .. } if error.is_conflict() => {
+                let kind = kinds::ALL.into_iter().find(|k| k.kind == kind)?;
+                self.find(seen, kind, name.clone()).await
+            }
+            _ => None,
+        }
+    }
+
+    /// An object by its name, whatever its labels. As a list: for that there is a right already, since there is a watch.
+    async fn find(&self, seen: &Observed, kind: Kind, name: String) -> Option<Child> {
+        let namespace = seen.llsd.namespace().unwrap_or_default();
+        let api: Api<DynamicObject> = Api::namespaced_with(self.client.clone(), &namespace, &kind.resource());
+        let named = ListParams::default().fields(&format!("metadata.name={name}"));
+        // If it cannot be looked for, it cannot be written either.
+        let object = api.list(&named).await.ok()?.items.pop()?;
+        Some(Child {
+            kind,
+            object: Arc::new(object),
+        })
+    }
+
+    fn child_changed(&self, kind: Kind, object: &DynamicObject, gone: bool) {
+        if gone {
+            (self.on_gone)(kind, object);
+        }
+        let Some(instance) = object.labels().get(labels::INSTANCE) else {
+            return;
+        };
+        send(&self.wake, &object.namespace().unwrap_or_default(), instance);
+    }
+}
+
+/// Only what carries our label.
+fn ours() -> watcher::Config {
+    watcher::Config::default().labels(&our_label())
+}
+
+fn our_label() -> String {
+    format!("{}={}", labels::MANAGED_BY, labels::MANAGER)
+}
+
+/// The Service by its address: no name server is needed to find it.
+fn service_address(seen: &Observed) -> Option<String> {
+    let service = seen.child(kinds::SERVICE, &kinds::service(&seen.llsd.name_any()))?;
+    let address: std::net::IpAddr = service.data["spec"]["clusterIP"].as_str()?.parse().ok()?;
+    let port = u16::try_from(service.data["spec"]["ports"][0]["port"].as_u64()?).ok()?;
+    Some(format!("http://{}", std::net::SocketAddr::new(address, port)))
+}
+
+fn send(wake: &Wake, namespace: &str, name: &str) {
+    // Fails only while shutting down.
+    let _ = wake.unbounded_send(ObjectRef::new(name).within(namespace));
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,119 @@
+//! The kinds that the operator makes, and their names for one LlamaStackDistribution.
+
+use kube::core::ApiResource;
+
+/// A built-in kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Kind {
+    /// API group, empty for the core group.
+    pub group: &'static str,
+    /// Version of the API that we write.
+    pub version: &'static str,
+    /// As `Deployment`.
+    pub kind: &'static str,
+    /// As `deployments`.
+    pub plural: &'static str,
+}
+
+impl Kind {
+    const fn new(group: &'static str, version: &'static str, kind: &'static str, plural: &'static str) -> Self {
+        Self {
+            group,
+            version,
+            kind,
+            plural,
+        }
+    }
+
+    /// Where it lives in the API.
+    pub fn resource(self) -> ApiResource {
+        ApiResource {
+            group: self.group.to_owned(),
+            version: self.version.to_owned(),
+            api_version: match self.group {
+                "" => self.version.to_owned(),
+                group => format!("{group}/{}", self.version),
+            },
+            kind: self.kind.to_owned(),
+            plural: self.plural.to_owned(),
+        }
+    }
+}
+
+/// Identity of the pods.
+pub const SERVICE_ACCOUNT: Kind = Kind::new("", "v1", "ServiceAccount", "serviceaccounts");
+/// CA bundle, and the scripts of the init containers.
+pub const CONFIG_MAP: Kind = Kind::new("", "v1", "ConfigMap", "configmaps");
+/// The server's data.
+pub const CLAIM: Kind = Kind::new("", "v1", "PersistentVolumeClaim", "persistentvolumeclaims");
+/// Where the server answers.
+pub const SERVICE: Kind = Kind::new("", "v1", "Service", "services");
+/// Who may reach it.
+pub const NETWORK_POLICY: Kind = Kind::new("networking.k8s.io", "v1", "NetworkPolicy", "networkpolicies");
+/// Where it answers from outside.
+pub const INGRESS: Kind = Kind::new("networking.k8s.io", "v1", "Ingress", "ingresses");
+/// How many pods may be away.
+pub const DISRUPTION_BUDGET: Kind = Kind::new("policy", "v1", "PodDisruptionBudget", "poddisruptionbudgets");
+/// The pods.
+pub const DEPLOYMENT: Kind = Kind::new("apps", "v1", "Deployment", "deployments");
+/// How many of them.
+pub const AUTOSCALER: Kind = Kind::new(
+    "autoscaling",
+    "v2",
+    "HorizontalPodAutoscaler",
+    "horizontalpodautoscalers",
+);
+
+/// Every kind that the operator makes.
+pub const ALL: [Kind; 9] = [
+    SERVICE_ACCOUNT,
+    CONFIG_MAP,
+    CLAIM,
+    SERVICE,
+    NETWORK_POLICY,
+    INGRESS,
+    DISRUPTION_BUDGET,
+    DEPLOYMENT,
+    AUTOSCALER,
+];
+
+/// Name of the ServiceAccount, unless the user names one.
+pub fn service_account(name: &str) -> String {
+    format!("{name}-sa")
+}
+
+/// Name of the Service.
+pub fn service(name: &str) -> String {
+    format!("{name}-service")
+}
+
+/// Name of the claim.
+pub fn claim(name: &str) -> String {
+    format!("{name}-pvc")
+}
+
+/// Name of the ConfigMap with the CA bundle.
+pub fn ca_bundle(name: &str) -> String {
+    format!("{name}-ca-bundle")
+}
+
+/// Name of the ConfigMap with the scripts of the init containers.
+pub fn scripts(name: &str) -> String {
+    format!("{name}-scripts")
+}
+
+/// Everything that may be there for a LlamaStackDistribution, in the order in which it is made.
+pub fn children(name: &str) -> [(Kind, String); 10] {
+    [
+        (SERVICE_ACCOUNT, service_account(name)),
+        (CONFIG_MAP, scripts(name)),
+        (CONFIG_MAP, ca_bundle(name)),
+        (CLAIM, claim(name)),
+        (SERVICE, service(name)),
+        (NETWORK_POLICY, format!("{name}-network-policy")),
+        (INGRESS, format!("{name}-ingress")),
+        (DISRUPTION_BUDGET, format!("{name}-pdb")),
+        (DEPLOYMENT, name.to_owned()),
+        (AUTOSCALER, format!("{name}-hpa")),
+    ]
+}

@@ -1,0 +1,31 @@
+//! The Llama Stack operator: runs a Llama Stack server, with third-party providers installed at deploy time from images.
+//!
+//! | module | where it runs | what |
+//! |---|---|---|
+//! | [`validate`](fn@validate) | controller, `render` | what the CRD says, as a function: pure |
+//! | [`observe`], [`plan`] | controller, `render` | what a plan is made from, and the plan: pure |
+//! | [`kinds`], [`settings`] | controller, `render` | what is made, and what the operator is told |
+//! | [`run`](fn@run) | controller | starts it |
+//! | [`merge`](mod@merge) | init container `merge-config` | base `run.yaml` + external providers → the server's `run.yaml`: pure |
+//! | [`merge_config`] | init container `merge-config` | reads the files for it, and writes them |
+//! | [`pod`] | | the scripts that run in the images of others, and what they are told |
+
+mod access;
+mod caches;
+mod config_maps;
+pub mod kinds;
+pub mod merge;
+pub mod merge_config;
+mod models;
+pub mod observe;
+pub mod plan;
+pub mod pod;
+mod reconcile;
+mod run;
+mod servers;
+pub mod settings;
+mod validate;
+
+pub use access::{access, access_in_namespace};
+pub use run::{RunArgs, run};
+pub use validate::validate;

@@ -1,0 +1,160 @@
+//! The conditions beside Ready and Stalled.
+
+use runway_api::condition::{self, Draft, no, yes};
+use runway_api::llama_stack_distribution::ProviderPhase;
+
+use super::request::Request;
+use super::rollout::Rollout;
+use super::story::{Story, Trouble};
+use super::{objects, pod};
+use crate::kinds;
+use crate::observe::{Answer, Observed};
+
+pub(super) fn deployment(rollout: &Rollout, trouble: Option<&Trouble>, message: &str) -> Draft {
+    match trouble {
+        _ if rollout.is_complete() => yes(
+            condition::DEPLOYMENT_READY,
+            "DeploymentReady",
+            "The Deployment is ready",
+        ),
+        Some(trouble) => no(
+            condition::DEPLOYMENT_READY,
+            "DeploymentFailed",
+            format!("The pods do not become ready: {}", trouble.reason),
+        ),
+        None => no(condition::DEPLOYMENT_READY, "DeploymentPending", message),
+    }
+}
+
+pub(super) fn service(seen: &Observed, request: &Request) -> Draft {
+    let name = kinds::service(&request.name);
+    match seen.child(kinds::SERVICE, &name) {
+        Some(_) => yes(
+            condition::SERVICE_READY,
+            "ServiceReady",
+            format!("Service '{name}' exists"),
+        ),
+        None => no(
+            condition::SERVICE_READY,
+            "ServicePending",
+            format!("Service '{name}' is being created"),
+        ),
+    }
+}
+
+pub(super) fn storage(seen: &Observed, request: &Request) -> Option<Draft> {
+    request.server().storage.as_ref()?;
+    let name = kinds::claim(&request.name);
+    if let Some((asked, there)) = objects::shrinking(seen) {
+        let text = format!(
+            "spec.server.storage.size asks for {asked}, and PersistentVolumeClaim '{name}' has {there}: a claim cannot shrink, so it stays as it is"
+        );
+        return Some(no(condition::STORAGE_READY, "CannotShrink", text));
+    }
+    let phase = seen
+        .child(kinds::CLAIM, &name)
+        .and_then(|claim| claim.data["status"]["phase"].as_str());
+    Some(match phase {
+        Some("Bound") => yes(
+            condition::STORAGE_READY,
+            "StorageReady",
+            format!("PersistentVolumeClaim '{name}' is bound"),
+        ),
+        Some("Lost") => no(
+            condition::STORAGE_READY,
+            "StorageFailed",
+            format!("PersistentVolumeClaim '{name}' has lost its volume"),
+        ),
+        _ => no(
+            condition::STORAGE_READY,
+            "StoragePending",
+            format!("PersistentVolumeClaim '{name}' is not bound yet"),
+        ),
+    })
+}
+
+pub(super) fn health(seen: &Observed) -> Draft {
+    match &seen.server {
+        Some(Answer::Said(server)) => yes(
+            condition::HEALTH_CHECK,
+            "Answered",
+            format!("The server answers, version {}", server.version),
+        ),
+        Some(Answer::Silent(why)) => no(
+            condition::HEALTH_CHECK,
+            "NoAnswer",
+            format!("The server did not tell its version and providers: {why}"),
+        ),
+        None => no(
+            condition::HEALTH_CHECK,
+            "NotAsked",
+            "The server is asked when its pods are ready",
+        ),
+    }
+}
+
+pub(super) fn providers(request: &Request, story: &Story) -> Option<Draft> {
+    if request.providers.is_empty() {
+        return None;
+    }
+    let type_ = condition::EXTERNAL_PROVIDERS_READY;
+    let failed: Vec<&str> = request
+        .providers
+        .iter()
+        .zip(&story.providers)
+        .filter(|(_, told)| told.phase == ProviderPhase::Failed)
+        .map(|(provider, _)| provider.id.as_str())
+        .collect();
+    let ready = story
+        .providers
+        .iter()
+        .filter(|t| t.phase == ProviderPhase::Ready)
+        .count();
+    let count = format!("{ready} of {} external providers are ready", story.providers.len());
+    Some(if !failed.is_empty() {
+        no(
+            type_,
+            "ProvidersFailed",
+            format!("{count}; failed: {}", failed.join(", ")),
+        )
+    } else if ready == story.providers.len() {
+        yes(type_, "ProvidersReady", count)
+    } else {
+        no(
+            type_,
+            "ProvidersInstalling",
+            "The external providers are being installed",
+        )
+    })
+}
+
+/// What a user should know, present only while it is so.
+pub(super) fn remarks(request: &Request, story: &Story) -> Vec<Draft> {
+    let mut all = Vec::new();
+    if !story.warnings.is_empty() {
+        all.push(yes(
+            condition::PROVIDER_OVERRIDES,
+            "ConfigurationMerged",
+            story.warnings.join("\n"),
+        ));
+    }
+    if request.has_own_command() && !request.providers.is_empty() {
+        all.push(yes(
+            condition::PREFLIGHT_BYPASSED,
+            "OwnCommand",
+            "spec.server.containerSpec.command or args replace the operator's: external providers are installed and merged, but not checked before the server starts",
+        ));
+    }
+    let ignored = pod::ignored_env(request);
+    if !ignored.is_empty() {
+        all.push(yes(
+            condition::ENV_IGNORED,
+            "SetByOperator",
+            format!(
+                "spec.server.containerSpec.env: {} not passed on, since the server must read the merged configuration: use spec.server.userConfig for one of your own",
+                ignored.join(", ")
+            ),
+        ));
+    }
+    all
+}

@@ -1,0 +1,92 @@
+//! What must exist, what must go, and what to say of it. Pure and deterministic: no client, no clock, no memory.
+
+mod bundle;
+mod conditions;
+mod objects;
+mod pod;
+mod quantity;
+mod request;
+mod rollout;
+mod status;
+mod story;
+
+use kube::ResourceExt;
+use runway_operator::plan::Plan;
+use runway_operator::{apply, kubelet};
+
+use crate::kinds;
+use crate::observe::Observed;
+use request::{Refusal, Request};
+
+/// The plan for one LlamaStackDistribution. There is no finalizer: all that is made is owned, and goes with it.
+pub fn plan(seen: &Observed) -> Plan {
+    if seen.llsd.is_deleting() {
+        return status::terminating(seen);
+    }
+    let request = match prepare(seen) {
+        Ok(request) => request,
+        // What runs goes on as it is.
+        Err(refusal) => return status::refused(seen, &refusal),
+    };
+    let wanted = objects::wanted(seen, &request);
+    if let Some(taken) = objects::taken(seen, &wanted) {
+        return status::refused(seen, &Refusal::new("NameTaken", taken));
+    }
+    let apply = objects::apply(seen, &wanted);
+    let deployment = apply.iter().find(|a| a.resource.kind == kinds::DEPLOYMENT.kind);
+    let template = wanted
+        .iter()
+        .find(|w| w.kind == kinds::DEPLOYMENT)
+        .map_or("", |w| pod::template_hash(&w.body["spec"]["template"]));
+    let is_current = deployment.is_some_and(|d| d.unchanged);
+    let status = status::serving(seen, &request, template, is_current);
+    Plan {
+        delete: objects::delete(seen, &wanted),
+        apply,
+        ..status
+    }
+}
+
+/// What to say when the server did not take what [`plan`] asked for. Silent when trying again may help.
+pub fn after_failure(seen: &Observed, error: &apply::Error) -> Plan {
+    let refusal = match error {
+        apply::Error::Apply { kind, name, .. } if error.is_conflict() => {
+            Refusal::new("NameTaken", objects::taken_text(kind, name))
+        }
+        apply::Error::Apply { kind, name, source } if error.is_refusal() => {
+            Refusal::new("Refused", format!("{kind} '{name}' was refused: {source}"))
+        }
+        _ => return Plan::default(),
+    };
+    status::refused(seen, &refusal)
+}
+
+fn prepare(seen: &Observed) -> Result<Request<'_>, Refusal> {
+    let request = Request::new(seen)?;
+    let overrides = seen.llsd.spec.server.pod_overrides.iter();
+    let taken = overrides
+        .flat_map(|o| &o.volumes)
+        .find(|v| pod::VOLUMES.contains(&v.name.as_str()));
+    match taken {
+        Some(volume) => Err(Refusal::new(
+            "InvalidSpec",
+            format!(
+                "spec.server.podOverrides.volumes: '{}' is the name of a volume of the operator's: use another",
+                volume.name
+            ),
+        )),
+        None => Ok(request),
+    }
+}
+
+/// Whether the server of a LlamaStackDistribution is there to be asked, and since when: changes whenever its pods do.
+pub fn readiness(seen: &Observed) -> Option<String> {
+    let mut ready: Vec<String> = seen
+        .pods
+        .iter()
+        .filter(|pod| kubelet::is_ready(pod) && pod.metadata.deletion_timestamp.is_none())
+        .map(|pod| format!("{}/{}", pod.uid().unwrap_or_default(), kubelet::ready_since(pod)))
+        .collect();
+    ready.sort();
+    (!ready.is_empty()).then(|| ready.join(","))
+}

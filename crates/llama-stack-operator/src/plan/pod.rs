@@ -1,0 +1,483 @@
+//! The pod template: the five phases of a start as containers.
+//!
+//! Providers are installed one after another, each in its own image; the distribution's configuration is extracted; the two
+//! are merged by our own image; then the server's container checks what was installed, and starts.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt;
+use runway_api::labels::llama_stack as labels;
+use runway_api::llama_stack_distribution::{Resources, Storage};
+use runway_operator::json;
+use serde::Serialize;
+use serde_json::{Map, Value, json};
+
+use super::quantity;
+use super::request::{Provider, Request};
+use crate::kinds;
+use crate::pod::CRD_CONFIG_VARIABLE;
+use crate::settings::Settings;
+
+/// The init container that finds the distribution's configuration.
+pub(super) const EXTRACT: &str = "extract-distribution-config";
+/// The init container that merges configurations.
+pub(super) const MERGE: &str = "merge-config";
+
+// Paths of the specification.
+const PACKAGES: &str = "/opt/llama-stack/external-providers/python-packages";
+const EXTERNAL_PROVIDERS: &str = "/opt/llama-stack/external-providers";
+const BASE_CONFIG: &str = "/opt/llama-stack/base-config";
+const CONFIG: &str = "/opt/llama-stack/config";
+const MERGED_RUN_YAML: &str = "/opt/llama-stack/config/run.yaml";
+/// Where init containers see our scripts.
+const SCRIPTS: &str = "/opt/llama-stack/scripts";
+/// Where the user's ConfigMap is seen (public operator).
+const USER_CONFIG: &str = "/etc/llama-stack";
+/// Where the CA bundle is seen (public operator).
+const CA_BUNDLE: &str = "/etc/ssl/certs/ca-bundle";
+/// The file in it.
+pub(super) const CA_BUNDLE_KEY: &str = "ca-bundle.crt";
+
+/// Checks what was installed, with the distribution's Python, before the server sees it.
+const PREFLIGHT: &str = r#"for python in python3 python; do
+  if command -v "$python" >/dev/null 2>&1; then break; fi
+done
+"$python" /opt/llama-stack/config/preflight.py --run-yaml=/opt/llama-stack/config/run.yaml || exit $?
+"#;
+
+/// Starts the server with a configuration that is not the image's own. Releases from 0.3 on; ogx is its later name.
+const START: &str = r#"if [ -n "$LLS_WORKERS" ]; then
+  exec uvicorn llama_stack.core.server.server:create_app --host 0.0.0.0 --port "$LLS_PORT" --workers "$LLS_WORKERS" --factory
+fi
+if command -v llama >/dev/null 2>&1; then exec llama stack run "$LLAMA_STACK_CONFIG" --port "$LLS_PORT"; fi
+exec ogx stack run "$LLAMA_STACK_CONFIG" --port "$LLS_PORT"
+"#;
+
+/// Environment variables by which a server finds its configuration: while we merge it, they are ours.
+pub(super) const CONFIG_ENV: [&str; 2] = ["LLAMA_STACK_CONFIG", "RUN_CONFIG_PATH"];
+
+/// The labels by which the Deployment finds its pods. They can never change.
+pub(super) fn selector(name: &str) -> Value {
+    json!({ labels::APP: labels::APP_VALUE, labels::INSTANCE: name })
+}
+
+/// The pod template.
+pub(super) fn template(request: &Request, settings: &Settings, scripts_hash: Option<&str>) -> Value {
+    let mut annotations = BTreeMap::new();
+    let mut note = |key: &str, hash: Option<&str>| {
+        if let Some(hash) = hash {
+            annotations.insert(key.to_owned(), hash.to_owned());
+        }
+    };
+    note(
+        labels::USER_CONFIG_HASH,
+        request.user_config.as_ref().map(|u| u.hash.as_str()),
+    );
+    note(
+        labels::CA_BUNDLE_HASH,
+        request.ca_bundle.as_ref().map(|b| b.hash.as_str()),
+    );
+    note(labels::SCRIPTS_HASH, scripts_hash);
+    let mut template = json!({
+        "metadata": {
+            "labels": {
+                labels::APP: labels::APP_VALUE,
+                labels::INSTANCE: request.name,
+                labels::MANAGED_BY: labels::MANAGER,
+                labels::PART_OF: labels::APP_VALUE,
+            },
+            "annotations": annotations,
+        },
+        "spec": pod(request, settings),
+    });
+    let hash = json::hash(&template);
+    template["metadata"]["annotations"][labels::TEMPLATE] = hash.into();
+    template
+}
+
+fn pod(request: &Request, settings: &Settings) -> Value {
+    let overrides = request.server().pod_overrides.as_ref();
+    let mut pod = json!({
+        "serviceAccountName": request.service_account,
+        // Group 1001 is that of the public images; volumes are shared by it.
+        "securityContext": { "fsGroup": 1001, "seccompProfile": { "type": "RuntimeDefault" } },
+        "containers": [server(request)],
+        "volumes": volumes(request, settings),
+    });
+    if !request.providers.is_empty() {
+        pod["initContainers"] = init_containers(request).into();
+    }
+    if let Some(seconds) = overrides.and_then(|o| o.termination_grace_period_seconds) {
+        pod["terminationGracePeriodSeconds"] = seconds.into();
+    }
+    if let Some(constraints) = spread(request) {
+        pod["topologySpreadConstraints"] = constraints;
+    }
+    if request.replicas > 1 && request.server().topology_spread_constraints.is_empty() {
+        pod["affinity"] = json!({ "podAntiAffinity": { "preferredDuringSchedulingIgnoredDuringExecution": [{
+            "weight": 100,
+            "podAffinityTerm": {
+                "labelSelector": { "matchLabels": selector(&request.name) },
+                "topologyKey": "kubernetes.io/hostname",
+            },
+        }] } });
+    }
+    pod
+}
+
+fn spread(request: &Request) -> Option<Value> {
+    let own = &request.server().topology_spread_constraints;
+    if !own.is_empty() {
+        return Some(pruned(own));
+    }
+    let over = |key: &str| {
+        json!({
+            "maxSkew": 1,
+            "topologyKey": key,
+            "whenUnsatisfiable": "ScheduleAnyway",
+            "labelSelector": { "matchLabels": selector(&request.name) },
+        })
+    };
+    (request.replicas > 1).then(|| {
+        json!([
+            over("topology.kubernetes.io/region"),
+            over("topology.kubernetes.io/zone"),
+            over("kubernetes.io/hostname"),
+        ])
+    })
+}
+
+fn init_containers(request: &Request) -> Vec<Value> {
+    let mut containers: Vec<Value> = request.providers.iter().map(install).collect();
+    if request.user_config.is_none() {
+        containers.push(extract(request));
+    }
+    containers.push(merge(request));
+    containers
+}
+
+/// Phase 1: one for each provider, in its own image.
+fn install(provider: &Provider) -> Value {
+    json!({
+        "name": provider.container,
+        "image": provider.image,
+        "imagePullPolicy": provider.pull_policy.as_str(),
+        // No shell: an image may have none.
+        "command": ["python3", format!("{SCRIPTS}/install_provider.py")],
+        "env": [
+            { "name": CRD_CONFIG_VARIABLE, "value": provider.crd_config },
+            { "name": "HOME", "value": "/tmp" },
+        ],
+        "volumeMounts": [
+            mount("external-providers", EXTERNAL_PROVIDERS, false),
+            mount("scripts", SCRIPTS, true),
+        ],
+        // About 100 MB for ten dependencies; large wheels need more while they are unpacked.
+        "resources": { "requests": { "cpu": "100m", "memory": "256Mi" }, "limits": { "memory": "1Gi" } },
+        "securityContext": restricted(),
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+    })
+}
+
+/// Phase 2: the distribution's own configuration.
+fn extract(request: &Request) -> Value {
+    let name = request.distribution.as_str();
+    json!({
+        "name": EXTRACT,
+        "image": request.image,
+        "imagePullPolicy": "IfNotPresent",
+        "command": ["/bin/sh", format!("{SCRIPTS}/extract_config.sh")],
+        "env": [{ "name": "LLS_DISTRIBUTION_NAME", "value": if name == "custom" { "starter" } else { name } }],
+        "volumeMounts": [
+            mount("base-config", BASE_CONFIG, false),
+            mount("scripts", SCRIPTS, true),
+        ],
+        "resources": { "requests": { "cpu": "50m", "memory": "64Mi" }, "limits": { "memory": "256Mi" } },
+        "securityContext": restricted(),
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+    })
+}
+
+/// Phase 3: our own image.
+fn merge(request: &Request) -> Value {
+    json!({
+        "name": MERGE,
+        "image": request.operator_image,
+        "imagePullPolicy": "IfNotPresent",
+        "command": ["/manager", "merge-config"],
+        "workingDir": "/workspace",
+        "volumeMounts": [
+            mount("external-providers", EXTERNAL_PROVIDERS, true),
+            mount("base-config", BASE_CONFIG, true),
+            mount("merged-config", CONFIG, false),
+        ],
+        "resources": { "requests": { "cpu": "10m", "memory": "32Mi" }, "limits": { "memory": "128Mi" } },
+        "securityContext": restricted(),
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+    })
+}
+
+/// Phases 4 and 5.
+fn server(request: &Request) -> Value {
+    let own = request.server().container_spec.clone().unwrap_or_default();
+    let mut container = json!({
+        "name": request.container,
+        "image": request.image,
+        "imagePullPolicy": if request.image.ends_with(":latest") { "Always" } else { "IfNotPresent" },
+        "ports": [{ "name": "http", "containerPort": request.port, "protocol": "TCP" }],
+        "env": env(request),
+        "resources": resources(request, own.resources.as_ref()),
+        "volumeMounts": mounts(request),
+        "securityContext": restricted(),
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "startupProbe": health(5, 5, startup_attempts(request)),
+        // A server that is busy ingesting may not answer for a while; taking it out of service for that makes it flap. And
+        // there is no liveness probe: a restart would lose the work.
+        "readinessProbe": health(10, 10, 6),
+    });
+    if !own.env_from.is_empty() {
+        container["envFrom"] = pruned(&own.env_from);
+    }
+    if request.has_own_command() {
+        if !own.command.is_empty() {
+            container["command"] = own.command.into();
+        }
+        if !own.args.is_empty() {
+            container["args"] = own.args.into();
+        }
+    } else if !request.providers.is_empty() {
+        container["command"] = json!(["/bin/sh", "-c", format!("{PREFLIGHT}{START}")]);
+    } else if request.user_config.is_some() {
+        container["command"] = json!(["/bin/sh", "-c", START]);
+    }
+    container
+}
+
+/// Two and a half minutes; five where providers are checked first.
+fn startup_attempts(request: &Request) -> i32 {
+    if request.providers.is_empty() { 30 } else { 60 }
+}
+
+fn health(period: i32, timeout: i32, attempts: i32) -> Value {
+    json!({
+        "httpGet": { "path": "/v1/health", "port": "http" },
+        "periodSeconds": period,
+        "timeoutSeconds": timeout,
+        "failureThreshold": attempts,
+    })
+}
+
+fn resources(request: &Request, own: Option<&Resources>) -> Value {
+    let own = own.cloned().unwrap_or_default();
+    let amounts = |given: &BTreeMap<String, _>| -> BTreeMap<String, String> {
+        given
+            .iter()
+            .map(
+                |(name, amount): (&String, &runway_api::llama_stack_distribution::Quantity)| {
+                    (name.clone(), quantity::canonical(&amount.to_string()))
+                },
+            )
+            .collect()
+    };
+    let limits = amounts(&own.limits);
+    let mut requests = amounts(&own.requests);
+    let mut default = |name: &str, amount: String| {
+        let amount = limits
+            .get(name)
+            .filter(|limit| quantity::is_less(limit, &amount) == Some(true))
+            .cloned()
+            .unwrap_or(amount);
+        requests.entry(name.to_owned()).or_insert(amount);
+    };
+    default("cpu", request.server().workers.unwrap_or(1).to_string());
+    default("memory", "1Gi".to_owned());
+    let mut all = json!({ "requests": requests });
+    if !limits.is_empty() {
+        all["limits"] = json!(limits);
+    }
+    if !own.claims.is_empty() {
+        all["claims"] = pruned(&own.claims);
+    }
+    all
+}
+
+/// Each name once: server-side apply refuses doubles. The last one counts, as it does in a container.
+fn env(request: &Request) -> Vec<Value> {
+    let with_providers = !request.providers.is_empty();
+    let mut all: Vec<(String, Value)> = Vec::new();
+    let mut set = |name: &str, value: Value| {
+        all.retain(|(there, _)| there != name);
+        all.push((name.to_owned(), value));
+    };
+    let text = |name: &str, value: &str| json!({ "name": name, "value": value });
+    set("HF_HOME", text("HF_HOME", &request.mount_path));
+    set("LLS_PORT", text("LLS_PORT", &request.port.to_string()));
+    if let Some(workers) = request.server().workers {
+        set("LLS_WORKERS", text("LLS_WORKERS", &workers.to_string()));
+    }
+    if request.ca_bundle.is_some() {
+        set(
+            "SSL_CERT_FILE",
+            text("SSL_CERT_FILE", &format!("{CA_BUNDLE}/{CA_BUNDLE_KEY}")),
+        );
+    }
+    if let (false, Some(config)) = (with_providers, &request.user_config) {
+        set(
+            "LLAMA_STACK_CONFIG",
+            text("LLAMA_STACK_CONFIG", &format!("{USER_CONFIG}/{}", config.file)),
+        );
+    }
+    let own = request.server().container_spec.iter().flat_map(|c| &c.env);
+    for variable in own {
+        set(&variable.name, pruned(variable));
+    }
+    if with_providers {
+        for name in CONFIG_ENV {
+            set(name, text(name, MERGED_RUN_YAML));
+        }
+        let path = all
+            .iter()
+            .find(|(name, _)| name == "PYTHONPATH")
+            .map(|(_, own)| own.clone());
+        all.retain(|(name, _)| name != "PYTHONPATH");
+        all.extend(python_path(path));
+    }
+    all.into_iter().map(|(_, value)| value).collect()
+}
+
+/// The providers' packages come first; what the user gives follows.
+fn python_path(own: Option<Value>) -> Vec<(String, Value)> {
+    const HELPER: &str = "LLS_USER_PYTHONPATH";
+    let path = |value: String| ("PYTHONPATH".to_owned(), json!({ "name": "PYTHONPATH", "value": value }));
+    match own {
+        None => vec![path(PACKAGES.to_owned())],
+        Some(mut own) => match own.get("value").and_then(Value::as_str) {
+            Some(text) => vec![path(format!("{PACKAGES}:{text}"))],
+            None if own.get("valueFrom").is_some() => {
+                own["name"] = HELPER.into();
+                vec![(HELPER.to_owned(), own), path(format!("{PACKAGES}:$({HELPER})"))]
+            }
+            None => vec![path(PACKAGES.to_owned())],
+        },
+    }
+}
+
+fn mounts(request: &Request) -> Vec<Value> {
+    let mut all = vec![mount("lls-storage", &request.mount_path, false)];
+    if request.user_config.is_some() {
+        all.push(mount("user-config", USER_CONFIG, true));
+    }
+    if request.ca_bundle.is_some() {
+        all.push(mount("ca-bundle", CA_BUNDLE, true));
+    }
+    if !request.providers.is_empty() {
+        all.push(mount("external-providers", EXTERNAL_PROVIDERS, true));
+        all.push(mount("merged-config", CONFIG, true));
+    }
+    let own = request.server().pod_overrides.iter().flat_map(|o| &o.volume_mounts);
+    all.extend(own.map(pruned));
+    all
+}
+
+/// Names of the volumes that are ours.
+pub(super) const VOLUMES: [&str; 7] = [
+    "lls-storage",
+    "user-config",
+    "ca-bundle",
+    "external-providers",
+    "base-config",
+    "merged-config",
+    "scripts",
+];
+
+fn volumes(request: &Request, settings: &Settings) -> Vec<Value> {
+    let mut all = vec![match request.server().storage {
+        Some(Storage { .. }) => json!({
+            "name": "lls-storage",
+            "persistentVolumeClaim": { "claimName": kinds::claim(&request.name) },
+        }),
+        None => json!({ "name": "lls-storage", "emptyDir": {} }),
+    }];
+    let config_map = |volume: &str, name: &str| json!({ "name": volume, "configMap": { "name": name } });
+    if let Some(config) = &request.user_config {
+        all.push(config_map("user-config", &config.name));
+    }
+    if request.ca_bundle.is_some() {
+        all.push(config_map("ca-bundle", &kinds::ca_bundle(&request.name)));
+    }
+    if !request.providers.is_empty() {
+        let size = quantity::canonical(&settings.provider_volume_size);
+        all.push(json!({ "name": "external-providers", "emptyDir": { "sizeLimit": size } }));
+        all.push(match &request.user_config {
+            Some(config) => config_map("base-config", &config.name),
+            None => json!({ "name": "base-config", "emptyDir": {} }),
+        });
+        all.push(json!({ "name": "merged-config", "emptyDir": {} }));
+        all.push(config_map("scripts", &kinds::scripts(&request.name)));
+    }
+    let own = request.server().pod_overrides.iter().flat_map(|o| &o.volumes);
+    all.extend(own.map(pruned));
+    all
+}
+
+fn mount(volume: &str, path: &str, read_only: bool) -> Value {
+    let mut mount = json!({ "name": volume, "mountPath": path });
+    if read_only {
+        mount["readOnly"] = true.into();
+    }
+    mount
+}
+
+/// Nobody is made to be another user: volumes are shared by group, files by umask.
+fn restricted() -> Value {
+    json!({ "allowPrivilegeEscalation": false, "capabilities": { "drop": ["ALL"] } })
+}
+
+/// As the server stores it: empty texts and false are left out, so that what was sent reads the same afterwards.
+fn pruned(value: &impl Serialize) -> Value {
+    fn prune(value: Value) -> Value {
+        match value {
+            Value::Object(map) => map
+                .into_iter()
+                .filter(|(_, v)| !matches!(v, Value::Null | Value::Bool(false)) && v.as_str() != Some(""))
+                .map(|(k, v)| (k, prune(v)))
+                .collect::<Map<_, _>>()
+                .into(),
+            Value::Array(list) => list.into_iter().map(prune).collect(),
+            other => other,
+        }
+    }
+    prune(json!(value))
+}
+
+/// The names of the user's environment variables that are not passed on.
+pub(super) fn ignored_env(request: &Request) -> Vec<&'static str> {
+    if request.providers.is_empty() {
+        return Vec::new();
+    }
+    let own = request.server().container_spec.as_ref();
+    CONFIG_ENV
+        .into_iter()
+        .filter(|name| own.is_some_and(|c| c.env.iter().any(|v| v.name == *name)))
+        .collect()
+}
+
+/// The template's hash on a pod or in a template.
+pub(super) fn template_hash(template: &Value) -> &str {
+    template["metadata"]["annotations"][labels::TEMPLATE]
+        .as_str()
+        .unwrap_or_default()
+}
+
+/// The template's hash on a pod.
+pub(super) fn template_of(pod: &Pod) -> &str {
+    pod.annotations().get(labels::TEMPLATE).map_or("", String::as_str)
+}
+
+/// The pods that were made from this template and are to stay.
+pub(super) fn of_template<'a>(pods: impl IntoIterator<Item = &'a Pod>, template: &str) -> Vec<&'a Pod> {
+    pods.into_iter()
+        .filter(|pod| pod.metadata.deletion_timestamp.is_none() && template_of(pod) == template)
+        .collect()
+}

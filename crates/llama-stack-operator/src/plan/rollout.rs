@@ -1,0 +1,70 @@
+//! What the Deployment says of itself.
+
+use kube::core::DynamicObject;
+use serde_json::{Value, json};
+
+use super::story::Trouble;
+
+/// What the Deployment says.
+pub(super) struct Rollout {
+    pub(super) exists: bool,
+    /// It is as we want it, and its status speaks of that.
+    pub(super) current: bool,
+    pub(super) wanted: i64,
+    pub(super) total: i64,
+    pub(super) updated: i64,
+    pub(super) available: i64,
+    pub(super) trouble: Option<Trouble>,
+}
+
+impl Rollout {
+    pub(super) fn read(live: Option<&DynamicObject>, is_current: bool) -> Self {
+        let nothing = json!(null);
+        let data = live.map_or(&nothing, |l| &l.data);
+        let count = |name: &str| data["status"][name].as_i64().unwrap_or(0);
+        let generation = live.and_then(|l| l.metadata.generation).unwrap_or(0);
+        Self {
+            exists: live.is_some(),
+            current: is_current && live.is_some() && count("observedGeneration") >= generation,
+            wanted: data["spec"]["replicas"].as_i64().unwrap_or(1),
+            total: count("replicas"),
+            updated: count("updatedReplicas"),
+            available: count("availableReplicas"),
+            trouble: is_current.then(|| deployment_trouble(data)).flatten(),
+        }
+    }
+
+    pub(super) fn is_complete(&self) -> bool {
+        self.current && self.updated >= self.wanted && self.available >= self.wanted && self.total == self.updated
+    }
+}
+
+fn deployment_trouble(deployment: &Value) -> Option<Trouble> {
+    let conditions = deployment["status"]["conditions"].as_array()?;
+    let find = |type_: &str, status: &str| {
+        conditions
+            .iter()
+            .find(|c| c["type"] == type_ && c["status"] == status)
+            .map(|c| {
+                (
+                    c["reason"].as_str().unwrap_or_default(),
+                    c["message"].as_str().unwrap_or_default(),
+                )
+            })
+    };
+    if let Some((_, message)) = find("ReplicaFailure", "True") {
+        return Some(Trouble::new(
+            "PodsRefused",
+            format!("Pods cannot be created: {message}"),
+            "Mend what is named here: a quota, a policy of the namespace, or a ServiceAccount that does not exist",
+        ));
+    }
+    match find("Progressing", "False") {
+        Some(("ProgressDeadlineExceeded", message)) => Some(Trouble::new(
+            "ProgressDeadlineExceeded",
+            format!("The pods did not become ready in time: {message}"),
+            "Look at the pods of the Deployment and their logs",
+        )),
+        _ => None,
+    }
+}

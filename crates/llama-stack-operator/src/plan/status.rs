@@ -1,0 +1,444 @@
+//! The status, from scratch: from the Deployment, its newest pod, and what the server said.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kube::ResourceExt;
+use runway_api::condition::{self, Draft, no, settle, yes};
+use runway_api::llama_stack_distribution::{
+    DistributionConfig, DistributionPhase, ExternalProviderStatus, LlamaStackDistributionStatus, ProviderInfo,
+    ProviderPhase, VersionInfo,
+};
+use runway_operator::kubelet::{self, Stage};
+use runway_operator::plan::{Note, Plan};
+use serde_json::json;
+
+use super::conditions;
+use super::pod::{self, EXTRACT, MERGE};
+use super::request::{Provider, Refusal, Request, named_providers};
+use super::rollout::Rollout;
+use super::story::{self, Cast, Stages, Story, Told, Trouble};
+use crate::kinds;
+use crate::observe::{Answer, Observed, ServerInfo};
+
+/// Providers of the server that are shown.
+const MAX_SHOWN: usize = 256;
+/// What their configurations may come to in a status.
+const MAX_SHOWN_BYTES: usize = 128 * 1024;
+/// Longest message about a provider, in bytes.
+const MAX_MESSAGE: usize = 8 * 1024;
+
+/// What the status says, before it meets its predecessor.
+struct Said {
+    phase: DistributionPhase,
+    /// Of the condition Ready.
+    reason: String,
+    message: String,
+    providers: Vec<Told>,
+    conditions: Vec<Draft>,
+}
+
+/// The status of one that is being deleted.
+pub(super) fn terminating(seen: &Observed) -> Plan {
+    let said = Said {
+        phase: DistributionPhase::Terminating,
+        reason: "Terminating".to_owned(),
+        message: "Its objects are deleted with it".to_owned(),
+        providers: vec![untold(); seen.llsd.external_providers().len()],
+        conditions: Vec::new(),
+    };
+    finish(seen, None, said)
+}
+
+/// The status where nothing is made or changed.
+pub(super) fn refused(seen: &Observed, refusal: &Refusal) -> Plan {
+    let providers = named_providers(&seen.llsd)
+        .iter()
+        .map(|provider| Told {
+            phase: match (&refusal.provider, refusal.waits) {
+                (Some(id), false) if *id == provider.id => ProviderPhase::Failed,
+                _ if refusal.reason == "DuplicateProviderId"
+                    && refusal.message.contains(&format!("'{}'", provider.id)) =>
+                {
+                    ProviderPhase::Failed
+                }
+                _ => ProviderPhase::Pending,
+            },
+            trouble: Some(Trouble {
+                reason: refusal.reason,
+                message: refusal.message.clone(),
+                resolution: None,
+            }),
+        })
+        .collect();
+    let mut conditions = Vec::new();
+    if !refusal.waits {
+        conditions.push(yes(condition::STALLED, refusal.reason, &refusal.message));
+    }
+    let said = Said {
+        phase: if refusal.waits {
+            DistributionPhase::Pending
+        } else {
+            DistributionPhase::Failed
+        },
+        reason: refusal.reason.to_owned(),
+        message: refusal.message.clone(),
+        providers,
+        conditions,
+    };
+    finish(seen, None, said)
+}
+
+/// The status of one whose objects are made.
+pub(super) fn serving(seen: &Observed, request: &Request, template: &str, deployment_is_current: bool) -> Plan {
+    let rollout = Rollout::read(seen.child(kinds::DEPLOYMENT, &request.name), deployment_is_current);
+    let told = Telling::read(seen, request, template);
+    let mut story = told.story;
+    let listed = if rollout.is_complete() && rollout.wanted > 0 {
+        check_listed(seen, request, &mut story)
+    } else {
+        None
+    };
+    let trouble = if rollout.is_complete() {
+        listed
+    } else {
+        story
+            .trouble
+            .clone()
+            .or(told.trouble)
+            .or_else(|| rollout.trouble.clone())
+    };
+    let (phase, reason, message) = verdict(
+        request,
+        &rollout,
+        trouble.as_ref(),
+        told.unschedulable.as_deref(),
+        &story,
+    );
+    let mut drafts = vec![conditions::deployment(&rollout, trouble.as_ref(), &message)];
+    drafts.push(conditions::service(seen, request));
+    drafts.extend(conditions::storage(seen, request));
+    drafts.push(conditions::health(seen));
+    drafts.extend(conditions::providers(request, &story));
+    if phase == DistributionPhase::Failed {
+        drafts.push(yes(condition::STALLED, reason.clone(), message.clone()));
+    }
+    drafts.extend(conditions::remarks(request, &story));
+    let said = Said {
+        phase,
+        reason,
+        message,
+        providers: story.providers,
+        conditions: drafts,
+    };
+    finish(seen, Some(request), said)
+}
+
+/// Pods of the present template, read.
+struct Telling {
+    story: Story,
+    /// What befell the pod as a whole.
+    trouble: Option<Trouble>,
+    unschedulable: Option<String>,
+}
+
+impl Telling {
+    fn read(seen: &Observed, request: &Request, template: &str) -> Self {
+        let cast = Cast {
+            providers: &request.providers,
+            image: &request.image,
+            operator_image: &request.operator_image,
+            server_container: &request.container,
+            service_account: &request.service_account,
+        };
+        let pods = pod::of_template(seen.pods.iter().map(AsRef::as_ref), template);
+        let evicted = pods.iter().find_map(|pod| kubelet::evicted(pod));
+        let alive: Vec<_> = pods.iter().copied().filter(|p| kubelet::evicted(p).is_none()).collect();
+        let pod = kubelet::telling(&alive);
+        let init = |container: &str| pod.map_or(Stage::Waiting, |pod| kubelet::init_stage(pod, container));
+        let stages = Stages {
+            providers: request.providers.iter().map(|p| init(&p.container)).collect(),
+            extract: Some(init(EXTRACT)),
+            merge: init(MERGE),
+            server: pod.map_or(Stage::Waiting, |pod| kubelet::server_stage(pod, &request.container)),
+        };
+        Self {
+            story: story::tell(&cast, &stages),
+            trouble: evicted.map(|said| {
+                Trouble::new(
+                    "Evicted",
+                    format!("The kubelet ended a pod: {said}"),
+                    "If a volume grew over its limit, use providers with smaller packages, or run the operator with a larger --provider-volume-size",
+                )
+            }),
+            unschedulable: pod.and_then(kubelet::unschedulable).map(str::to_owned),
+        }
+    }
+}
+
+/// A provider that the running server does not list has not arrived, whatever its containers say.
+fn check_listed(seen: &Observed, request: &Request, story: &mut Story) -> Option<Trouble> {
+    let Some(Answer::Said(server)) = &seen.server else {
+        return None;
+    };
+    let mut missing = None;
+    for (provider, told) in request.providers.iter().zip(&mut story.providers) {
+        if is_listed(server, provider) {
+            continue;
+        }
+        let trouble = Trouble::new(
+            "ProviderNotListed",
+            format!(
+                "Provider '{}' (image: {}, init container: {}): the running server does not list it under the API {}",
+                provider.id, provider.image, provider.container, provider.section.api
+            ),
+            "If spec.server.containerSpec.command or args are given, they must start the server with the file that LLAMA_STACK_CONFIG names",
+        );
+        told.phase = ProviderPhase::Failed;
+        told.trouble = Some(trouble.clone());
+        missing.get_or_insert(trouble);
+    }
+    missing
+}
+
+fn is_listed(server: &ServerInfo, provider: &Provider) -> bool {
+    server
+        .providers
+        .iter()
+        .any(|p| p.provider_id == provider.id && p.api == provider.section.api)
+}
+
+/// Phase, reason and message.
+fn verdict(
+    request: &Request,
+    rollout: &Rollout,
+    trouble: Option<&Trouble>,
+    unschedulable: Option<&str>,
+    story: &Story,
+) -> (DistributionPhase, String, String) {
+    let said = |phase, reason: &str, message: String| (phase, reason.to_owned(), message);
+    if let Some(trouble) = trouble {
+        let serving = match rollout.available {
+            0 => String::new(),
+            n => format!("\nServers that keep serving: {n}"),
+        };
+        return said(
+            DistributionPhase::Failed,
+            trouble.reason,
+            format!("{}{serving}", trouble.whole()),
+        );
+    }
+    if !rollout.exists {
+        return said(
+            DistributionPhase::Pending,
+            "Creating",
+            "Its objects are being created".to_owned(),
+        );
+    }
+    if rollout.is_complete() {
+        return match rollout.wanted {
+            0 => said(
+                DistributionPhase::Ready,
+                "ScaledToZero",
+                "No server runs, as asked for".to_owned(),
+            ),
+            n => said(
+                DistributionPhase::Ready,
+                "Ready",
+                format!("{n} of {n} servers are ready"),
+            ),
+        };
+    }
+    if let Some(why) = unschedulable {
+        return said(
+            DistributionPhase::Pending,
+            "Unschedulable",
+            format!("No node takes the pod: {why}"),
+        );
+    }
+    said(
+        DistributionPhase::Initializing,
+        "Initializing",
+        progress(request, rollout, story),
+    )
+}
+
+/// What goes on, in words that change once for each step.
+fn progress(request: &Request, rollout: &Rollout, story: &Story) -> String {
+    let installing = request
+        .providers
+        .iter()
+        .zip(&story.providers)
+        .find(|(_, told)| told.phase == ProviderPhase::Pending)
+        .map(|(provider, _)| provider);
+    match installing {
+        Some(provider) if rollout.current => format!("Waiting for provider '{}' to be installed", provider.id),
+        _ => format!("Waiting for {} servers to be ready", rollout.wanted),
+    }
+}
+
+fn untold() -> Told {
+    Told {
+        phase: ProviderPhase::Pending,
+        trouble: None,
+    }
+}
+
+/// The status, if it differs from what is there, and what people should hear of.
+fn finish(seen: &Observed, request: Option<&Request>, said: Said) -> Plan {
+    let before = seen.llsd.status.clone().unwrap_or_default();
+    let generation = seen.llsd.metadata.generation;
+    let ready = match said.phase {
+        DistributionPhase::Ready => yes(condition::READY, said.reason.clone(), said.message.clone()),
+        _ => no(condition::READY, said.reason.clone(), said.message.clone()),
+    };
+    let drafts = std::iter::once(ready).chain(said.conditions).collect();
+    let server = server_info(seen, &before, said.phase);
+    let status = LlamaStackDistributionStatus {
+        phase: Some(said.phase),
+        message: Some(shortened(&said.message)),
+        observed_generation: generation,
+        version: Some(version(seen, &before, server.as_ref())),
+        distribution_config: Some(DistributionConfig {
+            active_distribution: Some(request.map_or_else(|| asked_for(seen), |r| r.distribution.clone())),
+            available_distributions: seen.settings.distributions.clone(),
+            providers: server.map(|s| s.providers).unwrap_or_default(),
+        }),
+        available_replicas: Some(available(seen)),
+        service_url: request.map(|r| r.service_url(&seen.settings.cluster_domain)),
+        route_url: request.and_then(|r| route_url(seen, r)),
+        external_providers: provider_statuses(seen, &before, &said.providers),
+        conditions: settle(drafts, &before.conditions, generation, seen.now),
+    };
+    Plan {
+        events: events(&before, &status, &said.reason),
+        status: (status != before).then(|| json!(status)),
+        unrehearsed: true,
+        ..Plan::default()
+    }
+}
+
+fn asked_for(seen: &Observed) -> String {
+    let name = seen.llsd.spec.server.distribution.name.clone();
+    name.filter(|n| !n.is_empty()).unwrap_or_else(|| "custom".to_owned())
+}
+
+fn available(seen: &Observed) -> i32 {
+    seen.child(kinds::DEPLOYMENT, &seen.llsd.name_any())
+        .and_then(|d| i32::try_from(d.data["status"]["availableReplicas"].as_i64()?).ok())
+        .unwrap_or(0)
+}
+
+fn route_url(seen: &Observed, request: &Request) -> Option<String> {
+    let expose = request
+        .llsd
+        .spec
+        .network
+        .as_ref()
+        .and_then(|n| n.expose_route)
+        .unwrap_or(false);
+    if !expose {
+        return None;
+    }
+    let ingress = seen.child(kinds::INGRESS, &format!("{}-ingress", request.name));
+    let address = ingress.and_then(|i| {
+        let first = &i.data["status"]["loadBalancer"]["ingress"][0];
+        first["hostname"].as_str().or_else(|| first["ip"].as_str())
+    });
+    Some(address.map(|a| format!("http://{a}")).unwrap_or_default())
+}
+
+/// What the server said; while it is ready and was not asked again (a restart of the operator), what it said before.
+fn server_info(seen: &Observed, before: &LlamaStackDistributionStatus, phase: DistributionPhase) -> Option<ServerInfo> {
+    match &seen.server {
+        Some(Answer::Said(server)) => Some(ServerInfo {
+            version: server.version.clone(),
+            providers: bounded(&server.providers),
+        }),
+        None if phase == DistributionPhase::Ready => Some(ServerInfo {
+            version: before.version.as_ref()?.llama_stack_server_version.clone()?,
+            providers: before.distribution_config.clone().unwrap_or_default().providers,
+        }),
+        Some(Answer::Silent(_)) | None => None,
+    }
+}
+
+/// A status must stay small: of too much, configurations go first.
+fn bounded(providers: &[ProviderInfo]) -> Vec<ProviderInfo> {
+    let mut shown: Vec<ProviderInfo> = providers.iter().take(MAX_SHOWN).cloned().collect();
+    if json!(shown).to_string().len() > MAX_SHOWN_BYTES {
+        for provider in &mut shown {
+            provider.config = None;
+        }
+    }
+    shown
+}
+
+fn version(seen: &Observed, before: &LlamaStackDistributionStatus, server: Option<&ServerInfo>) -> VersionInfo {
+    let mut version = VersionInfo {
+        operator_version: Some(seen.settings.operator_version.clone()),
+        llama_stack_server_version: server.map(|s| s.version.clone()),
+        last_updated: before.version.as_ref().and_then(|v| v.last_updated.clone()),
+    };
+    if version.last_updated.is_none() || before.version.as_ref() != Some(&version) {
+        version.last_updated = Some(Time(seen.now));
+    }
+    version
+}
+
+fn provider_statuses(
+    seen: &Observed,
+    before: &LlamaStackDistributionStatus,
+    told: &[Told],
+) -> Vec<ExternalProviderStatus> {
+    let since = |id: &str, phase: ProviderPhase| {
+        let same = before
+            .external_providers
+            .iter()
+            .find(|p| p.provider_id == id && p.phase == phase);
+        same.and_then(|p| p.last_transition_time.clone())
+            .unwrap_or(Time(seen.now))
+    };
+    named_providers(&seen.llsd)
+        .into_iter()
+        .zip(told)
+        .map(|(provider, told)| ExternalProviderStatus {
+            phase: told.phase,
+            reason: told.trouble.as_ref().map(|t| t.reason.to_owned()),
+            message: told.trouble.as_ref().map(|t| shortened(&t.message)),
+            resolution: told.trouble.as_ref().and_then(|t| t.resolution.clone()),
+            last_transition_time: Some(since(&provider.id, told.phase)),
+            provider_id: provider.id,
+            api: Some(provider.section.field.to_owned()),
+            image: provider.image,
+            init_container_name: Some(provider.container),
+        })
+        .collect()
+}
+
+fn shortened(text: &str) -> String {
+    if text.len() <= MAX_MESSAGE {
+        return text.to_owned();
+    }
+    let end = text.floor_char_boundary(MAX_MESSAGE - '…'.len_utf8());
+    format!("{}…", text.get(..end).unwrap_or_default())
+}
+
+/// Once per change: when it becomes ready, and when something else goes wrong.
+fn events(before: &LlamaStackDistributionStatus, now: &LlamaStackDistributionStatus, reason: &str) -> Vec<Note> {
+    let same = before.phase == now.phase && before.message == now.message;
+    let message = now.message.clone().unwrap_or_default();
+    match now.phase {
+        Some(DistributionPhase::Failed) if !same => vec![Note::warning(stable(reason), message)],
+        Some(DistributionPhase::Ready) if before.phase != now.phase => vec![Note::normal("Ready", message)],
+        _ => Vec::new(),
+    }
+}
+
+/// Reasons of Events are few: the details are in the message.
+fn stable(reason: &str) -> &'static str {
+    match reason {
+        "ImagePullFailed" => "ImagePullFailed",
+        "DependencyConflict" => "DependencyConflict",
+        "DuplicateProviderId" => "DuplicateProviderId",
+        _ => "Failed",
+    }
+}

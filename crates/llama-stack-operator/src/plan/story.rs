@@ -1,0 +1,333 @@
+//! What the stages of a start mean: for each provider, and for the whole. Texts are for people who know no operator.
+
+use runway_api::llama_stack_distribution::ProviderPhase;
+use runway_operator::kubelet::{Failure, Stage};
+
+use super::pod::{EXTRACT, MERGE};
+use super::request::Provider;
+
+/// How far a start has come.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Story {
+    /// What there is to say of each provider, in their order.
+    pub(super) providers: Vec<Told>,
+    /// What keeps the server from starting, if anything does.
+    pub(super) trouble: Option<Trouble>,
+    /// What merge-config warned of.
+    pub(super) warnings: Vec<String>,
+}
+
+/// What there is to say of a provider.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Told {
+    pub(super) phase: ProviderPhase,
+    pub(super) trouble: Option<Trouble>,
+}
+
+/// What went wrong, and what to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Trouble {
+    /// CamelCase, stable.
+    pub(super) reason: &'static str,
+    pub(super) message: String,
+    pub(super) resolution: Option<String>,
+}
+
+impl Trouble {
+    pub(super) fn new(reason: &'static str, message: impl Into<String>, resolution: &str) -> Self {
+        Self {
+            reason,
+            message: message.into(),
+            resolution: Some(resolution.to_owned()),
+        }
+    }
+
+    /// Message and resolution in one.
+    pub(super) fn whole(&self) -> String {
+        match &self.resolution {
+            Some(resolution) => format!("{}\nResolution: {resolution}", self.message),
+            None => self.message.clone(),
+        }
+    }
+}
+
+/// The stages of one pod's start.
+pub(super) struct Stages {
+    /// Of each provider, in their order.
+    pub(super) providers: Vec<Stage>,
+    pub(super) extract: Option<Stage>,
+    pub(super) merge: Stage,
+    pub(super) server: Stage,
+}
+
+/// Whom to speak of.
+pub(super) struct Cast<'a> {
+    pub(super) providers: &'a [Provider],
+    pub(super) image: &'a str,
+    pub(super) operator_image: &'a str,
+    pub(super) server_container: &'a str,
+    pub(super) service_account: &'a str,
+}
+
+/// What the stages mean.
+pub(super) fn tell(cast: &Cast, stages: &Stages) -> Story {
+    let mut story = Story {
+        providers: cast
+            .providers
+            .iter()
+            .zip(&stages.providers)
+            .map(|(provider, stage)| told(cast, provider, stage, &stages.server))
+            .collect(),
+        trouble: None,
+        warnings: match &stages.merge {
+            Stage::Done(log) => warnings(log),
+            _ => Vec::new(),
+        },
+    };
+    let later = [
+        stages
+            .extract
+            .as_ref()
+            .and_then(|stage| failure(cast, stage, &Container::Extract)),
+        failure(cast, &stages.merge, &Container::Merge),
+        failure(cast, &stages.server, &Container::Server),
+    ];
+    let later = later.into_iter().flatten().next();
+    if let Some(trouble) = &later {
+        for (provider, told) in cast.providers.iter().zip(&mut story.providers) {
+            if is_about(&trouble.message, &provider.id) {
+                told.phase = ProviderPhase::Failed;
+                told.trouble = Some(trouble.clone());
+            }
+        }
+    }
+    story.trouble = story.providers.iter().find_map(|t| t.trouble.clone()).or(later);
+    story
+}
+
+fn told(cast: &Cast, provider: &Provider, stage: &Stage, server: &Stage) -> Told {
+    let phase = match (stage, server) {
+        (Stage::Failed(_), _) => ProviderPhase::Failed,
+        (Stage::Waiting, _) => ProviderPhase::Pending,
+        (Stage::Done(_), Stage::Done(_)) => ProviderPhase::Ready,
+        (Stage::Running | Stage::Done(_), _) => ProviderPhase::Installing,
+    };
+    Told {
+        phase,
+        trouble: failure(cast, stage, &Container::Provider(provider)),
+    }
+}
+
+/// Whose failure it is.
+enum Container<'a> {
+    Provider(&'a Provider),
+    Extract,
+    Merge,
+    Server,
+}
+
+impl Container<'_> {
+    fn name(&self, cast: &Cast) -> String {
+        match self {
+            Self::Provider(provider) => provider.container.clone(),
+            Self::Extract => EXTRACT.to_owned(),
+            Self::Merge => MERGE.to_owned(),
+            Self::Server => cast.server_container.to_owned(),
+        }
+    }
+
+    fn image(&self, cast: &Cast) -> String {
+        match self {
+            Self::Provider(provider) => provider.image.clone(),
+            Self::Extract | Self::Server => cast.image.to_owned(),
+            Self::Merge => cast.operator_image.to_owned(),
+        }
+    }
+
+    /// As in `provider image`.
+    fn noun(&self) -> &'static str {
+        match self {
+            Self::Provider(_) => "provider",
+            Self::Extract | Self::Server => "distribution",
+            Self::Merge => "operator",
+        }
+    }
+
+    /// Reason when its own words do not say more.
+    fn reason(&self) -> &'static str {
+        match self {
+            Self::Provider(_) => "InstallFailed",
+            Self::Extract => "NoBaseConfig",
+            Self::Merge => "MergeFailed",
+            Self::Server => "ServerFailed",
+        }
+    }
+
+    fn way_out(&self) -> &'static str {
+        match self {
+            Self::Provider(_) => "Look at the log of this init container, and at how the provider image was built",
+            Self::Extract => {
+                "Provide a user ConfigMap with run.yaml (spec.server.userConfig), or use a distribution image that includes run.yaml"
+            }
+            Self::Merge => "Look at the log of this init container, and at the configuration it merges",
+            Self::Server => {
+                "Look at the log of this container; when the provider's configuration is refused, correct it in spec.server.externalProviders"
+            }
+        }
+    }
+}
+
+fn failure(cast: &Cast, stage: &Stage, container: &Container) -> Option<Trouble> {
+    let Stage::Failed(failure) = stage else { return None };
+    let (name, image) = (container.name(cast), container.image(cast));
+    Some(match failure {
+        Failure::Image(said) => Trouble::new(
+            "ImagePullFailed",
+            named(
+                container,
+                cast,
+                &format!("Failed to pull {} image {image}: {said}", container.noun()),
+            ),
+            &format!(
+                "Check that the image exists, and that imagePullSecrets of ServiceAccount '{}' hold credentials for its registry",
+                cast.service_account
+            ),
+        ),
+        Failure::Start(said) if said.contains("python3") => Trouble::new(
+            "NoPython",
+            named(
+                container,
+                cast,
+                &format!("The {} image {image} has no python3: {said}", container.noun()),
+            ),
+            "Build the provider image on one that has python3 and pip, such as python:3.12-slim or UBI",
+        ),
+        Failure::Start(said) if said.contains("/bin/sh") => Trouble::new(
+            "NoShell",
+            named(
+                container,
+                cast,
+                &format!("The {} image {image} has no /bin/sh: {said}", container.noun()),
+            ),
+            "Use a distribution image that has a shell, or give spec.server.containerSpec.command",
+        ),
+        Failure::Start(said) => Trouble::new(
+            "StartFailed",
+            named(
+                container,
+                cast,
+                &format!("Container {name} (image {image}) cannot be started: {said}"),
+            ),
+            "Mend what is named here; it is tried again by itself",
+        ),
+        Failure::OutOfMemory => Trouble::new(
+            "OutOfMemory",
+            named(
+                container,
+                cast,
+                &format!("Container {name} (image {image}) used more memory than it may and was ended"),
+            ),
+            match container {
+                Container::Server => "Give it more memory in spec.server.containerSpec.resources.limits",
+                _ => "Use a provider with smaller packages: an installation may use 1Gi of memory",
+            },
+        ),
+        Failure::Exit { code, message } => exit(container, cast, *code, message),
+    })
+}
+
+/// What a container said itself, in the formats of the specification.
+fn exit(container: &Container, cast: &Cast, code: i32, said: &str) -> Trouble {
+    if said.is_empty() {
+        let text = format!(
+            "Container {} ended with code {code} and said nothing",
+            container.name(cast)
+        );
+        return Trouble::new(container.reason(), named(container, cast, &text), container.way_out());
+    }
+    let (message, resolution) = match said.rsplit_once("Resolution:") {
+        Some((message, resolution)) => (message.trim(), resolution.trim()),
+        None => (said, container.way_out()),
+    };
+    let message = message.strip_prefix("ERROR:").unwrap_or(message).trim();
+    Trouble::new(
+        known_reason(message).unwrap_or_else(|| container.reason()),
+        named(container, cast, message),
+        resolution,
+    )
+}
+
+/// FR-030: every message carries the provider's id, the image and the init container.
+fn named(container: &Container, cast: &Cast, message: &str) -> String {
+    let (name, image) = (container.name(cast), container.image(cast));
+    let id = match container {
+        Container::Provider(provider) => provider.id.as_str(),
+        _ => "",
+    };
+    if message.contains(id) && message.contains(&name) && message.contains(&image) {
+        return message.to_owned();
+    }
+    match container {
+        Container::Provider(_) => {
+            format!("Provider '{id}' (image: {image}, init container: {name}): {message}")
+        }
+        _ => format!("Container {name} (image: {image}): {message}"),
+    }
+}
+
+/// What the scripts and merge-config say, as stable words.
+fn known_reason(message: &str) -> Option<&'static str> {
+    const KNOWN: [(&str, &str); 11] = [
+        ("due to dependency conflict", "DependencyConflict"),
+        ("API type mismatch", "ApiMismatch"),
+        ("Missing /lls-provider/lls-provider-spec.yaml", "MetadataMissing"),
+        ("Missing /lls-provider/packages", "PackagesMissing"),
+        ("No wheels in /lls-provider/packages", "PackagesMissing"),
+        ("uplicate provider", "DuplicateProviderId"),
+        ("No run.yaml found", "NoBaseConfig"),
+        ("lls-provider-spec.yaml", "MetadataInvalid"),
+        ("has no Python", "NoPython"),
+        ("Provider validation failed", "ValidationFailed"),
+        ("Preflight", "ValidationFailed"),
+    ];
+    // One of several reasons that preflight gives further down.
+    if message.contains("Native extension architecture mismatch") {
+        return Some("ArchitectureMismatch");
+    }
+    let first = message.lines().next().unwrap_or_default();
+    let in_first = KNOWN.iter().find(|(words, _)| first.contains(words));
+    in_first
+        .or_else(|| KNOWN.iter().find(|(words, _)| message.contains(words)))
+        .map(|(_, reason)| *reason)
+}
+
+/// Whether a text names a provider.
+fn is_about(text: &str, id: &str) -> bool {
+    let quoted = format!("'{id}'");
+    text.contains(&quoted)
+        || text.lines().any(|line| {
+            line.trim()
+                .strip_prefix("Provider:")
+                .is_some_and(|rest| rest.trim() == id)
+        })
+}
+
+/// The warnings in a merge log: what follows the word, with the indented lines below.
+fn warnings(log: &str) -> Vec<String> {
+    let mut found: Vec<String> = Vec::new();
+    let mut inside = false;
+    for line in log.lines() {
+        if let Some(text) = line.strip_prefix("WARNING:") {
+            found.push(text.trim().to_owned());
+            inside = true;
+        } else if inside && line.starts_with(' ') {
+            if let Some(last) = found.last_mut() {
+                last.push_str("; ");
+                last.push_str(line.trim());
+            }
+        } else {
+            inside = false;
+        }
+    }
+    found
+}

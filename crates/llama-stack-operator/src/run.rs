@@ -1,0 +1,146 @@
+//! Starts the operator: caches first, then the controller.
+
+use std::sync::Arc;
+
+use futures::StreamExt;
+use futures::channel::mpsc;
+use k8s_openapi::api::core::v1::Pod;
+use kube::runtime::controller::Controller;
+use kube::runtime::{reflector, watcher};
+use kube::{Api, Client, ResourceExt};
+use runway_api::LlamaStackDistribution;
+use runway_api::labels::llama_stack as labels;
+use runway_operator::apply::Executor;
+use runway_operator::controller;
+use runway_operator::events::Events;
+use runway_operator::process::Process;
+use runway_operator::watch::{ready_when_listed, reflect, subject};
+use tokio::task::JoinSet;
+
+use crate::caches::Caches;
+use crate::reconcile::{Context, reconcile};
+use crate::settings::Settings;
+
+/// What the operator is told on its command line and in its environment.
+#[derive(Clone, Debug, clap::Args)]
+pub struct RunArgs {
+    /// The operator's own image, which runs merge-config in pods. Without it: that of its own pod.
+    #[arg(long, value_name = "IMAGE", env = "OPERATOR_IMAGE")]
+    operator_image: Option<String>,
+    /// The image of a distribution, as starter=registry.example/starter:1. May be given many times; known names are replaced.
+    #[arg(long, value_name = "NAME=IMAGE", value_parser = distribution)]
+    distribution_image: Vec<(String, String)>,
+    /// Make a NetworkPolicy for every server, not only where spec.network.allowedFrom is given.
+    #[arg(long)]
+    network_policies: bool,
+    /// The most that external providers of a pod may take on a node's disk.
+    #[arg(long, value_name = "QUANTITY", default_value = "2Gi")]
+    provider_volume_size: String,
+    /// Domain of the cluster's Services.
+    #[arg(long, value_name = "DOMAIN", default_value = "cluster.local")]
+    cluster_domain: String,
+    /// Name of the operator's own pod.
+    #[arg(long, value_name = "NAME", env = "POD_NAME", hide = true)]
+    pod_name: Option<String>,
+    /// Namespace of the operator's own pod.
+    #[arg(long, value_name = "NAMESPACE", env = "POD_NAMESPACE", hide = true)]
+    pod_namespace: Option<String>,
+    /// Name of the operator's container in its own pod.
+    #[arg(
+        long,
+        value_name = "NAME",
+        env = "CONTAINER_NAME",
+        default_value = "manager",
+        hide = true
+    )]
+    container_name: String,
+}
+
+fn distribution(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((name, image)) if !name.is_empty() && !image.is_empty() && !image.contains(char::is_whitespace) => {
+            Ok((name.to_owned(), image.to_owned()))
+        }
+        _ => Err("expected NAME=IMAGE, as starter=registry.example/starter:1".to_owned()),
+    }
+}
+
+impl RunArgs {
+    /// The settings they come to. The operator's own pod is read once, if it must be.
+    pub async fn settings(&self, client: &Client) -> Settings {
+        let mut settings = Settings {
+            operator_image: self.operator_image.clone(),
+            operator_namespace: self.pod_namespace.clone(),
+            network_policies: self.network_policies,
+            provider_volume_size: self.provider_volume_size.clone(),
+            cluster_domain: self.cluster_domain.clone(),
+            ..Settings::default()
+        };
+        settings.distributions.extend(self.distribution_image.iter().cloned());
+        if settings.operator_image.is_none() {
+            settings.operator_image = self.own_image(client).await;
+        }
+        if settings.operator_image.is_none() {
+            tracing::warn!(
+                "the operator's own image is not known, so external providers are refused: set POD_NAME, POD_NAMESPACE and CONTAINER_NAME, or --operator-image"
+            );
+        }
+        settings
+    }
+
+    async fn own_image(&self, client: &Client) -> Option<String> {
+        let (name, namespace) = (self.pod_name.as_ref()?, self.pod_namespace.as_ref()?);
+        let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
+        let pod = pods
+            .get(name)
+            .await
+            .inspect_err(|error| tracing::warn!(%error, "cannot read the operator's own pod"))
+            .ok()?;
+        let containers = pod.spec?.containers;
+        let own = containers.into_iter().find(|c| c.name == self.container_name)?;
+        own.image
+    }
+}
+
+/// Runs the operator until the process shuts down. A replica that stands by watches as the leader does, to go on at once.
+pub async fn run(process: Process, settings: Settings) {
+    let client = process.client.clone();
+    let events = Events::start(client.clone(), labels::MANAGER);
+    // No finalizer: everything is owned.
+    let executor = Arc::new(Executor::new(client.clone(), labels::MANAGER, "", events));
+
+    let (wake, woken) = mpsc::unbounded();
+    let forget = executor.clone();
+    let caches = Caches::new(client.clone(), wake, move |kind, object| {
+        forget
+            .children
+            .gone(kind.kind, &object.namespace().unwrap_or_default(), &object.name_any());
+    });
+    let objects_listed = process.health.waits_for("the lists of our objects");
+    let llsds_listed = process.health.waits_for("the list of LlamaStackDistributions");
+    let (store, writer) = reflector::store();
+    let mut tasks = JoinSet::new();
+    tokio::select! {
+        () = caches.start(store.clone(), &mut tasks) => objects_listed.done(),
+        () = process.shutdown.cancelled() => return process.leadership.step_down().await,
+    }
+    let llsds = reflect::<LlamaStackDistribution>(Api::all(client), watcher::Config::default(), writer);
+    let forgetful = caches.clone();
+    let llsds = ready_when_listed(llsds, llsds_listed).filter_map(move |event| {
+        let told = subject(&event).map(|(llsd, gone)| {
+            if gone {
+                forgetful.forget(&llsd.namespace().unwrap_or_default(), &llsd.name_any());
+            }
+            Ok(llsd.clone())
+        });
+        std::future::ready(told)
+    });
+    let controller = Controller::for_stream(llsds, store).reconcile_on(woken);
+    let context = Arc::new(Context {
+        settings: Arc::new(settings),
+        caches,
+        executor,
+    });
+    controller::run(controller, &process, context, reconcile).await;
+    process.leadership.step_down().await;
+}

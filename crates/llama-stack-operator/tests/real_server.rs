@@ -1,0 +1,319 @@
+//! The phases of a pod in their order, with the real llama-stack: install, merge, preflight, server; then a request that
+//! the external provider answers. The server comes from PyPI once, and stays in the cache of the test bed.
+
+mod pod;
+
+use std::fs;
+use std::net::TcpListener;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use pod::{Pod, images, llama_stack, text};
+use runway_testbed::llama_stack::{NEWEST, OLDER, Release, request};
+use serde_json::{Value, json};
+
+/// A server that is stopped when the test ends.
+struct Server {
+    process: Child,
+    port: u16,
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+impl Server {
+    fn start(pod: &Pod, python: &Path) -> Result<Self> {
+        let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
+        let log = fs::File::create(pod.path("server.log"))?;
+        let process = Command::new(python)
+            .arg(python.with_file_name("llama"))
+            .args(["stack", "run"])
+            .arg(pod.path("config/run.yaml"))
+            .args(["--port", &port.to_string()])
+            .env("PYTHONPATH", pod.volume().join("python-packages"))
+            .env("HOME", pod.path("home"))
+            .env("HF_HUB_OFFLINE", "1")
+            .env("ECHO_PREFIX", "from the environment: ")
+            .current_dir(pod.path("home"))
+            .stdout(log.try_clone()?)
+            .stderr(log)
+            .stdin(Stdio::null())
+            .spawn()?;
+        let mut server = Self { process, port };
+        // Healthy after three seconds where there is nothing else to do.
+        let end = Instant::now() + Duration::from_mins(5);
+        while !server
+            .request("GET", "/v1/health", None)
+            .is_ok_and(|(status, _)| status == 200)
+        {
+            if let Some(status) = server.process.try_wait()? {
+                bail!("the server ended with {status}:\n{}", pod.read("server.log")?);
+            }
+            ensure!(
+                Instant::now() < end,
+                "the server does not start:\n{}",
+                pod.read("server.log")?
+            );
+            std::thread::sleep(Duration::from_millis(200));
+        }
+        Ok(server)
+    }
+
+    fn request(&self, method: &str, path: &str, body: Option<&Value>) -> Result<(u16, Value)> {
+        request(&format!("127.0.0.1:{}", self.port), method, path, body)
+    }
+}
+
+/// `apis` does not list inference, and the id is of a provider that nobody installed: both are for the merge to mend.
+fn base(pod: &Pod) -> String {
+    let storage = "storage:
+  backends:
+    kv_default: {type: kv_sqlite, db_path: DATA/kv.db}
+    sql_default: {type: sql_sqlite, db_path: DATA/sql.db}
+  stores:
+    metadata: {backend: kv_default, namespace: registry}
+    inference: {backend: sql_default, table_name: inference}
+    conversations: {backend: sql_default, table_name: conversations}
+    prompts: {backend: kv_default, namespace: prompts}
+";
+    let head = "version: '2'   # as the sample of the operator has it
+image_name: demo
+apis:
+- tool_runtime
+providers:
+  inference:
+  - provider_id: ${env.NOBODY_SETS_THIS:+my-echo}
+    provider_type: remote::vllm
+  tool_runtime: []
+";
+    format!(
+        "{head}{}",
+        storage.replace("DATA", &pod.path("home").display().to_string())
+    )
+}
+
+/// Image → volume → run.yaml → checked → served: everything a pod does, in its order.
+fn external_provider_answers(release: Release) -> Result<()> {
+    let Some(python) = llama_stack(release) else {
+        return Ok(());
+    };
+    let pod = Pod::with(&python)?;
+    let first = json!({"prefix": "${env.ECHO_PREFIX:=unset}", "api_token": "pa$$w0rd $(HOME)"});
+    for (id, config) in [("my-echo", first), ("second-echo", json!({"prefix": "second: "}))] {
+        let output = pod.installation(id, "echo", Some(config))?.output()?;
+        ensure!(output.status.success(), "{}", text(&output.stderr));
+    }
+    fs::write(pod.path("base-config/run.yaml"), base(&pod))?;
+    let merged = text(&pod.merge(&pod.volume())?.stdout);
+    ensure!(
+        merged.contains("External provider 'my-echo' overrides base provider in API 'inference'"),
+        "{merged}"
+    );
+    let preflight = pod.preflight(&python, &pod.volume())?;
+    ensure!(preflight.status.success(), "{}", text(&preflight.stderr));
+    ensure!(
+        text(&preflight.stdout).ends_with("All providers validated successfully: my-echo, second-echo\n"),
+        "{}",
+        text(&preflight.stdout)
+    );
+
+    let server = Server::start(&pod, &python)?;
+    let (_, version) = server.request("GET", "/v1/version", None)?;
+    ensure!(version["version"] == release.version, "{version}");
+    let (_, providers) = server.request("GET", "/v1/providers", None)?;
+    let inference: Vec<&Value> = providers["data"]
+        .as_array()
+        .context("no list")?
+        .iter()
+        .filter(|provider| provider["api"] == "inference")
+        .collect();
+    let ids: Vec<&Value> = inference.iter().map(|provider| &provider["provider_id"]).collect();
+    ensure!(ids == ["my-echo", "second-echo"], "{providers}");
+    ensure!(inference[0]["provider_type"] == "inline::lls-echo", "{providers}");
+    for (model, answer) in [
+        ("my-echo/echo-1", "from the environment: is anybody there?"),
+        ("second-echo/echo-1", "second: is anybody there?"),
+    ] {
+        let question = json!({"model": model, "messages": [{"role": "user", "content": "is anybody there?"}]});
+        let (status, completion) = server.request("POST", "/v1/chat/completions", Some(&question))?;
+        ensure!(status == 200, "{status}: {completion}\n{}", pod.read("server.log")?);
+        ensure!(completion["choices"][0]["message"]["content"] == answer, "{completion}");
+    }
+    Ok(())
+}
+
+#[test]
+fn an_external_provider_answers_on_the_newest_server() -> Result<()> {
+    external_provider_answers(NEWEST)
+}
+
+#[test]
+fn an_external_provider_answers_on_an_older_server() -> Result<()> {
+    external_provider_answers(OLDER)
+}
+
+struct Preflight {
+    code: Option<i32>,
+    stdout: String,
+    stderr: String,
+    told: String,
+}
+
+/// Merges what `images.py` laid out, and runs preflight; none if there is no llama-stack here.
+fn preflight(volume: &str) -> Result<Option<Preflight>> {
+    let Some(python) = llama_stack(NEWEST) else {
+        return Ok(None);
+    };
+    let pod = Pod::with(&python)?;
+    let volume = images().join(volume);
+    fs::write(pod.path("base-config/run.yaml"), "image_name: demo\n")?;
+    pod.merge(&volume)?;
+    let output = pod.preflight(&python, &volume)?;
+    Ok(Some(Preflight {
+        code: output.status.code(),
+        stdout: text(&output.stdout),
+        stderr: text(&output.stderr),
+        told: pod.termination_message()?,
+    }))
+}
+
+#[test]
+fn preflight_warns_where_metadata_and_code_differ() -> Result<()> {
+    let Some(run) = preflight("preflight-good")? else {
+        return Ok(());
+    };
+    let (code, said, wrong) = (run.code, run.stdout, run.stderr);
+    assert_eq!(code, Some(0), "{wrong}");
+    let warning = "WARNING: Provider metadata mismatch (non-blocking)\n\nProvider: mismatch\nImage: \
+                   registry.example.com/mismatch:v1\n\nField: provider_type\n  Metadata (lls-provider-spec.yaml): inline::mismatch\n  \
+                   Runtime (get_provider_spec()): remote::else\n  Using: inline::mismatch (run.yaml, as the server does)\n\nField: \
+                   api\n  Metadata (lls-provider-spec.yaml): inference\n  Runtime (get_provider_spec()): inference\n  Match ✓\n";
+    assert!(said.contains(warning), "{said}");
+    assert_eq!(said.matches("WARNING").count(), 1, "{said}");
+    assert!(
+        said.ends_with("All providers validated successfully: good, mismatch, optional-import, several-pythons\n"),
+        "{said}"
+    );
+    Ok(())
+}
+
+#[test]
+fn preflight_finds_what_a_server_would_die_of() -> Result<()> {
+    let Some(run) = preflight("preflight-wrong")? else {
+        return Ok(());
+    };
+    let (code, said, told) = (run.code, run.stderr, run.told);
+    assert_eq!(code, Some(1), "{said}");
+    for (id, reason) in [
+        ("no-provider-module", "Module not found"),
+        (
+            "no-function",
+            "Module p_no_function.provider has no get_provider_spec()",
+        ),
+        ("returns-none", "get_provider_spec() returned invalid data"),
+        ("empty-list", "get_provider_spec() returned invalid data"),
+        ("raises", "get_provider_spec() raised"),
+        ("missing-import", "Import failed: No module named 'lls_not_there'"),
+        ("dies", "Import ends the process"),
+        ("exits", "Import ends the process"),
+        ("says-exit", "Import failed: SystemExit: 0"),
+        (
+            "no-config-class",
+            "config_class p_no_config_class.config.Config does not exist",
+        ),
+        ("no-impl", "Module p_no_impl has no get_provider_impl()"),
+        ("api-is-gone", "API 'post_training' does not exist in this llama-stack"),
+        (
+            "old-server",
+            "Packages of the provider and of the distribution do not fit together",
+        ),
+        (
+            "shadows",
+            "Packages of the provider and of the distribution do not fit together",
+        ),
+    ] {
+        let module = id.replace('-', "_");
+        let block = format!(
+            "ERROR: Provider validation failed\n\nProvider: {id}\nImage: registry.example.com/{id}:v1\nModule: p_{module}\nReason: {reason}\n"
+        );
+        assert!(said.contains(&block), "no {block}\nin:\n{said}");
+    }
+    for detail in [
+        "died with signal 11",
+        "exited with code 7",
+        "ZeroDivisionError",
+        "has requirement llama-stack==0.2.14, but you have llama-stack 0.7.3",
+        "has requirement python-multipart>=0.0.27, but you have python-multipart 0.0.1",
+    ] {
+        assert!(said.contains(detail), "no {detail:?} in:\n{said}");
+    }
+    assert!(!said.contains("Provider: good"), "{said}");
+    assert_eq!(said.matches("ERROR: ").count(), said.matches("Resolution: ").count());
+    assert!(told.starts_with("ERROR: Provider validation failed") && told.len() <= 4096);
+    Ok(())
+}
+
+#[test]
+fn preflight_looks_at_native_code_before_it_imports() -> Result<()> {
+    let Some(run) = preflight("preflight-foreign")? else {
+        return Ok(());
+    };
+    let (code, said) = (run.code, run.stderr);
+    assert_eq!(code, Some(1), "{said}");
+    assert!(
+        said.contains("Provider: foreign-arch\n") && said.contains("Native extension architecture mismatch"),
+        "{said}"
+    );
+    assert!(
+        said.contains("Provider: other-python\n") && said.contains("built for another Python"),
+        "{said}"
+    );
+    assert!(!said.contains("imported before it was looked at"), "{said}");
+    Ok(())
+}
+
+#[test]
+fn preflight_with_wrong_arguments_is_two() -> Result<()> {
+    let Some(python) = llama_stack(NEWEST) else {
+        return Ok(());
+    };
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("pod/preflight.py");
+    for arguments in [
+        vec![],
+        vec!["--run-yaml=/does/not/exist"],
+        vec!["--run-yaml=/dev/null", "--unknown"],
+    ] {
+        let output = Command::new(&python).arg(&script).args(&arguments).output()?;
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {}", text(&output.stderr));
+    }
+    Ok(())
+}
+
+/// The reader of the server judges: what the merge left alone must mean the same, and what it wrote must be what was
+/// asked for.
+#[test]
+fn the_servers_own_yaml_reads_what_was_meant() -> Result<()> {
+    let Some(python) = llama_stack(NEWEST) else {
+        return Ok(());
+    };
+    let cases = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/merge");
+    let output = Command::new(&python)
+        .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/compare.py"))
+        .arg(&cases)
+        .output()?;
+    assert!(
+        output.status.success(),
+        "{}{}",
+        text(&output.stdout),
+        text(&output.stderr)
+    );
+    let compared: usize = text(&output.stdout).trim().parse()?;
+    assert!(compared > 25, "only {compared} cases");
+    Ok(())
+}

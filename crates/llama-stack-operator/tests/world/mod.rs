@@ -1,0 +1,284 @@
+//! What is there, for one LlamaStackDistribution, without a cluster.
+#![allow(dead_code, reason = "not every test needs all of it")]
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{ConfigMap, Pod};
+use kube::ResourceExt;
+use kube::core::DynamicObject;
+use runway_api::llama_stack_distribution::ProviderInfo;
+use runway_api::{LlamaStackDistribution, ModelDeployment};
+use runway_llama_stack_operator::kinds::{self, Kind};
+use runway_llama_stack_operator::observe::{Answer, Child, Observed, ServerInfo};
+use runway_llama_stack_operator::plan::plan;
+use runway_llama_stack_operator::settings::Settings;
+use runway_operator::plan::Plan;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+/// What a case gives beside the LlamaStackDistribution.
+#[derive(Clone, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(crate) struct Given {
+    /// The time.
+    #[serde(default = "noon")]
+    pub(crate) now: Timestamp,
+    /// Everything the spec asks for has been made, and the status was written.
+    #[serde(default)]
+    pub(crate) deployed: bool,
+    /// Status of the Deployment, its observed generation filled in.
+    pub(crate) deployment: Option<Value>,
+    /// Status of pods of the present template; `template: old` makes one of an earlier one.
+    #[serde(default)]
+    pub(crate) pods: Vec<Value>,
+    /// Merged into live objects: by kind and name.
+    #[serde(default)]
+    pub(crate) live: BTreeMap<String, Value>,
+    /// Data of ConfigMaps, by name.
+    #[serde(default)]
+    pub(crate) config_maps: BTreeMap<String, BTreeMap<String, String>>,
+    /// ModelDeployments by name, with the port of their endpoint.
+    #[serde(default)]
+    pub(crate) models: BTreeMap<String, Option<i32>>,
+    /// What the server said.
+    pub(crate) server: Option<Server>,
+    /// Why it said nothing.
+    pub(crate) silent: Option<String>,
+    /// The operator does not know its own image.
+    #[serde(default)]
+    pub(crate) without_image: bool,
+    /// NetworkPolicies for all.
+    #[serde(default)]
+    pub(crate) network_policies: bool,
+}
+
+#[derive(Clone, Deserialize)]
+pub(crate) struct Server {
+    version: String,
+    providers: Vec<ProviderInfo>,
+}
+
+fn noon() -> Timestamp {
+    "2026-11-21T12:00:00Z".parse().unwrap()
+}
+
+pub(crate) fn yaml<T: DeserializeOwned>(path: &Path) -> T {
+    let text = std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    serde_saphyr::from_str(&text).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// A LlamaStackDistribution and all there is for it.
+pub(crate) struct World {
+    pub(crate) llsd: LlamaStackDistribution,
+    pub(crate) given: Given,
+    pub(crate) live: BTreeMap<(Kind, String), DynamicObject>,
+}
+
+impl World {
+    pub(crate) fn new(mut llsd: LlamaStackDistribution, given: Given) -> Self {
+        llsd.metadata.namespace.get_or_insert_with(|| "default".to_owned());
+        llsd.metadata.generation.get_or_insert(1);
+        llsd.metadata.uid.get_or_insert_with(|| "uid-of-llsd".to_owned());
+        let mut world = Self {
+            llsd,
+            given,
+            live: BTreeMap::new(),
+        };
+        if world.given.deployed {
+            let before = world.observed_with(None, &[]);
+            let first = plan(&before);
+            world.carry_out(&first);
+            for ((kind, name), object) in &mut world.live {
+                if let Some(more) = world.given.live.get(&format!("{} {name}", kind.kind)) {
+                    merge(&mut object.data, more);
+                }
+            }
+        }
+        world
+    }
+
+    pub(crate) fn observed(&self) -> Observed {
+        self.observed_with(self.given.deployment.as_ref(), &self.given.pods)
+    }
+
+    fn observed_with(&self, deployment: Option<&Value>, pods: &[Value]) -> Observed {
+        let given = &self.given;
+        let mut live = self.live.clone();
+        let mut template = String::new();
+        for ((kind, _), object) in &mut live {
+            if *kind == kinds::DEPLOYMENT {
+                let annotations = &object.data["spec"]["template"]["metadata"]["annotations"];
+                annotations["llamastack.io/template"]
+                    .as_str()
+                    .unwrap_or_default()
+                    .clone_into(&mut template);
+                let mut status = deployment.cloned().unwrap_or_else(|| json!({}));
+                if status["observedGeneration"].is_null() {
+                    status["observedGeneration"] = json!(1);
+                }
+                merge(&mut status, &object.data["status"]);
+                object.data["status"] = status;
+                object.metadata.generation = Some(1);
+            }
+        }
+        Observed {
+            llsd: Arc::new(self.llsd.clone()),
+            settings: Arc::new(self.settings()),
+            children: live
+                .into_iter()
+                .map(|((kind, _), object)| Child {
+                    kind,
+                    object: Arc::new(object),
+                })
+                .collect(),
+            pods: pods
+                .iter()
+                .enumerate()
+                .map(|(index, pod)| Arc::new(self.pod(index, pod, &template)))
+                .collect(),
+            config_maps: given
+                .config_maps
+                .iter()
+                .map(|(name, data)| (name.clone(), Arc::new(config_map(name, data))))
+                .collect(),
+            model_deployments: given
+                .models
+                .iter()
+                .map(|(name, port)| (name.clone(), Arc::new(model(name, *port))))
+                .collect(),
+            server: match (&given.server, &given.silent) {
+                (Some(server), _) => Some(Answer::Said(ServerInfo {
+                    version: server.version.clone(),
+                    providers: server.providers.clone(),
+                })),
+                (None, Some(why)) => Some(Answer::Silent(why.clone())),
+                (None, None) => None,
+            },
+            now: given.now,
+        }
+    }
+
+    fn settings(&self) -> Settings {
+        Settings {
+            operator_image: (!self.given.without_image).then(|| "registry.example/operator:1".to_owned()),
+            operator_version: "1.0.0".to_owned(),
+            operator_namespace: Some("kubeairunway-system".to_owned()),
+            network_policies: self.given.network_policies,
+            ..Settings::default()
+        }
+    }
+
+    fn pod(&self, index: usize, pod: &Value, template: &str) -> Pod {
+        let mut pod = pod.clone();
+        let old = pod["template"] == "old";
+        let mut whole = json!({
+            "metadata": {
+                "name": format!("{}-{index}", self.llsd.name_any()),
+                "namespace": "default",
+                "uid": format!("uid-of-pod-{index}"),
+                "creationTimestamp": format!("2026-11-21T11:00:{index:02}Z"),
+                "annotations": { "llamastack.io/template": if old { "old" } else { template } },
+            },
+        });
+        if let Some(map) = pod.as_object_mut() {
+            map.remove("template");
+        }
+        whole["status"] = pod;
+        serde_json::from_value(whole).unwrap()
+    }
+
+    /// Does what the executor does.
+    pub(crate) fn carry_out(&mut self, plan: &Plan) {
+        for delete in &plan.delete {
+            self.live
+                .retain(|_, live| live.metadata.uid.as_deref() != Some(&delete.uid));
+        }
+        for apply in plan.apply.iter().filter(|a| !a.unchanged) {
+            let kind = kinds::ALL.into_iter().find(|k| k.kind == apply.resource.kind).unwrap();
+            let name = apply.object.name_any();
+            let mut object = apply.object.clone();
+            object.metadata.uid = Some(format!("uid-of-{}-{name}", kind.plural));
+            self.live.insert((kind, name), object);
+        }
+        if let Some(status) = &plan.status {
+            self.llsd.status = Some(serde_json::from_value(status.clone()).unwrap());
+        }
+    }
+}
+
+fn merge(into: &mut Value, from: &Value) {
+    match (into, from) {
+        (Value::Object(into), Value::Object(from)) => {
+            for (key, value) in from {
+                merge(into.entry(key).or_insert(Value::Null), value);
+            }
+        }
+        (_, Value::Null) => {}
+        (into, from) => into.clone_from(from),
+    }
+}
+
+fn config_map(name: &str, data: &BTreeMap<String, String>) -> ConfigMap {
+    let mut config_map = ConfigMap {
+        data: Some(data.clone()),
+        ..ConfigMap::default()
+    };
+    config_map.metadata.name = Some(name.to_owned());
+    config_map
+}
+
+fn model(name: &str, port: Option<i32>) -> ModelDeployment {
+    let mut model: ModelDeployment = serde_json::from_value(json!({
+        "apiVersion": "kubeairunway.ai/v1alpha1", "kind": "ModelDeployment",
+        "metadata": { "name": name, "namespace": "default" },
+        "spec": { "model": { "id": "a/b" } },
+    }))
+    .unwrap();
+    if let Some(port) = port {
+        model.status = Some(serde_json::from_value(json!({ "endpoint": { "service": name, "port": port } })).unwrap());
+    }
+    model
+}
+
+/// What is left out of plans shown.
+const SCRIPTS: [&str; 2] = ["install_provider.py", "extract_config.sh"];
+
+/// A plan for people: our scripts are long, and read elsewhere.
+pub(crate) fn told(plan: &Plan) -> String {
+    let mut plan = plan.clone();
+    for apply in &mut plan.apply {
+        if let Some(data) = apply.object.data.get_mut("data").and_then(Value::as_object_mut) {
+            for (key, value) in data {
+                if SCRIPTS.contains(&key.as_str()) {
+                    *value = "…".into();
+                }
+            }
+        }
+        // Hashes change with every word of a script.
+        hide_hashes(&mut apply.object.data);
+        if let Some(annotations) = &mut apply.object.metadata.annotations {
+            annotations.retain(|key, _| key != "llamastack.io/applied-hash");
+        }
+    }
+    crate::told::plan(&plan)
+}
+
+fn hide_hashes(value: &mut Value) {
+    match value {
+        Value::Object(map) => {
+            for (key, value) in map {
+                if key == "llamastack.io/template" || key == "configmap.hash/scripts" {
+                    *value = "…".into();
+                } else {
+                    hide_hashes(value);
+                }
+            }
+        }
+        Value::Array(list) => list.iter_mut().for_each(hide_hashes),
+        _ => {}
+    }
+}

@@ -1,0 +1,287 @@
+//! What a process says of itself over HTTP: `/metrics`, `/healthz` and `/readyz`.
+//!
+//! Ready means: everything that was to be listed is listed, and everything that was to be served is served. What is missing
+//! is named. Healthy means: no task that should run for ever has ended, and no reconcile hangs.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fmt::Write as _;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use axum::Router;
+use axum::http::{StatusCode, header};
+use axum::response::IntoResponse;
+use axum::routing::get;
+use tokio::net::TcpListener;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+use crate::metrics::Metrics;
+
+/// A reconcile that is not broken off after its own limit ([`crate::controller::LIMIT`]) blocks its thread.
+const HANGS: Duration = Duration::from_mins(3);
+/// As the OpenMetrics specification has it.
+const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// Where a process tells of itself.
+#[derive(Clone, Debug, clap::Args)]
+pub struct AdminArgs {
+    /// Address to serve /metrics, /healthz and /readyz on.
+    #[arg(long, value_name = "ADDRESS", default_value = "0.0.0.0:8080")]
+    pub admin_address: SocketAddr,
+}
+
+/// The admin server cannot be started.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot serve metrics and health on {address}: choose another with --admin-address")]
+pub struct Error {
+    address: SocketAddr,
+    source: std::io::Error,
+}
+
+/// Whether a process is well. Cheap to clone.
+#[derive(Clone, Debug, Default)]
+pub struct Health(Arc<Inner>);
+
+#[derive(Debug, Default)]
+struct Inner {
+    /// What is not ready, and how many of it.
+    pending: Mutex<BTreeMap<String, usize>>,
+    /// Tasks that ended and should not have.
+    ended: Mutex<BTreeSet<&'static str>>,
+    /// Reconciles under way.
+    busy: Mutex<HashMap<u64, (Instant, String)>>,
+    number: AtomicU64,
+}
+
+impl Health {
+    /// The process is not ready before [`Pending::done`].
+    #[must_use = "dropped without `done`, it is waited for until the end"]
+    pub fn waits_for(&self, what: impl Into<String>) -> Pending {
+        let what = what.into();
+        *lock(&self.0.pending).entry(what.clone()).or_default() += 1;
+        Pending {
+            health: self.clone(),
+            what,
+        }
+    }
+
+    /// Runs a task that is to last until `shutdown`; when it ends before, the process is not healthy.
+    pub fn supervise(
+        &self,
+        what: &'static str,
+        shutdown: CancellationToken,
+        task: impl Future<Output = ()> + Send + 'static,
+    ) -> JoinHandle<()> {
+        let task = tokio::spawn(task);
+        let health = self.clone();
+        tokio::spawn(async move {
+            let ended = task.await;
+            if !shutdown.is_cancelled() {
+                tracing::error!(?ended, "{what} ended");
+                lock(&health.0.ended).insert(what);
+            }
+        })
+    }
+
+    /// A reconcile of `what` is under way until the answer is dropped.
+    pub(crate) fn busy_with(&self, what: String) -> Busy {
+        let number = self.0.number.fetch_add(1, Ordering::Relaxed);
+        lock(&self.0.busy).insert(number, (Instant::now(), what));
+        Busy {
+            health: self.clone(),
+            number,
+        }
+    }
+
+    /// What the process waits for before it is ready.
+    pub fn missing(&self) -> Vec<String> {
+        lock(&self.0.pending).keys().cloned().collect()
+    }
+
+    /// What is wrong with the process.
+    pub fn problems(&self) -> Vec<String> {
+        self.problems_after(HANGS)
+    }
+
+    fn problems_after(&self, limit: Duration) -> Vec<String> {
+        let ended = lock(&self.0.ended)
+            .iter()
+            .map(|what| format!("{what} ended"))
+            .collect::<Vec<_>>();
+        let hanging = lock(&self.0.busy)
+            .values()
+            .filter(|(since, _)| since.elapsed() > limit)
+            .map(|(since, what)| format!("the reconcile of {what} hangs since {} s", since.elapsed().as_secs()))
+            .collect();
+        [ended, hanging].concat()
+    }
+}
+
+/// Something that is waited for.
+#[derive(Debug)]
+pub struct Pending {
+    health: Health,
+    what: String,
+}
+
+impl Pending {
+    /// It is there.
+    pub fn done(self) {
+        let mut pending = lock(&self.health.0.pending);
+        if let Some(count) = pending.get_mut(&self.what) {
+            *count -= 1;
+            if *count == 0 {
+                pending.remove(&self.what);
+            }
+        }
+    }
+}
+
+/// A reconcile under way.
+#[derive(Debug)]
+pub(crate) struct Busy {
+    health: Health,
+    number: u64,
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        lock(&self.health.0.busy).remove(&self.number);
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Serves until the process ends, also while it shuts down; returns the address.
+pub async fn serve(
+    args: &AdminArgs,
+    health: Health,
+    metrics: Metrics,
+    shutdown: CancellationToken,
+) -> Result<SocketAddr, Error> {
+    let failed = |source| Error {
+        address: args.admin_address,
+        source,
+    };
+    let listener = TcpListener::bind(args.admin_address).await.map_err(failed)?;
+    let address = listener.local_addr().map_err(failed)?;
+    tracing::info!(%address, "serving metrics and health");
+    let router = router(health.clone(), metrics, shutdown.clone());
+    health.supervise("the admin server", shutdown, async move {
+        if let Err(error) = axum::serve(listener, router).await {
+            tracing::error!(%error, "the admin server failed");
+        }
+    });
+    Ok(address)
+}
+
+fn router(health: Health, metrics: Metrics, shutdown: CancellationToken) -> Router {
+    let alive = health.clone();
+    Router::new()
+        .route(
+            "/metrics",
+            get(async move || ([(header::CONTENT_TYPE, OPEN_METRICS)], metrics.text())),
+        )
+        .route("/healthz", get(async move || verdict("healthy", &alive.problems())))
+        .route(
+            "/readyz",
+            get(async move || {
+                let mut missing: Vec<String> = health
+                    .missing()
+                    .into_iter()
+                    .map(|what| format!("waiting for {what}"))
+                    .collect();
+                if shutdown.is_cancelled() {
+                    missing.push("shutting down".to_owned());
+                }
+                verdict("ready", &missing)
+            }),
+        )
+}
+
+/// One line per reason why not.
+fn verdict(well: &str, reasons: &[String]) -> impl IntoResponse + use<> {
+    if reasons.is_empty() {
+        return (StatusCode::OK, format!("{well}\n"));
+    }
+    let mut text = format!("not {well}:\n");
+    for reason in reasons {
+        // Writing to a String does not fail.
+        let _ = writeln!(text, "  {reason}");
+    }
+    (StatusCode::SERVICE_UNAVAILABLE, text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lease::Leadership;
+    use axum::body::{Body, to_bytes};
+    use axum::http::Request;
+    use tower::ServiceExt;
+
+    async fn ask(router: &Router, path: &str) -> (u16, String) {
+        let request = Request::get(path).body(Body::empty()).unwrap();
+        let answer = router.clone().oneshot(request).await.unwrap();
+        let code = answer.status().as_u16();
+        let body = to_bytes(answer.into_body(), usize::MAX).await.unwrap();
+        (code, String::from_utf8(body.to_vec()).unwrap())
+    }
+
+    #[tokio::test]
+    async fn what_is_waited_for_and_what_is_wrong_is_named() {
+        let (health, shutdown) = (Health::default(), CancellationToken::new());
+        let metrics = Metrics::new("toy", Leadership::always());
+        let router = router(health.clone(), metrics, shutdown.clone());
+        let (list, certificate) = (health.waits_for("the list of toys"), health.waits_for("a certificate"));
+        assert_eq!(
+            ask(&router, "/readyz").await,
+            (
+                503,
+                "not ready:\n  waiting for a certificate\n  waiting for the list of toys\n".to_owned()
+            )
+        );
+        list.done();
+        certificate.done();
+        assert_eq!(ask(&router, "/readyz").await, (200, "ready\n".to_owned()));
+
+        assert_eq!(ask(&router, "/healthz").await, (200, "healthy\n".to_owned()));
+        health
+            .supervise("the toy's watch", shutdown.clone(), async { panic!("broken") })
+            .await
+            .unwrap();
+        assert_eq!(
+            ask(&router, "/healthz").await,
+            (503, "not healthy:\n  the toy's watch ended\n".to_owned())
+        );
+
+        shutdown.cancel();
+        assert_eq!(
+            ask(&router, "/readyz").await,
+            (503, "not ready:\n  shutting down\n".to_owned())
+        );
+        let (code, text) = ask(&router, "/metrics").await;
+        assert!(code == 200 && text.ends_with("# EOF\n"), "{text}");
+    }
+
+    #[tokio::test]
+    async fn a_task_may_end_at_shutdown_and_a_reconcile_may_end_at_any_time() {
+        let (health, shutdown) = (Health::default(), CancellationToken::new());
+        drop(health.busy_with("bear".to_owned()));
+        shutdown.cancel();
+        health.supervise("a task", shutdown, async {}).await.unwrap();
+        assert_eq!(health.problems(), Vec::<String>::new());
+
+        let _busy = health.busy_with("bear".to_owned());
+        assert_eq!(health.problems_after(HANGS).first().map(String::as_str), None);
+        assert_eq!(
+            health.problems_after(Duration::ZERO),
+            ["the reconcile of bear hangs since 0 s"]
+        );
+    }
+}

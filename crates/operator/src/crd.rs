@@ -1,0 +1,237 @@
+//! A CustomResourceDefinition with only what controllers ask of it: which versions are served, and the types of their fields.
+//! Some schemas are megabytes, and the whole of one as Kubernetes' own types is ten: memory that a process keeps for good.
+
+use std::fmt;
+
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
+    CustomResourceDefinition, JSONSchemaProps, JSONSchemaPropsOrArray, JSONSchemaPropsOrBool,
+};
+use kube::core::{NotUsed, Object};
+use serde::Deserialize;
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{Deserializer, MapAccess, Visitor};
+
+/// A CustomResourceDefinition.
+pub type Crd = Object<Spec, NotUsed>;
+
+/// Its versions.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Spec {
+    /// All of them.
+    pub versions: Vec<Version>,
+}
+
+/// A version of a kind.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Version {
+    /// As `v1beta1`.
+    pub name: String,
+    /// Objects can be read and written in it.
+    pub served: bool,
+    /// Objects are stored in it.
+    pub storage: bool,
+    #[serde(default)]
+    schema: Option<Schema>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+struct Schema {
+    #[serde(rename = "openAPIV3Schema")]
+    root: Option<Field>,
+}
+
+/// A field of a kind.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Field {
+    #[serde(default, rename = "type")]
+    kind: Option<Box<str>>,
+    #[serde(default)]
+    properties: Option<Fields>,
+    #[serde(default)]
+    items: Option<Box<Self>>,
+    #[serde(default)]
+    additional_properties: Values,
+    #[serde(default, rename = "x-kubernetes-preserve-unknown-fields")]
+    keeps_unknown: bool,
+    #[serde(default, rename = "x-kubernetes-int-or-string")]
+    int_or_string: bool,
+}
+
+/// Fields by name. A list: a map of one has room for eleven.
+#[derive(Clone, Debug, Default)]
+struct Fields(Box<[(Box<str>, Field)]>);
+
+/// What a map holds, if it is one.
+#[derive(Clone, Debug, Default)]
+struct Values(Option<Box<Field>>);
+
+impl Version {
+    /// The whole object, if the version has a schema.
+    pub fn root(&self) -> Option<&Field> {
+        self.schema.as_ref()?.root.as_ref()
+    }
+}
+
+impl Field {
+    /// As `string`; nothing if it may be anything.
+    pub fn kind(&self) -> Option<&str> {
+        self.kind.as_deref().filter(|_| !self.int_or_string && !self.is_open())
+    }
+
+    /// It keeps whatever is written below it.
+    pub fn is_open(&self) -> bool {
+        self.keeps_unknown && self.properties.is_none()
+    }
+
+    /// A field below this one.
+    pub fn field(&self, name: &str) -> Option<&Self> {
+        let Fields(fields) = self.properties.as_ref()?;
+        fields.iter().find(|(n, _)| **n == *name).map(|(_, field)| field)
+    }
+
+    /// What a list holds.
+    pub fn items(&self) -> Option<&Self> {
+        self.items.as_deref()
+    }
+
+    /// What a map holds.
+    pub fn values(&self) -> Option<&Self> {
+        self.additional_properties.0.as_deref()
+    }
+}
+
+impl<'de> Deserialize<'de> for Fields {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct InOrder;
+        impl<'de> Visitor<'de> for InOrder {
+            type Value = Fields;
+
+            fn expecting(&self, formatter: &mut fmt::Formatter) -> fmt::Result {
+                formatter.write_str("fields by name")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Fields, A::Error> {
+                let mut fields = Vec::new();
+                while let Some(entry) = map.next_entry()? {
+                    fields.push(entry);
+                }
+                Ok(Fields(fields.into()))
+            }
+        }
+        deserializer.deserialize_map(InOrder)
+    }
+}
+
+impl<'de> Deserialize<'de> for Values {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct SchemaOrBool;
+        impl<'de> Visitor<'de> for SchemaOrBool {
+            type Value = Values;
+
+            fn expecting(&self, formatter: &mut fmt::Formatter) -> fmt::Result {
+                formatter.write_str("a schema, true or false")
+            }
+
+            fn visit_bool<E>(self, _: bool) -> Result<Values, E> {
+                Ok(Values(None))
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Values, A::Error> {
+                let field = Field::deserialize(MapAccessDeserializer::new(map))?;
+                Ok(Values(Some(field.into())))
+            }
+        }
+        deserializer.deserialize_any(SchemaOrBool)
+    }
+}
+
+/// The versions of a whole one, for who has it anyway.
+impl From<&CustomResourceDefinition> for Spec {
+    fn from(crd: &CustomResourceDefinition) -> Self {
+        let versions = crd.spec.versions.iter().map(|version| Version {
+            name: version.name.clone(),
+            served: version.served,
+            storage: version.storage,
+            schema: version.schema.as_ref().map(|schema| Schema {
+                root: schema.open_api_v3_schema.as_ref().map(Field::from),
+            }),
+        });
+        Self {
+            versions: versions.collect(),
+        }
+    }
+}
+
+impl From<&JSONSchemaProps> for Field {
+    fn from(schema: &JSONSchemaProps) -> Self {
+        let boxed = |schema: &JSONSchemaProps| Box::new(Self::from(schema));
+        Self {
+            kind: schema.type_.as_deref().map(Into::into),
+            properties: schema.properties.as_ref().map(|properties| {
+                let fields = properties
+                    .iter()
+                    .map(|(name, field)| (name.as_str().into(), field.into()));
+                Fields(fields.collect())
+            }),
+            items: schema.items.as_ref().and_then(|items| match items {
+                JSONSchemaPropsOrArray::Schema(item) => Some(boxed(item)),
+                JSONSchemaPropsOrArray::Schemas(items) => items.first().map(boxed),
+            }),
+            additional_properties: Values(schema.additional_properties.as_ref().and_then(|values| match values {
+                JSONSchemaPropsOrBool::Schema(value) => Some(boxed(value)),
+                JSONSchemaPropsOrBool::Bool(_) => None,
+            })),
+            keeps_unknown: schema.x_kubernetes_preserve_unknown_fields == Some(true),
+            int_or_string: schema.x_kubernetes_int_or_string == Some(true),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn both_ways_lead_to_the_same_fields() {
+        let schema = json!({ "type": "object", "description": "not kept", "properties": {
+            "list": { "type": "array", "items": { "type": "integer" } },
+            "map": { "type": "object", "additionalProperties": { "type": "string" } },
+            "free": { "type": "object", "x-kubernetes-preserve-unknown-fields": true },
+            "either": { "x-kubernetes-int-or-string": true, "anyOf": [{ "type": "integer" }, { "type": "string" }] },
+            "closed": { "type": "object", "additionalProperties": false },
+        }});
+        let crd = json!({
+            "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": { "name": "things.acme.example" },
+            "spec": {
+                "group": "acme.example", "scope": "Namespaced", "names": { "kind": "Thing", "plural": "things" },
+                "versions": [{ "name": "v1", "served": true, "storage": true, "schema": { "openAPIV3Schema": schema } }],
+            },
+            "status": { "storedVersions": ["v1"] },
+        });
+        let lean: Crd = serde_json::from_value(crd.clone()).unwrap();
+        let whole: CustomResourceDefinition = serde_json::from_value(crd).unwrap();
+        for spec in [lean.spec, Spec::from(&whole)] {
+            let [version] = spec.versions.as_slice() else {
+                panic!("{spec:?}")
+            };
+            let root = version.root().unwrap();
+            let kind = |field: Option<&Field>| field.and_then(Field::kind).map(str::to_owned);
+            assert!(version.served && version.storage && root.kind() == Some("object"));
+            assert_eq!(
+                kind(root.field("list").and_then(Field::items)).as_deref(),
+                Some("integer")
+            );
+            assert_eq!(
+                kind(root.field("map").and_then(Field::values)).as_deref(),
+                Some("string")
+            );
+            assert!(root.field("free").is_some_and(Field::is_open));
+            assert!(root.field("either").is_some_and(|either| either.kind().is_none()));
+            assert!(root.field("closed").is_some_and(|closed| closed.values().is_none()));
+            assert!(root.field("nothing").is_none());
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! How far a pod has come, and what keeps it: read from what the kubelet says of its containers.
+
+use k8s_openapi::api::core::v1::{ContainerState, ContainerStateTerminated, ContainerStatus, Pod};
+use kube::ResourceExt;
+
+/// How far a container has come.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// It has not started.
+    Waiting,
+    /// It runs; one that serves is not ready yet.
+    Running,
+    /// It has ended well, with what it left to say; one that serves is ready.
+    Done(String),
+    /// It cannot go on.
+    Failed(Failure),
+}
+
+/// Why a container cannot go on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Failure {
+    /// Its image cannot be had: what the kubelet says.
+    Image(String),
+    /// It cannot be made, or not be started: what the kubelet says.
+    Start(String),
+    /// It used more memory than it may.
+    OutOfMemory,
+    /// It ended: the exit code, and what it left to say.
+    Exit {
+        /// Its exit code.
+        code: i32,
+        /// What it left to say, or nothing.
+        message: String,
+    },
+}
+
+/// Reasons with which the kubelet waits for an image (kubernetes `pkg/kubelet/images/types.go`).
+const IMAGE_REASONS: [&str; 7] = [
+    "ErrImagePull",
+    "ImagePullBackOff",
+    "ErrImageNeverPull",
+    "InvalidImageName",
+    "ImageInspectError",
+    "RegistryUnavailable",
+    "SignatureValidationFailed",
+];
+
+/// Reasons with which it waits to make or start a container.
+const START_REASONS: [&str; 6] = [
+    "CreateContainerConfigError",
+    "CreateContainerError",
+    "RunContainerError",
+    "PreCreateHookError",
+    "PreStartHookError",
+    "PostStartHookError",
+];
+
+/// The pod to speak of: one that is not ready if there is one, and the newest.
+pub fn telling<'a>(pods: &[&'a Pod]) -> Option<&'a Pod> {
+    pods.iter().copied().max_by_key(|pod| {
+        (
+            !is_ready(pod),
+            pod.metadata.creation_timestamp.as_ref().map(|t| t.0),
+            pod.name_any(),
+        )
+    })
+}
+
+/// Whether a pod is ready.
+pub fn is_ready(pod: &Pod) -> bool {
+    condition(pod, "Ready").is_some_and(|(status, _, _)| status == "True")
+}
+
+/// When a pod became ready, in seconds.
+pub fn ready_since(pod: &Pod) -> i64 {
+    let conditions = pod.status.iter().flat_map(|s| s.conditions.iter().flatten());
+    conditions
+        .filter(|c| c.type_ == "Ready")
+        .find_map(|c| Some(c.last_transition_time.as_ref()?.0.as_second()))
+        .unwrap_or(0)
+}
+
+/// Why a pod cannot be placed on a node.
+pub fn unschedulable(pod: &Pod) -> Option<&str> {
+    match condition(pod, "PodScheduled") {
+        Some(("False", Some("Unschedulable"), message)) => message,
+        _ => None,
+    }
+}
+
+/// Why a pod was ended by the kubelet, as when a volume grew over its limit.
+pub fn evicted(pod: &Pod) -> Option<&str> {
+    let status = pod.status.as_ref()?;
+    (status.phase.as_deref() == Some("Failed") && status.reason.as_deref() == Some("Evicted"))
+        .then(|| status.message.as_deref().unwrap_or("evicted"))
+}
+
+fn condition<'a>(pod: &'a Pod, type_: &str) -> Option<(&'a str, Option<&'a str>, Option<&'a str>)> {
+    let conditions = pod.status.as_ref()?.conditions.as_ref()?;
+    let found = conditions.iter().find(|c| c.type_ == type_)?;
+    Some((&found.status, found.reason.as_deref(), found.message.as_deref()))
+}
+
+/// How far an init container has come.
+pub fn init_stage(pod: &Pod, container: &str) -> Stage {
+    let statuses = pod
+        .status
+        .iter()
+        .flat_map(|s| s.init_container_statuses.iter().flatten());
+    match statuses.into_iter().find(|s| s.name == container) {
+        Some(status) => stage(status, false),
+        None => Stage::Waiting,
+    }
+}
+
+/// How far a container that serves has come.
+pub fn server_stage(pod: &Pod, container: &str) -> Stage {
+    let statuses = pod.status.iter().flat_map(|s| s.container_statuses.iter().flatten());
+    match statuses.into_iter().find(|s| s.name == container) {
+        Some(status) if status.ready => Stage::Done(String::new()),
+        Some(status) => stage(status, true),
+        None => Stage::Waiting,
+    }
+}
+
+/// How far a container has come, whether it is ready or not; `serves` says that it has no good end. While it is tried again, it
+/// is as it was the last time: or its status would say one thing and another in turn.
+pub fn stage(status: &ContainerStatus, serves: bool) -> Stage {
+    let last = status.last_state.as_ref().and_then(ended_badly);
+    let Some(state) = &status.state else {
+        return Stage::Waiting;
+    };
+    if let Some(ended) = &state.terminated {
+        return match ended_badly(state) {
+            Some(failure) => Stage::Failed(failure),
+            None if serves => Stage::Failed(Failure::Exit {
+                code: 0,
+                message: text(ended),
+            }),
+            None => Stage::Done(text(ended)),
+        };
+    }
+    if let Some(waiting) = &state.waiting {
+        let reason = waiting.reason.as_deref().unwrap_or_default();
+        let said = || waiting.message.clone().unwrap_or_else(|| reason.to_owned());
+        if IMAGE_REASONS.contains(&reason) {
+            return Stage::Failed(Failure::Image(pull_error(&said())));
+        }
+        if START_REASONS.contains(&reason) {
+            return Stage::Failed(Failure::Start(said()));
+        }
+        return match last {
+            Some(failure) => Stage::Failed(failure),
+            None if reason == "CrashLoopBackOff" => Stage::Failed(Failure::Start(said())),
+            None => Stage::Waiting,
+        };
+    }
+    match last {
+        Some(failure) => Stage::Failed(failure),
+        None => Stage::Running,
+    }
+}
+
+/// Between two attempts the kubelet repeats the error in other words: that is no news.
+fn pull_error(said: &str) -> String {
+    said.split_once("ErrImagePull: ")
+        .map_or(said, |(_, error)| error)
+        .to_owned()
+}
+
+fn ended_badly(state: &ContainerState) -> Option<Failure> {
+    let ended = state.terminated.as_ref()?;
+    let reason = ended.reason.as_deref().unwrap_or_default();
+    match ended.exit_code {
+        0 => None,
+        _ if reason == "OOMKilled" => Some(Failure::OutOfMemory),
+        // The runtime could not start it: there is no exit code of its own.
+        _ if matches!(reason, "StartError" | "ContainerCannotRun") => Some(Failure::Start(text(ended))),
+        code => Some(Failure::Exit {
+            code,
+            message: text(ended),
+        }),
+    }
+}
+
+fn text(ended: &ContainerStateTerminated) -> String {
+    ended.message.as_deref().unwrap_or_default().trim().to_owned()
+}

@@ -1,0 +1,267 @@
+//! Metrics, in the OpenMetrics text format. Recorded in the controller loop and in the client, and nowhere else.
+
+use std::fmt::Debug;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use axum::http::header::CONTENT_TYPE;
+use axum::http::{Request, Response};
+use futures::future::BoxFuture;
+use kube::client::Body;
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric};
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::Registry;
+use tower::{Layer, Service};
+
+use crate::lease::Leadership;
+
+/// A metric, as it is served and as the reference describes it.
+#[derive(Clone, Copy, Debug)]
+pub struct Metric {
+    /// Its name, as it is served.
+    pub name: &'static str,
+    /// `counter`, `gauge` or `histogram`.
+    pub kind: &'static str,
+    /// Its labels.
+    pub labels: &'static [&'static str],
+    /// What it means, and what its labels may be.
+    pub help: &'static str,
+}
+
+/// How long reconciles take.
+const DURATION: Metric = Metric {
+    name: "kubeairunway_reconciliation_duration_seconds",
+    kind: "histogram",
+    labels: &["provider"],
+    help: "Time a reconcile took, requests included. provider is the controller: core, or the name of a provider",
+};
+/// How they fail.
+const ERRORS: Metric = Metric {
+    name: "kubeairunway_reconciliation_errors_total",
+    kind: "counter",
+    labels: &["provider", "error_type"],
+    help: "Reconciles that failed and are tried again. error_type is conflict, forbidden, not_found, invalid, api, connection or timeout",
+};
+/// What is asked of the API server.
+const REQUESTS: Metric = Metric {
+    name: "kubeairunway_api_requests_total",
+    kind: "counter",
+    labels: &["provider", "verb", "code"],
+    help: "Requests to the API server. verb is read, watch, create, apply, patch or delete; code is the HTTP status, or none without an answer. What the client tries again by itself counts once",
+};
+/// Who works.
+const LEADER: Metric = Metric {
+    name: "kubeairunway_leader",
+    kind: "gauge",
+    labels: &["provider"],
+    help: "1 for the replica that works, 0 for those that stand by",
+};
+
+/// The metrics of every controller.
+pub const METRICS: [Metric; 4] = [DURATION, ERRORS, REQUESTS, LEADER];
+
+/// From one millisecond to a minute, where a reconcile is broken off.
+const BUCKETS: [f64; 13] = [
+    0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 20.0, 60.0,
+];
+
+/// The metrics of a process. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Metrics {
+    registry: Arc<Mutex<Registry>>,
+    duration: Histogram,
+    errors: Family<ErrorLabels, Counter>,
+    requests: Family<RequestLabels, Counter>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ErrorLabels {
+    error_type: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct RequestLabels {
+    verb: &'static str,
+    code: String,
+}
+
+impl Metrics {
+    /// For the controller that calls itself `provider` in its metrics.
+    pub fn new(provider: &str, leadership: Leadership) -> Self {
+        let duration = Histogram::new(BUCKETS);
+        let errors = Family::default();
+        let requests = Family::default();
+        let mut registry = Registry::default();
+        let ours = registry.sub_registry_with_label(("provider".into(), provider.to_owned().into()));
+        ours.register(DURATION.name, DURATION.help, duration.clone());
+        ours.register(counted(&ERRORS), ERRORS.help, errors.clone());
+        ours.register(counted(&REQUESTS), REQUESTS.help, requests.clone());
+        ours.register_collector(Box::new(Leads(leadership)));
+        Self {
+            registry: Arc::new(Mutex::new(registry)),
+            duration,
+            errors,
+            requests,
+        }
+    }
+
+    /// Adds metrics that are read off when they are asked for.
+    pub fn collect(&self, collector: impl Collector) {
+        self.registry
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .register_collector(Box::new(collector));
+    }
+
+    /// Everything, as OpenMetrics text.
+    pub fn text(&self) -> String {
+        let mut text = String::new();
+        let registry = self.registry.lock().unwrap_or_else(PoisonError::into_inner);
+        // Writing to a String does not fail.
+        let _ = prometheus_client::encoding::text::encode(&mut text, &registry);
+        text
+    }
+
+    /// A reconcile ended, after this time.
+    pub(crate) fn reconciled(&self, took: Duration) {
+        self.duration.observe(took.as_secs_f64());
+    }
+
+    /// It failed.
+    pub(crate) fn failed(&self, error_type: &'static str) {
+        self.errors.get_or_create(&ErrorLabels { error_type }).inc();
+    }
+}
+
+/// The name under which a counter is registered: `_total` is appended when it is served.
+fn counted(metric: &Metric) -> &'static str {
+    metric.name.strip_suffix("_total").unwrap_or(metric.name)
+}
+
+#[derive(Debug)]
+struct Leads(Leadership);
+
+impl Collector for Leads {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
+        let leads = ConstGauge::new(i64::from(self.0.is_leading()));
+        let metric = encoder.encode_descriptor(LEADER.name, LEADER.help, None, leads.metric_type())?;
+        leads.encode(metric)
+    }
+}
+
+/// Counts the requests of a client.
+#[derive(Clone, Debug)]
+pub(crate) struct Counting(pub(crate) Metrics);
+
+impl<S> Layer<S> for Counting {
+    type Service = Counted<S>;
+
+    fn layer(&self, inner: S) -> Counted<S> {
+        Counted {
+            inner,
+            requests: self.0.requests.clone(),
+        }
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Counted<S> {
+    inner: S,
+    requests: Family<RequestLabels, Counter>,
+}
+
+impl<S, B> Service<Request<Body>> for Counted<S>
+where
+    S: Service<Request<Body>, Response = Response<B>>,
+    S::Future: Send + 'static,
+    S::Error: 'static,
+    B: 'static,
+{
+    type Response = Response<B>;
+    type Error = S::Error;
+    type Future = BoxFuture<'static, Result<Response<B>, S::Error>>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.inner.poll_ready(context)
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        let verb = verb(&request);
+        let requests = self.requests.clone();
+        let answer = self.inner.call(request);
+        Box::pin(async move {
+            let answer = answer.await;
+            let code = answer
+                .as_ref()
+                .map_or_else(|_| "none".to_owned(), |a| a.status().as_str().to_owned());
+            requests.get_or_create(&RequestLabels { verb, code }).inc();
+            answer
+        })
+    }
+}
+
+fn verb(request: &Request<Body>) -> &'static str {
+    let is = |key: &str| {
+        request
+            .uri()
+            .query()
+            .is_some_and(|query| query.split('&').any(|pair| pair == key))
+    };
+    let content = request
+        .headers()
+        .get(CONTENT_TYPE)
+        .and_then(|value| value.to_str().ok());
+    match request.method().as_str() {
+        "GET" if is("watch=true") || is("watch=1") => "watch",
+        "GET" => "read",
+        "POST" => "create",
+        "PATCH" if content.is_some_and(|content| content.starts_with("application/apply-patch")) => "apply",
+        "PATCH" => "patch",
+        "DELETE" => "delete",
+        _ => "other",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_metric_is_served_under_its_name_and_with_its_labels() {
+        let metrics = Metrics::new("kaito", Leadership::always());
+        metrics.reconciled(Duration::from_millis(3));
+        metrics.failed("conflict");
+        let labels = RequestLabels {
+            verb: "apply",
+            code: "200".to_owned(),
+        };
+        metrics.requests.get_or_create(&labels).inc();
+        let text = metrics.text();
+        for line in [
+            "kubeairunway_reconciliation_duration_seconds_count{provider=\"kaito\"} 1",
+            "kubeairunway_reconciliation_errors_total{provider=\"kaito\",error_type=\"conflict\"} 1",
+            "kubeairunway_api_requests_total{provider=\"kaito\",verb=\"apply\",code=\"200\"} 1",
+            "kubeairunway_leader{provider=\"kaito\"} 1",
+        ] {
+            assert!(text.lines().any(|l| l == line), "{line} is missing from\n{text}");
+        }
+    }
+
+    #[test]
+    fn verbs_are_told_apart() {
+        let of = |method: &str, uri: &str, content: &str| {
+            let request = Request::builder().method(method).uri(uri).header(CONTENT_TYPE, content);
+            verb(&request.body(Body::empty()).unwrap())
+        };
+        assert_eq!(of("GET", "/api/v1/pods?limit=5", ""), "read");
+        assert_eq!(of("GET", "/api/v1/pods?limit=5&watch=true", ""), "watch");
+        assert_eq!(of("PATCH", "/x?force=true", "application/apply-patch+yaml"), "apply");
+        assert_eq!(of("PATCH", "/x", "application/merge-patch+json"), "patch");
+        assert_eq!(of("POST", "/x", ""), "create");
+    }
+}

@@ -1,0 +1,335 @@
+//! Requests: signed, sent, and their errors understood.
+
+use std::fmt::{self, Write as _};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Method, Request, Response, Uri, header};
+use http_body_util::{BodyExt as _, Full, Limited};
+use hyper_rustls::HttpsConnector;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::TokioExecutor;
+use reqsign_aws_v4::{Credential, DefaultCredentialProvider, RequestSigner, StaticCredentialProvider};
+use reqsign_core::{Context, FileRead, HttpSend, OsEnv, Signer};
+use serde_json::Value;
+use sha2::{Digest as _, Sha256};
+
+use crate::Settings;
+
+/// A server that does not answer within this time is away.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Ten messages of 1 MiB each, with room for their escapes.
+const LARGEST_ANSWER: usize = 64 * 1024 * 1024;
+
+/// Who we are.
+#[derive(Clone, PartialEq, Eq)]
+pub enum Credentials {
+    /// As AWS' own clients find them: environment, profile, web identity (EKS), container, instance.
+    Found,
+    /// These.
+    Static {
+        /// The access key's id.
+        id: String,
+        /// The access key.
+        key: String,
+    },
+}
+
+impl fmt::Debug for Credentials {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self {
+            Self::Found => "Found",
+            Self::Static { .. } => "Static",
+        })
+    }
+}
+
+/// Why a request was in vain.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The endpoint is no URL.
+    #[error("'{endpoint}' is no HTTP URL")]
+    Endpoint {
+        /// What was given.
+        endpoint: String,
+    },
+    /// There are no credentials, or they cannot be used.
+    #[error("no AWS credentials: {0}")]
+    Credentials(#[source] reqsign_core::Error),
+    /// Nobody is there.
+    #[error("SQS at {place} does not answer: {why}")]
+    Unreachable {
+        /// Where.
+        place: String,
+        /// Why.
+        why: String,
+    },
+    /// It did not want to.
+    #[error("SQS says {code}: {message}")]
+    Refused {
+        /// The kind of error, as `QueueDoesNotExist`.
+        code: String,
+        /// Its message.
+        message: String,
+    },
+    /// It is not SQS that answers.
+    #[error("SQS answers what it should not: {0}")]
+    Malformed(String),
+}
+
+impl Error {
+    pub(crate) fn malformed(why: impl fmt::Display) -> Self {
+        Self::Malformed(why.to_string())
+    }
+
+    fn says(&self, words: &[&str]) -> bool {
+        matches!(self, Self::Refused { code, .. } if words.iter().any(|word| code.contains(word)))
+    }
+
+    /// There is no such queue.
+    pub fn is_no_queue(&self) -> bool {
+        self.says(&["QueueDoesNotExist", "NonExistentQueue"])
+    }
+
+    /// The message itself is not taken: too long, or with characters that SQS does not take. Trying again is useless.
+    pub fn is_unfit_message(&self) -> bool {
+        let is_long = |message: &str| message.contains("must be shorter than") || message.contains("longer than");
+        self.says(&["InvalidMessageContents", "MessageTooLong"])
+            || matches!(self, Self::Refused { code, message } if code.contains("InvalidParameterValue") && is_long(message))
+    }
+
+    /// What was taken is no longer ours.
+    pub fn is_stale_receipt(&self) -> bool {
+        self.says(&["ReceiptHandleIsInvalid", "MessageNotInflight"])
+    }
+}
+
+type Hyper = hyper_util::client::legacy::Client<HttpsConnector<HttpConnector>, Full<Bytes>>;
+
+#[derive(Clone, Debug)]
+struct Http(Hyper);
+
+impl Http {
+    fn new() -> Result<Self, Error> {
+        let connector = hyper_rustls::HttpsConnectorBuilder::new()
+            .with_provider_and_webpki_roots(Arc::new(rustls::crypto::ring::default_provider()))
+            .map_err(Error::malformed)?
+            .https_or_http()
+            .enable_http1()
+            .build();
+        let client = hyper_util::client::legacy::Client::builder(TokioExecutor::new());
+        Ok(Self(client.build(connector)))
+    }
+
+    async fn send(&self, request: Request<Bytes>) -> Result<Response<Bytes>, String> {
+        let response = self
+            .0
+            .request(request.map(Full::new))
+            .await
+            .map_err(|error| told(&error))?;
+        let (parts, body) = response.into_parts();
+        let body = Limited::new(body, LARGEST_ANSWER).collect().await;
+        Ok(Response::from_parts(
+            parts,
+            body.map_err(|error| error.to_string())?.to_bytes(),
+        ))
+    }
+}
+
+/// An error with its causes: hyper tells the reason last.
+fn told(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(Some(error), |error| error.source());
+    let all: Vec<String> = causes.map(ToString::to_string).collect();
+    all.join(": ")
+}
+
+/// For tokens that are fetched over HTTP.
+impl HttpSend for Http {
+    async fn http_send(&self, request: Request<Bytes>) -> reqsign_core::Result<Response<Bytes>> {
+        self.send(request).await.map_err(reqsign_core::Error::unexpected)
+    }
+}
+
+/// For tokens that are mounted.
+#[derive(Debug)]
+struct Files;
+
+impl FileRead for Files {
+    async fn file_read(&self, path: &str) -> reqsign_core::Result<Vec<u8>> {
+        tokio::fs::read(path)
+            .await
+            .map_err(|error| reqsign_core::Error::unexpected(format!("cannot read {path}: {error}")))
+    }
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Wire {
+    http: Http,
+    signer: Signer<Credential>,
+    endpoint: Uri,
+}
+
+impl Wire {
+    pub(crate) fn new(settings: &Settings) -> Result<Self, Error> {
+        let endpoint = settings
+            .endpoint
+            .clone()
+            .unwrap_or_else(|| endpoint_of(&settings.region));
+        let uri: Option<Uri> = endpoint.parse().ok();
+        let uri = uri.filter(|uri: &Uri| uri.host().is_some() && matches!(uri.scheme_str(), Some("http" | "https")));
+        let http = Http::new()?;
+        let context = Context::new()
+            .with_file_read(Files)
+            .with_http_send(http.clone())
+            .with_env(OsEnv);
+        let signing = RequestSigner::new("sqs", &settings.region);
+        let signer = match &settings.credentials {
+            Credentials::Found => Signer::new(context, DefaultCredentialProvider::new(), signing),
+            Credentials::Static { id, key } => Signer::new(context, StaticCredentialProvider::new(id, key), signing),
+        };
+        Ok(Self {
+            http,
+            signer,
+            endpoint: uri.ok_or(Error::Endpoint { endpoint })?,
+        })
+    }
+
+    pub(crate) async fn ask(&self, action: &str, asked: &Value) -> Result<Value, Error> {
+        self.ask_and_wait(action, asked, Duration::ZERO).await
+    }
+
+    /// The server may take `wait` longer.
+    pub(crate) async fn ask_and_wait(&self, action: &str, asked: &Value, wait: Duration) -> Result<Value, Error> {
+        let place = || self.endpoint.authority().map(ToString::to_string).unwrap_or_default();
+        let request = self.signed(action, asked).await?;
+        let answer = tokio::time::timeout(PATIENCE + wait, self.http.send(request)).await;
+        let response = answer
+            .unwrap_or_else(|_| Err(format!("not within {PATIENCE:?}")))
+            .map_err(|why| Error::Unreachable { place: place(), why })?;
+        understood(&response)
+    }
+
+    async fn signed(&self, action: &str, asked: &Value) -> Result<Request<Bytes>, Error> {
+        let body = Bytes::from(asked.to_string());
+        let digest = hex(&Sha256::digest(&body));
+        let request = Request::builder()
+            .method(Method::POST)
+            .uri(self.endpoint.clone())
+            .header(header::CONTENT_TYPE, "application/x-amz-json-1.0")
+            .header("x-amz-target", format!("AmazonSQS.{action}"))
+            .header("x-amz-content-sha256", digest)
+            .body(body)
+            .map_err(Error::malformed)?;
+        let (mut parts, body) = request.into_parts();
+        self.signer.sign(&mut parts, None).await.map_err(Error::Credentials)?;
+        Ok(Request::from_parts(parts, body))
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |mut hex, byte| {
+        let _ = write!(hex, "{byte:02x}");
+        hex
+    })
+}
+
+/// China has a domain of its own.
+fn endpoint_of(region: &str) -> String {
+    let tail = if region.starts_with("cn-") { ".cn" } else { "" };
+    format!("https://sqs.{region}.amazonaws.com{tail}/")
+}
+
+fn understood(response: &Response<Bytes>) -> Result<Value, Error> {
+    let body = response.body();
+    let json: Option<Value> = if body.is_empty() {
+        Some(Value::Null)
+    } else {
+        serde_json::from_slice(body).ok()
+    };
+    if response.status().is_success() {
+        return json.ok_or_else(|| Error::malformed("no JSON"));
+    }
+    let json = json.unwrap_or_default();
+    let text = |key: &str| json[key].as_str().unwrap_or_default().to_owned();
+    // `com.amazonaws.sqs#QueueDoesNotExist`, and the older name in a header: `AWS.SimpleQueueService.NonExistentQueue;Sender`
+    let code = match text("__type") {
+        code if code.is_empty() => response.status().to_string(),
+        code => code.rsplit('#').next().unwrap_or_default().to_owned(),
+    };
+    let older = response.headers().get("x-amzn-query-error");
+    let older = older.and_then(|value| value.to_str().ok()?.split(';').next());
+    let message = Some(text("message"))
+        .filter(|text| !text.is_empty())
+        .unwrap_or_else(|| text("Message"));
+    Err(Error::Refused {
+        code: older
+            .filter(|older| !older.contains(&code))
+            .map_or_else(|| code.clone(), |older| format!("{code} ({older})")),
+        message,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn answer(status: u16, body: &'static str, header: Option<&'static str>) -> Result<Value, Error> {
+        let mut response = Response::builder().status(status);
+        if let Some(header) = header {
+            response = response.header("x-amzn-query-error", header);
+        }
+        understood(&response.body(Bytes::from_static(body.as_bytes())).unwrap())
+    }
+
+    #[test]
+    fn errors_are_understood() {
+        let missing = answer(
+            400,
+            r#"{"__type": "com.amazonaws.sqs#QueueDoesNotExist", "message": "no such queue"}"#,
+            Some("AWS.SimpleQueueService.NonExistentQueue;Sender"),
+        );
+        let missing = missing.unwrap_err();
+        assert!(
+            missing.is_no_queue() && missing.to_string().contains("no such queue"),
+            "{missing}"
+        );
+        let older = answer(
+            400,
+            r#"{"__type": "Sender"}"#,
+            Some("AWS.SimpleQueueService.NonExistentQueue;Sender"),
+        );
+        assert!(older.unwrap_err().is_no_queue());
+        let long = r#"{"__type": "com.amazonaws.sqs#InvalidParameterValueException",
+            "message": "One or more parameters are invalid. Reason: Message must be shorter than 1048576 bytes."}"#;
+        let long = answer(400, long, None).unwrap_err();
+        assert!(long.is_unfit_message() && !long.is_no_queue());
+        let busy = answer(503, "<html>", None).unwrap_err();
+        assert!(!busy.is_unfit_message() && busy.to_string().contains("503"), "{busy}");
+        assert_eq!(answer(200, "", None).unwrap(), Value::Null);
+    }
+
+    #[tokio::test]
+    async fn requests_are_signed_with_their_body() {
+        let settings = Settings {
+            region: "eu-central-1".to_owned(),
+            endpoint: None,
+            credentials: Credentials::Static {
+                id: "AKIDEXAMPLE".to_owned(),
+                key: "secret".to_owned(),
+            },
+        };
+        let wire = Wire::new(&settings).unwrap();
+        let request = wire.signed("SendMessage", &serde_json::json!({"a": 1})).await.unwrap();
+        let authorization = request.headers()[header::AUTHORIZATION].to_str().unwrap();
+        assert!(
+            authorization.contains("/eu-central-1/sqs/aws4_request"),
+            "{authorization}"
+        );
+        for name in ["host", "content-type", "x-amz-target", "x-amz-content-sha256"] {
+            assert!(authorization.contains(name), "{authorization}");
+        }
+        assert_eq!(request.uri(), "https://sqs.eu-central-1.amazonaws.com/");
+        assert!(!format!("{settings:?}").contains("secret\""));
+    }
+}

@@ -1,0 +1,196 @@
+// The console in a real browser: `crates/testbed/tests/browser.rs` brings up what it shows, and runs this.
+
+import assert from 'node:assert/strict';
+import { after, before, test } from 'node:test';
+import { launch, median, overflow, picture, violations, visitor } from './browser.mjs';
+
+const PAGES = [
+  ['overview', '/'],
+  ['models', '/deployments'],
+  ['model', '/deployments/default/gemma-cpu'],
+  ['changes', '/deployments/default/gemma-cpu/diff'],
+  ['logs', '/deployments/default/gemma-cpu/logs'],
+  ['chat', '/deployments/default/gemma-cpu/chat'],
+  ['yaml', '/deployments/default/gemma-cpu/yaml'],
+  ['failed', '/deployments/default/too-big'],
+  ['edit', '/deployments/default/gemma-cpu/edit'],
+  ['delete', '/deployments/default/gemma-cpu/delete'],
+  ['new', '/new'],
+  ['providers', '/providers'],
+  ['actors', '/actors'],
+  ['actor', '/actors/default/upper'],
+  ['stacks', '/stacks'],
+  ['stack', '/stacks/default/starter'],
+  ['admin', '/admin'],
+];
+/** Those that the docs show. */
+const SHOWN = ['overview', 'model'];
+
+let browser;
+before(async () => { browser = await launch(); });
+after(() => browser?.close());
+
+for (const colorScheme of ['light', 'dark']) {
+  test(`every page in ${colorScheme}: no complaint of the browser, none of axe, and narrow enough for a telephone`, async () => {
+    const { context, page, complaints, open } = await visitor(browser, { colorScheme });
+    const found = [];
+    for (const [name, path] of PAGES) {
+      const answer = await open(path);
+      assert.equal(answer.status(), 200, path);
+      await page.getByRole('heading', { level: 1 }).waitFor();
+      found.push(...await violations(page));
+      if (process.env.LOOK) await page.screenshot({ path: `${process.env.LOOK}/${name}-${colorScheme}.png`, fullPage: true });
+      if (SHOWN.includes(name)) await picture(page, `console-${name}-${colorScheme}`);
+      await page.setViewportSize({ width: 390, height: 844 });
+      found.push(...await overflow(page));
+      if (process.env.LOOK && colorScheme === 'light') await page.screenshot({ path: `${process.env.LOOK}/${name}-narrow.png`, fullPage: true });
+      await page.setViewportSize({ width: 1280, height: 800 });
+    }
+    assert.deepEqual([...found, ...complaints], []);
+    await context.close();
+  });
+}
+
+test('a model is made, runs, is edited and deleted by clicks; the page follows by itself', async () => {
+  const { context, page, complaints, open } = await visitor(browser);
+  await open('/');
+  await page.getByRole('link', { name: 'Deploy a model' }).click();
+  const field = (name) => page.getByLabel(name, { exact: false });
+  const preview = page.locator('#preview');
+
+  await page.getByRole('button', { name: 'Deploy' }).click();
+  await page.getByRole('alert').getByText('Nothing was changed.').waitFor();
+  assert.deepEqual(await page.locator('[aria-invalid=true]').evaluateAll((all) => all.map((e) => e.name)), ['metadata.name', 'spec.model.id', 'spec.engine.type']);
+
+  await page.getByLabel('Name required', { exact: true }).fill('by-clicks');
+  await page.getByLabel('Model', { exact: true }).fill('google/gemma-3-1b-it-qat-q8_0-gguf');
+  await field('Engine').first().fill('llamacpp');
+  await page.getByLabel('Image').fill('ghcr.io/sozercan/llama-cpp-runner:latest');
+  await page.getByLabel('Replicas', { exact: true }).fill('two');
+  await preview.getByText('1 field is not right yet').waitFor();
+  assert.equal(await page.getByLabel('Replicas', { exact: true }).getAttribute('aria-invalid'), 'true');
+  await page.getByLabel('Replicas', { exact: true }).fill('1');
+  await preview.getByText('kind: Workspace').waitFor();
+  await preview.getByText('kaito', { exact: true }).first().waitFor();
+  assert.equal(await page.locator('[aria-invalid=true]').count(), 0, 'what was wrong is still marked');
+  assert.deepEqual(await violations(page), []);
+  await page.evaluate(() => scrollTo(0, 0));
+  await picture(page, 'console-form-light');
+  await page.getByRole('button', { name: 'Deploy' }).click();
+
+  await page.waitForURL('**/deployments/default/by-clicks');
+  await page.locator('.title .pill.good', { hasText: 'Running' }).waitFor();
+  await page.getByText('kubectl port-forward').waitFor();
+
+  await page.getByRole('link', { name: 'Edit' }).click();
+  await page.getByLabel('Served as').fill('gemma');
+  await preview.getByText('kind: Workspace').waitFor();
+  await page.getByRole('button', { name: 'Save' }).click();
+  await page.waitForURL('**/deployments/default/by-clicks');
+  await page.getByText('Then, as gemma').waitFor();
+
+  await page.getByRole('link', { name: 'Delete' }).click();
+  await page.getByRole('button', { name: 'Delete by-clicks' }).click();
+  await page.waitForURL('**/deployments');
+  await page.getByRole('link', { name: 'by-clicks' }).waitFor({ state: 'detached' });
+  assert.deepEqual(complaints.filter((c) => !c.includes('status of 422')), []);
+  await context.close();
+});
+
+test('a change reaches the page while it is looked at', async () => {
+  const { context, page, at, open } = await visitor(browser);
+  await open('/deployments/default/gemma-cpu');
+  await page.getByText('Live', { exact: true }).waitFor();
+  await page.evaluate(() => {
+    globalThis.seen = [];
+    const paused = () => [...document.querySelectorAll('.title .pill')].some((pill) => pill.textContent === 'Paused');
+    let before = paused();
+    new MutationObserver(() => {
+      if (paused() !== before) globalThis.seen.push(Date.now());
+      before = paused();
+    }).observe(document.getElementById('main'), { subtree: true, childList: true, characterData: true });
+  });
+  // Another window of the same person changes it, as anybody might.
+  const other = await context.newPage();
+  await other.goto(at('/admin'));
+  const rounds = [];
+  for (let round = 0; round < 10; round += 1) {
+    const [sent, done] = await other.evaluate(async (verb) => {
+      const csrf = document.querySelector('meta[name=csrf]').content;
+      const sent = Date.now();
+      const answer = await fetch(`/deployments/default/gemma-cpu/${verb}`, { method: 'POST', body: new URLSearchParams({ csrf }), redirect: 'manual' });
+      return [sent, Date.now(), answer.type];
+    }, round % 2 ? 'resume' : 'pause');
+    await page.waitForFunction((count) => globalThis.seen.length > count, round, { polling: 20 });
+    const seen = await page.evaluate(() => globalThis.seen.at(-1));
+    rounds.push({ fromSent: seen - sent, fromDone: seen - done });
+  }
+  const fromSent = median(rounds.map((r) => r.fromSent));
+  const fromDone = median(rounds.map((r) => r.fromDone));
+  console.log(`a change is on the page ${fromDone} ms after the API server has taken it, ${fromSent} ms after it was sent (medians of 10; slowest ${Math.max(...rounds.map((r) => r.fromSent))} ms after it was sent)`);
+  // Aimed at: 200 ms. A machine that is busy may take longer, so that only what is far off fails.
+  assert.ok(fromSent < 1000, JSON.stringify(rounds));
+  await context.close();
+});
+
+test('with the keyboard alone', async () => {
+  const { context, page, complaints, open } = await visitor(browser);
+  await open('/deployments');
+  const press = (key) => page.keyboard.press(key);
+  /** Tab, until something of that name has the focus; each stop must be visible as such. */
+  const tabTo = async (name) => {
+    for (let stop = 0; stop < 60; stop += 1) {
+      await press('Tab');
+      const [text, visible] = await page.evaluate(() => {
+        const at = document.activeElement;
+        const style = getComputedStyle(at);
+        return [at.labels?.[0]?.textContent || at.textContent || at.name, style.outlineStyle !== 'none' && at.getBoundingClientRect().width > 0];
+      });
+      assert.ok(visible, `the focus on '${text}' cannot be seen`);
+      if (text.trim().startsWith(name)) return;
+    }
+    assert.fail(`no way to '${name}' with Tab`);
+  };
+  await tabTo('Skip to content');
+  await press('Enter');
+  assert.equal(await page.evaluate(() => document.activeElement.id), 'main');
+  await tabTo('Deploy a model');
+  await press('Enter');
+  await page.waitForURL('**/new');
+  for (const [name, text] of [['Name', 'by-keys'], ['Model', 'google/gemma'], ['Engine', 'llamacpp'], ['Image', 'example.org/llama:1']]) {
+    await tabTo(name);
+    await page.keyboard.type(text);
+  }
+  await page.locator('#preview').getByText('kind: Workspace').waitFor();
+  assert.equal(await page.evaluate(() => document.activeElement.name), 'spec.image', 'the preview took the focus away');
+  await press('Enter');
+  await page.waitForURL('**/deployments/default/by-keys');
+  await tabTo('Delete');
+  await press('Enter');
+  await page.waitForURL('**/delete');
+  await tabTo('Delete by-keys');
+  await press('Enter');
+  await page.waitForURL('**/deployments');
+  await page.getByRole('link', { name: 'by-keys' }).waitFor({ state: 'detached' });
+  assert.deepEqual(complaints, []);
+  await context.close();
+});
+
+test('without a script all can be read, and forms be sent', async () => {
+  const { context, page, complaints, open } = await visitor(browser, { javaScriptEnabled: false });
+  for (const [, path] of PAGES) {
+    assert.equal((await open(path)).status(), 200, path);
+  }
+  await open('/deployments?q=gemma&phase=Running');
+  await page.getByRole('link', { name: 'gemma-cpu' }).click();
+  await page.getByText('kubectl port-forward').waitFor();
+  await open('/new');
+  await page.getByLabel('Name required', { exact: true }).fill('unscripted');
+  await page.getByLabel('Model', { exact: true }).fill('google/gemma');
+  await page.getByLabel('Engine').first().fill('llamacpp');
+  await page.getByLabel('Image').fill('example.org/llama:1');
+  await page.getByRole('button', { name: 'Preview' }).click();
+  await page.getByText('kind: Workspace').waitFor();
+  assert.deepEqual(complaints, []);
+  await context.close();
+});

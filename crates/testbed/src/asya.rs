@@ -1,0 +1,200 @@
+//! What AsyncActors need around them, for real: RabbitMQ, KEDA, the operator as it is installed, images of ours; on a [`Node`].
+
+use std::{path::PathBuf, process::Stdio};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use futures::StreamExt as _;
+use k8s_openapi::api::apps::v1::Deployment;
+use kube::api::PostParams;
+use kube::runtime::{WatchStreamExt as _, watcher};
+use kube::{Api, Client, ResourceExt as _};
+use serde_json::{Value, json};
+use tokio::{io::AsyncWriteExt as _, task::JoinHandle};
+
+use crate::{
+    Cluster, Node, PATIENCE, RabbitMq, RabbitMqOptions, eventually, images, keda,
+    pipeline::{Broker, Incoming},
+};
+
+/// Where actors live here.
+pub const NAMESPACE: &str = "default";
+/// The ConfigMap and Secret by which an installed operator gets its transports.
+const TRANSPORTS: &str = "asya-transports";
+/// Speaks OpenAI's API: says again what it was told, in capitals, after a while.
+const MODEL_SERVER: &str = include_str!("model_server.py");
+
+/// The operator's installation.
+pub struct Installation<'a> {
+    /// The namespace that it is installed in.
+    pub namespace: &'a str,
+    /// Everything to apply, the namespace and the CRDs first.
+    pub objects: &'a [Value],
+    /// Images that it names, and the programs to make them of.
+    pub images: &'a [(String, PathBuf)],
+}
+
+/// A node with everything on it.
+pub struct Stage<'a> {
+    /// The node.
+    pub node: &'a Node,
+    /// The broker, where pods reach it.
+    pub rabbit: RabbitMq,
+    /// A client of it.
+    pub broker: Broker,
+    /// asya-runtime, with Python.
+    pub runtime: String,
+}
+
+impl<'a> Stage<'a> {
+    /// Puts everything on a node, and waits until it works.
+    pub async fn set(node: &'a Node, installation: &Installation<'_>) -> Result<Self> {
+        let options = RabbitMqOptions {
+            address: node.network().host().into(),
+            management: true,
+        };
+        let (rabbit, keda, runtime) = tokio::join!(
+            RabbitMq::start(options),
+            keda::install(node),
+            tokio::task::spawn_blocking(images::asya_runtime),
+        );
+        let (rabbit, runtime) = (rabbit?, runtime??);
+        keda.context("KEDA cannot be installed")?;
+        node.import_image(&runtime.archive).await?;
+        for (image, program) in installation.images {
+            node.import_program(image, program, &[]).await?;
+        }
+        let broker = Broker::connect(&rabbit.url()).await?;
+        let stage = Self {
+            node,
+            rabbit,
+            broker,
+            runtime: runtime.name,
+        };
+        stage.install(installation).await?;
+        Ok(stage)
+    }
+
+    async fn install(&self, installation: &Installation<'_>) -> Result<()> {
+        let namespace = installation.namespace;
+        apply(self.node, installation.objects).await?;
+        let (host, port) = self.rabbit.address();
+        let management = self.rabbit.management_port().context("there is no management API")?;
+        let transports = json!({"transports": {"rabbitmq": {"type": "rabbitmq", "config": {
+            "host": host, "port": port, "managementPort": management, "username": "guest",
+            "passwordSecretRef": {"name": TRANSPORTS, "key": "password"}}}}});
+        // The operator has its Secret, and each namespace with actors its own.
+        let secret = |namespace: &str| {
+            json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": TRANSPORTS, "namespace": namespace},
+                "stringData": {"password": "guest"}})
+        };
+        let config = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": TRANSPORTS, "namespace": namespace},
+            "data": {"transports.json": transports.to_string()}});
+        apply(self.node, &[config, secret(namespace), secret(NAMESPACE)]).await?;
+        let deployments: Api<Deployment> = Api::namespaced(self.node.test_bed_client().await?, namespace);
+        eventually(PATIENCE, async || {
+            let status = deployments.get("asya-operator").await?.status.unwrap_or_default();
+            ensure!(status.available_replicas == Some(1), "asya-operator: {status:?}");
+            Ok(())
+        })
+        .await
+    }
+
+    /// The queue of an actor.
+    pub fn queue(actor: &str) -> String {
+        format!("asya-{NAMESPACE}_{actor}")
+    }
+
+    /// Puts a message for the first of `route` into its queue.
+    pub async fn send(&self, id: &str, route: &[&str], payload: Value) -> Result<()> {
+        let first = route.first().context("a route leads somewhere")?;
+        let envelope = json!({"id": id, "route": {"actors": route, "current": 0}, "payload": payload});
+        self.broker
+            .publish(&Self::queue(first), envelope.to_string().as_bytes())
+            .await
+    }
+
+    /// What comes out at the end of every route.
+    pub async fn answers(&self) -> Result<Incoming> {
+        self.broker.consume(&Self::queue("happy-end")).await
+    }
+
+    /// A model server of somebody's: a Deployment with a Service, which takes `seconds` for an answer.
+    pub fn model_server(&self, name: &str, seconds: f32) -> Vec<Value> {
+        let seconds = seconds.to_string();
+        let deployment = json!({
+            "apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": name, "namespace": NAMESPACE},
+            "spec": {"replicas": 1, "selector": {"matchLabels": {"app": name}}, "template": {
+                "metadata": {"labels": {"app": name}},
+                "spec": {"containers": [{
+                    "name": "model", "image": self.runtime, "command": ["python3", "-c", MODEL_SERVER, seconds],
+                    "ports": [{"containerPort": 8000}],
+                    "readinessProbe": {"httpGet": {"path": "/v1/models", "port": 8000}, "periodSeconds": 1},
+                }]},
+            }},
+        });
+        let service = json!({
+            "apiVersion": "v1", "kind": "Service", "metadata": {"name": name, "namespace": NAMESPACE},
+            "spec": {"selector": {"app": name}, "ports": [{"port": 80, "targetPort": 8000}]},
+        });
+        vec![deployment, service]
+    }
+}
+
+/// Field manager of the *reverting controller*.
+const REVERTING: &str = "reverting-controller";
+
+/// The *reverting controller*: as KServe's, it watches a Deployment without a predicate, and replaces whatever differs of its
+/// template by what it wants. Replicas are left to whoever scales. Aborting it ends it.
+pub fn reverting_controller(client: Client, wanted: Deployment) -> JoinHandle<()> {
+    tokio::spawn(async move {
+        let name = wanted.name_any();
+        let api: Api<Deployment> = Api::namespaced(client, &wanted.namespace().unwrap_or_default());
+        let only = watcher::Config::default().fields(&format!("metadata.name={name}"));
+        let mut events = watcher(api.clone(), only).default_backoff().applied_objects().boxed();
+        while let Some(event) = events.next().await {
+            let Ok(live) = event else { continue };
+            let template = |deployment: &Deployment| deployment.spec.as_ref().map(|s| s.template.clone());
+            let marked = live.annotations().keys().any(|key| key.starts_with("asya.sh/"));
+            if template(&live) == template(&wanted) && !marked {
+                continue;
+            }
+            let mut back = wanted.clone();
+            back.metadata.resource_version = live.resource_version();
+            back.metadata.managed_fields = None;
+            // A field of its own, by which managed fields name it: who only takes away owns nothing.
+            let mark = ("app.kubernetes.io/managed-by".to_owned(), REVERTING.to_owned());
+            back.labels_mut().extend([mark]);
+            back.status = None;
+            if let (Some(back), Some(live)) = (&mut back.spec, &live.spec) {
+                back.replicas = live.replicas;
+            }
+            let params = PostParams {
+                field_manager: Some(REVERTING.to_owned()),
+                ..PostParams::default()
+            };
+            // Who was faster is seen with the next event.
+            let _ = api.replace(&name, &params, &back).await;
+        }
+    })
+}
+
+/// Applies objects as a person would.
+pub async fn apply(cluster: &Cluster, objects: &[Value]) -> Result<()> {
+    let list = json!({"apiVersion": "v1", "kind": "List", "items": objects}).to_string();
+    let mut kubectl = cluster.kubectl()?;
+    kubectl.args(["apply", "--server-side", "--force-conflicts", "-f", "-"]);
+    let mut child = kubectl
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .context("cannot run kubectl")?;
+    let mut input = child.stdin.take().context("kubectl takes no input")?;
+    input.write_all(list.as_bytes()).await?;
+    drop(input);
+    let output = child.wait_with_output().await?;
+    if !output.status.success() {
+        bail!("cannot apply: {}", String::from_utf8_lossy(&output.stderr).trim());
+    }
+    Ok(())
+}

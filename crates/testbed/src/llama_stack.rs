@@ -1,0 +1,290 @@
+//! Real Llama Stack servers from PyPI, as an environment on this machine and as an image; and what provider images stand on.
+
+use std::{
+    fs::{self, File},
+    io::{Read as _, Write as _},
+    net::TcpStream,
+    path::{Path, PathBuf},
+    process::Command,
+    time::Duration,
+};
+
+use anyhow::{Context, Result, ensure};
+use serde_json::{Value, json};
+use sha2::{Digest as _, Sha256};
+
+use crate::{
+    binaries::{cache_folder, hex},
+    images::{Config, Image, Layered, Rootfs, busybox_files, write_all},
+    process::output,
+    say,
+};
+
+/// A release of llama-stack, with requirements beside its own that make it usable.
+#[derive(Clone, Copy, Debug)]
+pub struct Release {
+    /// Its version.
+    pub version: &'static str,
+    /// For pip.
+    pub with: &'static [&'static str],
+}
+
+/// The newest, with an `mcp` that it can import: it does not exclude 2.x.
+pub const NEWEST: Release = Release {
+    version: "0.7.3",
+    with: &["mcp<2"],
+};
+/// One of the oldest that the API of today's providers runs on; it does not exclude a newer llama-stack-api either.
+pub const OLDER: Release = Release {
+    version: "0.4.7",
+    with: &["llama-stack-api==0.4.7", "mcp<2"],
+};
+
+/// The Python that they need.
+const PYTHON: &str = "3.12";
+/// Where it is in images.
+const LIBRARY: &str = "/usr/local/lib/python3.12";
+/// Copies what an image needs of Python's library, and compiles it. Compiled files usually carry the time of their source,
+/// which an image has not.
+const COPY_LIBRARY: &str = include_str!("llama_stack/copy_library.py");
+/// What the distribution of the image is configured with.
+const DISTRIBUTION: &str = include_str!("llama_stack/distribution.yaml");
+/// Name of that distribution.
+const DISTRIBUTION_NAME: &str = "testbed";
+/// Changes with what is made here, so that nothing old is taken from the cache.
+const RECIPE: &str = "1";
+
+/// A Python of this machine by its minor version, such as `3.12`, that has pip: pyenv's, or one of the search path's usual places.
+pub fn python(version: &str) -> Option<PathBuf> {
+    let pyenv = std::env::home_dir()?.join(".pyenv/versions");
+    let installed = fs::read_dir(pyenv).into_iter().flatten().flatten();
+    let mut programs: Vec<PathBuf> = installed
+        .map(|entry| entry.path().join("bin").join(format!("python{version}")))
+        .collect();
+    programs.sort();
+    programs.extend(["/usr/bin", "/usr/local/bin"].map(|folder| Path::new(folder).join(format!("python{version}"))));
+    let has_pip = |program: &PathBuf| {
+        let output = Command::new(program).args(["-m", "pip", "--version"]).output();
+        program.is_file() && output.is_ok_and(|output| output.status.success())
+    };
+    programs.into_iter().find(has_pip)
+}
+
+/// The Python of a virtual environment with `release`, installed once on this machine.
+pub fn environment(release: Release) -> Result<PathBuf> {
+    let python = python(PYTHON).with_context(|| format!("there is no Python {PYTHON} with pip here"))?;
+    let Release { version, with } = release;
+    let cache = cache_folder()?;
+    fs::create_dir_all(&cache)?;
+    let folder = cache.join(format!("llama-stack-{version}"));
+    // Another test may be about to do the same.
+    let lock = File::create(cache.join(format!("llama-stack-{version}.lock")))?;
+    lock.lock()?;
+    let program = folder.join("bin/python");
+    let complete = folder.join("complete");
+    let recipe = json!({"llama-stack": version, "with": with, "recipe": RECIPE}).to_string();
+    if fs::read_to_string(&complete).is_ok_and(|made| made == recipe) {
+        return Ok(program);
+    }
+    say(&format!("Installing llama-stack {version} from PyPI"));
+    if folder.exists() {
+        fs::remove_dir_all(&folder)?;
+    }
+    run(Command::new(python).args(["-m", "venv"]).arg(&folder))?;
+    let pip = [
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--disable-pip-version-check",
+        "--no-compile",
+    ];
+    run(Command::new(&program)
+        .args(pip)
+        .arg(format!("llama-stack=={version}"))
+        .args(with))?;
+    // By hash and unchecked, so that they are valid in an image as well. Of `oci` nothing is wanted. It fails for files that
+    // are no Python, which some packages have; what is not compiled now is compiled when it is imported.
+    Command::new(&program)
+        .args([
+            "-m",
+            "compileall",
+            "-qq",
+            "-j",
+            "0",
+            "--invalidation-mode",
+            "unchecked-hash",
+            "-x",
+            "/oci/",
+        ])
+        .arg(site_packages(&folder)?)
+        .output()?;
+    fs::write(complete, recipe)?;
+    Ok(program)
+}
+
+/// An image with `release` and a distribution that has no providers of its own, save under a condition that nobody meets. It
+/// keeps its configuration where the public images do, inside the Python package. Made once on this machine.
+pub fn distribution(release: Release) -> Result<Image> {
+    let environment = environment(release)?;
+    let library = library()?;
+    let mut hash = Sha256::new();
+    for part in [
+        RECIPE,
+        DISTRIBUTION,
+        &library.display().to_string(),
+        &format!("{release:?}"),
+    ] {
+        hash.update(part);
+    }
+    let fingerprint = &hex(&hash.finalize())[..12];
+    let image = Image {
+        name: format!("testbed.local/llama-stack:{}", release.version),
+        archive: cache_folder()?
+            .join("images")
+            .join(format!("llama-stack-{}-{fingerprint}.tar", release.version)),
+    };
+    if !image.archive.is_file() {
+        say(&format!("Making the image {}", image.name));
+        let base = python_files()?;
+        let folder = environment.parent().and_then(Path::parent).context("no environment")?;
+        let server = server_files(folder)?;
+        let config = Config {
+            entrypoint: vec!["llama".to_owned(), "stack".to_owned(), "run".to_owned()],
+            args: vec![DISTRIBUTION_NAME.to_owned()],
+            env: [
+                environment_variables(),
+                vec![format!("DISTRO_NAME={DISTRIBUTION_NAME}")],
+            ]
+            .concat(),
+            ..Config::default()
+        };
+        let layered = Layered {
+            name: image.name.clone(),
+            config,
+            layers: vec![&base, &server],
+        };
+        write_all(&[layered], &image.archive)?;
+    }
+    Ok(image)
+}
+
+/// What provider images stand on: Python with pip, a shell, and nothing of Llama Stack.
+pub fn provider_base() -> Result<Rootfs> {
+    python_files()
+}
+
+/// Writes one provider image: `files`, which have `/lls-provider`, upon [`provider_base`].
+pub fn provider_image(name: &str, files: &Rootfs, archive: &Path) -> Result<()> {
+    let base = provider_base()?;
+    let image = Layered {
+        name: name.to_owned(),
+        config: provider_config(),
+        layers: vec![&base, files],
+    };
+    write_all(&[image], archive).map(|_| ())
+}
+
+/// How containers of a provider image start, if nobody says otherwise.
+pub fn provider_config() -> Config {
+    Config {
+        entrypoint: vec!["python3".to_owned()],
+        env: environment_variables(),
+        ..Config::default()
+    }
+}
+
+/// Asks a server at `address` (host and port), and returns the status and what it says. Blocking.
+pub fn request(address: &str, method: &str, path: &str, body: Option<&Value>) -> Result<(u16, Value)> {
+    let mut stream = TcpStream::connect(address).with_context(|| format!("nobody answers at {address}"))?;
+    // Even on a busy machine.
+    stream.set_read_timeout(Some(Duration::from_mins(2)))?;
+    let body = body.map(Value::to_string).unwrap_or_default();
+    write!(
+        stream,
+        "{method} {path} HTTP/1.0\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
+        body.len()
+    )?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer)?;
+    let (head, body) = answer.split_once("\r\n\r\n").context("no HTTP")?;
+    let status = head.split(' ').nth(1).context("no status")?.parse()?;
+    Ok((status, serde_json::from_str(body).with_context(|| answer.clone())?))
+}
+
+fn environment_variables() -> Vec<String> {
+    [
+        "PATH=/usr/local/bin:/bin",
+        "LANG=C.UTF-8",
+        "PYTHONUNBUFFERED=1",
+        "HOME=/tmp",
+    ]
+    .map(str::to_owned)
+    .into()
+}
+
+/// Python with its library and pip.
+fn python_files() -> Result<Rootfs> {
+    let program = fs::canonicalize(python(PYTHON).context("no Python")?)?;
+    let name = format!("python{PYTHON}");
+    let mut rootfs = busybox_files()?;
+    rootfs
+        .file(format!("/usr/local/bin/{name}"), program, 0o755)?
+        .link("/usr/local/bin/python3", &name)
+        .tree(LIBRARY, library()?, &|_| false)?
+        .add_libraries()?;
+    Ok(rootfs)
+}
+
+/// llama-stack with everything it needs, and its commands.
+fn server_files(environment: &Path) -> Result<Rootfs> {
+    let site_packages = site_packages(environment)?;
+    let mut rootfs = Rootfs::empty();
+    // Half a gigabyte that only remote::oci would import. pip is there already.
+    let leave_out = |path: &Path| ["oci", "pip"].iter().any(|package| path == Path::new(package));
+    rootfs
+        .tree(format!("{LIBRARY}/site-packages"), &site_packages, &leave_out)?
+        .script(
+            "/usr/local/bin/llama",
+            "#!/bin/sh\nexec python3 -m llama_stack.cli.llama \"$@\"\n",
+        )
+        .script("/usr/local/bin/uvicorn", "#!/bin/sh\nexec python3 -m uvicorn \"$@\"\n")
+        .text(
+            format!("{LIBRARY}/site-packages/llama_stack/distributions/{DISTRIBUTION_NAME}/config.yaml"),
+            DISTRIBUTION,
+        )
+        .add_libraries()?;
+    Ok(rootfs)
+}
+
+/// Python's library as it is in images, copied and compiled once.
+fn library() -> Result<PathBuf> {
+    let program = python(PYTHON).context("no Python")?;
+    let version = output(
+        Command::new(&program).args(["-c", "import sys, pip; print(sys.version, sys.prefix, pip.__version__)"]),
+    )?;
+    let mut hash = Sha256::new();
+    for part in [RECIPE, COPY_LIBRARY, &version] {
+        hash.update(part);
+    }
+    let folder = cache_folder()?.join(format!("python-{}", &hex(&hash.finalize())[..12]));
+    let lock = File::create(folder.with_extension("lock"))?;
+    lock.lock()?;
+    if !folder.is_dir() {
+        let unfinished = tempfile::tempdir_in(cache_folder()?)?;
+        let library = unfinished.path().join("library");
+        run(Command::new(&program).args(["-c", COPY_LIBRARY]).arg(&library))?;
+        fs::rename(library, &folder)?;
+    }
+    Ok(folder)
+}
+
+fn site_packages(environment: &Path) -> Result<PathBuf> {
+    let folder = environment.join(format!("lib/python{PYTHON}/site-packages"));
+    ensure!(folder.is_dir(), "there is no {}", folder.display());
+    Ok(folder)
+}
+
+fn run(command: &mut Command) -> Result<()> {
+    output(command).map(|_| ())
+}

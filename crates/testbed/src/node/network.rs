@@ -1,0 +1,115 @@
+//! The addresses of a node, and the cable between it and the host.
+//!
+//! ```text
+//! host 10.213.N.1 ── veth ── 10.213.N.2 node ── pods 10.214.N.0/24, services 10.215.N.0/24
+//! ```
+//!
+//! Pods are reached by routes, not bridged: so every packet passes the node's iptables, and services work from
+//! everywhere, also from a pod to itself and from the host.
+
+use std::{net::Ipv4Addr, process::Command};
+
+use anyhow::{Context, Result, bail};
+use serde::{Deserialize, Serialize};
+
+/// The addresses of one node and its cluster; each node on this machine has its own.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Network {
+    index: u8,
+}
+
+impl Network {
+    /// At most this many nodes on a machine.
+    pub(crate) const MOST: u8 = 200;
+
+    pub(crate) fn new(index: u8) -> Self {
+        Self { index }
+    }
+
+    /// Where pods and the node find what listens on the host, such as the API server.
+    pub fn host(&self) -> Ipv4Addr {
+        Ipv4Addr::new(10, 213, self.index, 1)
+    }
+
+    /// The node, and the cluster's DNS server.
+    pub fn node(&self) -> Ipv4Addr {
+        Ipv4Addr::new(10, 213, self.index, 2)
+    }
+
+    /// The addresses of pods, reached from the host too.
+    pub fn pods(&self) -> String {
+        format!("10.214.{}.0/24", self.index)
+    }
+
+    /// The addresses of services, reached from the host too.
+    pub fn services(&self) -> String {
+        format!("10.215.{}.0/24", self.index)
+    }
+
+    /// The service `kubernetes`, by which pods find the API server.
+    pub fn api_service(&self) -> Ipv4Addr {
+        Ipv4Addr::new(10, 215, self.index, 1)
+    }
+
+    /// The host's end of the cable.
+    fn cable(&self) -> String {
+        format!("rwnode{}", self.index)
+    }
+
+    fn other_end(&self) -> String {
+        format!("rwnode{}p", self.index)
+    }
+
+    /// Nobody else has addresses like these.
+    pub(crate) fn is_free(&self) -> Result<bool> {
+        let routes = ip(&["route", "show", "table", "all"])?;
+        let prefixes = [213, 214, 215].map(|net| format!("10.{net}.{}.", self.index));
+        Ok(!prefixes.iter().any(|prefix| routes.contains(prefix)))
+    }
+
+    /// Lays the cable. Until [`Self::plug_in`] both ends are the host's, but the host's address can be used already.
+    pub(crate) fn lay(&self) -> Result<()> {
+        let (cable, other) = (self.cable(), self.other_end());
+        ip(&["link", "add", &cable, "type", "veth", "peer", "name", &other])?;
+        ip(&["address", "add", &format!("{}/24", self.host()), "dev", &cable])?;
+        ip(&["link", "set", &cable, "up"])?;
+        Ok(())
+    }
+
+    /// Gives the other end to the network namespace of process `pid`, and leads traffic both ways.
+    pub(crate) fn plug_in(&self, pid: u32) -> Result<()> {
+        let pid = pid.to_string();
+        ip(&["link", "set", &self.other_end(), "netns", &pid, "name", "eth0"])?;
+        let node = self.node().to_string();
+        ip_inside(&pid, &["address", "add", &format!("{node}/24"), "dev", "eth0"])?;
+        ip_inside(&pid, &["link", "set", "eth0", "up"])?;
+        ip_inside(&pid, &["route", "add", "default", "via", &self.host().to_string()])?;
+        for range in [self.pods(), self.services()] {
+            ip(&["route", "add", &range, "via", &node])?;
+        }
+        Ok(())
+    }
+
+    /// Takes the cable away, and with it the routes. The kernel may have done so already.
+    pub(crate) fn remove(&self) {
+        let _ = ip(&["link", "delete", &self.cable()]);
+    }
+}
+
+fn ip(args: &[&str]) -> Result<String> {
+    run(Command::new("ip").args(args))
+}
+
+fn ip_inside(pid: &str, args: &[&str]) -> Result<String> {
+    run(Command::new("nsenter")
+        .args(["--target", pid, "--net", "ip"])
+        .args(args))
+}
+
+fn run(command: &mut Command) -> Result<String> {
+    let output = command.output().context("cannot run `ip`")?;
+    if !output.status.success() {
+        bail!("{command:?} failed: {}", String::from_utf8_lossy(&output.stderr).trim());
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}

@@ -1,0 +1,113 @@
+//! Debian packages that cannot come from Go modules: found, or installed by `apt-get` when we are root.
+
+use std::{
+    path::Path,
+    process::{Command, Stdio},
+};
+
+use anyhow::{Context, Result, bail};
+
+use crate::say;
+
+/// A package, and how to see that it is there however it came.
+pub(crate) struct Package {
+    pub(crate) name: &'static str,
+    pub(crate) evidence: Evidence,
+}
+
+pub(crate) enum Evidence {
+    /// A program in the search path.
+    Program(&'static str),
+    File(&'static str),
+}
+
+const fn program(name: &'static str, program: &'static str) -> Package {
+    Package {
+        name,
+        evidence: Evidence::Program(program),
+    }
+}
+
+const fn file(name: &'static str, path: &'static str) -> Package {
+    Package {
+        name,
+        evidence: Evidence::File(path),
+    }
+}
+
+/// What a real node needs, and what builds runc and the pause image.
+pub(crate) const NODE: [Package; 10] = [
+    program("util-linux", "nsenter"),
+    program("iproute2", "ip"),
+    program("iptables", "iptables"),
+    program("conntrack", "conntrack"),
+    program("mount", "mount"),
+    file("containernetworking-plugins", "/usr/lib/cni/ptp"),
+    program("gcc", "gcc"),
+    file("libc6-dev", "/usr/include/stdlib.h"),
+    program("pkg-config", "pkg-config"),
+    file("libseccomp-dev", "/usr/include/seccomp.h"),
+];
+
+/// For [`crate::RabbitMq`].
+pub(crate) const RABBITMQ: [Package; 1] = [file("rabbitmq-server", "/usr/lib/rabbitmq/bin/rabbitmq-server")];
+/// For [`crate::browser`].
+pub(crate) const CHROMIUM: [Package; 1] = [file("chromium", "/usr/bin/chromium")];
+/// For `images::busybox`.
+pub(crate) const BUSYBOX: [Package; 1] = [program("busybox", "busybox")];
+/// For `images::python`.
+pub(crate) const PYTHON: [Package; 1] = [file("python3", "/usr/bin/python3")];
+
+/// Installs what is missing. Blocking; says what it does.
+pub(crate) fn ensure(packages: &[Package]) -> Result<()> {
+    let missing: Vec<_> = packages.iter().filter(|p| !is_there(p)).map(|p| p.name).collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let names = missing.join(" ");
+    if !is_there(&program("apt", "apt-get")) || !crate::node::is_root() {
+        bail!("these Debian packages are missing, and only root on Debian can install them here: {names}");
+    }
+    say(&format!("Installing Debian packages: {names}"));
+    apt(&["update", "--quiet"])?;
+    let mut install = vec!["install", "--quiet", "--yes", "--no-install-recommends"];
+    install.extend(&missing);
+    apt(&install)?;
+    match packages.iter().find(|p| !is_there(p)) {
+        Some(package) => bail!("the Debian package {} is installed and yet not usable", package.name),
+        None => Ok(()),
+    }
+}
+
+fn is_there(package: &Package) -> bool {
+    match package.evidence {
+        Evidence::File(path) => Path::new(path).exists(),
+        Evidence::Program(name) => Command::new("sh")
+            .args(["-c", "PATH=$PATH:/usr/sbin:/sbin command -v \"$0\"", name])
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .status()
+            .is_ok_and(|status| status.success()),
+    }
+}
+
+/// Another test may be installing too: waits for the lock of dpkg.
+fn apt(args: &[&str]) -> Result<()> {
+    let output = Command::new("apt-get")
+        .args(["-o", "DPkg::Lock::Timeout=600"])
+        .args(args)
+        .env("DEBIAN_FRONTEND", "noninteractive")
+        .stdin(Stdio::null())
+        .output()
+        .context("cannot run apt-get")?;
+    if !output.status.success() {
+        bail!(
+            "`apt-get {}` failed ({}):\n{}{}",
+            args.join(" "),
+            output.status,
+            String::from_utf8_lossy(&output.stdout),
+            String::from_utf8_lossy(&output.stderr)
+        );
+    }
+    Ok(())
+}

@@ -1,0 +1,260 @@
+//! Asya actors as processes: a sidecar and a runtime each, between a real broker's queues. They can be killed at any time.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use anyhow::{Context, Result, ensure};
+use futures::StreamExt as _;
+use lapin::{
+    BasicProperties, Channel, Connection, ConnectionProperties, Consumer,
+    options::{
+        BasicAckOptions, BasicConsumeOptions, BasicPublishOptions, BasicQosOptions, ConfirmSelectOptions,
+        QueueDeclareOptions,
+    },
+    types::FieldTable,
+};
+use tempfile::TempDir;
+
+use crate::process::{self, Component, Process};
+
+const STOP_PATIENCE: Duration = Duration::from_secs(30);
+
+/// The programs of an actor.
+#[derive(Clone, Debug)]
+pub struct ActorPrograms {
+    /// `asya-sidecar`.
+    pub sidecar: PathBuf,
+    /// Anything that serves the socket named by `ASYA_SOCKET_DIR` or `ASYA_SOCKET`.
+    pub runtime: Vec<String>,
+}
+
+/// One actor: its sidecar and its runtime. Dropping it kills both.
+pub struct Actor {
+    sidecar: Option<Process>,
+    runtime: Option<Process>,
+    sidecar_component: Component,
+    runtime_component: Component,
+    _folder: TempDir,
+}
+
+impl Actor {
+    /// Starts both. `environment` is the sidecar's; the socket's folder is set here for both, before it.
+    pub fn start(programs: &ActorPrograms, name: &str, environment: &[(&str, &str)]) -> Result<Self> {
+        let folder = tempfile::Builder::new().prefix("testbed-actor-").tempdir()?;
+        let socket_folder = folder.path().to_string_lossy().into_owned();
+        let common = [
+            ("ASYA_SOCKET_DIR", &*socket_folder),
+            ("ASYA_ACTOR_NAME", name),
+            ("ASYA_METRICS_ENABLED", "false"),
+        ];
+        let component = |kind: &str, command: &[String]| {
+            let variables = common.iter().chain(environment).copied();
+            process::with_environment(kind, folder.path(), variables, command)
+        };
+        let sidecar_component = component("sidecar", &[programs.sidecar.to_string_lossy().into_owned()]);
+        let runtime_component = component("runtime", &programs.runtime);
+        Ok(Self {
+            runtime: Some(runtime_component.spawn()?),
+            sidecar: Some(sidecar_component.spawn()?),
+            sidecar_component,
+            runtime_component,
+            _folder: folder,
+        })
+    }
+
+    /// kill -9, and a new one.
+    pub fn kill_sidecar(&mut self) -> Result<()> {
+        self.sidecar = None;
+        self.sidecar = Some(self.sidecar_component.spawn()?);
+        Ok(())
+    }
+
+    /// kill -9, and a new one. What it left in the folder is still there.
+    pub fn kill_runtime(&mut self) -> Result<()> {
+        self.runtime = None;
+        self.runtime = Some(self.runtime_component.spawn()?);
+        Ok(())
+    }
+
+    /// A new runtime, if the last has ended by itself.
+    pub fn revive_runtime(&mut self) -> Result<()> {
+        let ended = self.runtime.as_mut().is_none_or(|runtime| runtime.ended().is_some());
+        if ended { self.kill_runtime() } else { Ok(()) }
+    }
+
+    /// SIGTERM to the sidecar, and waits for its end.
+    pub async fn stop_sidecar(&mut self) {
+        if let Some(sidecar) = self.sidecar.take() {
+            sidecar.stop(STOP_PATIENCE).await;
+        }
+    }
+
+    /// Starts a sidecar again after [`Actor::stop_sidecar`].
+    pub fn start_sidecar(&mut self) -> Result<()> {
+        self.sidecar = Some(self.sidecar_component.spawn()?);
+        Ok(())
+    }
+
+    /// The sidecar's exit code, when it has ended by itself.
+    pub fn sidecar_ended(&mut self) -> Option<Option<i32>> {
+        Some(self.sidecar.as_mut()?.ended()?.code())
+    }
+
+    /// What the sidecar has logged so far.
+    pub fn sidecar_log(&self) -> String {
+        fs::read_to_string(self.sidecar_component.log()).unwrap_or_default()
+    }
+
+    /// What the runtime has logged so far.
+    pub fn runtime_log(&self) -> String {
+        fs::read_to_string(self.runtime_component.log()).unwrap_or_default()
+    }
+
+    /// The process id of the sidecar.
+    pub fn sidecar_pid(&self) -> Result<u32> {
+        let file = self.folder().join("sidecar.pid");
+        Ok(fs::read_to_string(file)?.trim().parse()?)
+    }
+
+    /// Where the socket and the logs are.
+    pub fn folder(&self) -> &Path {
+        &self.sidecar_component.dir
+    }
+}
+
+/// A client of the broker, for tests: puts messages in and looks at what comes out.
+pub struct Broker {
+    connection: Connection,
+    channel: Channel,
+}
+
+impl Broker {
+    /// Connects.
+    pub async fn connect(url: &str) -> Result<Self> {
+        crate::install_crypto_provider();
+        let connection = Connection::connect(url, ConnectionProperties::default()).await?;
+        let channel = connection.create_channel().await?;
+        channel.confirm_select(ConfirmSelectOptions::default()).await?;
+        Ok(Self { connection, channel })
+    }
+
+    /// Makes a durable queue.
+    pub async fn declare(&self, queue: &str) -> Result<()> {
+        let options = QueueDeclareOptions::durable();
+        self.channel
+            .queue_declare(queue.into(), options, FieldTable::default())
+            .await?;
+        Ok(())
+    }
+
+    /// How many messages are ready in it.
+    pub async fn ready(&self, queue: &str) -> Result<u32> {
+        let options = QueueDeclareOptions {
+            passive: true,
+            ..QueueDeclareOptions::default()
+        };
+        // A refused passive declaration closes its channel.
+        let channel = self.connection.create_channel().await?;
+        let declared = channel
+            .queue_declare(queue.into(), options, FieldTable::default())
+            .await?;
+        let count = declared.message_count();
+        let _ = channel.close(200, "asked".into()).await;
+        Ok(count)
+    }
+
+    /// Puts a message into a queue; done means confirmed.
+    pub async fn publish(&self, queue: &str, body: &[u8]) -> Result<()> {
+        self.publish_with(queue, body, BasicProperties::default()).await
+    }
+
+    /// The same with properties.
+    pub async fn publish_with(&self, queue: &str, body: &[u8], properties: BasicProperties) -> Result<()> {
+        self.send("", queue, body, properties).await
+    }
+
+    /// Gives a message to an exchange, which must lead it to a queue.
+    pub async fn publish_to(&self, exchange: &str, key: &str, body: &[u8]) -> Result<()> {
+        self.send(exchange, key, body, BasicProperties::default()).await
+    }
+
+    async fn send(&self, exchange: &str, key: &str, body: &[u8], properties: BasicProperties) -> Result<()> {
+        let options = BasicPublishOptions {
+            mandatory: true,
+            ..BasicPublishOptions::default()
+        };
+        let properties = properties.with_delivery_mode(2);
+        let confirm = self
+            .channel
+            .basic_publish(exchange.into(), key.into(), options, body, properties)
+            .await?
+            .await?;
+        ensure!(
+            confirm.is_ack() && confirm.take_message().is_none(),
+            "the broker has no queue for {key}"
+        );
+        Ok(())
+    }
+
+    /// Puts many messages into a queue; done means that all are confirmed.
+    pub async fn publish_all(&self, queue: &str, bodies: impl Iterator<Item = Vec<u8>>) -> Result<()> {
+        for body in bodies {
+            let properties = BasicProperties::default().with_delivery_mode(2);
+            let options = BasicPublishOptions::default();
+            self.channel
+                .basic_publish("".into(), queue.into(), options, &body, properties)
+                .await?;
+        }
+        self.channel.wait_for_confirms().await?;
+        Ok(())
+    }
+
+    /// What comes out of a queue. Each message is acknowledged when it is handed out.
+    pub async fn consume(&self, queue: &str) -> Result<Incoming> {
+        let channel = self.connection.create_channel().await?;
+        channel.basic_qos(200, BasicQosOptions::default()).await?;
+        let consumer = channel
+            .basic_consume(
+                queue.into(),
+                "".into(),
+                BasicConsumeOptions::default(),
+                FieldTable::default(),
+            )
+            .await?;
+        Ok(Incoming { consumer })
+    }
+
+    /// Empties a queue; says how many messages it had.
+    pub async fn purge(&self, queue: &str) -> Result<u32> {
+        Ok(self
+            .channel
+            .queue_purge(queue.into(), lapin::options::QueuePurgeOptions::default())
+            .await?)
+    }
+
+    /// Deletes a queue.
+    pub async fn delete(&self, queue: &str) -> Result<()> {
+        self.channel
+            .queue_delete(queue.into(), lapin::options::QueueDeleteOptions::default())
+            .await?;
+        Ok(())
+    }
+}
+
+/// Messages of a queue.
+pub struct Incoming {
+    consumer: Consumer,
+}
+
+impl Incoming {
+    /// The next message and its AMQP properties; an error after `patience`.
+    pub async fn next(&mut self, patience: Duration) -> Result<(Vec<u8>, BasicProperties)> {
+        let next = tokio::time::timeout(patience, self.consumer.next()).await;
+        let delivery = next.context("no message in time")?.context("the consumer ended")??;
+        delivery.ack(BasicAckOptions::default()).await?;
+        Ok((delivery.data, delivery.properties))
+    }
+}

@@ -1,0 +1,66 @@
+//! A TCP proxy whose connections can be cut, as networks do.
+
+use std::net::{Ipv4Addr, SocketAddr};
+
+use anyhow::Result;
+use tokio::{
+    net::{TcpListener, TcpStream},
+    sync::broadcast,
+    task::JoinHandle,
+};
+
+/// Passes bytes on to a server until told otherwise. Dropping it cuts everything.
+#[derive(Debug)]
+pub struct Proxy {
+    address: SocketAddr,
+    cut: broadcast::Sender<()>,
+    accepting: JoinHandle<()>,
+}
+
+impl Proxy {
+    /// Listens on a free local port for what is meant for `server`.
+    pub async fn start(server: impl Into<SocketAddr>) -> Result<Self> {
+        let server = server.into();
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
+        let address = listener.local_addr()?;
+        let (cut, _) = broadcast::channel(1);
+        let cuts = cut.clone();
+        let accepting = tokio::spawn(async move {
+            while let Ok((client, _)) = listener.accept().await {
+                tokio::spawn(pass_on(client, server, cuts.subscribe()));
+            }
+        });
+        Ok(Self {
+            address,
+            cut,
+            accepting,
+        })
+    }
+
+    /// Where to connect instead.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Ends all connections of this moment, without a word to either side. New ones are taken.
+    pub fn cut(&self) {
+        let _ = self.cut.send(());
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        self.accepting.abort();
+        self.cut();
+    }
+}
+
+async fn pass_on(mut client: TcpStream, server: SocketAddr, mut cut: broadcast::Receiver<()>) {
+    let Ok(mut server) = TcpStream::connect(server).await else {
+        return;
+    };
+    tokio::select! {
+        _ = tokio::io::copy_bidirectional(&mut client, &mut server) => {}
+        _ = cut.recv() => {}
+    }
+}

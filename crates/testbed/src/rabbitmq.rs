@@ -1,0 +1,224 @@
+//! A real RabbitMQ of one's own: Debian's package, as a process that ends with the test.
+
+use std::{
+    fs,
+    net::{IpAddr, Ipv4Addr},
+    path::Path,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Result, bail};
+use tempfile::TempDir;
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::TcpStream,
+};
+
+use crate::{
+    PATIENCE,
+    control_plane::free_ports,
+    eventually, last_lines, packages,
+    process::{self, Component, Process},
+};
+
+/// The starting script itself. The one in the path changes to another user first.
+const SERVER: &str = "/usr/lib/rabbitmq/bin/rabbitmq-server";
+const USER: &str = "guest";
+const PASSWORD: &str = "guest";
+const STOP_PATIENCE: Duration = Duration::from_secs(20);
+/// What a client says first: AMQP 0-9-1. Only a broker that is up answers.
+const GREETING: &[u8] = b"AMQP\x00\x00\x09\x01";
+
+/// How to start a [`RabbitMq`].
+#[derive(Clone, Copy, Debug)]
+pub struct RabbitMqOptions {
+    /// Where it listens. Pods need an address that they can reach.
+    pub address: IpAddr,
+    /// Serve the management API too, which KEDA reads queue lengths from. Starts a little slower.
+    pub management: bool,
+}
+
+impl Default for RabbitMqOptions {
+    fn default() -> Self {
+        Self {
+            address: Ipv4Addr::LOCALHOST.into(),
+            management: false,
+        }
+    }
+}
+
+/// A running RabbitMQ. Dropping it kills it and removes its data.
+///
+/// Each has its own node name, ports, folders and port mapper (epmd), so that any number can run beside each other.
+pub struct RabbitMq {
+    // In the order in which they must end.
+    server: Option<Process>,
+    _port_mapper: Process,
+    component: Component,
+    port: u16,
+    management_port: Option<u16>,
+    address: IpAddr,
+    _folder: TempDir,
+}
+
+impl RabbitMq {
+    /// Starts one and waits until it takes connections: about ten seconds. Installs the package if it is missing.
+    pub async fn start(options: RabbitMqOptions) -> Result<Self> {
+        tokio::task::spawn_blocking(|| packages::ensure(&packages::RABBITMQ)).await??;
+        let folder = tempfile::Builder::new().prefix("testbed-rabbitmq-").tempdir()?;
+        let [port, management, distribution, mapper] = free_ports()?;
+        let management_port = options.management.then_some(management);
+
+        let port_mapper = Component {
+            name: "epmd".to_owned(),
+            program: "epmd".into(),
+            args: ["-port", &mapper.to_string(), "-address", "127.0.0.1"]
+                .map(str::to_owned)
+                .into(),
+            dir: folder.path().to_owned(),
+            scratch: None,
+        };
+        let port_mapper = port_mapper.spawn()?;
+        // Otherwise the broker would start a mapper of its own, which nobody ends.
+        eventually(PATIENCE, async || {
+            Ok(TcpStream::connect((Ipv4Addr::LOCALHOST, mapper)).await?)
+        })
+        .await?;
+        let ports = Ports {
+            amqp: port,
+            management: management_port,
+            distribution,
+            mapper,
+        };
+        let component = server(folder.path(), options.address, &ports)?;
+        let mut rabbit = Self {
+            server: Some(component.spawn()?),
+            _port_mapper: port_mapper,
+            component,
+            port,
+            management_port,
+            address: options.address,
+            _folder: folder,
+        };
+        rabbit.wait().await?;
+        Ok(rabbit)
+    }
+
+    /// `amqp://…`, with user and password.
+    pub fn url(&self) -> String {
+        format!("amqp://{USER}:{PASSWORD}@{}:{}/%2f", self.address, self.port)
+    }
+
+    /// The management API, if it was asked for.
+    pub fn management_url(&self) -> Option<String> {
+        let port = self.management_port?;
+        Some(format!("http://{USER}:{PASSWORD}@{}:{port}/", self.address))
+    }
+
+    /// The port of the management API, if it was asked for.
+    pub fn management_port(&self) -> Option<u16> {
+        self.management_port
+    }
+
+    /// The address that it listens on.
+    pub fn address(&self) -> (IpAddr, u16) {
+        (self.address, self.port)
+    }
+
+    /// Stops it in order and starts it again on the same port, with the same data: durable queues are there again.
+    pub async fn restart(&mut self) -> Result<()> {
+        if let Some(server) = self.server.take() {
+            server.stop(STOP_PATIENCE).await;
+        }
+        self.server = Some(self.component.spawn()?);
+        self.wait().await
+    }
+
+    /// Stops it in order.
+    pub async fn stop(mut self) {
+        if let Some(server) = self.server.take() {
+            server.stop(STOP_PATIENCE).await;
+        }
+    }
+
+    async fn wait(&mut self) -> Result<()> {
+        let start = Instant::now();
+        while !answers((self.address, self.port)).await {
+            let ended = self.server.as_mut().and_then(Process::ended);
+            if ended.is_some() || start.elapsed() > PATIENCE {
+                bail!(
+                    "RabbitMQ did not start; its last lines:\n{}",
+                    last_lines(&self.component.log(), 30)
+                );
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        Ok(())
+    }
+}
+
+struct Ports {
+    amqp: u16,
+    management: Option<u16>,
+    distribution: u16,
+    mapper: u16,
+}
+
+fn server(folder: &Path, address: IpAddr, ports: &Ports) -> Result<Component> {
+    let listener = |port: u16| match address {
+        IpAddr::V4(ip) => format!("{ip}:{port}"),
+        IpAddr::V6(ip) => format!("[{ip}]:{port}"),
+    };
+    let (management, plugins) = match ports.management {
+        Some(port) => (
+            format!("management.tcp.ip = {address}\nmanagement.tcp.port = {port}\n"),
+            "[rabbitmq_management].",
+        ),
+        None => (String::new(), "[]."),
+    };
+    let config = format!(
+        "listeners.tcp.1 = {}\nloopback_users = none\ndefault_user = {USER}\ndefault_pass = {PASSWORD}\n\
+         log.console = true\nlog.console.level = warning\nlog.file = false\ndisk_free_limit.absolute = 50MB\n\
+         {management}",
+        listener(ports.amqp)
+    );
+    fs::write(folder.join("rabbitmq.conf"), config)?;
+    fs::write(folder.join("enabled_plugins"), plugins)?;
+
+    let path = |name: &str| folder.join(name).to_string_lossy().into_owned();
+    let environment = [
+        ("HOME", path("")),
+        ("RABBITMQ_NODENAME", format!("rabbit{}@localhost", ports.amqp)),
+        ("RABBITMQ_CONFIG_FILE", path("rabbitmq.conf")),
+        ("RABBITMQ_CONF_ENV_FILE", path("no-rabbitmq-env.conf")),
+        ("RABBITMQ_ENABLED_PLUGINS_FILE", path("enabled_plugins")),
+        ("RABBITMQ_MNESIA_BASE", path("data")),
+        ("RABBITMQ_LOG_BASE", path("logs")),
+        ("RABBITMQ_DIST_PORT", ports.distribution.to_string()),
+        ("ERL_EPMD_PORT", ports.mapper.to_string()),
+        (
+            "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS",
+            "-kernel inet_dist_use_interface {127,0,0,1}".to_owned(),
+        ),
+        // The script then becomes the server instead of staying as its parent.
+        ("RUNNING_UNDER_SYSTEMD", "true".to_owned()),
+    ];
+    let variables = environment.iter().map(|(name, value)| (*name, &**value));
+    Ok(process::with_environment(
+        "rabbitmq",
+        folder,
+        variables,
+        &[SERVER.to_owned()],
+    ))
+}
+
+/// Whether a broker is there, and up: it answers a greeting.
+async fn answers(address: (IpAddr, u16)) -> bool {
+    let greet = async {
+        let mut stream = TcpStream::connect(address).await?;
+        stream.write_all(GREETING).await?;
+        stream.read_u8().await
+    };
+    let greeted = tokio::time::timeout(Duration::from_secs(2), greet).await;
+    matches!(greeted, Ok(Ok(_)))
+}

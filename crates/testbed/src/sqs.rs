@@ -1,0 +1,114 @@
+//! A server that speaks SQS' protocol: moto's, from PyPI, as a process that ends with the test. It checks no signatures.
+
+use std::{
+    fs::{self, File},
+    net::{Ipv4Addr, TcpStream},
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use anyhow::{Context, Result, bail};
+use sha2::{Digest as _, Sha256};
+use tempfile::TempDir;
+
+use crate::{
+    PATIENCE,
+    binaries::{cache_folder, hex},
+    control_plane::free_ports,
+    eventually,
+    process::{Component, Process},
+    say,
+};
+
+const REQUIREMENTS: &str = include_str!("../moto/requirements.txt");
+
+/// A running server. Dropping it ends it, and what it holds.
+pub struct Sqs {
+    server: Option<Process>,
+    component: Component,
+    port: u16,
+    _folder: TempDir,
+}
+
+/// Whether a test of `what` must be left out here. Says so past the test harness.
+pub fn skip(what: &str) -> bool {
+    let is_there = Command::new("python3").args(["-m", "venv", "-h"]).output();
+    if is_there.is_ok_and(|output| output.status.success()) {
+        return false;
+    }
+    say(&format!("SKIPPED: {what}, because there is no python3 with venv"));
+    true
+}
+
+impl Sqs {
+    /// Starts one, installing moto if it is missing.
+    pub async fn start() -> Result<Self> {
+        let program = tokio::task::spawn_blocking(moto).await??;
+        let folder = tempfile::Builder::new().prefix("testbed-sqs-").tempdir()?;
+        let [port] = free_ports()?;
+        let component = Component {
+            name: "moto".to_owned(),
+            program,
+            args: ["-H", "127.0.0.1", "-p", &port.to_string()].map(str::to_owned).into(),
+            dir: folder.path().to_owned(),
+            scratch: None,
+        };
+        let mut server = Self {
+            server: Some(component.spawn()?),
+            component,
+            port,
+            _folder: folder,
+        };
+        eventually(PATIENCE, async || {
+            TcpStream::connect((Ipv4Addr::LOCALHOST, port)).context("moto does not listen")?;
+            Ok(())
+        })
+        .await
+        .map_err(|error| server.component.complain(&error.to_string()))?;
+        if server.server.as_mut().is_some_and(|process| process.ended().is_some()) {
+            return Err(server.component.complain("ended"));
+        }
+        Ok(server)
+    }
+
+    /// Where it is. Any credentials will do.
+    pub fn endpoint(&self) -> String {
+        format!("http://127.0.0.1:{}", self.port)
+    }
+}
+
+/// The server's program in a virtual environment of its own, made once on this machine.
+fn moto() -> Result<PathBuf> {
+    let fingerprint = &hex(&Sha256::digest(REQUIREMENTS))[..12];
+    let cache = cache_folder()?;
+    let folder = cache.join(format!("moto-{fingerprint}"));
+    let (program, complete) = (folder.join("bin/moto_server"), folder.join("complete"));
+    if complete.is_file() {
+        return Ok(program);
+    }
+    fs::create_dir_all(&cache)?;
+    let lock = File::create(cache.join(format!("moto-{fingerprint}.lock")))?;
+    lock.lock().context("cannot lock the folder of moto")?;
+    if complete.is_file() {
+        return Ok(program);
+    }
+    say("Installing moto from PyPI, once");
+    let _ = fs::remove_dir_all(&folder);
+    run(Command::new("python3").args(["-m", "venv"]).arg(&folder))?;
+    let requirements = folder.join("requirements.txt");
+    fs::write(&requirements, REQUIREMENTS)?;
+    let python: &Path = &folder.join("bin/python");
+    run(Command::new(python)
+        .args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-r"])
+        .arg(requirements))?;
+    fs::write(complete, "")?;
+    Ok(program)
+}
+
+fn run(command: &mut Command) -> Result<()> {
+    let output = command.output().with_context(|| format!("cannot run {command:?}"))?;
+    if !output.status.success() {
+        bail!("{command:?} failed: {}", String::from_utf8_lossy(&output.stderr));
+    }
+    Ok(())
+}

@@ -1,0 +1,750 @@
+//! Who may do what: controllers exactly what they do, counted in the audit log; users what their role says.
+
+mod support;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use k8s_openapi::api::core::v1::{ConfigMap, Secret, Service};
+use k8s_openapi::api::rbac::v1::PolicyRule;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
+use kube::core::DynamicObject;
+use kube::{Api, Client, CustomResourceExt, ResourceExt};
+use runway_api::async_actor::{RUNTIME_INJECTED, WORKLOAD_READY};
+use runway_api::condition::{self, Conditions};
+use runway_api::{AsyncActor, InferenceProviderConfig, LlamaStackDistribution, ModelDeployment, labels};
+use runway_asya_operator::observe::Kind;
+use runway_asya_operator::plan::CONFIG_MAP;
+use runway_asya_operator::targets::{DEPLOYMENT, INFERENCE_SERVICE, KNOWN, MODEL_DEPLOYMENT, STATEFUL_SET};
+use runway_client::manifests::{self, Component, Release, WEBHOOK_SECRET};
+use runway_llama_stack_operator::kinds;
+use runway_operator::lease::{Election, Leadership, LeaseArgs};
+use runway_provider_dynamo::Dynamo;
+use runway_provider_kaito::{INFERENCE_SET, Kaito, WORKSPACE};
+use runway_provider_kuberay::KubeRay;
+use runway_testbed::audit::Request;
+use runway_testbed::{crds, eventually};
+use serde_json::{Value, json};
+use support::*;
+use tokio_util::sync::CancellationToken;
+
+/// Asked for by the API server itself, in clusters that enforce it for owner references: no request of its own.
+const ASKED_BY_THE_SERVER: [&str; 3] = [
+    "update asya.sh/asyncactors/finalizers",
+    "update kubeairunway.ai/modeldeployments/finalizers",
+    "update llamastack.io/llamastackdistributions/finalizers",
+];
+
+#[tokio::test]
+async fn controllers_may_do_what_they_do_and_nothing_else() -> Result<()> {
+    let bed = Bed::start_with(Upstream::All, true).await?;
+    let log = bed.cluster.audit().await?;
+    let mark = log.mark().await?;
+    {
+        let _core = bed.core_led_by(led(&bed, labels::CORE_MANAGER).await?).await?;
+        let kaito = led(&bed, "kaito-provider").await?;
+        let dynamo = led(&bed, "dynamo-provider").await?;
+        let kuberay = led(&bed, "kuberay-provider").await?;
+        let _kaito = bed.provider_led_by(Kaito::default(), kaito).await?;
+        let _dynamo = bed.provider_led_by(Dynamo::default(), dynamo).await?;
+        let _kuberay = bed.provider_led_by(KubeRay, kuberay).await?;
+        let _simulator = bed.simulator().await?;
+        bed.admission_is_up().await?;
+        live(&bed).await?;
+    }
+    let requests = log.since(mark).await?;
+    let mut complaints = Vec::new();
+    // The operators of the other systems have tests of their own below.
+    let ours = |name: &str| name == labels::CORE_MANAGER || name.ends_with("-provider");
+    for component in manifests::components().into_iter().filter(|c| ours(&c.name)) {
+        complaints.extend(judge(&component, &requests));
+    }
+    ensure!(complaints.is_empty(), "{}", complaints.join("\n"));
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_llama_stack_operator_may_do_what_it_does_and_nothing_else() -> Result<()> {
+    let bed = Bed::start_with(Upstream::None, false).await?;
+    let log = bed.cluster.audit().await?;
+    let mark = log.mark().await?;
+    let component = manifests::llama_stack();
+    {
+        let pod = json!({ "apiVersion": "v1", "kind": "Pod", "metadata": { "name": "operator", "namespace": manifests::NAMESPACE },
+            "spec": {
+                "securityContext": { "runAsNonRoot": true, "runAsUser": 1, "seccompProfile": { "type": "RuntimeDefault" } },
+                "containers": [{ "name": "manager", "image": "registry.example/own:1",
+                    "securityContext": { "allowPrivilegeEscalation": false, "capabilities": { "drop": ["ALL"] } } }],
+            } });
+        eventually(PATIENCE, async || bed.apply(&pod).await).await?;
+        let leadership = led(&bed, &component.name).await?;
+        let _operator = bed.llama_stack_led_by(leadership, "operator").await?;
+        distributions_live(&bed).await?;
+    }
+    let complaints = judge(&component, &log.since(mark).await?);
+    ensure!(complaints.is_empty(), "{}", complaints.join("\n"));
+    Ok(())
+}
+
+/// Everything that may be made for a LlamaStackDistribution comes and goes.
+async fn distributions_live(bed: &Bed) -> Result<()> {
+    bed.create(gemma("model")).await?;
+    let config = json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": "config", "namespace": NAMESPACE },
+        "data": { "run.yaml": "version: 2", "ca-bundle.crt": rcgen::generate_simple_self_signed(["a".to_owned()])?.cert.pem() } });
+    bed.apply(&config).await?;
+    let distribution = json!({ "image": "registry.example/distribution:1" });
+    let providers = json!({ "inference": [{ "providerId": "echo", "image": "registry.example/echo:1" }] });
+    let full = json!({
+        "replicas": 2,
+        "network": { "exposeRoute": true, "allowedFrom": { "namespaces": ["*"] } },
+        "server": {
+            "distribution": distribution, "externalProviders": providers,
+            "userConfig": { "configMapName": "config" }, "tlsConfig": { "caBundle": { "configMapName": "config" } },
+            "storage": { "size": "1Gi" }, "autoscaling": { "maxReplicas": 3 },
+        },
+    });
+    let plain =
+        json!({ "server": { "distribution": distribution, "podOverrides": { "serviceAccountName": "other" } } });
+    let api: Api<LlamaStackDistribution> = Api::namespaced(bed.admin.clone(), NAMESPACE);
+    for spec in [&full, &plain, &full] {
+        let object = json!({ "apiVersion": "llamastack.io/v1alpha1", "kind": "LlamaStackDistribution",
+            "metadata": { "name": "stack", "namespace": NAMESPACE }, "spec": spec });
+        bed.apply(&object).await?;
+        let generation = api.get("stack").await?.metadata.generation;
+        let names: BTreeSet<String> = [
+            "stack-sa",
+            "stack-scripts",
+            "stack-network-policy",
+            "stack-ingress",
+            "stack-pdb",
+            "stack-hpa",
+            "stack-ca-bundle",
+        ]
+        .map(str::to_owned)
+        .into();
+        let wanted = if spec == &plain { BTreeSet::new() } else { names };
+        eventually(PATIENCE, async || {
+            let status = api.get("stack").await?.status.unwrap_or_default();
+            ensure!(status.observed_generation == generation, "{status:?}");
+            let mut there = BTreeSet::new();
+            for kind in kinds::ALL
+                .into_iter()
+                .filter(|kind| ![kinds::CLAIM, kinds::SERVICE, kinds::DEPLOYMENT].contains(kind))
+            {
+                let api: Api<DynamicObject> = Api::namespaced_with(bed.admin.clone(), NAMESPACE, &kind.resource());
+                let all = api.list_metadata(&ListParams::default()).await?.items;
+                there.extend(
+                    all.iter()
+                        .map(ResourceExt::name_any)
+                        .filter(|name| name.starts_with("stack-")),
+                );
+            }
+            ensure!(there == wanted, "{there:?}: {:?}", status.message);
+            Ok(())
+        })
+        .await?;
+    }
+    // The same twice, so that the second Event is folded into the first.
+    let services: Api<Service> = Api::namespaced(bed.admin.clone(), NAMESPACE);
+    for _ in 0..2 {
+        let edit = Patch::Merge(json!({ "spec": { "selector": { "app": "edited" } } }));
+        services.patch("stack-service", &PatchParams::default(), &edit).await?;
+        eventually(PATIENCE, async || {
+            let selector = services.get("stack-service").await?.spec.and_then(|s| s.selector);
+            ensure!(selector.is_some_and(|s| s["app"] != "edited"), "not put back");
+            Ok(())
+        })
+        .await?;
+    }
+    api.delete("stack", &DeleteParams::background()).await?;
+    // Events are sent in the background.
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_asya_operator_may_do_what_it_does_and_nothing_else() -> Result<()> {
+    let bed = Bed::start_with(Upstream::None, false).await?;
+    let mut crds = crds::upstream_crds(&[crds::KEDA_SCALED_OBJECTS, crds::KEDA_TRIGGER_AUTHENTICATIONS])?;
+    let foreign = KNOWN
+        .iter()
+        .filter(|kind| !kind.is_built_in() && **kind != MODEL_DEPLOYMENT);
+    for kind in foreign {
+        crds.push(open_crd(*kind)?);
+    }
+    crds.push(AsyncActor::crd());
+    for crd in crds {
+        crds::install_crd(&bed.admin, crd).await?;
+    }
+    let log = bed.cluster.audit().await?;
+    let mark = log.mark().await?;
+    let component = manifests::asya();
+    {
+        let transports = json!({ "transports": { "rabbitmq": { "type": "rabbitmq", "config": {
+            "host": "rabbitmq", "passwordSecretRef": { "name": "rabbitmq", "key": "password" } } } } });
+        let leadership = led(&bed, &component.name).await?;
+        let _operator = bed.asya_led_by(leadership, &transports.to_string()).await?;
+        actors_live(&bed).await?;
+    }
+    let complaints = judge(&component, &log.since(mark).await?);
+    ensure!(complaints.is_empty(), "{}", complaints.join("\n"));
+    Ok(())
+}
+
+/// A CRD of this kind that takes everything: what its operator makes of it does not matter here.
+fn open_crd(kind: Kind) -> Result<CustomResourceDefinition> {
+    let version = json!({ "name": kind.version, "served": true, "storage": true, "schema": { "openAPIV3Schema": {
+        "type": "object", "x-kubernetes-preserve-unknown-fields": true } } });
+    let crd = json!({ "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+        "metadata": { "name": format!("{}.{}", kind.plural, kind.group) },
+        "spec": { "group": kind.group, "scope": "Namespaced", "versions": [version],
+            "names": { "kind": kind.kind, "plural": kind.plural, "singular": kind.kind.to_lowercase() } } });
+    Ok(serde_json::from_value(crd)?)
+}
+
+/// Everything that may be done for an AsyncActor is done, and undone.
+async fn actors_live(bed: &Bed) -> Result<()> {
+    let api: Api<AsyncActor> = Api::namespaced(bed.admin.clone(), NAMESPACE);
+    // Applied, and carried out.
+    let actor = async |name: &str, spec: Value| -> Result<()> {
+        bed.apply(&json!({ "apiVersion": "asya.sh/v1alpha1", "kind": "AsyncActor",
+            "metadata": { "name": name, "namespace": NAMESPACE }, "spec": spec }))
+            .await?;
+        eventually(PATIENCE, async || {
+            let live = api.get(name).await?;
+            let status = live.status.unwrap_or_default();
+            let done = [RUNTIME_INJECTED, WORKLOAD_READY]
+                .iter()
+                .any(|c| status.conditions.is_true(c));
+            ensure!(
+                status.observed_generation == live.metadata.generation && done,
+                "{name}: {:?}",
+                status.message
+            );
+            Ok(())
+        })
+        .await
+    };
+    let bound = |target: &Value, strategy: &str, scaling: bool| {
+        json!({ "transport": "rabbitmq", "binding": { "strategy": strategy }, "scaling": { "enabled": scaling },
+            "workloadRef": { "apiVersion": target["apiVersion"], "kind": target["kind"], "name": target["metadata"]["name"] },
+            "runtime": { "image": "registry.example/adapter:1", "handler": "a.b", "targetURL": "http://model" } })
+    };
+    // Every kind of target is called, and those that can be are bound in place.
+    let mut names = BTreeSet::new();
+    for kind in KNOWN {
+        let target = target(kind);
+        bed.apply(&target).await?;
+        let name = kind.plural.to_owned();
+        actor(&name, bound(&target, "Proxy", false)).await?;
+        let in_place = match kind {
+            DEPLOYMENT | STATEFUL_SET => "TemplatePatch",
+            INFERENCE_SERVICE => "ParentSpec",
+            _ => "Proxy",
+        };
+        actor(&name, bound(&target, in_place, kind == DEPLOYMENT)).await?;
+        names.insert(name);
+    }
+    // Workloads of its own, of one kind and the other, scaled and not.
+    let own = |kind: &str, scaling: bool| {
+        json!({ "transport": "rabbitmq", "scaling": { "enabled": scaling, "maxReplicas": 3 }, "workload": { "kind": kind,
+            "template": { "spec": { "containers": [{ "name": "asya-runtime", "image": "registry.example/own:1" }] } } } })
+    };
+    for spec in [
+        own("Deployment", true),
+        own("StatefulSet", false),
+        own("Deployment", true),
+    ] {
+        actor("own", spec).await?;
+    }
+    names.insert("own".to_owned());
+    // The same twice, so that the second Event is folded into the first.
+    let edited = |path: &str| {
+        if path == "data" {
+            json!({ "data": { "username": "edited" } })
+        } else {
+            json!({ "spec": { "template": { "spec": { "terminationGracePeriodSeconds": 7 } } } })
+        }
+    };
+    for _ in 0..2 {
+        for (kind, name, path) in [(DEPLOYMENT, "own", "spec"), (CONFIG_MAP, "own-trigger-auth", "data")] {
+            let children: Api<DynamicObject> =
+                Api::namespaced_with(bed.admin.clone(), NAMESPACE, &kind.resource(kind.version));
+            let before = eventually(PATIENCE, async || Ok(children.get(name).await?)).await?;
+            children
+                .patch(name, &PatchParams::default(), &Patch::Merge(edited(path)))
+                .await?;
+            eventually(PATIENCE, async || {
+                let now = children.get(name).await?;
+                ensure!(
+                    now.data[path] == before.data[path],
+                    "{name} is not put back: {}",
+                    now.data[path]
+                );
+                Ok(())
+            })
+            .await?;
+        }
+    }
+    for name in &names {
+        api.delete(name, &DeleteParams::background()).await?;
+    }
+    eventually(PATIENCE, async || {
+        let left = api.list_metadata(&ListParams::default()).await?.items;
+        ensure!(
+            left.is_empty(),
+            "{:?}",
+            left.iter().map(ResourceExt::name_any).collect::<Vec<_>>()
+        );
+        Ok(())
+    })
+    .await?;
+    // Events are sent in the background.
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    Ok(())
+}
+
+/// Something to bind to.
+fn target(kind: Kind) -> Value {
+    let spec = match kind {
+        DEPLOYMENT | STATEFUL_SET => json!({ "replicas": 0, "selector": { "matchLabels": { "app": "model" } },
+            "template": { "metadata": { "labels": { "app": "model" } },
+                "spec": { "containers": [{ "name": "model", "image": "registry.example/model:1", "ports": [{ "containerPort": 80 }] }] } } }),
+        MODEL_DEPLOYMENT => gemma("model")["spec"].clone(),
+        _ => json!({ "predictor": { "model": { "modelFormat": { "name": "sklearn" } } } }),
+    };
+    json!({ "apiVersion": kind.api_version(kind.version), "kind": kind.kind,
+        "metadata": { "name": "model", "namespace": NAMESPACE }, "spec": spec })
+}
+
+/// A leader that had a rival from the first moment: one of the two must look at the Lease again.
+async fn led(bed: &Bed, name: &str) -> Result<Leadership> {
+    let args = LeaseArgs {
+        leader_elect: true,
+        lease_duration: 3,
+        lease_namespace: manifests::NAMESPACE.to_owned(),
+        lease_identity: "test".to_owned(),
+    };
+    let log = bed.cluster.audit().await?;
+    for _ in 0..20 {
+        let mark = log.mark().await?;
+        let client = bed.cluster.client(name, &[]).await?;
+        let (election, leadership) = Election::new(client.clone(), &args, name);
+        let (rival, rivals) = Election::new(client, &args, name);
+        tokio::spawn(rival.run(CancellationToken::new()));
+        tokio::spawn(election.run(CancellationToken::new()));
+        eventually(PATIENCE, async || {
+            ensure!(leadership.is_leading() || rivals.is_leading(), "nobody leads {name}");
+            Ok(())
+        })
+        .await?;
+        rivals.step_down().await;
+        tokio::time::timeout(PATIENCE, leadership.gained())
+            .await
+            .context("the rival does not give way")?;
+        if log
+            .since(mark)
+            .await?
+            .iter()
+            .any(|r| r.user == name && r.resource == "leases" && r.verb == "get")
+        {
+            return Ok(leadership);
+        }
+        leadership.step_down().await;
+        let leases: Api<k8s_openapi::api::coordination::v1::Lease> =
+            Api::namespaced(bed.admin.clone(), manifests::NAMESPACE);
+        leases.delete(name, &DeleteParams::default()).await?;
+    }
+    bail!("two candidates for {name} never met")
+}
+
+/// Everything that happens to ModelDeployments, at each provider.
+async fn live(bed: &Bed) -> Result<()> {
+    let mut flags = vllm("flags", "kaito");
+    flags["spec"]["model"]["id"] = json!("meta-llama/Llama-3.1-8B-Instruct");
+    flags["spec"]["engine"]["args"] = json!({ "enforce-eager": "" });
+    let mut set = gemma("set");
+    set["spec"]["scaling"]["replicas"] = json!(2);
+    for object in [
+        gemma("plain"),
+        flags,
+        set,
+        vllm("graph", "dynamo"),
+        vllm("ray", "kuberay"),
+    ] {
+        bed.create(object).await?;
+    }
+    for name in ["plain", "flags", "set", "graph", "ray"] {
+        bed.running(name).await?;
+    }
+
+    // Drift, and the same once more: the second Event is folded into the first.
+    for _ in 0..2 {
+        for (kind, api) in children(bed) {
+            for child in api
+                .list_metadata(&ListParams::default().labels(labels::DEPLOYMENT))
+                .await?
+                .items
+            {
+                let edit = json!({ "metadata": { "labels": { labels::MODEL_SOURCE: null } } });
+                let name = child.name_any();
+                api.patch(&name, &PatchParams::default(), &Patch::Merge(edit)).await?;
+                eventually(PATIENCE, async || {
+                    let live = api.get_metadata(&name).await?;
+                    ensure!(
+                        live.labels().contains_key(labels::MODEL_SOURCE),
+                        "{kind} {name} is not put back"
+                    );
+                    Ok(())
+                })
+                .await?;
+            }
+        }
+    }
+
+    // Pause, an update, and from one provider to another and back.
+    let paused = |value: Value| json!({ "metadata": { "annotations": { labels::PAUSED: value } } });
+    bed.patch("plain", paused(json!("true"))).await?;
+    bed.patch("plain", paused(Value::Null)).await?;
+    bed.patch("plain", json!({ "spec": { "resources": { "memory": "20Gi" } } }))
+        .await?;
+    for provider in ["kaito", "kuberay", "kaito", "kuberay"] {
+        bed.patch(
+            "flags",
+            json!({ "spec": { "provider": { "name": provider }, "engine": { "args": null } } }),
+        )
+        .await?;
+        bed.status("flags", "handed over", |s| {
+            s.provider
+                .as_ref()
+                .is_some_and(|p| p.name.as_deref() == Some(provider) && p.resource_name.is_some())
+        })
+        .await?;
+    }
+
+    // Half of the certificates is lost, and made again.
+    let secrets: Api<Secret> = Api::namespaced(bed.admin.clone(), manifests::NAMESPACE);
+    let half = json!({ "data": { "ca.key": null } });
+    secrets
+        .patch(WEBHOOK_SECRET, &PatchParams::default(), &Patch::Merge(half))
+        .await?;
+    eventually(PATIENCE, async || {
+        let data = secrets.get(WEBHOOK_SECRET).await?.data.unwrap_or_default();
+        ensure!(data.contains_key("ca.key"), "the authority is still without its key");
+        Ok(())
+    })
+    .await?;
+
+    // Nobody has it yet, so the core takes its finalizer away.
+    let mut nobodys = gemma("nobodys");
+    nobodys["metadata"]["annotations"] = json!({ labels::PAUSED: "true" });
+    bed.create(nobodys).await?;
+    bed.status("nobodys", "paused", |s| s.conditions.is_true(condition::PAUSED))
+        .await?;
+    for name in ["nobodys", "plain", "flags", "set", "graph", "ray"] {
+        bed.delete(name).await?;
+        bed.gone(name).await?;
+    }
+    // Events are sent in the background.
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    Ok(())
+}
+
+fn children(bed: &Bed) -> Vec<(&'static str, Api<DynamicObject>)> {
+    let built_in = |kind: kube::core::ApiResource| Api::namespaced_with(bed.admin.clone(), NAMESPACE, &kind);
+    vec![
+        ("Workspace", bed.upstream(WORKSPACE, "v1beta1")),
+        ("InferenceSet", bed.upstream(INFERENCE_SET, "v1alpha1")),
+        ("Service", built_in(kube::core::ApiResource::erase::<Service>(&()))),
+        ("ConfigMap", built_in(kube::core::ApiResource::erase::<ConfigMap>(&()))),
+        (
+            "DynamoGraphDeployment",
+            bed.upstream(runway_provider_dynamo::DYNAMO_GRAPH_DEPLOYMENT, "v1beta1"),
+        ),
+        ("RayService", bed.upstream(runway_provider_kuberay::RAY_SERVICE, "v1")),
+    ]
+}
+
+/// What a component may do and does not, and what it does and may not.
+fn judge(component: &Component, requests: &[Request]) -> Vec<String> {
+    let name = &component.name;
+    let own: Vec<&Request> = requests
+        .iter()
+        .filter(|r| r.user == *name && !r.resource.is_empty())
+        .collect();
+    let mut used: BTreeSet<String> = BTreeSet::new();
+    let mut complaints = Vec::new();
+    for request in &own {
+        if request.code == 403 {
+            complaints.push(format!("{name} was refused: {} {}", request.verb, called(request)));
+        }
+        // An apply that made an object needed both rights.
+        let verbs = if (request.verb.as_str(), request.code) == ("patch", 201) {
+            vec!["patch", "create"]
+        } else {
+            vec![request.verb.as_str()]
+        };
+        for verb in verbs {
+            used.insert(format!("{verb} {}", called(request)));
+            used.insert(format!("{verb} {} {}", called(request), request.name));
+        }
+    }
+    let rules = component.access.iter().chain(&component.access_in_namespace);
+    let granted: BTreeSet<String> = rules.flat_map(expand).collect();
+    let surplus = granted
+        .difference(&used)
+        .filter(|right| !ASKED_BY_THE_SERVER.contains(&right.as_str()));
+    complaints.extend(surplus.map(|right| format!("{name} may, and never does: {right}")));
+    ensure_seen(name, &own, &mut complaints);
+    complaints
+}
+
+fn ensure_seen(name: &str, own: &[&Request], complaints: &mut Vec<String>) {
+    if own.is_empty() {
+        complaints.push(format!("{name} asked for nothing at all"));
+    }
+}
+
+fn called(request: &Request) -> String {
+    let subresource = if request.subresource.is_empty() {
+        String::new()
+    } else {
+        format!("/{}", request.subresource)
+    };
+    format!("{}/{}{subresource}", request.group, request.resource)
+}
+
+/// Each single right of a rule, as `VERB GROUP/RESOURCE NAME`.
+fn expand(rule: &PolicyRule) -> Vec<String> {
+    let one = [String::new()];
+    let mut rights = Vec::new();
+    for group in rule.api_groups.iter().flatten() {
+        for resource in rule.resources.iter().flatten() {
+            for verb in &rule.verbs {
+                for name in rule.resource_names.as_deref().unwrap_or(&one) {
+                    rights.push(format!("{verb} {group}/{resource} {name}").trim_end().to_owned());
+                }
+            }
+        }
+    }
+    rights
+}
+
+#[test]
+fn no_rule_is_a_wildcard_and_only_one_secret_is_read() {
+    for component in manifests::components() {
+        for rule in component.access.iter().chain(&component.access_in_namespace) {
+            let text = format!("{}: {rule:?}", component.name);
+            for right in expand(rule) {
+                assert!(!right.contains('*'), "{text}");
+            }
+            let secrets = rule.resources.iter().flatten().any(|r| r == "secrets");
+            let named = rule.resource_names.as_deref() == Some(&[WEBHOOK_SECRET.to_owned()]);
+            assert!(!secrets || named || rule.verbs == ["create"], "{text}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn users_may_do_what_their_role_says() -> Result<()> {
+    let bed = Bed::start_with(Upstream::None, false).await?;
+    for object in manifests::core().objects(&Release::default()) {
+        if object.name_any().starts_with("kubeairunway-")
+            && object.types.as_ref().is_some_and(|t| t.kind == "ClusterRole")
+        {
+            bed.apply(&serde_json::to_value(&object)?).await?;
+        }
+    }
+    for (user, role) in [("reader", "view"), ("editor", "edit"), ("boss", "admin")] {
+        bind(&bed, user, role, Some(NAMESPACE)).await?;
+    }
+    bind(&bed, "chief", "admin", None).await?;
+    bed.create(gemma("model")).await?;
+
+    let mut found = BTreeMap::new();
+    for user in ["reader", "editor", "boss", "chief", "nobody"] {
+        let client = bed.cluster.client(user, &[]).await?;
+        // Kubernetes adds up its roles in the background.
+        eventually(PATIENCE, async || {
+            let seen = may(&client).await?;
+            let want = wanted(user);
+            ensure!(seen == want, "{user} may {seen:?}, and should {want:?}");
+            Ok(())
+        })
+        .await?;
+        found.insert(user, wanted(user));
+    }
+    ensure!(found.len() == 5);
+    Ok(())
+}
+
+/// Read, create, scale, delete a ModelDeployment; read and change an InferenceProviderConfig; write a status; read and delete a
+/// LlamaStackDistribution, and write its status.
+fn wanted(user: &str) -> [bool; 10] {
+    match user {
+        "reader" => [true, false, false, false, false, false, false, true, false, false],
+        "editor" | "boss" => [true, true, true, true, false, false, false, true, true, false],
+        "chief" => [true, true, true, true, true, true, false, true, true, false],
+        _ => [false; 10],
+    }
+}
+
+async fn may(client: &Client) -> Result<[bool; 10]> {
+    let llsds: Api<LlamaStackDistribution> = Api::namespaced(client.clone(), NAMESPACE);
+    let models: Api<ModelDeployment> = Api::namespaced(client.clone(), NAMESPACE);
+    let configs: Api<InferenceProviderConfig> = Api::all(client.clone());
+    let dry = PatchParams {
+        dry_run: true,
+        ..PatchParams::default()
+    };
+    let post = PostParams {
+        dry_run: true,
+        ..PostParams::default()
+    };
+    let scale = Patch::Merge(json!({ "spec": { "replicas": 3 } }));
+    let status = Patch::Merge(json!({ "status": { "phase": "Running" } }));
+    let spec = Patch::Merge(json!({ "spec": {} }));
+    Ok([
+        allowed(models.get("model").await)?,
+        allowed(models.create(&post, &serde_json::from_value(gemma("other"))?).await)?,
+        allowed(models.patch_scale("model", &dry, &scale).await)?,
+        allowed(
+            models
+                .delete(
+                    "model",
+                    &DeleteParams {
+                        dry_run: true,
+                        ..DeleteParams::default()
+                    },
+                )
+                .await,
+        )?,
+        allowed(configs.list(&ListParams::default()).await)?,
+        allowed(configs.patch("absent", &dry, &spec).await)?,
+        allowed(models.patch_status("model", &dry, &status).await)?,
+        allowed(llsds.list(&ListParams::default()).await)?,
+        allowed(llsds.delete("absent", &DeleteParams::default()).await)?,
+        allowed(llsds.patch_status("absent", &dry, &status).await)?,
+    ])
+}
+
+/// Whether it was not a matter of rights.
+fn allowed<T>(answer: kube::Result<T>) -> Result<bool> {
+    match answer {
+        Ok(_) => Ok(true),
+        Err(kube::Error::Api(status)) if status.is_forbidden() => Ok(false),
+        Err(kube::Error::Api(status)) if status.is_not_found() => Ok(true),
+        Err(error) => Err(error.into()),
+    }
+}
+
+async fn bind(bed: &Bed, user: &str, role: &str, namespace: Option<&str>) -> Result<()> {
+    let kind = if namespace.is_some() {
+        "RoleBinding"
+    } else {
+        "ClusterRoleBinding"
+    };
+    let object = json!({ "apiVersion": "rbac.authorization.k8s.io/v1", "kind": kind,
+        "metadata": { "name": format!("{user}-{role}"), "namespace": namespace },
+        "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role },
+        "subjects": [{ "kind": "User", "name": user, "apiGroup": "rbac.authorization.k8s.io" }] });
+    bed.apply(&object).await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn with_the_policy_only_those_use_a_provider_who_may_make_its_objects() -> Result<()> {
+    let bed = Bed::start_with(Upstream::All, false).await?;
+    let release = Release {
+        policy: true,
+        ..Release::default()
+    };
+    for object in manifests::components().iter().flat_map(|c| c.objects(&release)) {
+        let kind = object.types.as_ref().map(|t| t.kind.as_str()).unwrap_or_default();
+        let of_users = kind == "ClusterRole" && object.name_any().starts_with("kubeairunway-");
+        if of_users || kind.starts_with("ValidatingAdmissionPolicy") {
+            bed.apply(&serde_json::to_value(&object)?).await?;
+        }
+    }
+    bind(&bed, "jane", "edit", Some(NAMESPACE)).await?;
+    let role = json!({ "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": { "name": "workspaces" },
+        "rules": [{ "apiGroups": ["kaito.sh"], "resources": ["workspaces", "inferencesets"], "verbs": ["create"] }] });
+    bed.apply(&role).await?;
+    bind(&bed, "jane", "workspaces", Some(NAMESPACE)).await?;
+    let jane = bed.cluster.client("jane", &[]).await?;
+    let models: Api<ModelDeployment> = Api::namespaced(jane, NAMESPACE);
+    let post = PostParams::default();
+    let named =
+        |name: &str, provider: &str| -> Result<ModelDeployment> { Ok(serde_json::from_value(vllm(name, provider))?) };
+    let refusal = async |object: &ModelDeployment| -> Result<String> {
+        match models
+            .create(
+                &PostParams {
+                    dry_run: true,
+                    ..PostParams::default()
+                },
+                object,
+            )
+            .await
+        {
+            Err(kube::Error::Api(status)) if status.code == 403 => Ok(status.message),
+            Err(error) => Err(error.into()),
+            Ok(_) => bail!("{} was let through", object.name_any()),
+        }
+    };
+
+    // The policies take a moment to be in force.
+    let said = eventually(PATIENCE, async || refusal(&named("other", "dynamo")?).await).await?;
+    ensure!(
+        said.contains("spec.provider.name: provider dynamo makes dynamographdeployments.nvidia.com, which you may not create in namespace default: ask for the right"),
+        "{said}"
+    );
+    eventually(PATIENCE, async || refusal(&named("other", "kuberay")?).await).await?;
+    eventually(PATIENCE, async || {
+        Ok(models.create(&post, &named("mine", "kaito")?).await?)
+    })
+    .await?;
+    // A third party's provider has a policy of its own, or none.
+    models.create(&post, &named("acme", "acme")?).await?;
+
+    // Without a name any of them may be chosen, whatever a status that nobody has written yet may say.
+    let mut any = vllm("any", "kaito");
+    any["spec"].as_object_mut().context("no spec")?.remove("provider");
+    any["status"] = json!({ "provider": { "name": "kaito" } });
+    let said = refusal(&serde_json::from_value(any.clone())?).await?;
+    ensure!(
+        said.contains("without a name, provider dynamo may be chosen, and it makes"),
+        "{said}"
+    );
+    ensure!(said.contains("name a provider that you may use"), "{said}");
+
+    // What was chosen for it counts from then on.
+    bed.create(any).await?;
+    let grow = Patch::Merge(json!({ "spec": { "scaling": { "replicas": 3 } } }));
+    let grown = models.patch("any", &PatchParams::default(), &grow).await;
+    ensure!(
+        matches!(grown, Err(kube::Error::Api(ref status)) if status.code == 403),
+        "{grown:?}"
+    );
+    let chosen = Patch::Merge(json!({ "status": { "provider": { "name": "kaito" } } }));
+    bed.deployments()
+        .patch_status("any", &PatchParams::default(), &chosen)
+        .await?;
+    models.patch("any", &PatchParams::default(), &grow).await?;
+    let mv = Patch::Merge(json!({ "spec": { "provider": { "name": "dynamo" } } }));
+    let moved = models.patch("any", &PatchParams::default(), &mv).await;
+    ensure!(
+        matches!(moved, Err(kube::Error::Api(ref status)) if status.code == 403),
+        "{moved:?}"
+    );
+
+    // Somebody else's: its labels may be changed, and it may be deleted.
+    bed.create(vllm("theirs", "dynamo")).await?;
+    let label = Patch::Merge(json!({ "metadata": { "labels": { "a": "b" } } }));
+    models.patch("theirs", &PatchParams::default(), &label).await?;
+    models.delete("theirs", &DeleteParams::default()).await?;
+    bed.create(vllm("admins", "dynamo")).await?;
+    Ok(())
+}

@@ -1,0 +1,157 @@
+//! Dashboard, alerts and documents speak of metrics that exist; every alert has a runbook, and a test that Prometheus runs.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+use runway_operator::metrics::Metric;
+use runway_testbed::binaries;
+use serde_json::Value;
+
+fn root() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+fn read(path: &str) -> Result<String> {
+    std::fs::read_to_string(root().join(path)).with_context(|| format!("{path} is missing"))
+}
+
+fn yaml(path: &str) -> Result<Value> {
+    Ok(serde_saphyr::from_str(&read(path)?)?)
+}
+
+fn metrics() -> impl Iterator<Item = Metric> {
+    runway_operator::metrics::METRICS
+        .into_iter()
+        .chain(runway_core::metrics::METRICS)
+}
+
+/// Every word of a text that looks like one of our metrics.
+fn mentioned(text: &str) -> BTreeSet<&str> {
+    text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_')
+        .filter(|word| word.starts_with("kubeairunway_"))
+        .collect()
+}
+
+fn alerts() -> Result<Vec<Value>> {
+    let rules = yaml("deploy/monitoring/rules.yaml")?;
+    let groups = rules["spec"]["groups"].as_array().context("no groups")?.clone();
+    Ok(groups
+        .iter()
+        .flat_map(|group| group["rules"].as_array().cloned().unwrap_or_default())
+        .collect())
+}
+
+#[test]
+fn every_metric_that_is_named_exists() -> Result<()> {
+    let mut known = BTreeSet::new();
+    for metric in metrics() {
+        known.insert(metric.name.to_owned());
+        if metric.kind == "histogram" {
+            known.extend(["bucket", "count", "sum"].map(|part| format!("{}_{part}", metric.name)));
+        }
+    }
+    for file in [
+        "deploy/monitoring/rules.yaml",
+        "deploy/monitoring/dashboard.json",
+        "docs/observability.md",
+        "docs/runbooks.md",
+    ] {
+        let text = read(file)?;
+        let unknown: Vec<_> = mentioned(&text)
+            .into_iter()
+            .filter(|name| !known.contains(*name))
+            .collect();
+        ensure!(unknown.is_empty(), "{file} speaks of {unknown:?}, which nobody serves");
+        ensure!(!mentioned(&text).is_empty(), "{file} speaks of no metric");
+    }
+    Ok(())
+}
+
+#[test]
+fn the_dashboard_is_whole() -> Result<()> {
+    let dashboard: Value = serde_json::from_str(&read("deploy/monitoring/dashboard.json")?)?;
+    let panels = dashboard["panels"].as_array().context("no panels")?;
+    let ids: BTreeSet<_> = panels.iter().map(|panel| panel["id"].to_string()).collect();
+    ensure!(ids.len() == panels.len(), "two panels have one id");
+    for panel in panels {
+        let queries = panel["targets"].as_array().context("a panel without queries")?;
+        for query in queries {
+            let query = query["expr"].as_str().unwrap_or_default();
+            ensure!(
+                !mentioned(query).is_empty(),
+                "{} asks for nothing of ours",
+                panel["title"]
+            );
+        }
+    }
+    // What the design counts is seen somewhere.
+    let text = dashboard.to_string();
+    for metric in metrics() {
+        ensure!(text.contains(metric.name), "no panel shows {}", metric.name);
+    }
+    Ok(())
+}
+
+#[test]
+fn every_alert_has_a_runbook() -> Result<()> {
+    let runbooks = read("docs/runbooks.md")?;
+    let mut sections: BTreeSet<&str> = runbooks.lines().filter_map(|line| line.strip_prefix("## ")).collect();
+    for alert in alerts()? {
+        let name = alert["alert"].as_str().context("an alert without a name")?;
+        ensure!(sections.remove(name), "{name} has no runbook");
+        let url = alert["annotations"]["runbook_url"].as_str().unwrap_or_default();
+        ensure!(
+            url == format!("docs/runbooks.md#{}", name.to_lowercase()),
+            "{name} points to {url}"
+        );
+    }
+    ensure!(sections.is_empty(), "runbooks without an alert: {sections:?}");
+    Ok(())
+}
+
+/// Each alert fires when it is to fire and not before, with the words and labels that people see.
+#[test]
+fn alerts_fire_when_they_should_in_prometheus() -> Result<()> {
+    let promtool = binaries::promtool()?;
+    let folder = tempfile::tempdir()?;
+    // Prometheus knows the groups, the operator of Prometheus their wrapping.
+    let rules = yaml("deploy/monitoring/rules.yaml")?["spec"].clone();
+    std::fs::write(folder.path().join("rules.yaml"), serde_json::to_string(&rules)?)?;
+    std::fs::write(folder.path().join("rules.test.yaml"), read(RULE_TESTS)?)?;
+    for command in [["check", "rules", "rules.yaml"], ["test", "rules", "rules.test.yaml"]] {
+        let output = Command::new(&promtool).args(command).current_dir(&folder).output()?;
+        ensure!(
+            output.status.success(),
+            "promtool {}: {}{}",
+            command.join(" "),
+            String::from_utf8_lossy(&output.stdout),
+            String::from_utf8_lossy(&output.stderr)
+        );
+    }
+    Ok(())
+}
+
+const RULE_TESTS: &str = "crates/testbed/tests/alerts/rules.test.yaml";
+
+/// Both ways: that it fires, and that it does not.
+#[test]
+fn every_alert_is_tested() -> Result<()> {
+    let mut fires = BTreeSet::new();
+    let mut rests = BTreeSet::new();
+    for test in yaml(RULE_TESTS)?["tests"].as_array().context("no tests")? {
+        for alert in test["alert_rule_test"].as_array().context("a test of nothing")? {
+            let name = alert["alertname"].as_str().unwrap_or_default().to_owned();
+            let expected = alert["exp_alerts"].as_array().is_some_and(|alerts| !alerts.is_empty());
+            if expected { &mut fires } else { &mut rests }.insert(name);
+        }
+    }
+    let all: BTreeSet<String> = alerts()?
+        .iter()
+        .filter_map(|alert| alert["alert"].as_str().map(str::to_owned))
+        .collect();
+    ensure!(fires == all, "without a test that it fires: {:?}", &all - &fires);
+    ensure!(rests == all, "without a test that it keeps quiet: {:?}", &all - &rests);
+    Ok(())
+}

@@ -1,0 +1,942 @@
+//! The web console against a real API server: who gets in, what is refused, what is told live, and that nobody sees or does
+//! more than the API server lets them.
+
+mod support;
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
+use k8s_openapi::api::core::v1::{Pod, ServiceAccount};
+use kube::api::{ListParams, Patch, PatchParams, PostParams};
+use kube::{Api, Client};
+use runway_api::{ModelDeployment, condition, labels};
+use runway_client::access::{self, Right};
+use runway_client::manifests;
+use runway_operator::client::ClientArgs;
+use runway_testbed::{Node, Options, eventually, images, node};
+use runway_web::server::LoginOptions;
+use serde_json::json;
+use support::served::{Answer, Served, User, csrf};
+use support::*;
+use tokio_util::task::AbortOnDropHandle;
+
+/// A change must be in the browser by then; a machine that is busy may take longer now and then.
+const LIVE: Duration = Duration::from_millis(200);
+
+/// Nothing comes after this: changes are told within [`LIVE`].
+const SILENCE: Duration = Duration::from_secs(1);
+
+#[tokio::test(flavor = "multi_thread")]
+async fn on_loopback_only_the_key_lets_in_and_only_own_forms_change_things() -> Result<()> {
+    let bed = Bed::start_with(Upstream::Kaito, false).await?;
+    bed.create(gemma("one")).await?;
+    let served = Served::start(&bed.cluster, None).await?;
+
+    let stranger = served.ask("GET", "/", &[], "").await?;
+    ensure!(
+        stranger.code == 401 && !stranger.body.contains("/deployments"),
+        "{stranger:?}"
+    );
+    let wrong = served.ask("GET", "/?key=0000", &[], "").await?;
+    ensure!(wrong.code == 401 && wrong.header("set-cookie").is_none(), "{wrong:?}");
+    let rebound = served.ask("GET", "/healthy", &[("host", "evil.example")], "").await?;
+    ensure!(rebound.code == 421, "a name that is not ours is refused: {rebound:?}");
+
+    let key = served.url.split_once("?key=").context("no key")?.1.to_owned();
+    let entered = served.ask("GET", &format!("/?key={key}"), &[], "").await?;
+    let cookie = entered.header("set-cookie").context("no cookie")?.to_owned();
+    ensure!(
+        entered.code == 303 && entered.header("location") == Some("/"),
+        "{entered:?}"
+    );
+    for part in ["HttpOnly", "SameSite=Strict", "Path=/"] {
+        ensure!(cookie.contains(part), "{cookie}");
+    }
+    let cookie = cookie.split(';').next().unwrap_or_default().to_owned();
+
+    let list = served.ask("GET", "/deployments", &[("cookie", &cookie)], "").await?;
+    ensure!(
+        list.code == 200 && list.body.contains("/deployments/default/one"),
+        "{list:?}"
+    );
+    let policy = list.header("content-security-policy").unwrap_or_default();
+    ensure!(
+        policy.contains("default-src 'none'") && !policy.contains("unsafe"),
+        "{policy}"
+    );
+    for (name, value) in [
+        ("x-content-type-options", "nosniff"),
+        ("referrer-policy", "same-origin"),
+        ("cache-control", "no-store"),
+        ("x-frame-options", "DENY"),
+    ] {
+        ensure!(list.header(name) == Some(value), "{name}: {:?}", list.header(name));
+    }
+    ensure!(
+        !list.body.contains(" style=") && !list.body.contains("<script>"),
+        "nothing is inline"
+    );
+
+    let csrf = csrf(&list.body)?;
+    let origin = served.origin();
+    let pause = "/deployments/default/one/pause";
+    let form = |csrf: &str| format!("csrf={csrf}");
+    let refused = [
+        (vec![("cookie", cookie.as_str())], form(&csrf)),
+        (
+            vec![("cookie", cookie.as_str()), ("origin", "http://evil.example")],
+            form(&csrf),
+        ),
+        (vec![("cookie", cookie.as_str()), ("origin", "null")], form(&csrf)),
+        (
+            vec![("cookie", cookie.as_str()), ("origin", origin.as_str())],
+            form("0"),
+        ),
+        (
+            vec![("cookie", cookie.as_str()), ("origin", origin.as_str())],
+            String::new(),
+        ),
+        (vec![("origin", origin.as_str())], form(&csrf)),
+    ];
+    for (headers, body) in refused {
+        let answer = served.ask("POST", pause, &headers, &body).await?;
+        ensure!(matches!(answer.code, 401 | 403), "{headers:?} {body}: {answer:?}");
+        ensure!(
+            !bed.deployments().get("one").await?.is_paused(),
+            "{headers:?} {body} changed something"
+        );
+    }
+    let own = [("cookie", cookie.as_str()), ("origin", origin.as_str())];
+    let paused = served.ask("POST", pause, &own, &form(&csrf)).await?;
+    ensure!(
+        paused.code == 303 && bed.deployments().get("one").await?.is_paused(),
+        "{paused:?}"
+    );
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn changes_are_told_at_once_and_a_cluster_that_goes_away_is_told_too() -> Result<()> {
+    let mut bed = Bed::start_with(Upstream::Kaito, false).await?;
+    bed.create(gemma("one")).await?;
+    let served = Served::start(&bed.cluster, None).await?;
+    let cookie = served.enter().await?;
+    ensure!(
+        served
+            .ask("GET", "/deployments", &[("cookie", &cookie)], "")
+            .await?
+            .code
+            == 200
+    );
+    let log = bed.cluster.audit().await?;
+    let mark = log.mark().await?;
+
+    // Many browsers, and none of them costs the API server a watch.
+    let mut streams = Vec::new();
+    for _ in 0..20 {
+        streams.push(served.live("kinds=modeldeployments", &cookie).await?);
+    }
+    for stream in &mut streams {
+        stream.next("cluster").await?;
+    }
+    let mut times = Vec::new();
+    for round in 0..10 {
+        bed.patch("one", json!({"metadata": {"labels": {"round": round.to_string()}}}))
+            .await?;
+        let start = Instant::now();
+        for stream in &mut streams {
+            ensure!(stream.next("change").await? == "modeldeployments/default/one");
+        }
+        let page = served
+            .ask("GET", "/deployments/default/one/yaml", &[("cookie", &cookie)], "")
+            .await?;
+        ensure!(
+            page.body.contains(&format!("round: &#34;{round}&#34;"))
+                || page.body.contains(&format!("round: '{round}'"))
+                || page.body.contains(&format!("&quot;{round}&quot;")),
+            "{}",
+            page.body
+        );
+        times.push(start.elapsed());
+    }
+    times.sort();
+    println!(
+        "change to 20 browsers and the page that shows it: median {:?}, slowest {:?}",
+        times[5], times[9]
+    );
+    ensure!(times[5] < LIVE, "the median of {times:?} is not under {LIVE:?}");
+    let watches = log.since(mark).await?;
+    let asked = watches
+        .iter()
+        .filter(|r| r.resource == "modeldeployments" && r.verb == "watch" && r.user == "console")
+        .count();
+    ensure!(
+        asked == 0,
+        "{asked} watches for 20 browsers, beside the one that is there"
+    );
+
+    bed.cluster.stop_apiserver().await;
+    let mut stream = streams.pop().context("no stream")?;
+    ensure!(
+        stream.next("cluster").await?.starts_with("down"),
+        "the stream does not say that the cluster is away"
+    );
+    let page = served.ask("GET", "/deployments", &[("cookie", &cookie)], "").await?;
+    ensure!(
+        page.body.contains("has not answered") && page.body.contains("/deployments/default/one"),
+        "{page:?}"
+    );
+    bed.cluster.start_apiserver().await?;
+    // A server that starts answers some questions before others: it may be called away once more.
+    while stream.next("cluster").await? != "up" {}
+    eventually(PATIENCE, async || {
+        let page = served.ask("GET", "/deployments", &[("cookie", &cookie)], "").await?;
+        ensure!(!page.body.contains("has not answered"), "{page:?}");
+        Ok(())
+    })
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_form_shows_what_would_be_made_and_marks_what_is_wrong_before_anything_is_written() -> Result<()> {
+    let bed = Bed::start_with(Upstream::Kaito, false).await?;
+    let _kaito = bed.kaito().await?;
+    let served = Served::start(&bed.cluster, None).await?;
+    let user = served.user().await?;
+    every_wrong_field_is_marked(&user).await?;
+
+    let right = [
+        ("metadata.name", "one"),
+        ("metadata.namespace", "default"),
+        ("spec.model.id", "google/gemma"),
+        ("spec.engine.type", "llamacpp"),
+        ("spec.image", "example.org/llama:1"),
+    ];
+    let preview = user
+        .post("/new", &[&right[..], &[("then", "preview")]].concat())
+        .await?;
+    ensure!(
+        preview.code == 200
+            && preview.body.contains("kind: Workspace")
+            && preview.body.contains("<strong>kaito</strong>"),
+        "{}",
+        preview.body
+    );
+    // While one types, what is empty is still to come; what is wrong is wrong.
+    let typing = [
+        ("metadata.name", "one"),
+        ("spec.scaling.replicas", "x"),
+        ("then", "preview"),
+    ];
+    let typing = user.post("/new", &typing).await?;
+    ensure!(
+        typing.code == 200 && marked(&typing) == ["spec.scaling.replicas"],
+        "{:?}",
+        marked(&typing)
+    );
+    let nowhere = user
+        .post(
+            "/new",
+            &[&right[..1], &[("metadata.namespace", "nowhere")], &right[2..]].concat(),
+        )
+        .await?;
+    ensure!(
+        nowhere.code == 404 && marked(&nowhere) == ["metadata.namespace"],
+        "{}",
+        nowhere.body
+    );
+    ensure!(
+        bed.deployments().list(&ListParams::default()).await?.items.is_empty(),
+        "a preview wrote"
+    );
+
+    let made = user.post("/new", &right).await?;
+    ensure!(
+        made.code == 303 && made.header("location") == Some("/deployments/default/one"),
+        "{made:?}"
+    );
+    let again = user.post("/new", &right).await?;
+    ensure!(
+        again.code == 409 && marked(&again) == ["metadata.name"],
+        "{}",
+        again.body
+    );
+
+    an_edit_is_put_over_the_version_that_was_seen_only(&bed, &user, &right[2..]).await
+}
+
+/// The fields of an answered form that are marked as wrong.
+fn marked(answer: &Answer) -> Vec<String> {
+    let tags = answer.body.split('<').filter(|tag| tag.contains("aria-invalid"));
+    let name = |tag: &str| Some(tag.split_once("name=\"")?.1.split_once('"')?.0.to_owned());
+    tags.filter_map(name).collect()
+}
+
+async fn every_wrong_field_is_marked(user: &User<'_>) -> Result<()> {
+    let empty = user.post("/new", &[]).await?;
+    ensure!(empty.code == 422, "{empty:?}");
+    ensure!(
+        marked(&empty)
+            == [
+                "metadata.name",
+                "metadata.namespace",
+                "spec.model.id",
+                "spec.engine.type"
+            ],
+        "{:?}",
+        marked(&empty)
+    );
+    let wrong = [
+        ("metadata.name", "Not A Name"),
+        ("metadata.namespace", "default"),
+        ("spec.model.id", "google/gemma"),
+        ("spec.engine.type", "vlm"),
+        ("spec.provider.name", "kaitoo"),
+        ("spec.scaling.replicas", "-1"),
+        ("spec.resources.gpu.count", "many"),
+        ("spec.resources.memory", "lots"),
+        ("spec.engine.contextLength", "0"),
+        ("spec.nodeSelector", "=x"),
+        ("spec.env", "A: b"),
+    ];
+    let all_wrong = user.post("/new", &wrong).await?;
+    let expected: Vec<&str> = wrong
+        .iter()
+        .map(|(field, _)| *field)
+        .filter(|f| !["metadata.namespace", "spec.model.id"].contains(f))
+        .collect();
+    let mut found = marked(&all_wrong);
+    found.sort_by_key(|field| wrong.iter().position(|(f, _)| f == field));
+    ensure!(
+        all_wrong.code == 422 && found == expected,
+        "{found:?}: {}",
+        all_wrong.body
+    );
+    for (field, value) in wrong {
+        ensure!(all_wrong.body.contains(value), "{field} is not kept");
+    }
+    Ok(())
+}
+
+async fn an_edit_is_put_over_the_version_that_was_seen_only(
+    bed: &Bed,
+    user: &User<'_>,
+    right: &[(&str, &str)],
+) -> Result<()> {
+    let page = user.get("/deployments/default/one/edit").await?;
+    let version = page
+        .body
+        .split_once(r#"name="version" value=""#)
+        .context("no version")?
+        .1;
+    let version = version.split('"').next().unwrap_or_default().to_owned();
+    bed.patch("one", json!({"spec": {"scaling": {"replicas": 3}}})).await?;
+    let change = [right, &[("spec.scaling.replicas", "2"), ("version", version.as_str())]].concat();
+    let stale = user.post("/deployments/default/one/edit", &change).await?;
+    ensure!(
+        stale.code == 409 && stale.body.contains("Somebody has changed it"),
+        "{}",
+        stale.body
+    );
+    let replicas = async || -> Result<Option<i32>> {
+        let spec = bed.deployments().get("one").await?.spec;
+        Ok(spec.scaling.and_then(|s| s.replicas))
+    };
+    ensure!(replicas().await? == Some(3), "a stale form wrote");
+    let version = bed
+        .deployments()
+        .get("one")
+        .await?
+        .metadata
+        .resource_version
+        .context("no version")?;
+    let change = [right, &[("spec.scaling.replicas", ""), ("version", version.as_str())]].concat();
+    let saved = user.post("/deployments/default/one/edit", &change).await?;
+    ensure!(
+        saved.code == 303 && replicas().await?.is_none(),
+        "what is empty is taken out: {saved:?}"
+    );
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_model_is_talked_to_through_the_api_server_with_a_script_and_without() -> Result<()> {
+    let Some(address) = own_address() else {
+        println!("SKIPPED: a talk with a model, because this machine has no address but its loopback");
+        return Ok(());
+    };
+    let bed = Bed::start_with(Upstream::None, false).await?;
+    let model = tokio::net::TcpListener::bind((address, 0)).await?;
+    let port = model.local_addr()?.port();
+    let _model = AbortOnDropHandle::new(tokio::spawn(async { axum::serve(model, echoing_model()).await }));
+    bed.create(gemma("one")).await?;
+    let endpoint = json!({"status": {"phase": "Running", "endpoint": {"service": "one", "port": port}}});
+    bed.deployments()
+        .patch_status("one", &PatchParams::default(), &Patch::Merge(&endpoint))
+        .await?;
+    let ports = json!([{"port": port}]);
+    bed.apply(&json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "one"}, "spec": {"ports": ports}}))
+        .await?;
+    // The API server proxies to pods only: for it, this is one.
+    let spec =
+        json!({"containers": [{"name": "main", "image": "example.org/model"}], "automountServiceAccountToken": false});
+    bed.apply(&json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default"}}))
+        .await?;
+    bed.apply(&json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "one-0"}, "spec": spec}))
+        .await?;
+    let ip = json!({"status": {"podIP": address, "podIPs": [{"ip": address}]}});
+    let pod = Api::<Pod>::namespaced(bed.admin.clone(), NAMESPACE)
+        .patch_status("one-0", &PatchParams::default(), &Patch::Merge(&ip))
+        .await?;
+    let target = json!({"kind": "Pod", "name": "one-0", "namespace": NAMESPACE, "uid": pod.metadata.uid});
+    let place = json!([{"addresses": [{"ip": address, "targetRef": target}], "ports": ports}]);
+    bed.apply(&json!({"apiVersion": "v1", "kind": "Endpoints", "metadata": {"name": "one"}, "subsets": place}))
+        .await?;
+
+    let served = Served::start(&bed.cluster, None).await?;
+    let user = served.user().await?;
+    let chat = "/deployments/default/one/chat";
+    let history =
+        json!([{"role": "user", "content": "first"}, {"role": "assistant", "content": "1: first"}]).to_string();
+    let said = [("message", "second"), ("history", &history)];
+    // The API server hears of the Service a moment later.
+    let page = eventually(PATIENCE, async || {
+        let page = user.post(chat, &said).await?;
+        ensure!(page.code == 200, "{page:?}");
+        Ok(page)
+    })
+    .await?;
+    ensure!(page.body.contains("3: second of gemma"), "{}", page.body);
+    let words = user.post(chat, &[&said[..], &[("stream", "true")]].concat()).await?;
+    ensure!(
+        words.code == 200 && words.body.contains("3: second of gemma"),
+        "{words:?}"
+    );
+    let refused = user.post(chat, &[("message", "fail"), ("stream", "true")]).await?;
+    ensure!(refused.body.contains("out of memory"), "{refused:?}");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_log_of_a_pod_on_a_real_node_is_shown_and_followed() -> Result<()> {
+    if node::skip("the log of a pod in the console") {
+        return Ok(());
+    }
+    let node = Node::start(Options {
+        crds: manifests::crds().into(),
+        ..Options::default()
+    })
+    .await?;
+    let client = node.client("somebody", &["system:masters"]).await?;
+    let image = images::busybox()?;
+    node.import_image(&image.archive).await?;
+    let models: Api<ModelDeployment> = Api::namespaced(client.clone(), NAMESPACE);
+    models
+        .create(&PostParams::default(), &serde_json::from_value(gemma("one"))?)
+        .await?;
+    let script = "i=0; while true; do echo line $i of many; i=$((i+1)); sleep 0.5; done";
+    let pod = json!({
+        "metadata": {"name": "one-0", "labels": {labels::DEPLOYMENT: "one"}},
+        "spec": {"containers": [{"name": "main", "image": image.name, "command": ["sh", "-c", script]}]},
+    });
+    let pods: Api<Pod> = Api::namespaced(client, NAMESPACE);
+    let pod: Pod = serde_json::from_value(pod)?;
+    // The default ServiceAccount may come a moment later than the node.
+    eventually(PATIENCE, async || Ok(pods.create(&PostParams::default(), &pod).await?)).await?;
+
+    let served = Served::start(&node, None).await?;
+    let user = served.user().await?;
+    eventually(PATIENCE, async || {
+        let page = user.get("/deployments/default/one/logs").await?;
+        ensure!(page.code == 200 && page.body.contains("line 0 of many"), "{page:?}");
+        Ok(())
+    })
+    .await?;
+    let mut lines = user.follow("/deployments/default/one/logs/follow?pod=one-0").await?;
+    let later = async {
+        while let Some(line) = lines.next_line().await? {
+            // Not yet written when the page was.
+            if line.contains("line 9 of many") {
+                return Ok(());
+            }
+        }
+        bail!("the log ended")
+    };
+    tokio::time::timeout(PATIENCE, later)
+        .await
+        .context("nothing follows")??;
+    node.stop().await
+}
+
+/// A server that speaks as a model does: it answers with the number of what was said, and the last of it.
+fn echoing_model() -> axum::Router {
+    use axum::routing::{get, post};
+    let models = get(async || axum::Json(json!({"data": [{"id": "gemma"}]})));
+    let chat = post(async |axum::Json(asked): axum::Json<serde_json::Value>| {
+        let said = asked["messages"].as_array().cloned().unwrap_or_default();
+        let last = said.last().and_then(|m| m["content"].as_str()).unwrap_or_default();
+        if last == "fail" {
+            return format!("data: {}\n\n", json!({"error": {"message": "out of memory"}}));
+        }
+        let words = [
+            format!("{}: ", said.len()),
+            last.to_owned(),
+            format!(" of {}", asked["model"].as_str().unwrap_or_default()),
+        ];
+        let pieces = words.map(|word| format!("data: {}\n\n", json!({"choices": [{"delta": {"content": word}}]})));
+        format!("{}data: [DONE]\n\n", pieces.concat())
+    });
+    axum::Router::new()
+        .route("/v1/models", models)
+        .route("/v1/chat/completions", chat)
+}
+
+/// An address of this machine that others reach: the API server does not proxy to a loopback.
+fn own_address() -> Option<std::net::IpAddr> {
+    let socket = std::net::UdpSocket::bind("0.0.0.0:0").ok()?;
+    // Nothing is sent: this only asks which way it would go.
+    socket.connect("192.0.2.1:9").ok()?;
+    let address = socket.local_addr().ok()?.ip();
+    (!address.is_loopback() && !address.is_unspecified()).then_some(address)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_somebody_changed_upstream_is_on_the_page_of_changes() -> Result<()> {
+    let bed = Bed::start().await?;
+    let _core = bed.core().await?;
+    let _kaito = bed.kaito().await?;
+    let _simulator = bed.simulator().await?;
+    bed.admission_is_up().await?;
+    bed.create(gemma("one")).await?;
+    bed.running("one").await?;
+    let served = Served::start(&bed.cluster, None).await?;
+    let user = served.user().await?;
+    let page = "/deployments/default/one/diff";
+    let quiet = user.get(page).await?;
+    ensure!(quiet.body.contains("Nothing would change"), "{quiet:?}");
+
+    // While it is paused, nobody puts it back.
+    let paused = json!({"metadata": {"annotations": {labels::PAUSED: "true"}}});
+    bed.patch("one", paused).await?;
+    bed.status("one", "paused", |s| {
+        s.conditions.iter().any(|c| c.type_ == condition::PAUSED)
+    })
+    .await?;
+    let edit = json!({"inference": {"template": {"spec": {"containers": [{"name": "model", "image": "evil:1"}]}}}});
+    bed.workspaces()
+        .patch("one", &PatchParams::default(), &Patch::Merge(&edit))
+        .await?;
+    let changed = user.get(page).await?;
+    for said in [
+        "Workspace/one",
+        "would change",
+        "inference.template.spec.containers[model].image",
+        "evil:1",
+        "ghcr.io/sozercan/llama-cpp-runner:latest",
+        "below is what resuming would change",
+    ] {
+        ensure!(changed.body.contains(said), "no {said}: {changed:?}");
+    }
+    let stays = bed.workspaces().get("one").await?.data;
+    let image = &stays["inference"]["template"]["spec"]["containers"][0]["image"];
+    ensure!(image == "evil:1", "a look has changed it: {image}");
+    Ok(())
+}
+
+/// A page or a change, and what the API server is asked about it.
+struct Route {
+    method: &'static str,
+    path: &'static str,
+    right: Right,
+    /// The ModelDeployment is read first.
+    reads: bool,
+    shows: Shows,
+}
+
+/// How one sees that somebody may.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Shows {
+    /// It is answered, or refused.
+    Answer,
+    /// There is nothing that could answer, for those who may ask; others are refused.
+    NoAnswer,
+    /// It is answered, or there is no such page for this user.
+    Page,
+    /// Everybody gets the page, with this in it for those who may.
+    Text(&'static str),
+    /// Everybody gets the stream, with what changes for those who may.
+    Changes,
+    /// Everybody may.
+    ToAll,
+}
+
+impl Shows {
+    /// Whether an answer shows that somebody may, and whether it is how the console refuses.
+    fn in_answer(self, answer: &Answer) -> (bool, bool) {
+        let is = |codes: &[u16]| codes.contains(&answer.code);
+        match self {
+            Self::Answer => (is(&[200, 303]), is(&[403])),
+            Self::NoAnswer => (!is(&[403]), is(&[403])),
+            Self::Page => (is(&[200]), is(&[404])),
+            Self::Text(text) => (answer.body.contains(text), is(&[200])),
+            Self::ToAll | Self::Changes => (is(&[200]), is(&[200])),
+        }
+    }
+}
+
+/// Every route behind the session, but for the one that ends it, which comes last.
+fn routes() -> Vec<Route> {
+    let route = |method, path, verb| Route {
+        method,
+        path,
+        right: in_team_a_may(verb),
+        reads: method == "GET",
+        shows: Shows::Answer,
+    };
+    let page = |path, right, shows| Route {
+        right,
+        reads: false,
+        shows,
+        ..route("GET", path, "")
+    };
+    vec![
+        page("/", in_team_a_may("list"), Shows::Text("team-a/one")),
+        page(
+            "/deployments",
+            in_team_a_may("list"),
+            Shows::Text("/deployments/team-a/one"),
+        ),
+        route("GET", "/deployments/team-a/one", "get"),
+        route("GET", "/deployments/team-a/one/diff", "get"),
+        route("GET", "/deployments/team-a/one/logs", "get"),
+        route("GET", "/deployments/team-a/one/chat", "get"),
+        route("GET", "/deployments/team-a/one/yaml", "get"),
+        route("GET", "/deployments/team-a/one/edit", "get"),
+        route("GET", "/deployments/team-a/one/delete", "get"),
+        route("POST", "/deployments/team-a/one/pause", "patch"),
+        route("POST", "/deployments/team-a/one/resume", "patch"),
+        // An empty form says nothing of the cluster.
+        page("/new", in_team_a_may("create"), Shows::ToAll),
+        route("POST", "/new", "create"),
+        Route {
+            reads: true,
+            ..route("POST", "/deployments/team-a/one/edit", "patch")
+        },
+        Route {
+            right: may("", "pods", Some("team-a"), "list"),
+            shows: Shows::NoAnswer,
+            ..route("GET", "/deployments/team-a/one/logs/follow", "")
+        },
+        Route {
+            right: may("", "services/proxy", Some("team-a"), "create"),
+            reads: true,
+            shows: Shows::NoAnswer,
+            ..route("POST", "/deployments/team-a/one/chat", "")
+        },
+        route("POST", "/deployments/team-a/one/delete", "delete"),
+        page(
+            "/providers",
+            may("kubeairunway.ai", "inferenceproviderconfigs", None, "list"),
+            Shows::Text("id=\"registered\""),
+        ),
+        page(
+            "/actors",
+            may("asya.sh", "asyncactors", Some("team-a"), "list"),
+            Shows::Text("/actors/team-a/ask"),
+        ),
+        page(
+            "/actors/team-a/ask",
+            may("asya.sh", "asyncactors", Some("team-a"), "list"),
+            Shows::Page,
+        ),
+        page(
+            "/stacks",
+            may("llamastack.io", "llamastackdistributions", Some("team-a"), "list"),
+            Shows::Text("/stacks/team-a/stack"),
+        ),
+        page(
+            "/stacks/team-a/stack",
+            may("llamastack.io", "llamastackdistributions", Some("team-a"), "list"),
+            Shows::Page,
+        ),
+        page(
+            "/admin",
+            may("apps", "deployments", Some(manifests::NAMESPACE), "list"),
+            Shows::Text("the-controller"),
+        ),
+        page("/live", in_team_a_may("watch"), Shows::Changes),
+    ]
+}
+
+/// The console's own routes behind the session, read from where they are made: `GET /deployments/{namespace}/{name}`.
+fn routes_of_the_console() -> Result<BTreeSet<String>> {
+    const SERVER: &str = include_str!("../../web/src/server.rs");
+    let (_, inside) = SERVER
+        .split_once("let inside = Router::new()")
+        .context("the routes have moved")?;
+    let (inside, _) = inside.split_once(".fallback(").context("the routes have no end")?;
+    let mut found = BTreeSet::new();
+    for route in inside.split(".route(").skip(1) {
+        let path = route.split('"').nth(1).context("a route without a path")?;
+        for (call, method) in [
+            ("get(", "GET"),
+            ("post(", "POST"),
+            ("put(", "PUT"),
+            ("delete(", "DELETE"),
+            ("any(", "ANY"),
+        ] {
+            let calls = |sign: &str| route.contains(&format!("{sign}{call}"));
+            if calls(" ") || calls(".") || calls("\n") {
+                found.insert(format!("{method} {path}"));
+            }
+        }
+    }
+    Ok(found)
+}
+
+#[test]
+fn every_route_of_the_console_is_in_the_table() -> Result<()> {
+    let named = |route: &Route| {
+        let path = ["/team-a/one", "/team-a/ask", "/team-a/stack"]
+            .iter()
+            .fold(route.path.to_owned(), |path, object| {
+                path.replace(object, "/{namespace}/{name}")
+            });
+        format!("{} {path}", route.method)
+    };
+    let mut table: BTreeSet<String> = routes().iter().map(named).collect();
+    table.insert("POST /logout".to_owned());
+    let console = routes_of_the_console()?;
+    ensure!(console.len() > 20, "{console:?}");
+    ensure!(
+        console == table,
+        "not in the table: {:?}; not in the console: {:?}",
+        console.difference(&table).collect::<Vec<_>>(),
+        table.difference(&console).collect::<Vec<_>>()
+    );
+    Ok(())
+}
+
+fn may(group: &str, plural: &str, namespace: Option<&str>, verb: &str) -> Right {
+    Right {
+        group: group.to_owned(),
+        plural: plural.to_owned(),
+        namespace: namespace.map(str::to_owned),
+        verb: verb.to_owned(),
+    }
+}
+
+/// The right to do something with ModelDeployments of team-a.
+fn in_team_a_may(verb: &str) -> Right {
+    may("kubeairunway.ai", "modeldeployments", Some("team-a"), verb)
+}
+
+/// What there is to see beside ModelDeployments.
+async fn things_to_see(bed: &Bed) -> Result<()> {
+    for component in [manifests::asya(), manifests::llama_stack()] {
+        for crd in component.crds {
+            bed.apply(&serde_json::to_value(crd)?).await?;
+        }
+    }
+    let image = "registry.invalid/image:1";
+    let template = json!({"metadata": {"labels": {"app": "the-controller"}},
+        "spec": {"containers": [{"name": "manager", "image": image}]}});
+    let objects = [
+        json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": manifests::NAMESPACE}}),
+        json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "the-controller", "namespace": manifests::NAMESPACE},
+            "spec": {"replicas": 0, "selector": {"matchLabels": {"app": "the-controller"}}, "template": template}}),
+        json!({"apiVersion": "kubeairunway.ai/v1alpha1", "kind": "InferenceProviderConfig", "metadata": {"name": "registered"},
+            "spec": {"capabilities": {"engines": ["vllm"], "servingModes": ["aggregated"], "gpuSupport": true}}}),
+        json!({"apiVersion": "asya.sh/v1alpha1", "kind": "AsyncActor", "metadata": {"name": "ask", "namespace": "team-a"},
+            "spec": {"transport": "rabbitmq", "workload": {"template": {"spec": {"containers": [{"name": "asya-runtime", "image": image}]}}}}}),
+        json!({"apiVersion": "llamastack.io/v1alpha1", "kind": "LlamaStackDistribution", "metadata": {"name": "stack", "namespace": "team-a"},
+            "spec": {"server": {"distribution": {"name": "starter"}}}}),
+    ];
+    for object in objects {
+        eventually(PATIENCE, async || bed.apply(&object).await.map(drop)).await?;
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn with_login_everybody_may_what_the_api_server_lets_them_and_nothing_else() -> Result<()> {
+    let bed = Bed::start_with(Upstream::Kaito, false).await?;
+    for namespace in ["team-a", "team-b"] {
+        bed.apply(&json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}))
+            .await?;
+    }
+    things_to_see(&bed).await?;
+    let ours = json!(["kubeairunway.ai", "asya.sh", "llamastack.io"]);
+    let everything = json!([
+        {"apiGroups": ours, "resources": ["*"], "verbs": ["*"]},
+        {"apiGroups": [""], "resources": ["pods", "pods/log", "services/proxy"], "verbs": ["*"]},
+        {"apiGroups": ["apps"], "resources": ["deployments"], "verbs": ["list"]},
+    ]);
+    let view = json!([{"apiGroups": ours, "resources": ["*"], "verbs": ["get", "list", "watch"]}]);
+    let make = json!([{"apiGroups": ["kubeairunway.ai"], "resources": ["modeldeployments"], "verbs": ["create"]}]);
+    // Name, rules, and the namespace they are bound in; none: everywhere.
+    let people = [
+        ("admin", &everything, None),
+        ("viewer", &view, None),
+        ("editor-a", &everything, Some("team-a")),
+        ("viewer-a", &view, Some("team-a")),
+        ("maker-a", &make, Some("team-a")),
+        ("editor-b", &everything, Some("team-b")),
+    ];
+    let login = LoginOptions {
+        sites: vec!["https://console.test".parse()?],
+        ..LoginOptions::default()
+    };
+    let served = Served::start(&bed.cluster, Some(login)).await?;
+    let outside = served.ask("GET", "/deployments", &[], "").await?;
+    ensure!(
+        outside.code == 303 && outside.header("location") == Some("/login"),
+        "{outside:?}"
+    );
+    let origin = served.origin();
+    let bad = served
+        .ask("POST", "/login", &[("origin", &origin)], "token=nonsense")
+        .await?;
+    ensure!(
+        bad.code == 401 && bad.body.contains("does not accept this token"),
+        "{bad:?}"
+    );
+
+    let mut differences = Vec::new();
+    for (name, rules, namespace) in people {
+        let (token, client) = person(&bed, name, rules, namespace).await?;
+        let entered = served
+            .ask("POST", "/login", &[("origin", &origin)], &format!("token={token}"))
+            .await?;
+        let cookie = entered
+            .header("set-cookie")
+            .with_context(|| format!("{name}: {entered:?}"))?
+            .to_owned();
+        ensure!(!cookie.contains(&token), "the token is not in the cookie");
+        let cookie = cookie.split(';').next().unwrap_or_default().to_owned();
+        let overview = served.ask("GET", "/", &[("cookie", &cookie)], "").await?;
+        ensure!(overview.code == 200, "{name}: {overview:?}");
+        let csrf = csrf(&overview.body)?;
+        for route in routes() {
+            bed.apply(&in_team_a("one")).await?;
+            let endpoint = json!({"status": {"endpoint": {"service": "one", "port": 80}}});
+            Api::<ModelDeployment>::namespaced(bed.admin.clone(), "team-a")
+                .patch_status("one", &PatchParams::default(), &Patch::Merge(&endpoint))
+                .await?;
+            let body = body_of(&route, name, &csrf);
+            let readable = access::may(&client, &in_team_a_may("get")).await?;
+            let may = access::may(&client, &route.right).await? && (readable || !route.reads);
+            let headers = [("cookie", cookie.as_str()), ("origin", origin.as_str())];
+            let (did, refused, said) = if route.shows == Shows::Changes {
+                let told = hears_of_changes(&bed, &served, &cookie, may).await?;
+                (told, true, "the stream".to_owned())
+            } else {
+                let answer = served.ask(route.method, route.path, &headers, &body).await?;
+                let (did, refused) = route.shows.in_answer(&answer);
+                (did, refused, format!("{} {}", answer.code, answer.body))
+            };
+            let may = may || route.shows == Shows::ToAll;
+            println!(
+                "{name:<9} {:<4} {:<36} {} {}",
+                route.method,
+                route.path,
+                said.split(' ').next().unwrap_or_default(),
+                if may { "may" } else { "may not" }
+            );
+            if did != may || (!may && !refused) {
+                differences.push(format!(
+                    "{name} {} {}: can-i says {may}, and: {said}",
+                    route.method, route.path
+                ));
+            }
+        }
+        let headers = [("cookie", cookie.as_str()), ("origin", origin.as_str())];
+        let left = served.ask("POST", "/logout", &headers, &format!("csrf={csrf}")).await?;
+        let after = served.ask("GET", "/deployments", &[("cookie", &cookie)], "").await?;
+        if !matches!(left.code, 200 | 303) || after.code != 303 {
+            differences.push(format!("{name} is not out: {left:?} {after:?}"));
+        }
+    }
+    if !differences.is_empty() {
+        bail!("{} differences:\n{}", differences.len(), differences.join("\n"));
+    }
+    Ok(())
+}
+
+/// What the browser would send.
+fn body_of(route: &Route, name: &str, csrf: &str) -> String {
+    match (route.method, route.path) {
+        ("GET", _) => String::new(),
+        (_, "/new") => format!(
+            "csrf={csrf}&metadata.name={name}-made&metadata.namespace=team-a&spec.model.id=org/a&spec.engine.type=vllm&spec.resources.gpu.count=1"
+        ),
+        (_, path) if path.ends_with("chat") => format!("csrf={csrf}&message=hello"),
+        (_, path) if path.ends_with("edit") => {
+            format!("csrf={csrf}&spec.model.id=org/by-{name}&spec.engine.type=vllm&spec.resources.gpu.count=1")
+        }
+        _ => format!("csrf={csrf}"),
+    }
+}
+
+/// Whether a change of a ModelDeployment of team-a comes to the browser. What should come is waited for longer.
+async fn hears_of_changes(bed: &Bed, served: &Served, cookie: &str, should: bool) -> Result<bool> {
+    let mut stream = served.live("kinds=modeldeployments", cookie).await?;
+    stream.next("cluster").await?;
+    let mut changed = in_team_a("one");
+    let nonce = std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)?
+        .as_nanos();
+    changed["metadata"]["labels"] = json!({"changed": nonce.to_string()});
+    bed.apply(&changed).await?;
+    Ok(
+        tokio::time::timeout(if should { PATIENCE } else { SILENCE }, stream.next("change"))
+            .await
+            .is_ok(),
+    )
+}
+
+fn in_team_a(name: &str) -> serde_json::Value {
+    let mut object = gemma(name);
+    object["metadata"]["namespace"] = json!("team-a");
+    object
+}
+
+/// Somebody with a token, and a client that is them.
+async fn person(bed: &Bed, name: &str, rules: &serde_json::Value, namespace: Option<&str>) -> Result<(String, Client)> {
+    bed.apply(
+        &json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": name, "namespace": "team-a"}}),
+    )
+    .await?;
+    let subject = json!([{"kind": "ServiceAccount", "name": name, "namespace": "team-a"}]);
+    let role = format!("test-{name}");
+    bed.apply(&json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": role}, "rules": rules})).await?;
+    let reference = json!({"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role});
+    let binding = match namespace {
+        None => {
+            json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding", "metadata": {"name": role}, "roleRef": reference, "subjects": subject})
+        }
+        Some(namespace) => {
+            json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding", "metadata": {"name": role, "namespace": namespace}, "roleRef": reference, "subjects": subject})
+        }
+    };
+    bed.apply(&binding).await?;
+    let accounts: Api<ServiceAccount> = Api::namespaced(bed.admin.clone(), "team-a");
+    let asked = TokenRequest {
+        spec: TokenRequestSpec::default(),
+        ..TokenRequest::default()
+    };
+    let issued = accounts
+        .create_token_request(name, &PostParams::default(), &asked)
+        .await?;
+    let token = issued.status.context("no token")?.token;
+    let args = ClientArgs {
+        kubeconfig: Some(bed.cluster.admin()?),
+        context: None,
+    };
+    let mut config = args.config().await?;
+    config.auth_info = kube::config::AuthInfo::default();
+    config.auth_info.token = Some(token.clone().into());
+    Ok((token, Client::try_from(config)?))
+}

@@ -1,0 +1,484 @@
+//! Signing in to the console at an issuer of OpenID Connect: a real Dex, a real API server that trusts it or does not, and an
+//! issuer that lies.
+
+mod support;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use anyhow::{Context, Result, ensure};
+use axum::Router;
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::routing::{get, post};
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Client, Config};
+use ring::rand::SystemRandom;
+use ring::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, KeyPair};
+use runway_client::access::{self, Right};
+use runway_client::manifests::Identity;
+use runway_client::manifests::console;
+use runway_operator::clock;
+use runway_testbed::dex::Dex;
+use runway_web::oidc::{ClaimNames, Impersonation, Settings};
+use runway_web::server::LoginOptions;
+use serde_json::{Value, json};
+use support::served::{Answer, Served, User};
+use support::*;
+use tokio_util::task::AbortOnDropHandle;
+
+const SITE: &str = "https://console.test";
+const CLIENT: &str = "console";
+const SECRET: &str = "between-dex-and-the-console";
+/// Jane may change what is in team-a by her group; Joe may nothing.
+const USERS: [(&str, &[&str]); 2] = [
+    ("jane@example.com", &["team-a", "staff"]),
+    ("joe@example.com", &["staff"]),
+];
+
+async fn dex() -> Result<Dex> {
+    Dex::start(CLIENT, SECRET, &format!("{SITE}/login/callback"), &USERS).await
+}
+
+/// A console that signs in at Dex.
+fn at(dex: &Dex, folder: &tempfile::TempDir) -> Result<LoginOptions> {
+    let secret = folder.path().join("secret");
+    std::fs::write(&secret, SECRET)?;
+    Ok(LoginOptions {
+        sites: vec![SITE.parse()?],
+        oidc: Some(Settings {
+            issuer: dex.issuer.clone(),
+            client_id: CLIENT.to_owned(),
+            client_secret: Some(secret),
+            scopes: ["profile", "email", "groups", "offline_access"]
+                .map(str::to_owned)
+                .into(),
+            authorities: Some(dex.authority()),
+            claims: by_email(),
+        }),
+        ..LoginOptions::default()
+    })
+}
+
+fn by_email() -> ClaimNames {
+    ClaimNames {
+        username: "email".to_owned(),
+        username_prefix: None,
+        groups: Some("groups".to_owned()),
+        groups_prefix: String::new(),
+    }
+}
+
+/// What kube-apiserver is told to trust Dex.
+fn trusting(dex: &Dex) -> Vec<String> {
+    vec![
+        format!("--oidc-issuer-url={}", dex.issuer),
+        format!("--oidc-client-id={CLIENT}"),
+        format!("--oidc-ca-file={}", dex.authority().display()),
+        "--oidc-username-claim=email".to_owned(),
+        "--oidc-groups-claim=groups".to_owned(),
+    ]
+}
+
+/// The cookie of that name that an answer sets, as a browser sends it.
+fn set_cookie(answer: &Answer, name: &str) -> Option<String> {
+    let cookies = answer.header("set-cookie")?.split('\n');
+    let mut pairs = cookies.filter_map(|cookie| cookie.split(';').next());
+    pairs
+        .find(|pair| {
+            pair.split_once('=')
+                .is_some_and(|(n, value)| n.ends_with(name) && !value.is_empty())
+        })
+        .map(str::to_owned)
+}
+
+/// What the issuer is to give back, out of the address to which it sends browsers.
+fn state_of(url: &str) -> Result<&str> {
+    let (_, state) = url.split_once("state=").context("no state")?;
+    Ok(state.split('&').next().unwrap_or_default())
+}
+
+/// Begins a sign-in: the address at the issuer, and the cookie of the flow.
+async fn begin(served: &Served) -> Result<(String, String)> {
+    let begun = served.ask("GET", "/login/issuer", &[], "").await?;
+    let cookie = begun.header("set-cookie").context("no cookie")?.to_owned();
+    for part in ["HttpOnly", "SameSite=Lax", "Secure", "Path=/login", "Max-Age=600"] {
+        ensure!(cookie.contains(part), "{cookie}");
+    }
+    let url = begun.header("location").with_context(|| format!("{begun:?}"))?;
+    Ok((url.to_owned(), set_cookie(&begun, "-login").context("no flow")?))
+}
+
+/// What the issuer sent the browser back with, brought to the console.
+async fn come_back(served: &Served, location: &str, flow: &str) -> Result<Answer> {
+    let path = location.strip_prefix(SITE).with_context(|| location.to_owned())?;
+    served.ask("GET", path, &[("cookie", flow)], "").await
+}
+
+async fn sign_in<'a>(served: &'a Served, dex: &Dex, user: &str) -> Result<User<'a>> {
+    let (url, flow) = begin(served).await?;
+    for part in ["code_challenge_method=S256", "code_challenge=", "nonce=", "state="] {
+        ensure!(url.contains(part), "{url}");
+    }
+    let location = dex.sign_in(&url, user).await?;
+    let entered = come_back(served, &location, &flow).await?;
+    ensure!(
+        entered.code == 200,
+        "a redirect would lose the Strict cookie: {entered:?}"
+    );
+    let all = entered.header("set-cookie").unwrap_or_default();
+    ensure!(
+        all.contains("SameSite=Strict") && all.contains("HttpOnly") && all.contains("Secure"),
+        "{all}"
+    );
+    let again = come_back(served, &location, &flow).await?;
+    ensure!(again.code == 401 && again.body.contains("used already"), "{again:?}");
+    let names = entered.header("set-cookie").unwrap_or_default().split('\n');
+    let session = names
+        .filter_map(|cookie| cookie.split(';').next())
+        .find(|pair| !pair.contains("-login="))
+        .context("no session")?;
+    served.with_cookie(session).await
+}
+
+/// An API server with what Jane may see, and what she may not.
+async fn bed(apiserver_args: Vec<String>) -> Result<Bed> {
+    let bed = Bed::start_trusting(Upstream::Kaito, false, apiserver_args).await?;
+    for namespace in ["team-a", "team-b"] {
+        bed.apply(&json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}))
+            .await?;
+        let mut model = gemma("one");
+        model["metadata"]["namespace"] = json!(namespace);
+        bed.apply(&model).await?;
+    }
+    let rules = json!([
+        {"apiGroups": ["kubeairunway.ai"], "resources": ["*"], "verbs": ["*"]},
+        {"apiGroups": [""], "resources": ["namespaces"], "verbs": ["get"]},
+    ]);
+    let group = "rbac.authorization.k8s.io";
+    let (kind, version) = ("ClusterRole", format!("{group}/v1"));
+    bed.apply(&json!({"apiVersion": version, "kind": kind, "metadata": {"name": "models"}, "rules": rules}))
+        .await?;
+    bed.apply(&json!({"apiVersion": version, "kind": "RoleBinding",
+        "metadata": {"name": "team-a", "namespace": "team-a"},
+        "roleRef": {"apiGroup": group, "kind": kind, "name": "models"},
+        "subjects": [{"kind": "Group", "apiGroup": group, "name": "team-a"}]}))
+        .await?;
+    Ok(bed)
+}
+
+/// Somebody as the API server knows them, without the console.
+async fn directly(bed: &Bed, user: &str, groups: &[&str]) -> Result<Client> {
+    let file = Kubeconfig::read_from(bed.cluster.admin()?)?;
+    let mut config = Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await?;
+    config.auth_info.impersonate = Some(user.to_owned());
+    config.auth_info.impersonate_groups = Some(groups.iter().map(ToString::to_string).collect());
+    Ok(Client::try_from(config)?)
+}
+
+/// Everybody may what the API server lets them, and nothing else. `caller` has the credentials, if they have not themselves.
+async fn everybody_is_themselves(bed: &Bed, served: &Served, dex: &Dex, caller: Option<&str>) -> Result<()> {
+    let log = bed.cluster.audit().await?;
+    for (user, groups) in USERS {
+        let mark = log.mark().await?;
+        let person = sign_in(served, dex, user).await?;
+        let overview = person.get("/").await?;
+        ensure!(overview.code == 200 && overview.body.contains(user), "{overview:?}");
+        let client = directly(bed, user, groups).await?;
+        for namespace in ["team-a", "team-b"] {
+            let may = async |verb: &str| {
+                let right = Right {
+                    group: "kubeairunway.ai".to_owned(),
+                    plural: "modeldeployments".to_owned(),
+                    verb: verb.to_owned(),
+                    namespace: Some(namespace.to_owned()),
+                };
+                access::may(&client, &right).await
+            };
+            let page = person.get(&format!("/deployments/{namespace}/one/yaml")).await?;
+            ensure!((page.code == 200) == may("get").await?, "{user} {namespace}: {page:?}");
+            let paused = person.post(&format!("/deployments/{namespace}/one/pause"), &[]).await?;
+            ensure!(
+                (paused.code == 303) == may("patch").await?,
+                "{user} {namespace}: {paused:?}"
+            );
+        }
+        let requests = log.since(mark).await?;
+        let caller = caller.unwrap_or(user);
+        ensure!(
+            requests.iter().any(|request| request.user == caller),
+            "nothing was asked as {caller}"
+        );
+
+        // Forms of other sites are as useless as ever.
+        let forged = person
+            .post_from("http://evil.example", "/deployments/team-a/one/resume", &[])
+            .await?;
+        ensure!(forged.code == 403 && forged.body.contains("another site"), "{forged:?}");
+        let out = person.post("/logout", &[]).await?;
+        ensure!(matches!(out.code, 200 | 303), "{out:?}");
+        ensure!(person.get("/").await?.code == 303, "the session goes on");
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn users_of_an_issuer_that_the_cluster_trusts_are_themselves() -> Result<()> {
+    let (dex, folder) = (dex().await?, tempfile::tempdir()?);
+    let bed = bed(trusting(&dex)).await?;
+    let served = Served::start(&bed.cluster, Some(at(&dex, &folder)?)).await?;
+    let page = served.ask("GET", "/login", &[], "").await?;
+    ensure!(page.body.contains("Sign in at 127.0.0.1"), "{page:?}");
+    everybody_is_themselves(&bed, &served, &dex, None).await?;
+
+    // A code is worth nothing without the verifier that only the console has.
+    let (url, _) = begin(&served).await?;
+    let location = dex.sign_in(&url, USERS[0].0).await?;
+    let code = location.split_once("code=").context("no code")?.1;
+    let code = code.split('&').next().unwrap_or_default();
+    let back = format!("{SITE}/login/callback");
+    let form = |more: &str| {
+        format!(
+            "grant_type=authorization_code&client_id={CLIENT}&client_secret={SECRET}&code={code}&redirect_uri={back}{more}"
+        )
+    };
+    for verifier in ["", "&code_verifier=0000000000000000000000000000000000000000000"] {
+        let (status, said) = dex.token(form(verifier)).await?;
+        ensure!(status.is_client_error(), "{status}: {said}");
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cluster_that_does_not_know_the_issuer_says_so_and_takes_the_consoles_word_where_it_may() -> Result<()> {
+    let (dex, folder) = (dex().await?, tempfile::tempdir()?);
+    let bed = bed(Vec::new()).await?;
+    let served = Served::start(&bed.cluster, Some(at(&dex, &folder)?)).await?;
+    let (url, flow) = begin(&served).await?;
+    let refused = come_back(&served, &dex.sign_in(&url, USERS[0].0).await?, &flow).await?;
+    ensure!(
+        refused.code == 401 && refused.body.contains("does not take its word"),
+        "{refused:?}"
+    );
+    drop(served);
+
+    let settings = ["--impersonate", "--impersonate-groups=team-a"].map(str::to_owned);
+    let impersonating = LoginOptions {
+        impersonate: Some(Impersonation {
+            groups: vec!["team-a".to_owned()],
+            ..Impersonation::default()
+        }),
+        ..at(&dex, &folder)?
+    };
+    let start = async || Served::start_as(&bed.cluster, Some(impersonating.clone()), console::NAME, &[]).await;
+    let served = start().await?;
+    let (url, flow) = begin(&served).await?;
+    let refused = come_back(&served, &dex.sign_in(&url, USERS[0].0).await?, &flow).await?;
+    ensure!(
+        refused.code == 401 && refused.body.contains("may not impersonate"),
+        "without its role: {refused:?}"
+    );
+    // With the role that comes with it, and no other right.
+    for object in console::console(&settings).roles(Identity::User) {
+        bed.apply(&serde_json::to_value(&object)?).await?;
+    }
+    let served = start().await?;
+    everybody_is_themselves(&bed, &served, &dex, Some(console::NAME)).await
+}
+
+/// An issuer that signs whatever the code says, with its own key or with another one.
+struct Liar {
+    issuer: String,
+    key: EcdsaKeyPair,
+    other: EcdsaKeyPair,
+}
+
+fn key() -> Result<EcdsaKeyPair> {
+    let (by, random) = (&ECDSA_P256_SHA256_FIXED_SIGNING, SystemRandom::new());
+    let pkcs8 = EcdsaKeyPair::generate_pkcs8(by, &random).ok().context("no key")?;
+    EcdsaKeyPair::from_pkcs8(by, pkcs8.as_ref(), &random)
+        .ok()
+        .context("no key")
+}
+
+impl Liar {
+    async fn start() -> Result<(Arc<Self>, AbortOnDropHandle<()>)> {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
+        let liar = Arc::new(Self {
+            issuer: format!("http://{}", listener.local_addr()?),
+            key: key()?,
+            other: key()?,
+        });
+        let (discovery, keys) = (liar.discovery(), liar.keys());
+        let router = Router::new()
+            .route("/.well-known/openid-configuration", get(async move || discovery))
+            .route("/keys", get(async move || keys))
+            .route(
+                "/token",
+                post(async |State(liar): State<Arc<Self>>, form: String| {
+                    liar.token(&form).ok_or(StatusCode::BAD_REQUEST)
+                }),
+            )
+            .with_state(liar.clone());
+        let task = tokio::spawn(async move {
+            let _ = axum::serve(listener, router).await;
+        });
+        Ok((liar, AbortOnDropHandle::new(task)))
+    }
+
+    fn discovery(&self) -> String {
+        let at = |path: &str| format!("{}/{path}", self.issuer);
+        json!({"issuer": self.issuer, "authorization_endpoint": at("authorize"), "token_endpoint": at("token"),
+            "jwks_uri": at("keys")})
+        .to_string()
+    }
+
+    fn keys(&self) -> String {
+        let (x, y) = self.key.public_key().as_ref()[1..].split_at(32);
+        let part = |bytes: &[u8]| URL_SAFE_NO_PAD.encode(bytes);
+        json!({"keys": [{"kty": "EC", "crv": "P-256", "kid": "1", "x": part(x), "y": part(y), "use": "sig"}]})
+            .to_string()
+    }
+
+    fn token(&self, form: &str) -> Option<String> {
+        let (_, code) = form_urlencoded::parse(form.as_bytes()).find(|(name, _)| name == "code")?;
+        let id_token = self.signed(serde_json::from_str(&code).ok()?)?;
+        Some(json!({ "id_token": id_token }).to_string())
+    }
+
+    /// One of the claims says how it is signed.
+    fn signed(&self, mut claims: Value) -> Option<String> {
+        let how = claims.as_object_mut()?.remove("how").unwrap_or_default();
+        let part = |value: &Value| URL_SAFE_NO_PAD.encode(value.to_string());
+        let head = part(&json!({"alg": if how == "none" { "none" } else { "ES256" }, "kid": "1"}));
+        let key = if how == "another key" { &self.other } else { &self.key };
+        let message = format!("{head}.{}", part(&claims));
+        let signature = key.sign(&SystemRandom::new(), message.as_bytes()).ok()?;
+        let signature = URL_SAFE_NO_PAD.encode(signature);
+        if how == "tampered" {
+            claims["email"] = json!("boss@example.com");
+        }
+        let signature = if how == "none" { "" } else { &signature };
+        Some(format!("{head}.{}.{signature}", part(&claims)))
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_forged_expired_or_kubernetes_own_is_refused_and_says_why() -> Result<()> {
+    let bed = bed(Vec::new()).await?;
+    let (liar, _task) = Liar::start().await?;
+    let login = LoginOptions {
+        sites: vec![SITE.parse()?],
+        oidc: Some(Settings {
+            issuer: liar.issuer.clone(),
+            client_id: CLIENT.to_owned(),
+            client_secret: None,
+            scopes: Vec::new(),
+            authorities: None,
+            claims: by_email(),
+        }),
+        impersonate: Some(Impersonation::default()),
+        ..LoginOptions::default()
+    };
+    let served = Served::start(&bed.cluster, Some(login)).await?;
+    let now = clock::now().as_second();
+    let honest = json!({"iss": liar.issuer, "aud": CLIENT, "sub": "1", "email": "jane@example.com",
+        "iat": now, "exp": now + 600, "groups": ["team-a"]});
+    let bring = async |changes: Value| -> Result<Answer> {
+        let (url, flow) = begin(&served).await?;
+        let query: BTreeMap<String, String> =
+            form_urlencoded::parse(url.split_once('?').context("no query")?.1.as_bytes())
+                .into_owned()
+                .collect();
+        let mut claims = honest.clone();
+        claims["nonce"] = json!(query["nonce"]);
+        json_patch::merge(&mut claims, &changes);
+        let mut back = form_urlencoded::Serializer::new(String::new());
+        back.append_pair("code", &claims.to_string())
+            .append_pair("state", &query["state"]);
+        let path = format!("/login/callback?{}", back.finish());
+        served.ask("GET", &path, &[("cookie", &flow)], "").await
+    };
+    let entered = bring(json!({})).await?;
+    ensure!(entered.code == 200, "what is honest is let in: {entered:?}");
+    for (changes, why) in [
+        (json!({"how": "tampered"}), "signature is wrong"),
+        (json!({"how": "another key"}), "signature is wrong"),
+        (json!({"how": "none"}), "not to be believed"),
+        (json!({"exp": now - 3600}), "has expired"),
+        (json!({"exp": null}), "does not say &#39;exp&#39;"),
+        (json!({"iat": now + 3600}), "from the future"),
+        (json!({"nbf": now + 3600}), "from the future"),
+        (json!({"aud": "another"}), "for another client"),
+        (
+            json!({"aud": [CLIENT, "another"], "azp": "another"}),
+            "for another client",
+        ),
+        (json!({"iss": "https://elsewhere.example"}), "of another issuer"),
+        (json!({"nonce": "0"}), "made for another sign-in"),
+        (json!({"groups": ["system:masters"]}), "system:masters"),
+        (json!({"email": "system:admin"}), "Kubernetes&#39; own"),
+        (json!({"email": null}), "does not say who you are"),
+        (json!({"email_verified": false}), "not verified"),
+    ] {
+        let answer = bring(changes.clone()).await?;
+        ensure!(answer.code == 401 && answer.body.contains(why), "{changes}: {answer:?}");
+        let cookie = answer.header("set-cookie").unwrap_or_default();
+        ensure!(
+            !cookie.contains("SameSite=Strict"),
+            "{changes} opened a session: {cookie}"
+        );
+        println!("{changes}: {why}");
+    }
+
+    let (url, flow) = begin(&served).await?;
+    let state = state_of(&url)?;
+    let zero = "0".repeat(state.len());
+    for (state, cookie) in [
+        (zero.as_str(), flow.as_str()),
+        (state, ""),
+        (state, "kubeairunway-1-login=0"),
+    ] {
+        let path = format!("/login/callback?code=x&state={state}");
+        let answer = served.ask("GET", &path, &[("cookie", cookie)], "").await?;
+        ensure!(
+            answer.code == 401 && answer.body.contains("not begun in this browser"),
+            "{answer:?}"
+        );
+    }
+    let (url, flow) = begin(&served).await?;
+    let state = state_of(&url)?;
+    let path = format!("/login/callback?error=access_denied&error_description=not+today&state={state}");
+    let answer = served.ask("GET", &path, &[("cookie", &flow)], "").await?;
+    ensure!(answer.code == 401 && answer.body.contains("not today"), "{answer:?}");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_issuer_that_is_away_is_told_on_the_page() -> Result<()> {
+    let bed = Bed::start_with(Upstream::None, false).await?;
+    let login = LoginOptions {
+        sites: vec![SITE.parse()?],
+        oidc: Some(Settings {
+            issuer: "https://127.0.0.1:9".to_owned(),
+            client_id: CLIENT.to_owned(),
+            client_secret: None,
+            scopes: Vec::new(),
+            authorities: None,
+            claims: by_email(),
+        }),
+        ..LoginOptions::default()
+    };
+    let served = Served::start(&bed.cluster, Some(login)).await?;
+    let answer = served.ask("GET", "/login/issuer", &[], "").await?;
+    ensure!(
+        answer.code == 401
+            && answer
+                .body
+                .contains("the issuer does not answer at https://127.0.0.1:9"),
+        "{answer:?}"
+    );
+    Ok(())
+}

@@ -1,0 +1,88 @@
+//! `kubeairunway migrate` on a real API server: what it shows, what it refuses, and that the model serves on the other side.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot run should fail")]
+
+mod support;
+
+use anyhow::{Result, ensure};
+use clap::Parser;
+use kube::ResourceExt;
+use runway_cli::args::CommandLine;
+use runway_cli::commands::{self, Answer};
+use runway_client::diagnostic::Diagnostic;
+use runway_client::text::Look;
+use support::{Bed, Upstream, gemma, vllm};
+
+#[tokio::test]
+async fn shows_asks_and_moves() -> Result<()> {
+    let bed = Bed::start_with(Upstream::All, true).await?;
+    let _core = bed.core().await?;
+    let _kaito = bed.kaito().await?;
+    let _dynamo = bed.provider(runway_provider_dynamo::Dynamo::default()).await?;
+    let _simulator = bed.simulator().await?;
+    bed.admission_is_up().await?;
+    bed.create(vllm("moving", "kaito")).await?;
+    bed.create(gemma("staying")).await?;
+    bed.running("moving").await?;
+    bed.running("staying").await?;
+
+    // What cannot be is said before anything is lost.
+    let error = refused(&bed, &["moving", "--to", "nobody", "--yes"]).await?;
+    ensure!(
+        error.contains("no provider 'nobody' is registered (there are: dynamo, kaito)"),
+        "{error}"
+    );
+    let error = refused(&bed, &["staying", "--to", "dynamo", "--yes"]).await?;
+    ensure!(
+        error.contains("dynamo would not take it, so nothing was changed: Dynamo does not support llamacpp engine"),
+        "{error}"
+    );
+    ensure!(bed.deployments().get("staying").await?.metadata.generation == Some(1));
+
+    // Nobody said yes.
+    let error = refused(&bed, &["moving", "--to", "dynamo"]).await?;
+    ensure!(error.contains("not confirmed"), "{error}");
+    let shown = migrate(&bed, &["moving", "--to", "dynamo", "--dry-run"]).await??;
+    ensure!(shown.data.contains("kind: DynamoGraphDeployment"), "{}", shown.data);
+    ensure!(bed.deployments().get("moving").await?.metadata.generation == Some(1));
+
+    migrate(&bed, &["moving", "--to", "dynamo", "--yes"]).await??;
+    let md = bed.running("moving").await?;
+    ensure!(md.selected_provider() == Some("dynamo"));
+    ensure!(
+        bed.workspaces().get_opt("moving").await?.is_none(),
+        "nothing is orphaned"
+    );
+    let dynamo = bed
+        .upstream(runway_provider_dynamo::DYNAMO_GRAPH_DEPLOYMENT, "v1beta1")
+        .get("moving")
+        .await?;
+    ensure!(dynamo.owner_references().len() == 1);
+
+    // Once more changes nothing.
+    let version = bed.deployments().get("moving").await?.resource_version();
+    migrate(&bed, &["moving", "--to", "dynamo", "--yes"]).await??;
+    ensure!(bed.deployments().get("moving").await?.resource_version() == version);
+    Ok(())
+}
+
+async fn migrate(bed: &Bed, args: &[&str]) -> Result<Result<Answer, commands::Error>> {
+    let kubeconfig = bed.cluster.admin()?.display().to_string();
+    let line = [
+        "kubeairunway",
+        "--kubeconfig",
+        &kubeconfig,
+        "migrate",
+        "-n",
+        support::NAMESPACE,
+    ];
+    let line = CommandLine::try_parse_from(line.iter().chain(args))?;
+    Ok(commands::run(&line, &mut std::io::empty(), Look::default()).await)
+}
+
+/// Why it was not done.
+async fn refused(bed: &Bed, args: &[&str]) -> Result<String> {
+    match migrate(bed, args).await? {
+        Ok(answer) => anyhow::bail!("it was done: {answer:?}"),
+        Err(error) => Ok(Diagnostic::error(&error).to_string()),
+    }
+}

@@ -1,0 +1,437 @@
+//! A form becomes a ModelDeployment, and its faults find their fields.
+//!
+//! One table says what the form has: each field is known by its path, which is also its name in the form and what the
+//! validation calls it. What the form does not have stays in the object as it is.
+
+use std::collections::BTreeMap;
+
+use kube::core::response::Status;
+use runway_core::admission::Violation;
+use serde_json::{Map, Value, json};
+
+/// The fields of a form as they were sent.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Pairs(Vec<(String, String)>);
+
+impl Pairs {
+    /// From the body of a form.
+    pub fn parse(body: &[u8]) -> Self {
+        Self(form_urlencoded::parse(body).into_owned().collect())
+    }
+
+    /// A field, if it was sent.
+    pub fn get(&self, name: &str) -> Option<&str> {
+        self.0.iter().find(|(n, _)| n == name).map(|(_, value)| value.as_str())
+    }
+}
+
+/// What a field holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Holds {
+    /// A text.
+    Text,
+    /// A whole number.
+    Number,
+    /// Yes or no.
+    Flag,
+    /// One of these; the first stands for what is omitted.
+    Choice(&'static [&'static str]),
+    /// Lines of NAME=VALUE that are a map.
+    Map,
+    /// YAML of anything.
+    Yaml,
+}
+
+/// A field of the form.
+#[derive(Clone, Copy, Debug)]
+pub struct Field {
+    /// Its path in the object.
+    pub path: &'static str,
+    /// What it is called.
+    pub label: &'static str,
+    /// What to write into it.
+    pub hint: &'static str,
+    /// What it holds.
+    pub holds: Holds,
+    /// Whether it must be given.
+    pub required: bool,
+}
+
+/// Fields that belong together.
+pub struct Group {
+    /// What they are about.
+    pub title: &'static str,
+    /// Whether they are shown at once.
+    pub open: bool,
+    /// The fields.
+    pub fields: &'static [Field],
+}
+
+const fn field(path: &'static str, label: &'static str, holds: Holds, hint: &'static str) -> Field {
+    Field {
+        path,
+        label,
+        hint,
+        holds,
+        required: false,
+    }
+}
+
+const fn required(path: &'static str, label: &'static str, holds: Holds, hint: &'static str) -> Field {
+    Field {
+        path,
+        label,
+        hint,
+        holds,
+        required: true,
+    }
+}
+
+/// The name and namespace, for a new one.
+pub const IDENTITY: &[Field] = &[
+    required("metadata.name", "Name", Holds::Text, "lower case letters, digits and -"),
+    required("metadata.namespace", "Namespace", Holds::Text, "one that exists"),
+];
+
+/// What a ModelDeployment can say.
+pub const GROUPS: &[Group] = &[
+    Group {
+        title: "What is served",
+        open: true,
+        fields: &[
+            field(
+                "spec.model.id",
+                "Model",
+                Holds::Text,
+                "Hugging Face id, such as org/model",
+            ),
+            required(
+                "spec.engine.type",
+                "Engine",
+                Holds::Text,
+                "vllm, sglang, trtllm, llamacpp, or one of a provider's own",
+            ),
+            field(
+                "spec.provider.name",
+                "Provider",
+                Holds::Text,
+                "empty: chosen by capabilities and rules",
+            ),
+            field(
+                "spec.model.source",
+                "Source",
+                Holds::Choice(&["", "huggingface", "custom"]),
+                "custom: the model is in the image",
+            ),
+            field("spec.image", "Image", Holds::Text, "empty: the provider's own"),
+            field(
+                "spec.model.servedName",
+                "Served as",
+                Holds::Text,
+                "empty: the last part of the id",
+            ),
+        ],
+    },
+    Group {
+        title: "On what",
+        open: true,
+        fields: &[
+            field("spec.scaling.replicas", "Replicas", Holds::Number, "empty: 1"),
+            field(
+                "spec.resources.gpu.count",
+                "GPUs of a replica",
+                Holds::Number,
+                "empty: none",
+            ),
+            field(
+                "spec.resources.gpu.type",
+                "Kind of GPU",
+                Holds::Text,
+                "empty: nvidia.com/gpu",
+            ),
+            field("spec.resources.memory", "Memory", Holds::Text, "such as 32Gi"),
+            field("spec.resources.cpu", "Processors", Holds::Text, "such as 4 or 500m"),
+            field(
+                "spec.serving.mode",
+                "Mode",
+                Holds::Choice(&["", "aggregated", "disaggregated"]),
+                "disaggregated: prefill and decode apart",
+            ),
+        ],
+    },
+    Group {
+        title: "Prefill and decode, when disaggregated",
+        open: false,
+        fields: &[
+            field("spec.scaling.prefill.replicas", "Prefill workers", Holds::Number, ""),
+            field("spec.scaling.prefill.gpu.count", "GPUs of each", Holds::Number, ""),
+            field("spec.scaling.prefill.memory", "Memory of each", Holds::Text, ""),
+            field("spec.scaling.decode.replicas", "Decode workers", Holds::Number, ""),
+            field("spec.scaling.decode.gpu.count", "GPUs of each", Holds::Number, ""),
+            field("spec.scaling.decode.memory", "Memory of each", Holds::Text, ""),
+        ],
+    },
+    Group {
+        title: "More",
+        open: false,
+        fields: &[
+            field(
+                "spec.secrets.huggingFaceToken",
+                "Secret with the hub's token",
+                Holds::Text,
+                "the name of a Secret, not a token",
+            ),
+            field("spec.engine.contextLength", "Context, in tokens", Holds::Number, ""),
+            field(
+                "spec.engine.trustRemoteCode",
+                "Run code that comes with the model",
+                Holds::Flag,
+                "",
+            ),
+            field(
+                "spec.engine.args",
+                "Flags of the engine",
+                Holds::Map,
+                "a line each: max-num-seqs=64",
+            ),
+            field(
+                "spec.nodeSelector",
+                "Labels of nodes",
+                Holds::Map,
+                "a line each: name=value",
+            ),
+            field("spec.env", "Environment", Holds::Yaml, "YAML, a list of name and value"),
+            field("spec.tolerations", "Tolerations", Holds::Yaml, "YAML, a list"),
+            field(
+                "spec.provider.overrides",
+                "Overrides",
+                Holds::Yaml,
+                "YAML: what only this provider knows",
+            ),
+        ],
+    },
+];
+
+/// Every field that is a part of the spec.
+pub fn fields() -> impl Iterator<Item = &'static Field> {
+    GROUPS.iter().flat_map(|group| group.fields)
+}
+
+/// What is wrong, by the path of the field.
+pub type Faults = BTreeMap<String, String>;
+
+/// Writes what a form says into an object. What is empty in the form goes out of the object.
+pub fn fill(object: &mut Value, form: &Pairs, fields: impl Iterator<Item = &'static Field>) -> Faults {
+    let mut faults = Faults::new();
+    for field in fields {
+        match read(field, form.get(field.path).unwrap_or_default().trim()) {
+            Ok(value) => put(object, field.path, value),
+            Err(fault) => {
+                faults.insert(field.path.to_owned(), fault);
+            }
+        }
+    }
+    faults
+}
+
+fn read(field: &Field, text: &str) -> Result<Option<Value>, String> {
+    if text.is_empty() {
+        return Ok(None);
+    }
+    Ok(Some(match field.holds {
+        Holds::Text | Holds::Choice(_) => json!(text),
+        Holds::Number => json!(
+            text.parse::<i64>()
+                .map_err(|_| format!("'{text}' is no whole number"))?
+        ),
+        Holds::Flag => json!(true),
+        Holds::Map => Value::Object(map(text)?),
+        Holds::Yaml => serde_saphyr::from_str(text).map_err(|e| format!("this is no YAML: {e}"))?,
+    }))
+}
+
+fn map(text: &str) -> Result<Map<String, Value>, String> {
+    let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+    lines
+        .map(|line| {
+            let (name, value) = line.split_once('=').unwrap_or((line, ""));
+            let name = name.trim();
+            if name.is_empty() {
+                return Err(format!("'{line}' has no name before the ="));
+            }
+            Ok((name.to_owned(), json!(value.trim())))
+        })
+        .collect()
+}
+
+/// Sets a value by its path, or takes it out with what becomes empty by that.
+pub fn put(object: &mut Value, path: &str, value: Option<Value>) {
+    let (first, rest) = path
+        .split_once('.')
+        .map_or((path, None), |(first, rest)| (first, Some(rest)));
+    let Some(map) = object.as_object_mut() else { return };
+    match (rest, value) {
+        (None, Some(value)) => {
+            map.insert(first.to_owned(), value);
+        }
+        (None, None) => {
+            map.remove(first);
+        }
+        (Some(rest), Some(value)) => {
+            let inner = map.entry(first).or_insert_with(|| json!({}));
+            if !inner.is_object() {
+                *inner = json!({});
+            }
+            put(inner, rest, Some(value));
+        }
+        (Some(rest), None) => {
+            let Some(inner) = map.get_mut(first) else { return };
+            put(inner, rest, None);
+            if inner.as_object().is_some_and(Map::is_empty) && path != "spec" {
+                map.remove(first);
+            }
+        }
+    }
+}
+
+/// Whether Kubernetes takes this as the name of an object.
+pub fn is_name(text: &str) -> bool {
+    let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
+    text.starts_with(plain) && text.ends_with(plain) && text.chars().all(|c| plain(c) || c == '-' || c == '.')
+}
+
+/// Puts an empty object where there is none, by a JSON pointer.
+pub fn keep(object: &mut Value, pointer: &str) {
+    let (above, name) = pointer.rsplit_once('/').unwrap_or_default();
+    if let Some(map) = object.pointer_mut(above).and_then(Value::as_object_mut) {
+        map.entry(name).or_insert_with(|| json!({}));
+    }
+}
+
+/// A path as JSON has it.
+pub fn pointer(path: &str) -> String {
+    format!("/{}", path.replace('.', "/"))
+}
+
+/// What an object holds, as the form shows it.
+pub fn shown(object: &Value, field: &Field) -> String {
+    match (object.pointer(&pointer(field.path)), field.holds) {
+        (None | Some(Value::Null), _) => String::new(),
+        (Some(Value::Bool(flag)), Holds::Flag) => {
+            if *flag {
+                "true".to_owned()
+            } else {
+                String::new()
+            }
+        }
+        (Some(Value::String(text)), _) => text.clone(),
+        (Some(Value::Object(map)), Holds::Map) => map
+            .iter()
+            .map(|(name, value)| format!("{name}={}", value.as_str().unwrap_or_default()))
+            .collect::<Vec<_>>()
+            .join("\n"),
+        (Some(value), Holds::Yaml) => serde_saphyr::to_string(value).unwrap_or_default(),
+        (Some(value), _) => value.to_string(),
+    }
+}
+
+/// Violations as faults of their fields.
+pub fn placed(violations: &[Violation]) -> Faults {
+    let mut faults = Faults::new();
+    for violation in violations {
+        mark(&mut faults, &violation.field, &violation.message);
+    }
+    faults
+}
+
+/// What the server refuses becomes faults of fields, where it says which they are. False if it does not.
+pub fn place_status(status: &Status, faults: &mut Faults) -> bool {
+    let details = status.details.as_ref();
+    let causes = details.map(|d| d.causes.as_slice()).unwrap_or_default();
+    for cause in causes.iter().filter(|cause| !cause.field.is_empty()) {
+        mark(faults, &cause.field, &cause.message);
+    }
+    if status.reason == "AlreadyExists" {
+        mark(faults, "metadata.name", "there is one of this name already");
+    }
+    if let Some(missing) = details.filter(|d| status.reason == "NotFound" && d.kind == "namespaces") {
+        let text = format!("there is no namespace '{}'", missing.name);
+        mark(faults, "metadata.namespace", &text);
+    }
+    !faults.is_empty()
+}
+
+/// A fault of the field at a path, or of the one that holds it, or of the first below it; of the whole form, if there is none.
+/// Returns the path of that field.
+pub fn mark(faults: &mut Faults, path: &str, message: &str) -> &'static str {
+    let all = || IDENTITY.iter().chain(fields());
+    // A fault within a map or list is a fault of the field that holds it; one of a whole object is the first of its fields.
+    let holder = all().filter(|f| {
+        path == f.path || path.starts_with(&format!("{}.", f.path)) || path.starts_with(&format!("{}[", f.path))
+    });
+    let below = all().find(|f| !path.is_empty() && f.path.starts_with(&format!("{path}.")));
+    let home = holder.max_by_key(|f| f.path.len()).or(below).map_or("", |f| f.path);
+    let said = faults.entry(home.to_owned()).or_default();
+    if !said.contains(message) {
+        if !said.is_empty() {
+            said.push_str("; ");
+        }
+        said.push_str(message);
+    }
+    home
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_form_writes_what_it_has_and_leaves_the_rest() {
+        let form = Pairs::parse(b"spec.model.id=org%2Fa&spec.engine.type=vllm&spec.scaling.replicas=0&spec.engine.args=a=1%0Ab&spec.resources.gpu.count=x");
+        let mut object =
+            json!({"spec": {"model": {"id": "old", "servedName": "gone"}, "podTemplate": {"metadata": {}}}});
+        let faults = fill(&mut object, &form, fields());
+        assert_eq!(faults.into_keys().collect::<Vec<_>>(), ["spec.resources.gpu.count"]);
+        let expected = json!({"spec": {
+            "model": {"id": "org/a"},
+            "engine": {"type": "vllm", "args": {"a": "1", "b": ""}},
+            "scaling": {"replicas": 0},
+            "podTemplate": {"metadata": {}},
+        }});
+        assert_eq!(object, expected);
+    }
+
+    #[test]
+    fn what_is_shown_is_what_was_sent() {
+        let object = json!({"spec": {"scaling": {"replicas": 0}, "engine": {"args": {"a": "1", "b": ""}, "trustRemoteCode": true}, "env": [{"name": "A", "value": "b"}]}});
+        let pairs = fields().map(|f| (f.path.to_owned(), shown(&object, f))).collect();
+        let mut again = json!({});
+        assert_eq!(fill(&mut again, &Pairs(pairs), fields()), Faults::new());
+        assert_eq!(again, object);
+    }
+
+    #[test]
+    fn every_fault_finds_a_field() {
+        let mut faults = Faults::new();
+        for path in [
+            "spec.model.id",
+            "spec.env[0].name",
+            "spec.engine.args.x",
+            "spec.scaling.prefill",
+            "spec.podTemplate",
+        ] {
+            mark(&mut faults, path, "wrong");
+        }
+        let homes: Vec<&str> = faults.keys().map(String::as_str).collect();
+        assert_eq!(
+            homes,
+            [
+                "",
+                "spec.engine.args",
+                "spec.env",
+                "spec.model.id",
+                "spec.scaling.prefill.replicas"
+            ]
+        );
+    }
+}

@@ -1,0 +1,343 @@
+//! What every request goes through: the name it asks for, where it comes from, who asks, the form's token; and the headers
+//! that every answer carries.
+
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::str::FromStr;
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::{FromRequestParts, Request, State};
+use axum::http::header::{
+    CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, COOKIE, HOST, HeaderMap, HeaderName, HeaderValue, ORIGIN,
+    REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS, X_FRAME_OPTIONS,
+};
+use axum::http::{Method, StatusCode, Uri, request::Parts};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Redirect, Response};
+
+use crate::form::Pairs;
+use crate::oidc::FLOW_TIME;
+use crate::page;
+use crate::server::App;
+use crate::sessions::{Session, same};
+
+/// Largest form.
+const MAX_FORM: usize = 1024 * 1024;
+/// The field of every form that changes something.
+pub const CSRF_FIELD: &str = "csrf";
+/// Where a script puts the same.
+const CSRF_HEADER: &str = "x-csrf-token";
+
+/// Nothing from elsewhere, nothing inline, in no frame.
+const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
+                      form-action 'self'; base-uri 'none'; frame-ancestors 'none'";
+
+/// An address by which browsers reach the console.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Site {
+    https: bool,
+    /// Name, and port if it is not the scheme's own.
+    host: String,
+}
+
+/// Why an address is none of a console.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NoSite {
+    /// It has another form.
+    #[error("give it as https://console.example.com, with a port if it has one and without a path")]
+    Form,
+    /// Tokens and cookies would be read on the way.
+    #[error("tokens and cookies must not travel in the clear: make it https://, unless it is localhost")]
+    Clear,
+}
+
+impl FromStr for Site {
+    type Err = NoSite;
+
+    fn from_str(text: &str) -> Result<Self, NoSite> {
+        let uri: Uri = text.parse().map_err(|_| NoSite::Form)?;
+        let name = uri.host().filter(|name| !name.is_empty()).ok_or(NoSite::Form)?;
+        let https = match uri.scheme_str() {
+            Some("https") => true,
+            Some("http") => false,
+            _ => return Err(NoSite::Form),
+        };
+        let bare =
+            uri.path() == "/" && uri.query().is_none() && uri.authority().is_some_and(|a| !a.as_str().contains('@'));
+        if !bare {
+            return Err(NoSite::Form);
+        }
+        if !https && !is_loopback(name) {
+            return Err(NoSite::Clear);
+        }
+        let port = uri.port_u16().filter(|port| *port != if https { 443 } else { 80 });
+        let name = name.to_ascii_lowercase();
+        let host = port.map_or_else(|| name.clone(), |port| format!("{name}:{port}"));
+        Ok(Self { https, host })
+    }
+}
+
+impl fmt::Display for Site {
+    /// As browsers write it in Origin.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "http{}://{}", if self.https { "s" } else { "" }, self.host)
+    }
+}
+
+/// Whether a host is this machine.
+pub(crate) fn is_loopback(host: &str) -> bool {
+    let bare = host.trim_matches(['[', ']']);
+    bare.eq_ignore_ascii_case("localhost") || bare.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
+}
+
+/// Where the console may be asked for. Any other name is that of a stranger's page that points here (DNS rebinding).
+#[derive(Clone, Debug)]
+pub struct Sites(Vec<Site>);
+
+impl Sites {
+    /// Those of an address on this machine.
+    pub fn loopback(address: SocketAddr) -> Self {
+        let port = address.port();
+        let hosts = ["localhost", "127.0.0.1", "[::1]"].map(|host| format!("{host}:{port}"));
+        Self(hosts.map(|host| Site { https: false, host }).into())
+    }
+
+    /// Those that were given.
+    pub fn given(sites: Vec<Site>) -> Self {
+        Self(sites)
+    }
+
+    /// Whether cookies are for https alone.
+    pub fn secure(&self) -> bool {
+        self.0.iter().any(|site| site.https)
+    }
+
+    fn find(&self, host: &str) -> Option<&Site> {
+        self.0.iter().find(|site| site.host.eq_ignore_ascii_case(host))
+    }
+}
+
+/// Host and Origin, before anything else is looked at.
+pub async fn door(State(app): State<Arc<App>>, mut request: Request, next: Next) -> Response {
+    let host = text(request.headers(), HOST).or_else(|| request.uri().authority().map(|a| a.as_str().to_owned()));
+    let health = request.uri().path() == "/healthz";
+    if health {
+        return headed(next.run(request).await);
+    }
+    let Some(site) = host.and_then(|host| app.sites.find(&host)).cloned() else {
+        let text = "This server is not known by that name. Open it by the address that it printed.";
+        return headed((StatusCode::MISDIRECTED_REQUEST, text).into_response());
+    };
+    if changes(request.method()) && !from_here(request.headers(), &site) {
+        let text = "This request comes from another site, so nothing was changed.";
+        return headed((StatusCode::FORBIDDEN, text).into_response());
+    }
+    request.extensions_mut().insert(site);
+    headed(next.run(request).await)
+}
+
+/// Browsers say where a form was: in Origin, and in Sec-Fetch-Site. One that says nothing is not believed.
+fn from_here(headers: &HeaderMap, here: &Site) -> bool {
+    let origin = text(headers, ORIGIN).is_some_and(|origin| origin.eq_ignore_ascii_case(&here.to_string()));
+    let site = text(headers, HeaderName::from_static("sec-fetch-site"));
+    origin && site.is_none_or(|site| site == "same-origin")
+}
+
+fn changes(method: &Method) -> bool {
+    !matches!(*method, Method::GET | Method::HEAD)
+}
+
+fn text(headers: &HeaderMap, name: HeaderName) -> Option<String> {
+    Some(headers.get(name)?.to_str().ok()?.to_owned())
+}
+
+/// The headers of every answer.
+fn headed(mut response: Response) -> Response {
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static(POLICY));
+    headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    headers.insert(X_FRAME_OPTIONS, HeaderValue::from_static("DENY"));
+    // Nothing but our own address: with no-referrer, browsers would not say where a form was either.
+    headers.insert(REFERRER_POLICY, HeaderValue::from_static("same-origin"));
+    for name in ["cross-origin-opener-policy", "cross-origin-resource-policy"] {
+        headers.insert(HeaderName::from_static(name), HeaderValue::from_static("same-origin"));
+    }
+    headers
+        .entry(CACHE_CONTROL)
+        .or_insert(HeaderValue::from_static("no-store"));
+    response
+}
+
+/// Who asks, and for what is changed the token of the form. Behind it, every handler has a [`Session`].
+pub async fn session(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
+    let Some(session) = cookie(&app, request.headers()).and_then(|id| app.sessions.find(&id)) else {
+        return not_in(&app, &request);
+    };
+    let (mut parts, body) = request.into_parts();
+    let mut pairs = Pairs::default();
+    if changes(&parts.method) {
+        let Ok(body) = axum::body::to_bytes(body, MAX_FORM).await else {
+            return page::refuse(StatusCode::PAYLOAD_TOO_LARGE, "The form is larger than 1 MiB.");
+        };
+        let is_form =
+            text(&parts.headers, CONTENT_TYPE).is_some_and(|t| t.starts_with("application/x-www-form-urlencoded"));
+        if is_form {
+            pairs = Pairs::parse(&body);
+        }
+        let given = text(&parts.headers, HeaderName::from_static(CSRF_HEADER));
+        let given = given.or_else(|| pairs.get(CSRF_FIELD).map(str::to_owned));
+        if !given.is_some_and(|given| same(&given, &session.csrf)) {
+            let text = "The form is older than your session, so nothing was changed. Go back, read the page again and send it once more.";
+            return page::refuse(StatusCode::FORBIDDEN, text);
+        }
+        parts.extensions.insert(pairs);
+        parts.extensions.insert(session);
+        return next.run(Request::from_parts(parts, Body::from(body))).await;
+    }
+    parts.extensions.insert(session);
+    next.run(Request::from_parts(parts, body)).await
+}
+
+fn not_in(app: &App, request: &Request) -> Response {
+    if !app.sessions.by_login() {
+        let text = "Open the address that `kubeairunway ui` printed: its key lets you in, and keeps other users of this machine out.";
+        return page::refuse(StatusCode::UNAUTHORIZED, text);
+    }
+    if changes(request.method()) || request.uri().path() == "/live" {
+        return page::refuse(StatusCode::UNAUTHORIZED, "Your session is over: sign in again.");
+    }
+    Redirect::to("/login").into_response()
+}
+
+/// The key of a session in a request. Cookies know no ports: its name does, so that two consoles do not sign each other out.
+pub fn cookie(app: &App, headers: &HeaderMap) -> Option<String> {
+    named_cookie(&app.cookie, headers)
+}
+
+fn named_cookie(cookie: &str, headers: &HeaderMap) -> Option<String> {
+    let all = headers.get_all(COOKIE).iter().filter_map(|v| v.to_str().ok());
+    all.flat_map(|line| line.split(';'))
+        .filter_map(|pair| pair.trim().split_once('='))
+        .find(|(name, _)| *name == cookie)
+        .map(|(_, value)| value.to_owned())
+}
+
+/// Sets the cookie of a session, or with an empty id removes it.
+pub fn set_cookie(app: &App, id: &str) -> HeaderValue {
+    let age = if id.is_empty() { "; Max-Age=0" } else { "" };
+    bake(app, &format!("{}={id}; Path=/; SameSite=Strict{age}", app.cookie))
+}
+
+/// The key of a sign-in that is under way at the issuer.
+pub fn flow_cookie(app: &App, headers: &HeaderMap) -> Option<String> {
+    named_cookie(&format!("{}-login", app.cookie), headers)
+}
+
+/// Sets the cookie of a sign-in, or with an empty id removes it. Lax, because the way back from the issuer is a navigation
+/// from another site, which does not carry Strict cookies; it lives for minutes and opens nothing by itself.
+pub fn set_flow_cookie(app: &App, id: &str) -> HeaderValue {
+    let age = if id.is_empty() { 0 } else { FLOW_TIME.as_secs() };
+    bake(
+        app,
+        &format!("{}-login={id}; Path=/login; SameSite=Lax; Max-Age={age}", app.cookie),
+    )
+}
+
+fn bake(app: &App, cookie: &str) -> HeaderValue {
+    let secure = if app.sites.secure() { "; Secure" } else { "" };
+    HeaderValue::from_str(&format!("{cookie}; HttpOnly{secure}")).unwrap_or(HeaderValue::from_static(""))
+}
+
+/// The session of a request.
+pub struct Asker(pub Arc<Session>);
+
+impl<S: Sync> FromRequestParts<S> for Asker {
+    type Rejection = Response;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Response> {
+        let session = parts.extensions.get::<Arc<Session>>().cloned();
+        session
+            .map(Self)
+            .ok_or_else(|| StatusCode::UNAUTHORIZED.into_response())
+    }
+}
+
+/// The form of a request, its token checked.
+pub struct Sent(pub Pairs);
+
+impl<S: Sync> FromRequestParts<S> for Sent {
+    type Rejection = Response;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Response> {
+        let pairs = parts.extensions.get::<Pairs>().cloned();
+        pairs.map(Self).ok_or_else(|| StatusCode::FORBIDDEN.into_response())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn headers(pairs: &[(&'static str, &'static str)]) -> HeaderMap {
+        pairs
+            .iter()
+            .map(|(k, v)| (HeaderName::from_static(k), HeaderValue::from_static(v)))
+            .collect()
+    }
+
+    #[test]
+    fn only_pages_of_ours_may_change_things() {
+        let here: Site = "http://127.0.0.1:81".parse().unwrap();
+        assert!(from_here(&headers(&[("origin", "http://127.0.0.1:81")]), &here));
+        assert!(from_here(
+            &headers(&[("origin", "http://127.0.0.1:81"), ("sec-fetch-site", "same-origin")]),
+            &here
+        ));
+        for bad in [
+            &[][..],
+            &[("origin", "null")],
+            &[("origin", "http://evil.example")],
+            &[("origin", "https://127.0.0.1:81")],
+            &[("origin", "http://127.0.0.1:82")],
+            &[("origin", "http://127.0.0.1:81"), ("sec-fetch-site", "cross-site")],
+            &[("origin", "http://127.0.0.1:81"), ("sec-fetch-site", "same-site")],
+        ] {
+            assert!(!from_here(&headers(bad), &here), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn names_of_a_loopback_address_are_known_and_no_others() {
+        let sites = Sites::loopback("127.0.0.1:8080".parse().unwrap());
+        let know = |host: &str| sites.find(host).is_some();
+        assert!(know("localhost:8080") && know("127.0.0.1:8080") && know("LOCALHOST:8080"));
+        assert!(!know("evil.example:8080") && !know("localhost:81") && !know("localhost"));
+    }
+
+    #[test]
+    fn an_address_is_read_as_browsers_write_it_and_only_this_machine_goes_without_tls() {
+        let read = |text: &str| text.parse::<Site>().map(|site| site.to_string());
+        for (text, origin) in [
+            ("https://Console.Example.com/", "https://console.example.com"),
+            ("https://console.example.com:443", "https://console.example.com"),
+            ("https://console.example.com:8443", "https://console.example.com:8443"),
+            ("http://localhost:8080", "http://localhost:8080"),
+            ("http://[::1]:8080", "http://[::1]:8080"),
+        ] {
+            assert_eq!(read(text).as_deref(), Ok(origin));
+        }
+        assert_eq!(read("http://console.example.com"), Err(NoSite::Clear));
+        for text in [
+            "",
+            "console.example.com",
+            "ftp://a",
+            "https://a/b",
+            "https://a?b",
+            "https://u@a",
+            "https://",
+        ] {
+            assert_eq!(read(text), Err(NoSite::Form), "{text}");
+        }
+    }
+}

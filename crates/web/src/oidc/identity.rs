@@ -1,0 +1,209 @@
+//! Whom the claims of an ID token name to the cluster, when the console impersonates: as kube-apiserver reads them with the
+//! flags of the same names.
+
+use serde_json::{Map, Value};
+
+/// What belongs to Kubernetes itself, `system:masters` above all. No issuer may say that somebody is that.
+const RESERVED: &str = "system:";
+/// Means no prefix, as for kube-apiserver.
+const NONE: &str = "-";
+
+/// Which claims count, and what is put before them.
+#[derive(Clone, Debug)]
+pub struct ClaimNames {
+    /// The claim with the name of the user.
+    pub username: String,
+    /// What is put before it; `None` is kube-apiserver's default: the issuer and `#`, unless the claim is `email`.
+    pub username_prefix: Option<String>,
+    /// The claim with the groups.
+    pub groups: Option<String>,
+    /// What is put before each.
+    pub groups_prefix: String,
+}
+
+/// Whom the console may impersonate; an empty list is no limit.
+#[derive(Clone, Debug, Default)]
+pub struct Impersonation {
+    /// Users.
+    pub users: Vec<String>,
+    /// Groups. Others of a user are left out.
+    pub groups: Vec<String>,
+}
+
+/// Somebody, as the API server knows people.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// The name.
+    pub user: String,
+    /// The groups.
+    pub groups: Vec<String>,
+}
+
+/// Why claims name nobody.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Nobody {
+    /// The claim is missing.
+    #[error("the issuer does not say who you are: the ID token has no text '{0}' (--oidc-username-claim)")]
+    NoName(String),
+    /// The claim is of another kind.
+    #[error(
+        "the issuer does not say your groups as it should: '{0}' is neither a text nor a list of texts (--oidc-groups-claim)"
+    )]
+    Groups(String),
+    /// Anybody may write any address into a profile.
+    #[error("the issuer has not verified your e-mail address, so it does not say who you are")]
+    NotVerified,
+    /// It would be Kubernetes itself.
+    #[error(
+        "the issuer says that you are '{0}': names that begin with system: are Kubernetes' own, and never impersonated"
+    )]
+    Reserved(String),
+    /// Others are named.
+    #[error("'{0}' is not among the users whom this console may impersonate (--impersonate-users)")]
+    NotListed(String),
+}
+
+impl ClaimNames {
+    /// Whom the claims name.
+    pub fn read(&self, issuer: &str, claims: &Map<String, Value>, may: &Impersonation) -> Result<Identity, Nobody> {
+        let name = claims.get(&self.username).and_then(Value::as_str).unwrap_or_default();
+        if name.is_empty() {
+            return Err(Nobody::NoName(self.username.clone()));
+        }
+        let is_email = self.username == "email";
+        if is_email && claims.get("email_verified").is_some_and(|verified| verified != true) {
+            return Err(Nobody::NotVerified);
+        }
+        let prefix = match self.username_prefix.as_deref() {
+            Some(NONE) => String::new(),
+            Some(prefix) => prefix.to_owned(),
+            None if is_email => String::new(),
+            None => format!("{issuer}#"),
+        };
+        let user = format!("{prefix}{name}");
+        let mut groups = self.groups(claims)?;
+        if let Some(reserved) = [&user]
+            .into_iter()
+            .chain(&groups)
+            .find(|name| name.starts_with(RESERVED))
+        {
+            return Err(Nobody::Reserved(reserved.clone()));
+        }
+        if !may.users.is_empty() && !may.users.contains(&user) {
+            return Err(Nobody::NotListed(user));
+        }
+        groups.retain(|group| may.groups.is_empty() || may.groups.contains(group));
+        Ok(Identity { user, groups })
+    }
+
+    fn groups(&self, claims: &Map<String, Value>) -> Result<Vec<String>, Nobody> {
+        let Some(claim) = &self.groups else {
+            return Ok(Vec::new());
+        };
+        let wrong = || Nobody::Groups(claim.clone());
+        let prefixed = |group: &str| format!("{}{group}", self.groups_prefix);
+        match claims.get(claim) {
+            None | Some(Value::Null) => Ok(Vec::new()),
+            Some(Value::String(group)) => Ok(vec![prefixed(group)]),
+            Some(Value::Array(groups)) => groups
+                .iter()
+                .map(|group| group.as_str().map(prefixed).ok_or_else(wrong))
+                .collect(),
+            Some(_) => Err(wrong()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn names(username: &str) -> ClaimNames {
+        ClaimNames {
+            username: username.to_owned(),
+            username_prefix: None,
+            groups: Some("groups".to_owned()),
+            groups_prefix: String::new(),
+        }
+    }
+
+    fn read(names: &ClaimNames, claims: &Value, may: &Impersonation) -> Result<(String, Vec<String>), Nobody> {
+        let found = names.read("https://id.example", claims.as_object().unwrap(), may)?;
+        Ok((found.user, found.groups))
+    }
+
+    fn anybody(names: &ClaimNames, claims: &Value) -> Result<(String, Vec<String>), Nobody> {
+        read(names, claims, &Impersonation::default())
+    }
+
+    #[test]
+    fn names_are_made_as_kube_apiserver_makes_them() {
+        let claims = json!({"sub": "1", "email": "jane@x", "groups": ["a", "b"]});
+        let groups = vec!["a".to_owned(), "b".to_owned()];
+        assert_eq!(
+            anybody(&names("sub"), &claims),
+            Ok(("https://id.example#1".to_owned(), groups.clone()))
+        );
+        assert_eq!(anybody(&names("email"), &claims), Ok(("jane@x".to_owned(), groups)));
+        let prefixed = ClaimNames {
+            username_prefix: Some("oidc:".to_owned()),
+            groups_prefix: "oidc:".to_owned(),
+            ..names("sub")
+        };
+        let claims = json!({"sub": "1", "groups": "a"});
+        assert_eq!(
+            anybody(&prefixed, &claims),
+            Ok(("oidc:1".to_owned(), vec!["oidc:a".to_owned()]))
+        );
+        let bare = ClaimNames {
+            username_prefix: Some("-".to_owned()),
+            ..names("sub")
+        };
+        assert_eq!(anybody(&bare, &json!({"sub": "1"})), Ok(("1".to_owned(), Vec::new())));
+    }
+
+    #[test]
+    fn who_is_nobody_or_kubernetes_itself_is_refused() {
+        let bare = ClaimNames {
+            username_prefix: Some("-".to_owned()),
+            ..names("sub")
+        };
+        for group in ["system:masters", "system:nodes", "system:serviceaccounts"] {
+            let claims = json!({"sub": "1", "groups": ["a", group]});
+            assert_eq!(anybody(&bare, &claims), Err(Nobody::Reserved(group.to_owned())));
+        }
+        let claims = json!({"sub": "system:kube-controller-manager"});
+        assert!(matches!(anybody(&bare, &claims), Err(Nobody::Reserved(_))));
+        for claims in [json!({}), json!({"sub": ""}), json!({"sub": 1})] {
+            assert_eq!(anybody(&bare, &claims), Err(Nobody::NoName("sub".to_owned())));
+        }
+        for claims in [
+            json!({"sub": "1", "groups": {"a": 1}}),
+            json!({"sub": "1", "groups": [1]}),
+        ] {
+            assert_eq!(anybody(&bare, &claims), Err(Nobody::Groups("groups".to_owned())));
+        }
+        for verified in [json!(false), json!("true")] {
+            let claims = json!({"email": "jane@x", "email_verified": verified});
+            assert_eq!(anybody(&names("email"), &claims), Err(Nobody::NotVerified));
+        }
+    }
+
+    #[test]
+    fn only_those_who_are_listed_are_impersonated() {
+        let may = Impersonation {
+            users: vec!["jane".to_owned()],
+            groups: vec!["team-a".to_owned()],
+        };
+        let bare = ClaimNames {
+            username_prefix: Some("-".to_owned()),
+            ..names("sub")
+        };
+        let groups = json!(["team-a", "admins"]);
+        let jane = read(&bare, &json!({"sub": "jane", "groups": groups}), &may);
+        assert_eq!(jane, Ok(("jane".to_owned(), vec!["team-a".to_owned()])));
+        let joe = read(&bare, &json!({"sub": "joe", "groups": groups}), &may);
+        assert_eq!(joe, Err(Nobody::NotListed("joe".to_owned())));
+    }
+}

@@ -1,0 +1,117 @@
+//! AsyncActors: their state, queue, replicas, binding and conflicts.
+
+use askama::Template;
+use axum::extract::Path;
+use axum::response::Response;
+use jiff::Timestamp;
+use kube::ResourceExt;
+use runway_api::AsyncActor;
+use runway_client::source::Source;
+use runway_client::tree::Tree;
+use runway_operator::clock;
+
+use super::deployment::{Entry, of_condition};
+use super::overview::actor_state;
+use crate::guard::Asker;
+use crate::history::Chart;
+use crate::page::{self, Moment, Shell};
+
+struct Actor {
+    namespace: String,
+    name: String,
+    mood: &'static str,
+    state: String,
+    message: String,
+    mode: String,
+    target: String,
+    strategy: String,
+    fallback: bool,
+    queue: String,
+    transport: String,
+    replicas: String,
+    scaling: String,
+    conflicts: i32,
+    last_conflict: Option<Moment>,
+    age: Option<Moment>,
+}
+
+#[derive(Template)]
+#[template(path = "actors.html")]
+struct Actors {
+    shell: Shell,
+    actors: Vec<Actor>,
+}
+
+#[derive(Template)]
+#[template(path = "actor.html")]
+struct One {
+    shell: Shell,
+    actor: Actor,
+    /// How many messages wait in its queue.
+    depth: String,
+    chart: Option<Chart>,
+    tree: Tree,
+    conditions: Vec<Entry>,
+    yaml: String,
+}
+
+/// The list.
+pub async fn show(Asker(session): Asker) -> Response {
+    let seen = session.lens.actors().await;
+    let mut shell = Shell::new(&session, "actors", "Actors").live("asyncactors");
+    shell.note("AsyncActors", &seen);
+    let now = clock::now();
+    let actors = seen.items.iter().map(|a| actor(a, now)).collect();
+    page::html(&Actors { shell, actors })
+}
+
+/// One of them.
+pub async fn one(Asker(session): Asker, Path((namespace, name)): Path<(String, String)>) -> Response {
+    let Some(found) = session.lens.actor(&namespace, &name).await else {
+        return page::absent("AsyncActor");
+    };
+    let now = clock::now();
+    let conditions = found.status.iter().flat_map(|s| &s.conditions);
+    let source = Source::from(session.lens.cluster());
+    let (depth, tree) = source.actor(&found).await;
+    page::html(&One {
+        shell: Shell::new(&session, "actors", name.clone()).live_of("asyncactors", &namespace, &name),
+        actor: actor(&found, now),
+        depth: depth.to_string(),
+        tree,
+        chart: Chart::new(&session.lens.actor_history(&namespace, &name), now),
+        conditions: conditions.map(|c| of_condition(c, true, now)).collect(),
+        yaml: page::yaml(found.as_ref()),
+    })
+}
+
+fn actor(actor: &AsyncActor, now: Timestamp) -> Actor {
+    let status = actor.status.clone().unwrap_or_default();
+    let (state, mood) = actor_state(actor);
+    let number = |n: Option<i32>| n.map_or_else(|| "–".to_owned(), |n| n.to_string());
+    let target = status.resolved_target.as_ref().or(status.workload_ref.as_ref());
+    let binding = status.binding.clone().unwrap_or_default();
+    let scaling = match (status.scaling_mode, status.min_replicas, status.max_replicas) {
+        (None, ..) => "not scaled".to_owned(),
+        (Some(mode), Some(min), Some(max)) => format!("{mode:?}, {min} to {max} by the queue"),
+        (Some(mode), ..) => format!("{mode:?}"),
+    };
+    Actor {
+        namespace: actor.namespace().unwrap_or_default(),
+        name: actor.name_any(),
+        mood,
+        state,
+        message: status.message.clone().unwrap_or_default(),
+        mode: status.mode.map_or_else(|| "–".to_owned(), |m| format!("{m:?}")),
+        target: target.map_or_else(|| "–".to_owned(), |t| format!("{}/{}", t.kind, t.name)),
+        strategy: binding.strategy.map(|s| format!("{s:?}")).unwrap_or_default(),
+        fallback: binding.fallback.unwrap_or_default(),
+        queue: status.queue.clone().unwrap_or_else(|| "–".to_owned()),
+        transport: actor.spec.transport.clone(),
+        replicas: format!("{}/{}", number(status.ready_replicas), number(status.desired_replicas)),
+        scaling,
+        conflicts: status.conflict_count.unwrap_or_default(),
+        last_conflict: status.last_conflict_time.as_ref().map(|t| Moment::new(t.0, now)),
+        age: actor.creation_timestamp().map(|t| Moment::new(t.0, now)),
+    }
+}

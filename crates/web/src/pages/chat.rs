@@ -1,0 +1,169 @@
+//! A talk with a model through the API server's proxy, as the user. With a script words are shown as they come; without, the
+//! whole answer is the next page.
+
+use std::sync::Arc;
+
+use askama::Template;
+use axum::body::Body;
+use axum::extract::{Path, State};
+use axum::http::StatusCode;
+use axum::http::header::CONTENT_TYPE;
+use axum::response::{IntoResponse, Response};
+use futures::{StreamExt, TryStreamExt, pin_mut};
+use runway_api::{ModelDeployment, Phase};
+use runway_client::chat::{Message, Options};
+use runway_client::endpoint;
+use runway_client::talk::{Error, Talk};
+use runway_operator::clock;
+use runway_operator::telemetry::chain;
+use serde::Deserialize;
+
+use super::deployment::{Head, find};
+use crate::form::Pairs;
+use crate::guard::{Asker, Sent};
+use crate::page::{self, Shell};
+use crate::server::App;
+use crate::sessions::Session;
+
+/// What was said so far, as the browser keeps it.
+#[derive(Deserialize)]
+struct Said {
+    role: String,
+    content: String,
+}
+
+#[derive(Template)]
+#[template(path = "chat.html")]
+struct Page {
+    shell: Shell,
+    head: Head,
+    /// Why it may not answer, or cannot.
+    note: String,
+    can_be_asked: bool,
+    talk: Vec<Message>,
+    history: String,
+    fault: String,
+}
+
+type Place = Path<(String, String)>;
+
+/// The page.
+pub async fn show(Asker(session): Asker, Path((namespace, name)): Place) -> Response {
+    match find(&session, &namespace, &name).await {
+        Ok(md) => page(&session, &md, StatusCode::OK, Vec::new(), String::new()),
+        Err(response) => response,
+    }
+}
+
+/// Asks, and answers with what is answered.
+pub async fn ask(
+    State(app): State<Arc<App>>,
+    Asker(session): Asker,
+    Path((namespace, name)): Place,
+    Sent(sent): Sent,
+) -> Response {
+    let md = match find(&session, &namespace, &name).await {
+        Ok(md) => md,
+        Err(response) => return response,
+    };
+    let bit_by_bit = sent.get("stream") == Some("true");
+    let mut messages = messages(&sent);
+    let words = match begin(&session, &md, &messages).await {
+        Ok(words) => words,
+        Err((status, text)) if bit_by_bit => return (status, text).into_response(),
+        Err((status, text)) => return page(&session, &md, status, messages, text),
+    };
+    if bit_by_bit {
+        // What breaks off says so in its last words.
+        let words =
+            words.map(|said| Ok::<_, std::convert::Infallible>(said.unwrap_or_else(|e| format!("\n[{}]", chain(&e)))));
+        let words = words.take_until(async move { app.end.cancelled().await });
+        return ([(CONTENT_TYPE, "text/plain; charset=utf-8")], Body::from_stream(words)).into_response();
+    }
+    pin_mut!(words);
+    let (mut content, mut fault) = (String::new(), String::new());
+    loop {
+        match words.try_next().await {
+            Ok(Some(text)) => content.push_str(&text),
+            Ok(None) => break,
+            Err(error) => {
+                fault = chain(&error);
+                break;
+            }
+        }
+    }
+    messages.push(Message {
+        role: "assistant",
+        content,
+    });
+    page(&session, &md, StatusCode::OK, messages, fault)
+}
+
+async fn begin(
+    session: &Session,
+    md: &ModelDeployment,
+    messages: &[Message],
+) -> Result<impl futures::Stream<Item = Result<String, Error>> + Send + use<>, (StatusCode, String)> {
+    let lens = &session.lens;
+    let cluster = lens.cluster();
+    let access = endpoint::access(md);
+    let access = access.ok_or_else(|| (StatusCode::CONFLICT, "it has no endpoint yet".to_owned()))?;
+    let refused = |error: Error| {
+        let status = match &error {
+            Error::Cluster(error) => super::actions::status(error),
+            Error::Refused { .. } | Error::Nameless(_) => StatusCode::BAD_GATEWAY,
+        };
+        (status, chain(&error))
+    };
+    let talk = Talk::begin(&cluster, access, None).await.map_err(refused)?;
+    talk.answer(messages, &Options::default()).await.map_err(refused)
+}
+
+/// What was said so far, and what is said now.
+fn messages(sent: &Pairs) -> Vec<Message> {
+    let history: Vec<Said> = sent
+        .get("history")
+        .and_then(|history| serde_json::from_str(history).ok())
+        .unwrap_or_default();
+    let now = Said {
+        role: "user".to_owned(),
+        content: sent.get("message").unwrap_or_default().to_owned(),
+    };
+    let message = |said: Said| {
+        let role = if said.role == "assistant" { "assistant" } else { "user" };
+        Message {
+            role,
+            content: said.content,
+        }
+    };
+    history.into_iter().chain([now]).map(message).collect()
+}
+
+fn page(session: &Session, md: &ModelDeployment, status: StatusCode, talk: Vec<Message>, fault: String) -> Response {
+    let head = Head::new(md, "chat", clock::now());
+    let access = endpoint::access(md);
+    let note = match &access {
+        None => "It has no endpoint yet, so it cannot be asked.".to_owned(),
+        Some(access) if !access.serves => {
+            let phase = md
+                .status
+                .as_ref()
+                .and_then(|s| s.phase)
+                .map_or("without a status", Phase::as_str);
+            format!("It is {phase}, so it may not answer.")
+        }
+        Some(_) => String::new(),
+    };
+    page::status_html(
+        status,
+        &Page {
+            shell: Shell::new(session, "deployments", format!("{}, chat", head.row.name)),
+            head,
+            note,
+            can_be_asked: access.is_some(),
+            history: serde_json::to_string(&talk).unwrap_or_default(),
+            talk,
+            fault,
+        },
+    )
+}

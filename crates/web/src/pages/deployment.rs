@@ -1,0 +1,306 @@
+//! One ModelDeployment: where it stands, what it waits for, how it came to that, how to reach it.
+
+use std::sync::Arc;
+
+use askama::Template;
+use axum::extract::Path;
+use axum::response::Response;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Event;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use kube::ResourceExt;
+use runway_api::ModelDeployment;
+use runway_api::condition;
+use runway_client::source::Source;
+use runway_client::status::{self, Forward, Upstream, View};
+use runway_client::why::{self, Why};
+use runway_operator::clock;
+
+use super::deployments::Row;
+use crate::guard::Asker;
+use crate::history::Chart;
+use crate::page::{self, Moment, Shell};
+use crate::sessions::Session;
+
+/// The kinds that the page shows, its own first.
+const KINDS: &str = "modeldeployments,inferenceproviderconfigs";
+/// Entries of the timeline.
+const MAX_ENTRIES: usize = 60;
+
+/// Something that happened.
+pub struct Entry {
+    /// When.
+    pub when: Moment,
+    /// How good it is.
+    pub mood: &'static str,
+    /// What, in a word.
+    pub what: String,
+    /// Its reason, in a word.
+    pub reason: String,
+    /// What there is to say.
+    pub message: String,
+    /// How often, if more than once.
+    pub count: i32,
+}
+
+/// What is above every page about one ModelDeployment.
+pub struct Head {
+    /// As in the list.
+    pub row: Row,
+    /// Which of its pages this is.
+    pub tab: &'static str,
+    /// Its address.
+    pub href: String,
+    /// Whether it is being deleted.
+    pub deleting: bool,
+}
+
+impl Head {
+    /// For a page of `md`.
+    pub fn new(md: &ModelDeployment, tab: &'static str, now: Timestamp) -> Self {
+        let row = Row::new(md, now);
+        Self {
+            href: format!("/deployments/{}/{}", row.namespace, row.name),
+            row,
+            tab,
+            deleting: md.is_deleting(),
+        }
+    }
+
+    /// Whether this is that page.
+    pub fn on(&self, tab: &str) -> bool {
+        self.tab == tab
+    }
+}
+
+#[derive(Template)]
+#[template(path = "deployment.html")]
+struct Detail {
+    shell: Shell,
+    head: Head,
+    next: String,
+    served: String,
+    mode: &'static str,
+    chosen: String,
+    trouble: Option<String>,
+    upstream: Option<(String, String)>,
+    forward: Option<Forward>,
+    request: String,
+    chart: Option<Chart>,
+    entries: Vec<Entry>,
+    conditions: Vec<Entry>,
+    why: Option<Why>,
+    missing: Vec<String>,
+}
+
+#[derive(Template)]
+#[template(path = "yaml.html")]
+struct Yaml {
+    shell: Shell,
+    head: Head,
+    text: String,
+}
+
+/// The page.
+pub async fn show(Asker(session): Asker, Path((namespace, name)): Path<(String, String)>) -> Response {
+    let md = match find(&session, &namespace, &name).await {
+        Ok(md) => md,
+        Err(response) => return response,
+    };
+    let now = clock::now();
+    let lens = &session.lens;
+    let source = Source::from(lens.cluster());
+    let (view, providers) = tokio::join!(source.view(md.as_ref().clone(), now), source.providers());
+    let why = providers.ok().map(|providers| why::explain(&md, &providers, now));
+    page::html(&detail(&session, &view, why, now))
+}
+
+fn detail(session: &Session, view: &View, why: Option<Why>, now: Timestamp) -> Detail {
+    let md = &view.md;
+    let head = Head::new(md, "status", now);
+    let status = md.status.clone().unwrap_or_default();
+    let provider = status.provider.clone().unwrap_or_default();
+    let upstream = provider.resource_kind.zip(provider.resource_name).map(|(kind, name)| {
+        let says = match &view.upstream {
+            Upstream::Unknown => "cannot be read here".to_owned(),
+            Upstream::Absent => "does not exist".to_owned(),
+            Upstream::Says(said) if said.message.is_empty() => format!("says {}: {}", said.phase.as_str(), said.reason),
+            Upstream::Says(said) => format!("says {}: {}", said.phase.as_str(), said.message),
+        };
+        (format!("{kind}/{name}"), says)
+    });
+    let forward = status::port_forward(md);
+    let served = served_name(md);
+    let request = forward.as_ref().map_or_else(String::new, |f| {
+        let body = serde_json::json!({"model": served, "messages": [{"role": "user", "content": "Hello"}]});
+        format!(
+            "curl http://localhost:{}/v1/chat/completions \\\n  -H 'Content-Type: application/json' \\\n  -d '{body}'",
+            f.local
+        )
+    });
+    Detail {
+        shell: Shell::new(session, "deployments", head.row.name.clone()).live_of(
+            KINDS,
+            &head.row.namespace,
+            &head.row.name,
+        ),
+        next: status::waits_for(view),
+        served,
+        mode: md.spec.mode().as_str(),
+        chosen: provider.selected_reason.unwrap_or_default(),
+        trouble: view.provider_trouble.clone(),
+        upstream,
+        forward,
+        request,
+        chart: Chart::new(
+            &session.lens.deployment_history(&head.row.namespace, &head.row.name),
+            now,
+        ),
+        entries: timeline(md, &view.events, now),
+        conditions: conditions(md, now),
+        why,
+        missing: view.missing.clone(),
+        head,
+    }
+}
+
+/// The name that clients use for the model: as given, or the last part of its id.
+pub fn served_name(md: &ModelDeployment) -> String {
+    let given = md.spec.model.served_name.as_deref().filter(|name| !name.is_empty());
+    let last = || md.spec.model_id().and_then(|id| id.rsplit('/').next());
+    given.or_else(last).unwrap_or("model").to_owned()
+}
+
+/// The object itself.
+pub async fn yaml(Asker(session): Asker, Path((namespace, name)): Path<(String, String)>) -> Response {
+    let md = match find(&session, &namespace, &name).await {
+        Ok(md) => md,
+        Err(response) => return response,
+    };
+    page::html(&Yaml {
+        shell: Shell::new(&session, "deployments", format!("{name}, YAML")).live_of(
+            "modeldeployments",
+            &namespace,
+            &name,
+        ),
+        head: Head::new(&md, "yaml", clock::now()),
+        text: page::yaml(md.as_ref()),
+    })
+}
+
+/// The ModelDeployment, or the page that says why not.
+pub async fn find(session: &Session, namespace: &str, name: &str) -> Result<Arc<ModelDeployment>, Response> {
+    if let Some(md) = session.lens.deployment(namespace, name).await {
+        return Ok(md);
+    }
+    // The watch may not reach there, or not yet: the cluster knows.
+    let lens = &session.lens;
+    let cluster = lens.cluster();
+    cluster
+        .deployment(namespace, name)
+        .await
+        .map(Arc::new)
+        .map_err(|error| {
+            page::refuse(
+                super::actions::status(&error),
+                &runway_operator::telemetry::chain(&error),
+            )
+        })
+}
+
+/// Transitions and Events, the newest first.
+fn timeline(md: &ModelDeployment, events: &[Event], now: Timestamp) -> Vec<Entry> {
+    let mut all: Vec<(Timestamp, Entry)> = Vec::new();
+    for c in md.conditions() {
+        let entry = of_condition(c, is_usual(c), now);
+        all.push((c.last_transition_time.0, entry));
+    }
+    for event in events {
+        let Some(when) = runway_client::events::last_seen(event) else {
+            continue;
+        };
+        let warning = event.type_.as_deref() == Some("Warning");
+        let entry = Entry {
+            when: Moment::new(when, now),
+            mood: if warning { "bad" } else { "none" },
+            what: "Event".to_owned(),
+            reason: event.reason.clone().unwrap_or_default(),
+            message: event.message.clone().unwrap_or_default(),
+            count: event.series.as_ref().and_then(|s| s.count).or(event.count).unwrap_or(1),
+        };
+        all.push((when, entry));
+    }
+    if let Some(created) = md.creation_timestamp() {
+        let entry = Entry {
+            when: Moment::new(created.0, now),
+            mood: "none",
+            what: "Created".to_owned(),
+            reason: String::new(),
+            message: String::new(),
+            count: 1,
+        };
+        all.push((created.0, entry));
+    }
+    all.sort_by_key(|(when, _)| std::cmp::Reverse(*when));
+    all.into_iter().map(|(_, entry)| entry).take(MAX_ENTRIES).collect()
+}
+
+fn conditions(md: &ModelDeployment, now: Timestamp) -> Vec<Entry> {
+    let order = |type_: &str| {
+        status::LIFECYCLE
+            .iter()
+            .position(|(t, _)| *t == type_)
+            .unwrap_or(usize::MAX)
+    };
+    let mut all: Vec<_> = md.conditions().iter().collect();
+    all.sort_by_key(|c| (order(&c.type_), c.type_.clone()));
+    all.into_iter().map(|c| of_condition(c, is_usual(c), now)).collect()
+}
+
+/// Those of the lifecycle should be true; the others are there only while something is unusual.
+fn is_usual(c: &Condition) -> bool {
+    status::LIFECYCLE.iter().any(|(type_, _)| *type_ == c.type_)
+}
+
+/// A condition as an entry; a usual one should be true.
+pub fn of_condition(c: &Condition, usual: bool, now: Timestamp) -> Entry {
+    let mood = match (usual, c.status.as_str()) {
+        (true, "True") => "good",
+        (false, "True") if c.type_ == condition::STALLED => "bad",
+        (_, "Unknown") => "none",
+        _ => "open",
+    };
+    Entry {
+        when: Moment::new(c.last_transition_time.0, now),
+        mood,
+        what: if c.status == "True" {
+            c.type_.clone()
+        } else {
+            format!("not {}", c.type_)
+        },
+        reason: c.reason.clone(),
+        message: c.message.clone(),
+        count: 1,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_model_is_served_by_the_last_part_of_its_id() {
+        let md = |model: serde_json::Value| -> ModelDeployment {
+            let value = serde_json::json!({
+                "apiVersion": "kubeairunway.ai/v1alpha1", "kind": "ModelDeployment",
+                "metadata": {}, "spec": { "model": model },
+            });
+            serde_json::from_value(value).unwrap()
+        };
+        assert_eq!(served_name(&md(serde_json::json!({"id": "org/a-b"}))), "a-b");
+        assert_eq!(
+            served_name(&md(serde_json::json!({"id": "org/a", "servedName": "x"}))),
+            "x"
+        );
+    }
+}

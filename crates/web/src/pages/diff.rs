@@ -1,0 +1,84 @@
+//! What the controllers would change upstream for a ModelDeployment, field by field, by dry run as the user.
+
+use askama::Template;
+use axum::extract::Path;
+use axum::response::Response;
+use runway_client::change::{self, Deed, Field};
+use runway_client::diff;
+use runway_operator::clock;
+use runway_operator::telemetry::chain;
+
+use super::deployment::{Head, find};
+use crate::guard::Asker;
+use crate::page::{self, Shell};
+
+/// An object, and what would become of it.
+struct Item {
+    mood: &'static str,
+    deed: &'static str,
+    place: String,
+    fields: Vec<Field>,
+    /// The whole of it, if it is not there yet.
+    yaml: String,
+}
+
+#[derive(Template)]
+#[template(path = "diff.html")]
+struct Page {
+    shell: Shell,
+    head: Head,
+    items: Vec<Item>,
+    deletes: Vec<String>,
+    notes: Vec<String>,
+    /// Why it cannot be said.
+    trouble: String,
+}
+
+impl Page {
+    fn is_quiet(&self) -> bool {
+        self.trouble.is_empty() && self.deletes.is_empty() && self.items.iter().all(|i| i.deed == "stays as it is")
+    }
+}
+
+/// The page.
+pub async fn show(Asker(session): Asker, Path((namespace, name)): Path<(String, String)>) -> Response {
+    let md = match find(&session, &namespace, &name).await {
+        Ok(md) => md,
+        Err(response) => return response,
+    };
+    let (lens, now) = (&session.lens, clock::now());
+    let cluster = lens.cluster();
+    let mut page = Page {
+        shell: Shell::new(&session, "deployments", format!("{name}, changes")),
+        head: Head::new(&md, "diff", now),
+        items: Vec::new(),
+        deletes: Vec::new(),
+        notes: Vec::new(),
+        trouble: String::new(),
+    };
+    match diff::of_live(&cluster, md.as_ref().clone(), now).await {
+        Ok(diff) => {
+            page.items = diff.changes.into_iter().map(item).collect();
+            page.deletes = diff.deletes;
+            page.notes = diff.notes;
+        }
+        Err(error) => page.trouble = chain(&error),
+    }
+    page::html(&page)
+}
+
+fn item(change: change::Change) -> Item {
+    let place = change::place(&change.object);
+    let (mood, deed, fields, yaml) = match change.deed {
+        Deed::Create => ("open", "would be created", Vec::new(), page::yaml(&change.object)),
+        Deed::Change(fields) => ("open", "would change", fields, String::new()),
+        Deed::Unchanged => ("good", "stays as it is", Vec::new(), String::new()),
+    };
+    Item {
+        mood,
+        deed,
+        place,
+        fields,
+        yaml,
+    }
+}

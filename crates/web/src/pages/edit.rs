@@ -1,0 +1,465 @@
+//! The form for a ModelDeployment, new or there already. It shows what would be made of it before anything is sent, and marks
+//! each fault at its field: first those that admission finds, then what the server says to a dry run.
+
+use std::sync::Arc;
+
+use askama::Template;
+use axum::extract::Path;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Redirect, Response};
+use kube::ResourceExt;
+use kube::api::{Patch, PatchParams, PostParams};
+use runway_api::condition::{self, Conditions};
+use runway_api::{ModelDeployment, Phase};
+use runway_client::render::plans;
+use runway_client::state::State;
+use runway_client::text::{self, Format};
+use runway_client::why::{self, Why};
+use runway_core::admission::{apply_defaults, validate};
+use runway_core::providers::Providers;
+use runway_operator::clock;
+use runway_operator::telemetry::chain;
+use serde_json::{Value, json};
+
+use super::actions::{MANAGER, api};
+use super::deployment::find;
+use crate::form::{self, Faults, Field, Group, Holds, Pairs};
+use crate::guard::{Asker, Sent};
+use crate::page::{self, Shell};
+use crate::sessions::Session;
+
+/// The form of a new one.
+pub async fn new(Asker(session): Asker) -> Response {
+    let draft = Draft::new(&session, None).await;
+    draft.page(StatusCode::OK).await
+}
+
+/// The form of one that is there.
+pub async fn edit(Asker(session): Asker, Path((namespace, name)): Path<(String, String)>) -> Response {
+    match find(&session, &namespace, &name).await {
+        Ok(md) => Draft::new(&session, Some(md)).await.page(StatusCode::OK).await,
+        Err(response) => response,
+    }
+}
+
+/// Makes it, or says what is wrong.
+pub async fn create(Asker(session): Asker, Sent(sent): Sent) -> Response {
+    Draft::new(&session, None).await.answer(sent).await
+}
+
+/// Changes it: only what differs is sent, and only to the version that was shown.
+pub async fn change(
+    Asker(session): Asker,
+    Path((namespace, name)): Path<(String, String)>,
+    Sent(sent): Sent,
+) -> Response {
+    match find(&session, &namespace, &name).await {
+        Ok(md) => Draft::new(&session, Some(md)).await.answer(sent).await,
+        Err(response) => response,
+    }
+}
+
+/// A ModelDeployment that is being written.
+struct Draft<'a> {
+    session: &'a Session,
+    providers: Arc<Providers>,
+    /// As it is in the cluster; none yet for a new one.
+    live: Option<Arc<ModelDeployment>>,
+    /// As the form would have it.
+    object: Value,
+    /// What the form said, if it was sent.
+    sent: Option<Pairs>,
+    faults: Faults,
+    /// Of which version the form is.
+    version: String,
+}
+
+impl<'a> Draft<'a> {
+    async fn new(session: &'a Session, live: Option<Arc<ModelDeployment>>) -> Self {
+        let configs = session.lens.providers().await.items;
+        let object = match &live {
+            Some(md) => json!(md.as_ref()),
+            None => json!({
+                "apiVersion": "kubeairunway.ai/v1alpha1",
+                "kind": "ModelDeployment",
+                "metadata": {"namespace": session.lens.namespace()},
+                "spec": {},
+            }),
+        };
+        Self {
+            session,
+            providers: Arc::new(Providers::compile(configs, &Providers::default())),
+            version: live.as_ref().and_then(|md| md.resource_version()).unwrap_or_default(),
+            live,
+            object,
+            sent: None,
+            faults: Faults::new(),
+        }
+    }
+
+    /// Takes in what was sent, and shows what would be made of it, or does it.
+    async fn answer(mut self, sent: Pairs) -> Response {
+        let preview = sent.get("then") == Some("preview");
+        self.fill(sent);
+        let mut code = StatusCode::UNPROCESSABLE_ENTITY;
+        // Asked first, and told only when nobody minds.
+        let rounds: &[bool] = if preview { &[true] } else { &[true, false] };
+        for dry_run in rounds {
+            if self.faults.is_empty()
+                && let Err(refused) = self.send(*dry_run).await
+            {
+                code = refused;
+            }
+        }
+        if preview {
+            return self.page(StatusCode::OK).await;
+        }
+        if self.faults.is_empty() {
+            return Redirect::to(&self.href()).into_response();
+        }
+        self.page(code).await
+    }
+
+    /// The object with what the form says, and what admission would say to that, without asking anybody.
+    fn fill(&mut self, sent: Pairs) {
+        let new = self.live.is_none();
+        let fields = form::IDENTITY.iter().filter(|_| new).chain(form::fields());
+        self.faults = form::fill(&mut self.object, &sent, fields);
+        // These are always there; what they lack is told by its name.
+        for part in ["/metadata", "/spec", "/spec/model"] {
+            form::keep(&mut self.object, part);
+        }
+        for field in form::IDENTITY.iter().filter(|_| new) {
+            let name = sent.get(field.path).unwrap_or_default().trim();
+            if name.is_empty() {
+                form::mark(&mut self.faults, field.path, &format!("{} is required", field.path));
+            } else if !form::is_name(name) {
+                let text = format!(
+                    "'{name}' is no name: use lower case letters, digits and '-', with a letter or digit at both ends"
+                );
+                form::mark(&mut self.faults, field.path, &text);
+            }
+        }
+        if let Some(version) = sent.get("version").filter(|v| !v.is_empty()) {
+            version.clone_into(&mut self.version);
+        }
+        self.sent = Some(sent);
+        let mut readable = self.object.clone();
+        // What cannot be read is left out, so that the rest is judged all the same.
+        while let Err((path, text)) = read(&readable) {
+            let home = form::mark(&mut self.faults, &path, &text);
+            if home.is_empty() || readable.pointer(&form::pointer(home)).is_none() {
+                return;
+            }
+            form::put(&mut readable, home, None);
+        }
+        if let Ok(md) = read(&readable) {
+            for (path, text) in form::placed(&validate(&md, &self.providers).errors) {
+                self.faults.entry(path).or_insert(text);
+            }
+        }
+    }
+
+    /// Sends it, as the user. What the server refuses becomes faults, with the status to answer with.
+    async fn send(&mut self, dry_run: bool) -> Result<(), StatusCode> {
+        let (namespace, name) = (self.text("/metadata/namespace"), self.text("/metadata/name"));
+        let api = api(self.session, &namespace);
+        let field_manager = Some(MANAGER.to_owned());
+        let sent = match &self.live {
+            None => match serde_json::from_value(self.object.clone()) {
+                Ok(md) => {
+                    let params = PostParams { dry_run, field_manager };
+                    api.create(&params, &md).await
+                }
+                Err(error) => Err(kube::Error::SerdeError(error)),
+            },
+            Some(live) => {
+                let spec = merge(&json!(live.spec), &self.object["spec"]);
+                let patch = json!({"metadata": {"resourceVersion": self.version}, "spec": spec});
+                let params = PatchParams {
+                    dry_run,
+                    field_manager,
+                    ..PatchParams::default()
+                };
+                api.patch(&name, &params, &Patch::Merge(&patch)).await
+            }
+        };
+        sent.map(drop).map_err(|error| self.refused(error, &namespace, &name))
+    }
+
+    fn refused(&mut self, error: kube::Error, namespace: &str, name: &str) -> StatusCode {
+        let mut code = StatusCode::BAD_GATEWAY;
+        if let kube::Error::Api(status) = &error {
+            code = StatusCode::from_u16(status.code).unwrap_or(code);
+            if self.live.is_some() && code == StatusCode::CONFLICT {
+                // The form is from now on about the version that is there.
+                self.version = self
+                    .live
+                    .as_ref()
+                    .and_then(|md| md.resource_version())
+                    .unwrap_or_default();
+                let text = "Somebody has changed it since you opened the form. Your version is below: look at it once more, and save again to put it over theirs.";
+                form::mark(&mut self.faults, "", text);
+                return code;
+            }
+            if form::place_status(status, &mut self.faults) {
+                return code;
+            }
+        }
+        let lens = &self.session.lens;
+        let cluster = lens.cluster();
+        let verb = if self.live.is_some() { "change" } else { "create" };
+        let doing = format!("{verb} ModelDeployment '{name}' in namespace '{namespace}'");
+        form::mark(
+            &mut self.faults,
+            "",
+            &chain(&cluster.explain(error, doing, "ModelDeployment")),
+        );
+        code
+    }
+
+    fn text(&self, pointer: &str) -> String {
+        self.object
+            .pointer(pointer)
+            .and_then(Value::as_str)
+            .unwrap_or_default()
+            .to_owned()
+    }
+
+    /// The address of its page.
+    fn href(&self) -> String {
+        format!(
+            "/deployments/{}/{}",
+            self.text("/metadata/namespace"),
+            self.text("/metadata/name")
+        )
+    }
+
+    async fn page(mut self, code: StatusCode) -> Response {
+        let preview = self.preview();
+        // What is not filled in yet is no fault while one types.
+        let mut open = Vec::new();
+        if code.is_success() {
+            let empty = |path: &str| {
+                self.sent
+                    .as_ref()
+                    .is_some_and(|s| s.get(path).unwrap_or_default().trim().is_empty())
+            };
+            let (missing, wrong) = std::mem::take(&mut self.faults)
+                .into_iter()
+                .partition(|(path, _)| !path.is_empty() && empty(path));
+            self.faults = wrong;
+            open = listed(&missing);
+        }
+        let whole = self.faults.remove("").unwrap_or_default();
+        let mut sections: Vec<Section> = form::GROUPS.iter().map(|group| self.section(group)).collect();
+        let (heading, action, back, button) = match &self.live {
+            None => {
+                let names = Section {
+                    title: "",
+                    plain: true,
+                    open: true,
+                    inputs: self.inputs(form::IDENTITY),
+                };
+                sections.insert(0, names);
+                (
+                    "Deploy a model".to_owned(),
+                    "/new".to_owned(),
+                    "/deployments".to_owned(),
+                    "Deploy",
+                )
+            }
+            Some(md) => {
+                let href = self.href();
+                (format!("Edit {}", md.name_any()), format!("{href}/edit"), href, "Save")
+            }
+        };
+        let form = Form {
+            shell: Shell::new(self.session, "deployments", heading.clone()),
+            heading,
+            action,
+            back,
+            version: self.version,
+            button,
+            sections,
+            whole,
+            faults: listed(&self.faults),
+            tried: !code.is_success(),
+            open,
+            preview,
+            engines: self.providers.engines().into_iter().map(str::to_owned).collect(),
+            providers: self.providers.iter().map(|(name, _)| name.to_owned()).collect(),
+            namespaces: self.session.lens.namespaces().await,
+        };
+        page::status_html(code, &form)
+    }
+
+    fn section(&self, group: &'static Group) -> Section {
+        let inputs = self.inputs(group.fields);
+        let used = inputs.iter().any(|i| !i.value.is_empty() || !i.fault.is_empty());
+        Section {
+            title: group.title,
+            plain: group.open,
+            open: used,
+            inputs,
+        }
+    }
+
+    fn inputs(&self, fields: &'static [Field]) -> Vec<Input> {
+        let input = |field: &'static Field| Input {
+            field,
+            value: match &self.sent {
+                Some(sent) => sent.get(field.path).unwrap_or_default().to_owned(),
+                None => form::shown(&self.object, field),
+            },
+            fault: self.faults.get(field.path).cloned().unwrap_or_default(),
+        };
+        fields.iter().map(input).collect()
+    }
+
+    /// Who would serve it, why, and what would be made: the controllers' own plans. Nothing for a form nobody has touched.
+    fn preview(&self) -> Option<Preview> {
+        if self.live.is_none() && self.sent.is_none() {
+            return None;
+        }
+        let mut md = read(&self.object).ok()?;
+        if md.name_any().is_empty() {
+            md.metadata.name = Some("my-model".to_owned());
+        }
+        let now = clock::now();
+        let mut warnings = validate(&md, &self.providers).warnings;
+        let why = why::explain(&md, &self.providers, now);
+        let planned = plans(md, &State::with_providers(self.providers.clone()), now).ok()?;
+        let status = planned.md.status.clone().unwrap_or_default();
+        let ignored = [condition::OVERRIDES_IGNORED, condition::FIELDS_IGNORED];
+        let ignored = ignored
+            .iter()
+            .filter_map(|t| status.conditions.as_slice().get_condition(t));
+        warnings.extend(ignored.filter(|c| c.status == "True").map(|c| c.message.clone()));
+        let objects: Vec<_> = planned.apply.iter().map(|apply| &apply.object).collect();
+        let nothing = match status.phase {
+            _ if !objects.is_empty() => String::new(),
+            Some(Phase::Pending | Phase::Failed) => status.message.unwrap_or_default(),
+            _ if planned.md.is_paused() => "It is paused: nothing is made until it is resumed.".to_owned(),
+            _ => "What its provider makes of it, only its controller knows.".to_owned(),
+        };
+        Some(Preview {
+            why,
+            warnings,
+            yaml: text::documents(&objects, Format::Yaml).unwrap_or_default(),
+            nothing,
+        })
+    }
+}
+
+/// The object as a type of ours, with defaults, or the path of what is wrong, and what is.
+fn read(object: &Value) -> Result<ModelDeployment, (String, String)> {
+    let read: Result<ModelDeployment, _> = serde_path_to_error::deserialize(object.clone());
+    let mut md = read.map_err(|e| (e.path().to_string(), e.inner().to_string()))?;
+    apply_defaults(&mut md.spec);
+    Ok(md)
+}
+
+/// Faults as a list, each with the field it is at, in the order of the form.
+fn listed(faults: &Faults) -> Vec<(&'static Field, String)> {
+    let all = form::IDENTITY.iter().chain(form::fields());
+    all.filter_map(|field| Some((field, faults.get(field.path)?.clone())))
+        .collect()
+}
+
+/// What must be merged into `before` for it to become `after` (RFC 7386).
+fn merge(before: &Value, after: &Value) -> Value {
+    let (Value::Object(before), Value::Object(after)) = (before, after) else {
+        return after.clone();
+    };
+    let gone = before.keys().filter(|key| !after.contains_key(*key));
+    let gone = gone.map(|key| (key.clone(), Value::Null));
+    let new = after.iter().filter(|(key, value)| before.get(*key) != Some(value));
+    let new = new.map(|(key, value)| {
+        let value = before
+            .get(key)
+            .map_or_else(|| value.clone(), |before| merge(before, value));
+        (key.clone(), value)
+    });
+    Value::Object(gone.chain(new).collect())
+}
+
+/// A field as it is shown.
+struct Input {
+    field: &'static Field,
+    value: String,
+    fault: String,
+}
+
+impl Input {
+    fn is_wide(&self) -> bool {
+        matches!(self.field.holds, Holds::Map | Holds::Yaml)
+    }
+
+    /// The list that helps to fill it in.
+    fn list(&self) -> Option<&'static str> {
+        match self.field.path {
+            "spec.engine.type" => Some("engines"),
+            "spec.provider.name" => Some("providers"),
+            "metadata.namespace" => Some("namespaces"),
+            _ => None,
+        }
+    }
+}
+
+struct Section {
+    title: &'static str,
+    /// Always shown whole.
+    plain: bool,
+    /// Unfolded, if it can be folded.
+    open: bool,
+    inputs: Vec<Input>,
+}
+
+/// What would be made of the form.
+struct Preview {
+    why: Why,
+    warnings: Vec<String>,
+    yaml: String,
+    /// Why nothing is made upstream.
+    nothing: String,
+}
+
+#[derive(Template)]
+#[template(path = "form.html")]
+struct Form {
+    shell: Shell,
+    heading: String,
+    action: String,
+    back: String,
+    version: String,
+    button: &'static str,
+    sections: Vec<Section>,
+    /// What is wrong with all of it.
+    whole: String,
+    /// What is wrong with fields.
+    faults: Vec<(&'static Field, String)>,
+    /// Whether it was to be sent.
+    tried: bool,
+    /// What must still be filled in.
+    open: Vec<(&'static Field, String)>,
+    preview: Option<Preview>,
+    engines: Vec<String>,
+    providers: Vec<String>,
+    namespaces: Vec<String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_differs_is_sent() {
+        let before = json!({"model": {"id": "a", "servedName": "b"}, "scaling": {"replicas": 1}, "image": "x"});
+        let after = json!({"model": {"id": "a"}, "scaling": {"replicas": 2}, "image": "x"});
+        assert_eq!(
+            merge(&before, &after),
+            json!({"model": {"servedName": null}, "scaling": {"replicas": 2}})
+        );
+    }
+}

@@ -1,0 +1,177 @@
+//! What the pods of a ModelDeployment write: the end of it, and with a script what follows.
+
+use std::sync::Arc;
+
+use askama::Template;
+use axum::body::Body;
+use axum::extract::{Path, Query, State};
+use axum::http::StatusCode;
+use axum::http::header::CONTENT_TYPE;
+use axum::response::{IntoResponse, Response};
+use futures::{AsyncBufReadExt, StreamExt};
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::LogParams;
+use kube::{Api, ResourceExt};
+use runway_client::cluster::Error;
+use runway_client::pods;
+use runway_client::target::{Kind, Target};
+use runway_operator::clock;
+use runway_operator::telemetry::chain;
+use serde::Deserialize;
+
+use super::deployment::{Head, find};
+use crate::guard::Asker;
+use crate::page::{self, Shell};
+use crate::server::App;
+use crate::sessions::Session;
+
+/// Lines that are shown at first.
+const LINES: i64 = 500;
+
+/// Whose log.
+#[derive(Clone, Debug, Default, Deserialize)]
+pub struct Asked {
+    /// The pod; empty: the first.
+    #[serde(default)]
+    pod: String,
+    /// The container; empty: the one that has something to say.
+    #[serde(default)]
+    container: String,
+    /// Of the run before this one.
+    #[serde(default)]
+    previous: bool,
+}
+
+/// A container whose log is read.
+struct Voice {
+    pod: String,
+    container: String,
+    trouble: Option<String>,
+    containers: Vec<String>,
+}
+
+#[derive(Template)]
+#[template(path = "logs.html")]
+struct Page {
+    shell: Shell,
+    head: Head,
+    asked: Asked,
+    pods: Vec<String>,
+    voice: Option<Voice>,
+    text: String,
+    /// Where the rest comes from.
+    follow: String,
+    /// Why there is nothing.
+    trouble: String,
+}
+
+/// The page.
+pub async fn show(
+    Asker(session): Asker,
+    Path((namespace, name)): Path<(String, String)>,
+    Query(asked): Query<Asked>,
+) -> Response {
+    let md = match find(&session, &namespace, &name).await {
+        Ok(md) => md,
+        Err(response) => return response,
+    };
+    let mut page = Page {
+        shell: Shell::new(&session, "deployments", format!("{name}, logs")),
+        head: Head::new(&md, "logs", clock::now()),
+        pods: Vec::new(),
+        voice: None,
+        text: String::new(),
+        follow: String::new(),
+        trouble: String::new(),
+        asked,
+    };
+    match pods(&session, &namespace, &name).await {
+        Ok(pods) => {
+            page.pods = pods.iter().map(ResourceExt::name_any).collect();
+            page.voice = voice(&pods, &page.asked);
+        }
+        Err(error) => page.trouble = chain(&error),
+    }
+    if let Some(voice) = &page.voice {
+        let params = LogParams {
+            container: Some(voice.container.clone()),
+            tail_lines: Some(LINES),
+            previous: page.asked.previous,
+            ..LogParams::default()
+        };
+        match api(&session, &namespace).logs(&voice.pod, &params).await {
+            Ok(text) => page.text = text,
+            Err(kube::Error::Api(status)) => page.trouble.clone_from(&status.message),
+            Err(error) => page.trouble = chain(&error),
+        }
+        if page.trouble.is_empty() && !page.asked.previous {
+            let mut query = form_urlencoded::Serializer::new(String::new());
+            query
+                .append_pair("pod", &voice.pod)
+                .append_pair("container", &voice.container);
+            page.follow = format!("{}/logs/follow?{}", page.head.href, query.finish());
+        }
+    }
+    page::html(&page)
+}
+
+/// The end of a log and what follows, as it is written.
+pub async fn follow(
+    State(app): State<Arc<App>>,
+    Asker(session): Asker,
+    Path((namespace, name)): Path<(String, String)>,
+    Query(asked): Query<Asked>,
+) -> Response {
+    let voice = match pods(&session, &namespace, &name).await {
+        Ok(pods) => voice(&pods, &asked),
+        Err(error) => return (super::actions::status(&error), chain(&error)).into_response(),
+    };
+    let Some(voice) = voice else {
+        return (StatusCode::NOT_FOUND, "there is no such pod").into_response();
+    };
+    let params = LogParams {
+        container: Some(voice.container),
+        tail_lines: Some(LINES),
+        follow: true,
+        ..LogParams::default()
+    };
+    match api(&session, &namespace).log_stream(&voice.pod, &params).await {
+        Ok(stream) => {
+            let lines = stream.lines().map(|line| line.map(|line| line + "\n"));
+            let until = app.end.clone();
+            let lines = lines.take_until(async move { until.cancelled().await });
+            ([(CONTENT_TYPE, "text/plain; charset=utf-8")], Body::from_stream(lines)).into_response()
+        }
+        Err(error) => (StatusCode::BAD_GATEWAY, chain(&error)).into_response(),
+    }
+}
+
+fn api(session: &Session, namespace: &str) -> Api<Pod> {
+    Api::namespaced(session.lens.client(), namespace)
+}
+
+async fn pods(session: &Session, namespace: &str, name: &str) -> Result<Vec<Pod>, Error> {
+    let lens = &session.lens;
+    let cluster = lens.cluster();
+    let target = Target {
+        kind: Kind::ModelDeployment,
+        name: name.to_owned(),
+    };
+    cluster.pods_of(&target, namespace).await
+}
+
+/// The one that is asked for, if it is among these, or the first.
+fn voice(pods: &[Pod], asked: &Asked) -> Option<Voice> {
+    let pod = pods
+        .iter()
+        .find(|pod| pod.name_any() == asked.pod)
+        .or_else(|| pods.first())?;
+    let known = pods::containers(pod, None, true).unwrap_or_default();
+    let given = Some(asked.container.as_str()).filter(|given| known.iter().any(|name| name == given));
+    Some(Voice {
+        pod: pod.name_any(),
+        container: pods::containers(pod, given, false).ok()?.into_iter().next()?,
+        trouble: pods::trouble(pod).map(|trouble| trouble.to_string()),
+        containers: known,
+    })
+}

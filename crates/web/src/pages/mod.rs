@@ -1,0 +1,15 @@
+//! The pages: each reads what it needs, turns it into what is shown, and fills its template.
+
+pub mod actions;
+pub mod actors;
+pub mod admin;
+pub mod chat;
+pub mod deployment;
+pub mod deployments;
+pub mod diff;
+pub mod edit;
+pub mod login;
+pub mod logs;
+pub mod overview;
+pub mod providers;
+pub mod stacks;

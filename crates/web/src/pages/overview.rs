@@ -1,0 +1,280 @@
+//! The overview: what is wrong first, then how much there is.
+
+use askama::Template;
+use axum::response::Response;
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use kube::ResourceExt;
+use runway_api::condition::{self, Conditions};
+use runway_api::llama_stack_distribution::DistributionPhase;
+use runway_api::provider_config::Health;
+use runway_api::{AsyncActor, InferenceProviderConfig, LlamaStackDistribution, ModelDeployment, Phase};
+use runway_client::why;
+use runway_operator::clock;
+
+use super::deployments::urgency;
+use crate::guard::Asker;
+use crate::page::{self, Moment, Shell};
+
+/// Faults that are shown; the rest is a number.
+const MAX_PROBLEMS: usize = 50;
+
+/// Something that is wrong, or waits for somebody.
+pub struct Problem {
+    urgency: usize,
+    /// `bad`, or `open` for what may yet come right.
+    pub mood: &'static str,
+    /// The kind of object.
+    pub kind: &'static str,
+    /// The object, for people.
+    pub what: String,
+    /// Its page.
+    pub href: String,
+    /// In a word.
+    pub state: String,
+    /// Why, and what to do.
+    pub why: String,
+    /// Since when.
+    pub since: Option<Moment>,
+}
+
+/// How many of a kind are how.
+pub struct Tile {
+    /// The kind, for people.
+    pub title: &'static str,
+    /// Its page.
+    pub href: &'static str,
+    /// All of them.
+    pub all: usize,
+    /// State, number and mood of each that is not 0.
+    pub parts: Vec<(String, usize, &'static str)>,
+}
+
+#[derive(Template)]
+#[template(path = "overview.html")]
+struct Overview {
+    shell: Shell,
+    problems: Vec<Problem>,
+    more: usize,
+    tiles: Vec<Tile>,
+    empty: bool,
+}
+
+/// The page.
+pub async fn show(Asker(session): Asker) -> Response {
+    let lens = &session.lens;
+    let (models, providers, actors, stacks) = tokio::join!(
+        lens.deployments(),
+        lens.providers(),
+        lens.actors(),
+        lens.distributions()
+    );
+    let mut shell = Shell::new(&session, "overview", "Overview").live("");
+    shell.note("ModelDeployments", &models);
+    shell.note("InferenceProviderConfigs", &providers);
+    // These two are extras: a cluster without them is whole.
+    let now = clock::now();
+    let mut problems: Vec<Problem> = models.items.iter().filter_map(|md| of_deployment(md, now)).collect();
+    problems.extend(providers.items.iter().filter_map(|p| of_provider(p, now)));
+    problems.extend(actors.items.iter().filter_map(|a| of_actor(a, now)));
+    problems.extend(stacks.items.iter().filter_map(|d| of_distribution(d, now)));
+    problems.sort_by_key(|p| (p.mood == "open", p.urgency));
+    let more = problems.len().saturating_sub(MAX_PROBLEMS);
+    problems.truncate(MAX_PROBLEMS);
+    let tiles = vec![
+        tile(
+            "Models",
+            "/deployments",
+            models.items.iter().map(|md| {
+                let phase = md.status.as_ref().and_then(|s| s.phase);
+                (phase.map_or("New", Phase::as_str).to_owned(), page::mood(phase))
+            }),
+        ),
+        tile(
+            "Providers",
+            "/providers",
+            providers.items.iter().map(|p| match p.health(now) {
+                Health::Healthy => ("Ready".to_owned(), "good"),
+                Health::NotReady(_) => ("Not ready".to_owned(), "bad"),
+                Health::Silent => ("Silent".to_owned(), "bad"),
+            }),
+        ),
+        tile("Actors", "/actors", actors.items.iter().map(|a| actor_state(a))),
+        tile("Llama Stack", "/stacks", stacks.items.iter().map(|d| stack_state(d))),
+    ];
+    let empty = models.items.is_empty() && models.trouble.is_none();
+    page::html(&Overview {
+        shell,
+        problems,
+        more,
+        tiles,
+        empty,
+    })
+}
+
+fn tile(title: &'static str, href: &'static str, states: impl Iterator<Item = (String, &'static str)>) -> Tile {
+    let (mut all, mut parts) = (0, Vec::<(String, usize, &'static str)>::new());
+    for (state, mood) in states {
+        all += 1;
+        match parts.iter_mut().find(|(s, _, _)| *s == state) {
+            Some((_, count, _)) => *count += 1,
+            None => parts.push((state, 1, mood)),
+        }
+    }
+    let order = |mood: &str| ["bad", "open", "none", "good"].iter().position(|m| *m == mood);
+    parts.sort_by_key(|(state, _, mood)| (order(mood), state.clone()));
+    Tile {
+        title,
+        href,
+        all,
+        parts,
+    }
+}
+
+fn of_deployment(md: &ModelDeployment, now: Timestamp) -> Option<Problem> {
+    let status = md.status.as_ref();
+    let phase = status.and_then(|s| s.phase);
+    let conditions = md.conditions();
+    let abnormal = [
+        condition::STALLED,
+        condition::PROVIDER_UNAVAILABLE,
+        condition::STALE_STATUS,
+        condition::OVERRIDES_IGNORED,
+        condition::FIELDS_IGNORED,
+    ];
+    let held = abnormal
+        .iter()
+        .find_map(|t| conditions.get_condition(t).filter(|c| c.status == "True"));
+    let refused = conditions
+        .get_condition(condition::PROVIDER_SELECTED)
+        .filter(|c| c.status == "False");
+    let said = held.or(refused);
+    let bad = phase == Some(Phase::Failed) || held.is_some_and(|c| c.type_ == condition::STALLED);
+    if !bad && said.is_none() && phase == Some(Phase::Running) {
+        return None;
+    }
+    let message = said
+        .map(|c| c.message.clone())
+        .or_else(|| status.and_then(|s| s.message.clone()));
+    let since = said
+        .or_else(|| conditions.get_condition(condition::READY))
+        .map(|c| c.last_transition_time.0);
+    let since = since.or_else(|| md.creation_timestamp().map(|t| t.0));
+    Some(Problem {
+        urgency: urgency(phase),
+        mood: if bad { "bad" } else { "open" },
+        kind: "Model",
+        what: format!("{}/{}", md.namespace().unwrap_or_default(), md.name_any()),
+        href: format!("/deployments/{}/{}", md.namespace().unwrap_or_default(), md.name_any()),
+        state: match (phase, held) {
+            (_, Some(c)) if phase != Some(Phase::Failed) => c.reason.clone(),
+            _ => phase.map_or("New", Phase::as_str).to_owned(),
+        },
+        why: message
+            .unwrap_or_else(|| "no controller has looked at it yet: is the core controller running?".to_owned()),
+        since: since.map(|t| Moment::new(t, now)),
+    })
+}
+
+fn of_provider(config: &InferenceProviderConfig, now: Timestamp) -> Option<Problem> {
+    let status = config.status.as_ref();
+    let rules = status.and_then(|s| s.conditions.as_slice().get_condition(condition::RULES_VALID));
+    let bad_rules = rules.filter(|c| c.status == "False");
+    let (state, why) = match (config.health(now), bad_rules) {
+        (Health::Healthy, None) => return None,
+        (Health::Healthy, Some(rules)) => ("Rules left out".to_owned(), rules.message.clone()),
+        (Health::NotReady(why), _) => ("Not ready".to_owned(), why),
+        (health @ Health::Silent, _) => (
+            "Silent".to_owned(),
+            format!("{}: is its controller running?", why::health(&health)),
+        ),
+    };
+    let beat = status.and_then(|s| s.last_heartbeat.as_ref());
+    Some(Problem {
+        urgency: 0,
+        mood: "bad",
+        kind: "Provider",
+        what: config.name_any(),
+        href: format!("/providers#{}", config.name_any()),
+        state,
+        why,
+        since: beat.map(|t| Moment::new(t.0, now)),
+    })
+}
+
+/// The state of an actor in a word, and how good it is.
+pub fn actor_state(actor: &AsyncActor) -> (String, &'static str) {
+    let status = actor.status.as_ref();
+    let word = status.and_then(|s| s.status.clone());
+    let ready = status.is_some_and(|s| s.conditions.as_slice().is_true(condition::READY));
+    let mood = match word.as_deref() {
+        None => "none",
+        Some(_) if ready => "good",
+        Some("Creating" | "WakingUp" | "Terminating" | "Pending") => "open",
+        Some(_) => "bad",
+    };
+    (word.unwrap_or_else(|| "New".to_owned()), mood)
+}
+
+fn of_actor(actor: &AsyncActor, now: Timestamp) -> Option<Problem> {
+    let status = actor.status.as_ref();
+    let conditions = status.map_or(&[][..], |s| &s.conditions);
+    of_operated(
+        actor,
+        ("Actor", "actors"),
+        actor_state(actor),
+        status.and_then(|s| s.message.clone()),
+        conditions.get_condition(condition::READY),
+        now,
+    )
+}
+
+/// The state of a distribution in a word, and how good it is.
+pub fn stack_state(distribution: &LlamaStackDistribution) -> (String, &'static str) {
+    let phase = distribution.status.as_ref().and_then(|s| s.phase);
+    match phase {
+        None => ("New".to_owned(), "none"),
+        Some(DistributionPhase::Ready) => ("Ready".to_owned(), "good"),
+        Some(DistributionPhase::Failed) => ("Failed".to_owned(), "bad"),
+        Some(other) => (format!("{other:?}"), "open"),
+    }
+}
+
+fn of_distribution(distribution: &LlamaStackDistribution, now: Timestamp) -> Option<Problem> {
+    let status = distribution.status.as_ref();
+    of_operated(
+        distribution,
+        ("Llama Stack", "stacks"),
+        stack_state(distribution),
+        status.and_then(|s| s.message.clone()),
+        status.and_then(|s| s.conditions.iter().find(|c| c.status == "False")),
+        now,
+    )
+}
+
+/// What an operator has to say of an object that is not well. `said` is the condition that dates it.
+fn of_operated(
+    object: &impl ResourceExt,
+    (kind, pages): (&'static str, &str),
+    (state, mood): (String, &'static str),
+    message: Option<String>,
+    said: Option<&Condition>,
+    now: Timestamp,
+) -> Option<Problem> {
+    if mood == "good" {
+        return None;
+    }
+    let what = format!("{}/{}", object.namespace().unwrap_or_default(), object.name_any());
+    Some(Problem {
+        urgency: 1,
+        mood: if mood == "bad" { "bad" } else { "open" },
+        kind,
+        href: format!("/{pages}/{what}"),
+        what,
+        state,
+        why: message
+            .or_else(|| said.map(|c| c.message.clone()))
+            .unwrap_or_else(|| "no operator has looked at it yet".to_owned()),
+        since: said.map(|c| Moment::new(c.last_transition_time.0, now)),
+    })
+}

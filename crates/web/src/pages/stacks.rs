@@ -1,0 +1,151 @@
+//! LlamaStackDistributions: the server, and every external provider with how far it has come.
+
+use askama::Template;
+use axum::extract::Path;
+use axum::response::Response;
+use jiff::Timestamp;
+use kube::ResourceExt;
+use runway_api::LlamaStackDistribution;
+use runway_api::llama_stack_distribution::ProviderPhase;
+use runway_client::source::Source;
+use runway_client::tree::Tree;
+use runway_operator::clock;
+
+use super::deployment::{Entry, of_condition};
+use super::overview::stack_state;
+use crate::guard::Asker;
+use crate::page::{self, Moment, Shell};
+
+struct External {
+    id: String,
+    api: String,
+    image: String,
+    mood: &'static str,
+    phase: String,
+    reason: String,
+    message: String,
+    resolution: String,
+    since: Option<Moment>,
+}
+
+struct Stack {
+    namespace: String,
+    name: String,
+    mood: &'static str,
+    state: String,
+    message: String,
+    distribution: String,
+    version: String,
+    replicas: String,
+    url: String,
+    route: String,
+    age: Option<Moment>,
+    external: Vec<External>,
+    running: Vec<(String, String, String)>,
+}
+
+impl Stack {
+    fn ready(&self) -> usize {
+        self.external.iter().filter(|p| p.mood == "good").count()
+    }
+}
+
+#[derive(Template)]
+#[template(path = "stacks.html")]
+struct Stacks {
+    shell: Shell,
+    stacks: Vec<Stack>,
+}
+
+#[derive(Template)]
+#[template(path = "stack.html")]
+struct One {
+    shell: Shell,
+    stack: Stack,
+    tree: Tree,
+    conditions: Vec<Entry>,
+    yaml: String,
+}
+
+/// The list.
+pub async fn show(Asker(session): Asker) -> Response {
+    let seen = session.lens.distributions().await;
+    let mut shell = Shell::new(&session, "stacks", "Llama Stack").live("llamastackdistributions");
+    shell.note("LlamaStackDistributions", &seen);
+    let now = clock::now();
+    let stacks = seen.items.iter().map(|d| stack(d, now)).collect();
+    page::html(&Stacks { shell, stacks })
+}
+
+/// One of them.
+pub async fn one(Asker(session): Asker, Path((namespace, name)): Path<(String, String)>) -> Response {
+    let Some(found) = session.lens.distribution(&namespace, &name).await else {
+        return page::absent("LlamaStackDistribution");
+    };
+    let now = clock::now();
+    let conditions = found.status.iter().flat_map(|s| &s.conditions);
+    let tree = Source::from(session.lens.cluster()).tree_of_distribution(&found).await;
+    page::html(&One {
+        shell: Shell::new(&session, "stacks", name.clone()).live_of("llamastackdistributions", &namespace, &name),
+        stack: stack(&found, now),
+        tree,
+        conditions: conditions.map(|c| of_condition(c, true, now)).collect(),
+        yaml: page::yaml(found.as_ref()),
+    })
+}
+
+fn stack(found: &LlamaStackDistribution, now: Timestamp) -> Stack {
+    let status = found.status.clone().unwrap_or_default();
+    let (state, mood) = stack_state(found);
+    let distribution = &found.spec.server.distribution;
+    let external = status.external_providers.iter().map(|p| External {
+        id: p.provider_id.clone(),
+        api: p.api.clone().unwrap_or_default(),
+        image: p.image.clone(),
+        mood: match p.phase {
+            ProviderPhase::Ready => "good",
+            ProviderPhase::Failed => "bad",
+            ProviderPhase::Pending | ProviderPhase::Installing => "open",
+        },
+        phase: format!("{:?}", p.phase),
+        reason: p.reason.clone().unwrap_or_default(),
+        message: p.message.clone().unwrap_or_default(),
+        resolution: p.resolution.clone().unwrap_or_default(),
+        since: p.last_transition_time.as_ref().map(|t| Moment::new(t.0, now)),
+    });
+    let running = status.distribution_config.iter().flat_map(|c| &c.providers).map(|p| {
+        let health = p.health.as_ref().map_or_else(|| "–".to_owned(), |h| h.status.clone());
+        (
+            p.api.clone(),
+            format!("{} ({})", p.provider_id, p.provider_type),
+            health,
+        )
+    });
+    Stack {
+        namespace: found.namespace().unwrap_or_default(),
+        name: found.name_any(),
+        mood,
+        state,
+        message: status.message.clone().unwrap_or_default(),
+        distribution: distribution
+            .name
+            .clone()
+            .or_else(|| distribution.image.clone())
+            .unwrap_or_default(),
+        version: status
+            .version
+            .as_ref()
+            .and_then(|v| v.llama_stack_server_version.clone())
+            .unwrap_or_else(|| "–".to_owned()),
+        replicas: format!(
+            "{}/{}",
+            status.available_replicas.unwrap_or_default(),
+            found.spec.replicas.unwrap_or(1)
+        ),
+        url: status.service_url.clone().unwrap_or_default(),
+        route: status.route_url.clone().unwrap_or_default(),
+        age: found.creation_timestamp().map(|t| Moment::new(t.0, now)),
+        external: external.collect(),
+        running: running.collect(),
+    }
+}

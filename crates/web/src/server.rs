@@ -1,0 +1,357 @@
+//! The routes, and the socket.
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::{Path, State};
+use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE, SET_COOKIE};
+use axum::http::{HeaderValue, StatusCode};
+use axum::middleware::from_fn_with_state;
+use axum::response::{IntoResponse, Redirect, Response};
+use axum::routing::{get, post};
+use axum_server::tls_rustls::RustlsConfig;
+use kube::config::AuthInfo;
+use kube::{Client, Config};
+use runway_operator::admin::{self, AdminArgs, Health};
+use runway_operator::client::{self, ClientArgs};
+use runway_operator::lease::Leadership;
+use runway_operator::metrics::Metrics;
+use runway_operator::telemetry::chain;
+use runway_operator::webhook;
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
+
+use crate::guard::{self, Site, Sites};
+use crate::oidc::{self, CALLBACK, Impersonation, Issuer};
+use crate::sessions::{self, Door, Login, Refused, Sessions};
+use crate::watches::Lens;
+use crate::{live, page, pages};
+
+/// How long the cluster may take to pick up the phone.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// How often a cluster that has not answered is asked.
+const PROBE: Duration = Duration::from_secs(1);
+/// How often the files of a certificate are read again.
+const RENEWAL: Duration = Duration::from_mins(1);
+
+/// How the console is served.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Where it listens; port 0 takes a free one.
+    pub address: SocketAddr,
+    /// Users sign in, and the server has no rights of its own.
+    pub login: Option<LoginOptions>,
+}
+
+/// How a console is reached by others, and how they sign in.
+#[derive(Clone, Debug, Default)]
+pub struct LoginOptions {
+    /// The addresses by which browsers reach it, at least one.
+    pub sites: Vec<Site>,
+    /// Files with a certificate and its key; without them something before the console ends TLS.
+    pub tls: Option<(PathBuf, PathBuf)>,
+    /// Where users sign in, beside with a token.
+    pub oidc: Option<oidc::Settings>,
+    /// The server calls the cluster with its own credentials, in the name of whom the issuer names.
+    pub impersonate: Option<Impersonation>,
+}
+
+/// Why it is not served.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// There is no way to a cluster.
+    #[error(transparent)]
+    Client(#[from] client::Error),
+    /// No key can be made.
+    #[error(transparent)]
+    Key(#[from] Refused),
+    /// Somebody else listens there, or it may not be listened there.
+    #[error("cannot listen on {address}: give another address with --address, or port 0 for any that is free")]
+    Listen {
+        /// The address.
+        address: SocketAddr,
+        /// Why not.
+        source: std::io::Error,
+    },
+    /// Without login, everybody who reaches the address would have the rights of the kubeconfig.
+    #[error(
+        "{0} can be reached from other machines, where the kubeconfig's rights have no business: add --login, or listen on 127.0.0.1"
+    )]
+    Exposed(IpAddr),
+    /// With login, an address is needed.
+    #[error(
+        "give the address by which browsers reach the console with --public-url, such as https://console.example.com"
+    )]
+    Nameless,
+    /// The issuer's settings are wrong.
+    #[error(transparent)]
+    Issuer(#[from] oidc::Error),
+    /// The certificate cannot be used.
+    #[error("cannot use the certificate in {} with the key in {}", certificate.display(), key.display())]
+    Tls {
+        /// The file with the certificate.
+        certificate: PathBuf,
+        /// The file with the key.
+        key: PathBuf,
+        /// Why not.
+        source: std::io::Error,
+    },
+    /// Health cannot be served.
+    #[error(transparent)]
+    Admin(#[from] admin::Error),
+    /// The socket broke.
+    #[error("the console cannot go on serving")]
+    Serve(#[source] std::io::Error),
+}
+
+/// What all handlers share.
+pub struct App {
+    /// Who is in.
+    pub sessions: Sessions,
+    /// Where it may be asked for.
+    pub sites: Sites,
+    /// The name of the cookie.
+    pub cookie: String,
+    /// Cancelled when the server ends.
+    pub end: CancellationToken,
+}
+
+/// A console that listens, and does not yet answer.
+pub struct Console {
+    listener: TcpListener,
+    tls: Option<Certificate>,
+    app: Arc<App>,
+    /// What to open in a browser.
+    pub url: String,
+    cluster: Client,
+}
+
+impl Console {
+    /// Listens.
+    pub async fn bind(options: &Options, client: &ClientArgs, end: CancellationToken) -> Result<Self, Error> {
+        if options.login.is_none() && !options.address.ip().is_loopback() {
+            return Err(Error::Exposed(options.address.ip()));
+        }
+        client::install_crypto();
+        let mut config = client.config().await?;
+        // Somebody is waiting: an error now is better than an answer in a minute.
+        config.default_retry = false;
+        config.connect_timeout = Some(CONNECT_TIMEOUT);
+        let tls = match options.login.as_ref().and_then(|login| login.tls.clone()) {
+            Some(files) => Some(Certificate::read(files).await?),
+            None => None,
+        };
+        let address = options.address;
+        let listen = |source| Error::Listen { address, source };
+        let listener = TcpListener::bind(address).await.map_err(listen)?;
+        let at = listener.local_addr().map_err(listen)?;
+        let (door, sites, url, cluster) = match &options.login {
+            Some(login) => with_login(login, config)?,
+            None => on_loopback(at, config).await?,
+        };
+        let app = Arc::new(App {
+            sessions: Sessions::new(door),
+            sites,
+            cookie: format!("kubeairunway-{}", at.port()),
+            end,
+        });
+        Ok(Self {
+            listener,
+            tls,
+            app,
+            url,
+            cluster,
+        })
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> Result<SocketAddr, Error> {
+        self.listener.local_addr().map_err(Error::Serve)
+    }
+
+    /// Serves health beside the console: it is ready once the cluster has answered, whatever the answer, so that a roll-out
+    /// with a wrong address or authority goes no further. Later it stays ready: a page that says that the cluster is away
+    /// is better than none.
+    pub async fn tell_of_itself(&self, args: &AdminArgs, shutdown: CancellationToken) -> Result<(), Error> {
+        let health = Health::default();
+        let metrics = Metrics::new("kubeairunway_console", Leadership::always());
+        let pending = health.waits_for("an answer of the cluster");
+        admin::serve(args, health.clone(), metrics, shutdown.clone()).await?;
+        let cluster = self.cluster.clone();
+        tokio::spawn(async move {
+            while let Err(error) = cluster.apiserver_version().await {
+                if matches!(error, kube::Error::Api(_)) {
+                    break;
+                }
+                tracing::warn!(error = chain(&error), "the cluster does not answer");
+                tokio::time::sleep(PROBE).await;
+            }
+            pending.done();
+        });
+        Ok(())
+    }
+
+    /// Answers until the end.
+    pub async fn serve(self) -> Result<(), Error> {
+        let end = self.app.end.clone();
+        let router = router(self.app);
+        let served = if let Some(tls) = self.tls {
+            let config = tls.config.clone();
+            let _renewal = AbortOnDropHandle::new(tokio::spawn(tls.follow()));
+            webhook::serve(self.listener, config, router, end).await
+        } else {
+            let server = axum::serve(self.listener, router);
+            server
+                .with_graceful_shutdown(async move { end.cancelled().await })
+                .await
+        };
+        served.map_err(Error::Serve)
+    }
+}
+
+/// How users come in, where, by which address to begin, and the cluster.
+type Entrance = (Door, Sites, String, Client);
+
+fn with_login(login: &LoginOptions, config: Config) -> Result<Entrance, Error> {
+    let url = login.sites.first().ok_or(Error::Nameless)?.to_string() + "/";
+    let mut cluster = config.clone();
+    cluster.auth_info = AuthInfo::default();
+    let nobody = connect(cluster.clone())?;
+    let door = Login {
+        cluster,
+        issuer: login.oidc.clone().map(Issuer::new).transpose()?.map(Arc::new),
+        impersonate: login.impersonate.clone().map(|may| (config, may)),
+    };
+    Ok((
+        Door::Login(Box::new(door)),
+        Sites::given(login.sites.clone()),
+        url,
+        nobody,
+    ))
+}
+
+async fn on_loopback(at: SocketAddr, config: Config) -> Result<Entrance, Error> {
+    let (address, known) = (config.cluster_url.to_string(), vec![config.default_namespace.clone()]);
+    let client = connect(config)?;
+    let user = sessions::whoami(&client)
+        .await
+        .unwrap_or_else(|_| "the kubeconfig's user".to_owned());
+    let lens = Arc::new(Lens::new(client.clone(), address, user, known));
+    let key = sessions::random_key()?;
+    let url = format!("http://{at}/?key={key}");
+    Ok((Door::Key { key, lens }, Sites::loopback(at), url, client))
+}
+
+fn connect(config: Config) -> Result<Client, Error> {
+    Ok(Client::try_from(config).map_err(|e| client::Error::Client(Box::new(e)))?)
+}
+
+/// A certificate in files, which somebody else renews.
+struct Certificate {
+    /// The certificate's, and the key's.
+    files: (PathBuf, PathBuf),
+    config: RustlsConfig,
+}
+
+impl Certificate {
+    async fn read(files: (PathBuf, PathBuf)) -> Result<Self, Error> {
+        match RustlsConfig::from_pem_file(&files.0, &files.1).await {
+            Ok(config) => Ok(Self { files, config }),
+            Err(source) => Err(Error::Tls {
+                certificate: files.0,
+                key: files.1,
+                source,
+            }),
+        }
+    }
+
+    async fn follow(self) {
+        loop {
+            tokio::time::sleep(RENEWAL).await;
+            if let Err(error) = self.config.reload_from_pem_file(&self.files.0, &self.files.1).await {
+                tracing::warn!(%error, certificate = %self.files.0.display(), "a new certificate cannot be used");
+            }
+        }
+    }
+}
+
+fn router(app: Arc<App>) -> Router {
+    let inside = Router::new()
+        .route("/", get(pages::overview::show))
+        .route("/deployments", get(pages::deployments::show))
+        .route("/deployments/{namespace}/{name}", get(pages::deployment::show))
+        .route("/deployments/{namespace}/{name}/yaml", get(pages::deployment::yaml))
+        .route("/deployments/{namespace}/{name}/diff", get(pages::diff::show))
+        .route("/deployments/{namespace}/{name}/logs", get(pages::logs::show))
+        .route("/deployments/{namespace}/{name}/logs/follow", get(pages::logs::follow))
+        .route(
+            "/deployments/{namespace}/{name}/chat",
+            get(pages::chat::show).post(pages::chat::ask),
+        )
+        .route("/deployments/{namespace}/{name}/pause", post(pages::actions::pause))
+        .route("/deployments/{namespace}/{name}/resume", post(pages::actions::resume))
+        .route(
+            "/deployments/{namespace}/{name}/delete",
+            get(pages::actions::ask).post(pages::actions::delete),
+        )
+        .route("/new", get(pages::edit::new).post(pages::edit::create))
+        .route(
+            "/deployments/{namespace}/{name}/edit",
+            get(pages::edit::edit).post(pages::edit::change),
+        )
+        .route("/providers", get(pages::providers::show))
+        .route("/actors", get(pages::actors::show))
+        .route("/actors/{namespace}/{name}", get(pages::actors::one))
+        .route("/stacks", get(pages::stacks::show))
+        .route("/stacks/{namespace}/{name}", get(pages::stacks::one))
+        .route("/admin", get(pages::admin::show))
+        .route("/live", get(live::events))
+        .route("/logout", post(pages::login::leave))
+        .fallback(page::nowhere)
+        .route_layer(from_fn_with_state(app.clone(), guard::session))
+        .layer(from_fn_with_state(app.clone(), enter));
+    Router::new()
+        .route("/healthz", get(async || "ok"))
+        .route("/assets/{version}/{name}", get(asset))
+        .route("/login", get(pages::login::show).post(pages::login::enter))
+        .route("/login/issuer", get(pages::login::go_to_issuer))
+        .route(CALLBACK, get(pages::login::come_from_issuer))
+        .merge(inside)
+        .layer(from_fn_with_state(app.clone(), guard::door))
+        .with_state(app)
+}
+
+/// The key of the printed address becomes a cookie, and leaves the address.
+async fn enter(State(app): State<Arc<App>>, request: axum::extract::Request, next: axum::middleware::Next) -> Response {
+    let query = request.uri().query().unwrap_or_default();
+    let key = form_urlencoded::parse(query.as_bytes())
+        .find(|(name, _)| name == "key")
+        .map(|(_, key)| key.into_owned());
+    let Some(key) = key.filter(|_| request.uri().path() == "/") else {
+        return next.run(request).await;
+    };
+    match app.sessions.enter_with_key(&key) {
+        Ok(id) => ([(SET_COOKIE, guard::set_cookie(&app, &id))], Redirect::to("/")).into_response(),
+        Err(refused) => page::refuse(StatusCode::UNAUTHORIZED, &refused.to_string()),
+    }
+}
+
+/// Our own files, compiled in. The version in their address lets browsers keep them.
+async fn asset(Path((_, name)): Path<(String, String)>) -> Response {
+    let Some((content_type, text)) = page::asset(&name) else {
+        return StatusCode::NOT_FOUND.into_response();
+    };
+    let forever = HeaderValue::from_static("public, max-age=31536000, immutable");
+    (
+        [
+            (CONTENT_TYPE, HeaderValue::from_static(content_type)),
+            (CACHE_CONTROL, forever),
+        ],
+        text,
+    )
+        .into_response()
+}

@@ -1,0 +1,7 @@
+"""`python -m asya_runtime`, the same as the command `asya-runtime`."""
+
+import sys
+
+from .runtime import main
+
+sys.exit(main())

@@ -1,0 +1,996 @@
+#!/usr/bin/env python3
+"""The Asya handler runtime: it loads one Python handler and answers the sidecar's requests on a Unix socket.
+
+One file without dependencies, for Python 3.10 and newer. It runs as the command `asya-runtime`, or mounted alone as
+`asya_runtime.py`. The protocol is docs/asya-protocol.md, sections 3 and 4.
+
+It reads top down: settings, loading the handler, envelopes, calling the handler, the socket, `main`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import copy
+import difflib
+import errno
+import functools
+import importlib
+import importlib.machinery
+import importlib.util
+import inspect
+import json
+import logging
+import math
+import os
+import re
+import select
+import selectors
+import signal
+import socket
+import stat
+import struct
+import sys
+import threading
+import time
+import traceback
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+log = logging.getLogger("asya.runtime")
+
+READY = "ready\nprotocol 2\n"
+HEADER = struct.Struct(">I")
+MAX_CONNECTIONS = 128
+# How long the other side may stand still in the middle of a frame, in seconds.
+FRAME_PATIENCE = 30.0
+# An error must fit into a frame, whatever the handler put into its message.
+LONGEST_TEXT = 8_192
+
+EXIT_SETTINGS = 2
+EXIT_HANDLER = 3
+
+
+class SetupError(Exception):
+    """The runtime cannot start; the text tells the user what to change."""
+
+    def __init__(self, message: str, exit_code: int = EXIT_SETTINGS) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
+# ---------------------------------------------------------------------------------------------------------- settings
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the environment says; defaults as in the README."""
+
+    handler: str
+    envelope_mode: bool = False
+    validate: bool = True
+    # `@NAME` is an abstract socket, anything else a path.
+    socket: str = "/var/run/asya/asya-runtime.sock"
+    socket_mode: int | None = 0o666
+    max_frame_bytes: int = 64 * 1024 * 1024
+    chunk_bytes: int = 65_536
+    concurrency: int = 1
+
+    @classmethod
+    def from_env(cls, env: Mapping[str, str]) -> Settings:
+        handler = env.get("ASYA_HANDLER", "").strip()
+        if not handler:
+            raise SetupError("ASYA_HANDLER is not set: give `module.function` or `module.Class.method`")
+        mode = env.get("ASYA_HANDLER_MODE", "").strip().lower() or "payload"
+        if mode not in ("payload", "envelope"):
+            raise SetupError(f"ASYA_HANDLER_MODE is `{mode}`: it must be `payload` or `envelope`")
+        folder = env.get("ASYA_SOCKET_DIR") or "/var/run/asya"
+        return cls(
+            handler=handler,
+            envelope_mode=mode == "envelope",
+            validate=_flag(env, "ASYA_ENABLE_VALIDATION", True),
+            socket=env.get("ASYA_SOCKET") or f"{folder}/asya-runtime.sock",
+            socket_mode=_file_mode(env.get("ASYA_SOCKET_CHMOD", "0o666").strip()),
+            max_frame_bytes=_whole_number(env, "ASYA_MAX_FRAME_BYTES", 64 * 1024 * 1024, least=65_536),
+            chunk_bytes=_whole_number(env, "ASYA_CHUNK_SIZE", 65_536, least=1),
+            concurrency=_whole_number(env, "ASYA_RUNTIME_CONCURRENCY", 1, least=1),
+        )
+
+    @property
+    def abstract(self) -> bool:
+        return self.socket.startswith("@")
+
+    @property
+    def address(self) -> str:
+        return "\0" + self.socket[1:] if self.abstract else self.socket
+
+    @property
+    def ready_file(self) -> Path:
+        return Path(self.socket).with_name("runtime-ready")
+
+
+def _flag(env: Mapping[str, str], name: str, default: bool) -> bool:
+    text = env.get(name, "").strip().lower()
+    if not text:
+        return default
+    if text in ("true", "1", "yes", "on"):
+        return True
+    if text in ("false", "0", "no", "off"):
+        return False
+    raise SetupError(f"{name} is `{text}`: it must be `true` or `false`")
+
+
+def _whole_number(env: Mapping[str, str], name: str, default: int, least: int) -> int:
+    text = env.get(name, "").strip()
+    try:
+        number = int(text) if text else default
+    except ValueError:
+        raise SetupError(f"{name} is `{text}`: it must be a whole number") from None
+    if number < least:
+        raise SetupError(f"{name} is {number}: it must be at least {least}")
+    return number
+
+
+def _file_mode(text: str) -> int | None:
+    if not text:
+        return None
+    try:
+        return int(text, 8)
+    except ValueError:
+        raise SetupError(f"ASYA_SOCKET_CHMOD is `{text}`: it must be an octal number like 0o666, or empty") from None
+
+
+# ------------------------------------------------------------------------------------------------------- the handler
+
+HANDLER = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+", re.ASCII)
+
+
+def load_handler(path: str) -> Callable[[Any], Any]:
+    """The callable that `module.function`, `module.Class`, `module.Class.method` or `module.object.method` names.
+
+    A class is instantiated once, without arguments. If the handler (or the object it is a method of) has
+    `asya_warm_up()`, it is called before the runtime says that it is ready.
+    """
+    if not HANDLER.fullmatch(path):
+        raise SetupError(f"ASYA_HANDLER is `{path}`: it must look like `module.function` or `module.Class.method`")
+    parts = path.split(".")
+    if parts[0] == "adapters" and importlib.util.find_spec("adapters") is None:
+        parts.insert(0, "asya_runtime")
+    module, names = _import_longest(parts)
+    with _users_code(f"cannot find `{path}` for ASYA_HANDLER"):
+        handler = _resolve(module, names)
+    _takes_one_argument(handler, path)
+    warm_up = getattr(getattr(handler, "__self__", handler), "asya_warm_up", None)
+    if warm_up is not None:
+        with _users_code(f"{path}: asya_warm_up() failed"):
+            warm_up()
+    return handler
+
+
+def _import_longest(parts: list[str]) -> tuple[Any, list[str]]:
+    """The longest prefix that is a module, and the rest. An error inside a module is told, never taken for its absence."""
+    module: Any = None
+    taken = 0
+    while taken < len(parts) - 1:
+        name = ".".join(parts[: taken + 1])
+        if module is not None and not hasattr(module, "__path__"):
+            break
+        with _users_code(f"cannot import `{name}` for ASYA_HANDLER"):
+            if name not in sys.modules and importlib.util.find_spec(name) is None:
+                break
+            module = importlib.import_module(name)
+        taken += 1
+    if module is None:
+        where = ", ".join(entry or "." for entry in sys.path)
+        raise SetupError(
+            f"there is no module `{parts[0]}` for ASYA_HANDLER `{'.'.join(parts)}`: is it in the image, and its folder "
+            f"in PYTHONPATH or the working directory? Looked in: {where}",
+            EXIT_HANDLER,
+        )
+    return module, parts[taken:]
+
+
+def _resolve(module: Any, names: list[str]) -> Callable[[Any], Any]:
+    value, path = module, module.__name__
+    for name in names:
+        if inspect.isclass(value) and _needs_an_instance(value, name):
+            value = _instantiate(value, path)
+        if not hasattr(value, name):
+            raise SetupError(_no_such_name(value, path, name), EXIT_HANDLER)
+        value, path = getattr(value, name), f"{path}.{name}"
+    if inspect.isclass(value):
+        value = _instantiate(value, path)
+    if inspect.ismodule(value):
+        raise SetupError(f"ASYA_HANDLER `{path}` is a module: add the function, `{path}.NAME`", EXIT_HANDLER)
+    if not callable(value):
+        hint = _public_names(value)
+        raise SetupError(
+            f"ASYA_HANDLER `{path}` cannot be called: it is a `{type(value).__name__}`"
+            + (f"; name one of its methods: {hint}" if hint else ""),
+            EXIT_HANDLER,
+        )
+    return value
+
+
+def _needs_an_instance(cls: type, name: str) -> bool:
+    return not isinstance(inspect.getattr_static(cls, name, None), (staticmethod, classmethod, type))
+
+
+def _instantiate(cls: type, path: str) -> Any:
+    # A class without a readable signature (written in C) shows its own error when it is called.
+    with contextlib.suppress(ValueError):
+        try:
+            inspect.signature(cls).bind()
+        except TypeError as error:
+            raise SetupError(
+                f"the class `{path}` is made without arguments, but {error}: give every parameter of `__init__` a default",
+                EXIT_HANDLER,
+            ) from None
+    with _users_code(f"making the handler `{path}()` failed"):
+        return cls()
+
+
+def _takes_one_argument(handler: Callable[[Any], Any], path: str) -> None:
+    try:
+        signature = inspect.signature(handler)
+    except (TypeError, ValueError):
+        return  # written in C: nothing can be said before the first call
+    try:
+        signature.bind(None)
+    except TypeError as error:
+        raise SetupError(
+            f"the handler `{path}{signature}` must take one argument, the payload or the envelope: {error}", EXIT_HANDLER
+        ) from None
+
+
+def _no_such_name(value: Any, path: str, name: str) -> str:
+    if inspect.ismodule(value) and hasattr(value, "__path__"):
+        with contextlib.suppress(Exception):
+            if importlib.util.find_spec(f"{path}.{name}") is not None:
+                return f"ASYA_HANDLER `{path}.{name}` is a module: add the function, `{path}.{name}.NAME`"
+    if value is sys.modules.get("asya_runtime") and not hasattr(value, "__path__"):
+        return "the adapters come with the package, not with the mounted script: `pip install asya-runtime` in the image"
+    close = difflib.get_close_matches(name, dir(value), 1)
+    hint = f"did you mean `{close[0]}`?" if close else f"it has: {_public_names(value) or 'nothing that can be called'}"
+    return f"`{path}` has no `{name}` for ASYA_HANDLER; {hint}"
+
+
+def _public_names(value: Any) -> str:
+    names = [name for name in dir(value) if not name.startswith("_") and callable(getattr(value, name, None))]
+    return ", ".join(names[:20])
+
+
+class _Terminated(BaseException):
+    """SIGTERM before the runtime was ready."""
+
+
+@contextlib.contextmanager
+def _users_code(what: str) -> Iterator[None]:
+    """Turns whatever the user's code raises while it is loaded into a SetupError with its traceback."""
+    try:
+        yield
+    except (SetupError, _Terminated):
+        raise
+    except BaseException as error:
+        raise SetupError(f"{what}: {_one_line(error)}\n{_users_traceback(error)}", EXIT_HANDLER) from None
+
+
+def _one_line(error: BaseException) -> str:
+    return f"{type(error).__name__}: {_text_of(error)}"
+
+
+def _text_of(error: BaseException) -> str:
+    try:
+        return str(error)[:LONGEST_TEXT]
+    except Exception:
+        return "(the text of this error cannot be made)"
+
+
+def _users_traceback(error: BaseException) -> str:
+    """The traceback without the frames of this file and of the import machinery at its top."""
+    ours = (__file__, importlib.__file__, "<frozen importlib._bootstrap>", "<frozen importlib._bootstrap_external>")
+    frame = error.__traceback__
+    while frame is not None and frame.tb_frame.f_code.co_filename in ours:
+        frame = frame.tb_next
+    try:
+        return "".join(traceback.format_exception(type(error), error, frame))[-LONGEST_TEXT:]
+    except Exception:
+        return type(error).__name__
+
+
+# --------------------------------------------------------------------------------------------------------- envelopes
+
+
+class BadEnvelope(ValueError):
+    """What came is not an envelope."""
+
+
+class DeadlineExceeded(Exception):
+    """The envelope's `deadline` has passed."""
+
+
+_current: contextvars.ContextVar[dict[str, Any] | None] = contextvars.ContextVar("asya_envelope", default=None)
+
+
+def current_envelope() -> dict[str, Any]:
+    """A copy of what came with the payload that is worked on: `id`, `route`, `headers`, `deadline`, …; not the payload.
+
+    For handlers in payload mode. Outside a call it is empty.
+    """
+    envelope = _current.get()
+    if envelope is None:
+        return {}
+    return copy.deepcopy({key: value for key, value in envelope.items() if key != "payload"})
+
+
+def time_left(envelope: Mapping[str, Any]) -> float | None:
+    """Seconds until the envelope's `deadline`; None without one that can be read."""
+    text = envelope.get("deadline")
+    if not isinstance(text, str):
+        return None
+    # Python 3.10 reads neither `Z` nor nanoseconds.
+    match = re.fullmatch(r"(\d{4}-\d\d-\d\d)[Tt ](\d\d:\d\d:\d\d)(\.\d+)?([Zz]|[+-]\d\d:\d\d)", text.strip())
+    if match is None:
+        return None
+    day, clock, fraction, zone = match.groups()
+    offset = "+00:00" if zone in "Zz" else zone
+    try:
+        moment = datetime.fromisoformat(f"{day}T{clock}{offset}")
+    except ValueError:
+        return None
+    return (moment - datetime.now(timezone.utc)).total_seconds() + float(fraction or 0)
+
+
+def parse(body: bytes) -> Any:
+    try:
+        return json.loads(body.decode("utf-8"), parse_constant=_refuse_constant)
+    except UnicodeDecodeError as error:
+        raise BadEnvelope(f"the message is not UTF-8: {error}") from None
+    except RecursionError:
+        raise BadEnvelope("the message is nested too deeply") from None
+    except ValueError as error:
+        raise BadEnvelope(f"the message is not JSON: {error}") from None
+
+
+def _refuse_constant(name: str) -> Any:
+    raise ValueError(f"{name} is no JSON number")
+
+
+def check_envelope(envelope: Any) -> None:
+    if not isinstance(envelope, dict):
+        raise BadEnvelope(f"an envelope is a JSON object, this is {_kind(envelope)}")
+    for key in ("payload", "route"):
+        if key not in envelope:
+            raise BadEnvelope(f"`{key}` is missing")
+    check_route(envelope["route"])
+    if not isinstance(envelope.get("headers", {}), dict):
+        raise BadEnvelope(f"`headers` must be an object, it is {_kind(envelope['headers'])}")
+    if not isinstance(envelope.get("id", ""), str):
+        raise BadEnvelope(f"`id` must be a string, it is {_kind(envelope['id'])}")
+
+
+def check_route(route: Any) -> None:
+    if not isinstance(route, dict):
+        raise BadEnvelope(f"`route` must be an object, it is {_kind(route)}")
+    actors = route.get("actors")
+    if not isinstance(actors, list) or not actors:
+        raise BadEnvelope("`route.actors` must be a list with at least one actor")
+    if not all(isinstance(actor, str) for actor in actors):
+        raise BadEnvelope("`route.actors` must be a list of strings")
+    current = route.get("current", 0)
+    if isinstance(current, bool) or not isinstance(current, int):
+        raise BadEnvelope(f"`route.current` must be a whole number, it is {_kind(current)}")
+    if not 0 <= current <= len(actors):
+        raise BadEnvelope(f"`route.current` is {current}: it must be between 0 and {len(actors)}, the number of actors")
+
+
+def _kind(value: Any) -> str:
+    names = {dict: "an object", list: "a list", str: "a string", bool: "a boolean", int: "a number", float: "a number"}
+    return "null" if value is None else names.get(type(value), f"a Python `{type(value).__name__}`")
+
+
+def advanced(route: Any) -> Any:
+    """The route with the next actor's turn. It stays at the end when it is there: a finished route is no error."""
+    if not isinstance(route, dict):
+        return route
+    current, actors = route.get("current", 0), route.get("actors")
+    if not isinstance(current, int) or not isinstance(actors, list):
+        return route
+    return {**route, "current": min(current + 1, len(actors))}
+
+
+@dataclass(frozen=True)
+class Passed:
+    """The part of a route that has run, taken before the handler can change it in place."""
+
+    actors: tuple[str, ...]
+
+    @classmethod
+    def of(cls, route: Mapping[str, Any]) -> Passed:
+        return cls(tuple(route["actors"][: route.get("current", 0) + 1]))
+
+    def check(self, item: Any) -> dict[str, Any]:
+        """The handler's item with the keys that travel; an error if it is no envelope or rewrites the past."""
+        if not isinstance(item, dict):
+            raise ValueError(f"in envelope mode the handler returns envelopes (objects), this is {_kind(item)}")
+        try:
+            check_envelope(item)
+        except BadEnvelope as error:
+            raise ValueError(f"the handler returned what is no envelope: {error}") from None
+        kept = tuple(item["route"]["actors"][: len(self.actors)])
+        if kept != self.actors:
+            raise ValueError(
+                f"the handler changed actors that have run: `route.actors` began with {list(self.actors)}, now with "
+                f"{list(kept)}; only what comes after them may change"
+            )
+        return {key: item[key] for key in ("id", "parent_id", "route", "headers", "payload") if key in item}
+
+
+# ---------------------------------------------------------------------------------------------- calling the handler
+
+
+class Call:
+    """One request: what the handler gets, and the answer as it grows."""
+
+    def __init__(self, body: bytes, settings: Settings) -> None:
+        self.settings = settings
+        self.parts: list[bytes] = []
+        self.size = 2
+        self.envelope = parse(body)
+        if settings.validate:
+            check_envelope(self.envelope)
+        elif not settings.envelope_mode and not isinstance(self.envelope, dict):
+            raise BadEnvelope(f"an envelope is a JSON object, this is {_kind(self.envelope)}")
+        known = self.envelope if isinstance(self.envelope, dict) else {}
+        # End actors (validation off) take every message, also one that came too late.
+        self.seconds = time_left(known) if settings.validate else None
+        if self.seconds is not None and self.seconds <= 0:
+            raise DeadlineExceeded(f"the deadline {known['deadline']} has passed before the handler was called")
+        if settings.envelope_mode:
+            self.passed = Passed.of(self.envelope["route"]) if settings.validate else None
+        else:
+            self.common = {"route": advanced(known.get("route"))}
+            if "headers" in known:
+                self.common["headers"] = known["headers"]
+        _current.set(known)
+
+    @property
+    def argument(self) -> Any:
+        return self.envelope if self.settings.envelope_mode else self.envelope.get("payload")
+
+    def add(self, item: Any) -> None:
+        """Encodes at once, so that a generator never holds more than a frame."""
+        if not self.settings.envelope_mode:
+            item = {"payload": item, **self.common}
+        elif self.passed is not None:
+            item = self.passed.check(item)
+        part = encode(item)
+        self.size += len(part) + 1
+        if self.size > self.settings.max_frame_bytes:
+            raise ValueError(
+                f"what the handler returned is larger than {self.settings.max_frame_bytes} bytes (ASYA_MAX_FRAME_BYTES): "
+                "put large data into a store and return its address"
+            )
+        self.parts.append(part)
+
+    def answer(self) -> bytes:
+        return b"[" + b",".join(self.parts) + b"]"
+
+
+def messages(result: Any) -> Iterable[Any]:
+    """What a handler returned, as messages: None is none, a list, tuple or generator is a fan-out, all else is one."""
+    if result is None:
+        return ()
+    if isinstance(result, (list, tuple, Iterator)):
+        return result
+    return (result,)
+
+
+def encode(item: Any) -> bytes:
+    try:
+        return json.dumps(item, allow_nan=False, separators=(",", ":")).encode("ascii")
+    except RecursionError:
+        raise ValueError("what the handler returned contains itself, or is nested too deeply for JSON") from None
+    except (TypeError, ValueError) as error:
+        raise ValueError(_not_json(item, "") or f"what the handler returned is no JSON: {error}") from None
+
+
+def _not_json(value: Any, path: str, depth: int = 0) -> str | None:
+    """Where the first value is that JSON does not have."""
+    children: Iterable[tuple[str, Any]] = ()
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            return f"what the handler returned is no JSON: `{path}` is {value}, and JSON has no such number"
+    elif isinstance(value, dict):
+        for key in value:
+            if not isinstance(key, (str, int, float, bool, type(None))):
+                return f"what the handler returned is no JSON: a key of `{path}` is a Python `{type(key).__name__}`"
+        children = ((f"{path}.{key}" if path else str(key), child) for key, child in value.items())
+    elif isinstance(value, (list, tuple)):
+        children = ((f"{path}[{index}]", child) for index, child in enumerate(value))
+    elif not isinstance(value, (str, int, type(None))):
+        kind = f"{type(value).__module__}.{type(value).__qualname__}"
+        return f"what the handler returned is no JSON: `{path}` is a Python `{kind}`; convert it (str, float, list, dict)"
+    if depth < 64:
+        for where, child in children:
+            if found := _not_json(child, where, depth + 1):
+                return found
+    return None
+
+
+class Runner:
+    """Turns the body of a request into the body of its answer; it never raises."""
+
+    def __init__(self, handler: Callable[[Any], Any], settings: Settings) -> None:
+        self.handler = handler
+        self.settings = settings
+
+    def answer(self, body: bytes) -> bytes:
+        if not body:
+            return b""  # a ping: answered when there is time for it
+        try:
+            call = Call(body, self.settings)
+            result = self.handler(call.argument)
+            if inspect.isawaitable(result) or isinstance(result, AsyncIterator):
+                asyncio.run(self._drain(call, result))
+            else:
+                for item in messages(result):
+                    call.add(item)
+            return call.answer()
+        except BaseException as error:  # `sys.exit()` in a handler is its error, not our end
+            return failure(error)
+        finally:
+            _current.set(None)
+
+    async def answer_async(self, body: bytes) -> bytes:
+        if not body:
+            return b""
+        try:
+            call = Call(body, self.settings)
+            try:
+                await asyncio.wait_for(self._drain(call, self.handler(call.argument)), call.seconds)
+            except (TimeoutError, asyncio.TimeoutError):
+                if call.seconds is not None and (time_left(call.envelope) or 0) <= 0:
+                    raise DeadlineExceeded(f"the deadline {call.envelope['deadline']} passed while the handler ran") from None
+                raise
+            return call.answer()
+        except (KeyboardInterrupt, GeneratorExit):
+            raise
+        except BaseException as error:
+            return failure(error)
+
+    async def _drain(self, call: Call, result: Any) -> None:
+        if inspect.isawaitable(result):
+            result = await result
+        if isinstance(result, AsyncIterator):
+            async for item in result:
+                call.add(item)
+        else:
+            for item in messages(result):
+                call.add(item)
+
+
+def failure(error: BaseException) -> bytes:
+    """The answer that says what went wrong."""
+    code = "msg_parsing_error" if isinstance(error, BadEnvelope) else "processing_error"
+    text, trace = _text_of(error) or type(error).__name__, _users_traceback(error)
+    envelope = _current.get() or {}
+    shown = f"envelope {envelope.get('id', '(no id)')}"
+    if isinstance(error, (BadEnvelope, DeadlineExceeded)):
+        log.warning("%s: %s: %s", shown, type(error).__name__, text)
+    else:
+        log.error("%s: %s: %s\n%s", shown, type(error).__name__, text, trace)
+    details = {"message": text, "type": type(error).__name__, "traceback": trace}
+    return encode([{"error": code, "details": details}])
+
+
+def broken_frame(code: str, message: str) -> bytes:
+    return encode([{"error": code, "details": {"message": message, "type": "FrameError", "traceback": ""}}])
+
+
+def is_async(handler: Callable[[Any], Any]) -> bool:
+    while isinstance(handler, functools.partial):
+        handler = handler.func
+    candidates = (handler, type(handler).__call__)
+    return any(inspect.iscoroutinefunction(c) or inspect.isasyncgenfunction(c) for c in candidates)
+
+
+# -------------------------------------------------------------------------------------------------------- the socket
+
+
+class FrameError(Exception):
+    """The stream cannot be read any further."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class Connection:
+    """One sidecar's connection: reads exactly one frame, and the next only when that is answered."""
+
+    def __init__(self, sock: socket.socket, settings: Settings) -> None:
+        self.sock = sock
+        self.settings = settings
+        self.length: int | None = None
+        self.incoming = bytearray()
+        self.outgoing = memoryview(b"")
+        self.busy = False
+        self.closing = False
+        self.future: Future[bytes] | None = None
+        self.moved = time.monotonic()
+
+    def read(self) -> bytes | None:
+        """The next frame; None while bytes are missing; EOFError when the other side has closed between two frames."""
+        while True:
+            wanted = HEADER.size if self.length is None else self.length
+            missing = wanted - len(self.incoming)
+            if missing == 0:
+                body, self.incoming = bytes(self.incoming), bytearray()
+                if self.length is not None:
+                    self.length = None
+                    return body
+                self.length = self._checked(HEADER.unpack(body)[0])
+                continue
+            try:
+                chunk = self.sock.recv(min(missing, self.settings.chunk_bytes))
+            except (BlockingIOError, InterruptedError):
+                return None
+            if not chunk:
+                if self.length is None and not self.incoming:
+                    raise EOFError
+                raise FrameError("connection_error", f"the connection ended in a frame, {missing} bytes before its end")
+            self.incoming += chunk
+            self.moved = time.monotonic()
+
+    def _checked(self, length: int) -> int:
+        if length > self.settings.max_frame_bytes:
+            raise FrameError(
+                "msg_parsing_error",
+                f"a frame of {length} bytes is above the cap of {self.settings.max_frame_bytes} (ASYA_MAX_FRAME_BYTES)",
+            )
+        return length
+
+    def reply(self, body: bytes) -> None:
+        self.outgoing = memoryview(HEADER.pack(len(body)) + body)
+        self.moved = time.monotonic()
+
+    def write(self) -> bool:
+        """Sends what it can; True when nothing is left."""
+        while self.outgoing:
+            try:
+                sent = self.sock.send(self.outgoing)
+            except (BlockingIOError, InterruptedError):
+                return False
+            self.outgoing = self.outgoing[sent:]
+            self.moved = time.monotonic()
+        return True
+
+    @property
+    def in_frame(self) -> bool:
+        return self.length is not None or bool(self.incoming) or bool(self.outgoing)
+
+    def gone(self) -> bool:
+        """Whether the other side has closed, so that nobody waits for an answer; closed for writing only is not gone."""
+        poll = select.poll()
+        poll.register(self.sock, 0)
+        return any(flags & (select.POLLHUP | select.POLLERR) for _, flags in poll.poll(0))
+
+
+class Server:
+    """Listens, and gives each request to the handler.
+
+    A plain handler runs in the main thread, one call at a time, with nothing between it and the socket. With
+    ASYA_RUNTIME_CONCURRENCY above 1 it runs in that many threads. An async handler runs in one event loop, in a thread
+    of its own.
+    """
+
+    def __init__(self, runner: Runner, settings: Settings) -> None:
+        self.runner = runner
+        self.settings = settings
+        self.selector = selectors.DefaultSelector()
+        self.connections: set[Connection] = set()
+        self.finished: deque[Connection] = deque()
+        self.stopping = False
+        self.wake_reader, self.wake_writer = socket.socketpair()
+        for end in (self.wake_reader, self.wake_writer):
+            end.setblocking(False)
+        self.selector.register(self.wake_reader, selectors.EVENT_READ, "wake")
+        self.submit = self._executor()
+        self.listener = self._listen()
+
+    def _executor(self) -> Callable[[bytes], Future[bytes]] | None:
+        """How a call is started; None: here and now."""
+        if is_async(self.runner.handler):
+            loop = asyncio.new_event_loop()
+            threading.Thread(target=loop.run_forever, name="asya-handlers", daemon=True).start()
+            slots = asyncio.Semaphore(self.settings.concurrency)
+
+            async def one(body: bytes) -> bytes:
+                async with slots:
+                    return await self.runner.answer_async(body)
+
+            return lambda body: asyncio.run_coroutine_threadsafe(one(body), loop)
+        if self.settings.concurrency > 1:
+            pool = ThreadPoolExecutor(self.settings.concurrency, "asya-handler")
+            return lambda body: pool.submit(self.runner.answer, body)
+        return None
+
+    def _listen(self) -> socket.socket:
+        settings = self.settings
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            listener.bind(settings.address)
+            if not settings.abstract and settings.socket_mode is not None:
+                os.chmod(settings.socket, settings.socket_mode)
+            listener.listen(MAX_CONNECTIONS)
+        except OSError as error:
+            reason = "another program listens there" if error.errno == errno.EADDRINUSE else _text_of(error)
+            name = "ASYA_SOCKET" if "ASYA_SOCKET" in os.environ else "ASYA_SOCKET_DIR"
+            raise SetupError(f"cannot listen on `{settings.socket}` ({name}): {reason}") from None
+        listener.setblocking(False)
+        self.selector.register(listener, selectors.EVENT_READ, "accept")
+        if not settings.abstract:
+            settings.ready_file.write_text(READY)
+        return listener
+
+    def stop(self, *_: Any) -> None:
+        """Signal handler: nothing new; what runs is answered."""
+        self.stopping = True
+        self._wake()
+
+    def run(self) -> None:
+        signal.set_wakeup_fd(self.wake_writer.fileno(), warn_on_full_buffer=False)
+        try:
+            while not self.stopping:
+                self._turn()
+            self._close_listener()
+            for connection in list(self.connections):
+                if not connection.busy and not connection.outgoing:
+                    self._drop(connection)
+            while self.connections:
+                self._turn()
+        finally:
+            signal.set_wakeup_fd(-1)
+            self._close_listener()
+
+    def _turn(self) -> None:
+        waiting = any(connection.busy or connection.in_frame for connection in self.connections)
+        for key, mask in self.selector.select(1.0 if waiting else None):
+            if key.data == "wake":
+                self._collect()
+            elif key.data == "accept":
+                self._accept()
+            elif key.data in self.connections:
+                self._serve(key.data, mask)
+            if self.stopping and self.submit is None:
+                return  # a call may have taken long: the other connections get no new one
+        if waiting:
+            self._look_after()
+
+    def _accept(self) -> None:
+        if self.stopping:
+            return
+        try:
+            sock, _ = self.listener.accept()
+        except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE):
+                log.warning("cannot accept a connection: %s", error)
+                time.sleep(0.1)
+            return
+        if len(self.connections) >= MAX_CONNECTIONS:
+            log.warning("more than %d connections: the newest is closed", MAX_CONNECTIONS)
+            sock.close()
+            return
+        sock.setblocking(False)
+        connection = Connection(sock, self.settings)
+        self.connections.add(connection)
+        self.selector.register(sock, selectors.EVENT_READ, connection)
+
+    def _serve(self, connection: Connection, mask: int) -> None:
+        try:
+            if mask & selectors.EVENT_WRITE:
+                self._flush(connection)
+            elif not self.stopping and (body := connection.read()) is not None:
+                self._begin(connection, body)
+        except EOFError:
+            self._drop(connection)  # a probe, or the other side's good-bye
+        except FrameError as error:
+            log.warning("%s", error)
+            connection.closing = True
+            self._reply(connection, broken_frame(error.code, str(error)))
+        except OSError as error:
+            log.debug("connection lost: %s", error)
+            self._drop(connection)
+
+    def _begin(self, connection: Connection, body: bytes) -> None:
+        if connection.gone():
+            log.info("a request of %d bytes is skipped: the sidecar closed the connection and waits no more", len(body))
+            self._drop(connection)
+        elif self.submit is None:
+            self._reply(connection, self.runner.answer(body))
+        else:
+            connection.busy = True
+            self.selector.unregister(connection.sock)
+            connection.future = self.submit(body)
+            connection.future.add_done_callback(lambda _: self._done(connection))
+
+    def _done(self, connection: Connection) -> None:
+        """Called in the handler's thread."""
+        self.finished.append(connection)
+        self._wake()
+
+    def _collect(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            while self.wake_reader.recv(4096):
+                pass
+        while self.finished:
+            connection = self.finished.popleft()
+            connection.busy = False
+            future = connection.future
+            if connection not in self.connections or future is None:
+                continue
+            self.selector.register(connection.sock, selectors.EVENT_READ, connection)
+            if future.cancelled():
+                self._drop(connection)
+            else:
+                self._reply(connection, future.result())
+
+    def _reply(self, connection: Connection, body: bytes) -> None:
+        connection.reply(body)
+        try:
+            self._flush(connection)
+        except OSError as error:
+            log.info("an answer of %d bytes is thrown away, the sidecar closed the connection: %s", len(body), error)
+            self._drop(connection)
+
+    def _flush(self, connection: Connection) -> None:
+        done = connection.write()
+        if done and (connection.closing or self.stopping):
+            self._drop(connection)
+            return
+        wanted = selectors.EVENT_READ if done else selectors.EVENT_WRITE
+        if self.selector.get_key(connection.sock).events != wanted:
+            self.selector.modify(connection.sock, wanted, connection)
+
+    def _look_after(self) -> None:
+        """Calls nobody waits for, and connections that stand still in the middle of a frame."""
+        now = time.monotonic()
+        for connection in list(self.connections):
+            if connection.busy:
+                if connection.future is not None and connection.gone():
+                    connection.future.cancel()
+            elif connection.in_frame and now - connection.moved > FRAME_PATIENCE:
+                log.warning("a connection stood still in a frame for %d seconds and is closed", FRAME_PATIENCE)
+                self._drop(connection)
+
+    def _drop(self, connection: Connection) -> None:
+        self.connections.discard(connection)
+        with contextlib.suppress(KeyError, ValueError):
+            self.selector.unregister(connection.sock)
+        connection.sock.close()
+
+    def _close_listener(self) -> None:
+        if self.listener.fileno() < 0:
+            return
+        self.selector.unregister(self.listener)
+        self.listener.close()
+        if not self.settings.abstract:
+            self.settings.ready_file.unlink(missing_ok=True)
+            Path(self.settings.socket).unlink(missing_ok=True)
+
+    def _wake(self) -> None:
+        with contextlib.suppress(OSError):
+            self.wake_writer.send(b"\0")
+
+
+def _remove_stale_socket(path: str) -> None:
+    """What a killed runtime left behind; a socket that answers is somebody else's."""
+    try:
+        if not stat.S_ISSOCK(os.stat(path).st_mode):
+            raise SetupError(f"`{path}` exists and is no socket: remove it, or choose another place with ASYA_SOCKET")
+    except FileNotFoundError:
+        return
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        try:
+            probe.connect(path)
+        except OSError:
+            os.unlink(path)
+        else:
+            raise SetupError(f"another runtime listens on `{path}`: give each its own ASYA_SOCKET_DIR")
+
+
+# -------------------------------------------------------------------------------------------------------------- main
+
+
+def main() -> int:
+    """The command `asya-runtime`. Exit codes: 0 after SIGTERM, 2 wrong settings, 3 the handler cannot be loaded."""
+    try:
+        _log_to_stderr(os.environ.get("ASYA_LOG_LEVEL", ""))
+        signal.signal(signal.SIGTERM, _terminate)
+        signal.signal(signal.SIGINT, _terminate)
+        settings = Settings.from_env(os.environ)
+        if not settings.abstract:
+            _forget_the_last_run(settings)
+        _make_importable()
+        handler = load_handler(settings.handler)
+        server = Server(Runner(handler, settings), settings)
+        signal.signal(signal.SIGTERM, server.stop)
+        signal.signal(signal.SIGINT, server.stop)
+        mode = "envelope" if settings.envelope_mode else "payload"
+        log.info("handler %s in %s mode is ready on %s", settings.handler, mode, settings.socket)
+        server.run()
+        log.info("stopped: what was under way is answered")
+    except SetupError as error:
+        return _give_up(error)
+    except _Terminated:
+        log.info("stopped before the handler was loaded")
+    return 0
+
+
+def _terminate(*_: Any) -> None:
+    raise _Terminated
+
+
+def _forget_the_last_run(settings: Settings) -> None:
+    """A killed runtime leaves its socket and ready file; the next is not ready before its handler is loaded."""
+    try:
+        Path(settings.socket).parent.mkdir(parents=True, exist_ok=True)
+        _remove_stale_socket(settings.socket)
+        settings.ready_file.unlink(missing_ok=True)
+    except OSError as error:
+        raise SetupError(f"cannot use the folder of `{settings.socket}`: {error}") from None
+
+
+def _make_importable() -> None:
+    """The working directory comes last in the path; `asya_runtime` is the installed package, also when this file runs alone."""
+    if os.getcwd() not in sys.path and "" not in sys.path:
+        sys.path.append(os.getcwd())
+    if __name__ != "__main__":
+        return
+    # Mounted as asya_runtime.py, this file would hide the package and its adapters: its folder is the first in the path.
+    here = Path(__file__).resolve()
+    elsewhere = [entry for entry in sys.path if (Path(entry) / "asya_runtime.py").resolve() != here]
+    spec = importlib.machinery.PathFinder.find_spec("asya_runtime", elsewhere)
+    module = sys.modules[__name__]
+    if spec is None or spec.submodule_search_locations is None or spec.loader is None:
+        sys.modules["asya_runtime"] = module
+        return
+    package = importlib.util.module_from_spec(spec)
+    sys.modules["asya_runtime"] = package
+    sys.modules["asya_runtime.runtime"] = module
+    spec.loader.exec_module(package)
+
+
+def _log_to_stderr(level: str) -> None:
+    level = level.strip().upper() or "INFO"
+    known = {"DEBUG": logging.DEBUG, "INFO": logging.INFO, "WARN": logging.WARNING, "WARNING": logging.WARNING}
+    known |= {"ERROR": logging.ERROR, "CRITICAL": logging.CRITICAL}
+    if level not in known:
+        raise SetupError(f"ASYA_LOG_LEVEL is `{level}`: it must be one of {', '.join(known)}")
+    output = logging.StreamHandler(sys.stderr)
+    output.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    root = logging.getLogger("asya")
+    root.addHandler(output)
+    root.setLevel(known[level])
+    root.propagate = False
+
+
+def _give_up(error: SetupError) -> int:
+    """Says it on stderr, and in the place where `kubectl describe pod` shows it."""
+    print(f"asya-runtime: {error}", file=sys.stderr, flush=True)
+    place = Path(os.environ.get("ASYA_TERMINATION_LOG") or "/dev/termination-log")
+    with contextlib.suppress(OSError):
+        if place.is_file():
+            place.write_text(f"asya-runtime: {error}"[:4096])
+    return error.exit_code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

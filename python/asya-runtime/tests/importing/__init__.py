@@ -1,0 +1,1 @@
+"""Modules that are hard to import."""

@@ -1,0 +1,2 @@
+def predict(payload):
+    return payload

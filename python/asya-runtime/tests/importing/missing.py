@@ -1,0 +1,5 @@
+import not_installed
+
+
+def predict(payload):
+    return not_installed.predict(payload)

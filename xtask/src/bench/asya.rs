@@ -1,0 +1,328 @@
+//! `bench asya`: the sidecar beside a raw loop of the same client library (consume, publish, confirm, acknowledge) in the same run
+//! on the same broker, in the order A B B A. With `--chaos`: the promise that nothing is lost, at full size.
+
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use runway_testbed::chaos::{self, ChaosOptions};
+use runway_testbed::pipeline::{Actor, ActorPrograms, Broker};
+use runway_testbed::{RabbitMq, RabbitMqOptions, programs};
+use serde_json::Value;
+use tokio::process::{Child, Command};
+
+/// How much of it.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Messages a second while latency is measured.
+    #[arg(long, default_value_t = 1000)]
+    rate: u32,
+    /// Messages in each latency run.
+    #[arg(long, default_value_t = 10_000)]
+    messages: usize,
+    /// Messages in each throughput run.
+    #[arg(long, default_value_t = 20_000)]
+    backlog: usize,
+    /// Messages taken ahead, by both.
+    #[arg(long, default_value_t = 100)]
+    prefetch: u16,
+    /// Kill sidecars, runtimes and connections instead, and count what is lost.
+    #[arg(long)]
+    chaos: bool,
+    /// With --chaos: envelopes.
+    #[arg(long, default_value_t = 100_000)]
+    envelopes: usize,
+    /// With --chaos: kills.
+    #[arg(long, default_value_t = 200)]
+    kills: usize,
+    /// Bind this many actors instead, and count what the operator asks for then.
+    #[arg(long, value_name = "N", conflicts_with = "chaos")]
+    actors: Option<usize>,
+    /// Do not compile with optimisation: to try the bench itself. The figures mean nothing.
+    #[arg(long)]
+    unoptimised: bool,
+}
+
+/// What is aimed at: beside the raw loop, or by itself.
+mod goals {
+    pub(super) const ADDED_P50: &str = "+100 at most";
+    pub(super) const ADDED_P99: &str = "+500 at most";
+    pub(super) const CPU: &str = "60 at most";
+    pub(super) const RATE: &str = "80 % at least";
+    pub(super) const MEMORY: &str = "12288 at most";
+}
+
+/// A message that is not through after this long, and a slow machine's time for each, means that something stands still.
+const PATIENCE: Duration = Duration::from_mins(2);
+const PATIENCE_PER_MESSAGE: Duration = Duration::from_millis(20);
+
+pub(crate) async fn run(args: &Args) -> Result<()> {
+    if let Some(count) = args.actors {
+        return super::actors::run(count, args.unoptimised).await;
+    }
+    let programs = Programs::build(args.unoptimised).await?;
+    super::step("starting RabbitMQ");
+    let rabbit = RabbitMq::start(RabbitMqOptions::default()).await?;
+    let outcome = if args.chaos {
+        under_fire(&rabbit, &programs, args).await
+    } else {
+        compare(&rabbit, &programs, args).await
+    };
+    rabbit.stop().await;
+    outcome
+}
+
+struct Programs {
+    sidecar: PathBuf,
+    runtime: PathBuf,
+    bench: PathBuf,
+}
+
+impl Programs {
+    async fn build(unoptimised: bool) -> Result<Self> {
+        super::step("building the programs");
+        let folder = programs::build(!unoptimised).await?;
+        Ok(Self {
+            sidecar: folder.join("asya-sidecar"),
+            runtime: folder.join("asya-echo-runtime"),
+            bench: folder.join("asya-bench"),
+        })
+    }
+
+    fn actor(&self) -> ActorPrograms {
+        ActorPrograms {
+            sidecar: self.sidecar.clone(),
+            runtime: vec![self.runtime.to_string_lossy().into_owned()],
+        }
+    }
+}
+
+async fn under_fire(rabbit: &RabbitMq, programs: &Programs, args: &Args) -> Result<()> {
+    let options = ChaosOptions {
+        envelopes: args.envelopes,
+        kills: args.kills,
+        prefetch: usize::from(args.prefetch),
+        seed: 0x5eed,
+    };
+    super::step(&format!(
+        "{} envelopes through two actors, {} kills on the way",
+        args.envelopes, args.kills
+    ));
+    let tenth = (args.envelopes / 10).max(1);
+    let tell = |out: usize, kills: usize| {
+        if out.is_multiple_of(tenth) {
+            super::step(&format!("{out} are out, {kills} kills so far"));
+        }
+    };
+    let report = chaos::run(rabbit, &programs.actor(), options, tell).await?;
+    let [sidecars, runtimes, connections] = report.kills;
+    println!("| envelopes | killed: sidecar, runtime, connection | lost | failed | duplicates | allowed | took |");
+    println!("|---|---|---|---|---|---|---|");
+    println!(
+        "| {} | {sidecars}, {runtimes}, {connections} | {} | {} | {} | {} | {:.0} s |",
+        args.envelopes,
+        report.lost.len(),
+        report.failed,
+        report.duplicates,
+        report.duplicates_allowed,
+        report.took.as_secs_f64(),
+    );
+    ensure!(report.lost.is_empty(), "messages were lost: {:?}", report.lost);
+    ensure!(
+        report.duplicates <= report.duplicates_allowed,
+        "more duplicates than were in flight"
+    );
+    Ok(())
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Contender {
+    Raw,
+    Sidecar,
+}
+
+/// Sums of the runs of a contender.
+#[derive(Clone, Copy, Default)]
+struct Figures {
+    runs: f64,
+    p50: f64,
+    p99: f64,
+    /// Microseconds a message, at the steady rate and with a backlog.
+    cpu_steady: f64,
+    cpu_backlog: f64,
+    /// KiB, the most seen.
+    memory: f64,
+    rate: f64,
+}
+
+async fn compare(rabbit: &RabbitMq, programs: &Programs, args: &Args) -> Result<()> {
+    let mut raw = Figures::default();
+    let mut sidecar = Figures::default();
+    let order = [Contender::Raw, Contender::Sidecar, Contender::Sidecar, Contender::Raw];
+    for (number, contender) in (1..).zip(order) {
+        let (name, figures) = match contender {
+            Contender::Raw => ("the raw loop", &mut raw),
+            Contender::Sidecar => ("the sidecar", &mut sidecar),
+        };
+        super::step(&format!(
+            "run {number} of {}, {name}: {} messages at {} a second, then {} at once",
+            order.len(),
+            args.messages,
+            args.rate,
+            args.backlog
+        ));
+        measure(rabbit, programs, args, contender, figures).await?;
+    }
+    print(args, &raw, &sidecar);
+    Ok(())
+}
+
+/// A contender that runs. Dropping it ends it.
+enum Running {
+    Raw(Child),
+    Sidecar(Box<Actor>),
+}
+
+impl Running {
+    fn pid(&self) -> Result<u32> {
+        match self {
+            Self::Raw(child) => child.id().context("the raw loop has ended"),
+            Self::Sidecar(actor) => actor.sidecar_pid(),
+        }
+    }
+}
+
+const IN: &str = "asya-bench";
+const OUT: &str = "asya-happy-end";
+
+fn start(rabbit: &RabbitMq, programs: &Programs, prefetch: u16, contender: Contender) -> Result<Running> {
+    let prefetch = prefetch.to_string();
+    let url = rabbit.url();
+    match contender {
+        Contender::Raw => {
+            let args = [
+                "loop",
+                "--url",
+                &url,
+                "--from",
+                IN,
+                "--to",
+                OUT,
+                "--prefetch",
+                &prefetch,
+            ];
+            let child = Command::new(&programs.bench).args(args).kill_on_drop(true).spawn()?;
+            Ok(Running::Raw(child))
+        }
+        Contender::Sidecar => {
+            let environment = [("ASYA_RABBITMQ_URL", &*url), ("ASYA_RABBITMQ_PREFETCH", &prefetch)];
+            let actor = Actor::start(&programs.actor(), "bench", &environment)?;
+            Ok(Running::Sidecar(Box::new(actor)))
+        }
+    }
+}
+
+async fn measure(
+    rabbit: &RabbitMq,
+    programs: &Programs,
+    args: &Args,
+    contender: Contender,
+    figures: &mut Figures,
+) -> Result<()> {
+    let broker = Broker::connect(&rabbit.url()).await?;
+    for queue in [IN, OUT] {
+        broker.declare(queue).await?;
+    }
+    let most = u32::try_from(args.messages.max(args.backlog))?;
+    let patience = PATIENCE + most * PATIENCE_PER_MESSAGE + most * (Duration::from_secs(1) / args.rate);
+    let drive = async |what: &str, more: &[&str]| {
+        let url = rabbit.url();
+        let common = [what, "--url", &url, "--from", IN, "--to", OUT];
+        let mut command = Command::new(&programs.bench);
+        command
+            .args(common)
+            .args(more)
+            .stderr(Stdio::inherit())
+            .kill_on_drop(true);
+        let output = tokio::time::timeout(patience, command.output())
+            .await
+            .with_context(|| format!("`asya-bench {what}` is not through after {patience:?}"))??;
+        ensure!(output.status.success(), "`asya-bench {what}` failed");
+        let value: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
+        anyhow::Ok(value)
+    };
+    let number = |value: &Value, key: &str| value[key].as_f64().with_context(|| format!("no {key}"));
+    let messages = args.messages.to_string();
+    let backlog = args.backlog.to_string();
+    let rate = args.rate.to_string();
+
+    let running = start(rabbit, programs, args.prefetch, contender)?;
+    // Connections, caches, the first allocations.
+    drive("latency", &["--rate", &rate, "--count", "1000"]).await?;
+    let pid = running.pid()?;
+    let before = super::measure::cpu_of(pid)?;
+    let latency = drive("latency", &["--rate", &rate, "--count", &messages]).await?;
+    figures.cpu_steady += (super::measure::cpu_of(pid)? - before) * 1e6 / super::measure::as_number(args.messages);
+    figures.p50 += number(&latency, "p50")?;
+    figures.p99 += number(&latency, "p99")?;
+    drop(running);
+
+    drive("fill", &["--count", &backlog]).await?;
+    let running = start(rabbit, programs, args.prefetch, contender)?;
+    let throughput = drive("empty", &["--count", &backlog]).await?;
+    let pid = running.pid()?;
+    figures.rate += number(&throughput, "rate")?;
+    figures.cpu_backlog += super::measure::cpu_of(pid)? * 1e6 / super::measure::as_number(args.backlog);
+    figures.memory = figures.memory.max(peak_memory(pid)?);
+    figures.runs += 1.0;
+    drop(running);
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    for queue in [IN, OUT] {
+        broker.purge(queue).await?;
+    }
+    Ok(())
+}
+
+/// KiB.
+fn peak_memory(pid: u32) -> Result<f64> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let peak = line
+        .and_then(|line| line.split_whitespace().next())
+        .context("no VmHWM")?;
+    Ok(peak.parse()?)
+}
+
+fn print(args: &Args, raw: &Figures, sidecar: &Figures) {
+    let row = |what: &str, goal: &str, of: fn(&Figures) -> f64, compared: fn(f64, f64) -> String| {
+        let (a, b) = (of(raw) / raw.runs, of(sidecar) / sidecar.runs);
+        println!("| {what} | {a:.0} | {b:.0} | {} | {goal} |", compared(a, b));
+    };
+    let added = |a: f64, b: f64| format!("+{:.0}", b - a);
+    println!("| | raw loop | asya-sidecar | compared | aimed at |");
+    println!("|---|---|---|---|---|");
+    let at_rate = format!("latency p50 at {} messages a second, µs", args.rate);
+    row(&at_rate, goals::ADDED_P50, |f| f.p50, added);
+    row("latency p99, µs", goals::ADDED_P99, |f| f.p99, added);
+    row("CPU per message at that rate, µs", goals::CPU, |f| f.cpu_steady, added);
+    row(
+        "CPU per message with a backlog, µs",
+        goals::CPU,
+        |f| f.cpu_backlog,
+        added,
+    );
+    let backlog = format!("messages a second with a backlog, prefetch {}", args.prefetch);
+    row(
+        &backlog,
+        goals::RATE,
+        |f| f.rate,
+        |a, b| format!("{:.0} %", 100.0 * b / a),
+    );
+    println!(
+        "| peak memory, KiB | {:.0} | {:.0} | | {} |",
+        raw.memory,
+        sidecar.memory,
+        goals::MEMORY
+    );
+}

@@ -1,0 +1,331 @@
+//! The Helm chart: the same objects as `deploy/install.yaml`, with the places that differ from cluster to cluster left open.
+//!
+//! A place is left open by a mark in the object, which YAML writes as a string; the mark and its quotes then become Helm's
+//! braces.
+
+use anyhow::{Context, Result, ensure};
+use kube::core::DynamicObject;
+use runway_cli::install::kinds;
+use runway_client::manifests::{Component, NAMESPACE, Release, component, console, pods};
+use serde_json::{Map, Value, json};
+
+use crate::generate::{HEADER, document};
+
+const FOLDER: &str = "deploy/charts/kubeairunway";
+/// Where the console's values are.
+const CONSOLE_VALUES: &str = ".Values.console";
+/// Whether it impersonates.
+const IMPERSONATES: &str = ".Values.console.impersonate.enabled";
+/// Begin of a mark: nothing that objects hold.
+const OPEN: char = '⟦';
+/// End of a mark.
+const CLOSE: char = '⟧';
+
+const NOTES: &str = "\
+KubeAIRunway is installed. See what it is made of:
+
+  kubeairunway controller status
+  kubeairunway provider list
+
+The providers' own operators (KAITO, Dynamo, KubeRay) are installed with their own charts.
+";
+
+const CONSOLE: &str = "\
+The web console, where users sign in. It has one pod, since sessions are in its memory
+# args: further settings of `kubeairunway ui --login`, as --oidc-issuer=https://id.example.com
+# impersonate: call the cluster in the name of users; without lists, the pod's account may impersonate anybody";
+
+fn console_values() -> Value {
+    json!({
+        "enabled": false,
+        "publicUrl": console::DEFAULT_URL,
+        "args": [],
+        "impersonate": { "enabled": false, "users": [], "groups": [] },
+        "resources": pods::resources(),
+    })
+}
+
+/// Every file of the chart.
+pub(crate) fn files(components: &[Component]) -> Result<Vec<(String, String)>> {
+    let mut files = vec![
+        (format!("{FOLDER}/Chart.yaml"), chart()?),
+        (format!("{FOLDER}/values.yaml"), values(components)?),
+        (format!("{FOLDER}/templates/NOTES.txt"), NOTES.to_owned()),
+    ];
+    for component in components {
+        let path = format!("{FOLDER}/templates/{}.yaml", component.name);
+        files.push((path, template(component)?));
+    }
+    Ok(files)
+}
+
+fn chart() -> Result<String> {
+    let version = component::TAG.trim_start_matches('v');
+    let chart = json!({
+        "apiVersion": "v2",
+        "name": "kubeairunway",
+        "description": "One control plane for AI serving on Kubernetes",
+        "type": "application",
+        "version": version,
+        "appVersion": component::TAG,
+        "kubeVersion": ">=1.26.0-0",
+    });
+    Ok(format!("{HEADER}{}", document(&chart)?))
+}
+
+/// What may be chosen, with what `deploy/install.yaml` has.
+fn values(components: &[Component]) -> Result<String> {
+    let mut text = HEADER.to_owned();
+    let mut add = |comment: &str, value: Value| -> Result<()> {
+        text.extend(["\n# ", comment, "\n", &document(&value)?]);
+        Ok(())
+    };
+    add(
+        "Where the images are; an empty tag is the chart's appVersion",
+        json!({ "image": { "registry": component::REGISTRY, "tag": "", "pullPolicy": "IfNotPresent" } }),
+    )?;
+    add(
+        "Names of Secrets with credentials for the registry, each as {name: …}",
+        json!({ "imagePullSecrets": [] }),
+    )?;
+    add(
+        "Namespace with Pod Security labels. Helm cannot make the namespace it installs into: use --create-namespace, or set this for `helm template`",
+        json!({ "namespace": { "create": false } }),
+    )?;
+    add(
+        "CRDs stay when the chart is uninstalled",
+        json!({ "crds": { "install": true } }),
+    )?;
+    add(
+        "Only those may use a provider who may create its upstream objects (ValidatingAdmissionPolicy, Kubernetes 1.30)",
+        json!({ "policy": { "enabled": false } }),
+    )?;
+    add(
+        "ServiceMonitors, for the Prometheus operator",
+        json!({ "monitoring": { "enabled": false } }),
+    )?;
+    let mut providers = Map::new();
+    for component in components {
+        let settings = json!({ "replicas": component.replicas, "resources": pods::resources() });
+        if component.name == console::NAME {
+            add(CONSOLE, json!({ key(component): console_values() }))?;
+            continue;
+        }
+        match provider(component) {
+            Some(name) => {
+                let mut settings = settings;
+                settings["enabled"] = json!(true);
+                providers.insert(name.to_owned(), settings);
+            }
+            None => add(
+                &format!("The pods of {}", component.name),
+                json!({ key(component): settings }),
+            )?,
+        }
+    }
+    add(
+        "The controllers of the built-in providers",
+        json!({ "providers": providers }),
+    )?;
+    Ok(text)
+}
+
+/// The name of the provider whose controller this is.
+fn provider(component: &Component) -> Option<&str> {
+    component.name.strip_suffix("-provider")
+}
+
+/// Name of a component's values, if it is no provider: `kubeairunway-controller` is `controller`.
+fn key(component: &Component) -> String {
+    let name = component.name.trim_start_matches("kubeairunway-");
+    let mut words = name.split('-');
+    let first = words.next().unwrap_or_default().to_owned();
+    words.fold(first, |key, word| {
+        let mut letters = word.chars();
+        let head: String = letters.next().into_iter().flat_map(char::to_uppercase).collect();
+        format!("{key}{head}{}", letters.as_str())
+    })
+}
+
+/// A component's objects with everything optional, each behind its condition.
+fn template(component: &Component) -> Result<String> {
+    let values = match provider(component) {
+        Some(name) => format!(".Values.providers.{name}"),
+        None => format!(".Values.{}", key(component)),
+    };
+    let all = Release {
+        monitoring: true,
+        policy: true,
+        ..Release::default()
+    };
+    let policies: Vec<String> = component.policy.iter().map(kinds::id).collect();
+    let is_console = component.name == console::NAME;
+    let is_optional = is_console || provider(component).is_some();
+    let mut text = HEADER.to_owned();
+    if is_optional {
+        text.extend(["{{- if ", &values, ".enabled }}\n"]);
+    }
+    let objects = if is_console {
+        console::console(&["--impersonate".to_owned()]).objects(&all)
+    } else {
+        component.objects(&all)
+    };
+    for object in objects {
+        let condition = match kinds::kind(&object) {
+            "Namespace" => Some(".Values.namespace.create".to_owned()),
+            "CustomResourceDefinition" => Some(".Values.crds.install".to_owned()),
+            "ServiceMonitor" => Some(".Values.monitoring.enabled".to_owned()),
+            "ClusterRole" | "ClusterRoleBinding" if is_console => Some(IMPERSONATES.to_owned()),
+            "PodDisruptionBudget" => Some(format!("gt (int {values}.replicas) 1")),
+            _ if policies.contains(&kinds::id(&object)) => Some(".Values.policy.enabled".to_owned()),
+            _ => None,
+        };
+        let body = opened(&object, &values)?;
+        match condition {
+            Some(condition) => text.extend(["{{- if ", &condition, " }}\n---\n", &body, "{{- end }}\n"]),
+            None => text.extend(["---\n", &body]),
+        }
+    }
+    if is_optional {
+        text.push_str("{{- end }}\n");
+    }
+    Ok(text)
+}
+
+/// An object as Helm reads it.
+fn opened(object: &DynamicObject, values: &str) -> Result<String> {
+    let mut value = serde_json::to_value(object)?;
+    let before = value.to_string();
+    ensure!(
+        !before.contains(OPEN) && !before.contains(CLOSE),
+        "{} holds a mark",
+        kinds::id(object)
+    );
+    let shape = || format!("{} has another shape", kinds::id(object));
+    if kinds::kind(object) == "Deployment" {
+        open_deployment(&mut value, values).with_context(shape)?;
+    }
+    if values == CONSOLE_VALUES {
+        open_console(&mut value, kinds::kind(object)).with_context(shape)?;
+    }
+    let yaml = document(&value)?;
+    // Braces of ours are none of Helm's.
+    let yaml = yaml.replace("{{", &mark("\"{{\""));
+    let yaml = yaml.replace(NAMESPACE, &mark(".Release.Namespace"));
+    Ok(braces(&yaml))
+}
+
+fn mark(expression: &str) -> String {
+    format!("{OPEN}{expression}{CLOSE}")
+}
+
+/// The image of a program, as the values say.
+fn image(program: &str) -> String {
+    let (registry, tag) = (".Values.image.registry", "default .Chart.AppVersion .Values.image.tag");
+    format!("{}/{program}:{}", mark(registry), mark(tag))
+}
+
+/// The program whose image of a release this is.
+fn release_image<'a>(release: &Release, image: &'a str) -> Option<&'a str> {
+    let name = image.strip_prefix(&release.registry)?.strip_prefix('/')?;
+    name.strip_suffix(&release.tag)?.strip_suffix(':')
+}
+
+fn open_deployment(value: &mut Value, values: &str) -> Option<()> {
+    for labels in ["/metadata/labels", "/spec/template/metadata/labels"] {
+        value.pointer_mut(labels)?["app.kubernetes.io/version"] =
+            json!(mark("default .Chart.AppVersion .Values.image.tag | quote"));
+    }
+    value["spec"]["replicas"] = json!(mark(&format!("{values}.replicas")));
+    let pod = value.pointer_mut("/spec/template/spec")?;
+    let container = pod.pointer_mut("/containers/0")?;
+    let program = release_image(&Release::default(), container["image"].as_str()?)?.to_owned();
+    container["image"] = json!(image(&program));
+    // Some start other programs of this release.
+    let release = Release::default();
+    for variable in container
+        .get_mut("env")
+        .and_then(Value::as_array_mut)
+        .into_iter()
+        .flatten()
+    {
+        let other = release_image(&release, variable["value"].as_str().unwrap_or_default()).map(image);
+        if let Some(other) = other {
+            variable["value"] = json!(other);
+        }
+    }
+    container["imagePullPolicy"] = json!(mark(".Values.image.pullPolicy"));
+    container["resources"] = json!(mark(&format!("toJson {values}.resources")));
+    // Left out by Helm when it is empty, as it is in every other form; by way of $, since `with` makes the dot another.
+    pod["imagePullSecrets"] = json!(mark("toJson $.Values.imagePullSecrets"));
+    Some(())
+}
+
+/// What of the console differs: how it is reached, and whether it impersonates.
+fn open_console(value: &mut Value, kind: &str) -> Option<()> {
+    match kind {
+        "Deployment" => {
+            value["spec"]["replicas"] = json!(1);
+            let pod = value.pointer_mut("/spec/template/spec")?;
+            let own: Vec<String> = console::own_arguments().iter().map(|arg| format!("{arg:?}")).collect();
+            let impersonate = ["users", "groups"].map(|list| {
+                format!("(printf \"--impersonate-{list}=%s\" (join \",\" {CONSOLE_VALUES}.impersonate.{list}))")
+            });
+            pod["containers"][0]["args"] = json!(mark(&format!(
+                "toJson (concat (list {} (printf \"--public-url=%s\" {CONSOLE_VALUES}.publicUrl)) {CONSOLE_VALUES}.args \
+                 (ternary (list \"--impersonate\" {}) list {IMPERSONATES}))",
+                own.join(" "),
+                impersonate.join(" "),
+            )));
+            let sources = pod["volumes"]
+                .as_array_mut()?
+                .last_mut()?
+                .pointer_mut("/projected/sources")?;
+            let sources = sources.as_array_mut()?;
+            let token = sources
+                .iter()
+                .position(|source| source.get("serviceAccountToken").is_some())?;
+            sources.insert(token + 1, json!(mark("- end")));
+            sources.insert(token, json!(mark(&format!("- if {IMPERSONATES}"))));
+        }
+        "ClusterRole" => {
+            for (rule, list) in value["rules"].as_array_mut()?.iter_mut().zip(["users", "groups"]) {
+                rule["resourceNames"] = json!(mark(&format!("toJson {CONSOLE_VALUES}.impersonate.{list}")));
+            }
+        }
+        _ => {}
+    }
+    Some(())
+}
+
+/// Marks, and the quotes around a value that begins with one, become braces.
+fn braces(yaml: &str) -> String {
+    let mut text = String::new();
+    for line in yaml.lines() {
+        let line = match line.split_once(": ") {
+            Some((key, value)) if value.trim_matches('"').starts_with(OPEN) => {
+                let bare = value
+                    .strip_prefix('"')
+                    .and_then(|v| v.strip_suffix('"'))
+                    .unwrap_or(value);
+                format!("{key}: {}", bare.replace("\\\"", "\""))
+            }
+            // An item that is a condition is none.
+            _ => match line
+                .trim()
+                .strip_prefix("- ")
+                .map(|item| item.trim_matches(['"', '\'']))
+            {
+                Some(item) if item.starts_with("⟦- ") => item.replace("⟦- ", "{{- "),
+                _ => line.to_owned(),
+            },
+        };
+        if line.trim_start().starts_with("imagePullSecrets:") {
+            text.extend(["{{- with .Values.imagePullSecrets }}\n", &line, "\n{{- end }}\n"]);
+        } else {
+            text.push_str(&line);
+            text.push('\n');
+        }
+    }
+    text.replace(OPEN, "{{ ").replace(CLOSE, " }}")
+}

@@ -1,0 +1,36 @@
+//! The reference of the command: the help of every verb, as the command prints it.
+
+use std::fmt::Write;
+
+use clap::{Command, CommandFactory};
+use runway_cli::args::CommandLine;
+
+/// Where the page is.
+pub(crate) const PATH: &str = "docs/reference/command.md";
+
+const INTRODUCTION: &str = "<!-- Made by `cargo xtask gen` from the code. Do not edit. -->
+# Every verb of `kubeairunway`
+
+What `kubeairunway VERB --help` prints. [command.md](../command.md) shows the verbs at work, and lists the exit codes.
+";
+
+/// The page.
+pub(crate) fn page() -> String {
+    let mut command = CommandLine::command();
+    command.build();
+    let mut page = INTRODUCTION.to_owned();
+    section(&mut command, &mut page);
+    page
+}
+
+/// The help of a command, then those of its own.
+fn section(command: &mut Command, page: &mut String) {
+    let name = command.get_bin_name().unwrap_or_else(|| command.get_name()).to_owned();
+    let help = command.render_long_help().to_string();
+    let help = help.lines().map(str::trim_end).collect::<Vec<_>>().join("\n");
+    // Writing to a String does not fail.
+    let _ = write!(page, "\n## `{name}`\n\n```text\n{}\n```\n", help.trim_end());
+    for sub in command.get_subcommands_mut().filter(|sub| !sub.is_hide_set()) {
+        section(sub, page);
+    }
+}

@@ -1,0 +1,237 @@
+//! `images`: an OCI archive for each program of ours, without a container engine.
+//!
+//! An image is the program with the shared libraries it is linked to, taken from this machine: a statically linked
+//! glibc cannot be trusted with names. No shell, nothing to write to, user 65532. The same sources, compiler and
+//! libraries give the same digest in whatever folder they are built; `--check` shows it.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+use runway_client::manifests::component::{REGISTRY, TAG};
+use runway_testbed::images;
+
+use crate::shell;
+
+/// Which images, and where to.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Only these. Default: all.
+    names: Vec<String>,
+    /// The folder of the archives, NAME.tar
+    #[arg(long, value_name = "DIR", default_value = "target/images")]
+    out: PathBuf,
+    /// Build everything twice, the second time from a copy of the sources in another folder, and fail if a digest differs.
+    #[arg(long)]
+    check: bool,
+}
+
+/// A program that becomes an image of the same name.
+struct Program {
+    name: &'static str,
+    package: &'static str,
+    description: &'static str,
+    /// Where it is found beside `/NAME`.
+    links: &'static [&'static str],
+}
+
+const PROGRAMS: [Program; 9] = [
+    program(
+        "kubeairunway-controller",
+        "runway-core",
+        "Admission and placement of ModelDeployments",
+    ),
+    program(
+        "kaito-provider",
+        "runway-provider-kaito",
+        "Provider of kubeairunway for KAITO",
+    ),
+    program(
+        "dynamo-provider",
+        "runway-provider-dynamo",
+        "Provider of kubeairunway for NVIDIA Dynamo",
+    ),
+    program(
+        "kuberay-provider",
+        "runway-provider-kuberay",
+        "Provider of kubeairunway for KubeRay",
+    ),
+    program("asya-operator", "runway-asya-operator", "Operator of AsyncActors"),
+    program(
+        "asya-sidecar",
+        "runway-asya-sidecar",
+        "From a queue to a handler and on: beside every handler of an AsyncActor",
+    ),
+    Program {
+        // Init containers of servers call it by the name that it has in other operators' images.
+        links: &["/manager"],
+        ..program(
+            "llama-stack-operator",
+            "runway-llama-stack-operator",
+            "Operator of Llama Stack distributions",
+        )
+    },
+    program(
+        "kubeairunway",
+        "runway-cli",
+        "The command line of kubeairunway, and its web console",
+    ),
+    program(
+        "deployment-provider",
+        "deployment-provider",
+        "Example of a third-party provider of kubeairunway",
+    ),
+];
+
+const fn program(name: &'static str, package: &'static str, description: &'static str) -> Program {
+    Program {
+        name,
+        package,
+        description,
+        links: &[],
+    }
+}
+
+pub(crate) fn run(args: &Args) -> Result<()> {
+    let programs = chosen(&args.names)?;
+    let out = shell::root().join(&args.out);
+    let images = build(&shell::root(), &programs, &out)?;
+    for (name, image) in &images {
+        let megabytes = fs::metadata(&image.archive)?.len() / 1_000_000;
+        println!(
+            "{}  {}  {megabytes} MB  {}",
+            image_name(name),
+            image.digest,
+            image.archive.display()
+        );
+    }
+    if args.check {
+        check(&programs, &images)?;
+        println!("built twice in different folders: the same digests");
+    }
+    Ok(())
+}
+
+struct Built {
+    archive: PathBuf,
+    digest: String,
+}
+
+/// Builds the programs of the checkout `root`, and writes their archives into `out`.
+fn build(root: &Path, programs: &[&Program], out: &Path) -> Result<BTreeMap<&'static str, Built>> {
+    let target = out.join("build");
+    let mut cargo = Command::new("cargo");
+    cargo
+        .args(["build", "--profile", "dist", "--locked", "--target-dir"])
+        .arg(&target)
+        .args(programs.iter().flat_map(|program| ["-p", program.package]))
+        .current_dir(root)
+        .env("CARGO_ENCODED_RUSTFLAGS", remapped(root)?);
+    if !cargo.status().context("cannot run cargo")?.success() {
+        bail!("`cargo build --profile dist` failed in {}", root.display());
+    }
+    programs
+        .iter()
+        .map(|program| {
+            let built = pack(program, &target.join("dist").join(program.name), out)?;
+            Ok((program.name, built))
+        })
+        .collect()
+}
+
+fn pack(program: &Program, binary: &Path, out: &Path) -> Result<Built> {
+    let (rootfs, mut config) = images::of_program(binary, program.links)?;
+    config.labels = [
+        ("title", program.name),
+        ("description", program.description),
+        ("version", TAG),
+        ("licenses", "Apache-2.0"),
+    ]
+    .map(|(key, value)| (format!("org.opencontainers.image.{key}"), value.to_owned()))
+    .into();
+    let archive = out.join(format!("{}.tar", program.name));
+    let digest = config.write(&image_name(program.name), &rootfs, &archive)?;
+    Ok(Built { archive, digest })
+}
+
+/// Paths of this machine must not be in a program: they differ from one checkout to the next.
+fn remapped(root: &Path) -> Result<OsString> {
+    let cargo_home = std::env::home_dir().context("no home folder")?.join(".cargo");
+    let sysroot = shell::output("rustc", &["--print", "sysroot"])?;
+    let places = [
+        (root, "/source"),
+        (cargo_home.as_path(), "/cargo"),
+        (Path::new(sysroot.trim()), "/rust"),
+    ];
+    let flags = places.map(|(from, to)| format!("--remap-path-prefix={}={to}", from.display()));
+    Ok(flags.join("\x1f").into())
+}
+
+/// The same digests again, from a copy of what git knows of, in another place.
+fn check(programs: &[&Program], images: &BTreeMap<&'static str, Built>) -> Result<()> {
+    let folder = shell::root().join("target").join("images-again");
+    let copy = folder.join("sources");
+    let _ = fs::remove_dir_all(&copy);
+    for path in shell::output("git", &["ls-files"])?.lines() {
+        let (from, to) = (shell::root().join(path), copy.join(path));
+        // Deleted, and not yet committed.
+        if from.exists() {
+            fs::create_dir_all(to.parent().context("a file is in a folder")?)?;
+            fs::copy(&from, &to).with_context(|| format!("cannot copy {path}"))?;
+        }
+    }
+    let again = build(&copy, programs, &folder)?;
+    let differing: Vec<&str> = images
+        .iter()
+        .filter(|(name, image)| again.get(*name).is_none_or(|other| other.digest != image.digest))
+        .map(|(name, _)| *name)
+        .collect();
+    if !differing.is_empty() {
+        bail!(
+            "built twice, these images differ: {}; compare target/images and target/images-again",
+            differing.join(", ")
+        );
+    }
+    fs::remove_dir_all(&folder).context("cannot remove the second build")
+}
+
+fn chosen(names: &[String]) -> Result<Vec<&'static Program>> {
+    if names.is_empty() {
+        return Ok(PROGRAMS.iter().collect());
+    }
+    names
+        .iter()
+        .map(|name| {
+            let program = PROGRAMS.iter().find(|program| program.name == name);
+            program.with_context(|| {
+                let known: Vec<&str> = PROGRAMS.iter().map(|program| program.name).collect();
+                format!("there is no image '{name}': choose from {}", known.join(", "))
+            })
+        })
+        .collect()
+}
+
+fn image_name(name: &str) -> String {
+    format!("{REGISTRY}/{name}:{TAG}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_program_that_is_installed_has_an_image() {
+        let names: Vec<&str> = PROGRAMS.iter().map(|program| program.name).collect();
+        let components = runway_client::manifests::all_components();
+        let missing: Vec<&str> = components
+            .iter()
+            .map(|component| component.program.as_str())
+            .chain(["asya-sidecar"])
+            .filter(|name| !names.contains(name))
+            .collect();
+        assert_eq!(missing, Vec::<&str>::new());
+    }
+}
