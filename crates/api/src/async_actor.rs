@@ -653,6 +653,11 @@ impl AsyncActorSpec {
 }
 
 impl AsyncActor {
+    /// Whether reconciliation is paused by annotation.
+    pub fn is_paused(&self) -> bool {
+        labels::is_set(&self.metadata, labels::ASYA_PAUSED)
+    }
+
     /// Whether it is being deleted.
     pub fn is_deleting(&self) -> bool {
         self.metadata.deletion_timestamp.is_some()

@@ -10,7 +10,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 pub const VALIDATED: &str = "Validated";
 /// A provider is chosen. Owner: core.
 pub const PROVIDER_SELECTED: &str = "ProviderSelected";
-/// Reconciliation is paused by annotation; present only while true. Owner: core.
+/// Reconciliation is paused by annotation; present only while true. Owner: core; on kinds without one, their operator.
 pub const PAUSED: &str = "Paused";
 /// The chosen provider's controller is silent; present only while true. Owner: core.
 pub const PROVIDER_UNAVAILABLE: &str = "ProviderUnavailable";
@@ -104,6 +104,12 @@ pub fn no(type_: &'static str, reason: impl Into<String>, message: impl Into<Str
     }
 }
 
+/// What it means that somebody paused an object with this annotation.
+pub fn paused(annotation: &str) -> Draft {
+    let message = format!("Reconciliation is paused: remove the annotation {annotation} to go on");
+    yes(PAUSED, "Paused", message)
+}
+
 /// Longest message the API accepts for `metav1.Condition`.
 const MAX_MESSAGE: usize = 32 * 1024;
 
@@ -127,6 +133,23 @@ pub fn settle(drafts: Vec<Draft>, previous: &[Condition], generation: Option<i64
             }
         })
         .collect()
+}
+
+/// The conditions of an object that nobody works on because it is paused: what was said before stays as it was.
+pub fn settle_paused(paused: Draft, previous: &[Condition], generation: Option<i64>, now: Timestamp) -> Vec<Condition> {
+    let mut drafts = Vec::new();
+    if previous.get_condition(READY).is_none() {
+        drafts.push(no(READY, paused.reason.clone(), paused.message.clone()));
+    }
+    drafts.push(paused);
+    let mut all = previous.to_vec();
+    for condition in settle(drafts, previous, generation, now) {
+        match all.iter_mut().find(|c| c.type_ == condition.type_) {
+            Some(before) => *before = condition,
+            None => all.push(condition),
+        }
+    }
+    all
 }
 
 /// `metav1.Time` has whole seconds on the wire.

@@ -1,5 +1,7 @@
 //! Every label, annotation, finalizer and field manager name, in one place.
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+
 /// Prefix of the labels that are copied from a ModelDeployment to its upstream object (design 4.12).
 pub const PREFIX: &str = "kubeairunway.ai/";
 
@@ -18,6 +20,8 @@ pub const ENGINE_TYPE: &str = "kubeairunway.ai/engine-type";
 
 /// Annotation: `"true"` stops all changes to upstream objects, deletion aside (design 4.6).
 pub const PAUSED: &str = "kubeairunway.ai/reconcile-paused";
+/// The same on an AsyncActor: its workload, its binding, its queues and its scaling stay as they are.
+pub const ASYA_PAUSED: &str = "asya.sh/reconcile-paused";
 /// Annotation: `"true"` puts the plan into `status.plan` and creates nothing (design 5, phase 2).
 pub const DRY_RUN: &str = "kubeairunway.ai/dry-run";
 /// Annotation on an upstream object: the identity it was made for, as JSON. When it differs, the object is recreated.
@@ -48,6 +52,14 @@ pub const ASYA_ADDED: &str = "asya.sh/added";
 /// Field manager of the core controller (design 3.10).
 pub const CORE_MANAGER: &str = "kubeairunway-controller";
 
+/// Whether the annotation is there and says `"true"`.
+pub fn is_set(metadata: &ObjectMeta, annotation: &str) -> bool {
+    let annotations = metadata.annotations.as_ref();
+    annotations
+        .and_then(|all| all.get(annotation))
+        .is_some_and(|value| value == "true")
+}
+
 /// Field manager of a provider: `kaito` writes as `kaito-provider` (design 3.10, contract rule).
 pub fn provider_manager(provider: &str) -> String {
     format!("{provider}-provider")
@@ -57,6 +69,8 @@ pub fn provider_manager(provider: &str) -> String {
 pub mod llama_stack {
     /// Field manager of the operator, and value of [`MANAGED_BY`].
     pub const MANAGER: &str = "llama-stack-operator";
+    /// Annotation on a LlamaStackDistribution: `"true"` stops all changes to what was made for it.
+    pub const PAUSED: &str = "llamastack.io/reconcile-paused";
     /// Label on everything the operator makes, pods included; the value is [`MANAGER`].
     pub const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
     /// Label with the name of the LlamaStackDistribution.

@@ -15,6 +15,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use crate::labels;
+
 /// A Llama Stack server and what belongs to it.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[kube(
@@ -672,6 +674,11 @@ pub enum ProviderPhase {
 }
 
 impl LlamaStackDistribution {
+    /// Whether reconciliation is paused by annotation.
+    pub fn is_paused(&self) -> bool {
+        labels::is_set(&self.metadata, labels::llama_stack::PAUSED)
+    }
+
     /// Whether it is being deleted.
     pub fn is_deleting(&self) -> bool {
         self.metadata.deletion_timestamp.is_some()

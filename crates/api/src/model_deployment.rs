@@ -523,12 +523,12 @@ impl ModelDeploymentSpec {
 impl ModelDeployment {
     /// Whether reconciliation is paused by annotation.
     pub fn is_paused(&self) -> bool {
-        self.annotation_is_true(labels::PAUSED)
+        labels::is_set(&self.metadata, labels::PAUSED)
     }
 
     /// Whether only a plan is asked for, by annotation.
     pub fn is_dry_run(&self) -> bool {
-        self.annotation_is_true(labels::DRY_RUN)
+        labels::is_set(&self.metadata, labels::DRY_RUN)
     }
 
     /// Whether it is being deleted.
@@ -559,13 +559,5 @@ impl ModelDeployment {
     /// The conditions, none if there is no status yet.
     pub fn conditions(&self) -> &[Condition] {
         self.status.as_ref().map_or(&[], |s| s.conditions.as_slice())
-    }
-
-    fn annotation_is_true(&self, key: &str) -> bool {
-        self.metadata
-            .annotations
-            .as_ref()
-            .and_then(|a| a.get(key))
-            .is_some_and(|v| v == "true")
     }
 }

@@ -66,9 +66,9 @@ pub enum Command {
     /// Without a prompt the question is read from standard input; on a terminal it is a talk. It takes the right to create
     /// services/proxy.
     Chat(ChatArgs),
-    /// Stop the controllers from changing what runs for ModelDeployments; the pods run on, and deletion still works
+    /// Stop the controllers from changing what runs for objects; the pods run on, and deletion still works
     Pause(PauseArgs),
-    /// Let the controllers go on with ModelDeployments that are paused
+    /// Let the controllers go on with objects that are paused
     Resume(PauseArgs),
     /// Delete ModelDeployments, or what is of another kind, and wait until all that was made for them is gone
     Delete(DeleteArgs),
@@ -681,7 +681,7 @@ pub struct ChatArgs {
 /// Arguments of `pause` and `resume`.
 #[derive(Debug, Args)]
 pub struct PauseArgs {
-    /// The ModelDeployments
+    /// The ModelDeployments, or KIND/NAME
     #[arg(value_name = "NAME", required = true)]
     pub targets: Vec<Target>,
     /// The namespace; the one of the kubeconfig's context if omitted

@@ -10,13 +10,15 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use common::{PATIENCE, expect, inventory, nothing_stays, run, text};
+use http::Request;
 use k8s_openapi::api::coordination::v1::Lease;
-use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
+use k8s_openapi::api::core::v1::{ContainerStatus, Pod, Secret, Service};
 use kube::api::{DeleteParams, ListParams, PostParams};
-use kube::{Api, Client, ResourceExt};
+use kube::client::Body;
+use kube::{Api, Client, Config, ResourceExt};
 use runway_api::model_deployment::Phase;
 use runway_api::{ModelDeployment, labels};
-use runway_client::manifests::{NAMESPACE, Release};
+use runway_client::manifests::{NAMESPACE, Release, console};
 use runway_testbed::{Node, Options, crds, eventually, node, programs};
 use serde_json::json;
 use tokio::process::{Child, Command};
@@ -48,6 +50,8 @@ async fn ready_pods_from_our_own_images_serve_an_example_and_go_without_a_trace(
         0,
         "kaito-provider           v",
     )?;
+
+    the_console_serves_who_signs_in(&node, &programs, &admin).await?;
 
     let out = run(&admin, &["controller", "uninstall", "--yes"]).await?;
     expect(&out, 1, "1 ModelDeployment is served: default/gemma-cpu")?;
@@ -192,6 +196,84 @@ async fn a_leader_that_ends_hands_over_and_one_that_is_killed_is_followed(node: 
         running(&killed).map(|_| ())
     })
     .await
+}
+
+/// In a pod, with a certificate of its own: who has a token sees what that token may see.
+async fn the_console_serves_who_signs_in(node: &Node, programs: &Path, admin: &Path) -> Result<()> {
+    const HOST: &str = "console.test";
+    let release = Release::default();
+    let image = format!("{}/{}:{}", release.registry, console::PROGRAM, release.tag);
+    node.import_program(&image, &programs.join(console::PROGRAM), &[])
+        .await?;
+    let certificate = rcgen::generate_simple_self_signed([HOST.to_owned()])?;
+    let (pem, key) = (certificate.cert.pem(), certificate.signing_key.serialize_pem());
+    let (_, secret, folder) = console::SECRETS[0];
+    let client = node.admin_client().await?;
+    let secrets: Api<Secret> = Api::namespaced(client.clone(), NAMESPACE);
+    let secret = json!({ "metadata": { "name": secret }, "stringData": { "tls.crt": pem, "tls.key": key } });
+    let secret = secrets
+        .create(&PostParams::default(), &serde_json::from_value(secret)?)
+        .await?;
+
+    let settings = [
+        format!("--public-url=https://{HOST}"),
+        format!("--tls-cert={folder}/tls.crt"),
+        format!("--tls-key={folder}/tls.key"),
+    ];
+    let mut args = vec!["console", "install", "--yes", "--"];
+    args.extend(settings.iter().map(String::as_str));
+    expect(
+        &run(admin, &args).await?,
+        0,
+        "Deployment/kubeairunway-console: ready, 1 of 1 pods",
+    )?;
+
+    let services: Api<Service> = Api::namespaced(client, NAMESPACE);
+    let address = services.get(console::NAME).await?.spec.and_then(|spec| spec.cluster_ip);
+    let mut browser = Config::new(format!("https://{}:80", address.context("no address")?).parse()?);
+    browser.root_cert = Some(vec![certificate.cert.der().to_vec()]);
+    browser.tls_server_name = Some(HOST.to_owned());
+    let browser = Client::try_from(browser)?;
+    let asked = |method: &str, path: &str| Request::builder().method(method).uri(path).header("host", HOST);
+
+    let stranger = browser.send(asked("GET", "/deployments").body(Body::empty())?).await?;
+    ensure!(
+        stranger.headers().get("location").is_some_and(|to| to == "/login"),
+        "{stranger:?}"
+    );
+    let viewer = ["create", "serviceaccount", "viewer", "-n", "default"];
+    kubectl(node, &viewer).await?;
+    let may = ["--clusterrole=kubeairunway-view", "--serviceaccount=default:viewer"];
+    kubectl(
+        node,
+        &[&["create", "clusterrolebinding", "viewer"], may.as_slice()].concat(),
+    )
+    .await?;
+    let token = node
+        .kubectl()?
+        .args(["create", "token", "viewer", "-n", "default"])
+        .output()
+        .await?;
+    let form = format!("token={}", String::from_utf8(token.stdout)?.trim());
+    let login = asked("POST", "/login")
+        .header("origin", format!("https://{HOST}"))
+        .header("content-type", "application/x-www-form-urlencoded");
+    let entered = browser.send(login.body(form.into_bytes().into())?).await?;
+    let cookie = entered
+        .headers()
+        .get("set-cookie")
+        .with_context(|| format!("{entered:?}"))?
+        .to_str()?;
+    ensure!(cookie.contains("Secure") && cookie.contains("HttpOnly"), "{cookie}");
+    let cookie = cookie.split(';').next().unwrap_or_default();
+    let page = asked("GET", "/deployments").header("cookie", cookie).body(Vec::new())?;
+    let page = browser.request_text(page).await?;
+    ensure!(page.contains("/deployments/default/gemma-cpu"), "{page}");
+
+    expect(&run(admin, &["console", "uninstall", "--yes"]).await?, 0, "all gone")?;
+    secrets.delete(&secret.name_any(), &DeleteParams::default()).await?;
+    kubectl(node, &["delete", "clusterrolebinding", "viewer"]).await?;
+    kubectl(node, &["delete", "serviceaccount", "viewer", "-n", "default"]).await
 }
 
 /// How long a Lease lasts without its holder: the default of `--lease-duration`.

@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use kube::core::ApiResource;
-use runway_api::{AsyncActor, InferenceProviderConfig, LlamaStackDistribution, ModelDeployment};
+use runway_api::{AsyncActor, InferenceProviderConfig, LlamaStackDistribution, ModelDeployment, labels};
 
 /// The kinds of this product that people work with.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -59,6 +59,16 @@ impl Kind {
             Self::AsyncActor => ApiResource::erase::<AsyncActor>(&()),
             Self::LlamaStackDistribution => ApiResource::erase::<LlamaStackDistribution>(&()),
             Self::InferenceProviderConfig => ApiResource::erase::<InferenceProviderConfig>(&()),
+        }
+    }
+
+    /// The annotation that stops the controllers from changing what runs; what only registers has none.
+    pub fn paused_by(self) -> Option<&'static str> {
+        match self {
+            Self::ModelDeployment => Some(labels::PAUSED),
+            Self::AsyncActor => Some(labels::ASYA_PAUSED),
+            Self::LlamaStackDistribution => Some(labels::llama_stack::PAUSED),
+            Self::InferenceProviderConfig => None,
         }
     }
 

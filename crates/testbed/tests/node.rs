@@ -92,9 +92,31 @@ async fn pods_run_on_a_real_node() -> Result<()> {
 
     python_runs_as_any_user(&node, &client).await?;
 
+    the_host_keeps_its_address(&node).await?;
+
     let dir = node.dir.clone();
     node.stop().await?;
     ensure!(!dir.exists(), "the folder goes with the node");
+    Ok(())
+}
+
+/// The kernel takes a node's network away with it; controllers on the host still need the API server to end in order.
+async fn the_host_keeps_its_address(node: &Node) -> Result<()> {
+    let first = node.first_process().to_string();
+    output(Command::new("kill").args(["-KILL", &first]))?;
+    eventually(PATIENCE, async || {
+        let routes = output(Command::new("ip").args(["route"]))?;
+        ensure!(
+            !routes.contains(&node.network().pods()),
+            "the node's network is still there"
+        );
+        Ok(())
+    })
+    .await?;
+    let client = node.admin_client().await?;
+    tokio::time::timeout(PATIENCE, client.apiserver_version())
+        .await
+        .context("the API server does not answer without its node")??;
     Ok(())
 }
 
@@ -174,6 +196,7 @@ async fn a_crash_leaves_nothing_behind() -> Result<()> {
 #[derive(serde::Serialize, serde::Deserialize)]
 struct Traces {
     dir: PathBuf,
+    host: String,
     first_process: String,
     pods: String,
     services: String,
@@ -183,6 +206,7 @@ struct Traces {
 impl Traces {
     fn look(&self) -> Result<Vec<(String, bool)>> {
         let routes = output(Command::new("ip").args(["route"]))?;
+        let addresses = output(Command::new("ip").args(["address"]))?;
         let mounts = std::fs::read_to_string("/proc/self/mountinfo")?;
         let cgroups = mounts
             .lines()
@@ -191,6 +215,7 @@ impl Traces {
             .map(|root| Path::new(root).join(&self.cgroup));
         let mut found = vec![
             (format!("folder {}", self.dir.display()), self.dir.exists()),
+            (format!("address {}", self.host), addresses.contains(&self.host)),
             (format!("route to {}", self.pods), routes.contains(&self.pods)),
             (format!("route to {}", self.services), routes.contains(&self.services)),
             (
@@ -218,13 +243,14 @@ async fn a_victim_of_a_crash() -> Result<()> {
         Ok(())
     })
     .await?;
-    let host = node.network().host().octets();
+    let host = node.network().host();
     let traces = Traces {
         dir: node.dir.clone(),
+        host: format!("inet {host}/"),
         first_process: format!("/proc/{}", node.first_process()),
         pods: node.network().pods(),
         services: node.network().services(),
-        cgroup: format!("runway-testbed-{}", host[2]),
+        cgroup: format!("runway-testbed-{}", host.octets()[2]),
     };
     #[expect(clippy::disallowed_methods, reason = "a test harness passes no arguments on")]
     std::fs::write(std::env::var("VICTIM_TELLS")?, serde_json::to_string(&traces)?)?;

@@ -82,6 +82,9 @@ pub fn plan(seen: &Observed) -> Plan {
     if seen.actor.is_deleting() {
         return removal::for_deletion(seen);
     }
+    if seen.actor.is_paused() {
+        return status::paused(seen);
+    }
     let request = match Request::new(&seen.actor) {
         Ok(request) => request,
         Err(wrong) => return status::invalid(seen, &wrong),

@@ -8,7 +8,8 @@ use runway_api::async_actor::{
     BindingStatus, Mode, RUNTIME_INJECTED, SCALING_READY, ScaleDirection, ScalingMode, TARGET_RESOLVED,
     TRANSPORT_READY, WARNING, WORKLOAD_READY,
 };
-use runway_api::condition::{self, Draft as Condition, no, yes};
+use runway_api::condition::{self, Conditions as _, Draft as Condition, no, yes};
+use runway_api::labels;
 use runway_operator::plan::{Apply, Note};
 use serde_json::Value;
 
@@ -23,7 +24,7 @@ const MAX_MESSAGE: usize = 4096;
 const UPDATING: &str = "Updating";
 
 /// The order in which conditions are told.
-const ORDER: [&str; 8] = [
+const ORDER: [&str; 9] = [
     TARGET_RESOLVED,
     RUNTIME_INJECTED,
     WORKLOAD_READY,
@@ -31,6 +32,7 @@ const ORDER: [&str; 8] = [
     SCALING_READY,
     condition::READY,
     condition::STALLED,
+    condition::PAUSED,
     WARNING,
 ];
 
@@ -101,6 +103,29 @@ pub(super) fn invalid(seen: &Observed, wrong: &[String]) -> Plan {
     let mut plan = write(seen, status, drafts, REASON, message.clone());
     if !told {
         plan.kube.events.push(Note::warning(REASON, message));
+    }
+    plan
+}
+
+/// Nothing changes but that it says so.
+pub(super) fn paused(seen: &Observed) -> Plan {
+    let paused = condition::paused(labels::ASYA_PAUSED);
+    let word = paused.reason().to_owned();
+    let message = paused.message().to_owned();
+    let before = seen.actor.status.clone().unwrap_or_default();
+    let is_news = !before.conditions.is_true(condition::PAUSED);
+    let status = AsyncActorStatus {
+        status: Some(word),
+        message: Some(message.clone()),
+        conditions: condition::settle_paused(paused, &before.conditions, seen.actor.metadata.generation, seen.now),
+        ..before
+    };
+    let mut plan = Plan::default();
+    if seen.actor.status.as_ref() != Some(&status) {
+        plan.kube.status = serde_json::to_value(&status).ok();
+    }
+    if is_news {
+        plan.kube.events.push(Note::normal("Paused", message));
     }
     plan
 }

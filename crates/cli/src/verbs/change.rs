@@ -22,23 +22,19 @@ pub async fn pause(
 ) -> Result<Answer, Error> {
     let namespace = args.namespace.as_deref().unwrap_or(&cluster.namespace);
     for target in &args.targets {
-        if target.kind != Kind::ModelDeployment {
+        let Some(annotation) = target.kind.paused_by() else {
             return Err(Error::NotForKind {
                 verb: if pause { "pause" } else { "resume" },
                 target: target.clone(),
             });
-        }
+        };
         let object = cluster.get(target, namespace).await?;
-        let is_paused = object
-            .annotations()
-            .get(labels::PAUSED)
-            .is_some_and(|value| value == "true");
-        if is_paused == pause {
+        if labels::is_set(&object.metadata, annotation) == pause {
             console.say(&format!("{target}: unchanged"));
             continue;
         }
         let value = pause.then_some("true");
-        let patch = json!({ "metadata": { "annotations": { labels::PAUSED: value } } });
+        let patch = json!({ "metadata": { "annotations": { annotation: value } } });
         let params = PatchParams {
             field_manager: Some(MANAGER.to_owned()),
             ..PatchParams::default()
@@ -50,7 +46,11 @@ pub async fn pause(
             .await;
         patched.map_err(|e| cluster.explain(e, doing, target.kind.as_str()))?;
         console.say(&if pause {
-            format!("{target}: paused; its pods run on, deletion still works, nothing else is changed until: kubeairunway resume {}", target.name)
+            let shortest = match target.kind {
+                Kind::ModelDeployment => target.name.clone(),
+                _ => target.to_string(),
+            };
+            format!("{target}: paused; its pods run on, deletion still works, nothing else is changed until: kubeairunway resume {shortest}")
         } else {
             format!("{target}: resumed")
         });

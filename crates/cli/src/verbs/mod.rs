@@ -52,7 +52,7 @@ pub enum Error {
         last: String,
     },
     /// The kind does not know the verb.
-    #[error("{verb} is for ModelDeployments: {target} has no such switch")]
+    #[error("{verb} is for what runs: {target} has no such switch")]
     NotForKind {
         /// The verb.
         verb: &'static str,

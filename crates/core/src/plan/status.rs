@@ -195,12 +195,9 @@ pub(super) fn invalid(seen: &Observed, message: &str) -> Plan {
 
 /// Nothing changes but that it says so.
 pub(super) fn paused(seen: &Observed) -> Plan {
-    let message = format!(
-        "Reconciliation is paused: remove the annotation {} to go on",
-        runway_api::labels::PAUSED
-    );
-    let paused = yes(condition::PAUSED, "Paused", &message);
-    write_as_before(seen, paused, Pending::unless_selected(seen, "Paused", &message))
+    let paused = condition::paused(runway_api::labels::PAUSED);
+    let pending = Pending::unless_selected(seen, "Paused", paused.message());
+    write_as_before(seen, paused, pending)
 }
 
 /// The provider that should clean up is gone: that is why nothing happens until the time is up.

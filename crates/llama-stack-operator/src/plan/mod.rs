@@ -23,6 +23,9 @@ pub fn plan(seen: &Observed) -> Plan {
     if seen.llsd.is_deleting() {
         return status::terminating(seen);
     }
+    if seen.llsd.is_paused() {
+        return status::paused(seen);
+    }
     let request = match prepare(seen) {
         Ok(request) => request,
         // What runs goes on as it is.

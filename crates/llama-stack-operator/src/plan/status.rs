@@ -2,7 +2,8 @@
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt;
-use runway_api::condition::{self, Draft, no, settle, yes};
+use runway_api::condition::{self, Conditions as _, Draft, no, settle, yes};
+use runway_api::labels::llama_stack as labels;
 use runway_api::llama_stack_distribution::{
     DistributionConfig, DistributionPhase, ExternalProviderStatus, LlamaStackDistributionStatus, ProviderInfo,
     ProviderPhase, VersionInfo,
@@ -46,6 +47,25 @@ pub(super) fn terminating(seen: &Observed) -> Plan {
         conditions: Vec::new(),
     };
     finish(seen, None, said)
+}
+
+/// Nothing changes but that it says so.
+pub(super) fn paused(seen: &Observed) -> Plan {
+    let paused = condition::paused(labels::PAUSED);
+    let message = paused.message().to_owned();
+    let before = seen.llsd.status.clone().unwrap_or_default();
+    let is_news = !before.conditions.is_true(condition::PAUSED);
+    let status = LlamaStackDistributionStatus {
+        phase: before.phase.or(Some(DistributionPhase::Pending)),
+        message: Some(message.clone()),
+        conditions: condition::settle_paused(paused, &before.conditions, seen.llsd.metadata.generation, seen.now),
+        ..before.clone()
+    };
+    Plan {
+        events: is_news.then(|| Note::normal("Paused", message)).into_iter().collect(),
+        status: (status != before).then(|| json!(status)),
+        ..Plan::default()
+    }
 }
 
 /// The status where nothing is made or changed.

@@ -56,6 +56,11 @@ impl Network {
         format!("rwnode{}", self.index)
     }
 
+    /// [`Self::host`] without a net around it.
+    fn host_alone(&self) -> String {
+        format!("{}/32", self.host())
+    }
+
     fn other_end(&self) -> String {
         format!("rwnode{}p", self.index)
     }
@@ -68,8 +73,12 @@ impl Network {
     }
 
     /// Lays the cable. Until [`Self::plug_in`] both ends are the host's, but the host's address can be used already.
+    ///
+    /// The address is the loopback's as well: the kernel takes the cable away with the node, and programs on the host
+    /// still need the API server to end in order.
     pub(crate) fn lay(&self) -> Result<()> {
         let (cable, other) = (self.cable(), self.other_end());
+        ip(&["address", "add", &self.host_alone(), "dev", "lo"])?;
         ip(&["link", "add", &cable, "type", "veth", "peer", "name", &other])?;
         ip(&["address", "add", &format!("{}/24", self.host()), "dev", &cable])?;
         ip(&["link", "set", &cable, "up"])?;
@@ -90,9 +99,10 @@ impl Network {
         Ok(())
     }
 
-    /// Takes the cable away, and with it the routes. The kernel may have done so already.
+    /// Takes the cable away, and with it the routes; the kernel may have done so already. Then the host's address.
     pub(crate) fn remove(&self) {
         let _ = ip(&["link", "delete", &self.cable()]);
+        let _ = ip(&["address", "delete", &self.host_alone(), "dev", "lo"]);
     }
 }
 

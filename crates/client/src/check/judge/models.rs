@@ -88,7 +88,7 @@ pub(super) const CHECKS: &[Check] = &[
         id: "model-paused",
         title: "no ModelDeployment is paused",
         looks_at: "The annotations kubeairunway.ai/reconcile-paused and kubeairunway.ai/dry-run.",
-        remedy: "kubectl annotate modeldeployment NAME kubeairunway.ai/reconcile-paused-",
+        remedy: "kubeairunway resume NAME; kubectl annotate modeldeployment NAME kubeairunway.ai/dry-run-",
         judge: None,
     },
     Check {

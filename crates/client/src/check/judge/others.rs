@@ -27,6 +27,13 @@ pub(super) const ACTORS: &[Check] = &[
         judge: None,
     },
     Check {
+        id: "actor-paused",
+        title: "no AsyncActor is paused",
+        looks_at: "The annotation asya.sh/reconcile-paused.",
+        remedy: "kubeairunway resume asya/NAME",
+        judge: None,
+    },
+    Check {
         id: "actor-transport",
         title: "each actor has its queue",
         looks_at: "The condition TransportReady: a transport that is not configured, a broker that does not answer, a queue that differs.",
@@ -76,6 +83,13 @@ pub(super) const DISTRIBUTIONS: &[Check] = &[
         title: "the operator has looked at each LlamaStackDistribution",
         looks_at: "LlamaStackDistributions without a status after a minute.",
         remedy: "kubectl apply -k deploy/kustomize/llama-stack-operator; kubectl -n kubeairunway-system logs deployment/llama-stack-operator",
+        judge: None,
+    },
+    Check {
+        id: "llama-paused",
+        title: "no LlamaStackDistribution is paused",
+        looks_at: "The annotation llamastack.io/reconcile-paused.",
+        remedy: "kubeairunway resume llsd/NAME",
         judge: None,
     },
     Check {
@@ -141,6 +155,10 @@ fn cause_of_actor(observed: &Observed, actor: &AsyncActor, its_pods: &[&Pod]) ->
         let text = "no operator has looked at it";
         return (age > UNSEEN).then(|| ("actor-observed", Finding::error(subject, text)));
     }
+    if let Some(c) = paused(&status.conditions) {
+        let resume = format!("kubeairunway resume -n {namespace} asya/{name}");
+        return Some(("actor-paused", Finding::warning(subject, &c.message).remedy(resume)));
+    }
     let broken = |type_: &str| status.conditions.get_condition(type_).filter(|c| c.status == "False");
     let error = |c: &Condition| Finding::error(subject.as_str(), format!("{}: {}", c.reason, c.message));
     if let Some(c) = broken("TransportReady").filter(|c| c.reason != "QueuePending") {
@@ -176,6 +194,13 @@ fn cause_of_actor(observed: &Observed, actor: &AsyncActor, its_pods: &[&Pod]) ->
     Some(("actor-pods", error(workload).remedy(describe)))
 }
 
+/// Somebody wanted it left alone: whatever else is said may be out of date.
+fn paused(conditions: &[Condition]) -> Option<&Condition> {
+    conditions
+        .get_condition(condition::PAUSED)
+        .filter(|c| c.status == "True")
+}
+
 /// What keeps each LlamaStackDistribution.
 pub(super) fn of_distributions(observed: &Observed) -> Causes {
     let all = observed.distributions()?;
@@ -205,6 +230,10 @@ fn cause_of_distribution(
         let text = "no operator has looked at it";
         return (age > UNSEEN).then(|| ("llama-observed", Finding::error(subject, text)));
     };
+    if let Some(c) = paused(&status.conditions) {
+        let resume = format!("kubeairunway resume -n {namespace} llsd/{name}");
+        return Some(("llama-paused", Finding::warning(subject, &c.message).remedy(resume)));
+    }
     if let Some(failed) = status
         .external_providers
         .iter()
