@@ -12,7 +12,7 @@ use k8s_openapi::api::apps::v1::Deployment;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt};
 use runway_api::async_actor::{RUNTIME_INJECTED, messages};
-use runway_api::condition::Conditions;
+use runway_api::condition::{self, Conditions};
 use runway_api::{AsyncActorStatus, ModelDeployment, labels};
 use runway_asya_operator::policy;
 use runway_testbed::asya::reverting_controller;
@@ -139,6 +139,7 @@ async fn bind_scale_unbind_and_be_silent() -> Result<()> {
         left.data
     );
 
+    paused(&bed).await?;
     model_deployment(&bed).await?;
     silence(&bed).await?;
 
@@ -147,6 +148,49 @@ async fn bind_scale_unbind_and_be_silent() -> Result<()> {
     ensure!(forbidden.is_empty(), "{forbidden:?}");
     ensure!(requests.iter().all(|r| r.resource != "secrets"));
     Ok(())
+}
+
+/// Whatever happens to the target, nobody mends it until the actor is resumed.
+async fn paused(bed: &Bed) -> Result<()> {
+    let before = bed.model_server("quiet").await?;
+    bed.create("still", bound("Deployment", "quiet")).await?;
+    bed.status("still", "injected", |s| s.conditions.is_true(RUNTIME_INJECTED))
+        .await?;
+    let pause = async |value: Value| {
+        let patch = json!({"metadata": {"annotations": {labels::ASYA_PAUSED: value}}});
+        bed.actors()
+            .patch("still", &PatchParams::default(), &Patch::Merge(patch))
+            .await
+    };
+    pause(json!("true")).await?;
+    bed.word("still", "Paused").await?;
+    let only_theirs =
+        json!({"spec": {"template": {"spec": {"containers": before["spec"]["template"]["spec"]["containers"]}}}});
+    bed.deployments()
+        .patch("quiet", &PatchParams::default(), &Patch::Merge(only_theirs))
+        .await?;
+    let wish = json!({"spec": {"scaling": {"enabled": true}}});
+    bed.actors()
+        .patch("still", &PatchParams::default(), &Patch::Merge(wish))
+        .await?;
+    // It has looked again, and left everything.
+    let looked = |s: &AsyncActorStatus| {
+        let paused = s.conditions.get_condition(condition::PAUSED);
+        paused.is_some_and(|c| c.observed_generation == Some(2))
+    };
+    bed.status("still", "looked at", looked).await?;
+    ensure!(containers(&bed.deployments().get("quiet").await?) == ["model"]);
+    ensure!(bed.scaled_objects().get_opt("asya-still").await?.is_none());
+
+    pause(Value::Null).await?;
+    eventually(PATIENCE, async || {
+        let names = containers(&bed.deployments().get("quiet").await?);
+        ensure!(names == ["model", "asya-runtime", "asya-sidecar"], "{names:?}");
+        bed.scaled_objects().get("asya-still").await?;
+        Ok(())
+    })
+    .await?;
+    bed.delete("still").await
 }
 
 /// Our own ModelDeployment is called where its status says.

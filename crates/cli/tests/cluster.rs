@@ -9,7 +9,7 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomRe
 use kube::api::{Patch, PatchParams, PostParams};
 use kube::core::{DynamicObject, ObjectMeta};
 use kube::{Api, Client, Resource, ResourceExt};
-use runway_api::{InferenceProviderConfig, ModelDeployment};
+use runway_api::{AsyncActor, InferenceProviderConfig, LlamaStackDistribution, ModelDeployment};
 use runway_client::documents::Documents;
 use runway_client::render::{Options, Show, render};
 use runway_provider::upstream::api_resource;
@@ -40,7 +40,7 @@ async fn what_a_cluster_holds_is_shown() -> Result<()> {
     )?;
 
     let api: Api<CustomResourceDefinition> = Api::all(client.clone());
-    for crd in runway_client::manifests::crds() {
+    for crd in runway_client::manifests::all_crds() {
         api.create(&PostParams::default(), &crd).await?;
     }
     eventually(PATIENCE, async || {
@@ -90,6 +90,8 @@ async fn what_a_cluster_holds_is_shown() -> Result<()> {
     ensure!(versions["client"] == env!("CARGO_PKG_VERSION"), "{versions}");
     ensure!(versions["crds"][0]["stored"] == "v1alpha1", "{versions}");
 
+    paused_and_resumed(&admin, &client).await?;
+
     // What a cluster gives is what the commands take as a file.
     let saved = cluster.dir.join("saved.yaml");
     std::fs::write(&saved, run(&admin, &["get", "-A", "-o", "json"]).await?.stdout)?;
@@ -100,6 +102,64 @@ async fn what_a_cluster_holds_is_shown() -> Result<()> {
         "default    gemma-cpu  Deploying",
     )?;
     Ok(())
+}
+
+/// Whatever has a controller that changes something can be told to keep still.
+async fn paused_and_resumed(kubeconfig: &Path, client: &Client) -> Result<()> {
+    let actor = json!({ "metadata": { "name": "embed" }, "spec": { "transport": "rabbitmq",
+        "workloadRef": { "apiVersion": "apps/v1", "kind": "Deployment", "name": "vllm" },
+        "runtime": { "image": "adapter:1", "handler": "adapters.openai.forward" } } });
+    let stack =
+        json!({ "metadata": { "name": "stack" }, "spec": { "server": { "distribution": { "name": "starter" } } } });
+    let actors: Api<AsyncActor> = Api::default_namespaced(client.clone());
+    let stacks: Api<LlamaStackDistribution> = Api::default_namespaced(client.clone());
+    let models: Api<ModelDeployment> = Api::default_namespaced(client.clone());
+    let (actor, stack) = (serde_json::from_value(actor)?, serde_json::from_value(stack)?);
+    // Their definitions may be younger than what the API server serves.
+    eventually(PATIENCE, async || {
+        Ok(actors.create(&PostParams::default(), &actor).await?)
+    })
+    .await?;
+    eventually(PATIENCE, async || {
+        Ok(stacks.create(&PostParams::default(), &stack).await?)
+    })
+    .await?;
+    let are = async || {
+        let actor = actors.get("embed").await?.is_paused();
+        let stack = stacks.get("stack").await?.is_paused();
+        Ok::<_, anyhow::Error>([models.get("gemma-cpu").await?.is_paused(), actor, stack])
+    };
+    let all = |verb| [verb, "gemma-cpu", "asya/embed", "llsd/stack"];
+    let said = run(kubeconfig, &all("pause")).await?;
+    expect(
+        &said,
+        0,
+        "nothing else is changed until: kubeairunway resume gemma-cpu\n",
+    )?;
+    expect(
+        &said,
+        0,
+        "nothing else is changed until: kubeairunway resume AsyncActor/embed\n",
+    )?;
+    ensure!(are().await? == [true; 3], "{:?}", are().await?);
+    expect(&run(kubeconfig, &all("pause")).await?, 0, "AsyncActor/embed: unchanged")?;
+    expect(
+        &run(kubeconfig, &["resume", "AsyncActor/embed"]).await?,
+        0,
+        "AsyncActor/embed: resumed",
+    )?;
+    ensure!(are().await? == [true, false, true], "{:?}", are().await?);
+    expect(
+        &run(kubeconfig, &all("resume")).await?,
+        0,
+        "LlamaStackDistribution/stack: resumed",
+    )?;
+    ensure!(are().await? == [false; 3], "{:?}", are().await?);
+    expect(
+        &run(kubeconfig, &["pause", "ipc/kaito"]).await?,
+        1,
+        "pause is for what runs: InferenceProviderConfig/kaito has no such switch",
+    )
 }
 
 /// Tab, in a real bash and by kubectl's way; live names come, and without a cluster nothing does.

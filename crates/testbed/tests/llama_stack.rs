@@ -551,6 +551,33 @@ async fn what_has_lost_our_label_is_still_ours() -> Result<()> {
 }
 
 #[tokio::test]
+async fn what_is_paused_is_left_alone_until_it_is_resumed() -> Result<()> {
+    let user = User::new().await?;
+    let _operator = user.bed.llama_stack().await?;
+    user.create("stack", json!({ "server": { "distribution": { "name": "starter" } } }))
+        .await?;
+    user.deployment("stack", "there", |_| true).await?;
+    let pause = |value: Value| json!({ "metadata": { "annotations": { labels::PAUSED: value } } });
+    user.patch("stack", pause(json!("true"))).await?;
+    user.patch("stack", json!({ "spec": { "replicas": 2 } })).await?;
+    // It has seen the wish, and says only that it is paused.
+    let looked = |s: &LlamaStackDistributionStatus| {
+        let paused = s.conditions.get_condition(condition::PAUSED);
+        paused.is_some_and(|c| c.status == "True" && c.observed_generation == Some(2))
+    };
+    user.status("stack", "paused", looked).await?;
+    let replicas = |d: &Deployment| d.spec.as_ref().and_then(|spec| spec.replicas);
+    ensure!(replicas(&user.all::<Deployment>().get("stack").await?) == Some(1));
+
+    user.patch("stack", pause(Value::Null)).await?;
+    user.deployment("stack", "as wanted", |d| replicas(d) == Some(2))
+        .await?;
+    user.status("stack", "resumed", |s| !s.conditions.is_true(condition::PAUSED))
+        .await?;
+    Ok(())
+}
+
+#[tokio::test]
 async fn the_operator_says_what_it_would_change_and_the_chain_is_shown() -> Result<()> {
     let user = User::new().await?;
     let operator = user.bed.llama_stack().await?;
