@@ -299,6 +299,9 @@ pub fn dex() -> Result<PathBuf> {
     Ok(DEX_SERVER.path(&cache))
 }
 
+/// What [`hold`] calls programs that are built from source.
+const PROGRAMS: &str = "programs";
+
 /// Where KEDA is: its programs, and the manifests that come with them.
 #[derive(Clone, Debug)]
 pub(crate) struct Keda {
@@ -314,7 +317,7 @@ pub(crate) fn keda() -> Result<Keda> {
     build_missing(&cache, &[&KEDA_OPERATOR, &KEDA_ADAPTER])?;
     let manifests = KEDA.folder(&cache).join("config");
     if !manifests.is_dir() {
-        let _lock = lock(&cache)?;
+        let _lock = hold(PROGRAMS)?;
         if !manifests.is_dir() {
             copy_from_module(&KEDA, &cache, "github.com/kedacore/keda/v2", &manifests)?;
         }
@@ -398,13 +401,7 @@ fn build_missing(cache: &Path, wanted: &[&Program]) -> Result<()> {
         return Ok(());
     }
 
-    fs::create_dir_all(cache).with_context(|| {
-        format!(
-            "cannot create the cache folder {}; set XDG_CACHE_HOME to a folder that can be written",
-            cache.display()
-        )
-    })?;
-    let _lock = lock(cache)?;
+    let _lock = hold(PROGRAMS)?;
 
     // Asked again under the lock: another process may have built them meanwhile.
     let todo: Vec<_> = wanted.iter().filter(is_missing).collect();
@@ -428,12 +425,21 @@ fn build_missing(cache: &Path, wanted: &[&Program]) -> Result<()> {
     Ok(())
 }
 
-/// One builder at a time, across processes. The lock ends with the file handle, so a killed builder leaves none behind.
-fn lock(cache: &Path) -> Result<File> {
-    let file = File::create(cache.join("lock")).context("cannot create the lock file of the cache folder")?;
+/// What is in the cache folder, or on the machine, is made by one at a time, across processes: until the value drops. The lock
+/// ends with the file handle, so a killed process leaves none behind.
+pub(crate) fn hold(what: &str) -> Result<File> {
+    let cache = cache_folder()?;
+    fs::create_dir_all(&cache).with_context(|| {
+        format!(
+            "cannot create the cache folder {}; set XDG_CACHE_HOME to a folder that can be written",
+            cache.display()
+        )
+    })?;
+    let path = cache.join(format!("{what}.lock"));
+    let file = File::create(&path).with_context(|| format!("cannot create the lock file {}", path.display()))?;
     if file.try_lock().is_err() {
-        say("Another process is building the Kubernetes binaries; waiting for it");
-        file.lock().context("cannot lock the cache folder")?;
+        say(&format!("Somebody else is making {what}; waiting for it"));
+        file.lock().with_context(|| format!("cannot lock {}", path.display()))?;
     }
     Ok(file)
 }

@@ -1,7 +1,7 @@
 //! Real Llama Stack servers from PyPI, as an environment on this machine and as an image; and what provider images stand on.
 
 use std::{
-    fs::{self, File},
+    fs,
     io::{Read as _, Write as _},
     net::TcpStream,
     path::{Path, PathBuf},
@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
 use crate::{
-    binaries::{cache_folder, hex},
+    binaries::{cache_folder, hex, hold},
     images::{Config, Image, Layered, Rootfs, busybox_files, write_all},
     process::output,
     say,
@@ -74,12 +74,9 @@ pub fn python(version: &str) -> Option<PathBuf> {
 pub fn environment(release: Release) -> Result<PathBuf> {
     let python = python(PYTHON).with_context(|| format!("there is no Python {PYTHON} with pip here"))?;
     let Release { version, with } = release;
-    let cache = cache_folder()?;
-    fs::create_dir_all(&cache)?;
-    let folder = cache.join(format!("llama-stack-{version}"));
-    // Another test may be about to do the same.
-    let lock = File::create(cache.join(format!("llama-stack-{version}.lock")))?;
-    lock.lock()?;
+    let what = format!("llama-stack-{version}");
+    let folder = cache_folder()?.join(&what);
+    let _lock = hold(&what)?;
     let program = folder.join("bin/python");
     let complete = folder.join("complete");
     let recipe = json!({"llama-stack": version, "with": with, "recipe": RECIPE}).to_string();
@@ -267,9 +264,9 @@ fn library() -> Result<PathBuf> {
     for part in [RECIPE, COPY_LIBRARY, &version] {
         hash.update(part);
     }
-    let folder = cache_folder()?.join(format!("python-{}", &hex(&hash.finalize())[..12]));
-    let lock = File::create(folder.with_extension("lock"))?;
-    lock.lock()?;
+    let what = format!("python-{}", &hex(&hash.finalize())[..12]);
+    let folder = cache_folder()?.join(&what);
+    let _lock = hold(&what)?;
     if !folder.is_dir() {
         let unfinished = tempfile::tempdir_in(cache_folder()?)?;
         let library = unfinished.path().join("library");

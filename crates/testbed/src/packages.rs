@@ -7,7 +7,7 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 
-use crate::say;
+use crate::{binaries::hold, say};
 
 /// A package, and how to see that it is there however it came.
 pub(crate) struct Package {
@@ -60,7 +60,13 @@ pub(crate) const PYTHON: [Package; 1] = [file("python3", "/usr/bin/python3")];
 
 /// Installs what is missing. Blocking; says what it does.
 pub(crate) fn ensure(packages: &[Package]) -> Result<()> {
-    let missing: Vec<_> = packages.iter().filter(|p| !is_there(p)).map(|p| p.name).collect();
+    let missing = || -> Vec<_> { packages.iter().filter(|p| !is_there(p)).map(|p| p.name).collect() };
+    if missing().is_empty() {
+        return Ok(());
+    }
+    // apt-get waits for others who install, but not for others who update its lists.
+    let _lock = hold("packages")?;
+    let missing = missing();
     if missing.is_empty() {
         return Ok(());
     }
@@ -91,7 +97,7 @@ fn is_there(package: &Package) -> bool {
     }
 }
 
-/// Another test may be installing too: waits for the lock of dpkg.
+/// Somebody else may be installing too: waits for the lock of dpkg.
 fn apt(args: &[&str]) -> Result<()> {
     let output = Command::new("apt-get")
         .args(["-o", "DPkg::Lock::Timeout=600"])

@@ -1,7 +1,7 @@
 //! A server that speaks SQS' protocol: moto's, from PyPI, as a process that ends with the test. It checks no signatures.
 
 use std::{
-    fs::{self, File},
+    fs,
     net::{Ipv4Addr, TcpStream},
     path::{Path, PathBuf},
     process::Command,
@@ -13,7 +13,7 @@ use tempfile::TempDir;
 
 use crate::{
     PATIENCE,
-    binaries::{cache_folder, hex},
+    binaries::{cache_folder, hex, hold},
     control_plane::free_ports,
     eventually,
     process::{Component, Process},
@@ -80,15 +80,13 @@ impl Sqs {
 /// The server's program in a virtual environment of its own, made once on this machine.
 fn moto() -> Result<PathBuf> {
     let fingerprint = &hex(&Sha256::digest(REQUIREMENTS))[..12];
-    let cache = cache_folder()?;
-    let folder = cache.join(format!("moto-{fingerprint}"));
+    let what = format!("moto-{fingerprint}");
+    let folder = cache_folder()?.join(&what);
     let (program, complete) = (folder.join("bin/moto_server"), folder.join("complete"));
     if complete.is_file() {
         return Ok(program);
     }
-    fs::create_dir_all(&cache)?;
-    let lock = File::create(cache.join(format!("moto-{fingerprint}.lock")))?;
-    lock.lock().context("cannot lock the folder of moto")?;
+    let _lock = hold(&what)?;
     if complete.is_file() {
         return Ok(program);
     }

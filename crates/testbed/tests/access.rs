@@ -456,7 +456,7 @@ fn children(bed: &Bed) -> Vec<(&'static str, Api<DynamicObject>)> {
     let built_in = |kind: kube::core::ApiResource| Api::namespaced_with(bed.admin.clone(), NAMESPACE, &kind);
     vec![
         ("Workspace", bed.upstream(WORKSPACE, "v1beta1")),
-        ("InferenceSet", bed.upstream(INFERENCE_SET, "v1alpha1")),
+        ("InferenceSet", bed.upstream(INFERENCE_SET, "v1beta1")),
         ("Service", built_in(kube::core::ApiResource::erase::<Service>(&()))),
         ("ConfigMap", built_in(kube::core::ApiResource::erase::<ConfigMap>(&()))),
         (

@@ -58,9 +58,9 @@ pub async fn run(kubeconfig: &Path, args: &[&str]) -> Result<Output> {
 
 pub async fn run_with(kubeconfig: &Path, args: &[&str], input: &str) -> Result<Output> {
     let mut child = tokio::process::Command::new(env!("CARGO_BIN_EXE_kubeairunway"))
-        .args(args)
         .arg("--kubeconfig")
         .arg(kubeconfig)
+        .args(args)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
