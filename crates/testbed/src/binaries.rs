@@ -12,7 +12,7 @@ use anyhow::{Context, Result, bail};
 use indicatif::{ProgressBar, ProgressStyle};
 use sha2::{Digest, Sha256};
 
-use crate::say;
+use crate::{packages, say};
 
 /// Without the version stamp an apiserver says "v0.0.0" and refuses to start.
 const KUBERNETES: Module = Module {
@@ -66,15 +66,6 @@ const HELM: Module = Module {
     go_sum: include_str!("../helm/go.sum"),
     ldflags: "-s -w",
     tags: "",
-    cgo: false,
-};
-/// For tests of the alert rules. Without service discovery, which brings every cloud's SDK along.
-const PROMTOOL: Module = Module {
-    name: "promtool",
-    go_mod: include_str!("../promtool/go.mod"),
-    go_sum: include_str!("../promtool/go.sum"),
-    ldflags: "-s -w",
-    tags: "remove_all_sd",
     cgo: false,
 };
 
@@ -132,11 +123,6 @@ const HELM_COMMAND: Program = Program {
     name: "helm",
     package: "helm.sh/helm/v4/cmd/helm",
     module: &HELM,
-};
-const PROMTOOL_COMMAND: Program = Program {
-    name: "promtool",
-    package: "github.com/prometheus/prometheus/cmd/promtool",
-    module: &PROMTOOL,
 };
 const DEX_SERVER: Program = Program {
     name: "dex",
@@ -285,11 +271,10 @@ pub fn helm() -> Result<PathBuf> {
     Ok(HELM_COMMAND.path(&cache))
 }
 
-/// Where Prometheus' promtool is, built if it is missing. Blocking, and minutes long the first time.
+/// Prometheus' promtool, installed if it is missing. Blocking.
 pub fn promtool() -> Result<PathBuf> {
-    let cache = cache_folder()?;
-    build_missing(&cache, &[&PROMTOOL_COMMAND])?;
-    Ok(PROMTOOL_COMMAND.path(&cache))
+    packages::ensure(&packages::PROMETHEUS)?;
+    Ok("promtool".into())
 }
 
 /// Where Dex is, an issuer of OpenID Connect, built if it is missing. Blocking, and minutes long the first time.
