@@ -16,6 +16,7 @@ use kube::runtime::watcher::{self, Event};
 use kube::runtime::{WatchStreamExt, watcher as watch};
 use kube::{Api, Client, Resource, ResourceExt};
 use runway_api::{AsyncActor, labels};
+use runway_operator::apply;
 use runway_operator::crd::Crd;
 use runway_operator::echo::Echo;
 use runway_operator::pods::Pods;
@@ -26,6 +27,9 @@ use crate::observe::{Found, Key, Kind, Objects};
 use crate::plan::{self, CONFIG_MAP, SCALED_OBJECT, TRIGGER_AUTHENTICATION};
 use crate::queues::Id;
 use crate::targets::KNOWN;
+
+/// What is never a target.
+const WATCHED_BY_LABEL: [Kind; 3] = [CONFIG_MAP, SCALED_OBJECT, TRIGGER_AUTHENTICATION];
 
 /// Who is to be looked at again.
 pub(crate) type Wake = mpsc::UnboundedSender<ObjectRef<AsyncActor>>;
@@ -151,6 +155,28 @@ impl Caches {
         })
     }
 
+    /// The object that an apply without force collided with, where only what has our label is watched: somebody else's, or ours
+    /// that has lost the label.
+    pub(crate) async fn in_the_way(
+        &self,
+        objects: &Objects,
+        namespace: &str,
+        error: &apply::Error,
+    ) -> Option<(Key, Found)> {
+        let apply::Error::Apply { kind, name, .. } = error else {
+            return None;
+        };
+        let is_meant = |key: &&Key| key.kind.kind == kind && key.name == *name && WATCHED_BY_LABEL.contains(&key.kind);
+        let key = objects.keys().find(is_meant).filter(|_| error.is_conflict())?;
+        let version = match objects.get(key)? {
+            Found::Here { version, .. } | Found::Absent { version } => version.clone(),
+            Found::NotInstalled => return None,
+        };
+        let object = apply::find(&self.client, &key.kind.resource(&version), namespace, name).await?;
+        let object = Arc::new(object);
+        Some((key.clone(), Found::Here { version, object }))
+    }
+
     /// Keeps one kind watched while its CRD is installed.
     async fn follow_crd(self: Arc<Self>, kind: Kind) {
         let mut crds = pin!(crd(self.client.clone(), format!("{}.{}", kind.plural, kind.group)));
@@ -234,7 +260,7 @@ impl Caches {
 
     fn events(&self, kind: Kind, version: &str) -> BoxStream<'static, watcher::Result<Event<DynamicObject>>> {
         let (client, resource) = (self.client.clone(), kind.resource(version));
-        if [CONFIG_MAP, SCALED_OBJECT, TRIGGER_AUTHENTICATION].contains(&kind) {
+        if WATCHED_BY_LABEL.contains(&kind) {
             let ours = format!("app.kubernetes.io/managed-by={}", labels::ASYA_MANAGER);
             let api: Api<DynamicObject> = Api::all_with(client, &resource);
             return watch(api, watcher::Config::default().labels(&ours))

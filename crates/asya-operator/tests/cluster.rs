@@ -10,6 +10,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use bed::{Bed, NAMESPACE, PATIENCE, create_as, likeness};
 use k8s_openapi::api::apps::v1::Deployment;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
+use kube::core::DynamicObject;
 use kube::{Api, ResourceExt};
 use runway_api::async_actor::{RUNTIME_INJECTED, messages};
 use runway_api::condition::{self, Conditions};
@@ -140,6 +141,7 @@ async fn bind_scale_unbind_and_be_silent() -> Result<()> {
     );
 
     paused(&bed).await?;
+    lost_label(&bed).await?;
     model_deployment(&bed).await?;
     silence(&bed).await?;
 
@@ -191,6 +193,30 @@ async fn paused(bed: &Bed) -> Result<()> {
     })
     .await?;
     bed.delete("still").await
+}
+
+/// Without the label it is in none of the operator's watches, and the field has got another owner: it is ours all the same.
+async fn lost_label(bed: &Bed) -> Result<()> {
+    const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
+    bed.create(
+        "lost",
+        with(bound("Deployment", "quiet"), "scaling", json!({"enabled": true})),
+    )
+    .await?;
+    let scaler = eventually(PATIENCE, async || Ok(bed.scaled_objects().get("asya-lost").await?)).await?;
+    let most = |object: &DynamicObject| object.data["spec"]["maxReplicaCount"].clone();
+    let edit = json!({"metadata": {"labels": {MANAGED_BY: null}}, "spec": {"maxReplicaCount": 7}});
+    bed.scaled_objects()
+        .patch("asya-lost", &PatchParams::default(), &Patch::Merge(edit))
+        .await?;
+    eventually(PATIENCE, async || {
+        let live = bed.scaled_objects().get("asya-lost").await?;
+        ensure!(live.labels().contains_key(MANAGED_BY), "{:?}", live.labels());
+        ensure!(most(&live) == most(&scaler), "{}", live.data);
+        Ok(())
+    })
+    .await?;
+    bed.delete("lost").await
 }
 
 /// Our own ModelDeployment is called where its status says.

@@ -6,7 +6,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 use futures::channel::mpsc;
 use futures::future::join_all;
 use k8s_openapi::api::core::v1::{ConfigMap, Pod};
-use kube::api::ListParams;
 use kube::core::DynamicObject;
 use kube::runtime::reflector::{ObjectRef, Store};
 use kube::runtime::watcher;
@@ -185,13 +184,9 @@ impl Caches {
         }
     }
 
-    /// An object by its name, whatever its labels. As a list: for that there is a right already, since there is a watch.
     async fn find(&self, seen: &Observed, kind: Kind, name: String) -> Option<Child> {
         let namespace = seen.llsd.namespace().unwrap_or_default();
-        let api: Api<DynamicObject> = Api::namespaced_with(self.client.clone(), &namespace, &kind.resource());
-        let named = ListParams::default().fields(&format!("metadata.name={name}"));
-        // If it cannot be looked for, it cannot be written either.
-        let object = api.list(&named).await.ok()?.items.pop()?;
+        let object = apply::find(&self.client, &kind.resource(), &namespace, &name).await?;
         Some(Child {
             kind,
             object: Arc::new(object),

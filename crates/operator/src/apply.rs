@@ -3,7 +3,7 @@
 use std::fmt::Debug;
 use std::sync::Arc;
 
-use kube::api::{DeleteParams, Patch, PatchParams, Preconditions, ValidationDirective};
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, Preconditions, ValidationDirective};
 use kube::core::{ApiResource, DynamicObject};
 use kube::{Api, Client, Resource, ResourceExt};
 use serde::Serialize;
@@ -381,6 +381,14 @@ where
 }
 
 /// What is told of several objects for one reason is one Event.
+/// An object by its name, whatever its labels: it may be ours and have lost them. As a list: for that there is a right already
+/// where there is a watch. If it cannot be looked for, it cannot be written either.
+pub async fn find(client: &Client, resource: &ApiResource, namespace: &str, name: &str) -> Option<DynamicObject> {
+    let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), namespace, resource);
+    let named = ListParams::default().fields(&format!("metadata.name={name}"));
+    api.list(&named).await.ok()?.items.pop()
+}
+
 fn add(news: &mut Vec<Note>, note: Option<&Note>) {
     let Some(note) = note else { return };
     let told = news
