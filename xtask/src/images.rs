@@ -8,7 +8,6 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 use runway_client::manifests::component::{REGISTRY, TAG};
@@ -123,7 +122,7 @@ struct Built {
 /// Builds the programs of the checkout `root`, and writes their archives into `out`.
 fn build(root: &Path, programs: &[&Program], out: &Path) -> Result<BTreeMap<&'static str, Built>> {
     let target = out.join("build");
-    let mut cargo = Command::new("cargo");
+    let mut cargo = runway_testbed::programs::cargo();
     cargo
         .args(["build", "--profile", "dist", "--locked", "--target-dir"])
         .arg(&target)

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
+use runway_testbed::programs;
 
 /// The root of the repository.
 pub(crate) fn root() -> PathBuf {
@@ -15,7 +16,7 @@ pub(crate) fn root() -> PathBuf {
 
 /// Runs a program in the root of the repository; its failure is ours.
 pub(crate) fn run(program: &str, args: &[&str]) -> Result<()> {
-    let status = Command::new(program)
+    let status = command(program)
         .args(args)
         .current_dir(root())
         .status()
@@ -26,9 +27,16 @@ pub(crate) fn run(program: &str, args: &[&str]) -> Result<()> {
     Ok(())
 }
 
+fn command(program: &str) -> Command {
+    match program {
+        "cargo" => programs::cargo(),
+        _ => Command::new(program),
+    }
+}
+
 /// What a program prints.
 pub(crate) fn output(program: &str, args: &[&str]) -> Result<String> {
-    let output = Command::new(program)
+    let output = command(program)
         .args(args)
         .current_dir(root())
         .output()
