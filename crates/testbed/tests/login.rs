@@ -5,6 +5,8 @@ mod support;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use axum::Router;
@@ -22,6 +24,7 @@ use runway_client::manifests::Identity;
 use runway_client::manifests::console;
 use runway_operator::clock;
 use runway_testbed::dex::Dex;
+use runway_testbed::eventually;
 use runway_web::oidc::{ClaimNames, Impersonation, Settings};
 use runway_web::server::LoginOptions;
 use serde_json::{Value, json};
@@ -135,12 +138,15 @@ async fn sign_in<'a>(served: &'a Served, dex: &Dex, user: &str) -> Result<User<'
     );
     let again = come_back(served, &location, &flow).await?;
     ensure!(again.code == 401 && again.body.contains("used already"), "{again:?}");
-    let names = entered.header("set-cookie").unwrap_or_default().split('\n');
-    let session = names
-        .filter_map(|cookie| cookie.split(';').next())
-        .find(|pair| !pair.contains("-login="))
-        .context("no session")?;
-    served.with_cookie(session).await
+    served.with_cookie(&session_of(&entered)?).await
+}
+
+/// The session that an answer opens.
+fn session_of(answer: &Answer) -> Result<String> {
+    let cookies = answer.header("set-cookie").unwrap_or_default().split('\n');
+    let mut pairs = cookies.filter_map(|cookie| cookie.split(';').next());
+    let session = pairs.find(|pair| !pair.contains("-login="));
+    Ok(session.with_context(|| format!("no session: {answer:?}"))?.to_owned())
 }
 
 /// An API server with what Jane may see, and what she may not.
@@ -293,7 +299,12 @@ struct Liar {
     issuer: String,
     key: EcdsaKeyPair,
     other: EcdsaKeyPair,
+    /// How often it was asked for a new token.
+    refreshed: AtomicUsize,
 }
+
+/// How often it gives a new one.
+const REFRESHES: usize = 2;
 
 fn key() -> Result<EcdsaKeyPair> {
     let (by, random) = (&ECDSA_P256_SHA256_FIXED_SIGNING, SystemRandom::new());
@@ -310,6 +321,7 @@ impl Liar {
             issuer: format!("http://{}", listener.local_addr()?),
             key: key()?,
             other: key()?,
+            refreshed: AtomicUsize::new(0),
         });
         let (discovery, keys) = (liar.discovery(), liar.keys());
         let router = Router::new()
@@ -331,7 +343,7 @@ impl Liar {
     fn discovery(&self) -> String {
         let at = |path: &str| format!("{}/{path}", self.issuer);
         json!({"issuer": self.issuer, "authorization_endpoint": at("authorize"), "token_endpoint": at("token"),
-            "jwks_uri": at("keys")})
+            "jwks_uri": at("keys"), "end_session_endpoint": at("logout")})
         .to_string()
     }
 
@@ -343,9 +355,53 @@ impl Liar {
     }
 
     fn token(&self, form: &str) -> Option<String> {
-        let (_, code) = form_urlencoded::parse(form.as_bytes()).find(|(name, _)| name == "code")?;
-        let id_token = self.signed(serde_json::from_str(&code).ok()?)?;
-        Some(json!({ "id_token": id_token }).to_string())
+        let fields: BTreeMap<_, _> = form_urlencoded::parse(form.as_bytes()).into_owned().collect();
+        let refreshes = fields.get("refresh_token");
+        if refreshes.is_some() && self.refreshed.fetch_add(1, Ordering::SeqCst) >= REFRESHES {
+            return None;
+        }
+        let mut claims: Value = serde_json::from_str(refreshes.or_else(|| fields.get("code"))?).ok()?;
+        // Who says for how many seconds gets new ones later.
+        let lives = claims["lives"].as_i64();
+        if let Some(lives) = lives {
+            claims["exp"] = json!(clock::now().as_second() + lives);
+        }
+        let refresh_token = lives.map(|_| claims.to_string());
+        let id_token = self.signed(claims)?;
+        Some(json!({ "id_token": id_token, "refresh_token": refresh_token }).to_string())
+    }
+
+    /// A console that signs in here, and calls the cluster in the users' name.
+    fn login(&self) -> Result<LoginOptions> {
+        Ok(LoginOptions {
+            sites: vec![SITE.parse()?],
+            oidc: Some(Settings {
+                issuer: self.issuer.clone(),
+                client_id: CLIENT.to_owned(),
+                client_secret: None,
+                scopes: Vec::new(),
+                authorities: None,
+                claims: by_email(),
+            }),
+            impersonate: Some(Impersonation::default()),
+            ..LoginOptions::default()
+        })
+    }
+
+    /// What the console answers to a browser that comes back from here with honest claims of Jane, but for some changes.
+    async fn bring(&self, served: &Served, changes: Value) -> Result<Answer> {
+        let (url, flow) = begin(served).await?;
+        let query = url.split_once('?').context("no query")?.1;
+        let query: BTreeMap<_, _> = form_urlencoded::parse(query.as_bytes()).into_owned().collect();
+        let now = clock::now().as_second();
+        let mut claims = json!({"iss": self.issuer, "aud": CLIENT, "sub": "1", "email": "jane@example.com",
+            "iat": now, "exp": now + 600, "groups": ["team-a"], "nonce": query["nonce"]});
+        json_patch::merge(&mut claims, &changes);
+        let mut back = form_urlencoded::Serializer::new(String::new());
+        back.append_pair("code", &claims.to_string())
+            .append_pair("state", &query["state"]);
+        let path = format!("/login/callback?{}", back.finish());
+        served.ask("GET", &path, &[("cookie", &flow)], "").await
     }
 
     /// One of the claims says how it is signed.
@@ -369,38 +425,9 @@ impl Liar {
 async fn what_is_forged_expired_or_kubernetes_own_is_refused_and_says_why() -> Result<()> {
     let bed = bed(Vec::new()).await?;
     let (liar, _task) = Liar::start().await?;
-    let login = LoginOptions {
-        sites: vec![SITE.parse()?],
-        oidc: Some(Settings {
-            issuer: liar.issuer.clone(),
-            client_id: CLIENT.to_owned(),
-            client_secret: None,
-            scopes: Vec::new(),
-            authorities: None,
-            claims: by_email(),
-        }),
-        impersonate: Some(Impersonation::default()),
-        ..LoginOptions::default()
-    };
-    let served = Served::start(&bed.cluster, Some(login)).await?;
+    let served = Served::start(&bed.cluster, Some(liar.login()?)).await?;
     let now = clock::now().as_second();
-    let honest = json!({"iss": liar.issuer, "aud": CLIENT, "sub": "1", "email": "jane@example.com",
-        "iat": now, "exp": now + 600, "groups": ["team-a"]});
-    let bring = async |changes: Value| -> Result<Answer> {
-        let (url, flow) = begin(&served).await?;
-        let query: BTreeMap<String, String> =
-            form_urlencoded::parse(url.split_once('?').context("no query")?.1.as_bytes())
-                .into_owned()
-                .collect();
-        let mut claims = honest.clone();
-        claims["nonce"] = json!(query["nonce"]);
-        json_patch::merge(&mut claims, &changes);
-        let mut back = form_urlencoded::Serializer::new(String::new());
-        back.append_pair("code", &claims.to_string())
-            .append_pair("state", &query["state"]);
-        let path = format!("/login/callback?{}", back.finish());
-        served.ask("GET", &path, &[("cookie", &flow)], "").await
-    };
+    let bring = async |changes: Value| liar.bring(&served, changes).await;
     let entered = bring(json!({})).await?;
     ensure!(entered.code == 200, "what is honest is let in: {entered:?}");
     for (changes, why) in [
@@ -453,6 +480,39 @@ async fn what_is_forged_expired_or_kubernetes_own_is_refused_and_says_why() -> R
     let path = format!("/login/callback?error=access_denied&error_description=not+today&state={state}");
     let answer = served.ask("GET", &path, &[("cookie", &flow)], "").await?;
     ensure!(answer.code == 401 && answer.body.contains("not today"), "{answer:?}");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_lasts_as_long_as_the_issuer_gives_tokens_and_ends_at_the_issuer_too() -> Result<()> {
+    let bed = bed(Vec::new()).await?;
+    let (liar, _task) = Liar::start().await?;
+    let served = Served::start(&bed.cluster, Some(liar.login()?)).await?;
+    let entered = liar.bring(&served, json!({"lives": 10})).await?;
+    let first_token_ends = Instant::now() + Duration::from_secs(10);
+    let person = served.with_cookie(&session_of(&entered)?).await?;
+    eventually(PATIENCE, async || {
+        let refreshed = liar.refreshed.load(Ordering::SeqCst);
+        ensure!(refreshed > REFRESHES, "asked {refreshed} times");
+        Ok(())
+    })
+    .await?;
+    ensure!(Instant::now() > first_token_ends);
+    let page = person.get("/deployments/team-a/one").await?;
+    ensure!(page.code == 200, "the last token lives still: {page:?}");
+    eventually(PATIENCE, async || {
+        let page = person.get("/").await?;
+        ensure!(page.code == 303, "the session goes on without a token");
+        Ok(())
+    })
+    .await?;
+
+    let entered = liar.bring(&served, json!({})).await?;
+    let person = served.with_cookie(&session_of(&entered)?).await?;
+    let out = person.post("/logout", &[]).await?;
+    let onward = format!("{}/logout?id_token_hint=", liar.issuer);
+    ensure!(out.code == 200 && out.body.contains(&onward), "{out:?}");
+    ensure!(person.get("/").await?.code == 303, "the session goes on");
     Ok(())
 }
 
