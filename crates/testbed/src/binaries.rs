@@ -271,10 +271,14 @@ pub fn helm() -> Result<PathBuf> {
     Ok(HELM_COMMAND.path(&cache))
 }
 
-/// Prometheus' promtool, installed if it is missing. Blocking.
-pub fn promtool() -> Result<PathBuf> {
+/// Prometheus' promtool, installed if it is missing; none where it cannot be: then `what` is left out, and it says so. Blocking.
+pub fn promtool(what: &str) -> Result<Option<PathBuf>> {
+    if let Some(reason) = packages::obstacle(&packages::PROMETHEUS) {
+        say(&format!("SKIPPED: {what}, because {reason}"));
+        return Ok(None);
+    }
     packages::ensure(&packages::PROMETHEUS)?;
-    Ok("promtool".into())
+    Ok(Some("promtool".into()))
 }
 
 /// Where Dex is, an issuer of OpenID Connect, built if it is missing. Blocking, and minutes long the first time.

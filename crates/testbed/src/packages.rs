@@ -60,23 +60,31 @@ pub(crate) const BUSYBOX: [Package; 1] = [program("busybox", "busybox")];
 /// For `images::python`.
 pub(crate) const PYTHON: [Package; 1] = [file("python3", "/usr/bin/python3")];
 
+/// Why what is missing cannot be installed here, if something is missing and it cannot.
+pub(crate) fn obstacle(packages: &[Package]) -> Option<String> {
+    let missing = missing(packages);
+    let can_install = is_there(&program("apt", "apt-get")) && crate::node::is_root();
+    (!missing.is_empty() && !can_install).then(|| {
+        let names = missing.join(" ");
+        format!("these Debian packages are missing, and only root on Debian can install them here: {names}")
+    })
+}
+
 /// Installs what is missing. Blocking; says what it does.
 pub(crate) fn ensure(packages: &[Package]) -> Result<()> {
-    let missing = || -> Vec<_> { packages.iter().filter(|p| !is_there(p)).map(|p| p.name).collect() };
-    if missing().is_empty() {
+    if missing(packages).is_empty() {
         return Ok(());
+    }
+    if let Some(obstacle) = obstacle(packages) {
+        bail!(obstacle);
     }
     // apt-get waits for others who install, but not for others who update its lists.
     let _lock = hold("packages")?;
-    let missing = missing();
+    let missing = missing(packages);
     if missing.is_empty() {
         return Ok(());
     }
-    let names = missing.join(" ");
-    if !is_there(&program("apt", "apt-get")) || !crate::node::is_root() {
-        bail!("these Debian packages are missing, and only root on Debian can install them here: {names}");
-    }
-    say(&format!("Installing Debian packages: {names}"));
+    say(&format!("Installing Debian packages: {}", missing.join(" ")));
     apt(&["update", "--quiet"])?;
     let mut install = vec!["install", "--quiet", "--yes", "--no-install-recommends"];
     install.extend(&missing);
@@ -85,6 +93,10 @@ pub(crate) fn ensure(packages: &[Package]) -> Result<()> {
         Some(package) => bail!("the Debian package {} is installed and yet not usable", package.name),
         None => Ok(()),
     }
+}
+
+fn missing(packages: &[Package]) -> Vec<&'static str> {
+    packages.iter().filter(|p| !is_there(p)).map(|p| p.name).collect()
 }
 
 fn is_there(package: &Package) -> bool {
