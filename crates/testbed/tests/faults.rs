@@ -24,7 +24,7 @@ use runway_operator::clock;
 use runway_operator::webhook::certificates::{Authorities, Lifetimes};
 use runway_testbed::{audit, crds, eventually};
 use serde_json::{Value, json};
-use support::{Bed, NAMESPACE, PATIENCE, gemma, gemma_simulated, vllm};
+use support::{Bed, NAMESPACE, PATIENCE, gemma, gemma_simulated, simulated, vllm};
 
 /// Lines of a terminal that nobody has made larger.
 const SCREEN: usize = 25;
@@ -64,7 +64,7 @@ async fn each_seeded_fault_is_named() -> Result<()> {
 async fn models(bed: &Bed) -> Result<()> {
     // There is no node from the beginning.
     named(bed, "nodes-ready").await?;
-    bed.create(vllm("large", "kaito")).await?;
+    bed.create(simulated(vllm("large", "kaito"), "stall")).await?;
     named(bed, "nodes-gpu").await?;
     bed.delete("large").await?;
     bed.gone("large").await?;

@@ -546,7 +546,11 @@ pub fn gemma(name: &str) -> Value {
 
 /// The same, with labels that the upstream simulator obeys.
 pub fn gemma_simulated(name: &str, behaviour: &str) -> Value {
-    let mut object = gemma(name);
+    simulated(gemma(name), behaviour)
+}
+
+/// With labels that the upstream simulator obeys.
+pub fn simulated(mut object: Value, behaviour: &str) -> Value {
     object["metadata"]["labels"] = json!({ simulator::LABEL: behaviour });
     object
 }
