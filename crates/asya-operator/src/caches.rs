@@ -24,12 +24,9 @@ use runway_operator::watch::crd;
 use tokio::task::JoinSet;
 
 use crate::observe::{Found, Key, Kind, Objects};
-use crate::plan::{self, CONFIG_MAP, SCALED_OBJECT, TRIGGER_AUTHENTICATION};
+use crate::plan;
 use crate::queues::Id;
 use crate::targets::KNOWN;
-
-/// What is never a target.
-const WATCHED_BY_LABEL: [Kind; 3] = [CONFIG_MAP, SCALED_OBJECT, TRIGGER_AUTHENTICATION];
 
 /// Who is to be looked at again.
 pub(crate) type Wake = mpsc::UnboundedSender<ObjectRef<AsyncActor>>;
@@ -166,7 +163,7 @@ impl Caches {
         let apply::Error::Apply { kind, name, .. } = error else {
             return None;
         };
-        let is_meant = |key: &&Key| key.kind.kind == kind && key.name == *name && WATCHED_BY_LABEL.contains(&key.kind);
+        let is_meant = |key: &&Key| key.kind.kind == kind && key.name == *name && plan::MADE.contains(&key.kind);
         let key = objects.keys().find(is_meant).filter(|_| error.is_conflict())?;
         let version = match objects.get(key)? {
             Found::Here { version, .. } | Found::Absent { version } => version.clone(),
@@ -260,7 +257,7 @@ impl Caches {
 
     fn events(&self, kind: Kind, version: &str) -> BoxStream<'static, watcher::Result<Event<DynamicObject>>> {
         let (client, resource) = (self.client.clone(), kind.resource(version));
-        if WATCHED_BY_LABEL.contains(&kind) {
+        if plan::MADE.contains(&kind) {
             let ours = format!("app.kubernetes.io/managed-by={}", labels::ASYA_MANAGER);
             let api: Api<DynamicObject> = Api::all_with(client, &resource);
             return watch(api, watcher::Config::default().labels(&ours))

@@ -380,7 +380,6 @@ where
     }
 }
 
-/// What is told of several objects for one reason is one Event.
 /// An object by its name, whatever its labels: it may be ours and have lost them. As a list: for that there is a right already
 /// where there is a watch. If it cannot be looked for, it cannot be written either.
 pub async fn find(client: &Client, resource: &ApiResource, namespace: &str, name: &str) -> Option<DynamicObject> {
@@ -389,6 +388,7 @@ pub async fn find(client: &Client, resource: &ApiResource, namespace: &str, name
     api.list(&named).await.ok()?.items.pop()
 }
 
+/// What is told of several objects for one reason is one Event.
 fn add(news: &mut Vec<Note>, note: Option<&Note>) {
     let Some(note) = note else { return };
     let told = news

@@ -320,8 +320,10 @@ fn is_leftover(seen: &Observed, live: &DynamicObject) -> bool {
     objects::is_ours(&seen.actor, live) && live.metadata.deletion_timestamp.is_none()
 }
 
+/// The kinds that are made for actors and are never a target.
+pub const MADE: [Kind; 3] = [CONFIG_MAP, SCALED_OBJECT, TRIGGER_AUTHENTICATION];
+
 /// The kinds that are made for actors, and those that they may be bound to.
 pub fn kinds() -> Vec<Kind> {
-    let made = [CONFIG_MAP, SCALED_OBJECT, TRIGGER_AUTHENTICATION];
-    made.into_iter().chain(targets::KNOWN).collect()
+    MADE.into_iter().chain(targets::KNOWN).collect()
 }
