@@ -9,7 +9,7 @@ use futures::future::{join, join_all};
 use k8s_openapi::api::core::v1::{Event, Pod};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
-use kube::api::{GetParams, ListParams, Request};
+use kube::api::{DeleteParams, GetParams, ListParams, Patch, PatchParams, Preconditions, Request};
 use kube::core::{ApiResource, DynamicObject, GroupVersionKind, NamespaceResourceScope, TypeMeta};
 use kube::discovery::{self, Scope, verbs};
 use kube::{Api, Client, Resource, ResourceExt};
@@ -18,8 +18,9 @@ use runway_operator::client::{self, ClientArgs};
 use runway_provider::Kind;
 use runway_provider::upstream::api_resource;
 use serde::de::DeserializeOwned;
-use serde_json::Value;
+use serde_json::{Value, json};
 
+use crate::documents::typed;
 use crate::source;
 use crate::target::{self, Target};
 use crate::tree::Belongings;
@@ -288,6 +289,55 @@ impl Cluster {
         })
     }
 
+    /// Sets an annotation of an object of ours, as `manager`; without a value, takes it away.
+    pub async fn annotate(
+        &self,
+        target: &Target,
+        namespace: &str,
+        (annotation, value): (&str, Option<&str>),
+        manager: &str,
+    ) -> Result<(), Error> {
+        let patch = json!({ "metadata": { "annotations": { annotation: value } } });
+        let params = PatchParams {
+            field_manager: Some(manager.to_owned()),
+            ..PatchParams::default()
+        };
+        let patched = self
+            .api(target.kind, Some(namespace))
+            .patch(&target.name, &params, &Patch::Merge(patch))
+            .await;
+        let doing = || format!("change {target} in namespace '{namespace}'");
+        patched
+            .map(drop)
+            .map_err(|e| self.explain(e, doing(), target.kind.as_str()))
+    }
+
+    /// Deletes an object of ours. With a `uid` only that one: not another one of the same name.
+    pub async fn delete(
+        &self,
+        target: &Target,
+        namespace: &str,
+        uid: Option<String>,
+        dry_run: bool,
+    ) -> Result<(), Error> {
+        let params = DeleteParams {
+            dry_run,
+            preconditions: uid.map(|uid| Preconditions {
+                uid: Some(uid),
+                resource_version: None,
+            }),
+            ..DeleteParams::background()
+        };
+        let deleted = self
+            .api(target.kind, Some(namespace))
+            .delete(&target.name, &params)
+            .await;
+        let doing = || format!("delete {target} in namespace '{namespace}'");
+        deleted
+            .map(drop)
+            .map_err(|e| self.explain(e, doing(), target.kind.as_str()))
+    }
+
     /// All objects of a kind of ours, by namespace and name.
     pub async fn all(&self, kind: target::Kind, namespace: Option<&str>) -> Result<Vec<DynamicObject>, Error> {
         let list = listed(&self.api(kind, namespace)).await;
@@ -467,7 +517,7 @@ impl Cluster {
             let more = or_missing(list, &mut found.missing).into_iter();
             found
                 .pods
-                .extend(more.filter_map(|object| object.try_parse::<Pod>().ok()));
+                .extend(more.filter_map(|object| typed::<Pod>(&json!(object)).ok()));
         }
         found.pods.sort_by_key(ResourceExt::name_any);
         found.pods.dedup_by_key(|pod| pod.uid());

@@ -10,6 +10,7 @@ use runway_core::providers::Providers;
 use runway_core::selection;
 use serde_json::{Map, Value, json};
 
+use crate::documents::{Unfit, typed};
 use crate::why::{self, Why};
 
 /// What a user asks for.
@@ -80,7 +81,7 @@ pub enum Error {
     Invalid(String),
     /// It does not fit our type.
     #[error("cannot make a ModelDeployment of this")]
-    Manifest(#[from] serde_json::Error),
+    Manifest(#[from] Unfit),
     /// No engine that somebody has registered would do.
     #[error("no engine found for '{model}': {tried}. Name one with --engine")]
     NoEngine {
@@ -117,7 +118,7 @@ pub fn work_out(wish: &Wish, providers: &Providers, now: Timestamp) -> Result<Wo
     let mut said = Vec::new();
     for engine in &tried {
         let manifest = manifest(wish, &name, engine, gpu);
-        let mut md: ModelDeployment = serde_json::from_value(manifest.clone())?;
+        let mut md: ModelDeployment = typed(&manifest)?;
         apply_defaults(&mut md.spec);
         let verdict = validate(&md, providers);
         if !verdict.is_valid() {

@@ -262,7 +262,7 @@ impl Documents {
                     self.errors.push(Error::Syntax {
                         origin,
                         line: Some(error.line()),
-                        message: plain_json(&error),
+                        message: bounded(&error.to_string()),
                     });
                     return true;
                 }
@@ -338,38 +338,13 @@ impl Document {
         format!("{}/{}", self.kind(), self.name())
     }
 
-    /// The document as a type of ours.
+    /// The document as a type.
     pub fn parse<T: DeserializeOwned>(&self) -> Result<T, Error> {
-        serde_path_to_error::deserialize(&self.value).map_err(|error| {
-            let path = error.path().to_string();
-            let said = plain_json(error.inner());
-            let message = if path == "." { said } else { format!("{path}: {said}") };
-            Error::Field {
-                line: self.line_of_field::<T>(&path),
-                origin: self.origin.clone(),
-                message,
-            }
+        typed(&self.value).map_err(|unfit| Error::Field {
+            line: self.line_of(&unfit.path),
+            origin: self.origin.clone(),
+            message: unfit.to_string(),
         })
-    }
-
-    /// Reads the text once more, to learn the line at which the same field is wrong.
-    fn line_of_field<T: DeserializeOwned>(&self, path: &str) -> Option<usize> {
-        let mut found = None;
-        // What it says is known already.
-        // As JSON sees it: a number is no text.
-        let mut options = yaml_options();
-        options.no_schema = true;
-        let _ = serde_saphyr::with_deserializer_from_str_with_options(self.text.as_deref()?, options, |yaml| {
-            serde_path_to_error::deserialize::<_, T>(yaml)
-                .map(drop)
-                .map_err(|error| {
-                    if error.path().to_string() == path {
-                        found = line_of(error.inner(), &self.origin);
-                    }
-                    error.into_inner()
-                })
-        });
-        found
     }
 
     /// The line of a field given by its path, or of what it would be in, where that is known.
@@ -408,6 +383,28 @@ impl Document {
             None => format!("{field} is missing: every document needs apiVersion, kind and metadata.name"),
         })
     }
+}
+
+/// A value that is not of a type.
+#[derive(Debug, thiserror::Error)]
+#[error("{}{said}", if path.is_empty() { String::new() } else { format!("{path}: ") })]
+pub struct Unfit {
+    /// The field; empty for the whole.
+    pub path: String,
+    /// What is wrong with it.
+    pub said: String,
+}
+
+/// A value as a type. Everything large is read through this one function: each further way to read a type is another copy of
+/// its code.
+pub fn typed<T: DeserializeOwned>(value: &Value) -> Result<T, Unfit> {
+    serde_path_to_error::deserialize(value).map_err(|error| {
+        let path = error.path().to_string();
+        Unfit {
+            path: if path == "." { String::new() } else { path },
+            said: bounded(&error.inner().to_string()),
+        }
+    })
 }
 
 /// A step on the way to a field: a name, or the number of an entry.
@@ -551,10 +548,6 @@ fn line_of(error: &serde_saphyr::Error, origin: &Origin) -> Option<usize> {
 
 /// The parser's message, without the place, which it counts from the beginning of the document.
 fn plain(error: &serde_saphyr::Error) -> String {
-    bounded(&error.to_string())
-}
-
-fn plain_json(error: &serde_json::Error) -> String {
     bounded(&error.to_string())
 }
 

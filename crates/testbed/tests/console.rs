@@ -13,7 +13,9 @@ use kube::api::{ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client};
 use runway_api::{ModelDeployment, condition, labels};
 use runway_client::access::{self, Right};
+use runway_client::cluster::Cluster;
 use runway_client::manifests;
+use runway_client::target::Target;
 use runway_operator::client::ClientArgs;
 use runway_testbed::{Node, Options, eventually, images, node};
 use runway_web::server::LoginOptions;
@@ -601,6 +603,13 @@ fn routes() -> Vec<Route> {
         shows,
         ..route("GET", path, "")
     };
+    let operated = |method, path, right| Route {
+        right,
+        reads: false,
+        ..route(method, path, "")
+    };
+    let actors_may = |verb| may("asya.sh", "asyncactors", Some("team-a"), verb);
+    let stacks_may = |verb| may("llamastack.io", "llamastackdistributions", Some("team-a"), verb);
     vec![
         page("/", in_team_a_may("list"), Shows::Text("team-a/one")),
         page(
@@ -641,26 +650,18 @@ fn routes() -> Vec<Route> {
             may("kubeairunway.ai", "inferenceproviderconfigs", None, "list"),
             Shows::Text("id=\"registered\""),
         ),
-        page(
-            "/actors",
-            may("asya.sh", "asyncactors", Some("team-a"), "list"),
-            Shows::Text("/actors/team-a/ask"),
-        ),
-        page(
-            "/actors/team-a/ask",
-            may("asya.sh", "asyncactors", Some("team-a"), "list"),
-            Shows::Page,
-        ),
-        page(
-            "/stacks",
-            may("llamastack.io", "llamastackdistributions", Some("team-a"), "list"),
-            Shows::Text("/stacks/team-a/stack"),
-        ),
-        page(
-            "/stacks/team-a/stack",
-            may("llamastack.io", "llamastackdistributions", Some("team-a"), "list"),
-            Shows::Page,
-        ),
+        page("/actors", actors_may("list"), Shows::Text("/actors/team-a/ask")),
+        page("/actors/team-a/ask", actors_may("list"), Shows::Page),
+        operated("GET", "/actors/team-a/ask/delete", actors_may("get")),
+        operated("POST", "/actors/team-a/ask/pause", actors_may("patch")),
+        operated("POST", "/actors/team-a/ask/resume", actors_may("patch")),
+        operated("POST", "/actors/team-a/ask/delete", actors_may("delete")),
+        page("/stacks", stacks_may("list"), Shows::Text("/stacks/team-a/stack")),
+        page("/stacks/team-a/stack", stacks_may("list"), Shows::Page),
+        operated("GET", "/stacks/team-a/stack/delete", stacks_may("get")),
+        operated("POST", "/stacks/team-a/stack/pause", stacks_may("patch")),
+        operated("POST", "/stacks/team-a/stack/resume", stacks_may("patch")),
+        operated("POST", "/stacks/team-a/stack/delete", stacks_may("delete")),
         page(
             "/admin",
             may("apps", "deployments", Some(manifests::NAMESPACE), "list"),
@@ -749,13 +750,73 @@ async fn things_to_see(bed: &Bed) -> Result<()> {
             "spec": {"replicas": 0, "selector": {"matchLabels": {"app": "the-controller"}}, "template": template}}),
         json!({"apiVersion": "kubeairunway.ai/v1alpha1", "kind": "InferenceProviderConfig", "metadata": {"name": "registered"},
             "spec": {"capabilities": {"engines": ["vllm"], "servingModes": ["aggregated"], "gpuSupport": true}}}),
+    ];
+    for object in objects.iter().chain(&operated_objects()) {
+        eventually(PATIENCE, async || bed.apply(object).await.map(drop)).await?;
+    }
+    Ok(())
+}
+
+/// An actor and a distribution of team-a.
+fn operated_objects() -> [serde_json::Value; 2] {
+    [
         json!({"apiVersion": "asya.sh/v1alpha1", "kind": "AsyncActor", "metadata": {"name": "ask", "namespace": "team-a"},
-            "spec": {"transport": "rabbitmq", "workload": {"template": {"spec": {"containers": [{"name": "asya-runtime", "image": image}]}}}}}),
+            "spec": {"transport": "rabbitmq", "workload": {"template": {"spec": {"containers": [{"name": "asya-runtime", "image": "registry.invalid/image:1"}]}}}}}),
         json!({"apiVersion": "llamastack.io/v1alpha1", "kind": "LlamaStackDistribution", "metadata": {"name": "stack", "namespace": "team-a"},
             "spec": {"server": {"distribution": {"name": "starter"}}}}),
-    ];
-    for object in objects {
-        eventually(PATIENCE, async || bed.apply(&object).await.map(drop)).await?;
+    ]
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_actor_and_a_distribution_are_paused_resumed_and_deleted() -> Result<()> {
+    let bed = Bed::start_with(Upstream::Kaito, false).await?;
+    bed.apply(&json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "team-a"}}))
+        .await?;
+    things_to_see(&bed).await?;
+    let served = Served::start(&bed.cluster, None).await?;
+    let user = served.user().await?;
+    let cluster = Cluster::of(bed.admin.clone(), "", "team-a");
+    for (page, target, annotation) in [
+        ("/actors/team-a/ask", "asya/ask", labels::ASYA_PAUSED),
+        ("/stacks/team-a/stack", "llsd/stack", labels::llama_stack::PAUSED),
+    ] {
+        let target: Target = target.parse()?;
+        let is_paused = async || {
+            let object = cluster.get(&target, "team-a").await?;
+            anyhow::Ok(labels::is_set(&object.metadata, annotation))
+        };
+        let shows = async |text: &str| {
+            eventually(PATIENCE, async || {
+                let shown = user.get(page).await?;
+                ensure!(shown.code == 200 && shown.body.contains(text), "no {text}: {shown:?}");
+                Ok(())
+            })
+            .await
+        };
+        shows(&format!("action=\"{page}/pause\"")).await?;
+        let paused = user.post(&format!("{page}/pause"), &[]).await?;
+        ensure!(
+            paused.code == 303 && paused.header("location") == Some(page) && is_paused().await?,
+            "{paused:?}"
+        );
+        shows(&format!("action=\"{page}/resume\"")).await?;
+        let resumed = user.post(&format!("{page}/resume"), &[]).await?;
+        ensure!(resumed.code == 303 && !is_paused().await?, "{resumed:?}");
+
+        let asked = user.get(&format!("{page}/delete")).await?;
+        ensure!(
+            asked.code == 200 && asked.body.contains("cannot be undone"),
+            "{asked:?}"
+        );
+        let another = user.post(&format!("{page}/delete"), &[("uid", "another")]).await?;
+        ensure!(another.code == 409, "not the one that was shown: {another:?}");
+        let uid = cluster.get(&target, "team-a").await?.metadata.uid.context("no uid")?;
+        ensure!(asked.body.contains(&uid), "{asked:?}");
+        let deleted = user.post(&format!("{page}/delete"), &[("uid", &uid)]).await?;
+        ensure!(
+            deleted.code == 303 && cluster.find(&target, "team-a").await?.is_none(),
+            "{deleted:?}"
+        );
     }
     Ok(())
 }
@@ -820,7 +881,9 @@ async fn with_login_everybody_may_what_the_api_server_lets_them_and_nothing_else
         ensure!(overview.code == 200, "{name}: {overview:?}");
         let csrf = csrf(&overview.body)?;
         for route in routes() {
-            bed.apply(&in_team_a("one")).await?;
+            for object in [&in_team_a("one")].into_iter().chain(&operated_objects()) {
+                bed.apply(object).await?;
+            }
             let endpoint = json!({"status": {"endpoint": {"service": "one", "port": 80}}});
             Api::<ModelDeployment>::namespaced(bed.admin.clone(), "team-a")
                 .patch_status("one", &PatchParams::default(), &Patch::Merge(&endpoint))

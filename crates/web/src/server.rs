@@ -306,8 +306,20 @@ fn router(app: Arc<App>) -> Router {
         .route("/providers", get(pages::providers::show))
         .route("/actors", get(pages::actors::show))
         .route("/actors/{namespace}/{name}", get(pages::actors::one))
+        .route("/actors/{namespace}/{name}/pause", post(pages::actions::pause))
+        .route("/actors/{namespace}/{name}/resume", post(pages::actions::resume))
+        .route(
+            "/actors/{namespace}/{name}/delete",
+            get(pages::actions::ask).post(pages::actions::delete),
+        )
         .route("/stacks", get(pages::stacks::show))
         .route("/stacks/{namespace}/{name}", get(pages::stacks::one))
+        .route("/stacks/{namespace}/{name}/pause", post(pages::actions::pause))
+        .route("/stacks/{namespace}/{name}/resume", post(pages::actions::resume))
+        .route(
+            "/stacks/{namespace}/{name}/delete",
+            get(pages::actions::ask).post(pages::actions::delete),
+        )
         .route("/admin", get(pages::admin::show))
         .route("/live", get(live::events))
         .route("/logout", post(pages::login::leave))

@@ -15,7 +15,9 @@ use super::{Error, kinds};
 use runway_client::access::{self, Right};
 use runway_client::change::{Change, Deed, place};
 use runway_client::cluster::Cluster;
+use runway_client::documents::typed;
 use runway_client::manifests::{COMPONENT_LABEL, NAMESPACE, OLDEST_KUBERNETES, Release, policy};
+use serde_json::json;
 
 /// Who asks, of which server.
 pub struct Survey<'a> {
@@ -374,9 +376,7 @@ fn stored_version_lost(live: &DynamicObject, wanted: &DynamicObject) -> Option<S
     if kinds::kind(wanted) != "CustomResourceDefinition" {
         return None;
     }
-    let parse = |object: &DynamicObject| -> Option<CustomResourceDefinition> {
-        serde_json::from_value(serde_json::to_value(object).ok()?).ok()
-    };
+    let parse = |object: &DynamicObject| typed::<CustomResourceDefinition>(&json!(object)).ok();
     let (live, wanted) = (parse(live)?, parse(wanted)?);
     let stored = live.status?.stored_versions?;
     let lost: Vec<String> = stored

@@ -1,12 +1,10 @@
 //! `pause`, `resume` and `delete`.
 
 use kube::ResourceExt;
-use kube::api::{DeleteParams, Patch, PatchParams, Preconditions};
 use runway_api::labels;
 use runway_client::cluster::Cluster;
 use runway_client::diff::MANAGER;
 use runway_client::target::Kind;
-use serde_json::json;
 
 use super::{Error, wait};
 use crate::args::{DeleteArgs, PauseArgs};
@@ -34,17 +32,9 @@ pub async fn pause(
             continue;
         }
         let value = pause.then_some("true");
-        let patch = json!({ "metadata": { "annotations": { annotation: value } } });
-        let params = PatchParams {
-            field_manager: Some(MANAGER.to_owned()),
-            ..PatchParams::default()
-        };
-        let doing = format!("change {target} in namespace '{namespace}'");
-        let patched = cluster
-            .api(target.kind, Some(namespace))
-            .patch(&target.name, &params, &Patch::Merge(patch))
-            .await;
-        patched.map_err(|e| cluster.explain(e, doing, target.kind.as_str()))?;
+        cluster
+            .annotate(target, namespace, (annotation, value), MANAGER)
+            .await?;
         console.say(&if pause {
             let shortest = match target.kind {
                 Kind::ModelDeployment => target.name.clone(),
@@ -67,20 +57,7 @@ pub async fn delete(args: &DeleteArgs, cluster: &Cluster, console: &mut Console<
         found.push((target, cluster.get(target, namespace).await?.uid()));
     }
     for (target, uid) in &found {
-        let params = DeleteParams {
-            dry_run: args.dry_run,
-            preconditions: uid.clone().map(|uid| Preconditions {
-                uid: Some(uid),
-                resource_version: None,
-            }),
-            ..DeleteParams::background()
-        };
-        let doing = format!("delete {target} in namespace '{namespace}'");
-        let deleted = cluster
-            .api(target.kind, Some(namespace))
-            .delete(&target.name, &params)
-            .await;
-        deleted.map_err(|e| cluster.explain(e, doing, target.kind.as_str()))?;
+        cluster.delete(target, namespace, uid.clone(), args.dry_run).await?;
         let word = if args.dry_run {
             "would be deleted"
         } else {

@@ -9,18 +9,20 @@ use kube::ResourceExt;
 use kube::core::DynamicObject;
 use runway_api::AsyncActor;
 use runway_client::cluster::Cluster;
+use runway_client::diagnostic::{Diagnostic, Level};
+use runway_client::documents::typed;
 use runway_client::source::{Admission, Source};
 use runway_client::state::DEFAULT_NAMESPACE;
 use runway_client::target::{Kind, Target};
 use runway_client::text::{self, Format, Look};
 use runway_client::{events, get, queue, status};
 use runway_operator::client::ClientArgs;
+use serde_json::json;
 
 use super::{Error, wait};
 use crate::args::{EventsArgs, GetArgs, ListFormat, StatusArgs};
 use crate::commands::{self, Answer, answer, screens};
 use crate::install::console::Console;
-use runway_client::diagnostic::{Diagnostic, Level};
 
 /// What `get` is asked for: a kind, and a name if it is about one object.
 #[derive(Debug, PartialEq, Eq)]
@@ -247,7 +249,7 @@ async fn stands(
 
 /// What is worth knowing of an object and is not in its status: of an actor, how many messages wait.
 async fn facts(cluster: &Cluster, object: &DynamicObject) -> Vec<(&'static str, String)> {
-    match object.clone().try_parse::<AsyncActor>() {
+    match typed::<AsyncActor>(&json!(object)) {
         Ok(actor) => {
             let depth = queue::depth(cluster, &actor).await;
             let name = actor.status.and_then(|s| s.queue).unwrap_or_default();

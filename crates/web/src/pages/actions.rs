@@ -1,18 +1,16 @@
-//! Pausing, resuming and deleting a ModelDeployment, as the user. The answer to each is the page of the result.
+//! Pausing, resuming and deleting what a page is about, as the user. The answer to each is the page of the result.
 
 use askama::Template;
-use axum::extract::Path;
+use axum::extract::{FromRequestParts, Path};
 use axum::http::StatusCode;
+use axum::http::request::Parts;
 use axum::response::{IntoResponse, Redirect, Response};
-use kube::Api;
-use kube::api::{DeleteParams, Patch, PatchParams, Preconditions};
-use runway_api::{ModelDeployment, labels};
+use kube::{Api, ResourceExt};
+use runway_api::ModelDeployment;
 use runway_client::cluster::Error;
-use runway_operator::clock;
+use runway_client::target::{Kind, Target};
 use runway_operator::telemetry::chain;
-use serde_json::{Value, json};
 
-use super::deployment::{Head, find};
 use crate::guard::{Asker, Sent};
 use crate::page::{self, Shell};
 use crate::sessions::Session;
@@ -20,69 +18,112 @@ use crate::sessions::Session;
 /// Who writes, as the server keeps it in managed fields.
 pub const MANAGER: &str = "kubeairunway-console";
 
+/// The parts of the console whose objects can be paused and deleted: how their addresses begin, what they are called.
+const PARTS: [(&str, &str, Kind); 3] = [
+    ("deployments", "Models", Kind::ModelDeployment),
+    ("actors", "Actors", Kind::AsyncActor),
+    ("stacks", "Llama Stack", Kind::LlamaStackDistribution),
+];
+
+/// The object that an address is about: `/PART/NAMESPACE/NAME/…`.
+pub struct Place {
+    part: &'static str,
+    title: &'static str,
+    namespace: String,
+    target: Target,
+}
+
+impl Place {
+    fn page(&self) -> String {
+        format!("/{}/{}/{}", self.part, self.namespace, self.target.name)
+    }
+
+    /// What goes with the object, and what stays.
+    fn consequence(&self) -> &'static str {
+        match self.target.kind {
+            Kind::AsyncActor => {
+                "Messages are no longer taken from its queue, and what was made for the actor goes with it. A workload that \
+                 somebody else owns stays and is put back as it was; a queue that holds messages stays too."
+            }
+            Kind::LlamaStackDistribution => {
+                "The server stops answering, and what was made for it in the cluster goes with it, its storage included."
+            }
+            _ => "The model stops answering, and what its provider made for it in the cluster goes with it.",
+        }
+    }
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for Place {
+    type Rejection = Response;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Response> {
+        let Path((namespace, name)) = Path::from_request_parts(parts, state)
+            .await
+            .map_err(IntoResponse::into_response)?;
+        let first = parts.uri.path().split('/').nth(1);
+        let Some((part, title, kind)) = PARTS.into_iter().find(|(part, ..)| first == Some(part)) else {
+            return Err(page::nowhere().await);
+        };
+        Ok(Self {
+            part,
+            title,
+            namespace,
+            target: Target { kind, name },
+        })
+    }
+}
+
 #[derive(Template)]
 #[template(path = "delete.html")]
 struct Delete {
     shell: Shell,
-    head: Head,
+    place: Place,
     uid: String,
-    error: String,
 }
 
-type Place = Path<(String, String)>;
-
-/// Stops all changes to the upstream object.
-pub async fn pause(Asker(session): Asker, Path((namespace, name)): Place) -> Response {
-    annotate(&session, &namespace, &name, json!("true")).await
+/// Stops the controllers from changing what runs.
+pub async fn pause(Asker(session): Asker, place: Place) -> Response {
+    annotate(&session, &place, Some("true")).await
 }
 
 /// Lets them go on.
-pub async fn resume(Asker(session): Asker, Path((namespace, name)): Place) -> Response {
-    annotate(&session, &namespace, &name, Value::Null).await
+pub async fn resume(Asker(session): Asker, place: Place) -> Response {
+    annotate(&session, &place, None).await
 }
 
-async fn annotate(session: &Session, namespace: &str, name: &str, paused: Value) -> Response {
-    let patch = json!({"metadata": {"annotations": {labels::PAUSED: paused}}});
-    let params = PatchParams {
-        field_manager: Some(MANAGER.to_owned()),
-        ..PatchParams::default()
+async fn annotate(session: &Session, place: &Place, paused: Option<&str>) -> Response {
+    let Some(annotation) = place.target.kind.paused_by() else {
+        return page::nowhere().await;
     };
-    match api(session, namespace)
-        .patch(name, &params, &Patch::Merge(&patch))
-        .await
-    {
-        Ok(_) => Redirect::to(&format!("/deployments/{namespace}/{name}")).into_response(),
-        Err(error) => refused(session, error, format!("change ModelDeployment '{name}'")),
+    let cluster = session.lens.cluster();
+    let done = cluster
+        .annotate(&place.target, &place.namespace, (annotation, paused), MANAGER)
+        .await;
+    match done {
+        Ok(()) => Redirect::to(&place.page()).into_response(),
+        Err(error) => refused(&error),
     }
 }
 
 /// Asks whether it is meant.
-pub async fn ask(Asker(session): Asker, Path((namespace, name)): Place) -> Response {
-    let md = match find(&session, &namespace, &name).await {
-        Ok(md) => md,
-        Err(response) => return response,
-    };
-    page::html(&Delete {
-        shell: Shell::new(&session, "deployments", format!("Delete {name}")),
-        head: Head::new(&md, "delete", clock::now()),
-        uid: md.metadata.uid.clone().unwrap_or_default(),
-        error: String::new(),
-    })
+pub async fn ask(Asker(session): Asker, place: Place) -> Response {
+    match session.lens.cluster().get(&place.target, &place.namespace).await {
+        Ok(object) => page::html(&Delete {
+            shell: Shell::new(&session, place.part, format!("Delete {}", place.target.name)),
+            uid: object.uid().unwrap_or_default(),
+            place,
+        }),
+        Err(error) => refused(&error),
+    }
 }
 
-/// Deletes the one that was shown: not another one of the same name.
-pub async fn delete(Asker(session): Asker, Path((namespace, name)): Place, Sent(form): Sent) -> Response {
+/// Deletes the one that was shown.
+pub async fn delete(Asker(session): Asker, place: Place, Sent(form): Sent) -> Response {
     let uid = form.get("uid").filter(|uid| !uid.is_empty()).map(str::to_owned);
-    let params = DeleteParams {
-        preconditions: Some(Preconditions {
-            uid,
-            resource_version: None,
-        }),
-        ..DeleteParams::default()
-    };
-    match api(&session, &namespace).delete(&name, &params).await {
-        Ok(_) => Redirect::to("/deployments").into_response(),
-        Err(error) => refused(&session, error, format!("delete ModelDeployment '{name}'")),
+    let cluster = session.lens.cluster();
+    match cluster.delete(&place.target, &place.namespace, uid, false).await {
+        Ok(()) => Redirect::to(&format!("/{}", place.part)).into_response(),
+        Err(error) => refused(&error),
     }
 }
 
@@ -92,11 +133,8 @@ pub fn api(session: &Session, namespace: &str) -> Api<ModelDeployment> {
 }
 
 /// The page that says why something was not done.
-pub fn refused(session: &Session, error: kube::Error, doing: String) -> Response {
-    let lens = &session.lens;
-    let cluster = lens.cluster();
-    let error = cluster.explain(error, doing, "ModelDeployment");
-    page::refuse(status(&error), &chain(&error))
+pub fn refused(error: &Error) -> Response {
+    page::refuse(status(error), &chain(error))
 }
 
 /// The status of an answer that is an error.

@@ -21,6 +21,7 @@ struct Actor {
     name: String,
     mood: &'static str,
     state: String,
+    paused: bool,
     message: String,
     mode: String,
     target: String,
@@ -33,6 +34,12 @@ struct Actor {
     conflicts: i32,
     last_conflict: Option<Moment>,
     age: Option<Moment>,
+}
+
+impl Actor {
+    fn href(&self) -> String {
+        format!("/actors/{}/{}", self.namespace, self.name)
+    }
 }
 
 #[derive(Template)]
@@ -101,6 +108,7 @@ fn actor(actor: &AsyncActor, now: Timestamp) -> Actor {
         name: actor.name_any(),
         mood,
         state,
+        paused: actor.is_paused(),
         message: status.message.clone().unwrap_or_default(),
         mode: status.mode.map_or_else(|| "–".to_owned(), |m| format!("{m:?}")),
         target: target.map_or_else(|| "–".to_owned(), |t| format!("{}/{}", t.kind, t.name)),

@@ -200,12 +200,7 @@ pub async fn find(session: &Session, namespace: &str, name: &str) -> Result<Arc<
         .deployment(namespace, name)
         .await
         .map(Arc::new)
-        .map_err(|error| {
-            page::refuse(
-                super::actions::status(&error),
-                &runway_operator::telemetry::chain(&error),
-            )
-        })
+        .map_err(|error| super::actions::refused(&error))
 }
 
 /// Transitions and Events, the newest first.

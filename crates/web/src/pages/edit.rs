@@ -9,10 +9,13 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Redirect, Response};
 use kube::ResourceExt;
 use kube::api::{Patch, PatchParams, PostParams};
+use kube::core::DynamicObject;
 use runway_api::condition::{self, Conditions};
 use runway_api::{ModelDeployment, Phase};
+use runway_client::documents::typed;
 use runway_client::render::plans;
 use runway_client::state::State;
+use runway_client::target::Kind;
 use runway_client::text::{self, Format};
 use runway_client::why::{self, Why};
 use runway_core::admission::{apply_defaults, validate};
@@ -163,13 +166,13 @@ impl<'a> Draft<'a> {
     /// Sends it, as the user. What the server refuses becomes faults, with the status to answer with.
     async fn send(&mut self, dry_run: bool) -> Result<(), StatusCode> {
         let (namespace, name) = (self.text("/metadata/namespace"), self.text("/metadata/name"));
-        let api = api(self.session, &namespace);
         let field_manager = Some(MANAGER.to_owned());
         let sent = match &self.live {
-            None => match serde_json::from_value(self.object.clone()) {
-                Ok(md) => {
+            None => match serde_json::from_value::<DynamicObject>(self.object.clone()) {
+                Ok(object) => {
+                    let api = self.session.lens.cluster().api(Kind::ModelDeployment, Some(&namespace));
                     let params = PostParams { dry_run, field_manager };
-                    api.create(&params, &md).await
+                    api.create(&params, &object).await.map(drop)
                 }
                 Err(error) => Err(kube::Error::SerdeError(error)),
             },
@@ -181,10 +184,11 @@ impl<'a> Draft<'a> {
                     field_manager,
                     ..PatchParams::default()
                 };
-                api.patch(&name, &params, &Patch::Merge(&patch)).await
+                let api = api(self.session, &namespace);
+                api.patch(&name, &params, &Patch::Merge(&patch)).await.map(drop)
             }
         };
-        sent.map(drop).map_err(|error| self.refused(error, &namespace, &name))
+        sent.map_err(|error| self.refused(error, &namespace, &name))
     }
 
     fn refused(&mut self, error: kube::Error, namespace: &str, name: &str) -> StatusCode {
@@ -354,8 +358,7 @@ impl<'a> Draft<'a> {
 
 /// The object as a type of ours, with defaults, or the path of what is wrong, and what is.
 fn read(object: &Value) -> Result<ModelDeployment, (String, String)> {
-    let read: Result<ModelDeployment, _> = serde_path_to_error::deserialize(object.clone());
-    let mut md = read.map_err(|e| (e.path().to_string(), e.inner().to_string()))?;
+    let mut md: ModelDeployment = typed(object).map_err(|unfit| (unfit.path, unfit.said))?;
     apply_defaults(&mut md.spec);
     Ok(md)
 }

@@ -33,6 +33,7 @@ struct Stack {
     name: String,
     mood: &'static str,
     state: String,
+    paused: bool,
     message: String,
     distribution: String,
     version: String,
@@ -45,6 +46,10 @@ struct Stack {
 }
 
 impl Stack {
+    fn href(&self) -> String {
+        format!("/stacks/{}/{}", self.namespace, self.name)
+    }
+
     fn ready(&self) -> usize {
         self.external.iter().filter(|p| p.mood == "good").count()
     }
@@ -126,6 +131,7 @@ fn stack(found: &LlamaStackDistribution, now: Timestamp) -> Stack {
         name: found.name_any(),
         mood,
         state,
+        paused: found.is_paused(),
         message: status.message.clone().unwrap_or_default(),
         distribution: distribution
             .name
