@@ -1,17 +1,19 @@
 //! What the benchmark (`cargo xtask bench asya`) runs beside the sidecar: the raw loop it is compared with, and the driver that
 //! measures both. Not shipped.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use clap::Parser;
 use futures::StreamExt as _;
-use futures::stream::FuturesUnordered;
 use lapin::options::{
     BasicAckOptions, BasicConsumeOptions, BasicPublishOptions, BasicQosOptions, ConfirmSelectOptions,
     QueueDeclareOptions,
 };
 use lapin::types::FieldTable;
 use lapin::{BasicProperties, Channel, Connection, ConnectionProperties, Consumer};
+use runway_asya_sidecar::transport::rabbitmq::{Config, RabbitMq};
+use runway_asya_sidecar::transport::{Delivery, Transport as _};
 use serde_json::{Value, json};
 
 type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
@@ -115,23 +117,27 @@ async fn publish(channel: &Channel, queue: &str, body: &[u8]) -> Result<lapin::P
 }
 
 async fn pass_on(url: &str, from: &str, to: &str, prefetch: u16) -> Outcome<()> {
-    let (connection, publishing) = open(url).await?;
-    let consuming = connection.create_channel().await?;
-    let mut consumer = consume(&consuming, from, prefetch).await?;
-    let mut unconfirmed = FuturesUnordered::new();
-    loop {
-        tokio::select! {
-            Some(delivery) = consumer.next() => {
-                let delivery = delivery?;
-                let confirm = publish(&publishing, to, &delivery.data).await?;
-                unconfirmed.push(async move { confirm.await.map(|_| delivery) });
+    let broker = Arc::new(RabbitMq::start(Config {
+        uri: url.parse()?,
+        exchange: String::new(),
+        queue: from.to_owned(),
+        dead_letter: String::new(),
+        extra_keys: Vec::new(),
+        prefetch,
+        create_queues: false,
+    }));
+    while let Some(delivery) = broker.receive().await {
+        let (broker, to) = (Arc::clone(&broker), to.to_owned());
+        tokio::spawn(async move {
+            let Delivery {
+                body, headers, receipt, ..
+            } = delivery;
+            if broker.publish(&receipt, &to, &body, &headers).await.is_ok() {
+                broker.acknowledge(receipt).await;
             }
-            Some(confirmed) = unconfirmed.next() => {
-                confirmed?.ack(BasicAckOptions::default()).await?;
-            }
-            else => return Ok(()),
-        }
+        });
     }
+    Ok(())
 }
 
 fn envelope(number: usize) -> Vec<u8> {

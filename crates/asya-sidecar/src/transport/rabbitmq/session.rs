@@ -1,0 +1,536 @@
+//! One connection's worth of everything: a channel that consumes and one that publishes, and the task that reads and writes the
+//! socket. Whoever publishes or settles leaves frames in the outbox; what has gathered there is written at once.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use amq_protocol::frame::{AMQPContentHeader, AMQPFrame};
+use amq_protocol::protocol::{AMQPClass, basic, channel, confirm, connection, exchange, queue};
+use amq_protocol::types::{AMQPValue, FieldTable};
+use tokio::io::AsyncWriteExt as _;
+use tokio::sync::{Notify, mpsc, oneshot};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
+use tokio_util::sync::CancellationToken;
+
+use super::confirms::{Answer, Confirms};
+use super::tags::Tags;
+use super::wire::{self, Error, Frame, Message, Wire, encode, encode_message, next_frame, read_more, short};
+use super::{Config, Receipt};
+use crate::transport::{Delivery, Headers, PublishError};
+
+const CONSUMER: &str = "asya-sidecar";
+const GOODBYE_PATIENCE: Duration = Duration::from_secs(1);
+/// An acknowledgement waits so long for other frames to go with: each write wakes the broker.
+const ACKNOWLEDGE_WITHIN: Duration = Duration::from_millis(5);
+/// A message that is announced as larger is given room as it comes.
+const ROOM: u64 = 1024 * 1024;
+/// Buffers above this size are given back to the system when they are empty.
+const KEPT_BUFFER: usize = 256 * 1024;
+
+/// One connection's worth of everything.
+#[derive(Debug)]
+pub(super) struct Session {
+    consuming: u16,
+    publishing: u16,
+    frame_max: u32,
+    /// So many acknowledgements do not wait: the broker would soon have nothing more to hand out.
+    few: usize,
+    outbox: Mutex<Outbox>,
+    /// Something is in the outbox.
+    wake: Notify,
+    /// The connection is over.
+    pub(super) dead: CancellationToken,
+}
+
+/// What is to be written, and who waits for what comes of it.
+#[derive(Debug, Default)]
+struct Outbox {
+    frames: Vec<u8>,
+    acknowledged: Tags,
+    confirms: Confirms,
+    /// Nothing is written any more.
+    over: bool,
+}
+
+impl Session {
+    /// Connects, makes what is missing, and begins to consume. The second is to be run for as long as the session is wanted.
+    pub(super) async fn open(config: &Config) -> Result<(Arc<Self>, Running), Error> {
+        let mut wire = Wire::open(&config.uri, &format!("asya-sidecar {}", config.queue)).await?;
+        ensure_queues(&mut wire, config).await?;
+
+        let publishing = wire.channel().await?;
+        let select = confirm::AMQPMethod::Select(confirm::Select { nowait: false });
+        wire.ask(publishing, AMQPClass::Confirm(select)).await?;
+        let consuming = wire.channel().await?;
+        let qos = basic::Qos {
+            prefetch_count: config.prefetch,
+            global: false,
+        };
+        wire.ask(consuming, AMQPClass::Basic(basic::AMQPMethod::Qos(qos)))
+            .await?;
+        let consume = basic::Consume {
+            queue: short(&config.queue)?,
+            consumer_tag: short(CONSUMER)?,
+            ..basic::Consume::default()
+        };
+        wire.ask(consuming, AMQPClass::Basic(basic::AMQPMethod::Consume(consume)))
+            .await?;
+        let session = Arc::new(Self {
+            consuming,
+            publishing,
+            frame_max: wire.frame_max,
+            few: usize::from(config.prefetch) / 4,
+            outbox: Mutex::default(),
+            wake: Notify::new(),
+            dead: CancellationToken::new(),
+        });
+        let running = Running {
+            session: Arc::clone(&session),
+            wire,
+            contents: BTreeMap::new(),
+            heard: Instant::now(),
+        };
+        Ok((session, running))
+    }
+
+    /// Done means confirmed.
+    pub(super) async fn publish(&self, exchange: &str, key: &str, body: &[u8], headers: &Headers) -> Answer {
+        let (answer, told) = oneshot::channel();
+        {
+            let mut outbox = self.outbox();
+            if outbox.over {
+                return Err(PublishError::Lost);
+            }
+            let number = outbox.confirms.add(answer);
+            let message = Message {
+                exchange,
+                key,
+                number,
+                headers,
+                body,
+            };
+            if let Err(error) = encode_message(self.publishing, &message, self.frame_max, &mut outbox.frames) {
+                tracing::warn!(%error, "a message cannot be published");
+                self.dead.cancel();
+                return Err(PublishError::Lost);
+            }
+        }
+        self.wake.notify_one();
+        told.await.unwrap_or(Err(PublishError::Lost))
+    }
+
+    /// Soon. On a dead connection the broker has the message.
+    pub(super) fn acknowledge(&self, tag: u64) {
+        self.outbox().acknowledged.add(tag);
+        self.wake.notify_one();
+    }
+
+    /// Back to the queue, soon.
+    pub(super) fn give_back(&self, tag: u64) {
+        let nack = basic::Nack {
+            delivery_tag: tag,
+            multiple: false,
+            requeue: true,
+        };
+        self.say(self.consuming, AMQPClass::Basic(basic::AMQPMethod::Nack(nack)));
+    }
+
+    /// The broker hands out nothing more.
+    pub(super) fn stop_consuming(&self) {
+        let cancel = basic::Cancel {
+            consumer_tag: CONSUMER.into(),
+            nowait: true,
+        };
+        self.say(self.consuming, AMQPClass::Basic(basic::AMQPMethod::Cancel(cancel)));
+    }
+
+    /// Writes what is left, and says goodbye.
+    pub(super) async fn close(&self) {
+        self.outbox().acknowledge(self.consuming);
+        let close = connection::Close {
+            reply_code: 200,
+            reply_text: "bye".into(),
+            class_id: 0,
+            method_id: 0,
+        };
+        self.say(0, AMQPClass::Connection(connection::AMQPMethod::Close(close)));
+        let _ = timeout(GOODBYE_PATIENCE, self.dead.cancelled()).await;
+        self.dead.cancel();
+    }
+
+    fn say(&self, channel: u16, method: AMQPClass) {
+        self.outbox().say(channel, method);
+        self.wake.notify_one();
+    }
+
+    fn outbox(&self) -> MutexGuard<'_, Outbox> {
+        self.outbox.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Outbox {
+    fn say(&mut self, channel: u16, method: AMQPClass) {
+        if let Err(error) = encode(&AMQPFrame::Method(channel, method), &mut self.frames) {
+            tracing::error!(%error, "not said to RabbitMQ");
+        }
+    }
+
+    fn acknowledge(&mut self, channel: u16) {
+        for (delivery_tag, multiple) in self.acknowledged.take() {
+            let ack = basic::Ack { delivery_tag, multiple };
+            self.say(channel, AMQPClass::Basic(basic::AMQPMethod::Ack(ack)));
+        }
+    }
+}
+
+/// The session's task.
+pub(super) struct Running {
+    session: Arc<Session>,
+    wire: Wire,
+    /// By channel: the broker may mix frames of several.
+    contents: BTreeMap<u16, Content>,
+    heard: Instant,
+}
+
+/// A message of which not everything is there yet.
+struct Content {
+    about: About,
+    header: Option<AMQPContentHeader>,
+    body: Vec<u8>,
+}
+
+impl Content {
+    fn new(about: About) -> Self {
+        Self {
+            about,
+            header: None,
+            body: Vec::new(),
+        }
+    }
+
+    fn is_whole(&self) -> bool {
+        let size = self.header.as_ref().map(|header| header.body_size);
+        size.is_some_and(|size| self.body.len() as u64 >= size)
+    }
+}
+
+enum About {
+    Delivery { tag: u64 },
+    Returned,
+}
+
+impl Running {
+    /// Until the connection is over.
+    pub(super) async fn run(mut self, deliveries: &mpsc::UnboundedSender<Delivery<Receipt>>) {
+        let session = Arc::clone(&self.session);
+        let over = self.exchange(deliveries).await;
+        session.dead.cancel();
+        let mut outbox = session.outbox();
+        outbox.over = true;
+        outbox.confirms.forget();
+        drop(outbox);
+        if let Err(error) = over {
+            let why = std::error::Error::source(&error).map_or_else(String::new, |cause| format!(": {cause}"));
+            tracing::warn!("{error}{why}");
+        }
+    }
+
+    async fn exchange(&mut self, deliveries: &mpsc::UnboundedSender<Delivery<Receipt>>) -> Result<(), Error> {
+        let session = Arc::clone(&self.session);
+        let silence = Duration::from_secs(u64::from(self.wire.heartbeat) * 2);
+        // A peer that wants no heartbeats is still looked at now and then.
+        let mut beat = interval(Duration::from_secs(u64::from(self.wire.heartbeat.max(2)) / 2));
+        beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let (mut out, mut written) = (Vec::new(), 0);
+        let waited = sleep(Duration::ZERO);
+        tokio::pin!(waited);
+        let mut acknowledging = false;
+        // What came together with the last answer of the handshake.
+        self.take_frames(deliveries)?;
+        loop {
+            if written == out.len() {
+                out.clear();
+                out.shrink_to(KEPT_BUFFER);
+                written = 0;
+                let mut outbox = session.outbox();
+                let untold = outbox.acknowledged.untold();
+                if untold > 0
+                    && (!outbox.frames.is_empty() || untold >= session.few || acknowledging && waited.is_elapsed())
+                {
+                    outbox.acknowledge(session.consuming);
+                    acknowledging = false;
+                } else if untold > 0 && !acknowledging {
+                    waited.as_mut().reset(Instant::now() + ACKNOWLEDGE_WITHIN);
+                    acknowledging = true;
+                }
+                std::mem::swap(&mut outbox.frames, &mut out);
+            }
+            tokio::select! {
+                more = read_more(&mut self.wire.reader, &mut self.wire.input) => {
+                    more?;
+                    self.heard = Instant::now();
+                    if self.take_frames(deliveries)?.is_over() {
+                        return Ok(());
+                    }
+                }
+                more = self.wire.writer.write(&out[written..]), if written < out.len() => {
+                    written += more?;
+                    if written == out.len() {
+                        self.wire.writer.flush().await?;
+                    }
+                }
+                () = session.wake.notified() => {}
+                () = &mut waited, if acknowledging => {}
+                _ = beat.tick() => {
+                    if self.wire.heartbeat > 0 {
+                        if self.heard.elapsed() > silence {
+                            return Err(Error::Malformed("nothing has come for two heartbeats"));
+                        }
+                        encode(&AMQPFrame::Heartbeat, &mut session.outbox().frames)?;
+                    }
+                }
+                () = session.dead.cancelled() => return Ok(()),
+            }
+        }
+    }
+
+    fn take_frames(&mut self, deliveries: &mpsc::UnboundedSender<Delivery<Receipt>>) -> Result<Flow, Error> {
+        while let Some(frame) = next_frame(&mut self.wire.input, self.wire.frame_max)? {
+            let flow = match frame {
+                Frame::Method(channel, method) => self.take_method(channel, method)?,
+                Frame::Header(channel, header) => self.take_header(channel, header, deliveries)?,
+                Frame::Body(channel, body) => self.take_body(channel, &body, deliveries)?,
+                Frame::Heartbeat => Flow::On,
+            };
+            if flow.is_over() {
+                return Ok(flow);
+            }
+        }
+        Ok(Flow::On)
+    }
+
+    fn take_method(&mut self, on: u16, method: AMQPClass) -> Result<Flow, Error> {
+        match method {
+            AMQPClass::Basic(method) => return self.take_basic(on, method),
+            AMQPClass::Channel(channel::AMQPMethod::Close(close)) => {
+                return Err(wire::refused(close.reply_code, &close.reply_text));
+            }
+            AMQPClass::Channel(channel::AMQPMethod::Flow(flow)) => {
+                let done = channel::FlowOk { active: flow.active };
+                let done = AMQPClass::Channel(channel::AMQPMethod::FlowOk(done));
+                self.session.say(on, done);
+            }
+            AMQPClass::Connection(connection::AMQPMethod::Close(close)) => {
+                return Err(wire::refused(close.reply_code, &close.reply_text));
+            }
+            AMQPClass::Connection(connection::AMQPMethod::CloseOk(_)) => return Ok(Flow::Over),
+            AMQPClass::Connection(connection::AMQPMethod::Blocked(blocked)) => {
+                let why = blocked.reason.to_string();
+                tracing::warn!(why, "RabbitMQ takes no messages for now");
+            }
+            AMQPClass::Connection(connection::AMQPMethod::Unblocked(_)) => {
+                tracing::info!("RabbitMQ takes messages again");
+            }
+            other => return Err(wire::unexpected(&other)),
+        }
+        Ok(Flow::On)
+    }
+
+    fn take_basic(&mut self, on: u16, method: basic::AMQPMethod) -> Result<Flow, Error> {
+        match method {
+            basic::AMQPMethod::Deliver(deliver) => {
+                let tag = deliver.delivery_tag;
+                self.contents.insert(on, Content::new(About::Delivery { tag }));
+            }
+            basic::AMQPMethod::Return(_) => {
+                self.contents.insert(on, Content::new(About::Returned));
+            }
+            basic::AMQPMethod::Ack(ack) => {
+                let confirms = &mut self.session.outbox().confirms;
+                confirms.settle(ack.delivery_tag, ack.multiple, true);
+            }
+            basic::AMQPMethod::Nack(nack) => {
+                let confirms = &mut self.session.outbox().confirms;
+                confirms.settle(nack.delivery_tag, nack.multiple, false);
+            }
+            basic::AMQPMethod::CancelOk(_) => {}
+            // The queue was deleted; connecting again makes it again.
+            basic::AMQPMethod::Cancel(_) => {
+                tracing::warn!("RabbitMQ ended the consumer: the queue is gone");
+                return Ok(Flow::Over);
+            }
+            other => return Err(wire::unexpected(&AMQPClass::Basic(other))),
+        }
+        Ok(Flow::On)
+    }
+
+    fn take_header(
+        &mut self,
+        on: u16,
+        header: AMQPContentHeader,
+        deliveries: &mpsc::UnboundedSender<Delivery<Receipt>>,
+    ) -> Result<Flow, Error> {
+        let Some(content) = self.contents.get_mut(&on) else {
+            return Err(Error::Malformed("a header of no message"));
+        };
+        let room = usize::try_from(header.body_size.min(ROOM)).unwrap_or_default();
+        content.body.reserve_exact(room);
+        content.header = Some(header);
+        self.take_body(on, &[], deliveries)
+    }
+
+    fn take_body(
+        &mut self,
+        on: u16,
+        body: &[u8],
+        deliveries: &mpsc::UnboundedSender<Delivery<Receipt>>,
+    ) -> Result<Flow, Error> {
+        let Some(content) = self.contents.get_mut(&on) else {
+            return Err(Error::Malformed("a body of no message"));
+        };
+        content.body.extend_from_slice(body);
+        if !content.is_whole() {
+            return Ok(Flow::On);
+        }
+        Ok(match self.contents.remove(&on) {
+            Some(Content {
+                about,
+                header: Some(header),
+                body,
+            }) => self.take_message(&about, &header, body, deliveries),
+            _ => Flow::On,
+        })
+    }
+
+    fn take_message(
+        &self,
+        about: &About,
+        header: &AMQPContentHeader,
+        body: Vec<u8>,
+        deliveries: &mpsc::UnboundedSender<Delivery<Receipt>>,
+    ) -> Flow {
+        match *about {
+            About::Delivery { tag } => {
+                let (headers, deliveries_before) = read_headers(header.properties.headers().as_ref());
+                let delivery = Delivery {
+                    body,
+                    headers,
+                    deliveries: deliveries_before.map(|count| count + 1),
+                    receipt: Receipt {
+                        tag,
+                        session: Arc::clone(&self.session),
+                    },
+                };
+                // Nobody receives any more: it goes back with the connection.
+                if deliveries.send(delivery).is_err() {
+                    return Flow::Over;
+                }
+            }
+            About::Returned => {
+                let number = header.properties.message_id().as_ref();
+                if let Some(number) = number.and_then(|number| number.as_str().parse().ok()) {
+                    self.session.outbox().confirms.returned(number);
+                }
+            }
+        }
+        Flow::On
+    }
+}
+
+/// Whether the connection goes on.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Flow {
+    On,
+    Over,
+}
+
+impl Flow {
+    fn is_over(self) -> bool {
+        self == Self::Over
+    }
+}
+
+/// A queue that exists is taken as it is, whatever its arguments: only a passive declaration does not compare them.
+async fn ensure_queues(wire: &mut Wire, config: &Config) -> Result<(), Error> {
+    if !config.exchange.is_empty() {
+        let declare = exchange::Declare {
+            exchange: short(&config.exchange)?,
+            kind: short("topic")?,
+            durable: true,
+            ..exchange::Declare::default()
+        };
+        let channel = wire.channel().await?;
+        let declared = AMQPClass::Exchange(exchange::AMQPMethod::Declare(declare));
+        match wire.ask(channel, declared).await {
+            Err(error @ Error::Refused { .. }) => {
+                let exchange = &config.exchange;
+                tracing::warn!(%error, exchange, "the exchange cannot be declared as a durable topic exchange; it is used as it is");
+            }
+            other => drop(other?),
+        }
+    }
+    if !config.create_queues {
+        return Ok(());
+    }
+    for name in [&config.dead_letter, &config.queue] {
+        match declare(wire, name, true).await {
+            Err(Error::Refused { .. }) => declare(wire, name, false).await?,
+            other => other?,
+        }
+    }
+    if config.exchange.is_empty() {
+        return Ok(());
+    }
+    let channel = wire.channel().await?;
+    for key in std::iter::once(&config.queue).chain(&config.extra_keys) {
+        let bind = queue::Bind {
+            queue: short(&config.queue)?,
+            exchange: short(&config.exchange)?,
+            routing_key: short(key)?,
+            nowait: false,
+            arguments: FieldTable::default(),
+        };
+        wire.ask(channel, AMQPClass::Queue(queue::AMQPMethod::Bind(bind)))
+            .await?;
+    }
+    Ok(())
+}
+
+async fn declare(wire: &mut Wire, name: &str, passive: bool) -> Result<(), Error> {
+    let declare = queue::Declare {
+        queue: short(name)?,
+        passive,
+        durable: true,
+        ..queue::Declare::default()
+    };
+    let channel = wire.channel().await?;
+    wire.ask(channel, AMQPClass::Queue(queue::AMQPMethod::Declare(declare)))
+        .await
+        .map(drop)
+}
+
+/// Text headers to keep, and how often a quorum queue has delivered the message before.
+fn read_headers(table: Option<&FieldTable>) -> (Headers, Option<u32>) {
+    let mut headers = Headers::new();
+    let mut deliveries = None;
+    for (key, value) in table.into_iter().flat_map(FieldTable::inner) {
+        let key = key.as_str();
+        if key == "x-delivery-count" {
+            deliveries = match value {
+                AMQPValue::LongLongInt(count) => u32::try_from(*count).ok(),
+                AMQPValue::LongInt(count) => u32::try_from(*count).ok(),
+                AMQPValue::LongUInt(count) => Some(*count),
+                AMQPValue::ShortInt(count) => u32::try_from(*count).ok(),
+                AMQPValue::ShortShortInt(count) => u32::try_from(*count).ok(),
+                _ => None,
+            };
+        } else if !key.starts_with("x-")
+            && let AMQPValue::LongString(text) = value
+            && let Ok(text) = std::str::from_utf8(text.as_bytes())
+        {
+            headers.push((key.to_owned(), text.to_owned()));
+        }
+    }
+    (headers, deliveries)
+}

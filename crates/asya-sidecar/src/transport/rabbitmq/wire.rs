@@ -1,0 +1,349 @@
+//! Frames of AMQP 0-9-1 on a socket, and what is asked before messages flow. The encoding is amq-protocol's.
+
+use std::io;
+use std::sync::Arc;
+
+use amq_protocol::auth::{Credentials, SASLMechanism};
+use amq_protocol::frame::{AMQPContentHeader, AMQPFrame, WriteContext, gen_frame, parse_frame};
+use amq_protocol::protocol::{AMQPClass, BasicProperties, basic, channel, connection};
+use amq_protocol::types::{AMQPValue, FieldTable, ShortString};
+use amq_protocol::uri::{AMQPScheme, AMQPUri};
+use bytes::{Buf as _, Bytes, BytesMut};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, ReadHalf, WriteHalf};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::rustls::pki_types::ServerName;
+use tokio_rustls::rustls::{ClientConfig, RootCertStore};
+
+/// Before and after the payload of a frame (AMQP 0-9-1, section 4.2.3).
+const FRAME_HEADER: usize = 7;
+const FRAME_END: u8 = 0xCE;
+const BODY_FRAME: u8 = 3;
+/// The largest frame we take and send; RabbitMQ's default.
+const FRAME_MAX: u32 = 128 * 1024;
+/// The smallest that a peer may ask for.
+const FRAME_MIN: u32 = 4 * 1024;
+/// What one read may bring.
+const READ_ROOM: usize = 16 * 1024;
+const HEARTBEAT_SECONDS: u16 = 20;
+/// The class of messages.
+const BASIC: u16 = 60;
+const PERSISTENT: u8 = 2;
+
+/// Why there is no connection, or no longer one.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Error {
+    #[error("the connection broke")]
+    Io(#[from] io::Error),
+    #[error("RabbitMQ closed the connection")]
+    Ended,
+    #[error("RabbitMQ refuses: {text}")]
+    Refused { code: u16, text: String },
+    #[error("there is no AMQP 0-9-1 spoken: {0}")]
+    Malformed(&'static str),
+    #[error("RabbitMQ answers {0}, which is no answer to what was asked")]
+    Unexpected(String),
+    #[error("this cannot be said in AMQP 0-9-1: {0}")]
+    Unsayable(String),
+    #[error("no TLS to {host}: {why}")]
+    Tls { host: String, why: String },
+}
+
+/// A frame that came in.
+#[derive(Debug)]
+pub(super) enum Frame {
+    Method(u16, AMQPClass),
+    Header(u16, AMQPContentHeader),
+    Body(u16, Bytes),
+    Heartbeat,
+}
+
+/// A socket, in the clear or in TLS.
+pub(super) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
+
+/// A connection on which frames come and go.
+pub(super) struct Wire {
+    pub(super) reader: ReadHalf<Box<dyn Stream>>,
+    pub(super) writer: WriteHalf<Box<dyn Stream>>,
+    pub(super) input: BytesMut,
+    /// As agreed: the largest frame, and how many seconds without one mean that the peer is gone (0: for ever).
+    pub(super) frame_max: u32,
+    pub(super) heartbeat: u16,
+    channels: u16,
+}
+
+impl Wire {
+    /// Connects and signs in.
+    pub(super) async fn open(uri: &AMQPUri, name: &str) -> Result<Self, Error> {
+        let (reader, writer) = tokio::io::split(connect(uri).await?);
+        let mut wire = Self {
+            reader,
+            writer,
+            input: BytesMut::new(),
+            frame_max: FRAME_MIN,
+            heartbeat: 0,
+            channels: 0,
+        };
+        wire.writer.write_all(b"AMQP\x00\x00\x09\x01").await?;
+        let user = &uri.authority.userinfo;
+        let credentials = Credentials::new(user.username.clone().into(), user.password.clone().into());
+        let mechanism = uri.query.auth_mechanism.unwrap_or(SASLMechanism::Plain);
+        let AMQPClass::Connection(connection::AMQPMethod::Start(_)) = wire.answer(0).await? else {
+            return Err(Error::Malformed("it does not begin with connection.start"));
+        };
+        let start = connection::StartOk {
+            client_properties: about_us(name),
+            mechanism: short(mechanism.name())?,
+            response: credentials.sasl_auth_string(mechanism),
+            locale: short("en_US")?,
+        };
+        let tune = match wire
+            .ask(0, AMQPClass::Connection(connection::AMQPMethod::StartOk(start)))
+            .await?
+        {
+            AMQPClass::Connection(connection::AMQPMethod::Tune(tune)) => tune,
+            other => return Err(unexpected(&other)),
+        };
+        wire.frame_max = agreed(uri.query.frame_max.unwrap_or(FRAME_MAX), tune.frame_max).max(FRAME_MIN);
+        wire.heartbeat = agreed(uri.query.heartbeat.unwrap_or(HEARTBEAT_SECONDS), tune.heartbeat);
+        let tuned = connection::TuneOk {
+            channel_max: tune.channel_max,
+            frame_max: wire.frame_max,
+            heartbeat: wire.heartbeat,
+        };
+        wire.say(0, AMQPClass::Connection(connection::AMQPMethod::TuneOk(tuned)))
+            .await?;
+        let open = connection::Open {
+            virtual_host: short(&uri.vhost)?,
+        };
+        wire.ask(0, AMQPClass::Connection(connection::AMQPMethod::Open(open)))
+            .await?;
+        Ok(wire)
+    }
+
+    /// A new channel.
+    pub(super) async fn channel(&mut self) -> Result<u16, Error> {
+        self.channels += 1;
+        let open = AMQPClass::Channel(channel::AMQPMethod::Open(channel::Open {}));
+        self.ask(self.channels, open).await?;
+        Ok(self.channels)
+    }
+
+    /// Asks, and waits for the answer. A refusal has closed the channel.
+    pub(super) async fn ask(&mut self, channel: u16, method: AMQPClass) -> Result<AMQPClass, Error> {
+        self.say(channel, method).await?;
+        self.answer(channel).await
+    }
+
+    async fn say(&mut self, channel: u16, method: AMQPClass) -> Result<(), Error> {
+        let mut out = Vec::new();
+        encode(&AMQPFrame::Method(channel, method), &mut out)?;
+        self.writer.write_all(&out).await?;
+        Ok(self.writer.flush().await?)
+    }
+
+    async fn answer(&mut self, on: u16) -> Result<AMQPClass, Error> {
+        loop {
+            let Some(frame) = next_frame(&mut self.input, self.frame_max)? else {
+                read_more(&mut self.reader, &mut self.input).await?;
+                continue;
+            };
+            match frame {
+                Frame::Method(_, AMQPClass::Connection(connection::AMQPMethod::Close(close))) => {
+                    let closed = AMQPClass::Connection(connection::AMQPMethod::CloseOk(connection::CloseOk {}));
+                    // It is over either way.
+                    let _ = self.say(0, closed).await;
+                    return Err(refused(close.reply_code, &close.reply_text));
+                }
+                Frame::Method(channel, AMQPClass::Channel(channel::AMQPMethod::Close(close))) if channel == on => {
+                    let closed = AMQPClass::Channel(channel::AMQPMethod::CloseOk(channel::CloseOk {}));
+                    self.say(channel, closed).await?;
+                    return Err(refused(close.reply_code, &close.reply_text));
+                }
+                Frame::Method(channel, method) if channel == on => return Ok(method),
+                _ => {}
+            }
+        }
+    }
+}
+
+/// Waits until more has come. Dropping it loses nothing.
+pub(super) async fn read_more(reader: &mut ReadHalf<Box<dyn Stream>>, input: &mut BytesMut) -> Result<(), Error> {
+    if input.capacity() - input.len() < READ_ROOM / 2 {
+        input.reserve(READ_ROOM);
+    }
+    match reader.read_buf(input).await? {
+        0 => Err(Error::Ended),
+        _ => Ok(()),
+    }
+}
+
+async fn connect(uri: &AMQPUri) -> Result<Box<dyn Stream>, Error> {
+    let host = uri.authority.host.trim_matches(['[', ']']);
+    let plain = TcpStream::connect((host, uri.authority.port)).await?;
+    plain.set_nodelay(true)?;
+    match uri.scheme {
+        AMQPScheme::AMQP => Ok(Box::new(plain)),
+        AMQPScheme::AMQPS => {
+            let failed = |why: String| Error::Tls {
+                host: host.to_owned(),
+                why,
+            };
+            let mut roots = RootCertStore::empty();
+            roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+            let config = ClientConfig::builder()
+                .with_root_certificates(roots)
+                .with_no_client_auth();
+            let name = ServerName::try_from(host.to_owned()).map_err(|e| failed(e.to_string()))?;
+            let secured = TlsConnector::from(Arc::new(config)).connect(name, plain).await;
+            Ok(Box::new(secured.map_err(|e| failed(e.to_string()))?))
+        }
+    }
+}
+
+/// What the broker's lists show of us, and what it may send: without `basic.nack` it would close the connection instead, without
+/// `authentication_failure_close` a wrong password would look like a broken network.
+fn about_us(name: &str) -> FieldTable {
+    let mut can = FieldTable::default();
+    for ability in [
+        "authentication_failure_close",
+        "basic.nack",
+        "connection.blocked",
+        "consumer_cancel_notify",
+        "publisher_confirms",
+    ] {
+        can.insert(ability.into(), AMQPValue::Boolean(true));
+    }
+    let mut about = FieldTable::default();
+    about.insert("capabilities".into(), AMQPValue::FieldTable(can));
+    for (key, value) in [
+        ("connection_name", name),
+        ("product", "asya-sidecar"),
+        ("version", env!("CARGO_PKG_VERSION")),
+    ] {
+        about.insert(key.into(), AMQPValue::LongString(value.into()));
+    }
+    about
+}
+
+/// The smaller of two wishes; 0 has no opinion.
+fn agreed<T: Ord + Copy + From<u8>>(ours: T, theirs: T) -> T {
+    let none = T::from(0);
+    match (ours == none, theirs == none) {
+        (false, false) => ours.min(theirs),
+        _ => ours.max(theirs),
+    }
+}
+
+/// A name as AMQP has them: 255 bytes at most.
+pub(super) fn short(text: &str) -> Result<ShortString, Error> {
+    ShortString::try_new(text).map_err(|_| Error::Unsayable(format!("{text:.100}… is longer than 255 bytes")))
+}
+
+pub(super) fn refused(code: u16, text: &ShortString) -> Error {
+    Error::Refused {
+        code,
+        text: text.to_string(),
+    }
+}
+
+pub(super) fn unexpected(method: &AMQPClass) -> Error {
+    Error::Unexpected(format!(
+        "method {}.{}",
+        method.get_amqp_class_id(),
+        method.get_amqp_method_id()
+    ))
+}
+
+/// Puts a frame behind those that wait to be written.
+pub(super) fn encode(frame: &AMQPFrame, out: &mut Vec<u8>) -> Result<(), Error> {
+    let before = std::mem::take(out);
+    let written = gen_frame(frame)(WriteContext::from(before)).map_err(|e| Error::Unsayable(e.to_string()))?;
+    *out = written.into_inner().0;
+    Ok(())
+}
+
+/// A message that is to be published.
+pub(super) struct Message<'a> {
+    pub(super) exchange: &'a str,
+    pub(super) key: &'a str,
+    /// By this it is known when no queue takes it and it comes back.
+    pub(super) number: u64,
+    pub(super) headers: &'a [(String, String)],
+    pub(super) body: &'a [u8],
+}
+
+/// Puts the frames of a message behind those that wait to be written.
+pub(super) fn encode_message(channel: u16, message: &Message, frame_max: u32, out: &mut Vec<u8>) -> Result<(), Error> {
+    let publish = basic::Publish {
+        exchange: short(message.exchange)?,
+        routing_key: short(message.key)?,
+        mandatory: true,
+        immediate: false,
+    };
+    let mut properties = BasicProperties::default()
+        .with_delivery_mode(PERSISTENT)
+        .with_content_type(short("application/json")?)
+        .with_message_id(short(&message.number.to_string())?);
+    if !message.headers.is_empty() {
+        let mut table = FieldTable::default();
+        for (key, value) in message.headers {
+            table.insert(short(key)?, AMQPValue::LongString(value.as_str().into()));
+        }
+        properties = properties.with_headers(table);
+    }
+    let header = AMQPContentHeader {
+        class_id: BASIC,
+        body_size: message.body.len() as u64,
+        properties,
+    };
+    let publish = AMQPClass::Basic(basic::AMQPMethod::Publish(publish));
+    encode(&AMQPFrame::Method(channel, publish), out)?;
+    encode(&AMQPFrame::Header(channel, header), out)?;
+    let largest = frame_max.saturating_sub(8).max(1);
+    for chunk in message.body.chunks(usize::try_from(largest).unwrap_or(usize::MAX)) {
+        out.push(BODY_FRAME);
+        out.extend_from_slice(&channel.to_be_bytes());
+        out.extend_from_slice(&u32::try_from(chunk.len()).unwrap_or(largest).to_be_bytes());
+        out.extend_from_slice(chunk);
+        out.push(FRAME_END);
+    }
+    Ok(())
+}
+
+/// The next frame, if it is there as a whole.
+pub(super) fn next_frame(input: &mut BytesMut, frame_max: u32) -> Result<Option<Frame>, Error> {
+    let Some(&[kind, channel @ .., a, b, c, d]) = input.first_chunk::<FRAME_HEADER>() else {
+        return Ok(None);
+    };
+    if kind == b'A' {
+        return Err(Error::Malformed("it speaks another version"));
+    }
+    let payload = u32::from_be_bytes([a, b, c, d]);
+    if payload > frame_max {
+        return Err(Error::Malformed("a frame is larger than was agreed"));
+    }
+    let whole = FRAME_HEADER + payload as usize + 1;
+    if input.len() < whole {
+        input.reserve(whole - input.len());
+        return Ok(None);
+    }
+    let mut frame = input.split_to(whole).freeze();
+    if frame.last() != Some(&FRAME_END) {
+        return Err(Error::Malformed("a frame has no end"));
+    }
+    if kind == BODY_FRAME {
+        frame.advance(FRAME_HEADER);
+        frame.truncate(payload as usize);
+        return Ok(Some(Frame::Body(u16::from_be_bytes(channel), frame)));
+    }
+    match parse_frame(&frame[..]) {
+        Ok((_, AMQPFrame::Method(channel, method))) => Ok(Some(Frame::Method(channel, method))),
+        Ok((_, AMQPFrame::Header(channel, header))) => Ok(Some(Frame::Header(channel, header))),
+        Ok((_, AMQPFrame::Heartbeat)) => Ok(Some(Frame::Heartbeat)),
+        Ok(_) => Err(Error::Malformed("a frame of a kind that there is not")),
+        Err(_) => Err(Error::Malformed("a frame cannot be read")),
+    }
+}
