@@ -10,9 +10,6 @@ use tracing_subscriber::util::SubscriberInitExt as _;
 
 use crate::config::Config;
 
-/// lapin logs returned messages whole, and payloads are nobody's business.
-const QUIET: [&str; 2] = ["lapin", "amq_protocol"];
-
 /// Runs the sidecar; an error is told in one line, with its causes.
 pub async fn main(config: Config) -> ExitCode {
     log(&config);
@@ -37,11 +34,8 @@ fn leave_word(text: &str) {
 }
 
 fn log(config: &Config) {
-    let filter = QUIET.iter().fold(config.log_level.clone(), |filter, target| {
-        filter.with_target(*target, tracing::level_filters::LevelFilter::OFF)
-    });
     let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
-    let registry = tracing_subscriber::registry().with(filter);
+    let registry = tracing_subscriber::registry().with(config.log_level.clone());
     let _ = if config.log_json {
         registry.with(lines.json()).try_init()
     } else {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use lapin::BasicProperties;
 use lapin::types::{AMQPValue, FieldTable};
-use runway_testbed::pipeline::{Actor, Broker, Incoming};
+use runway_testbed::pipeline::{Actor, ActorPrograms, Broker, Incoming};
 use runway_testbed::{RabbitMq, RabbitMqOptions, eventually};
 use serde_json::{Value, json};
 
@@ -96,7 +96,11 @@ fn message(id: &str, actors: &[&str], payload: Value) -> Value {
 /// One broker, then each of these in its own namespace, at the same time.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn with_a_real_broker() -> Result<()> {
-    let rabbit = RabbitMq::start(RabbitMqOptions::default()).await?;
+    let options = RabbitMqOptions {
+        tls: true,
+        ..RabbitMqOptions::default()
+    };
+    let rabbit = RabbitMq::start(options).await?;
     tokio::try_join!(
         two_hops(&rabbit),
         the_public_protocol(&rabbit),
@@ -108,6 +112,9 @@ async fn with_a_real_broker() -> Result<()> {
         an_end_actor(&rabbit),
         to_both_ends(&rabbit),
         a_queue_that_appears_later(&rabbit),
+        over_tls(&rabbit),
+        a_wrong_password(&rabbit),
+        headers_of_every_kind(&rabbit),
     )?;
     rabbit.stop().await;
     Ok(())
@@ -433,4 +440,81 @@ async fn a_queue_that_appears_later(rabbit: &RabbitMq) -> Result<()> {
     world.wait_for("a", 0).await?;
     world.broker.declare(&world.queue("a_dlq")).await?;
     world.wait_for("a_dlq", 1).await
+}
+
+async fn over_tls(rabbit: &RabbitMq) -> Result<()> {
+    let world = World::new(rabbit, "tls").await?;
+    let url = rabbit.tls_url().context("no TLS")?;
+    let authority = rabbit.authority().to_string_lossy().into_owned();
+    // The later of two variables of a name counts.
+    let trusting = [("ASYA_RABBITMQ_URL", &*url), ("SSL_CERT_FILE", &*authority)];
+    let _actor = world.actor("a", &[], &trusting).await?;
+    let large = "x".repeat(1_000_000);
+    world.send("a", &message("1", &["a"], json!(large))).await?;
+    assert_eq!(next(&mut world.out("happy-end").await?).await?["payload"], large);
+
+    // An authority that nobody knows: nothing is said to it, and why is told.
+    let programs = ActorPrograms {
+        sidecar: support::sidecar(),
+        runtime: support::runtime(&[]),
+    };
+    let variables = [("ASYA_NAMESPACE", "tls"), ("ASYA_RABBITMQ_URL", &*url)];
+    let stranger = Actor::start(&programs, "b", &variables)?;
+    says(
+        &stranger,
+        "no TLS to localhost: invalid peer certificate: UnknownIssuer",
+    )
+    .await
+}
+
+async fn a_wrong_password(rabbit: &RabbitMq) -> Result<()> {
+    let programs = ActorPrograms {
+        sidecar: support::sidecar(),
+        runtime: support::runtime(&[]),
+    };
+    let wrong = rabbit.url().replace("guest@", "secret@");
+    let actor = Actor::start(&programs, "a", &[("ASYA_RABBITMQ_URL", &wrong)])?;
+    says(&actor, "RabbitMQ refuses: ACCESS_REFUSED").await?;
+    assert!(!actor.sidecar_log().contains("secret"), "{}", actor.sidecar_log());
+    Ok(())
+}
+
+/// What AMQP has that JSON has not is no reason to stumble; text goes on.
+async fn headers_of_every_kind(rabbit: &RabbitMq) -> Result<()> {
+    let world = World::new(rabbit, "headers").await?;
+    let _actor = world.actor("a", &[], &[]).await?;
+    let mut inner = FieldTable::default();
+    inner.insert("deep".into(), AMQPValue::Boolean(true));
+    let mut headers = FieldTable::default();
+    for (name, value) in [
+        ("text", AMQPValue::LongString("kept".into())),
+        ("no-text", AMQPValue::LongString(vec![0xff, 0xfe].into())),
+        ("bytes", AMQPValue::ByteArray(vec![0, 1, 2].into())),
+        ("number", AMQPValue::LongLongInt(-1)),
+        ("real", AMQPValue::Double(0.5)),
+        ("when", AMQPValue::Timestamp(1)),
+        ("nothing", AMQPValue::Void),
+        ("list", AMQPValue::FieldArray(vec![AMQPValue::ShortInt(1)].into())),
+        ("table", AMQPValue::FieldTable(inner)),
+    ] {
+        headers.insert(name.into(), value);
+    }
+    let body = message("1", &["a"], json!(1)).to_string();
+    let properties = BasicProperties::default().with_headers(headers);
+    let queue = world.queue("a");
+    world.broker.publish_with(&queue, body.as_bytes(), properties).await?;
+    let (_, properties) = world.out("happy-end").await?.next(PATIENCE).await?;
+    let headers = properties.headers().clone().unwrap_or_default();
+    let names: Vec<&str> = headers.inner().keys().map(|name| name.as_str()).collect();
+    assert_eq!(names, ["text"]);
+    Ok(())
+}
+
+async fn says(actor: &Actor, text: &str) -> Result<()> {
+    eventually(PATIENCE, async || {
+        let log = actor.sidecar_log();
+        ensure!(log.contains(text), "no {text:?} in {log}");
+        Ok(())
+    })
+    .await
 }

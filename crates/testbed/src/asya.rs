@@ -51,6 +51,7 @@ impl<'a> Stage<'a> {
         let options = RabbitMqOptions {
             address: node.network().host().into(),
             management: true,
+            ..RabbitMqOptions::default()
         };
         let (rabbit, keda, runtime) = tokio::join!(
             RabbitMq::start(options),

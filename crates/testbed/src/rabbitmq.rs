@@ -3,7 +3,7 @@
 use std::{
     fs,
     net::{IpAddr, Ipv4Addr},
-    path::Path,
+    path::{Path, PathBuf},
     time::{Duration, Instant},
 };
 
@@ -18,6 +18,7 @@ use crate::{
     PATIENCE,
     control_plane::free_ports,
     eventually, last_lines, packages,
+    pki::Authority,
     process::{self, Component, Process},
 };
 
@@ -36,6 +37,8 @@ pub struct RabbitMqOptions {
     pub address: IpAddr,
     /// Serve the management API too, which KEDA reads queue lengths from. Starts a little slower.
     pub management: bool,
+    /// Listen for TLS too.
+    pub tls: bool,
 }
 
 impl Default for RabbitMqOptions {
@@ -43,6 +46,7 @@ impl Default for RabbitMqOptions {
         Self {
             address: Ipv4Addr::LOCALHOST.into(),
             management: false,
+            tls: false,
         }
     }
 }
@@ -57,8 +61,9 @@ pub struct RabbitMq {
     component: Component,
     port: u16,
     management_port: Option<u16>,
+    tls_port: Option<u16>,
     address: IpAddr,
-    _folder: TempDir,
+    folder: TempDir,
 }
 
 impl RabbitMq {
@@ -66,8 +71,9 @@ impl RabbitMq {
     pub async fn start(options: RabbitMqOptions) -> Result<Self> {
         tokio::task::spawn_blocking(|| packages::ensure(&packages::RABBITMQ)).await??;
         let folder = tempfile::Builder::new().prefix("testbed-rabbitmq-").tempdir()?;
-        let [port, management, distribution, mapper] = free_ports()?;
+        let [port, management, tls, distribution, mapper] = free_ports()?;
         let management_port = options.management.then_some(management);
+        let tls_port = options.tls.then_some(tls);
 
         let port_mapper = Component {
             name: "epmd".to_owned(),
@@ -87,6 +93,7 @@ impl RabbitMq {
         let ports = Ports {
             amqp: port,
             management: management_port,
+            tls: tls_port,
             distribution,
             mapper,
         };
@@ -97,8 +104,9 @@ impl RabbitMq {
             component,
             port,
             management_port,
+            tls_port,
             address: options.address,
-            _folder: folder,
+            folder,
         };
         rabbit.wait().await?;
         Ok(rabbit)
@@ -107,6 +115,17 @@ impl RabbitMq {
     /// `amqp://…`, with user and password.
     pub fn url(&self) -> String {
         format!("amqp://{USER}:{PASSWORD}@{}:{}/%2f", self.address, self.port)
+    }
+
+    /// `amqps://…`, with user and password, if TLS was asked for. Its certificate is of [`RabbitMq::authority`].
+    pub fn tls_url(&self) -> Option<String> {
+        let port = self.tls_port?;
+        Some(format!("amqps://{USER}:{PASSWORD}@localhost:{port}/%2f"))
+    }
+
+    /// The certificate of the authority that is behind [`RabbitMq::tls_url`].
+    pub fn authority(&self) -> PathBuf {
+        Authority::open(self.folder.path()).path("ca.crt")
     }
 
     /// The management API, if it was asked for.
@@ -160,6 +179,7 @@ impl RabbitMq {
 struct Ports {
     amqp: u16,
     management: Option<u16>,
+    tls: Option<u16>,
     distribution: u16,
     mapper: u16,
 }
@@ -176,10 +196,14 @@ fn server(folder: &Path, address: IpAddr, ports: &Ports) -> Result<Component> {
         ),
         None => (String::new(), "[]."),
     };
+    let tls = match ports.tls {
+        Some(port) => secured(folder, &listener(port))?,
+        None => String::new(),
+    };
     let config = format!(
         "listeners.tcp.1 = {}\nloopback_users = none\ndefault_user = {USER}\ndefault_pass = {PASSWORD}\n\
          log.console = true\nlog.console.level = warning\nlog.file = false\ndisk_free_limit.absolute = 50MB\n\
-         {management}",
+         {management}{tls}",
         listener(ports.amqp)
     );
     fs::write(folder.join("rabbitmq.conf"), config)?;
@@ -209,6 +233,18 @@ fn server(folder: &Path, address: IpAddr, ports: &Ports) -> Result<Component> {
         folder,
         variables,
         &[SERVER.to_owned()],
+    ))
+}
+
+/// The settings of a listener for TLS, with a certificate for this machine.
+fn secured(folder: &Path, listener: &str) -> Result<String> {
+    let authority = Authority::create(folder, &[Ipv4Addr::LOCALHOST])?;
+    let file = |name: &str| authority.path(name).display().to_string();
+    Ok(format!(
+        "listeners.ssl.1 = {listener}\nssl_options.cacertfile = {}\nssl_options.certfile = {}\nssl_options.keyfile = {}\n",
+        file("ca.crt"),
+        file("apiserver.crt"),
+        file("apiserver.key")
     ))
 }
 

@@ -1,4 +1,4 @@
-//! `bench asya`: the sidecar beside a raw loop of the same client library (consume, publish, confirm, acknowledge) in the same run
+//! `bench asya`: the sidecar beside a raw loop on the same sessions (consume, publish, confirm, acknowledge) in the same run
 //! on the same broker, in the order A B B A. With `--chaos`: the promise that nothing is lost, at full size.
 
 use std::path::PathBuf;
@@ -76,7 +76,8 @@ pub(crate) async fn run(args: &Args) -> Result<()> {
 struct Programs {
     sidecar: PathBuf,
     runtime: PathBuf,
-    bench: PathBuf,
+    raw_loop: PathBuf,
+    driver: PathBuf,
 }
 
 impl Programs {
@@ -86,7 +87,8 @@ impl Programs {
         Ok(Self {
             sidecar: folder.join("asya-sidecar"),
             runtime: folder.join("asya-echo-runtime"),
-            bench: folder.join("asya-bench"),
+            raw_loop: folder.join("asya-raw-loop"),
+            driver: folder.join("asya-driver"),
         })
     }
 
@@ -201,18 +203,8 @@ fn start(rabbit: &RabbitMq, programs: &Programs, prefetch: u16, contender: Conte
     let url = rabbit.url();
     match contender {
         Contender::Raw => {
-            let args = [
-                "loop",
-                "--url",
-                &url,
-                "--from",
-                IN,
-                "--to",
-                OUT,
-                "--prefetch",
-                &prefetch,
-            ];
-            let child = Command::new(&programs.bench).args(args).kill_on_drop(true).spawn()?;
+            let args = ["--url", &url, "--from", IN, "--to", OUT, "--prefetch", &prefetch];
+            let child = Command::new(&programs.raw_loop).args(args).kill_on_drop(true).spawn()?;
             Ok(Running::Raw(child))
         }
         Contender::Sidecar => {
@@ -239,7 +231,7 @@ async fn measure(
     let drive = async |what: &str, more: &[&str]| {
         let url = rabbit.url();
         let common = [what, "--url", &url, "--from", IN, "--to", OUT];
-        let mut command = Command::new(&programs.bench);
+        let mut command = Command::new(&programs.driver);
         command
             .args(common)
             .args(more)
@@ -247,8 +239,8 @@ async fn measure(
             .kill_on_drop(true);
         let output = tokio::time::timeout(patience, command.output())
             .await
-            .with_context(|| format!("`asya-bench {what}` is not through after {patience:?}"))??;
-        ensure!(output.status.success(), "`asya-bench {what}` failed");
+            .with_context(|| format!("`asya-driver {what}` is not through after {patience:?}"))??;
+        ensure!(output.status.success(), "`asya-driver {what}` failed");
         let value: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
         anyhow::Ok(value)
     };

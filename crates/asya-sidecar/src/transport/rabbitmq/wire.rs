@@ -347,3 +347,89 @@ pub(super) fn next_frame(input: &mut BytesMut, frame_max: u32) -> Result<Option<
         Err(_) => Err(Error::Malformed("a frame cannot be read")),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn bytes_of(message: &Message, frame_max: u32) -> Vec<u8> {
+        let mut out = Vec::new();
+        encode_message(2, message, frame_max, &mut out).unwrap();
+        encode(&AMQPFrame::Heartbeat, &mut out).unwrap();
+        out
+    }
+
+    /// The body of the first message, when all of it has been read, piece by piece.
+    fn read(bytes: &[u8], piece: usize, frame_max: u32) -> Result<(Vec<u8>, AMQPContentHeader), Error> {
+        let (mut input, mut body, mut header) = (BytesMut::new(), Vec::new(), None);
+        for piece in bytes.chunks(piece) {
+            input.extend_from_slice(piece);
+            while let Some(frame) = next_frame(&mut input, frame_max)? {
+                match frame {
+                    Frame::Method(channel, _) => assert_eq!(channel, 2),
+                    Frame::Header(_, found) => header = Some(found),
+                    Frame::Body(_, more) => body.extend_from_slice(&more),
+                    Frame::Heartbeat => return Ok((body, header.unwrap())),
+                }
+            }
+        }
+        Err(Error::Ended)
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_read_however_it_is_cut(
+            body in proptest::collection::vec(any::<u8>(), 0..20_000),
+            piece in 1_usize..5_000,
+            frame_max in FRAME_MIN..FRAME_MAX,
+            header in "[a-z]{0,300}",
+        ) {
+            let headers = [("k".to_owned(), header.clone())];
+            let message = Message { exchange: "", key: "q", number: 7, headers: &headers, body: &body };
+            let (read_body, read_header) = read(&bytes_of(&message, frame_max), piece, frame_max).unwrap();
+            prop_assert_eq!(&read_body, &body);
+            prop_assert_eq!(read_header.body_size, body.len() as u64);
+            let id = read_header.properties.message_id().clone();
+            prop_assert_eq!(id.map(|id| id.to_string()), Some("7".to_owned()));
+            let table = read_header.properties.headers().clone().unwrap_or_default();
+            prop_assert_eq!(table.inner().get("k"), Some(&AMQPValue::LongString(header.as_str().into())));
+        }
+
+        #[test]
+        fn nonsense_is_an_error_or_waited_for(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+            let mut input = BytesMut::from(&bytes[..]);
+            while let Ok(Some(_)) = next_frame(&mut input, FRAME_MIN) {}
+        }
+    }
+
+    #[test]
+    fn what_is_no_frame_is_told() {
+        let said = |bytes: &[u8]| {
+            next_frame(&mut BytesMut::from(bytes), FRAME_MIN)
+                .unwrap_err()
+                .to_string()
+        };
+        assert!(said(b"AMQP\x00\x00\x09\x01").contains("another version"));
+        assert!(said(&[1, 0, 0, 0xff, 0, 0, 0]).contains("larger than was agreed"));
+        assert!(said(&[8, 0, 0, 0, 0, 0, 0, 0]).contains("has no end"));
+    }
+
+    #[test]
+    fn a_name_that_amqp_cannot_have_is_an_error() {
+        let key = "k".repeat(256);
+        let message = Message {
+            exchange: "",
+            key: &key,
+            number: 1,
+            headers: &[],
+            body: b"",
+        };
+        let mut out = Vec::new();
+        let said = encode_message(1, &message, FRAME_MIN, &mut out)
+            .unwrap_err()
+            .to_string();
+        assert!(said.contains("longer than 255 bytes") && out.is_empty(), "{said}");
+    }
+}

@@ -1,7 +1,5 @@
-//! What the benchmark (`cargo xtask bench asya`) runs beside the sidecar: the raw loop it is compared with, and the driver that
-//! measures both. Not shipped.
+//! What the benchmark (`cargo xtask bench asya`) drives the sidecar and the raw loop with, and measures them by. Not shipped.
 
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use clap::Parser;
@@ -12,25 +10,12 @@ use lapin::options::{
 };
 use lapin::types::FieldTable;
 use lapin::{BasicProperties, Channel, Connection, ConnectionProperties, Consumer};
-use runway_asya_sidecar::transport::rabbitmq::{Config, RabbitMq};
-use runway_asya_sidecar::transport::{Delivery, Transport as _};
 use serde_json::{Value, json};
 
 type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
 
 #[derive(Parser)]
 enum Command {
-    /// Takes messages from one queue to another: consume, publish, confirm, acknowledge. Nothing else.
-    Loop {
-        #[arg(long)]
-        url: String,
-        #[arg(long)]
-        from: String,
-        #[arg(long)]
-        to: String,
-        #[arg(long)]
-        prefetch: u16,
-    },
     /// Sends envelopes at a steady rate and prints the latencies in microseconds, as JSON.
     Latency {
         #[command(flatten)]
@@ -72,12 +57,6 @@ struct Queues {
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Outcome<()> {
     match Command::parse() {
-        Command::Loop {
-            url,
-            from,
-            to,
-            prefetch,
-        } => pass_on(&url, &from, &to, prefetch).await,
         Command::Latency { queues, rate, count } => latency(&queues, rate, count).await,
         Command::Fill { queues, count } => fill(&queues, count).await,
         Command::Empty { queues, count } => empty(&queues, count).await,
@@ -114,30 +93,6 @@ async fn publish(channel: &Channel, queue: &str, body: &[u8]) -> Result<lapin::P
             properties,
         )
         .await
-}
-
-async fn pass_on(url: &str, from: &str, to: &str, prefetch: u16) -> Outcome<()> {
-    let broker = Arc::new(RabbitMq::start(Config {
-        uri: url.parse()?,
-        exchange: String::new(),
-        queue: from.to_owned(),
-        dead_letter: String::new(),
-        extra_keys: Vec::new(),
-        prefetch,
-        create_queues: false,
-    }));
-    while let Some(delivery) = broker.receive().await {
-        let (broker, to) = (Arc::clone(&broker), to.to_owned());
-        tokio::spawn(async move {
-            let Delivery {
-                body, headers, receipt, ..
-            } = delivery;
-            if broker.publish(&receipt, &to, &body, &headers).await.is_ok() {
-                broker.acknowledge(receipt).await;
-            }
-        });
-    }
-    Ok(())
 }
 
 fn envelope(number: usize) -> Vec<u8> {

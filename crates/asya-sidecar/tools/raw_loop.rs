@@ -1,0 +1,51 @@
+//! What the benchmark (`cargo xtask bench asya`) compares the sidecar with: messages from one queue to another on the sidecar's own
+//! sessions. Consume, publish, confirm, acknowledge; nothing else. Not shipped.
+
+use std::sync::Arc;
+
+use amq_protocol::uri::AMQPUri;
+use clap::Parser;
+use runway_asya_sidecar::transport::rabbitmq::{Config, RabbitMq};
+use runway_asya_sidecar::transport::{Delivery, Transport as _};
+
+#[derive(Parser)]
+struct Args {
+    #[arg(long)]
+    url: AMQPUri,
+    #[arg(long)]
+    from: String,
+    #[arg(long)]
+    to: Arc<str>,
+    #[arg(long)]
+    prefetch: u16,
+}
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() {
+    let Args {
+        url,
+        from,
+        to,
+        prefetch,
+    } = Args::parse();
+    let broker = Arc::new(RabbitMq::start(Config {
+        uri: url,
+        exchange: String::new(),
+        queue: from,
+        dead_letter: String::new(),
+        extra_keys: Vec::new(),
+        prefetch,
+        create_queues: false,
+    }));
+    while let Some(delivery) = broker.receive().await {
+        let (broker, to) = (Arc::clone(&broker), Arc::clone(&to));
+        tokio::spawn(async move {
+            let Delivery {
+                body, headers, receipt, ..
+            } = delivery;
+            if broker.publish(&receipt, &to, &body, &headers).await.is_ok() {
+                broker.acknowledge(receipt).await;
+            }
+        });
+    }
+}
