@@ -505,7 +505,7 @@ async fn headers_of_every_kind(rabbit: &RabbitMq) -> Result<()> {
     world.broker.publish_with(&queue, body.as_bytes(), properties).await?;
     let (_, properties) = world.out("happy-end").await?.next(PATIENCE).await?;
     let headers = properties.headers().clone().unwrap_or_default();
-    let names: Vec<&str> = headers.inner().keys().map(|name| name.as_str()).collect();
+    let names: Vec<String> = headers.inner().keys().map(ToString::to_string).collect();
     assert_eq!(names, ["text"]);
     Ok(())
 }

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use tokio::{io::AsyncWriteExt as _, task::JoinHandle};
 
 use crate::{
-    Cluster, Node, PATIENCE, RabbitMq, RabbitMqOptions, eventually, images, keda,
+    Cluster, Node, PATIENCE, RabbitMq, RabbitMqOptions, eventually, images, keda, packages,
     pipeline::{Broker, Incoming},
 };
 
@@ -112,6 +112,23 @@ impl<'a> Stage<'a> {
         self.broker
             .publish(&Self::queue(first), envelope.to_string().as_bytes())
             .await
+    }
+
+    /// Runs a line that we print for RabbitMQ, as somebody would who fills in the broker and who they are. What it says comes back.
+    pub async fn typed(&self, line: &str) -> Result<String> {
+        tokio::task::spawn_blocking(|| packages::ensure(&packages::CURL)).await??;
+        let (host, _) = self.rabbit.address();
+        let management = self.rabbit.management_port().context("there is no management API")?;
+        let line = line
+            .replace("USER:PASSWORD", "guest:guest")
+            .replace("BROKER:15672", &format!("{host}:{management}"));
+        let output = tokio::process::Command::new("sh").args(["-c", &line]).output().await?;
+        ensure!(
+            output.status.success(),
+            "{line}: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+        Ok(String::from_utf8(output.stdout)?)
     }
 
     /// What comes out at the end of every route.

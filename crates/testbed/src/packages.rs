@@ -51,6 +51,8 @@ pub(crate) const NODE: [Package; 10] = [
 
 /// For [`crate::RabbitMq`].
 pub(crate) const RABBITMQ: [Package; 1] = [file("rabbitmq-server", "/usr/lib/rabbitmq/bin/rabbitmq-server")];
+/// For [`crate::asya::Stage::typed`].
+pub(crate) const CURL: [Package; 1] = [program("curl", "curl")];
 /// For tests of alert rules.
 pub(crate) const PROMETHEUS: [Package; 1] = [program("prometheus", "promtool")];
 /// For [`crate::browser`].

@@ -11,6 +11,7 @@ use kube::api::{DeleteParams, Patch, PatchParams};
 use kube::{Api, Client};
 use runway_api::{AsyncActor, ModelDeployment, labels};
 use runway_client::cluster::Cluster;
+use runway_client::endpoint;
 use runway_client::manifests::{self, Component, Release};
 use runway_client::operated;
 use runway_client::queue::{self, Depth};
@@ -117,6 +118,7 @@ impl Play<'_> {
             most > 1,
             "one pod did it all: KEDA's metrics did not reach the autoscaler"
         );
+        self.the_printed_line_asks(&mut answers).await?;
         self.replicas("parrot", 0).await?;
         let napping = self.word("ask", "Napping").await?;
         ensure!(napping.status.unwrap_or_default().max_replicas == Some(3));
@@ -124,6 +126,16 @@ impl Play<'_> {
             before == self.spec_of_model("parrot").await?,
             "the model's container changed"
         );
+        Ok(())
+    }
+
+    /// What `kubeairunway endpoint asya/ask` prints for RabbitMQ.
+    async fn the_printed_line_asks(&self, answers: &mut Incoming) -> Result<()> {
+        let line = endpoint::queue(&self.actors().get("ask").await?).rabbitmq;
+        let said = self.stage.typed(&line).await?;
+        ensure!(said == r#"{"routed":true}"#, "{line}: {said}");
+        // Numbers may come twice.
+        while !String::from_utf8_lossy(&answers.next(PATIENCE).await?.0).contains("HELLO") {}
         Ok(())
     }
 
