@@ -164,6 +164,19 @@ impl Session {
         self.wake.notify_one();
     }
 
+    /// Takes what is to be written into `out`, which has been. Few acknowledgements wait for other frames to go with, unless it is
+    /// `late`; whether some do comes back.
+    fn gather(&self, out: &mut Vec<u8>, late: bool) -> bool {
+        out.clear();
+        out.shrink_to(KEPT_BUFFER);
+        let mut outbox = self.outbox();
+        if late || !outbox.frames.is_empty() || outbox.acknowledged.untold() >= self.few.max(1) {
+            outbox.acknowledge(self.consuming);
+        }
+        std::mem::swap(&mut outbox.frames, out);
+        outbox.acknowledged.untold() > 0
+    }
+
     fn outbox(&self) -> MutexGuard<'_, Outbox> {
         self.outbox.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -238,34 +251,26 @@ impl Running {
 
     async fn exchange(&mut self, deliveries: &mpsc::UnboundedSender<Delivery<Receipt>>) -> Result<(), Error> {
         let session = Arc::clone(&self.session);
-        let silence = Duration::from_secs(u64::from(self.wire.heartbeat) * 2);
-        // A peer that wants no heartbeats is still looked at now and then.
-        let mut beat = interval(Duration::from_secs(u64::from(self.wire.heartbeat.max(2)) / 2));
+        let heartbeat = u64::from(self.wire.heartbeat);
+        let silence = Duration::from_secs(heartbeat * 2);
+        let mut beat = interval(Duration::from_secs(heartbeat.max(2) / 2));
         beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let patience = sleep(Duration::ZERO);
+        tokio::pin!(patience);
+        let mut some_wait = false;
         let (mut out, mut written) = (Vec::new(), 0);
-        let waited = sleep(Duration::ZERO);
-        tokio::pin!(waited);
-        let mut acknowledging = false;
         // What came together with the last answer of the handshake.
         self.take_frames(deliveries)?;
         loop {
             if written == out.len() {
-                out.clear();
-                out.shrink_to(KEPT_BUFFER);
                 written = 0;
-                let mut outbox = session.outbox();
-                let untold = outbox.acknowledged.untold();
-                if untold > 0
-                    && (!outbox.frames.is_empty() || untold >= session.few || acknowledging && waited.is_elapsed())
-                {
-                    outbox.acknowledge(session.consuming);
-                    acknowledging = false;
-                } else if untold > 0 && !acknowledging {
-                    waited.as_mut().reset(Instant::now() + ACKNOWLEDGE_WITHIN);
-                    acknowledging = true;
+                let late = some_wait && patience.is_elapsed();
+                let waited = std::mem::replace(&mut some_wait, session.gather(&mut out, late));
+                if some_wait && !waited {
+                    patience.as_mut().reset(Instant::now() + ACKNOWLEDGE_WITHIN);
                 }
-                std::mem::swap(&mut outbox.frames, &mut out);
             }
+            let idle = written == out.len();
             tokio::select! {
                 more = read_more(&mut self.wire.reader, &mut self.wire.input) => {
                     more?;
@@ -274,21 +279,19 @@ impl Running {
                         return Ok(());
                     }
                 }
-                more = self.wire.writer.write(&out[written..]), if written < out.len() => {
+                more = self.wire.writer.write(&out[written..]), if !idle => {
                     written += more?;
                     if written == out.len() {
                         self.wire.writer.flush().await?;
                     }
                 }
                 () = session.wake.notified() => {}
-                () = &mut waited, if acknowledging => {}
-                _ = beat.tick() => {
-                    if self.wire.heartbeat > 0 {
-                        if self.heard.elapsed() > silence {
-                            return Err(Error::Malformed("nothing has come for two heartbeats"));
-                        }
-                        encode(&AMQPFrame::Heartbeat, &mut session.outbox().frames)?;
+                () = &mut patience, if some_wait && idle => {}
+                _ = beat.tick(), if heartbeat > 0 => {
+                    if self.heard.elapsed() > silence {
+                        return Err(Error::Silent);
                     }
+                    encode(&AMQPFrame::Heartbeat, &mut session.outbox().frames)?;
                 }
                 () = session.dead.cancelled() => return Ok(()),
             }

@@ -37,6 +37,8 @@ pub(super) enum Error {
     Io(#[from] io::Error),
     #[error("RabbitMQ closed the connection")]
     Ended,
+    #[error("nothing has come from RabbitMQ for two heartbeats")]
+    Silent,
     #[error("RabbitMQ refuses: {text}")]
     Refused { code: u16, text: String },
     #[error("there is no AMQP 0-9-1 spoken: {0}")]
