@@ -22,18 +22,31 @@ pub(crate) const SIMULATOR: &str = "upstream-simulator";
 /// The programs that `up` and `bench` run beside a control plane.
 pub(crate) struct Programs {
     dir: PathBuf,
+    /// Those that are here are taken instead.
+    preferred: Option<PathBuf>,
 }
 
 impl Programs {
     /// Builds them.
     pub(crate) async fn build(release: bool) -> Result<Self> {
         let dir = programs::build(release).await?;
-        Ok(Self { dir })
+        Ok(Self { dir, preferred: None })
+    }
+
+    /// Takes what is in this folder instead.
+    pub(crate) fn preferring(self, folder: Option<PathBuf>) -> Self {
+        Self {
+            preferred: folder,
+            ..self
+        }
     }
 
     /// The path of one of them.
     pub(crate) fn path(&self, name: &str) -> PathBuf {
-        self.dir.join(name)
+        let preferred = self.preferred.as_ref().map(|folder| folder.join(name));
+        preferred
+            .filter(|program| program.is_file())
+            .unwrap_or_else(|| self.dir.join(name))
     }
 }
 

@@ -4,8 +4,9 @@
 
 use std::{
     fs,
+    hash::{BuildHasher as _, RandomState},
     net::{Ipv4Addr, TcpListener, TcpStream},
-    ops::Deref,
+    ops::{Deref, Range},
     os::unix::fs::symlink,
     path::{Path, PathBuf},
     process::Command,
@@ -616,14 +617,24 @@ async fn is_ready(client: &Client) -> bool {
     }
 }
 
-/// Held together until both are known, so that they differ.
+/// Below the ports that the system gives to outgoing connections, and below those of node ports: otherwise somebody's connection may
+/// have one before the server that it is for.
+const PORTS: Range<u16> = 10_000..30_000;
+
+/// Held together until all are known, so that they differ.
 pub(crate) fn free_ports<const N: usize>() -> Result<[u16; N]> {
-    let listeners: Vec<_> = (0..N)
-        .map(|_| TcpListener::bind((Ipv4Addr::LOCALHOST, 0)))
-        .collect::<Result<_, _>>()?;
-    let mut ports = [0; N];
-    for (port, listener) in ports.iter_mut().zip(&listeners) {
+    let (mut ports, mut held) = ([0; N], Vec::new());
+    for port in &mut ports {
+        let mut listeners = (0..100).map(|_| TcpListener::bind((Ipv4Addr::LOCALHOST, any_port())));
+        let listener = listeners.find_map(Result::ok).context("no port is free")?;
         *port = listener.local_addr()?.port();
+        held.push(listener);
     }
     Ok(ports)
+}
+
+/// The standard library's hasher is seeded by the system: randomness enough.
+fn any_port() -> u16 {
+    let any = RandomState::new().hash_one(0_u8) % u64::from(PORTS.end - PORTS.start);
+    PORTS.start + u16::try_from(any).unwrap_or_default()
 }

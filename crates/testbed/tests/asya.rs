@@ -236,13 +236,13 @@ impl Play<'_> {
 
     /// What the kubelet says of pods is in the status, with what to do.
     async fn what_is_wrong_with_a_handler_is_told(&self) -> Result<()> {
-        let runtime = json!({"name": "asya-runtime", "image": self.stage.runtime, "imagePullPolicy": "Never",
-            "env": [{"name": "ASYA_HANDLER", "value": "nowhere.handle"}]});
-        let wrong = |sidecar: Value| {
+        let wrong = |handler: &str, sidecar: Value| {
+            let runtime = json!({"name": "asya-runtime", "image": self.stage.runtime, "imagePullPolicy": "Never",
+                "env": [{"name": "ASYA_HANDLER", "value": handler}]});
             json!({"transport": "rabbitmq", "sidecar": sidecar,
-            "workload": {"template": {"spec": {"containers": [runtime]}}}})
+                "workload": {"template": {"spec": {"containers": [runtime]}}}})
         };
-        self.actor("wrong", wrong(json!({}))).await?;
+        self.actor("wrong", wrong("nowhere.handle", json!({}))).await?;
         let status = self.word("wrong", "RuntimeError").await?.status.unwrap_or_default();
         let message = status.message.unwrap_or_default();
         ensure!(
@@ -251,7 +251,7 @@ impl Play<'_> {
         );
         self.delete("wrong").await?;
         let absent = json!({"image": "registry.invalid/asya-sidecar:1", "imagePullPolicy": "Never"});
-        self.actor("wrong", wrong(absent)).await?;
+        self.actor("wrong", wrong("json.dumps", absent)).await?;
         let status = self.word("wrong", "ImagePullError").await?.status.unwrap_or_default();
         let message = status.message.unwrap_or_default();
         ensure!(message.contains("spec.sidecar.image"), "{message}");

@@ -56,6 +56,9 @@ pub(crate) struct Args {
     /// Write the tables into docs/performance.md, in place of those of the run before.
     #[arg(long)]
     docs: bool,
+    /// Measure the programs of this folder, as far as it has them: `target/images/build/dist` are those of images.
+    #[arg(long, value_name = "DIR")]
+    programs: Option<PathBuf>,
     /// Do not compile with optimisation: to try the bench itself. The figures mean nothing.
     #[arg(long, conflicts_with_all = ["docs", "json"])]
     unoptimised: bool,
@@ -91,6 +94,7 @@ pub(crate) async fn run(args: Args) -> Result<()> {
 
     step("building the programs");
     let programs = Programs::build(!args.unoptimised).await?;
+    let programs = programs.preferring(args.programs.clone());
     step("starting etcd, kube-apiserver and kube-controller-manager");
     let mut stage = Stage::set(&programs).await?;
     let outcome = compare(&mut stage, &args).await;

@@ -284,11 +284,14 @@ fn run(results: &Results) -> Value {
     json!({ "objects": results.count, "bareClient": of(Contender::Bare), "ours": of(Contender::Ours) })
 }
 
+/// The command's program.
+pub(super) const COMMAND: &str = "kubeairunway";
+
 /// The programs that people install, in MiB.
 pub(super) fn binary_sizes(programs: &Programs) -> Result<Vec<(&'static str, f64)>> {
     ours()
         .into_iter()
-        .chain(["kubeairunway"])
+        .chain([COMMAND])
         .map(|name| {
             let path = programs.path(name);
             let bytes = path
