@@ -55,6 +55,13 @@ pub enum Error {
     },
 }
 
+/// An error and what it comes from, in one line.
+fn with_cause(error: &dyn std::error::Error) -> String {
+    error
+        .source()
+        .map_or_else(|| error.to_string(), |cause| format!("{error}: {cause}"))
+}
+
 /// Runs until `stop` is cancelled, then finishes what is under way.
 pub async fn run(config: Config, stop: CancellationToken) -> Result<(), Error> {
     match config.transport {

@@ -18,9 +18,9 @@ pub async fn main(config: Config) -> ExitCode {
     match crate::run(config, on_signal()).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            let cause = std::error::Error::source(&error).map_or_else(String::new, |cause| format!(": {cause}"));
-            tracing::error!("{error}{cause}");
-            leave_word(&format!("asya-sidecar: {error}{cause}"));
+            let said = crate::with_cause(&error);
+            tracing::error!("{said}");
+            leave_word(&format!("asya-sidecar: {said}"));
             ExitCode::FAILURE
         }
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use lapin::BasicProperties;
 use lapin::types::{AMQPValue, FieldTable};
-use runway_testbed::pipeline::{Actor, ActorPrograms, Broker, Incoming};
+use runway_testbed::pipeline::{Actor, Broker, Incoming};
 use runway_testbed::{RabbitMq, RabbitMqOptions, eventually};
 use serde_json::{Value, json};
 
@@ -454,10 +454,7 @@ async fn over_tls(rabbit: &RabbitMq) -> Result<()> {
     assert_eq!(next(&mut world.out("happy-end").await?).await?["payload"], large);
 
     // An authority that nobody knows: nothing is said to it, and why is told.
-    let programs = ActorPrograms {
-        sidecar: support::sidecar(),
-        runtime: support::runtime(&[]),
-    };
+    let programs = support::programs(support::runtime(&[]));
     let variables = [("ASYA_NAMESPACE", "tls"), ("ASYA_RABBITMQ_URL", &*url)];
     let stranger = Actor::start(&programs, "b", &variables)?;
     says(
@@ -468,10 +465,7 @@ async fn over_tls(rabbit: &RabbitMq) -> Result<()> {
 }
 
 async fn a_wrong_password(rabbit: &RabbitMq) -> Result<()> {
-    let programs = ActorPrograms {
-        sidecar: support::sidecar(),
-        runtime: support::runtime(&[]),
-    };
+    let programs = support::programs(support::runtime(&[]));
     let wrong = rabbit.url().replace("guest@", "secret@");
     let actor = Actor::start(&programs, "a", &[("ASYA_RABBITMQ_URL", &wrong)])?;
     says(&actor, "RabbitMQ refuses: ACCESS_REFUSED").await?;

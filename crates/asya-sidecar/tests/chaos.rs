@@ -1,7 +1,6 @@
 //! Nothing is lost when processes are killed at random points. The full size is `cargo xtask bench asya --chaos`.
 
 use runway_testbed::chaos::{self, ChaosOptions};
-use runway_testbed::pipeline::ActorPrograms;
 use runway_testbed::{RabbitMq, RabbitMqOptions};
 
 mod support;
@@ -9,10 +8,7 @@ mod support;
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nothing_is_lost_when_anything_is_killed() -> anyhow::Result<()> {
     let rabbit = RabbitMq::start(RabbitMqOptions::default()).await?;
-    let programs = ActorPrograms {
-        sidecar: support::sidecar(),
-        runtime: support::runtime(&[]),
-    };
+    let programs = support::programs(support::runtime(&[]));
     let options = ChaosOptions {
         envelopes: 5_000,
         kills: 20,

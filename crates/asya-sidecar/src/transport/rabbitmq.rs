@@ -8,7 +8,6 @@ mod session;
 mod tags;
 mod wire;
 
-use std::error::Error as _;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,6 +16,7 @@ use tokio::sync::{Mutex, mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::{Backoff, Delivery, Headers, PublishError, Transport};
+use crate::with_cause;
 use confirms::Published;
 use session::Session;
 
@@ -47,7 +47,6 @@ pub struct Config {
 #[derive(Debug)]
 pub struct RabbitMq {
     exchange: String,
-    /// No more than is taken ahead.
     deliveries: Mutex<mpsc::UnboundedReceiver<Delivery<Receipt>>>,
     session: watch::Receiver<Option<Arc<Session>>>,
     stopping: CancellationToken,
@@ -85,12 +84,12 @@ async fn keep_connected(
 ) {
     let mut backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
     while !stopping.is_cancelled() {
-        match tokio::time::timeout(CONNECT_PATIENCE, Session::open(&config)).await {
+        match tokio::time::timeout(CONNECT_PATIENCE, Session::open(&config, &deliveries)).await {
             Ok(Ok((session, running))) => {
                 tracing::info!(queue = config.queue, "consuming");
                 backoff.reset();
                 current.send_replace(Some(session));
-                running.run(&deliveries).await;
+                running.run().await;
                 if stopping.is_cancelled() {
                     return;
                 }
@@ -98,8 +97,8 @@ async fn keep_connected(
                 tracing::warn!("the connection to RabbitMQ is lost; what was in flight will be delivered again");
             }
             Ok(Err(error)) => {
-                let why = error.source().map_or_else(String::new, |cause| format!(": {cause}"));
-                tracing::warn!("cannot consume from RabbitMQ at {}: {error}{why}", place(&config.uri));
+                let why = with_cause(&error);
+                tracing::warn!("cannot consume from RabbitMQ at {}: {why}", place(&config.uri));
             }
             Err(_) => tracing::warn!("RabbitMQ at {} does not answer", place(&config.uri)),
         }

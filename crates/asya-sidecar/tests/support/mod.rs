@@ -22,13 +22,17 @@ pub fn runtime(args: &[&str]) -> Vec<String> {
         .collect()
 }
 
-/// Starts an actor with this runtime; done when it consumes.
-pub async fn consuming(name: &str, runtime: Vec<String>, variables: &[(&str, &str)]) -> Result<Actor> {
-    let programs = ActorPrograms {
+/// The sidecar under test with a runtime.
+pub fn programs(runtime: Vec<String>) -> ActorPrograms {
+    ActorPrograms {
         sidecar: sidecar(),
         runtime,
-    };
-    let actor = Actor::start(&programs, name, variables)?;
+    }
+}
+
+/// Starts an actor with this runtime; done when it consumes.
+pub async fn consuming(name: &str, runtime: Vec<String>, variables: &[(&str, &str)]) -> Result<Actor> {
+    let actor = Actor::start(&programs(runtime), name, variables)?;
     eventually(PATIENCE, async || {
         ensure!(actor.sidecar_log().contains("consuming"), "{}", actor.sidecar_log());
         Ok(())

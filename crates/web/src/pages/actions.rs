@@ -5,8 +5,7 @@ use axum::extract::{FromRequestParts, Path};
 use axum::http::StatusCode;
 use axum::http::request::Parts;
 use axum::response::{IntoResponse, Redirect, Response};
-use kube::{Api, ResourceExt};
-use runway_api::ModelDeployment;
+use kube::ResourceExt;
 use runway_client::cluster::Error;
 use runway_client::target::{Kind, Target};
 use runway_operator::telemetry::chain;
@@ -125,11 +124,6 @@ pub async fn delete(Asker(session): Asker, place: Place, Sent(form): Sent) -> Re
         Ok(()) => Redirect::to(&format!("/{}", place.part)).into_response(),
         Err(error) => refused(&error),
     }
-}
-
-/// The ModelDeployments of a namespace, as the user.
-pub fn api(session: &Session, namespace: &str) -> Api<ModelDeployment> {
-    Api::namespaced(session.lens.client(), namespace)
 }
 
 /// The page that says why something was not done.

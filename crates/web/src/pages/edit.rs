@@ -24,7 +24,7 @@ use runway_operator::clock;
 use runway_operator::telemetry::chain;
 use serde_json::{Value, json};
 
-use super::actions::{MANAGER, api};
+use super::actions::MANAGER;
 use super::deployment::find;
 use crate::form::{self, Faults, Field, Group, Holds, Pairs};
 use crate::guard::{Asker, Sent};
@@ -166,13 +166,13 @@ impl<'a> Draft<'a> {
     /// Sends it, as the user. What the server refuses becomes faults, with the status to answer with.
     async fn send(&mut self, dry_run: bool) -> Result<(), StatusCode> {
         let (namespace, name) = (self.text("/metadata/namespace"), self.text("/metadata/name"));
+        let api = self.session.lens.cluster().api(Kind::ModelDeployment, Some(&namespace));
         let field_manager = Some(MANAGER.to_owned());
         let sent = match &self.live {
             None => match serde_json::from_value::<DynamicObject>(self.object.clone()) {
                 Ok(object) => {
-                    let api = self.session.lens.cluster().api(Kind::ModelDeployment, Some(&namespace));
                     let params = PostParams { dry_run, field_manager };
-                    api.create(&params, &object).await.map(drop)
+                    api.create(&params, &object).await
                 }
                 Err(error) => Err(kube::Error::SerdeError(error)),
             },
@@ -184,11 +184,10 @@ impl<'a> Draft<'a> {
                     field_manager,
                     ..PatchParams::default()
                 };
-                let api = api(self.session, &namespace);
-                api.patch(&name, &params, &Patch::Merge(&patch)).await.map(drop)
+                api.patch(&name, &params, &Patch::Merge(&patch)).await
             }
         };
-        sent.map_err(|error| self.refused(error, &namespace, &name))
+        sent.map(drop).map_err(|error| self.refused(error, &namespace, &name))
     }
 
     fn refused(&mut self, error: kube::Error, namespace: &str, name: &str) -> StatusCode {

@@ -2,6 +2,7 @@
 //! socket. Whoever publishes or settles leaves frames in the outbox; what has gathered there is written at once.
 
 use std::collections::BTreeMap;
+use std::ops::ControlFlow;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -18,6 +19,7 @@ use super::tags::Tags;
 use super::wire::{self, Error, Frame, Message, Wire, encode, encode_message, next_frame, read_more, short};
 use super::{Config, Receipt};
 use crate::transport::{Delivery, Headers, PublishError};
+use crate::with_cause;
 
 const CONSUMER: &str = "asya-sidecar";
 const GOODBYE_PATIENCE: Duration = Duration::from_secs(1);
@@ -27,6 +29,9 @@ const ACKNOWLEDGE_WITHIN: Duration = Duration::from_millis(5);
 const ROOM: u64 = 1024 * 1024;
 /// Buffers above this size are given back to the system when they are empty.
 const KEPT_BUFFER: usize = 256 * 1024;
+
+/// Where what the broker hands out goes. No more waits there than is taken ahead.
+type Deliveries = mpsc::UnboundedSender<Delivery<Receipt>>;
 
 /// One connection's worth of everything.
 #[derive(Debug)]
@@ -55,7 +60,7 @@ struct Outbox {
 
 impl Session {
     /// Connects, makes what is missing, and begins to consume. The second is to be run for as long as the session is wanted.
-    pub(super) async fn open(config: &Config) -> Result<(Arc<Self>, Running), Error> {
+    pub(super) async fn open(config: &Config, deliveries: &Deliveries) -> Result<(Arc<Self>, Running), Error> {
         let mut wire = Wire::open(&config.uri, &format!("asya-sidecar {}", config.queue)).await?;
         ensure_queues(&mut wire, config).await?;
 
@@ -87,6 +92,7 @@ impl Session {
         });
         let running = Running {
             session: Arc::clone(&session),
+            deliveries: deliveries.clone(),
             wire,
             contents: BTreeMap::new(),
             heard: Instant::now(),
@@ -200,6 +206,7 @@ impl Outbox {
 /// The session's task.
 pub(super) struct Running {
     session: Arc<Session>,
+    deliveries: Deliveries,
     wire: Wire,
     /// By channel: the broker may mix frames of several.
     contents: BTreeMap<u16, Content>,
@@ -235,21 +242,20 @@ enum About {
 
 impl Running {
     /// Until the connection is over.
-    pub(super) async fn run(mut self, deliveries: &mpsc::UnboundedSender<Delivery<Receipt>>) {
+    pub(super) async fn run(mut self) {
         let session = Arc::clone(&self.session);
-        let over = self.exchange(deliveries).await;
+        let over = self.exchange().await;
         session.dead.cancel();
         let mut outbox = session.outbox();
         outbox.over = true;
         outbox.confirms.forget();
         drop(outbox);
         if let Err(error) = over {
-            let why = std::error::Error::source(&error).map_or_else(String::new, |cause| format!(": {cause}"));
-            tracing::warn!("{error}{why}");
+            tracing::warn!("{}", with_cause(&error));
         }
     }
 
-    async fn exchange(&mut self, deliveries: &mpsc::UnboundedSender<Delivery<Receipt>>) -> Result<(), Error> {
+    async fn exchange(&mut self) -> Result<(), Error> {
         let session = Arc::clone(&self.session);
         let heartbeat = u64::from(self.wire.heartbeat);
         let silence = Duration::from_secs(heartbeat * 2);
@@ -260,7 +266,9 @@ impl Running {
         let mut some_wait = false;
         let (mut out, mut written) = (Vec::new(), 0);
         // What came together with the last answer of the handshake.
-        self.take_frames(deliveries)?;
+        if self.take_frames()?.is_break() {
+            return Ok(());
+        }
         loop {
             if written == out.len() {
                 written = 0;
@@ -275,7 +283,7 @@ impl Running {
                 more = read_more(&mut self.wire.reader, &mut self.wire.input) => {
                     more?;
                     self.heard = Instant::now();
-                    if self.take_frames(deliveries)?.is_over() {
+                    if self.take_frames()?.is_break() {
                         return Ok(());
                     }
                 }
@@ -298,26 +306,26 @@ impl Running {
         }
     }
 
-    fn take_frames(&mut self, deliveries: &mpsc::UnboundedSender<Delivery<Receipt>>) -> Result<Flow, Error> {
+    fn take_frames(&mut self) -> Result<ControlFlow<()>, Error> {
         while let Some(frame) = next_frame(&mut self.wire.input, self.wire.frame_max)? {
             let flow = match frame {
                 Frame::Method(channel, method) => self.take_method(channel, method)?,
-                Frame::Header(channel, header) => self.take_header(channel, header, deliveries)?,
-                Frame::Body(channel, body) => self.take_body(channel, &body, deliveries)?,
-                Frame::Heartbeat => Flow::On,
+                Frame::Header(channel, header) => self.take_header(channel, header)?,
+                Frame::Body(channel, body) => self.take_body(channel, &body)?,
+                Frame::Heartbeat => ControlFlow::Continue(()),
             };
-            if flow.is_over() {
+            if flow.is_break() {
                 return Ok(flow);
             }
         }
-        Ok(Flow::On)
+        Ok(ControlFlow::Continue(()))
     }
 
-    fn take_method(&mut self, on: u16, method: AMQPClass) -> Result<Flow, Error> {
+    fn take_method(&mut self, on: u16, method: AMQPClass) -> Result<ControlFlow<()>, Error> {
         match method {
             AMQPClass::Basic(method) => return self.take_basic(on, method),
             AMQPClass::Channel(channel::AMQPMethod::Close(close)) => {
-                return Err(wire::refused(close.reply_code, &close.reply_text));
+                return Err(wire::refused(&close.reply_text));
             }
             AMQPClass::Channel(channel::AMQPMethod::Flow(flow)) => {
                 let done = channel::FlowOk { active: flow.active };
@@ -325,9 +333,9 @@ impl Running {
                 self.session.say(on, done);
             }
             AMQPClass::Connection(connection::AMQPMethod::Close(close)) => {
-                return Err(wire::refused(close.reply_code, &close.reply_text));
+                return Err(wire::refused(&close.reply_text));
             }
-            AMQPClass::Connection(connection::AMQPMethod::CloseOk(_)) => return Ok(Flow::Over),
+            AMQPClass::Connection(connection::AMQPMethod::CloseOk(_)) => return Ok(ControlFlow::Break(())),
             AMQPClass::Connection(connection::AMQPMethod::Blocked(blocked)) => {
                 let why = blocked.reason.to_string();
                 tracing::warn!(why, "RabbitMQ takes no messages for now");
@@ -337,10 +345,10 @@ impl Running {
             }
             other => return Err(wire::unexpected(&other)),
         }
-        Ok(Flow::On)
+        Ok(ControlFlow::Continue(()))
     }
 
-    fn take_basic(&mut self, on: u16, method: basic::AMQPMethod) -> Result<Flow, Error> {
+    fn take_basic(&mut self, on: u16, method: basic::AMQPMethod) -> Result<ControlFlow<()>, Error> {
         match method {
             basic::AMQPMethod::Deliver(deliver) => {
                 let tag = deliver.delivery_tag;
@@ -361,58 +369,42 @@ impl Running {
             // The queue was deleted; connecting again makes it again.
             basic::AMQPMethod::Cancel(_) => {
                 tracing::warn!("RabbitMQ ended the consumer: the queue is gone");
-                return Ok(Flow::Over);
+                return Ok(ControlFlow::Break(()));
             }
             other => return Err(wire::unexpected(&AMQPClass::Basic(other))),
         }
-        Ok(Flow::On)
+        Ok(ControlFlow::Continue(()))
     }
 
-    fn take_header(
-        &mut self,
-        on: u16,
-        header: AMQPContentHeader,
-        deliveries: &mpsc::UnboundedSender<Delivery<Receipt>>,
-    ) -> Result<Flow, Error> {
+    fn take_header(&mut self, on: u16, header: AMQPContentHeader) -> Result<ControlFlow<()>, Error> {
         let Some(content) = self.contents.get_mut(&on) else {
             return Err(Error::Malformed("a header of no message"));
         };
         let room = usize::try_from(header.body_size.min(ROOM)).unwrap_or_default();
         content.body.reserve_exact(room);
         content.header = Some(header);
-        self.take_body(on, &[], deliveries)
+        self.take_body(on, &[])
     }
 
-    fn take_body(
-        &mut self,
-        on: u16,
-        body: &[u8],
-        deliveries: &mpsc::UnboundedSender<Delivery<Receipt>>,
-    ) -> Result<Flow, Error> {
+    fn take_body(&mut self, on: u16, body: &[u8]) -> Result<ControlFlow<()>, Error> {
         let Some(content) = self.contents.get_mut(&on) else {
             return Err(Error::Malformed("a body of no message"));
         };
         content.body.extend_from_slice(body);
         if !content.is_whole() {
-            return Ok(Flow::On);
+            return Ok(ControlFlow::Continue(()));
         }
         Ok(match self.contents.remove(&on) {
             Some(Content {
                 about,
                 header: Some(header),
                 body,
-            }) => self.take_message(&about, &header, body, deliveries),
-            _ => Flow::On,
+            }) => self.take_message(&about, &header, body),
+            _ => ControlFlow::Continue(()),
         })
     }
 
-    fn take_message(
-        &self,
-        about: &About,
-        header: &AMQPContentHeader,
-        body: Vec<u8>,
-        deliveries: &mpsc::UnboundedSender<Delivery<Receipt>>,
-    ) -> Flow {
+    fn take_message(&self, about: &About, header: &AMQPContentHeader, body: Vec<u8>) -> ControlFlow<()> {
         match *about {
             About::Delivery { tag } => {
                 let (headers, deliveries_before) = read_headers(header.properties.headers().as_ref());
@@ -426,8 +418,8 @@ impl Running {
                     },
                 };
                 // Nobody receives any more: it goes back with the connection.
-                if deliveries.send(delivery).is_err() {
-                    return Flow::Over;
+                if self.deliveries.send(delivery).is_err() {
+                    return ControlFlow::Break(());
                 }
             }
             About::Returned => {
@@ -437,20 +429,7 @@ impl Running {
                 }
             }
         }
-        Flow::On
-    }
-}
-
-/// Whether the connection goes on.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Flow {
-    On,
-    Over,
-}
-
-impl Flow {
-    fn is_over(self) -> bool {
-        self == Self::Over
+        ControlFlow::Continue(())
     }
 }
 
@@ -466,7 +445,7 @@ async fn ensure_queues(wire: &mut Wire, config: &Config) -> Result<(), Error> {
         let channel = wire.channel().await?;
         let declared = AMQPClass::Exchange(exchange::AMQPMethod::Declare(declare));
         match wire.ask(channel, declared).await {
-            Err(error @ Error::Refused { .. }) => {
+            Err(error @ Error::Refused(_)) => {
                 let exchange = &config.exchange;
                 tracing::warn!(%error, exchange, "the exchange cannot be declared as a durable topic exchange; it is used as it is");
             }
@@ -478,7 +457,7 @@ async fn ensure_queues(wire: &mut Wire, config: &Config) -> Result<(), Error> {
     }
     for name in [&config.dead_letter, &config.queue] {
         match declare(wire, name, true).await {
-            Err(Error::Refused { .. }) => declare(wire, name, false).await?,
+            Err(Error::Refused(_)) => declare(wire, name, false).await?,
             other => other?,
         }
     }

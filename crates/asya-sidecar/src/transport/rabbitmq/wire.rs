@@ -39,8 +39,8 @@ pub(super) enum Error {
     Ended,
     #[error("nothing has come from RabbitMQ for two heartbeats")]
     Silent,
-    #[error("RabbitMQ refuses: {text}")]
-    Refused { code: u16, text: String },
+    #[error("RabbitMQ refuses: {0}")]
+    Refused(String),
     #[error("there is no AMQP 0-9-1 spoken: {0}")]
     Malformed(&'static str),
     #[error("RabbitMQ answers {0}, which is no answer to what was asked")]
@@ -157,12 +157,12 @@ impl Wire {
                     let closed = AMQPClass::Connection(connection::AMQPMethod::CloseOk(connection::CloseOk {}));
                     // It is over either way.
                     let _ = self.say(0, closed).await;
-                    return Err(refused(close.reply_code, &close.reply_text));
+                    return Err(refused(&close.reply_text));
                 }
                 Frame::Method(channel, AMQPClass::Channel(channel::AMQPMethod::Close(close))) if channel == on => {
                     let closed = AMQPClass::Channel(channel::AMQPMethod::CloseOk(channel::CloseOk {}));
                     self.say(channel, closed).await?;
-                    return Err(refused(close.reply_code, &close.reply_text));
+                    return Err(refused(&close.reply_text));
                 }
                 Frame::Method(channel, method) if channel == on => return Ok(method),
                 _ => {}
@@ -244,11 +244,8 @@ pub(super) fn short(text: &str) -> Result<ShortString, Error> {
     ShortString::try_new(text).map_err(|_| Error::Unsayable(format!("{text:.100}… is longer than 255 bytes")))
 }
 
-pub(super) fn refused(code: u16, text: &ShortString) -> Error {
-    Error::Refused {
-        code,
-        text: text.to_string(),
-    }
+pub(super) fn refused(text: &ShortString) -> Error {
+    Error::Refused(text.to_string())
 }
 
 pub(super) fn unexpected(method: &AMQPClass) -> Error {
