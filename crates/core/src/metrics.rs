@@ -13,6 +13,7 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use runway_api::ModelDeployment;
 use runway_operator::lease::Leadership;
 use runway_operator::metrics::Metric;
+use runway_operator::packed::Packed;
 
 use crate::plan::EXPLICIT_REASON;
 
@@ -46,12 +47,12 @@ pub const METRICS: [Metric; 4] = [TOTAL, SELECTION, REPLICAS, PHASE];
 
 /// Tells of all ModelDeployments in a watch cache.
 pub(crate) struct Deployments {
-    store: Store<ModelDeployment>,
+    store: Store<Packed<ModelDeployment>>,
     leadership: Leadership,
 }
 
 impl Deployments {
-    pub(crate) fn new(store: Store<ModelDeployment>, leadership: Leadership) -> Self {
+    pub(crate) fn new(store: Store<Packed<ModelDeployment>>, leadership: Leadership) -> Self {
         Self { store, leadership }
     }
 }
@@ -68,7 +69,7 @@ impl Collector for Deployments {
             return Ok(());
         }
         let deployments = self.store.state();
-        for (metric, values) in tell(deployments.iter().map(AsRef::as_ref)) {
+        for (metric, values) in tell(deployments.iter().filter_map(|packed| packed.unpack().ok())) {
             family(&mut encoder, metric, &values)?;
         }
         Ok(())
@@ -79,7 +80,7 @@ impl Collector for Deployments {
 type Values = BTreeMap<Vec<String>, i64>;
 
 /// What there is to tell of these ModelDeployments.
-fn tell<'a>(deployments: impl Iterator<Item = &'a ModelDeployment>) -> [(&'static Metric, Values); 4] {
+fn tell(deployments: impl Iterator<Item = ModelDeployment>) -> [(&'static Metric, Values); 4] {
     let [mut total, mut selection, mut replicas, mut phases] = [const { Values::new() }; 4];
     for md in deployments {
         let (name, namespace) = (md.name_any(), md.namespace().unwrap_or_default());
@@ -172,12 +173,15 @@ mod tests {
             &json!({ "phase": "Running", "replicas": { "desired": 2, "ready": 1 },
                 "provider": { "name": "kaito", "selectedReason": "matched capabilities: engine=vllm, gpu=true, mode=aggregated" } }),
         );
-        writer.apply_watcher_event(&Event::Apply(running.clone()));
-        writer.apply_watcher_event(&Event::Apply(deployment(
-            "b",
-            &json!({ "phase": "Running", "provider": { "name": "kaito", "selectedReason": "anything \"at\" all" } }),
-        )));
-        writer.apply_watcher_event(&Event::Apply(deployment("c", &json!({}))));
+        writer.apply_watcher_event(&Event::Apply(running.clone().into()));
+        writer.apply_watcher_event(&Event::Apply(
+            deployment(
+                "b",
+                &json!({ "phase": "Running", "provider": { "name": "kaito", "selectedReason": "anything \"at\" all" } }),
+            )
+            .into(),
+        ));
+        writer.apply_watcher_event(&Event::Apply(deployment("c", &json!({})).into()));
         assert_eq!(
             told(metrics.text()),
             [
@@ -192,7 +196,7 @@ mod tests {
                 r#"kubeairunway_deployment_phase{name="c",namespace="ns",phase="Unknown"} 1"#,
             ]
         );
-        writer.apply_watcher_event(&Event::Delete(running));
+        writer.apply_watcher_event(&Event::Delete(running.into()));
         let left = told(metrics.text());
         assert!(left.iter().all(|line| !line.contains(r#"name="a""#)), "{left:?}");
     }

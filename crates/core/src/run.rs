@@ -10,6 +10,7 @@ use runway_api::{ModelDeployment, labels};
 use runway_operator::apply::Executor;
 use runway_operator::controller;
 use runway_operator::events::Events;
+use runway_operator::packed::{Packed, unpacked};
 use runway_operator::process::Process;
 use runway_operator::watch::{ready_when_listed, reflect, subject};
 use tokio_util::task::AbortOnDropHandle;
@@ -35,7 +36,7 @@ pub async fn run(process: Process, registry: Arc<Registry>, selector_enabled: bo
         () = process.shutdown.cancelled() => return process.leadership.step_down().await,
     }
     let (store, writer) = reflector::store();
-    let deployments = reflect::<ModelDeployment>(Api::all(client.clone()), watcher::Config::default(), writer);
+    let deployments = reflect::<Packed<ModelDeployment>>(Api::all(client.clone()), watcher::Config::default(), writer);
     let deployments = ready_when_listed(deployments, deployments_listed)
         .filter_map(|event| async move { subject(&event).map(|(md, _)| Ok(md.clone())) });
     process
@@ -50,6 +51,6 @@ pub async fn run(process: Process, registry: Arc<Registry>, selector_enabled: bo
         executor,
     });
     let controller = Controller::for_stream(deployments, store).reconcile_all_on(changes);
-    controller::run(controller, &process, context, reconcile).await;
+    controller::run(controller, &process, context, unpacked(reconcile)).await;
     process.leadership.step_down().await;
 }

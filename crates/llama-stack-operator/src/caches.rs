@@ -69,7 +69,7 @@ impl Caches {
             let (store, writer) = texts();
             stores.push(store.clone());
             lock(&self.stores).insert(kind, store);
-            let api: Api<DynamicObject> = Api::all_with(self.client.clone(), &kind.resource());
+            let api = Api::all_with(self.client.clone(), &kind.resource());
             let caches = self.clone();
             tasks.spawn(async move {
                 follow(api, ours(), writer, |object, gone| {

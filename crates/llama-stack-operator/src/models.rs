@@ -7,11 +7,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use futures::StreamExt;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{self, Event, watch_object};
-use kube::runtime::{WatchStreamExt, reflector};
 use kube::{Api, Client, CustomResourceExt};
 use runway_api::ModelDeployment;
-use runway_operator::watch::{key, reflect};
+use runway_operator::watch::{key, watched};
 use tokio::sync::watch;
 use tokio_util::task::AbortOnDropHandle;
 
@@ -68,8 +68,7 @@ impl Models {
     }
 
     async fn follow_all(self: Arc<Self>, client: Client, changed: Arc<impl Fn(&str, &str) + Send + Sync + 'static>) {
-        let (_, writer) = reflector::store();
-        let mut events = pin!(reflect(Api::all(client), watcher::Config::default(), writer));
+        let mut events = pin!(watched(Api::all(client), watcher::Config::default()));
         while let Some(event) = events.next().await {
             if matches!(event, Event::InitDone) {
                 self.listed.send_replace(true);

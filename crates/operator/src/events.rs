@@ -13,6 +13,10 @@ const MAX_NOTE: usize = 1024;
 /// Events that may wait to be sent; more are dropped.
 const QUEUE: usize = 1024;
 
+/// A recorder keeps all it has sent for six minutes, to fold repeats into a series, and looks through all of it each time. After
+/// so many a new one begins: a repeat is then an Event of its own.
+const REMEMBERED: usize = 256;
+
 /// Sends Events in the background. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Events {
@@ -23,18 +27,20 @@ impl Events {
     /// Starts sending as `controller`.
     pub fn start(client: Client, controller: &str) -> Self {
         let (queue, mut waiting) = mpsc::channel::<(ObjectReference, Note)>(QUEUE);
-        // One recorder for the process: it folds repeats into a series.
-        let recorder = Recorder::new(
-            client,
-            Reporter {
-                controller: controller.to_owned(),
-                instance: None,
-            },
-        );
+        let reporter = Reporter {
+            controller: controller.to_owned(),
+            instance: None,
+        };
         tokio::spawn(async move {
-            while let Some((object, note)) = waiting.recv().await {
-                if let Err(error) = recorder.publish(&event(note), &object).await {
-                    tracing::debug!(%error, "event not recorded");
+            loop {
+                let recorder = Recorder::new(client.clone(), reporter.clone());
+                for _ in 0..REMEMBERED {
+                    let Some((object, note)) = waiting.recv().await else {
+                        return;
+                    };
+                    if let Err(error) = recorder.publish(&event(note), &object).await {
+                        tracing::debug!(%error, "event not recorded");
+                    }
                 }
             }
         });

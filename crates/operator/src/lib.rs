@@ -10,7 +10,7 @@
 //! | [`echo`] | what we wrote and the watch has not shown yet |
 //! | [`crd`] | what is asked of a CustomResourceDefinition |
 //! | [`watch`] | reflected watches that one bad object cannot stop |
-//! | [`texts`] | watched objects kept as JSON text |
+//! | [`packed`], [`texts`] | watched objects kept as compressed text: one, and all of a kind |
 //! | [`controller`] | runs a reconcile function with per-object backoff |
 //! | [`lease`] | leader election |
 //! | [`admin`], [`metrics`] | `/healthz`, `/readyz` and `/metrics` |
@@ -35,6 +35,7 @@ pub mod json;
 pub mod kubelet;
 pub mod lease;
 pub mod metrics;
+pub mod packed;
 pub mod plan;
 pub mod pods;
 pub mod process;

@@ -1,5 +1,4 @@
-//! Watched objects kept as JSON text. A tree of maps takes many times the memory of its text (a map of one field has room for
-//! eleven), and an object is read only when something about it changes.
+//! All objects of one kind, watched, and kept as compressed text.
 
 use std::collections::HashMap;
 use std::mem;
@@ -13,10 +12,11 @@ use kube::runtime::watcher::{self, Event};
 use kube::runtime::{WatchStreamExt, watcher as watch};
 use tokio::sync::watch as latest;
 
+use crate::packed::{Packed, Text};
 use crate::watch::key;
 
 /// Objects by namespace and name.
-type ByKey = HashMap<(String, String), Box<[u8]>>;
+type ByKey = HashMap<(String, String), Text>;
 
 /// The objects of one kind, as a watch has shown them. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -49,7 +49,7 @@ pub fn texts() -> (Texts, Writer) {
 /// Watches what `api` shows, without managed fields, for as long as it is polled. `changed` is told of each object that
 /// changed, and whether it is gone.
 pub async fn follow(
-    api: Api<DynamicObject>,
+    api: Api<Packed<DynamicObject>>,
     config: watcher::Config,
     mut writer: Writer,
     changed: impl Fn(&DynamicObject, bool),
@@ -57,7 +57,7 @@ pub async fn follow(
     let mut events = pin!(watch(api, config).default_backoff());
     while let Some(event) = events.next().await {
         match event {
-            Ok(event) => writer.take_in(event.modify(|object| object.metadata.managed_fields = None), &changed),
+            Ok(event) => writer.take_in(event, &changed),
             Err(error) => tracing::warn!(%error, "watch interrupted"),
         }
     }
@@ -78,20 +78,21 @@ impl Texts {
 }
 
 impl Writer {
-    fn take_in(&mut self, event: Event<DynamicObject>, changed: impl Fn(&DynamicObject, bool)) {
+    fn take_in(&mut self, event: Event<Packed<DynamicObject>>, changed: impl Fn(&DynamicObject, bool)) {
         match event {
             Event::Init => self.arriving.clear(),
-            Event::InitApply(object) => {
-                self.arriving.insert(key(&object), text(&object));
+            Event::InitApply(packed) => {
+                self.arriving.insert(key(&packed), packed.text);
             }
             Event::InitDone => self.list_is_complete(changed),
-            Event::Apply(object) => {
-                self.write(|texts| texts.insert(key(&object), text(&object)));
-                changed(&object, false);
+            Event::Apply(packed) => {
+                let object = object(&packed.text);
+                self.write(|texts| texts.insert(key(&packed), packed.text));
+                object.inspect(|object| changed(object, false));
             }
-            Event::Delete(object) => {
-                self.write(|texts| texts.remove(&key(&object)));
-                changed(&object, true);
+            Event::Delete(packed) => {
+                self.write(|texts| texts.remove(&key(&packed)));
+                object(&packed.text).inspect(|object| changed(object, true));
             }
         }
     }
@@ -117,13 +118,9 @@ impl Writer {
     }
 }
 
-/// What was read as JSON can be written as JSON.
-fn text(object: &DynamicObject) -> Box<[u8]> {
-    serde_json::to_vec(object).unwrap_or_default().into_boxed_slice()
-}
-
-fn object(text: &[u8]) -> Option<DynamicObject> {
-    serde_json::from_slice(text).ok()
+/// It was written by us: none is expected not to be readable.
+fn object(text: &Text) -> Option<DynamicObject> {
+    text.read().ok()
 }
 
 #[cfg(test)]
@@ -134,7 +131,7 @@ mod tests {
 
     use super::*;
 
-    fn at(name: &str, revision: &str) -> DynamicObject {
+    fn at(name: &str, revision: &str) -> Packed<DynamicObject> {
         serde_json::from_value(json!({
             "apiVersion": "ray.io/v1", "kind": "RayService",
             "metadata": {"namespace": "ns", "name": name, "resourceVersion": revision},
@@ -144,7 +141,7 @@ mod tests {
     }
 
     /// What changed by these events, with `-` before what is gone.
-    fn changes(writer: &mut Writer, events: impl IntoIterator<Item = Event<DynamicObject>>) -> Vec<String> {
+    fn changes(writer: &mut Writer, events: impl IntoIterator<Item = Event<Packed<DynamicObject>>>) -> Vec<String> {
         let told = RefCell::new(Vec::new());
         for event in events {
             writer.take_in(event, |object, gone| {
@@ -162,7 +159,7 @@ mod tests {
     fn what_is_read_is_what_was_shown() {
         let (texts, mut writer) = texts();
         changes(&mut writer, [Event::Apply(at("a", "1"))]);
-        assert_eq!(texts.get("ns", "a").as_deref(), Some(&at("a", "1")));
+        assert_eq!(texts.get("ns", "a").as_deref(), Some(&at("a", "1").unpack().unwrap()));
         assert_eq!(texts.get("ns", "b"), None);
         changes(&mut writer, [Event::Delete(at("a", "1"))]);
         assert_eq!(texts.get("ns", "a"), None);

@@ -197,6 +197,12 @@ pub fn trace_id(object: &ObjectMeta) -> Option<String> {
     Some(parent(object)?.trace_id().to_string())
 }
 
+/// The annotation by itself.
+pub(crate) fn carried(object: &ObjectMeta) -> Option<BTreeMap<String, String>> {
+    let traceparent = annotation(object.annotations.as_ref()?)?;
+    Some([(ANNOTATION.to_owned(), traceparent.to_owned())].into())
+}
+
 fn parent(object: &ObjectMeta) -> Option<SpanContext> {
     read(annotation(object.annotations.as_ref()?)?)
 }

@@ -1,43 +1,98 @@
 //! Reflected watches that one bad object cannot stop.
 
+use std::borrow::Cow;
 use std::fmt::Debug;
+use std::future::ready;
 use std::hash::Hash;
 
 use futures::{Stream, StreamExt};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use kube::core::{ApiResource, DeserializeGuard, Resource};
+use kube::core::error_boundary::InvalidObject;
+use kube::core::{ApiResource, ObjectMeta, PartialObjectMeta, Resource};
 use kube::runtime::reflector::store::Writer;
 use kube::runtime::watcher::{self, Event};
 use kube::runtime::{WatchStreamExt, watcher as watch};
 use kube::{Api, Client, ResourceExt};
-use serde::de::DeserializeOwned;
+use serde::de::{DeserializeOwned, Error};
+use serde::{Deserialize, Deserializer};
+use serde_json::value::RawValue;
 
 use crate::admin::Pending;
 use crate::crd::Crd;
 
-/// Watches `api` into `writer`. Objects that do not deserialize are left out and logged; managed fields are dropped, since
-/// nobody here reads them and they are a fifth of the memory.
+/// An object, or why it cannot be read. As kube's `DeserializeGuard`, but read straight from the text: that one makes a tree of
+/// each object and copies it before it reads, which was most of what a controller did.
+#[derive(Clone, Debug)]
+pub struct Guarded<K>(Result<K, InvalidObject>);
+
+impl<'de, K: DeserializeOwned> Deserialize<'de> for Guarded<K> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = Box::<RawValue>::deserialize(deserializer)?;
+        let object = match serde_json::from_str(text.get()) {
+            Ok(object) => Ok(object),
+            Err(error) => Err(InvalidObject {
+                error: error.to_string(),
+                metadata: serde_json::from_str::<PartialObjectMeta>(text.get())
+                    .map_err(D::Error::custom)?
+                    .metadata,
+            }),
+        };
+        Ok(Self(object))
+    }
+}
+
+impl<K: Resource> Resource for Guarded<K> {
+    type DynamicType = K::DynamicType;
+    type Scope = K::Scope;
+
+    fn kind(dt: &K::DynamicType) -> Cow<'_, str> {
+        K::kind(dt)
+    }
+
+    fn group(dt: &K::DynamicType) -> Cow<'_, str> {
+        K::group(dt)
+    }
+
+    fn version(dt: &K::DynamicType) -> Cow<'_, str> {
+        K::version(dt)
+    }
+
+    fn plural(dt: &K::DynamicType) -> Cow<'_, str> {
+        K::plural(dt)
+    }
+
+    fn meta(&self) -> &ObjectMeta {
+        self.0.as_ref().map_or_else(|bad| &bad.metadata, K::meta)
+    }
+
+    fn meta_mut(&mut self) -> &mut ObjectMeta {
+        self.0.as_mut().map_or_else(|bad| &mut bad.metadata, K::meta_mut)
+    }
+}
+
+/// Watches `api`. Objects that do not deserialize are left out and logged; managed fields are dropped, since nobody here reads
+/// them.
+pub fn watched<K>(api: Api<Guarded<K>>, config: watcher::Config) -> impl Stream<Item = Event<K>> + Send
+where
+    K: Resource + Clone + Debug + DeserializeOwned + Send + Sync + 'static,
+{
+    watch(api, config).default_backoff().filter_map(|event| {
+        let event = event.inspect_err(|error| tracing::warn!(%error, "watch interrupted"));
+        ready(event.ok().and_then(readable))
+    })
+}
+
+/// The same, into `writer`.
 pub fn reflect<K>(
-    api: Api<DeserializeGuard<K>>,
+    api: Api<Guarded<K>>,
     config: watcher::Config,
-    writer: Writer<K>,
+    mut writer: Writer<K>,
 ) -> impl Stream<Item = Event<K>> + Send
 where
     K: Resource + Clone + Debug + DeserializeOwned + Send + Sync + 'static,
-    K::DynamicType: Clone + Eq + Hash + Default + Debug + Send + Sync,
+    K::DynamicType: Clone + Eq + Hash + Send + Sync,
 {
-    watch(api, config)
-        .default_backoff()
-        .filter_map(|event| async move {
-            event
-                .inspect_err(|error| tracing::warn!(%error, "watch interrupted"))
-                .ok()
-        })
-        .filter_map(|event| async move { readable(event) })
-        .scan(writer, |writer, event| {
-            writer.apply_watcher_event(&event);
-            futures::future::ready(Some(event))
-        })
+    watched(api, config).inspect(move |event| writer.apply_watcher_event(event))
 }
 
 /// One CRD as it comes, changes and goes; the first item says whether it is there at all.
@@ -59,9 +114,9 @@ pub fn crd(client: Client, name: String) -> impl Stream<Item = Option<Crd>> + Se
                 }
             }
             // Nobody looks at it twice, and some are megabytes.
-            futures::future::ready(Some(known.then(|| crd.take())))
+            ready(Some(known.then(|| crd.take())))
         })
-        .filter_map(futures::future::ready)
+        .filter_map(ready)
 }
 
 /// The same events; the process is ready when the first list is through.
@@ -80,8 +135,8 @@ pub fn ready_when_listed<K: Send>(
 }
 
 /// The event of an object that can be read, without managed fields; what cannot be read is logged and left out.
-pub fn readable<K: Resource>(event: Event<DeserializeGuard<K>>) -> Option<Event<K>> {
-    let read = |guarded: DeserializeGuard<K>| match guarded.0 {
+pub fn readable<K: Resource>(event: Event<Guarded<K>>) -> Option<Event<K>> {
+    let read = |guarded: Guarded<K>| match guarded.0 {
         Ok(mut object) => {
             object.meta_mut().managed_fields = None;
             Some(object)
@@ -117,4 +172,43 @@ pub fn subject<K>(event: &Event<K>) -> Option<(&K, bool)> {
 /// Namespace and name of an object.
 pub fn key<K: ResourceExt>(object: &K) -> (String, String) {
     (object.namespace().unwrap_or_default(), object.name_any())
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::api::core::v1::Pod;
+    use kube::core::WatchEvent;
+
+    use super::*;
+
+    /// An object as a watch brings it.
+    fn brought(object: &str) -> Guarded<Pod> {
+        let line = format!(r#"{{"type":"ADDED","object":{object}}}"#);
+        match serde_json::from_str(&line).unwrap() {
+            WatchEvent::Added(object) => object,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn an_object_is_read_without_its_managed_fields() {
+        let pod =
+            brought(r#"{"metadata": {"name": "a", "managedFields": [{"manager": "m"}]}, "spec": {"containers": []}}"#);
+        let Some(Event::Apply(pod)) = readable(Event::Apply(pod)) else {
+            panic!("it can be read");
+        };
+        assert_eq!(pod.metadata.name.as_deref(), Some("a"));
+        assert_eq!(pod.metadata.managed_fields, None);
+    }
+
+    #[test]
+    fn an_object_that_cannot_be_read_is_known_by_name_and_left_out() {
+        let pod = brought(r#"{"metadata": {"name": "bad", "namespace": "ns"}, "spec": {"containers": "none"}}"#);
+        assert_eq!(key(&pod), ("ns".to_owned(), "bad".to_owned()));
+        assert!(
+            pod.0.as_ref().is_err_and(|bad| bad.error.contains("a sequence")),
+            "{pod:?}"
+        );
+        assert!(readable(Event::Apply(pod)).is_none());
+    }
 }

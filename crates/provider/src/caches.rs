@@ -15,6 +15,7 @@ use kube::runtime::watcher;
 use kube::runtime::{WatchStreamExt, watcher as watch};
 use kube::{Api, Client, Resource, ResourceExt};
 use runway_api::{ModelDeployment, labels};
+use runway_operator::packed::Packed;
 use runway_operator::texts::{Texts, follow, texts};
 use runway_operator::watch::crd;
 use tokio::task::JoinSet;
@@ -28,7 +29,7 @@ use crate::upstream::{Installed, State, Upstream, api_resource, crd_name, detect
 const FIRST_LIST: Duration = Duration::from_secs(30);
 
 /// Who is to be looked at again.
-type Wake = mpsc::UnboundedSender<ObjectRef<ModelDeployment>>;
+type Wake = mpsc::UnboundedSender<ObjectRef<Packed<ModelDeployment>>>;
 
 /// Told of objects whose end was seen.
 type OnGone = dyn Fn(Kind, &DynamicObject) + Send + Sync;
@@ -158,7 +159,7 @@ impl Caches {
     /// Watches a kind; returns after the first list.
     async fn watch_kind(self: &Arc<Self>, kind: Kind, resource: &ApiResource, config: watcher::Config) -> KindCache {
         let (texts, writer) = texts();
-        let api: Api<DynamicObject> = Api::all_with(self.client.clone(), resource);
+        let api = Api::all_with(self.client.clone(), resource);
         let caches = self.clone();
         let mut task = JoinSet::new();
         task.spawn(async move {

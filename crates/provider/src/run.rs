@@ -14,6 +14,7 @@ use runway_api::{ModelDeployment, labels};
 use runway_operator::apply::Executor;
 use runway_operator::controller;
 use runway_operator::events::Events;
+use runway_operator::packed::{Packed, unpacked};
 use runway_operator::process::{self, Process, ProcessArgs};
 use runway_operator::watch::{ready_when_listed, reflect, subject};
 use tokio::task::JoinSet;
@@ -63,7 +64,7 @@ pub async fn run(provider: impl Provider, process: Process) {
     );
 
     let (store, writer) = reflector::store();
-    let deployments = reflect::<ModelDeployment>(Api::all(client), watcher::Config::default(), writer);
+    let deployments = reflect::<Packed<ModelDeployment>>(Api::all(client), watcher::Config::default(), writer);
     let deployments = ready_when_listed(deployments, deployments_listed)
         .filter_map(|event| async move { subject(&event).map(|(md, _)| Ok(md.clone())) });
     let upstream_changes = stream::unfold(caches.installed_changes(), |mut changes| async move {
@@ -78,7 +79,7 @@ pub async fn run(provider: impl Provider, process: Process) {
         caches,
         executor,
     });
-    controller::run(controller, &process, context, reconcile).await;
+    controller::run(controller, &process, context, unpacked(reconcile)).await;
     // The goodbye is worth waiting for; a panic in it is not.
     let _ = registered.await;
     process.leadership.step_down().await;

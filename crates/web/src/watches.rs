@@ -13,7 +13,6 @@ use futures::{StreamExt, TryStreamExt};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Namespace;
 use kube::api::ListParams;
-use kube::core::DeserializeGuard;
 use kube::runtime::reflector::{Store, store};
 use kube::runtime::utils::Backoff;
 use kube::runtime::watcher::{self, Event};
@@ -22,8 +21,9 @@ use kube::{Api, Client, Resource, ResourceExt};
 use runway_api::{AsyncActor, InferenceProviderConfig, LlamaStackDistribution, ModelDeployment};
 use runway_client::access::{self, Right};
 use runway_client::cluster::Cluster;
+use runway_operator::clock;
 use runway_operator::telemetry::chain;
-use runway_operator::{clock, watch::readable};
+use runway_operator::watch::{Guarded, readable};
 use serde::de::DeserializeOwned;
 use tokio::sync::{OnceCell, broadcast, watch as latest};
 use tokio_util::task::AbortOnDropHandle;
@@ -42,7 +42,7 @@ const PROBE: Duration = Duration::from_secs(1);
 /// A kind that is watched.
 pub trait Kind: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + Sync + 'static {
     /// Its objects in one namespace; `None` if they live in none.
-    fn within(client: Client, namespace: &str) -> Option<Api<DeserializeGuard<Self>>>;
+    fn within(client: Client, namespace: &str) -> Option<Api<Guarded<Self>>>;
 
     /// Its replicas, if it has any.
     fn replicas(&self) -> Option<Replicas> {
@@ -51,7 +51,7 @@ pub trait Kind: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + 
 }
 
 impl Kind for ModelDeployment {
-    fn within(client: Client, namespace: &str) -> Option<Api<DeserializeGuard<Self>>> {
+    fn within(client: Client, namespace: &str) -> Option<Api<Guarded<Self>>> {
         Some(Api::namespaced(client, namespace))
     }
 
@@ -64,7 +64,7 @@ impl Kind for ModelDeployment {
     }
 }
 impl Kind for AsyncActor {
-    fn within(client: Client, namespace: &str) -> Option<Api<DeserializeGuard<Self>>> {
+    fn within(client: Client, namespace: &str) -> Option<Api<Guarded<Self>>> {
         Some(Api::namespaced(client, namespace))
     }
 
@@ -77,12 +77,12 @@ impl Kind for AsyncActor {
     }
 }
 impl Kind for LlamaStackDistribution {
-    fn within(client: Client, namespace: &str) -> Option<Api<DeserializeGuard<Self>>> {
+    fn within(client: Client, namespace: &str) -> Option<Api<Guarded<Self>>> {
         Some(Api::namespaced(client, namespace))
     }
 }
 impl Kind for InferenceProviderConfig {
-    fn within(_: Client, _: &str) -> Option<Api<DeserializeGuard<Self>>> {
+    fn within(_: Client, _: &str) -> Option<Api<Guarded<Self>>> {
         None
     }
 }
@@ -189,7 +189,7 @@ struct Watched<K: Kind> {
 
 impl<K: Kind> Watched<K> {
     fn start(lens: &Lens, scope: Scope) -> Self {
-        let apis: Vec<Api<DeserializeGuard<K>>> = match &scope {
+        let apis: Vec<Api<Guarded<K>>> = match &scope {
             Scope::Everywhere => vec![Api::all(lens.client.clone())],
             Scope::In(namespaces) => namespaces
                 .iter()

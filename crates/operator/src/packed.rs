@@ -1,0 +1,209 @@
+//! Watched objects kept as compressed text. A tree of maps takes many times the memory of its text (a map of one field has room
+//! for eleven), and an object is read only when something about it changes.
+
+use std::borrow::Cow;
+use std::fmt::Debug;
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use kube::Resource;
+use kube::core::ObjectMeta;
+use kube::runtime::controller::Action;
+use lz4_flex::block::{DecompressError, compress_prepend_size_with_dict, decompress_size_prepended_with_dict};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use crate::controller::Failure;
+use crate::trace;
+
+/// What most objects have in their text, and need not be kept with each of them.
+const WORDS: &[u8] = br#"{"apiVersion":"kind":"metadata":{"annotations":{"creationTimestamp":"20finalizers":["generation":1,"labels":{"app.kubernetes.io/managed-by":"name":"namespace":"default","ownerReferences":[{"blockOwnerDeletion":true,"controller":true,"resourceVersion":"uid":"spec":{"provider":{"resources":{"replicas":1,"status":{"phase":"Running","message":"replicas":{"desired":1,"ready":1,"available":1},"endpoint":{"service":"port":8000},"selector":"conditions":[{"lastTransitionTime":"message":"observedGeneration":1,"reason":"status":"True","type":"Ready"}"#;
+
+/// Why a text cannot be read. None is expected: it was written by us.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// It is not what was compressed.
+    #[error("the kept text of an object is damaged")]
+    Damaged(#[from] DecompressError),
+    /// It is not what was written.
+    #[error("the kept text of an object is not one of its kind")]
+    Unreadable(#[from] serde_json::Error),
+}
+
+/// The text of an object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Text(Box<[u8]>);
+
+impl Text {
+    /// Of what was read as JSON, and can be written as JSON.
+    pub(crate) fn of(object: &impl Serialize) -> Self {
+        let json = serde_json::to_vec(object).unwrap_or_default();
+        Self(compress_prepend_size_with_dict(&json, WORDS).into_boxed_slice())
+    }
+
+    pub(crate) fn read<K: DeserializeOwned>(&self) -> Result<K, Error> {
+        Ok(serde_json::from_slice(&decompress_size_prepended_with_dict(
+            &self.0, WORDS,
+        )?)?)
+    }
+}
+
+/// An object as its text, for a store that is asked for one at a time.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(from = "K", bound = "K: Resource + Serialize + DeserializeOwned")]
+pub struct Packed<K> {
+    /// What it is found and told by: namespace, name, uid and trace.
+    metadata: ObjectMeta,
+    pub(crate) text: Text,
+    kind: PhantomData<fn() -> K>,
+}
+
+impl<K: DeserializeOwned> Packed<K> {
+    /// The object.
+    ///
+    /// # Errors
+    ///
+    /// None is expected: the text was written by us.
+    pub fn unpack(&self) -> Result<K, Error> {
+        self.text.read()
+    }
+}
+
+impl<K: Resource + Serialize> From<K> for Packed<K> {
+    /// Without managed fields: nobody here reads them, and they are a fifth of the text.
+    fn from(mut object: K) -> Self {
+        object.meta_mut().managed_fields = None;
+        let metadata = object.meta();
+        Self {
+            metadata: ObjectMeta {
+                namespace: metadata.namespace.clone(),
+                name: metadata.name.clone(),
+                uid: metadata.uid.clone(),
+                annotations: trace::carried(metadata),
+                ..ObjectMeta::default()
+            },
+            text: Text::of(&object),
+            kind: PhantomData,
+        }
+    }
+}
+
+impl<K: Resource> Resource for Packed<K> {
+    type DynamicType = K::DynamicType;
+    type Scope = K::Scope;
+
+    fn kind(dt: &K::DynamicType) -> Cow<'_, str> {
+        K::kind(dt)
+    }
+
+    fn group(dt: &K::DynamicType) -> Cow<'_, str> {
+        K::group(dt)
+    }
+
+    fn version(dt: &K::DynamicType) -> Cow<'_, str> {
+        K::version(dt)
+    }
+
+    fn plural(dt: &K::DynamicType) -> Cow<'_, str> {
+        K::plural(dt)
+    }
+
+    fn meta(&self) -> &ObjectMeta {
+        &self.metadata
+    }
+
+    fn meta_mut(&mut self) -> &mut ObjectMeta {
+        &mut self.metadata
+    }
+}
+
+/// Why a reconcile of a packed object is tried again.
+#[derive(Debug, thiserror::Error)]
+pub enum Attempt<E> {
+    /// There was nothing to reconcile.
+    #[error(transparent)]
+    Packed(Error),
+    /// It failed.
+    #[error(transparent)]
+    Failed(E),
+}
+
+impl<E: Failure> Failure for Attempt<E> {
+    fn category(&self) -> &'static str {
+        match self {
+            Self::Packed(_) => "packed",
+            Self::Failed(error) => error.category(),
+        }
+    }
+}
+
+/// What a reconcile of a packed object comes to.
+type Outcome<E> = BoxFuture<'static, Result<Action, Attempt<E>>>;
+
+/// `reconcile` for a store of packed objects.
+pub fn unpacked<K, Ctx, F, E>(
+    reconcile: impl Fn(Arc<K>, Arc<Ctx>) -> F + Copy + Send + Sync + 'static,
+) -> impl Fn(Arc<Packed<K>>, Arc<Ctx>) -> Outcome<E> + Copy + Send + Sync + 'static
+where
+    K: DeserializeOwned + Send + Sync + 'static,
+    Ctx: Send + Sync + 'static,
+    F: Future<Output = Result<Action, E>> + Send + 'static,
+{
+    move |packed, context| {
+        async move {
+            let object = packed.unpack().map_err(Attempt::Packed)?;
+            reconcile(Arc::new(object), context).await.map_err(Attempt::Failed)
+        }
+        .boxed()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::api::core::v1::Pod;
+    use serde_json::json;
+
+    use super::*;
+
+    fn pod() -> Pod {
+        let labels: serde_json::Map<_, _> = (0..40)
+            .map(|i| (format!("example.org/label-{i}"), json!("same")))
+            .collect();
+        serde_json::from_value(json!({
+            "metadata": {
+                "namespace": "ns", "name": "a", "uid": "1-2-3", "labels": labels,
+                "annotations": {"example.org/long": "x", "kubeairunway.ai/traceparent": "00-1-2-01"},
+            },
+            "spec": {"containers": [{"name": "main", "image": "i"}]},
+            "status": {"phase": "Running"},
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn what_is_unpacked_is_what_was_packed() {
+        let packed = Packed::from(pod());
+        assert_eq!(packed.unpack().unwrap(), pod());
+        assert_eq!(packed.meta().name, pod().metadata.name);
+        assert_eq!(packed.meta().namespace, pod().metadata.namespace);
+        assert_eq!(packed.meta().uid, pod().metadata.uid);
+        assert_eq!(packed.meta().labels, None);
+        let trace = [("kubeairunway.ai/traceparent".to_owned(), "00-1-2-01".to_owned())];
+        assert_eq!(packed.meta().annotations, Some(trace.into()));
+    }
+
+    #[test]
+    fn a_packed_object_is_smaller_than_its_text() {
+        let text = serde_json::to_vec(&pod()).unwrap();
+        assert!(Packed::from(pod()).text.0.len() * 3 < text.len());
+    }
+
+    #[test]
+    fn a_damaged_text_is_an_error() {
+        let mut packed = Packed::from(pod());
+        packed.text = Text(packed.text.0[..20].into());
+        assert!(matches!(packed.unpack(), Err(Error::Damaged(_))));
+    }
+}
