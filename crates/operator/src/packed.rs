@@ -44,9 +44,8 @@ impl Text {
     }
 
     pub(crate) fn read<K: DeserializeOwned>(&self) -> Result<K, Error> {
-        Ok(serde_json::from_slice(&decompress_size_prepended_with_dict(
-            &self.0, WORDS,
-        )?)?)
+        let json = decompress_size_prepended_with_dict(&self.0, WORDS)?;
+        Ok(serde_json::from_slice(&json)?)
     }
 }
 
@@ -54,7 +53,7 @@ impl Text {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(from = "K", bound = "K: Resource + Serialize + DeserializeOwned")]
 pub struct Packed<K> {
-    /// What it is found and told by: namespace, name, uid and trace.
+    /// What it is found and told by: namespace, name, uid and trace; and the resource version, where a watch goes on.
     metadata: ObjectMeta,
     pub(crate) text: Text,
     kind: PhantomData<fn() -> K>,
@@ -81,6 +80,7 @@ impl<K: Resource + Serialize> From<K> for Packed<K> {
                 namespace: metadata.namespace.clone(),
                 name: metadata.name.clone(),
                 uid: metadata.uid.clone(),
+                resource_version: metadata.resource_version.clone(),
                 annotations: trace::carried(metadata),
                 ..ObjectMeta::default()
             },
@@ -173,7 +173,7 @@ mod tests {
             .collect();
         serde_json::from_value(json!({
             "metadata": {
-                "namespace": "ns", "name": "a", "uid": "1-2-3", "labels": labels,
+                "namespace": "ns", "name": "a", "uid": "1-2-3", "resourceVersion": "7", "labels": labels,
                 "annotations": {"example.org/long": "x", "kubeairunway.ai/traceparent": "00-1-2-01"},
             },
             "spec": {"containers": [{"name": "main", "image": "i"}]},
@@ -189,6 +189,7 @@ mod tests {
         assert_eq!(packed.meta().name, pod().metadata.name);
         assert_eq!(packed.meta().namespace, pod().metadata.namespace);
         assert_eq!(packed.meta().uid, pod().metadata.uid);
+        assert_eq!(packed.meta().resource_version, pod().metadata.resource_version);
         assert_eq!(packed.meta().labels, None);
         let trace = [("kubeairunway.ai/traceparent".to_owned(), "00-1-2-01".to_owned())];
         assert_eq!(packed.meta().annotations, Some(trace.into()));

@@ -21,7 +21,7 @@ use crate::admin::Pending;
 use crate::crd::Crd;
 
 /// An object, or why it cannot be read. As kube's `DeserializeGuard`, but read straight from the text: that one makes a tree of
-/// each object and copies it before it reads, which was most of what a controller did.
+/// each object, and copies it before it reads.
 #[derive(Clone, Debug)]
 pub struct Guarded<K>(Result<K, InvalidObject>);
 
