@@ -305,15 +305,13 @@ pub fn decide(
     fail(actor, body, &failure, attempts.max(1))
 }
 
-/// A message that was to be sent and has no queue, or is too large for one.
-///
-/// `source` is the message that came. What cannot go to error-end either is set aside as it came.
-pub fn undeliverable(actor: &Actor, outgoing: &Outgoing, source: &[u8], why: &str) -> Option<Outgoing> {
-    match outgoing.kind {
+/// A message that was to be sent and has no queue, or is too large for one. Error-end is told of `told`; what cannot go there
+/// either is set aside as it came.
+pub fn undeliverable(actor: &Actor, kind: Kind, told: &[u8], why: &str) -> Option<Outgoing> {
+    match kind {
         Kind::Routing | Kind::HappyEnd => {
             let failure = Failure::new("routing_error", why);
-            let body = outgoing.body.as_deref().unwrap_or(source);
-            Some(error_message(actor, Some(body), &failure, 1))
+            Some(error_message(actor, Some(told), &failure, 1))
         }
         Kind::ErrorEnd => Some(dead_letter()),
         Kind::DeadLetter => None,

@@ -165,12 +165,15 @@ async fn send<T: Transport>(
             Err(PublishError::Lost) => return Err(Lost),
             Err(error) => error,
         };
-        let finally = matches!(error, PublishError::NoQueue(_) | PublishError::TooLarge(_));
         let why = error.to_string();
         tracing::error!(queue, why, "a message cannot be sent");
-        let instead = finally
-            .then(|| plan::undeliverable(&shared.actor, &message, body, &why))
-            .flatten();
+        let undeliverable = |told| plan::undeliverable(&shared.actor, message.kind, told, &why);
+        let instead = match error {
+            PublishError::NoQueue(_) => undeliverable(bytes),
+            // It would be too large in an error envelope, too: what it was made of is told.
+            PublishError::TooLarge(_) => undeliverable(body),
+            PublishError::Lost | PublishError::Refused(_) => None,
+        };
         if let Some(instead) = instead {
             shared.metrics.failed(match instead.kind {
                 Kind::DeadLetter => Reason::error_queue_send_failed,

@@ -120,6 +120,41 @@ async fn with_a_real_broker() -> Result<()> {
     Ok(())
 }
 
+/// As with the 16 MiB that RabbitMQ 4 takes by default.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_answer_that_is_too_large_for_the_broker_goes_to_error_end_once() -> Result<()> {
+    let options = RabbitMqOptions {
+        max_message_size: Some(100_000),
+        ..RabbitMqOptions::default()
+    };
+    let rabbit = RabbitMq::start(options).await?;
+    let world = World::new(&rabbit, "large").await?;
+    let actor = world.actor("a", &[], &[]).await?;
+    let (mut errors, mut out) = (world.out("error-end").await?, world.out("happy-end").await?);
+    for _ in 0..2 {
+        let payload = json!({"do": "grow", "bytes": 200_000});
+        world.send("a", &message("m", &["a"], payload.clone())).await?;
+        let error = next(&mut errors).await?;
+        assert_eq!(error["payload"]["error"], "routing_error");
+        assert_eq!(
+            error["payload"]["original_payload"], payload,
+            "what the answer was made of"
+        );
+        let text = error["payload"]["details"]["message"].to_string();
+        assert!(
+            text.contains("RabbitMQ takes at most 100000 (max_message_size)"),
+            "{text}"
+        );
+    }
+    world.send("a", &message("m", &["a"], json!("the next one"))).await?;
+    assert_eq!(next(&mut out).await?["payload"], "the next one");
+    world.wait_for("a", 0).await?;
+    let lost = actor.sidecar_log().matches("connection to RabbitMQ is lost").count();
+    assert_eq!(lost, 1, "the broker says it once, and it is remembered");
+    rabbit.stop().await;
+    Ok(())
+}
+
 async fn two_hops(rabbit: &RabbitMq) -> Result<()> {
     let world = World::new(rabbit, "hops").await?;
     // Volume-free, as it is injected into somebody else's pod.
@@ -265,9 +300,10 @@ async fn answers_of_every_kind(rabbit: &RabbitMq) -> Result<()> {
     let error = eventually_next(&mut errors, || actor.revive_runtime()).await?;
     assert_eq!(error["payload"]["error"], "runtime_crashed");
     assert_eq!(error["payload"]["details"]["attempts"], 3);
-    actor.revive_runtime()?;
+    // Its socket is closed a moment before the process has ended.
     send(json!("after the deadly one")).await?;
-    assert_eq!(next(&mut out).await?["payload"], "after the deadly one");
+    let answer = eventually_next(&mut out, || actor.revive_runtime()).await?;
+    assert_eq!(answer["payload"], "after the deadly one");
     Ok(())
 }
 

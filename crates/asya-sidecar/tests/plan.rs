@@ -366,19 +366,12 @@ fn a_message_delivered_too_often_is_not_tried_again() {
 #[test]
 fn what_no_queue_takes_goes_to_error_end_then_to_the_dead_letters_then_nowhere() {
     let source = message().to_string();
-    let routing = Outgoing {
-        to: to("nowhere"),
-        kind: Kind::Routing,
-        body: Some(source.clone().into_bytes()),
-    };
-    let error = undeliverable(&actor(), &routing, source.as_bytes(), "there is no queue").expect("error-end");
+    let instead = |kind| undeliverable(&actor(), kind, source.as_bytes(), "there is no queue");
+    let error = instead(Kind::Routing).expect("error-end");
     assert_eq!(json_of(&error)["payload"]["error"], "routing_error");
-    let dead = undeliverable(&actor(), &error, source.as_bytes(), "there is no queue").expect("dead letter");
+    let dead = instead(error.kind).expect("dead letter");
     assert_eq!((&dead.to, &dead.body), (&Destination::DeadLetter, &None));
-    assert_eq!(
-        undeliverable(&actor(), &dead, source.as_bytes(), "there is no queue"),
-        None
-    );
+    assert_eq!(instead(dead.kind), None);
 }
 
 fn any_json() -> impl Strategy<Value = Value> {

@@ -8,6 +8,7 @@
 //! | `{"do": "error"}` | an error of the handler |
 //! | `{"do": "die"}` | ends the process in the call |
 //! | `{"do": "sleep", "ms": 5}` | takes its time |
+//! | `{"do": "grow", "bytes": 5}` | a payload of this size |
 //! | `{"do": "garbage"}` | answers with what is no JSON |
 //! | anything else | echo |
 
@@ -112,6 +113,10 @@ fn answer(request: &[u8]) -> Vec<u8> {
         }
         Some("die") => std::process::exit(137),
         Some("garbage") => return b"[{".to_vec(),
+        Some("grow") => {
+            let bytes = usize::try_from(item["payload"]["bytes"].as_u64().unwrap_or(0)).unwrap_or_default();
+            json!([{"payload": "x".repeat(bytes), "route": item["route"]}])
+        }
         Some("sleep") => {
             thread::sleep(Duration::from_millis(item["payload"]["ms"].as_u64().unwrap_or(0)));
             json!([item])

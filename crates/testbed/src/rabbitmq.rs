@@ -39,6 +39,8 @@ pub struct RabbitMqOptions {
     pub management: bool,
     /// Listen for TLS too.
     pub tls: bool,
+    /// The largest message that it takes, in bytes; the default is its own.
+    pub max_message_size: Option<u32>,
 }
 
 impl Default for RabbitMqOptions {
@@ -47,6 +49,7 @@ impl Default for RabbitMqOptions {
             address: Ipv4Addr::LOCALHOST.into(),
             management: false,
             tls: false,
+            max_message_size: None,
         }
     }
 }
@@ -97,7 +100,7 @@ impl RabbitMq {
             distribution,
             mapper,
         };
-        let component = server(folder.path(), options.address, &ports)?;
+        let component = server(folder.path(), &options, &ports)?;
         let mut rabbit = Self {
             server: Some(component.spawn()?),
             _port_mapper: port_mapper,
@@ -184,7 +187,8 @@ struct Ports {
     mapper: u16,
 }
 
-fn server(folder: &Path, address: IpAddr, ports: &Ports) -> Result<Component> {
+fn server(folder: &Path, options: &RabbitMqOptions, ports: &Ports) -> Result<Component> {
+    let address = options.address;
     let listener = |port: u16| match address {
         IpAddr::V4(ip) => format!("{ip}:{port}"),
         IpAddr::V6(ip) => format!("[{ip}]:{port}"),
@@ -200,11 +204,15 @@ fn server(folder: &Path, address: IpAddr, ports: &Ports) -> Result<Component> {
         Some(port) => secured(folder, &listener(port))?,
         None => String::new(),
     };
+    let largest = options
+        .max_message_size
+        .map(|bytes| format!("max_message_size = {bytes}\n"));
     let config = format!(
         "listeners.tcp.1 = {}\nloopback_users = none\ndefault_user = {USER}\ndefault_pass = {PASSWORD}\n\
          log.console = true\nlog.console.level = warning\nlog.file = false\ndisk_free_limit.absolute = 50MB\n\
-         {management}{tls}",
-        listener(ports.amqp)
+         {management}{tls}{}",
+        listener(ports.amqp),
+        largest.unwrap_or_default()
     );
     fs::write(folder.join("rabbitmq.conf"), config)?;
     fs::write(folder.join("enabled_plugins"), plugins)?;

@@ -9,6 +9,7 @@ mod tags;
 mod wire;
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
 use amq_protocol::uri::AMQPUri;
@@ -83,8 +84,11 @@ async fn keep_connected(
     stopping: CancellationToken,
 ) {
     let mut backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
+    // The broker says what it takes when it is too late: for that session, not for the next.
+    let largest = Arc::new(AtomicUsize::new(usize::MAX));
     while !stopping.is_cancelled() {
-        match tokio::time::timeout(CONNECT_PATIENCE, Session::open(&config, &deliveries)).await {
+        let opened = Session::open(&config, &deliveries, &largest);
+        match tokio::time::timeout(CONNECT_PATIENCE, opened).await {
             Ok(Ok((session, running))) => {
                 tracing::info!(queue = config.queue, "consuming");
                 backoff.reset();

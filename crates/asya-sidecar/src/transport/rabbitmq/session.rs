@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -39,6 +40,8 @@ pub(super) struct Session {
     consuming: u16,
     publishing: u16,
     frame_max: u32,
+    /// The largest message that the broker takes, in bytes, as far as it has said so.
+    largest: Arc<AtomicUsize>,
     /// So many acknowledgements do not wait: the broker would soon have nothing more to hand out.
     few: usize,
     outbox: Mutex<Outbox>,
@@ -60,7 +63,11 @@ struct Outbox {
 
 impl Session {
     /// Connects, makes what is missing, and begins to consume. The second is to be run for as long as the session is wanted.
-    pub(super) async fn open(config: &Config, deliveries: &Deliveries) -> Result<(Arc<Self>, Running), Error> {
+    pub(super) async fn open(
+        config: &Config,
+        deliveries: &Deliveries,
+        largest: &Arc<AtomicUsize>,
+    ) -> Result<(Arc<Self>, Running), Error> {
         let mut wire = Wire::open(&config.uri, &format!("asya-sidecar {}", config.queue)).await?;
         ensure_queues(&mut wire, config).await?;
 
@@ -85,6 +92,7 @@ impl Session {
             consuming,
             publishing,
             frame_max: wire.frame_max,
+            largest: Arc::clone(largest),
             few: usize::from(config.prefetch) / 4,
             outbox: Mutex::default(),
             wake: Notify::new(),
@@ -102,6 +110,14 @@ impl Session {
 
     /// Done means confirmed.
     pub(super) async fn publish(&self, exchange: &str, key: &str, body: &[u8], headers: &Headers) -> Answer {
+        let largest = self.largest.load(Ordering::Relaxed);
+        if body.len() > largest {
+            let text = format!(
+                "the message has {} bytes, and RabbitMQ takes at most {largest} (max_message_size)",
+                body.len()
+            );
+            return Err(PublishError::TooLarge(text));
+        }
         let (answer, told) = oneshot::channel();
         {
             let mut outbox = self.outbox();
@@ -325,6 +341,9 @@ impl Running {
         match method {
             AMQPClass::Basic(method) => return self.take_basic(on, method),
             AMQPClass::Channel(channel::AMQPMethod::Close(close)) => {
+                if let Some(largest) = largest_message(close.reply_text.as_str()) {
+                    self.session.largest.store(largest, Ordering::Relaxed);
+                }
                 return Err(wire::refused(&close.reply_text));
             }
             AMQPClass::Channel(channel::AMQPMethod::Flow(flow)) => {
@@ -433,6 +452,13 @@ impl Running {
     }
 }
 
+/// What a broker takes, where that is why it closes a channel (RabbitMQ 3.8 to 4.1, `check_msg_size` in rabbit_channel.erl). The
+/// message that was too large comes again, and is then not sent.
+fn largest_message(reply: &str) -> Option<usize> {
+    let (_, sizes) = reply.split_once("message size ")?;
+    sizes.rsplit_once(" max size ")?.1.trim().parse().ok()
+}
+
 /// A queue that exists is taken as it is, whatever its arguments: only a passive declaration does not compare them.
 async fn ensure_queues(wire: &mut Wire, config: &Config) -> Result<(), Error> {
     if !config.exchange.is_empty() {
@@ -515,4 +541,18 @@ fn read_headers(table: Option<&FieldTable>) -> (Headers, Option<u32>) {
         }
     }
     (headers, deliveries)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_size_that_a_broker_takes_is_read_off_its_reply() {
+        let configured = "PRECONDITION_FAILED - message size 200 is larger than configured max size 100";
+        assert_eq!(largest_message(configured), Some(100));
+        let fixed = "PRECONDITION_FAILED - message size 536870913 is larger than max size 536870912";
+        assert_eq!(largest_message(fixed), Some(536_870_912));
+        assert_eq!(largest_message("NOT_FOUND - no exchange 'max size 3'"), None);
+    }
 }
