@@ -1,7 +1,6 @@
 //! Watched objects kept as compressed text. A tree of maps takes many times the memory of its text (a map of one field has room
 //! for eleven), and an object is read only when something about it changes.
 
-use std::borrow::Cow;
 use std::fmt::Debug;
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -91,24 +90,7 @@ impl<K: Resource + Serialize> From<K> for Packed<K> {
 }
 
 impl<K: Resource> Resource for Packed<K> {
-    type DynamicType = K::DynamicType;
-    type Scope = K::Scope;
-
-    fn kind(dt: &K::DynamicType) -> Cow<'_, str> {
-        K::kind(dt)
-    }
-
-    fn group(dt: &K::DynamicType) -> Cow<'_, str> {
-        K::group(dt)
-    }
-
-    fn version(dt: &K::DynamicType) -> Cow<'_, str> {
-        K::version(dt)
-    }
-
-    fn plural(dt: &K::DynamicType) -> Cow<'_, str> {
-        K::plural(dt)
-    }
+    crate::watch::same_kind!(K);
 
     fn meta(&self) -> &ObjectMeta {
         &self.metadata

@@ -1,6 +1,5 @@
 //! Reflected watches that one bad object cannot stop.
 
-use std::borrow::Cow;
 use std::fmt::Debug;
 use std::future::ready;
 use std::hash::Hash;
@@ -19,6 +18,31 @@ use serde_json::value::RawValue;
 
 use crate::admin::Pending;
 use crate::crd::Crd;
+
+/// What holds an object of a kind is of that kind, in an implementation of [`Resource`].
+macro_rules! same_kind {
+    ($held:ident) => {
+        type DynamicType = $held::DynamicType;
+        type Scope = $held::Scope;
+
+        fn kind(dt: &$held::DynamicType) -> std::borrow::Cow<'_, str> {
+            $held::kind(dt)
+        }
+
+        fn group(dt: &$held::DynamicType) -> std::borrow::Cow<'_, str> {
+            $held::group(dt)
+        }
+
+        fn version(dt: &$held::DynamicType) -> std::borrow::Cow<'_, str> {
+            $held::version(dt)
+        }
+
+        fn plural(dt: &$held::DynamicType) -> std::borrow::Cow<'_, str> {
+            $held::plural(dt)
+        }
+    };
+}
+pub(crate) use same_kind;
 
 /// An object, or why it cannot be read. As kube's `DeserializeGuard`, but read straight from the text: that one makes a tree of
 /// each object, and copies it before it reads.
@@ -42,24 +66,7 @@ impl<'de, K: DeserializeOwned> Deserialize<'de> for Guarded<K> {
 }
 
 impl<K: Resource> Resource for Guarded<K> {
-    type DynamicType = K::DynamicType;
-    type Scope = K::Scope;
-
-    fn kind(dt: &K::DynamicType) -> Cow<'_, str> {
-        K::kind(dt)
-    }
-
-    fn group(dt: &K::DynamicType) -> Cow<'_, str> {
-        K::group(dt)
-    }
-
-    fn version(dt: &K::DynamicType) -> Cow<'_, str> {
-        K::version(dt)
-    }
-
-    fn plural(dt: &K::DynamicType) -> Cow<'_, str> {
-        K::plural(dt)
-    }
+    same_kind!(K);
 
     fn meta(&self) -> &ObjectMeta {
         self.0.as_ref().map_or_else(|bad| &bad.metadata, K::meta)
