@@ -1,6 +1,6 @@
 //! RabbitMQ. Publish, confirm, then acknowledge; a lost connection means that the broker gives out again what was in flight.
 //!
-//! One connection with two channels at a time, a [`Session`]: an error of the publishing channel must not take the consumer along
+//! One connection with two channels at a time, a `Session`: an error of the publishing channel must not take the consumer along
 //! unseen, and everything of a session dies with it. A delivery belongs to its session; when that is dead, work on it is dropped.
 
 mod confirms;
