@@ -57,9 +57,9 @@ pub async fn run(process: Process, args: Args) -> Result<(), transports::Error> 
     ));
     let rivals = Rivals::new(caches.clone(), queues.clone());
     let actors = ready_when_listed(actors, actors_listed).filter_map(move |event| {
-        let actor = subject(&event).map(|(actor, gone)| {
-            rivals.hear(actor, gone);
-            Ok(actor.clone())
+        let actor = subject(event).map(|(actor, gone)| {
+            rivals.hear(&actor, gone);
+            Ok(actor)
         });
         std::future::ready(actor)
     });

@@ -4,16 +4,18 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use kube::ResourceExt;
 use kube::runtime::reflector::Store;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::gauge::ConstGauge;
 use runway_api::ModelDeployment;
+use runway_api::model_deployment::{Phase, ProviderStatus, Replicas};
 use runway_operator::lease::Leadership;
 use runway_operator::metrics::Metric;
 use runway_operator::packed::Packed;
+use runway_operator::watch::key;
+use serde::Deserialize;
 
 use crate::plan::EXPLICIT_REASON;
 
@@ -69,22 +71,38 @@ impl Collector for Deployments {
             return Ok(());
         }
         let deployments = self.store.state();
-        for (metric, values) in tell(deployments.iter().filter_map(|packed| packed.unpack().ok())) {
+        let deployments = deployments
+            .iter()
+            .filter_map(|packed| Some((packed.as_ref(), packed.read().ok()?)));
+        for (metric, values) in tell(deployments) {
             family(&mut encoder, metric, &values)?;
         }
         Ok(())
     }
 }
 
+/// What is read of a ModelDeployment for it: a scrape looks at all of them.
+#[derive(Deserialize)]
+struct Told {
+    status: Option<ToldStatus>,
+}
+
+#[derive(Deserialize)]
+struct ToldStatus {
+    phase: Option<Phase>,
+    provider: Option<ProviderStatus>,
+    replicas: Option<Replicas>,
+}
+
 /// The values of a metric by those of its labels.
 type Values = BTreeMap<Vec<String>, i64>;
 
 /// What there is to tell of these ModelDeployments.
-fn tell(deployments: impl Iterator<Item = ModelDeployment>) -> [(&'static Metric, Values); 4] {
+fn tell<'a>(deployments: impl Iterator<Item = (&'a Packed<ModelDeployment>, Told)>) -> [(&'static Metric, Values); 4] {
     let [mut total, mut selection, mut replicas, mut phases] = [const { Values::new() }; 4];
-    for md in deployments {
-        let (name, namespace) = (md.name_any(), md.namespace().unwrap_or_default());
-        let status = md.status.as_ref();
+    for (md, told) in deployments {
+        let (namespace, name) = key(md);
+        let status = told.status.as_ref();
         let phase = status
             .and_then(|status| status.phase)
             .map_or("Unknown", |phase| phase.as_str())

@@ -38,7 +38,7 @@ pub async fn run(process: Process, registry: Arc<Registry>, selector_enabled: bo
     let (store, writer) = reflector::store();
     let deployments = reflect::<Packed<ModelDeployment>>(Api::all(client.clone()), watcher::Config::default(), writer);
     let deployments = ready_when_listed(deployments, deployments_listed)
-        .filter_map(|event| async move { subject(&event).map(|(md, _)| Ok(md.clone())) });
+        .filter_map(|event| async move { subject(event).map(|(md, _)| Ok(md)) });
     process
         .metrics
         .collect(Deployments::new(store.clone(), process.leadership.clone()));

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use futures::channel::mpsc;
 use futures::future::join_all;
 use k8s_openapi::api::core::v1::{ConfigMap, Pod};
-use kube::core::DynamicObject;
+use kube::core::{DynamicObject, PartialObjectMeta};
 use kube::runtime::reflector::{ObjectRef, Store};
 use kube::runtime::watcher;
 use kube::{Api, Client, ResourceExt};
@@ -29,7 +29,7 @@ use crate::servers::Servers;
 pub(crate) type Wake = mpsc::UnboundedSender<ObjectRef<LlamaStackDistribution>>;
 
 /// Told of objects whose end was seen.
-type OnGone = dyn Fn(Kind, &DynamicObject) + Send + Sync;
+type OnGone = dyn Fn(Kind, &PartialObjectMeta) + Send + Sync;
 
 /// Everything the operator reads.
 pub(crate) struct Caches {
@@ -48,7 +48,7 @@ impl Caches {
     pub(crate) fn new(
         client: Client,
         wake: Wake,
-        on_gone: impl Fn(Kind, &DynamicObject) + Send + Sync + 'static,
+        on_gone: impl Fn(Kind, &PartialObjectMeta) + Send + Sync + 'static,
     ) -> Arc<Self> {
         Arc::new(Self {
             config_maps: ConfigMaps::new(client.clone()),
@@ -193,7 +193,7 @@ impl Caches {
         })
     }
 
-    fn child_changed(&self, kind: Kind, object: &DynamicObject, gone: bool) {
+    fn child_changed(&self, kind: Kind, object: &PartialObjectMeta, gone: bool) {
         if gone {
             (self.on_gone)(kind, object);
         }

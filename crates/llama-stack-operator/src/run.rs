@@ -127,11 +127,11 @@ pub async fn run(process: Process, settings: Settings) {
     let llsds = reflect::<LlamaStackDistribution>(Api::all(client), watcher::Config::default(), writer);
     let forgetful = caches.clone();
     let llsds = ready_when_listed(llsds, llsds_listed).filter_map(move |event| {
-        let told = subject(&event).map(|(llsd, gone)| {
+        let told = subject(event).map(|(llsd, gone)| {
             if gone {
                 forgetful.forget(&llsd.namespace().unwrap_or_default(), &llsd.name_any());
             }
-            Ok(llsd.clone())
+            Ok(llsd)
         });
         std::future::ready(told)
     });

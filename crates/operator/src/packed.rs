@@ -39,7 +39,10 @@ impl Text {
     /// Of what was read as JSON, and can be written as JSON.
     pub(crate) fn of(object: &impl Serialize) -> Self {
         let json = serde_json::to_vec(object).unwrap_or_default();
-        Self(compress_prepend_size_with_dict(&json, WORDS).into_boxed_slice())
+        let compressed = compress_prepend_size_with_dict(&json, WORDS);
+        // Copied: its buffer has room for more than the text, and cut off in place would leave a hole beside each text that is
+        // kept.
+        Self(compressed.as_slice().into())
     }
 
     pub(crate) fn read<K: DeserializeOwned>(&self) -> Result<K, Error> {
@@ -65,6 +68,15 @@ impl<K: DeserializeOwned> Packed<K> {
     ///
     /// None is expected: the text was written by us.
     pub fn unpack(&self) -> Result<K, Error> {
+        self.read()
+    }
+
+    /// A part of the object, as a type that has only some of its fields.
+    ///
+    /// # Errors
+    ///
+    /// When the type is not one of them.
+    pub fn read<T: DeserializeOwned>(&self) -> Result<T, Error> {
         self.text.read()
     }
 }

@@ -69,7 +69,7 @@ impl Pods {
                         pod.metadata.managed_fields = None;
                         pod.spec = None;
                     });
-                    if let Some((namespace, name)) = self.take_in(&event) {
+                    if let Some((namespace, name)) = self.take_in(event) {
                         changed(&namespace, &name);
                     }
                 }
@@ -78,7 +78,7 @@ impl Pods {
         }
     }
 
-    fn take_in(&self, event: &Event<Pod>) -> Option<Owner> {
+    fn take_in(&self, event: Event<Pod>) -> Option<Owner> {
         match event {
             Event::Init => self.lock().clear(),
             Event::InitDone => {
@@ -96,7 +96,7 @@ impl Pods {
         if gone {
             pods.remove(&pod.name_any());
         } else {
-            pods.insert(pod.name_any(), Arc::new(pod.clone()));
+            pods.insert(pod.name_any(), Arc::new(pod));
         }
         if pods.is_empty() {
             all.remove(&owner);

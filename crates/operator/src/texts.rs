@@ -7,9 +7,10 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use futures::StreamExt;
 use kube::Api;
-use kube::core::DynamicObject;
+use kube::core::{DynamicObject, ObjectMeta, PartialObjectMeta, PartialObjectMetaExt};
 use kube::runtime::watcher::{self, Event};
 use kube::runtime::{WatchStreamExt, watcher as watch};
+use serde::Deserialize;
 use tokio::sync::watch as latest;
 
 use crate::packed::{Packed, Text};
@@ -47,12 +48,12 @@ pub fn texts() -> (Texts, Writer) {
 }
 
 /// Watches what `api` shows, without managed fields, for as long as it is polled. `changed` is told of each object that
-/// changed, and whether it is gone.
+/// changed by its metadata, and whether it is gone.
 pub async fn follow(
     api: Api<Packed<DynamicObject>>,
     config: watcher::Config,
     mut writer: Writer,
-    changed: impl Fn(&DynamicObject, bool),
+    changed: impl Fn(&PartialObjectMeta, bool),
 ) {
     let mut events = pin!(watch(api, config).default_backoff());
     while let Some(event) = events.next().await {
@@ -68,7 +69,7 @@ impl Texts {
     pub fn get(&self, namespace: &str, name: &str) -> Option<Arc<DynamicObject>> {
         let texts = self.texts.read().unwrap_or_else(PoisonError::into_inner);
         let text = texts.get(&(namespace.to_owned(), name.to_owned()))?;
-        object(text).map(Arc::new)
+        text.read().ok().map(Arc::new)
     }
 
     /// Returns when everything has been listed once, or nobody writes any more.
@@ -78,7 +79,7 @@ impl Texts {
 }
 
 impl Writer {
-    fn take_in(&mut self, event: Event<Packed<DynamicObject>>, changed: impl Fn(&DynamicObject, bool)) {
+    fn take_in(&mut self, event: Event<Packed<DynamicObject>>, changed: impl Fn(&PartialObjectMeta, bool)) {
         match event {
             Event::Init => self.arriving.clear(),
             Event::InitApply(packed) => {
@@ -86,29 +87,29 @@ impl Writer {
             }
             Event::InitDone => self.list_is_complete(changed),
             Event::Apply(packed) => {
-                let object = object(&packed.text);
+                let metadata = metadata(&packed.text);
                 self.write(|texts| texts.insert(key(&packed), packed.text));
-                object.inspect(|object| changed(object, false));
+                metadata.inspect(|object| changed(object, false));
             }
             Event::Delete(packed) => {
                 self.write(|texts| texts.remove(&key(&packed)));
-                object(&packed.text).inspect(|object| changed(object, true));
+                metadata(&packed.text).inspect(|object| changed(object, true));
             }
         }
     }
 
     /// Tells of what changed while nothing was watched, the end of objects included.
-    fn list_is_complete(&mut self, changed: impl Fn(&DynamicObject, bool)) {
+    fn list_is_complete(&mut self, changed: impl Fn(&PartialObjectMeta, bool)) {
         let listed = mem::take(&mut self.arriving);
         let before = self.write(|texts| mem::replace(texts, listed));
         self.listed.send_replace(true);
         let now = self.texts.read().unwrap_or_else(PoisonError::into_inner);
         let new = now.iter().filter(|(key, text)| before.get(*key) != Some(*text));
         let gone = before.iter().filter(|(key, _)| !now.contains_key(*key));
-        for object in new.filter_map(|(_, text)| object(text)) {
+        for object in new.filter_map(|(_, text)| metadata(text)) {
             changed(&object, false);
         }
-        for object in gone.filter_map(|(_, text)| object(text)) {
+        for object in gone.filter_map(|(_, text)| metadata(text)) {
             changed(&object, true);
         }
     }
@@ -118,15 +119,22 @@ impl Writer {
     }
 }
 
-/// It was written by us: none is expected not to be readable.
-fn object(text: &Text) -> Option<DynamicObject> {
-    text.read().ok()
+/// Only the metadata of an object, and no tree of the rest, which reading a `PartialObjectMeta` makes. It was written by us:
+/// none is expected not to be readable.
+fn metadata(text: &Text) -> Option<PartialObjectMeta> {
+    #[derive(Deserialize)]
+    struct Head {
+        metadata: ObjectMeta,
+    }
+    let head: Head = text.read().ok()?;
+    Some(head.metadata.into_response_partial())
 }
 
 #[cfg(test)]
 mod tests {
     use std::cell::RefCell;
 
+    use kube::ResourceExt;
     use serde_json::json;
 
     use super::*;
@@ -146,8 +154,7 @@ mod tests {
         for event in events {
             writer.take_in(event, |object, gone| {
                 let sign = if gone { "-" } else { "" };
-                told.borrow_mut()
-                    .push(format!("{sign}{}", object.metadata.name.as_deref().unwrap()));
+                told.borrow_mut().push(format!("{sign}{}", object.name_any()));
             });
         }
         let mut told = told.into_inner();

@@ -168,7 +168,7 @@ pub fn readable<K: Resource>(event: Event<Guarded<K>>) -> Option<Event<K>> {
 }
 
 /// The object an event is about, and whether it is gone.
-pub fn subject<K>(event: &Event<K>) -> Option<(&K, bool)> {
+pub fn subject<K>(event: Event<K>) -> Option<(K, bool)> {
     match event {
         Event::Apply(object) | Event::InitApply(object) => Some((object, false)),
         Event::Delete(object) => Some((object, true)),

@@ -9,7 +9,7 @@ use std::time::Duration;
 use futures::StreamExt;
 use futures::channel::mpsc;
 use k8s_openapi::api::core::v1::Pod;
-use kube::core::{ApiResource, DynamicObject};
+use kube::core::{ApiResource, DynamicObject, PartialObjectMeta};
 use kube::runtime::reflector::ObjectRef;
 use kube::runtime::watcher;
 use kube::runtime::{WatchStreamExt, watcher as watch};
@@ -32,7 +32,7 @@ const FIRST_LIST: Duration = Duration::from_secs(30);
 type Wake = mpsc::UnboundedSender<ObjectRef<Packed<ModelDeployment>>>;
 
 /// Told of objects whose end was seen.
-type OnGone = dyn Fn(Kind, &DynamicObject) + Send + Sync;
+type OnGone = dyn Fn(Kind, &PartialObjectMeta) + Send + Sync;
 
 /// Everything a provider reads.
 pub(crate) struct Caches {
@@ -56,7 +56,7 @@ impl Caches {
         client: Client,
         pod_labels: Vec<&'static str>,
         wake: Wake,
-        on_gone: impl Fn(Kind, &DynamicObject) + Send + Sync + 'static,
+        on_gone: impl Fn(Kind, &PartialObjectMeta) + Send + Sync + 'static,
     ) -> Arc<Self> {
         Arc::new(Self {
             client,
@@ -174,7 +174,7 @@ impl Caches {
         KindCache { texts, _watch: task }
     }
 
-    fn child_changed(&self, kind: Kind, object: &DynamicObject, gone: bool) {
+    fn child_changed(&self, kind: Kind, object: &PartialObjectMeta, gone: bool) {
         if gone {
             (self.on_gone)(kind, object);
         }
@@ -227,7 +227,7 @@ fn auxiliary(provider: &dyn Provider) -> BTreeSet<Kind> {
 }
 
 /// The ModelDeployment an object belongs to; one that was made by somebody else stands in the way of its namesake.
-fn owner_name(object: &DynamicObject) -> String {
+fn owner_name(object: &PartialObjectMeta) -> String {
     let owner = object
         .owner_references()
         .iter()

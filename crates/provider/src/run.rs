@@ -66,7 +66,7 @@ pub async fn run(provider: impl Provider, process: Process) {
     let (store, writer) = reflector::store();
     let deployments = reflect::<Packed<ModelDeployment>>(Api::all(client), watcher::Config::default(), writer);
     let deployments = ready_when_listed(deployments, deployments_listed)
-        .filter_map(|event| async move { subject(&event).map(|(md, _)| Ok(md.clone())) });
+        .filter_map(|event| async move { subject(event).map(|(md, _)| Ok(md)) });
     let upstream_changes = stream::unfold(caches.installed_changes(), |mut changes| async move {
         changes.changed().await.ok()?;
         Some(((), changes))
