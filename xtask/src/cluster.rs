@@ -104,7 +104,7 @@ pub(crate) fn start_controllers(
     for provider in providers {
         start_provider(control_plane, programs, provider)?;
     }
-    start_simulator(control_plane, programs, ready_after)
+    start_simulator(control_plane, programs, ready_after, &[])
 }
 
 /// The core controller.
@@ -143,18 +143,19 @@ pub(crate) fn start_provider(control_plane: &mut ControlPlane, programs: &Progra
     )
 }
 
-/// The upstream simulator, which plays the operators of KAITO, Dynamo and KubeRay.
+/// The upstream simulator, which plays the operators of KAITO, Dynamo and KubeRay; with these further options.
 pub(crate) fn start_simulator(
     control_plane: &mut ControlPlane,
     programs: &Programs,
     ready_after: Duration,
+    options: &[&str],
 ) -> Result<()> {
     let simulator = kubeconfig(control_plane, SIMULATOR, &["system:masters"])?;
     let ready_after = format!("{}ms", ready_after.as_millis());
     control_plane.run(
         SIMULATOR,
         programs.path(SIMULATOR),
-        &["--kubeconfig", &simulator, "--ready-after", &ready_after],
+        &[&["--kubeconfig", &simulator, "--ready-after", &ready_after], options].concat(),
     )
 }
 

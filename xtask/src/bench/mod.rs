@@ -97,21 +97,23 @@ pub(crate) async fn run(args: Args) -> Result<()> {
     let programs = programs.preferring(args.programs.clone());
     step("starting etcd, kube-apiserver and kube-controller-manager");
     let mut stage = Stage::set(&programs).await?;
-    let outcome = compare(&mut stage, &args).await;
+    let mut results = Vec::new();
+    let outcome = compare(&mut stage, &args, &mut results).await;
     if outcome.is_err() {
         stage.show_logs();
     }
     stage.clear().await?;
 
-    let results = outcome?;
+    // What was measured before a failure may have taken an hour.
     let sizes = report::binary_sizes(&programs)?;
     let text = report::text(&results, &sizes);
     println!("{text}");
-    if args.docs {
-        report::write_down(&text)?;
-    }
     if let Some(path) = &args.json {
         std::fs::write(path, report::json(&results, &sizes)?)?;
+    }
+    outcome?;
+    if args.docs {
+        report::write_down(&text)?;
     }
     Ok(())
 }
@@ -124,12 +126,11 @@ async fn again_in_release() -> Result<()> {
     shell::run(&program.display().to_string(), &own)
 }
 
-/// For each count, every round has each contender once: A B, B A, A B, …
-async fn compare(stage: &mut Stage<'_>, args: &Args) -> Result<Vec<Results>> {
+/// For each count, every round has each contender once: A B, B A, A B, … Fills `all`.
+async fn compare(stage: &mut Stage<'_>, args: &Args, all: &mut Vec<Results>) -> Result<()> {
     let scripts = pilot::record(stage).await?;
-    let mut all = Vec::new();
     for &count in &args.objects {
-        let mut results = Results::new(count);
+        let results = all.push_mut(Results::new(count));
         for round in 0..args.rounds {
             let mut order = [Contender::Bare, Contender::Ours];
             if round % 2 == 1 {
@@ -149,9 +150,8 @@ async fn compare(stage: &mut Stage<'_>, args: &Args) -> Result<Vec<Results>> {
                 stage.sweep().await?;
             }
         }
-        all.push(results);
     }
-    Ok(all)
+    Ok(())
 }
 
 fn step(text: &str) {

@@ -63,7 +63,7 @@ impl<'a> Stage<'a> {
         Api::<Namespace>::all(admin.clone())
             .create(&PostParams::default(), &namespace)
             .await?;
-        cluster::start_simulator(&mut control_plane, programs, READY_AFTER)?;
+        cluster::start_simulator(&mut control_plane, programs, READY_AFTER, &["--headless"])?;
         let everything = &["system:masters"];
         Ok(Self {
             user: control_plane.client(USER, everything).await?,

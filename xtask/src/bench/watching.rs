@@ -15,8 +15,8 @@ use tokio::task::JoinSet;
 use super::mix::LINES;
 use super::stage::{PREFIX, deployments};
 
-/// Longer than anything here takes.
-const PATIENCE: Duration = Duration::from_mins(15);
+/// Nothing that is watched stands still for so long and then goes on.
+const PATIENCE: Duration = Duration::from_mins(3);
 
 /// Watches the objects of a run.
 pub(super) struct Watcher {
@@ -80,21 +80,21 @@ impl Watcher {
     }
 }
 
-async fn until(seen: &watch::Receiver<Seen>, what: &str, done: impl FnMut(&Seen) -> bool) -> Result<()> {
+async fn until(seen: &watch::Receiver<Seen>, what: &str, done: impl Fn(&Seen) -> bool) -> Result<()> {
     let mut seen = seen.clone();
-    if tokio::time::timeout(PATIENCE, seen.wait_for(done))
-        .await
-        .is_ok_and(|seen| seen.is_ok())
-    {
-        return Ok(());
+    while !done(&seen.borrow_and_update()) {
+        let changed = tokio::time::timeout(PATIENCE, seen.changed()).await;
+        if !changed.is_ok_and(|changed| changed.is_ok()) {
+            let last = seen.borrow();
+            bail!(
+                "waiting for {what}, nothing has changed for {} minutes: {} are there, {} are ready",
+                PATIENCE.as_secs() / 60,
+                last.present.len(),
+                last.ready.len()
+            );
+        }
     }
-    let last = seen.borrow();
-    bail!(
-        "waited {} minutes for {what}: {} are there, {} are ready",
-        PATIENCE.as_secs() / 60,
-        last.present.len(),
-        last.ready.len()
-    )
+    Ok(())
 }
 
 fn follow(

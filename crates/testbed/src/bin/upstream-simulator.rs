@@ -23,6 +23,9 @@ struct Args {
     /// For objects without the label kubeairunway.ai/simulate: ready, slow, stall, fail, flap, secret-missing, stuck-delete.
     #[arg(long, default_value_t = Behaviour::Ready)]
     behaviour: Behaviour,
+    /// Make Services without an address of their own, which many thousands of objects need: see the simulator's Config.
+    #[arg(long)]
+    headless: bool,
 }
 
 #[tokio::main]
@@ -46,6 +49,7 @@ async fn main() -> Result<()> {
     let config = simulator::Config {
         ready_after: args.ready_after,
         behaviour: args.behaviour,
+        headless: args.headless,
         ..simulator::Config::default()
     };
     simulator::run(client, config).await;

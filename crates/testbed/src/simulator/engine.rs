@@ -220,12 +220,15 @@ impl Simulation {
         selector: Value,
         port: Value,
     ) -> kube::Result<()> {
-        let service = json!({
+        let mut service = json!({
             "apiVersion": "v1",
             "kind": "Service",
             "metadata": {"name": name, "ownerReferences": [owner.controller_owner_ref(&self.kind)]},
             "spec": {"type": "ClusterIP", "selector": selector, "ports": [port]},
         });
+        if self.config.headless {
+            service["spec"]["clusterIP"] = json!("None");
+        }
         let api: Api<Service> = Api::namespaced(self.client.clone(), &owner.namespace().unwrap_or_default());
         api.patch(name, &self.apply_params(), &Patch::Apply(&service))
             .await

@@ -32,6 +32,9 @@ pub struct Config {
     /// Puts the operator's finalizer on its objects, where the real one has one: while the simulator is dead, nothing that
     /// it has seen can be deleted.
     pub finalizer: bool,
+    /// Makes Services without an address of their own. For each address given out or taken back, kube-apiserver counts all
+    /// that are in use (`ipallocator.Used`, Kubernetes 1.36): with ten thousand it does little else.
+    pub headless: bool,
 }
 
 impl Default for Config {
@@ -40,6 +43,7 @@ impl Default for Config {
             ready_after: Duration::from_secs(1),
             behaviour: Behaviour::Ready,
             finalizer: true,
+            headless: false,
         }
     }
 }
