@@ -145,12 +145,16 @@ impl<'a> Stage<'a> {
     /// Takes away what a contender has left, and waits for what the garbage collector takes away.
     pub(super) async fn sweep(&self) -> Result<()> {
         let events: Api<Event> = Api::namespaced(self.admin.clone(), NAMESPACE);
-        let services: Api<Service> = Api::namespaced(self.admin.clone(), NAMESPACE);
+        // Twenty thousand take longer than one request may.
         eventually(PATIENCE * 15, async || {
-            // Twenty thousand take longer than one request may.
             events
                 .delete_collection(&DeleteParams::default(), &ListParams::default())
                 .await?;
+            Ok(())
+        })
+        .await?;
+        let services: Api<Service> = Api::namespaced(self.admin.clone(), NAMESPACE);
+        eventually(PATIENCE * 15, async || {
             let left = services.list_metadata(&ListParams::default()).await?.items.len();
             ensure!(left == 0, "the garbage collector has left {left} Services");
             Ok(())
