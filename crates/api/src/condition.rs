@@ -172,9 +172,19 @@ pub trait Conditions {
     /// The condition of this type.
     fn get_condition(&self, type_: &str) -> Option<&Condition>;
 
+    /// The condition of this type, while it is `True`.
+    fn when_true(&self, type_: &str) -> Option<&Condition> {
+        self.get_condition(type_).filter(|c| c.status == "True")
+    }
+
+    /// The condition of this type, while it is `False`.
+    fn when_false(&self, type_: &str) -> Option<&Condition> {
+        self.get_condition(type_).filter(|c| c.status == "False")
+    }
+
     /// Whether the condition of this type is there and `True`.
     fn is_true(&self, type_: &str) -> bool {
-        self.get_condition(type_).is_some_and(|c| c.status == "True")
+        self.when_true(type_).is_some()
     }
 }
 

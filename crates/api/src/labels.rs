@@ -9,6 +9,8 @@ pub const PREFIX: &str = "kubeairunway.ai/";
 pub const MANAGED_BY: &str = "kubeairunway.ai/managed-by";
 /// Value of [`MANAGED_BY`].
 pub const MANAGED_BY_VALUE: &str = "kubeairunway";
+/// The label by which all of Kubernetes tells who manages an object (Kubernetes documentation, "Recommended Labels").
+pub const RECOMMENDED_MANAGED_BY: &str = "app.kubernetes.io/managed-by";
 /// Label that carries the name of the ModelDeployment an object was made for.
 pub const DEPLOYMENT: &str = "kubeairunway.ai/deployment";
 /// Label that carries the name of the provider that made an object.
@@ -72,7 +74,7 @@ pub mod llama_stack {
     /// Annotation on a LlamaStackDistribution: `"true"` stops all changes to what was made for it.
     pub const PAUSED: &str = "llamastack.io/reconcile-paused";
     /// Label on everything the operator makes, pods included; the value is [`MANAGER`].
-    pub const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
+    pub const MANAGED_BY: &str = super::RECOMMENDED_MANAGED_BY;
     /// Label with the name of the LlamaStackDistribution.
     pub const INSTANCE: &str = "app.kubernetes.io/instance";
     /// Label by which a Deployment finds its pods, with [`INSTANCE`]; the value is [`APP_VALUE`].

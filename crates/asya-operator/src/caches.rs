@@ -258,7 +258,7 @@ impl Caches {
     fn events(&self, kind: Kind, version: &str) -> BoxStream<'static, watcher::Result<Event<DynamicObject>>> {
         let (client, resource) = (self.client.clone(), kind.resource(version));
         if plan::MADE.contains(&kind) {
-            let ours = format!("app.kubernetes.io/managed-by={}", labels::ASYA_MANAGER);
+            let ours = format!("{}={}", labels::RECOMMENDED_MANAGED_BY, labels::ASYA_MANAGER);
             let api: Api<DynamicObject> = Api::all_with(client, &resource);
             return watch(api, watcher::Config::default().labels(&ours))
                 .default_backoff()

@@ -209,14 +209,11 @@ pub fn waits_for(view: &View) -> String {
     if view.md.is_deleting() {
         return "its upstream object to go, then it goes too".to_owned();
     }
-    if let Some(stalled) = conditions
-        .get_condition(condition::STALLED)
-        .filter(|c| c.status == "True")
-    {
+    if let Some(stalled) = conditions.when_true(condition::STALLED) {
         return format!("a change: {}", stalled.message);
     }
     for abnormal in [condition::PAUSED, condition::PROVIDER_UNAVAILABLE, condition::DRY_RUN] {
-        if let Some(held) = conditions.get_condition(abnormal).filter(|c| c.status == "True") {
+        if let Some(held) = conditions.when_true(abnormal) {
             return held.message.clone();
         }
     }

@@ -364,12 +364,7 @@ async fn without_webhooks_the_controllers_do_the_same() -> Result<()> {
         status.message.as_deref() == Some("vLLM engine requires GPU (set resources.gpu.count > 0)"),
         "{status:?}"
     );
-    ensure!(
-        status
-            .conditions
-            .get_condition(condition::VALIDATED)
-            .is_some_and(|c| c.status == "False")
-    );
+    ensure!(status.conditions.when_false(condition::VALIDATED).is_some());
 
     // Put right, it goes its way; the finalizer comes from the provider.
     bed.patch("bad", json!({ "spec": { "engine": { "type": "llamacpp" } } }))
@@ -381,9 +376,7 @@ async fn without_webhooks_the_controllers_do_the_same() -> Result<()> {
     bed.patch("bad", json!({ "spec": { "provider": { "name": "nobody" } } }))
         .await?;
     bed.status("bad", "refused", |s| {
-        s.conditions
-            .get_condition(condition::VALIDATED)
-            .is_some_and(|c| c.status == "False")
+        s.conditions.when_false(condition::VALIDATED).is_some()
     })
     .await?;
     tokio::time::sleep(Duration::from_secs(1)).await;

@@ -154,6 +154,6 @@ async fn all_bound(admin: &Client, count: usize) -> Result<()> {
 
 /// Waits until the operator asks for nothing. Returns its memory then, in MiB.
 async fn settled(control_plane: &ControlPlane) -> Result<f64> {
-    silent(control_plane, OPERATOR, PATIENCE).await?;
+    silent(control_plane, &[OPERATOR], PATIENCE).await?;
     Ok(memory_of(control_plane, OPERATOR)?.0)
 }

@@ -18,7 +18,7 @@ use super::stage::{Stage, USER, deployments, providers};
 use super::watching::is_running;
 use crate::cluster::SIMULATOR;
 
-/// Models a second.
+/// Requests a second.
 const RATE: u32 = 20;
 /// Ten seconds of them.
 const COUNT: usize = 200;
@@ -58,18 +58,31 @@ pub(super) async fn measure(stage: &Stage<'_>, figures: &mut Figures) -> Result<
 }
 
 async fn create(stage: &Stage<'_>) -> Result<()> {
+    let models = (0..COUNT)
+        .map(|index| mix::of(index).model(&format!("{PREFIX}{index:05}")))
+        .collect::<Result<Vec<_>>>()?;
+    let creates = models.into_iter().map(|model| {
+        let api = deployments(&stage.user);
+        async move { api.create(&PostParams::default(), &model).await.map(drop) }
+    });
+    steadily(creates).await
+}
+
+/// Sends requests at [`RATE`], however long their answers take. Returns when all are answered.
+pub(super) async fn steadily<R>(requests: impl Iterator<Item = R>) -> Result<()>
+where
+    R: Future<Output = kube::Result<()>> + Send + 'static,
+{
     let mut pace = interval(Duration::from_secs(1) / RATE);
     // Late ones at once: a rate is a rate.
     pace.set_missed_tick_behavior(MissedTickBehavior::Burst);
     let mut under_way = JoinSet::new();
-    for index in 0..COUNT {
-        let model = mix::of(index).model(&format!("{PREFIX}{index:05}"))?;
-        let api = deployments(&stage.user);
+    for request in requests {
         pace.tick().await;
-        under_way.spawn(async move { api.create(&PostParams::default(), &model).await });
+        under_way.spawn(request);
     }
-    while let Some(created) = under_way.join_next().await {
-        created??;
+    while let Some(answer) = under_way.join_next().await {
+        answer??;
     }
     Ok(())
 }
@@ -127,6 +140,10 @@ impl Latencies {
 }
 
 fn between(from: Option<&&Request>, to: Option<&&Request>) -> Option<f64> {
-    let milliseconds = |from: Timestamp, to: Timestamp| to.duration_since(from).as_secs_f64() * 1000.0;
     Some(milliseconds(from?.completed, to?.completed))
+}
+
+/// From one moment to another, in milliseconds.
+pub(super) fn milliseconds(from: Timestamp, to: Timestamp) -> f64 {
+    to.duration_since(from).as_secs_f64() * 1000.0
 }

@@ -84,7 +84,7 @@ const GOALS: [Goal; 12] = [
         what: "upstream change to status, p99 at 20 a second, ms",
         limit: 40.0,
         decimals: 1,
-        measured: |all, _| worst(all, "flow_told_p99_ms"),
+        measured: |all, _| worst(all, "change_told_p99_ms"),
     },
     Goal {
         what: "largest binary of a controller, MiB",

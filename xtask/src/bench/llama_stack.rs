@@ -203,7 +203,7 @@ async fn measure(
         Ok(())
     })
     .await?;
-    silent(control_plane, contender, PATIENCE).await?;
+    silent(control_plane, &[contender], PATIENCE).await?;
 
     let requests = audit.since(mark).await?;
     let is_create = |r: &&Request| r.verb == "create" && r.resource == "llamastackdistributions";

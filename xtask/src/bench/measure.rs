@@ -18,7 +18,7 @@ const CLUSTER: [&str; 2] = ["kube-apiserver", "etcd"];
 /// In a second, on every Linux that there is.
 const TICKS: f64 = 100.0;
 /// How long nothing is asked for when all is done.
-const SILENCE: Duration = Duration::from_secs(5);
+pub(super) const SILENCE: Duration = Duration::from_secs(5);
 
 /// Everything used since a moment.
 pub(super) struct Meter {
@@ -236,14 +236,14 @@ fn cpu(stage: &Stage<'_>) -> Result<BTreeMap<&'static str, Cpu>> {
         .collect()
 }
 
-/// Waits until `user` has asked for nothing for a while: then everything is done.
-pub(super) async fn silent(control_plane: &ControlPlane, user: &str, patience: Duration) -> Result<()> {
+/// Waits until these users have asked for nothing for a while: then everything is done.
+pub(super) async fn silent(control_plane: &ControlPlane, users: &[&str], patience: Duration) -> Result<()> {
     let audit = control_plane.audit().await?;
     eventually(patience, async || {
         let mark = audit.mark().await?;
         tokio::time::sleep(SILENCE).await;
-        let asked = Asked::by(&[user], &audit.since(mark).await?).besides_watches();
-        ensure!(asked == 0, "{user} still asks");
+        let asked = Asked::by(users, &audit.since(mark).await?).besides_watches();
+        ensure!(asked == 0, "{} still asks", users.join(" or "));
         Ok(())
     })
     .await

@@ -7,7 +7,8 @@
 //! | [`mix`] | what a run consists of: a model for each provider in turn |
 //! | [`pilot`] | a ModelDeployment for each provider by our controllers: what they write is the script of the bare client |
 //! | [`bare`], [`ours`] | the two contenders |
-//! | [`flow`] | a steady flow of models, and how long each answer takes |
+//! | [`changes`] | a steady flow of changes upstream, and how long until the status tells of each |
+//! | [`flow`] | a steady flow of new models, and how long each answer takes |
 //! | [`measure`] | requests, CPU and memory |
 //! | [`goals`] | what is to be reached, and what was |
 //! | [`report`] | medians, tables, JSON |
@@ -18,6 +19,7 @@
 mod actors;
 mod asya;
 mod bare;
+mod changes;
 mod flow;
 mod goals;
 mod llama_stack;
@@ -102,7 +104,6 @@ pub(crate) async fn run(args: Args) -> Result<()> {
     if outcome.is_err() {
         stage.show_logs();
     }
-    stage.clear().await?;
 
     // What was measured before a failure may have taken an hour.
     let sizes = report::binary_sizes(&programs)?;
@@ -111,6 +112,7 @@ pub(crate) async fn run(args: Args) -> Result<()> {
     if let Some(path) = &args.json {
         std::fs::write(path, report::json(&results, &sizes)?)?;
     }
+    stage.clear().await?;
     outcome?;
     if args.docs {
         report::write_down(&text)?;

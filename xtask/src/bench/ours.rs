@@ -1,4 +1,4 @@
-//! Our controllers: a burst, silence, a touch, a steady flow, a restart, and the end of everything.
+//! Our controllers: a burst, silence, a touch, steady flows, a restart, and the end of everything.
 
 use std::time::{Duration, Instant};
 
@@ -7,16 +7,18 @@ use futures::{TryStreamExt, stream};
 use kube::api::{Patch, PatchParams, PostParams};
 use serde_json::json;
 
-use super::flow;
-use super::measure::{Figures, Meter, as_number, largest, memory, seconds};
+use super::measure::{Figures, Meter, SILENCE, as_number, largest, memory, seconds, silent};
 use super::mix::{self, LINES};
 use super::pilot;
 use super::stage::{CONCURRENCY, CORE, SETTLE, Stage, delete_all, deployments, names, ours, providers};
+use super::{changes, flow};
 
 /// The fewest writes that bring an object to Running.
 const MINIMUM: usize = 4;
 /// How long we listen to silence.
 const QUIET: Duration = Duration::from_secs(20);
+/// How long the Events of a burst may take to be sent, one after the other.
+const PATIENCE: Duration = Duration::from_mins(10);
 
 /// Everything that is measured of our controllers. They are started for it and ended after it.
 pub(super) async fn measure(stage: &mut Stage<'_>, count: usize) -> Result<Figures> {
@@ -30,6 +32,7 @@ pub(super) async fn measure(stage: &mut Stage<'_>, count: usize) -> Result<Figur
     create(stage, count, &mut figures).await?;
     rest(stage, count, &mut figures).await?;
     touch(stage, count, &mut figures).await?;
+    changes::measure(stage, count, &mut figures).await?;
     flow::measure(stage, &mut figures).await?;
     restart(stage, &mut figures).await?;
     delete(stage, count, &mut figures).await?;
@@ -79,6 +82,12 @@ async fn create(stage: &Stage<'_>, count: usize, figures: &mut Figures) -> Resul
 
 /// Nothing changes: nothing is to be asked.
 async fn rest(stage: &Stage<'_>, count: usize, figures: &mut Figures) -> Result<()> {
+    let busy = Instant::now();
+    silent(&stage.control_plane, &ours(), PATIENCE).await?;
+    figures.insert(
+        "rest_begun_seconds",
+        seconds(SETTLE + busy.elapsed()) - seconds(SILENCE),
+    );
     let meter = Meter::start(stage).await?;
     tokio::time::sleep(QUIET).await;
     let used = meter.stop(stage).await?;

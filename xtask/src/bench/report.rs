@@ -78,7 +78,7 @@ impl Results {
 }
 
 /// The rows of the table: key, what it is, decimals. Without a key: a heading.
-const ROWS: [(&str, &str, usize); 51] = [
+const ROWS: [(&str, &str, usize); 55] = [
     ("", "create all", 0),
     (
         "create_answered_seconds",
@@ -117,6 +117,11 @@ const ROWS: [(&str, &str, usize); 51] = [
         1,
     ),
     ("", "20 quiet seconds", 0),
+    (
+        "rest_begun_seconds",
+        "from the last Running until the burst's last Event is sent, s",
+        0,
+    ),
     ("rest_requests_per_object", "requests per object", 2),
     (
         "rest_requests_per_second",
@@ -129,7 +134,10 @@ const ROWS: [(&str, &str, usize); 51] = [
     ("touch_seconds", "until the user's last change is answered, s", 2),
     ("touch_writes", "writes to these objects, in all", 0),
     ("touch_cpu_ms", "CPU of all controllers per object, ms", 2),
-    ("", "200 more, 20 a second", 0),
+    ("", "changes upstream, 20 a second", 0),
+    ("change_told_p50_ms", "upstream change to status, p50, ms", 1),
+    ("change_told_p99_ms", "upstream change to status, p99, ms", 1),
+    ("", "200 more models, 20 a second", 0),
     ("flow_made_p50_ms", "create to upstream object, p50, ms", 1),
     ("flow_made_p99_ms", "create to upstream object, p99, ms", 1),
     ("flow_told_p50_ms", "upstream change to status, p50, ms", 1),

@@ -44,7 +44,7 @@ pub(super) fn common_labels(actor: &str) -> BTreeMap<String, String> {
         (labels::ASYA_LEGACY, actor),
         ("app.kubernetes.io/name", actor),
         ("app.kubernetes.io/component", "asya-actor"),
-        ("app.kubernetes.io/managed-by", labels::ASYA_MANAGER),
+        (labels::RECOMMENDED_MANAGED_BY, labels::ASYA_MANAGER),
     ]
     .into_iter()
     .map(|(key, value)| (key.to_owned(), value.to_owned()))
@@ -72,7 +72,7 @@ pub(super) fn owned(seen: &Observed, request: &Request, key: &Key, body: Value) 
 pub(super) fn shared(seen: &Observed, key: &Key, body: Value) -> Apply {
     let labels = [
         (labels::MANAGED_BY, labels::MANAGED_BY_VALUE),
-        ("app.kubernetes.io/managed-by", labels::ASYA_MANAGER),
+        (labels::RECOMMENDED_MANAGED_BY, labels::ASYA_MANAGER),
     ];
     let mut object = DynamicObject {
         types: None,

@@ -362,7 +362,7 @@ fn stranger(live: &DynamicObject, manager: &str) -> Option<String> {
         .collect();
     let label = live
         .labels()
-        .get("app.kubernetes.io/managed-by")
+        .get(labels::RECOMMENDED_MANAGED_BY)
         .map(|l| format!(", managed by {l}"));
     Some(format!(
         "is not ours: it was written by {}{}. Delete it if nobody needs it",

@@ -43,8 +43,8 @@ fn deployment(parts: &Parts) -> Node {
         _ => Health::Open,
     };
     let provider = parts.md.selected_provider();
-    let text = match (status.conditions.get_condition(condition::STALLED), provider) {
-        (Some(stalled), _) if stalled.status == "True" => stalled.message.clone(),
+    let text = match (status.conditions.when_true(condition::STALLED), provider) {
+        (Some(stalled), _) => stalled.message.clone(),
         _ if status.phase.is_none() => "has no status yet (does the core controller run?)".to_owned(),
         (_, None) => status.message.clone().unwrap_or_else(|| "no provider yet".to_owned()),
         (_, Some(provider)) => match &parts.provider_trouble {

@@ -56,11 +56,7 @@ fn keep(seen: &Observed, current: &str, explicit: bool) -> Choice {
         return Choice::Foreign;
     }
     let before = seen.md.status.as_ref().and_then(|s| s.provider.as_ref());
-    let selected = seen
-        .md
-        .conditions()
-        .get_condition(condition::PROVIDER_SELECTED)
-        .filter(|c| c.status == "True");
+    let selected = seen.md.conditions().when_true(condition::PROVIDER_SELECTED);
     let was_explicit = selected.map_or(explicit, |c| c.reason == EXPLICIT);
     Choice::Provider {
         name: current.to_owned(),

@@ -64,6 +64,6 @@ fn taken(object: &str) -> String {
 fn is_validated(seen: &Observed) -> bool {
     seen.md
         .conditions()
-        .get_condition(condition::VALIDATED)
-        .is_some_and(|c| c.status == "True" && c.observed_generation == seen.md.metadata.generation)
+        .when_true(condition::VALIDATED)
+        .is_some_and(|c| c.observed_generation == seen.md.metadata.generation)
 }

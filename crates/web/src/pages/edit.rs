@@ -335,10 +335,8 @@ impl<'a> Draft<'a> {
         let planned = plans(md, &State::with_providers(self.providers.clone()), now).ok()?;
         let status = planned.md.status.clone().unwrap_or_default();
         let ignored = [condition::OVERRIDES_IGNORED, condition::FIELDS_IGNORED];
-        let ignored = ignored
-            .iter()
-            .filter_map(|t| status.conditions.as_slice().get_condition(t));
-        warnings.extend(ignored.filter(|c| c.status == "True").map(|c| c.message.clone()));
+        let ignored = ignored.iter().filter_map(|type_| status.conditions.when_true(type_));
+        warnings.extend(ignored.map(|c| c.message.clone()));
         let objects: Vec<_> = planned.apply.iter().map(|apply| &apply.object).collect();
         let nothing = match status.phase {
             _ if !objects.is_empty() => String::new(),

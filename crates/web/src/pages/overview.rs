@@ -142,12 +142,8 @@ fn of_deployment(md: &ModelDeployment, now: Timestamp) -> Option<Problem> {
         condition::OVERRIDES_IGNORED,
         condition::FIELDS_IGNORED,
     ];
-    let held = abnormal
-        .iter()
-        .find_map(|t| conditions.get_condition(t).filter(|c| c.status == "True"));
-    let refused = conditions
-        .get_condition(condition::PROVIDER_SELECTED)
-        .filter(|c| c.status == "False");
+    let held = abnormal.iter().find_map(|type_| conditions.when_true(type_));
+    let refused = conditions.when_false(condition::PROVIDER_SELECTED);
     let said = held.or(refused);
     let bad = phase == Some(Phase::Failed) || held.is_some_and(|c| c.type_ == condition::STALLED);
     if !bad && said.is_none() && phase == Some(Phase::Running) {
@@ -178,8 +174,7 @@ fn of_deployment(md: &ModelDeployment, now: Timestamp) -> Option<Problem> {
 
 fn of_provider(config: &InferenceProviderConfig, now: Timestamp) -> Option<Problem> {
     let status = config.status.as_ref();
-    let rules = status.and_then(|s| s.conditions.as_slice().get_condition(condition::RULES_VALID));
-    let bad_rules = rules.filter(|c| c.status == "False");
+    let bad_rules = status.and_then(|s| s.conditions.when_false(condition::RULES_VALID));
     let (state, why) = match (config.health(now), bad_rules) {
         (Health::Healthy, None) => return None,
         (Health::Healthy, Some(rules)) => ("Rules left out".to_owned(), rules.message.clone()),

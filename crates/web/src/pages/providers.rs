@@ -127,10 +127,7 @@ fn provider(config: &InferenceProviderConfig, models: usize, now: Timestamp) -> 
                 )
             })
             .collect(),
-        bad_rules: conditions
-            .get_condition(condition::RULES_VALID)
-            .filter(|c| c.status == "False")
-            .map(|c| c.message.clone()),
+        bad_rules: conditions.when_false(condition::RULES_VALID).map(|c| c.message.clone()),
         documentation: spec
             .documentation
             .clone()

@@ -125,8 +125,8 @@ fn cause(observed: &Observed, md: &ModelDeployment, its_pods: &[&Pod]) -> Option
         let late = now.duration_since(since.0) > DELETION;
         return late.then(|| ("model-deleted", stuck(md)));
     }
-    let holds = |type_: &str| conditions.get_condition(type_).filter(|c| c.status == "True");
-    let broken = |type_: &str| conditions.get_condition(type_).filter(|c| c.status == "False");
+    let holds = |type_: &str| conditions.when_true(type_);
+    let broken = |type_: &str| conditions.when_false(type_);
     if let Some(paused) = [condition::PAUSED, condition::DRY_RUN].into_iter().find_map(holds) {
         let annotation = if paused.type_ == condition::PAUSED {
             labels::PAUSED
@@ -188,8 +188,8 @@ fn not_serving(observed: &Observed, md: &ModelDeployment, its_pods: &[&Pod]) -> 
     let (name, namespace) = (md.name_any(), md.namespace().unwrap_or_default());
     let error = |text: String| Finding::error(subject(md), text);
     let warning = |text: String| Finding::warning(subject(md), text);
-    let holds = |type_: &str| conditions.get_condition(type_).filter(|c| c.status == "True");
-    let broken = |type_: &str| conditions.get_condition(type_).filter(|c| c.status == "False");
+    let holds = |type_: &str| conditions.when_true(type_);
+    let broken = |type_: &str| conditions.when_false(type_);
     let edit = format!("kubectl edit modeldeployment -n {namespace} {name}");
     let show = format!("kubeairunway status -n {namespace} {name}");
     let age = md
@@ -245,7 +245,7 @@ fn said(c: &Condition) -> String {
 fn ignored(conditions: &[Condition]) -> Option<&Condition> {
     [condition::OVERRIDES_IGNORED, condition::FIELDS_IGNORED]
         .into_iter()
-        .find_map(|type_| conditions.get_condition(type_).filter(|c| c.status == "True"))
+        .find_map(|type_| conditions.when_true(type_))
 }
 
 /// What was made upstream, or would be.

@@ -159,7 +159,7 @@ fn cause_of_actor(observed: &Observed, actor: &AsyncActor, its_pods: &[&Pod]) ->
         let resume = format!("kubeairunway resume -n {namespace} asya/{name}");
         return Some(("actor-paused", Finding::warning(subject, &c.message).remedy(resume)));
     }
-    let broken = |type_: &str| status.conditions.get_condition(type_).filter(|c| c.status == "False");
+    let broken = |type_: &str| status.conditions.when_false(type_);
     let error = |c: &Condition| Finding::error(subject.as_str(), format!("{}: {}", c.reason, c.message));
     if let Some(c) = broken("TransportReady").filter(|c| c.reason != "QueuePending") {
         return Some(("actor-transport", error(c)));
@@ -196,9 +196,7 @@ fn cause_of_actor(observed: &Observed, actor: &AsyncActor, its_pods: &[&Pod]) ->
 
 /// Somebody wanted it left alone: whatever else is said may be out of date.
 fn paused(conditions: &[Condition]) -> Option<&Condition> {
-    conditions
-        .get_condition(condition::PAUSED)
-        .filter(|c| c.status == "True")
+    conditions.when_true(condition::PAUSED)
 }
 
 /// What keeps each LlamaStackDistribution.
@@ -252,7 +250,7 @@ fn cause_of_distribution(
     if status.phase == Some(DistributionPhase::Ready) {
         return None;
     }
-    let broken = |type_: &str| status.conditions.get_condition(type_).filter(|c| c.status == "False");
+    let broken = |type_: &str| status.conditions.when_false(type_);
     if let Some(c) = broken(condition::STORAGE_READY) {
         let default = |class: &k8s_openapi::api::storage::v1::StorageClass| {
             let annotation = class.annotations().get("storageclass.kubernetes.io/is-default-class");
