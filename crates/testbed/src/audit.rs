@@ -137,17 +137,25 @@ impl Audit {
     }
 
     fn read(&self, offset: u64) -> Result<Vec<Event>> {
-        let mut text = String::new();
+        let mut text = Vec::new();
         let mut file = File::open(&self.log)?;
-        file.seek(SeekFrom::Start(offset))?;
-        file.read_to_string(&mut text)?;
-        // The last line may still be being written.
-        let whole = text.rfind('\n').map_or("", |end| &text[..end]);
-        whole
-            .lines()
-            .map(|line| serde_json::from_str(line).context("an audit log line that is no event"))
+        // From one byte before: if it ends a line, the next one is whole.
+        file.seek(SeekFrom::Start(offset.saturating_sub(1)))?;
+        file.read_to_end(&mut text)?;
+        whole_lines(&text, offset == 0)
+            .map(|line| serde_json::from_slice(line).context("an audit log line that is no event"))
             .collect()
     }
+}
+
+/// The API server writes while we read and measure: the last line may not be whole yet, and where the log ended at an earlier
+/// look a line may have been under way.
+fn whole_lines(text: &[u8], from_its_start: bool) -> impl Iterator<Item = &[u8]> {
+    let mut lines = text.split_inclusive(|byte| *byte == b'\n');
+    if !from_its_start {
+        lines.next();
+    }
+    lines.filter_map(|line| line.strip_suffix(b"\n"))
 }
 
 impl Request {
@@ -304,5 +312,33 @@ impl From<Event> for Request {
             completed: event.stage,
             user_agent: event.user_agent,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read_from(text: &str, offset: usize) -> Vec<&str> {
+        let text = &text.as_bytes()[offset.saturating_sub(1)..];
+        whole_lines(text, offset == 0)
+            .map(|line| str::from_utf8(line).unwrap())
+            .collect()
+    }
+
+    #[test]
+    fn only_whole_lines_are_read() {
+        let log = "one\ntwo\nthr";
+        assert_eq!(read_from(log, 0), ["one", "two"]);
+        assert_eq!(read_from(log, 4), ["two"], "a line that begins at the mark is after it");
+        for within in [1, 2, 3] {
+            assert_eq!(
+                read_from(log, within),
+                ["two"],
+                "a line under way at the mark is before it"
+            );
+        }
+        assert_eq!(read_from(log, 10), [""; 0]);
+        assert_eq!(read_from("", 0), [""; 0]);
     }
 }
