@@ -11,7 +11,7 @@ use kube::runtime::reflector::Store;
 use kube::runtime::{reflector, watcher};
 use runway_api::{AsyncActor, labels};
 use runway_operator::apply::Executor;
-use runway_operator::controller;
+use runway_operator::controller::{self, Waits};
 use runway_operator::events::Events;
 use runway_operator::process::Process;
 use runway_operator::watch::{key, ready_when_listed, reflect, subject};
@@ -72,7 +72,7 @@ pub async fn run(process: Process, args: Args) -> Result<(), transports::Error> 
         executor,
     });
     let controller = Controller::for_stream(actors, store).reconcile_on(woken);
-    controller::run(controller, &process, context, reconcile).await;
+    controller::run(controller, &process, Waits::ForOthersToo, context, reconcile).await;
     process.leadership.step_down().await;
     Ok(())
 }

@@ -8,7 +8,7 @@ use kube::runtime::controller::Controller;
 use kube::runtime::{reflector, watcher};
 use runway_api::{ModelDeployment, labels};
 use runway_operator::apply::Executor;
-use runway_operator::controller;
+use runway_operator::controller::{self, Waits};
 use runway_operator::events::Events;
 use runway_operator::packed::{Packed, unpacked};
 use runway_operator::process::Process;
@@ -51,6 +51,13 @@ pub async fn run(process: Process, registry: Arc<Registry>, selector_enabled: bo
         executor,
     });
     let controller = Controller::for_stream(deployments, store).reconcile_all_on(changes);
-    controller::run(controller, &process, context, unpacked(reconcile)).await;
+    controller::run(
+        controller,
+        &process,
+        Waits::ForTheApiServer,
+        context,
+        unpacked(reconcile),
+    )
+    .await;
     process.leadership.step_down().await;
 }

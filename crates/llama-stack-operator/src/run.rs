@@ -11,7 +11,7 @@ use kube::{Api, Client, ResourceExt};
 use runway_api::LlamaStackDistribution;
 use runway_api::labels::llama_stack as labels;
 use runway_operator::apply::Executor;
-use runway_operator::controller;
+use runway_operator::controller::{self, Waits};
 use runway_operator::events::Events;
 use runway_operator::process::Process;
 use runway_operator::watch::{ready_when_listed, reflect, subject};
@@ -141,6 +141,6 @@ pub async fn run(process: Process, settings: Settings) {
         caches,
         executor,
     });
-    controller::run(controller, &process, context, reconcile).await;
+    controller::run(controller, &process, Waits::ForOthersToo, context, reconcile).await;
     process.leadership.step_down().await;
 }

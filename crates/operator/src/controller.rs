@@ -16,8 +16,24 @@ use crate::process::Process;
 use crate::telemetry::chain;
 use crate::trace;
 
-/// Reconciles that may run at once.
-const CONCURRENCY: u16 = 32;
+/// What a reconcile waits for: this decides how many run at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Waits {
+    /// Nobody but the API server. More at once make it slower for everybody, users first (measured, docs/performance.md).
+    ForTheApiServer,
+    /// Servers that may not answer, too: who waits for one of them is not to keep the others waiting.
+    ForOthersToo,
+}
+
+impl Waits {
+    fn at_once(self) -> u16 {
+        match self {
+            Self::ForTheApiServer => 8,
+            Self::ForOthersToo => 32,
+        }
+    }
+}
+
 /// First wait after a failure; it doubles with every further one.
 const FIRST_WAIT: Duration = Duration::from_millis(500);
 /// Longest wait after failures.
@@ -92,6 +108,7 @@ impl<E: Failure> Error<E> {
 pub async fn run<K, Ctx, F, E>(
     controller: Controller<K>,
     process: &Process,
+    waits: Waits,
     context: Arc<Ctx>,
     reconcile: impl Fn(Arc<K>, Arc<Ctx>) -> F + Copy + Send + Sync + 'static,
 ) where
@@ -105,7 +122,7 @@ pub async fn run<K, Ctx, F, E>(
     let shared = process.clone();
     let metrics = process.metrics.clone();
     let work = controller
-        .with_config(Config::default().concurrency(CONCURRENCY))
+        .with_config(Config::default().concurrency(waits.at_once()))
         .reconcile_all_on(process.leadership.begins())
         .graceful_shutdown_on(process.shutdown.clone().cancelled_owned())
         .run(

@@ -12,7 +12,7 @@ use kube::runtime::watcher;
 use kube::{Api, ResourceExt};
 use runway_api::{ModelDeployment, labels};
 use runway_operator::apply::Executor;
-use runway_operator::controller;
+use runway_operator::controller::{self, Waits};
 use runway_operator::events::Events;
 use runway_operator::packed::{Packed, unpacked};
 use runway_operator::process::{self, Process, ProcessArgs};
@@ -79,7 +79,14 @@ pub async fn run(provider: impl Provider, process: Process) {
         caches,
         executor,
     });
-    controller::run(controller, &process, context, unpacked(reconcile)).await;
+    controller::run(
+        controller,
+        &process,
+        Waits::ForTheApiServer,
+        context,
+        unpacked(reconcile),
+    )
+    .await;
     // The goodbye is worth waiting for; a panic in it is not.
     let _ = registered.await;
     process.leadership.step_down().await;

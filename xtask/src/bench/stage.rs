@@ -26,7 +26,7 @@ pub(super) const PREFIX: &str = "model-";
 pub(super) const CORE: &str = "kubeairunway-controller";
 /// Who creates, touches and deletes ModelDeployments.
 pub(super) const USER: &str = "bench-user";
-/// Objects under way at once: as many as each of our controllers reconciles at once.
+/// Requests of the user, and objects of the bare client, under way at once.
 pub(super) const CONCURRENCY: usize = 32;
 /// After the last object, for what is still on its way: Events, and what the simulator does last.
 pub(super) const SETTLE: Duration = Duration::from_secs(3);
