@@ -113,7 +113,7 @@ pub(super) fn table(all: &[Results], sizes: &[(&str, f64)]) -> String {
         let verdict = if measured <= goal.limit {
             "reached".to_owned()
         } else if goal.limit > 0.0 {
-            format!("missed: {:.1} times as much", measured / goal.limit)
+            format!("missed: {:.2} times as much", measured / goal.limit)
         } else {
             "missed".to_owned()
         };
@@ -165,11 +165,11 @@ mod tests {
         large.add(Contender::Bare, Figures::from([("create_seconds", 10.0)]));
         let table = table(&[small, large], &[("a", 3.0), ("b", 15.0), (COMMAND, 21.0)]);
         for line in [
-            "| writes per object from create to Running, mean | 4.05 | 8.10 | missed: 2.0 times as much |",
+            "| writes per object from create to Running, mean | 4.05 | 8.10 | missed: 2.00 times as much |",
             "| reads from create to Running, in all | 0 | 3 | missed |",
             "| burst of 1,000, beside the bare client | 1.15 | 1.10 | reached |",
             "| largest binary of a controller, MiB | 15 | 15.0 | reached |",
-            "| binary of the command, MiB | 20 | 21.0 | missed: 1.1 times as much |",
+            "| binary of the command, MiB | 20 | 21.0 | missed: 1.05 times as much |",
         ] {
             assert!(table.lines().any(|l| l == line), "{line} is not in\n{table}");
         }
