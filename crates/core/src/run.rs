@@ -51,13 +51,6 @@ pub async fn run(process: Process, registry: Arc<Registry>, selector_enabled: bo
         executor,
     });
     let controller = Controller::for_stream(deployments, store).reconcile_all_on(changes);
-    controller::run(
-        controller,
-        &process,
-        Waits::ForTheApiServer,
-        context,
-        unpacked(reconcile),
-    )
-    .await;
+    controller::run(controller, &process, Waits::ForApiServer, context, unpacked(reconcile)).await;
     process.leadership.step_down().await;
 }

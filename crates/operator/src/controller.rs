@@ -20,7 +20,7 @@ use crate::trace;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Waits {
     /// Nobody but the API server. More at once make it slower for everybody, users first (measured, docs/performance.md).
-    ForTheApiServer,
+    ForApiServer,
     /// Servers that may not answer, too: who waits for one of them is not to keep the others waiting.
     ForOthersToo,
 }
@@ -28,7 +28,7 @@ pub enum Waits {
 impl Waits {
     fn at_once(self) -> u16 {
         match self {
-            Self::ForTheApiServer => 8,
+            Self::ForApiServer => 8,
             Self::ForOthersToo => 32,
         }
     }

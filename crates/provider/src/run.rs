@@ -79,14 +79,7 @@ pub async fn run(provider: impl Provider, process: Process) {
         caches,
         executor,
     });
-    controller::run(
-        controller,
-        &process,
-        Waits::ForTheApiServer,
-        context,
-        unpacked(reconcile),
-    )
-    .await;
+    controller::run(controller, &process, Waits::ForApiServer, context, unpacked(reconcile)).await;
     // The goodbye is worth waiting for; a panic in it is not.
     let _ = registered.await;
     process.leadership.step_down().await;

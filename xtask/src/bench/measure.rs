@@ -1,7 +1,7 @@
 //! Requests from the audit log, CPU and memory from `/proc`.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use runway_testbed::audit::{Audit, Class, Mark, Request};
@@ -18,7 +18,7 @@ const CLUSTER: [&str; 2] = ["kube-apiserver", "etcd"];
 /// In a second, on every Linux that there is.
 const TICKS: f64 = 100.0;
 /// How long nothing is asked for when all is done.
-pub(super) const SILENCE: Duration = Duration::from_secs(5);
+const SILENCE: Duration = Duration::from_secs(5);
 
 /// Everything used since a moment.
 pub(super) struct Meter {
@@ -236,15 +236,17 @@ fn cpu(stage: &Stage<'_>) -> Result<BTreeMap<&'static str, Cpu>> {
         .collect()
 }
 
-/// Waits until these users have asked for nothing for a while: then everything is done.
-pub(super) async fn silent(control_plane: &ControlPlane, users: &[&str], patience: Duration) -> Result<()> {
+/// Waits until these users have asked for nothing for a while: then everything is done. Returns after how long that began.
+pub(super) async fn silent(control_plane: &ControlPlane, users: &[&str], patience: Duration) -> Result<Duration> {
     let audit = control_plane.audit().await?;
+    let start = Instant::now();
     eventually(patience, async || {
+        let begun = start.elapsed();
         let mark = audit.mark().await?;
         tokio::time::sleep(SILENCE).await;
         let asked = Asked::by(users, &audit.since(mark).await?).besides_watches();
         ensure!(asked == 0, "{} still asks", users.join(" or "));
-        Ok(())
+        Ok(begun)
     })
     .await
 }

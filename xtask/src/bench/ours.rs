@@ -7,7 +7,7 @@ use futures::{TryStreamExt, stream};
 use kube::api::{Patch, PatchParams, PostParams};
 use serde_json::json;
 
-use super::measure::{Figures, Meter, SILENCE, as_number, largest, memory, seconds, silent};
+use super::measure::{Figures, Meter, as_number, largest, memory, seconds, silent};
 use super::mix::{self, LINES};
 use super::pilot;
 use super::stage::{CONCURRENCY, CORE, SETTLE, Stage, delete_all, deployments, names, ours, providers};
@@ -82,12 +82,8 @@ async fn create(stage: &Stage<'_>, count: usize, figures: &mut Figures) -> Resul
 
 /// Nothing changes: nothing is to be asked.
 async fn rest(stage: &Stage<'_>, count: usize, figures: &mut Figures) -> Result<()> {
-    let busy = Instant::now();
-    silent(&stage.control_plane, &ours(), PATIENCE).await?;
-    figures.insert(
-        "rest_begun_seconds",
-        seconds(SETTLE + busy.elapsed()) - seconds(SILENCE),
-    );
+    let busy = silent(&stage.control_plane, &ours(), PATIENCE).await?;
+    figures.insert("rest_begun_seconds", seconds(SETTLE + busy));
     let meter = Meter::start(stage).await?;
     tokio::time::sleep(QUIET).await;
     let used = meter.stop(stage).await?;
