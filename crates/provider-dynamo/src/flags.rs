@@ -16,9 +16,14 @@ use crate::runtime::{self, ENGINE_OPTIONS};
 /// Flags that name the model.
 pub(crate) const MODEL: [&str; 2] = ["model", "model-path"];
 
+/// The flag that names the model to clients.
+const MODEL_NAME: &str = "served-model-name";
+
 /// The arguments of a worker, and what of the spec is not among them.
 pub(crate) struct Arguments {
     pub(crate) list: Vec<String>,
+    /// The name that clients use, where a flag says it.
+    pub(crate) model_name: Option<String>,
     pub(crate) ignored: Vec<String>,
 }
 
@@ -39,6 +44,7 @@ pub(crate) fn of(request: &Request, accepted: &Accepted, worker: &GpuWorker) -> 
         Model::InArgs | Model::InImage => Vec::new(),
     };
     Arguments {
+        model_name: flags.find(MODEL_NAME).map(|(_, name)| name.to_owned()),
         list: model.into_iter().chain(flags.arguments()).collect(),
         ignored: flags.ignored,
     }
@@ -165,15 +171,14 @@ impl Flags {
 
     /// The name that clients use.
     fn name(&mut self, request: &Request) {
-        const FLAG: &str = "served-model-name";
         match (request.source, &request.served_name) {
             (ModelSource::Custom, _) if request.served_name_given => self.ignored.push(
                 "model.servedName is ignored for custom source: the image decides the model's name; if its worker takes a flag for it, set it in engine.args".to_owned(),
             ),
             (ModelSource::Huggingface, Some(name)) if request.served_name_given => {
-                self.set("model.servedName", FLAG, name);
+                self.set("model.servedName", MODEL_NAME, name);
             }
-            (ModelSource::Huggingface, Some(name)) => self.derive(FLAG, name),
+            (ModelSource::Huggingface, Some(name)) => self.derive(MODEL_NAME, name),
             _ => {}
         }
         if let (ModelSource::Custom, Some(id)) = (request.source, &request.model_id) {

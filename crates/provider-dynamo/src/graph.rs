@@ -18,6 +18,8 @@ pub(crate) const FRONTEND: &str = "Frontend";
 pub(crate) struct Graph<'a> {
     pub(crate) framework: &'static str,
     pub(crate) components: Vec<Component<'a>>,
+    /// The name of the model at its API, where it is known.
+    pub(crate) model_name: Option<String>,
     pub(crate) ignored: Vec<String>,
 }
 
@@ -63,18 +65,21 @@ pub(crate) fn worker_name(engine: Engine, role: Role) -> &'static str {
 
 pub(crate) fn graph<'a>(request: &'a Request, accepted: &'a Accepted) -> Graph<'a> {
     let mut ignored = Vec::new();
+    let mut model_name = None;
     let mut components = vec![frontend(request, accepted)];
     for worker in &accepted.workers {
         let arguments = flags::of(request, accepted, worker);
         components.push(worker_component(request, accepted, worker, arguments.list));
         // The same for all workers.
         ignored = arguments.ignored;
+        model_name = arguments.model_name;
     }
     ignored.extend(overruled_labels(request));
     ignored.extend(assumed_version(request, accepted));
     Graph {
         framework: framework(accepted.engine),
         components,
+        model_name,
         ignored,
     }
 }

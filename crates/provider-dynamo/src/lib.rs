@@ -126,6 +126,7 @@ fn translation(request: &Request, shape: Shape, graph: Graph) -> Translation {
             service: Some(format!("{}-{}", request.name, graph::FRONTEND.to_lowercase())),
             port: Some(8000),
         }),
+        model_name: graph.model_name,
         ignored: graph.ignored,
         replicas: request.topology.replicas(),
         // Prefill and decode workers are not to be scaled as one.

@@ -39,6 +39,7 @@ pub(crate) fn inference(request: &Request, accepted: &Accepted, image: &str) -> 
         spec: json!({"template": {"metadata": metadata, "spec": spec}}),
         config_map: None,
         immutable: BTreeMap::new(),
+        model_name: flags::find(&flags.values, model_name_flag(accepted.engine)).map(|(_, name)| name.to_owned()),
         settings: settings(request, accepted.worker, image, &flags),
         ignored,
     }
@@ -61,6 +62,14 @@ fn parallel(accepted: &Accepted, flags: &mut Flags) {
 /// The processes of one vLLM server, one for each GPU, talk through shared memory, of which a container has 64 MiB.
 fn wants_shared_memory(accepted: &Accepted) -> bool {
     accepted.engine == Engine::Vllm && accepted.worker.gpu.as_ref().is_some_and(|gpu| gpu.count > 1)
+}
+
+/// The flag by which a server is given the name of its model.
+fn model_name_flag(engine: Engine) -> &'static str {
+    match engine {
+        Engine::Vllm => "served-model-name",
+        Engine::LlamaCpp => "alias",
+    }
 }
 
 /// The name that clients use. llama.cpp answers to any.

@@ -22,6 +22,8 @@ pub(crate) struct Inference {
     /// What KAITO lets change, but does not carry to the pods that are there: those of an InferenceSet, and with releases
     /// before the fix of KAITO's issue 2124 those of a Workspace too.
     pub(crate) settings: BTreeMap<String, Value>,
+    /// The name of the model at its API, where it is known.
+    pub(crate) model_name: Option<String>,
     /// Fields that do nothing here.
     pub(crate) ignored: Vec<String>,
 }
@@ -62,6 +64,7 @@ pub(crate) fn translation(
             port: Some(80),
         }),
         objects: inference.config_map.into_iter().chain(service).chain([main]).collect(),
+        model_name: inference.model_name,
         ignored: inference.ignored,
         replicas: accepted.worker.replicas,
         pod_label: Some(pod_label),

@@ -36,6 +36,10 @@ pub(crate) fn inference(request: &Request, accepted: &Accepted, model: &str) -> 
             ("engine flags".to_owned(), json!(flags.values)),
         ]),
         settings: BTreeMap::new(),
+        model_name: Some(
+            flags::find(&flags.values, "served-model-name")
+                .map_or_else(|| name_for_clients(model), |(_, name)| name.to_owned()),
+        ),
         ignored: ignored(request, accepted, model)
             .into_iter()
             .chain(flags.ignored)

@@ -98,6 +98,7 @@ impl Provider for KubeRay {
         let accepted = compatible::accept(request, installed)?;
         let (pod_labels, overruled) = labels::of_pods(request);
         let spec = spec(request, &accepted, &pod_labels);
+        let model_name = accepted.model.name.to_owned();
         Ok(Translation {
             objects: vec![Object {
                 kind: RAY_SERVICE,
@@ -113,6 +114,7 @@ impl Provider for KubeRay {
                 service: Some(format!("{}-serve-svc", request.name)),
                 port: Some(8000),
             }),
+            model_name: Some(model_name),
             replicas: request.topology.replicas(),
             pod_label: Some(labels::WORKER),
         })

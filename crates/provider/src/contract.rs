@@ -88,6 +88,8 @@ pub struct Translation {
     pub ignored: Vec<String>,
     /// Where the model will answer.
     pub endpoint: Option<Endpoint>,
+    /// The name under which `/v1/models` of the endpoint lists the model; `None` where the image decides it.
+    pub model_name: Option<String>,
     /// Workers that serve the model, as asked for.
     pub replicas: i32,
     /// Which of [`Provider::pod_labels`] its pods carry, for autoscalers; `None` if they cannot be told apart.

@@ -98,6 +98,8 @@ impl Provider for DeploymentProvider {
                 service: Some(request.name.clone()),
                 port: Some(80),
             }),
+            // The image decides what it lists.
+            model_name: None,
             replicas: worker.replicas,
             pod_label: Some(runway_api::labels::DEPLOYMENT),
         })

@@ -196,6 +196,7 @@ impl Provider for Toy {
                 service: Some(request.name.clone()),
                 port: Some(if self.has(Flaw::BadEndpoint) { 0 } else { 80 }),
             }),
+            model_name: request.served_name.clone(),
             replicas: worker.replicas + i32::from(self.has(Flaw::CountsOneMore)),
             pod_label: None,
         })

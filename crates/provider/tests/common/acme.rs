@@ -155,6 +155,7 @@ impl Provider for Acme {
                 service: Some(request.name.clone()),
                 port: Some(80),
             }),
+            model_name: request.served_name.clone(),
             replicas,
             pod_label: Some(runway_api::labels::DEPLOYMENT),
         })
