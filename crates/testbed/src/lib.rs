@@ -10,6 +10,7 @@
 //! | [`control_plane`] | starts, stops, keeps and restarts a control plane; kubeconfigs and clients for any user |
 //! | [`node`] | adds a real node to a control plane: containerd, kubelet, kube-proxy, DNS; pods run |
 //! | [`images`] | container images without a container engine, ours and small ones for tests |
+//! | [`engine`] | a real llama-server with a model whose answer is known, and engines that misbehave |
 //! | [`llama_stack`] | real Llama Stack servers from PyPI, and what provider images stand on |
 //! | [`audit`] | counts the requests of each client, exactly |
 //! | [`apply`] | puts objects of any kind into a cluster |
@@ -49,6 +50,7 @@ pub mod chaos;
 pub mod control_plane;
 pub mod crds;
 pub mod dex;
+pub mod engine;
 pub mod images;
 pub mod keda;
 pub mod llama_stack;
@@ -60,6 +62,7 @@ mod process;
 pub mod programs;
 pub mod proxy;
 pub mod rabbitmq;
+mod roots;
 pub mod simulator;
 pub mod sqs;
 

@@ -27,5 +27,6 @@ mod rootfs;
 
 pub use archive::{Config, Layered, write_all};
 pub use program::of_program;
+pub(crate) use ready::made_once;
 pub use ready::{Image, asya_runtime, busybox, busybox_files, pause, python, python_files};
 pub use rootfs::Rootfs;

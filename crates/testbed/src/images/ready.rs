@@ -160,7 +160,7 @@ fn python_config() -> Config {
 }
 
 /// The image in the cache, made by `make` if it is not there. `origin` decides whether a cached one is still right.
-fn made_once(name: &str, origin: &[u8], make: impl FnOnce(&str, &Path) -> Result<String>) -> Result<Image> {
+pub(crate) fn made_once(name: &str, origin: &[u8], make: impl FnOnce(&str, &Path) -> Result<String>) -> Result<Image> {
     let mut hash = Sha256::new();
     hash.update(RECIPE);
     hash.update(origin);

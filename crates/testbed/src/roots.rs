@@ -1,0 +1,195 @@
+//! Debian packages that this machine's release does not have: fetched from Debian sid and unpacked into a root of their own.
+//!
+//! apt runs with lists, state, cache and sources of its own, so the machine's packages and sources stay as they are, and root
+//! is not needed. The mirror and proxy are the machine's, and Debian's signatures are checked with the machine's keyring.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+};
+
+use anyhow::{Context, Result, bail};
+
+use crate::{
+    binaries::{cache_folder, hold},
+    process::output,
+    say,
+};
+
+const SUITE: &str = "sid";
+const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
+/// Debian's folders at the top are links; the package that has them is no dependency of others.
+const LINKS: [(&str, &str); 4] = [
+    ("bin", "usr/bin"),
+    ("sbin", "usr/sbin"),
+    ("lib", "usr/lib"),
+    ("lib64", "usr/lib64"),
+];
+/// Changes with every change below, so that no cached root is an old one.
+const RECIPE: &str = "1";
+
+/// A package with all that it depends on, unpacked.
+pub(crate) struct Root {
+    /// Where it is on this machine.
+    pub(crate) folder: PathBuf,
+    /// `NAME VERSION` on a line each.
+    pub(crate) packages: String,
+}
+
+/// Whether there is a root.
+pub(crate) enum Outcome {
+    Ready(Root),
+    /// Why it cannot be had on this machine.
+    Unavailable(String),
+}
+
+/// A root with `package` from Debian sid, made once for the machine. Blocking; says what it does.
+///
+/// # Errors
+///
+/// The mirror does not answer, a signature is wrong, or a package cannot be unpacked.
+pub(crate) fn with_package(package: &str) -> Result<Outcome> {
+    let folder = cache_folder()?.join(format!("{SUITE}-{package}-{RECIPE}"));
+    if let Some(root) = made(&folder) {
+        return Ok(Outcome::Ready(root));
+    }
+    // Updating apt's lists can remove what another apt has just downloaded, also with lists of its own.
+    let _lock = hold("packages")?;
+    if let Some(root) = made(&folder) {
+        return Ok(Outcome::Ready(root));
+    }
+    let mirror = match mirror() {
+        Ok(mirror) => mirror,
+        Err(reason) => return Ok(Outcome::Unavailable(reason)),
+    };
+    say(&format!(
+        "Fetching {package} from Debian {SUITE} with what it depends on, once"
+    ));
+    let unfinished = tempfile::tempdir_in(cache_folder()?)?;
+    let apt = Apt::new(unfinished.path(), &mirror)?;
+    apt.run(&["update", "--error-on=any"])?;
+    if let Err(error) = apt.run(&["install", "--simulate", package]) {
+        let reason = format!("Debian {SUITE} cannot give {package} to this machine: {error:#}");
+        return Ok(Outcome::Unavailable(reason));
+    }
+    apt.run(&["install", "--download-only", package])?;
+    let packages = unpack(&apt.archives(), &unfinished.path().join("root"))?;
+    fs::write(unfinished.path().join("root.packages"), packages)?;
+    fs::remove_dir_all(apt.folder)?;
+    let _ = fs::remove_dir_all(&folder);
+    fs::rename(unfinished.keep(), &folder)?;
+    made(&folder).map(Outcome::Ready).context("a root was made and is gone")
+}
+
+fn made(folder: &Path) -> Option<Root> {
+    Some(Root {
+        packages: fs::read_to_string(folder.join("root.packages")).ok()?,
+        folder: folder.join("root"),
+    })
+}
+
+/// Where this machine gets Debian's packages from, or why it has no such place.
+fn mirror() -> Result<String, String> {
+    if !Path::new(KEYRING).is_file() {
+        return Err(format!("this is not Debian: there is no {KEYRING}"));
+    }
+    let sources = output(Command::new("apt-get").args([
+        "indextargets",
+        "--format",
+        "$(LABEL)|$(REPO_URI)",
+        "Identifier: Packages",
+    ]))
+    .map_err(|error| format!("this is not Debian: {error:#}"))?;
+    let mirrors: Vec<(&str, &str)> = sources.lines().filter_map(|line| line.split_once('|')).collect();
+    // The label comes with the lists, which a fresh machine has not.
+    let labelled = mirrors.iter().find(|(label, _)| *label == "Debian");
+    labelled
+        .or_else(|| mirrors.iter().find(|(_, uri)| uri.ends_with("/debian/")))
+        .map(|(_, uri)| (*uri).to_owned())
+        .ok_or_else(|| "apt's sources on this machine name no mirror of Debian".to_owned())
+}
+
+/// apt with a folder of its own, for which no package is installed.
+struct Apt {
+    folder: PathBuf,
+}
+
+impl Apt {
+    fn new(parent: &Path, mirror: &str) -> Result<Self> {
+        let folder = parent.join("apt");
+        for sub in ["lists/partial", "cache/archives/partial"] {
+            fs::create_dir_all(folder.join(sub))?;
+        }
+        fs::write(folder.join("status"), "")?;
+        fs::write(
+            folder.join("debian.sources"),
+            format!(
+                "Types: deb\nURIs: {mirror}\nSuites: {SUITE}\nComponents: main\nTargets: Packages\nSigned-By: {KEYRING}\n"
+            ),
+        )?;
+        Ok(Self { folder })
+    }
+
+    fn archives(&self) -> PathBuf {
+        self.folder.join("cache/archives")
+    }
+
+    fn run(&self, args: &[&str]) -> Result<()> {
+        let own = [
+            ("Dir::State", ""),
+            ("Dir::State::status", "status"),
+            ("Dir::Cache", "cache"),
+            ("Dir::Etc::sourcelist", "debian.sources"),
+        ];
+        let paths = own.map(|(setting, path)| format!("{setting}={}", self.folder.join(path).display()));
+        let settings = [
+            "Dir::Etc::sourceparts=/dev/null",
+            "Dir::Etc::preferences=/dev/null",
+            "Dir::Etc::preferencesparts=/dev/null",
+            "Acquire::Languages=none",
+            "APT::Install-Recommends=false",
+            // The user to which root's apt changes for downloads may not write to a folder of root's.
+            "APT::Sandbox::User=",
+        ];
+        let settings = paths.iter().map(String::as_str).chain(settings);
+        let mut command = Command::new("apt-get");
+        command.args(["--quiet", "--yes"]).args(args);
+        for setting in settings {
+            command.args(["-o", setting]);
+        }
+        command.env("DEBIAN_FRONTEND", "noninteractive").stdin(Stdio::null());
+        let output = command.output().context("cannot run apt-get")?;
+        if !output.status.success() {
+            bail!(
+                "`apt-get {}` failed: {}",
+                args.join(" "),
+                String::from_utf8_lossy(&output.stderr).trim()
+            );
+        }
+        Ok(())
+    }
+}
+
+/// Unpacks all packages in `archives` into the new folder `root`, and lists them.
+fn unpack(archives: &Path, root: &Path) -> Result<String> {
+    fs::create_dir(root)?;
+    for (link, target) in LINKS {
+        fs::create_dir_all(root.join(target))?;
+        std::os::unix::fs::symlink(target, root.join(link))?;
+    }
+    let entries = fs::read_dir(archives)?.map(|entry| Ok(entry?.path()));
+    let mut packages: Vec<PathBuf> = entries.collect::<Result<_>>()?;
+    packages.retain(|path| path.extension().is_some_and(|extension| extension == "deb"));
+    packages.sort();
+    let mut list = String::new();
+    for package in packages {
+        output(Command::new("dpkg-deb").arg("--extract").args([&package, root]))?;
+        list += &output(
+            Command::new("dpkg-deb")
+                .args(["--show", "--showformat=${Package} ${Version}\\n"])
+                .arg(&package),
+        )?;
+    }
+    Ok(list)
+}

@@ -1,0 +1,400 @@
+//! Real inference: llama-server on this machine and on a node answers its one sentence; hostile engines do what they say.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use axum::http::{Request, Response, StatusCode, header};
+use futures::AsyncReadExt as _;
+use k8s_openapi::api::{apps::v1::Deployment, core::v1::Pod};
+use kube::{
+    Api, Client,
+    api::{DynamicObject, ListParams, Patch, PatchParams, PostParams},
+    client::Body,
+};
+use runway_testbed::apply::api_of;
+use runway_testbed::engine::{self, Hostility, LlamaServer, MODEL, NOT_A_MODEL, SENTENCE, pieces};
+use runway_testbed::{Node, Options, PATIENCE, eventually, node};
+use serde_json::{Value, json};
+
+const ALIAS: &str = "tiny";
+const PORT: u16 = 8000;
+const CHAT: &str = "/v1/chat/completions";
+const MODELS: &str = "/v1/models";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn llama_server_answers_its_sentence() -> Result<()> {
+    let Some(engine) = prepare("a real llama-server on this machine").await? else {
+        return Ok(());
+    };
+    ensure!(
+        engine.packages().contains("llama.cpp-tools "),
+        "its packages:\n{}",
+        engine.packages()
+    );
+    let args = ["--threads", "2", "--ctx-size", "4096", "--metrics"];
+    let server = engine.start(ALIAS, &args).await?;
+    let at = At::machine(server.client()?);
+    at.answers_as_it_should().await.with_context(|| {
+        let log = std::fs::read_to_string(server.log()).unwrap_or_default();
+        format!("its log:\n{log}")
+    })
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn llama_server_ends_when_its_file_is_no_model() -> Result<()> {
+    let Some(engine) = prepare("a real llama-server with a wrong model").await? else {
+        return Ok(());
+    };
+    let text = tempfile::NamedTempFile::new()?;
+    std::fs::write(text.path(), "This is a text.\n")?;
+    let path = text.path().display().to_string();
+    match engine.start(ALIAS, &["-m", &path]).await {
+        Ok(_) => bail!("it starts with a text as model"),
+        Err(error) => ensure!(error.to_string().contains("invalid magic"), "{error:#}"),
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn hostile_engines_refuse_as_they_say() -> Result<()> {
+    let elsewhere = "http://192.0.2.1:9/elsewhere";
+    let cases = [
+        (Hostility::OtherName, StatusCode::OK, StatusCode::NOT_FOUND),
+        (Hostility::Errors, StatusCode::OK, StatusCode::INTERNAL_SERVER_ERROR),
+        (Hostility::NotFound, StatusCode::NOT_FOUND, StatusCode::NOT_FOUND),
+        (
+            Hostility::Redirects(elsewhere.to_owned()),
+            StatusCode::FOUND,
+            StatusCode::FOUND,
+        ),
+    ];
+    for (hostility, models, chat) in cases {
+        // Started means healthy.
+        let server = hostility.start(ALIAS).await?;
+        let at = At::machine(server.client()?);
+        let (status, body) = at.get(MODELS).await?;
+        ensure!(status == models, "{hostility:?}: {status} {body}");
+        let name = match hostility {
+            Hostility::OtherName => "\"another-tiny\"",
+            Hostility::Errors => "\"tiny\"",
+            _ => "",
+        };
+        ensure!(body.contains(name), "{hostility:?}: {body}");
+        let (status, body) = at.post(CHAT, &chat_request("Hello")).await?;
+        ensure!(status == chat, "{hostility:?}: {status} {body}");
+        if let Hostility::Redirects(to) = &hostility {
+            let response = at.send(MODELS, None).await?;
+            ensure!(response.headers()[header::LOCATION] == to.as_str(), "{response:?}");
+        }
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn hostile_engines_give_no_whole_answer() -> Result<()> {
+    let server = Hostility::Closes.start(ALIAS).await?;
+    let answer = At::machine(server.client()?).get(MODELS).await;
+    ensure!(answer.is_err(), "it answers: {answer:?}");
+
+    let server = Hostility::Hangs.start(ALIAS).await?;
+    let at = At::machine(server.client()?);
+    let answer = tokio::time::timeout(Duration::from_secs(1), at.get(MODELS)).await;
+    ensure!(answer.is_err(), "it answers: {answer:?}");
+
+    let server = Hostility::Endless.start(ALIAS).await?;
+    let at = At::machine(server.client()?);
+    let response = at.send(MODELS, None).await?;
+    ensure!(
+        response.headers()[header::CONTENT_LENGTH] == "1073741824",
+        "{response:?}"
+    );
+    let mut part = vec![0; 32 << 20];
+    let mut body = Box::pin(at.client.request_stream(at.request(MODELS, None)?).await?);
+    body.read_exact(&mut part).await?;
+    Ok(())
+}
+
+/// One node for everything, because starting it takes longer than each of these checks.
+#[tokio::test(flavor = "multi_thread")]
+async fn engines_serve_on_a_real_node() -> Result<()> {
+    if node::skip("a real llama-server on a real node") {
+        return Ok(());
+    }
+    let Some(engine) = prepare("a real llama-server on a real node").await? else {
+        return Ok(());
+    };
+    let hostile = tokio::task::spawn_blocking(engine::hostile).await??;
+    let node = Node::start(Options::default()).await?;
+    let client = node.client("somebody", &["system:masters"]).await?;
+    for archive in [&engine.image.archive, &hostile.archive] {
+        node.import_image(archive).await?;
+    }
+
+    let port = PORT.to_string();
+    let mut args = vec!["--alias", ALIAS, "--host", "0.0.0.0", "--port", &port, "--metrics"];
+    let other_name = Hostility::OtherName.args();
+    let hostile_args: Vec<&str> = args
+        .iter()
+        .copied()
+        .chain(other_name.iter().map(String::as_str))
+        .collect();
+    serve(&client, "hostile", &hostile.name, &hostile_args).await?;
+    args.extend(["--threads", "2", "--ctx-size", "4096", "-m"]);
+    serve(
+        &client,
+        "broken",
+        &engine.image.name,
+        &[&args[..], &[NOT_A_MODEL]].concat(),
+    )
+    .await?;
+    serve(&client, "llama", &engine.image.name, &[&args[..], &[MODEL]].concat()).await?;
+
+    available(&node, &client, "llama").await?;
+    let llama = At::service(client.clone(), "llama");
+    llama.answers_as_it_should().await?;
+
+    let old = image_ids(&client, "llama").await?;
+    let change =
+        json!({"spec": {"template": {"spec": {"containers": [{"name": "engine", "image": engine.next.name}]}}}});
+    let deployments: Api<Deployment> = Api::namespaced(client.clone(), "default");
+    deployments
+        .patch("llama", &PatchParams::default(), &Patch::Strategic(change))
+        .await?;
+    eventually(PATIENCE, async || {
+        let new = image_ids(&client, "llama").await?;
+        ensure!(new.len() == 1 && new != old, "{old:?}, then {new:?}");
+        Ok(())
+    })
+    .await
+    .context("the rollout ends with a pod of another image")?;
+    available(&node, &client, "llama").await?;
+    llama.answers_as_it_should().await?;
+
+    available(&node, &client, "hostile").await?;
+    let (status, models) = At::service(client.clone(), "hostile").get(MODELS).await?;
+    ensure!(
+        status == StatusCode::OK && models.contains("\"another-tiny\""),
+        "{status} {models}"
+    );
+
+    eventually(PATIENCE, async || ends_with_an_error(&client, "broken").await)
+        .await
+        .context("the pod whose model is a text")?;
+    node.stop().await
+}
+
+/// Where an engine is asked.
+struct At {
+    client: Client,
+    /// Before the paths of the engine.
+    prefix: String,
+}
+
+impl At {
+    fn machine(client: Client) -> Self {
+        let prefix = String::new();
+        Self { client, prefix }
+    }
+
+    /// Through the API server's Service proxy.
+    fn service(client: Client, service: &str) -> Self {
+        let prefix = format!("/api/v1/namespaces/default/services/{service}:{PORT}/proxy");
+        Self { client, prefix }
+    }
+
+    async fn answers_as_it_should(&self) -> Result<()> {
+        let (status, health) = self.get("/health").await?;
+        ensure!(status == StatusCode::OK, "/health: {status} {health}");
+
+        let (_, models) = self.get(MODELS).await?;
+        let models: Value = serde_json::from_str(&models)?;
+        ensure!(
+            models["data"].as_array().is_some_and(|list| list.len() == 1),
+            "{models}"
+        );
+        ensure!(models["data"][0]["id"] == ALIAS, "{models}");
+
+        // Also what looks like the sentence, and the end of a text.
+        for prompt in ["What is 2 + 2?", "Hello from a", "何か言って 🙂", "<|end|>"] {
+            let answer = self.answer(CHAT, &chat_request(prompt)).await?;
+            let choice = &answer["choices"][0];
+            ensure!(choice["message"]["content"] == SENTENCE, "{prompt}: {answer}");
+            ensure!(choice["finish_reason"] == "stop", "{prompt}: {answer}");
+        }
+        let request = json!({"model": ALIAS, "prompt": "it. Hello", "temperature": 2});
+        let answer = self.answer("/v1/completions", &request).await?;
+        ensure!(answer["choices"][0]["text"] == SENTENCE, "{answer}");
+        let mut request = chat_request("Hello");
+        request["max_tokens"] = 3.into();
+        let answer = self.answer(CHAT, &request).await?;
+        let choice = &answer["choices"][0];
+        ensure!(choice["message"]["content"] == pieces()[..3].concat(), "{answer}");
+        ensure!(choice["finish_reason"] == "length", "{answer}");
+
+        self.streams_each_piece_once().await?;
+
+        let (status, metrics) = self.get("/metrics").await?;
+        ensure!(status == StatusCode::OK, "/metrics: {status} {metrics}");
+        ensure!(metrics.contains("llamacpp:tokens_predicted_total"), "{metrics}");
+        Ok(())
+    }
+
+    async fn streams_each_piece_once(&self) -> Result<()> {
+        let mut request = chat_request("Hello");
+        request["stream"] = true.into();
+        let (status, text) = self.post(CHAT, &request).await?;
+        ensure!(status == StatusCode::OK, "{status} {text}");
+        let events: Vec<&str> = text.lines().filter_map(|line| line.strip_prefix("data: ")).collect();
+        let (end, chunks) = events.split_last().context("no events")?;
+        ensure!(*end == "[DONE]", "{text}");
+        let mut contents = Vec::new();
+        for chunk in chunks {
+            let chunk: Value = serde_json::from_str(chunk)?;
+            let content = chunk["choices"][0]["delta"]["content"].as_str().unwrap_or_default();
+            contents.push(content.to_owned());
+        }
+        contents.retain(|content| !content.is_empty());
+        ensure!(contents == pieces(), "{text}");
+        ensure!(contents.concat() == SENTENCE, "{text}");
+        Ok(())
+    }
+
+    async fn answer(&self, path: &str, request: &Value) -> Result<Value> {
+        let (status, text) = self.post(path, request).await?;
+        ensure!(status == StatusCode::OK, "{path}: {status} {text}");
+        Ok(serde_json::from_str(&text)?)
+    }
+
+    async fn get(&self, path: &str) -> Result<(StatusCode, String)> {
+        text(self.send(path, None).await?).await
+    }
+
+    async fn post(&self, path: &str, body: &Value) -> Result<(StatusCode, String)> {
+        text(self.send(path, Some(body)).await?).await
+    }
+
+    async fn send(&self, path: &str, body: Option<&Value>) -> Result<Response<Body>> {
+        let request = self.request(path, body)?.map(Body::from);
+        Ok(self.client.send(request).await?)
+    }
+
+    fn request(&self, path: &str, body: Option<&Value>) -> Result<Request<Vec<u8>>> {
+        let method = if body.is_some() { "POST" } else { "GET" };
+        Ok(Request::builder()
+            .method(method)
+            .uri(format!("{}{path}", self.prefix))
+            .header(header::CONTENT_TYPE, "application/json")
+            .body(body.map(|body| body.to_string().into_bytes()).unwrap_or_default())?)
+    }
+}
+
+async fn text(response: Response<Body>) -> Result<(StatusCode, String)> {
+    let status = response.status();
+    let body = response.into_body().collect_bytes().await?;
+    Ok((status, String::from_utf8(body.into())?))
+}
+
+fn chat_request(prompt: &str) -> Value {
+    json!({"model": ALIAS, "messages": [{"role": "user", "content": prompt}]})
+}
+
+async fn prepare(what: &'static str) -> Result<Option<LlamaServer>> {
+    tokio::task::spawn_blocking(move || LlamaServer::prepare(what)).await?
+}
+
+/// A Deployment of one restricted pod and its Service.
+async fn serve(client: &Client, name: &str, image: &str, args: &[&str]) -> Result<()> {
+    let labels = json!({"app": name});
+    let service = json!({
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": name},
+        "spec": {"selector": labels, "ports": [{"port": PORT}]},
+    });
+    let deployment = json!({
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": name},
+        "spec": {
+            "replicas": 1,
+            "selector": {"matchLabels": labels},
+            "template": {
+                "metadata": {"labels": labels},
+                "spec": {
+                    "containers": [{
+                        "name": "engine",
+                        "image": image,
+                        "args": args,
+                        "ports": [{"containerPort": PORT}],
+                        "readinessProbe": {"httpGet": {"path": "/health", "port": PORT}, "periodSeconds": 1},
+                        "securityContext": {
+                            "allowPrivilegeEscalation": false,
+                            "readOnlyRootFilesystem": true,
+                            "runAsNonRoot": true,
+                            "capabilities": {"drop": ["ALL"]},
+                            "seccompProfile": {"type": "RuntimeDefault"},
+                        },
+                        "resources": {"requests": {"cpu": "10m"}, "limits": {"memory": "256Mi"}},
+                    }],
+                    "terminationGracePeriodSeconds": 1,
+                },
+            },
+        },
+    });
+    for object in [service, deployment] {
+        let object: DynamicObject = serde_json::from_value(object)?;
+        let api = api_of(client, &object).await?;
+        api.create(&PostParams::default(), &object).await?;
+    }
+    Ok(())
+}
+
+async fn available(node: &Node, client: &Client, name: &str) -> Result<()> {
+    let deployments: Api<Deployment> = Api::namespaced(client.clone(), "default");
+    eventually(PATIENCE, async || {
+        let deployment = deployments.get(name).await?;
+        let status = deployment.status.unwrap_or_default();
+        let is_current = status.observed_generation == deployment.metadata.generation;
+        let is_whole = status.updated_replicas == Some(1) && status.replicas == Some(1);
+        if is_current && is_whole && status.available_replicas == Some(1) {
+            return Ok(());
+        }
+        let output = node
+            .kubectl()?
+            .args(["get", "events,pods", "--all-namespaces"])
+            .output()
+            .await?;
+        bail!("{}", String::from_utf8_lossy(&output.stdout))
+    })
+    .await
+    .with_context(|| format!("the Deployment {name} becomes available"))
+}
+
+async fn pods(client: &Client, name: &str) -> Result<Vec<Pod>> {
+    let pods: Api<Pod> = Api::namespaced(client.clone(), "default");
+    Ok(pods
+        .list(&ListParams::default().labels(&format!("app={name}")))
+        .await?
+        .items)
+}
+
+async fn image_ids(client: &Client, name: &str) -> Result<Vec<String>> {
+    let statuses = pods(client, name)
+        .await?
+        .into_iter()
+        .filter_map(|pod| pod.status?.container_statuses);
+    Ok(statuses.flatten().map(|container| container.image_id).collect())
+}
+
+/// The engine ended by itself, and not by a signal.
+async fn ends_with_an_error(client: &Client, name: &str) -> Result<()> {
+    let statuses = pods(client, name)
+        .await?
+        .into_iter()
+        .filter_map(|pod| pod.status?.container_statuses);
+    let container = statuses.flatten().next().context("the pod has not started")?;
+    let state = container.last_state.and_then(|state| state.terminated);
+    let ended = state.context("its container has not ended")?;
+    ensure!(ended.exit_code > 0 && ended.exit_code < 128, "{ended:?}");
+    Ok(())
+}
