@@ -188,7 +188,8 @@ pub fn outlook(
                 md: Arc::new(moved),
                 installed: installed.clone(),
                 children: Vec::new(),
-                waiting: Vec::new(),
+                unready: Vec::new(),
+                verification: observe::Verification::Assumed,
                 now,
             };
             let plan = runway_provider::plan::plan(provider, &seen);

@@ -12,7 +12,8 @@ use runway_api::{
     AsyncActor, InferenceProviderConfig, InferenceProviderConfigStatus, LlamaStackDistribution, ModelDeployment,
 };
 use runway_core::providers::Providers;
-use runway_provider::observe::{Lookup, Waiting};
+use runway_operator::kubelet::{self, Unready};
+use runway_provider::observe::Lookup;
 use runway_provider::upstream::{Installed, crd_name, detect};
 use runway_provider::{Kind, Provider};
 
@@ -195,8 +196,8 @@ impl State {
         }
     }
 
-    /// What the pods of a ModelDeployment wait for.
-    pub fn waiting(&self, provider: &dyn Provider, namespace: &str, name: &str) -> Vec<Waiting> {
+    /// The pods of a ModelDeployment that are not ready.
+    pub fn unready(&self, provider: &dyn Provider, namespace: &str, name: &str) -> Vec<Unready> {
         let labels = provider.pod_labels();
         let belongs = |pod: &Pod| {
             labels
@@ -209,7 +210,7 @@ impl State {
             .filter(|pod| pod.namespace().as_deref().unwrap_or(DEFAULT_NAMESPACE) == namespace && belongs(pod))
             .collect();
         pods.sort_by_key(|pod| pod.name_any());
-        pods.into_iter().flat_map(runway_provider::waiting).collect()
+        pods.into_iter().filter_map(kubelet::unready).collect()
     }
 
     /// The pods of a LlamaStackDistribution.

@@ -54,7 +54,16 @@ fn every_case_gives_what_is_expected() {
         if !shared.is_empty() {
             differences.push(format!("{}: held by two: {}", folder.display(), shared.join(", ")));
         }
-        let next = plan::plan(&next);
+        let mut next = plan::plan(&next);
+        if let Some(of) = next.status_of.take() {
+            // A provider that was named a while ago and has said nothing: the same again would be written once.
+            assert_eq!(
+                of.manager,
+                labels::provider_manager(plan_names(&plan)),
+                "{}",
+                folder.display()
+            );
+        }
         if plan.finalizer != Finalizer::Remove && !next.is_silent() {
             differences.push(format!(
                 "{}: not silent after it\n{}",
@@ -64,6 +73,12 @@ fn every_case_gives_what_is_expected() {
         }
     }
     assert!(differences.is_empty(), "{}", differences.join("\n"));
+}
+
+/// The provider that a plan names.
+fn plan_names(plan: &Plan) -> &str {
+    let status = plan.status.as_ref();
+    status.and_then(|s| s["provider"]["name"].as_str()).unwrap_or_default()
 }
 
 /// The Events of the design that the core sends: one for each change, and none for what was told.
@@ -138,9 +153,10 @@ fn carried_out(seen: &Observed, plan: &Plan) -> (Observed, Vec<String>) {
     let is_choice = |path: &[String]| path[0] == "provider" || path.get(1).is_some_and(|p| p == "ProviderSelected");
     theirs.retain(|path, _| !mine.contains_key(path) || own_selector && is_choice(path));
     let mut status = Applied::default();
-    // A dead provider: what it wrote is dropped.
-    if plan.release_status_of.is_none() {
-        status.apply("others", &ssa::whole(&theirs)).unwrap();
+    // Written for a provider: the whole of what it wrote is replaced.
+    match &plan.status_of {
+        None => status.apply("others", &ssa::whole(&theirs)).unwrap(),
+        Some(of) => status.apply(&of.manager, &of.status).unwrap(),
     }
     if let Some(wanted) = &plan.status {
         status.apply(labels::CORE_MANAGER, wanted).unwrap();

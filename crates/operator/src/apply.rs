@@ -177,8 +177,8 @@ where
             let name = || format!("edit {}", edit.resource.kind);
             within(span, name, self.edit(owner, edit)).await?;
         }
-        if let Some(dead) = &plan.release_status_of {
-            self.status(owner, dead, &json!({}), false).await?;
+        if let Some(of) = &plan.status_of {
+            self.status(owner, &of.manager, &of.status, of.guarded).await?;
         }
         if let Some(status) = &plan.status {
             let why = || {

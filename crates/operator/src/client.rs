@@ -38,6 +38,14 @@ pub enum Error {
     Client(#[source] Box<kube::Error>),
 }
 
+/// Where a pod finds the token of its ServiceAccount.
+const SERVICE_ACCOUNT_TOKEN: &str = "/var/run/secrets/kubernetes.io/serviceaccount/token";
+
+/// Whether a configuration is a pod's own, so that the process is inside the cluster.
+pub fn is_in_cluster(config: &Config) -> bool {
+    config.auth_info.token_file.as_deref() == Some(SERVICE_ACCOUNT_TOKEN)
+}
+
 impl ClientArgs {
     /// The configuration these arguments ask for.
     pub async fn config(&self) -> Result<Config, Error> {

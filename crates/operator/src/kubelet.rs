@@ -1,7 +1,56 @@
 //! How far a pod has come, and what keeps it: read from what the kubelet says of its containers.
 
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ContainerState, ContainerStateTerminated, ContainerStatus, Pod};
 use kube::ResourceExt;
+
+/// A pod that is not ready, and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unready {
+    /// Name of the pod.
+    pub pod: String,
+    /// When it was created.
+    pub created: Option<Timestamp>,
+    /// The rollout that it belongs to: the hash of its template, as Deployments and StatefulSets write it.
+    pub revision: Option<String>,
+    /// What keeps it from being ready.
+    pub cause: Cause,
+}
+
+/// What keeps a pod from being ready.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Cause {
+    /// It needs time: nothing has failed.
+    Starting,
+    /// No node fits: the scheduler's message.
+    Unschedulable(String),
+    /// It ended as a whole, by an eviction for instance.
+    Ended {
+        /// CamelCase, as the kubelet gives it, such as `Evicted`.
+        reason: String,
+        /// The kubelet's message.
+        message: String,
+    },
+    /// A container fails.
+    Container(Failing),
+}
+
+/// A container that fails.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failing {
+    /// Name of the container.
+    pub name: String,
+    /// Whether it is an init container.
+    pub init: bool,
+    /// Its image, as the pod names it.
+    pub image: String,
+    /// Why it fails.
+    pub failure: Failure,
+    /// Whether the kubelet has restarted it before, and so will again and again.
+    pub repeated: bool,
+    /// The most memory it may use, such as `512Mi`, if it is limited.
+    pub memory_limit: Option<String>,
+}
 
 /// How far a container has come.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -86,6 +135,73 @@ pub fn unschedulable(pod: &Pod) -> Option<&str> {
         Some(("False", Some("Unschedulable"), message)) => message,
         _ => None,
     }
+}
+
+/// Labels by which the pods of one rollout are told from those of another.
+const REVISIONS: [&str; 2] = ["pod-template-hash", "controller-revision-hash"];
+
+/// Why a pod is not ready; `None` if it is ready, has done its work, or is being deleted.
+pub fn unready(pod: &Pod) -> Option<Unready> {
+    let phase = pod.status.as_ref().and_then(|s| s.phase.as_deref());
+    if is_ready(pod) || phase == Some("Succeeded") || pod.metadata.deletion_timestamp.is_some() {
+        return None;
+    }
+    let cause = unschedulable(pod)
+        .map(|said| Cause::Unschedulable(said.to_owned()))
+        .or_else(|| failing(pod).map(Cause::Container))
+        .or_else(|| ended(pod))
+        .unwrap_or(Cause::Starting);
+    Some(Unready {
+        pod: pod.name_any(),
+        created: pod.metadata.creation_timestamp.as_ref().map(|t| t.0),
+        revision: REVISIONS.iter().find_map(|label| pod.labels().get(*label)).cloned(),
+        cause,
+    })
+}
+
+/// The container to speak of: the first that fails and left a message, or else the first that fails.
+fn failing(pod: &Pod) -> Option<Failing> {
+    let status = pod.status.as_ref()?;
+    let init = status.init_container_statuses.iter().flatten().map(|c| (c, true));
+    let main = status.container_statuses.iter().flatten().map(|c| (c, false));
+    let mut all: Vec<Failing> = init
+        .chain(main)
+        .filter(|(container, _)| !container.ready)
+        .filter_map(|(container, init)| match stage(container, !init) {
+            Stage::Failed(failure) => Some(Failing {
+                name: container.name.clone(),
+                init,
+                image: container.image.clone(),
+                failure,
+                repeated: container.restart_count > 1 || is_backing_off(container),
+                memory_limit: memory_limit(pod, &container.name),
+            }),
+            _ => None,
+        })
+        .collect();
+    all.sort_by_key(|c| matches!(&c.failure, Failure::Exit { message, .. } if message.is_empty()));
+    all.into_iter().next()
+}
+
+fn is_backing_off(container: &ContainerStatus) -> bool {
+    let waiting = container.state.as_ref().and_then(|s| s.waiting.as_ref());
+    waiting.is_some_and(|w| w.reason.as_deref() == Some("CrashLoopBackOff"))
+}
+
+fn memory_limit(pod: &Pod, container: &str) -> Option<String> {
+    let spec = pod.spec.as_ref()?;
+    let mut all = spec.init_containers.iter().flatten().chain(&spec.containers);
+    let limits = all.find(|c| c.name == container)?.resources.as_ref()?.limits.as_ref()?;
+    limits.get("memory").map(|quantity| quantity.0.clone())
+}
+
+fn ended(pod: &Pod) -> Option<Cause> {
+    let status = pod.status.as_ref()?;
+    let reason = status.reason.clone().unwrap_or_else(|| "PodFailed".to_owned());
+    (status.phase.as_deref() == Some("Failed")).then(|| Cause::Ended {
+        reason,
+        message: status.message.clone().unwrap_or_default(),
+    })
 }
 
 /// Why a pod was ended by the kubelet, as when a volume grew over its limit.

@@ -17,6 +17,7 @@
 //! | [`webhook`] | TLS for webhooks: authority, leaf, CA bundle, server |
 //! | [`access`] | RBAC rules |
 //! | [`pods`], [`kubelet`] | pods by what they are for; how far one has come, and what keeps it |
+//! | [`services`] | bounded HTTP requests to Services |
 //! | [`json`] | containment and stable hashes of JSON |
 //! | [`trace`] | one trace per life of an object |
 //! | [`clock`], [`telemetry`], [`shutdown`] | the edges of a process |
@@ -39,6 +40,7 @@ pub mod packed;
 pub mod plan;
 pub mod pods;
 pub mod process;
+pub mod services;
 pub mod shutdown;
 pub mod telemetry;
 pub mod texts;

@@ -23,8 +23,8 @@ pub struct Plan {
     pub status: Option<Value>,
     /// Write the status only if the object is still as observed: for a claim that somebody else may be taking away.
     pub status_guarded: bool,
-    /// A field manager that is dead: its part of the status is dropped before ours is written.
-    pub release_status_of: Option<String>,
+    /// The part of another field manager in the status, where it cannot write it itself; before ours.
+    pub status_of: Option<StatusOf>,
     /// What people should hear of, once per change.
     pub events: Vec<Note>,
     /// When to look again without being woken by a change.
@@ -39,7 +39,30 @@ impl Plan {
             && self.apply.iter().all(|a| a.unchanged)
             && self.edit.is_empty()
             && self.status.is_none()
+            && self.status_of.is_none()
             && self.events.is_empty()
+    }
+}
+
+/// A part of the status that is written for another field manager.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StatusOf {
+    /// The field manager.
+    pub manager: String,
+    /// The whole of its part; an empty object drops it.
+    pub status: Value,
+    /// Write it only if the object is still as observed: the manager may be writing it itself.
+    pub guarded: bool,
+}
+
+impl StatusOf {
+    /// Drops the part of a field manager that writes no more.
+    pub fn dropped(manager: String) -> Self {
+        Self {
+            manager,
+            status: Value::Object(serde_json::Map::new()),
+            guarded: false,
+        }
     }
 }
 

@@ -10,6 +10,7 @@ use crate::admin::{self, AdminArgs, Health};
 use crate::client::{self, ClientArgs, install_crypto};
 use crate::lease::{Election, Leadership, LeaseArgs};
 use crate::metrics::{Counting, Metrics};
+use crate::services::Services;
 use crate::shutdown;
 use crate::telemetry::{self, LogArgs};
 use crate::trace::{self, TraceArgs, Traces};
@@ -34,6 +35,8 @@ pub struct ProcessArgs {
 pub struct Process {
     /// Talks to the API server.
     pub client: Client,
+    /// Sends requests to Services.
+    pub services: Services,
     /// Cancelled when the process is to end.
     pub shutdown: CancellationToken,
     /// Whether this replica works or stands by.
@@ -65,6 +68,7 @@ impl Process {
     pub fn alone(client: Client, shutdown: CancellationToken) -> Self {
         let leadership = Leadership::always();
         Self {
+            services: Services::by_proxy(client.clone()),
             client,
             shutdown,
             health: Health::default(),
@@ -80,6 +84,7 @@ impl Process {
         let shutdown = shutdown::on_signal();
         let health = Health::default();
         let config = args.client.config().await?;
+        let services = Services::of(&config)?;
         let failed = |error| client::Error::Client(Box::new(error));
 
         // The election has a client of its own: a renewal never waits behind other requests, and is not counted with them.
@@ -100,6 +105,7 @@ impl Process {
         admin::serve(&args.admin, health.clone(), metrics.clone(), shutdown.clone()).await?;
         Ok(Self {
             client,
+            services,
             shutdown,
             leadership,
             health,

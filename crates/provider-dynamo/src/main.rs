@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::Parser;
-use runway_operator::process::ProcessArgs;
+use runway_provider::ProviderArgs;
 use runway_provider_dynamo::{Dynamo, DynamoConfig};
 
 /// Serves ModelDeployments with Dynamo.
@@ -11,7 +11,7 @@ use runway_provider_dynamo::{Dynamo, DynamoConfig};
 #[command(name = "dynamo-provider", version)]
 struct Args {
     #[command(flatten)]
-    process: ProcessArgs,
+    provider: ProviderArgs,
     #[command(flatten)]
     dynamo: DynamoConfig,
 }
@@ -20,5 +20,5 @@ struct Args {
 #[tokio::main(worker_threads = 2)]
 async fn main() -> ExitCode {
     let args = Args::parse();
-    runway_provider::main(Dynamo::new(args.dynamo), &args.process).await
+    runway_provider::main(Dynamo::new(args.dynamo), &args.provider).await
 }

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::Parser;
-use runway_operator::process::ProcessArgs;
+use runway_provider::ProviderArgs;
 use runway_provider_kaito::{Kaito, KaitoConfig};
 
 /// Serves ModelDeployments with KAITO.
@@ -11,7 +11,7 @@ use runway_provider_kaito::{Kaito, KaitoConfig};
 #[command(name = "kaito-provider", version)]
 struct Args {
     #[command(flatten)]
-    process: ProcessArgs,
+    provider: ProviderArgs,
     #[command(flatten)]
     kaito: KaitoConfig,
 }
@@ -20,5 +20,5 @@ struct Args {
 #[tokio::main(worker_threads = 2)]
 async fn main() -> ExitCode {
     let args = Args::parse();
-    runway_provider::main(Kaito::new(args.kaito), &args.process).await
+    runway_provider::main(Kaito::new(args.kaito), &args.provider).await
 }

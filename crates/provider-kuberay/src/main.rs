@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::Parser;
-use runway_operator::process::ProcessArgs;
+use runway_provider::ProviderArgs;
 use runway_provider_kuberay::KubeRay;
 
 /// Serves ModelDeployments with KubeRay.
@@ -11,12 +11,12 @@ use runway_provider_kuberay::KubeRay;
 #[command(name = "kuberay-provider", version)]
 struct Args {
     #[command(flatten)]
-    process: ProcessArgs,
+    provider: ProviderArgs,
 }
 
 // As many threads as a controller needs, not as many as the node has cores.
 #[tokio::main(worker_threads = 2)]
 async fn main() -> ExitCode {
     let args = Args::parse();
-    runway_provider::main(KubeRay, &args.process).await
+    runway_provider::main(KubeRay, &args.provider).await
 }

@@ -13,6 +13,11 @@ pub fn access_in_namespace(provider: &dyn Provider) -> Vec<PolicyRule> {
     lease::access(&labels::provider_manager(provider.name()))
 }
 
+/// The rules that are added for a controller outside of the cluster: it reaches endpoints through the API server.
+pub fn access_from_outside() -> Vec<PolicyRule> {
+    vec![rule("", &["services/proxy"], &["get", "create"])]
+}
+
 /// The rules of a provider's ClusterRole.
 pub fn access(provider: &dyn Provider) -> Vec<PolicyRule> {
     let mut rules = vec![

@@ -15,14 +15,15 @@ use kube::runtime::watcher;
 use kube::runtime::{WatchStreamExt, watcher as watch};
 use kube::{Api, Client, Resource, ResourceExt};
 use runway_api::{ModelDeployment, labels};
+use runway_operator::kubelet::Unready;
 use runway_operator::packed::Packed;
 use runway_operator::texts::{Texts, follow, texts};
 use runway_operator::watch::crd;
 use tokio::task::JoinSet;
 
 use crate::contract::{Kind, Provider};
-use crate::observe::{self, Waiting};
-use crate::pods::WaitingPods;
+use crate::observe;
+use crate::pods::UnreadyPods;
 use crate::upstream::{Installed, State, Upstream, api_resource, crd_name, detect_in};
 
 /// A first list that takes longer than this is not waited for: objects found twice are applied twice, which changes nothing.
@@ -40,7 +41,7 @@ pub(crate) struct Caches {
     wake: Wake,
     stores: RwLock<HashMap<Kind, KindCache>>,
     installed: tokio::sync::watch::Sender<HashMap<Kind, State>>,
-    pods: Vec<WaitingPods>,
+    pods: Vec<UnreadyPods>,
     on_gone: Box<OnGone>,
 }
 
@@ -63,7 +64,7 @@ impl Caches {
             wake,
             stores: RwLock::default(),
             installed: tokio::sync::watch::Sender::new(HashMap::new()),
-            pods: pod_labels.into_iter().map(WaitingPods::new).collect(),
+            pods: pod_labels.into_iter().map(UnreadyPods::new).collect(),
             on_gone: Box::new(on_gone),
         })
     }
@@ -116,8 +117,8 @@ impl Caches {
         self.installed.subscribe()
     }
 
-    /// What the pods of a deployment wait for.
-    pub(crate) fn waiting(&self, namespace: &str, deployment: &str) -> Vec<Waiting> {
+    /// The pods of a ModelDeployment that are not ready.
+    pub(crate) fn unready(&self, namespace: &str, deployment: &str) -> Vec<Unready> {
         self.pods
             .iter()
             .flat_map(|pods| pods.of(namespace, deployment))
@@ -182,14 +183,14 @@ impl Caches {
     }
 
     async fn follow_pods(self: Arc<Self>, index: usize) {
-        let Some(waiting) = self.pods.get(index) else { return };
+        let Some(unready) = self.pods.get(index) else { return };
         let pods: Api<Pod> = Api::all(self.client.clone());
-        let ours = watcher::Config::default().labels(waiting.label());
+        let ours = watcher::Config::default().labels(unready.label());
         let mut events = watch(pods, ours).default_backoff().boxed();
         while let Some(event) = events.next().await {
             match event {
                 Ok(event) => {
-                    if let Some((namespace, name)) = waiting.take_in(&event) {
+                    if let Some((namespace, name)) = unready.take_in(&event) {
                         self.wake(&namespace, &name);
                     }
                 }
@@ -198,7 +199,8 @@ impl Caches {
         }
     }
 
-    fn wake(&self, namespace: &str, name: &str) {
+    /// Has a ModelDeployment reconciled.
+    pub(crate) fn wake(&self, namespace: &str, name: &str) {
         // Fails only while shutting down.
         let _ = self.wake.unbounded_send(ObjectRef::new(name).within(namespace));
     }

@@ -14,6 +14,7 @@
 //! | `conformance` | the suite that every provider runs; behind the feature of that name |
 
 mod access;
+mod answers;
 mod caches;
 #[cfg(any(test, feature = "conformance"))]
 pub mod conformance;
@@ -26,11 +27,11 @@ mod reconcile;
 mod register;
 pub mod request;
 mod run;
+mod talk;
 pub mod upstream;
 
-pub use access::{access, access_in_namespace};
+pub use access::{access, access_from_outside, access_in_namespace};
 pub use contract::{CONFIG_MAP, ChildRef, Kind, Object, Provider, Reading, Refusal, Translation};
-pub use pods::waiting;
 pub use request::{Request, Topology, Worker};
-pub use run::{main, run};
+pub use run::{ProviderArgs, main, run};
 pub use upstream::{Installed, Schema, State, Upstream};

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use kube::core::DynamicObject;
 use runway_api::ModelDeployment;
+use runway_operator::kubelet::Unready;
 
 use crate::contract::{ChildRef, Kind};
 use crate::upstream::Installed;
@@ -18,8 +19,10 @@ pub struct Observed {
     pub installed: Installed,
     /// Those of the provider's possible children that exist, ours or not.
     pub children: Vec<Child>,
-    /// What keeps its pods from starting, as the kubelet says.
-    pub waiting: Vec<Waiting>,
+    /// Its pods that are not ready.
+    pub unready: Vec<Unready>,
+    /// What is known of its endpoint.
+    pub verification: Verification,
     /// The time.
     pub now: Timestamp,
 }
@@ -33,13 +36,28 @@ pub struct Child {
     pub object: Arc<DynamicObject>,
 }
 
-/// What keeps a container from starting.
+/// What is known of the endpoint of a ModelDeployment.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Waiting {
-    /// As `CreateContainerConfigError`.
-    pub reason: String,
-    /// As `secret "hf-token" not found`.
-    pub message: String,
+pub enum Verification {
+    /// Endpoints are not asked: `--verify-endpoints=false`.
+    Off,
+    /// Nothing can be asked here, such as in a preview: the endpoint is taken to answer.
+    Assumed,
+    /// Endpoints are asked; the latest answer, if there is one.
+    On(Option<Answer>),
+}
+
+/// The answer of an endpoint.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Answer {
+    /// The rollout that was asked: see [`Question::about`](crate::plan::Question::about).
+    pub about: String,
+    /// Whether the model answered, or the request and what came back.
+    pub outcome: Result<(), String>,
+    /// When the answer came.
+    pub at: Timestamp,
+    /// Which attempt this was, from 1.
+    pub attempt: u32,
 }
 
 impl Observed {

@@ -8,25 +8,31 @@ use runway_api::ModelDeployment;
 use runway_operator::apply::{self, Executor};
 use runway_operator::clock;
 
+use crate::answers::Answers;
 use crate::caches::Caches;
 use crate::contract::Provider;
 use crate::observe::{self, Lookup, Observed};
-use crate::plan;
+use crate::plan::{self, Decision};
 
 /// What a reconcile works with.
 pub(crate) struct Context {
     pub(crate) provider: Arc<dyn Provider>,
     pub(crate) caches: Arc<Caches>,
     pub(crate) executor: Arc<Executor<ModelDeployment>>,
+    pub(crate) answers: Arc<Answers>,
 }
 
 /// Brings one ModelDeployment a step further.
 pub(crate) async fn reconcile(md: Arc<ModelDeployment>, context: Arc<Context>) -> Result<Action, apply::Error> {
     let provider = context.provider.as_ref();
     let seen = observe(&context, md);
-    let plan = plan::plan(provider, &seen);
+    let Decision { plan, inquiry } = plan::decide(provider, &seen);
     match context.executor.execute(&seen.md, &plan).await {
-        Ok(()) => Ok(plan.look_again.map_or_else(Action::await_change, Action::requeue)),
+        Ok(()) => {
+            let (namespace, name) = (seen.md.namespace().unwrap_or_default(), seen.md.name_any());
+            context.answers.carry_out(&namespace, &name, inquiry);
+            Ok(plan.look_again.map_or_else(Action::await_change, Action::requeue))
+        }
         Err(error) => {
             context
                 .executor
@@ -52,7 +58,8 @@ fn observe(context: &Context, md: Arc<ModelDeployment>) -> Observed {
     Observed {
         installed: context.caches.installed(),
         children: observe::children(&lookup, &namespace, context.provider.children(&name)),
-        waiting: context.caches.waiting(&namespace, &name),
+        unready: context.caches.unready(&namespace, &name),
+        verification: context.answers.of(&namespace, &name),
         now: clock::now(),
         md,
     }

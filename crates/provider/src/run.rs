@@ -19,23 +19,36 @@ use runway_operator::process::{self, Process, ProcessArgs};
 use runway_operator::watch::{ready_when_listed, reflect, subject};
 use tokio::task::JoinSet;
 
+use crate::answers::Answers;
 use crate::caches::Caches;
 use crate::contract::Provider;
 use crate::reconcile::{Context, reconcile};
 use crate::register::keep_registered;
 
+/// The arguments that every provider's controller takes.
+#[derive(Clone, Debug, clap::Args)]
+pub struct ProviderArgs {
+    #[command(flatten)]
+    process: ProcessArgs,
+    /// Send each model one request after a rollout, and set Ready only when it has answered. With false, Ready is True
+    /// as soon as the pods are ready.
+    #[arg(long, value_name = "BOOL", default_value_t = true, action = clap::ArgAction::Set)]
+    verify_endpoints: bool,
+}
+
 /// The whole main of a provider's controller.
-pub async fn main(provider: impl Provider, args: &ProcessArgs) -> ExitCode {
+pub async fn main(provider: impl Provider, args: &ProviderArgs) -> ExitCode {
     let name = provider.name();
-    process::main(&labels::provider_manager(name), name, args, async |process| {
-        run(provider, process).await;
+    process::main(&labels::provider_manager(name), name, &args.process, async |process| {
+        run(provider, process, args.verify_endpoints).await;
         Ok::<_, Infallible>(())
     })
     .await
 }
 
 /// Runs a provider until the process shuts down. A replica that stands by watches as the leader does, to go on at once.
-pub async fn run(provider: impl Provider, process: Process) {
+/// With `verify_endpoints`, Ready is True only when the model has answered a request.
+pub async fn run(provider: impl Provider, process: Process, verify_endpoints: bool) {
     let client = process.client.clone();
     let provider: Arc<dyn Provider> = Arc::new(provider);
     let manager = labels::provider_manager(provider.name());
@@ -50,6 +63,9 @@ pub async fn run(provider: impl Provider, process: Process) {
             .children
             .gone(kind.kind, &object.namespace().unwrap_or_default(), &object.name_any());
     });
+    let services = verify_endpoints.then(|| process.services.clone());
+    let woken_by_answers = caches.clone();
+    let answers = Answers::new(services, move |namespace, name| woken_by_answers.wake(namespace, name));
     let upstream_listed = process.health.waits_for("the lists of upstream objects");
     let deployments_listed = process.health.waits_for("the list of ModelDeployments");
     let mut tasks = JoinSet::new();
@@ -78,6 +94,7 @@ pub async fn run(provider: impl Provider, process: Process) {
         provider,
         caches,
         executor,
+        answers,
     });
     controller::run(controller, &process, Waits::ForApiServer, context, unpacked(reconcile)).await;
     // The goodbye is worth waiting for; a panic in it is not.

@@ -3,7 +3,7 @@
 //! - `given.yaml`: the time (`now`), and what else the provider sees (see [`Given`]);
 //! - `plan.yaml`: what is done. `{}` is nothing at all.
 //!
-//! After every plan is carried out, the next one must have nothing to do. `UPDATE_CASES=1 cargo test` writes the plans anew:
+//! After every plan is carried out, the next one must have nothing to do, or only to say what the objects say now. `UPDATE_CASES=1 cargo test` writes the plans anew:
 //! read what you commit.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests are tests")]
 
@@ -17,10 +17,13 @@ use common::acme::{Acme, FLEET, SERVER};
 use common::ssa::{self, Applied};
 use common::{told, yaml};
 use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Pod;
 use kube::core::DynamicObject;
 use runway_api::{ModelDeployment, labels};
+use runway_operator::kubelet;
 use runway_operator::plan::{Finalizer, Plan};
-use runway_provider::observe::{Child, Observed, Waiting};
+use runway_provider::observe::{Answer, Child, Observed, Verification};
+use runway_provider::plan::{Decision, Inquiry};
 use runway_provider::{CONFIG_MAP, Installed, Kind, Provider, State, plan};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -44,10 +47,35 @@ struct Given {
     /// CRDs that are not as Acme knows them best: `missing`, an older version, or what is served and what does not fit.
     #[serde(default)]
     installed: BTreeMap<String, Crd>,
-    /// What pods say they wait for.
+    /// Its pods, those that are ready as well.
     #[serde(default)]
-    /// As `Reason: message`.
-    waiting: Vec<String>,
+    pods: Vec<Pod>,
+    /// Whether its endpoint is asked; `assumed` if nothing is said.
+    endpoint: Option<Endpoint>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+enum Endpoint {
+    /// It is not asked.
+    Off,
+    /// It is asked, and has not answered yet.
+    Unanswered,
+    /// It was asked about the rollout that is there.
+    Answered {
+        at: Timestamp,
+        #[serde(default = "one")]
+        attempt: u32,
+        /// What came back, if that was no answer.
+        failure: Option<String>,
+        /// It was about an earlier rollout.
+        #[serde(default)]
+        earlier: bool,
+    },
+}
+
+fn one() -> u32 {
+    1
 }
 
 #[derive(Deserialize)]
@@ -64,9 +92,10 @@ fn every_case_gives_what_is_expected() {
     assert!(folders.len() > 40, "cases are missing");
     for folder in folders {
         let seen = observed(&folder);
-        let plan = plan::plan(&ACME, &seen);
-        differences.extend(told::difference(&folder.join("plan.yaml"), &told::plan(&plan)));
-        let next = plan::plan(&ACME, &carried_out(&seen, &plan));
+        let Decision { plan, inquiry } = plan::decide(&ACME, &seen);
+        let text = format!("{}{}", told::plan(&plan), told::inquiry(&inquiry));
+        differences.extend(told::difference(&folder.join("plan.yaml"), &text));
+        let next = settled(&seen, &plan);
         if plan.finalizer != Finalizer::Remove && !next.is_silent() {
             differences.push(format!(
                 "{}: not silent after it\n{}",
@@ -86,7 +115,9 @@ fn each_event_is_sent_once_per_change() {
         ("unchanged", &[]),
         (
             "secret-missing",
-            &["Warning SecretNotFound: Secret 'hf-token' not found in namespace 'default'"],
+            &[
+                "Warning SecretNotFound: Secret 'hf-token' not found in namespace 'default': pod 'llama-0' waits for it. Create it, or correct the name in spec.secrets or spec.env",
+            ],
         ),
         (
             "failed",
@@ -125,25 +156,61 @@ fn each_event_is_sent_once_per_change() {
     }
 }
 
+/// The plan that comes when `plan` and the status after it are written.
+fn settled(seen: &Observed, plan: &Plan) -> Plan {
+    let seen = carried_out(seen, plan);
+    let next = plan::plan(&ACME, &seen);
+    if plan.status.is_none() && next.apply.iter().all(|apply| apply.unchanged) {
+        return plan::plan(&ACME, &carried_out(&seen, &next));
+    }
+    next
+}
+
 fn observed(folder: &Path) -> Observed {
     let given: Given = yaml(&folder.join("given.yaml"));
     let md: Value = yaml(&folder.join("deployment.yaml"));
-    Observed {
+    let mut seen = Observed {
         md: Arc::new(serde_json::from_value(md.clone()).unwrap()),
         installed: installed(&given.installed),
         children: children(&md, &given),
-        waiting: given
-            .waiting
-            .iter()
-            .map(|text| {
-                let (reason, message) = text.split_once(": ").unwrap();
-                Waiting {
-                    reason: reason.to_owned(),
-                    message: message.to_owned(),
-                }
-            })
-            .collect(),
+        unready: given.pods.iter().filter_map(kubelet::unready).collect(),
+        verification: Verification::Assumed,
         now: given.now,
+    };
+    seen.verification = verification(&seen, given.endpoint.as_ref());
+    seen
+}
+
+/// What is known of the endpoint: an answer is about the question that is asked without one.
+fn verification(seen: &Observed, given: Option<&Endpoint>) -> Verification {
+    match given {
+        None => Verification::Assumed,
+        Some(Endpoint::Off) => Verification::Off,
+        Some(Endpoint::Unanswered) => Verification::On(None),
+        Some(Endpoint::Answered {
+            at,
+            attempt,
+            failure,
+            earlier,
+        }) => {
+            let asked = Observed {
+                verification: Verification::On(None),
+                ..seen.clone()
+            };
+            let Inquiry::Ask(question) = plan::decide(&ACME, &asked).inquiry else {
+                return Verification::On(None);
+            };
+            Verification::On(Some(Answer {
+                about: if *earlier {
+                    "0/earlier".to_owned()
+                } else {
+                    question.about
+                },
+                outcome: failure.clone().map_or(Ok(()), Err),
+                at: *at,
+                attempt: *attempt,
+            }))
+        }
     }
 }
 
@@ -203,7 +270,8 @@ fn made(md: &Value, back: &Value) -> Vec<Value> {
         md: Arc::new(serde_json::from_value(before).unwrap()),
         installed,
         children: Vec::new(),
-        waiting: Vec::new(),
+        unready: Vec::new(),
+        verification: Verification::Assumed,
         now: MADE.parse().unwrap(),
     };
     let plan = plan::plan(&ACME, &seen);

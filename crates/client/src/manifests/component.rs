@@ -34,6 +34,8 @@ pub struct Component {
     pub access: Vec<PolicyRule>,
     /// What it may do in its own namespace.
     pub access_in_namespace: Vec<PolicyRule>,
+    /// What it may do everywhere as a process outside of the cluster, in addition.
+    pub access_from_outside: Vec<PolicyRule>,
     /// What must be there before anything else.
     pub first: Vec<DynamicObject>,
     /// Its kinds.
@@ -127,6 +129,7 @@ impl Component {
             ports: Vec::new(),
             access: Vec::new(),
             access_in_namespace: Vec::new(),
+            access_from_outside: Vec::new(),
             first: Vec::new(),
             crds: Vec::new(),
             extra: Vec::new(),
@@ -154,6 +157,10 @@ impl Component {
 
     /// Its roles, bound to it.
     pub fn roles(&self, identity: Identity) -> Vec<DynamicObject> {
-        roles::of_controller(&self.name, &self.access, &self.access_in_namespace, identity)
+        let mut everywhere = self.access.clone();
+        if matches!(identity, Identity::User) {
+            everywhere.extend(self.access_from_outside.clone());
+        }
+        roles::of_controller(&self.name, &everywhere, &self.access_in_namespace, identity)
     }
 }

@@ -165,6 +165,7 @@ pub fn provider(provider: &dyn Provider) -> Component {
     Component {
         access: runway_provider::access(provider),
         access_in_namespace: runway_provider::access_in_namespace(provider),
+        access_from_outside: runway_provider::access_from_outside(),
         policy: policy::of_provider(provider),
         ..Component::new(&labels::provider_manager(provider.name()))
     }

@@ -171,7 +171,9 @@ fn observe(provider: &dyn Provider, md: &ModelDeployment, state: &State, now: Ti
         md: Arc::new(md.clone()),
         installed: state.installed(provider),
         children: observe::children(&SeenBy { state, provider }, &namespace, provider.children(&name)),
-        waiting: state.waiting(provider, &namespace, &name),
+        unready: state.unready(provider, &namespace, &name),
+        // Nothing is asked here: this is how it goes on once the model answers.
+        verification: observe::Verification::Assumed,
         now,
     }
 }
@@ -253,8 +255,8 @@ impl Outcome {
             self.apply.push(apply);
         }
         let mut status = self.md.status.take().unwrap_or_default();
-        if plan.release_status_of.is_some() {
-            status = merge::apply(&status, &runway_provider::plan::owned(&status), &json!({}))?;
+        if let Some(of) = &plan.status_of {
+            status = merge::apply(&status, &runway_provider::plan::owned(&status), &of.status)?;
         }
         if let Some(sent) = &plan.status {
             status = merge::apply(&status, &owned(&status), sent)?;

@@ -9,7 +9,7 @@ use runway_api::ModelDeploymentStatus;
 use runway_api::condition::{self, Conditions, no, yes};
 use runway_api::model_deployment::{Candidate, Phase, ProviderStatus};
 use runway_api::provider_config::Health;
-use runway_operator::plan::{Note, Plan};
+use runway_operator::plan::{Note, Plan, StatusOf};
 
 pub(super) use runway_api::condition::Draft;
 
@@ -17,6 +17,13 @@ use crate::observe::Observed;
 
 /// Longest message of a status, in bytes: what is said is for people, and what it repeats may be hostile.
 const MAX_MESSAGE: usize = 4096;
+
+/// How long a provider may take to its first word.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// Reasons of Ready that the core writes in place of a provider that has not spoken.
+const WAITING_FOR_PROVIDER: &str = "WaitingForProvider";
+const PROVIDER_UNAVAILABLE: &str = "ProviderUnavailable";
 
 /// The condition types that the core always owns.
 const OWNED: [&str; 4] = [
@@ -93,14 +100,7 @@ pub(super) fn valid(seen: &Observed, choice: Choice) -> Plan {
         } => {
             let mut drafts = vec![validated, condition];
             let silence = unavailable(seen, &name);
-            // A provider that died before its first word leaves nothing to read: then the word is still ours.
-            let pending = silence
-                .as_ref()
-                .filter(|_| !has_spoken(seen, &name))
-                .map(|draft| Pending {
-                    reason: "ProviderUnavailable",
-                    message: draft.message().to_owned(),
-                });
+            let first = first_word(seen, &name, silence.as_ref());
             drafts.extend(silence);
             let provider = ProviderStatus {
                 name: Some(name),
@@ -108,9 +108,14 @@ pub(super) fn valid(seen: &Observed, choice: Choice) -> Plan {
                 candidates,
                 ..ProviderStatus::default()
             };
-            let mut plan = write(seen, Some(provider), drafts, pending);
+            let mut plan = write(seen, Some(provider), drafts, None);
             plan.events.extend(note);
-            plan.release_status_of = release;
+            plan.status_of = release.map(StatusOf::dropped);
+            match first {
+                FirstWord::Said => {}
+                FirstWord::Awaited(left) => plan.look_again = Some(left),
+                FirstWord::Missing(of) => plan.status_of = plan.status_of.or(Some(of)),
+            }
             plan
         }
         Choice::HandingOver {
@@ -153,7 +158,7 @@ pub(super) fn valid(seen: &Observed, choice: Choice) -> Plan {
             });
             let drafts = vec![validated, no(condition::PROVIDER_SELECTED, reason, &message)];
             Plan {
-                release_status_of: release,
+                status_of: release.map(StatusOf::dropped),
                 ..write(seen, provider, drafts, Some(Pending { reason, message }))
             }
         }
@@ -244,10 +249,55 @@ impl Pending {
     }
 }
 
-/// Whether this provider has said anything of the object yet.
-fn has_spoken(seen: &Observed, name: &str) -> bool {
-    let ready = seen.md.conditions().get_condition(condition::READY);
-    seen.md.selected_provider() == Some(name) && ready.is_some_and(|c| !OUR_REASONS.contains(&c.reason.as_str()))
+/// What a provider says first of an object that it was chosen for.
+enum FirstWord {
+    /// It has spoken, or somebody has spoken for it.
+    Said,
+    /// It has a moment left.
+    Awaited(Duration),
+    /// It has not spoken: this is said in its place, and its first write replaces it.
+    Missing(StatusOf),
+}
+
+/// A provider's controller speaks at once. In place of one that does not, the status says what is waited for: without a phase
+/// and Ready, tools would take the object for ready.
+fn first_word(seen: &Observed, name: &str, silence: Option<&Draft>) -> FirstWord {
+    let md = &seen.md;
+    if md.selected_provider() != Some(name) {
+        return FirstWord::Awaited(PATIENCE);
+    }
+    let conditions = md.conditions();
+    let ready = conditions.get_condition(condition::READY);
+    let (reason, message) = match silence {
+        Some(draft) => (PROVIDER_UNAVAILABLE, draft.message().to_owned()),
+        None => (WAITING_FOR_PROVIDER, format!("Waiting for provider '{name}' to act")),
+    };
+    let said_for_it = [PROVIDER_UNAVAILABLE, WAITING_FOR_PROVIDER];
+    if ready.is_some_and(|c| !said_for_it.contains(&c.reason.as_str()) || c.message == message) {
+        return FirstWord::Said;
+    }
+    let since = conditions
+        .get_condition(condition::PROVIDER_SELECTED)
+        .map(|c| c.last_transition_time.0);
+    let waited = since.and_then(|since| Duration::try_from(seen.now.duration_since(since)).ok());
+    let left = PATIENCE.saturating_sub(waited.unwrap_or_default());
+    if !left.is_zero() && silence.is_none() && ready.is_none() {
+        return FirstWord::Awaited(left);
+    }
+    let generation = md.metadata.generation;
+    let drafts = vec![no(condition::READY, reason, &message)];
+    let status = ModelDeploymentStatus {
+        phase: Some(Phase::Pending),
+        message: Some(condition::shorten(message, MAX_MESSAGE)),
+        observed_generation: generation,
+        conditions: condition::settle(drafts, conditions, generation, seen.now),
+        ..ModelDeploymentStatus::default()
+    };
+    FirstWord::Missing(StatusOf {
+        manager: runway_api::labels::provider_manager(name),
+        status: serde_json::to_value(status).unwrap_or_default(),
+        guarded: true,
+    })
 }
 
 /// A condition as it was.
@@ -272,28 +322,32 @@ fn unavailable(seen: &Observed, name: &str) -> Option<Draft> {
     ))
 }
 
-/// Reasons of Ready that only the core gives: while one stands, the provider has not been handed the word.
-const OUR_REASONS: [&str; 8] = [
+/// Reasons of Ready that the core gives while no provider is named.
+const UNSELECTED: [&str; 7] = [
     "NoProvider",
     "NoHealthyProviders",
     "NoMatchingProvider",
     "ProviderNotFound",
     "ProviderNotReady",
-    "ProviderUnavailable",
     "ValidationFailed",
     "Paused",
 ];
 
-/// Whether phase, message and Ready are the provider's.
-fn is_handed_over(status: &ModelDeploymentStatus) -> bool {
+/// Whether phase, message and Ready are the provider's: from the moment when it is named. Where another selector names it, what
+/// the core said before stays until the core drops it; a provider that has made something has spoken since.
+fn is_handed_over(status: &ModelDeploymentStatus, foreign_selector: bool) -> bool {
+    let Some(provider) = status.provider.as_ref().filter(|p| p.name.is_some()) else {
+        return false;
+    };
     let ready = status.conditions.get_condition(condition::READY);
-    status.provider.as_ref().is_some_and(|p| p.name.is_some())
-        && ready.is_none_or(|c| !OUR_REASONS.contains(&c.reason.as_str()))
+    !foreign_selector
+        || provider.resource_name.is_some()
+        || ready.is_none_or(|c| !UNSELECTED.contains(&c.reason.as_str()))
 }
 
 /// The part of a status that is the core's (design 3.10).
 pub fn owned(status: &ModelDeploymentStatus, foreign_selector: bool) -> ModelDeploymentStatus {
-    let selected = is_handed_over(status);
+    let selected = is_handed_over(status, foreign_selector);
     let mut ours: Vec<&str> = OWNED.to_vec();
     if !selected {
         ours.extend(OWNED_BEFORE_SELECTION);

@@ -308,7 +308,8 @@ impl World {
             md,
             installed,
             children: children.collect(),
-            waiting: Vec::new(),
+            unready: Vec::new(),
+            verification: runway_provider::observe::Verification::Assumed,
             now: self.now,
         };
         let plan = runway_provider::plan::plan(&rival, &seen);
@@ -342,8 +343,8 @@ impl World {
         for apply in plan.apply.iter().filter(|a| !a.unchanged) {
             self.apply(&apply.object);
         }
-        if let Some(dead) = &plan.release_status_of {
-            self.write(dead, &json!({}));
+        if let Some(of) = &plan.status_of {
+            self.write(&of.manager, &of.status);
         }
         if let Some(status) = &plan.status {
             self.write(manager, status);

@@ -8,11 +8,12 @@ use kube::core::DynamicObject;
 use runway_api::model_deployment::ProviderStatus;
 use runway_api::{ModelDeployment, ModelDeploymentStatus, labels};
 use runway_operator::apply;
+use runway_operator::kubelet::Unready;
 use runway_operator::plan::{Apply, Finalizer, Note, Plan};
 use serde_json::{Map, Value, json};
 
 use crate::contract::{Kind, Provider};
-use crate::observe::{self, Observed, Waiting};
+use crate::observe::{self, Observed, Verification};
 use crate::plan;
 use crate::upstream::Installed;
 
@@ -40,7 +41,10 @@ pub(super) struct Cluster<'a> {
     pub(super) gone: bool,
     pub(super) objects: Vec<Stored>,
     pub(super) installed: Installed,
-    pub(super) waiting: Vec<Waiting>,
+    /// Pods that are not ready.
+    pub(super) unready: Vec<Unready>,
+    /// What its endpoint answers.
+    pub(super) verification: Verification,
     pub(super) now: Timestamp,
     /// What people heard.
     pub(super) events: Vec<Note>,
@@ -103,7 +107,8 @@ impl<'a> Cluster<'a> {
             gone: false,
             objects: Vec::new(),
             installed,
-            waiting: Vec::new(),
+            unready: Vec::new(),
+            verification: Verification::Assumed,
             now: Timestamp::constant(1_767_225_600, 0),
             events: Vec::new(),
             statuses: Vec::new(),
@@ -121,7 +126,8 @@ impl<'a> Cluster<'a> {
             md: Arc::new(self.md.clone()),
             installed: self.installed.clone(),
             children: observe::children(self, "", self.provider.children(&name)),
-            waiting: self.waiting.clone(),
+            unready: self.unready.clone(),
+            verification: self.verification.clone(),
             now: self.now,
         }
     }

@@ -142,7 +142,7 @@ macro_rules! rules {
 }
 
 /// All of them, in the order of the document.
-const RULES: [(&str, Rule); 30] = rules![
+const RULES: [(&str, Rule); 32] = rules![
     registration::r1_the_name_fits_where_it_is_written,
     registration::r2_the_registration_covers_what_is_served,
     registration::r6_a_missing_or_unknown_upstream_is_told,
@@ -173,6 +173,8 @@ const RULES: [(&str, Rule); 30] = rules![
     status::r31_a_silent_upstream_is_told_after_five_minutes,
     status::r32_a_missing_secret_is_told,
     registration::r35_the_role_names_what_is_used,
+    status::r36_ready_is_true_only_after_an_answer,
+    status::r37_pods_say_why_a_model_does_not_serve,
 ];
 
 /// Ends a rule with a reason, unless the condition holds.

@@ -1,4 +1,4 @@
-//! R26 to R28, R31 and R32: what the status says.
+//! R26 to R28, R31, R32, R36 and R37: what the status says.
 
 use std::collections::BTreeSet;
 
@@ -6,12 +6,14 @@ use jiff::SignedDuration;
 use runway_api::condition::{self, Conditions};
 use runway_api::model_deployment::Phase;
 use runway_api::{ModelDeploymentStatus, labels};
+use runway_operator::kubelet;
 use serde_json::{Value, json};
 
 use super::cluster::Cluster;
 use super::trial::{Trial, annotate, condition_of, delete, message, minutes, phase, said};
 use super::{Verdict, ensure};
-use crate::observe::Waiting;
+use crate::observe::{Answer, Verification};
+use crate::plan::{self, Decision, Inquiry, Question};
 
 /// The condition types that a provider writes.
 const CONDITIONS: [&str; 8] = [
@@ -275,10 +277,13 @@ pub(super) fn r31_a_silent_upstream_is_told_after_five_minutes(trial: &Trial) ->
 pub(super) fn r32_a_missing_secret_is_told(trial: &Trial) -> Verdict {
     let mut cluster = trial.made()?;
     cluster.heard();
-    cluster.waiting = vec![Waiting {
-        reason: "CreateContainerConfigError".to_owned(),
-        message: "secret \"hf-token\" not found".to_owned(),
-    }];
+    cluster.unready = unready(&json!({
+        "metadata": { "name": "model-0" },
+        "status": { "phase": "Pending", "containerStatuses": [{
+            "name": "model", "image": "model:1", "imageID": "", "ready": false, "restartCount": 0,
+            "state": { "waiting": { "reason": "CreateContainerConfigError", "message": "secret \"hf-token\" not found" } },
+        }] },
+    }))?;
     cluster.settle()?;
     let text = "Secret 'hf-token' not found in namespace";
     ensure!(
@@ -290,7 +295,7 @@ pub(super) fn r32_a_missing_secret_is_told(trial: &Trial) -> Verdict {
         cluster.heard() == ["SecretNotFound"],
         "a Secret is missing, and there is no Event SecretNotFound"
     );
-    cluster.waiting.clear();
+    cluster.unready.clear();
     trial.becomes_ready(&mut cluster)?;
     ensure!(
         !message(&cluster).contains(text),
@@ -303,4 +308,111 @@ pub(super) fn r32_a_missing_secret_is_told(trial: &Trial) -> Verdict {
         .collect();
     ensure!(read.is_empty(), "the provider's role reads Secrets: {read:?}");
     Ok(())
+}
+
+/// Asked once for each rollout; what comes back decides.
+pub(super) fn r36_ready_is_true_only_after_an_answer(trial: &Trial) -> Verdict {
+    let mut cluster = trial.made()?;
+    cluster.verification = Verification::On(None);
+    cluster.upstream_says(trial.samples.ready);
+    cluster.settle()?;
+    ensure!(
+        condition_of(&cluster, condition::READY).starts_with("False"),
+        "the model has not answered, and the status is {}",
+        said(&cluster)
+    );
+    let asked = asked(trial, &cluster)?;
+    ensure!(
+        cluster
+            .md
+            .status
+            .as_ref()
+            .and_then(|s| s.endpoint.as_ref())
+            .is_some_and(|e| {
+                e.service.as_deref() == Some(&asked.at.service) && e.port == Some(i32::from(asked.at.port))
+            }),
+        "it asks {}, which is not status.endpoint",
+        asked.at
+    );
+    let answer = |outcome, at| {
+        let (about, attempt) = (asked.about.clone(), asked.attempt);
+        Verification::On(Some(Answer {
+            about,
+            outcome,
+            at,
+            attempt,
+        }))
+    };
+    cluster.verification = answer(Err("500 Internal Server Error".to_owned()), cluster.now);
+    cluster.settle()?;
+    ensure!(
+        condition_of(&cluster, condition::READY).starts_with("False")
+            && message(&cluster).contains("500 Internal Server Error"),
+        "the model answers with an error, and the status is {}",
+        said(&cluster)
+    );
+    cluster.verification = answer(Ok(()), cluster.now);
+    cluster.settle()?;
+    ensure!(
+        condition_of(&cluster, condition::READY).starts_with("True"),
+        "the model has answered, and the status is {}",
+        said(&cluster)
+    );
+    cluster.verification = Verification::On(None);
+    let Decision { plan, inquiry } = plan::decide(trial.provider, &cluster.observe());
+    ensure!(
+        plan.is_silent() && inquiry == Inquiry::Forget,
+        "the model has answered, and at rest it is asked again"
+    );
+    Ok(())
+}
+
+/// What is asked now.
+fn asked(trial: &Trial, cluster: &Cluster) -> Result<Question, String> {
+    match plan::decide(trial.provider, &cluster.observe()).inquiry {
+        Inquiry::Ask(question) => Ok(question),
+        other => Err(format!(
+            "the upstream object is ready, and the model is not asked: {other:?}"
+        )),
+    }
+}
+
+/// A crash loop, after which the upstream has said nothing for an hour.
+pub(super) fn r37_pods_say_why_a_model_does_not_serve(trial: &Trial) -> Verdict {
+    let mut cluster = trial.made()?;
+    cluster.heard();
+    cluster.unready = unready(&json!({
+        "metadata": { "name": "model-0" },
+        "status": { "phase": "Running", "containerStatuses": [{
+            "name": "model", "image": "model:1", "imageID": "", "ready": false, "restartCount": 3,
+            "state": { "waiting": { "reason": "CrashLoopBackOff", "message": "back-off 5m0s" } },
+            "lastState": { "terminated": { "exitCode": 2, "reason": "Error", "message": "error: unknown flag --tpyo" } },
+        }] },
+    }))?;
+    cluster.pass(minutes(60));
+    cluster.settle()?;
+    for part in ["model-0", "code 2", "unknown flag --tpyo", "spec.engine.args"] {
+        ensure!(
+            message(&cluster).contains(part),
+            "a container crashes, and the status does not say '{part}': {}",
+            said(&cluster)
+        );
+    }
+    ensure!(
+        phase(&cluster) == Some(Phase::Failed) && condition_of(&cluster, condition::STALE_STATUS).is_empty(),
+        "a container crashes again and again, and the status is {}",
+        said(&cluster)
+    );
+    ensure!(
+        cluster.heard() == ["CrashLoopBackOff"],
+        "a container crashes, and there is no Event CrashLoopBackOff"
+    );
+    cluster.unready.clear();
+    trial.becomes_ready(&mut cluster)
+}
+
+/// A pod as the caches show it.
+fn unready(pod: &Value) -> Result<Vec<kubelet::Unready>, String> {
+    let pod = serde_json::from_value(pod.clone()).map_err(|error| error.to_string())?;
+    Ok(kubelet::unready(&pod).into_iter().collect())
 }

@@ -1,9 +1,11 @@
 //! What must exist, what must go, and what to say of it. Pure and deterministic: no client, no clock, no memory.
 
 mod objects;
+mod pods;
 mod removal;
 mod serve;
 mod status;
+mod verify;
 
 use runway_api::condition::{self, Conditions};
 use runway_operator::apply;
@@ -13,28 +15,52 @@ use crate::contract::Provider;
 use crate::observe::Observed;
 
 pub use status::owned;
+pub use verify::{Inquiry, Question};
 
-/// The plan for one ModelDeployment.
+/// What to do about one ModelDeployment.
+#[derive(Clone, Debug, Default)]
+pub struct Decision {
+    /// What to write.
+    pub plan: Plan,
+    /// What to ask the endpoint when that is done.
+    pub inquiry: Inquiry,
+}
+
+impl From<Plan> for Decision {
+    fn from(plan: Plan) -> Self {
+        Self {
+            plan,
+            inquiry: Inquiry::Forget,
+        }
+    }
+}
+
+/// The writes for one ModelDeployment.
 pub fn plan(provider: &dyn Provider, seen: &Observed) -> Plan {
+    decide(provider, seen).plan
+}
+
+/// The writes for one ModelDeployment, and the question to its endpoint.
+pub fn decide(provider: &dyn Provider, seen: &Observed) -> Decision {
     let md = &seen.md;
     if md.selected_provider() != Some(provider.name()) {
-        return removal::of_leftovers(provider, seen);
+        return removal::of_leftovers(provider, seen).into();
     }
     // Deletion goes before pause: nothing may keep an object from going.
     if md.is_deleting() {
-        return removal::for_deletion(provider, seen);
+        return removal::for_deletion(provider, seen).into();
     }
     if md.is_paused() {
-        return Plan::default();
+        return Decision::default();
     }
     // Also for a hand-over: nothing is given up for a successor that the core does not know.
     if !is_validated(seen) {
-        return Plan::default();
+        return Decision::default();
     }
     if let Some(successor) = md.spec.provider_name().filter(|name| *name != provider.name()) {
-        return removal::for_hand_over(provider, seen, successor);
+        return removal::for_hand_over(provider, seen, successor).into();
     }
-    serve::plan(provider, seen)
+    serve::decide(provider, seen)
 }
 
 /// What to say when the server did not take what [`plan`] asked for. Silent when trying again may help.

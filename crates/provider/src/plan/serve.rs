@@ -5,8 +5,9 @@ use std::time::Duration;
 use kube::ResourceExt;
 use kube::core::DynamicObject;
 use runway_api::overrides::{self, Finding};
-use runway_operator::plan::{Delete, Finalizer, Note, Plan};
+use runway_operator::plan::{Apply, Delete, Finalizer, Note, Plan};
 
+use super::Decision;
 use super::objects::{self, named};
 use super::status::{self, Failure};
 use crate::contract::{Kind, Object, Provider, Refusal, Translation};
@@ -17,28 +18,28 @@ use crate::upstream::{State, api_resource, crd_name};
 /// While an old object goes, look again this often, in case its end is not seen.
 pub(super) const LOOK_AGAIN: Duration = Duration::from_mins(1);
 
-pub(super) fn plan(provider: &dyn Provider, seen: &Observed) -> Plan {
+pub(super) fn decide(provider: &dyn Provider, seen: &Observed) -> Decision {
     let prepared = match prepare(provider, seen) {
         Ok(prepared) => prepared,
-        Err(failure) => return status::failed(provider, seen, &failure),
+        Err(failure) => return status::failed(provider, seen, &failure).into(),
     };
     if seen.md.is_dry_run() {
-        return status::dry_run(provider, seen, &prepared);
+        return status::dry_run(provider, seen, &prepared).into();
     }
     if let Some(failure) = foreign(seen, &prepared) {
-        return status::failed(provider, seen, &failure);
+        return status::failed(provider, seen, &failure).into();
     }
     let outgoing = outgoing(provider, seen, &prepared.translation);
-    let mut plan = if outgoing.blocks {
-        status::recreating(provider, seen, &prepared, &outgoing.reasons)
+    let mut decision = if outgoing.blocks {
+        status::recreating(provider, seen, &prepared, &outgoing.reasons).into()
     } else {
         create(provider, seen, &prepared)
     };
     if !seen.md.has_finalizer() {
-        plan.finalizer = Finalizer::Add;
+        decision.plan.finalizer = Finalizer::Add;
     }
-    plan.delete = outgoing.delete;
-    plan
+    decision.plan.delete = outgoing.delete;
+    decision
 }
 
 /// A request that can be carried out, translated.
@@ -191,7 +192,7 @@ pub(super) fn deletion(provider: &dyn Provider, seen: &Observed, kind: Kind, liv
     })
 }
 
-fn create(provider: &dyn Provider, seen: &Observed, prepared: &Prepared) -> Plan {
+fn create(provider: &dyn Provider, seen: &Observed, prepared: &Prepared) -> Decision {
     let main = prepared.main();
     // The upstream's admission may look for what the main object refers to.
     let complete = prepared
@@ -199,7 +200,7 @@ fn create(provider: &dyn Provider, seen: &Observed, prepared: &Prepared) -> Plan
         .objects
         .iter()
         .all(|o| Some(o) == main || seen.child(o.kind, &o.name).is_some());
-    let apply = prepared
+    let apply: Vec<Apply> = prepared
         .translation
         .objects
         .iter()
@@ -212,9 +213,11 @@ fn create(provider: &dyn Provider, seen: &Observed, prepared: &Prepared) -> Plan
             apply
         })
         .collect();
-    Plan {
-        apply,
-        ..status::serving(provider, seen, prepared)
+    let applied = apply.iter().all(|apply| apply.unchanged);
+    let Decision { plan, inquiry } = status::serving(provider, seen, prepared, applied);
+    Decision {
+        plan: Plan { apply, ..plan },
+        inquiry,
     }
 }
 

@@ -5,14 +5,18 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::ResourceExt;
+use kube::core::DynamicObject;
 use runway_api::ModelDeploymentStatus;
 use runway_api::condition::{self, Conditions, Draft, no, yes};
 use runway_api::model_deployment::{DryRun, Phase, ProviderStatus, Replicas};
 use runway_operator::plan::{Note, Plan};
 use serde_json::Value;
 
+use super::Decision;
 use super::objects::{self, named};
+use super::pods::{self, Obstacle};
 use super::serve::{self, Prepared};
+use super::verify::{self, Inquiry, Question, Verdict};
 use crate::contract::{Provider, Reading, Refusal};
 use crate::observe::Observed;
 
@@ -21,6 +25,9 @@ const STALE_AFTER: SignedDuration = SignedDuration::from_mins(5);
 
 /// Words about work under way are written when the upstream has said nothing new for this long.
 const SETTLED_AFTER: SignedDuration = SignedDuration::from_secs(5);
+
+/// While the outcome of a write or of a question is waited for, look again after this long, in case its sign is missed.
+const LOOK_AGAIN: Duration = Duration::from_secs(15);
 
 /// Longest message of a status, in bytes: it may repeat what a user or an upstream wrote.
 const MAX_MESSAGE: usize = 4096;
@@ -125,42 +132,29 @@ pub(super) fn failed(provider: &dyn Provider, seen: &Observed, failure: &Failure
     write(seen, status, drafts, event)
 }
 
-/// The objects are there, or will be when this plan is carried out.
-pub(super) fn serving(provider: &dyn Provider, seen: &Observed, prepared: &Prepared) -> Plan {
+/// The objects are there, or will be in a moment; `applied` says that nothing of them has to change.
+pub(super) fn serving(provider: &dyn Provider, seen: &Observed, prepared: &Prepared, applied: bool) -> Decision {
     let Some(main) = prepared.main() else {
-        return Plan::default();
+        return Decision::default();
     };
     let live = seen.child(main.kind, &main.name);
     let reading = live.map_or_else(Reading::silent, |live| {
         let object = serde_json::to_value(live).unwrap_or_default();
         provider.read_status(&prepared.request, &object)
     });
-    let obstacle = obstacle(seen).filter(|_| reading.phase != Phase::Running);
-    let (reason, message) = match &obstacle {
-        Some((reason, text)) => ((*reason).to_owned(), text.clone()),
-        None => (
-            reading.reason.clone(),
-            message_of(&reading, &named(main.kind, &main.name)),
-        ),
-    };
-    let ready = if reading.phase == Phase::Running {
-        let asked_for = prepared.translation.replicas;
-        let text = if asked_for == 0 {
-            "Scaled to zero"
-        } else {
-            "All replicas are ready"
-        };
-        yes(condition::READY, "DeploymentReady", text)
-    } else {
-        no(condition::READY, &reason, &message)
-    };
+    let standing = standing(seen, prepared, live, &reading, applied);
+    let (reason, message) = standing.words(&reading, &named(main.kind, &main.name));
+    let phase = standing.phase(&reading);
+    let is_ready = matches!(standing, Standing::Serves { .. });
+    let draft = if is_ready { yes } else { no };
+    let ready = draft(condition::READY, &reason, standing.ready_message(&message));
     let created = yes(
         condition::RESOURCE_CREATED,
         "ResourceCreated",
         format!("{} created successfully", main.kind.kind),
     );
     let mut drafts = vec![compatible(provider), created, ready];
-    if reading.phase == Phase::Failed {
+    if phase == Phase::Failed {
         drafts.push(yes(condition::STALLED, &reason, &message));
     }
     drafts.extend(ignored(prepared));
@@ -178,7 +172,7 @@ pub(super) fn serving(provider: &dyn Provider, seen: &Observed, prepared: &Prepa
         ));
     }
     let status = ModelDeploymentStatus {
-        phase: Some(reading.phase),
+        phase: Some(phase),
         message: Some(message.clone()),
         provider: Some(ProviderStatus {
             resource_kind: Some(main.kind.kind.to_owned()),
@@ -197,31 +191,157 @@ pub(super) fn serving(provider: &dyn Provider, seen: &Observed, prepared: &Prepa
             .map(|label| format!("{label}={}", seen.md.name_any())),
         ..ModelDeploymentStatus::default()
     };
-    let event = match obstacle {
-        Some((reason, text)) => Some(Note::warning(reason, text)),
-        None if reading.phase == Phase::Failed => Some(Note::warning(
-            "ProviderError",
-            format!("Provider resource in error state: {message}"),
-        )),
-        None => None,
-    };
-    let look_again = match staleness {
+    let event = standing.event(phase, message);
+    let told_at_once = event.is_some();
+    let mut plan = write(seen, status, drafts, event);
+    plan.look_again = match staleness {
         Staleness::In(left) => Some(left),
         _ => None,
     };
-    let told_at_once = event.is_some();
-    let plan = Plan {
-        look_again,
-        ..write(seen, status, drafts, event)
-    };
-    match commotion(seen.now, reading.last_change.or(created)) {
-        Some(left) if !told_at_once && is_mere_progress(seen, &plan) => Plan {
-            status: None,
-            look_again: Some(left),
-            ..plan
-        },
-        _ => plan,
+    // In a moment there is more to say than that it is waited for.
+    if standing.passes() && has_spoken(seen) {
+        plan = Plan {
+            look_again: Some(LOOK_AGAIN),
+            ..Plan::default()
+        };
+    } else if let Some(left) = commotion(seen.now, reading.last_change.or(created))
+        && !told_at_once
+        && is_mere_progress(seen, &plan)
+    {
+        plan.status = None;
+        plan.look_again = Some(left);
     }
+    standing.decide(plan)
+}
+
+/// How far the model has come.
+enum Standing {
+    /// It serves as asked for, and has answered.
+    Serves { message: &'static str },
+    /// It serves as asked for: with no replica.
+    ScaledToZero,
+    /// It serves as an earlier generation asked for; the objects of this one are being applied.
+    Applying,
+    /// Its pods serve; the endpoint is being asked.
+    Asking(Question),
+    /// Its pods serve; the endpoint has not answered.
+    NotAnswering {
+        message: String,
+        next: Result<Question, Duration>,
+    },
+    /// Pods say why it does not serve.
+    Obstructed(Obstacle),
+    /// It does not serve, and the upstream may say why.
+    NotServing,
+}
+
+fn standing(
+    seen: &Observed,
+    prepared: &Prepared,
+    live: Option<&DynamicObject>,
+    reading: &Reading,
+    applied: bool,
+) -> Standing {
+    if reading.phase != Phase::Running {
+        return pods::obstacle(seen).map_or(Standing::NotServing, Standing::Obstructed);
+    }
+    // With the same generation it is drift that is put back: what serves is what was asked for.
+    if !applied && !verify::is_verified(seen) {
+        return Standing::Applying;
+    }
+    if prepared.translation.replicas == 0 {
+        return Standing::ScaledToZero;
+    }
+    match verify::verdict(seen, prepared, live) {
+        Verdict::Answered { message } => Standing::Serves { message },
+        Verdict::Asking(question) => Standing::Asking(question),
+        Verdict::NotAnswering { message, next } => Standing::NotAnswering { message, next },
+    }
+}
+
+impl Standing {
+    /// Reason and message.
+    fn words(&self, reading: &Reading, main: &str) -> (String, String) {
+        match self {
+            Self::Serves { .. } => ("DeploymentReady".to_owned(), message_of(reading, main)),
+            Self::ScaledToZero => (
+                "ScaledToZero".to_owned(),
+                "Scaled to zero: no replica is desired, so nothing serves".to_owned(),
+            ),
+            Self::Applying => ("Updating".to_owned(), format!("Waiting for {main} to take the change")),
+            Self::Asking(question) => (
+                "WaitingForAnswer".to_owned(),
+                format!("Pods are ready; waiting for the first answer of {}", question.at),
+            ),
+            Self::NotAnswering { message, .. } => (
+                "NotAnswering".to_owned(),
+                format!(
+                    "Pods are ready, but the model does not answer: {message}. Check spec.image and spec.engine.args; it is asked again"
+                ),
+            ),
+            Self::Obstructed(obstacle) => {
+                let serving = match reading.ready {
+                    0 => String::new(),
+                    n => format!(". Replicas that still serve: {n}"),
+                };
+                (obstacle.reason.to_owned(), format!("{}{serving}", obstacle.message))
+            }
+            Self::NotServing => (reading.reason.clone(), message_of(reading, main)),
+        }
+    }
+
+    /// Of the condition Ready, where it is not that of the status.
+    fn ready_message<'a>(&'a self, message: &'a str) -> &'a str {
+        match self {
+            Self::Serves { message } => message,
+            _ => message,
+        }
+    }
+
+    /// Whether it lasts a moment only.
+    fn passes(&self) -> bool {
+        matches!(self, Self::Applying | Self::Asking(_))
+    }
+
+    fn phase(&self, reading: &Reading) -> Phase {
+        match self {
+            Self::Serves { .. } | Self::ScaledToZero => Phase::Running,
+            Self::Applying | Self::Asking(_) | Self::NotAnswering { .. } => Phase::Deploying,
+            Self::Obstructed(obstacle) if obstacle.lasting => Phase::Failed,
+            Self::Obstructed(_) | Self::NotServing => reading.phase,
+        }
+    }
+
+    fn event(&self, phase: Phase, message: String) -> Option<Note> {
+        match self {
+            Self::Obstructed(obstacle) => Some(Note::warning(obstacle.reason, message)),
+            Self::NotAnswering { .. } => Some(Note::warning("NotAnswering", message)),
+            _ if phase == Phase::Failed => Some(Note::warning(
+                "ProviderError",
+                format!("Provider resource in error state: {message}"),
+            )),
+            _ => None,
+        }
+    }
+
+    /// Adds what to ask, or when to ask again.
+    fn decide(self, mut plan: Plan) -> Decision {
+        let inquiry = match self {
+            Self::Asking(question) | Self::NotAnswering { next: Ok(question), .. } => Inquiry::Ask(question),
+            Self::NotAnswering { next: Err(left), .. } => {
+                plan.look_again = Some(left);
+                Inquiry::Keep
+            }
+            _ => Inquiry::Forget,
+        };
+        Decision { plan, inquiry }
+    }
+}
+
+/// Whether the provider has said anything of the object yet.
+fn has_spoken(seen: &Observed) -> bool {
+    let phase = seen.md.status.as_ref().and_then(|status| status.phase);
+    matches!(phase, Some(Phase::Pending | Phase::Deploying | Phase::Running))
 }
 
 /// How long until the upstream has been quiet for a moment. On its way up it says something new every second; people read
@@ -463,38 +583,6 @@ fn ignored(prepared: &Prepared) -> Vec<Draft> {
     drafts
 }
 
-/// What keeps the pods from starting, as the kubelet says. Its words change with every try, so the stable part is told.
-fn obstacle(seen: &Observed) -> Option<(&'static str, String)> {
-    seen.waiting.iter().find_map(|waiting| match waiting.reason.as_str() {
-        "ErrImagePull" | "ImagePullBackOff" | "InvalidImageName" | "ErrImageNeverPull" => {
-            let image = waiting.message.split('"').nth(1).unwrap_or("of a container");
-            Some((
-                "ImagePullFailed",
-                format!("Image '{image}' cannot be pulled: is it there, and may the node have it?"),
-            ))
-        }
-        "CreateContainerConfigError" => Some(match missing_secret(&waiting.message) {
-            Some(secret) => {
-                let namespace = seen.md.namespace().unwrap_or_default();
-                (
-                    "SecretNotFound",
-                    format!("Secret '{secret}' not found in namespace '{namespace}'"),
-                )
-            }
-            None => (
-                "ContainerConfigError",
-                format!("A container cannot be made: {}", waiting.message),
-            ),
-        }),
-        _ => None,
-    })
-}
-
-/// The kubelet says `secret "NAME" not found`; that is all we know of Secrets, and all we want to.
-fn missing_secret(message: &str) -> Option<&str> {
-    message.strip_prefix("secret \"")?.strip_suffix("\" not found")
-}
-
 #[derive(PartialEq, Eq)]
 enum Staleness {
     Settled,
@@ -504,7 +592,8 @@ enum Staleness {
 
 /// Only work under way can be stale: a model that serves has nothing new to say.
 fn staleness(seen: &Observed, created: Option<Timestamp>, reading: &Reading) -> Staleness {
-    if !matches!(reading.phase, Phase::Pending | Phase::Deploying) {
+    // Pods that are not ready explain the wait.
+    if !matches!(reading.phase, Phase::Pending | Phase::Deploying) || !seen.unready.is_empty() {
         return Staleness::Settled;
     }
     // One that was ready a moment ago has had no time to be silent.

@@ -4,6 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use runway_operator::plan::{Apply, Delete, Edit, Finalizer, Note, Plan};
+use runway_provider::plan::Inquiry;
 use serde::ser::{Serialize, SerializeMap, SerializeSeq, Serializer};
 use serde_json::{Map, Value, json};
 
@@ -33,6 +34,25 @@ pub(crate) fn difference(file: &Path, found: &str) -> Option<String> {
     ))
 }
 
+/// The question to an endpoint; nothing if it is not asked.
+pub(crate) fn inquiry(inquiry: &Inquiry) -> String {
+    match inquiry {
+        Inquiry::Forget => String::new(),
+        Inquiry::Keep => "answer: kept\n".to_owned(),
+        Inquiry::Ask(question) => format!(
+            "ask: {}, attempt {}, for model {}, {}\n",
+            question.at,
+            question.attempt,
+            question.model.as_deref().unwrap_or("of the image"),
+            if question.generates {
+                "one token"
+            } else {
+                "the list of models"
+            }
+        ),
+    }
+}
+
 /// Everything a plan asks for; `{}` if that is nothing.
 pub(crate) fn plan(plan: &Plan) -> String {
     let mut told = Map::new();
@@ -50,7 +70,14 @@ pub(crate) fn plan(plan: &Plan) -> String {
     tell("delete", plan.delete.iter().map(deletion).collect());
     tell("apply", plan.apply.iter().map(application).collect());
     tell("edit", plan.edit.iter().map(edit).collect());
-    tell("releaseStatusOf", json!(plan.release_status_of));
+    tell(
+        "statusOf",
+        json!(
+            plan.status_of
+                .as_ref()
+                .map(|of| json!({ "manager": of.manager, "status": of.status, "guarded": of.guarded }))
+        ),
+    );
     tell("status", json!(plan.status));
     tell("statusGuarded", json!(plan.status_guarded && plan.status.is_some()));
     tell("events", plan.events.iter().map(note).collect());

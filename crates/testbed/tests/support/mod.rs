@@ -291,7 +291,8 @@ impl Bed {
         let shutdown = CancellationToken::new();
         let name = provider.name();
         let process = process(client, shutdown.clone());
-        let running = Running::spawn(shutdown, runway_provider::run(provider, process));
+        // No pod runs here, so no endpoint could answer.
+        let running = Running::spawn(shutdown, runway_provider::run(provider, process, false));
         let configs: Api<InferenceProviderConfig> = Api::all(self.admin.clone());
         eventually(PATIENCE, async || {
             let status = configs.get(name).await?.status.unwrap_or_default();
@@ -434,7 +435,11 @@ impl Bed {
     /// Waits until it serves.
     pub async fn running(&self, name: &str) -> Result<ModelDeployment> {
         self.status(name, "Running", |s| {
-            s.phase == Some(Phase::Running) && s.conditions.is_true(condition::READY)
+            let asleep = s
+                .conditions
+                .get_condition(condition::READY)
+                .is_some_and(|c| c.reason == "ScaledToZero");
+            s.phase == Some(Phase::Running) && (asleep || s.conditions.is_true(condition::READY))
         })
         .await
     }

@@ -1,0 +1,181 @@
+//! Bounded HTTP requests to Services of the cluster: no redirects, a time limit, a size limit.
+//!
+//! Inside a cluster they go to the Service by its DNS name; a controller beside it goes through the API server's Service proxy.
+
+use std::fmt;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Method, Request, StatusCode};
+use http_body_util::{BodyExt, Full, Limited};
+use hyper_util::client::legacy;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::TokioExecutor;
+use kube::Config;
+use serde_json::Value;
+
+use crate::client;
+use crate::telemetry::chain;
+
+/// Longest time from the request to the last byte of its response.
+pub const PATIENCE: Duration = Duration::from_secs(10);
+/// Longest response that is read, in bytes.
+pub const MAX_RESPONSE: usize = 64 * 1024;
+
+/// Sends requests to Services. Cheap to clone.
+#[derive(Clone)]
+pub struct Services {
+    route: Route,
+}
+
+#[derive(Clone)]
+enum Route {
+    ClusterDns(Box<legacy::Client<HttpConnector, Full<Bytes>>>),
+    ServiceProxy(kube::Client),
+}
+
+/// A port of a Service.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct ServicePort {
+    /// Namespace of the Service.
+    pub namespace: String,
+    /// Name of the Service.
+    pub service: String,
+    /// The Service's port.
+    pub port: u16,
+}
+
+/// A response, read to its end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Response {
+    /// Its status.
+    pub status: StatusCode,
+    /// Its body.
+    pub body: Bytes,
+}
+
+/// Why there is no response.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The Service, or the API server before it, cannot be reached or broke off.
+    #[error("{}", .0)]
+    Broken(String),
+    /// The response did not end in time.
+    #[error("no response within {} seconds", PATIENCE.as_secs())]
+    Late,
+    /// The response is too long.
+    #[error("the response is longer than {} KiB", MAX_RESPONSE / 1024)]
+    TooLong,
+}
+
+impl Services {
+    /// Requests as fits the process: by cluster DNS in a pod of the cluster, through the API server elsewhere.
+    ///
+    /// # Errors
+    /// The configuration makes no client.
+    pub fn of(config: &Config) -> Result<Self, client::Error> {
+        if client::is_in_cluster(config) {
+            return Ok(Self::by_dns());
+        }
+        let mut config = config.clone();
+        // A Service's own 503 is an answer; kube would send the request again, up to a minute long.
+        config.default_retry = false;
+        let client = kube::Client::try_from(config).map_err(|error| client::Error::Client(Box::new(error)))?;
+        Ok(Self::by_proxy(client))
+    }
+
+    /// Requests through the API server's Service proxy.
+    pub fn by_proxy(client: kube::Client) -> Self {
+        Self {
+            route: Route::ServiceProxy(client),
+        }
+    }
+
+    fn by_dns() -> Self {
+        let mut connector = HttpConnector::new();
+        connector.set_connect_timeout(Some(PATIENCE));
+        // Each is asked rarely: no connection is kept.
+        let client = legacy::Client::builder(TokioExecutor::new())
+            .pool_max_idle_per_host(0)
+            .build(connector);
+        Self {
+            route: Route::ClusterDns(Box::new(client)),
+        }
+    }
+
+    /// Reads `path`.
+    ///
+    /// # Errors
+    /// No response in time, a broken connection, or too long a response. A status such as 500 is a response.
+    pub async fn get(&self, at: &ServicePort, path: &str) -> Result<Response, Error> {
+        self.send(at, Method::GET, path, Bytes::new()).await
+    }
+
+    /// Sends a JSON document to `path`.
+    ///
+    /// # Errors
+    /// As [`get`](Self::get).
+    pub async fn post(&self, at: &ServicePort, path: &str, body: &Value) -> Result<Response, Error> {
+        self.send(at, Method::POST, path, body.to_string().into()).await
+    }
+
+    async fn send(&self, at: &ServicePort, method: Method, path: &str, body: Bytes) -> Result<Response, Error> {
+        tokio::time::timeout(PATIENCE, self.exchange(at, method, path, body))
+            .await
+            .unwrap_or(Err(Error::Late))
+    }
+
+    async fn exchange(&self, at: &ServicePort, method: Method, path: &str, body: Bytes) -> Result<Response, Error> {
+        match &self.route {
+            Route::ClusterDns(client) => {
+                let url = format!("http://{}.{}.svc:{}{path}", at.service, at.namespace, at.port);
+                let response = client.request(request(method, &url, Full::new(body))?).await;
+                read(response.map_err(|error| broken(&error))?).await
+            }
+            Route::ServiceProxy(client) => {
+                let url = format!(
+                    "/api/v1/namespaces/{}/services/http:{}:{}/proxy{path}",
+                    at.namespace, at.service, at.port
+                );
+                let response = client.send(request(method, &url, body.into())?).await;
+                read(response.map_err(|error| broken(&error))?).await
+            }
+        }
+    }
+}
+
+impl fmt::Display for ServicePort {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Service '{}' port {}", self.service, self.port)
+    }
+}
+
+fn request<B>(method: Method, url: &str, body: B) -> Result<Request<B>, Error> {
+    Request::builder()
+        .method(method)
+        .uri(url)
+        .header(http::header::CONTENT_TYPE, "application/json")
+        .body(body)
+        .map_err(|error| broken(&error))
+}
+
+async fn read<B>(response: http::Response<B>) -> Result<Response, Error>
+where
+    B: http_body::Body<Data = Bytes>,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
+    let status = response.status();
+    let collected = Limited::new(response.into_body(), MAX_RESPONSE).collect().await;
+    let body = collected.map_err(|error| match error.downcast_ref::<http_body_util::LengthLimitError>() {
+        Some(_) => Error::TooLong,
+        None => broken(error.as_ref()),
+    })?;
+    Ok(Response {
+        status,
+        body: body.to_bytes(),
+    })
+}
+
+fn broken(error: &(dyn std::error::Error + 'static)) -> Error {
+    Error::Broken(chain(error))
+}

@@ -1,0 +1,122 @@
+//! Asks endpoints for one answer, in the background: at most once for each question, and never at rest.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use runway_operator::clock;
+use runway_operator::services::Services;
+use tokio::time::Instant;
+
+use crate::observe::{Answer, Verification};
+use crate::plan::{Inquiry, Question};
+use crate::talk::{self, Failure};
+
+/// A new Service is known everywhere only after a moment, and an engine may still load: so long a failure may pass.
+const MAY_PASS: Duration = Duration::from_secs(8);
+/// Wait before the second attempt; it doubles.
+const FIRST_WAIT: Duration = Duration::from_millis(100);
+/// Longest wait between two attempts.
+const LONGEST_WAIT: Duration = Duration::from_secs(2);
+
+/// Namespace and name of a ModelDeployment.
+type Key = (String, String);
+
+/// Called with namespace and name of a ModelDeployment.
+type OnAnswer = dyn Fn(&str, &str) + Send + Sync;
+
+/// The answers of endpoints, by ModelDeployment.
+pub(crate) struct Answers {
+    /// `None`: endpoints are not asked.
+    services: Option<Services>,
+    entries: Mutex<HashMap<Key, Entry>>,
+    answered: Box<OnAnswer>,
+}
+
+/// The latest question about a ModelDeployment, and the latest answer.
+struct Entry {
+    asked: String,
+    answer: Option<Answer>,
+}
+
+impl Answers {
+    /// Asks through `services`, and calls `answered` with namespace and name when an answer is there.
+    pub(crate) fn new(services: Option<Services>, answered: impl Fn(&str, &str) + Send + Sync + 'static) -> Arc<Self> {
+        Arc::new(Self {
+            services,
+            entries: Mutex::default(),
+            answered: Box::new(answered),
+        })
+    }
+
+    /// What is known of the endpoint of a ModelDeployment.
+    pub(crate) fn of(&self, namespace: &str, name: &str) -> Verification {
+        if self.services.is_none() {
+            return Verification::Off;
+        }
+        let key = (namespace.to_owned(), name.to_owned());
+        Verification::On(self.lock().get(&key).and_then(|entry| entry.answer.clone()))
+    }
+
+    /// Asks, keeps or forgets.
+    pub(crate) fn carry_out(self: &Arc<Self>, namespace: &str, name: &str, inquiry: Inquiry) {
+        let key = (namespace.to_owned(), name.to_owned());
+        match inquiry {
+            Inquiry::Ask(question) => self.ask(key, question),
+            Inquiry::Keep => {}
+            Inquiry::Forget => {
+                self.lock().remove(&key);
+            }
+        }
+    }
+
+    fn ask(self: &Arc<Self>, key: Key, question: Question) {
+        let mut entries = self.lock();
+        let before = entries.get(&key);
+        if before.is_some_and(|entry| entry.asked == question.id) {
+            return;
+        }
+        let answer = before.and_then(|entry| entry.answer.clone());
+        let asked = question.id.clone();
+        entries.insert(key.clone(), Entry { asked, answer });
+        let answers = self.clone();
+        tokio::spawn(async move { answers.find_out(key, question).await });
+    }
+
+    async fn find_out(self: Arc<Self>, key: Key, question: Question) {
+        let Some(services) = &self.services else { return };
+        let outcome = insist(services, &question).await;
+        let answer = Answer {
+            about: question.about.clone(),
+            outcome,
+            at: clock::now(),
+            attempt: question.attempt,
+        };
+        match self.lock().get_mut(&key).filter(|entry| entry.asked == question.id) {
+            Some(entry) => entry.answer = Some(answer),
+            // Something else was asked meanwhile, or nothing is to be known any more.
+            None => return,
+        }
+        (self.answered)(&key.0, &key.1);
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<Key, Entry>> {
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Asks again as long as the failure may pass.
+async fn insist(services: &Services, question: &Question) -> Result<(), String> {
+    let start = Instant::now();
+    let mut wait = FIRST_WAIT;
+    loop {
+        match talk::ask(services, question).await {
+            Ok(()) => return Ok(()),
+            Err(Failure { may_pass, message }) if !may_pass || start.elapsed() + wait > MAY_PASS => {
+                return Err(message);
+            }
+            Err(_) => tokio::time::sleep(wait).await,
+        }
+        wait = (wait * 2).min(LONGEST_WAIT);
+    }
+}

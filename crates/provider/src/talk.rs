@@ -1,0 +1,399 @@
+//! The one request that proves that a model answers, in the words of the OpenAI API (vLLM, SGLang, TensorRT-LLM, llama-server,
+//! Dynamo and Ray Serve speak it).
+
+use http::StatusCode;
+use runway_api::condition::shorten;
+use runway_operator::services::{Error, Response, Services};
+use serde_json::{Value, json};
+
+use crate::plan::Question;
+
+const MODELS: &str = "/v1/models";
+const CHAT: &str = "/v1/chat/completions";
+const COMPLETIONS: &str = "/v1/completions";
+
+/// So much of a response is shown, in bytes.
+const SHOWN: usize = 300;
+/// So many names of models are shown.
+const NAMES_SHOWN: usize = 5;
+
+/// Why a model has not answered.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Failure {
+    /// Whether asking again in a moment may help.
+    pub(crate) may_pass: bool,
+    /// The request and what came back.
+    pub(crate) message: String,
+}
+
+/// What a response means.
+#[derive(Debug, PartialEq, Eq)]
+enum Verdict {
+    /// The request was served.
+    Served(Value),
+    /// The engine does not serve this path, or not for this model.
+    NotOffered,
+    /// It wants credentials, which the provider does not have: it is there.
+    Guarded,
+    /// Something is wrong.
+    Failed(Failure),
+}
+
+/// Asks the endpoint for its models, and for one token where the engine generates text.
+pub(crate) async fn ask(services: &Services, question: &Question) -> Result<(), Failure> {
+    let at = &question.at;
+    let models = verdict(at, "GET", MODELS, services.get(at, MODELS).await);
+    let model = match models {
+        Verdict::Served(models) => listed(question, &models)?,
+        Verdict::Guarded => return Ok(()),
+        Verdict::NotOffered if !question.generates => return Ok(()),
+        Verdict::NotOffered => question.model.clone(),
+        Verdict::Failed(failure) => return Err(failure),
+    };
+    if !question.generates {
+        return Ok(());
+    }
+    let model = model.unwrap_or_default();
+    let chat = json!({"model": model, "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1});
+    let completion = json!({"model": model, "prompt": "Hi", "max_tokens": 1});
+    for (path, body) in [(CHAT, chat), (COMPLETIONS, completion)] {
+        match verdict(at, "POST", path, services.post(at, path, &body).await) {
+            Verdict::Served(completion) if has_choice(&completion) => return Ok(()),
+            Verdict::Served(other) => {
+                return Err(final_failure(
+                    at,
+                    "POST",
+                    path,
+                    &format!("not a completion: {}", shown(&other.to_string())),
+                ));
+            }
+            Verdict::Guarded => return Ok(()),
+            // Such as an embedding model, which neither chats nor completes.
+            Verdict::NotOffered => {}
+            Verdict::Failed(failure) => return Err(failure),
+        }
+    }
+    Ok(())
+}
+
+/// The name to ask for: the one that is expected, or the first of the list.
+fn listed(question: &Question, models: &Value) -> Result<Option<String>, Failure> {
+    let names: Vec<&str> = models["data"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter_map(|model| model["id"].as_str())
+        .collect();
+    match &question.model {
+        Some(wanted) if names.contains(&wanted.as_str()) => Ok(Some(wanted.clone())),
+        Some(wanted) => {
+            let others = match names.as_slice() {
+                [] => "no model".to_owned(),
+                some => some
+                    .iter()
+                    .take(NAMES_SHOWN)
+                    .map(|name| format!("'{}'", shown(name)))
+                    .collect::<Vec<_>>()
+                    .join(", "),
+            };
+            Err(Failure {
+                // A frontend lists a model when its first worker has registered.
+                may_pass: true,
+                message: format!("{}: GET {MODELS} lists {others}, not '{wanted}'", question.at),
+            })
+        }
+        None => Ok(names.first().map(|name| (*name).to_owned())),
+    }
+}
+
+fn has_choice(completion: &Value) -> bool {
+    completion["choices"]
+        .as_array()
+        .is_some_and(|choices| !choices.is_empty())
+}
+
+fn verdict(at: &impl std::fmt::Display, method: &str, path: &str, outcome: Result<Response, Error>) -> Verdict {
+    let failed = |may_pass, what: &str| {
+        Verdict::Failed(Failure {
+            may_pass,
+            message: format!("{at}: {method} {path}: {what}"),
+        })
+    };
+    let response = match outcome {
+        Ok(response) => response,
+        Err(error) => return failed(matches!(error, Error::Broken(_)), &error.to_string()),
+    };
+    let status = response.status;
+    let said = || {
+        let words = words(&response.body);
+        if words.is_empty() {
+            status.to_string()
+        } else {
+            format!("{status}: {words}")
+        }
+    };
+    match status {
+        // In place of the Service: it is not there, has no ready pod, or may not be asked.
+        _ if is_of_api_server(&response.body) => failed(true, &said()),
+        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => Verdict::Guarded,
+        StatusCode::BAD_REQUEST
+        | StatusCode::NOT_FOUND
+        | StatusCode::METHOD_NOT_ALLOWED
+        | StatusCode::UNPROCESSABLE_ENTITY
+        | StatusCode::NOT_IMPLEMENTED => Verdict::NotOffered,
+        StatusCode::BAD_GATEWAY | StatusCode::SERVICE_UNAVAILABLE | StatusCode::GATEWAY_TIMEOUT => {
+            failed(true, &said())
+        }
+        _ if status.is_redirection() => failed(false, &format!("{status}: redirects are not followed")),
+        _ if !status.is_success() => failed(false, &said()),
+        _ => match serde_json::from_slice(&response.body) {
+            Ok(value) => Verdict::Served(value),
+            Err(_) => failed(
+                false,
+                &format!("{status}, but the body is not JSON: {}", words(&response.body)),
+            ),
+        },
+    }
+}
+
+fn final_failure(at: &impl std::fmt::Display, method: &str, path: &str, what: &str) -> Failure {
+    Failure {
+        may_pass: false,
+        message: format!("{at}: {method} {path}: {what}"),
+    }
+}
+
+/// Whether the API server answered itself, instead of passing a request on.
+fn is_of_api_server(body: &[u8]) -> bool {
+    serde_json::from_slice::<Value>(body).is_ok_and(|body| body["kind"] == "Status" && body["apiVersion"] == "v1")
+}
+
+/// The message of an error as engines and the API server give it, or the start of the body.
+fn words(body: &[u8]) -> String {
+    let parsed: Value = serde_json::from_slice(body).unwrap_or_default();
+    let message = [&parsed["error"]["message"], &parsed["message"], &parsed["error"]]
+        .into_iter()
+        .find_map(Value::as_str)
+        .map_or_else(
+            || String::from_utf8_lossy(&body[..body.len().min(SHOWN)]).into_owned(),
+            str::to_owned,
+        );
+    shown(&message)
+}
+
+/// One line, not too long, without control characters: an engine may send anything.
+fn shown(text: &str) -> String {
+    let line: Vec<&str> = text
+        .split(|c: char| c.is_whitespace() || c.is_control())
+        .filter(|word| !word.is_empty())
+        .collect();
+    shorten(line.join(" "), SHOWN)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use kube::Config;
+    use runway_operator::client::install_crypto;
+    use runway_operator::services::ServicePort;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::{TcpListener, TcpStream};
+
+    use super::*;
+
+    const CHOICE: &str = r#"{"choices":[{"message":{"content":"Hello"}}]}"#;
+    const LISTED: &str = r#"{"data":[{"id":"llama"}]}"#;
+
+    fn ok(body: &str) -> String {
+        response("200 OK", body)
+    }
+
+    fn response(status: &str, body: &str) -> String {
+        format!(
+            "HTTP/1.1 {status}\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{body}",
+            body.len()
+        )
+    }
+
+    /// A server that answers by the path of a request, and the outcome of asking it.
+    async fn outcome(
+        model: Option<&str>,
+        answer: impl Fn(&str) -> Option<String> + Send + Sync + 'static,
+    ) -> Result<(), Failure> {
+        install_crypto();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let answer = Arc::new(answer);
+        let server = tokio::spawn(async move {
+            while let Ok((socket, _)) = listener.accept().await {
+                tokio::spawn(serve(socket, answer.clone()));
+            }
+        });
+        let config = Config::new(format!("http://{address}").parse().unwrap());
+        let services = Services::of(&config).unwrap();
+        let question = Question {
+            id: "1#1".to_owned(),
+            about: "1".to_owned(),
+            attempt: 1,
+            at: ServicePort {
+                namespace: "default".to_owned(),
+                service: "llama".to_owned(),
+                port: 80,
+            },
+            model: model.map(str::to_owned),
+            generates: true,
+        };
+        let outcome = ask(&services, &question).await;
+        server.abort();
+        outcome
+    }
+
+    /// No answer at all is one that never ends.
+    async fn serve(mut socket: TcpStream, answer: Arc<impl Fn(&str) -> Option<String>>) {
+        let mut request = Vec::new();
+        while !request.windows(4).any(|end| end == b"\r\n\r\n")
+            && socket.read_buf(&mut request).await.is_ok_and(|n| n > 0)
+        {}
+        let text = String::from_utf8_lossy(&request).into_owned();
+        let path = text
+            .split_whitespace()
+            .nth(1)
+            .and_then(|url| url.split_once("/proxy"))
+            .map_or("", |(_, path)| path);
+        match answer(path) {
+            Some(answer) => {
+                let _ = socket.write_all(answer.as_bytes()).await;
+            }
+            None => tokio::time::sleep(Duration::from_mins(1)).await,
+        }
+    }
+
+    #[tokio::test]
+    async fn a_model_that_chats_or_completes_has_answered() {
+        let chats = |path: &str| Some(ok(if path == MODELS { LISTED } else { CHOICE }));
+        assert_eq!(outcome(Some("llama"), chats).await, Ok(()));
+        assert_eq!(outcome(None, chats).await, Ok(()));
+        let completes = |path: &str| match path {
+            MODELS => Some(ok(LISTED)),
+            COMPLETIONS => Some(ok(r#"{"choices":[{"text":"a"}]}"#)),
+            _ => Some(response("404 Not Found", "")),
+        };
+        assert_eq!(outcome(Some("llama"), completes).await, Ok(()));
+        let embeds = |path: &str| {
+            Some(if path == MODELS {
+                ok(LISTED)
+            } else {
+                response("400 Bad Request", r#"{"error":{"message":"not supported"}}"#)
+            })
+        };
+        assert_eq!(
+            outcome(Some("llama"), embeds).await,
+            Ok(()),
+            "an embedding model lists itself, and no more"
+        );
+        let guarded = |path: &str| {
+            Some(if path == MODELS {
+                ok(LISTED)
+            } else {
+                response("401 Unauthorized", "")
+            })
+        };
+        assert_eq!(
+            outcome(Some("llama"), guarded).await,
+            Ok(()),
+            "an engine with an API key"
+        );
+    }
+
+    #[tokio::test]
+    async fn a_bad_engine_is_named_with_its_response() {
+        type Hostile = Box<dyn Fn(&str) -> Option<String> + Send + Sync>;
+        let completion = |answer: &'static str| -> Hostile {
+            Box::new(move |path| Some(if path == MODELS { ok(LISTED) } else { answer.to_owned() }))
+        };
+        let always = |answer: String| -> Hostile { Box::new(move |_| Some(answer.clone())) };
+        let table: [(Hostile, bool, &str); 10] = [
+            (
+                always(ok(r#"{"data":[{"id":"other"}]}"#)),
+                true,
+                "GET /v1/models lists 'other', not 'llama'",
+            ),
+            (always(ok(r#"{"data":[]}"#)), true, "lists no model, not 'llama'"),
+            (
+                completion(
+                    "HTTP/1.1 500 Internal Server Error\r\ncontent-length: 36\r\nconnection: close\r\n\r\n{\"error\":{\"message\":\"CUDA\\n error\"}}",
+                ),
+                false,
+                "POST /v1/chat/completions: 500 Internal Server Error: CUDA error",
+            ),
+            (
+                always(response("302 Found", "")),
+                false,
+                "302 Found: redirects are not followed",
+            ),
+            (
+                completion("HTTP/1.1 200 OK\r\ncontent-length: 2\r\nconnection: close\r\n\r\n{}"),
+                false,
+                "not a completion: {}",
+            ),
+            (
+                always(ok("<html>hello</html>")),
+                false,
+                "the body is not JSON: <html>hello</html>",
+            ),
+            (
+                always(ok(&"x".repeat(1024 * 1024))),
+                false,
+                "the response is longer than 64 KiB",
+            ),
+            (
+                always(response(
+                    "503 Service Unavailable",
+                    r#"{"error":{"message":"Loading model"}}"#,
+                )),
+                true,
+                "503 Service Unavailable: Loading model",
+            ),
+            (
+                always(response(
+                    "404 Not Found",
+                    r#"{"kind":"Status","apiVersion":"v1","message":"services \"llama\" not found"}"#,
+                )),
+                true,
+                "404 Not Found: services \"llama\" not found",
+            ),
+            (
+                always(response(
+                    "403 Forbidden",
+                    r#"{"kind":"Status","apiVersion":"v1","message":"services \"http:llama:80\" is forbidden"}"#,
+                )),
+                true,
+                "is forbidden",
+            ),
+        ];
+        for (engine, may_pass, text) in table {
+            let failure = outcome(Some("llama"), engine).await.unwrap_err();
+            assert!(failure.message.contains(text), "{}", failure.message);
+            assert!(
+                failure.message.starts_with("Service 'llama' port 80: "),
+                "{}",
+                failure.message
+            );
+            assert_eq!(failure.may_pass, may_pass, "{text}");
+        }
+        let closes = outcome(Some("llama"), |_| Some(String::new())).await.unwrap_err();
+        assert!(closes.may_pass, "{}", closes.message);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_engine_that_hangs_is_given_up() {
+        let failure = outcome(Some("llama"), |_| None).await.unwrap_err();
+        assert!(
+            failure.message.ends_with("no response within 10 seconds"),
+            "{}",
+            failure.message
+        );
+    }
+}
