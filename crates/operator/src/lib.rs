@@ -18,6 +18,7 @@
 //! | [`access`] | RBAC rules |
 //! | [`pods`], [`kubelet`] | pods by what they are for; how far one has come, and what keeps it |
 //! | [`json`] | containment and stable hashes of JSON |
+//! | [`quantity`] | amounts of memory and processors as the API server stores them |
 //! | [`trace`] | one trace per life of an object |
 //! | [`clock`], [`telemetry`], [`shutdown`] | the edges of a process |
 
@@ -39,6 +40,7 @@ pub mod packed;
 pub mod plan;
 pub mod pods;
 pub mod process;
+pub mod quantity;
 pub mod shutdown;
 pub mod telemetry;
 pub mod texts;
