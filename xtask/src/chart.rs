@@ -27,7 +27,7 @@ KubeAIRunway is installed. See what it is made of:
   kubeairunway controller status
   kubeairunway provider list
 
-The providers' own operators (KAITO, Dynamo, KubeRay) are installed with their own charts.
+The providers' own operators (KAITO, Dynamo, KubeRay) are installed with their own charts. The provider direct needs none.
 ";
 
 const CONSOLE: &str = "\

@@ -37,7 +37,7 @@ struct Program {
     links: &'static [&'static str],
 }
 
-const PROGRAMS: [Program; 9] = [
+const PROGRAMS: [Program; 10] = [
     program(
         "kubeairunway-controller",
         "runway-core",
@@ -57,6 +57,11 @@ const PROGRAMS: [Program; 9] = [
         "kuberay-provider",
         "runway-provider-kuberay",
         "Provider of kubeairunway for KubeRay",
+    ),
+    program(
+        "direct-provider",
+        "runway-provider-direct",
+        "Provider of kubeairunway for plain Deployments",
     ),
     program("asya-operator", "runway-asya-operator", "Operator of AsyncActors"),
     program(

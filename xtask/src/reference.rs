@@ -180,6 +180,8 @@ fn overrides(page: &mut String, bases: &[Base]) -> Result<()> {
             .map(|o| {
                 let value = match (o.path.as_str(), o.kind) {
                     ("routerMode", _) => json!("kv"),
+                    ("rollout", _) => json!("Surge"),
+                    ("serviceType", _) => json!("NodePort"),
                     (_, OverrideType::Integer) => json!(3),
                     (_, OverrideType::StringMap) => json!({ "marker": "77" }),
                     _ => json!("7"),

@@ -143,8 +143,8 @@ impl ModelSource {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Provider {
-    /// Name of an InferenceProviderConfig, as kaito, dynamo, kuberay. Omitted: chosen automatically. Changing it deletes the
-    /// old provider's resources before the new provider makes its own.
+    /// Name of an InferenceProviderConfig, such as kaito, dynamo, kuberay, direct. Omitted: chosen automatically. Changing it
+    /// deletes the old provider's resources before the new provider makes its own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 63))]
     #[x_kube(validation = Rule::new("self == '' || self.matches('^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$')").message("provider.name must be the name of an InferenceProviderConfig: lower case letters, digits, '-' and '.' (list them with: kubectl get ipc)"))]

@@ -40,7 +40,7 @@ pub struct InferenceProviderConfigSpec {
     pub capabilities: Capabilities,
 
     /// Rules that give this provider a priority for a ModelDeployment. The highest priority among the rules that hold
-    /// counts; with no rule that holds it is 0.
+    /// counts; with no rule that holds it is 0. A rule that cannot be evaluated counts only if its priority is below 0.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32))]
     pub selection_rules: Vec<SelectionRule>,

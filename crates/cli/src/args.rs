@@ -145,7 +145,7 @@ pub enum ProviderCommand {
     /// Install the controllers of built-in providers, or what a third party's manifest holds
     ///
     /// This installs the controller that translates for a provider, not the provider itself: KAITO, Dynamo and KubeRay have
-    /// installers of their own.
+    /// installers of their own. The provider direct needs nothing else.
     Install(ProviderInstallArgs),
     /// Remove providers
     Uninstall(ProviderUninstallArgs),
@@ -240,7 +240,7 @@ pub struct ChangeArgs {
 /// Which providers: some of ours, or a third party's.
 #[derive(Debug, Args)]
 pub struct ProvidersArgs {
-    /// Built-in providers: kaito, dynamo, kuberay
+    /// Built-in providers: kaito, dynamo, kuberay, direct
     #[arg(required_unless_present = "files", conflicts_with = "files")]
     pub names: Vec<String>,
     /// A third party's manifest: a file, a folder, or - for standard input; may be given more than once

@@ -153,22 +153,22 @@ fn providers_that_need_a_gpu_say_so_themselves() {
 #[test]
 fn the_capability_matrix() {
     type Spec = fn(&str) -> Value;
-    let rows: [(&str, Spec, [bool; 3]); 8] = [
-        ("CPU inference", |p| llamacpp(p, 0), [true, false, false]),
-        ("GPU inference", |p| with(p, "vllm", 1), [true, true, true]),
-        ("vLLM engine", |p| with(p, "vllm", 1), [true, true, true]),
-        ("sglang engine", |p| with(p, "sglang", 1), [false, true, false]),
-        ("trtllm engine", |p| with(p, "trtllm", 1), [false, true, false]),
-        ("llamacpp engine", |p| llamacpp(p, 1), [true, false, false]),
-        ("GGUF models", |p| llamacpp(p, 0), [true, false, false]),
+    let rows: [(&str, Spec, [bool; 4]); 8] = [
+        ("CPU inference", |p| llamacpp(p, 0), [true, false, false, true]),
+        ("GPU inference", |p| with(p, "vllm", 1), [true, true, true, true]),
+        ("vLLM engine", |p| with(p, "vllm", 1), [true, true, true, true]),
+        ("sglang engine", |p| with(p, "sglang", 1), [false, true, false, true]),
+        ("trtllm engine", |p| with(p, "trtllm", 1), [false, true, false, true]),
+        ("llamacpp engine", |p| llamacpp(p, 1), [true, false, false, true]),
+        ("GGUF models", |p| llamacpp(p, 0), [true, false, false, true]),
         (
             "Disaggregated P/D",
             |p| apart(&json!({ "provider": { "name": p } })),
-            [false, true, true],
+            [false, true, true, false],
         ),
     ];
     for (criterion, spec, expected) in rows {
-        for (provider, expected) in ["kaito", "dynamo", "kuberay"].into_iter().zip(expected) {
+        for (provider, expected) in ["kaito", "dynamo", "kuberay", "direct"].into_iter().zip(expected) {
             let spec = changed(&spec(provider));
             let rendered = rendered(&spec, Show::Objects);
             assert_eq!(
@@ -190,6 +190,26 @@ fn kuberay_is_never_chosen_by_itself() {
         let rendered = rendered(&spec, Show::Status);
         let chosen = &rendered.documents[0].data["status"]["provider"]["name"];
         assert!(chosen.is_string() && chosen != "kuberay", "{chosen} for {spec}");
+    }
+}
+
+/// An upstream that fits is preferred to plain Deployments, which serve what is left.
+#[test]
+fn direct_is_chosen_last() {
+    for (spec, expected) in [
+        (with("", "vllm", 1), "dynamo"),
+        (llamacpp("", 0), "kaito"),
+        (apart(&json!({})), "dynamo"),
+    ] {
+        let mut spec = changed(&spec);
+        spec.as_object_mut().unwrap().remove("provider");
+        let rendered = rendered(&spec, Show::Status);
+        let provider = &rendered.documents[0].data["status"]["provider"];
+        assert_eq!(provider["name"], expected, "{spec}");
+        let candidates = provider["candidates"].as_array().unwrap();
+        let direct = candidates.iter().find(|c| c["name"] == "direct").unwrap();
+        let aggregated = spec["serving"]["mode"] != "disaggregated";
+        assert_eq!(direct["eligible"], aggregated, "{direct}");
     }
 }
 

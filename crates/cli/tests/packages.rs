@@ -197,7 +197,8 @@ fn the_chart_holds_the_console_that_the_command_installs_for_those_who_ask() -> 
 
 #[test]
 fn the_charts_values_do_what_they_say() -> Result<()> {
-    let pods = "controller.replicas=1,providers.kaito.replicas=2,providers.dynamo.enabled=false,providers.kuberay.enabled=false";
+    let pods = "controller.replicas=1,providers.kaito.replicas=2,providers.dynamo.enabled=false,providers.kuberay.enabled=false,\
+                providers.direct.enabled=false";
     let rendered = template(&[
         "--set",
         pods,
@@ -209,7 +210,7 @@ fn the_charts_values_do_what_they_say() -> Result<()> {
     ensure!(
         !rendered
             .keys()
-            .any(|id| id.contains("dynamo") || id.contains("kuberay"))
+            .any(|id| ["dynamo", "kuberay", "direct"].iter().any(|name| id.contains(name)))
     );
     let core = find("Deployment/kubeairunway-controller").context("no core")?;
     let pod = &core["spec"]["template"]["spec"];

@@ -202,7 +202,7 @@ fn make_well() -> Vec<Value> {
     let bundle = authority(now() - SignedDuration::from_hours(24));
     let mut objects = vec![facts(&bundle)];
     for component in manifests::components() {
-        if ["dynamo-provider", "kuberay-provider"].contains(&component.name.as_str()) {
+        if ["dynamo-provider", "kuberay-provider", "direct-provider"].contains(&component.name.as_str()) {
             continue;
         }
         let made = component.objects(&Release::default()).into_iter();

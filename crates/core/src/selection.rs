@@ -32,7 +32,7 @@ pub struct Verdict {
     pub obstacle: Option<Obstacle>,
     /// Its rules, with what each came to.
     pub rules: Vec<RuleOutcome>,
-    /// The highest priority of the rules that hold; 0 if none does.
+    /// The highest priority of the rules that hold, or that cannot be evaluated and are below 0; 0 if there are none.
     pub priority: i32,
 }
 
@@ -155,7 +155,7 @@ fn judge(name: &str, provider: &Registered, spec: &ModelDeploymentSpec, input: &
         .collect();
     let priority = rules
         .iter()
-        .filter(|r| r.holds == Ok(true))
+        .filter(|r| counts(r))
         .map(|r| r.priority)
         .max()
         .unwrap_or(0);
@@ -167,6 +167,15 @@ fn judge(name: &str, provider: &Registered, spec: &ModelDeploymentSpec, input: &
         obstacle,
         rules,
         priority,
+    }
+}
+
+/// Whether a rule has a say. One that cannot be evaluated, as on a spec that is too large, is never to its provider's
+/// advantage: a priority below 0 stays.
+fn counts(rule: &RuleOutcome) -> bool {
+    match rule.holds {
+        Ok(holds) => holds,
+        Err(_) => rule.priority < 0,
     }
 }
 

@@ -14,6 +14,7 @@ use runway_api::{InferenceProviderConfigSpec, ModelDeployment};
 use runway_core::providers::Providers;
 use runway_core::selection::{NoProvider, matched, select};
 use runway_provider::Provider;
+use runway_provider_direct::Direct;
 use runway_provider_kaito::Kaito;
 use serde_json::{Value, json};
 
@@ -26,6 +27,7 @@ fn now() -> Timestamp {
 fn shipped(name: &str) -> InferenceProviderConfigSpec {
     match name {
         "kaito" => Kaito::default().registration(),
+        "direct" => Direct.registration(),
         other => yaml(&Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/providers/{other}.yaml"))),
     }
 }
@@ -249,4 +251,40 @@ fn losers_learn_why() {
             ),
         ]
     );
+}
+
+/// An upstream that fits wins, and without one plain Deployments do.
+#[test]
+fn direct_serves_what_is_left() {
+    let alone = providers(&["direct"]);
+    let everybody = providers(&["direct", "dynamo", "kaito", "kuberay"]);
+    for (engine, patch, upstream) in [
+        ("llamacpp", json!({}), "kaito"),
+        ("llamacpp", gpus(1), "kaito"),
+        ("vllm", gpus(1), "dynamo"),
+        ("sglang", gpus(2), "dynamo"),
+        ("trtllm", gpus(1), "dynamo"),
+    ] {
+        let md = asking(engine, &patch);
+        let chosen = |providers: &Providers| select(&md, providers, now()).winner.unwrap();
+        assert_eq!(chosen(&alone), "direct", "{engine} {patch}");
+        assert_eq!(chosen(&everybody), upstream, "{engine} {patch}");
+    }
+    assert!(select(&asking("vllm", &disaggregated()), &alone, now()).winner.is_err());
+}
+
+/// A provider that has no rules at all has priority 0, also where the spec is too large for any rule to be evaluated.
+#[test]
+fn direct_comes_after_a_provider_without_rules() {
+    let simple = InferenceProviderConfigSpec {
+        selection_rules: Vec::new(),
+        ..Direct.registration()
+    };
+    let configs = [("direct", Direct.registration()), ("simple", simple)]
+        .map(|(name, spec)| Arc::new(registered(name, spec, How::Healthy, now())));
+    let both = Providers::compile(configs.into_iter(), &Providers::default());
+    for size in [1, 64 << 10] {
+        let md = asking("llamacpp", &json!({"env": [{"name": "A", "value": "x".repeat(size)}]}));
+        assert_eq!(select(&md, &both, now()).winner, Ok("simple".to_owned()), "{size}");
+    }
 }

@@ -19,6 +19,7 @@
 //! | [`pods`], [`kubelet`] | pods by what they are for; how far one has come, and what keeps it |
 //! | [`services`] | bounded HTTP requests to Services |
 //! | [`json`] | containment and stable hashes of JSON |
+//! | [`quantity`] | amounts of memory and processors as the API server stores them |
 //! | [`trace`] | one trace per life of an object |
 //! | [`clock`], [`telemetry`], [`shutdown`] | the edges of a process |
 
@@ -40,6 +41,7 @@ pub mod packed;
 pub mod plan;
 pub mod pods;
 pub mod process;
+pub mod quantity;
 pub mod services;
 pub mod shutdown;
 pub mod telemetry;

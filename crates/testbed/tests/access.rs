@@ -21,6 +21,7 @@ use runway_asya_operator::targets::{DEPLOYMENT, INFERENCE_SERVICE, KNOWN, MODEL_
 use runway_client::manifests::{self, Component, Release, WEBHOOK_SECRET};
 use runway_llama_stack_operator::kinds;
 use runway_operator::lease::{Election, Leadership, LeaseArgs};
+use runway_provider_direct::Direct;
 use runway_provider_dynamo::Dynamo;
 use runway_provider_kaito::{INFERENCE_SET, Kaito, WORKSPACE};
 use runway_provider_kuberay::KubeRay;
@@ -47,9 +48,11 @@ async fn controllers_may_do_what_they_do_and_nothing_else() -> Result<()> {
         let kaito = led(&bed, "kaito-provider").await?;
         let dynamo = led(&bed, "dynamo-provider").await?;
         let kuberay = led(&bed, "kuberay-provider").await?;
+        let direct = led(&bed, "direct-provider").await?;
         let _kaito = bed.provider_led_by(Kaito::default(), kaito).await?;
         let _dynamo = bed.provider_led_by(Dynamo::default(), dynamo).await?;
         let _kuberay = bed.provider_led_by(KubeRay, kuberay).await?;
+        let _direct = bed.provider_led_by(Direct, direct).await?;
         let _simulator = bed.simulator().await?;
         bed.admission_is_up().await?;
         live(&bed).await?;
@@ -373,10 +376,11 @@ async fn live(bed: &Bed) -> Result<()> {
         set,
         vllm("graph", "dynamo"),
         vllm("ray", "kuberay"),
+        idle("direct"),
     ] {
         bed.create(object).await?;
     }
-    for name in ["plain", "flags", "set", "graph", "ray"] {
+    for name in ["plain", "flags", "set", "graph", "ray", "direct"] {
         bed.running(name).await?;
     }
 
@@ -443,13 +447,20 @@ async fn live(bed: &Bed) -> Result<()> {
     bed.create(nobodys).await?;
     bed.status("nobodys", "paused", |s| s.conditions.is_true(condition::PAUSED))
         .await?;
-    for name in ["nobodys", "plain", "flags", "set", "graph", "ray"] {
+    for name in ["nobodys", "plain", "flags", "set", "graph", "ray", "direct"] {
         bed.delete(name).await?;
         bed.gone(name).await?;
     }
     // Events are sent in the background.
     tokio::time::sleep(Duration::from_secs(2)).await;
     Ok(())
+}
+
+/// A model of the direct provider that needs no node.
+fn idle(name: &str) -> Value {
+    let mut object = vllm(name, "direct");
+    object["spec"]["scaling"]["replicas"] = json!(0);
+    object
 }
 
 fn children(bed: &Bed) -> Vec<(&'static str, Api<DynamicObject>)> {
@@ -464,6 +475,7 @@ fn children(bed: &Bed) -> Vec<(&'static str, Api<DynamicObject>)> {
             bed.upstream(runway_provider_dynamo::DYNAMO_GRAPH_DEPLOYMENT, "v1beta1"),
         ),
         ("RayService", bed.upstream(runway_provider_kuberay::RAY_SERVICE, "v1")),
+        ("Deployment", bed.upstream(runway_provider_direct::DEPLOYMENT, "v1")),
     ]
 }
 

@@ -20,7 +20,7 @@ use runway_testbed::eventually;
 use serde_json::json;
 use support::{Bed, PATIENCE, Running, Upstream, vllm};
 
-const PROVIDERS: [&str; 3] = ["kaito", "dynamo", "kuberay"];
+const PROVIDERS: [&str; 4] = ["kaito", "dynamo", "kuberay", "direct"];
 /// Those whose operator puts a finalizer on its object; KubeRay's puts none on a RayService, which goes at once.
 const WITH_FINALIZER: [&str; 2] = ["kaito", "dynamo"];
 
@@ -39,7 +39,12 @@ async fn in_every_state_for_every_provider() -> Result<()> {
         "crd-missing",
     ] {
         for provider in PROVIDERS {
-            bed.create(vllm(&name(provider, state), provider)).await?;
+            let mut model = vllm(&name(provider, state), provider);
+            // There are no nodes, so pods of its own would never be ready.
+            if provider == "direct" {
+                model["spec"]["scaling"]["replicas"] = json!(0);
+            }
+            bed.create(model).await?;
         }
         for provider in PROVIDERS {
             bed.running(&name(provider, state)).await?;
@@ -105,6 +110,7 @@ async fn start_providers(bed: &Bed) -> Result<Vec<Running>> {
         bed.kaito().await?,
         bed.provider(runway_provider_dynamo::Dynamo::default()).await?,
         bed.provider(runway_provider_kuberay::KubeRay).await?,
+        bed.provider(runway_provider_direct::Direct).await?,
     ])
 }
 
@@ -133,7 +139,7 @@ async fn all_gone(bed: &Bed, state: &str) -> Result<()> {
     }
     for provider in manifests::built_in_providers() {
         for upstream in provider.upstreams() {
-            let version = upstream.schemas.first().map(|s| s.version).unwrap_or_default();
+            let version = upstream.schemas.first().map_or("v1", |s| s.version);
             let name = name(provider.name(), state);
             // An error says that the CRD is gone, and everything of its kind with it.
             if let Ok(Some(left)) = bed.upstream(upstream.kind, version).get_opt(&name).await {

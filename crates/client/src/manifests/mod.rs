@@ -81,6 +81,7 @@ pub fn built_in_providers() -> Vec<Box<dyn Provider>> {
         Box::new(runway_provider_kaito::Kaito::default()),
         Box::new(runway_provider_dynamo::Dynamo::default()),
         Box::new(runway_provider_kuberay::KubeRay),
+        Box::new(runway_provider_direct::Direct),
     ]
 }
 

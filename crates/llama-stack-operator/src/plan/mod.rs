@@ -4,7 +4,6 @@ mod bundle;
 mod conditions;
 mod objects;
 mod pod;
-mod quantity;
 mod request;
 mod rollout;
 mod status;

@@ -8,12 +8,11 @@ use kube::{Resource, ResourceExt};
 use runway_api::LlamaStackDistribution;
 use runway_api::labels::llama_stack as labels;
 use runway_operator::child;
-use runway_operator::json;
 use runway_operator::plan::{Apply, Delete};
+use runway_operator::{json, quantity};
 use serde_json::{Value, json};
 
 use super::pod;
-use super::quantity;
 use super::request::Request;
 use crate::kinds::{self, Kind};
 use crate::observe::Observed;

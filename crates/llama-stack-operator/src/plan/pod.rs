@@ -9,11 +9,10 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use runway_api::labels::llama_stack as labels;
 use runway_api::llama_stack_distribution::{Resources, Storage};
-use runway_operator::json;
+use runway_operator::{json, quantity};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-use super::quantity;
 use super::request::{Provider, Request};
 use crate::kinds;
 use crate::pod::CRD_CONFIG_VARIABLE;

@@ -24,7 +24,7 @@ pub(super) const CHECKS: &[Check] = &[
         id: "provider-registered",
         title: "a provider is registered",
         looks_at: "InferenceProviderConfigs: each provider's controller registers itself with one. Without any no model is served.",
-        remedy: "kubeairunway provider install kaito (or dynamo, kuberay)",
+        remedy: "kubeairunway provider install direct (or kaito, dynamo, kuberay, whose operators you install)",
         judge: Some(registered),
     },
     Check {

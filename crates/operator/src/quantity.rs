@@ -8,12 +8,12 @@ struct Decimal {
 }
 
 /// The canonical form (apimachinery `resource.Quantity`). A text that is no quantity stays as it is: the server says so.
-pub(super) fn canonical(text: &str) -> String {
+pub fn canonical(text: &str) -> String {
     parse(text).unwrap_or_else(|| text.to_owned())
 }
 
 /// Whether one amount is smaller than another; `None` if one of them is no quantity.
-pub(super) fn is_less(a: &str, b: &str) -> Option<bool> {
+pub fn is_less(a: &str, b: &str) -> Option<bool> {
     let (a, b) = (in_nanos(a)?, in_nanos(b)?);
     Some(a < b)
 }

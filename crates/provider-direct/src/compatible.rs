@@ -1,0 +1,149 @@
+//! What the provider cannot do is refused here, so that building objects cannot fail.
+
+use runway_api::model_deployment::ModelSource;
+use runway_provider::request::Gpu;
+use runway_provider::{Refusal, Request, Topology, Worker};
+
+use crate::engine::{self, Dialect, flag};
+use crate::overrides::{self, Rollout};
+use crate::registration::name_problem;
+
+/// A request that can be served.
+pub(crate) struct Accepted<'a> {
+    pub(crate) engine: &'static Dialect,
+    pub(crate) worker: &'a Worker,
+    pub(crate) model: Model<'a>,
+    pub(crate) image: &'a str,
+    pub(crate) port: u16,
+    pub(crate) rollout: Rollout,
+    pub(crate) service_type: &'static str,
+}
+
+/// Where the engine finds the model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Model<'a> {
+    /// At Hugging Face, by its id.
+    Hub(&'a str),
+    /// In the image, at the path that a flag in `engine.args` names.
+    Path { key: &'a str, path: &'a str },
+    /// In the image, whose own entrypoint knows.
+    Image,
+}
+
+/// Flags that name a path in the image.
+const PATHS: [&str; 2] = ["model", "model-path"];
+
+/// Everything that can refuse, in the order in which a user should hear of it.
+pub(crate) fn accept(request: &Request) -> Result<Accepted<'_>, Refusal> {
+    let engine = engine(request)?;
+    let worker = worker(request, engine)?;
+    if let Some(problem) = name_problem(&request.name) {
+        return refuse(problem);
+    }
+    let model = model(request, engine)?;
+    Ok(Accepted {
+        engine,
+        worker,
+        model,
+        image: image(request, engine, worker)?,
+        port: port(request, engine)?,
+        rollout: overrides::rollout(&request.overrides, worker.gpu.is_some())?,
+        service_type: overrides::service_type(&request.overrides)?,
+    })
+}
+
+fn engine(request: &Request) -> Result<&'static Dialect, Refusal> {
+    match engine::find(&request.engine) {
+        Some(engine) => Ok(engine),
+        None => refuse(format!(
+            "Provider direct does not support {} engine: set engine.type to one of {}",
+            request.engine,
+            engine::ALL.map(|dialect| dialect.name).join(", ")
+        )),
+    }
+}
+
+/// The text about GPUs is that of design 8.
+fn worker<'a>(request: &'a Request, engine: &Dialect) -> Result<&'a Worker, Refusal> {
+    let Topology::Aggregated(worker) = &request.topology else {
+        return refuse(
+            "Provider direct does not support disaggregated mode: set serving.mode to aggregated, or provider.name to one that does",
+        );
+    };
+    if worker.gpu.is_none() && engine.cpu_image.is_none() {
+        return refuse(format!(
+            "{} engine requires GPU (set resources.gpu.count > 0)",
+            engine.title
+        ));
+    }
+    Ok(worker)
+}
+
+fn model<'a>(request: &'a Request, engine: &Dialect) -> Result<Model<'a>, Refusal> {
+    if request.source == ModelSource::Custom {
+        return in_image(request);
+    }
+    if let Some((key, _)) = engine.model_flags.iter().find_map(|name| flag(&request.args, name)) {
+        return refuse(format!(
+            "engine.args.{key} would replace the model: name the model in model.id and remove the flag"
+        ));
+    }
+    let Some(id) = &request.model_id else {
+        return refuse("model.id is required when source is huggingface");
+    };
+    let loads = (engine.from_hub)(id);
+    let twice = |(key, _): &(&str, &str)| loads.contains(&format!("--{}", key.replace('_', "-")));
+    match flag(&request.args, "hf-file").filter(twice) {
+        Some((key, _)) => refuse(format!(
+            "engine.args.{key} names a file, and so does model.id, which is '{id}': name it in one of them"
+        )),
+        None => Ok(Model::Hub(id)),
+    }
+}
+
+fn in_image(request: &Request) -> Result<Model<'_>, Refusal> {
+    if request.image.is_none() {
+        return refuse(
+            "spec.image is required when model.source is custom: the model is taken from the image. Set spec.image, or use model.source huggingface",
+        );
+    }
+    match PATHS.iter().find_map(|name| flag(&request.args, name)) {
+        Some((key, "")) => refuse(format!(
+            "engine.args.{key} is empty, but it names the model: set it to the model's path in the image, \
+             or remove it if the image's own entrypoint knows"
+        )),
+        Some((key, path)) => Ok(Model::Path { key, path }),
+        None => Ok(Model::Image),
+    }
+}
+
+/// The user's image, or the engine's own, which are built for NVIDIA's GPUs.
+fn image<'a>(request: &'a Request, engine: &Dialect, worker: &Worker) -> Result<&'a str, Refusal> {
+    match (&request.image, &worker.gpu, engine.cpu_image) {
+        (Some(image), ..) => Ok(image),
+        (None, None, Some(image)) => Ok(image),
+        (None, Some(Gpu { resource, .. }), _) if !resource.starts_with("nvidia.com/") => refuse(format!(
+            "resources.gpu.type is {resource}, but the default image for {} is for NVIDIA GPUs: set spec.image to one for these GPUs",
+            engine.name
+        )),
+        (None, ..) => Ok(engine.gpu_image),
+    }
+}
+
+/// The Service and the probes follow the port that the server is told.
+fn port(request: &Request, engine: &Dialect) -> Result<u16, Refusal> {
+    let Some((key, text)) = flag(&request.args, "port") else {
+        return Ok(engine.port);
+    };
+    match text.parse::<u16>() {
+        Ok(port) if port > 0 => Ok(port),
+        _ => refuse(format!(
+            "engine.args.{key} is '{text}': set it to a port from 1 to 65535, or remove it for port {}",
+            engine.port
+        )),
+    }
+}
+
+pub(crate) fn refuse<T>(message: impl Into<String>) -> Result<T, Refusal> {
+    Err(Refusal::incompatible(message))
+}

@@ -1,0 +1,27 @@
+//! SGLang's server (SGLang `python/sglang/srt/server_args.py`, v0.5.18).
+//!
+//! `/health` answers 503 until the server has warmed up, then makes the model answer one token and waits up to 20 seconds for
+//! it (`python/sglang/srt/entrypoints/http_server.py`, health_generate). The image's entrypoint runs any command.
+
+use super::{Dialect, ServedName};
+
+pub(super) const DIALECT: Dialect = Dialect {
+    name: "sglang",
+    title: "SGLang",
+    gpu_image: "lmsysorg/sglang:v0.5.18",
+    cpu_image: None,
+    command: &["python3", "-m", "sglang.launch_server"],
+    port: 30_000,
+    from_hub: model_path,
+    from_path: model_path,
+    model_flags: &["model-path", "model"],
+    served_name: ServedName::Flag("served-model-name"),
+    context_length: Ok("context-length"),
+    trust_remote_code: Ok("trust-remote-code"),
+    tensor_parallel: Some("tp-size"),
+    cache_variable: "HF_HOME",
+};
+
+fn model_path(model: &str) -> Vec<String> {
+    vec!["--model-path".to_owned(), model.to_owned()]
+}

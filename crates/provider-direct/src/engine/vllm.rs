@@ -1,0 +1,23 @@
+//! vLLM's OpenAI server, `vllm serve MODEL` (vLLM `vllm/entrypoints/openai/cli_args.py`, `vllm/engine/arg_utils.py`, v0.18).
+//!
+//! It listens after the model is loaded, and `/health` asks the engine. Images differ in their entrypoint (`vllm serve` since
+//! v0.11, a Python module before), so the command is given.
+
+use super::{Dialect, ServedName};
+
+pub(super) const DIALECT: Dialect = Dialect {
+    name: "vllm",
+    title: "vLLM",
+    gpu_image: "vllm/vllm-openai:v0.18.0",
+    cpu_image: None,
+    command: &["vllm", "serve"],
+    port: 8000,
+    from_hub: |id| vec![id.to_owned()],
+    from_path: |path| vec![path.to_owned()],
+    model_flags: &["model"],
+    served_name: ServedName::Flag("served-model-name"),
+    context_length: Ok("max-model-len"),
+    trust_remote_code: Ok("trust-remote-code"),
+    tensor_parallel: Some("tensor-parallel-size"),
+    cache_variable: "HF_HOME",
+};

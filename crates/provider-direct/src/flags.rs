@@ -1,0 +1,131 @@
+//! Engine flags: `spec.engine` in the words of the engine's own command line (design 15). `engine.args` has the last word;
+//! what the engine does not know it refuses itself, and its last words show in the status.
+
+use std::collections::BTreeMap;
+
+use runway_api::model_deployment::ModelSource;
+use runway_provider::Request;
+
+use crate::compatible::{Accepted, Model};
+use crate::engine::{PARALLEL, ServedName, flag};
+
+/// Where the server listens, unless it is told: on all addresses of IPv4.
+const HOST: &str = "0.0.0.0";
+
+/// Flags by name, an empty value being a bare flag, and what is ignored in their favour.
+#[derive(Debug, Default)]
+pub(crate) struct Flags {
+    pub(crate) values: BTreeMap<String, String>,
+    pub(crate) ignored: Vec<String>,
+}
+
+/// The flags for a request, without those that load the model.
+pub(crate) fn of(request: &Request, accepted: &Accepted) -> Flags {
+    let mut flags = Flags {
+        values: request.args.clone(),
+        ignored: Vec::new(),
+    };
+    if let Model::Path { key, .. } = accepted.model {
+        flags.values.remove(key);
+    }
+    flags.derive("host", HOST);
+    flags.derive("port", &accepted.port.to_string());
+    flags.engine(request, accepted);
+    flags.name(request, accepted);
+    flags.parallel(accepted);
+    flags
+}
+
+/// The name under which `/v1/models` lists the model; `None` where the image decides.
+pub(crate) fn model_name(accepted: &Accepted, flags: &Flags) -> Option<String> {
+    match (accepted.engine.served_name, accepted.model) {
+        (ServedName::Flag(name), _) => flag(&flags.values, name).map(|(_, value)| first(value)),
+        (ServedName::Fixed(_), Model::Hub(id)) => Some(id.to_owned()),
+        (ServedName::Fixed(_), Model::Path { path, .. }) => Some(last(path)),
+        (ServedName::Fixed(_), Model::Image) => None,
+    }
+}
+
+/// The first of several names: llama.cpp takes a list with commas.
+fn first(names: &str) -> String {
+    names.split(',').next().unwrap_or(names).trim().to_owned()
+}
+
+fn last(path: &str) -> String {
+    let path = path.trim_end_matches('/');
+    path.rsplit('/').next().unwrap_or(path).to_owned()
+}
+
+impl Flags {
+    fn engine(&mut self, request: &Request, accepted: &Accepted) {
+        if let Some(tokens) = request.context_length {
+            let flag = accepted.engine.context_length;
+            self.field("engine.contextLength", flag, &tokens.to_string());
+        }
+        if request.trust_remote_code {
+            self.field("engine.trustRemoteCode", accepted.engine.trust_remote_code, "");
+        }
+    }
+
+    /// The name that clients use: the one given, the last part of the model's id, or the ModelDeployment's.
+    fn name(&mut self, request: &Request, accepted: &Accepted) {
+        let given = request.served_name.as_deref();
+        // What an image serves on its own has a name of its own, unless the engine would list a path.
+        let is_ours = accepted.model != Model::Image || accepted.engine.command.is_empty();
+        match accepted.engine.served_name {
+            ServedName::Flag(flag) if request.served_name_given => {
+                self.field("model.servedName", Ok(flag), given.unwrap_or_default());
+            }
+            ServedName::Flag(flag) => {
+                if let Some(name) = given.or(is_ours.then_some(&request.name)) {
+                    self.derive(flag, name);
+                }
+            }
+            ServedName::Fixed(why) if request.served_name_given => self.field("model.servedName", Err(why), ""),
+            ServedName::Fixed(_) => {}
+        }
+        if let (ModelSource::Custom, Some(id)) = (request.source, &request.model_id) {
+            self.ignored.push(format!(
+                "model.id: '{id}' loads nothing for custom source: name the model's path in the image in engine.args.model"
+            ));
+        }
+    }
+
+    /// All GPUs of a pod serve one model, unless the user says otherwise.
+    fn parallel(&mut self, accepted: &Accepted) {
+        let is_told = PARALLEL.iter().any(|way| flag(&self.values, way).is_some());
+        let gpus = accepted.worker.gpu.as_ref().map_or(0, |gpu| gpu.count);
+        if let Some(flag) = accepted.engine.tensor_parallel.filter(|_| gpus > 1 && !is_told) {
+            self.derive(flag, &gpus.to_string());
+        }
+    }
+
+    /// Sets the flag that a field of the spec stands for, or says why the field does nothing.
+    fn field(&mut self, field: &str, flag_or_why: Result<&str, &str>, value: &str) {
+        let why = match flag_or_why {
+            Err(why) => why.to_owned(),
+            Ok(name) => match flag(&self.values, name) {
+                Some((key, _)) => {
+                    format!("engine.args.{key} says the same in the engine's own words and has the last word")
+                }
+                None => return self.derive(name, value),
+            },
+        };
+        self.ignored.push(format!("{field} is ignored: {why}"));
+    }
+
+    /// Sets a flag, unless `engine.args` has it.
+    fn derive(&mut self, name: &str, value: &str) {
+        if flag(&self.values, name).is_none() {
+            self.values.insert(name.to_owned(), value.to_owned());
+        }
+    }
+
+    /// As arguments of a command: `--key value`, or `--key` alone.
+    pub(crate) fn arguments(&self) -> impl Iterator<Item = String> {
+        self.values.iter().flat_map(|(key, value)| {
+            let value = Some(value).filter(|value| !value.is_empty()).cloned();
+            std::iter::once(format!("--{key}")).chain(value)
+        })
+    }
+}

@@ -1,0 +1,111 @@
+//! The Deployment and the Service.
+
+use std::collections::BTreeMap;
+
+use runway_api::labels::{DEPLOYMENT as NAME_LABEL, PROVIDER};
+use runway_api::model_deployment::Endpoint;
+use runway_provider::fields::fields;
+use runway_provider::{Kind, Object, Request, Translation};
+use serde_json::{Value, json};
+
+use crate::compatible::Accepted;
+use crate::flags::{self, Flags};
+use crate::overrides::Rollout;
+use crate::schema::{DEPLOYMENT, SERVICE};
+use crate::{NAME, pod};
+
+/// Port of the Service, whatever the engine's own.
+const SERVICE_PORT: i32 = 80;
+
+/// Name of the container's port, by which the Service and the probes find it.
+pub(crate) const PORT_NAME: &str = "http";
+
+/// Seconds without progress after which a rollout counts as stuck: the pod's start-up budget, and as much for the image.
+const PROGRESS_DEADLINE: i32 = 2 * pod::START_UP_BUDGET;
+
+pub(crate) fn translation(request: &Request, accepted: &Accepted, flags: Flags) -> Translation {
+    let (labels, overruled) = pod_labels(request);
+    let pod = pod::pod(request, accepted, &flags);
+    let model_name = flags::model_name(accepted, &flags);
+    let mut ignored = flags.ignored;
+    ignored.extend(overruled);
+    ignored.extend(pod.ignored);
+    Translation {
+        objects: vec![
+            service(request, accepted),
+            deployment(request, accepted, &labels, pod.spec),
+        ],
+        ignored,
+        endpoint: Some(Endpoint {
+            service: Some(request.name.clone()),
+            port: Some(SERVICE_PORT),
+        }),
+        model_name,
+        replicas: accepted.worker.replicas,
+        pod_label: Some(NAME_LABEL),
+    }
+}
+
+fn service(request: &Request, accepted: &Accepted) -> Object {
+    let body = json!({"spec": {
+        "type": accepted.service_type,
+        "selector": selector(&request.name),
+        "ports": [{"name": PORT_NAME, "protocol": "TCP", "port": SERVICE_PORT, "targetPort": PORT_NAME}],
+    }});
+    object(request, SERVICE, body)
+}
+
+fn deployment(request: &Request, accepted: &Accepted, labels: &BTreeMap<String, String>, pod: Value) -> Object {
+    let metadata = fields()
+        .with("labels", json!(labels))
+        .with("annotations", json!(request.pod_annotations));
+    let body = json!({"spec": {
+        "replicas": accepted.worker.replicas,
+        "selector": {"matchLabels": selector(&request.name)},
+        "strategy": strategy(accepted.rollout),
+        "progressDeadlineSeconds": PROGRESS_DEADLINE,
+        "template": {"metadata": Value::from(metadata), "spec": pod},
+    }});
+    object(request, DEPLOYMENT, body)
+}
+
+fn strategy(rollout: Rollout) -> Value {
+    let (surge, unavailable) = match rollout {
+        Rollout::Surge => (1, 0),
+        Rollout::InPlace => (0, 1),
+    };
+    json!({"type": "RollingUpdate", "rollingUpdate": {"maxSurge": surge, "maxUnavailable": unavailable}})
+}
+
+/// Labels by which the pods are found. They never change: a Deployment's selector may not. The provider is among them
+/// because pods of an earlier provider, which end slowly, may carry the name too.
+fn selector(name: &str) -> BTreeMap<&'static str, &str> {
+    BTreeMap::from([(NAME_LABEL, name), (PROVIDER, NAME)])
+}
+
+/// The user's labels with ours above them, and what is said of those that are overruled.
+fn pod_labels(request: &Request) -> (BTreeMap<String, String>, Option<String>) {
+    let ours = selector(&request.name);
+    let is_ours = |key: &&String| ours.contains_key(key.as_str());
+    let overruled: Vec<&str> = request.pod_labels.keys().filter(is_ours).map(String::as_str).collect();
+    let told = (!overruled.is_empty()).then(|| {
+        format!(
+            "podTemplate.metadata.labels ({}) are ignored: the pods are found by these labels, which the provider sets",
+            overruled.join(", ")
+        )
+    });
+    let mut labels = request.pod_labels.clone();
+    labels.extend(ours.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())));
+    (labels, told)
+}
+
+fn object(request: &Request, kind: Kind, body: Value) -> Object {
+    Object {
+        kind,
+        version: "v1".to_owned(),
+        name: request.name.clone(),
+        annotations: BTreeMap::new(),
+        body,
+        immutable: BTreeMap::new(),
+    }
+}

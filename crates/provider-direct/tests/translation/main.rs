@@ -1,0 +1,94 @@
+//! ModelDeployments in, Deployments and Services out, and the way back.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests are tests")]
+
+mod cases;
+mod properties;
+mod registration;
+
+use std::path::Path;
+
+use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::core::v1::Service;
+use runway_api::ModelDeployment;
+use runway_provider::{Installed, Provider, Refusal, Request, Translation};
+use runway_provider_direct::Direct;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value, json};
+
+fn yaml(path: &Path) -> Value {
+    let text = std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    serde_saphyr::from_str(&text).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+fn request(md: &Value) -> Request {
+    let md: ModelDeployment = serde_json::from_value(md.clone()).unwrap_or_else(|error| panic!("{error}: {md}"));
+    Request::try_from(&md).unwrap()
+}
+
+fn translate(md: &Value) -> Result<Translation, Refusal> {
+    Direct.translate(&request(md), &Installed::default())
+}
+
+/// The objects as they go to the server, without what the loop adds.
+fn documents(translation: &Translation) -> Vec<Value> {
+    translation
+        .objects
+        .iter()
+        .map(|object| {
+            let api_version = if object.kind.group.is_empty() {
+                object.version.clone()
+            } else {
+                format!("{}/{}", object.kind.group, object.version)
+            };
+            let mut document =
+                json!({"apiVersion": api_version, "kind": object.kind.kind, "metadata": {"name": object.name}});
+            let body: Map<String, Value> = object.body.as_object().unwrap().clone();
+            document.as_object_mut().unwrap().extend(body);
+            document
+        })
+        .collect()
+}
+
+/// What a server would not take of an object: a field that the type does not know is lost on the way.
+fn problems(object: &Value) -> Vec<String> {
+    match object["kind"].as_str().unwrap() {
+        "Service" => typed::<Service>(object),
+        _ => typed::<Deployment>(object),
+    }
+}
+
+fn typed<T: DeserializeOwned + Serialize>(object: &Value) -> Vec<String> {
+    match serde_json::from_value::<T>(object.clone()) {
+        Err(error) => vec![error.to_string()],
+        Ok(typed) => {
+            let back = serde_json::to_value(&typed).unwrap();
+            if runway_operator::json::contains(&back, object) {
+                Vec::new()
+            } else {
+                vec![format!("{object} came back as {back}")]
+            }
+        }
+    }
+}
+
+#[test]
+fn mistakes_are_seen() {
+    let good = documents(
+        &translate(&json!({
+            "apiVersion": "kubeairunway.ai/v1alpha1", "kind": "ModelDeployment",
+            "metadata": {"name": "md", "namespace": "default"},
+            "spec": {"model": {"id": "Org/Model"}, "engine": {"type": "llamacpp"}},
+        }))
+        .unwrap(),
+    );
+    for object in &good {
+        assert_eq!(problems(object), Vec::<String>::new());
+        let mut bad = object.clone();
+        bad["spec"]["marked"] = json!("x");
+        assert!(!problems(&bad).is_empty(), "nothing is seen in {bad}");
+        bad = object.clone();
+        bad["spec"]["selector"] = json!("x");
+        assert!(!problems(&bad).is_empty(), "nothing is seen in {bad}");
+    }
+}

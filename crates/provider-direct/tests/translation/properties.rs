@@ -1,0 +1,289 @@
+//! What holds for every spec.
+
+use std::collections::BTreeSet;
+
+use kube::CustomResourceExt;
+use proptest::prelude::*;
+use runway_api::ModelDeployment;
+use runway_operator::quantity;
+use runway_provider::{Refusal, Translation};
+use serde_json::{Value, json};
+
+use crate::{documents, translate};
+
+/// Where a spec starts from.
+const BASES: [&str; 8] = [
+    "llamacpp",
+    "llamacpp on gpus",
+    "llamacpp custom",
+    "vllm",
+    "vllm custom",
+    "sglang",
+    "trtllm",
+    "trtllm custom",
+];
+
+fn base(which: &str) -> Value {
+    let engine = which.split(' ').next().unwrap();
+    let mut spec = json!({"model": {"id": "Org/Base"}, "engine": {"type": engine}});
+    if which.ends_with("custom") {
+        spec["model"] = json!({"source": "custom"});
+        spec["image"] = json!("image:base");
+    }
+    if engine != "llamacpp" || which.ends_with("gpus") {
+        spec["resources"] = json!({"gpu": {"count": 1}});
+    }
+    json!({"apiVersion": "kubeairunway.ai/v1alpha1", "kind": "ModelDeployment", "metadata": {"name": "md", "namespace": "default"}, "spec": spec})
+}
+
+/// A field set to something that can be found again, and how it is found.
+struct Setting {
+    field: &'static str,
+    value: Value,
+    marks: &'static [&'static str],
+}
+
+fn settings() -> Vec<Setting> {
+    let set = |field, value, marks| Setting { field, value, marks };
+    vec![
+        set("model.id", json!("Org/Marked-Id"), &["Org/Marked-Id"]),
+        set(
+            "model.servedName",
+            json!("marked-name"),
+            &["marked-name", "model.servedName is ignored"],
+        ),
+        set(
+            "engine.contextLength",
+            json!(31337),
+            &["31337", "engine.contextLength is ignored"],
+        ),
+        set(
+            "engine.trustRemoteCode",
+            json!(true),
+            &[
+                "trust-remote-code",
+                "trust_remote_code",
+                "engine.trustRemoteCode is ignored",
+            ],
+        ),
+        set("engine.args", json!({"marked-flag": "marked-value"}), &["marked-value"]),
+        set("scaling.replicas", json!(7), &["\"replicas\":7"]),
+        set("resources.gpu.count", json!(6), &["\"nvidia.com/gpu\":\"6\""]),
+        set("resources.gpu.type", json!("marked.com/gpu"), &["marked.com/gpu"]),
+        set("resources.memory", json!("31Gi"), &["31Gi"]),
+        set("resources.cpu", json!("29"), &["\"29\""]),
+        set("image", json!("image:marked"), &["image:marked"]),
+        set(
+            "env",
+            json!([{"name": "MARKED", "valueFrom": {"secretKeyRef": {"name": "marked-secret", "key": "k"}}}]),
+            &["marked-secret"],
+        ),
+        set(
+            "podTemplate.metadata.labels",
+            json!({"marked-label": "x"}),
+            &["marked-label"],
+        ),
+        set(
+            "podTemplate.metadata.annotations",
+            json!({"marked-annotation": "x"}),
+            &["marked-annotation"],
+        ),
+        set("secrets.huggingFaceToken", json!("marked-token"), &["marked-token"]),
+        set("nodeSelector", json!({"marked-pool": "x"}), &["marked-pool"]),
+        set(
+            "tolerations",
+            json!([{"key": "marked-taint", "operator": "Exists"}]),
+            &["marked-taint"],
+        ),
+    ]
+}
+
+/// Fields that decide what is made, and are tried case by case; overrides and provider are the loop's.
+const ELSEWHERE: [&str; 7] = [
+    "model.source",
+    "provider.name",
+    "provider.overrides",
+    "engine.type",
+    "serving.mode",
+    "scaling.prefill",
+    "scaling.decode",
+];
+
+fn apply(md: &mut Value, setting: &Setting) {
+    let pointer = format!("/spec/{}", setting.field.replace('.', "/"));
+    let (parents, field) = pointer.rsplit_once('/').unwrap();
+    let mut at = md;
+    for step in parents.split('/').skip(1) {
+        at = at.as_object_mut().unwrap().entry(step).or_insert_with(|| json!({}));
+    }
+    at[field] = setting.value.clone();
+}
+
+/// What a user can see of an outcome: the objects, and what they are told.
+fn seen(outcome: &Result<Translation, Refusal>) -> String {
+    match outcome {
+        Ok(translation) => format!(
+            "{} {}",
+            Value::Array(documents(translation)),
+            translation.ignored.join("\n")
+        ),
+        Err(refusal) => refusal.message.clone(),
+    }
+}
+
+#[test]
+fn every_field_of_the_spec_is_tried() {
+    let schema = serde_json::to_value(ModelDeployment::crd()).unwrap();
+    let spec = &schema["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"];
+    let mut fields = BTreeSet::new();
+    leaves("", spec, &mut fields);
+    let tried: BTreeSet<String> = settings()
+        .iter()
+        .map(|s| s.field)
+        .chain(ELSEWHERE)
+        .map(str::to_owned)
+        .collect();
+    assert_eq!(fields, tried);
+}
+
+fn leaves(path: &str, schema: &Value, found: &mut BTreeSet<String>) {
+    match schema["properties"].as_object() {
+        Some(properties) if !ELSEWHERE.contains(&path) => {
+            for (name, inner) in properties {
+                leaves(
+                    &if path.is_empty() {
+                        name.clone()
+                    } else {
+                        format!("{path}.{name}")
+                    },
+                    inner,
+                    found,
+                );
+            }
+        }
+        _ => {
+            found.insert(path.to_owned());
+        }
+    }
+}
+
+#[test]
+fn nothing_is_dropped_without_a_word() {
+    for which in BASES {
+        for setting in settings() {
+            let mut md = base(which);
+            apply(&mut md, &setting);
+            let outcome = seen(&translate(&md));
+            // A GPU type alone asks for no GPU: there is nothing of that type.
+            if setting.field == "resources.gpu.type" && !base(which)["spec"]["resources"].is_object() {
+                continue;
+            }
+            assert!(
+                setting.marks.iter().any(|mark| outcome.contains(mark)),
+                "{which}: {} is nowhere in {outcome}",
+                setting.field
+            );
+        }
+    }
+}
+
+fn any_md() -> impl Strategy<Value = (Value, Vec<usize>)> {
+    let some = proptest::sample::subsequence((0..settings().len()).collect::<Vec<_>>(), 0..=settings().len());
+    (0..BASES.len(), some).prop_map(|(which, chosen)| {
+        let mut md = base(BASES[which]);
+        for index in &chosen {
+            apply(&mut md, &settings()[*index]);
+        }
+        (md, chosen)
+    })
+}
+
+proptest! {
+    #[test]
+    fn settings_do_not_drop_each_other((md, chosen) in any_md()) {
+        let outcome = translate(&md);
+        let text = seen(&outcome);
+        let gpu = md["spec"]["resources"]["gpu"]["count"].is_number();
+        for setting in chosen.into_iter().map(|index| settings().remove(index)) {
+            let mut marks = setting.marks.to_vec();
+            if setting.field == "resources.gpu.count" {
+                marks.push("\"marked.com/gpu\":\"6\"");
+            }
+            let told = outcome.is_err() || marks.iter().any(|mark| text.contains(mark)) || (setting.field == "resources.gpu.type" && !gpu);
+            prop_assert!(told, "{} is nowhere in {text}", setting.field);
+        }
+    }
+
+    #[test]
+    fn the_same_spec_gives_the_same_objects((md, _) in any_md()) {
+        let shuffled: Value = serde_json::from_str(&md.to_string()).unwrap();
+        prop_assert_eq!(translate(&md), translate(&shuffled));
+    }
+
+    #[test]
+    fn absent_never_becomes_zero_or_the_reverse(
+        replicas in proptest::option::of(0_i32..4),
+        gpus in proptest::option::of(0_i32..4),
+        memory in proptest::option::of(Just("0")),
+        context in proptest::option::of(1_i32..9),
+    ) {
+        let mut md = base("llamacpp");
+        let fields = [
+            ("scaling.replicas", json!(replicas)),
+            ("resources.gpu.count", json!(gpus)),
+            ("resources.memory", json!(memory)),
+            ("engine.contextLength", json!(context)),
+        ];
+        for (field, value) in fields.into_iter().filter(|(_, value)| !value.is_null()) {
+            apply(&mut md, &Setting { field, value, marks: &[] });
+        }
+        let translation = translate(&md).unwrap();
+        let spec = &translation.objects.last().unwrap().body["spec"];
+        prop_assert_eq!(translation.replicas, replicas.unwrap_or(1));
+        prop_assert_eq!(&spec["replicas"], &json!(replicas.unwrap_or(1)));
+        let container = &spec["template"]["spec"]["containers"][0];
+        let limit = gpus.filter(|n| *n > 0).map(|n| n.to_string());
+        prop_assert_eq!(&container["resources"]["limits"]["nvidia.com/gpu"], &json!(limit));
+        prop_assert_eq!(&container["resources"]["limits"]["memory"], &json!(memory));
+        prop_assert_eq!(&container["resources"]["requests"]["memory"], &json!(memory));
+        prop_assert_eq!(container["args"].as_array().unwrap().contains(&json!("--ctx-size")), context.is_some());
+    }
+
+    /// What is sent reads as the server stores it: nothing empty, no amount in another form.
+    #[test]
+    fn objects_compare_equal_with_what_the_server_stores(
+        (md, _) in any_md(),
+        memory in "(0\\.5|1024|1536)(Mi|Gi|M)",
+        cpu in "(0\\.5|1000m|1\\.5|2)",
+    ) {
+        let mut md = md;
+        for (field, value) in [("resources.memory", json!(memory)), ("resources.cpu", json!(cpu))] {
+            apply(&mut md, &Setting { field, value, marks: &[] });
+        }
+        let Ok(translation) = translate(&md) else { return Ok(()) };
+        for document in documents(&translation) {
+            prop_assert!(!holds_nothing(&document), "{}", document);
+            let resources = &document["spec"]["template"]["spec"]["containers"][0]["resources"];
+            for amounts in [&resources["requests"], &resources["limits"]] {
+                for amount in amounts.as_object().into_iter().flat_map(|all| all.values()) {
+                    prop_assert_eq!(amount.as_str().unwrap(), quantity::canonical(amount.as_str().unwrap()));
+                }
+            }
+        }
+    }
+}
+
+/// Whether something in it is null or empty; an `emptyDir` is there by being empty.
+fn holds_nothing(value: &Value) -> bool {
+    match value {
+        Value::Null => true,
+        Value::Array(entries) => entries.is_empty() || entries.iter().any(holds_nothing),
+        Value::Object(fields) => {
+            fields.is_empty()
+                || fields
+                    .iter()
+                    .any(|(name, inner)| name != "emptyDir" && holds_nothing(inner))
+        }
+        _ => false,
+    }
+}

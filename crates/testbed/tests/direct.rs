@@ -1,0 +1,183 @@
+//! The direct provider on a real API server and controller manager. There is no kubelet: a test plays it where pods are to be
+//! ready.
+
+mod support;
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use k8s_openapi::api::core::v1::{Namespace, Pod};
+use kube::api::{ListParams, Patch, PatchParams};
+use kube::{Api, ResourceExt};
+use runway_api::labels;
+use runway_api::model_deployment::Phase;
+use runway_provider_direct::{DEPLOYMENT, Direct, SERVICE};
+use runway_testbed::{audit, eventually};
+use serde_json::{Value, json};
+use support::{Bed, NAMESPACE, PATIENCE, Upstream, gemma};
+
+/// Every field is set, amounts in forms that the server changes.
+fn everything(name: &str) -> Value {
+    let mut object = gemma(name);
+    object["spec"] = json!({
+        "provider": { "name": "direct", "overrides": { "rollout": "Surge", "serviceType": "NodePort" } },
+        "model": { "id": "Org/Model", "servedName": "model" },
+        "engine": { "type": "vllm", "contextLength": 8192, "trustRemoteCode": true, "args": { "max-num-seqs": "8" } },
+        "scaling": { "replicas": 0 },
+        "resources": { "gpu": { "count": 2 }, "memory": "1024Mi", "cpu": "0.5" },
+        "env": [{ "name": "A", "value": "b" }, { "name": "IP", "valueFrom": { "fieldRef": { "fieldPath": "status.podIP" } } }],
+        "podTemplate": { "metadata": { "labels": { "team": "a" }, "annotations": { "note": "b" } } },
+        "secrets": { "huggingFaceToken": "hf-token" },
+        "nodeSelector": { "pool": "gpu" },
+        "tolerations": [{ "key": "nvidia.com/gpu", "operator": "Exists" }],
+    });
+    object
+}
+
+fn cpu(name: &str, replicas: i32) -> Value {
+    let mut object = gemma(name);
+    object["spec"] = json!({
+        "provider": { "name": "direct" }, "model": { "id": "Org/Model" }, "engine": { "type": "llamacpp" },
+        "scaling": { "replicas": replicas }, "resources": { "memory": "1Gi", "cpu": "1" },
+    });
+    object
+}
+
+#[tokio::test]
+async fn what_the_server_fills_in_is_no_drift() -> Result<()> {
+    let bed = Bed::start_with(Upstream::None, true).await?;
+    let _core = bed.core().await?;
+    let _direct = bed.provider(Direct).await?;
+    bed.admission_is_up().await?;
+    bed.create(everything("quiet")).await?;
+    bed.running("quiet").await?;
+    tokio::time::sleep(Duration::from_secs(2)).await;
+
+    // Each change of its objects wakes the provider, which finds everything as it should be.
+    let mark = bed.cluster.audit().await?.mark().await?;
+    for kind in [DEPLOYMENT, SERVICE] {
+        let noise = json!({ "metadata": { "labels": { "of": "another" } } });
+        bed.upstream(kind, "v1")
+            .patch("quiet", &PatchParams::default(), &Patch::Merge(&noise))
+            .await?;
+    }
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    let requests = bed.cluster.audit().await?.since(mark).await?;
+    let loud: Vec<_> = audit::of_user(&requests, "direct-provider")
+        .into_iter()
+        .filter(|r| r.resource != "inferenceproviderconfigs" && r.class() != audit::Class::Watch)
+        .collect();
+    ensure!(loud.is_empty(), "{loud:?}");
+    ensure!(
+        !bed.event_reasons("quiet").await?.contains(&"DriftDetected".to_owned()),
+        "the server's defaults are taken for drift"
+    );
+    Ok(())
+}
+
+#[tokio::test]
+async fn running_means_that_only_pods_of_the_latest_spec_serve() -> Result<()> {
+    let bed = Bed::start_with(Upstream::None, true).await?;
+    let _core = bed.core().await?;
+    let _direct = bed.provider(Direct).await?;
+    bed.admission_is_up().await?;
+    bed.create(cpu("rolled", 2)).await?;
+    serve(&bed, "rolled", 2, "server-b").await?;
+    bed.running("rolled").await?;
+
+    bed.patch("rolled", json!({ "spec": { "image": "llama:2" } })).await?;
+    bed.status("rolled", "rolling out", |s| {
+        s.phase == Some(Phase::Deploying)
+            && s.message
+                .as_deref()
+                .is_some_and(|m| m.contains("1 of 2 replicas updated"))
+    })
+    .await?;
+    serve(&bed, "rolled", 1, "llama:2").await?;
+    serve(&bed, "rolled", 2, "llama:2").await?;
+    bed.running("rolled").await?;
+    let left = pods(&bed, "rolled").await?;
+    ensure!(
+        left.len() == 2 && left.iter().all(|pod| image(pod) == "llama:2"),
+        "Running, and the pods are {left:?}"
+    );
+
+    bed.patch("rolled", json!({ "spec": { "scaling": { "replicas": 0 } } }))
+        .await?;
+    bed.status("rolled", "scaled to zero", |s| {
+        s.phase == Some(Phase::Running) && s.message.as_deref() == Some("Scaled to zero")
+    })
+    .await?;
+    ensure!(
+        pods(&bed, "rolled").await?.is_empty(),
+        "scaled to zero, and there are pods"
+    );
+    Ok(())
+}
+
+#[tokio::test]
+async fn pod_security_admits_baseline_and_what_restricted_says_is_told() -> Result<()> {
+    let bed = Bed::start_with(Upstream::None, true).await?;
+    let _core = bed.core().await?;
+    let _direct = bed.provider(Direct).await?;
+    bed.admission_is_up().await?;
+    enforce(&bed, "baseline").await?;
+    bed.create(cpu("baseline", 1)).await?;
+    serve(&bed, "baseline", 1, "server-b").await?;
+    bed.running("baseline").await?;
+
+    enforce(&bed, "restricted").await?;
+    bed.create(cpu("restricted", 1)).await?;
+    bed.status("restricted", "refused by Pod Security", |s| {
+        s.phase == Some(Phase::Failed)
+            && s.message
+                .as_deref()
+                .is_some_and(|m| m.contains("violates PodSecurity") && m.contains("runAsNonRoot"))
+    })
+    .await?;
+    Ok(())
+}
+
+async fn enforce(bed: &Bed, level: &str) -> Result<()> {
+    let label = json!({ "metadata": { "labels": { "pod-security.kubernetes.io/enforce": level } } });
+    Api::<Namespace>::all(bed.admin.clone())
+        .patch(NAMESPACE, &PatchParams::default(), &Patch::Merge(&label))
+        .await?;
+    Ok(())
+}
+
+/// Plays the kubelet: waits for so many pods with an image of this tag, and makes them ready.
+async fn serve(bed: &Bed, name: &str, count: usize, tag: &str) -> Result<()> {
+    let api: Api<Pod> = Api::namespaced(bed.admin.clone(), NAMESPACE);
+    eventually(PATIENCE, async || {
+        let mut found = pods(bed, name).await?;
+        found.retain(|pod| image(pod).contains(tag));
+        ensure!(found.len() >= count, "{} of {count} pods with {tag}", found.len());
+        for pod in found {
+            let ready = json!({ "status": { "phase": "Running", "conditions": [
+                { "type": "Ready", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z" },
+            ] } });
+            api.patch_status(&pod.name_any(), &PatchParams::default(), &Patch::Merge(&ready))
+                .await
+                .context("the pod goes")?;
+        }
+        Ok(())
+    })
+    .await
+}
+
+/// The pods of a model that are not ending.
+async fn pods(bed: &Bed, name: &str) -> Result<Vec<Pod>> {
+    let of_it = ListParams::default().labels(&format!("{}={name}", labels::DEPLOYMENT));
+    let mut found = Api::<Pod>::namespaced(bed.admin.clone(), NAMESPACE)
+        .list(&of_it)
+        .await?
+        .items;
+    found.retain(|pod| pod.metadata.deletion_timestamp.is_none());
+    Ok(found)
+}
+
+fn image(pod: &Pod) -> String {
+    let containers = pod.spec.iter().flat_map(|spec| &spec.containers);
+    containers.filter_map(|container| container.image.clone()).collect()
+}
