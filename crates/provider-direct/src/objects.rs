@@ -107,5 +107,6 @@ fn object(request: &Request, kind: Kind, body: Value) -> Object {
         annotations: BTreeMap::new(),
         body,
         immutable: BTreeMap::new(),
+        not_rolled_out: BTreeMap::new(),
     }
 }

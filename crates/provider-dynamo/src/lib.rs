@@ -121,6 +121,7 @@ fn translation(request: &Request, shape: Shape, graph: Graph) -> Translation {
             annotations: BTreeMap::new(),
             body,
             immutable: immutable(&graph),
+            not_rolled_out: BTreeMap::new(),
         }],
         endpoint: Some(Endpoint {
             service: Some(format!("{}-{}", request.name, graph::FRONTEND.to_lowercase())),

@@ -25,11 +25,6 @@ pub struct KaitoConfig {
     /// KAITO refuses a preset when any node that is selected lacks NVIDIA's labels, which nodes without GPUs do.
     #[arg(long = "gpu-node-label", value_name = "KEY=VALUE", value_parser = key_value)]
     pub gpu_node_labels: Vec<(String, String)>,
-
-    /// Recreate a Workspace when its pod template changes. KAITO accepts such a change, and releases without a fix for
-    /// its issue 2124 then leave the running pods as they were. Turning this on recreates what was made without it.
-    #[arg(long)]
-    pub recreate_on_template_change: bool,
 }
 
 /// An argument that cannot be used.

@@ -122,6 +122,8 @@ fn container(request: &Request, accepted: &Accepted, image: &str, flags: &Flags)
         "image": image,
         "args": arguments(request, accepted.engine, flags),
         "ports": [{"containerPort": 5000}],
+        "readinessProbe": readiness(accepted.engine),
+        "terminationMessagePolicy": "FallbackToLogsOnError",
     });
     if accepted.engine == Engine::Vllm && request.source == ModelSource::Huggingface {
         // Images differ in their entrypoint, and with it in how they take the model.
@@ -141,6 +143,15 @@ fn container(request: &Request, accepted: &Accepted, image: &str, flags: &Flags)
         container["envFrom"] = json!([{"secretRef": {"name": secret}}]);
     }
     container
+}
+
+/// KAITO adds no probe to a template, and calls a Workspace ready when its pods are. Images of llama.cpp differ in their health
+/// path, so there an open port has to do.
+fn readiness(engine: Engine) -> Value {
+    match engine {
+        Engine::Vllm => json!({"httpGet": {"path": "/health", "port": 5000}, "periodSeconds": 5}),
+        Engine::LlamaCpp => json!({"tcpSocket": {"port": 5000}, "periodSeconds": 2}),
+    }
 }
 
 /// What to load, where to listen, and the flags.

@@ -19,8 +19,8 @@ pub(crate) struct Inference {
     pub(crate) config_map: Option<Object>,
     /// What KAITO forbids to change, or does not carry out.
     pub(crate) immutable: BTreeMap<String, Value>,
-    /// What KAITO lets change, but does not carry to the pods that are there: those of an InferenceSet, and with releases
-    /// before the fix of KAITO's issue 2124 those of a Workspace too.
+    /// What KAITO lets change, but does not carry to the pods that are there (KAITO `pkg/workspace/inference/template_inference.go`,
+    /// CreateTemplateInference; its issue 2124).
     pub(crate) settings: BTreeMap<String, Value>,
     /// The name of the model at its API, where it is known.
     pub(crate) model_name: Option<String>,
@@ -41,7 +41,13 @@ pub(crate) fn translation(
         name: request.name.clone(),
         annotations: BTreeMap::new(),
         body,
-        immutable: immutable(accepted, &inference, &nodes, config),
+        immutable: immutable(accepted, &inference, &nodes),
+        not_rolled_out: inference
+            .settings
+            .iter()
+            .filter(|(_, value)| !value.is_null())
+            .map(|(key, value)| (key.clone(), value.clone()))
+            .collect(),
     };
     let pod_label = match accepted.shape {
         Shape::Workspace { .. } => labels::POD_WORKSPACE,
@@ -118,16 +124,12 @@ fn service(request: &Request, accepted: &Accepted) -> Object {
             "ports": [{"name": "http", "protocol": "TCP", "port": 80, "targetPort": 5000}],
         }}),
         immutable: BTreeMap::new(),
+        not_rolled_out: BTreeMap::new(),
     }
 }
 
 /// By the names of the spec's fields. KAITO: workspace_validation.go, the functions validateUpdate.
-fn immutable(
-    accepted: &Accepted,
-    inference: &Inference,
-    nodes: &BTreeMap<String, String>,
-    config: &KaitoConfig,
-) -> BTreeMap<String, Value> {
+fn immutable(accepted: &Accepted, inference: &Inference, nodes: &BTreeMap<String, String>) -> BTreeMap<String, Value> {
     let mut immutable = inference.immutable.clone();
     let run_by = match accepted.workload {
         Workload::Preset { .. } => "preset",
@@ -137,9 +139,6 @@ fn immutable(
     immutable.insert("nodeSelector".to_owned(), json!(nodes));
     if let Some(instance_type) = accepted.instance_type {
         immutable.insert("the provider's instance type".to_owned(), json!(instance_type));
-    }
-    if matches!(accepted.shape, Shape::InferenceSet { .. }) || config.recreate_on_template_change {
-        immutable.extend(inference.settings.clone());
     }
     // Absent stays absent: null would differ from nothing.
     immutable.retain(|_, value| !value.is_null());

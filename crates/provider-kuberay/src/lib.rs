@@ -107,6 +107,7 @@ impl Provider for KubeRay {
                 annotations: BTreeMap::new(),
                 body: fields().with("spec", spec).into(),
                 immutable: BTreeMap::new(),
+                not_rolled_out: BTreeMap::new(),
             }],
             ignored: accepted.ignored.into_iter().chain(overruled).collect(),
             // KubeRay makes the Service when the model serves (utils/util.go, GenerateServeServiceName).

@@ -111,6 +111,9 @@ pub struct Object {
     pub body: Value,
     /// What the upstream forbids to change, by a name that people understand. A difference recreates the object.
     pub immutable: BTreeMap<String, Value>,
+    /// Changes that the upstream accepts and does not carry to the pods that run, by names as above. A difference recreates the
+    /// object as well, unless it was made before this was recorded on it.
+    pub not_rolled_out: BTreeMap<String, Value>,
 }
 
 /// Why a provider does not translate a ModelDeployment. It gives `ProviderCompatible=False` and phase Failed.

@@ -273,5 +273,6 @@ fn object(request: &Request, kind: Kind, body: Value) -> Object {
         body,
         // The selector of a Deployment may not change, and does not: it is made from the name.
         immutable: BTreeMap::new(),
+        not_rolled_out: BTreeMap::new(),
     }
 }

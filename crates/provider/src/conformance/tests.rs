@@ -84,6 +84,7 @@ impl Toy {
             annotations: ours.into_iter().collect(),
             body,
             immutable,
+            not_rolled_out: BTreeMap::new(),
         }
     }
 }

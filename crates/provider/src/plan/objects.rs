@@ -34,15 +34,23 @@ pub(super) fn made_for(md: &ModelDeployment, object: &Object) -> MadeFor {
         .identity()
         .into_iter()
         .map(|(field, value)| (field.to_owned(), value));
-    identity.chain(object.immutable.clone()).collect()
+    identity
+        .chain(object.immutable.clone())
+        .chain(object.not_rolled_out.clone())
+        .collect()
 }
 
 /// The fields in which a live object was made for something else, each as a sentence; empty if it can be updated.
-pub(super) fn outgrown(live: &DynamicObject, wanted: &MadeFor) -> Vec<String> {
+pub(super) fn outgrown(md: &ModelDeployment, live: &DynamicObject, object: &Object) -> Vec<String> {
     let recorded = live.annotations().get(labels::MADE_FOR);
     let Some(made_for) = recorded.and_then(|text| serde_json::from_str::<MadeFor>(text).ok()) else {
         return Vec::new();
     };
+    let mut wanted = self::made_for(md, object);
+    // Recreating what an earlier release made would restart pods for nothing.
+    if !object.not_rolled_out.keys().any(|field| made_for.contains_key(field)) {
+        wanted.retain(|field, _| !object.not_rolled_out.contains_key(field));
+    }
     let fields: std::collections::BTreeSet<&String> = made_for.keys().chain(wanted.keys()).collect();
     fields
         .into_iter()

@@ -142,9 +142,7 @@ fn outgoing(provider: &dyn Provider, seen: &Observed, translation: &Translation)
             .find(|o| o.kind == child.kind && o.name == name)
         {
             _ if !objects::is_ours(&seen.md, live) => continue,
-            Some(wanted) if is_upstream(provider, child.kind) => {
-                objects::outgrown(live, &objects::made_for(&seen.md, wanted))
-            }
+            Some(wanted) if is_upstream(provider, child.kind) => objects::outgrown(&seen.md, live, wanted),
             Some(_) => Vec::new(),
             None => {
                 let successor = translation

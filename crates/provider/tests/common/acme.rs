@@ -206,6 +206,7 @@ fn main_object(request: &Request, kind: Kind, version: String, replicas: i32) ->
     }
     Object {
         immutable: zone.map(|zone| ("zone".to_owned(), zone.into())).into_iter().collect(),
+        not_rolled_out: BTreeMap::new(),
         ..object(kind, version, request.name.clone(), json!({ "spec": spec }))
     }
 }
@@ -218,5 +219,6 @@ fn object(kind: Kind, version: String, name: String, body: Value) -> Object {
         annotations: BTreeMap::new(),
         body,
         immutable: BTreeMap::new(),
+        not_rolled_out: BTreeMap::new(),
     }
 }
