@@ -35,7 +35,7 @@ pub(super) async fn run(client: Client, config: Config) {
         crd: "dynamographdeployments.nvidia.com",
         manager: MANAGER,
         finalizer: Some("nvidia.com/finalizer"),
-        owns: None,
+        owns: Vec::new(),
     };
     play(client, config, graphs, graph).await;
 }

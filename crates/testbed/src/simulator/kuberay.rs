@@ -18,11 +18,10 @@ use std::sync::Arc;
 
 use kube::{Client, ResourceExt, api::DynamicObject, runtime::controller::Action};
 use serde_json::{Map, Value, json};
-use sha2::{Digest as _, Sha256};
 
 use super::{
     Behaviour, Config,
-    engine::{Role, Simulation, condition, play},
+    engine::{Role, Simulation, condition, hash, play},
     timeline::Stage,
 };
 
@@ -44,7 +43,7 @@ pub(super) async fn run(client: Client, config: Config) {
         crd: "rayservices.ray.io",
         manager: MANAGER,
         finalizer: None,
-        owns: None,
+        owns: Vec::new(),
     };
     play(client, config, services, service).await;
 }
@@ -206,11 +205,6 @@ fn cluster_hash(config: &Value, groups: usize) -> String {
         }
     }
     hash(&config.to_string())
-}
-
-fn hash(text: &str) -> String {
-    let [a, b, c, d, ..] = <[u8; 32]>::from(Sha256::digest(text.as_bytes()));
-    format!("{:08x}", u32::from_be_bytes([a, b, c, d]))
 }
 
 /// By name, with the names of their deployments. Empty if the configuration cannot be read.
