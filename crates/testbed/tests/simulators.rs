@@ -12,7 +12,7 @@ use runway_testbed::{
     ControlPlane, Options, PATIENCE, Simulator,
     audit::{self, Count},
     crds, eventually,
-    simulator::{self, conversion::ConversionWebhook},
+    simulator::{self, conversion::ConversionWebhook, dynamo},
 };
 use serde_json::{Value, json};
 
@@ -66,6 +66,38 @@ async fn dynamo_converts_what_its_old_release_stored() -> Result<()> {
     drop(webhook);
     graphs.get("ready").await?;
     cluster.stop().await
+}
+
+/// The type of a component stays what it was, also of one that was written in the old version.
+#[tokio::test]
+async fn dynamo_refuses_another_type_of_a_component() -> Result<()> {
+    let (cluster, _simulator) = start(crds::DYNAMO_V1ALPHA1).await?;
+    let client = cluster.admin_client().await?;
+    let graphs = |version: &str| api(&client, "nvidia.com", version, "DynamoGraphDeployment");
+    apply(&graphs("v1alpha1"), old_graph("ready", 1)).await?;
+    let webhook = ConversionWebhook::start(&cluster).await?;
+    for crd in crds::upstream_crds(&[crds::DYNAMO_V1BETA1])? {
+        crds::install_crd(&client, dynamo::with_immutable_types(webhook.converting(crd))).await?;
+    }
+
+    let mut graph = new_graph("ready", 1);
+    graph["spec"]["components"][1]["type"] = json!("worker");
+    is_refused(&graphs("v1beta1"), graph, "type is immutable after it is set").await?;
+    let mut graph = old_graph("ready", 1);
+    graph["spec"]["services"]["decode"]["componentType"] = json!("planner");
+    is_refused(&graphs("v1alpha1"), graph, "componentType is immutable after it is set").await?;
+    apply(&graphs("v1beta1"), new_graph("ready", 2)).await?;
+    cluster.stop().await
+}
+
+/// The new schema may take a moment to be the API server's.
+async fn is_refused(objects: &Api<DynamicObject>, object: Value, message: &str) -> Result<()> {
+    eventually(PATIENCE, async || {
+        let refusal = apply(objects, object.clone()).await.err().context("it is accepted")?;
+        ensure!(format!("{refusal:#}").contains(message), "{refusal:#}");
+        Ok(())
+    })
+    .await
 }
 
 async fn play_dynamo(
