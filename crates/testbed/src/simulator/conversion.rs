@@ -77,6 +77,10 @@ fn answer(mut review: Value) -> Value {
     let wanted = review["request"]["desiredAPIVersion"].take();
     let mut objects = review["request"]["objects"].take();
     for object in objects.as_array_mut().into_iter().flatten() {
+        // Parts of objects are converted too, and a Go type always has metadata.
+        if object["metadata"].is_null() {
+            object["metadata"] = json!({});
+        }
         if object["apiVersion"] != wanted {
             convert(object, wanted == "nvidia.com/v1beta1");
             object["apiVersion"] = wanted.clone();

@@ -192,7 +192,8 @@ impl Simulation {
         (stage, next.map_or_else(Action::await_change, Action::requeue))
     }
 
-    fn age(&self, object: &DynamicObject, undertaking: &str, done: bool) -> Duration {
+    /// How long this has been going on with the object, as far as we have seen.
+    pub(super) fn age(&self, object: &DynamicObject, undertaking: &str, done: bool) -> Duration {
         let now = Instant::now();
         let start = if done {
             now.checked_sub(LONG_AGO).unwrap_or(now)
@@ -223,16 +224,23 @@ impl Simulation {
         port: Value,
     ) -> kube::Result<()> {
         let mut service = json!({
-            "apiVersion": "v1",
-            "kind": "Service",
-            "metadata": {"name": name, "ownerReferences": [owner.controller_owner_ref(&self.kind)]},
+            "metadata": {"name": name},
             "spec": {"type": "ClusterIP", "selector": selector, "ports": [port]},
         });
         if self.config.headless {
             service["spec"]["clusterIP"] = json!("None");
         }
-        let api: Api<Service> = Api::namespaced(self.client.clone(), &owner.namespace().unwrap_or_default());
-        api.patch(name, &self.apply_params(), &Patch::Apply(&service))
+        self.apply_any_service(owner, service).await
+    }
+
+    /// A Service of the object.
+    pub(super) async fn apply_any_service(&self, owner: &DynamicObject, mut service: Value) -> kube::Result<()> {
+        service["apiVersion"] = json!("v1");
+        service["kind"] = json!("Service");
+        service["metadata"]["ownerReferences"] = json!([owner.controller_owner_ref(&self.kind)]);
+        let name = service["metadata"]["name"].as_str().unwrap_or_default();
+        self.namespaced::<Service>(owner)
+            .patch(name, &self.apply_params(), &Patch::Apply(&service))
             .await
             .map(drop)
     }
