@@ -6,7 +6,7 @@
 //! benchmark result.
 //!
 //! With [`Config::workloads`](super::Config::workloads) the real workloads are made, and the status follows them. Of the
-//! behaviours of [`LABEL`](super::LABEL) only `stall` and `stuck-delete` count then: the pods say the rest. As of
+//! behaviours of [`LABEL`] only `stall` and `stuck-delete` count then: the pods say the rest. As of
 //! kaito-project/kaito 056b8280 (v0.12.0), with node auto-provisioning disabled, as on clusters with nodes of one's own:
 //!
 //! | behaviour | upstream |
