@@ -34,14 +34,15 @@ fn component(component: &Component) -> Value {
         .into()
 }
 
-/// Prefill and decode workers are of type worker, as in Dynamo's own examples (`vllm/deploy/v1beta1/disagg_router.yaml`):
-/// the type cannot change, and that is what Dynamo's conversion makes of a v1alpha1 worker of either kind
-/// (`shared_spec_conversion.go`, convertSharedSpecToHub). With the types prefill and decode, an upgrade of Dynamo would
-/// leave deployments behind that nobody may update.
+/// Prefill and decode are types of their own: Dynamo's conversion makes them of v1alpha1 workers of these subtypes (pull
+/// request 9082, `shared_spec_conversion.go`, sharedComponentTypeToHub), and the type cannot change once it is set (pull
+/// request 13763), so that a graph made as v1alpha1 can be updated only with them.
 fn kind(role: Role) -> &'static str {
     match role {
         Role::Frontend => "frontend",
-        Role::Worker | Role::Prefill | Role::Decode => "worker",
+        Role::Worker => "worker",
+        Role::Prefill => "prefill",
+        Role::Decode => "decode",
     }
 }
 

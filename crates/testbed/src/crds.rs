@@ -24,6 +24,8 @@ pub const DYNAMO_V1ALPHA1: &str = "nvidia.com_dynamographdeployments.2026-02.yam
 pub const DYNAMO_V1BETA1: &str = "nvidia.com_dynamographdeployments.2026-08.yaml";
 /// The file of KubeRay's RayService CRD.
 pub const KUBERAY_SERVICES: &str = "ray.io_rayservices.yaml";
+/// The file of KubeRay's RayCluster CRD.
+pub const KUBERAY_CLUSTERS: &str = "ray.io_rayclusters.yaml";
 
 /// The file of KEDA's ScaledObject CRD.
 pub const KEDA_SCALED_OBJECTS: &str = "keda.sh_scaledobjects.yaml";
@@ -53,8 +55,9 @@ const MINIMAL: [(&str, &str); 5] = [
     (KUBERAY_SERVICES, include_str!("../crds/ray.io_rayservices.yaml")),
 ];
 
-/// Those that no provider writes: ours of the AsyncActor's neighbours.
-const NEIGHBOURS: [(&str, &str); 3] = [
+/// Those that no provider writes: the AsyncActor's neighbours, and what the upstream simulator makes.
+const NEIGHBOURS: [(&str, &str); 4] = [
+    (KUBERAY_CLUSTERS, include_str!("../crds/ray.io_rayclusters.yaml")),
     (KEDA_SCALED_OBJECTS, include_str!("../crds/keda.sh_scaledobjects.yaml")),
     (
         KEDA_TRIGGER_AUTHENTICATIONS,

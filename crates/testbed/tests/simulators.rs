@@ -5,14 +5,14 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::{Pod, Service};
 use kube::{
-    Api, Client,
-    api::{ApiResource, DeleteParams, DynamicObject, GroupVersionKind, Patch, PatchParams, PostParams},
+    Api, Client, ResourceExt,
+    api::{ApiResource, DeleteParams, DynamicObject, GroupVersionKind, ListParams, Patch, PatchParams, PostParams},
 };
 use runway_testbed::{
     ControlPlane, Options, PATIENCE, Simulator,
     audit::{self, Count},
     crds, eventually,
-    simulator::{self, conversion::ConversionWebhook},
+    simulator::{self, conversion::ConversionWebhook, dynamo},
 };
 use serde_json::{Value, json};
 
@@ -66,6 +66,38 @@ async fn dynamo_converts_what_its_old_release_stored() -> Result<()> {
     drop(webhook);
     graphs.get("ready").await?;
     cluster.stop().await
+}
+
+/// The type of a component stays what it was, also of one that was written in the old version.
+#[tokio::test]
+async fn dynamo_refuses_another_type_of_a_component() -> Result<()> {
+    let (cluster, _simulator) = start(crds::DYNAMO_V1ALPHA1).await?;
+    let client = cluster.admin_client().await?;
+    let graphs = |version: &str| api(&client, "nvidia.com", version, "DynamoGraphDeployment");
+    apply(&graphs("v1alpha1"), old_graph("ready", 1)).await?;
+    let webhook = ConversionWebhook::start(&cluster).await?;
+    for crd in crds::upstream_crds(&[crds::DYNAMO_V1BETA1])? {
+        crds::install_crd(&client, dynamo::with_immutable_types(webhook.converting(crd))).await?;
+    }
+
+    let mut graph = new_graph("ready", 1);
+    graph["spec"]["components"][1]["type"] = json!("worker");
+    is_refused(&graphs("v1beta1"), graph, "type is immutable after it is set").await?;
+    let mut graph = old_graph("ready", 1);
+    graph["spec"]["services"]["decode"]["componentType"] = json!("planner");
+    is_refused(&graphs("v1alpha1"), graph, "componentType is immutable after it is set").await?;
+    apply(&graphs("v1beta1"), new_graph("ready", 2)).await?;
+    cluster.stop().await
+}
+
+/// The new schema may take a moment to be the API server's.
+async fn is_refused(objects: &Api<DynamicObject>, object: Value, message: &str) -> Result<()> {
+    eventually(PATIENCE, async || {
+        let refusal = apply(objects, object.clone()).await.err().context("it is accepted")?;
+        ensure!(format!("{refusal:#}").contains(message), "{refusal:#}");
+        Ok(())
+    })
+    .await
 }
 
 async fn play_dynamo(
@@ -249,8 +281,90 @@ async fn kuberay_is_played() -> Result<()> {
     cluster.stop().await
 }
 
+/// Workers of a cluster that is there stay as many as they were; another template builds a second cluster.
+#[tokio::test]
+async fn kuberay_makes_clusters_and_scales_none() -> Result<()> {
+    let crds = [crds::KUBERAY_SERVICES, crds::KUBERAY_CLUSTERS];
+    let (cluster, _simulator) = start_with(&crds, true).await?;
+    let client = cluster.admin_client().await?;
+    let services = api(&client, "ray.io", "v1", "RayService");
+    let clusters = api(&client, "ray.io", "v1", "RayCluster");
+    let active = |status: &Value| {
+        status["activeServiceStatus"]["rayClusterName"]
+            .as_str()
+            .map(str::to_owned)
+    };
+    let with_delay = |workers, replicas, ray| {
+        let mut service = ray_service("ready", workers, replicas, ray);
+        service["spec"]["rayClusterDeletionDelaySeconds"] = json!(1);
+        service
+    };
+    create(&services, with_delay(1, 1, "2.52.0")).await?;
+    let status = becomes(&services, "ready", |status| status["numServeEndpoints"] == 1).await?;
+    let first = active(&status).context("an active cluster")?;
+    let made = clusters.get(&first).await?;
+    assert_eq!(made.labels()[simulator::kuberay::ORIGIN], "ready");
+    assert_eq!(made.annotations()["ray.io/num-worker-groups"], "1");
+    ensure!(made.owner_references().iter().any(|owner| owner.kind == "RayService"));
+    let head = Api::<Service>::default_namespaced(client.clone())
+        .get("ready-head-svc")
+        .await?;
+    assert_eq!(head.spec.and_then(|spec| spec.cluster_ip).as_deref(), Some("None"));
+
+    // More workers and more replicas: the applications are deployed again, the cluster stays as it is.
+    apply(&services, with_delay(3, 3, "2.52.0")).await?;
+    let status = becomes(&services, "ready", |status| {
+        status["observedGeneration"] == 2
+            && status["activeServiceStatus"]["applicationStatuses"]["llm"]["status"] == "RUNNING"
+    })
+    .await?;
+    assert_eq!(
+        (active(&status), &status["numServeEndpoints"]),
+        (Some(first.clone()), &json!(1))
+    );
+    let now = clusters.get(&first).await?;
+    assert_eq!(
+        now.metadata.generation, made.metadata.generation,
+        "the cluster is not updated"
+    );
+
+    // Another template: a second cluster beside the first, which goes a while after.
+    apply(&services, with_delay(3, 3, "2.53.0")).await?;
+    becomes(&services, "ready", |status| {
+        condition(status, "UpgradeInProgress")["status"] == "True"
+    })
+    .await?;
+    clusters.get(&first).await?;
+    let status = becomes(&services, "ready", |status| status["numServeEndpoints"] == 3).await?;
+    assert_ne!(active(&status), Some(first.clone()));
+    is_gone(&clusters, &first).await?;
+
+    let mut digit = ray_service("ready", 1, 1, "2.52.0");
+    digit["metadata"]["name"] = json!("7b-chat");
+    create(&services, digit).await?;
+    becomes(&services, "7b-chat", |status| {
+        condition(status, "Ready")["reason"] == "ValidationFailed"
+    })
+    .await?;
+
+    services.delete("ready", &DeleteParams::default()).await?;
+    is_gone(&services, "ready").await?;
+    eventually(PATIENCE, async || {
+        let left = clusters.list(&ListParams::default()).await?.items;
+        ensure!(left.is_empty(), "clusters are left: {left:?}");
+        Ok(())
+    })
+    .await?;
+    loses_its_service(&client, "ready-head-svc").await?;
+    cluster.stop().await
+}
+
 async fn start(crd: &str) -> Result<(ControlPlane, Simulator)> {
-    let crds = crds::upstream_crds(&[crd])?;
+    start_with(&[crd], false).await
+}
+
+async fn start_with(crds: &[&str], workloads: bool) -> Result<(ControlPlane, Simulator)> {
+    let crds = crds::upstream_crds(crds)?;
     let cluster = ControlPlane::start(Options {
         crds,
         ..Options::default()
@@ -258,6 +372,7 @@ async fn start(crd: &str) -> Result<(ControlPlane, Simulator)> {
     .await?;
     let config = simulator::Config {
         ready_after: FAST,
+        workloads,
         ..simulator::Config::default()
     };
     let simulator = Simulator::start(cluster.client(UPSTREAM, &["system:masters"]).await?, config);

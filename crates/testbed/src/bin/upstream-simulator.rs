@@ -11,7 +11,8 @@ use kube::{
 };
 use runway_testbed::simulator::{self, Behaviour};
 
-/// Upstream simulator: plays the controllers of KAITO, Dynamo and KubeRay on a real API server. No model runs.
+/// Upstream simulator: plays the controllers of KAITO, Dynamo and KubeRay on a real API server. No model runs, unless the
+/// workloads are made.
 #[derive(Parser)]
 struct Args {
     /// Whose cluster, and as whom.
@@ -26,6 +27,9 @@ struct Args {
     /// Make Services without an address of their own, which many thousands of objects need: see the simulator's Config.
     #[arg(long)]
     headless: bool,
+    /// Make the real workloads of KAITO's objects and tell their status from the pods: for clusters with a node.
+    #[arg(long)]
+    workloads: bool,
 }
 
 #[tokio::main]
@@ -42,14 +46,20 @@ async fn main() -> Result<()> {
         )
     })?;
 
+    let what_runs = if args.workloads {
+        "the pods of KAITO's objects run, as far as their images can"
+    } else {
+        "no model runs"
+    };
     eprintln!(
-        "upstream simulator: plays KAITO, Dynamo and KubeRay on Kubernetes {}; no model runs",
+        "upstream simulator: plays KAITO, Dynamo and KubeRay on Kubernetes {}; {what_runs}",
         server.git_version
     );
     let config = simulator::Config {
         ready_after: args.ready_after,
         behaviour: args.behaviour,
         headless: args.headless,
+        workloads: args.workloads,
         ..simulator::Config::default()
     };
     simulator::run(client, config).await;

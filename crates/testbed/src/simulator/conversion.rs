@@ -3,7 +3,9 @@
 //! Without it an upgrade cannot be played: with the strategy None, server-side apply in v1beta1 to an object that the
 //! same manager applied in v1alpha1 fails ("failed to prune fields … .spec.components: field not declared in schema").
 //!
-//! Source: ai-dynamo/dynamo deploy/operator/api/v1alpha1, `*_conversion.go`. Converted is what a translator writes, and the
+//! Source: ai-dynamo/dynamo deploy/operator/api/v1alpha1, `*_conversion.go`, as of pull request 9082 (2026-05): a worker of
+//! the subtype prefill or decode is a component of that type (`sharedComponentTypeToHub`), and such a component is a worker
+//! of that subtype again (`sharedComponentTypeFromHub`). Before, both stayed workers in v1beta1. Converted is what a translator writes, and the
 //! status. Simplified: what v1alpha1 says beside the container (`resources`, `envs`, `envFromSecret`, `volumeMounts`) is
 //! part of the container in v1beta1 and stays so on the way back; upstream remembers it in annotations.
 
@@ -75,6 +77,10 @@ fn answer(mut review: Value) -> Value {
     let wanted = review["request"]["desiredAPIVersion"].take();
     let mut objects = review["request"]["objects"].take();
     for object in objects.as_array_mut().into_iter().flatten() {
+        // Parts of objects are converted too, and a Go type always has metadata.
+        if object["metadata"].is_null() {
+            object["metadata"] = json!({});
+        }
         if object["apiVersion"] != wanted {
             convert(object, wanted == "nvidia.com/v1beta1");
             object["apiVersion"] = wanted.clone();

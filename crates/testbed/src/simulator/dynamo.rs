@@ -6,9 +6,17 @@
 //! counts are per component, ready or available ones depending on what stands behind it; each frontend has a Service.
 //! Every change of the spec goes through pending again, and what was ready stays so meanwhile.
 //! Simplified: nothing is really made of a component, no rolling updates, restarts or scaling adapters.
+//!
+//! | behaviour | upstream | version |
+//! |---|---|---|
+//! | a v1alpha1 worker with the subtype prefill or decode is a component of that type, and back: see [`conversion`](super::conversion) | `api/v1alpha1/shared_spec_conversion.go` | pull request 9082, 2026-05 |
+//! | the type of a component cannot change once it is set, in either version: [`with_immutable_types`] | the CEL rules of `DynamoComponentDeploymentSharedSpec`, `api/{v1alpha1,v1beta1}/dynamocomponentdeployment_types.go` | pull request 13763, 2026-08 |
 
 use std::sync::Arc;
 
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
+    CustomResourceDefinition, JSONSchemaProps, JSONSchemaPropsOrArray, JSONSchemaPropsOrBool, ValidationRule,
+};
 use kube::{Client, ResourceExt, api::DynamicObject, runtime::controller::Action};
 use serde_json::{Map, Value, json};
 
@@ -29,13 +37,50 @@ const COMPONENT: &str = "nvidia.com/dynamo-component";
 const FAILURE: &str = "failed to reconcile the component deployments: admission denied a pod: the quota of nvidia.com/gpu \
                        of the namespace is used up";
 
+/// The CRD as releases from September 2026 on have it: the type of a component is refused to change.
+#[must_use]
+pub fn with_immutable_types(mut crd: CustomResourceDefinition) -> CustomResourceDefinition {
+    for version in &mut crd.spec.versions {
+        let schema = version.schema.as_mut().and_then(|v| v.open_api_v3_schema.as_mut());
+        let Some(spec) = schema.and_then(|schema| schema.properties.as_mut()?.get_mut("spec")) else {
+            continue;
+        };
+        for (components, field) in [("services", "componentType"), ("components", "type")] {
+            if let Some(component) = member(spec, components) {
+                component
+                    .x_kubernetes_validations
+                    .get_or_insert_default()
+                    .push(ValidationRule {
+                        rule: format!(
+                            "!has(oldSelf.{field}) || (has(self.{field}) && self.{field} == oldSelf.{field})"
+                        ),
+                        message: Some(format!("{field} is immutable after it is set")),
+                        ..ValidationRule::default()
+                    });
+            }
+        }
+    }
+    crd
+}
+
+/// The schema of the members of a list or map.
+fn member<'a>(schema: &'a mut JSONSchemaProps, field: &str) -> Option<&'a mut JSONSchemaProps> {
+    let field = schema.properties.as_mut()?.get_mut(field)?;
+    match (field.items.as_mut(), field.additional_properties.as_mut()) {
+        (Some(JSONSchemaPropsOrArray::Schema(member)), _) | (_, Some(JSONSchemaPropsOrBool::Schema(member))) => {
+            Some(member)
+        }
+        _ => None,
+    }
+}
+
 /// Plays Dynamo's controller while its CRD is there, in the version that the CRD stores.
 pub(super) async fn run(client: Client, config: Config) {
     let graphs = Role {
         crd: "dynamographdeployments.nvidia.com",
         manager: MANAGER,
         finalizer: Some("nvidia.com/finalizer"),
-        owns: None,
+        owns: Vec::new(),
     };
     play(client, config, graphs, graph).await;
 }

@@ -2,7 +2,7 @@
 //! take each object through its stages and write its status.
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeMap, HashMap},
     future::Future,
     pin::pin,
     sync::{Arc, Mutex, PoisonError},
@@ -12,12 +12,13 @@ use std::{
 use futures::StreamExt as _;
 use jiff::Timestamp;
 use k8s_openapi::{
+    NamespaceResourceScope,
     api::core::v1::{Pod, Service},
     apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
 };
 use kube::{
     Api, Client, Resource as _, ResourceExt,
-    api::{ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams},
+    api::{ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams, PostParams},
     runtime::{
         Controller, WatchStreamExt as _,
         conditions::is_crd_established,
@@ -27,6 +28,7 @@ use kube::{
     },
 };
 use serde_json::{Value, json};
+use sha2::{Digest as _, Sha256};
 
 use super::{
     Behaviour, Config, LABEL, Task,
@@ -49,8 +51,8 @@ pub(super) struct Role {
     pub(super) manager: &'static str,
     /// The finalizer that the operator puts on it.
     pub(super) finalizer: Option<&'static str>,
-    /// What it makes of a kind with a CRD of its own.
-    pub(super) owns: Option<ApiResource>,
+    /// What it makes, and is looked at again for.
+    pub(super) owns: Vec<ApiResource>,
 }
 
 /// A role being played, in the version that its CRD stores.
@@ -132,7 +134,7 @@ impl Simulation {
     {
         let all = |kind: &ApiResource| Api::<DynamicObject>::all_with(self.client.clone(), kind);
         let mut controller = Controller::new_with(all(&self.kind), watcher::Config::default(), self.kind.clone());
-        if let Some(owned) = &self.role.owns {
+        for owned in &self.role.owns {
             controller = controller.owns_with(all(owned), owned.clone(), watcher::Config::default());
         }
         controller
@@ -190,7 +192,8 @@ impl Simulation {
         (stage, next.map_or_else(Action::await_change, Action::requeue))
     }
 
-    fn age(&self, object: &DynamicObject, undertaking: &str, done: bool) -> Duration {
+    /// How long this has been going on with the object, as far as we have seen.
+    pub(super) fn age(&self, object: &DynamicObject, undertaking: &str, done: bool) -> Duration {
         let now = Instant::now();
         let start = if done {
             now.checked_sub(LONG_AGO).unwrap_or(now)
@@ -221,16 +224,23 @@ impl Simulation {
         port: Value,
     ) -> kube::Result<()> {
         let mut service = json!({
-            "apiVersion": "v1",
-            "kind": "Service",
-            "metadata": {"name": name, "ownerReferences": [owner.controller_owner_ref(&self.kind)]},
+            "metadata": {"name": name},
             "spec": {"type": "ClusterIP", "selector": selector, "ports": [port]},
         });
         if self.config.headless {
             service["spec"]["clusterIP"] = json!("None");
         }
-        let api: Api<Service> = Api::namespaced(self.client.clone(), &owner.namespace().unwrap_or_default());
-        api.patch(name, &self.apply_params(), &Patch::Apply(&service))
+        self.apply_any_service(owner, service).await
+    }
+
+    /// A Service of the object.
+    pub(super) async fn apply_any_service(&self, owner: &DynamicObject, mut service: Value) -> kube::Result<()> {
+        service["apiVersion"] = json!("v1");
+        service["kind"] = json!("Service");
+        service["metadata"]["ownerReferences"] = json!([owner.controller_owner_ref(&self.kind)]);
+        let name = service["metadata"]["name"].as_str().unwrap_or_default();
+        self.namespaced::<Service>(owner)
+            .patch(name, &self.apply_params(), &Patch::Apply(&service))
             .await
             .map(drop)
     }
@@ -319,6 +329,31 @@ impl Simulation {
             .map(drop)
     }
 
+    /// Adds annotations, unless the object has them.
+    pub(super) async fn annotate(
+        &self,
+        object: &DynamicObject,
+        annotations: &BTreeMap<String, String>,
+    ) -> kube::Result<()> {
+        let present = object.annotations();
+        if annotations.iter().all(|(key, value)| present.get(key) == Some(value)) {
+            return Ok(());
+        }
+        let patch = Patch::Merge(json!({"metadata": {"annotations": annotations}}));
+        self.api(object)
+            .patch(&object.name_any(), &self.params(), &patch)
+            .await
+            .map(drop)
+    }
+
+    /// Objects of a kind beside this one.
+    pub(super) fn namespaced<K>(&self, object: &DynamicObject) -> Api<K>
+    where
+        K: kube::Resource<Scope = NamespaceResourceScope, DynamicType = ()>,
+    {
+        Api::namespaced(self.client.clone(), &object.namespace().unwrap_or_default())
+    }
+
     fn api(&self, object: &DynamicObject) -> Api<DynamicObject> {
         let namespace = object.namespace().unwrap_or_default();
         Api::namespaced_with(self.client.clone(), &namespace, &self.kind)
@@ -328,6 +363,14 @@ impl Simulation {
         PatchParams {
             field_manager: Some(self.role.manager.to_owned()),
             ..PatchParams::default()
+        }
+    }
+
+    /// For objects that are created or replaced.
+    pub(super) fn post_params(&self) -> PostParams {
+        PostParams {
+            field_manager: Some(self.role.manager.to_owned()),
+            ..PostParams::default()
         }
     }
 
@@ -346,6 +389,12 @@ pub(super) fn condition(object: &DynamicObject, kind: &str, is: bool, reason: &s
         "message": message,
         "observedGeneration": object.metadata.generation,
     })
+}
+
+/// Eight hexadecimal digits that change with the text.
+pub(super) fn hash(text: &str) -> String {
+    let [a, b, c, d, ..] = <[u8; 32]>::from(Sha256::digest(text.as_bytes()));
+    format!("{:08x}", u32::from_be_bytes([a, b, c, d]))
 }
 
 /// A merge patch keeps what it does not name, so what is to go is named, as null.

@@ -9,20 +9,39 @@
 //! - While there is a pending cluster, the applications of the active one are not reported.
 //! - `Ready` means endpoints, nothing else. An application that fails during the first rollout shows in
 //!   `pendingServiceStatus` alone; `Ready` stays False with reason Initializing, and `serviceStatus` empty.
-//! - No finalizer on RayServices.
+//! - No finalizer on RayServices, before 1.7.
 //!
-//! Simplified: no RayCluster objects, so a cluster is a name in the status. Here it ends in `-<count>-<hash>`, so that a
-//! test sees how many were built; upstream's end is random. The endpoints are the workers. The head Service is left out.
+//! Simplified: no pods, so the endpoints are the workers, and what Ray's dashboard would say follows a timeline. A
+//! cluster's name ends in `-<count>-<hash>`, so that a test sees how many were built; upstream's end is random.
+//!
+//! By default a cluster is a name in the status, and the head Service is left out. With
+//! [`Config::workloads`](super::Config::workloads) the objects are those of ray-project/kuberay feeaf72 (after v1.7.0):
+//!
+//! | behaviour | upstream |
+//! |---|---|
+//! | RayClusters carry the service's labels and annotations, the hash of their spec and the number of worker groups | `rayservice_controller.go`, `constructRayClusterForRayService` |
+//! | changed `replicas`, `minReplicas`, `maxReplicas` and `workersToDelete` reach no cluster that is there, so that workers follow them only where Ray's autoscaler is on (issues 2331 and 4568); here the autoscaler reaches at once what the RayService says | `rayservice_controller.go`, `shouldUpdateCluster`; `utils/util.go`, `GenerateHashWithoutReplicasAndWorkersToDelete` |
+//! | worker groups added at the end update the cluster in place | `rayservice_controller.go`, `shouldUpdateCluster`, `modifyRayCluster` |
+//! | a cluster that was replaced lives on for 60 s, or `rayClusterDeletionDelaySeconds` | `rayservice_controller.go`, `cleanUpRayClusterInstance` |
+//! | Services `NAME-head-svc` (headless) and `NAME-serve-svc` are made once a cluster serves, and turn to the next one | `common/service.go`, `BuildHeadServiceForRayService`, `BuildServeServiceForRayService` |
+//! | RayServices have a finalizer, since 1.7 | `rayservice_controller.go`, `Reconcile` |
+//!
+//! In both ways tolerations and scheduling gates are left out of the hash, as since 1.6, and names that are not DNS-1035
+//! labels or too long are refused (`utils/validation.go`, `ValidateRayServiceMetadata`). Not played: suspension,
+//! incremental upgrades, the timeout of the initialization, and a head container that declares ports, but none for Serve.
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use kube::{Client, ResourceExt, api::DynamicObject, runtime::controller::Action};
+use kube::{
+    Api, Client, Resource as _, ResourceExt,
+    api::{ApiResource, DeleteParams, DynamicObject, GroupVersionKind, ListParams, Patch, PatchParams},
+    runtime::controller::Action,
+};
 use serde_json::{Map, Value, json};
-use sha2::{Digest as _, Sha256};
 
 use super::{
     Behaviour, Config,
-    engine::{Role, Simulation, condition, play},
+    engine::{Role, Simulation, condition, hash, play},
     timeline::Stage,
 };
 
@@ -32,6 +51,11 @@ pub const MANAGER: &str = "kuberay-simulator";
 pub const ORIGIN: &str = "ray.io/originated-from-cr-name";
 /// On the pods of a cluster, and what the Service selects: the cluster.
 pub const CLUSTER: &str = "ray.io/cluster";
+
+const ORIGIN_KIND: &str = "ray.io/originated-from-crd";
+const SPEC_HASH: &str = "ray.io/hash-without-replicas-and-workers-to-delete";
+/// (`RayClusterDeletionDelayDuration`)
+const DELETION_DELAY: Duration = Duration::from_mins(1);
 
 /// More than that, and the names derived from it would not fit (`MaxRayServiceNameLength`).
 const LONGEST_NAME: usize = 47;
@@ -43,8 +67,8 @@ pub(super) async fn run(client: Client, config: Config) {
     let services = Role {
         crd: "rayservices.ray.io",
         manager: MANAGER,
-        finalizer: None,
-        owns: None,
+        finalizer: config.workloads.then_some("ray.io/rayservice-finalizer"),
+        owns: Vec::new(),
     };
     play(client, config, services, service).await;
 }
@@ -60,8 +84,8 @@ async fn service(object: Arc<DynamicObject>, simulation: Arc<Simulation>) -> kub
     let Some(stage) = stage else {
         return Ok(next);
     };
-    if object.name_any().len() > LONGEST_NAME {
-        simulation.set_status(&object, refusal(&object)).await?;
+    if let Some(message) = name_problem(&object.name_any()) {
+        simulation.set_status(&object, refusal(&object, &message)).await?;
         return Ok(Action::await_change());
     }
 
@@ -75,9 +99,93 @@ async fn service(object: Arc<DynamicObject>, simulation: Arc<Simulation>) -> kub
     if let Some(active) = serving.active.as_ref().filter(|_| serving != clusters) {
         serve_on(&object, active, &simulation).await?;
     }
-    let status = service_status(&object, &serving, &applications, stage);
+    let (workers, look_again) = if simulation.config.workloads {
+        (
+            keep_cluster(&object, serving.current(), &simulation).await?,
+            remove_others(&object, &serving, &simulation).await?,
+        )
+    } else {
+        (workers(&object.data["spec"]["rayClusterConfig"]), None)
+    };
+    let status = service_status(&object, &serving, &applications, stage, workers);
     simulation.set_status(&object, status).await?;
-    Ok(next)
+    // With a stage to come, the next reconcile asks for the other again.
+    Ok(match look_again {
+        Some(after) if next == Action::await_change() => Action::requeue(after),
+        _ => next,
+    })
+}
+
+/// Makes or updates the RayCluster, and returns how many workers it has.
+async fn keep_cluster(service: &DynamicObject, name: &str, simulation: &Simulation) -> kube::Result<u64> {
+    let config = &service.data["spec"]["rayClusterConfig"];
+    let groups = config["workerGroupSpecs"].as_array().map_or(0, Vec::len);
+    let api = ray_clusters(service, simulation);
+    let mut manifest = json!({
+        "metadata": {
+            "labels": with(service.labels(), &[(ORIGIN, &service.name_any()), (ORIGIN_KIND, "RayService")]),
+            "annotations": with(service.annotations(), &[
+                (SPEC_HASH, &cluster_hash(config, groups)),
+                ("ray.io/num-worker-groups", &groups.to_string()),
+            ]),
+        },
+        "spec": config,
+    });
+    let Some(cluster) = api.get_opt(name).await? else {
+        manifest["apiVersion"] = json!("ray.io/v1");
+        manifest["kind"] = json!("RayCluster");
+        manifest["metadata"]["name"] = json!(name);
+        manifest["metadata"]["ownerReferences"] = json!([service.controller_owner_ref(&simulation.kind)]);
+        let manifest = serde_json::from_value(manifest).map_err(kube::Error::SerdeError)?;
+        api.create(&simulation.post_params(), &manifest).await?;
+        return Ok(workers(config));
+    };
+    let made_from = cluster.annotations().get(SPEC_HASH).cloned().unwrap_or_default();
+    let has_new_groups = made_from != cluster_hash(config, groups) && is_made_from(&made_from, config);
+    if has_new_groups {
+        let patch = Patch::Merge(manifest);
+        api.patch(name, &PatchParams::default(), &patch).await?;
+    }
+    let is_followed = has_new_groups || config["enableInTreeAutoscaling"] == true;
+    Ok(workers(if is_followed { config } else { &cluster.data["spec"] }))
+}
+
+/// Deletes clusters that were replaced, some time after. Returns when to look again.
+async fn remove_others(
+    service: &DynamicObject,
+    clusters: &Clusters,
+    simulation: &Simulation,
+) -> kube::Result<Option<Duration>> {
+    let delay = service.data["spec"]["rayClusterDeletionDelaySeconds"].as_u64();
+    let delay = delay.map_or(DELETION_DELAY, Duration::from_secs);
+    let api = ray_clusters(service, simulation);
+    let of_service = ListParams::default().labels(&format!("{ORIGIN}={}", service.name_any()));
+    let mut look_again = None;
+    for cluster in api.list(&of_service).await? {
+        let name = cluster.name_any();
+        let is_used = [&clusters.active, &clusters.pending].contains(&&Some(name.clone()));
+        if is_used || cluster.metadata.deletion_timestamp.is_some() {
+            continue;
+        }
+        let left = delay.saturating_sub(simulation.age(&cluster, "replaced", false));
+        if left.is_zero() {
+            api.delete(&name, &DeleteParams::background()).await?;
+        } else {
+            look_again = Some(left);
+        }
+    }
+    Ok(look_again)
+}
+
+fn ray_clusters(service: &DynamicObject, simulation: &Simulation) -> Api<DynamicObject> {
+    let kind = ApiResource::from_gvk(&GroupVersionKind::gvk("ray.io", "v1", "RayCluster"));
+    let namespace = service.namespace().unwrap_or_default();
+    Api::namespaced_with(simulation.client.clone(), &namespace, &kind)
+}
+
+fn with(all: &BTreeMap<String, String>, more: &[(&str, &str)]) -> BTreeMap<String, String> {
+    let more = more.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
+    all.clone().into_iter().chain(more).collect()
 }
 
 /// The endpoint that KubeRay makes once there is a cluster that serves, and turns to each one that takes over.
@@ -85,7 +193,48 @@ async fn serve_on(object: &DynamicObject, cluster: &str, simulation: &Simulation
     let name = format!("{}-serve-svc", object.name_any());
     let selector = json!({CLUSTER: cluster, "ray.io/serve": "true"});
     let port = json!({"name": "serve", "protocol": "TCP", "port": 8000, "targetPort": 8000});
-    simulation.apply_service(object, &name, selector, port).await
+    simulation.apply_service(object, &name, selector, port).await?;
+    if simulation.config.workloads {
+        simulation
+            .apply_any_service(object, head_service(object, cluster))
+            .await?;
+    }
+    Ok(())
+}
+
+fn head_service(service: &DynamicObject, cluster: &str) -> Value {
+    let name = service.name_any();
+    let ports = [
+        ("client", 10001),
+        ("dashboard", 8265),
+        ("gcs-server", 6379),
+        ("metrics", 8080),
+        ("serve", 8000),
+    ];
+    let ports = ports.map(|(name, port)| json!({"name": name, "port": port, "appProtocol": "tcp"}));
+    json!({
+        "metadata": {
+            "name": format!("{name}-head-svc"),
+            "labels": {
+                ORIGIN: name,
+                ORIGIN_KIND: "RayService",
+                "ray.io/node-type": "head",
+                "ray.io/identifier": format!("{name}-head"),
+            },
+        },
+        "spec": {
+            "clusterIP": "None",
+            "publishNotReadyAddresses": true,
+            "selector": {
+                CLUSTER: cluster,
+                "ray.io/node-type": "head",
+                "ray.io/identifier": format!("{cluster}-head"),
+                "app.kubernetes.io/name": "kuberay",
+                "app.kubernetes.io/created-by": "kuberay-operator",
+            },
+            "ports": ports,
+        },
+    })
 }
 
 async fn make_waiting_pod(object: &DynamicObject, clusters: &Clusters, simulation: &Simulation) -> kube::Result<()> {
@@ -94,7 +243,7 @@ async fn make_waiting_pod(object: &DynamicObject, clusters: &Clusters, simulatio
     let service = object.name_any();
     let labels = [
         (ORIGIN, service.as_str()),
-        ("ray.io/originated-from-crd", "RayService"),
+        (ORIGIN_KIND, "RayService"),
         (CLUSTER, clusters.current()),
         ("ray.io/group", group_name),
         ("ray.io/node-type", "worker"),
@@ -196,8 +345,14 @@ fn cluster_hash(config: &Value, groups: usize) -> String {
     if let Some(fields) = config.as_object_mut() {
         fields.remove("upgradeStrategy");
     }
+    if config["headGroupSpec"].is_object() {
+        mute(&mut config["headGroupSpec"]["template"]);
+    }
     if let Some(all) = config["workerGroupSpecs"].as_array_mut() {
         all.truncate(groups);
+        for group in all.iter_mut() {
+            mute(&mut group["template"]);
+        }
         for group in all.iter_mut().filter_map(Value::as_object_mut) {
             for field in ["replicas", "minReplicas", "maxReplicas", "scaleStrategy"] {
                 // The one field of scaleStrategy is workersToDelete.
@@ -208,9 +363,12 @@ fn cluster_hash(config: &Value, groups: usize) -> String {
     hash(&config.to_string())
 }
 
-fn hash(text: &str) -> String {
-    let [a, b, c, d, ..] = <[u8; 32]>::from(Sha256::digest(text.as_bytes()));
-    format!("{:08x}", u32::from_be_bytes([a, b, c, d]))
+/// What others may add to a pod template.
+fn mute(template: &mut Value) {
+    if let Some(pod) = template.get_mut("spec").and_then(Value::as_object_mut) {
+        pod.remove("tolerations");
+        pod.remove("schedulingGates");
+    }
 }
 
 /// By name, with the names of their deployments. Empty if the configuration cannot be read.
@@ -245,8 +403,8 @@ fn service_status(
     clusters: &Clusters,
     applications: &[(String, Vec<String>)],
     stage: Stage,
+    workers: u64,
 ) -> Value {
-    let workers = workers(service);
     let before = service.data["status"]["numServeEndpoints"].as_u64().unwrap_or(0);
     let endpoints = match (clusters, stage) {
         (Clusters { active: None, .. }, _) | (_, Stage::Unready) => 0,
@@ -317,15 +475,28 @@ fn upgrade_condition(service: &DynamicObject, clusters: &Clusters) -> Value {
     condition(service, "UpgradeInProgress", is_upgrading, reason, message)
 }
 
-/// Terminal: KubeRay looks at it again only when it changes.
-fn refusal(service: &DynamicObject) -> Value {
-    let message = format!("RayService name should be no more than {LONGEST_NAME} characters");
-    json!({"conditions": [condition(service, "Ready", false, "ValidationFailed", &message)]})
+/// Why KubeRay refuses the name.
+fn name_problem(name: &str) -> Option<String> {
+    let prefix = "The RayService metadata is invalid: RayService name should be";
+    let starts_with_letter = name.starts_with(|c: char| c.is_ascii_lowercase());
+    if name.len() > LONGEST_NAME {
+        Some(format!("{prefix} no more than {LONGEST_NAME} characters"))
+    } else if !starts_with_letter || name.contains('.') {
+        Some(format!(
+            "{prefix} a valid DNS1035 label: [a DNS-1035 label must start with an alphabetic character]"
+        ))
+    } else {
+        None
+    }
 }
 
-fn workers(service: &DynamicObject) -> u64 {
-    let groups = service.data["spec"]["rayClusterConfig"]["workerGroupSpecs"].as_array();
-    let groups = groups.into_iter().flatten();
+/// Terminal: KubeRay looks at it again only when it changes.
+fn refusal(service: &DynamicObject, message: &str) -> Value {
+    json!({"conditions": [condition(service, "Ready", false, "ValidationFailed", message)]})
+}
+
+fn workers(config: &Value) -> u64 {
+    let groups = config["workerGroupSpecs"].as_array().into_iter().flatten();
     groups
         .map(|group| group["replicas"].as_u64().unwrap_or(0) * group["numOfHosts"].as_u64().unwrap_or(1))
         .sum()
@@ -372,7 +543,7 @@ mod tests {
     }
 
     fn config() -> Value {
-        json!({"rayVersion": "2.52.0", "workerGroupSpecs": [{"groupName": "gpu", "replicas": 1, "template": {}}]})
+        json!({"rayVersion": "2.52.0", "workerGroupSpecs": [{"groupName": "gpu", "replicas": 1, "template": {"spec": {}}}]})
     }
 
     fn first() -> Clusters {
@@ -403,6 +574,10 @@ mod tests {
         assert_eq!(after(|c| group(c, "maxReplicas", json!(3))), active);
         assert_eq!(
             after(|c| group(c, "scaleStrategy", json!({"workersToDelete": ["a"]}))),
+            active
+        );
+        assert_eq!(
+            after(|c| c["workerGroupSpecs"][0]["template"]["spec"] = json!({"tolerations": [{"key": "a"}]})),
             active
         );
         assert_eq!(after(|c| c["upgradeStrategy"] = json!({"type": "Recreate"})), active);

@@ -1,10 +1,18 @@
 //! The **upstream simulator**: plays the controllers of upstream operators on a real API server.
 //!
 //! The operators themselves cannot be had from package registries. Their CRDs are real, the API server is real, and what
-//! the simulator writes is what the real controllers write; no model runs. It is named *upstream simulator*
+//! the simulator writes is what the real controllers write; no model runs by itself. It is named *upstream simulator*
 //! wherever it shows, so that nobody takes its Ready for a model that answers.
 //!
-//! Like the real ones it is driven by watches, reads from caches and is silent when nothing changes.
+//! There are two ways to play. By default objects go through a **timeline**: no nodes, no pods, and the status moves by
+//! time. With [`Config::workloads`] KAITO's **workloads** are made as the operator makes them, a cluster with a node runs
+//! them, and the status follows the pods. Dynamo's and KubeRay's pods are not made in either way: their images are Ray's
+//! and Dynamo's own, and neither runs here; KubeRay's objects are then those of its current release.
+//!
+//! Each module has the table of what it plays, with the upstream's file and version: [`kaito`], [`dynamo`], [`kuberay`],
+//! [`conversion`].
+//!
+//! Like the real ones it is driven by watches and is silent when nothing changes.
 
 pub mod conversion;
 pub mod dynamo;
@@ -35,6 +43,9 @@ pub struct Config {
     /// Makes Services without an address of their own. For each address given out or taken back, kube-apiserver counts all
     /// that are in use (`ipallocator.Used`, Kubernetes 1.36): half of its CPU, while ten thousand are deleted.
     pub headless: bool,
+    /// Makes the real workloads of an object, where the operator would and an image can serve them, and tells its status
+    /// from them, not by time: for clusters with a node. See [`kaito`].
+    pub workloads: bool,
 }
 
 impl Default for Config {
@@ -44,6 +55,7 @@ impl Default for Config {
             behaviour: Behaviour::Ready,
             finalizer: true,
             headless: false,
+            workloads: false,
         }
     }
 }

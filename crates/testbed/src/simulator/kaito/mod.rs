@@ -1,12 +1,43 @@
 //! Plays KAITO: Workspaces become Ready, InferenceSets make Workspaces.
 //!
-//! As in KAITO's controller: `state` stays Pending until the first Ready and is NotReady only after it;
-//! while a model loads, `WorkspaceSucceeded` is False with reason `workspacePending`, which is no failure;
-//! the terminal failure is `BenchmarkFailed`. Simplified: no nodes, no StatefulSet, no benchmark result.
+//! By default there are no nodes, and the status follows a timeline. As in KAITO's controller: `state` stays Pending until
+//! the first Ready and is NotReady only after it; while a model loads, `WorkspaceSucceeded` is False with reason
+//! `workspacePending`, which is not a failure; the terminal failure is `BenchmarkFailed`. There is no StatefulSet and no
+//! benchmark result.
+//!
+//! With [`Config::workloads`](super::Config::workloads) the real workloads are made, and the status follows them. Of the
+//! behaviours of [`LABEL`] only `stall` and `stuck-delete` count then: the pods say the rest. As of
+//! kaito-project/kaito 056b8280 (v0.12.0), with node auto-provisioning disabled, as on clusters with nodes of one's own:
+//!
+//! | behaviour | upstream |
+//! |---|---|
+//! | a template becomes a StatefulSet as it is: labels, ports, probes and command are the user's; tolerations for GPUs are added, the affinity is replaced by one for `resource.labelSelector` | `pkg/workspace/manifests/manifests.go`, `GenerateManifestWithPodTemplate` |
+//! | a changed template is accepted and never rolled out; the status observes the new generation and goes on saying Ready (issue 2124) | `pkg/workspace/inference/template_inference.go`, `CreateTemplateInference` |
+//! | Services `NAME` (80 to 5000, and three more ports) and `NAME-headless` are created once; `NAME` selects the pod `NAME-0` alone, ready or not | `manifests.go`, `GenerateServiceManifest` |
+//! | a preset becomes a StatefulSet with the base image; another revision of the Workspace replaces environment, mounts, volumes and init containers, not command or resources | `pkg/workspace/controllers/workspace_controller.go`, `applyInference` |
+//! | the ConfigMap of `inference.config` is mounted by name: changed contents roll nothing out | `pkg/workspace/inference/preset_inferences.go`, `GenerateInferencePodSpec` |
+//! | a preset without a node that has the labels of GPU feature discovery makes nothing; the messages end in `(last reconcile error: …)` | `pkg/workspace/estimator/nodesestimator/estimator.go`, `pkg/sku/helpers.go` |
+//! | without a ready node for the label selector nothing is made: `NodesReady` is False | `pkg/nodeprovision/byo-provisioner/byo_provisioner.go` |
+//! | a Deployment named as the Workspace is deleted, whoever made it | `workspace_controller.go`, `applyInference` |
+//! | Ready is `readyReplicas == replicas` of the StatefulSet, whatever the pods are made from | `workspace_controller.go`, `collectInferenceReadyStatus` |
+//! | `InferenceReady` gives the cause in the pods (OOM kill, image, start, crash loop, eviction, scheduling); pods are not watched, so it may be late | `workspace_controller.go`, `classifyInferencePodFailure`, `SetupWithManager` |
+//! | each spec is kept as a ControllerRevision, and its number is an annotation of the object | `workspace_controller.go`, `syncControllerRevision` |
+//! | an InferenceSet makes Workspaces `NAME-xxxxx`, each with its own Services; the set has none | `pkg/utils/inferenceset/inferenceset.go`, `NewWorkspaceForInferenceSet` |
+//! | a changed template of an InferenceSet reaches new Workspaces only; of those that are there, labels are added | `pkg/inferenceset/inferenceset_controller.go`, `addOrUpdateInferenceSet` |
+//! | scaling down deletes Workspaces with another image than the base image first, and those that are not ready before those that are | `inferenceset_controller.go`, `selectWorkspacesToDelete` |
+//!
+//! Not played: admission, benchmarks, node provisioning, tuning, adapters, model streaming, upgrades of the base image, and
+//! the size of a preset's model (one node is enough for each).
+
+mod manifests;
+mod readiness;
+mod replicas;
+mod workloads;
 
 use std::sync::Arc;
 
 use futures::future::join;
+use k8s_openapi::api::{apps::v1::StatefulSet, core::v1::Service};
 use kube::{
     Api, Client, Resource as _, ResourceExt,
     api::{ApiResource, DeleteParams, DynamicObject, GroupVersionKind, ListParams, Patch},
@@ -32,23 +63,35 @@ const CRASH: &str = "container \"inference\" is restarting: back-off 5m0s restar
 
 /// Plays both of KAITO's controllers, each while its CRD is there.
 pub(super) async fn run(client: Client, config: Config) {
-    let workspaces = Role {
+    let mut workspaces = Role {
         crd: "workspaces.kaito.sh",
         manager: MANAGER,
         finalizer: Some("workspace.finalizer.kaito.sh"),
-        owns: None,
+        owns: Vec::new(),
     };
     let inference_sets = Role {
         crd: "inferencesets.kaito.sh",
         manager: MANAGER,
         finalizer: Some("inferenceset.finalizer.kaito.sh"),
-        owns: Some(workspace_kind()),
+        owns: vec![workspace_kind()],
     };
-    join(
-        play(client.clone(), config.clone(), workspaces, workspace),
-        play(client, config, inference_sets, inference_set),
-    )
-    .await;
+    if config.workloads {
+        workspaces.owns = vec![
+            ApiResource::erase::<StatefulSet>(&()),
+            ApiResource::erase::<Service>(&()),
+        ];
+        join(
+            play(client.clone(), config.clone(), workspaces, workloads::workspace),
+            play(client, config, inference_sets, replicas::inference_set),
+        )
+        .await;
+    } else {
+        join(
+            play(client.clone(), config.clone(), workspaces, workspace),
+            play(client, config, inference_sets, inference_set),
+        )
+        .await;
+    }
 }
 
 async fn workspace(object: Arc<DynamicObject>, simulation: Arc<Simulation>) -> kube::Result<Action> {
@@ -203,15 +246,24 @@ fn inference_set_status(set: &DynamicObject, replicas: usize, ready: usize) -> V
     })
 }
 
-/// One Workspace per replica, with the labels and annotations of the template and no others of the set:
-/// a controller that looks for its own objects must not find these.
+/// One Workspace per replica.
 fn wanted_workspaces(set: &DynamicObject, set_kind: &ApiResource) -> Vec<DynamicObject> {
-    let spec = &set.data["spec"];
-    let template = &spec["template"];
-    let replicas = spec["replicas"].as_u64().unwrap_or(1);
+    let replicas = set.data["spec"]["replicas"].as_u64().unwrap_or(1);
     // Room for a hyphen and five characters, as KAITO leaves it.
     let prefix: String = set.name_any().chars().take(57).collect();
+    let workspace = |index| {
+        let mut workspace = wanted_workspace(set, set_kind)?;
+        workspace.metadata.name = Some(format!("{prefix}-{index:05}"));
+        Some(workspace)
+    };
+    (0..replicas).filter_map(workspace).collect()
+}
 
+/// A Workspace without a name, with the labels and annotations of the template and no others of the set:
+/// a controller that looks for its own objects must not find these.
+fn wanted_workspace(set: &DynamicObject, set_kind: &ApiResource) -> Option<DynamicObject> {
+    let spec = &set.data["spec"];
+    let template = &spec["template"];
     let mut labels = template["metadata"]["labels"].as_object().cloned().unwrap_or_default();
     labels.insert(CREATED_BY.to_owned(), set.name_any().into());
     if let Some(value) = set
@@ -221,25 +273,22 @@ fn wanted_workspaces(set: &DynamicObject, set_kind: &ApiResource) -> Vec<Dynamic
     {
         labels.insert(LABEL.to_owned(), value.clone().into());
     }
-    let workspace = |index| {
-        serde_json::from_value(json!({
-            "apiVersion": "kaito.sh/v1beta1",
-            "kind": "Workspace",
-            "metadata": {
-                "name": format!("{prefix}-{index:05}"),
-                "namespace": set.namespace(),
-                "labels": labels,
-                "annotations": template["metadata"]["annotations"],
-                "ownerReferences": [set.controller_owner_ref(set_kind)],
-            },
-            "resource": without_nulls(json!({
-                "instanceType": template["resource"]["instanceType"],
-                "labelSelector": spec["labelSelector"].as_object().cloned().unwrap_or_default(),
-            })),
-            "inference": template["inference"],
-        }))
-    };
-    (0..replicas).filter_map(|index| workspace(index).ok()).collect()
+    serde_json::from_value(json!({
+        "apiVersion": "kaito.sh/v1beta1",
+        "kind": "Workspace",
+        "metadata": {
+            "namespace": set.namespace(),
+            "labels": labels,
+            "annotations": template["metadata"]["annotations"],
+            "ownerReferences": [set.controller_owner_ref(set_kind)],
+        },
+        "resource": without_nulls(json!({
+            "instanceType": template["resource"]["instanceType"],
+            "labelSelector": spec["labelSelector"].as_object().cloned().unwrap_or_default(),
+        })),
+        "inference": template["inference"],
+    }))
+    .ok()
 }
 
 fn without_nulls(mut value: Value) -> Value {
