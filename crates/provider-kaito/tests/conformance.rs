@@ -15,6 +15,7 @@ fn a_container_keeps_the_contract() -> Result<(), Report> {
             "engine": { "type": "llamacpp" },
             "resources": { "memory": "16Gi", "cpu": "8" },
             "image": "llama-cpp:1",
+            "scaling": { "replicas": 2 },
         },
     });
     let samples = Samples {
@@ -33,9 +34,20 @@ fn a_container_keeps_the_contract() -> Result<(), Report> {
             ),
             ("serving.mode", disaggregated()),
         ],
-        updates: vec![
-            json!({ "spec": { "resources": { "memory": "20Gi" } } }),
-            json!({ "spec": { "image": "llama-cpp:2", "env": [{ "name": "A", "value": "b" }] } }),
+        // KAITO carries nothing else to pods that run.
+        updates: vec![json!({ "spec": { "scaling": { "replicas": 3 } } })],
+        recreates: vec![
+            (
+                "InferenceSet 'gemma' gives way",
+                json!({ "spec": { "scaling": { "replicas": 1 } } }),
+            ),
+            ("resources", json!({ "spec": { "resources": { "memory": "20Gi" } } })),
+            ("spec.image", json!({ "spec": { "image": "llama-cpp:2" } })),
+            (
+                "spec.env",
+                json!({ "spec": { "env": [{ "name": "A", "value": "b" }] } }),
+            ),
+            ("nodeSelector", json!({ "spec": { "nodeSelector": { "pool": "b" } } })),
         ],
         refused: vec![
             ("KAITO does not support disaggregated mode", disaggregated()),
@@ -108,13 +120,7 @@ fn samples(served: Value) -> Samples {
         served,
         identity: Vec::new(),
         updates: Vec::new(),
-        recreates: vec![
-            ("nodeSelector", json!({ "spec": { "nodeSelector": { "pool": "b" } } })),
-            (
-                "Workspace 'gemma' gives way",
-                json!({ "spec": { "scaling": { "replicas": 3 } } }),
-            ),
-        ],
+        recreates: vec![("nodeSelector", json!({ "spec": { "nodeSelector": { "pool": "b" } } }))],
         refused: Vec::new(),
         ready: |object| {
             object["status"] = if object["kind"] == "InferenceSet" {
