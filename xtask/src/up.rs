@@ -1,4 +1,5 @@
-//! `up`: a control plane, everything of ours on it, and six models coming up on three providers. `down` ends it.
+//! `up`: a control plane and a node, everything of ours on it, and a model that answers. Where there can be no node: six models
+//! coming up on the upstream simulator. `down` ends it.
 
 use std::io::{IsTerminal, Write};
 use std::ops::{Deref, DerefMut};
@@ -6,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use kube::core::{DynamicObject, GroupVersionKind};
 use kube::{Api, Client, ResourceExt, discovery};
 use runway_api::condition::Conditions;
@@ -14,10 +15,11 @@ use runway_api::model_deployment::Phase;
 use runway_api::{ModelDeployment, condition, labels};
 use runway_client::manifests::Identity;
 use runway_operator::client::ClientArgs;
+use runway_testbed::engine::LlamaServer;
 use runway_testbed::{Cluster, ControlPlane, EXAMPLES, Node, Options, crds, node};
 
 use crate::cluster::{self, Programs};
-use crate::demo::Demo;
+use crate::demo::{self, Demo};
 use crate::shell;
 
 /// How to bring it up.
@@ -29,11 +31,14 @@ pub(crate) struct Args {
     /// Use this cluster instead of starting a control plane. Its admission webhooks are left out: it cannot reach this machine.
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
-    /// Add a real node, on which pods run. Needs root and Linux.
+    /// Fail where there can be no real node. Without this, models then come up on the upstream simulator.
     #[arg(long, conflicts_with = "kubeconfig")]
     node: bool,
-    /// Show this on the node, instead of models.
-    #[arg(long, requires = "node")]
+    /// Bring models up on the upstream simulator, also where there can be a node.
+    #[arg(long, conflicts_with_all = ["node", "demo"])]
+    simulated: bool,
+    /// Show this on the node, instead of a model that answers.
+    #[arg(long, conflicts_with = "kubeconfig")]
     demo: Option<Demo>,
     /// How long the upstream simulator takes to make a model ready.
     #[arg(long, value_name = "SECONDS", default_value_t = 3.0)]
@@ -88,36 +93,33 @@ async fn on_our_own(args: &Args, programs: &Programs) -> Result<()> {
         step("stopping what an earlier `up` left running");
         down().await?;
     }
+    let shown = Shown::of(args).await?;
     step(
         "starting etcd, kube-apiserver and kube-controller-manager (built once with Go on first use: about 6 minutes)",
     );
-    let upstream = cluster::upstream_crds()?;
     let options = Options {
         keep: !args.once,
         dir: (!args.once).then(folder),
-        crds: upstream,
+        // On a node nothing is simulated: no upstream operator is installed.
+        crds: if matches!(shown, Shown::Simulated) {
+            cluster::upstream_crds()?
+        } else {
+            Vec::new()
+        },
         ..Options::default()
     };
-    let mut control_plane = Started::start(options, args.node).await?;
-    let client = control_plane.admin_client().await?;
-    let kubeconfig = control_plane.admin()?;
-    let console = cluster::start_console(&mut control_plane, programs, &kubeconfig).await?;
+    let mut started = Started::start(options, !matches!(shown, Shown::Simulated)).await?;
+    let kubeconfig = started.admin()?;
+    let console = cluster::start_console(&mut started, programs, &kubeconfig).await?;
     step(&format!("the web console, to watch it all: {console}"));
-    let outcome = match (args.demo, control_plane.node()) {
-        (Some(demo), Some(node)) => {
-            step("installing CRDs and roles");
-            cluster::install(&client, None, Identity::User).await?;
-            demo.show(node, programs).await
-        }
-        _ => bring_up_models(args, programs, &mut control_plane, &client, &kubeconfig).await,
-    };
+    let outcome = show(args, programs, &shown, &mut started, &kubeconfig).await;
     if args.once {
         if outcome.is_err() {
-            show_logs(&control_plane.dir);
+            show_logs(&started.dir);
         }
-        control_plane.stop().await?;
+        started.stop().await?;
     } else {
-        let left_up = control_plane.detach()?;
+        let left_up = started.detach()?;
         println!(
             "\nEverything stays up. To look at it in a browser, to use it in a terminal, and to end it:\n\n  {console}\n  export KUBECONFIG={}\n  cargo xtask down",
             kubeconfig.display()
@@ -127,17 +129,68 @@ async fn on_our_own(args: &Args, programs: &Programs) -> Result<()> {
     outcome
 }
 
+/// What is shown.
+enum Shown {
+    /// A model that answers, on a node.
+    Answer(Box<LlamaServer>),
+    /// Another system, on a node.
+    Demo(Demo),
+    /// Models on the upstream simulator, without a node.
+    Simulated,
+}
+
+impl Shown {
+    /// A node, where there can be one; what is missing is said in one line.
+    async fn of(args: &Args) -> Result<Self> {
+        if args.simulated {
+            return Ok(Self::Simulated);
+        }
+        let is_wanted = args.node || args.demo.is_some();
+        if let Some(reason) = node::unavailable() {
+            ensure!(!is_wanted, "{reason}");
+            step(&format!(
+                "no real engine answers here, because {reason}: models come up on the upstream simulator"
+            ));
+            return Ok(Self::Simulated);
+        }
+        if let Some(demo) = args.demo {
+            return Ok(Self::Demo(demo));
+        }
+        step("fetching llama-server from Debian's packages (once for this machine)");
+        let engine = tokio::task::spawn_blocking(|| LlamaServer::prepare("a model that answers")).await??;
+        match engine {
+            Some(engine) => Ok(Self::Answer(Box::new(engine))),
+            None if args.node => bail!("llama-server cannot be had on this machine"),
+            None => Ok(Self::Simulated),
+        }
+    }
+}
+
+async fn show(args: &Args, programs: &Programs, shown: &Shown, started: &mut Started, kubeconfig: &Path) -> Result<()> {
+    match (shown, &mut *started) {
+        (Shown::Answer(engine), Started::Node(node)) => {
+            demo::answer::show(node, programs, kubeconfig, engine, Duration::from_secs(args.patience)).await
+        }
+        (Shown::Demo(demo), Started::Node(node)) => {
+            step("installing CRDs and roles");
+            cluster::install(&node.admin_client().await?, None, Identity::User).await?;
+            demo.show(node, programs).await
+        }
+        _ => bring_up_models(args, programs, started, kubeconfig).await,
+    }
+}
+
 /// Everything of ours beside the control plane, and the models.
 async fn bring_up_models(
     args: &Args,
     programs: &Programs,
     control_plane: &mut Started,
-    client: &Client,
     kubeconfig: &Path,
 ) -> Result<()> {
+    let client = control_plane.admin_client().await?;
     let port = cluster::free_port()?;
     step("installing CRDs, roles and webhooks");
-    cluster::install(client, Some(&format!("https://127.0.0.1:{port}")), Identity::User).await?;
+    cluster::install(&client, Some(&format!("https://127.0.0.1:{port}")), Identity::User).await?;
     step(
         "starting kubeairunway-controller, a controller for each provider, and the upstream simulator in place of their operators",
     );
@@ -148,11 +201,7 @@ async fn bring_up_models(
         port,
         Duration::from_secs_f64(args.ready_after),
     )?;
-    let outcome = watch_models(args, programs, client, kubeconfig).await;
-    if args.node {
-        show_nodes(control_plane).await?;
-    }
-    outcome
+    watch_models(args, programs, &client, kubeconfig).await
 }
 
 /// With a node or without.
@@ -168,13 +217,6 @@ impl Started {
             return Ok(Self::Node(Box::new(Node::start(options).await?)));
         }
         Ok(Self::ControlPlane(Box::new(ControlPlane::start(options).await?)))
-    }
-
-    fn node(&self) -> Option<&Node> {
-        match self {
-            Self::ControlPlane(_) => None,
-            Self::Node(node) => Some(node),
-        }
     }
 
     async fn stop(self) -> Result<()> {
@@ -212,16 +254,6 @@ impl DerefMut for Started {
     }
 }
 
-async fn show_nodes(cluster: &Cluster) -> Result<()> {
-    let output = cluster
-        .kubectl()?
-        .args(["get", "nodes", "--output", "wide"])
-        .output()
-        .await?;
-    println!("\n{}", String::from_utf8_lossy(&output.stdout).trim_end());
-    Ok(())
-}
-
 /// Controllers as children of ours, against a cluster that is there. They end with us.
 async fn on_a_cluster(args: &Args, programs: &Programs, kubeconfig: PathBuf) -> Result<()> {
     let client = ClientArgs {
@@ -239,7 +271,12 @@ async fn on_a_cluster(args: &Args, programs: &Programs, kubeconfig: PathBuf) -> 
         &["--webhook-address", "127.0.0.1:0"],
     )?];
     for provider in cluster::providers() {
-        children.push(child(programs, &labels::provider_manager(provider), &kubeconfig, &[])?);
+        children.push(child(
+            programs,
+            &labels::provider_manager(provider),
+            &kubeconfig,
+            &["--verify-endpoints=false"],
+        )?);
     }
     let has_operators = discovery::pinned_kind(&client, &GroupVersionKind::gvk("kaito.sh", "v1beta1", "Workspace"))
         .await

@@ -1,5 +1,6 @@
-//! `up --demo`: one of the systems on a real node, from nothing to an answer, told step by step.
+//! What `up` shows on a real node: a model that answers, or with `--demo` one of the other systems, from nothing to an answer.
 
+pub(crate) mod answer;
 mod asya;
 mod llama_stack;
 
