@@ -282,7 +282,7 @@ fn direct_comes_after_a_provider_without_rules() {
     };
     let configs = [("direct", Direct.registration()), ("simple", simple)]
         .map(|(name, spec)| Arc::new(registered(name, spec, How::Healthy, now())));
-    let both = Providers::compile(configs.into_iter(), &Providers::default());
+    let both = Providers::compile(configs, &Providers::default());
     for size in [1, 64 << 10] {
         let md = asking("llamacpp", &json!({"env": [{"name": "A", "value": "x".repeat(size)}]}));
         assert_eq!(select(&md, &both, now()).winner, Ok("simple".to_owned()), "{size}");

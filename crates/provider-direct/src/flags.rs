@@ -77,7 +77,7 @@ impl Flags {
                 self.field("model.servedName", Ok(flag), given.unwrap_or_default());
             }
             ServedName::Flag(flag) => {
-                if let Some(name) = given.or(is_ours.then_some(&request.name)) {
+                if let Some(name) = given.or_else(|| is_ours.then_some(request.name.as_str())) {
                     self.derive(flag, name);
                 }
             }

@@ -59,13 +59,14 @@ fn deployment(request: &Request, accepted: &Accepted, labels: &BTreeMap<String, 
     let metadata = fields()
         .with("labels", json!(labels))
         .with("annotations", json!(request.pod_annotations));
-    let body = json!({"spec": {
-        "replicas": accepted.worker.replicas,
-        "selector": {"matchLabels": selector(&request.name)},
-        "strategy": strategy(accepted.rollout),
-        "progressDeadlineSeconds": PROGRESS_DEADLINE,
-        "template": {"metadata": Value::from(metadata), "spec": pod},
-    }});
+    let template = fields().with("metadata", metadata).with("spec", pod);
+    let spec = fields()
+        .with("replicas", accepted.worker.replicas)
+        .with("selector", json!({"matchLabels": selector(&request.name)}))
+        .with("strategy", strategy(accepted.rollout))
+        .with("progressDeadlineSeconds", PROGRESS_DEADLINE)
+        .with("template", template);
+    let body = fields().with("spec", spec).into();
     object(request, DEPLOYMENT, body)
 }
 

@@ -24,12 +24,7 @@ const PROVIDER: &str = "has(object.spec.provider) && has(object.spec.provider.na
 pub fn of_provider(provider: &dyn Provider) -> Vec<DynamicObject> {
     let name = provider.name();
     let component = labels::provider_manager(name);
-    let upstreams: Vec<Kind> = provider
-        .upstreams()
-        .iter()
-        .map(|upstream| upstream.kind)
-        .filter(|kind| !kind.is_built_in())
-        .collect();
+    let upstreams: Vec<Kind> = provider.upstreams().iter().map(|upstream| upstream.kind).collect();
     // Who names no provider may get any that is chosen by itself.
     let concerned = match provider.registration().selection_policy {
         Some(SelectionPolicy::Explicit) => format!("variables.provider == '{name}'"),
