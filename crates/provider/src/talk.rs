@@ -32,7 +32,7 @@ enum Verdict {
     /// The request was served.
     Served(Value),
     /// The engine does not serve this path, or not for this model.
-    NotOffered,
+    NotOffered(Failure),
     /// It wants credentials, which the provider does not have: it is there.
     Guarded,
     /// Something is wrong.
@@ -46,8 +46,8 @@ pub(crate) async fn ask(services: &Services, question: &Question) -> Result<(), 
     let model = match models {
         Verdict::Served(models) => listed(question, &models)?,
         Verdict::Guarded => return Ok(()),
-        Verdict::NotOffered if !question.generates => return Ok(()),
-        Verdict::NotOffered => question.model.clone(),
+        Verdict::NotOffered(_) if !question.generates => return Ok(()),
+        Verdict::NotOffered(failure) => return Err(failure),
         Verdict::Failed(failure) => return Err(failure),
     };
     if !question.generates {
@@ -69,7 +69,7 @@ pub(crate) async fn ask(services: &Services, question: &Question) -> Result<(), 
             }
             Verdict::Guarded => return Ok(()),
             // Such as an embedding model, which neither chats nor completes.
-            Verdict::NotOffered => {}
+            Verdict::NotOffered(_) => {}
             Verdict::Failed(failure) => return Err(failure),
         }
     }
@@ -113,45 +113,40 @@ fn has_choice(completion: &Value) -> bool {
 }
 
 fn verdict(at: &impl std::fmt::Display, method: &str, path: &str, outcome: Result<Response, Error>) -> Verdict {
-    let failed = |may_pass, what: &str| {
-        Verdict::Failed(Failure {
-            may_pass,
-            message: format!("{at}: {method} {path}: {what}"),
-        })
+    let failure = |may_pass, what: &str| Failure {
+        may_pass,
+        message: format!("{at}: {method} {path}: {what}"),
     };
     let response = match outcome {
         Ok(response) => response,
-        Err(error) => return failed(matches!(error, Error::Broken(_)), &error.to_string()),
+        Err(error) => return Verdict::Failed(failure(matches!(error, Error::Broken(_)), &error.to_string())),
     };
     let status = response.status;
-    let said = || {
-        let words = words(&response.body);
-        if words.is_empty() {
-            status.to_string()
-        } else {
-            format!("{status}: {words}")
-        }
+    let words = words(&response.body);
+    let said = if words.is_empty() {
+        status.to_string()
+    } else {
+        format!("{status}: {words}")
     };
     match status {
         // In place of the Service: it is not there, has no ready pod, or may not be asked.
-        _ if is_of_api_server(&response.body) => failed(true, &said()),
+        _ if is_of_api_server(&response.body) => Verdict::Failed(failure(true, &said)),
         StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => Verdict::Guarded,
         StatusCode::BAD_REQUEST
         | StatusCode::NOT_FOUND
         | StatusCode::METHOD_NOT_ALLOWED
         | StatusCode::UNPROCESSABLE_ENTITY
-        | StatusCode::NOT_IMPLEMENTED => Verdict::NotOffered,
+        | StatusCode::NOT_IMPLEMENTED => Verdict::NotOffered(failure(false, &said)),
         StatusCode::BAD_GATEWAY | StatusCode::SERVICE_UNAVAILABLE | StatusCode::GATEWAY_TIMEOUT => {
-            failed(true, &said())
+            Verdict::Failed(failure(true, &said))
         }
-        _ if status.is_redirection() => failed(false, &format!("{status}: redirects are not followed")),
-        _ if !status.is_success() => failed(false, &said()),
+        _ if status.is_redirection() => {
+            Verdict::Failed(failure(false, &format!("{status}: redirects are not followed")))
+        }
+        _ if !status.is_success() => Verdict::Failed(failure(false, &said)),
         _ => match serde_json::from_slice(&response.body) {
             Ok(value) => Verdict::Served(value),
-            Err(_) => failed(
-                false,
-                &format!("{status}, but the body is not JSON: {}", words(&response.body)),
-            ),
+            Err(_) => Verdict::Failed(failure(false, &format!("{status}, but the body is not JSON: {words}"))),
         },
     }
 }
@@ -314,13 +309,18 @@ mod tests {
             Box::new(move |path| Some(if path == MODELS { ok(LISTED) } else { answer.to_owned() }))
         };
         let always = |answer: String| -> Hostile { Box::new(move |_| Some(answer.clone())) };
-        let table: [(Hostile, bool, &str); 10] = [
+        let table: [(Hostile, bool, &str); 11] = [
             (
                 always(ok(r#"{"data":[{"id":"other"}]}"#)),
                 true,
                 "GET /v1/models lists 'other', not 'llama'",
             ),
             (always(ok(r#"{"data":[]}"#)), true, "lists no model, not 'llama'"),
+            (
+                always(response("404 Not Found", "")),
+                false,
+                "GET /v1/models: 404 Not Found",
+            ),
             (
                 completion(
                     "HTTP/1.1 500 Internal Server Error\r\ncontent-length: 36\r\nconnection: close\r\n\r\n{\"error\":{\"message\":\"CUDA\\n error\"}}",

@@ -98,11 +98,10 @@ fn of_container(seen: &Observed, pod: &str, failing: &Failing) -> Obstacle {
             ),
         ),
     };
-    let ends = matches!(failing.failure, Failure::OutOfMemory | Failure::Exit { .. });
     Obstacle {
         reason,
         message,
-        lasting: ends && failing.repeated,
+        lasting: failing.repeated && !matches!(failing.failure, Failure::Image(_)),
     }
 }
 
@@ -122,6 +121,16 @@ fn of_start(seen: &Observed, pod: &str, container: &str, said: &str) -> (&'stati
             "ConfigMapNotFound",
             format!(
                 "ConfigMap '{name}' not found in namespace '{namespace}': pod '{pod}' waits for it. Create it, or correct the name in spec.env"
+            ),
+        );
+    }
+    if let Some((_, cause)) = said.split_once("unable to start container process: ") {
+        let cause = cause.trim_start_matches("error during container init: ");
+        return (
+            "ContainerStartFailed",
+            format!(
+                "Pod '{pod}': {container} cannot be started: {}. Check that the image in spec.image runs the engine",
+                cause.trim_end_matches('.')
             ),
         );
     }
@@ -176,7 +185,7 @@ fn last_words(message: &str) -> String {
         "not found",
         "no such",
     ];
-    let lines: Vec<&str> = message.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+    let lines: Vec<&str> = message.lines().map(untimed).filter(|line| !line.is_empty()).collect();
     let told: Vec<&str> = lines
         .iter()
         .copied()
@@ -195,6 +204,11 @@ fn last_words(message: &str) -> String {
         return " and left no message".to_owned();
     }
     format!(": {}", shorten(words, LAST_WORDS).trim_end_matches('.'))
+}
+
+/// A line without its time, which differs with every restart and would be news each time.
+fn untimed(line: &str) -> &str {
+    line.trim_start_matches(|c: char| !c.is_alphabetic()).trim_end()
 }
 
 fn namespace(seen: &Observed) -> String {

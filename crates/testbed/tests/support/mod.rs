@@ -4,6 +4,7 @@
 
 pub mod served;
 
+use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,6 +12,7 @@ use anyhow::{Context, Result, bail};
 use axum::http::Request;
 use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::api::events::v1::Event;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::core::{ApiResource, DynamicObject, GroupVersionKind, Status, TypeMeta};
 use kube::{Api, Client, Resource};
@@ -22,14 +24,16 @@ use runway_core::Registry;
 use runway_core::serve::WebhookArgs;
 use runway_llama_stack_operator::RunArgs;
 use runway_llama_stack_operator::settings::Settings;
+use runway_operator::client::ClientArgs;
 use runway_operator::lease::Leadership;
 use runway_operator::process::Process;
+use runway_operator::services::Services;
 use runway_operator::trace::Traces;
 use runway_operator::webhook::Endpoint;
 use runway_provider::Provider;
 use runway_provider_kaito::Kaito;
 pub use runway_testbed::PATIENCE;
-use runway_testbed::{ControlPlane, Options, Simulator, crds, eventually, simulator};
+use runway_testbed::{ControlPlane, Node, Options, Simulator, crds, eventually, simulator};
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use serde_json::{Value, json};
@@ -39,9 +43,9 @@ use tokio_util::sync::CancellationToken;
 /// The namespace of the tests' objects.
 pub const NAMESPACE: &str = "default";
 
-/// A control plane and who is known to it.
-pub struct Bed {
-    pub cluster: ControlPlane,
+/// A control plane, with a node or without, and who is known to it.
+pub struct Bed<C = Box<ControlPlane>> {
+    pub cluster: C,
     pub admin: Client,
     webhook_port: u16,
 }
@@ -85,6 +89,23 @@ pub enum Upstream {
     None,
 }
 
+impl Upstream {
+    /// Our CRDs and its own.
+    fn crds(self) -> Result<Vec<CustomResourceDefinition>> {
+        let mut all: Vec<_> = manifests::crds().into();
+        if self != Self::None {
+            all.extend(crds::upstream_crds(&[
+                crds::KAITO_WORKSPACES,
+                crds::KAITO_INFERENCE_SETS,
+            ])?);
+        }
+        if self == Self::All {
+            all.extend(crds::upstream_crds(&[crds::DYNAMO_V1BETA1, crds::KUBERAY_SERVICES])?);
+        }
+        Ok(all)
+    }
+}
+
 impl Bed {
     /// Our CRDs, roles and webhooks, and KAITO's CRDs.
     pub async fn start() -> Result<Self> {
@@ -97,22 +118,31 @@ impl Bed {
 
     /// The API server gets further arguments.
     pub async fn start_trusting(upstream: Upstream, webhooks: bool, apiserver_args: Vec<String>) -> Result<Self> {
-        let mut all: Vec<_> = manifests::crds().into();
-        if upstream != Upstream::None {
-            all.extend(crds::upstream_crds(&[
-                crds::KAITO_WORKSPACES,
-                crds::KAITO_INFERENCE_SETS,
-            ])?);
-        }
-        if upstream == Upstream::All {
-            all.extend(crds::upstream_crds(&[crds::DYNAMO_V1BETA1, crds::KUBERAY_SERVICES])?);
-        }
         let cluster = ControlPlane::start(Options {
-            crds: all,
+            crds: upstream.crds()?,
             apiserver_args,
             ..Options::default()
         })
         .await?;
+        Self::on(Box::new(cluster), webhooks).await
+    }
+}
+
+impl Bed<Node> {
+    /// The same with a node, on which pods run.
+    pub async fn start_with_node(upstream: Upstream) -> Result<Self> {
+        let node = Node::start(Options {
+            crds: upstream.crds()?,
+            ..Options::default()
+        })
+        .await?;
+        Self::on(node, true).await
+    }
+}
+
+impl<C: Deref<Target = ControlPlane>> Bed<C> {
+    /// On a control plane that has the CRDs.
+    async fn on(cluster: C, webhooks: bool) -> Result<Self> {
         let admin = cluster.client("test-admin", &["system:masters"]).await?;
         let webhook_port = std::net::TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port();
         let bed = Self {
@@ -289,10 +319,37 @@ impl Bed {
             .client(&labels::provider_manager(provider.name()), &[])
             .await?;
         let shutdown = CancellationToken::new();
-        let name = provider.name();
         let process = process(client, shutdown.clone());
         // No pod runs here, so no endpoint could answer.
-        let running = Running::spawn(shutdown, runway_provider::run(provider, process, false));
+        self.run_provider(provider, process, shutdown, false).await
+    }
+
+    /// Any provider, which asks endpoints: for clusters with a node.
+    pub async fn asking_provider(&self, provider: impl Provider) -> Result<Running> {
+        let kubeconfig = self
+            .cluster
+            .kubeconfig(&labels::provider_manager(provider.name()), &[])?;
+        let args = ClientArgs {
+            kubeconfig: Some(kubeconfig),
+            context: None,
+        };
+        let shutdown = CancellationToken::new();
+        let process = Process {
+            services: Services::of(&args.config().await?)?,
+            ..Process::alone(args.client().await?, shutdown.clone())
+        };
+        self.run_provider(provider, process, shutdown, true).await
+    }
+
+    async fn run_provider(
+        &self,
+        provider: impl Provider,
+        process: Process,
+        shutdown: CancellationToken,
+        verify_endpoints: bool,
+    ) -> Result<Running> {
+        let name = provider.name();
+        let running = Running::spawn(shutdown, runway_provider::run(provider, process, verify_endpoints));
         let configs: Api<InferenceProviderConfig> = Api::all(self.admin.clone());
         eventually(PATIENCE, async || {
             let status = configs.get(name).await?.status.unwrap_or_default();

@@ -1,0 +1,581 @@
+//! Ready tells the truth: real engines in real pods are taken through everything that happens to models, by the direct provider
+//! and by the upstream simulator's KAITO.
+//!
+//! - Ready is never True without an answer of the generation that it speaks of: each generation gives the model another name, and
+//!   whenever Ready is True the endpoint is asked for it.
+//! - A model that answers does not stay NotReady: for each change it is measured how long it answered before the status said so.
+//! - What goes wrong is named.
+
+mod support;
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use futures::future::try_join_all;
+use futures::{StreamExt, TryStreamExt};
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::{DeleteParams, ListParams};
+use kube::runtime::{WatchStreamExt, watcher};
+use kube::{Api, Client, ResourceExt};
+use runway_api::ModelDeployment;
+use runway_api::condition::{self, Conditions};
+use runway_operator::client::ClientArgs;
+use runway_operator::services::{ServicePort, Services};
+use runway_provider_direct::Direct;
+use runway_provider_kaito::Kaito;
+use runway_testbed::engine::{self, LlamaServer, MODEL, NOT_A_MODEL, SENTENCE};
+use runway_testbed::{Node, PATIENCE, Simulator, eventually, images, node, simulator};
+use serde_json::{Value, json};
+use support::{Bed, NAMESPACE, Upstream};
+
+/// Models that live at the same time.
+const DIRECT: usize = 6;
+const KAITO: usize = 3;
+/// Changes of the status that all of them see together, at least.
+const TRANSITIONS: usize = 200;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn ready_is_true_when_a_real_engine_answers_and_only_then() -> Result<()> {
+    const WHAT: &str = "models that answer on a real node";
+    if node::skip(WHAT) {
+        return Ok(());
+    }
+    let Some(llama_server) = tokio::task::spawn_blocking(|| LlamaServer::prepare(WHAT)).await?? else {
+        return Ok(());
+    };
+    let scene = Scene::set(llama_server).await?;
+    let _core = scene.bed.core().await?;
+    let _direct = scene.bed.asking_provider(Direct).await?;
+    let _kaito = scene.bed.asking_provider(Kaito::default()).await?;
+    let config = simulator::Config {
+        workloads: true,
+        ..simulator::Config::default()
+    };
+    let client = scene.bed.cluster.client("kaito", &["system:masters"]).await?;
+    let _simulator = Simulator::start(client, config);
+
+    scene.bad_input_is_named().await?;
+    scene.lives().await?;
+    scene.bed.cluster.stop().await
+}
+
+struct Scene {
+    bed: Bed<Node>,
+    services: Services,
+    llama_server: LlamaServer,
+    hostile: String,
+    busybox: String,
+}
+
+impl Scene {
+    async fn set(llama_server: LlamaServer) -> Result<Self> {
+        let (hostile, busybox) =
+            tokio::task::spawn_blocking(|| anyhow::Ok((engine::hostile()?, images::busybox()?))).await??;
+        let bed = Bed::start_with_node(Upstream::Kaito).await?;
+        for archive in [&llama_server.image.archive, &hostile.archive, &busybox.archive] {
+            bed.cluster.import_image(archive).await?;
+        }
+        let args = ClientArgs {
+            kubeconfig: Some(bed.cluster.kubeconfig("asker", &["system:masters"])?),
+            context: None,
+        };
+        Ok(Self {
+            services: Services::of(&args.config().await?)?,
+            bed,
+            llama_server,
+            hostile: hostile.name,
+            busybox: busybox.name,
+        })
+    }
+
+    /// Bad input, all at once: never Ready, and the message has the cause.
+    async fn bad_input_is_named(&self) -> Result<()> {
+        let llama = |args: Value| (self.llama_server.image.name.as_str(), args);
+        let hostile = |mode: &str| (self.hostile.as_str(), json!({ "mode": mode }));
+        let table: Vec<(&str, (&str, Value), Value, &str, &[&str])> = vec![
+            (
+                "not-a-gguf",
+                llama(json!({"model": NOT_A_MODEL})),
+                json!({}),
+                "CrashLoopBackOff",
+                &["container 'model'", "invalid magic"],
+            ),
+            (
+                "no-such-file",
+                llama(json!({"model": "/models/none.gguf"})),
+                json!({}),
+                "CrashLoopBackOff",
+                &["/models/none.gguf"],
+            ),
+            (
+                "unknown-flag",
+                llama(json!({"model": MODEL, "no-such-flag": "1"})),
+                json!({}),
+                "CrashLoopBackOff",
+                &["--no-such-flag", "spec.engine.args"],
+            ),
+            (
+                "no-engine",
+                (self.busybox.as_str(), json!({"model": MODEL})),
+                json!({}),
+                "ContainerStartFailed",
+                &["executable file not found", "spec.image"],
+            ),
+            (
+                "no-image",
+                ("testbed.local/none:1", json!({"model": MODEL})),
+                json!({}),
+                "ImagePullFailed",
+                &["testbed.local/none:1", "spec.image"],
+            ),
+            (
+                "no-memory",
+                llama(json!({"model": MODEL})),
+                json!({"resources": {"memory": "900Gi"}}),
+                "Unschedulable",
+                &["Insufficient memory", "spec.resources"],
+            ),
+            (
+                "too-little-memory",
+                llama(json!({"model": MODEL})),
+                json!({"resources": {"memory": "12Mi"}}),
+                "OOMKilled",
+                &["12Mi", "spec.resources.memory"],
+            ),
+            (
+                "other-name",
+                hostile("other-name"),
+                json!({}),
+                "NotAnswering",
+                &["'another-other-name'", "not 'other-name'"],
+            ),
+            (
+                "errors",
+                hostile("errors"),
+                json!({}),
+                "NotAnswering",
+                &["/v1/chat/completions: 500", "the engine is broken"],
+            ),
+            (
+                "hangs",
+                hostile("hangs"),
+                json!({}),
+                "NotAnswering",
+                &["no response within 10 seconds"],
+            ),
+            (
+                "redirects",
+                hostile("redirects"),
+                json!({}),
+                "NotAnswering",
+                &["302 Found: redirects are not followed"],
+            ),
+            (
+                "endless",
+                hostile("endless"),
+                json!({}),
+                "NotAnswering",
+                &["longer than 64 KiB"],
+            ),
+            (
+                "not-found",
+                hostile("not-found"),
+                json!({}),
+                "NotAnswering",
+                &["GET /v1/models: 404"],
+            ),
+            (
+                "closes",
+                hostile("closes"),
+                json!({}),
+                "NotAnswering",
+                &["GET /v1/models"],
+            ),
+        ];
+        for (name, (image, args), more, ..) in &table {
+            let mut object = model(name, "direct", image, args.clone());
+            merge(&mut object["spec"], more);
+            self.bed.create(object).await?;
+        }
+        for (name, _, _, reason, texts) in &table {
+            let md = self
+                .bed
+                .status(name, reason, |s| {
+                    s.conditions
+                        .get_condition(condition::READY)
+                        .is_some_and(|c| c.status == "False" && c.reason == *reason)
+                })
+                .await?;
+            let message = md.status.and_then(|s| s.message).unwrap_or_default();
+            for text in *texts {
+                ensure!(
+                    message.contains(text),
+                    "{name}: the message does not say '{text}': {message}"
+                );
+            }
+            println!("{name}: {message}");
+        }
+        for (name, ..) in &table {
+            self.bed.delete(name).await?;
+        }
+        try_join_all(table.iter().map(|(name, ..)| self.bed.gone(name))).await?;
+        Ok(())
+    }
+
+    /// Many models at once, each through a whole life.
+    async fn lives(&self) -> Result<()> {
+        let witness = Witness::start(self.bed.admin.clone(), self.services.clone());
+        let direct = (0..DIRECT).map(|n| self.life(&witness, format!("direct-{n}"), "direct"));
+        let kaito = (0..KAITO).map(|n| self.life(&witness, format!("kaito-{n}"), "kaito"));
+        let direct = try_join_all(direct);
+        let kaito = try_join_all(kaito);
+        tokio::try_join!(direct, kaito)?;
+        let seen = witness.end();
+        println!(
+            "{} transitions; the longest that a model answered before its status said so: {:.1} s",
+            seen.transitions,
+            seen.longest.as_secs_f64()
+        );
+        ensure!(
+            seen.violations.is_empty(),
+            "Ready without an answer:\n{}",
+            seen.violations.join("\n")
+        );
+        ensure!(
+            seen.transitions >= TRANSITIONS,
+            "only {} transitions were seen",
+            seen.transitions
+        );
+        Ok(())
+    }
+
+    async fn life(&self, witness: &Witness, name: String, provider: &str) -> Result<()> {
+        let life = Life {
+            scene: self,
+            witness,
+            name,
+            kaito: provider == "kaito",
+        };
+        let (image, next) = (&self.llama_server.image.name, &self.llama_server.next.name);
+        let object = model(
+            &life.name,
+            provider,
+            image,
+            life.args(json!({"model": MODEL, "alias": life.alias(1)})),
+        );
+        self.bed.create(object).await?;
+        life.answers(1).await.context("created")?;
+        let change = |patch: Value| life.change(patch);
+
+        let generation = change(json!({"engine": {"args": {"ctx-size": "512"}}})).await?;
+        life.answers(generation).await.context("other arguments")?;
+        let generation = change(json!({"image": next})).await?;
+        life.answers(generation).await.context("another image")?;
+        change(json!({"engine": {"args": {"no-such-flag": "1"}}})).await?;
+        life.fails("CrashLoopBackOff", "--no-such-flag").await?;
+        let generation = change(json!({"engine": {"args": {"no-such-flag": null}}})).await?;
+        life.answers(generation).await.context("the flag is gone")?;
+        change(json!({"engine": {"args": {"model": "/models/none.gguf"}}})).await?;
+        life.fails("CrashLoopBackOff", "/models/none.gguf").await?;
+        let generation = change(json!({"engine": {"args": {"model": MODEL}}})).await?;
+        life.answers(generation).await.context("the file is there again")?;
+        if !life.kaito {
+            // KAITO's templates have no limit of memory.
+            change(json!({"resources": {"memory": "12Mi"}})).await?;
+            life.fails("OOMKilled", "12Mi").await?;
+            let generation = change(json!({"resources": {"memory": "256Mi"}})).await?;
+            life.answers(generation).await.context("memory enough")?;
+        }
+        life.pod_goes().await?;
+        let generation = life.generation().await?;
+        life.answers(generation).await.context("another pod")?;
+        change(json!({"scaling": {"replicas": 0}})).await?;
+        life.fails("ScaledToZero", "no replica").await?;
+        let generation = change(json!({"scaling": {"replicas": 1}})).await?;
+        life.answers(generation).await.context("awake again")?;
+        self.bed.delete(&life.name).await?;
+        self.bed.gone(&life.name).await
+    }
+}
+
+/// One model.
+struct Life<'a> {
+    scene: &'a Scene,
+    witness: &'a Witness,
+    name: String,
+    kaito: bool,
+}
+
+impl Life<'_> {
+    /// The name of the model in a generation.
+    fn alias(&self, generation: i64) -> String {
+        alias(&self.name, generation)
+    }
+
+    /// KAITO's Service asks port 5000; the image's llama-server has to be told.
+    fn args(&self, mut args: Value) -> Value {
+        args["threads"] = json!("1");
+        if self.kaito {
+            merge(&mut args, &json!({"host": "0.0.0.0", "port": "5000"}));
+        }
+        args
+    }
+
+    async fn generation(&self) -> Result<i64> {
+        let md = self.scene.bed.deployments().get(&self.name).await?;
+        md.metadata.generation.context("a generation")
+    }
+
+    /// Changes the spec, and with it the name of the model.
+    async fn change(&self, patch: Value) -> Result<i64> {
+        let generation = self.generation().await? + 1;
+        let mut spec = json!({"engine": {"args": {"alias": self.alias(generation)}}});
+        merge(&mut spec, &patch);
+        let md = self.scene.bed.patch(&self.name, json!({ "spec": spec })).await?;
+        ensure!(
+            md.metadata.generation == Some(generation),
+            "another writer of {}",
+            self.name
+        );
+        Ok(generation)
+    }
+
+    /// Ready for this generation, and the whole sentence.
+    async fn answers(&self, generation: i64) -> Result<()> {
+        let md = self
+            .scene
+            .bed
+            .status(&self.name, "Ready", |s| {
+                let ready = s.conditions.when_true(condition::READY);
+                ready.is_some_and(|c| c.observed_generation == Some(generation))
+            })
+            .await?;
+        let at = endpoint(&md).context("an endpoint")?;
+        let question = json!({"model": self.alias(generation), "messages": [{"role": "user", "content": "Hi"}]});
+        let response = self.scene.services.post(&at, "/v1/chat/completions", &question).await?;
+        let answer: Value = serde_json::from_slice(&response.body)?;
+        let said = answer["choices"][0]["message"]["content"].as_str().unwrap_or_default();
+        ensure!(said.trim() == SENTENCE, "{} answers {answer}", self.name);
+        self.witness.settled(&self.name, generation).await
+    }
+
+    /// Not Ready, for this reason.
+    async fn fails(&self, reason: &str, text: &str) -> Result<()> {
+        let generation = self.generation().await?;
+        self.scene
+            .bed
+            .status(&self.name, reason, |s| {
+                let ready = s.conditions.get_condition(condition::READY);
+                let is_it = ready.is_some_and(|c| {
+                    c.status == "False" && c.reason == reason && c.observed_generation == Some(generation)
+                });
+                is_it && s.message.as_ref().is_some_and(|message| message.contains(text))
+            })
+            .await
+            .map(drop)
+    }
+
+    /// Its pod is deleted, and the status notices.
+    async fn pod_goes(&self) -> Result<()> {
+        let pods: Api<Pod> = Api::namespaced(self.scene.bed.admin.clone(), NAMESPACE);
+        let ours = ListParams::default().labels(&format!("{}={}", runway_api::labels::DEPLOYMENT, self.name));
+        let now = DeleteParams::default().grace_period(0);
+        for pod in pods.list(&ours).await?.items {
+            pods.delete(&pod.name_any(), &now).await?;
+        }
+        self.scene
+            .bed
+            .status(&self.name, "not Ready", |s| !s.conditions.is_true(condition::READY))
+            .await
+            .map(drop)
+    }
+}
+
+/// Sees every status of every model, and asks the endpoints itself.
+struct Witness {
+    seen: Arc<Mutex<Seen>>,
+    _tasks: tokio::task::JoinSet<()>,
+}
+
+#[derive(Clone, Default)]
+struct Seen {
+    transitions: usize,
+    violations: Vec<String>,
+    longest: Duration,
+    /// Generations that were Ready, and asked for.
+    checked: BTreeSet<(String, i64)>,
+}
+
+impl Witness {
+    fn start(client: Client, services: Services) -> Self {
+        let seen = Arc::new(Mutex::new(Seen::default()));
+        let mut tasks = tokio::task::JoinSet::new();
+        tasks.spawn(watch(client, services, seen.clone()));
+        Self { seen, _tasks: tasks }
+    }
+
+    /// Waits until Ready of this generation has been checked.
+    async fn settled(&self, name: &str, generation: i64) -> Result<()> {
+        eventually(PATIENCE, async || {
+            let seen = lock(&self.seen);
+            ensure!(
+                seen.checked.contains(&(name.to_owned(), generation)),
+                "{name} is not checked"
+            );
+            Ok(())
+        })
+        .await
+    }
+
+    fn end(self) -> Seen {
+        lock(&self.seen).clone()
+    }
+}
+
+fn lock(seen: &Mutex<Seen>) -> std::sync::MutexGuard<'_, Seen> {
+    seen.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+async fn watch(client: Client, services: Services, seen: Arc<Mutex<Seen>>) {
+    let models: Api<ModelDeployment> = Api::namespaced(client.clone(), NAMESPACE);
+    let mut events = watcher(models.clone(), watcher::Config::default())
+        .applied_objects()
+        .boxed();
+    let mut last = std::collections::HashMap::new();
+    let mut samplers = std::collections::HashMap::new();
+    while let Ok(Some(md)) = events.try_next().await {
+        let name = md.name_any();
+        let now = said(&md);
+        if last.insert(name.clone(), now.clone()) == Some(now.clone()) {
+            continue;
+        }
+        lock(&seen).transitions += 1;
+        if let Some(generation) = now.ready_for {
+            let answering = samplers.remove(&(name.clone(), generation));
+            let gap = answering.map_or(Duration::ZERO, |sampler: Sampler| sampler.answering_for());
+            let outcome = lists(&services, &md, generation).await;
+            let current = models.get(&name).await.ok().and_then(|md| md.metadata.generation);
+            let mut seen = lock(&seen);
+            seen.longest = seen.longest.max(gap);
+            match outcome {
+                // What was true when it was written may have been changed since.
+                Err(error) if current == Some(generation) => {
+                    seen.violations
+                        .push(format!("{name}, generation {generation}: {error:#}"));
+                }
+                _ => {}
+            }
+            seen.checked.insert((name, generation));
+        } else if let Some(generation) = md.metadata.generation {
+            samplers
+                .entry((name, generation))
+                .or_insert_with(|| Sampler::start(services.clone(), md.clone(), generation));
+        }
+    }
+}
+
+/// What a status says, without its times.
+#[derive(Clone, PartialEq)]
+struct Said {
+    phase: Option<&'static str>,
+    reason: String,
+    /// The generation for which Ready is True.
+    ready_for: Option<i64>,
+    generation: Option<i64>,
+}
+
+fn said(md: &ModelDeployment) -> Said {
+    let status = md.status.clone().unwrap_or_default();
+    let ready = status.conditions.get_condition(condition::READY);
+    Said {
+        phase: status.phase.map(|phase| phase.as_str()),
+        reason: ready.map(|c| c.reason.clone()).unwrap_or_default(),
+        ready_for: ready.filter(|c| c.status == "True").and_then(|c| c.observed_generation),
+        generation: status.observed_generation,
+    }
+}
+
+/// Asks the endpoint of a model that is not Ready whether it answers by the name of a generation, and since when.
+struct Sampler {
+    since: Arc<Mutex<Option<Instant>>>,
+    _task: tokio_util::task::AbortOnDropHandle<()>,
+}
+
+impl Sampler {
+    fn start(services: Services, md: ModelDeployment, generation: i64) -> Self {
+        let since = Arc::new(Mutex::new(None));
+        let answers = since.clone();
+        let task = tokio::spawn(async move {
+            loop {
+                let is_there = lists(&services, &md, generation).await.is_ok();
+                {
+                    let mut since = answers.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+                    *since = since.filter(|_| is_there).or_else(|| is_there.then(Instant::now));
+                }
+                tokio::time::sleep(Duration::from_millis(250)).await;
+            }
+        });
+        Self {
+            since,
+            _task: tokio_util::task::AbortOnDropHandle::new(task),
+        }
+    }
+
+    fn answering_for(&self) -> Duration {
+        let since = self.since.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        since.map_or(Duration::ZERO, |since| since.elapsed())
+    }
+}
+
+/// Whether the endpoint lists the model under the name of this generation.
+async fn lists(services: &Services, md: &ModelDeployment, generation: i64) -> Result<()> {
+    let at = endpoint(md).context("no endpoint")?;
+    let response = services.get(&at, "/v1/models").await?;
+    let models: Value = serde_json::from_slice(&response.body).with_context(|| response.status.to_string())?;
+    let wanted = alias(&md.name_any(), generation);
+    if models["data"][0]["id"] != *wanted {
+        bail!("the endpoint lists {}, not {wanted}", models["data"][0]["id"]);
+    }
+    Ok(())
+}
+
+fn endpoint(md: &ModelDeployment) -> Option<ServicePort> {
+    let endpoint = md.status.as_ref()?.endpoint.as_ref()?;
+    Some(ServicePort {
+        namespace: NAMESPACE.to_owned(),
+        service: endpoint.service.clone()?,
+        port: u16::try_from(endpoint.port?).ok()?,
+    })
+}
+
+fn alias(name: &str, generation: i64) -> String {
+    format!("{name}-g{generation}")
+}
+
+fn model(name: &str, provider: &str, image: &str, args: Value) -> Value {
+    json!({
+        "apiVersion": "kubeairunway.ai/v1alpha1",
+        "kind": "ModelDeployment",
+        "metadata": { "name": name, "namespace": NAMESPACE },
+        "spec": {
+            "provider": { "name": provider },
+            "model": { "source": "custom" },
+            "engine": { "type": "llamacpp", "args": args },
+            "image": image,
+            "resources": { "memory": "256Mi", "cpu": "10m" },
+        },
+    })
+}
+
+fn merge(into: &mut Value, patch: &Value) {
+    match (into, patch) {
+        (Value::Object(into), Value::Object(patch)) => {
+            for (key, value) in patch {
+                merge(into.entry(key.clone()).or_insert(Value::Null), value);
+            }
+        }
+        (into, patch) => *into = patch.clone(),
+    }
+}
