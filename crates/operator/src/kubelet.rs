@@ -267,7 +267,11 @@ pub fn stage(status: &ContainerStatus, serves: bool) -> Stage {
         }
         return match last {
             Some(failure) => Stage::Failed(failure),
-            None if reason == "CrashLoopBackOff" => Stage::Failed(Failure::Start(said())),
+            None if reason == "CrashLoopBackOff" => Stage::Failed(
+                ended_well(status)
+                    .filter(|_| serves)
+                    .unwrap_or_else(|| Failure::Start(said())),
+            ),
             None => Stage::Waiting,
         };
     }
@@ -297,6 +301,15 @@ fn ended_badly(state: &ContainerState) -> Option<Failure> {
             message: text(ended),
         }),
     }
+}
+
+/// The end of a container that was to go on.
+fn ended_well(status: &ContainerStatus) -> Option<Failure> {
+    let ended = status.last_state.as_ref()?.terminated.as_ref()?;
+    (ended.exit_code == 0).then(|| Failure::Exit {
+        code: 0,
+        message: text(ended),
+    })
 }
 
 fn text(ended: &ContainerStateTerminated) -> String {

@@ -143,7 +143,7 @@ pub(super) fn serving(provider: &dyn Provider, seen: &Observed, prepared: &Prepa
         provider.read_status(&prepared.request, &object)
     });
     let standing = standing(seen, prepared, live, &reading, applied);
-    let (reason, message) = standing.words(&reading, &named(main.kind, &main.name));
+    let (reason, message) = standing.words(seen, &reading, &named(main.kind, &main.name));
     let phase = standing.phase(&reading);
     let is_ready = matches!(standing, Standing::Serves { .. });
     let draft = if is_ready { yes } else { no };
@@ -261,7 +261,7 @@ fn standing(
 
 impl Standing {
     /// Reason and message.
-    fn words(&self, reading: &Reading, main: &str) -> (String, String) {
+    fn words(&self, seen: &Observed, reading: &Reading, main: &str) -> (String, String) {
         match self {
             Self::Serves { .. } => ("DeploymentReady".to_owned(), message_of(reading, main)),
             Self::ScaledToZero => (
@@ -276,7 +276,9 @@ impl Standing {
             Self::NotAnswering { message, .. } => (
                 "NotAnswering".to_owned(),
                 format!(
-                    "Pods are ready, but the model does not answer: {message}. Check spec.image and spec.engine.args; it is asked again"
+                    "Pods are ready, but the model does not answer: {message}. Check spec.image, spec.engine.args and spec.model.servedName; logs: kubeairunway logs {} -n {}. It is asked again",
+                    seen.md.name_any(),
+                    seen.md.namespace().unwrap_or_default(),
                 ),
             ),
             Self::Obstructed(obstacle) => {
