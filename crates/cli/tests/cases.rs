@@ -13,6 +13,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use clap::Parser;
+use runway_cli::args::CommandLine;
+
 #[test]
 fn render() {
     check_all("tests/render");
@@ -26,6 +29,26 @@ fn validate() {
 #[test]
 fn screens() {
     check_all("tests/screens");
+}
+
+/// The next steps of the screens in `runway-client`, which cannot see the command line.
+#[test]
+fn the_commands_that_a_first_screen_names_exist() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../client/tests/first_screen");
+    let mut named = 0;
+    for case in fs::read_dir(folder).unwrap() {
+        let screen = fs::read_to_string(case.unwrap().path().join("screen.txt")).unwrap();
+        for rest in screen.split("kubeairunway ").skip(1) {
+            let command = rest.split([';', '\n']).next().unwrap_or_default();
+            let command = command.split(". ").next().unwrap_or_default();
+            let words = ["kubeairunway"].into_iter().chain(command.split_whitespace());
+            if let Err(error) = CommandLine::try_parse_from(words) {
+                panic!("kubeairunway {command}: {error}");
+            }
+            named += 1;
+        }
+    }
+    assert!(named >= 20, "only {named} commands are named");
 }
 
 fn check_all(folder: &str) {

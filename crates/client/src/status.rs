@@ -65,7 +65,7 @@ pub fn screen(view: &View, now: Timestamp, look: Look) -> String {
     let sections = [
         headline(&view.md, &status, look),
         facts(view, &status, now),
-        conditions(&status.conditions, now, look),
+        conditions(&status.conditions, status.message.as_deref(), now, look),
         events(&view.events, now),
     ];
     sections
@@ -101,7 +101,11 @@ fn facts(view: &View, status: &ModelDeploymentStatus, now: Timestamp) -> String 
         ));
     }
     lines.extend(endpoint(&view.md));
-    lines.push(("Next", waits_for(view)));
+    let next = waits_for(view);
+    // The headline's words are not repeated.
+    if status.message.as_ref().is_none_or(|said| !next.ends_with(said)) {
+        lines.push(("Next", next));
+    }
     lines.extend(view.md.creation_timestamp().map(|t| ("Age", text::since(t.0, now))));
     lines.extend(view.missing.iter().map(|text| ("Not shown", text.clone())));
     let aligned = lines
@@ -149,12 +153,15 @@ fn upstream(view: &View, status: &ModelDeploymentStatus) -> Option<String> {
         Upstream::Unknown => object,
         Upstream::Absent => format!("{object}, does not exist"),
         Upstream::Says(reading) => {
-            let said = if reading.message.is_empty() {
-                &reading.reason
-            } else {
-                &reading.message
-            };
-            format!("{object}, says {}: {said}", reading.phase.as_str())
+            let phase = reading.phase.as_str();
+            match reading.message.as_str() {
+                "" if reading.reason == phase => format!("{object}, says {phase}"),
+                "" => format!("{object}, says {phase}: {}", reading.reason),
+                said if status.message.as_deref().is_some_and(|m| m.contains(said)) => {
+                    format!("{object}, says {phase}")
+                }
+                said => format!("{object}, says {phase}: {said}"),
+            }
         }
     })
 }
@@ -202,7 +209,7 @@ pub fn port_forward(md: &ModelDeployment) -> Option<Forward> {
     })
 }
 
-/// The first thing on the way that is not there yet, for people.
+/// The next step, or the first thing on the way that is not there yet, for people.
 pub fn waits_for(view: &View) -> String {
     let status = &view.md.status.clone().unwrap_or_default();
     let conditions = status.conditions.as_slice();
@@ -210,12 +217,22 @@ pub fn waits_for(view: &View) -> String {
         return "its upstream object to go, then it goes too".to_owned();
     }
     if let Some(stalled) = conditions.when_true(condition::STALLED) {
-        return format!("a change: {}", stalled.message);
+        return way_out(view).unwrap_or_else(|| format!("a change: {}", stalled.message));
     }
-    for abnormal in [condition::PAUSED, condition::PROVIDER_UNAVAILABLE, condition::DRY_RUN] {
+    if let Some(unavailable) = conditions.when_true(condition::PROVIDER_UNAVAILABLE) {
+        return format!("{}. See: kubeairunway check", unavailable.message);
+    }
+    for abnormal in [condition::PAUSED, condition::DRY_RUN] {
         if let Some(held) = conditions.when_true(abnormal) {
             return held.message.clone();
         }
+    }
+    if let Some(stale) = conditions.when_true(condition::STALE_STATUS) {
+        let describe = describe(view).unwrap_or_default();
+        return format!("{} {describe}", stale.message).trim_end().to_owned();
+    }
+    if let Some(way_out) = way_out(view) {
+        return way_out;
     }
     let open = LIFECYCLE.iter().find(|(type_, _)| !conditions.is_true(type_));
     match open {
@@ -226,7 +243,57 @@ pub fn waits_for(view: &View) -> String {
     }
 }
 
-fn conditions(all: &[Condition], now: Timestamp, look: Look) -> String {
+/// What to do where the status itself only says what is wrong.
+fn way_out(view: &View) -> Option<String> {
+    let status = view.md.status.as_ref()?;
+    let (name, namespace) = (view.md.name_any(), view.md.namespace().unwrap_or_default());
+    let ready = status.conditions.get_condition(condition::READY)?;
+    match ready.reason.as_str() {
+        "CRDNotInstalled" => installation(view.md.selected_provider()?),
+        "NoHealthyProviders" => Some("see why: kubeairunway check".to_owned()),
+        "Incompatible" => Some(format!(
+            "change the spec, or choose another provider: kubeairunway why {name} -n {namespace}"
+        )),
+        // No pod can be made: there are no logs.
+        _ if ready.message.contains("exceeded quota") => Some(format!(
+            "ask for less in spec.resources, or raise the quota: kubectl describe resourcequota -n {namespace}"
+        )),
+        _ if speaks_for_itself(view, status) => {
+            let describe = describe(view)?;
+            Some(format!("{describe}; kubeairunway logs {name} -n {namespace}"))
+        }
+        _ => None,
+    }
+}
+
+/// The command that shows the upstream object, with its Events.
+fn describe(view: &View) -> Option<String> {
+    let made = view.md.status.as_ref()?.provider.as_ref()?;
+    let kind = made.resource_kind.as_deref()?.to_lowercase();
+    let (name, namespace) = (made.resource_name.as_deref()?, view.md.namespace()?);
+    Some(format!("kubectl describe {kind} {name} -n {namespace}"))
+}
+
+/// Whether the status repeats what a failed upstream object says.
+fn speaks_for_itself(view: &View, status: &ModelDeploymentStatus) -> bool {
+    let Upstream::Says(reading) = &view.upstream else {
+        return false;
+    };
+    let repeats = status.message.as_ref().is_none_or(|m| m.contains(&reading.message));
+    status.phase == Some(Phase::Failed) && reading.phase == Phase::Failed && repeats
+}
+
+fn installation(provider: &str) -> Option<String> {
+    let built_in = crate::manifests::built_in_providers();
+    built_in
+        .iter()
+        .find(|p| p.name() == provider)?
+        .registration()
+        .installation
+}
+
+/// The table of conditions. A message that stands `above` is not repeated.
+fn conditions(all: &[Condition], above: Option<&str>, now: Timestamp, look: Look) -> String {
     if all.is_empty() {
         return String::new();
     }
@@ -249,7 +316,12 @@ fn conditions(all: &[Condition], now: Timestamp, look: Look) -> String {
             (_, _, status) => status,
         };
         let since = text::since(c.last_transition_time.0, now);
-        table.add_row([c.type_.as_str(), status, &since, &c.reason, &text::cell(&c.message)]);
+        let message = if above == Some(c.message.as_str()) {
+            "(as above)".to_owned()
+        } else {
+            text::cell(&c.message)
+        };
+        table.add_row([c.type_.as_str(), status, &since, &c.reason, &message]);
     }
     text::aligned(&table)
 }
@@ -359,7 +431,7 @@ pub fn object_screen(
     let sections = [
         head,
         text::lines(facts),
-        conditions(&conditions_of(status), now, look),
+        conditions(&conditions_of(status), Some(message), now, look),
         events(told, now),
     ];
     sections

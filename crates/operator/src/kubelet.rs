@@ -267,7 +267,11 @@ pub fn stage(status: &ContainerStatus, serves: bool) -> Stage {
         }
         return match last {
             Some(failure) => Stage::Failed(failure),
-            None if reason == "CrashLoopBackOff" => Stage::Failed(Failure::Start(said())),
+            None if reason == "CrashLoopBackOff" => Stage::Failed(
+                ended_well(status)
+                    .filter(|_| serves)
+                    .unwrap_or_else(|| Failure::Start(said())),
+            ),
             None => Stage::Waiting,
         };
     }
@@ -289,7 +293,8 @@ fn ended_badly(state: &ContainerState) -> Option<Failure> {
     let reason = ended.reason.as_deref().unwrap_or_default();
     match ended.exit_code {
         0 => None,
-        _ if reason == "OOMKilled" => Some(Failure::OutOfMemory),
+        // The second is runc's, when the limit is too low for a container to start at all.
+        _ if reason == "OOMKilled" || text(ended).contains("OOM-killed") => Some(Failure::OutOfMemory),
         // The runtime could not start it: there is no exit code of its own.
         _ if matches!(reason, "StartError" | "ContainerCannotRun") => Some(Failure::Start(text(ended))),
         code => Some(Failure::Exit {
@@ -297,6 +302,15 @@ fn ended_badly(state: &ContainerState) -> Option<Failure> {
             message: text(ended),
         }),
     }
+}
+
+/// The end of a container that was to go on.
+fn ended_well(status: &ContainerStatus) -> Option<Failure> {
+    let ended = status.last_state.as_ref()?.terminated.as_ref()?;
+    (ended.exit_code == 0).then(|| Failure::Exit {
+        code: 0,
+        message: text(ended),
+    })
 }
 
 fn text(ended: &ContainerStateTerminated) -> String {

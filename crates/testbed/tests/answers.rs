@@ -283,8 +283,8 @@ impl Scene {
         life.answers(generation).await.context("the file is there again")?;
         if !life.kaito {
             // KAITO's templates have no limit of memory.
-            change(json!({"resources": {"memory": "12Mi"}})).await?;
-            life.fails("OOMKilled", "12Mi").await?;
+            change(json!({"resources": {"memory": "6Mi"}})).await?;
+            life.fails("OOMKilled", "6Mi").await?;
             let generation = change(json!({"resources": {"memory": "256Mi"}})).await?;
             life.answers(generation).await.context("memory enough")?;
         }

@@ -21,7 +21,9 @@ use runway_api::{
     labels,
 };
 use runway_operator::plan::{Apply, Delete, Finalizer, Note, Plan};
-use runway_provider::{Provider, observe};
+use runway_provider::Provider;
+use runway_provider::observe::{self, Observed, Verification};
+use runway_provider::plan::{Decision, Inquiry};
 use serde_json::json;
 
 use crate::diagnostic::{Diagnostic, Level};
@@ -131,6 +133,8 @@ struct Outcome {
     apply: Vec<Apply>,
     /// What would be deleted.
     delete: Vec<Delete>,
+    /// What the endpoint would be asked.
+    inquiry: Inquiry,
     /// What the controllers do beside that, for people.
     told: Vec<String>,
     /// When the first of them looks again.
@@ -151,10 +155,11 @@ fn follow(
         document: admitted.document,
         apply: Vec::new(),
         delete: Vec::new(),
+        inquiry: Inquiry::Forget,
         told: Vec::new(),
         look_again: None,
     };
-    if let Err(error) = outcome.plan_all(state, providers, now) {
+    if let Err(error) = outcome.plan_all(state, providers, &Verification::Assumed, now) {
         let text = format!("the controllers' status cannot be read back: {error}");
         said.push(Diagnostic::about(Level::Error, document.subject(), text));
         return None;
@@ -165,15 +170,20 @@ fn follow(
     Some(outcome)
 }
 
-fn observe(provider: &dyn Provider, md: &ModelDeployment, state: &State, now: Timestamp) -> observe::Observed {
+fn observe(
+    provider: &dyn Provider,
+    md: &ModelDeployment,
+    state: &State,
+    verification: &Verification,
+    now: Timestamp,
+) -> Observed {
     let (namespace, name) = (md.namespace().unwrap_or_default(), md.name_any());
-    observe::Observed {
+    Observed {
         md: Arc::new(md.clone()),
         installed: state.installed(provider),
         children: observe::children(&SeenBy { state, provider }, &namespace, provider.children(&name)),
         unready: state.unready(provider, &namespace, &name),
-        // Nothing is asked here: this is how it goes on once the model answers.
-        verification: observe::Verification::Assumed,
+        verification: verification.clone(),
         now,
     }
 }
@@ -187,23 +197,38 @@ pub struct Planned {
     pub apply: Vec<Apply>,
     /// What it would delete.
     pub delete: Vec<Delete>,
+    /// What it would ask the endpoint.
+    pub inquiry: Inquiry,
 }
 
-/// Asks the core and every provider about a ModelDeployment that is past admission.
+/// Asks the core and every provider about a ModelDeployment that is past admission. No endpoint is asked: the plan is the one
+/// after the model has answered.
 pub fn plans(md: ModelDeployment, state: &State, now: Timestamp) -> Result<Planned, serde_json::Error> {
+    plans_verified(md, state, &Verification::Assumed, now)
+}
+
+/// As [`plans`], with what is known of the endpoint.
+pub fn plans_verified(
+    md: ModelDeployment,
+    state: &State,
+    verification: &Verification,
+    now: Timestamp,
+) -> Result<Planned, serde_json::Error> {
     let mut outcome = Outcome {
         md,
         document: DynamicObject::new("", &ApiResource::erase::<ModelDeployment>(&())),
         apply: Vec::new(),
         delete: Vec::new(),
+        inquiry: Inquiry::Forget,
         told: Vec::new(),
         look_again: None,
     };
-    outcome.plan_all(state, &crate::manifests::built_in_providers(), now)?;
+    outcome.plan_all(state, &crate::manifests::built_in_providers(), verification, now)?;
     Ok(Planned {
         md: outcome.md,
         apply: outcome.apply,
         delete: outcome.delete,
+        inquiry: outcome.inquiry,
     })
 }
 
@@ -218,21 +243,35 @@ impl Outcome {
         &mut self,
         state: &State,
         providers: &[Box<dyn Provider>],
+        verification: &Verification,
         now: Timestamp,
     ) -> Result<(), serde_json::Error> {
-        let core = runway_core::plan::plan(&runway_core::observe::Observed {
+        let mut core = runway_core::plan::plan(&runway_core::observe::Observed {
             md: Arc::new(self.md.clone()),
             providers: state.providers.clone(),
             selector_enabled: true,
             now,
         });
+        let had_phase = self.has_phase();
         self.carry_out(core, |status| runway_core::plan::owned(status, false))?;
+        let core_again = self.look_again.take();
         for provider in providers {
-            let seen = observe(provider.as_ref(), &self.md, state, now);
-            let plan = runway_provider::plan::plan(provider.as_ref(), &seen);
+            let seen = observe(provider.as_ref(), &self.md, state, verification, now);
+            let Decision { plan, inquiry } = runway_provider::plan::decide(provider.as_ref(), &seen);
+            if inquiry != Inquiry::Forget {
+                self.inquiry = inquiry;
+            }
             self.carry_out(plan, runway_provider::plan::owned)?;
         }
+        // The core waits for the provider's first word, which is there now.
+        if had_phase || !self.has_phase() {
+            self.look_again = self.look_again.into_iter().chain(core_again).min();
+        }
         Ok(())
+    }
+
+    fn has_phase(&self) -> bool {
+        self.md.status.as_ref().is_some_and(|status| status.phase.is_some())
     }
 
     /// Does to the ModelDeployment what the executor does in a cluster, and keeps in mind what happens beside it.

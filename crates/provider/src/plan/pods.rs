@@ -44,15 +44,15 @@ fn of_pod(seen: &Observed, pod: &Unready) -> Option<Obstacle> {
             "Unschedulable",
             format!(
                 "Pod '{name}' cannot be scheduled: {}. {}",
-                said.trim_end_matches('.'),
-                room(said)
+                scheduler_words(said),
+                room(said, &namespace(seen))
             ),
         )),
         Cause::Ended { reason, message } => Some(passing(
             if reason == "Evicted" { "Evicted" } else { "PodFailed" },
             format!(
-                "Pod '{name}' was ended by the kubelet: {reason}: {}. See: kubectl describe pod {name} -n {}",
-                message.trim_end_matches('.'),
+                "Pod '{name}' failed: {}. See: kubectl describe pod {name} -n {}",
+                ended_words(reason, message),
                 namespace(seen)
             ),
         )),
@@ -61,42 +61,23 @@ fn of_pod(seen: &Observed, pod: &Unready) -> Option<Obstacle> {
 }
 
 fn of_container(seen: &Observed, pod: &str, failing: &Failing) -> Obstacle {
-    let container = format!(
-        "{} '{}'",
-        if failing.init { "init container" } else { "container" },
-        failing.name
-    );
+    let container = container(failing);
     let (reason, message) = match &failing.failure {
         Failure::Image(said) => (
             "ImagePullFailed",
             format!(
-                "Pod '{pod}': image '{}' of {container} cannot be pulled: {}. Check the name of the image in spec.image, and that the node may pull it",
+                "Pod '{pod}': image '{}' of {container} cannot be pulled: {}. {}",
                 failing.image,
                 registry_words(said, &failing.image),
+                pull(said),
             ),
         ),
         Failure::Start(said) => of_start(seen, pod, &container, said),
-        Failure::OutOfMemory => {
-            let limit = failing
-                .memory_limit
-                .as_ref()
-                .map_or_else(String::new, |limit| format!(" (limit {limit})"));
-            (
-                "OOMKilled",
-                format!(
-                    "Pod '{pod}': {container} ran out of memory{limit} and was killed. Raise spec.resources.memory, or lower what the model needs, such as spec.engine.contextLength"
-                ),
-            )
-        }
-        Failure::Exit { code, message } => (
-            "CrashLoopBackOff",
-            format!(
-                "Pod '{pod}': {container} exited with code {code}{}. Check spec.engine.args, spec.image and spec.env; logs: kubeairunway logs {} -n {} --previous",
-                last_words(message),
-                seen.md.name_any(),
-                namespace(seen),
-            ),
+        Failure::OutOfMemory => (
+            "OOMKilled",
+            out_of_memory(pod, &container, failing.memory_limit.as_deref()),
         ),
+        Failure::Exit { code, message } => ("CrashLoopBackOff", exited(seen, pod, failing, *code, message)),
     };
     Obstacle {
         reason,
@@ -105,7 +86,59 @@ fn of_container(seen: &Observed, pod: &str, failing: &Failing) -> Obstacle {
     }
 }
 
-/// A container that the kubelet cannot create: mostly for something that a user has to create first.
+fn container(failing: &Failing) -> String {
+    let kind = if failing.init { "init container" } else { "container" };
+    format!("{kind} '{}'", failing.name)
+}
+
+fn out_of_memory(pod: &str, container: &str, limit: Option<&str>) -> String {
+    let (limit, step) = match limit {
+        Some(limit) => (format!(" (limit {limit})"), "Raise spec.resources.memory"),
+        None => (String::new(), "Set spec.resources.memory to what the model needs"),
+    };
+    format!(
+        "Pod '{pod}': {container} ran out of memory{limit} and was killed. {step}, or lower what the model needs, such as spec.engine.contextLength"
+    )
+}
+
+fn exited(seen: &Observed, pod: &str, failing: &Failing, code: i32, message: &str) -> String {
+    let (name, namespace) = (seen.md.name_any(), namespace(seen));
+    let signal = signal(code).map_or_else(String::new, |signal| format!(" ({signal})"));
+    let words = last_words(message);
+    let step = if was_killed(code) && message.is_empty() {
+        format!(
+            "It was killed from outside, such as after failed liveness probes or for lack of memory on the node: kubectl describe pod {pod} -n {namespace}; logs"
+        )
+    } else if failing.init {
+        "Logs".to_owned()
+    } else {
+        "Check spec.engine.args, spec.image and spec.env; logs".to_owned()
+    };
+    format!(
+        "Pod '{pod}': {container} exited with code {code}{signal}{words}. {step}: kubeairunway logs {name} -n {namespace} --previous",
+        container = container(failing),
+    )
+}
+
+/// The signal that ended a program, by the exit code that the runtime makes of it.
+fn signal(code: i32) -> Option<&'static str> {
+    Some(match code {
+        132 => "SIGILL",
+        134 => "SIGABRT",
+        135 => "SIGBUS",
+        137 => "SIGKILL",
+        139 => "SIGSEGV",
+        143 => "SIGTERM",
+        _ => return None,
+    })
+}
+
+/// Whether a program does not end so by itself.
+fn was_killed(code: i32) -> bool {
+    matches!(signal(code), Some("SIGKILL" | "SIGTERM"))
+}
+
+/// A container that the kubelet cannot create or start: mostly for something that a user has to create first.
 fn of_start(seen: &Observed, pod: &str, container: &str, said: &str) -> (&'static str, String) {
     let namespace = namespace(seen);
     if let Some(name) = missing("secret", said) {
@@ -124,23 +157,63 @@ fn of_start(seen: &Observed, pod: &str, container: &str, said: &str) -> (&'stati
             ),
         );
     }
-    if let Some((_, cause)) = said.split_once("unable to start container process: ") {
-        let cause = cause.trim_start_matches("error during container init: ");
+    if let Some((key, kind, name)) = missing_key(said) {
+        let reason = match kind {
+            "Secret" => "SecretKeyNotFound",
+            _ => "ConfigMapKeyNotFound",
+        };
         return (
-            "ContainerStartFailed",
+            reason,
             format!(
-                "Pod '{pod}': {container} cannot be started: {}. Check that the image in spec.image runs the engine",
-                cause.trim_end_matches('.')
+                "{kind} '{name}' in namespace '{namespace}' has no key '{key}': pod '{pod}' waits for it. Add the key, or correct the name in spec.env"
             ),
         );
     }
+    let step = if lacks_program(said) {
+        "Check that spec.image holds the engine's program, for the processors of the nodes".to_owned()
+    } else {
+        format!("See: kubectl describe pod {pod} -n {namespace}")
+    };
+    let was_created = said.contains("unable to start container process") || lacks_program(said);
     (
-        "ContainerConfigError",
+        if was_created {
+            "ContainerStartFailed"
+        } else {
+            "ContainerConfigError"
+        },
         format!(
-            "Pod '{pod}': {container} cannot be created: {}. See: kubectl describe pod {pod} -n {namespace}",
-            said.trim_end_matches('.')
+            "Pod '{pod}': {container} cannot be started: {}. {step}",
+            runtime_words(said)
         ),
     )
+}
+
+/// Whether the image has no such program, or one for other processors (runc, `libcontainer`).
+fn lacks_program(said: &str) -> bool {
+    [
+        "executable file not found",
+        "no such file or directory",
+        "exec format error",
+    ]
+    .iter()
+    .any(|sign| said.contains(sign))
+}
+
+/// What the runtime said, without the calls that led to it.
+fn runtime_words(said: &str) -> &str {
+    let said = said.trim_end_matches('.');
+    ["container init: ", "container process: "]
+        .iter()
+        .find_map(|call| Some(said.rsplit_once(call)?.1))
+        .unwrap_or(said)
+}
+
+/// Key, kind and name, of `couldn't find key KEY in Secret NAMESPACE/NAME` (kubernetes `pkg/kubelet/kubelet_pods.go`).
+fn missing_key(said: &str) -> Option<(&str, &str, &str)> {
+    let (key, object) = said.strip_prefix("couldn't find key ")?.split_once(" in ")?;
+    let (kind, place) = object.split_once(' ')?;
+    let (_, name) = place.split_once('/')?;
+    Some((key, kind, name))
 }
 
 /// The kubelet says `secret "NAME" not found`; that is all we know of Secrets, and all we want to.
@@ -150,16 +223,42 @@ fn missing<'a>(kind: &str, said: &'a str) -> Option<&'a str> {
         .strip_suffix("\" not found")
 }
 
+/// The scheduler's words, without those about pods that might give way.
+fn scheduler_words(said: &str) -> &str {
+    let nodes = said.split_once(" preemption: ").map_or(said, |(nodes, _)| nodes);
+    nodes.trim_end_matches('.')
+}
+
 /// The next step for a pod that no node takes, by the scheduler's words.
-fn room(said: &str) -> &'static str {
+fn room(said: &str, namespace: &str) -> String {
     if said.contains("persistentvolumeclaim") {
-        "Create the PersistentVolumeClaim, or see why it is not bound: kubectl get pvc"
-    } else if said.contains("Insufficient") {
+        return format!("Create the PersistentVolumeClaim, or see why it is not bound: kubectl get pvc -n {namespace}");
+    }
+    let step = if said.contains("Insufficient") {
         "Add a node with room for it, or ask for less in spec.resources"
     } else if said.contains("taint") {
         "Add the taint to spec.tolerations, or remove it from a node"
     } else {
         "Check spec.nodeSelector against the labels of the nodes: kubectl get nodes --show-labels"
+    };
+    step.to_owned()
+}
+
+/// Why a pod ended as a whole; some reasons come without a message.
+fn ended_words(reason: &str, message: &str) -> String {
+    match message.trim().trim_end_matches('.') {
+        "" => reason.to_owned(),
+        message => format!("{reason}: {message}"),
+    }
+}
+
+/// The next step for an image that cannot be pulled, by the registry's words.
+fn pull(said: &str) -> &'static str {
+    let refused = ["unauthorized", "forbidden", "denied"];
+    if refused.iter().any(|sign| said.to_lowercase().contains(sign)) {
+        "Add imagePullSecrets for this registry to the ServiceAccount of the pod, or correct the name in spec.image"
+    } else {
+        "Check the name of the image in spec.image, and that the node may pull it"
     }
 }
 
@@ -167,9 +266,10 @@ fn room(said: &str) -> &'static str {
 fn registry_words(said: &str, image: &str) -> String {
     let said = said.trim_end_matches('.');
     let said = said
-        .rsplit_once(&format!("\"{image}\": "))
+        .rsplit_once(&format!("{image}\": "))
         .map_or(said, |(_, cause)| cause);
     let said = said.rsplit_once("desc = ").map_or(said, |(_, cause)| cause);
+    let said = said.strip_prefix(&format!("{image}: ")).unwrap_or(said);
     shorten(said.to_owned(), LAST_WORDS)
 }
 

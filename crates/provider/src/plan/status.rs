@@ -18,7 +18,7 @@ use super::pods::{self, Obstacle};
 use super::serve::{self, Prepared};
 use super::verify::{self, Inquiry, Question, Verdict};
 use crate::contract::{Provider, Reading, Refusal};
-use crate::observe::Observed;
+use crate::observe::{Observed, Verification};
 
 /// A status that has not moved for this long while work is under way is stale (design 13.4).
 const STALE_AFTER: SignedDuration = SignedDuration::from_mins(5);
@@ -143,7 +143,7 @@ pub(super) fn serving(provider: &dyn Provider, seen: &Observed, prepared: &Prepa
         provider.read_status(&prepared.request, &object)
     });
     let standing = standing(seen, prepared, live, &reading, applied);
-    let (reason, message) = standing.words(&reading, &named(main.kind, &main.name));
+    let (reason, message) = standing.words(seen, &reading, &named(main.kind, &main.name));
     let phase = standing.phase(&reading);
     let is_ready = matches!(standing, Standing::Serves { .. });
     let draft = if is_ready { yes } else { no };
@@ -246,7 +246,7 @@ fn standing(
         return pods::obstacle(seen).map_or(Standing::NotServing, Standing::Obstructed);
     }
     // With the same generation it is drift that is put back: what serves is what was asked for.
-    if !applied && !verify::is_verified(seen) {
+    if !applied && !verify::is_verified(seen) && seen.verification != Verification::Assumed {
         return Standing::Applying;
     }
     if prepared.translation.replicas == 0 {
@@ -261,7 +261,7 @@ fn standing(
 
 impl Standing {
     /// Reason and message.
-    fn words(&self, reading: &Reading, main: &str) -> (String, String) {
+    fn words(&self, seen: &Observed, reading: &Reading, main: &str) -> (String, String) {
         match self {
             Self::Serves { .. } => ("DeploymentReady".to_owned(), message_of(reading, main)),
             Self::ScaledToZero => (
@@ -276,7 +276,9 @@ impl Standing {
             Self::NotAnswering { message, .. } => (
                 "NotAnswering".to_owned(),
                 format!(
-                    "Pods are ready, but the model does not answer: {message}. Check spec.image and spec.engine.args; it is asked again"
+                    "Pods are ready, but the model does not answer: {message}. Check spec.image, spec.engine.args and spec.model.servedName; logs: kubeairunway logs {} -n {}. It is asked again",
+                    seen.md.name_any(),
+                    seen.md.namespace().unwrap_or_default(),
                 ),
             ),
             Self::Obstructed(obstacle) => {

@@ -1,0 +1,280 @@
+//! The first screen that a user reads of a model that fails: `kubeairunway status NAME`, as production code prints it after
+//! the production plan. Each folder below `tests/first_screen` is a case.
+//! `UPDATE_CASES=1 cargo test -p runway-client --test first_screen` writes `screen.txt`: read what you commit.
+//!
+//! | file | what |
+//! |---|---|
+//! | `state.yaml` | the ModelDeployment; what happened since to the objects made for it; its Pods; what else the cluster holds |
+//! | `answer` | what came back from the endpoint, if it was asked, as `runway_provider` words it |
+//! | `expect.yaml` | `object`, `reason` and `nextStep`: texts that the screen must hold, also with `UPDATE_CASES=1` |
+//! | `screen.txt` | the whole screen |
+//!
+//! The status before and the objects are those of the production plan ten minutes earlier; a document of the same kind and name
+//! is merged into its object, as the upstream's controller or a user changed it.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot run should fail")]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use jiff::Timestamp;
+use kube::CustomResourceExt;
+use kube::core::DynamicObject;
+use runway_api::ModelDeployment;
+use runway_client::documents::Documents;
+use runway_client::manifests;
+use runway_client::render::{self, Options, Planned, Show};
+use runway_client::source::{Admission, Place, Source};
+use runway_client::state::State;
+use runway_client::status;
+use runway_client::text::Look;
+use runway_operator::client::ClientArgs;
+use runway_provider::observe::{Answer, Verification};
+use runway_provider::plan::Inquiry;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+/// When the ModelDeployment was created.
+const MADE: &str = "2026-11-21T09:50:00Z";
+/// When the screen is read.
+const NOW: &str = "2026-11-21T10:00:00Z";
+
+/// Lines and columns of a terminal.
+const LINES: usize = 24;
+const COLUMNS: usize = 80;
+
+/// Texts that the screen must hold.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct Expected {
+    object: String,
+    reason: String,
+    next_step: String,
+}
+
+#[test]
+fn the_first_screen_holds_object_reason_and_next_step() {
+    let cases = cases();
+    assert!(cases.len() >= 40, "{} cases", cases.len());
+    let wrong: Vec<String> = cases.iter().flat_map(|case| problems(case)).collect();
+    assert!(
+        wrong.is_empty(),
+        "\n{}\nUPDATE_CASES=1 accepts other screens",
+        wrong.join("\n")
+    );
+}
+
+#[test]
+fn each_provider_is_among_the_cases() {
+    let screens: Vec<String> = cases().iter().map(|case| screen(case)).collect();
+    for provider in manifests::built_in_providers() {
+        let line = format!("\nProvider   {} ", provider.name());
+        let of_it = screens.iter().filter(|screen| screen.contains(&line)).count();
+        assert!(of_it >= 3, "{}: {of_it} cases", provider.name());
+    }
+}
+
+#[test]
+fn the_fields_that_a_screen_names_exist() {
+    let schema = serde_json::to_value(ModelDeployment::crd()).unwrap();
+    let schema = &schema["spec"]["versions"][0]["schema"]["openAPIV3Schema"];
+    let mut named = 0;
+    for case in cases() {
+        for field in fields(&screen(&case)) {
+            assert!(exists(schema, &field), "{}: {field} does not exist", case.display());
+            named += 1;
+        }
+    }
+    assert!(named >= 20, "only {named} fields are named");
+}
+
+fn cases() -> Vec<PathBuf> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/first_screen");
+    let mut cases: Vec<PathBuf> = fs::read_dir(folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .collect();
+    cases.sort();
+    cases
+}
+
+fn problems(case: &Path) -> Vec<String> {
+    let name = case.file_name().unwrap().to_string_lossy().into_owned();
+    let screen = screen(case);
+    let expected: Expected = serde_saphyr::from_str(&read(case, "expect.yaml")).unwrap();
+    let top = top(&screen);
+    let mut wrong: Vec<String> = [
+        ("object", &expected.object),
+        ("reason", &expected.reason),
+        ("nextStep", &expected.next_step),
+    ]
+    .into_iter()
+    .filter(|(_, text)| text.is_empty() || !top.contains(text.as_str()))
+    .map(|(key, text)| format!("{name}: {key} '{text}' is not on the first screen"))
+    .collect();
+    wrong.extend((!wrong.is_empty()).then(|| screen.clone()));
+    let file = case.join("screen.txt");
+    if wrong.is_empty() && fs::read_to_string(&file).unwrap_or_default() != screen {
+        if std::env::var_os("UPDATE_CASES").is_some() {
+            fs::write(&file, &screen).unwrap();
+        } else {
+            wrong.push(format!("{name}: not as expected:\n{screen}"));
+        }
+    }
+    wrong
+}
+
+/// The lines that a terminal shows without scrolling, unwrapped.
+fn top(screen: &str) -> String {
+    let mut left = LINES;
+    let fits = |line: &&str| {
+        let rows = line.chars().count().div_ceil(COLUMNS).max(1);
+        left = left.saturating_sub(rows);
+        left > 0
+    };
+    screen.lines().take_while(fits).collect::<Vec<_>>().join("\n")
+}
+
+/// Names such as `spec.engine.args`.
+fn fields(screen: &str) -> Vec<String> {
+    let is_part = |c: char| c.is_ascii_alphanumeric() || c == '.';
+    screen
+        .split(|c| !is_part(c))
+        .map(|word| word.trim_end_matches('.'))
+        .filter(|word| word.starts_with("spec."))
+        .map(str::to_owned)
+        .collect()
+}
+
+fn exists(schema: &Value, field: &str) -> bool {
+    field
+        .split('.')
+        .try_fold(schema, |schema, part| schema["properties"].get(part))
+        .is_some()
+}
+
+/// What `kubeairunway status` prints of a case.
+fn screen(case: &Path) -> String {
+    let mut objects = cluster(case);
+    let md = objects.remove(0);
+    let state = state(&objects);
+    let planned = planned(&serde_json::from_value(md).unwrap(), &state, answer(case).as_deref());
+    objects.insert(0, json!(planned.md));
+    printed(&objects)
+}
+
+/// The cluster now: the ModelDeployment with the status before, the objects made for it, and what has happened since.
+fn cluster(case: &Path) -> Vec<Value> {
+    let mut since = parse(&read(case, "state.yaml")).found.into_iter().map(|d| d.value);
+    let mut md = since.next().unwrap();
+    json_patch::merge(
+        &mut md,
+        &json!({ "metadata": {
+            "namespace": "default", "uid": "11111111-2222-3333-4444-555555555555", "creationTimestamp": MADE, "generation": 1,
+        } }),
+    );
+    let (settings, since): (Vec<Value>, Vec<Value>) =
+        since.partition(|o| ["InferenceProviderConfig", "CustomResourceDefinition"].contains(&kind(o)));
+    let before: Vec<Value> = [md].into_iter().chain(settings.clone()).collect();
+    let mut objects = vec![json!(rendered(&before, Show::Status)[0])];
+    objects.extend(rendered(&before, Show::Objects).iter().map(stored));
+    objects.extend(settings);
+    for change in since {
+        let is_it = |o: &&mut Value| kind(o) == kind(&change) && o["metadata"]["name"] == change["metadata"]["name"];
+        match objects.iter_mut().find(is_it) {
+            Some(object) => json_patch::merge(object, &change),
+            None => objects.push(change),
+        }
+    }
+    objects
+}
+
+/// What the controllers made of it at first.
+fn rendered(objects: &[Value], show: Show) -> Vec<DynamicObject> {
+    let now = MADE.parse().unwrap();
+    let rendered = render::render(documents(objects), &Options { show, now });
+    assert!(!rendered.failed, "{}: {:?}", objects[0], rendered.diagnostics);
+    rendered.documents
+}
+
+/// An object as the server keeps it.
+fn stored(object: &DynamicObject) -> Value {
+    let mut stored = json!(object);
+    let uid = format!("uid-of-the-{}", kind(&stored).to_lowercase());
+    json_patch::merge(
+        &mut stored,
+        &json!({ "metadata": { "uid": uid, "creationTimestamp": MADE, "generation": 1 } }),
+    );
+    stored
+}
+
+fn planned(md: &ModelDeployment, state: &State, failure: Option<&str>) -> Planned {
+    let now: Timestamp = NOW.parse().unwrap();
+    let asked = |verification| render::plans_verified(md.clone(), state, &verification, now).unwrap();
+    let first = asked(Verification::On(None));
+    match (first.inquiry.clone(), failure) {
+        (Inquiry::Ask(question), Some(failure)) => asked(Verification::On(Some(Answer {
+            about: question.about,
+            outcome: Err(failure.to_owned()),
+            at: now,
+            attempt: 1,
+        }))),
+        (Inquiry::Ask(question), None) => panic!("{question:?} needs an answer"),
+        (_, Some(_)) => panic!("nothing is asked: {:?}", first.md.status),
+        (_, None) => first,
+    }
+}
+
+/// As the command prints it, for someone who reads no colours.
+fn printed(objects: &[Value]) -> String {
+    let place = Place {
+        files: vec!["-".into()],
+        ..Place::default()
+    };
+    let text = list(objects).to_string();
+    let now = NOW.parse().unwrap();
+    futures::executor::block_on(async {
+        let mut source = Source::open(&place, &ClientArgs::default(), &mut text.as_bytes(), Admission::Past)
+            .await
+            .unwrap();
+        assert!(source.said.is_empty(), "{:?}", source.said);
+        let md = source.deployments(None, None).await.unwrap().remove(0);
+        status::screen(&source.view(md, now).await, now, Look::default())
+    })
+}
+
+fn answer(case: &Path) -> Option<String> {
+    fs::read_to_string(case.join("answer"))
+        .ok()
+        .map(|text| text.trim().to_owned())
+}
+
+fn read(case: &Path, file: &str) -> String {
+    let path = case.join(file);
+    fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
+}
+
+fn state(objects: &[Value]) -> State {
+    let (state, said) = State::new(documents(objects));
+    assert!(said.is_empty(), "{said:?}");
+    state
+}
+
+fn documents(objects: &[Value]) -> Documents {
+    parse(&list(objects).to_string())
+}
+
+fn parse(text: &str) -> Documents {
+    let mut documents = Documents::default();
+    documents.take_in_text("state.yaml", text);
+    assert!(documents.errors.is_empty(), "{:?}", documents.errors);
+    documents
+}
+
+fn list(objects: &[Value]) -> Value {
+    json!({ "apiVersion": "v1", "kind": "List", "items": objects })
+}
+
+fn kind(object: &Value) -> &str {
+    object["kind"].as_str().unwrap_or_default()
+}
