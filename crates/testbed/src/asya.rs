@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use tokio::{io::AsyncWriteExt as _, task::JoinHandle};
 
 use crate::{
-    Cluster, Node, PATIENCE, RabbitMq, RabbitMqOptions, eventually, images, keda, packages,
+    Cluster, Node, PATIENCE, RabbitMq, RabbitMqOptions, engine, eventually, images, keda, packages,
     pipeline::{Broker, Incoming},
 };
 
@@ -138,24 +138,50 @@ impl<'a> Stage<'a> {
 
     /// A model server of somebody's: a Deployment with a Service, which takes `seconds` for an answer.
     pub fn model_server(&self, name: &str, seconds: f32) -> Vec<Value> {
-        let seconds = seconds.to_string();
-        let deployment = json!({
-            "apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": name, "namespace": NAMESPACE},
-            "spec": {"replicas": 1, "selector": {"matchLabels": {"app": name}}, "template": {
-                "metadata": {"labels": {"app": name}},
-                "spec": {"containers": [{
-                    "name": "model", "image": self.runtime, "command": ["python3", "-c", MODEL_SERVER, seconds],
-                    "ports": [{"containerPort": 8000}],
-                    "readinessProbe": {"httpGet": {"path": "/v1/models", "port": 8000}, "periodSeconds": 1},
-                }]},
-            }},
+        let container = json!({
+            "name": "model", "image": self.runtime, "command": ["python3", "-c", MODEL_SERVER, seconds.to_string()],
+            "ports": [{"containerPort": 8000}],
+            "readinessProbe": {"httpGet": {"path": "/v1/models", "port": 8000}, "periodSeconds": 1},
         });
-        let service = json!({
-            "apiVersion": "v1", "kind": "Service", "metadata": {"name": name, "namespace": NAMESPACE},
-            "spec": {"selector": {"app": name}, "ports": [{"port": 80, "targetPort": 8000}]},
-        });
-        vec![deployment, service]
+        served(name, &container)
     }
+}
+
+/// The real engine as a model server of somebody's: a Deployment with a Service.
+pub fn real_model_server(name: &str, image: &str) -> Vec<Value> {
+    let args = [
+        "-m",
+        engine::MODEL,
+        "--alias",
+        name,
+        "--host",
+        "0.0.0.0",
+        "--port",
+        "8000",
+        "--threads",
+        "1",
+    ];
+    let container = json!({
+        "name": "model", "image": image, "args": args, "ports": [{"containerPort": 8000}],
+        "readinessProbe": {"httpGet": {"path": "/health", "port": 8000}, "periodSeconds": 1},
+    });
+    served(name, &container)
+}
+
+/// A Deployment of this container, and a Service in front of its port 8000.
+fn served(name: &str, container: &Value) -> Vec<Value> {
+    let deployment = json!({
+        "apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": name, "namespace": NAMESPACE},
+        "spec": {"replicas": 1, "selector": {"matchLabels": {"app": name}}, "template": {
+            "metadata": {"labels": {"app": name}},
+            "spec": {"containers": [container]},
+        }},
+    });
+    let service = json!({
+        "apiVersion": "v1", "kind": "Service", "metadata": {"name": name, "namespace": NAMESPACE},
+        "spec": {"selector": {"app": name}, "ports": [{"port": 80, "targetPort": 8000}]},
+    });
+    vec![deployment, service]
 }
 
 /// Field manager of the *reverting controller*.

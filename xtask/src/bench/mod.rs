@@ -14,9 +14,11 @@
 //! | [`report`] | medians, tables, JSON |
 //! | [`llama_stack`] | distributions by our operator, beside a bare client |
 //! | [`asya`] | the sidecar of Asya, and its promise that nothing is lost |
+//! | [`answers`] | how long until a real engine answers |
 //! | [`actors`] | the operator of actors at rest |
 
 mod actors;
+mod answers;
 mod asya;
 mod bare;
 mod changes;
@@ -73,12 +75,15 @@ enum What {
     Asya(asya::Args),
     /// LlamaStackDistributions, beside the same writes by a bare client.
     LlamaStack(llama_stack::Args),
+    /// A real engine on a real node: apply, rollout and scale from zero, each to the first token.
+    Answers(answers::Args),
 }
 
 pub(crate) async fn run(args: Args) -> Result<()> {
     // The bare client is in this program: it is to be as fast as what it stands beside. The raw loop of Asya is not.
     let unoptimised = match &args.what {
         Some(What::Asya(args)) => return asya::run(args).await,
+        Some(What::Answers(args)) => return answers::run(args).await,
         Some(What::LlamaStack(args)) => args.unoptimised,
         None => args.unoptimised,
     };

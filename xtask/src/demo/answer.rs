@@ -65,7 +65,7 @@ pub(crate) async fn show(
 }
 
 /// The core and every provider. Without an upstream operator only `direct` can serve, and it is chosen.
-async fn install(node: &mut Node, programs: &Programs, client: &Client) -> Result<()> {
+pub(crate) async fn install(node: &mut Node, programs: &Programs, client: &Client) -> Result<()> {
     let port = cluster::free_port()?;
     step(
         "installing CRDs, roles and webhooks, and starting kubeairunway-controller and a controller for each provider",

@@ -6,7 +6,8 @@ use anyhow::{Context, Result, ensure};
 use kube::{Api, Client};
 use runway_api::{AsyncActor, labels};
 use runway_client::manifests::{self, Release};
-use runway_testbed::asya::{Installation, NAMESPACE, Stage, apply};
+use runway_testbed::asya::{Installation, NAMESPACE, Stage, apply, real_model_server};
+use runway_testbed::engine::LlamaServer;
 use runway_testbed::programs;
 use runway_testbed::{Node, eventually};
 use serde_json::{Value, json};
@@ -15,7 +16,7 @@ use super::kubectl;
 use crate::up::step;
 
 const PATIENCE: Duration = Duration::from_mins(5);
-const MODEL: &str = "parrot";
+const MODEL: &str = "hello";
 const ACTOR: &str = "ask";
 /// Seconds without a message after which the model goes to sleep.
 const COOLDOWN: u32 = 20;
@@ -29,10 +30,20 @@ pub(super) async fn show(node: &Node) -> Result<()> {
     step("starting RabbitMQ, and on the node KEDA (built once with Go: about 8 minutes) and the AsyncActor operator");
     let stage = stage(node).await?;
 
-    step(&format!(
-        "somebody runs a model server: Deployment '{MODEL}', which speaks OpenAI's API"
-    ));
-    apply(node, &stage.model_server(MODEL, 0.5)).await?;
+    let engine = tokio::task::spawn_blocking(|| LlamaServer::prepare("the real engine behind the queue")).await??;
+    let model_server = if let Some(engine) = engine {
+        step(&format!(
+            "somebody runs a model server: Deployment '{MODEL}', a real llama-server"
+        ));
+        node.import_image(&engine.image.archive).await?;
+        real_model_server(MODEL, &engine.image.name)
+    } else {
+        step(&format!(
+            "somebody runs a model server: Deployment '{MODEL}', which speaks OpenAI's API"
+        ));
+        stage.model_server(MODEL, 0.5)
+    };
+    apply(node, &model_server).await?;
     kubectl(
         node,
         &["rollout", "status", &format!("deployment/{MODEL}"), "--timeout=5m"],

@@ -246,7 +246,7 @@ impl Outcome {
         verification: &Verification,
         now: Timestamp,
     ) -> Result<(), serde_json::Error> {
-        let mut core = runway_core::plan::plan(&runway_core::observe::Observed {
+        let core = runway_core::plan::plan(&runway_core::observe::Observed {
             md: Arc::new(self.md.clone()),
             providers: state.providers.clone(),
             selector_enabled: true,

@@ -226,7 +226,7 @@ fn missing<'a>(kind: &str, said: &'a str) -> Option<&'a str> {
 /// The scheduler's words, without those about pods that might give way.
 fn scheduler_words(said: &str) -> &str {
     let nodes = said.split_once(" preemption: ").map_or(said, |(nodes, _)| nodes);
-    nodes.trim_end_matches('.')
+    nodes.trim_end_matches(['.', ','])
 }
 
 /// The next step for a pod that no node takes, by the scheduler's words.
