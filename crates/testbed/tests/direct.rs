@@ -9,6 +9,7 @@ use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::{Namespace, Pod};
 use kube::api::{ListParams, Patch, PatchParams};
 use kube::{Api, ResourceExt};
+use runway_api::condition::{self, Conditions};
 use runway_api::labels;
 use runway_api::model_deployment::Phase;
 use runway_provider_direct::{DEPLOYMENT, Direct, SERVICE};
@@ -105,13 +106,48 @@ async fn running_means_that_only_pods_of_the_latest_spec_serve() -> Result<()> {
     bed.patch("rolled", json!({ "spec": { "scaling": { "replicas": 0 } } }))
         .await?;
     bed.status("rolled", "scaled to zero", |s| {
-        s.phase == Some(Phase::Running) && s.message.as_deref() == Some("Scaled to zero")
+        let ready = s.conditions.get_condition(condition::READY);
+        ready.is_some_and(|c| c.status == "False" && c.reason == "ScaledToZero")
     })
     .await?;
     ensure!(
         pods(&bed, "rolled").await?.is_empty(),
         "scaled to zero, and there are pods"
     );
+    Ok(())
+}
+
+/// The real HorizontalPodAutoscaler asks the `scale` subresource. Nothing measures pods here, so its lower bound decides.
+#[tokio::test]
+async fn an_autoscaler_scales_the_model() -> Result<()> {
+    let bed = Bed::start_with(Upstream::None, true).await?;
+    let _core = bed.core().await?;
+    let _direct = bed.provider(Direct).await?;
+    bed.admission_is_up().await?;
+    bed.create(cpu("scaled", 1)).await?;
+    serve(&bed, "scaled", 1, "server-b").await?;
+    bed.running("scaled").await?;
+    bed.apply(&json!({
+        "apiVersion": "autoscaling/v2", "kind": "HorizontalPodAutoscaler",
+        "metadata": { "name": "scaled", "namespace": NAMESPACE },
+        "spec": {
+            "scaleTargetRef": { "apiVersion": "kubeairunway.ai/v1alpha1", "kind": "ModelDeployment", "name": "scaled" },
+            "minReplicas": 3, "maxReplicas": 4,
+            "metrics": [{ "type": "Resource", "resource": { "name": "cpu", "target": { "type": "Utilization", "averageUtilization": 80 } } }],
+        },
+    }))
+    .await?;
+    let md = bed
+        .status("scaled", "scaled", |s| {
+            s.replicas.as_ref().is_some_and(|r| r.desired == Some(3))
+        })
+        .await?;
+    ensure!(
+        md.spec.scaling.and_then(|s| s.replicas) == Some(3),
+        "the HPA writes spec.scaling.replicas"
+    );
+    serve(&bed, "scaled", 3, "server-b").await?;
+    bed.running("scaled").await?;
     Ok(())
 }
 
