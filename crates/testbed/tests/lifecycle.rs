@@ -52,12 +52,12 @@ async fn create_update_drift_pause_and_delete() -> Result<()> {
     bed.event("gemma", "ProviderSelected").await?;
     bed.event("gemma", "ResourceCreated").await?;
 
-    // Update in place: the same object, another generation.
+    // KAITO does not roll a changed template out, so the Workspace is made anew.
     bed.patch("gemma", json!({ "spec": { "resources": { "memory": "20Gi" } } }))
         .await?;
     eventually(PATIENCE, async || {
         let updated = bed.workspaces().get("gemma").await?;
-        ensure!(updated.uid() == workspace.uid(), "not recreated");
+        ensure!(updated.uid() != workspace.uid(), "not recreated");
         ensure!(
             updated.data["inference"]["template"]["spec"]["containers"][0]["resources"]["requests"]["memory"] == "20Gi"
         );
@@ -138,11 +138,12 @@ async fn identity_recreates(bed: &Bed) -> Result<()> {
     let before = bed.workspaces().get("gemma").await?.uid();
     bed.patch("gemma", json!({ "spec": { "model": { "id": "google/another-gguf" } } }))
         .await?;
-    let note = bed.event("gemma", "Recreating").await?;
-    ensure!(
-        note.contains("model.id changed from 'google/gemma-3-1b-it-qat-q8_0-gguf' to 'google/another-gguf'"),
-        "{note}"
-    );
+    bed.event_with(
+        "gemma",
+        "Recreating",
+        "model.id changed from 'google/gemma-3-1b-it-qat-q8_0-gguf' to 'google/another-gguf'",
+    )
+    .await?;
     eventually(PATIENCE, async || {
         ensure!(bed.workspaces().get("gemma").await?.uid() != before);
         Ok(())
@@ -594,9 +595,10 @@ async fn failures_are_told_by_what_the_user_can_do() -> Result<()> {
     object["spec"]["secrets"] = json!({ "huggingFaceToken": "hf-token" });
     bed.create(object).await?;
     let note = bed.event("no-secret", "SecretNotFound").await?;
-    ensure!(note == "Secret 'hf-token' not found in namespace 'default'", "{note}");
+    let told = "Secret 'hf-token' not found in namespace 'default'";
+    ensure!(note.starts_with(told), "{note}");
     bed.status("no-secret", "explained", |s| {
-        s.message.as_deref() == Some("Secret 'hf-token' not found in namespace 'default'")
+        s.message.as_ref().is_some_and(|m| m.starts_with(told))
     })
     .await?;
 

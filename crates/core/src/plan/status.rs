@@ -18,8 +18,9 @@ use crate::observe::Observed;
 /// Longest message of a status, in bytes: what is said is for people, and what it repeats may be hostile.
 const MAX_MESSAGE: usize = 4096;
 
-/// How long a provider may take to its first word.
-const PATIENCE: Duration = Duration::from_secs(1);
+/// How long a provider may take to its first word. Long enough for a burst of hundreds of objects, each of which would otherwise
+/// cost a write more.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Reasons of Ready that the core writes in place of a provider that has not spoken.
 const WAITING_FOR_PROVIDER: &str = "WaitingForProvider";

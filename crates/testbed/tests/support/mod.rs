@@ -550,16 +550,22 @@ impl<C: Deref<Target = ControlPlane>> Bed<C> {
 
     /// Waits for an Event, and returns its note.
     pub async fn event(&self, name: &str, reason: &str) -> Result<String> {
+        self.event_with(name, reason, "").await
+    }
+
+    /// The same, of one that contains a text.
+    pub async fn event_with(&self, name: &str, reason: &str, text: &str) -> Result<String> {
         let events: Api<Event> = Api::namespaced(self.admin.clone(), NAMESPACE);
         eventually(PATIENCE, async || {
             let all = events.list(&ListParams::default()).await?.items;
             let found = all.into_iter().find(|e| {
                 e.reason.as_deref() == Some(reason)
+                    && e.note.as_ref().is_some_and(|note| note.contains(text))
                     && e.regarding.as_ref().is_some_and(|r| r.name.as_deref() == Some(name))
             });
             found
                 .and_then(|e| e.note)
-                .with_context(|| format!("no Event {reason} about {name}"))
+                .with_context(|| format!("no Event {reason} about {name} with '{text}'"))
         })
         .await
     }
