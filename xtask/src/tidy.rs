@@ -116,6 +116,7 @@ pub(crate) fn run() -> Result<()> {
     )?)?;
     complaints.extend(dependency_direction(&metadata));
     complaints.extend(foreign_crates(&metadata)?);
+    complaints.extend(compiled_twice()?);
     complaints.extend(pure_code()?);
     complaints.extend(module_docs()?);
     if complaints.is_empty() {
@@ -214,6 +215,24 @@ fn linked_crates() -> Result<BTreeSet<String>> {
         .filter_map(|line| line.split(' ').next())
         .map(str::to_owned)
         .collect())
+}
+
+/// Crates that `cargo xtask` has with other features than the tests of the workspace have: these, and all that stands on them, would
+/// be compiled once for each.
+fn compiled_twice() -> Result<Vec<String>> {
+    let ours = features(&["-p", "xtask", "-e", "no-dev"])?;
+    let of_tests = features(&["--workspace", "-e", "normal,build,dev"])?;
+    let complaint = |line: &String| format!("tests have other features of this crate, see xtask/Cargo.toml: {line}");
+    Ok(ours.difference(&of_tests).map(complaint).collect())
+}
+
+/// Each crate with its version and its features.
+fn features(args: &[&str]) -> Result<BTreeSet<String>> {
+    let common = ["tree", "--prefix", "none", "-f", "{p} {f}", "--locked"];
+    let tree = shell::output("cargo", &[&common, args].concat())?;
+    // A star stands where what is below has been shown before.
+    let crates = tree.lines().map(|line| line.trim_end_matches("(*)").trim_end());
+    Ok(crates.map(str::to_owned).collect())
 }
 
 /// An expression such as `MIT OR Apache-2.0` or `(A OR B) AND C`: every AND needs one of its ORs.

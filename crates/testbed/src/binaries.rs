@@ -390,7 +390,7 @@ fn build_missing(cache: &Path, wanted: &[&Program]) -> Result<()> {
         return Ok(());
     }
 
-    let _lock = hold(PROGRAMS)?;
+    let lock = hold(PROGRAMS)?;
 
     // Asked again under the lock: another process may have built them meanwhile.
     let todo: Vec<_> = wanted.iter().filter(is_missing).collect();
@@ -409,6 +409,7 @@ fn build_missing(cache: &Path, wanted: &[&Program]) -> Result<()> {
             cache,
             program,
             &format!("[{}/{}] {}", index + 1, todo.len(), program.name),
+            &lock,
         )?;
     }
     Ok(())
@@ -450,7 +451,7 @@ fn check_go() -> Result<()> {
 }
 
 /// Builds under another name and renames at the end, so that a file in the cache is always a whole one.
-fn build(cache: &Path, program: &Program, label: &str) -> Result<()> {
+fn build(cache: &Path, program: &Program, label: &str, lock: &File) -> Result<()> {
     let folder = program.module.folder(cache);
     let source = folder.join("src");
     fs::create_dir_all(&source)?;
@@ -460,8 +461,9 @@ fn build(cache: &Path, program: &Program, label: &str) -> Result<()> {
     let unfinished = folder.join(format!("{}.unfinished", program.name));
     let log_path = folder.join(format!("{}.build.log", program.name));
     let log = File::create(&log_path)?;
-    let mut child = Command::new("go")
-        .arg("build")
+    // Whoever compiles or tests meanwhile goes first.
+    let mut child = Command::new("nice")
+        .args(["-n", "10", "go", "build"])
         .args(program.module.flags())
         .arg("-o")
         .args([&unfinished])
@@ -470,7 +472,8 @@ fn build(cache: &Path, program: &Program, label: &str) -> Result<()> {
         .env("CGO_ENABLED", if program.module.cgo { "1" } else { "0" })
         .env("GOWORK", "off")
         .env("GOFLAGS", "-mod=readonly")
-        .stdin(Stdio::null())
+        // The lock is held until the last of those who build has ended, also when we end first.
+        .stdin(lock.try_clone()?)
         .stdout(log.try_clone()?)
         .stderr(log)
         .spawn()

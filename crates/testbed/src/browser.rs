@@ -9,7 +9,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-use crate::{packages, say};
+use crate::{binaries::hold, packages, say};
 
 /// The oldest Node.js that Playwright takes.
 const NODE_MAJOR: u32 = 20;
@@ -50,9 +50,15 @@ fn node_major() -> Option<u32> {
 /// Fetches what the lock file pins, unless that is there.
 fn install(folder: &Path) -> Result<()> {
     let age = |path: &str| folder.join(path).metadata().and_then(|m| m.modified());
-    let there = age("node_modules/.package-lock.json")
-        .is_ok_and(|installed| age("package-lock.json").is_ok_and(|locked| locked <= installed));
-    if there {
+    let there = || {
+        age("node_modules/.package-lock.json")
+            .is_ok_and(|installed| age("package-lock.json").is_ok_and(|locked| locked <= installed))
+    };
+    if there() {
+        return Ok(());
+    }
+    let _lock = hold("playwright")?;
+    if there() {
         return Ok(());
     }
     say("Fetching Playwright and axe from the npm registry");

@@ -21,6 +21,7 @@
 //! | [`pipeline`], [`chaos`] | Asya actors as processes, and what happens when they are killed |
 //! | [`sqs`] | a server that speaks SQS' protocol |
 //! | [`browser`] | Chromium, driven by Playwright |
+//! | [`prepare`] | gets what tests need of the machine, ahead of them |
 //! | [`proxy`] | a TCP proxy whose connections can be cut |
 //! | [`simulator`] | the **upstream simulator**: plays the controllers of operators that cannot be had |
 //!
@@ -58,6 +59,7 @@ pub mod node;
 mod packages;
 pub mod pipeline;
 mod pki;
+pub mod prepare;
 mod process;
 pub mod programs;
 pub mod proxy;

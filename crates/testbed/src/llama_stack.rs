@@ -141,6 +141,8 @@ pub fn distribution(release: Release) -> Result<Image> {
             .join("images")
             .join(format!("llama-stack-{}-{fingerprint}.tar", release.version)),
     };
+    // A minute of work that nobody should do twice at once.
+    let _lock = hold(&format!("llama-stack-{}-image", release.version))?;
     if !image.archive.is_file() {
         say(&format!("Making the image {}", image.name));
         let base = python_files()?;

@@ -10,11 +10,13 @@ use anyhow::{Context, Result, bail};
 use crate::{binaries::hold, say};
 
 /// A package, and how to see that it is there however it came.
+#[derive(Clone, Copy)]
 pub(crate) struct Package {
     pub(crate) name: &'static str,
     pub(crate) evidence: Evidence,
 }
 
+#[derive(Clone, Copy)]
 pub(crate) enum Evidence {
     /// A program in the search path.
     Program(&'static str),
@@ -70,6 +72,11 @@ pub(crate) fn obstacle(packages: &[Package]) -> Option<String> {
         let names = missing.join(" ");
         format!("these Debian packages are missing, and only root on Debian can install them here: {names}")
     })
+}
+
+/// Installs what tests want, save what is large: at once, because apt reads its lists anew each time. Blocking.
+pub(crate) fn ensure_small() -> Result<()> {
+    ensure(&[RABBITMQ, CURL, PROMETHEUS, BUSYBOX, PYTHON].concat())
 }
 
 /// Installs what is missing. Blocking; says what it does.

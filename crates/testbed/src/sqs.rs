@@ -78,7 +78,7 @@ impl Sqs {
 }
 
 /// The server's program in a virtual environment of its own, made once on this machine.
-fn moto() -> Result<PathBuf> {
+pub(crate) fn moto() -> Result<PathBuf> {
     let fingerprint = &hex(&Sha256::digest(REQUIREMENTS))[..12];
     let what = format!("moto-{fingerprint}");
     let folder = cache_folder()?.join(&what);

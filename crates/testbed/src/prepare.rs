@@ -1,0 +1,48 @@
+//! What tests want of the machine and takes minutes to get the first time, ahead of them: built, installed and fetched while others
+//! compile. A test that comes too early waits for it at the same lock.
+
+use std::path::Path;
+
+use anyhow::Result;
+
+use crate::{
+    binaries, browser,
+    engine::LlamaServer,
+    keda,
+    llama_stack::{self, NEWEST, OLDER},
+    node, packages, say, sqs,
+};
+
+/// Gets what only some tests need, one after the other, KEDA last, which takes longest. Nothing fails here: a test that cannot
+/// have it says so, and why. Blocking.
+pub fn what_some_tests_need() {
+    let browser = Path::new(env!("CARGO_MANIFEST_DIR")).join("browser");
+    attempt("Debian packages", packages::ensure_small);
+    attempt("Helm", || binaries::helm().map(drop));
+    attempt("Dex", || binaries::dex().map(drop));
+    attempt("moto", || sqs::moto().map(drop));
+    attempt("llama-server", || LlamaServer::prepare("llama-server").map(drop));
+    attempt("a browser", || browser::prepare("a browser", &browser).map(drop));
+    attempt("llama-stack", llama_stack);
+    if node::unavailable().is_none() {
+        attempt("KEDA", keda::prepare);
+    }
+}
+
+fn attempt(what: &str, get: impl FnOnce() -> Result<()>) {
+    if let Err(error) = get() {
+        say(&format!(
+            "cannot prepare {what}, the tests of it will say more: {error:#}"
+        ));
+    }
+}
+
+fn llama_stack() -> Result<()> {
+    for release in [NEWEST, OLDER] {
+        llama_stack::environment(release)?;
+        if node::unavailable().is_none() {
+            llama_stack::distribution(release)?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,147 @@
+//! What can run side by side: each program of tests, the tests in the documentation, and a few other checks that take their time.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, bail};
+use runway_testbed::programs;
+use serde::Deserialize;
+
+use crate::shell;
+
+/// Files whose tests start real nodes. KEDA is built last, so what needs it comes last.
+const NODES: [&str; 7] = [
+    "crates/llama-stack-operator/tests/node.rs",
+    "crates/testbed/tests/console.rs",
+    "crates/testbed/tests/node.rs",
+    "crates/testbed/tests/engine.rs",
+    "crates/testbed/tests/simulator_workloads.rs",
+    "crates/cli/tests/node.rs",
+    "crates/testbed/tests/asya.rs",
+];
+
+/// Something to run, and to wait for.
+pub(crate) struct Job {
+    /// The file of its tests, or what it does.
+    pub(crate) name: String,
+    pub(crate) command: Command,
+    /// Its place among those that start real nodes, if it does.
+    pub(crate) node: Option<usize>,
+}
+
+/// Which tests.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Selection {
+    All,
+    /// Those beside the code that they test: they need no control plane.
+    OfUnits,
+}
+
+/// What cargo says of each thing that it has built.
+#[derive(Deserialize)]
+struct Message {
+    manifest_path: Option<String>,
+    target: Option<Target>,
+    profile: Option<Profile>,
+    executable: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct Target {
+    src_path: String,
+}
+
+#[derive(Deserialize)]
+struct Profile {
+    test: bool,
+}
+
+/// Compiles the tests; a job for each program, tests of a control plane first: they wait, and the others can use that.
+pub(crate) fn tests(selection: Selection) -> Result<Vec<Job>> {
+    let mut cargo = programs::cargo();
+    cargo.args(["test", "--no-run", "--workspace", "--locked", "--quiet"]);
+    cargo.args(["--message-format", "json-render-diagnostics"]);
+    if selection == Selection::OfUnits {
+        cargo.args(["--lib", "--bins"]);
+    }
+    let output = cargo
+        .current_dir(shell::root())
+        .stderr(Stdio::inherit())
+        .output()
+        .context("cannot run cargo")?;
+    if !output.status.success() {
+        bail!("the tests do not compile");
+    }
+    let mut jobs = Vec::new();
+    for line in String::from_utf8(output.stdout)?.lines() {
+        jobs.extend(test(serde_json::from_str(line)?)?);
+    }
+    jobs.sort_by_key(|job| !job.name.contains("testbed/tests"));
+    known(selection, &jobs)?;
+    Ok(jobs)
+}
+
+/// Runs as `cargo test` would run it.
+fn test(message: Message) -> Result<Option<Job>> {
+    let (Some(target), Some(program), Some(manifest)) = (message.target, message.executable, message.manifest_path)
+    else {
+        return Ok(None);
+    };
+    if !message.profile.is_some_and(|profile| profile.test) {
+        return Ok(None);
+    }
+    let package = Path::new(&manifest).parent().context("a package has a folder")?;
+    let name = Path::new(&target.src_path)
+        .strip_prefix(shell::root())?
+        .display()
+        .to_string();
+    let mut command = Command::new(program);
+    command
+        .args(["--test-threads", "2"])
+        .current_dir(package)
+        .env("CARGO_MANIFEST_DIR", package);
+    Ok(Some(Job {
+        node: NODES.iter().position(|file| *file == name),
+        name,
+        command,
+    }))
+}
+
+/// A renamed file would start its node beside the others.
+fn known(selection: Selection, jobs: &[Job]) -> Result<()> {
+    let missing = |file: &&&str| !jobs.iter().any(|job| job.name == **file);
+    match NODES.iter().find(missing) {
+        Some(file) if selection == Selection::All => {
+            bail!("there is no {file}: correct the list in xtask/src/test/jobs.rs")
+        }
+        _ => Ok(()),
+    }
+}
+
+/// What is no program of tests.
+pub(crate) fn others() -> Result<Vec<Job>> {
+    let ourselves = || Ok::<_, anyhow::Error>(Command::new(std::env::current_exe()?));
+    Ok(vec![
+        other(
+            "tests in the documentation",
+            programs::cargo(),
+            &["test", "--doc", "--workspace", "--locked"],
+        ),
+        other("cargo xtask up --once", ourselves()?, &["up", "--once"]),
+        other("cargo xtask python", ourselves()?, &["python"]),
+        other(
+            "documentation",
+            programs::cargo(),
+            &["doc", "--quiet", "--workspace", "--no-deps", "--locked"],
+        ),
+    ])
+}
+
+fn other(name: &str, mut command: Command, args: &[&str]) -> Job {
+    command.args(args).current_dir(shell::root());
+    Job {
+        name: name.to_owned(),
+        command,
+        node: None,
+    }
+}

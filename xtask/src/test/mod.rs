@@ -1,0 +1,126 @@
+//! `test`: every check and test, cheapest first. CI calls this and nothing else.
+//!
+//! Compiling takes both cores of a small machine, and most tests wait for something. So nothing is compiled twice (see
+//! `xtask/Cargo.toml`), what the tests want of the machine is prepared in the background from the first second on, and the
+//! tests run side by side.
+
+mod jobs;
+mod lanes;
+mod outcome;
+mod report;
+
+use std::sync::mpsc::{self, Receiver};
+use std::thread;
+
+use anyhow::{Context, Result, bail};
+use runway_testbed::{binaries::Binaries, node, prepare};
+
+use self::jobs::{Job, Selection};
+use self::report::Report;
+use crate::{generate, shell, tidy};
+
+/// Which tests.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Leave out what needs a control plane.
+    #[arg(long, conflicts_with = "only")]
+    quick: bool,
+    /// Run no other checks, and only tests whose file contains this text, such as `testbed/tests/lifecycle`; repeatable.
+    #[arg(long, value_name = "TEXT")]
+    only: Vec<String>,
+}
+
+pub(crate) fn run(args: &Args) -> Result<()> {
+    let mut report = Report::begin();
+    let outcome = if args.quick {
+        quick(&mut report)
+    } else if args.only.is_empty() {
+        everything(&mut report)
+    } else {
+        only(&mut report, &args.only)
+    };
+    report.print();
+    outcome
+}
+
+fn everything(report: &mut Report) -> Result<()> {
+    let programs = prepare_in_background();
+    checks(report)?;
+    let mut jobs = jobs::others()?;
+    jobs.extend(report.step("compiling the tests", || jobs::tests(Selection::All))?);
+    report.step("waiting for the programs of a control plane and a node", || {
+        programs.recv().context("the preparation has ended")?
+    })?;
+    side_by_side(report, jobs)
+}
+
+fn quick(report: &mut Report) -> Result<()> {
+    checks(report)?;
+    println!("SKIPPED: everything that needs a control plane (--quick)");
+    let jobs = report.step("compiling the tests", || jobs::tests(Selection::OfUnits))?;
+    side_by_side(report, jobs)
+}
+
+/// With the features of the whole workspace: what has been compiled for all tests serves for one of them.
+fn only(report: &mut Report, texts: &[String]) -> Result<()> {
+    let mut jobs = report.step("compiling the tests", || jobs::tests(Selection::All))?;
+    jobs.retain(|job| texts.iter().any(|text| job.name.contains(text)));
+    if jobs.is_empty() {
+        bail!(
+            "no file of tests has {} in its path: they are called like crates/testbed/tests/lifecycle.rs",
+            texts.join(" or ")
+        );
+    }
+    side_by_side(report, jobs)
+}
+
+/// Tells when there is what most tests need, and goes on with what some need.
+fn prepare_in_background() -> Receiver<Result<()>> {
+    let (told, programs) = mpsc::channel();
+    thread::spawn(move || {
+        let _ = told.send(programs_of_a_cluster());
+        prepare::what_some_tests_need();
+    });
+    programs
+}
+
+fn programs_of_a_cluster() -> Result<()> {
+    Binaries::ensure()?;
+    if let Some(reason) = node::unavailable() {
+        println!("SKIPPED: everything that needs a real node, because {reason}");
+        return Ok(());
+    }
+    node::prepare()
+}
+
+fn checks(report: &mut Report) -> Result<()> {
+    report.step("format", || shell::run("cargo", &["fmt", "--all", "--check"]))?;
+    report.step("generated files", || generate::run(&generate::Args::check()))?;
+    report.step("tidy", tidy::run)?;
+    report.step("clippy", || {
+        shell::run(
+            "cargo",
+            &[
+                "clippy",
+                "--quiet",
+                "--workspace",
+                "--all-targets",
+                "--locked",
+                "--",
+                "-D",
+                "warnings",
+            ],
+        )
+    })
+}
+
+fn side_by_side(report: &mut Report, jobs: Vec<Job>) -> Result<()> {
+    let all = jobs.len();
+    let outcomes = report.step("tests", || lanes::run(jobs))?;
+    let failed = outcomes.iter().filter(|outcome| !outcome.succeeded).count();
+    report.outcomes = outcomes;
+    if failed > 0 {
+        bail!("{failed} of {all} failed; their names are above");
+    }
+    Ok(())
+}
