@@ -1,11 +1,10 @@
-//! Installed on a real node, from our own images: pods become ready, an example runs through them, a leader's end is
+//! Installed on a real node, from our own images: pods become ready, a real engine answers through them, a leader's end is
 //! noticed by nobody, and nothing stays behind.
 #![allow(clippy::print_stdout, reason = "how long it took is worth reading")]
 
 mod common;
 
 use std::path::Path;
-use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
@@ -19,42 +18,41 @@ use kube::{Api, Client, Config, ResourceExt};
 use runway_api::model_deployment::Phase;
 use runway_api::{ModelDeployment, labels};
 use runway_client::manifests::{NAMESPACE, Release, console};
-use runway_testbed::{Node, Options, crds, eventually, node, programs};
+use runway_testbed::engine::LlamaServer;
+use runway_testbed::{Node, Options, eventually, node, programs};
 use serde_json::json;
-use tokio::process::{Child, Command};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn ready_pods_from_our_own_images_serve_an_example_and_go_without_a_trace() -> Result<()> {
-    if node::skip("installing on a real node") {
+    const WHAT: &str = "installing on a real node";
+    if node::skip(WHAT) {
         return Ok(());
     }
+    let Some(engine) = tokio::task::spawn_blocking(|| LlamaServer::prepare(WHAT)).await?? else {
+        return Ok(());
+    };
     let programs = programs::build(false).await?;
-    let upstream = crds::upstream_crds(&[crds::KAITO_WORKSPACES, crds::KAITO_INFERENCE_SETS])?;
-    let node = Node::start(Options {
-        crds: upstream,
-        ..Options::default()
-    })
-    .await?;
+    let node = Node::start(Options::default()).await?;
+    node.import_image(&engine.image.archive).await?;
     let (admin, client) = (node.admin()?, node.admin_client().await?);
     let before = inventory(&client).await?;
 
     without_room_the_end_says_what_the_scheduler_says(&node, &admin).await?;
     without_images_the_end_says_what_the_kubelet_says(&admin).await?;
     installed(&node, &programs, &admin).await?;
-    let _upstream = simulator(&programs, &admin)?;
     an_example_runs(&node, &client).await?;
-    expect(&run(&admin, &["provider", "list"]).await?, 0, "kaito     v")?;
+    expect(&run(&admin, &["provider", "list"]).await?, 0, "direct    v")?;
     a_leader_that_ends_hands_over_and_one_that_is_killed_is_followed(&node, &client).await?;
     expect(
         &run(&admin, &["controller", "status"]).await?,
         0,
-        "kaito-provider           v",
+        "direct-provider          v",
     )?;
 
     the_console_serves_who_signs_in(&node, &programs, &admin).await?;
 
     let out = run(&admin, &["controller", "uninstall", "--yes"]).await?;
-    expect(&out, 1, "1 ModelDeployment is served: default/gemma-cpu")?;
+    expect(&out, 1, "1 ModelDeployment is served: default/hello")?;
     let all = ["controller", "uninstall", "--yes", "--delete-models", "--crds"];
     let out = run(&admin, &all).await?;
     expect(&out, 0, "deleted 1 of 1 ModelDeployments")?;
@@ -98,7 +96,7 @@ async fn without_images_the_end_says_what_the_kubelet_says(admin: &Path) -> Resu
 
 async fn installed(node: &Node, programs: &Path, admin: &Path) -> Result<()> {
     let release = Release::default();
-    for name in [labels::CORE_MANAGER, "kaito-provider"] {
+    for name in [labels::CORE_MANAGER, "direct-provider"] {
         let image = format!("{}/{name}:{}", release.registry, release.tag);
         node.import_program(&image, &programs.join(name), &[]).await?;
     }
@@ -108,21 +106,8 @@ async fn installed(node: &Node, programs: &Path, admin: &Path) -> Result<()> {
         .await?;
     let out = run(admin, &["controller", "install", "--yes"]).await?;
     expect(&out, 0, "Deployment/kubeairunway-controller: ready, 2 of 2 pods")?;
-    let out = run(admin, &["provider", "install", "kaito", "--yes"]).await?;
-    expect(&out, 0, "Deployment/kaito-provider: ready, 1 of 1 pods")
-}
-
-/// Plays KAITO.
-fn simulator(programs: &Path, admin: &Path) -> Result<Child> {
-    Ok(Command::new(programs.join("upstream-simulator"))
-        .arg("--kubeconfig")
-        .arg(admin)
-        .args(["--ready-after", "500ms"])
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .kill_on_drop(true)
-        .spawn()?)
+    let out = run(admin, &["provider", "install", "direct", "--yes"]).await?;
+    expect(&out, 0, "Deployment/direct-provider: ready, 1 of 1 pods")
 }
 
 async fn an_example_runs(node: &Node, client: &Client) -> Result<()> {
@@ -141,11 +126,12 @@ async fn an_example_runs(node: &Node, client: &Client) -> Result<()> {
         Ok(())
     })
     .await?;
-    let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/examples/gemma-cpu.yaml");
+    let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/examples/test-bed/hello.yaml");
     kubectl(node, &["apply", "-f", &example.display().to_string()]).await?;
-    let md = models.get("gemma-cpu").await?;
+    let md = models.get("hello").await?;
     ensure!(md.finalizers() == [labels::FINALIZER], "the webhook adds the finalizer");
-    runs(&models, "gemma-cpu").await
+    // The provider asks the model by cluster DNS, from its pod.
+    runs(&models, "hello").await
 }
 
 async fn runs(models: &Api<ModelDeployment>, name: &str) -> Result<()> {
@@ -268,7 +254,7 @@ async fn the_console_serves_who_signs_in(node: &Node, programs: &Path, admin: &P
     let cookie = cookie.split(';').next().unwrap_or_default();
     let page = asked("GET", "/deployments").header("cookie", cookie).body(Vec::new())?;
     let page = browser.request_text(page).await?;
-    ensure!(page.contains("/deployments/default/gemma-cpu"), "{page}");
+    ensure!(page.contains("/deployments/default/hello"), "{page}");
 
     expect(&run(admin, &["console", "uninstall", "--yes"]).await?, 0, "all gone")?;
     secrets.delete(&secret.name_any(), &DeleteParams::default()).await?;

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use runway_operator::clock;
 use runway_operator::services::Services;
+use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 use crate::observe::{Answer, Verification};
@@ -16,6 +17,8 @@ use crate::talk::{self, Failure};
 const MAY_PASS: Duration = Duration::from_secs(8);
 /// Wait before the second attempt; it doubles.
 const FIRST_WAIT: Duration = Duration::from_millis(100);
+/// Endpoints asked at the same time. One that hangs is given up after seconds.
+const AT_ONCE: usize = 64;
 /// Longest wait between two attempts.
 const LONGEST_WAIT: Duration = Duration::from_secs(2);
 
@@ -31,6 +34,7 @@ pub(crate) struct Answers {
     services: Option<Services>,
     entries: Mutex<HashMap<Key, Entry>>,
     answered: Box<OnAnswer>,
+    turns: Semaphore,
 }
 
 /// The latest question about a ModelDeployment, and the latest answer.
@@ -46,6 +50,7 @@ impl Answers {
             services,
             entries: Mutex::default(),
             answered: Box::new(answered),
+            turns: Semaphore::new(AT_ONCE),
         })
     }
 
@@ -85,6 +90,8 @@ impl Answers {
 
     async fn find_out(self: Arc<Self>, key: Key, question: Question) {
         let Some(services) = &self.services else { return };
+        // It is never closed.
+        let Ok(_turn) = self.turns.acquire().await else { return };
         let outcome = insist(services, &question).await;
         let answer = Answer {
             about: question.about.clone(),

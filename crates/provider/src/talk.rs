@@ -47,8 +47,7 @@ pub(crate) async fn ask(services: &Services, question: &Question) -> Result<(), 
         Verdict::Served(models) => listed(question, &models)?,
         Verdict::Guarded => return Ok(()),
         Verdict::NotOffered(_) if !question.generates => return Ok(()),
-        Verdict::NotOffered(failure) => return Err(failure),
-        Verdict::Failed(failure) => return Err(failure),
+        Verdict::NotOffered(failure) | Verdict::Failed(failure) => return Err(failure),
     };
     if !question.generates {
         return Ok(());
