@@ -6,6 +6,11 @@
 //! - A model that answers does not stay NotReady: for each change it is measured how long it answered before the status said so.
 //! - What goes wrong is named.
 
+#![allow(
+    clippy::print_stdout,
+    reason = "what the messages are, and how long it took, is worth reading"
+)]
+
 mod support;
 
 use std::collections::BTreeSet;
@@ -19,8 +24,8 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::api::{DeleteParams, ListParams};
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, Client, ResourceExt};
-use runway_api::ModelDeployment;
 use runway_api::condition::{self, Conditions};
+use runway_api::{ModelDeployment, Phase};
 use runway_operator::client::ClientArgs;
 use runway_operator::services::{ServicePort, Services};
 use runway_provider_direct::Direct;
@@ -61,6 +66,130 @@ async fn ready_is_true_when_a_real_engine_answers_and_only_then() -> Result<()> 
     scene.bed.cluster.stop().await
 }
 
+/// Something that a user gets wrong, or an engine that misbehaves.
+struct Bad {
+    name: &'static str,
+    image: Image,
+    args: &'static [(&'static str, &'static str)],
+    memory: &'static str,
+    /// Of Ready.
+    reason: &'static str,
+    /// Parts of the message.
+    texts: &'static [&'static str],
+}
+
+#[derive(Clone, Copy)]
+enum Image {
+    LlamaServer,
+    Hostile,
+    Busybox,
+    Absent,
+}
+
+const fn llama(
+    name: &'static str,
+    args: &'static [(&'static str, &'static str)],
+    reason: &'static str,
+    texts: &'static [&'static str],
+) -> Bad {
+    Bad {
+        name,
+        image: Image::LlamaServer,
+        args,
+        memory: "256Mi",
+        reason,
+        texts,
+    }
+}
+
+/// An engine that is healthy, and does not answer.
+const fn hostile(
+    name: &'static str,
+    args: &'static [(&'static str, &'static str)],
+    texts: &'static [&'static str],
+) -> Bad {
+    Bad {
+        image: Image::Hostile,
+        ..llama(name, args, "NotAnswering", texts)
+    }
+}
+
+const BAD: [Bad; 14] = [
+    llama(
+        "not-a-gguf",
+        &[("model", NOT_A_MODEL)],
+        "CrashLoopBackOff",
+        &["container 'model'", "invalid magic"],
+    ),
+    llama(
+        "no-such-file",
+        &[("model", "/models/none.gguf")],
+        "CrashLoopBackOff",
+        &["/models/none.gguf"],
+    ),
+    llama(
+        "unknown-flag",
+        &[("model", MODEL), ("no-such-flag", "1")],
+        "CrashLoopBackOff",
+        &["--no-such-flag", "spec.engine.args"],
+    ),
+    Bad {
+        image: Image::Busybox,
+        ..llama(
+            "no-engine",
+            &[("model", MODEL)],
+            "ContainerStartFailed",
+            &["executable file not found", "spec.image"],
+        )
+    },
+    Bad {
+        image: Image::Absent,
+        ..llama(
+            "no-image",
+            &[("model", MODEL)],
+            "ImagePullFailed",
+            &["testbed.local/none:1", "spec.image"],
+        )
+    },
+    Bad {
+        memory: "900Gi",
+        ..llama(
+            "no-memory",
+            &[("model", MODEL)],
+            "Unschedulable",
+            &["Insufficient memory", "spec.resources"],
+        )
+    },
+    Bad {
+        memory: "6Mi",
+        ..llama(
+            "too-little-memory",
+            &[("model", MODEL)],
+            "OOMKilled",
+            &["6Mi", "spec.resources.memory"],
+        )
+    },
+    hostile(
+        "other-name",
+        &[("mode", "other-name")],
+        &["'another-other-name'", "not 'other-name'"],
+    ),
+    hostile(
+        "errors",
+        &[("mode", "errors")],
+        &["/v1/chat/completions: 500", "the engine is broken"],
+    ),
+    hostile("hangs", &[("mode", "hangs")], &["no response within 10 seconds"]),
+    hostile(
+        "redirects",
+        &[("mode", "redirects")],
+        &["302 Found: redirects are not followed"],
+    ),
+    hostile("endless", &[("mode", "endless")], &["longer than 64 KiB"]),
+    hostile("not-found", &[("mode", "not-found")], &["GET /v1/models: 404"]),
+    hostile("closes", &[("mode", "closes")], &["GET /v1/models"]),
+];
+
 struct Scene {
     bed: Bed<Node>,
     services: Services,
@@ -92,114 +221,20 @@ impl Scene {
 
     /// Bad input, all at once: never Ready, and the message has the cause.
     async fn bad_input_is_named(&self) -> Result<()> {
-        let llama = |args: Value| (self.llama_server.image.name.as_str(), args);
-        let hostile = |mode: &str| (self.hostile.as_str(), json!({ "mode": mode }));
-        let table: Vec<(&str, (&str, Value), Value, &str, &[&str])> = vec![
-            (
-                "not-a-gguf",
-                llama(json!({"model": NOT_A_MODEL})),
-                json!({}),
-                "CrashLoopBackOff",
-                &["container 'model'", "invalid magic"],
-            ),
-            (
-                "no-such-file",
-                llama(json!({"model": "/models/none.gguf"})),
-                json!({}),
-                "CrashLoopBackOff",
-                &["/models/none.gguf"],
-            ),
-            (
-                "unknown-flag",
-                llama(json!({"model": MODEL, "no-such-flag": "1"})),
-                json!({}),
-                "CrashLoopBackOff",
-                &["--no-such-flag", "spec.engine.args"],
-            ),
-            (
-                "no-engine",
-                (self.busybox.as_str(), json!({"model": MODEL})),
-                json!({}),
-                "ContainerStartFailed",
-                &["executable file not found", "spec.image"],
-            ),
-            (
-                "no-image",
-                ("testbed.local/none:1", json!({"model": MODEL})),
-                json!({}),
-                "ImagePullFailed",
-                &["testbed.local/none:1", "spec.image"],
-            ),
-            (
-                "no-memory",
-                llama(json!({"model": MODEL})),
-                json!({"resources": {"memory": "900Gi"}}),
-                "Unschedulable",
-                &["Insufficient memory", "spec.resources"],
-            ),
-            (
-                "too-little-memory",
-                llama(json!({"model": MODEL})),
-                json!({"resources": {"memory": "12Mi"}}),
-                "OOMKilled",
-                &["12Mi", "spec.resources.memory"],
-            ),
-            (
-                "other-name",
-                hostile("other-name"),
-                json!({}),
-                "NotAnswering",
-                &["'another-other-name'", "not 'other-name'"],
-            ),
-            (
-                "errors",
-                hostile("errors"),
-                json!({}),
-                "NotAnswering",
-                &["/v1/chat/completions: 500", "the engine is broken"],
-            ),
-            (
-                "hangs",
-                hostile("hangs"),
-                json!({}),
-                "NotAnswering",
-                &["no response within 10 seconds"],
-            ),
-            (
-                "redirects",
-                hostile("redirects"),
-                json!({}),
-                "NotAnswering",
-                &["302 Found: redirects are not followed"],
-            ),
-            (
-                "endless",
-                hostile("endless"),
-                json!({}),
-                "NotAnswering",
-                &["longer than 64 KiB"],
-            ),
-            (
-                "not-found",
-                hostile("not-found"),
-                json!({}),
-                "NotAnswering",
-                &["GET /v1/models: 404"],
-            ),
-            (
-                "closes",
-                hostile("closes"),
-                json!({}),
-                "NotAnswering",
-                &["GET /v1/models"],
-            ),
-        ];
-        for (name, (image, args), more, ..) in &table {
-            let mut object = model(name, "direct", image, args.clone());
-            merge(&mut object["spec"], more);
+        for bad in &BAD {
+            let args: serde_json::Map<_, _> = bad
+                .args
+                .iter()
+                .map(|(key, value)| ((*key).to_owned(), json!(value)))
+                .collect();
+            let mut object = model(bad.name, "direct", self.image(bad.image), &args.into());
+            object["spec"]["resources"]["memory"] = json!(bad.memory);
             self.bed.create(object).await?;
         }
-        for (name, _, _, reason, texts) in &table {
+        for Bad {
+            name, reason, texts, ..
+        } in &BAD
+        {
             let md = self
                 .bed
                 .status(name, reason, |s| {
@@ -209,19 +244,28 @@ impl Scene {
                 })
                 .await?;
             let message = md.status.and_then(|s| s.message).unwrap_or_default();
+            println!("{name}: {message}");
             for text in *texts {
                 ensure!(
                     message.contains(text),
                     "{name}: the message does not say '{text}': {message}"
                 );
             }
-            println!("{name}: {message}");
         }
-        for (name, ..) in &table {
-            self.bed.delete(name).await?;
+        for bad in &BAD {
+            self.bed.delete(bad.name).await?;
         }
-        try_join_all(table.iter().map(|(name, ..)| self.bed.gone(name))).await?;
+        try_join_all(BAD.iter().map(|bad| self.bed.gone(bad.name))).await?;
         Ok(())
+    }
+
+    fn image(&self, image: Image) -> &str {
+        match image {
+            Image::LlamaServer => &self.llama_server.image.name,
+            Image::Hostile => &self.hostile,
+            Image::Busybox => &self.busybox,
+            Image::Absent => "testbed.local/none:1",
+        }
     }
 
     /// Many models at once, each through a whole life.
@@ -263,7 +307,7 @@ impl Scene {
             &life.name,
             provider,
             image,
-            life.args(json!({"model": MODEL, "alias": life.alias(1)})),
+            &life.args(json!({"model": MODEL, "alias": life.alias(1)})),
         );
         self.bed.create(object).await?;
         life.answers(1).await.context("created")?;
@@ -490,7 +534,7 @@ fn said(md: &ModelDeployment) -> Said {
     let status = md.status.clone().unwrap_or_default();
     let ready = status.conditions.get_condition(condition::READY);
     Said {
-        phase: status.phase.map(|phase| phase.as_str()),
+        phase: status.phase.map(Phase::as_str),
         reason: ready.map(|c| c.reason.clone()).unwrap_or_default(),
         ready_for: ready.filter(|c| c.status == "True").and_then(|c| c.observed_generation),
         generation: status.observed_generation,
@@ -554,7 +598,7 @@ fn alias(name: &str, generation: i64) -> String {
     format!("{name}-g{generation}")
 }
 
-fn model(name: &str, provider: &str, image: &str, args: Value) -> Value {
+fn model(name: &str, provider: &str, image: &str, args: &Value) -> Value {
     json!({
         "apiVersion": "kubeairunway.ai/v1alpha1",
         "kind": "ModelDeployment",

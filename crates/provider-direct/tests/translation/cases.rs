@@ -44,7 +44,7 @@ fn run(folder: &Path, differences: &mut Vec<String>) {
     }
     let mut outcome = Outcome { folder, differences };
     outcome.compare("expected-objects.yaml", translation.as_ref().ok().map(objects));
-    outcome.compare("expected-translation.yaml", translation.as_ref().ok().map(|t| rest(t)));
+    outcome.compare("expected-translation.yaml", translation.as_ref().ok().map(rest));
     outcome.compare("expected-refusal.txt", translation.as_ref().err().map(refused));
     let upstream = folder.join("upstream.yaml");
     let reading = upstream

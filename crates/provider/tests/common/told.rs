@@ -4,7 +4,6 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use runway_operator::plan::{Apply, Delete, Edit, Finalizer, Note, Plan};
-use runway_provider::plan::Inquiry;
 use serde::ser::{Serialize, SerializeMap, SerializeSeq, Serializer};
 use serde_json::{Map, Value, json};
 
@@ -32,25 +31,6 @@ pub(crate) fn difference(file: &Path, found: &str) -> Option<String> {
         "{}\n--- expected\n{expected}+++ found\n{found}",
         file.display()
     ))
-}
-
-/// The question to an endpoint; nothing if it is not asked.
-pub(crate) fn inquiry(inquiry: &Inquiry) -> String {
-    match inquiry {
-        Inquiry::Forget => String::new(),
-        Inquiry::Keep => "answer: kept\n".to_owned(),
-        Inquiry::Ask(question) => format!(
-            "ask: {}, attempt {}, for model {}, {}\n",
-            question.at,
-            question.attempt,
-            question.model.as_deref().unwrap_or("of the image"),
-            if question.generates {
-                "one token"
-            } else {
-                "the list of models"
-            }
-        ),
-    }
 }
 
 /// Everything a plan asks for; `{}` if that is nothing.
