@@ -53,6 +53,9 @@ pub const PREFLIGHT_BYPASSED: &str = "PreflightBypassed";
 /// Environment variables of the user's that are not passed on; present only while true.
 pub const ENV_IGNORED: &str = "EnvIgnored";
 
+/// Reason of [`READY`] on a ModelDeployment of which no replica is desired.
+pub const SCALED_TO_ZERO: &str = "ScaledToZero";
+
 /// A condition before it meets its predecessor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Draft {

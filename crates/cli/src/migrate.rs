@@ -296,7 +296,8 @@ async fn wait(
         let arrived =
             md.selected_provider() == Some(args.to.as_str()) && status.observed_generation == md.metadata.generation;
         match status.phase {
-            Some(Phase::Running) if arrived && status.conditions.is_true(condition::READY) => return Ok(()),
+            // Also one that is scaled to zero.
+            Some(Phase::Running) if arrived => return Ok(()),
             Some(Phase::Failed) if arrived => {
                 return Err(Error::Failed {
                     name: args.name.clone(),

@@ -375,7 +375,7 @@ pub fn standing(object: &DynamicObject) -> (Standing, String) {
         object.metadata.generation.is_none() || status["observedGeneration"].as_i64() == object.metadata.generation;
     let standing = if !is_current {
         Standing::Open
-    } else if conditions.is_true(condition::READY) {
+    } else if conditions.is_true(condition::READY) || is_scaled_to_zero(&conditions) {
         Standing::Ready
     } else if phase == Phase::Failed.as_str() || conditions.is_true(condition::STALLED) {
         let stalled = conditions.get_condition(condition::STALLED).map(|c| c.message.clone());
@@ -389,6 +389,12 @@ pub fn standing(object: &DynamicObject) -> (Standing, String) {
         Standing::Open
     };
     (standing, line)
+}
+
+/// Whether nothing serves because nothing is to serve: there is nothing more to wait for.
+fn is_scaled_to_zero(conditions: &[Condition]) -> bool {
+    let ready = conditions.get_condition(condition::READY);
+    ready.is_some_and(|c| c.reason == condition::SCALED_TO_ZERO)
 }
 
 /// In one word, and what there is to say.

@@ -265,7 +265,7 @@ impl Standing {
         match self {
             Self::Serves { .. } => ("DeploymentReady".to_owned(), message_of(reading, main)),
             Self::ScaledToZero => (
-                "ScaledToZero".to_owned(),
+                condition::SCALED_TO_ZERO.to_owned(),
                 "Scaled to zero: no replica is desired, so nothing serves".to_owned(),
             ),
             Self::Applying => ("Updating".to_owned(), format!("Waiting for {main} to take the change")),
