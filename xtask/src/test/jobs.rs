@@ -10,8 +10,9 @@ use serde::Deserialize;
 use crate::shell;
 
 /// Files whose tests start real nodes. KEDA is built last, so what needs it comes last.
-const NODES: [&str; 7] = [
+const NODES: [&str; 8] = [
     "crates/llama-stack-operator/tests/node.rs",
+    "crates/testbed/tests/answers.rs",
     "crates/testbed/tests/console.rs",
     "crates/testbed/tests/node.rs",
     "crates/testbed/tests/engine.rs",
