@@ -319,6 +319,9 @@ impl Scene {
         life.answers(generation).await.context("another image")?;
         change(json!({"engine": {"args": {"no-such-flag": "1"}}})).await?;
         life.fails("CrashLoopBackOff", "--no-such-flag").await?;
+        if !life.kaito {
+            life.still_answers(generation).await.context("a broken rollout")?;
+        }
         let generation = change(json!({"engine": {"args": {"no-such-flag": null}}})).await?;
         life.answers(generation).await.context("the flag is gone")?;
         change(json!({"engine": {"args": {"model": "/models/none.gguf"}}})).await?;
@@ -405,6 +408,20 @@ impl Life<'_> {
         self.witness.settled(&self.name, generation).await
     }
 
+    /// The pods of an earlier generation serve on, and the status says so.
+    async fn still_answers(&self, generation: i64) -> Result<()> {
+        let md = self
+            .scene
+            .bed
+            .status(&self.name, "serving on", |s| {
+                s.message
+                    .as_ref()
+                    .is_some_and(|message| message.contains("Replicas that still serve: 1"))
+            })
+            .await?;
+        lists(&self.scene.services, &md, generation).await
+    }
+
     /// Not Ready, for this reason.
     async fn fails(&self, reason: &str, text: &str) -> Result<()> {
         let generation = self.generation().await?;
@@ -427,7 +444,11 @@ impl Life<'_> {
         let ours = ListParams::default().labels(&format!("{}={}", runway_api::labels::DEPLOYMENT, self.name));
         let now = DeleteParams::default().grace_period(0);
         for pod in pods.list(&ours).await?.items {
-            pods.delete(&pod.name_any(), &now).await?;
+            match pods.delete(&pod.name_any(), &now).await {
+                // One of an earlier rollout was on its way out.
+                Err(kube::Error::Api(status)) if status.is_not_found() => {}
+                other => drop(other?),
+            }
         }
         self.scene
             .bed
@@ -576,7 +597,14 @@ impl Sampler {
 /// Whether the endpoint lists the model under the name of this generation.
 async fn lists(services: &Services, md: &ModelDeployment, generation: i64) -> Result<()> {
     let at = endpoint(md).context("no endpoint")?;
-    let response = services.get(&at, "/v1/models").await?;
+    let response = match services.get(&at, "/v1/models").await {
+        Ok(response) => response,
+        // On a busy machine a connection may break; another name, or no engine, stays.
+        Err(_) => {
+            tokio::time::sleep(Duration::from_millis(300)).await;
+            services.get(&at, "/v1/models").await?
+        }
+    };
     let models: Value = serde_json::from_slice(&response.body).with_context(|| response.status.to_string())?;
     let wanted = alias(&md.name_any(), generation);
     if models["data"][0]["id"] != *wanted {
