@@ -597,14 +597,13 @@ impl Sampler {
 /// Whether the endpoint lists the model under the name of this generation.
 async fn lists(services: &Services, md: &ModelDeployment, generation: i64) -> Result<()> {
     let at = endpoint(md).context("no endpoint")?;
-    let response = match services.get(&at, "/v1/models").await {
-        Ok(response) => response,
+    let mut response = services.get(&at, "/v1/models").await;
+    if response.is_err() {
         // On a busy machine a connection may break; another name, or no engine, stays.
-        Err(_) => {
-            tokio::time::sleep(Duration::from_millis(300)).await;
-            services.get(&at, "/v1/models").await?
-        }
-    };
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        response = services.get(&at, "/v1/models").await;
+    }
+    let response = response?;
     let models: Value = serde_json::from_slice(&response.body).with_context(|| response.status.to_string())?;
     let wanted = alias(&md.name_any(), generation);
     if models["data"][0]["id"] != *wanted {
