@@ -118,10 +118,7 @@ fn of_library(inside: &Path, source: &Path) -> Result<Value> {
 
 fn sha256(path: &Path) -> Result<String> {
     let content = fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
-    Ok(Sha256::digest(content)
-        .iter()
-        .map(|byte| format!("{byte:02x}"))
-        .collect())
+    Ok(hex::encode(Sha256::digest(content)))
 }
 
 /// The package URL of the Debian package that installed `path`. `None` on machines without dpkg, and for files that no package

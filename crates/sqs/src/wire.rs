@@ -1,6 +1,6 @@
 //! Requests: signed, sent, and their errors understood.
 
-use std::fmt::{self, Write as _};
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -212,7 +212,7 @@ impl Wire {
 
     async fn signed(&self, action: &str, asked: &Value) -> Result<Request<Bytes>, Error> {
         let body = Bytes::from(asked.to_string());
-        let digest = hex(&Sha256::digest(&body));
+        let digest = hex::encode(Sha256::digest(&body));
         let request = Request::builder()
             .method(Method::POST)
             .uri(self.endpoint.clone())
@@ -225,13 +225,6 @@ impl Wire {
         self.signer.sign(&mut parts, None).await.map_err(Error::Credentials)?;
         Ok(Request::from_parts(parts, body))
     }
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::new(), |mut hex, byte| {
-        let _ = write!(hex, "{byte:02x}");
-        hex
-    })
 }
 
 /// China has a domain of its own.
