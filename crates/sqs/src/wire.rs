@@ -191,7 +191,9 @@ impl Wire {
         Ok(Self {
             http,
             signer,
-            endpoint: uri.ok_or(Error::Endpoint { endpoint })?,
+            endpoint: uri.ok_or_else(|| Error::Endpoint {
+                endpoint: without_login(&endpoint),
+            })?,
         })
     }
 
@@ -201,7 +203,12 @@ impl Wire {
 
     /// The server may take `wait` longer.
     pub(crate) async fn ask_and_wait(&self, action: &str, asked: &Value, wait: Duration) -> Result<Value, Error> {
-        let place = || self.endpoint.authority().map(ToString::to_string).unwrap_or_default();
+        let place = || {
+            self.endpoint
+                .authority()
+                .map(|at| without_login(at.as_str()))
+                .unwrap_or_default()
+        };
         let request = self.signed(action, asked).await?;
         let answer = tokio::time::timeout(PATIENCE + wait, self.http.send(request)).await;
         let response = answer
@@ -224,6 +231,17 @@ impl Wire {
         let (mut parts, body) = request.into_parts();
         self.signer.sign(&mut parts, None).await.map_err(Error::Credentials)?;
         Ok(Request::from_parts(parts, body))
+    }
+}
+
+/// A URL, or what is between its slashes, without user and password.
+fn without_login(url: &str) -> String {
+    match url.rsplit_once('@') {
+        Some((before, host)) => {
+            let scheme = before.split_once("://").map(|(scheme, _)| format!("{scheme}://"));
+            format!("{}{host}", scheme.unwrap_or_default())
+        }
+        None => url.to_owned(),
     }
 }
 
@@ -273,6 +291,20 @@ mod tests {
             response = response.header("x-amzn-query-error", header);
         }
         understood(&response.body(Bytes::from_static(body.as_bytes())).unwrap())
+    }
+
+    #[test]
+    fn a_login_in_the_endpoint_is_not_repeated() {
+        for (url, shown) in [
+            ("http://app:pa/ss@w@queue:9324/x", "http://queue:9324/x"),
+            ("app:pass@queue", "queue"),
+            (
+                "https://sqs.eu-west-1.amazonaws.com/",
+                "https://sqs.eu-west-1.amazonaws.com/",
+            ),
+        ] {
+            assert_eq!(without_login(url), shown);
+        }
     }
 
     #[test]

@@ -260,6 +260,21 @@ fn verdict(document: &Document, mut findings: Vec<Finding>) -> Verdict {
     }
 }
 
+/// Why the API server would refuse a document of ours, as far as the fields go that our types know.
+pub(crate) fn refusals(document: &Document) -> Vec<String> {
+    let crds = manifests::all_crds();
+    let mut crds = crds.iter().filter(|crd| crd.spec.group == document.group());
+    let Some(crd) = crds.find(|crd| crd.spec.names.kind == document.kind()) else {
+        return Vec::new();
+    };
+    let errors = against(crd, document)
+        .into_iter()
+        .filter(|finding| finding.level == Weight::Error && !finding.message.starts_with("is an unknown field"));
+    errors
+        .map(|finding| format!("{} {}", finding.field, finding.message))
+        .collect()
+}
+
 /// What the API server says of it: its version, metadata, schema, rules.
 fn against(crd: &CustomResourceDefinition, document: &Document) -> Vec<Finding> {
     let given = document.value["apiVersion"].as_str().unwrap_or_default();
