@@ -6,11 +6,12 @@ use axum::response::Response;
 use jiff::Timestamp;
 use kube::ResourceExt;
 use runway_api::AsyncActor;
+use runway_api::async_actor::{Mode, Strategy};
 use runway_client::source::Source;
 use runway_client::tree::Tree;
 use runway_operator::clock;
 
-use super::deployment::{Entry, of_condition};
+use super::deployment::{Entry, is_usual_when_operated, of_condition};
 use super::overview::actor_state;
 use crate::guard::Asker;
 use crate::history::Chart;
@@ -23,9 +24,9 @@ struct Actor {
     state: String,
     paused: bool,
     message: String,
-    mode: String,
+    mode: &'static str,
     target: String,
-    strategy: String,
+    strategy: &'static str,
     fallback: bool,
     queue: String,
     transport: String,
@@ -87,7 +88,9 @@ pub async fn one(Asker(session): Asker, Path((namespace, name)): Path<(String, S
         depth: depth.to_string(),
         tree,
         chart: Chart::new(&session.lens.actor_history(&namespace, &name), now),
-        conditions: conditions.map(|c| of_condition(c, true, now)).collect(),
+        conditions: conditions
+            .map(|c| of_condition(c, is_usual_when_operated(c), now))
+            .collect(),
         yaml: page::yaml(found.as_ref()),
     })
 }
@@ -100,8 +103,8 @@ fn actor(actor: &AsyncActor, now: Timestamp) -> Actor {
     let binding = status.binding.clone().unwrap_or_default();
     let scaling = match (status.scaling_mode, status.min_replicas, status.max_replicas) {
         (None, ..) => "not scaled".to_owned(),
-        (Some(mode), Some(min), Some(max)) => format!("{mode:?}, {min} to {max} by the queue"),
-        (Some(mode), ..) => format!("{mode:?}"),
+        (Some(mode), Some(min), Some(max)) => format!("{mode}, {min} to {max} by the queue"),
+        (Some(mode), ..) => mode.to_string(),
     };
     Actor {
         namespace: actor.namespace().unwrap_or_default(),
@@ -110,9 +113,9 @@ fn actor(actor: &AsyncActor, now: Timestamp) -> Actor {
         state,
         paused: actor.is_paused(),
         message: status.message.clone().unwrap_or_default(),
-        mode: status.mode.map_or_else(|| "–".to_owned(), |m| format!("{m:?}")),
+        mode: status.mode.map_or("–", Mode::as_str),
         target: target.map_or_else(|| "–".to_owned(), |t| format!("{}/{}", t.kind, t.name)),
-        strategy: binding.strategy.map(|s| format!("{s:?}")).unwrap_or_default(),
+        strategy: binding.strategy.map_or("", Strategy::as_str),
         fallback: binding.fallback.unwrap_or_default(),
         queue: status.queue.clone().unwrap_or_else(|| "–".to_owned()),
         transport: actor.spec.transport.clone(),

@@ -10,6 +10,7 @@ use k8s_openapi::api::core::v1::Event;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::ResourceExt;
 use runway_api::ModelDeployment;
+use runway_api::async_actor::WARNING;
 use runway_api::condition;
 use runway_client::source::Source;
 use runway_client::status::{self, Forward, Upstream, View};
@@ -255,6 +256,11 @@ fn conditions(md: &ModelDeployment, now: Timestamp) -> Vec<Entry> {
 /// Those of the lifecycle should be true; the others are there only while something is unusual.
 fn is_usual(c: &Condition) -> bool {
     status::LIFECYCLE.iter().any(|(type_, _)| *type_ == c.type_)
+}
+
+/// The same for AsyncActors and LlamaStackDistributions.
+pub fn is_usual_when_operated(c: &Condition) -> bool {
+    ![condition::STALLED, condition::PAUSED, WARNING].contains(&c.type_.as_str())
 }
 
 /// A condition as an entry; a usual one should be true.
