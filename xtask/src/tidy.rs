@@ -12,7 +12,7 @@ use crate::shell;
 /// What each crate may depend on, of ours: binaries -> controllers -> provider/operator -> api (ARCHITECTURE.md).
 const MAY_USE: &[(&str, &[&str])] = &[
     ("runway-api", &[]),
-    ("runway-operator", &[]),
+    ("runway-operator", &["runway-api"]),
     ("runway-provider", &["runway-api", "runway-operator"]),
     ("runway-core", &["runway-api", "runway-operator"]),
     ("runway-llama-stack-operator", &["runway-api", "runway-operator"]),

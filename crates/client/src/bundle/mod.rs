@@ -15,6 +15,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Event, Pod};
 use kube::api::{ListParams, LogParams};
 use kube::{Api, ResourceExt};
+use runway_api::Namespace;
 use serde_json::Value;
 
 use crate::check::observe::{Scope, observe};
@@ -49,7 +50,11 @@ pub struct Bundle {
 }
 
 /// Reads what belongs into an archive, of one namespace or of all.
-pub async fn collect(cluster: &Cluster, namespace: Option<String>, look_at: Timestamp) -> Result<Bundle, text::Error> {
+pub async fn collect(
+    cluster: &Cluster,
+    namespace: Option<Namespace>,
+    look_at: Timestamp,
+) -> Result<Bundle, text::Error> {
     let scope = Scope {
         namespace: namespace.clone(),
         before: false,
@@ -63,7 +68,7 @@ pub async fn collect(cluster: &Cluster, namespace: Option<String>, look_at: Time
     bundle.objects(&observed)?;
     bundle.check(&observed)?;
     if observed.answers().is_ok() {
-        bundle.events(cluster, namespace.as_deref()).await?;
+        bundle.events(cluster, namespace.as_ref()).await?;
         bundle.logs(cluster, observed.pods().unwrap_or_default()).await;
     }
     bundle.versions(&observed, look_at);
@@ -104,11 +109,11 @@ impl Bundle {
         Ok(())
     }
 
-    async fn events(&mut self, cluster: &Cluster, namespace: Option<&str>) -> Result<(), text::Error> {
+    async fn events(&mut self, cluster: &Cluster, namespace: Option<&Namespace>) -> Result<(), text::Error> {
         let everywhere = Api::all(cluster.client());
         let places: Vec<(&str, Api<Event>)> = match namespace {
             Some(namespace) => vec![
-                (namespace, Api::namespaced(cluster.client(), namespace)),
+                (namespace.as_str(), Api::namespaced(cluster.client(), namespace)),
                 (NAMESPACE, Api::namespaced(cluster.client(), NAMESPACE)),
             ],
             None => vec![("all namespaces", everywhere)],

@@ -1,7 +1,6 @@
 //! AsyncActors: their state, queue, replicas, binding and conflicts.
 
 use askama::Template;
-use axum::extract::Path;
 use axum::response::Response;
 use jiff::Timestamp;
 use kube::ResourceExt;
@@ -13,7 +12,7 @@ use runway_operator::clock;
 
 use super::deployment::{Entry, is_usual_when_operated, of_condition};
 use super::overview::actor_state;
-use crate::guard::Asker;
+use crate::guard::{Asker, Of};
 use crate::history::Chart;
 use crate::page::{self, Moment, Shell};
 
@@ -74,7 +73,7 @@ pub async fn show(Asker(session): Asker) -> Response {
 }
 
 /// One of them.
-pub async fn one(Asker(session): Asker, Path((namespace, name)): Path<(String, String)>) -> Response {
+pub async fn one(Asker(session): Asker, Of { namespace, name }: Of) -> Response {
     let Some(found) = session.lens.actor(&namespace, &name).await else {
         return page::absent("AsyncActor");
     };
@@ -83,7 +82,7 @@ pub async fn one(Asker(session): Asker, Path((namespace, name)): Path<(String, S
     let source = Source::from(session.lens.cluster());
     let (depth, tree) = source.actor(&found).await;
     page::html(&One {
-        shell: Shell::new(&session, "actors", name.clone()).live_of("asyncactors", &namespace, &name),
+        shell: Shell::new(&session, "actors", name.to_string()).live_of("asyncactors", &namespace, &name),
         actor: actor(&found, now),
         depth: depth.to_string(),
         tree,

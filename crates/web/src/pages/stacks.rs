@@ -1,7 +1,6 @@
 //! LlamaStackDistributions: the server, and every external provider with how far it has come.
 
 use askama::Template;
-use axum::extract::Path;
 use axum::response::Response;
 use jiff::Timestamp;
 use kube::ResourceExt;
@@ -12,7 +11,7 @@ use runway_operator::clock;
 
 use super::deployment::{Entry, is_usual_when_operated, of_condition};
 use super::overview::stack_state;
-use crate::guard::Asker;
+use crate::guard::{Asker, Of};
 use crate::page::{self, Moment, Shell};
 
 struct External {
@@ -82,7 +81,7 @@ pub async fn show(Asker(session): Asker) -> Response {
 }
 
 /// One of them.
-pub async fn one(Asker(session): Asker, Path((namespace, name)): Path<(String, String)>) -> Response {
+pub async fn one(Asker(session): Asker, Of { namespace, name }: Of) -> Response {
     let Some(found) = session.lens.distribution(&namespace, &name).await else {
         return page::absent("LlamaStackDistribution");
     };
@@ -90,7 +89,7 @@ pub async fn one(Asker(session): Asker, Path((namespace, name)): Path<(String, S
     let conditions = found.status.iter().flat_map(|s| &s.conditions);
     let tree = Source::from(session.lens.cluster()).tree_of_distribution(&found).await;
     page::html(&One {
-        shell: Shell::new(&session, "stacks", name.clone()).live_of("llamastackdistributions", &namespace, &name),
+        shell: Shell::new(&session, "stacks", name.to_string()).live_of("llamastackdistributions", &namespace, &name),
         stack: stack(&found, now),
         tree,
         conditions: conditions
