@@ -438,7 +438,9 @@ impl Lens {
 
     /// The cluster, read and written as the user.
     pub fn cluster(&self) -> Cluster {
-        Cluster::of(self.client(), &self.url, self.namespace())
+        // The API server has named it, or the kubeconfig that was read.
+        let namespace = self.namespace().parse().unwrap_or_default();
+        Cluster::of(self.client(), &self.url, namespace)
     }
 
     /// A client that acts as the user.

@@ -17,6 +17,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Event, Pod};
 use kube::api::{ListParams, LogParams};
 use kube::{Api, ResourceExt};
+use runway_api::Namespace;
 use serde_json::Value;
 
 use crate::check::observe::{Scope, observe};
@@ -76,7 +77,11 @@ pub struct Collected {
 ///
 /// # Errors
 /// When what was read cannot be written as YAML or JSON.
-pub async fn collect(cluster: &Cluster, namespace: Option<String>, look_at: Timestamp) -> Result<Bundle, text::Error> {
+pub async fn collect(
+    cluster: &Cluster,
+    namespace: Option<Namespace>,
+    look_at: Timestamp,
+) -> Result<Bundle, text::Error> {
     let scope = Scope {
         namespace: namespace.clone(),
         before: false,
@@ -87,18 +92,18 @@ pub async fn collect(cluster: &Cluster, namespace: Option<String>, look_at: Time
         ..Collected::default()
     };
     if collected.observed.answers().is_ok() {
-        collected.events(cluster, namespace.as_deref()).await?;
+        collected.events(cluster, namespace.as_ref()).await?;
         collected.logs(cluster).await;
     }
     Bundle::new(collected, look_at)
 }
 
 impl Collected {
-    async fn events(&mut self, cluster: &Cluster, namespace: Option<&str>) -> Result<(), text::Error> {
+    async fn events(&mut self, cluster: &Cluster, namespace: Option<&Namespace>) -> Result<(), text::Error> {
         let everywhere = Api::all(cluster.client());
         let places: Vec<(&str, Api<Event>)> = match namespace {
             Some(namespace) => vec![
-                (namespace, Api::namespaced(cluster.client(), namespace)),
+                (namespace.as_str(), Api::namespaced(cluster.client(), namespace)),
                 (NAMESPACE, Api::namespaced(cluster.client(), NAMESPACE)),
             ],
             None => vec![("all namespaces", everywhere)],

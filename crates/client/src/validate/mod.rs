@@ -17,7 +17,7 @@ use std::fmt;
 use jiff::Timestamp;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{CustomResourceDefinition, JSONSchemaProps};
 use kube::core::ObjectMeta;
-use runway_api::{ModelDeployment, condition};
+use runway_api::{ModelDeployment, Name, Namespace, condition};
 use runway_core::admission::{apply_defaults, syntax};
 use runway_operator::telemetry::chain;
 use serde::Serialize;
@@ -344,13 +344,11 @@ fn metadata(written: &Value) -> Vec<Finding> {
         .map(|field| Finding::error(By::Schema, field, "is an unknown field: remove it"))
         .collect();
     let mut say = |field: &str, message: String| findings.push(Finding::error(By::Schema, field, message));
-    for (field, name) in [("metadata.name", &read.name), ("metadata.namespace", &read.namespace)] {
-        if let Some(name) = name.as_deref().filter(|name| !syntax::is_domain(name)) {
-            say(
-                field,
-                format!("'{name}' is no name: use lower case letters, digits, '-' and '.'"),
-            );
-        }
+    if let Some(Err(invalid)) = read.name.as_deref().map(str::parse::<Name>) {
+        say("metadata.name", format!("is an {invalid}"));
+    }
+    if let Some(Err(invalid)) = read.namespace.as_deref().map(str::parse::<Namespace>) {
+        say("metadata.namespace", format!("is an {invalid}"));
     }
     for (key, value) in read.labels.iter().flatten() {
         let at = schema::join("metadata.labels", key);
