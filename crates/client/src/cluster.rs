@@ -312,18 +312,12 @@ impl Cluster {
             .map_err(|e| self.explain(e, doing(), target.kind.as_str()))
     }
 
-    /// Deletes an object of ours. With a `uid` only that one: not another one of the same name.
-    pub async fn delete(
-        &self,
-        target: &Target,
-        namespace: &str,
-        uid: Option<String>,
-        dry_run: bool,
-    ) -> Result<(), Error> {
+    /// Deletes the object of ours with this uid: not another one of the same name.
+    pub async fn delete(&self, target: &Target, namespace: &str, uid: &str, dry_run: bool) -> Result<(), Error> {
         let params = DeleteParams {
             dry_run,
-            preconditions: uid.map(|uid| Preconditions {
-                uid: Some(uid),
+            preconditions: Some(Preconditions {
+                uid: Some(uid.to_owned()),
                 resource_version: None,
             }),
             ..DeleteParams::background()

@@ -54,10 +54,10 @@ pub async fn delete(args: &DeleteArgs, cluster: &Cluster, console: &mut Console<
     // Nothing is deleted before every name is known.
     let mut found = Vec::new();
     for target in &args.targets {
-        found.push((target, cluster.get(target, namespace).await?.uid()));
+        found.push((target, cluster.get(target, namespace).await?.uid().unwrap_or_default()));
     }
     for (target, uid) in &found {
-        cluster.delete(target, namespace, uid.clone(), args.dry_run).await?;
+        cluster.delete(target, namespace, uid, args.dry_run).await?;
         let word = if args.dry_run {
             "would be deleted"
         } else {
@@ -71,7 +71,7 @@ pub async fn delete(args: &DeleteArgs, cluster: &Cluster, console: &mut Console<
                 cluster,
                 namespace,
                 target,
-                uid.as_deref(),
+                Some(uid),
                 args.timeout.unsigned_abs(),
                 console,
             )
