@@ -9,6 +9,7 @@ use kube::api::{Patch, PatchParams, ValidationDirective};
 use kube::core::{ApiResource, DynamicObject, NamespaceResourceScope};
 use kube::{Api, Resource, ResourceExt};
 use runway_api::{ModelDeployment, Name, Namespace, Phase, labels};
+use runway_operator::apply::guarded;
 use runway_operator::plan::Apply;
 use runway_provider::Provider;
 use runway_provider::upstream::{Installed, api_resource, crd_name, detect};
@@ -249,7 +250,7 @@ pub(crate) async fn tried(
     };
     let live = api.get_opt(&name).await;
     let live = live.map_err(|e| cluster.explain(e, doing(), "it"))?;
-    let mut object = apply.object.clone();
+    let mut object = guarded(apply);
     // One that is being created has no uid to refer to yet; the server refuses a reference without one.
     if is_new {
         object.metadata.owner_references = None;

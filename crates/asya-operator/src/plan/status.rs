@@ -15,6 +15,7 @@ use serde_json::Value;
 
 use super::pods::{self, Trouble};
 use super::{Draft, LOOK_AGAIN, Plan, binding};
+use crate::names;
 use crate::observe::{Key, Observed};
 
 /// Longest message of a status, in bytes.
@@ -128,30 +129,16 @@ pub(super) fn paused(seen: &Observed) -> Plan {
     plan
 }
 
-/// The server refused an object: what was said stays, but for the part that this is about.
-pub(super) fn refused(seen: &Observed, kind: &str, name: &str, why: &str, conflict: bool) -> Plan {
+/// An object of this kind was not accepted: what was said stays, but for the part that this is about.
+pub(super) fn refused(seen: &Observed, (kind, name): (&str, &str), state: ActorState, message: String) -> Plan {
+    let reason = state.as_str();
     let before = seen.actor.status.clone().unwrap_or_default();
-    let own = super::children(&seen.actor)
-        .into_iter()
-        .any(|key| key.kind.kind == kind && key.name == name);
     let type_ = match kind {
         "ScaledObject" | "TriggerAuthentication" => SCALING_READY,
+        "ConfigMap" if name == names::authentication(&seen.name()) => SCALING_READY,
         _ if seen.actor.spec.workload_ref.is_some() => RUNTIME_INJECTED,
         _ => WORKLOAD_READY,
     };
-    let (state, hint) = match (conflict, own) {
-        (true, true) => (
-            ActorState::NameTaken,
-            ": an object of this name belongs to somebody else; rename it or the AsyncActor",
-        ),
-        (true, false) => (
-            ActorState::FieldConflict,
-            ": somebody else holds what the operator must set; rename their container, or set binding.strategy to Proxy",
-        ),
-        (false, _) => (ActorState::Refused, ""),
-    };
-    let reason = state.as_str();
-    let message = format!("{kind} '{name}' was refused{hint}: {why}");
     let told = before.conditions.iter().any(|c| c.type_ == type_ && c.reason == reason);
     let mut drafts: Vec<Condition> = before
         .conditions

@@ -13,7 +13,7 @@ use runway_api::{InferenceProviderConfig, ModelDeployment};
 use serde_json::json;
 
 use super::console::Console;
-use super::survey::Survey;
+use super::survey::{Survey, only};
 use super::{Error, built_in, kinds, names, read_manifest};
 use crate::args::{ProviderUninstallArgs, RemoveArgs, UninstallArgs};
 use crate::commands::Answer;
@@ -188,7 +188,7 @@ async fn delete_models(
 ) -> Result<(), Error> {
     for md in models {
         let api: Api<ModelDeployment> = Api::namespaced(survey.client(), &md.namespace().unwrap_or_default());
-        match api.delete(&md.name_any(), &only(&md.uid().unwrap_or_default())).await {
+        match api.delete(&md.name_any(), &only(md)).await {
             Ok(_) => {}
             // Gone already, or another one of the same name is there now.
             Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => {}
@@ -265,7 +265,9 @@ async fn until_gone(
         let mut left = Vec::new();
         for object in objects {
             // The kind may have gone with its CRD.
-            let Ok(api) = survey.api(object).await else { continue };
+            let Some(api) = survey.api_if_installed(object).await? else {
+                continue;
+            };
             match api.get_metadata(&object.name_any()).await {
                 Ok(live) if live.uid() == object.uid() => left.push(kinds::id(object)),
                 Ok(_) => {}
