@@ -12,7 +12,7 @@ use runway_provider::Reading;
 use serde_json::Value;
 
 use crate::events::last_seen;
-use crate::text::{self, Look};
+use crate::text::{self, Look, Mood};
 
 /// Events shown at most.
 const MAX_EVENTS: usize = 5;

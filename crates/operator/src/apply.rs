@@ -576,8 +576,6 @@ mod tests {
     use kube::client::Body;
 
     use super::*;
-    use k8s_openapi::api::core::v1::ConfigMap;
-    use kube::client::Body;
 
     fn answer(code: u16, message: &str) -> Error {
         let status = kube::core::Status::failure(message, "").with_code(code);

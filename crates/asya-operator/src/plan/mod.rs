@@ -17,7 +17,7 @@ use std::time::Duration;
 use kube::ResourceExt;
 use kube::core::DynamicObject;
 use runway_api::AsyncActor;
-use runway_api::async_actor::{AsyncActorStatus, Mode, TRANSPORT_READY};
+use runway_api::async_actor::{ActorState, AsyncActorStatus, Mode, TRANSPORT_READY};
 use runway_api::condition::{self, no, yes};
 use runway_operator::plan::{Apply, Finalizer, Note, Plan as KubePlan};
 use runway_operator::{apply, child};

@@ -13,7 +13,7 @@ use runway_api::{InferenceProviderConfig, ModelDeployment};
 use serde_json::json;
 
 use super::console::Console;
-use super::survey::{Survey, only};
+use super::survey::Survey;
 use super::{Error, built_in, kinds, names, read_manifest};
 use crate::args::{ProviderUninstallArgs, RemoveArgs, UninstallArgs};
 use crate::commands::Answer;
@@ -188,7 +188,7 @@ async fn delete_models(
 ) -> Result<(), Error> {
     for md in models {
         let api: Api<ModelDeployment> = Api::namespaced(survey.client(), &md.namespace().unwrap_or_default());
-        match api.delete(&md.name_any(), &only(md)).await {
+        match api.delete(&md.name_any(), &only(&md.uid().unwrap_or_default())).await {
             Ok(_) => {}
             // Gone already, or another one of the same name is there now.
             Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => {}

@@ -7,7 +7,7 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomRe
 use kube::api::{ListParams, Patch, PatchParams, ValidationDirective};
 use kube::core::{ApiResource, DynamicObject, GroupVersionKind, TypeMeta};
 use kube::discovery::{self, Scope};
-use kube::{Api, Client, Resource, ResourceExt};
+use kube::{Api, Client, ResourceExt};
 use runway_api::labels;
 
 use super::console::Console;
@@ -298,7 +298,7 @@ impl<'a> Survey<'a> {
 
     /// Deletes an object as it was seen; one that is gone is fine.
     pub async fn delete(&self, object: &DynamicObject) -> Result<(), Error> {
-        match self.api(object).await?.delete(&object.name_any(), &only(object)).await {
+        match self.api(object).await?.delete(&object.name_any(), &only(&object.uid().unwrap_or_default())).await {
             Ok(_) => Ok(()),
             Err(kube::Error::Api(status)) if status.is_not_found() => Ok(()),
             Err(source) => Err(Error::Write {
@@ -324,17 +324,6 @@ fn at_least(minor: u32, version: &str, oldest: u32, what: &'static str) -> Resul
 fn minor(text: &str) -> u32 {
     let digits: String = text.chars().take_while(char::is_ascii_digit).collect();
     digits.parse().unwrap_or_default()
-}
-
-/// Deletes this very object: not another one of the same name.
-pub fn only(object: &impl Resource) -> DeleteParams {
-    DeleteParams {
-        preconditions: Some(Preconditions {
-            uid: object.meta().uid.clone().or_else(|| Some(String::new())),
-            resource_version: None,
-        }),
-        ..DeleteParams::background()
-    }
 }
 
 fn unknown_kind(object: &DynamicObject) -> Error {

@@ -3,7 +3,7 @@
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
 use kube::ResourceExt;
 use runway_api::LlamaStackDistribution;
-use runway_api::llama_stack_distribution::{ExternalProviderStatus, LlamaStackDistributionStatus};
+use runway_api::llama_stack_distribution::{DistributionPhase, ExternalProviderStatus, LlamaStackDistributionStatus};
 use runway_llama_stack_operator::kinds;
 
 use super::{Belongings, Health, Node, Standing, Tree, Walk, generic, of_pod, service};
