@@ -52,7 +52,8 @@ const REVIEWS: Budget = Budget {
     body: Limits::WEBHOOK.body,
     always: 64 * 1024,
     received: 16 * 1024 * 1024,
-    worked_on: 512 * 1024,
+    // What is read of a body takes no more memory than its objects may have, and there are two threads to do it.
+    worked_on: Limits::WEBHOOK.body,
     // A little less than the API server waits.
     patience: Duration::from_secs(4),
 };
@@ -274,18 +275,18 @@ struct Uid {
 }
 
 fn read(body: &[u8]) -> Result<Request<'_>, Unreadable> {
-    let Asked { request: Uid { uid } } = serde_json::from_slice(body).map_err(Unreadable::Review)?;
-    let review: Result<Review, _> = serde_json::from_slice(body);
-    match review {
-        Ok(review) => Ok(review.request),
-        Err(error) => Err(Unreadable::Request {
-            uid,
-            violation: Violation {
-                field: String::new(),
-                message: shorten(format!("the review cannot be read: {error}"), MAX_MESSAGE),
-            },
-        }),
-    }
+    let error = match serde_json::from_slice::<Review>(body) {
+        Ok(review) => return Ok(review.request),
+        Err(error) => error,
+    };
+    let asked: Asked = serde_json::from_slice(body).map_err(Unreadable::Review)?;
+    Err(Unreadable::Request {
+        uid: asked.request.uid,
+        violation: Violation {
+            field: String::new(),
+            message: shorten(format!("the review cannot be read: {error}"), MAX_MESSAGE),
+        },
+    })
 }
 
 /// The parts of an object, as text; what it has beside them is not looked at.
