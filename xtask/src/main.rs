@@ -12,6 +12,7 @@ mod images;
 mod metrics;
 mod python;
 mod reference;
+mod sbom;
 mod shell;
 mod test;
 mod tidy;

@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::labels;
+use crate::tone::words;
 
 /// A Llama Stack server and what belongs to it.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
@@ -571,6 +572,14 @@ pub enum DistributionPhase {
     Terminating,
 }
 
+words!(DistributionPhase {
+    Pending "Pending" InProgress,
+    Initializing "Initializing" InProgress,
+    Ready "Ready" Current,
+    Failed "Failed" Failed,
+    Terminating "Terminating" Terminating,
+});
+
 /// Versions of the operator and the server.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
@@ -673,6 +682,13 @@ pub enum ProviderPhase {
     /// It keeps the server from starting.
     Failed,
 }
+
+words!(ProviderPhase {
+    Pending "Pending" InProgress,
+    Installing "Installing" InProgress,
+    Ready "Ready" Current,
+    Failed "Failed" Failed,
+});
 
 impl LlamaStackDistribution {
     /// Whether reconciliation is paused by annotation.

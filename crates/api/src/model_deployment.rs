@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::labels;
+use crate::tone::words;
 
 /// What to serve, with which engine, and on what.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
@@ -367,18 +368,13 @@ pub enum Phase {
     Terminating,
 }
 
-impl Phase {
-    /// As shown.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Pending => "Pending",
-            Self::Deploying => "Deploying",
-            Self::Running => "Running",
-            Self::Failed => "Failed",
-            Self::Terminating => "Terminating",
-        }
-    }
-}
+words!(Phase {
+    Pending "Pending" InProgress,
+    Deploying "Deploying" InProgress,
+    Running "Running" Current,
+    Failed "Failed" Failed,
+    Terminating "Terminating" Terminating,
+});
 
 /// The provider, and what it made.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

@@ -3,10 +3,10 @@
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use kube::ResourceExt;
-use runway_api::AsyncActor;
 use runway_api::async_actor::{
     AskedStrategy, HandlerMode, OnConflict, PullPolicy, Runtime, Scaling, WorkloadKind, WorkloadRef, messages,
 };
+use runway_api::{AsyncActor, name};
 use runway_operator::json;
 use serde_json::{Map, Value};
 
@@ -289,12 +289,9 @@ fn named<'a>(template: &'a Map<String, Value>, list: &str) -> Vec<(&'a str, &'a 
         .collect()
 }
 
+/// Services are named after it: an RFC 1035 label.
 fn is_name(name: &str) -> bool {
-    let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
-    name.len() <= 63
-        && name.starts_with(|c: char| c.is_ascii_lowercase())
-        && name.chars().all(plain)
-        && !name.ends_with('-')
+    name::is_label(name) && name.starts_with(|c: char| c.is_ascii_lowercase())
 }
 
 fn is_python_path(path: &str) -> bool {

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use kube::ResourceExt;
 use runway_api::LlamaStackDistribution;
 use runway_api::llama_stack_distribution::{ApiSection, Distribution, ExternalProvider};
+use runway_api::name::is_label;
 use runway_operator::json;
 
 /// Longest name: a Service `NAME-service` is made from it.
@@ -153,12 +154,6 @@ pub(crate) fn given(text: Option<&String>) -> Option<&str> {
 
 fn has_blanks(text: &str) -> bool {
     text.contains(|c: char| c.is_whitespace() || c.is_control())
-}
-
-/// RFC 1123 label, length aside.
-fn is_label(text: &str) -> bool {
-    let inner = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
-    !text.is_empty() && text.chars().all(inner) && !text.starts_with('-') && !text.ends_with('-')
 }
 
 #[cfg(test)]

@@ -4,8 +4,10 @@ use std::fmt::Debug;
 use std::sync::Arc;
 
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, Preconditions, ValidationDirective};
-use kube::core::{ApiResource, DynamicObject};
+use kube::core::{ApiResource, DynamicObject, Status};
 use kube::{Api, Client, Resource, ResourceExt};
+use runway_api::Namespace;
+use runway_api::name::{Invalid, Segment};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -246,15 +248,16 @@ where
             field_manager: Some(self.manager.clone()),
             field_validation: Some(ValidationDirective::Strict),
         };
-        let name = apply.object.name_any();
-        self.dynamic(&apply.resource, apply.object.namespace().as_deref().unwrap_or_default())
-            .patch(&name, &params, &Patch::Apply(&apply.object))
-            .await
-            .map_err(|source| Error::Apply {
-                kind: apply.resource.kind.clone(),
-                name,
-                source: Box::new(source),
-            })
+        let (namespace, name) = (apply.object.namespace().unwrap_or_default(), apply.object.name_any());
+        let sent = async {
+            let (api, name) = self.at(&apply.resource, &namespace, &name)?;
+            api.patch(&name, &params, &Patch::Apply(&apply.object)).await
+        };
+        sent.await.map_err(|source| Error::Apply {
+            kind: apply.resource.kind.clone(),
+            name: name.clone(),
+            source: Box::new(source),
+        })
     }
 
     async fn edit(&self, owner: &K, edit: &Edit) -> Result<(), Error> {
@@ -263,15 +266,15 @@ where
             field_validation: Some(ValidationDirective::Strict),
             ..PatchParams::default()
         };
-        let answer = self
-            .dynamic(&edit.resource, &edit.namespace)
-            .patch(&edit.name, &params, &Patch::Merge(&edit.patch))
-            .await
-            .map_err(|source| Error::Apply {
-                kind: edit.resource.kind.clone(),
-                name: edit.name.clone(),
-                source: Box::new(source),
-            })?;
+        let sent = async {
+            let (api, name) = self.at(&edit.resource, &edit.namespace, &edit.name)?;
+            api.patch(&name, &params, &Patch::Merge(&edit.patch)).await
+        };
+        let answer = sent.await.map_err(|source| Error::Apply {
+            kind: edit.resource.kind.clone(),
+            name: edit.name.clone(),
+            source: Box::new(source),
+        })?;
         self.children.wrote(&edit.resource.kind, answer);
         if let Some(note) = &edit.note {
             self.events.say(owner.object_ref(&()), note.clone());
@@ -290,11 +293,11 @@ where
             }),
             ..DeleteParams::background()
         };
-        match self
-            .dynamic(&delete.resource, &delete.namespace)
-            .delete(&delete.name, &params)
-            .await
-        {
+        let sent = async {
+            let (api, name) = self.at(&delete.resource, &delete.namespace, &delete.name)?;
+            api.delete(&name, &params).await
+        };
+        match sent.await {
             Ok(_) => {
                 self.deletions.accepted(&delete.uid);
                 Ok(())
@@ -375,15 +378,29 @@ where
         Api::namespaced(self.client.clone(), &owner.namespace().unwrap_or_default())
     }
 
-    fn dynamic(&self, resource: &ApiResource, namespace: &str) -> Api<DynamicObject> {
-        Api::namespaced_with(self.client.clone(), namespace, resource)
+    /// Where an object is written. A plan's names may come from fields of users' objects.
+    fn at(
+        &self,
+        resource: &ApiResource,
+        namespace: &str,
+        name: &str,
+    ) -> Result<(Api<DynamicObject>, Segment), kube::Error> {
+        let namespace: Namespace = namespace.parse().map_err(|invalid| refused(&invalid))?;
+        let name = name.parse().map_err(|invalid| refused(&invalid))?;
+        Ok((Api::namespaced_with(self.client.clone(), &namespace, resource), name))
     }
+}
+
+/// A name that no object can have: refused as the server would, without a request that leads elsewhere.
+fn refused(invalid: &Invalid) -> kube::Error {
+    kube::Error::Api(Status::failure(&invalid.to_string(), "Invalid").with_code(422).boxed())
 }
 
 /// An object by its name, whatever its labels: it may be ours and have lost them. As a list: for that there is a right already
 /// where there is a watch. If it cannot be looked for, it cannot be written either.
 pub async fn find(client: &Client, resource: &ApiResource, namespace: &str, name: &str) -> Option<DynamicObject> {
-    let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), namespace, resource);
+    let (namespace, name): (Namespace, Segment) = (namespace.parse().ok()?, name.parse().ok()?);
+    let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), &namespace, resource);
     let named = ListParams::default().fields(&format!("metadata.name={name}"));
     api.list(&named).await.ok()?.items.pop()
 }
@@ -426,6 +443,11 @@ fn becomes_ready(owner: &impl Serialize, status: &Value) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use k8s_openapi::api::core::v1::ConfigMap;
+    use kube::client::Body;
+
     use super::*;
 
     fn answer(code: u16, message: &str) -> Error {
@@ -473,5 +495,62 @@ mod tests {
     fn a_denial_comes_from_a_webhook() {
         assert!(answer(400, "admission webhook \"a.b.c\" denied the request: no ConfigMap").is_denial());
         assert!(!answer(422, "Toy \"bear\" is invalid").is_denial());
+    }
+
+    /// A name with `?` or `#` would delete every object of the namespace.
+    #[tokio::test]
+    async fn nothing_is_sent_for_a_name_that_leads_elsewhere() {
+        let asked = Arc::new(AtomicUsize::new(0));
+        let counter = asked.clone();
+        let server = tower::service_fn(move |_: http::Request<Body>| {
+            counter.fetch_add(1, Ordering::SeqCst);
+            std::future::ready(Ok::<_, std::convert::Infallible>(http::Response::new(Body::empty())))
+        });
+        let client = Client::new(server, "default");
+        let events = Events::start(client.clone(), "toy");
+        let executor = Executor::<ConfigMap>::new(client.clone(), "toy", "toy", events);
+        let resource = ApiResource::erase::<ConfigMap>(&());
+        for name in ["", "?", "#", "/", "..", "a/b", "%2F", "a?b", "a\n"] {
+            let delete = Delete {
+                resource: resource.clone(),
+                namespace: "default".to_owned(),
+                name: name.to_owned(),
+                uid: "1".to_owned(),
+            };
+            let error = executor.delete(&delete).await.unwrap_err();
+            assert!(
+                error.is_refusal() && error.cause().to_string().contains("invalid name"),
+                "{name:?}: {error:?}"
+            );
+            let elsewhere = Delete {
+                namespace: name.to_owned(),
+                name: "bear".to_owned(),
+                ..delete
+            };
+            let error = executor.delete(&elsewhere).await.unwrap_err();
+            assert!(
+                error.cause().to_string().contains("invalid namespace"),
+                "{name:?}: {error:?}"
+            );
+            let edit = Edit {
+                resource: resource.clone(),
+                namespace: "default".to_owned(),
+                name: name.to_owned(),
+                patch: json!({}),
+                note: None,
+            };
+            assert!(executor.edit(&ConfigMap::default(), &edit).await.is_err(), "{name:?}");
+            let apply = Apply {
+                resource: resource.clone(),
+                object: DynamicObject::new(name, &resource).within("default"),
+                force: false,
+                rehearsed: false,
+                unchanged: false,
+                note: None,
+            };
+            assert!(executor.send(&apply, false).await.is_err(), "{name:?}");
+            assert!(find(&client, &resource, "default", name).await.is_none(), "{name:?}");
+        }
+        assert_eq!(asked.load(Ordering::SeqCst), 0);
     }
 }

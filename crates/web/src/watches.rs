@@ -23,7 +23,7 @@ use runway_client::access::{self, Right};
 use runway_client::cluster::Cluster;
 use runway_operator::clock;
 use runway_operator::telemetry::chain;
-use runway_operator::watch::{Guarded, readable};
+use runway_operator::watch::{Guarded, apply, readable};
 use serde::de::DeserializeOwned;
 use tokio::sync::{OnceCell, broadcast, watch as latest};
 use tokio_util::task::AbortOnDropHandle;
@@ -201,14 +201,16 @@ impl<K: Kind> Watched<K> {
         let histories = Arc::new(Histories::default());
         for (index, api) in apis.into_iter().enumerate() {
             let (held, mut writer) = store();
-            shelves.push(held);
+            shelves.push(held.clone());
             let config = watcher::Config::default();
             let stream = watch(api, config)
                 .backoff(Patience::default())
                 .filter_map(|event| async move { event.map(readable).transpose() });
             let seen = histories.clone();
             let stored = stream.inspect_ok(move |event| {
-                writer.apply_watcher_event(event);
+                for gone in apply(&held, &mut writer, event) {
+                    remember(&seen, &Event::Delete(gone));
+                }
                 remember(&seen, event);
             });
             events.push(stored.map(move |event| (index, event)).boxed());
@@ -436,7 +438,9 @@ impl Lens {
 
     /// The cluster, read and written as the user.
     pub fn cluster(&self) -> Cluster {
-        Cluster::of(self.client(), &self.url, self.namespace())
+        // The API server has named it, or the kubeconfig that was read.
+        let namespace = self.namespace().parse().unwrap_or_default();
+        Cluster::of(self.client(), &self.url, namespace)
     }
 
     /// A client that acts as the user.

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use kube::api::{DeleteParams, ListParams, Patch, PatchParams, Preconditions, ValidationDirective};
+use kube::api::{ListParams, Patch, PatchParams, ValidationDirective};
 use kube::core::{ApiResource, DynamicObject, GroupVersionKind, TypeMeta};
 use kube::discovery::{self, Scope};
 use kube::{Api, Client, ResourceExt};
@@ -14,7 +14,7 @@ use super::console::Console;
 use super::{Error, kinds};
 use runway_client::access::{self, Right};
 use runway_client::change::{Change, Deed, place};
-use runway_client::cluster::Cluster;
+use runway_client::cluster::{Cluster, only};
 use runway_client::documents::typed;
 use runway_client::manifests::{COMPONENT_LABEL, NAMESPACE, OLDEST_KUBERNETES, Release, policy};
 use serde_json::json;
@@ -289,13 +289,7 @@ impl<'a> Survey<'a> {
 
     /// Deletes an object as it was seen; one that is gone is fine.
     pub async fn delete(&self, object: &DynamicObject) -> Result<(), Error> {
-        let parameters = DeleteParams {
-            preconditions: object.uid().map(|uid| Preconditions {
-                uid: Some(uid),
-                resource_version: None,
-            }),
-            ..DeleteParams::background()
-        };
+        let parameters = only(&object.uid().unwrap_or_default());
         match self.api(object).await?.delete(&object.name_any(), &parameters).await {
             Ok(_) => Ok(()),
             Err(kube::Error::Api(status)) if status.is_not_found() => Ok(()),

@@ -3,7 +3,7 @@
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
 use kube::ResourceExt;
 use runway_api::LlamaStackDistribution;
-use runway_api::llama_stack_distribution::{DistributionPhase, ExternalProviderStatus, LlamaStackDistributionStatus};
+use runway_api::llama_stack_distribution::{ExternalProviderStatus, LlamaStackDistributionStatus};
 use runway_llama_stack_operator::kinds;
 
 use super::{Belongings, Health, Node, Standing, Tree, Walk, generic, of_pod, service};
@@ -34,16 +34,8 @@ fn standing(status: &LlamaStackDistributionStatus) -> Standing {
     let Some(phase) = status.phase else {
         return Standing::new("-", "has no status yet (does llama-stack-operator run?)", Health::Open);
     };
-    let health = match phase {
-        DistributionPhase::Ready => Health::Good,
-        DistributionPhase::Failed => Health::Bad,
-        _ => Health::Open,
-    };
-    Standing::new(
-        format!("{phase:?}"),
-        status.message.as_deref().unwrap_or_default(),
-        health,
-    )
+    let message = status.message.as_deref().unwrap_or_default();
+    Standing::new(phase.as_str(), message, phase.tone().into())
 }
 
 /// What is made for it. The Deployment and the Service are there for every server, the others for some.

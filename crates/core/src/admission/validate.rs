@@ -394,6 +394,17 @@ fn check_env(env: &[EnvVar], verdict: &mut Verdict) {
                 format!("env[{index}] has no name: name the variable, or remove the entry"),
             );
         }
+        // The API server would refuse the pods, which nobody sees.
+        let is_printable = |c: char| matches!(c, ' '..='~') && c != '=';
+        if !variable.name.chars().all(is_printable) {
+            verdict.refuse(
+                format!("spec.env[{index}].name"),
+                format!(
+                    "env[{index}]: '{}' cannot be the name of a variable: use letters, digits, '_', '-' and '.'",
+                    quote(&variable.name)
+                ),
+            );
+        }
         // As Kubernetes does it: an empty value beside valueFrom is no contradiction.
         if variable.value.as_ref().is_some_and(|value| !value.is_empty()) && variable.value_from.is_some() {
             verdict.refuse(

@@ -11,6 +11,7 @@ pub mod identity;
 mod signature;
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -138,7 +139,7 @@ pub struct Begun {
 }
 
 /// What the issuer gives for somebody.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Tokens {
     /// The ID token, as it came.
     pub id_token: String,
@@ -148,6 +149,14 @@ pub struct Tokens {
     pub expires: Timestamp,
     /// For another one.
     refresh_token: Option<String>,
+}
+
+/// Without the tokens.
+impl fmt::Debug for Tokens {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut shown = formatter.debug_struct("Tokens");
+        shown.field("expires", &self.expires).finish_non_exhaustive()
+    }
 }
 
 #[derive(Deserialize)]

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use askama::Template;
 use axum::body::Body;
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
@@ -20,7 +20,7 @@ use serde::Deserialize;
 
 use super::deployment::{Head, find};
 use crate::form::Pairs;
-use crate::guard::{Asker, Sent};
+use crate::guard::{Asker, Of, Sent};
 use crate::page::{self, Shell};
 use crate::server::App;
 use crate::sessions::Session;
@@ -45,10 +45,8 @@ struct Page {
     fault: String,
 }
 
-type Place = Path<(String, String)>;
-
 /// The page.
-pub async fn show(Asker(session): Asker, Path((namespace, name)): Place) -> Response {
+pub async fn show(Asker(session): Asker, Of { namespace, name }: Of) -> Response {
     match find(&session, &namespace, &name).await {
         Ok(md) => page(&session, &md, StatusCode::OK, Vec::new(), String::new()),
         Err(response) => response,
@@ -59,7 +57,7 @@ pub async fn show(Asker(session): Asker, Path((namespace, name)): Place) -> Resp
 pub async fn ask(
     State(app): State<Arc<App>>,
     Asker(session): Asker,
-    Path((namespace, name)): Place,
+    Of { namespace, name }: Of,
     Sent(sent): Sent,
 ) -> Response {
     let md = match find(&session, &namespace, &name).await {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use askama::Template;
 use axum::body::Body;
-use axum::extract::{Path, Query, State};
+use axum::extract::{Query, State};
 use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
@@ -12,6 +12,7 @@ use futures::{AsyncBufReadExt, StreamExt};
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::LogParams;
 use kube::{Api, ResourceExt};
+use runway_api::{Name, Namespace};
 use runway_client::cluster::Error;
 use runway_client::pods;
 use runway_client::target::{Kind, Target};
@@ -20,7 +21,7 @@ use runway_operator::telemetry::chain;
 use serde::Deserialize;
 
 use super::deployment::{Head, find};
-use crate::guard::Asker;
+use crate::guard::{Asker, Of};
 use crate::page::{self, Shell};
 use crate::server::App;
 use crate::sessions::Session;
@@ -66,11 +67,7 @@ struct Page {
 }
 
 /// The page.
-pub async fn show(
-    Asker(session): Asker,
-    Path((namespace, name)): Path<(String, String)>,
-    Query(asked): Query<Asked>,
-) -> Response {
+pub async fn show(Asker(session): Asker, Of { namespace, name }: Of, Query(asked): Query<Asked>) -> Response {
     let md = match find(&session, &namespace, &name).await {
         Ok(md) => md,
         Err(response) => return response,
@@ -85,7 +82,7 @@ pub async fn show(
         trouble: String::new(),
         asked,
     };
-    match pods(&session, &namespace, &name).await {
+    match pods(&session, &namespace, name.clone()).await {
         Ok(pods) => {
             page.pods = pods.iter().map(ResourceExt::name_any).collect();
             page.voice = voice(&pods, &page.asked);
@@ -119,10 +116,10 @@ pub async fn show(
 pub async fn follow(
     State(app): State<Arc<App>>,
     Asker(session): Asker,
-    Path((namespace, name)): Path<(String, String)>,
+    Of { namespace, name }: Of,
     Query(asked): Query<Asked>,
 ) -> Response {
-    let voice = match pods(&session, &namespace, &name).await {
+    let voice = match pods(&session, &namespace, name.clone()).await {
         Ok(pods) => voice(&pods, &asked),
         Err(error) => return (super::actions::status(&error), chain(&error)).into_response(),
     };
@@ -146,16 +143,16 @@ pub async fn follow(
     }
 }
 
-fn api(session: &Session, namespace: &str) -> Api<Pod> {
+fn api(session: &Session, namespace: &Namespace) -> Api<Pod> {
     Api::namespaced(session.lens.client(), namespace)
 }
 
-async fn pods(session: &Session, namespace: &str, name: &str) -> Result<Vec<Pod>, Error> {
+async fn pods(session: &Session, namespace: &Namespace, name: Name) -> Result<Vec<Pod>, Error> {
     let lens = &session.lens;
     let cluster = lens.cluster();
     let target = Target {
         kind: Kind::ModelDeployment,
-        name: name.to_owned(),
+        name,
     };
     cluster.pods_of(&target, namespace).await
 }

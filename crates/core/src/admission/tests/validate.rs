@@ -236,6 +236,19 @@ fn everything_is_said_at_once_in_the_order_of_the_spec() {
 }
 
 #[test]
+fn names_of_variables_are_those_that_the_server_accepts() {
+    let env = |name: &str| spec(json!({"env": [{"name": name, "value": "1"}]}));
+    for name in ["HF_HOME", "_a.b-c", "1", "my var"] {
+        refused(env(name), &[]);
+    }
+    for (name, shown) in [("A=B", "A=B"), ("ä", "ä"), ("A\nB", "A\u{fffd}B")] {
+        let message =
+            format!("env[0]: '{shown}' cannot be the name of a variable: use letters, digits, '_', '-' and '.'");
+        refused(env(name), &[("spec.env[0].name", &message)]);
+    }
+}
+
+#[test]
 fn numbers_and_quantities_of_workers() {
     let spec = disaggregated(
         json!({"scaling": {"prefill": {"replicas": 1001, "memory": "0Gi"}, "decode": {"gpu": {"count": 2000}, "memory": "-1Gi"}}}),
