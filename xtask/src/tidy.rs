@@ -12,16 +12,17 @@ use crate::shell;
 /// What each crate may depend on, of ours: binaries -> controllers -> provider/operator -> api (ARCHITECTURE.md).
 const MAY_USE: &[(&str, &[&str])] = &[
     ("runway-api", &[]),
-    ("runway-operator", &["runway-api"]),
+    ("runway-http", &[]),
+    ("runway-operator", &["runway-api", "runway-http"]),
     ("runway-provider", &["runway-api", "runway-operator"]),
-    ("runway-core", &["runway-api", "runway-operator"]),
+    ("runway-core", &["runway-api", "runway-http", "runway-operator"]),
     ("runway-llama-stack-operator", &["runway-api", "runway-operator"]),
     (
         "runway-provider-*",
         &["runway-api", "runway-operator", "runway-provider"],
     ),
     ("runway-sqs", &[]),
-    ("runway-asya-sidecar", &["runway-sqs"]),
+    ("runway-asya-sidecar", &["runway-http", "runway-sqs"]),
     ("runway-asya-operator", &["runway-api", "runway-operator", "runway-sqs"]),
     (
         "runway-client",
@@ -44,11 +45,12 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "runway-api",
             "runway-client",
             "runway-core",
+            "runway-http",
             "runway-operator",
             "runway-provider",
         ],
     ),
-    ("runway-testbed", &[]),
+    ("runway-testbed", &["runway-http"]),
 ];
 
 /// Crates that must not be linked, with the reason.

@@ -106,6 +106,7 @@ pub mod messages {
     printcolumn(name = "Message", type_ = "string", json_path = ".status.message", priority = 1)
 )]
 #[serde(rename_all = "camelCase")]
+#[schemars(transform = crate::schema::bounded)]
 #[x_kube(
     validation = Rule::new("(has(self.workload) && !has(self.workloadRef)) || (!has(self.workload) && has(self.workloadRef))").message(messages::XOR),
     validation = Rule::new("!has(self.workloadRef) || has(self.runtime)").message(messages::RUNTIME_MISSING),

@@ -45,6 +45,7 @@ use crate::tone::words;
     printcolumn(name = "Message", type_ = "string", json_path = ".status.message", priority = 1)
 )]
 #[serde(rename_all = "camelCase")]
+#[schemars(transform = crate::schema::bounded)]
 pub struct ModelDeploymentSpec {
     /// The model to serve.
     pub model: Model,
@@ -153,7 +154,7 @@ pub struct Provider {
 
     /// Settings that only this provider knows; the documented keys of the provider are accepted, others answered with a warning.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "crate::schema::any_object")]
+    #[schemars(schema_with = "crate::schema::settings")]
     pub overrides: Option<Map<String, Value>>,
 }
 
@@ -302,7 +303,7 @@ pub struct PodMetadata {
     pub labels: BTreeMap<String, String>,
     /// Annotations added to the pods.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    #[schemars(extend("maxProperties" = 64))]
+    #[schemars(extend("maxProperties" = 64, "additionalProperties" = {"type": "string", "maxLength": 65536}))]
     pub annotations: BTreeMap<String, String>,
 }
 

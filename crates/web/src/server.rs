@@ -12,15 +12,14 @@ use axum::http::{HeaderValue, StatusCode};
 use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse, Redirect, Response};
 use axum::routing::{get, post};
-use axum_server::tls_rustls::RustlsConfig;
 use kube::config::AuthInfo;
 use kube::{Client, Config};
+use runway_http::{Limits, Tls};
 use runway_operator::admin::{self, AdminArgs, Health};
 use runway_operator::client::{self, ClientArgs};
 use runway_operator::lease::Leadership;
 use runway_operator::metrics::Metrics;
 use runway_operator::telemetry::chain;
-use runway_operator::webhook;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
@@ -199,17 +198,12 @@ impl Console {
     pub async fn serve(self) -> Result<(), Error> {
         let end = self.app.end.clone();
         let router = router(self.app);
-        let served = if let Some(tls) = self.tls {
-            let config = tls.config.clone();
-            let _renewal = AbortOnDropHandle::new(tokio::spawn(tls.follow()));
-            webhook::serve(self.listener, config, router, end).await
-        } else {
-            let server = axum::serve(self.listener, router);
-            server
-                .with_graceful_shutdown(async move { end.cancelled().await })
-                .await
-        };
-        served.map_err(Error::Serve)
+        let tls = self.tls.as_ref().map(|certificate| certificate.tls.clone());
+        let _renewal = self
+            .tls
+            .map(|certificate| AbortOnDropHandle::new(tokio::spawn(certificate.follow())));
+        runway_http::serve(self.listener, tls, router, Limits::CONSOLE, end).await;
+        Ok(())
     }
 }
 
@@ -254,13 +248,13 @@ fn connect(config: Config) -> Result<Client, Error> {
 struct Certificate {
     /// The certificate's, and the key's.
     files: (PathBuf, PathBuf),
-    config: RustlsConfig,
+    tls: Tls,
 }
 
 impl Certificate {
     async fn read(files: (PathBuf, PathBuf)) -> Result<Self, Error> {
-        match RustlsConfig::from_pem_file(&files.0, &files.1).await {
-            Ok(config) => Ok(Self { files, config }),
+        match Tls::from_files(&files.0, &files.1).await {
+            Ok(tls) => Ok(Self { files, tls }),
             Err(source) => Err(Error::Tls {
                 certificate: files.0,
                 key: files.1,
@@ -272,7 +266,7 @@ impl Certificate {
     async fn follow(self) {
         loop {
             tokio::time::sleep(RENEWAL).await;
-            if let Err(error) = self.config.reload_from_pem_file(&self.files.0, &self.files.1).await {
+            if let Err(error) = self.tls.reload(&self.files.0, &self.files.1).await {
                 tracing::warn!(%error, certificate = %self.files.0.display(), "a new certificate cannot be used");
             }
         }

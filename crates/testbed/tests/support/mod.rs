@@ -165,6 +165,11 @@ impl<C: Deref<Target = ControlPlane>> Bed<C> {
         Ok(bed)
     }
 
+    /// Where the API server looks for the core's webhooks, on 127.0.0.1.
+    pub fn webhook_port(&self) -> u16 {
+        self.webhook_port
+    }
+
     /// The core controller with its admission server.
     pub async fn core(&self) -> Result<Running> {
         self.core_with(true).await

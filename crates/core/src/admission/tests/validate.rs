@@ -408,3 +408,31 @@ proptest! {
         prop_assert_eq!(before, validate(&deployment, &Providers::default()));
     }
 }
+
+#[test]
+fn overrides_and_env_are_bounded_in_all() {
+    let overrides = |length: usize| spec(json!({"provider": {"overrides": {"a": "x".repeat(length)}}}));
+    let around = r#"{"a":""}"#.len();
+    refused(overrides(64 * 1024 - around), &[]);
+    refused(
+        overrides(64 * 1024),
+        &[(
+            "spec.provider.overrides",
+            "provider.overrides is 65 KiB of JSON, and at most 64 KiB are accepted: give the documented keys of the provider only",
+        )],
+    );
+    let env = |length: usize| {
+        let variables: Vec<_> = (0..8)
+            .map(|i| json!({"name": format!("V{i}"), "value": "x".repeat(length)}))
+            .collect();
+        spec(json!({"env": variables}))
+    };
+    refused(env(16 * 1024), &[]);
+    refused(
+        env(20 * 1024),
+        &[(
+            "spec.env",
+            "the values of env are 160 KiB together, and at most 128 KiB are accepted: put large ones into a ConfigMap, and name it in valueFrom",
+        )],
+    );
+}
