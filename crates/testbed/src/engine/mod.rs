@@ -17,6 +17,7 @@
 //! # }
 //! ```
 
+mod endpoint;
 mod gguf;
 mod hostile;
 mod model;
@@ -41,6 +42,7 @@ use crate::{
     say,
 };
 
+pub use endpoint::{CHAT, Endpoint, MODELS, chat_request};
 pub use hostile::{Hostility, hostile};
 pub use model::{SENTENCE, pieces};
 
@@ -153,7 +155,7 @@ pub struct Running {
 }
 
 impl Running {
-    async fn start(component: Component, folder: TempDir, port: u16) -> Result<Self> {
+    pub(crate) async fn start(component: Component, folder: TempDir, port: u16) -> Result<Self> {
         crate::install_crypto_provider();
         let mut process = component.spawn()?;
         let client = client(port)?;
