@@ -26,6 +26,7 @@ use std::{
     fs,
     net::Ipv4Addr,
     path::{Path, PathBuf},
+    time::Duration,
 };
 
 use anyhow::{Context, Result, ensure};
@@ -35,7 +36,8 @@ use kube::{Client, Config as ClientConfig};
 use tempfile::TempDir;
 
 use crate::{
-    control_plane::{free_ports, wait},
+    PATIENCE,
+    control_plane::{free_ports, wait_within},
     images::{Config, Image, Layered, Rootfs, made_once, write_all},
     process::{Component, Process, with_environment},
     roots::{self, Root},
@@ -155,11 +157,20 @@ pub struct Running {
 }
 
 impl Running {
-    pub(crate) async fn start(component: Component, folder: TempDir, port: u16) -> Result<Self> {
+    async fn start(component: Component, folder: TempDir, port: u16) -> Result<Self> {
+        Self::start_within(PATIENCE, component, folder, port).await
+    }
+
+    pub(crate) async fn start_within(
+        patience: Duration,
+        component: Component,
+        folder: TempDir,
+        port: u16,
+    ) -> Result<Self> {
         crate::install_crypto_provider();
         let mut process = component.spawn()?;
         let client = client(port)?;
-        wait(&mut process, &component, async || is_healthy(&client).await).await?;
+        wait_within(patience, &mut process, &component, async || is_healthy(&client).await).await?;
         Ok(Self {
             _process: process,
             _folder: folder,
