@@ -9,6 +9,7 @@ mod command;
 mod demo;
 mod generate;
 mod images;
+mod lane;
 mod metrics;
 mod python;
 mod reference;
