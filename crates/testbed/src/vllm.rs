@@ -32,7 +32,7 @@ use serde_json::{Map, Value};
 use sha2::{Digest as _, Sha256};
 
 use crate::{
-    binaries::{cache_folder, hex, hold},
+    binaries::{cache_folder, hold},
     engine::{Running, pieces},
     llama_stack::python,
     process::with_environment,
@@ -106,7 +106,7 @@ impl Vllm {
         let mut hash = Sha256::new();
         hash.update(REQUIREMENTS);
         hash.update(METADATA);
-        let name = format!("vllm-{}", &hex(&hash.finalize())[..12]);
+        let name = format!("vllm-{}", &hex::encode(hash.finalize())[..12]);
         let folder = cache_folder()?.join(&name);
         let _lock = hold(&name)?;
         let complete = folder.join("complete");

@@ -298,7 +298,12 @@ impl<'a> Survey<'a> {
 
     /// Deletes an object as it was seen; one that is gone is fine.
     pub async fn delete(&self, object: &DynamicObject) -> Result<(), Error> {
-        match self.api(object).await?.delete(&object.name_any(), &only(&object.uid().unwrap_or_default())).await {
+        match self
+            .api(object)
+            .await?
+            .delete(&object.name_any(), &only(&object.uid().unwrap_or_default()))
+            .await
+        {
             Ok(_) => Ok(()),
             Err(kube::Error::Api(status)) if status.is_not_found() => Ok(()),
             Err(source) => Err(Error::Write {
