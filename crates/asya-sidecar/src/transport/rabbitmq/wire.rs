@@ -79,7 +79,12 @@ pub(super) struct Wire {
 impl Wire {
     /// Connects and signs in.
     pub(super) async fn open(uri: &AMQPUri, name: &str) -> Result<Self, Error> {
-        let (reader, writer) = tokio::io::split(connect(uri).await?);
+        Self::over(connect(uri).await?, uri, name).await
+    }
+
+    /// Signs in at whoever is at the other end of a stream.
+    pub(super) async fn over(stream: Box<dyn Stream>, uri: &AMQPUri, name: &str) -> Result<Self, Error> {
+        let (reader, writer) = tokio::io::split(stream);
         let mut wire = Self {
             reader,
             writer,
