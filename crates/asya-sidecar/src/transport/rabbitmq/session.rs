@@ -565,7 +565,7 @@ fn read_headers(table: Option<&FieldTable>) -> (Headers, Option<u32>) {
             headers.push((key.to_owned(), text.to_owned()));
         }
     }
-    (headers, deliveries.map(|before| before + 1))
+    (headers, deliveries.map(|before: u32| before.saturating_add(1)))
 }
 
 #[cfg(test)]
@@ -579,5 +579,17 @@ mod tests {
         let fixed = "PRECONDITION_FAILED - message size 536870913 is larger than max size 536870912";
         assert_eq!(largest_message(fixed), Some(536_870_912));
         assert_eq!(largest_message("NOT_FOUND - no exchange 'max size 3'"), None);
+    }
+
+    #[test]
+    fn this_delivery_counts_and_the_count_does_not_overflow() {
+        let deliveries = |count| {
+            let mut table = FieldTable::default();
+            table.insert("x-delivery-count".into(), count);
+            read_headers(Some(&table)).1
+        };
+        assert_eq!(deliveries(AMQPValue::LongLongInt(2)), Some(3));
+        assert_eq!(deliveries(AMQPValue::LongUInt(u32::MAX)), Some(u32::MAX));
+        assert_eq!(deliveries(AMQPValue::LongInt(-1)), None);
     }
 }
