@@ -184,11 +184,27 @@ fn messages(answer: Value) -> Result<Vec<Message>, Error> {
 
 fn count(answer: &Value) -> u64 {
     let count = |name: &&str| answer["Attributes"][*name].as_str()?.parse::<u64>().ok();
-    COUNTS.iter().filter_map(count).sum()
+    COUNTS.iter().filter_map(count).fold(0, u64::saturating_add)
 }
 
 fn url(answer: &Value) -> Result<String, Error> {
     let url = answer["QueueUrl"].as_str();
     url.map(str::to_owned)
         .ok_or_else(|| Error::malformed("there is no QueueUrl"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn counted(waiting: &str, hidden: &str) -> u64 {
+        count(&json!({"Attributes": {COUNTS[0]: waiting, COUNTS[1]: hidden, "Other": "5"}}))
+    }
+
+    #[test]
+    fn messages_are_counted_and_the_count_does_not_overflow() {
+        assert_eq!(counted("2", "3"), 5);
+        assert_eq!(counted("2", "many"), 2);
+        assert_eq!(counted("2", "18446744073709551615"), u64::MAX);
+    }
 }
