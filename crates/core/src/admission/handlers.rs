@@ -31,6 +31,8 @@ pub const MUTATE_PATH: &str = "/mutate";
 /// Path of the validating webhook.
 pub const VALIDATE_PATH: &str = "/validate";
 
+/// The version of AdmissionReview that the API server is told to send.
+const API_VERSION: &str = "admission.k8s.io/v1";
 /// A review holds an object twice, and etcd takes objects of about 1.5 MiB.
 const MAX_BODY: usize = 4 * 1024 * 1024;
 /// The API server cuts longer warnings itself, in the middle of a character if need be.
@@ -202,6 +204,11 @@ enum Unreadable {
 
 fn read(body: &[u8]) -> Result<Request, Unreadable> {
     let body: Value = serde_json::from_slice(body).map_err(|error| Unreadable::Review(error.to_string()))?;
+    // The answer repeats both.
+    if body["apiVersion"] != API_VERSION || body["kind"] != "AdmissionReview" {
+        let why = format!("apiVersion must be {API_VERSION}, and kind AdmissionReview");
+        return Err(Unreadable::Review(why));
+    }
     let uid = body
         .pointer("/request/uid")
         .and_then(Value::as_str)
