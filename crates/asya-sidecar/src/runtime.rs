@@ -145,17 +145,14 @@ impl Caller {
             write_frame(&mut stream, request, buffer).await?;
             read_frame(&mut stream, self.max_bytes, buffer).await
         };
-        let outcome = match timeout_at(Instant::now() + limit, exchange).await {
-            Ok(answer) => {
-                if protocol == Protocol::Persistent && answer.is_ok() {
-                    self.connection = Some((stream, protocol));
-                }
-                outcome(answer)
+        let outcome = if let Ok(answer) = timeout_at(Instant::now() + limit, exchange).await {
+            if protocol == Protocol::Persistent && answer.is_ok() {
+                self.connection = Some((stream, protocol));
             }
-            Err(_) => {
-                self.may_be_busy = true;
-                Outcome::TimedOut(limit)
-            }
+            outcome(answer)
+        } else {
+            self.may_be_busy = true;
+            Outcome::TimedOut(limit)
         };
         if self.buffer.capacity() > KEPT_BUFFER {
             self.buffer = Vec::new();
