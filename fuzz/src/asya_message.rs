@@ -25,7 +25,7 @@ pub(crate) fn check(is_end: bool, body: &[u8], outcome: &Outcome) {
         is_end,
     };
     let policy = Policy {
-        timeout: Duration::from_secs(300),
+        timeout: Duration::from_mins(5),
         max_bytes: 4096,
         max_attempts: 1,
         max_crashes: 1,

@@ -4,6 +4,7 @@
 //! A function panics when its property does not hold. An input that a target cannot use, such as one that is not text, passes.
 #![allow(
     clippy::expect_used,
+    clippy::missing_panics_doc,
     clippy::panic,
     clippy::unwrap_used,
     clippy::duplicate_mod,

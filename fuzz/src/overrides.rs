@@ -24,7 +24,10 @@ static SPECS: LazyLock<[Value; 4]> = LazyLock::new(|| {
     ]
 });
 
-static PROVIDERS: LazyLock<Vec<(Box<dyn Provider>, Vec<OverrideKey>)>> = LazyLock::new(|| {
+/// A provider and what it documents.
+type Documented = (Box<dyn Provider>, Vec<OverrideKey>);
+
+static PROVIDERS: LazyLock<Vec<Documented>> = LazyLock::new(|| {
     let documented = |provider: Box<dyn Provider>| {
         let keys = provider.registration().overrides;
         (provider, keys)
