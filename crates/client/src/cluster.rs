@@ -715,14 +715,21 @@ mod tests {
     use super::*;
 
     /// A cluster that knows nothing, and what it was asked: method, path and body.
-    fn cluster() -> (Cluster, Arc<Mutex<Vec<(String, String, Value)>>>) {
+    /// Requests: method, path and body.
+    type Asked = Arc<Mutex<Vec<(String, String, Value)>>>;
+
+    fn cluster() -> (Cluster, Asked) {
         let asked = Arc::<Mutex<Vec<_>>>::default();
         let seen = asked.clone();
         let server = tower::service_fn(move |request: http::Request<Body>| {
             let seen = seen.clone();
             async move {
                 let (head, body) = request.into_parts();
-                let body = body.collect().await.map(|body| body.to_bytes()).unwrap_or_default();
+                let body = body
+                    .collect()
+                    .await
+                    .map(http_body_util::Collected::to_bytes)
+                    .unwrap_or_default();
                 let body = serde_json::from_slice(&body).unwrap_or_default();
                 let line = (head.method.to_string(), head.uri.path().to_owned(), body);
                 seen.lock().unwrap().push(line);

@@ -1,5 +1,7 @@
 //! What a server does with clients that are slow, many, silent or too generous.
 
+#![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
+
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;

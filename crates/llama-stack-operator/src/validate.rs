@@ -119,7 +119,7 @@ fn provider(section: ApiSection, provider: &ExternalProvider) -> Vec<String> {
             "{place} must be lower case letters, digits and '-': an init container is named after it"
         ));
     }
-    let config = provider.config.as_ref().map_or(0, |config| json::size(config));
+    let config = provider.config.as_ref().map_or(0, json::size);
     if config > MAX_CONFIG {
         wrong.push(format!(
             "{place}: config is {} KiB of JSON, and at most {} KiB are accepted: put files into a ConfigMap or an image",

@@ -271,7 +271,15 @@ pub(crate) fn refusals(document: &Document) -> Vec<String> {
         .into_iter()
         .filter(|finding| finding.level == Weight::Error && !finding.message.starts_with("is an unknown field"));
     errors
-        .map(|finding| format!("{} {}", finding.field, finding.message))
+        .map(|finding| {
+            // Rules of the schema name the field themselves.
+            let short = finding.field.trim_start_matches("spec.");
+            if finding.message.starts_with(short) {
+                finding.message
+            } else {
+                format!("{} {}", finding.field, finding.message)
+            }
+        })
         .collect()
 }
 

@@ -127,7 +127,7 @@ fn check_name(deployment: &ModelDeployment, verdict: &mut Verdict) {
 /// What a schema cannot measure.
 fn check_sizes(spec: &ModelDeploymentSpec, verdict: &mut Verdict) {
     let overrides = spec.provider.as_ref().and_then(|provider| provider.overrides.as_ref());
-    let found = overrides.map_or(0, |overrides| json::size(overrides));
+    let found = overrides.map_or(0, json::size);
     if found > overrides::MAX_SIZE {
         verdict.refuse(
             "spec.provider.overrides",

@@ -102,14 +102,17 @@ fn nfa(source: &str) -> Result<NFA, RuleError> {
         .map_err(|error| refused(reason(source, &error)))
 }
 
-fn table(nfa: &NFA, bytes: usize, steps: u64) -> Result<DFA<Vec<u32>>, dense::BuildError> {
+fn table(nfa: &NFA, bytes: usize, steps: u64) -> Result<DFA<Vec<u32>>, Box<dense::BuildError>> {
     let work = usize::try_from(steps * WORK_PER_STEP).unwrap_or(usize::MAX);
     let limits = dense::Config::new()
         .start_kind(StartKind::Unanchored)
         .accelerate(false)
         .dfa_size_limit(Some(bytes))
         .determinize_size_limit(Some(work / nfa.byte_classes().alphabet_len()));
-    dense::Builder::new().configure(limits).build_from_nfa(nfa)
+    dense::Builder::new()
+        .configure(limits)
+        .build_from_nfa(nfa)
+        .map_err(Box::new)
 }
 
 /// Why a pattern does not compile. The last line of the parser's message is the reason; the lines before draw the pattern.

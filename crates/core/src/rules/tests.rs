@@ -476,7 +476,7 @@ fn a_pattern_is_priced_by_what_searching_with_it_takes() {
 
 #[test]
 fn the_rules_of_a_provider_share_a_budget() {
-    let source = vec!["spec.a + spec.b == 1"; 3].join(" || ");
+    let source = ["spec.a + spec.b == 1"; 3].join(" || ");
     let cost = Rule::compile(&source).unwrap().cost() + source.len() as u64;
     let mut budget = Budget::default();
     for _ in 0..MAX_COST_OF_ALL / cost {

@@ -126,14 +126,14 @@ mod tests {
         (status, serde_json::from_slice(&body).unwrap_or_default())
     }
 
-    fn review(objects: Value) -> String {
+    fn review(objects: &Value) -> String {
         let request = json!({ "uid": "u", "desiredAPIVersion": "x/v2", "objects": objects });
         json!({ "apiVersion": "apiextensions.k8s.io/v1", "kind": "ConversionReview", "request": request }).to_string()
     }
 
     #[tokio::test]
     async fn objects_come_back_in_their_order_or_not_at_all() {
-        let (_, answer) = post(review(json!([{ "a": 1 }, { "b": 1.50 }]))).await;
+        let (_, answer) = post(review(&json!([{ "a": 1 }, { "b": 1.50 }]))).await;
         assert_eq!(answer["kind"], "ConversionReview");
         let response = &answer["response"];
         assert_eq!(
@@ -144,7 +144,7 @@ mod tests {
             response["convertedObjects"],
             json!([{ "a": 1, "apiVersion": "x/v2" }, { "b": 1.5, "apiVersion": "x/v2" }])
         );
-        let (_, answer) = post(review(json!([{ "a": 1 }, { "bad": true }]))).await;
+        let (_, answer) = post(review(&json!([{ "a": 1 }, { "bad": true }]))).await;
         assert_eq!(answer["response"]["result"]["message"], "bad is bad");
         assert_eq!(answer["response"]["convertedObjects"], json!([]));
     }

@@ -57,11 +57,19 @@ pub fn all<'a>(objects: impl IntoIterator<Item = &'a mut Value>, texts: impl Int
     let mut objects: Vec<&mut Value> = objects.into_iter().collect();
     let mut texts: Vec<&mut String> = texts.into_iter().collect();
     let mut redactor = Redactor::default();
-    objects.iter_mut().for_each(|object| redactor.object(object));
-    texts.iter_mut().for_each(|text| **text = redactor.text(text));
+    for object in &mut objects {
+        redactor.object(object);
+    }
+    for text in &mut texts {
+        **text = redactor.text(text);
+    }
     redactor.known.seal();
-    objects.iter_mut().for_each(|object| redactor.again(object));
-    texts.iter_mut().for_each(|text| **text = redactor.text(text));
+    for object in &mut objects {
+        redactor.again(object);
+    }
+    for text in &mut texts {
+        **text = redactor.text(text);
+    }
 }
 
 /// Removes secrets, and remembers them.
