@@ -1,11 +1,9 @@
 //! A talk with a model through the API server's proxy, as the user. With a script words are shown as they come; without, the
 //! whole answer is the next page.
 
-use std::sync::Arc;
-
 use askama::Template;
 use axum::body::Body;
-use axum::extract::{Path, State};
+use axum::extract::Path;
 use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
@@ -22,7 +20,6 @@ use super::deployment::{Head, find};
 use crate::form::Pairs;
 use crate::guard::{Asker, Sent};
 use crate::page::{self, Shell};
-use crate::server::App;
 use crate::sessions::Session;
 
 /// What was said so far, as the browser keeps it.
@@ -56,12 +53,7 @@ pub async fn show(Asker(session): Asker, Path((namespace, name)): Place) -> Resp
 }
 
 /// Asks, and answers with what is answered.
-pub async fn ask(
-    State(app): State<Arc<App>>,
-    Asker(session): Asker,
-    Path((namespace, name)): Place,
-    Sent(sent): Sent,
-) -> Response {
+pub async fn ask(Asker(session): Asker, Path((namespace, name)): Place, Sent(sent): Sent) -> Response {
     let md = match find(&session, &namespace, &name).await {
         Ok(md) => md,
         Err(response) => return response,
@@ -77,7 +69,7 @@ pub async fn ask(
         // What breaks off says so in its last words.
         let words =
             words.map(|said| Ok::<_, std::convert::Infallible>(said.unwrap_or_else(|e| format!("\n[{}]", chain(&e)))));
-        let words = words.take_until(async move { app.end.cancelled().await });
+        let words = words.take_until(session.over());
         return ([(CONTENT_TYPE, "text/plain; charset=utf-8")], Body::from_stream(words)).into_response();
     }
     pin_mut!(words);
