@@ -104,6 +104,10 @@ fn values(components: &[Component]) -> Result<String> {
         "ServiceMonitors, for the Prometheus operator",
         json!({ "monitoring": { "enabled": false } }),
     )?;
+    add(
+        "NetworkPolicies: from where metrics may be read, and the console be reached (peers as in a NetworkPolicy; an empty list: from anywhere)",
+        json!({ "networkPolicy": { "metricsFrom": pods::metrics_from(), "consoleFrom": pods::console_from() } }),
+    )?;
     let mut providers = Map::new();
     for component in components {
         let settings = json!({ "replicas": component.replicas, "resources": pods::resources() });
@@ -205,6 +209,9 @@ fn opened(object: &DynamicObject, values: &str) -> Result<String> {
     if kinds::kind(object) == "Deployment" {
         open_deployment(&mut value, values).with_context(shape)?;
     }
+    if kinds::kind(object) == "NetworkPolicy" {
+        open_network_policy(&mut value).with_context(shape)?;
+    }
     if values == CONSOLE_VALUES {
         open_console(&mut value, kinds::kind(object)).with_context(shape)?;
     }
@@ -229,6 +236,20 @@ fn image(program: &str) -> String {
 fn release_image<'a>(release: &Release, image: &'a str) -> Option<&'a str> {
     let name = image.strip_prefix(&release.registry)?.strip_prefix('/')?;
     name.strip_suffix(&release.tag)?.strip_suffix(':')
+}
+
+/// From where ports are reached, where it is not from anywhere.
+fn open_network_policy(value: &mut Value) -> Option<()> {
+    for rule in value.pointer_mut("/spec/ingress")?.as_array_mut()? {
+        let name = match rule.get("from") {
+            None => continue,
+            Some(from) if *from == pods::metrics_from() => "metricsFrom",
+            Some(from) if *from == pods::console_from() => "consoleFrom",
+            Some(_) => return None,
+        };
+        rule["from"] = json!(mark(&format!("toJson .Values.networkPolicy.{name}")));
+    }
+    Some(())
 }
 
 fn open_deployment(value: &mut Value, values: &str) -> Option<()> {

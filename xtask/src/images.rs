@@ -2,7 +2,8 @@
 //!
 //! An image is the program with the shared libraries it is linked to, taken from this machine: a statically linked
 //! glibc cannot be trusted with names. No shell, nothing to write to, user 65532. The same sources, compiler and
-//! libraries give the same digest in whatever folder they are built; `--check` shows it.
+//! libraries give the same digest in whatever folder they are built; `--check` shows it. Beside each archive lies the image's
+//! bill of materials.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -13,14 +14,14 @@ use anyhow::{Context, Result, bail};
 use runway_client::manifests::component::{REGISTRY, TAG};
 use runway_testbed::images;
 
-use crate::shell;
+use crate::{sbom, shell};
 
 /// Which images, and where to.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Only these. Default: all.
     names: Vec<String>,
-    /// The folder of the archives, NAME.tar
+    /// Folder of the archives, NAME.tar, and of their bills of materials, NAME.cdx.json
     #[arg(long, value_name = "DIR", default_value = "target/images")]
     out: PathBuf,
     /// Build everything twice, the second time from a copy of the sources in another folder, and fail if a digest differs.
@@ -111,6 +112,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             image.digest,
             image.archive.display()
         );
+        println!("    bill of materials: {}", image.bill.display());
     }
     if args.check {
         check(&programs, &images)?;
@@ -122,6 +124,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 struct Built {
     archive: PathBuf,
     digest: String,
+    /// Its bill of materials, a CycloneDX document.
+    bill: PathBuf,
 }
 
 /// Builds the programs of the checkout `root`, and writes their archives into `out`.
@@ -158,7 +162,10 @@ fn pack(program: &Program, binary: &Path, out: &Path) -> Result<Built> {
     .into();
     let archive = out.join(format!("{}.tar", program.name));
     let digest = config.write(&image_name(program.name), &rootfs, &archive)?;
-    Ok(Built { archive, digest })
+    let bill = out.join(format!("{}.cdx.json", program.name));
+    let content = sbom::bill(program.name, program.package, &rootfs)?;
+    fs::write(&bill, format!("{content:#}\n")).with_context(|| format!("cannot write {}", bill.display()))?;
+    Ok(Built { archive, digest, bill })
 }
 
 /// Paths of this machine must not be in a program: they differ from one checkout to the next.
@@ -225,6 +232,32 @@ fn image_name(name: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// How many crates the program of a package may link. A new dependency that exceeds this is a decision: cut another, or raise
+    /// the number and say why in the commit.
+    const BUDGETS: [(&str, usize); 6] = [
+        // kube brings kubeconfigs (28 crates), cel an ANTLR runtime (8).
+        ("runway-core", 207),
+        ("runway-provider-kaito", 200),
+        ("runway-llama-stack-operator", 198),
+        ("runway-asya-sidecar", 150),
+        // lapin brings a key store of PKCS #12 (45 crates).
+        ("runway-asya-operator", 285),
+        ("runway-cli", 318),
+    ];
+
+    #[test]
+    fn programs_link_no_more_crates_than_their_budget() -> Result<()> {
+        for (package, budget) in BUDGETS {
+            let linked = sbom::linked(package)?;
+            assert!(
+                linked.len() <= budget,
+                "{package} links {} crates, its budget is {budget}: see `cargo tree -p {package} -e normal,no-proc-macro`",
+                linked.len()
+            );
+        }
+        Ok(())
+    }
 
     #[test]
     fn every_program_that_is_installed_has_an_image() {

@@ -11,7 +11,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use crate::condition::{self, Conditions as _};
 use crate::labels;
+use crate::tone::{Tone, texts, words};
 
 /// The target was found. Present with `workloadRef` only.
 pub const TARGET_RESOLVED: &str = "TargetResolved";
@@ -104,6 +106,7 @@ pub mod messages {
     printcolumn(name = "Message", type_ = "string", json_path = ".status.message", priority = 1)
 )]
 #[serde(rename_all = "camelCase")]
+#[schemars(transform = crate::schema::bounded)]
 #[x_kube(
     validation = Rule::new("(has(self.workload) && !has(self.workloadRef)) || (!has(self.workload) && has(self.workloadRef))").message(messages::XOR),
     validation = Rule::new("!has(self.workloadRef) || has(self.runtime)").message(messages::RUNTIME_MISSING),
@@ -324,16 +327,13 @@ pub enum Strategy {
     Proxy,
 }
 
-impl Strategy {
-    /// As shown.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::TemplatePatch => "TemplatePatch",
-            Self::ParentSpec => "ParentSpec",
-            Self::Proxy => "Proxy",
-        }
-    }
+texts!(Strategy {
+    TemplatePatch "TemplatePatch",
+    ParentSpec "ParentSpec",
+    Proxy "Proxy",
+});
 
+impl Strategy {
     /// Whether it writes to an object that is not ours.
     pub fn is_in_place(self) -> bool {
         self != Self::Proxy
@@ -542,6 +542,114 @@ pub struct AsyncActorStatus {
     pub conditions: Vec<Condition>,
 }
 
+/// What is going on with an AsyncActor: the word in `status.status`. The schema takes any text there, so that operators of other
+/// versions may write words of their own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum ActorState {
+    /// Enough replicas are ready.
+    Running,
+    /// Scaled to 0 by the queue, until a message comes.
+    Napping,
+    /// 0 replicas, as asked for.
+    Stopped,
+    /// Replicas or the queue are being made.
+    Creating,
+    /// The first replica after a nap starts.
+    WakingUp,
+    /// More replicas start.
+    ScalingUp,
+    /// Replicas end.
+    ScalingDown,
+    /// Pods with a new template take the place of those of before.
+    Updating,
+    /// The binding moves from one target or strategy to another.
+    Moving,
+    /// The target, its kind or its URL is not there yet.
+    WaitingForTarget,
+    /// Nothing is changed until it is resumed.
+    Paused,
+    /// The spec breaks a rule.
+    Invalid,
+    /// The target cannot be bound to.
+    BindingError,
+    /// The transport is not known, or its broker cannot be used.
+    TransportError,
+    /// Somebody else changes what was put into the target.
+    Conflict,
+    /// The same, so often that the operator has stopped.
+    ConflictStopped,
+    /// Another actor is bound to the target.
+    AlreadyManaged,
+    /// An object of the right name belongs to somebody else.
+    NameTaken,
+    /// Somebody else holds a field that must be set.
+    FieldConflict,
+    /// The API server refused an object.
+    Refused,
+    /// No node has room for a pod.
+    PendingResources,
+    /// An image cannot be pulled.
+    ImagePullError,
+    /// A Secret or ConfigMap that a pod needs is missing.
+    ConfigError,
+    /// The container asya-runtime fails.
+    RuntimeError,
+    /// The container asya-sidecar fails.
+    SidecarError,
+    /// Pods cannot be made, or another container fails.
+    WorkloadError,
+    /// KEDA cannot scale it.
+    ScalingError,
+}
+
+words!(ActorState {
+    Running "Running" Current,
+    Napping "Napping" Current,
+    Stopped "Stopped" Current,
+    Creating "Creating" InProgress,
+    WakingUp "WakingUp" InProgress,
+    ScalingUp "ScalingUp" InProgress,
+    ScalingDown "ScalingDown" InProgress,
+    Updating "Updating" InProgress,
+    Moving "Moving" InProgress,
+    WaitingForTarget "WaitingForTarget" InProgress,
+    Paused "Paused" Paused,
+    Invalid "Invalid" Failed,
+    BindingError "BindingError" Failed,
+    TransportError "TransportError" Failed,
+    Conflict "Conflict" Failed,
+    ConflictStopped "ConflictStopped" Failed,
+    AlreadyManaged "AlreadyManaged" Failed,
+    NameTaken "NameTaken" Failed,
+    FieldConflict "FieldConflict" Failed,
+    Refused "Refused" Failed,
+    PendingResources "PendingResources" Failed,
+    ImagePullError "ImagePullError" Failed,
+    ConfigError "ConfigError" Failed,
+    RuntimeError "RuntimeError" Failed,
+    SidecarError "SidecarError" Failed,
+    WorkloadError "WorkloadError" Failed,
+    ScalingError "ScalingError" Failed,
+});
+
+impl ActorState {
+    /// The state of a word; absent for a word of another version.
+    pub fn of(word: &str) -> Option<Self> {
+        Self::ALL.iter().copied().find(|state| state.as_str() == word)
+    }
+}
+
+impl AsyncActorStatus {
+    /// How well the actor is. While it is ready, what is under way (scaling, a rollout) is no concern.
+    pub fn tone(&self) -> Tone {
+        if self.conditions.is_true(condition::READY) {
+            return Tone::Current;
+        }
+        let state = self.status.as_deref().and_then(ActorState::of);
+        state.map_or(Tone::Unknown, ActorState::tone)
+    }
+}
+
 /// Whether an actor made its workload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum Mode {
@@ -550,6 +658,11 @@ pub enum Mode {
     /// It is bound to somebody else's.
     Binding,
 }
+
+texts!(Mode {
+    Standalone "Standalone",
+    Binding "Binding",
+});
 
 /// Who scales.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -560,6 +673,11 @@ pub enum ScalingMode {
     /// Nobody of ours does.
     Manual,
 }
+
+texts!(ScalingMode {
+    Keda "KEDA",
+    Manual "Manual",
+});
 
 /// Which way replicas changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

@@ -8,6 +8,8 @@
 //! | [`provider_config`] | `InferenceProviderConfig`, what a provider registers |
 //! | [`condition`] | how conditions are made and kept |
 //! | [`labels`] | every label, annotation, finalizer and field manager name |
+//! | [`name`] | names that may stand in a path of the API server |
+//! | [`tone`] | how well something is, by the word of its status |
 //! | [`overrides`] | checks `spec.provider.overrides` against the documented keys |
 
 #![allow(
@@ -20,12 +22,16 @@ pub mod condition;
 pub mod labels;
 pub mod llama_stack_distribution;
 pub mod model_deployment;
+pub mod name;
 pub mod overrides;
 pub mod provider_config;
 mod schema;
+pub mod tone;
 
 pub use async_actor::{AsyncActor, AsyncActorSpec, AsyncActorStatus};
 pub use condition::Conditions;
 pub use llama_stack_distribution::{LlamaStackDistribution, LlamaStackDistributionSpec, LlamaStackDistributionStatus};
 pub use model_deployment::{ModelDeployment, ModelDeploymentSpec, ModelDeploymentStatus, Phase};
+pub use name::{Name, Namespace};
 pub use provider_config::{InferenceProviderConfig, InferenceProviderConfigSpec, InferenceProviderConfigStatus};
+pub use tone::Tone;

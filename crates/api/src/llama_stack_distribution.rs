@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::labels;
+use crate::tone::words;
 
 /// A Llama Stack server and what belongs to it.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
@@ -45,6 +46,7 @@ use crate::labels;
     printcolumn(name = "Message", type_ = "string", json_path = ".status.message", priority = 1)
 )]
 #[serde(rename_all = "camelCase")]
+#[schemars(transform = crate::schema::bounded)]
 pub struct LlamaStackDistributionSpec {
     /// How many servers run. Defaults to 1; 0 means none. Ignored while server.autoscaling is set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -159,11 +161,11 @@ pub struct ContainerSpec {
     pub env_from: Vec<EnvFromSource>,
     /// Replaces the command of the server. External providers are then not checked before it starts.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = 100))]
+    #[schemars(schema_with = "crate::schema::words")]
     pub command: Vec<String>,
     /// Replaces the arguments of the server. External providers are then not checked before it starts.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = 100))]
+    #[schemars(schema_with = "crate::schema::words")]
     pub args: Vec<String>,
 }
 
@@ -460,7 +462,7 @@ pub struct ExternalProvider {
     /// The provider's configuration, as it would stand in run.yaml. `modelDeploymentRef: {name: NAME}` in it becomes `url`
     /// with the endpoint of that ModelDeployment; its optional `key` (default url) and `path` (default /v1) say where and what.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "crate::schema::any_object")]
+    #[schemars(schema_with = "crate::schema::settings")]
     pub config: Option<Map<String, Value>>,
 }
 
@@ -570,6 +572,14 @@ pub enum DistributionPhase {
     Terminating,
 }
 
+words!(DistributionPhase {
+    Pending "Pending" InProgress,
+    Initializing "Initializing" InProgress,
+    Ready "Ready" Current,
+    Failed "Failed" Failed,
+    Terminating "Terminating" Terminating,
+});
+
 /// Versions of the operator and the server.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
@@ -672,6 +682,13 @@ pub enum ProviderPhase {
     /// It keeps the server from starting.
     Failed,
 }
+
+words!(ProviderPhase {
+    Pending "Pending" InProgress,
+    Installing "Installing" InProgress,
+    Ready "Ready" Current,
+    Failed "Failed" Failed,
+});
 
 impl LlamaStackDistribution {
     /// Whether reconciliation is paused by annotation.

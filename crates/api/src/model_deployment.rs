@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::labels;
+use crate::tone::words;
 
 /// What to serve, with which engine, and on what.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
@@ -44,6 +45,7 @@ use crate::labels;
     printcolumn(name = "Message", type_ = "string", json_path = ".status.message", priority = 1)
 )]
 #[serde(rename_all = "camelCase")]
+#[schemars(transform = crate::schema::bounded)]
 pub struct ModelDeploymentSpec {
     /// The model to serve.
     pub model: Model,
@@ -152,7 +154,7 @@ pub struct Provider {
 
     /// Settings that only this provider knows; the documented keys of the provider are accepted, others answered with a warning.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "crate::schema::any_object")]
+    #[schemars(schema_with = "crate::schema::settings")]
     pub overrides: Option<Map<String, Value>>,
 }
 
@@ -301,7 +303,7 @@ pub struct PodMetadata {
     pub labels: BTreeMap<String, String>,
     /// Annotations added to the pods.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    #[schemars(extend("maxProperties" = 64))]
+    #[schemars(extend("maxProperties" = 64, "additionalProperties" = {"type": "string", "maxLength": 65536}))]
     pub annotations: BTreeMap<String, String>,
 }
 
@@ -366,18 +368,13 @@ pub enum Phase {
     Terminating,
 }
 
-impl Phase {
-    /// As shown.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Pending => "Pending",
-            Self::Deploying => "Deploying",
-            Self::Running => "Running",
-            Self::Failed => "Failed",
-            Self::Terminating => "Terminating",
-        }
-    }
-}
+words!(Phase {
+    Pending "Pending" InProgress,
+    Deploying "Deploying" InProgress,
+    Running "Running" Current,
+    Failed "Failed" Failed,
+    Terminating "Terminating" Terminating,
+});
 
 /// The provider, and what it made.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

@@ -6,6 +6,9 @@ use serde_json::{Map, Value};
 
 use crate::provider_config::{OverrideKey, OverrideType};
 
+/// Most bytes of all overrides together, as JSON.
+pub const MAX_SIZE: usize = 64 * 1024;
+
 /// What is wrong with an override.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Finding {

@@ -9,6 +9,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::model_deployment::ServingMode;
+use crate::tone::texts;
 
 /// A provider whose heartbeat is older than this is not chosen.
 pub const HEARTBEAT_TIMEOUT: SignedDuration = SignedDuration::from_secs(180);
@@ -218,6 +219,13 @@ pub enum OverrideType {
     /// A map from text to text.
     StringMap,
 }
+
+texts!(OverrideType {
+    String "String",
+    Integer "Integer",
+    Boolean "Boolean",
+    StringMap "StringMap",
+});
 
 /// What is known of a registered provider.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]

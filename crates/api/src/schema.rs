@@ -1,6 +1,47 @@
 //! Schema pieces that schemars cannot derive.
 
 use schemars::{Schema, SchemaGenerator, json_schema};
+use serde_json::{Map, Value};
+
+/// Longest text that a container gets as a variable, a command or an argument.
+const MAX_TEXT: usize = 32 * 1024;
+/// Longest text where the type says nothing, such as in Kubernetes' own types.
+const MAX_OTHER_TEXT: usize = 4 * 1024;
+/// Most entries of a list or a map where the type says nothing.
+const MAX_ENTRIES: usize = 256;
+
+/// Bounds every text, list and map that has no bound of its own: what is stored is kept in memory by every controller.
+pub(crate) fn bounded(schema: &mut Schema) {
+    if let Some(schema) = schema.as_object_mut() {
+        bound(schema);
+    }
+}
+
+fn bound(schema: &mut Map<String, Value>) {
+    match schema.get("type").and_then(Value::as_str) {
+        Some("string") if !schema.contains_key("enum") && !schema.contains_key("format") => {
+            schema.entry("maxLength").or_insert(MAX_OTHER_TEXT.into());
+        }
+        Some("array") => {
+            schema.entry("maxItems").or_insert(MAX_ENTRIES.into());
+        }
+        Some("object") if schema.contains_key("additionalProperties") => {
+            schema.entry("maxProperties").or_insert(MAX_ENTRIES.into());
+        }
+        _ => {}
+    }
+    let properties = schema.get_mut("properties").and_then(Value::as_object_mut);
+    for inner in properties.into_iter().flat_map(Map::values_mut) {
+        inner.as_object_mut().into_iter().for_each(bound);
+    }
+    for place in ["items", "additionalProperties"] {
+        schema
+            .get_mut(place)
+            .and_then(Value::as_object_mut)
+            .into_iter()
+            .for_each(bound);
+    }
+}
 
 /// `metav1.Condition` as a list-map: two writers must never replace each other's entries.
 pub(crate) fn conditions(generator: &mut SchemaGenerator) -> Schema {
@@ -16,7 +57,10 @@ pub(crate) fn conditions(generator: &mut SchemaGenerator) -> Schema {
 
 /// Environment variables, unique by name as in a pod.
 pub(crate) fn env(generator: &mut SchemaGenerator) -> Schema {
-    let item = generator.subschema_for::<k8s_openapi::api::core::v1::EnvVar>();
+    let mut item = generator.subschema_for::<k8s_openapi::api::core::v1::EnvVar>();
+    if let Some(value) = item.pointer_mut("/properties/value").and_then(Value::as_object_mut) {
+        value.insert("maxLength".to_owned(), MAX_TEXT.into());
+    }
     json_schema!({
         "type": "array",
         "items": item,
@@ -29,6 +73,16 @@ pub(crate) fn env(generator: &mut SchemaGenerator) -> Schema {
 /// Any JSON object.
 pub(crate) fn any_object(_: &mut SchemaGenerator) -> Schema {
     json_schema!({ "type": "object", "x-kubernetes-preserve-unknown-fields": true })
+}
+
+/// Any JSON object that a user writes. Its size is measured where it is used: a schema cannot.
+pub(crate) fn settings(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({ "type": "object", "maxProperties": 64, "x-kubernetes-preserve-unknown-fields": true })
+}
+
+/// Words of a command line.
+pub(crate) fn words(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({ "type": "array", "maxItems": 100, "items": { "type": "string", "maxLength": MAX_TEXT } })
 }
 
 /// A list of whole Kubernetes objects.
@@ -48,7 +102,7 @@ pub(crate) fn actor_pod_template(_: &mut SchemaGenerator) -> Schema {
         "required": ["name"],
         "properties": {
             "name": { "type": "string", "minLength": 1, "maxLength": 63 },
-            "command": { "type": "array", "maxItems": 1024, "items": { "type": "string" } },
+            "command": { "type": "array", "maxItems": 1024, "items": { "type": "string", "maxLength": MAX_TEXT } },
         },
         "x-kubernetes-preserve-unknown-fields": true,
     });
@@ -74,4 +128,95 @@ pub(crate) fn actor_pod_template(_: &mut SchemaGenerator) -> Schema {
             },
         },
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use kube::CustomResourceExt as _;
+    use serde_json::json;
+
+    use super::*;
+    use crate::{AsyncActor, InferenceProviderConfig, LlamaStackDistribution, ModelDeployment};
+
+    /// What Kubernetes itself judges, or a controller measures.
+    const MEASURED_ELSEWHERE: [&str; 6] = [
+        "spec.provider.overrides",
+        "spec.server.externalProviders.",
+        "spec.workload.template.metadata",
+        "spec.workload.template.spec",
+        "spec.workload.template.spec.containers[]",
+        "spec.workload.template.spec.initContainers[]",
+    ];
+
+    /// Every place below `schema` that takes more than a bounded amount.
+    fn unbounded(schema: &Value, path: &str, found: &mut Vec<String>) {
+        let has = |key: &str| schema.get(key).is_some();
+        let is_open = match schema["type"].as_str() {
+            Some("string") => !has("maxLength") && !has("enum") && !has("format"),
+            Some("array") => !has("maxItems"),
+            Some("object") => has("additionalProperties") && !has("maxProperties"),
+            _ => false,
+        };
+        if is_open {
+            found.push(path.to_owned());
+        }
+        if has("x-kubernetes-preserve-unknown-fields")
+            && !MEASURED_ELSEWHERE.iter().any(|known| path.starts_with(known))
+        {
+            found.push(path.to_owned());
+        }
+        for (name, inner) in schema["properties"].as_object().into_iter().flatten() {
+            unbounded(inner, &format!("{path}.{name}"), found);
+        }
+        for (place, mark) in [("items", "[]"), ("additionalProperties", ".*")] {
+            if let Some(inner) = schema.get(place) {
+                unbounded(inner, &format!("{path}{mark}"), found);
+            }
+        }
+    }
+
+    #[test]
+    fn everything_a_user_may_write_is_bounded() {
+        let crds = [
+            ModelDeployment::crd(),
+            InferenceProviderConfig::crd(),
+            LlamaStackDistribution::crd(),
+            AsyncActor::crd(),
+        ];
+        for crd in crds {
+            for version in crd.spec.versions {
+                let schema = serde_json::to_value(version.schema).unwrap();
+                let mut found = Vec::new();
+                unbounded(&schema["openAPIV3Schema"]["properties"]["spec"], "spec", &mut found);
+                assert_eq!(found, Vec::<String>::new(), "{}", crd.spec.names.kind);
+            }
+        }
+    }
+
+    #[test]
+    fn bounds_of_a_type_stay_and_what_has_none_gets_one() {
+        let mut schema = json_schema!({
+            "type": "object",
+            "properties": {
+                "own": { "type": "string", "maxLength": 9 },
+                "text": { "type": "string" },
+                "choice": { "type": "string", "enum": ["a"] },
+                "amount": { "x-kubernetes-int-or-string": true },
+                "map": { "type": "object", "additionalProperties": { "type": "array", "items": { "type": "string" } } },
+            },
+        });
+        bounded(&mut schema);
+        let text = json!({ "type": "string", "maxLength": 4096 });
+        let list = json!({ "type": "array", "maxItems": 256, "items": text });
+        assert_eq!(
+            schema.as_value()["properties"],
+            json!({
+                "own": { "type": "string", "maxLength": 9 },
+                "text": text,
+                "choice": { "type": "string", "enum": ["a"] },
+                "amount": { "x-kubernetes-int-or-string": true },
+                "map": { "type": "object", "maxProperties": 256, "additionalProperties": list },
+            })
+        );
+    }
 }

@@ -16,7 +16,6 @@ use kube::runtime::watcher::{self, Event};
 use kube::runtime::{WatchStreamExt, watcher as watch};
 use kube::{Api, Client, Resource, ResourceExt};
 use runway_api::{AsyncActor, labels};
-use runway_operator::apply;
 use runway_operator::crd::Crd;
 use runway_operator::echo::Echo;
 use runway_operator::pods::Pods;
@@ -150,28 +149,6 @@ impl Caches {
             Some(object) => Found::Here { version, object },
             None => Found::Absent { version },
         })
-    }
-
-    /// The object that an apply without force collided with, where only what has our label is watched: somebody else's, or ours
-    /// that has lost the label.
-    pub(crate) async fn in_the_way(
-        &self,
-        objects: &Objects,
-        namespace: &str,
-        error: &apply::Error,
-    ) -> Option<(Key, Found)> {
-        let apply::Error::Apply { kind, name, .. } = error else {
-            return None;
-        };
-        let is_meant = |key: &&Key| key.kind.kind == kind && key.name == *name && plan::MADE.contains(&key.kind);
-        let key = objects.keys().find(is_meant).filter(|_| error.is_conflict())?;
-        let version = match objects.get(key)? {
-            Found::Here { version, .. } | Found::Absent { version } => version.clone(),
-            Found::NotInstalled => return None,
-        };
-        let object = apply::find(&self.client, &key.kind.resource(&version), namespace, name).await?;
-        let object = Arc::new(object);
-        Some((key.clone(), Found::Here { version, object }))
     }
 
     /// Keeps one kind watched while its CRD is installed.

@@ -55,15 +55,7 @@ pub(crate) async fn reconcile(actor: Arc<AsyncActor>, context: Arc<Context>) -> 
         seen.now = clock::now();
         plan = plan::plan(&seen);
     }
-    let mut outcome = context.executor.execute(&seen.actor, &plan.kube).await;
-    if let Err(error) = &outcome
-        && let Some((key, found)) = context.caches.in_the_way(&seen.objects, &seen.namespace(), error).await
-    {
-        seen.objects.insert(key, found);
-        plan = plan::plan(&seen);
-        outcome = context.executor.execute(&seen.actor, &plan.kube).await;
-    }
-    match outcome {
+    match context.executor.execute(&seen.actor, &plan.kube).await {
         Ok(()) => Ok(plan.kube.look_again.map_or_else(Action::await_change, Action::requeue)),
         Err(error) => {
             let told = plan::after_failure(&seen, &error);

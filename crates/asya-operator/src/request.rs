@@ -3,16 +3,20 @@
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use kube::ResourceExt;
-use runway_api::AsyncActor;
 use runway_api::async_actor::{
     AskedStrategy, HandlerMode, OnConflict, PullPolicy, Runtime, Scaling, WorkloadKind, WorkloadRef, messages,
 };
+use runway_api::{AsyncActor, name};
+use runway_operator::json;
 use serde_json::{Map, Value};
 
 /// Name of the container that moves messages.
 pub const SIDECAR: &str = "asya-sidecar";
 /// Name of the container that runs the handler.
 pub const RUNTIME: &str = "asya-runtime";
+
+/// Most bytes of a pod template, as JSON: it stands once more in the workload, and all of them in memory.
+const MAX_TEMPLATE: usize = 256 * 1024;
 
 /// What an actor asks for.
 #[derive(Clone, Debug)]
@@ -182,6 +186,15 @@ pub fn violations(actor: &AsyncActor) -> Vec<String> {
         );
         let commanded = |(name, body): &(&str, &Value)| *name == RUNTIME && body.get("command").is_some();
         say(containers.iter().any(commanded), messages::NO_COMMAND);
+        let size = json::size(&workload.template);
+        say(
+            size > MAX_TEMPLATE,
+            &format!(
+                "workload.template is {} KiB of JSON, and at most {} KiB are accepted: put large values into a ConfigMap",
+                size.div_ceil(1024),
+                MAX_TEMPLATE / 1024
+            ),
+        );
         say(
             workload.replicas.is_some_and(|n| n < 0),
             "workload.replicas must not be negative",
@@ -276,12 +289,9 @@ fn named<'a>(template: &'a Map<String, Value>, list: &str) -> Vec<(&'a str, &'a 
         .collect()
 }
 
+/// Services are named after it: an RFC 1035 label.
 fn is_name(name: &str) -> bool {
-    let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
-    name.len() <= 63
-        && name.starts_with(|c: char| c.is_ascii_lowercase())
-        && name.chars().all(plain)
-        && !name.ends_with('-')
+    name::is_label(name) && name.starts_with(|c: char| c.is_ascii_lowercase())
 }
 
 fn is_python_path(path: &str) -> bool {
@@ -382,6 +392,24 @@ fn check_v6(address: Ipv6Addr) -> Result<(), Address> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_template_that_is_too_large_is_refused_with_its_size() {
+        let wrong = |length: usize| {
+            let containers = serde_json::json!([{"name": RUNTIME, "image": "i", "args": ["x".repeat(length)]}]);
+            let template = serde_json::json!({"spec": {"containers": containers}});
+            let spec = serde_json::json!({"transport": "rabbitmq", "workload": {"template": template}});
+            let actor = serde_json::json!({"apiVersion": "asya.sh/v1alpha1", "kind": "AsyncActor", "metadata": {"name": "a"}, "spec": spec});
+            violations(&serde_json::from_value(actor).unwrap())
+        };
+        assert_eq!(wrong(250 * 1024), Vec::<String>::new());
+        assert_eq!(
+            wrong(300 * 1024),
+            [
+                "workload.template is 301 KiB of JSON, and at most 256 KiB are accepted: put large values into a ConfigMap"
+            ]
+        );
+    }
 
     #[test]
     fn urls_that_lead_to_credentials_are_refused() {

@@ -9,10 +9,11 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail, ensure};
 use bed::{Bed, NAMESPACE, PATIENCE, create_as, likeness};
 use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::core::DynamicObject;
 use kube::{Api, ResourceExt};
-use runway_api::async_actor::{RUNTIME_INJECTED, messages};
+use runway_api::async_actor::{RUNTIME_INJECTED, SCALING_READY, WORKLOAD_READY, messages};
 use runway_api::condition::{self, Conditions};
 use runway_api::{AsyncActorStatus, ModelDeployment, labels};
 use runway_asya_operator::policy;
@@ -474,5 +475,61 @@ async fn bad_input_is_refused_with_the_field_and_the_way_out() -> Result<()> {
 
 async fn cleaned(bed: &Bed, name: &str) -> Result<()> {
     bed.actors().delete(name, &DeleteParams::background()).await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn config_maps_of_others_are_left_alone() -> Result<()> {
+    let bed = Bed::start().await?;
+    let _operator = bed.operator().await?;
+    let maps: Api<ConfigMap> = Api::namespaced(bed.admin.clone(), NAMESPACE);
+    let container = json!({"name": "asya-runtime", "image": "python:3.13", "env": [{"name": "ASYA_HANDLER", "value": "app.handle"}]});
+    let own = json!({"transport": "rabbitmq", "scaling": {"enabled": true, "maxReplicas": 3},
+        "workload": {"template": {"spec": {"containers": [container]}}}});
+    for (name, condition) in [("asya-runtime", WORKLOAD_READY), ("mine-trigger-auth", SCALING_READY)] {
+        let theirs = json!({"metadata": {"name": name}, "data": {"theirs": "1"}});
+        let theirs = maps
+            .create(&PostParams::default(), &serde_json::from_value(theirs)?)
+            .await?;
+        bed.create("mine", own.clone()).await?;
+        let is_taken = |generation: i64| {
+            move |s: &AsyncActorStatus| {
+                let said = s
+                    .conditions
+                    .get_condition(condition)
+                    .filter(|c| c.reason == "NameTaken");
+                said.is_some_and(|c| c.message.contains(name)) && s.observed_generation == Some(generation)
+            }
+        };
+        bed.status("mine", "NameTaken", is_taken(1)).await?;
+        let change = Patch::Merge(json!({"spec": {"scaling": {"maxReplicas": 4}}}));
+        bed.actors().patch("mine", &PatchParams::default(), &change).await?;
+        bed.status("mine", "NameTaken", is_taken(2)).await?;
+        ensure!(
+            bed.deployments().get_opt("mine").await?.is_none(),
+            "something was half made"
+        );
+        bed.delete("mine").await?;
+        let live = maps.get(name).await?;
+        ensure!(live == theirs, "{live:?}\nwas\n{theirs:?}");
+
+        // Once the name is free, the actor goes on by itself.
+        bed.create("mine", own.clone()).await?;
+        bed.status("mine", "NameTaken", is_taken(1)).await?;
+        maps.delete(name, &DeleteParams::default()).await?;
+        eventually(PATIENCE, async || Ok(bed.deployments().get("mine").await?)).await?;
+        eventually(PATIENCE, async || {
+            ensure!(maps.get("mine-trigger-auth").await?.owner_references().len() == 1);
+            Ok(())
+        })
+        .await?;
+        bed.delete("mine").await?;
+        eventually(PATIENCE, async || {
+            ensure!(maps.get_opt("mine-trigger-auth").await?.is_none());
+            ensure!(bed.deployments().get_opt("mine").await?.is_none());
+            Ok(())
+        })
+        .await?;
+    }
     Ok(())
 }

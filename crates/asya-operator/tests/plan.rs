@@ -14,8 +14,11 @@ use std::path::Path;
 
 use common::{World, told};
 use jiff::Timestamp;
-use runway_api::AsyncActor;
+use runway_api::async_actor::{SCALING_READY, WORKLOAD_READY};
+use runway_api::condition::Conditions;
+use runway_api::{AsyncActor, AsyncActorStatus};
 use runway_asya_operator::observe::QueueState;
+use runway_operator::apply::Error;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -112,5 +115,40 @@ fn every_example_is_good() {
         let actor: AsyncActor = yaml(&file);
         let wrong = runway_asya_operator::request::violations(&actor);
         assert!(wrong.is_empty(), "{}: {}", file.display(), wrong.join("; "));
+    }
+}
+
+/// Only objects with our label are watched, so most often it is the write that meets an object of somebody else.
+#[test]
+fn a_name_that_is_taken_is_said_in_the_condition_that_needs_it() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/plan/standalone-scaled");
+    let given: Given = yaml(&folder.join("given.yaml"));
+    let seen = World::new(yaml(&folder.join("actor.yaml")), given.now).observed();
+    for (kind, name, condition) in [
+        ("ConfigMap", "asya-runtime", WORKLOAD_READY),
+        ("ConfigMap", "embed-trigger-auth", SCALING_READY),
+        ("TriggerAuthentication", "embed-trigger-auth", SCALING_READY),
+        ("Deployment", "embed", WORKLOAD_READY),
+    ] {
+        let error = Error::NameTaken {
+            kind: kind.to_owned(),
+            name: name.to_owned(),
+            manager: "managed by 'helm'".to_owned(),
+            source: Box::new(kube::Error::LinesCodecMaxLineLengthExceeded),
+        };
+        let plan = runway_asya_operator::plan::after_failure(&seen, &error);
+        let told = told(&plan);
+        assert!(plan.kube.apply.is_empty() && plan.kube.delete.is_empty(), "{told}");
+        let status: AsyncActorStatus = serde_json::from_value(plan.kube.status.unwrap()).unwrap();
+        let said = status.conditions.get_condition(condition).unwrap();
+        assert_eq!(
+            (said.status.as_str(), said.reason.as_str()),
+            ("False", "NameTaken"),
+            "{told}"
+        );
+        assert!(said.message.starts_with(&format!(
+            "{kind} '{name}' exists and was not made for this AsyncActor (managed by 'helm'): "
+        )));
+        assert!(plan.kube.events.iter().any(|note| note.reason == "NameTaken"), "{told}");
     }
 }

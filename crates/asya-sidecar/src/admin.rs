@@ -7,7 +7,9 @@ use axum::Router;
 use axum::http::{StatusCode, header};
 use axum::response::IntoResponse;
 use axum::routing::get;
+use runway_http::Limits;
 use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
 
 use crate::metrics::Metrics;
 
@@ -45,9 +47,7 @@ pub async fn serve(
         .route("/health", get(async || "ok"))
         .route("/readyz", get(ready));
     tokio::spawn(async move {
-        if let Err(error) = axum::serve(listener, router).await {
-            tracing::error!(%error, "the metrics server ended");
-        }
+        runway_http::serve(listener, None, router, Limits::ADMIN, CancellationToken::new()).await;
     });
     Ok(())
 }

@@ -1,11 +1,15 @@
 //! The environment variables, each an option too. The names are the public Asya's where it has one.
 
+use std::ffi::OsString;
+use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use amq_protocol::uri::{AMQPAuthority, AMQPQueryString, AMQPScheme, AMQPUri, AMQPUserInfo};
+use clap::Parser as _;
 use clap::builder::{BoolishValueParser, NonEmptyStringValueParser};
+use clap::error::{ContextKind, ContextValue};
 use tracing_subscriber::filter::Targets;
 
 use crate::plan::{Actor, Policy};
@@ -152,7 +156,7 @@ pub enum Kind {
 }
 
 /// Options of RabbitMQ.
-#[derive(Clone, Debug, clap::Args)]
+#[derive(Clone, clap::Args)]
 pub struct RabbitMqArgs {
     /// Everything in one: `amqp[s]://user:password@host:port/vhost`. Wins over the parts.
     #[arg(
@@ -245,7 +249,37 @@ pub struct SqsArgs {
     pub sqs_prefetch: u16,
 }
 
+/// Without the password.
+impl fmt::Debug for RabbitMqArgs {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut shown = formatter.debug_struct("RabbitMqArgs");
+        match &self.rabbitmq_url {
+            Some(uri) => shown
+                .field("host", &uri.authority.host)
+                .field("port", &uri.authority.port),
+            None => shown
+                .field("host", &self.rabbitmq_host)
+                .field("port", &self.rabbitmq_port),
+        };
+        shown.field("exchange", &self.rabbitmq_exchange).finish_non_exhaustive()
+    }
+}
+
 impl Config {
+    /// Reads the options.
+    ///
+    /// # Errors
+    /// When an option is wrong. A URL of RabbitMQ is not repeated: it may hold a password.
+    pub fn read(line: impl IntoIterator<Item = OsString>) -> Result<Self, clap::Error> {
+        Self::try_parse_from(line).map_err(|mut error| {
+            let about = error.get(ContextKind::InvalidArg).map(ToString::to_string);
+            if about.is_some_and(|argument| argument.contains("rabbitmq-url")) {
+                error.insert(ContextKind::InvalidValue, ContextValue::String("(redacted)".to_owned()));
+            }
+            error
+        })
+    }
+
     /// Who we are.
     pub fn actor(&self) -> Actor {
         Actor {
@@ -381,4 +415,27 @@ fn listen_address(text: &str) -> Result<SocketAddr, String> {
     whole
         .parse()
         .map_err(|_| "an address is wanted, as in `:8080` or `127.0.0.1:8080`".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_password_is_not_shown() {
+        let line = |url: &str| ["asya-sidecar", "--actor-name", "a", "--rabbitmq-url", url].map(OsString::from);
+        for wrong in [
+            "amqp://app:hunter22@rabbit:port/",
+            "http://app:hunter22@rabbit/",
+            "app:hunter22@rabbit",
+        ] {
+            let error = Config::read(line(wrong)).unwrap_err();
+            let said = format!("{error} {error:?}");
+            assert!(said.contains("--rabbitmq-url"), "{said}");
+            assert!(!error.to_string().contains("hunter22"), "{error}");
+        }
+        let config = Config::read(line("amqp://app:hunter22@rabbit:5672/")).unwrap();
+        let shown = format!("{config:?} {:?}", config.rabbitmq());
+        assert!(shown.contains("rabbit") && !shown.contains("hunter22"), "{shown}");
+    }
 }

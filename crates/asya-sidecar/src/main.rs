@@ -2,11 +2,10 @@
 
 use std::process::ExitCode;
 
-use clap::Parser;
 use runway_asya_sidecar::config::Config;
 use runway_asya_sidecar::process;
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
-    process::main(Config::parse()).await
+    process::main(Config::read(std::env::args_os()).unwrap_or_else(|error| error.exit())).await
 }

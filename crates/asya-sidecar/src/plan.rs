@@ -3,7 +3,6 @@
 //! Read [`admit`] (before the runtime sees a message), then [`decide`] (after), then [`undeliverable`] (a message that no
 //! queue takes). `docs/asya-protocol.md` sections 2 and 4 are what this implements.
 
-use std::fmt::Write as _;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -473,8 +472,5 @@ fn error_message(actor: &Actor, body: Option<&[u8]>, failure: &Failure, attempts
 /// The same for the same message, so that a message delivered twice can be told.
 fn made_up_id(body: &[u8]) -> String {
     let digest = Sha256::digest(body);
-    digest[..8].iter().fold("unidentified-".to_owned(), |mut id, byte| {
-        let _ = write!(id, "{byte:02x}");
-        id
-    })
+    format!("unidentified-{}", hex::encode(&digest[..8]))
 }

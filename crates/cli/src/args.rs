@@ -7,6 +7,7 @@ use std::time::Duration;
 use clap::builder::FalseyValueParser;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use jiff::{SignedDuration, Timestamp};
+use runway_api::name::{Container, Name, Namespace};
 use runway_asya_operator::ActorArgs;
 use runway_client::manifests::console;
 use runway_client::source::Place;
@@ -15,7 +16,7 @@ use runway_operator::telemetry::LogArgs;
 
 use crate::install::Error;
 use runway_client::render::Show;
-use runway_client::target::Target;
+use runway_client::target::{Subject, Target};
 use runway_client::text::Format;
 use runway_web::guard::Site;
 
@@ -386,13 +387,13 @@ pub struct OidcArgs {
 #[derive(Debug, Args)]
 pub struct MigrateArgs {
     /// The ModelDeployment
-    pub name: String,
+    pub name: Name,
     /// The provider that is to serve it
     #[arg(long, value_name = "PROVIDER")]
     pub to: String,
     /// The namespace; the one of the kubeconfig's context if omitted
     #[arg(short, long)]
-    pub namespace: Option<String>,
+    pub namespace: Option<Namespace>,
     /// Do not ask
     #[arg(short, long)]
     pub yes: bool,
@@ -497,9 +498,9 @@ pub struct VersionArgs {
 pub struct GetArgs {
     /// A ModelDeployment, a kind, or KIND/NAME
     #[arg(value_name = "NAME|KIND|KIND/NAME")]
-    pub what: Option<String>,
+    pub what: Option<Subject>,
     /// With a kind: only this one
-    pub name: Option<String>,
+    pub name: Option<Name>,
     /// Where to look.
     #[command(flatten)]
     pub place: Place,
@@ -538,10 +539,10 @@ pub struct DeployArgs {
     pub model: String,
     /// Name of the ModelDeployment; from the model's if omitted
     #[arg(long)]
-    pub name: Option<String>,
+    pub name: Option<Name>,
     /// The namespace; the one of the kubeconfig's context if omitted
     #[arg(short, long)]
-    pub namespace: Option<String>,
+    pub namespace: Option<Namespace>,
     /// The engine, as vllm, sglang, trtllm, llamacpp; the best that a registered provider knows if omitted
     #[arg(long)]
     pub engine: Option<String>,
@@ -630,13 +631,13 @@ pub struct LogsArgs {
     pub target: Target,
     /// The namespace; the one of the kubeconfig's context if omitted
     #[arg(short, long)]
-    pub namespace: Option<String>,
+    pub namespace: Option<Namespace>,
     /// Only this pod
     #[arg(long)]
-    pub pod: Option<String>,
+    pub pod: Option<Name>,
     /// This container; the main one if omitted, or the init container that keeps it from starting
     #[arg(short, long)]
-    pub container: Option<String>,
+    pub container: Option<Container>,
     /// All containers
     #[arg(long, conflicts_with = "container")]
     pub all_containers: bool,
@@ -661,12 +662,12 @@ pub struct LogsArgs {
 #[derive(Debug, Args)]
 pub struct ChatArgs {
     /// The ModelDeployment
-    pub name: String,
+    pub name: Name,
     /// What to say; standard input if omitted, on a terminal a talk
     pub prompt: Option<String>,
     /// The namespace; the one of the kubeconfig's context if omitted
     #[arg(short, long)]
-    pub namespace: Option<String>,
+    pub namespace: Option<Namespace>,
     /// What the model is to be
     #[arg(long, value_name = "TEXT")]
     pub system: Option<String>,
@@ -689,7 +690,7 @@ pub struct PauseArgs {
     pub targets: Vec<Target>,
     /// The namespace; the one of the kubeconfig's context if omitted
     #[arg(short, long)]
-    pub namespace: Option<String>,
+    pub namespace: Option<Namespace>,
 }
 
 /// Arguments of `delete`.
@@ -700,7 +701,7 @@ pub struct DeleteArgs {
     pub targets: Vec<Target>,
     /// The namespace; the one of the kubeconfig's context if omitted
     #[arg(short, long)]
-    pub namespace: Option<String>,
+    pub namespace: Option<Namespace>,
     /// Only ask the server whether it would be done
     #[arg(long)]
     pub dry_run: bool,
@@ -734,7 +735,7 @@ pub struct SupportBundleArgs {
     pub output: Option<PathBuf>,
     /// Only this namespace, beside that of the controllers
     #[arg(short, long)]
-    pub namespace: Option<String>,
+    pub namespace: Option<Namespace>,
 }
 
 /// Arguments of `check`.
@@ -779,7 +780,7 @@ pub struct DiffArgs {
     pub target: Option<Target>,
     /// The namespace; the one of the kubeconfig's context if omitted
     #[arg(short, long)]
-    pub namespace: Option<String>,
+    pub namespace: Option<Namespace>,
     /// What is not applied yet: a file, a folder, or - for standard input; may be given more than once
     #[arg(short, long = "file", value_name = "FILE")]
     pub files: Vec<PathBuf>,

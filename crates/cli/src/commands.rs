@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use kube::core::DynamicObject;
+use runway_api::Namespace;
 use runway_asya_operator::transports::Transports;
 use runway_operator::client::ClientArgs;
 use runway_operator::clock;
@@ -34,6 +35,9 @@ const DIFFERS: u8 = 3;
 
 /// Exit code when something was waited for, and the time was up before it was there.
 pub const NOT_IN_TIME: u8 = 4;
+
+/// Exit code of a command line that cannot be meant, as clap has it.
+pub const WRONG_USAGE: u8 = 2;
 
 /// What a command has to say.
 #[derive(Debug, Default)]
@@ -225,15 +229,15 @@ async fn run_why(args: &WhyArgs, client: &ClientArgs, stdin: &mut dyn Read, look
     let mut source = Source::open(&args.place, client, stdin, Admission::First).await?;
     let namespace = source.namespace(&args.place, false);
     if let Some(target) = args.target.as_ref().filter(|t| t.kind != Kind::ModelDeployment) {
-        let found = source.held(target, namespace.as_deref()).await?;
+        let found = source.held(target, namespace.as_ref()).await?;
         let data = match args.output {
             Some(format) => text::documents(&found, format)?,
             None => screens(found.iter().map(|held| held::screen(held, look))),
         };
         return Ok(answer(data, source.said));
     }
-    let name = args.target.as_ref().map(|target| target.name.as_str());
-    let found = source.deployments(namespace.as_deref(), name).await?;
+    let name = args.target.as_ref().map(|target| &target.name);
+    let found = source.deployments(namespace.as_ref(), name).await?;
     let providers = source.providers().await?;
     let explained = found.iter().map(|md| why::explain(md, &providers, args.place.now()));
     let data = match args.output {
@@ -249,9 +253,7 @@ async fn run_why(args: &WhyArgs, client: &ClientArgs, stdin: &mut dyn Read, look
 async fn run_tree(args: &TargetArgs, client: &ClientArgs, stdin: &mut dyn Read, look: Look) -> Result<Answer, Error> {
     let mut source = Source::open(&args.place, client, stdin, Admission::Past).await?;
     let namespace = source.namespace(&args.place, false);
-    let trees = source
-        .trees(&args.target, namespace.as_deref(), args.place.now())
-        .await?;
+    let trees = source.trees(&args.target, namespace.as_ref(), args.place.now()).await?;
     let data = match args.output {
         Some(format) => text::documents(&trees, format)?,
         None => screens(trees.iter().map(|tree| tree::screen(tree, look))),
@@ -262,7 +264,7 @@ async fn run_tree(args: &TargetArgs, client: &ClientArgs, stdin: &mut dyn Read, 
 async fn run_endpoint(args: &TargetArgs, client: &ClientArgs, stdin: &mut dyn Read) -> Result<Answer, Error> {
     let mut source = Source::open(&args.place, client, stdin, Admission::Past).await?;
     let namespace = source.namespace(&args.place, false);
-    let (namespace, target) = (namespace.as_deref(), &args.target);
+    let (namespace, target) = (namespace.as_ref(), &args.target);
     let data = match target.kind {
         Kind::ModelDeployment => {
             let mut found = Vec::new();
@@ -300,7 +302,7 @@ async fn run_diff(args: &DiffArgs, client: &ClientArgs, stdin: &mut dyn Read) ->
     let cluster = Cluster::connect_patiently(client).await.map_err(source::Error::from)?;
     let (mut diffs, mut said) = (Vec::new(), Vec::new());
     if let Some(target) = &args.target {
-        diffs.push(diff_of_live(&cluster, target, args.namespace.as_deref()).await?);
+        diffs.push(diff_of_live(&cluster, target, args.namespace.as_ref()).await?);
     }
     let documents = Documents::read(&args.files, stdin);
     said.extend(documents.errors.iter().map(Diagnostic::error));
@@ -312,7 +314,10 @@ async fn run_diff(args: &DiffArgs, client: &ClientArgs, stdin: &mut dyn Read) ->
         };
         let tried = async {
             let mut written: DynamicObject = document.parse()?;
-            written.metadata.namespace = written.metadata.namespace.or_else(|| args.namespace.clone());
+            written.metadata.namespace = written
+                .metadata
+                .namespace
+                .or_else(|| args.namespace.clone().map(String::from));
             let now = clock::now();
             let tried = match kind {
                 Kind::AsyncActor => operated::of_new_actor(&cluster, &written, now).await,
@@ -338,7 +343,7 @@ async fn run_diff(args: &DiffArgs, client: &ClientArgs, stdin: &mut dyn Read) ->
 }
 
 /// What the controllers would change for an object as the cluster holds it.
-async fn diff_of_live(cluster: &Cluster, target: &Target, namespace: Option<&str>) -> Result<diff::Diff, Error> {
+async fn diff_of_live(cluster: &Cluster, target: &Target, namespace: Option<&Namespace>) -> Result<diff::Diff, Error> {
     let namespace = namespace.unwrap_or(&cluster.namespace);
     let (name, now) = (&target.name, clock::now());
     let asked = async {

@@ -9,10 +9,11 @@ use std::time::Duration;
 use clap::{Arg, Command, CommandFactory, ValueEnum};
 use clap_complete::engine::{self, ArgValueCompleter, CompletionCandidate};
 use clap_complete::env::{CompleteEnv, Shells};
-use k8s_openapi::api::core::v1::Namespace;
+use k8s_openapi::api::core::v1;
 use kube::api::ListParams;
 use kube::config::Kubeconfig;
 use kube::{Api, ResourceExt};
+use runway_api::Namespace;
 use runway_client::cluster::Cluster;
 use runway_client::manifests;
 use runway_client::target::Kind;
@@ -128,7 +129,7 @@ impl Names {
 #[derive(Clone, Debug, Default)]
 struct Words {
     client: ClientArgs,
-    namespace: Option<String>,
+    namespace: Option<Namespace>,
     all_namespaces: bool,
 }
 
@@ -145,7 +146,7 @@ impl Words {
                 kubeconfig: value("--kubeconfig", "--kubeconfig").map(Into::into),
                 context: value("--context", "--context"),
             },
-            namespace: value("--namespace", "-n"),
+            namespace: value("--namespace", "-n").and_then(|typed| typed.parse().ok()),
             all_namespaces: words.contains(&"-A") || words.contains(&"--all-namespaces"),
         }
     }
@@ -191,7 +192,7 @@ async fn live(names: Names, words: &Words, typed: &str) -> Option<Vec<String>> {
     }
     let cluster = Cluster::connect(&words.client).await.ok()?;
     let here = words.namespace.as_ref().unwrap_or(&cluster.namespace);
-    let here = Some(here.as_str()).filter(|_| !words.all_namespaces);
+    let here = Some(here).filter(|_| !words.all_namespaces);
     Some(match (names, typed.split_once('/')) {
         (Names::Targets, Some((word, _))) => {
             let found = cluster.names(Kind::known_as(word)?, here).await;
@@ -199,7 +200,7 @@ async fn live(names: Names, words: &Words, typed: &str) -> Option<Vec<String>> {
         }
         (Names::Providers, _) => cluster.names(Kind::InferenceProviderConfig, None).await,
         (Names::Namespaces, _) => {
-            let all = Api::<Namespace>::all(cluster.client());
+            let all = Api::<v1::Namespace>::all(cluster.client());
             let list = all.list_metadata(&ListParams::default()).await.ok()?;
             list.items.iter().map(ResourceExt::name_any).collect()
         }

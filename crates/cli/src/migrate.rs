@@ -6,7 +6,7 @@ use kube::api::{Patch, PatchParams};
 use kube::core::DynamicObject;
 use kube::{Api, ResourceExt};
 use runway_api::condition::{self, Conditions};
-use runway_api::{ModelDeployment, ModelDeploymentStatus, Phase};
+use runway_api::{ModelDeployment, ModelDeploymentStatus, Namespace, Phase};
 use runway_core::admission::validate;
 use runway_core::providers::Providers;
 use runway_operator::clock;
@@ -86,8 +86,8 @@ pub enum Error {
 
 /// Moves it: read, show, ask, patch, wait.
 pub async fn migrate(args: &MigrateArgs, cluster: &Cluster, console: &mut Console<'_>) -> Result<Answer, Error> {
-    let namespace = args.namespace.as_deref().unwrap_or(&cluster.namespace).to_owned();
-    let md = cluster.deployment(&namespace, &args.name).await?;
+    let namespace = args.namespace.as_ref().unwrap_or(&cluster.namespace);
+    let md = cluster.deployment(namespace, &args.name).await?;
     let configs = cluster.configs().await?.into_iter().map(Arc::new);
     let providers = Providers::compile(configs, &Providers::default());
     let from = md.selected_provider().unwrap_or("(none)").to_owned();
@@ -116,9 +116,9 @@ pub async fn migrate(args: &MigrateArgs, cluster: &Cluster, console: &mut Consol
     if !args.yes && !console.ask("Go on?") {
         return Err(Error::NotConfirmed);
     }
-    ask_for(cluster, &md, &args.to).await?;
+    ask_for(cluster, namespace, args, &md).await?;
     if args.wait {
-        wait(args, cluster, &namespace, &from, console).await?;
+        wait(args, cluster, namespace, &from, console).await?;
     }
     Ok(Answer::default())
 }
@@ -251,25 +251,24 @@ async fn installed(cluster: &Cluster, provider: &dyn Provider) -> Result<Install
 }
 
 /// One field of the user's object, guarded by what was shown.
-async fn ask_for(cluster: &Cluster, md: &ModelDeployment, to: &str) -> Result<(), Error> {
-    let api: Api<ModelDeployment> = Api::namespaced(cluster.client(), &md.namespace().unwrap_or_default());
+async fn ask_for(
+    cluster: &Cluster,
+    namespace: &Namespace,
+    args: &MigrateArgs,
+    md: &ModelDeployment,
+) -> Result<(), Error> {
+    let api: Api<ModelDeployment> = Api::namespaced(cluster.client(), namespace);
     let patch = json!({
         "metadata": { "resourceVersion": md.resource_version() },
-        "spec": { "provider": { "name": to } },
+        "spec": { "provider": { "name": args.to } },
     });
     let params = PatchParams {
         field_manager: Some(MANAGER.to_owned()),
         ..PatchParams::default()
     };
-    api.patch(&md.name_any(), &params, &Patch::Merge(patch))
-        .await
-        .map_err(|e| {
-            cluster.explain(
-                e,
-                format!("change ModelDeployment '{}'", md.name_any()),
-                "ModelDeployment",
-            )
-        })?;
+    let patched = api.patch(&args.name, &params, &Patch::Merge(patch)).await;
+    let doing = || format!("change ModelDeployment '{}'", args.name);
+    patched.map_err(|e| cluster.explain(e, doing(), "ModelDeployment"))?;
     Ok(())
 }
 
@@ -277,7 +276,7 @@ async fn ask_for(cluster: &Cluster, md: &ModelDeployment, to: &str) -> Result<()
 async fn wait(
     args: &MigrateArgs,
     cluster: &Cluster,
-    namespace: &str,
+    namespace: &Namespace,
     from: &str,
     console: &mut Console<'_>,
 ) -> Result<(), Error> {
@@ -300,8 +299,8 @@ async fn wait(
             Some(Phase::Running) if arrived => return Ok(()),
             Some(Phase::Failed) if arrived => {
                 return Err(Error::Failed {
-                    name: args.name.clone(),
-                    namespace: namespace.to_owned(),
+                    name: args.name.to_string(),
+                    namespace: namespace.to_string(),
                     provider: args.to.clone(),
                     message,
                     from: from.to_owned(),
@@ -311,8 +310,8 @@ async fn wait(
         }
         if !patience.lasts().await {
             return Err(Error::NotInTime {
-                name: args.name.clone(),
-                namespace: namespace.to_owned(),
+                name: args.name.to_string(),
+                namespace: namespace.to_string(),
                 provider: args.to.clone(),
                 after: text::age(args.timeout()),
             });

@@ -4,8 +4,11 @@
 
 use std::fmt::Write as _;
 use std::fs;
-use std::io::{Read, Write as _};
+use std::io::{BufRead as _, BufReader, Read, Write as _};
+use std::net::TcpListener;
+use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 const COMMAND: &str = env!("CARGO_BIN_EXE_kubeairunway");
@@ -109,7 +112,8 @@ fn a_reader_that_has_enough_is_no_failure() {
 fn kubectl_finds_it_as_a_plugin() {
     let folder = tempfile::tempdir().unwrap();
     let plugin = folder.path().join("kubectl-kubeairunway");
-    fs::copy(COMMAND, &plugin).unwrap();
+    // A copy may be open for writing in a process that another test forks: "Text file busy".
+    std::os::unix::fs::symlink(COMMAND, &plugin).unwrap();
     let output = Command::new(&plugin).arg("render").output().unwrap();
     assert_eq!(output.status.code(), Some(2));
     assert!(
@@ -117,4 +121,182 @@ fn kubectl_finds_it_as_a_plugin() {
             .unwrap()
             .contains("Usage: kubectl kubeairunway render")
     );
+}
+
+/// A server that answers nothing but 404, and remembers what it was asked.
+struct Cluster {
+    asked: Arc<Mutex<Vec<String>>>,
+    folder: tempfile::TempDir,
+    url: String,
+}
+
+impl Cluster {
+    fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let asked = Arc::<Mutex<Vec<String>>>::default();
+        let seen = asked.clone();
+        std::thread::spawn(move || {
+            for mut stream in listener.incoming().flatten() {
+                let mut line = String::new();
+                BufReader::new(stream.try_clone().unwrap())
+                    .read_line(&mut line)
+                    .unwrap();
+                seen.lock().unwrap().push(line.trim_end().to_owned());
+                let answer = "HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
+                // Whoever hangs up has seen enough.
+                let _ = stream.write_all(answer.as_bytes());
+            }
+        });
+        let folder = tempfile::tempdir().unwrap();
+        Self { asked, folder, url }
+    }
+
+    /// A kubeconfig whose context is in this namespace.
+    fn kubeconfig(&self, namespace: &str) -> PathBuf {
+        let text = format!(
+            "{{apiVersion: v1, kind: Config, current-context: c, clusters: [{{name: c, cluster: {{server: '{}'}}}}],\n\
+             users: [{{name: u, user: {{}}}}], contexts: [{{name: c, context: {{cluster: c, user: u, namespace: {namespace:?}}}}}]}}",
+            self.url
+        );
+        let file = self.folder.path().join("kubeconfig");
+        fs::write(&file, text).unwrap();
+        file
+    }
+
+    fn run(&self, namespace: &str, args: &[&str]) -> Output {
+        let config = self.kubeconfig(namespace);
+        let mut child = start(&[&["--kubeconfig", config.to_str().unwrap()], args].concat());
+        drop(child.stdin.take());
+        child.wait_with_output().unwrap()
+    }
+
+    fn asked(&self) -> Vec<String> {
+        self.asked.lock().unwrap().clone()
+    }
+}
+
+/// Texts that would lead to other objects, or to all of them, if they were put into a path.
+fn hostile() -> Vec<String> {
+    let texts = [
+        "", "?", "#", "/", "..", ".", "%2F", "%252F", "a/b", "a?b", "Gemma", "a\nb", "gemmä", "🦙",
+    ];
+    let long = "a".repeat(254);
+    texts.map(str::to_owned).into_iter().chain([long]).collect()
+}
+
+#[test]
+fn a_hostile_name_is_wrong_usage_and_nothing_is_asked() {
+    let cluster = Cluster::start();
+    // NAME stands for the text.
+    let lines: &[&[&str]] = &[
+        &["get", "NAME"],
+        &["get", "asya", "NAME"],
+        &["get", "md/NAME"],
+        &["status", "NAME"],
+        &["status", "asya/NAME"],
+        &["events", "NAME"],
+        &["logs", "NAME"],
+        &["logs", "gemma", "--pod", "NAME"],
+        &["logs", "gemma", "--container", "NAME"],
+        &["endpoint", "llsd/NAME"],
+        &["chat", "NAME", "hello"],
+        &["pause", "NAME"],
+        &["resume", "gemma", "NAME"],
+        &["delete", "NAME"],
+        &["delete", "md/NAME"],
+        &["delete", "gemma", "asya/NAME"],
+        &["delete", "ipc/NAME"],
+        &["why", "NAME"],
+        &["tree", "NAME"],
+        &["diff", "NAME"],
+        &["migrate", "NAME", "--to", "direct", "--yes"],
+        &["deploy", "org/model", "--name", "NAME", "--yes"],
+        &["get", "-n", "NAME"],
+        &["status", "gemma", "-n", "NAME"],
+        &["events", "gemma", "-n", "NAME"],
+        &["logs", "gemma", "-n", "NAME"],
+        &["endpoint", "gemma", "-n", "NAME"],
+        &["chat", "gemma", "hello", "-n", "NAME"],
+        &["pause", "gemma", "-n", "NAME"],
+        &["delete", "gemma", "-n", "NAME"],
+        &["why", "gemma", "-n", "NAME"],
+        &["tree", "gemma", "-n", "NAME"],
+        &["diff", "gemma", "-n", "NAME"],
+        &["migrate", "gemma", "--to", "direct", "-n", "NAME"],
+        &["deploy", "org/model", "-n", "NAME", "--yes"],
+        &["check", "-n", "NAME"],
+        &["support-bundle", "-n", "NAME"],
+    ];
+    for line in lines {
+        for text in hostile() {
+            let args: Vec<String> = line.iter().map(|word| word.replace("NAME", &text)).collect();
+            let args: Vec<&str> = args.iter().map(String::as_str).collect();
+            let output = cluster.run("default", &args);
+            let said = String::from_utf8_lossy(&output.stderr);
+            assert_eq!(output.status.code(), Some(2), "{args:?}: {said}");
+            let told = [
+                "invalid name",
+                "invalid namespace",
+                "invalid container name",
+                "there is no kind",
+                "a name is missing",
+            ];
+            assert!(told.iter().any(|told| said.contains(told)), "{args:?}: {said}");
+        }
+    }
+    assert_eq!(cluster.asked(), [""; 0]);
+
+    let output = cluster.run("default", &["delete", "?"]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    let wanted = "invalid name `?`: use lowercase letters, digits, `-` and `.`; start and end with a letter or digit";
+    assert!(said.contains(wanted), "{said}");
+
+    // A name that may be asked for is: the server does see requests.
+    let output = cluster.run("default", &["delete", "gemma"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(
+        cluster
+            .asked()
+            .iter()
+            .all(|line| line.contains("/namespaces/default/modeldeployments/gemma"))
+    );
+    assert!(!cluster.asked().is_empty());
+}
+
+#[test]
+fn a_hostile_namespace_of_a_context_is_refused_and_nothing_is_asked() {
+    let cluster = Cluster::start();
+    for namespace in ["?", "#", "..", "a/b", "%2F", "Team"] {
+        for args in [
+            &["get"][..],
+            &["delete", "gemma"],
+            &["check"],
+            &["controller", "status"],
+        ] {
+            let output = cluster.run(namespace, args);
+            let said = String::from_utf8_lossy(&output.stderr);
+            assert_eq!(output.status.code(), Some(1), "{namespace} {args:?}: {said}");
+            assert!(said.contains("invalid namespace `"), "{namespace} {args:?}: {said}");
+        }
+    }
+    assert_eq!(cluster.asked(), [""; 0]);
+}
+
+#[test]
+fn a_hostile_name_in_a_file_is_refused_and_nothing_is_asked() {
+    let cluster = Cluster::start();
+    let file = cluster.folder.path().join("manifest.yaml");
+    for (name, namespace) in [("?", "default"), ("a/b", "default"), ("gemma", ".."), ("gemma", "a?b")] {
+        let text = format!(
+            "{{apiVersion: kubeairunway.ai/v1alpha1, kind: ModelDeployment, metadata: {{name: {name:?}, namespace: {namespace:?}}},\n\
+             spec: {{model: {{id: org/a}}, engine: {{type: vllm}}}}}}\n"
+        );
+        fs::write(&file, text).unwrap();
+        let output = cluster.run("default", &["diff", "-f", file.to_str().unwrap()]);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{name} {namespace}: {said}");
+        assert!(said.contains("invalid name"), "{name} {namespace}: {said}");
+    }
+    assert_eq!(cluster.asked(), [""; 0]);
 }

@@ -13,7 +13,8 @@ use kube::api::{DeleteParams, GetParams, ListParams, Patch, PatchParams, Precond
 use kube::core::{ApiResource, DynamicObject, GroupVersionKind, NamespaceResourceScope, TypeMeta};
 use kube::discovery::{self, Scope, verbs};
 use kube::{Api, Client, Resource, ResourceExt};
-use runway_api::{InferenceProviderConfig, ModelDeployment};
+use runway_api::name::{Invalid, Segment};
+use runway_api::{InferenceProviderConfig, ModelDeployment, Name, Namespace};
 use runway_operator::client::{self, ClientArgs};
 use runway_provider::Kind;
 use runway_provider::upstream::api_resource;
@@ -37,6 +38,9 @@ pub enum Error {
     /// There is no way to a cluster.
     #[error(transparent)]
     Client(#[from] client::Error),
+    /// A field of an object holds a name that no object can have.
+    #[error(transparent)]
+    Name(#[from] Invalid),
     /// The cluster does not answer.
     #[error("cannot reach the cluster at {url} (is it running, and is the context the right one?)")]
     Unreachable {
@@ -127,6 +131,17 @@ pub(crate) struct Around<'a> {
     pub(crate) service: Option<String>,
 }
 
+/// Where an object is, or would be: `default` for one that does not say.
+///
+/// # Errors
+/// It is called as no object can be.
+pub(crate) fn place<K: ResourceExt>(object: &K) -> Result<(Namespace, Name), Invalid> {
+    let namespace = object
+        .namespace()
+        .map_or_else(|| Ok(Namespace::default()), Namespace::try_from)?;
+    Ok((namespace, object.name_any().parse()?))
+}
+
 /// A kind of Kubernetes' own.
 pub(crate) fn built_in(group: &str, version: &str, kind: &str, plural: &str) -> ApiResource {
     ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(group, version, kind), plural)
@@ -164,12 +179,23 @@ async fn listed<K: Clone + DeserializeOwned + Debug>(api: &Api<K>) -> kube::Resu
     }
 }
 
+/// How the object with this uid is deleted, and no other. The server refuses an empty one.
+pub fn only(uid: &str) -> DeleteParams {
+    DeleteParams {
+        preconditions: Some(Preconditions {
+            uid: Some(uid.to_owned()),
+            resource_version: None,
+        }),
+        ..DeleteParams::background()
+    }
+}
+
 /// A cluster.
 pub struct Cluster {
     client: Client,
     url: String,
     /// The namespace of the context.
-    pub namespace: String,
+    pub namespace: Namespace,
 }
 
 impl Cluster {
@@ -195,7 +221,7 @@ impl Cluster {
         config.connect_timeout = Some(CONNECT_TIMEOUT);
         config.read_timeout = silence;
         config.default_retry = patient;
-        let (url, namespace) = (config.cluster_url.to_string(), config.default_namespace.clone());
+        let (url, namespace) = (config.cluster_url.to_string(), client::namespace(&config)?);
         let client = Client::try_from(config).map_err(|e| client::Error::Client(Box::new(e)))?;
         Ok(Self {
             client,
@@ -205,11 +231,11 @@ impl Cluster {
     }
 
     /// The cluster of a client that is there.
-    pub fn of(client: Client, url: &str, namespace: &str) -> Self {
+    pub fn of(client: Client, url: &str, namespace: Namespace) -> Self {
         Self {
             client,
             url: url.trim_end_matches('/').to_owned(),
-            namespace: namespace.to_owned(),
+            namespace,
         }
     }
 
@@ -224,7 +250,7 @@ impl Cluster {
     }
 
     /// The ModelDeployments of a namespace, or of all.
-    pub async fn deployments(&self, namespace: Option<&str>) -> Result<Vec<ModelDeployment>, Error> {
+    pub async fn deployments(&self, namespace: Option<&Namespace>) -> Result<Vec<ModelDeployment>, Error> {
         let api: Api<ModelDeployment> = match namespace {
             Some(namespace) => Api::namespaced(self.client.clone(), namespace),
             None => Api::all(self.client.clone()),
@@ -235,12 +261,12 @@ impl Cluster {
     }
 
     /// One ModelDeployment.
-    pub async fn deployment(&self, namespace: &str, name: &str) -> Result<ModelDeployment, Error> {
+    pub async fn deployment(&self, namespace: &Namespace, name: &Name) -> Result<ModelDeployment, Error> {
         self.one(target::Kind::ModelDeployment, namespace, name).await
     }
 
     /// One object of ours.
-    pub async fn one<K>(&self, kind: target::Kind, namespace: &str, name: &str) -> Result<K, Error>
+    pub async fn one<K>(&self, kind: target::Kind, namespace: &Namespace, name: &Name) -> Result<K, Error>
     where
         K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + Debug + DeserializeOwned,
     {
@@ -252,7 +278,7 @@ impl Cluster {
     }
 
     /// The objects of a kind of ours in a namespace.
-    pub async fn typed<K>(&self, kind: target::Kind, namespace: &str) -> Result<Vec<K>, Error>
+    pub async fn typed<K>(&self, kind: target::Kind, namespace: &Namespace) -> Result<Vec<K>, Error>
     where
         K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + Debug + DeserializeOwned,
     {
@@ -262,7 +288,7 @@ impl Cluster {
     }
 
     /// What reads and writes objects of a kind; without a namespace, those of all.
-    pub fn api(&self, kind: target::Kind, namespace: Option<&str>) -> Api<DynamicObject> {
+    pub fn api(&self, kind: target::Kind, namespace: Option<&Namespace>) -> Api<DynamicObject> {
         match namespace.filter(|_| kind.is_namespaced()) {
             Some(namespace) => Api::namespaced_with(self.client.clone(), namespace, &kind.resource()),
             None => Api::all_with(self.client.clone(), &kind.resource()),
@@ -270,7 +296,7 @@ impl Cluster {
     }
 
     /// An object of ours. Where there is none, the closest name is offered.
-    pub async fn get(&self, target: &Target, namespace: &str) -> Result<DynamicObject, Error> {
+    pub async fn get(&self, target: &Target, namespace: &Namespace) -> Result<DynamicObject, Error> {
         match self.api(target.kind, Some(namespace)).get(&target.name).await {
             Ok(object) => Ok(object),
             Err(error) => Err(self.not_read(error, target.kind, namespace, &target.name).await),
@@ -278,7 +304,7 @@ impl Cluster {
     }
 
     /// The same; none is no error.
-    pub async fn find(&self, target: &Target, namespace: &str) -> Result<Option<DynamicObject>, Error> {
+    pub async fn find(&self, target: &Target, namespace: &Namespace) -> Result<Option<DynamicObject>, Error> {
         let found = self.api(target.kind, Some(namespace)).get_opt(&target.name).await;
         found.map_err(|e| {
             self.explain(
@@ -293,7 +319,7 @@ impl Cluster {
     pub async fn annotate(
         &self,
         target: &Target,
-        namespace: &str,
+        namespace: &Namespace,
         (annotation, value): (&str, Option<&str>),
         manager: &str,
     ) -> Result<(), Error> {
@@ -312,22 +338,9 @@ impl Cluster {
             .map_err(|e| self.explain(e, doing(), target.kind.as_str()))
     }
 
-    /// Deletes an object of ours. With a `uid` only that one: not another one of the same name.
-    pub async fn delete(
-        &self,
-        target: &Target,
-        namespace: &str,
-        uid: Option<String>,
-        dry_run: bool,
-    ) -> Result<(), Error> {
-        let params = DeleteParams {
-            dry_run,
-            preconditions: uid.map(|uid| Preconditions {
-                uid: Some(uid),
-                resource_version: None,
-            }),
-            ..DeleteParams::background()
-        };
+    /// Deletes the object of ours that was looked at: not another one of the same name.
+    pub async fn delete(&self, target: &Target, namespace: &Namespace, uid: &str, dry_run: bool) -> Result<(), Error> {
+        let params = DeleteParams { dry_run, ..only(uid) };
         let deleted = self
             .api(target.kind, Some(namespace))
             .delete(&target.name, &params)
@@ -339,7 +352,7 @@ impl Cluster {
     }
 
     /// All objects of a kind of ours, by namespace and name.
-    pub async fn all(&self, kind: target::Kind, namespace: Option<&str>) -> Result<Vec<DynamicObject>, Error> {
+    pub async fn all(&self, kind: target::Kind, namespace: Option<&Namespace>) -> Result<Vec<DynamicObject>, Error> {
         let list = listed(&self.api(kind, namespace)).await;
         let mut all = list.map_err(|e| self.explain(e, format!("list {}s", kind.as_str()), kind.as_str()))?;
         all.sort_by_key(|object| (object.namespace(), object.name_any()));
@@ -347,7 +360,7 @@ impl Cluster {
     }
 
     /// The names of a kind in a namespace; none if they may not be read.
-    pub async fn names(&self, kind: target::Kind, namespace: Option<&str>) -> Vec<String> {
+    pub async fn names(&self, kind: target::Kind, namespace: Option<&Namespace>) -> Vec<String> {
         let list = self.api(kind, namespace).list_metadata(&ListParams::default()).await;
         list.map_or_else(
             |_| Vec::new(),
@@ -355,7 +368,7 @@ impl Cluster {
         )
     }
 
-    async fn not_read(&self, error: kube::Error, kind: target::Kind, namespace: &str, name: &str) -> Error {
+    async fn not_read(&self, error: kube::Error, kind: target::Kind, namespace: &Namespace, name: &Name) -> Error {
         match &error {
             // A server that does not know the kind does not name the object either.
             kube::Error::Api(status)
@@ -364,9 +377,9 @@ impl Cluster {
                 let names = self.names(kind, Some(namespace)).await;
                 Error::NotFound {
                     kind: kind.as_str(),
-                    name: name.to_owned(),
+                    name: name.to_string(),
                     namespace: if kind.is_namespaced() {
-                        namespace.to_owned()
+                        namespace.to_string()
                     } else {
                         String::new()
                     },
@@ -382,8 +395,14 @@ impl Cluster {
     }
 
     /// The table that the server makes of a kind, or of one object, by the columns of its CRD.
-    pub async fn table(&self, kind: target::Kind, namespace: Option<&str>, name: Option<&str>) -> Result<Value, Error> {
-        let path = DynamicObject::url_path(&kind.resource(), namespace.filter(|_| kind.is_namespaced()));
+    pub async fn table(
+        &self,
+        kind: target::Kind,
+        namespace: Option<&Namespace>,
+        name: Option<&Name>,
+    ) -> Result<Value, Error> {
+        let within = namespace.filter(|_| kind.is_namespaced()).map(Namespace::as_str);
+        let path = DynamicObject::url_path(&kind.resource(), within);
         let request = Request::new(path);
         let request = match name {
             Some(name) => request.get(name, &GetParams::default()),
@@ -397,13 +416,16 @@ impl Cluster {
         }
         match (self.client.request(request).await, name) {
             (Ok(table), _) => Ok(table),
-            (Err(error), Some(name)) => Err(self.not_read(error, kind, namespace.unwrap_or_default(), name).await),
+            (Err(error), Some(name)) => {
+                let namespace = namespace.unwrap_or(&self.namespace);
+                Err(self.not_read(error, kind, namespace, name).await)
+            }
             (Err(error), None) => Err(self.explain(error, doing(), kind.as_str())),
         }
     }
 
     /// The pods of an object of ours.
-    pub async fn pods_of(&self, target: &Target, namespace: &str) -> Result<Vec<Pod>, Error> {
+    pub async fn pods_of(&self, target: &Target, namespace: &Namespace) -> Result<Vec<Pod>, Error> {
         let name = &target.name;
         let selectors: Vec<String> = match target.kind {
             target::Kind::ModelDeployment => source::pod_selectors(&self.deployment(namespace, name).await?),
@@ -424,7 +446,7 @@ impl Cluster {
     }
 
     /// All Events of a namespace.
-    pub async fn all_events(&self, namespace: &str) -> Result<Vec<Event>, Error> {
+    pub async fn all_events(&self, namespace: &Namespace) -> Result<Vec<Event>, Error> {
         let api: Api<Event> = Api::namespaced(self.client.clone(), namespace);
         let list = listed(&api).await;
         list.map_err(|e| self.explain(e, format!("list Events in namespace '{namespace}'"), "Event"))
@@ -445,11 +467,12 @@ impl Cluster {
         &self,
         kind: Kind,
         version: &str,
-        namespace: &str,
-        name: &str,
+        namespace: &Namespace,
+        name: &Name,
     ) -> Result<Option<DynamicObject>, Error> {
+        let version: Segment = version.parse()?;
         let api: Api<DynamicObject> =
-            Api::namespaced_with(self.client.clone(), namespace, &api_resource(kind, version));
+            Api::namespaced_with(self.client.clone(), namespace, &api_resource(kind, &version));
         api.get_opt(name)
             .await
             .map_err(|e| self.explain(e, format!("read {} '{name}'", kind.kind), "it"))
@@ -459,9 +482,13 @@ impl Cluster {
     pub async fn object(
         &self,
         gvk: &GroupVersionKind,
-        namespace: &str,
-        name: &str,
+        namespace: &Namespace,
+        name: &Name,
     ) -> Result<Option<DynamicObject>, Error> {
+        // Group and version come from fields of objects, and are parts of the path.
+        for part in [&gvk.group, &gvk.version].into_iter().filter(|part| !part.is_empty()) {
+            part.parse::<Segment>()?;
+        }
         let doing = || format!("read {} '{name}'", gvk.kind);
         let resource = match discovery::pinned_kind(&self.client, gvk).await {
             Ok((resource, _)) => resource,
@@ -476,7 +503,16 @@ impl Cluster {
     /// What may belong to an object: workloads of its namespace, objects of its upstream's group, its Service with addresses,
     /// its pods, and who owns them. The user's own rights decide what is seen; the rest is told as missing.
     pub(crate) async fn belongings(&self, around: &Around<'_>) -> Belongings {
-        let namespace = around.namespace;
+        match around.namespace.parse::<Namespace>() {
+            Ok(namespace) => self.belongings_in(&namespace, around).await,
+            Err(invalid) => Belongings {
+                missing: vec![invalid.to_string()],
+                ..Belongings::default()
+            },
+        }
+    }
+
+    async fn belongings_in(&self, namespace: &Namespace, around: &Around<'_>) -> Belongings {
         let mut wanted: Vec<(ApiResource, ListParams)> = [
             ("apps", "Deployment", "deployments"),
             ("apps", "ReplicaSet", "replicasets"),
@@ -555,7 +591,7 @@ impl Cluster {
     /// Owners of what was found that were not found themselves, up to the upstream object, whatever their kind.
     async fn add_owners(
         &self,
-        namespace: &str,
+        namespace: &Namespace,
         roots: &[Arc<DynamicObject>],
         pods: &[Pod],
         all: &mut Vec<DynamicObject>,
@@ -576,7 +612,8 @@ impl Cluster {
                 }
                 let (group, version) = owner.api_version.rsplit_once('/').unwrap_or(("", &owner.api_version));
                 let gvk = GroupVersionKind::gvk(group, version, &owner.kind);
-                if let Ok(Some(object)) = self.object(&gvk, namespace, &owner.name).await {
+                let Ok(name) = owner.name.parse() else { continue };
+                if let Ok(Some(object)) = self.object(&gvk, namespace, &name).await {
                     next.extend(object.owner_references().to_vec());
                     all.push(object);
                 }
@@ -594,7 +631,7 @@ impl Cluster {
     async fn list(
         &self,
         resource: &ApiResource,
-        namespace: &str,
+        namespace: &Namespace,
         params: ListParams,
     ) -> Result<Vec<DynamicObject>, Error> {
         let api: Api<DynamicObject> = Api::namespaced_with(self.client.clone(), namespace, resource);
@@ -620,8 +657,9 @@ impl Cluster {
 
     /// A CRD, if it is installed.
     pub async fn crd(&self, name: &str) -> Result<Option<CustomResourceDefinition>, Error> {
+        let name: Name = name.parse()?;
         let api: Api<CustomResourceDefinition> = Api::all(self.client.clone());
-        api.get_opt(name).await.map_err(|e| {
+        api.get_opt(&name).await.map_err(|e| {
             self.explain(
                 e,
                 format!("read CustomResourceDefinition '{name}'"),
@@ -631,7 +669,7 @@ impl Cluster {
     }
 
     /// The Events about a ModelDeployment.
-    pub async fn events(&self, namespace: &str, name: &str) -> Result<Vec<Event>, Error> {
+    pub async fn events(&self, namespace: &Namespace, name: &Name) -> Result<Vec<Event>, Error> {
         let api: Api<Event> = Api::namespaced(self.client.clone(), namespace);
         let about = format!("involvedObject.kind=ModelDeployment,involvedObject.name={name}");
         let list = api.list(&ListParams::default().fields(&about)).await;
@@ -664,5 +702,88 @@ impl Cluster {
                 source: Box::new(error),
             },
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use http_body_util::BodyExt;
+    use kube::client::Body;
+
+    use super::*;
+
+    /// A cluster that knows nothing, and what it was asked: method, path and body.
+    fn cluster() -> (Cluster, Arc<Mutex<Vec<(String, String, Value)>>>) {
+        let asked = Arc::<Mutex<Vec<_>>>::default();
+        let seen = asked.clone();
+        let server = tower::service_fn(move |request: http::Request<Body>| {
+            let seen = seen.clone();
+            async move {
+                let (head, body) = request.into_parts();
+                let body = body.collect().await.map(|body| body.to_bytes()).unwrap_or_default();
+                let body = serde_json::from_slice(&body).unwrap_or_default();
+                let line = (head.method.to_string(), head.uri.path().to_owned(), body);
+                seen.lock().unwrap().push(line);
+                let status = json!({ "kind": "Status", "apiVersion": "v1", "status": "Success" }).to_string();
+                Ok::<_, std::convert::Infallible>(http::Response::new(Body::from(status.into_bytes())))
+            }
+        });
+        let client = Client::new(server, "default");
+        (Cluster::of(client, "http://cluster.test", Namespace::default()), asked)
+    }
+
+    #[tokio::test]
+    async fn a_delete_is_of_one_object_with_its_uid() {
+        let (cluster, asked) = cluster();
+        let target: Target = "gemma".parse().unwrap();
+        cluster
+            .delete(&target, &cluster.namespace, "1-2-3", false)
+            .await
+            .unwrap();
+        let asked = asked.lock().unwrap();
+        let [(method, path, body)] = asked.as_slice() else {
+            panic!("{asked:?}");
+        };
+        assert_eq!(method, "DELETE");
+        assert_eq!(
+            path,
+            "/apis/kubeairunway.ai/v1alpha1/namespaces/default/modeldeployments/gemma"
+        );
+        assert_eq!(body["preconditions"], json!({ "uid": "1-2-3" }));
+    }
+
+    #[tokio::test]
+    async fn a_field_that_leads_elsewhere_is_not_followed() {
+        let (cluster, asked) = cluster();
+        let name: Name = "a".parse().unwrap();
+        for (group, version) in [
+            ("../../api", "v1"),
+            ("apps", "v1?watch"),
+            ("apps/..", "v1"),
+            ("..", "v1"),
+        ] {
+            let gvk = GroupVersionKind::gvk(group, version, "Deployment");
+            let error = cluster.object(&gvk, &cluster.namespace, &name).await.unwrap_err();
+            assert!(matches!(error, Error::Name(_)), "{group}/{version}: {error}");
+        }
+        let around = Around {
+            namespace: "../default",
+            roots: &[],
+            more: Vec::new(),
+            pods: vec!["a=b".to_owned()],
+            service: None,
+        };
+        let found = cluster.belongings(&around).await;
+        assert!(
+            found.missing[0].starts_with("invalid namespace `../default`"),
+            "{:?}",
+            found.missing
+        );
+        for name in ["?", "a/b", "..", "%2F", ""] {
+            assert!(matches!(cluster.crd(name).await, Err(Error::Name(_))), "{name}");
+        }
+        assert!(asked.lock().unwrap().is_empty());
     }
 }

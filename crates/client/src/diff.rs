@@ -8,7 +8,8 @@ use jiff::Timestamp;
 use kube::api::{Patch, PatchParams, ValidationDirective};
 use kube::core::{ApiResource, DynamicObject, NamespaceResourceScope};
 use kube::{Api, Resource, ResourceExt};
-use runway_api::{ModelDeployment, Phase, labels};
+use runway_api::{ModelDeployment, Name, Namespace, Phase, labels};
+use runway_operator::apply::guarded;
 use runway_operator::plan::Apply;
 use runway_provider::Provider;
 use runway_provider::upstream::{Installed, api_resource, crd_name, detect};
@@ -79,14 +80,16 @@ pub(crate) async fn tried_as_written<K>(
 where
     K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + Debug + DeserializeOwned,
 {
-    let namespace = written.namespace().unwrap_or_else(|| cluster.namespace.clone());
-    let name = written.name_any();
+    let namespace = written
+        .namespace()
+        .map_or_else(|| Ok(cluster.namespace.clone()), Namespace::try_from)?;
+    let name: Name = written.name_any().parse()?;
     let api: Api<K> = Api::namespaced(cluster.client(), &namespace);
     let doing = || format!("try {kind} '{name}' in namespace '{namespace}'");
     let live = api.get_opt(&name).await;
     let live = live.map_err(|e| cluster.explain(e, doing(), kind))?;
     let mut written = written.clone();
-    written.metadata.namespace = Some(namespace.clone());
+    written.metadata.namespace = Some(namespace.to_string());
     written.metadata.managed_fields = None;
     if let Some(data) = written.data.as_object_mut() {
         data.remove("status");
@@ -209,13 +212,14 @@ async fn children(
     md: &ModelDeployment,
     installed: &Installed,
 ) -> Result<Vec<DynamicObject>, cluster::Error> {
+    let (namespace, _) = cluster::place(md)?;
     let mut found = Vec::new();
     for child in provider.children(&md.name_any()) {
         let Some(version) = installed.visible_version(child.kind) else {
             continue;
         };
         let object = cluster
-            .upstream(child.kind, &version, &md.namespace().unwrap_or_default(), &child.name)
+            .upstream(child.kind, &version, &namespace, &child.name.parse()?)
             .await?;
         let resource = api_resource(child.kind, &version);
         found.extend(object.map(|mut object| {
@@ -236,8 +240,7 @@ pub(crate) async fn tried(
     manager: &str,
     is_new: bool,
 ) -> Result<Change, cluster::Error> {
-    let name = apply.object.name_any();
-    let namespace = apply.object.namespace().unwrap_or_default();
+    let (namespace, name) = cluster::place(&apply.object)?;
     let api: Api<DynamicObject> = Api::namespaced_with(cluster.client(), &namespace, &apply.resource);
     let doing = || {
         format!(
@@ -247,7 +250,7 @@ pub(crate) async fn tried(
     };
     let live = api.get_opt(&name).await;
     let live = live.map_err(|e| cluster.explain(e, doing(), "it"))?;
-    let mut object = apply.object.clone();
+    let mut object = guarded(apply);
     // One that is being created has no uid to refer to yet; the server refuses a reference without one.
     if is_new {
         object.metadata.owner_references = None;

@@ -6,7 +6,7 @@ use runway_api::async_actor::TRANSPORT_READY;
 use runway_api::condition::Conditions;
 use runway_api::llama_stack_distribution::DistributionPhase;
 use runway_api::model_deployment::ModelSource;
-use runway_api::{AsyncActor, LlamaStackDistribution, ModelDeployment, Phase};
+use runway_api::{AsyncActor, LlamaStackDistribution, ModelDeployment, Name, Namespace, Phase};
 use runway_asya_operator::names;
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -20,14 +20,14 @@ pub struct Access {
     /// The ModelDeployment.
     pub name: String,
     /// Its namespace.
-    pub namespace: String,
+    pub namespace: Namespace,
     /// What clients call the model; absent if only the image knows.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
     /// Whether it answers now, as far as the status says.
     pub serves: bool,
     /// The Service.
-    pub service: String,
+    pub service: Name,
     /// Its port.
     pub port: i32,
     /// Base of the OpenAI API, inside the cluster.
@@ -40,12 +40,12 @@ pub struct Access {
     pub proxy_path: String,
 }
 
-/// Where a ModelDeployment answers; `None` while nobody has said.
+/// Where a ModelDeployment answers; `None` while nobody has said, or what was said is not the name of a Service.
 pub fn access(md: &ModelDeployment) -> Option<Access> {
     let status = md.status.as_ref()?;
     let endpoint = status.endpoint.as_ref()?;
-    let (service, port) = (endpoint.service.clone()?, endpoint.port?);
-    let (name, namespace) = (md.name_any(), md.namespace().unwrap_or_default());
+    let (service, port) = (endpoint.service.as_deref()?.parse().ok()?, endpoint.port?);
+    let (name, namespace) = (md.name_any(), namespace(md)?);
     let (local, port_forward) = forwarded(&namespace, &service, port);
     let model = model_name(md);
     Some(Access {
@@ -63,14 +63,21 @@ pub fn access(md: &ModelDeployment) -> Option<Access> {
 }
 
 /// The port on this machine, and the command that brings a Service there.
-fn forwarded(namespace: &str, service: &str, port: i32) -> (i32, String) {
+fn forwarded(namespace: &Namespace, service: &Name, port: i32) -> (i32, String) {
     // Low ports are not for everybody.
     let local = if port < 1024 { 8000 + port } else { port };
     let command = format!("kubectl port-forward -n {namespace} service/{service} {local}:{port}");
     (local, command)
 }
 
-fn proxy_path(namespace: &str, service: &str, port: i32) -> String {
+/// Where an object is that may say nothing of it, as in a file.
+fn namespace(object: &impl ResourceExt) -> Option<Namespace> {
+    object
+        .namespace()
+        .map_or_else(|| Some(Namespace::default()), |n| n.try_into().ok())
+}
+
+fn proxy_path(namespace: &Namespace, service: &Name, port: i32) -> String {
     format!("/api/v1/namespaces/{namespace}/services/http:{service}:{port}/proxy")
 }
 
@@ -121,11 +128,11 @@ pub struct Server {
     /// The LlamaStackDistribution.
     pub name: String,
     /// Its namespace.
-    pub namespace: String,
+    pub namespace: Namespace,
     /// Whether it answers now, as far as the status says.
     pub serves: bool,
     /// The Service.
-    pub service: String,
+    pub service: Name,
     /// Its port.
     pub port: i32,
     /// Base of the API, inside the cluster.
@@ -146,8 +153,8 @@ pub fn server(llsd: &LlamaStackDistribution) -> Option<Server> {
     let status = llsd.status.as_ref()?;
     let url = status.service_url.as_deref()?.trim_end_matches('/');
     let (host, port) = url.split_once("://")?.1.rsplit_once(':')?;
-    let (service, port) = (host.split('.').next()?.to_owned(), port.parse().ok()?);
-    let (name, namespace) = (llsd.name_any(), llsd.namespace().unwrap_or_default());
+    let (service, port) = (host.split('.').next()?.parse().ok()?, port.parse().ok()?);
+    let (name, namespace) = (llsd.name_any(), namespace(llsd)?);
     let (local, port_forward) = forwarded(&namespace, &service, port);
     Some(Server {
         serves: status.phase == Some(DistributionPhase::Ready),

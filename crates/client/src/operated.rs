@@ -10,7 +10,7 @@ use k8s_openapi::api::core::v1::{ConfigMap, Container};
 use kube::core::{ApiResource, DynamicObject, TypeMeta};
 use kube::{Api, ResourceExt};
 use runway_api::labels::{self, llama_stack};
-use runway_api::{AsyncActor, LlamaStackDistribution};
+use runway_api::{AsyncActor, LlamaStackDistribution, Name, Namespace};
 use runway_asya_operator as asya;
 use runway_asya_operator::observe::{Found, Key, Objects, QueueState};
 use runway_asya_operator::transports::Transports;
@@ -71,7 +71,7 @@ async fn actor_diff(
     now: Timestamp,
 ) -> Result<Diff, cluster::Error> {
     let mut notes = Vec::new();
-    let (namespace, name) = (actor.namespace().unwrap_or_default(), actor.name_any());
+    let (namespace, name) = cluster::place(&actor)?;
     let started = Started::read(cluster, labels::ASYA_MANAGER, &mut notes).await?;
     let settings = asya::observe::Settings {
         sidecar_image: started.asya_sidecar(),
@@ -89,7 +89,7 @@ async fn actor_diff(
     let others: Vec<AsyncActor> = cluster.typed(Kind::AsyncActor, &namespace).await?;
     let others = others
         .into_iter()
-        .filter(|other| other.name_any() != target.name && other.spec.workload_ref.is_some());
+        .filter(|other| target.name != other.name_any().as_str() && other.spec.workload_ref.is_some());
     let seen = asya::observe::Observed {
         objects: seen_by_actor(cluster, &actor).await?,
         pods: pods(cluster, &target, &namespace).await?,
@@ -124,11 +124,11 @@ async fn distribution_diff(
     now: Timestamp,
 ) -> Result<Diff, cluster::Error> {
     let mut notes = Vec::new();
-    let (namespace, name) = (llsd.namespace().unwrap_or_default(), llsd.name_any());
+    let (namespace, name) = cluster::place(&llsd)?;
     let started = Started::read(cluster, llama_stack::MANAGER, &mut notes).await?;
     let mut children = Vec::new();
     for (kind, name) in stack::kinds::children(&name) {
-        let object = read(cluster, &kind.resource(), &namespace, &name).await?;
+        let object = read(cluster, &kind.resource(), &namespace, &name.parse()?).await?;
         children.extend(object.map(|object| Child {
             kind,
             object: Arc::new(object),
@@ -137,13 +137,13 @@ async fn distribution_diff(
     let mut config_maps = std::collections::BTreeMap::new();
     for name in stack::observe::config_maps(&llsd) {
         let api: Api<ConfigMap> = Api::namespaced(cluster.client(), &namespace);
-        let found = api.get_opt(&name).await;
+        let found = api.get_opt(&name.parse::<Name>()?).await;
         let found = found.map_err(|e| cluster.explain(e, format!("read ConfigMap '{name}'"), "ConfigMap"))?;
         config_maps.extend(found.map(|found| (name, Arc::new(found))));
     }
     let mut model_deployments = std::collections::BTreeMap::new();
     for name in stack::observe::model_deployments(&llsd) {
-        match cluster.deployment(&namespace, &name).await {
+        match cluster.deployment(&namespace, &name.parse()?).await {
             Ok(md) => drop(model_deployments.insert(name, Arc::new(md))),
             Err(cluster::Error::NotFound { .. } | cluster::Error::NotInstalled { .. }) => {}
             Err(error) => return Err(error),
@@ -187,11 +187,11 @@ async fn all_tried(
     Ok(changes)
 }
 
-fn diff(target: &Target, namespace: String, changes: Vec<Change>, deletes: &[Delete], notes: Vec<String>) -> Diff {
+fn diff(target: &Target, namespace: Namespace, changes: Vec<Change>, deletes: &[Delete], notes: Vec<String>) -> Diff {
     Diff {
         kind: target.kind.as_str(),
-        name: target.name.clone(),
-        namespace,
+        name: target.name.to_string(),
+        namespace: namespace.into(),
         provider: None,
         changes,
         deletes: deletes
@@ -205,7 +205,7 @@ fn diff(target: &Target, namespace: String, changes: Vec<Change>, deletes: &[Del
 async fn pods(
     cluster: &Cluster,
     target: &Target,
-    namespace: &str,
+    namespace: &Namespace,
 ) -> Result<Vec<Arc<k8s_openapi::api::core::v1::Pod>>, cluster::Error> {
     let pods = cluster.pods_of(target, namespace).await?;
     Ok(pods.into_iter().map(Arc::new).collect())
@@ -213,7 +213,7 @@ async fn pods(
 
 /// All that the plan of an actor looks for: one object may lead to the next.
 async fn seen_by_actor(cluster: &Cluster, actor: &AsyncActor) -> Result<Objects, cluster::Error> {
-    let namespace = actor.namespace().unwrap_or_default();
+    let (namespace, _) = cluster::place(actor)?;
     let mut found = Objects::new();
     loop {
         let needed = asya::plan::needs(actor, &found);
@@ -228,7 +228,7 @@ async fn seen_by_actor(cluster: &Cluster, actor: &AsyncActor) -> Result<Objects,
     }
 }
 
-async fn seen(cluster: &Cluster, key: &Key, namespace: &str) -> Result<Found, cluster::Error> {
+async fn seen(cluster: &Cluster, key: &Key, namespace: &Namespace) -> Result<Found, cluster::Error> {
     let kind = key.kind;
     let version = if kind.is_built_in() {
         Some(kind.version.to_owned())
@@ -239,7 +239,7 @@ async fn seen(cluster: &Cluster, key: &Key, namespace: &str) -> Result<Found, cl
     let Some(version) = version else {
         return Ok(Found::NotInstalled);
     };
-    let object = read(cluster, &kind.resource(&version), namespace, &key.name).await?;
+    let object = read(cluster, &kind.resource(&version), namespace, &key.name.parse()?).await?;
     Ok(match object {
         Some(object) => Found::Here {
             version,
@@ -262,8 +262,8 @@ fn served(
 async fn read(
     cluster: &Cluster,
     resource: &ApiResource,
-    namespace: &str,
-    name: &str,
+    namespace: &Namespace,
+    name: &Name,
 ) -> Result<Option<DynamicObject>, cluster::Error> {
     let api: Api<DynamicObject> = Api::namespaced_with(cluster.client(), namespace, resource);
     let found = api.get_opt(name).await;

@@ -3,15 +3,15 @@
 
 use std::fmt;
 
-use kube::ResourceExt;
 use kube::api::{ListParams, Request};
 use kube::core::{ApiResource, DynamicObject};
 use kube::{Api, Client, Resource};
-use runway_api::AsyncActor;
+use runway_api::name::{Invalid, Segment};
+use runway_api::{AsyncActor, Name, Namespace};
 use runway_asya_operator::plan::SCALED_OBJECT;
 use serde_json::Value;
 
-use crate::cluster::Cluster;
+use crate::cluster::{self, Cluster};
 use crate::quantity;
 
 /// How many messages a queue holds, those under way included where the broker tells.
@@ -36,38 +36,42 @@ impl fmt::Display for Depth {
 
 /// Asks KEDA, as the user: what scales the actor, then its metric.
 pub async fn depth(cluster: &Cluster, actor: &AsyncActor) -> Depth {
-    let namespace = actor.namespace().unwrap_or_default();
     let made = actor.status.as_ref().and_then(|s| s.scaled_object_ref.as_ref());
     let Some(made) = made else {
         return Depth::Unknown("KEDA looks at queues, and scaling is off here".to_owned());
     };
+    let place = || Ok::<(Namespace, Name), Invalid>((cluster::place(actor)?.0, made.name.parse()?));
+    match place() {
+        Ok((namespace, scaler)) => {
+            let read = read(&cluster.client(), &namespace, &scaler).await;
+            read.unwrap_or_else(|error| Depth::Unknown(why(&error)))
+        }
+        Err(invalid) => Depth::Unknown(invalid.to_string()),
+    }
+}
+
+async fn read(client: &Client, namespace: &Namespace, name: &Name) -> kube::Result<Depth> {
     let resource = SCALED_OBJECT.resource(SCALED_OBJECT.version);
-    let api: Api<DynamicObject> = Api::namespaced_with(cluster.client(), &namespace, &resource);
-    let read = async {
-        let scaler = api.get(&made.name).await?;
-        let Some(metric) = metric(&scaler) else {
-            return Ok(Depth::Unknown(format!(
-                "KEDA does not look at ScaledObject/{} yet",
-                made.name
-            )));
-        };
-        asked(&cluster.client(), &namespace, metric, &made.name).await
-    };
-    read.await.unwrap_or_else(|error| Depth::Unknown(why(&error)))
+    let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), namespace, &resource);
+    match metric(&api.get(name).await?) {
+        None => Ok(Depth::Unknown(format!("KEDA does not look at ScaledObject/{name} yet"))),
+        Some(Err(invalid)) => Ok(Depth::Unknown(invalid.to_string())),
+        Some(Ok(metric)) => asked(client, namespace, &metric, name).await,
+    }
 }
 
-/// The metric that stands for the queue: the first trigger's.
-fn metric(scaler: &DynamicObject) -> Option<&str> {
-    scaler.data["status"]["externalMetricNames"].get(0)?.as_str()
+/// The metric that stands for the queue: the first trigger's. It is a part of the path at which it is asked for.
+fn metric(scaler: &DynamicObject) -> Option<Result<Segment, Invalid>> {
+    Some(scaler.data["status"]["externalMetricNames"].get(0)?.as_str()?.parse())
 }
 
-async fn asked(client: &Client, namespace: &str, metric: &str, scaler: &str) -> kube::Result<Depth> {
+async fn asked(client: &Client, namespace: &Namespace, metric: &Segment, scaler: &Name) -> kube::Result<Depth> {
     let resource = ApiResource {
         group: "external.metrics.k8s.io".to_owned(),
         version: "v1beta1".to_owned(),
         api_version: "external.metrics.k8s.io/v1beta1".to_owned(),
         kind: "ExternalMetricValueList".to_owned(),
-        plural: metric.to_owned(),
+        plural: metric.to_string(),
     };
     let path = DynamicObject::url_path(&resource, Some(namespace));
     let params = ListParams::default().labels(&format!("scaledobject.keda.sh/name={scaler}"));

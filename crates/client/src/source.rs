@@ -14,7 +14,7 @@ use kube::core::{DynamicObject, GroupVersionKind, NamespaceResourceScope};
 use kube::{Resource, ResourceExt};
 use runway_api::labels::{self, llama_stack};
 use runway_api::provider_config::Health;
-use runway_api::{AsyncActor, InferenceProviderConfig, LlamaStackDistribution, ModelDeployment};
+use runway_api::{AsyncActor, InferenceProviderConfig, LlamaStackDistribution, ModelDeployment, Name, Namespace};
 use runway_asya_operator::plan::SCALED_OBJECT;
 use runway_core::providers::Providers;
 use runway_llama_stack_operator::kinds;
@@ -42,7 +42,7 @@ use runway_operator::telemetry::chain;
 pub struct Place {
     /// The namespace; the one of the kubeconfig's context if omitted
     #[arg(short, long)]
-    pub namespace: Option<String>,
+    pub namespace: Option<Namespace>,
     /// Read a file, a folder, or - for standard input instead of a cluster; may be given more than once
     #[arg(short, long = "file", value_name = "FILE")]
     pub files: Vec<PathBuf>,
@@ -123,7 +123,7 @@ impl Source {
     }
 
     /// The namespace to look in; `None` for all of them. In files that is the default.
-    pub fn namespace(&self, place: &Place, all: bool) -> Option<String> {
+    pub fn namespace(&self, place: &Place, all: bool) -> Option<Namespace> {
         match (&self.origin, &place.namespace) {
             (_, Some(namespace)) => Some(namespace.clone()),
             (Origin::Cluster(cluster), None) if !all => Some(cluster.namespace.clone()),
@@ -134,25 +134,26 @@ impl Source {
     /// The ModelDeployments of a namespace or of all, or those of one name; it is an error if there is none of that name.
     pub async fn deployments(
         &mut self,
-        namespace: Option<&str>,
-        name: Option<&str>,
+        namespace: Option<&Namespace>,
+        name: Option<&Name>,
     ) -> Result<Vec<ModelDeployment>, Error> {
         let mut found = match (&self.origin, name) {
             (Origin::Cluster(cluster), Some(name)) => {
-                vec![cluster.deployment(namespace.unwrap_or(DEFAULT_NAMESPACE), name).await?]
+                let namespace = namespace.cloned().unwrap_or_default();
+                vec![cluster.deployment(&namespace, name).await?]
             }
             (Origin::Cluster(cluster), None) => cluster.deployments(namespace).await?,
             (Origin::Documents(state, admission), _) => {
                 let asked = state
                     .deployments
                     .iter()
-                    .filter(|d| name.is_none_or(|name| d.name() == name));
-                let here = asked.filter(|d| namespace.is_none_or(|n| d.namespace().unwrap_or(DEFAULT_NAMESPACE) == n));
+                    .filter(|d| name.is_none_or(|name| *name == d.name()));
+                let here = asked.filter(|d| is_in(d, namespace));
                 let here: Vec<&Document> = here.collect();
                 if let (Some(name), true) = (name, here.is_empty()) {
                     return Err(Error::NotInFiles {
                         kind: target::Kind::ModelDeployment,
-                        name: name.to_owned(),
+                        name: name.to_string(),
                         known: names(&state.deployments),
                     });
                 }
@@ -180,7 +181,10 @@ impl Source {
     /// All Events of a namespace.
     pub async fn all_events(&self, namespace: &str) -> Result<Vec<Event>, Error> {
         Ok(match &self.origin {
-            Origin::Cluster(cluster) => cluster.all_events(namespace).await?,
+            Origin::Cluster(cluster) => {
+                let namespace = namespace.parse::<Namespace>().map_err(cluster::Error::Name)?;
+                cluster.all_events(&namespace).await?
+            }
             Origin::Documents(state, _) => state.all_events(namespace),
         })
     }
@@ -192,7 +196,7 @@ impl Source {
         let (config, provider_trouble) = self.health(&md, now, &mut missing).await;
         let (upstream, _) = self.upstream(&md, config.as_deref(), &mut missing).await;
         let events = match &self.origin {
-            Origin::Cluster(cluster) => cluster.events(&namespace, &name).await.unwrap_or_else(|e| {
+            Origin::Cluster(cluster) => events(cluster, &md).await.unwrap_or_else(|e| {
                 missing.push(format!("Events: {}", chain(&e)));
                 Vec::new()
             }),
@@ -211,7 +215,7 @@ impl Source {
     pub async fn trees(
         &mut self,
         target: &Target,
-        namespace: Option<&str>,
+        namespace: Option<&Namespace>,
         now: Timestamp,
     ) -> Result<Vec<Tree>, Error> {
         let mut trees = Vec::new();
@@ -237,7 +241,7 @@ impl Source {
     }
 
     /// What holds each object that is meant, an AsyncActor or a LlamaStackDistribution.
-    pub async fn held(&mut self, target: &Target, namespace: Option<&str>) -> Result<Vec<Held>, Error> {
+    pub async fn held(&mut self, target: &Target, namespace: Option<&Namespace>) -> Result<Vec<Held>, Error> {
         let mut all = Vec::new();
         match target.kind {
             target::Kind::AsyncActor => {
@@ -258,27 +262,27 @@ impl Source {
     }
 
     /// AsyncActors or LlamaStackDistributions of a name.
-    pub async fn named<K>(&mut self, target: &Target, namespace: Option<&str>) -> Result<Vec<K>, Error>
+    pub async fn named<K>(&mut self, target: &Target, namespace: Option<&Namespace>) -> Result<Vec<K>, Error>
     where
         K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + Debug + DeserializeOwned,
     {
         let state = match &self.origin {
             Origin::Cluster(cluster) => {
-                let namespace = namespace.unwrap_or(DEFAULT_NAMESPACE);
-                return Ok(vec![cluster.one(target.kind, namespace, &target.name).await?]);
+                let namespace = namespace.cloned().unwrap_or_default();
+                return Ok(vec![cluster.one(target.kind, &namespace, &target.name).await?]);
             }
             Origin::Documents(state, _) => state,
         };
         let documents = state.documents(target.kind);
         let here: Vec<&Document> = documents
             .iter()
-            .filter(|d| d.name() == target.name)
-            .filter(|d| namespace.is_none_or(|n| d.namespace().unwrap_or(DEFAULT_NAMESPACE) == n))
+            .filter(|d| target.name == d.name())
+            .filter(|d| is_in(d, namespace))
             .collect();
         if here.is_empty() {
             return Err(Error::NotInFiles {
                 kind: target.kind,
-                name: target.name.clone(),
+                name: target.name.to_string(),
                 known: names(documents),
             });
         }
@@ -431,7 +435,10 @@ impl Source {
         name: &str,
     ) -> Result<Option<Arc<DynamicObject>>, cluster::Error> {
         match &self.origin {
-            Origin::Cluster(cluster) => Ok(cluster.object(gvk, namespace, name).await?.map(Arc::new)),
+            Origin::Cluster(cluster) => {
+                let found = cluster.object(gvk, &namespace.parse()?, &name.parse()?).await?;
+                Ok(found.map(Arc::new))
+            }
             Origin::Documents(state, _) => Ok(state.object(&gvk.group, &gvk.kind, namespace, name)),
         }
     }
@@ -487,7 +494,10 @@ impl Source {
         };
         let object = match &self.origin {
             Origin::Cluster(cluster) => match version(provider.as_ref(), kind, config) {
-                Some(version) => cluster.upstream(kind, &version, &namespace, &name).await?.map(Arc::new),
+                Some(version) => {
+                    let (namespace, name) = (namespace.parse()?, name.parse()?);
+                    cluster.upstream(kind, &version, &namespace, &name).await?.map(Arc::new)
+                }
                 None => return Ok((Upstream::Unknown, None)),
             },
             Origin::Documents(state, _) => SeenBy {
@@ -532,6 +542,17 @@ impl Source {
             Origin::Documents(..) => None,
         }
     }
+}
+
+/// Whether a document is meant by a namespace; none means all of them.
+fn is_in(document: &Document, namespace: Option<&Namespace>) -> bool {
+    namespace.is_none_or(|namespace| *namespace == document.namespace().unwrap_or(DEFAULT_NAMESPACE))
+}
+
+/// The Events about a ModelDeployment of a cluster.
+async fn events(cluster: &Cluster, md: &ModelDeployment) -> Result<Vec<Event>, cluster::Error> {
+    let (namespace, name) = cluster::place(md)?;
+    cluster.events(&namespace, &name).await
 }
 
 /// Labels of which each pod of a ModelDeployment carries one, with its name.

@@ -7,7 +7,7 @@ use kube::ResourceExt;
 use kube::core::DynamicObject;
 use runway_api::condition::{self, Conditions};
 use runway_api::model_deployment::ModelDeploymentStatus;
-use runway_api::{ModelDeployment, Phase};
+use runway_api::{ModelDeployment, Phase, Tone};
 use runway_provider::Reading;
 use serde_json::Value;
 
@@ -77,12 +77,8 @@ pub fn screen(view: &View, now: Timestamp, look: Look) -> String {
 
 fn headline(md: &ModelDeployment, status: &ModelDeploymentStatus, look: Look) -> String {
     let name = look.strong(&format!("{}/{}", md.namespace().unwrap_or_default(), md.name_any()));
-    let mood = match status.phase {
-        Some(Phase::Running) => Mood::Good,
-        Some(Phase::Failed) => Mood::Bad,
-        _ => Mood::Open,
-    };
-    let phase = look.paint(mood, status.phase.map_or("no status yet", Phase::as_str));
+    let tone = status.phase.map_or(Tone::Unknown, Phase::tone);
+    let phase = look.paint(tone.into(), status.phase.map_or("no status yet", Phase::as_str));
     let message = status
         .message
         .as_deref()

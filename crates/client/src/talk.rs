@@ -112,7 +112,7 @@ async fn ask_for_model(cluster: &Cluster, access: &Access) -> Result<String, Err
         Err(kube::Error::Api(status)) if status.code == 404 && access.model.is_some() => Value::Null,
         Err(error) => return Err(explain(cluster, access, error, doing())),
     };
-    chat::model(access.model.as_deref(), &models).ok_or_else(|| Error::Nameless(access.service.clone()))
+    chat::model(access.model.as_deref(), &models).ok_or_else(|| Error::Nameless(access.service.to_string()))
 }
 
 /// Both the API server and the model may say no; the model's own words come first.

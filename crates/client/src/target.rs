@@ -4,7 +4,8 @@ use std::fmt;
 use std::str::FromStr;
 
 use kube::core::ApiResource;
-use runway_api::{AsyncActor, InferenceProviderConfig, LlamaStackDistribution, ModelDeployment, labels};
+use runway_api::name::Invalid;
+use runway_api::{AsyncActor, InferenceProviderConfig, LlamaStackDistribution, ModelDeployment, Name, labels};
 
 /// The kinds of this product that people work with.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -84,10 +85,10 @@ pub struct Target {
     /// Its kind.
     pub kind: Kind,
     /// Its name.
-    pub name: String,
+    pub name: Name,
 }
 
-/// What is no target.
+/// A text that names no object.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// No kind is called so.
@@ -100,7 +101,21 @@ pub enum Error {
     },
     /// Nothing stands after the slash.
     #[error("a name is missing after '{0}/'")]
-    Name(String),
+    Missing(String),
+    /// No object can be called so.
+    #[error(transparent)]
+    Name(#[from] Invalid),
+}
+
+impl Error {
+    /// No kind is called so.
+    pub fn kind(word: &str) -> Self {
+        let names = KINDS.iter().flat_map(|(_, names)| names.iter().copied());
+        Self::Kind {
+            word: word.to_owned(),
+            closest: closest(word, names),
+        }
+    }
 }
 
 impl FromStr for Target {
@@ -110,22 +125,16 @@ impl FromStr for Target {
         let Some((word, name)) = text.split_once('/') else {
             return Ok(Self {
                 kind: Kind::ModelDeployment,
-                name: text.to_owned(),
+                name: text.parse()?,
             });
         };
-        let Some(kind) = Kind::known_as(word) else {
-            let names = KINDS.iter().flat_map(|(_, names)| names.iter().copied());
-            return Err(Error::Kind {
-                word: word.to_owned(),
-                closest: closest(word, names),
-            });
-        };
+        let kind = Kind::known_as(word).ok_or_else(|| Error::kind(word))?;
         if name.is_empty() {
-            return Err(Error::Name(word.to_owned()));
+            return Err(Error::Missing(word.to_owned()));
         }
         Ok(Self {
             kind,
-            name: name.to_owned(),
+            name: name.parse()?,
         })
     }
 }
@@ -133,6 +142,23 @@ impl FromStr for Target {
 impl fmt::Display for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.kind.as_str(), self.name)
+    }
+}
+
+/// A kind, or one object: `KIND`, `NAME` or `KIND/NAME`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Subject {
+    /// All objects of a kind.
+    Kind(Kind),
+    /// One object.
+    Object(Target),
+}
+
+impl FromStr for Subject {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self, Error> {
+        Kind::known_as(text).map_or_else(|| text.parse().map(Self::Object), |kind| Ok(Self::Kind(kind)))
     }
 }
 
@@ -185,6 +211,12 @@ mod tests {
             "md/".parse::<Target>().unwrap_err().to_string(),
             "a name is missing after 'md/'"
         );
+        for text in [
+            "", "?", "#", "..", "md//", "md/?", "asya/a/b", "llsd/%2F", "Gemma", "a\n", "md/\0",
+        ] {
+            let said = text.parse::<Target>().unwrap_err().to_string();
+            assert!(said.starts_with("invalid name `"), "{text:?}: {said}");
+        }
     }
 
     #[test]

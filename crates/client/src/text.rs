@@ -5,6 +5,7 @@ use std::time::Duration;
 use clap::builder::styling::{AnsiColor, Style};
 use comfy_table::{Table, presets};
 use jiff::Timestamp;
+use runway_api::Tone;
 use serde::Serialize;
 
 /// How documents are written.
@@ -147,6 +148,16 @@ pub enum Mood {
     Open,
     /// Wrong.
     Bad,
+}
+
+impl From<Tone> for Mood {
+    fn from(tone: Tone) -> Self {
+        match tone {
+            Tone::Current => Self::Good,
+            Tone::Failed => Self::Bad,
+            Tone::InProgress | Tone::Terminating | Tone::Paused | Tone::Unknown => Self::Open,
+        }
+    }
 }
 
 impl Look {

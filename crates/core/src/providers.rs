@@ -10,7 +10,7 @@ use runway_api::provider_config::Health;
 use runway_api::{InferenceProviderConfig, InferenceProviderConfigStatus};
 use serde_json::Value;
 
-use crate::rules::Rule;
+use crate::rules::{Budget, Rule};
 
 /// All registered providers, by name.
 #[derive(Clone, Debug, Default)]
@@ -106,6 +106,7 @@ impl Providers {
 impl Registered {
     fn compile(config: Arc<InferenceProviderConfig>) -> Self {
         let spec = config.spec.clone();
+        let mut budget = Budget::default();
         let mut compiled = Self {
             config,
             selection: Vec::new(),
@@ -113,7 +114,7 @@ impl Registered {
             problems: Vec::new(),
         };
         for (index, asked) in spec.selection_rules.iter().enumerate() {
-            match Rule::compile(&asked.condition) {
+            match budget.compile(&asked.condition) {
                 Ok(rule) => compiled.selection.push(Selection {
                     rule,
                     priority: asked.priority,
@@ -124,7 +125,7 @@ impl Registered {
             }
         }
         for (index, asked) in spec.validation_rules.iter().enumerate() {
-            match Rule::compile(&asked.rule) {
+            match budget.compile(&asked.rule) {
                 Ok(rule) => compiled.validation.push(Validation {
                     rule,
                     message: asked.message.clone(),

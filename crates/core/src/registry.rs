@@ -98,7 +98,9 @@ impl Registry {
     }
 
     async fn report_rules(&self, api: &Api<InferenceProviderConfig>, said: &mut HashMap<String, Value>) {
-        for (name, provider) in self.current().iter() {
+        let current = self.current();
+        said.retain(|name, _| current.get(name).is_some());
+        for (name, provider) in current.iter() {
             let Some(status) = provider.status_to_write(clock::now()) else {
                 continue;
             };

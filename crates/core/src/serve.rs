@@ -4,13 +4,15 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::Router;
 use k8s_openapi::api::admissionregistration::v1::{MutatingWebhookConfiguration, ValidatingWebhookConfiguration};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use runway_api::labels;
+use runway_http::Limits;
 use runway_operator::clock;
 use runway_operator::process::Process;
 use runway_operator::webhook::bundle::CONVERSION;
-use runway_operator::webhook::{self, Authority, Endpoint, Lifetimes, Settings, Target, keep_bundle, serve};
+use runway_operator::webhook::{self, Authority, Endpoint, Lifetimes, Settings, Target, keep_bundle};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -127,8 +129,7 @@ pub async fn admission(
     let tls = authority.tls()?;
     keep_current(process, args, authority);
 
-    let router = handlers::router(move || registry.current(), process.traces.clone())
-        .merge(webhook::conversion::router(CONVERT_PATH, conversion::convert));
+    let (router, limits) = served(handlers::router(move || registry.current(), process.traces.clone()));
     let shutdown = process.shutdown.clone();
     let end = CancellationToken::new();
     let (behind_service, last_request) = (args.webhook_url.is_none(), end.clone());
@@ -142,10 +143,23 @@ pub async fn admission(
     Ok(process
         .health
         .supervise("the admission server", process.shutdown.clone(), async move {
-            if let Err(error) = serve(listener, tls, router, last_request).await {
-                tracing::error!(%error, "the admission server failed");
-            }
+            runway_http::serve(listener, Some(tls), router, limits, last_request).await;
         }))
+}
+
+/// Admission, and conversion if the CRD has versions to convert between: what nobody needs is not served.
+fn served(admission: Router) -> (Router, Limits) {
+    if !conversion::is_needed() {
+        return (admission, Limits::WEBHOOK);
+    }
+    let converts = webhook::conversion::router(CONVERT_PATH, conversion::convert);
+    let limits = Limits {
+        body: webhook::conversion::MAX_BODY,
+        // As long as an API server waits for a conversion.
+        request: Some(Duration::from_secs(30)),
+        ..Limits::WEBHOOK
+    };
+    (admission.merge(converts), limits)
 }
 
 /// Keeps the certificates current, and the bundle in both webhook configurations. Replicas share the authority, so all of
@@ -184,24 +198,32 @@ fn keep_current(process: &Process, args: &WebhookArgs, authority: Authority) {
             keep_bundle::<CustomResourceDefinition>(client.clone(), crd, bundle.clone(), shutdown.clone()),
         );
     }
+    let refused = authority.refused();
+    health.ready_unless(move || refused().map(|why| format!("the certificate of the admission server: {why}")));
     health.supervise(
         "the keeper of the webhook's certificates",
         shutdown.clone(),
         authority.run(shutdown.clone()),
     );
-    let certified = health.waits_for("the certificate of the admission server");
-    let mut bundle = bundle;
-    tokio::spawn(async move {
-        // Fails only when the keeper has ended.
-        if bundle.wait_for(Option::is_some).await.is_ok() {
-            certified.done();
-        }
-    });
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn conversion_is_served_only_while_the_crd_has_versions_to_convert_between() {
+        use tower::ServiceExt as _;
+        assert!(
+            !conversion::is_needed(),
+            "then it is served, and this test has to ask for it"
+        );
+        let request = axum::http::Request::post(CONVERT_PATH)
+            .body(axum::body::Body::from("{}"))
+            .unwrap();
+        let answer = served(Router::new()).0.oneshot(request).await.unwrap();
+        assert_eq!(answer.status(), axum::http::StatusCode::NOT_FOUND);
+    }
 
     #[test]
     fn the_certificate_is_for_the_host_of_the_url() {

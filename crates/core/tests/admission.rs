@@ -16,7 +16,7 @@ use runway_core::admission::{handlers, manifests};
 use runway_core::providers::Providers;
 use runway_operator::clock;
 use runway_operator::webhook::certificates::Authorities;
-use runway_operator::webhook::{Authority, Endpoint, Lifetimes, Settings, Target, keep_bundle, serve};
+use runway_operator::webhook::{Authority, Endpoint, Lifetimes, Settings, Target, keep_bundle};
 use runway_testbed::{ControlPlane, Options, PATIENCE, eventually};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
@@ -77,10 +77,11 @@ impl Webhooks {
         ));
         tokio::spawn(authority.run(shutdown.clone()));
         let providers = Arc::new(Providers::default());
-        tokio::spawn(serve(
+        tokio::spawn(runway_http::serve(
             listener,
-            tls,
+            Some(tls),
             handlers::router(move || providers.clone(), runway_operator::trace::Traces::default()),
+            runway_http::Limits::WEBHOOK,
             shutdown.clone(),
         ));
         Ok(Self {

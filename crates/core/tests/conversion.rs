@@ -10,7 +10,7 @@ use runway_api::{ModelDeployment, labels};
 use runway_core::conversion::{self, CONVERT_PATH};
 use runway_operator::clock;
 use runway_operator::webhook::bundle::CONVERSION;
-use runway_operator::webhook::{Authority, Endpoint, Lifetimes, Settings, Target, keep_bundle, serve};
+use runway_operator::webhook::{Authority, Endpoint, Lifetimes, Settings, Target, keep_bundle};
 use runway_testbed::{ControlPlane, Options, PATIENCE, eventually};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
@@ -155,6 +155,12 @@ async fn serve_conversion(client: Client) -> Result<CancellationToken> {
     ));
     tokio::spawn(authority.run(shutdown.clone()));
     let router = runway_operator::webhook::conversion::router(CONVERT_PATH, conversion::convert);
-    tokio::spawn(serve(listener, tls, router, shutdown.clone()));
+    tokio::spawn(runway_http::serve(
+        listener,
+        Some(tls),
+        router,
+        runway_http::Limits::WEBHOOK,
+        shutdown.clone(),
+    ));
     Ok(shutdown)
 }

@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use futures::channel::mpsc;
-use futures::future::join_all;
 use k8s_openapi::api::core::v1::{ConfigMap, Pod};
 use kube::core::{DynamicObject, PartialObjectMeta};
 use kube::runtime::reflector::{ObjectRef, Store};
@@ -12,16 +11,14 @@ use kube::runtime::watcher;
 use kube::{Api, Client, ResourceExt};
 use runway_api::labels::llama_stack as labels;
 use runway_api::{LlamaStackDistribution, ModelDeployment};
-use runway_operator::apply;
-use runway_operator::plan::Plan;
 use runway_operator::pods::Pods;
 use runway_operator::texts::{Texts, follow, texts};
 use tokio::task::JoinSet;
 
-use crate::config_maps::ConfigMaps;
+use crate::config_maps::{self, ConfigMaps};
 use crate::kinds::{self, Kind};
 use crate::models::Models;
-use crate::observe::{self, Answer, Child, Observed};
+use crate::observe::{self, Answer, Observed};
 use crate::plan::readiness;
 use crate::servers::Servers;
 
@@ -120,7 +117,7 @@ impl Caches {
         namespace: &str,
         llsd: &str,
         names: BTreeSet<String>,
-    ) -> BTreeMap<String, Arc<ConfigMap>> {
+    ) -> Result<BTreeMap<String, Arc<ConfigMap>>, config_maps::Unknown> {
         self.config_maps.only(namespace, llsd, &names);
         let mut found = BTreeMap::new();
         for name in names {
@@ -128,10 +125,10 @@ impl Caches {
             let config_map = self
                 .config_maps
                 .get(namespace, &name, llsd, move |ns, user| send(&wake, ns, user))
-                .await;
+                .await?;
             found.extend(config_map.map(|c| (name, c)));
         }
-        found
+        Ok(found)
     }
 
     /// Those of these ModelDeployments that exist.
@@ -160,37 +157,6 @@ impl Caches {
     pub(crate) fn forget(&self, namespace: &str, llsd: &str) {
         self.config_maps.only(namespace, llsd, &BTreeSet::new());
         self.servers.forget(&(namespace.to_owned(), llsd.to_owned()));
-    }
-
-    /// Objects of somebody else that carry a name we are about to use, of the kinds where two could be merged without a
-    /// conflict. Only what is to be made is asked for, and only when it is made.
-    pub(crate) async fn strangers(&self, seen: &Observed, plan: &Plan) -> Vec<Child> {
-        const MERGE_IN_SILENCE: [Kind; 3] = [kinds::SERVICE_ACCOUNT, kinds::CONFIG_MAP, kinds::CLAIM];
-        let asked = plan.apply.iter().filter(|a| !a.force).filter_map(|apply| {
-            let kind = MERGE_IN_SILENCE.into_iter().find(|k| k.kind == apply.resource.kind)?;
-            Some(self.find(seen, kind, apply.object.name_any()))
-        });
-        join_all(asked).await.into_iter().flatten().collect()
-    }
-
-    /// The object that an apply without force collided with: somebody else's, or ours that has lost our label.
-    pub(crate) async fn in_the_way(&self, seen: &Observed, error: &apply::Error) -> Option<Child> {
-        match error {
-            apply::Error::Apply { kind, name, .. } if error.is_conflict() => {
-                let kind = kinds::ALL.into_iter().find(|k| k.kind == kind)?;
-                self.find(seen, kind, name.clone()).await
-            }
-            _ => None,
-        }
-    }
-
-    async fn find(&self, seen: &Observed, kind: Kind, name: String) -> Option<Child> {
-        let namespace = seen.llsd.namespace().unwrap_or_default();
-        let object = apply::find(&self.client, &kind.resource(), &namespace, &name).await?;
-        Some(Child {
-            kind,
-            object: Arc::new(object),
-        })
     }
 
     fn child_changed(&self, kind: Kind, object: &PartialObjectMeta, gone: bool) {

@@ -12,8 +12,15 @@ use kube::{Api, Client};
 use tokio::sync::watch;
 use tokio_util::task::AbortOnDropHandle;
 
-/// Longest wait for the first answer; after that the ConfigMap is taken to be missing.
+/// Longest wait for the first answer.
 const FIRST_ANSWER: Duration = Duration::from_secs(20);
+
+/// It is not known whether a ConfigMap exists.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot watch ConfigMap '{name}': no answer within {} seconds", FIRST_ANSWER.as_secs())]
+pub(crate) struct Unknown {
+    name: String,
+}
 
 /// Namespace and name.
 type Key = (String, String);
@@ -49,7 +56,7 @@ impl ConfigMaps {
         name: &str,
         user: &str,
         wake: impl Fn(&str, &str) + Send + Sync + 'static,
-    ) -> Option<Arc<ConfigMap>> {
+    ) -> Result<Option<Arc<ConfigMap>>, Unknown> {
         let mut state = {
             let mut watched = self.lock();
             let entry = watched
@@ -59,11 +66,10 @@ impl ConfigMaps {
             entry.state.clone()
         };
         let known = tokio::time::timeout(FIRST_ANSWER, state.wait_for(Option::is_some)).await;
-        if let Ok(Ok(found)) = known {
-            return found.clone().flatten();
+        match known {
+            Ok(Ok(found)) => Ok(found.clone().flatten()),
+            _ => Err(Unknown { name: name.to_owned() }),
         }
-        tracing::warn!(namespace, name, "the ConfigMap cannot be watched");
-        None
     }
 
     /// Ends the watches of what a LlamaStackDistribution does not name any more.

@@ -5,11 +5,15 @@ use std::collections::BTreeMap;
 use kube::ResourceExt;
 use runway_api::LlamaStackDistribution;
 use runway_api::llama_stack_distribution::{ApiSection, Distribution, ExternalProvider};
+use runway_api::name::is_label;
+use runway_operator::json;
 
 /// Longest name: a Service `NAME-service` is made from it.
 const MAX_NAME: usize = 55;
 /// Longest id of a provider: the init container `external-provider-ID` has at most 63 characters.
 const MAX_PROVIDER_ID: usize = 45;
+/// Most bytes of a provider's configuration, as JSON: the ConfigMap with the configurations of all takes 1 MiB.
+const MAX_CONFIG: usize = 64 * 1024;
 /// Most providers in one section.
 const MAX_PROVIDERS: usize = 16;
 
@@ -115,6 +119,14 @@ fn provider(section: ApiSection, provider: &ExternalProvider) -> Vec<String> {
             "{place} must be lower case letters, digits and '-': an init container is named after it"
         ));
     }
+    let config = provider.config.as_ref().map_or(0, |config| json::size(config));
+    if config > MAX_CONFIG {
+        wrong.push(format!(
+            "{place}: config is {} KiB of JSON, and at most {} KiB are accepted: put files into a ConfigMap or an image",
+            config.div_ceil(1024),
+            MAX_CONFIG / 1024
+        ));
+    }
     if provider.image.is_empty() || has_blanks(&provider.image) {
         wrong.push(format!("{place} needs an image, without spaces or control characters"));
     }
@@ -144,8 +156,32 @@ fn has_blanks(text: &str) -> bool {
     text.contains(|c: char| c.is_whitespace() || c.is_control())
 }
 
-/// RFC 1123 label, length aside.
-fn is_label(text: &str) -> bool {
-    let inner = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
-    !text.is_empty() && text.chars().all(inner) && !text.starts_with('-') && !text.ends_with('-')
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_configuration_that_is_too_large_is_refused_with_its_size() {
+        let section = ApiSection {
+            field: "inference",
+            api: "inference",
+        };
+        let wrong = |length: usize| {
+            let config = serde_json::json!({ "a": "x".repeat(length) });
+            let given = ExternalProvider {
+                provider_id: "echo".to_owned(),
+                image: "registry.example/echo:1".to_owned(),
+                config: config.as_object().cloned(),
+                ..ExternalProvider::default()
+            };
+            provider(section, &given)
+        };
+        assert_eq!(wrong(60 * 1024), Vec::<String>::new());
+        assert_eq!(
+            wrong(65 * 1024),
+            [
+                "spec.server.externalProviders.inference: providerId 'echo': config is 66 KiB of JSON, and at most 64 KiB are accepted: put files into a ConfigMap or an image"
+            ]
+        );
+    }
 }

@@ -14,7 +14,10 @@ mod world;
 
 use std::path::Path;
 
-use runway_llama_stack_operator::plan::plan;
+use runway_llama_stack_operator::kinds;
+use runway_llama_stack_operator::plan::{after_failure, plan};
+use runway_operator::apply::Error;
+use serde_json::json;
 use world::{World, yaml};
 
 #[test]
@@ -42,4 +45,42 @@ fn every_case_gives_what_is_expected() {
         }
     }
     assert!(differences.is_empty(), "{}", differences.join("\n"));
+}
+
+#[test]
+fn an_object_of_somebody_else_is_left_alone_and_named_whether_it_is_seen_or_met() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/plan/storage-bound");
+    for (kind, name) in [
+        (kinds::CLAIM, "stack-pvc"),
+        (kinds::SERVICE, "stack-service"),
+        (kinds::DEPLOYMENT, "stack"),
+    ] {
+        let mut world = World::new(
+            yaml(&folder.join("llsd.yaml")),
+            serde_json::from_value(json!({})).unwrap(),
+        );
+        let error = Error::NameTaken {
+            kind: kind.kind.to_owned(),
+            name: name.to_owned(),
+            manager: "controlled by StatefulSet 'db'".to_owned(),
+            source: Box::new(kube::Error::LinesCodecMaxLineLengthExceeded),
+        };
+        let met = after_failure(&world.observed(), &error);
+        let theirs = json!({ "apiVersion": kind.resource().api_version, "kind": kind.kind, "metadata": { "name": name, "uid": "theirs",
+            "labels": { "app.kubernetes.io/managed-by": "llama-stack-operator" },
+            "ownerReferences": [{ "apiVersion": "apps/v1", "kind": "StatefulSet", "name": "db", "uid": "db", "controller": true }] } });
+        world
+            .live
+            .insert((kind, name.to_owned()), serde_json::from_value(theirs).unwrap());
+        let seen = plan(&world.observed());
+        assert_eq!(told::plan(&met), told::plan(&seen));
+        let told = told::plan(&seen);
+        assert!(seen.apply.is_empty() && seen.delete.is_empty(), "{told}");
+        assert!(told.contains("reason: NameTaken"), "{told}");
+        assert!(
+            told.contains(&format!("{} '{name}' exists and was not made for this", kind.kind)),
+            "{told}"
+        );
+        assert!(told.contains("controlled by StatefulSet 'db'"), "{told}");
+    }
 }

@@ -4,7 +4,7 @@
 //! is named. Healthy means: no task that should run for ever has ended, and no reconcile hangs.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::fmt::Write as _;
+use std::fmt::{self, Write as _};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,6 +14,7 @@ use axum::Router;
 use axum::http::{StatusCode, header};
 use axum::response::IntoResponse;
 use axum::routing::get;
+use runway_http::Limits;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -54,6 +55,16 @@ struct Inner {
     /// Reconciles under way.
     busy: Mutex<HashMap<u64, (Instant, String)>>,
     number: AtomicU64,
+    checks: Mutex<Vec<Check>>,
+}
+
+/// Looks at what may become unready again, and says why it is.
+struct Check(Box<dyn Fn() -> Option<String> + Send + Sync>);
+
+impl fmt::Debug for Check {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Check")
+    }
 }
 
 impl Health {
@@ -96,9 +107,17 @@ impl Health {
         }
     }
 
-    /// What the process waits for before it is ready.
+    /// The process is ready only while `reason` finds no reason why not. Asked at each probe.
+    pub fn ready_unless(&self, reason: impl Fn() -> Option<String> + Send + Sync + 'static) {
+        lock(&self.0.checks).push(Check(Box::new(reason)));
+    }
+
+    /// Why the process is not ready.
     pub fn missing(&self) -> Vec<String> {
-        lock(&self.0.pending).keys().cloned().collect()
+        let pending = lock(&self.0.pending);
+        let waiting = pending.keys().map(|what| format!("waiting for {what}"));
+        let checks = lock(&self.0.checks);
+        waiting.chain(checks.iter().filter_map(|check| check.0())).collect()
     }
 
     /// What is wrong with the process.
@@ -173,9 +192,7 @@ pub async fn serve(
     tracing::info!(%address, "serving metrics and health");
     let router = router(health.clone(), metrics, shutdown.clone());
     health.supervise("the admin server", shutdown, async move {
-        if let Err(error) = axum::serve(listener, router).await {
-            tracing::error!(%error, "the admin server failed");
-        }
+        runway_http::serve(listener, None, router, Limits::ADMIN, CancellationToken::new()).await;
     });
     Ok(address)
 }
@@ -191,11 +208,7 @@ fn router(health: Health, metrics: Metrics, shutdown: CancellationToken) -> Rout
         .route(
             "/readyz",
             get(async move || {
-                let mut missing: Vec<String> = health
-                    .missing()
-                    .into_iter()
-                    .map(|what| format!("waiting for {what}"))
-                    .collect();
+                let mut missing = health.missing();
                 if shutdown.is_cancelled() {
                     missing.push("shutting down".to_owned());
                 }
@@ -259,6 +272,17 @@ mod tests {
             ask(&router, "/healthz").await,
             (503, "not healthy:\n  the toy's watch ended\n".to_owned())
         );
+
+        let broken = Arc::new(AtomicU64::default());
+        let asked = Arc::clone(&broken);
+        health.ready_unless(move || (asked.load(Ordering::Relaxed) > 0).then(|| "the bear is broken".to_owned()));
+        assert_eq!(ask(&router, "/readyz").await.0, 200);
+        broken.store(1, Ordering::Relaxed);
+        assert_eq!(
+            ask(&router, "/readyz").await,
+            (503, "not ready:\n  the bear is broken\n".to_owned())
+        );
+        broken.store(0, Ordering::Relaxed);
 
         shutdown.cancel();
         assert_eq!(

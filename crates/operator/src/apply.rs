@@ -4,12 +4,16 @@ use std::fmt::Debug;
 use std::sync::Arc;
 
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, Preconditions, ValidationDirective};
-use kube::core::{ApiResource, DynamicObject};
+use kube::core::response::StatusCause;
+use kube::core::{ApiResource, DynamicObject, Status};
 use kube::{Api, Client, Resource, ResourceExt};
+use runway_api::Namespace;
+use runway_api::name::{Invalid, Segment};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
+use crate::child;
 use crate::controller::Failure;
 use crate::echo::{Deletions, Echo};
 use crate::events::Events;
@@ -19,12 +23,48 @@ use crate::trace::{Recording, Traces};
 /// How the server begins when an applied object does not fit its schema, as with an unknown field. The code is then 500.
 const UNFIT: &str = "failed to create typed patch object";
 
+/// A resource version that no object has: etcd gives the first write a later one. The server compares it when it changes an
+/// object, and not when it creates one.
+const NO_VERSION: &str = "1";
+
 /// A write that did not happen.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// An object was not accepted.
     #[error("cannot apply {kind} '{name}'")]
     Apply {
+        /// Its kind.
+        kind: String,
+        /// Its name.
+        name: String,
+        /// What the server said.
+        source: Box<kube::Error>,
+    },
+    /// An object of this name is not ours: nothing was sent to it.
+    #[error("cannot apply {kind} '{name}': an object of this name exists and is not ours ({manager})")]
+    NameTaken {
+        /// Its kind.
+        kind: String,
+        /// Its name.
+        name: String,
+        /// Who manages it, such as `controlled by Deployment 'web'`.
+        manager: String,
+        /// What the server said.
+        source: Box<kube::Error>,
+    },
+    /// An object appeared, changed or went away after it was observed. Observing and planning again helps.
+    #[error("cannot apply {kind} '{name}': it is not as observed any more")]
+    Outdated {
+        /// Its kind.
+        kind: String,
+        /// Its name.
+        name: String,
+        /// What the server said.
+        source: Box<kube::Error>,
+    },
+    /// An object is in the way, and whose it is could not be found out.
+    #[error("cannot look up {kind} '{name}'")]
+    Lookup {
         /// Its kind.
         kind: String,
         /// Its name.
@@ -65,6 +105,9 @@ impl Error {
     pub fn cause(&self) -> &kube::Error {
         match self {
             Self::Apply { source, .. }
+            | Self::NameTaken { source, .. }
+            | Self::Outdated { source, .. }
+            | Self::Lookup { source, .. }
             | Self::Delete { source, .. }
             | Self::Status { source, .. }
             | Self::Finalizer { source, .. } => source,
@@ -82,10 +125,37 @@ impl Error {
         matches!(self.cause(), kube::Error::Api(status) if status.message.contains("admission webhook"))
     }
 
+    /// The answer to a rehearsal may be another one when the other objects of the plan are there.
+    fn may_be_for_want_of_another(&self) -> bool {
+        !matches!(self, Self::NameTaken { .. }) && (self.is_denial() || !self.is_refusal())
+    }
+
     /// Somebody else holds what we wanted to write.
     pub fn is_conflict(&self) -> bool {
-        matches!(self.cause(), kube::Error::Api(status) if status.is_conflict())
+        is_conflict(self.cause())
     }
+}
+
+fn is_conflict(error: &kube::Error) -> bool {
+    matches!(error, kube::Error::Api(status) if status.is_conflict())
+}
+
+/// Another object stands under the name than the one with the uid that was sent.
+fn is_another(error: &kube::Error) -> bool {
+    causes(error).any(|cause| cause.field == "metadata.uid")
+}
+
+/// A field that we do not force is held by another field manager.
+fn is_field_conflict(error: &kube::Error) -> bool {
+    causes(error).any(|cause| cause.reason == "FieldManagerConflict")
+}
+
+fn causes(error: &kube::Error) -> impl Iterator<Item = &StatusCause> {
+    let details = match error {
+        kube::Error::Api(status) => status.details.as_ref(),
+        _ => None,
+    };
+    details.into_iter().flat_map(|details| &details.causes)
 }
 
 impl Failure for Error {
@@ -212,7 +282,7 @@ where
             for object in &changed {
                 match self.send(object, true).await {
                     // Only what the server itself has against it counts.
-                    Err(error) if !object.rehearsed && (error.is_denial() || !error.is_refusal()) => {}
+                    Err(error) if !object.rehearsed && error.may_be_for_want_of_another() => {}
                     other => drop(other?),
                 }
             }
@@ -246,15 +316,54 @@ where
             field_manager: Some(self.manager.clone()),
             field_validation: Some(ValidationDirective::Strict),
         };
-        let name = apply.object.name_any();
-        self.dynamic(&apply.resource, apply.object.namespace().as_deref().unwrap_or_default())
-            .patch(&name, &params, &Patch::Apply(&apply.object))
-            .await
-            .map_err(|source| Error::Apply {
+        let (namespace, name) = (apply.object.namespace().unwrap_or_default(), apply.object.name_any());
+        let sent = async {
+            let (api, name) = self.at(&apply.resource, &namespace, &name)?;
+            api.patch(&name, &params, &Patch::Apply(&guarded(apply))).await
+        };
+        match sent.await {
+            Ok(answer) => Ok(answer),
+            Err(source) if is_conflict(&source) || is_another(&source) => Err(self.conflict(apply, source).await),
+            Err(source) => Err(Error::Apply {
                 kind: apply.resource.kind.clone(),
                 name,
                 source: Box::new(source),
-            })
+            }),
+        }
+    }
+
+    /// What a conflict means: a name that is taken, a field that is held, or an observation that is out of date.
+    async fn conflict(&self, apply: &Apply, source: kube::Error) -> Error {
+        let (kind, name) = (apply.resource.kind.clone(), apply.object.name_any());
+        let namespace = apply.object.namespace().unwrap_or_default();
+        let source = Box::new(source);
+        if apply.live.is_some() {
+            if is_field_conflict(&source) {
+                return Error::Apply { kind, name, source };
+            }
+            self.children.gone(&kind, &namespace, &name);
+            return Error::Outdated { kind, name, source };
+        }
+        match find(&self.client, &apply.resource, &namespace, &name).await {
+            Ok(Some(found)) if !child::is_same(&apply.object, &found, &self.manager) => Error::NameTaken {
+                manager: child::manager_of(&found),
+                kind,
+                name,
+                source,
+            },
+            Ok(found) => {
+                // The next plan sees it, also where only objects with our labels are watched and it has lost them.
+                if let Some(found) = found {
+                    self.children.wrote(&kind, found);
+                }
+                Error::Outdated { kind, name, source }
+            }
+            Err(source) => Error::Lookup {
+                kind,
+                name,
+                source: Box::new(source),
+            },
+        }
     }
 
     async fn edit(&self, owner: &K, edit: &Edit) -> Result<(), Error> {
@@ -263,15 +372,19 @@ where
             field_validation: Some(ValidationDirective::Strict),
             ..PatchParams::default()
         };
-        let answer = self
-            .dynamic(&edit.resource, &edit.namespace)
-            .patch(&edit.name, &params, &Patch::Merge(&edit.patch))
-            .await
-            .map_err(|source| Error::Apply {
-                kind: edit.resource.kind.clone(),
-                name: edit.name.clone(),
-                source: Box::new(source),
-            })?;
+        let sent = async {
+            let (api, name) = self.at(&edit.resource, &edit.namespace, &edit.name)?;
+            api.patch(&name, &params, &Patch::Merge(&edit.patch)).await
+        };
+        let answer = sent.await.map_err(|source| {
+            let (kind, name) = (edit.resource.kind.clone(), edit.name.clone());
+            let source = Box::new(source);
+            if is_conflict(&source) {
+                Error::Outdated { kind, name, source }
+            } else {
+                Error::Apply { kind, name, source }
+            }
+        })?;
         self.children.wrote(&edit.resource.kind, answer);
         if let Some(note) = &edit.note {
             self.events.say(owner.object_ref(&()), note.clone());
@@ -290,11 +403,11 @@ where
             }),
             ..DeleteParams::background()
         };
-        match self
-            .dynamic(&delete.resource, &delete.namespace)
-            .delete(&delete.name, &params)
-            .await
-        {
+        let sent = async {
+            let (api, name) = self.at(&delete.resource, &delete.namespace, &delete.name)?;
+            api.delete(&name, &params).await
+        };
+        match sent.await {
             Ok(_) => {
                 self.deletions.accepted(&delete.uid);
                 Ok(())
@@ -375,17 +488,48 @@ where
         Api::namespaced(self.client.clone(), &owner.namespace().unwrap_or_default())
     }
 
-    fn dynamic(&self, resource: &ApiResource, namespace: &str) -> Api<DynamicObject> {
-        Api::namespaced_with(self.client.clone(), namespace, resource)
+    /// Where an object is written. A plan's names may come from fields of users' objects.
+    fn at(
+        &self,
+        resource: &ApiResource,
+        namespace: &str,
+        name: &str,
+    ) -> Result<(Api<DynamicObject>, Segment), kube::Error> {
+        let namespace: Namespace = namespace.parse().map_err(|invalid| refused(&invalid))?;
+        let name = name.parse().map_err(|invalid| refused(&invalid))?;
+        Ok((Api::namespaced_with(self.client.clone(), &namespace, resource), name))
     }
 }
 
+/// A name that no object can have: refused as the server would, without a request that leads elsewhere.
+fn refused(invalid: &Invalid) -> kube::Error {
+    kube::Error::Api(Status::failure(&invalid.to_string(), "Invalid").with_code(422).boxed())
+}
+
+/// The object of an apply as it is sent. It carries the guard of [`Apply::live`]. With a uid the server answers 409 when no
+/// object is there and 422 when another one is; without one it answers 409 when any is.
+pub fn guarded(apply: &Apply) -> DynamicObject {
+    let mut object = apply.object.clone();
+    match &apply.live {
+        Some(uid) => object.metadata.uid = Some(uid.clone()),
+        None => object.metadata.resource_version = Some(NO_VERSION.to_owned()),
+    }
+    object
+}
+
 /// An object by its name, whatever its labels: it may be ours and have lost them. As a list: for that there is a right already
-/// where there is a watch. If it cannot be looked for, it cannot be written either.
-pub async fn find(client: &Client, resource: &ApiResource, namespace: &str, name: &str) -> Option<DynamicObject> {
-    let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), namespace, resource);
+/// where there is a watch.
+async fn find(
+    client: &Client,
+    resource: &ApiResource,
+    namespace: &str,
+    name: &str,
+) -> Result<Option<DynamicObject>, kube::Error> {
+    let namespace: Namespace = namespace.parse().map_err(|invalid| refused(&invalid))?;
+    let name: Segment = name.parse().map_err(|invalid| refused(&invalid))?;
+    let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), &namespace, resource);
     let named = ListParams::default().fields(&format!("metadata.name={name}"));
-    api.list(&named).await.ok()?.items.pop()
+    Ok(api.list(&named).await?.items.pop())
 }
 
 /// What is told of several objects for one reason is one Event.
@@ -426,6 +570,11 @@ fn becomes_ready(owner: &impl Serialize, status: &Value) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use k8s_openapi::api::core::v1::ConfigMap;
+    use kube::client::Body;
+
     use super::*;
 
     fn answer(code: u16, message: &str) -> Error {
@@ -473,5 +622,149 @@ mod tests {
     fn a_denial_comes_from_a_webhook() {
         assert!(answer(400, "admission webhook \"a.b.c\" denied the request: no ConfigMap").is_denial());
         assert!(!answer(422, "Toy \"bear\" is invalid").is_denial());
+    }
+
+    /// A name with `?` or `#` would delete every object of the namespace.
+    #[tokio::test]
+    async fn nothing_is_sent_for_a_name_that_leads_elsewhere() {
+        let asked = Arc::new(AtomicUsize::new(0));
+        let counter = asked.clone();
+        let server = tower::service_fn(move |_: http::Request<Body>| {
+            counter.fetch_add(1, Ordering::SeqCst);
+            std::future::ready(Ok::<_, std::convert::Infallible>(http::Response::new(Body::empty())))
+        });
+        let client = Client::new(server, "default");
+        let events = Events::start(client.clone(), "toy");
+        let executor = Executor::<ConfigMap>::new(client.clone(), "toy", "toy", events);
+        let resource = ApiResource::erase::<ConfigMap>(&());
+        for name in ["", "?", "#", "/", "..", "a/b", "%2F", "a?b", "a\n"] {
+            let delete = Delete {
+                resource: resource.clone(),
+                namespace: "default".to_owned(),
+                name: name.to_owned(),
+                uid: "1".to_owned(),
+            };
+            let error = executor.delete(&delete).await.unwrap_err();
+            assert!(
+                error.is_refusal() && error.cause().to_string().contains("invalid name"),
+                "{name:?}: {error:?}"
+            );
+            let elsewhere = Delete {
+                namespace: name.to_owned(),
+                name: "bear".to_owned(),
+                ..delete
+            };
+            let error = executor.delete(&elsewhere).await.unwrap_err();
+            assert!(
+                error.cause().to_string().contains("invalid namespace"),
+                "{name:?}: {error:?}"
+            );
+            let edit = Edit {
+                resource: resource.clone(),
+                namespace: "default".to_owned(),
+                name: name.to_owned(),
+                patch: json!({}),
+                note: None,
+            };
+            assert!(executor.edit(&ConfigMap::default(), &edit).await.is_err(), "{name:?}");
+            let apply = Apply {
+                resource: resource.clone(),
+                object: DynamicObject::new(name, &resource).within("default"),
+                live: None,
+                force: false,
+                rehearsed: false,
+                unchanged: false,
+                note: None,
+            };
+            assert!(executor.send(&apply, false).await.is_err(), "{name:?}");
+            assert!(find(&client, &resource, "default", name).await.is_err(), "{name:?}");
+        }
+        assert_eq!(asked.load(Ordering::SeqCst), 0);
+    }
+
+    fn refused(code: u16, causes: &Value) -> (u16, Value) {
+        let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "message": "refused",
+            "code": code, "details": {"causes": causes}});
+        (code, status)
+    }
+
+    fn listed(objects: &Value) -> (u16, Value) {
+        let list = json!({"kind": "ConfigMapList", "apiVersion": "v1", "metadata": {"resourceVersion": "9"}, "items": objects});
+        (200, list)
+    }
+
+    fn toys(controller: &str) -> Value {
+        json!([{"metadata": {"name": "toys", "namespace": "ns", "uid": "7", "resourceVersion": "5", "ownerReferences": [
+            {"apiVersion": "v1", "kind": "ConfigMap", "name": "box", "uid": controller, "controller": true}]}}])
+    }
+
+    /// Sends an apply to a server that gives this answer to it, and this one to a lookup.
+    async fn sent(live: Option<&str>, answer: (u16, Value), lookup: (u16, Value)) -> (Executor<ConfigMap>, Error) {
+        let service = tower::service_fn(move |request: http::Request<Body>| {
+            let is_lookup = request.method() == http::Method::GET;
+            let (code, body) = if is_lookup { lookup.clone() } else { answer.clone() };
+            let mut response = http::Response::new(Body::from(body.to_string().into_bytes()));
+            *response.status_mut() = http::StatusCode::from_u16(code).unwrap();
+            std::future::ready(Ok::<_, kube::Error>(response))
+        });
+        let client = Client::new(service, "ns");
+        let executor = Executor::new(client.clone(), "toys", "toys/finalizer", Events::start(client, "toys"));
+        let mut object: DynamicObject = serde_json::from_value(toys("1")[0].clone()).unwrap();
+        object.metadata.uid = None;
+        let apply = Apply {
+            resource: ApiResource::erase::<ConfigMap>(&()),
+            object,
+            live: live.map(str::to_owned),
+            force: live.is_some(),
+            rehearsed: true,
+            unchanged: false,
+            note: None,
+        };
+        let error = executor.send(&apply, false).await.unwrap_err();
+        (executor, error)
+    }
+
+    #[tokio::test]
+    async fn an_object_in_the_way_that_is_not_ours_takes_the_name() {
+        let (executor, error) = sent(None, refused(409, &json!([])), listed(&toys("2"))).await;
+        assert!(
+            matches!(&error, Error::NameTaken { manager, .. } if manager == "controlled by ConfigMap 'box'"),
+            "{error:?}"
+        );
+        assert!(executor.children.newest("ConfigMap", "ns", "toys", None).is_none());
+    }
+
+    #[tokio::test]
+    async fn our_own_object_in_the_way_is_seen_by_the_next_plan() {
+        let (executor, error) = sent(None, refused(409, &json!([])), listed(&toys("1"))).await;
+        assert!(matches!(error, Error::Outdated { .. }), "{error:?}");
+        let seen = executor.children.newest("ConfigMap", "ns", "toys", None);
+        assert_eq!(seen.and_then(|toys| toys.uid()).as_deref(), Some("7"));
+    }
+
+    #[tokio::test]
+    async fn a_lookup_that_fails_is_no_answer() {
+        let (_, error) = sent(None, refused(409, &json!([])), refused(500, &json!([]))).await;
+        assert!(matches!(error, Error::Lookup { .. }), "{error:?}");
+        let (_, error) = sent(None, refused(409, &json!([])), listed(&json!([]))).await;
+        assert!(matches!(error, Error::Outdated { .. }), "{error:?}");
+    }
+
+    #[tokio::test]
+    async fn an_object_that_was_replaced_is_observed_again_and_a_held_field_is_a_conflict() {
+        let nothing = listed(&json!([]));
+        for answer in [
+            refused(409, &json!([])),
+            refused(422, &json!([{"reason": "FieldValueInvalid", "field": "metadata.uid"}])),
+        ] {
+            let (_, error) = sent(Some("7"), answer, nothing.clone()).await;
+            assert!(matches!(error, Error::Outdated { .. }), "{error:?}");
+        }
+        let held = refused(409, &json!([{"reason": "FieldManagerConflict", "field": ".data.a"}]));
+        let (_, error) = sent(Some("7"), held, nothing).await;
+        assert!(
+            matches!(&error, Error::Apply { .. }) && error.is_conflict(),
+            "{error:?}"
+        );
     }
 }

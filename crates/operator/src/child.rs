@@ -1,5 +1,6 @@
 //! Objects made for another one: compared with what is there, so that only what differs is sent.
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::core::{ApiResource, DynamicObject};
 use kube::{Resource, ResourceExt};
 
@@ -30,6 +31,7 @@ pub fn wanted(
     Apply {
         resource,
         object: desired,
+        live: live.and_then(ResourceExt::uid),
         force: live.is_some(),
         rehearsed: true,
         unchanged: same_request && intact,
@@ -39,13 +41,59 @@ pub fn wanted(
 
 /// Whether a live object was made for the owner of this kind and uid.
 pub fn is_made_for<K: Resource<DynamicType = ()>>(owner: &K, live: &DynamicObject) -> bool {
-    let controller = live.owner_references().iter().find(|o| o.controller == Some(true));
-    match (controller, &owner.meta().uid) {
+    match (controller(live), &owner.meta().uid) {
         (Some(made_for), uid) => made_for.uid == uid.as_deref().unwrap_or_default() && made_for.kind == K::kind(&()),
         (None, Some(_)) => false,
         // Offline, where nothing has a uid yet.
         (None, None) => true,
     }
+}
+
+/// Whether a live object is the desired one: it has the same controller or, where the desired one has none, was applied by
+/// this field manager and has none either.
+pub fn is_same(desired: &DynamicObject, live: &DynamicObject, manager: &str) -> bool {
+    match (controller(desired), controller(live)) {
+        (Some(wanted), Some(found)) => wanted.uid == found.uid && wanted.kind == found.kind,
+        (None, None) => is_applied_by(live, manager),
+        _ => false,
+    }
+}
+
+/// The owner that controls an object.
+pub fn controller(object: &DynamicObject) -> Option<&OwnerReference> {
+    object.owner_references().iter().find(|o| o.controller == Some(true))
+}
+
+/// Whether a field manager has applied something of an object.
+fn is_applied_by(object: &DynamicObject, manager: &str) -> bool {
+    object
+        .managed_fields()
+        .iter()
+        .any(|entry| entry.manager.as_deref() == Some(manager) && entry.operation.as_deref() == Some("Apply"))
+}
+
+/// Who manages an object that is not ours, such as `controlled by Deployment 'web'`: its controller, the label
+/// `app.kubernetes.io/managed-by`, or the field manager that wrote it first.
+pub fn manager_of(live: &DynamicObject) -> String {
+    if let Some(owner) = controller(live) {
+        return format!("controlled by {} '{}'", owner.kind, owner.name);
+    }
+    let first_writer = || {
+        let entries = live.managed_fields().iter().filter(|entry| entry.manager.is_some());
+        entries
+            .min_by_key(|entry| entry.time.as_ref().map(|t| t.0))?
+            .manager
+            .as_ref()
+    };
+    match live.labels().get("app.kubernetes.io/managed-by").or_else(first_writer) {
+        Some(manager) if !manager.is_empty() => format!("managed by '{manager}'"),
+        _ => "without a controller".to_owned(),
+    }
+}
+
+/// The message about a name that is taken: the object, what it was not made for, who manages it. What to do comes after.
+pub fn taken(object: &str, owner: &str, manager: &str) -> String {
+    format!("{object} exists and was not made for this {owner} ({manager})")
 }
 
 /// Whether everything we asked for is still there.
@@ -63,4 +111,49 @@ fn is_intact(live: &DynamicObject, desired: &DynamicObject) -> bool {
         .iter()
         .all(|owner| live.owner_references().contains(owner));
     labels_kept && annotations_kept && owner_kept && json::contains(&live.data, &desired.data)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn object(metadata: &Value) -> DynamicObject {
+        serde_json::from_value(json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata})).unwrap()
+    }
+
+    fn owned_by(uid: &str) -> DynamicObject {
+        object(&json!({"name": "c", "labels": {"app.kubernetes.io/managed-by": "toys"},
+            "ownerReferences": [{"apiVersion": "v1", "kind": "Toy", "name": "bear", "uid": uid, "controller": true}]}))
+    }
+
+    fn applied_by(manager: &str, operation: &str) -> DynamicObject {
+        object(&json!({"name": "c", "managedFields": [{"manager": manager, "operation": operation}]}))
+    }
+
+    #[test]
+    fn labels_do_not_make_an_object_ours_but_its_controller_does() {
+        assert!(is_same(&owned_by("a"), &owned_by("a"), "toys"));
+        assert!(!is_same(&owned_by("a"), &owned_by("b"), "toys"));
+        assert!(!is_same(&owned_by("a"), &applied_by("toys", "Apply"), "toys"));
+    }
+
+    #[test]
+    fn an_object_without_a_controller_is_ours_if_we_applied_it() {
+        let desired = object(&json!({"name": "c"}));
+        assert!(is_same(&desired, &applied_by("toys", "Apply"), "toys"));
+        assert!(!is_same(&desired, &applied_by("toys", "Update"), "toys"));
+        assert!(!is_same(&desired, &applied_by("kubectl", "Apply"), "toys"));
+        assert!(!is_same(&desired, &owned_by("a"), "toys"));
+    }
+
+    #[test]
+    fn the_manager_of_an_object_is_named() {
+        assert_eq!(manager_of(&owned_by("a")), "controlled by Toy 'bear'");
+        assert_eq!(
+            manager_of(&applied_by("kubectl-create", "Update")),
+            "managed by 'kubectl-create'"
+        );
+        assert_eq!(manager_of(&object(&json!({"name": "c"}))), "without a controller");
+    }
 }

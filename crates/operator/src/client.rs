@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
+use runway_api::{Namespace, name};
 
 /// Which cluster to talk to. Without arguments: `KUBECONFIG`, `~/.kube/config`, or the pod's service account.
 #[derive(Clone, Debug, Default, clap::Args)]
@@ -30,6 +31,9 @@ pub enum Error {
     /// The kubeconfig lacks what was asked of it.
     #[error("the kubeconfig cannot be used (does the context exist?)")]
     Kubeconfig(#[source] Box<kube::config::KubeconfigError>),
+    /// The namespace of the context, or of the pod, would lead to other paths of the API server.
+    #[error("the namespace of the kubeconfig's context cannot be used")]
+    Namespace(#[source] name::Invalid),
     /// Neither a kubeconfig nor a pod's service account.
     #[error("no cluster to talk to: give --kubeconfig FILE, set KUBECONFIG, or run inside a cluster")]
     Nowhere(#[source] Box<kube::config::InferConfigError>),
@@ -46,9 +50,26 @@ pub fn is_in_cluster(config: &Config) -> bool {
     config.auth_info.token_file.as_deref() == Some(SERVICE_ACCOUNT_TOKEN)
 }
 
+/// The namespace of a configuration.
+///
+/// # Errors
+/// It is not a name.
+pub fn namespace(config: &Config) -> Result<Namespace, Error> {
+    config.default_namespace.parse().map_err(Error::Namespace)
+}
+
 impl ClientArgs {
-    /// The configuration these arguments ask for.
+    /// The configuration these arguments ask for; its namespace is one.
+    ///
+    /// # Errors
+    /// There is no usable kubeconfig, or its namespace is not a name.
     pub async fn config(&self) -> Result<Config, Error> {
+        let config = self.read().await?;
+        namespace(&config)?;
+        Ok(config)
+    }
+
+    async fn read(&self) -> Result<Config, Error> {
         let options = KubeConfigOptions {
             context: self.context.clone(),
             ..KubeConfigOptions::default()

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use futures::StreamExt;
 use kube::Resource;
-use kube::runtime::controller::{Action, Config, Controller};
+use kube::runtime::controller::{self, Action, Config, Controller};
 use kube::runtime::reflector::ObjectRef;
 use serde::de::DeserializeOwned;
 use tracing::Instrument;
@@ -58,11 +58,25 @@ impl<K: Resource<DynamicType = ()>> Default for Backoff<K> {
 }
 
 impl<K: Resource<DynamicType = ()>> Backoff<K> {
-    fn succeeded(&self, object: &ObjectRef<K>) {
+    /// Forgets the failures of an object: its reconcile succeeded, or it is gone.
+    fn forget(&self, object: &ObjectRef<K>) {
         self.failures
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .remove(object);
+    }
+
+    /// A failed object is always looked up again, and is not found any more once it is deleted.
+    fn ended<E, Q>(&self, outcome: &Result<(ObjectRef<K>, Action), controller::Error<E, Q>>)
+    where
+        E: std::error::Error + 'static,
+        Q: std::error::Error + 'static,
+    {
+        if let Err(controller::Error::ObjectNotFound(gone)) = outcome {
+            let mut object = ObjectRef::new(&gone.name);
+            object.namespace.clone_from(&gone.namespace);
+            self.forget(&object);
+        }
     }
 
     fn failed(&self, object: ObjectRef<K>) -> Duration {
@@ -118,7 +132,7 @@ pub async fn run<K, Ctx, F, E>(
     E: Failure,
 {
     let backoff = Arc::new(Backoff::<K>::default());
-    let on_error = backoff.clone();
+    let (on_error, at_end) = (backoff.clone(), backoff.clone());
     let shared = process.clone();
     let metrics = process.metrics.clone();
     let work = controller
@@ -142,7 +156,7 @@ pub async fn run<K, Ctx, F, E>(
                     };
                     process.metrics.reconciled(started.elapsed());
                     let action = outcome.map_err(|_| Error::Timeout)?.map_err(Error::Failed)?;
-                    backoff.succeeded(&reference);
+                    backoff.forget(&reference);
                     Ok(action)
                 };
                 attempt.instrument(span)
@@ -157,7 +171,10 @@ pub async fn run<K, Ctx, F, E>(
             },
             context,
         )
-        .for_each(|_| std::future::ready(()));
+        .for_each(|outcome| {
+            at_end.ended(&outcome);
+            std::future::ready(())
+        });
     tokio::select! {
         () = work => {}
         () = async {
@@ -183,6 +200,37 @@ fn span<K: Resource<DynamicType = ()>>(object: &K) -> tracing::Span {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_deleted_object_leaves_no_entry_behind() {
+        use k8s_openapi::api::core::v1::ConfigMap;
+        type Outcome = Result<(ObjectRef<ConfigMap>, Action), controller::Error<std::io::Error, std::io::Error>>;
+
+        let backoff = Backoff::<ConfigMap>::default();
+        let entries = || backoff.failures.lock().unwrap().len();
+        let objects: Vec<_> = (0..100)
+            .map(|number| ObjectRef::new(&format!("object-{number}")).within("team-a"))
+            .collect();
+        for object in &objects {
+            backoff.failed(object.clone());
+            assert_eq!(backoff.failed(object.clone()), FIRST_WAIT * 2);
+        }
+        assert_eq!(entries(), 100);
+
+        let gone = |object: &ObjectRef<ConfigMap>| -> Outcome {
+            Err(controller::Error::ObjectNotFound(Box::new(object.clone().erase())))
+        };
+        objects[1..].iter().for_each(|object| backoff.ended(&gone(object)));
+        assert_eq!(entries(), 1);
+        // One that is made anew under the same name begins with the first wait.
+        assert_eq!(backoff.failed(objects[1].clone()), FIRST_WAIT);
+        let failed: Outcome = Err(controller::Error::ReconcilerFailed(
+            std::io::Error::other("refused"),
+            Box::new(objects[0].clone().erase()),
+        ));
+        backoff.ended(&failed);
+        assert_eq!(backoff.failed(objects[0].clone()), FIRST_WAIT * 4);
+    }
 
     #[test]
     fn the_wait_doubles_up_to_five_minutes() {

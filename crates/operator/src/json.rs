@@ -1,4 +1,4 @@
-//! Containment and stable hashes of JSON.
+//! Containment, size and stable hashes of JSON.
 
 use serde::Serialize;
 use serde_json::Value;
@@ -28,6 +28,24 @@ pub fn hash(value: &impl Serialize) -> String {
     format!("{:012x}", first >> 16)
 }
 
+/// Bytes of a value as JSON text.
+pub fn size(value: &impl Serialize) -> usize {
+    struct Counter(usize);
+    impl std::io::Write for Counter {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0 += bytes.len();
+            Ok(bytes.len())
+        }
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+    let mut counter = Counter(0);
+    // What cannot be written has no size.
+    let _ = serde_json::to_writer(&mut counter, value);
+    counter.0
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -41,6 +59,11 @@ mod tests {
         assert!(!contains(&live, &json!({"a": 2})));
         assert!(!contains(&live, &json!({"b": 1})));
         assert!(!contains(&live, &json!({"list": []})));
+    }
+
+    #[test]
+    fn the_size_is_that_of_the_text() {
+        assert_eq!(size(&json!({"a": [1, "ü"]})), r#"{"a":[1,"ü"]}"#.len());
     }
 
     #[test]

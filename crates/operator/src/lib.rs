@@ -18,7 +18,7 @@
 //! | [`access`] | RBAC rules |
 //! | [`pods`], [`kubelet`] | pods by what they are for; how far one has come, and what keeps it |
 //! | [`services`] | bounded HTTP requests to Services |
-//! | [`json`] | containment and stable hashes of JSON |
+//! | [`json`] | containment, size and stable hashes of JSON |
 //! | [`quantity`] | amounts of memory and processors as the API server stores them |
 //! | [`trace`] | one trace per life of an object |
 //! | [`clock`], [`telemetry`], [`shutdown`] | the edges of a process |

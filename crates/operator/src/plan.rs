@@ -85,8 +85,10 @@ pub struct Apply {
     pub resource: ApiResource,
     /// The object, whole: what is absent here and was applied before is removed.
     pub object: DynamicObject,
-    /// It was seen, and is ours: what others changed in our fields is put back. Otherwise their fields are left alone, and
-    /// a conflict says that the name is taken.
+    /// The uid of the live object that was observed, `None` where there is none. It guards the write: without a uid an object
+    /// is only ever created, with one only that very object is changed.
+    pub live: Option<String>,
+    /// Put back what others changed in our fields. Otherwise their fields are left alone, and a difference is a conflict.
     pub force: bool,
     /// What webhooks say when it is tried on the server before anything is sent counts. Not so for an object whose admission
     /// looks for another one that is made by the same plan.

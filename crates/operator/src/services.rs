@@ -12,6 +12,7 @@ use hyper_util::client::legacy;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 use kube::Config;
+use runway_api::{Name, Namespace};
 use serde_json::Value;
 
 use crate::client;
@@ -38,9 +39,9 @@ enum Route {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ServicePort {
     /// Namespace of the Service.
-    pub namespace: String,
+    pub namespace: Namespace,
     /// Name of the Service.
-    pub service: String,
+    pub service: Name,
     /// The Service's port.
     pub port: u16,
 }

@@ -1,14 +1,15 @@
 //! Reflected watches that one bad object cannot stop.
 
+use std::collections::HashSet;
 use std::fmt::Debug;
 use std::future::ready;
 use std::hash::Hash;
 
-use futures::{Stream, StreamExt};
+use futures::{Stream, StreamExt, stream};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::core::error_boundary::InvalidObject;
 use kube::core::{ApiResource, ObjectMeta, PartialObjectMeta, Resource};
-use kube::runtime::reflector::store::Writer;
+use kube::runtime::reflector::store::{Store, Writer};
 use kube::runtime::watcher::{self, Event};
 use kube::runtime::{WatchStreamExt, watcher as watch};
 use kube::{Api, Client, ResourceExt};
@@ -89,7 +90,7 @@ where
     })
 }
 
-/// The same, into `writer`.
+/// The same, into `writer`. Objects that went while the watch was interrupted are reported as deleted.
 pub fn reflect<K>(
     api: Api<Guarded<K>>,
     config: watcher::Config,
@@ -99,7 +100,31 @@ where
     K: Resource + Clone + Debug + DeserializeOwned + Send + Sync + 'static,
     K::DynamicType: Clone + Eq + Hash + Send + Sync,
 {
-    watched(api, config).inspect(move |event| writer.apply_watcher_event(event))
+    let store = writer.as_reader();
+    watched(api, config).flat_map(move |event| {
+        let gone = apply(&store, &mut writer, &event);
+        stream::iter(gone.into_iter().map(Event::Delete).chain([event]))
+    })
+}
+
+/// Applies an event to a store. Returns the objects that a new list lacks: their deletion was missed.
+pub fn apply<K>(store: &Store<K>, writer: &mut Writer<K>, event: &Event<K>) -> Vec<K>
+where
+    K: Resource + Clone + 'static,
+    K::DynamicType: Clone + Eq + Hash,
+{
+    if !matches!(event, Event::InitDone) {
+        writer.apply_watcher_event(event);
+        return Vec::new();
+    }
+    let before = store.state();
+    writer.apply_watcher_event(event);
+    if before.is_empty() {
+        return Vec::new();
+    }
+    let now: HashSet<_> = store.state().iter().map(|object| key(object.as_ref())).collect();
+    let gone = before.iter().filter(|object| !now.contains(&key(object.as_ref())));
+    gone.map(|object| object.as_ref().clone()).collect()
 }
 
 /// One CRD as it comes, changes and goes; the first item says whether it is there at all.
@@ -195,6 +220,28 @@ mod tests {
             WatchEvent::Added(object) => object,
             other => panic!("{other:?}"),
         }
+    }
+
+    #[test]
+    fn objects_that_a_new_list_lacks_are_gone() {
+        let pod = |name: &str| Pod {
+            metadata: ObjectMeta {
+                name: Some(name.to_owned()),
+                namespace: Some("team-a".to_owned()),
+                ..ObjectMeta::default()
+            },
+            ..Pod::default()
+        };
+        let (store, mut writer) = kube::runtime::reflector::store::<Pod>();
+        let mut list = |names: &[&str]| -> Vec<String> {
+            let found = names.iter().map(|name| Event::InitApply(pod(name)));
+            let events = [Event::Init].into_iter().chain(found).chain([Event::InitDone]);
+            let gone = events.flat_map(|event| apply(&store, &mut writer, &event));
+            gone.map(|pod| pod.name_any()).collect()
+        };
+        assert_eq!(list(&["a", "b", "c"]), Vec::<String>::new());
+        assert_eq!(list(&["b"]), ["a", "c"].map(str::to_owned).to_vec());
+        assert_eq!(list(&["b", "d"]), Vec::<String>::new());
     }
 
     #[test]

@@ -38,11 +38,15 @@ pub(crate) fn of(request: &Request, accepted: &Accepted) -> Flags {
 
 /// The name under which `/v1/models` lists the model; `None` where the image decides.
 pub(crate) fn model_name(accepted: &Accepted, flags: &Flags) -> Option<String> {
-    match (accepted.engine.served_name, accepted.model) {
-        (ServedName::Flag(name), _) => flag(&flags.values, name).map(|(_, value)| first(value)),
-        (ServedName::Fixed(_), Model::Hub(id)) => Some(id.to_owned()),
-        (ServedName::Fixed(_), Model::Path { path, .. }) => Some(last(path)),
-        (ServedName::Fixed(_), Model::Image) => None,
+    let given = |name| flag(&flags.values, name).map(|(_, value)| first(value));
+    match accepted.engine.served_name {
+        ServedName::Flag(name) => given(name),
+        // The release in the user's image may have a flag that ours has not.
+        ServedName::Fixed(_) => given("served-model-name").or_else(|| match accepted.model {
+            Model::Hub(id) => Some(id.to_owned()),
+            Model::Path { path, .. } => Some(last(path)),
+            Model::Image => None,
+        }),
     }
 }
 

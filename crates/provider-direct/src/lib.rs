@@ -28,7 +28,8 @@
 //!   it the image's entrypoint runs, with the flags. For llamacpp it always does: it must be `llama-server`, or pass on its
 //!   arguments.
 //! - `/v1/models` lists the served name: the one given, the last part of the model's id, or the ModelDeployment's name.
-//!   trtllm-serve takes no name: it lists the id, or the name of the model's folder.
+//!   trtllm-serve 1.2 takes no name: it lists the id, or the name of the model's folder. Later releases take
+//!   `engine.args.served_model_name`.
 //! - All GPUs of a pod serve one model, unless `engine.args` has a parallel size. Taints of GPU nodes are the user's to
 //!   tolerate.
 //! - The token Secret needs the key `HF_TOKEN`.

@@ -64,7 +64,7 @@ fn derived(accepted: &Accepted, worker: &GpuWorker) -> impl Iterator<Item = (&'s
 }
 
 /// Ways to spread a model over GPUs. With any of them the user has decided.
-const PARALLEL: [&str; 9] = [
+const PARALLEL: [&str; 10] = [
     "tensor-parallel-size",
     "tp-size",
     "tp",
@@ -74,6 +74,7 @@ const PARALLEL: [&str; 9] = [
     "data-parallel-size",
     "dp-size",
     "dp",
+    "prefill-context-parallel-size",
 ];
 
 fn model_flag(engine: Engine) -> &'static str {

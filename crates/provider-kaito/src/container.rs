@@ -47,7 +47,13 @@ pub(crate) fn inference(request: &Request, accepted: &Accepted, image: &str) -> 
 
 /// vLLM uses one GPU unless it is told otherwise.
 fn parallel(accepted: &Accepted, flags: &mut Flags) {
-    const WAYS: [&str; 3] = ["tensor-parallel-size", "pipeline-parallel-size", "data-parallel-size"];
+    // The GPUs of one server are the product of these (vLLM `vllm/config/parallel.py`, world_size).
+    const WAYS: [&str; 4] = [
+        "tensor-parallel-size",
+        "pipeline-parallel-size",
+        "data-parallel-size",
+        "prefill-context-parallel-size",
+    ];
     let told = WAYS.iter().any(|flag| flags::find(&flags.values, flag).is_some());
     if accepted.engine == Engine::Vllm
         && !told

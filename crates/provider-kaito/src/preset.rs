@@ -134,12 +134,79 @@ fn scalar(value: &str) -> String {
 /// A key that YAML could take for something else than a text is quoted.
 fn mapping_key(key: &str) -> String {
     const WORDS: [&str; 9] = ["y", "n", "yes", "no", "on", "off", "true", "false", "null"];
-    let is_plain =
-        key.starts_with(|c: char| c.is_ascii_alphabetic()) && !WORDS.contains(&key.to_ascii_lowercase().as_str());
+    let is_plain = key.starts_with(|c: char| c.is_ascii_alphabetic())
+        && key.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b))
+        && !WORDS.contains(&key.to_ascii_lowercase().as_str());
     if is_plain { key.to_owned() } else { quoted(key) }
 }
 
-/// JSON's texts are YAML's double-quoted scalars.
+/// JSON's texts are YAML's double-quoted scalars, but for characters that YAML does not print or takes for the end of a line.
 fn quoted(text: &str) -> String {
-    Value::from(text).to_string()
+    let is_printable = |c: char| {
+        !matches!(
+            c,
+            '\u{7f}'..='\u{9f}' | '\u{2028}' | '\u{2029}' | '\u{feff}' | '\u{fffe}' | '\u{ffff}'
+        )
+    };
+    let json = Value::from(text).to_string();
+    json.chars().fold(String::new(), |mut quoted, c| {
+        if is_printable(c) {
+            quoted.push(c);
+        } else {
+            // Writing to a String cannot fail.
+            let _ = write!(quoted, "\\u{:04x}", u32::from(c));
+        }
+        quoted
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn any_key_and_value_are_read_back_as_they_were_given() {
+        let texts = [
+            "max-num-seqs",
+            "a: b",
+            "a #b",
+            "a\nb: c",
+            "- a",
+            "a:",
+            "yes",
+            "No",
+            "08",
+            "1e3",
+            "\"",
+            "'",
+            "{a",
+            "[a",
+            "a\tb",
+            "*a",
+            "&a",
+            "!a",
+            "%a",
+            "@a",
+            "`a",
+            "? a",
+            "| a",
+            "ä",
+            "\u{7f}",
+            "\u{85}",
+            "\u{2028}",
+            "~",
+            "<<",
+            "a\\n",
+        ];
+        for text in texts {
+            let values = [(text.to_owned(), text.to_owned())].into_iter().collect();
+            let flags = Flags {
+                values,
+                ..Flags::default()
+            };
+            let file = config_file(&flags);
+            let read: Value = serde_saphyr::from_str(&file).unwrap();
+            assert_eq!(read, json!({ "vllm": { text: text } }), "{file}");
+        }
+    }
 }

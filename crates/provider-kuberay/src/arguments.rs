@@ -1,5 +1,7 @@
-//! Engine arguments: `spec.engine` as the keyword arguments of vLLM's engine, with the types it wants (vLLM
-//! `vllm/engine/arg_utils.py`, EngineArgs). Ray gives them on as they are (Ray `vllm_models.py`, from_llm_config).
+//! Engine arguments: `spec.engine` as the keyword arguments of vLLM's engine, with the types it wants (vLLM 0.32.0
+//! `vllm/engine/arg_utils.py`, EngineArgs; `vllm/entrypoints/launchers/cli_args.py`, FrontendArgs). Ray gives them on as they are
+//! (Ray `llm/_internal/serve/engines/vllm/vllm_models.py`, from_llm_config). The lane `vllm` compares the types with those that
+//! vLLM's own command line makes of the same texts.
 
 use std::collections::BTreeMap;
 
@@ -126,6 +128,10 @@ enum Kind {
     Object,
     /// A text, whatever it looks like.
     Text,
+    /// A list of texts, or one of them.
+    Texts,
+    /// A list of whole numbers, or some with commas between them.
+    Wholes,
     /// Not known here: what it looks like.
     Unknown,
 }
@@ -145,6 +151,17 @@ impl Kind {
             Self::Truth => text.to_ascii_lowercase().parse::<bool>().ok().map(Value::from),
             Self::Object => serde_json::from_str(text).ok().filter(Value::is_object),
             Self::Text => Some(text).filter(|t| !t.is_empty()).map(Value::from),
+            Self::Texts => match serde_json::from_str(text) {
+                Ok(Value::Array(items)) => items.iter().all(Value::is_string).then(|| json!(items)),
+                _ => Self::Text.value(text).map(|item| json!([item])),
+            },
+            Self::Wholes => {
+                let items: Result<Vec<i64>, _> = serde_json::from_str(text);
+                let items = items
+                    .ok()
+                    .or_else(|| text.split(',').map(|item| item.trim().parse().ok()).collect());
+                items.map(Value::from)
+            }
             Self::Unknown => Self::Truth
                 .value(text)
                 .or_else(|| Self::Number.value(text))
@@ -167,12 +184,14 @@ impl Kind {
             Self::Truth => ("true or false", "true (or leave the value empty)"),
             Self::Object => ("a JSON object", r#"{"key": "value"}"#),
             Self::Text | Self::Unknown => ("a text", "auto"),
+            Self::Texts => ("a text, or a JSON list of texts", r#"["one", "two"]"#),
+            Self::Wholes => ("whole numbers", "1,2,4"),
         }
     }
 }
 
 /// What is known of arguments, a line of names for each kind.
-const KNOWN: [(Kind, &str); 7] = [
+const KNOWN: [(Kind, &str); 9] = [
     (
         Kind::Count,
         "block_size data_parallel_size decode_context_parallel_size max_cpu_loras max_lora_rank max_loras \
@@ -215,6 +234,13 @@ const KNOWN: [(Kind, &str); 7] = [
          quantization reasoning_parser revision scheduling_policy served_model_name tokenizer tokenizer_mode \
          tokenizer_revision tool_call_parser",
     ),
+    (
+        Kind::Texts,
+        "allowed_media_domains api_key collect_detailed_traces cpu_offload_params ignore_patterns \
+         kv_cache_dtype_skip_layers logits_processors lora_target_modules middleware numa_bind_cpus \
+         offload_params sleep_preserve_parameter_names",
+    ),
+    (Kind::Wholes, "cudagraph_capture_sizes device_ids numa_bind_nodes"),
 ];
 
 fn kind(name: &str) -> Kind {
@@ -252,6 +278,26 @@ mod tests {
                 "limit_mm_per_prompt",
                 json!({"image": 2}),
             ),
+            (
+                "lora-target-modules",
+                "q_proj",
+                "lora_target_modules",
+                json!(["q_proj"]),
+            ),
+            ("numa-bind-cpus", "3", "numa_bind_cpus", json!(["3"])),
+            (
+                "ignore-patterns",
+                r#"["*.bin", "*.pt"]"#,
+                "ignore_patterns",
+                json!(["*.bin", "*.pt"]),
+            ),
+            (
+                "cudagraph-capture-sizes",
+                "1, 2",
+                "cudagraph_capture_sizes",
+                json!([1, 2]),
+            ),
+            ("numa-bind-nodes", "[0, 1]", "numa_bind_nodes", json!([0, 1])),
             ("of-tomorrow", "8", "of_tomorrow", json!(8)),
             ("of-tomorrow", "0.5", "of_tomorrow", json!(0.5)),
             ("of-tomorrow", "true", "of_tomorrow", json!(true)),
@@ -286,6 +332,9 @@ mod tests {
             ("no-enforce-eager", "perhaps", "true or false"),
             ("speculative-config", "ngram", "a JSON object"),
             ("quantization", "", "a text"),
+            ("lora-target-modules", "", "a text, or a JSON list of texts"),
+            ("lora-target-modules", "[1]", "a text, or a JSON list of texts"),
+            ("cudagraph-capture-sizes", "many", "whole numbers"),
         ] {
             let message = read(key, text).unwrap_err();
             assert!(

@@ -16,12 +16,13 @@ use runway_operator::controller::{self, Waits};
 use runway_operator::events::Events;
 use runway_operator::packed::{Packed, unpacked};
 use runway_operator::process::{self, Process, ProcessArgs};
-use runway_operator::watch::{ready_when_listed, reflect, subject};
+use runway_operator::watch::{key, ready_when_listed, reflect, subject};
 use tokio::task::JoinSet;
 
 use crate::answers::Answers;
 use crate::caches::Caches;
 use crate::contract::Provider;
+use crate::plan::Inquiry;
 use crate::reconcile::{Context, reconcile};
 use crate::register::keep_registered;
 
@@ -81,8 +82,17 @@ pub async fn run(provider: impl Provider, process: Process, verify_endpoints: bo
 
     let (store, writer) = reflector::store();
     let deployments = reflect::<Packed<ModelDeployment>>(Api::all(client), watcher::Config::default(), writer);
-    let deployments = ready_when_listed(deployments, deployments_listed)
-        .filter_map(|event| async move { subject(event).map(|(md, _)| Ok(md)) });
+    let forgetful = answers.clone();
+    let deployments = ready_when_listed(deployments, deployments_listed).filter_map(move |event| {
+        let told = subject(event).map(|(md, gone)| {
+            if gone {
+                let (namespace, name) = key(&md);
+                forgetful.carry_out(&namespace, &name, Inquiry::Forget);
+            }
+            Ok(md)
+        });
+        std::future::ready(told)
+    });
     let upstream_changes = stream::unfold(caches.installed_changes(), |mut changes| async move {
         changes.changed().await.ok()?;
         Some(((), changes))

@@ -190,6 +190,7 @@ mod tests {
     use std::time::Duration;
 
     use kube::Config;
+    use runway_api::Namespace;
     use runway_operator::client::install_crypto;
     use runway_operator::services::ServicePort;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -232,8 +233,8 @@ mod tests {
             about: "1".to_owned(),
             attempt: 1,
             at: ServicePort {
-                namespace: "default".to_owned(),
-                service: "llama".to_owned(),
+                namespace: Namespace::default(),
+                service: "llama".parse().unwrap(),
                 port: 80,
             },
             model: model.map(str::to_owned),

@@ -1,6 +1,6 @@
 //! Requests: signed, sent, and their errors understood.
 
-use std::fmt::{self, Write as _};
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -191,7 +191,9 @@ impl Wire {
         Ok(Self {
             http,
             signer,
-            endpoint: uri.ok_or(Error::Endpoint { endpoint })?,
+            endpoint: uri.ok_or_else(|| Error::Endpoint {
+                endpoint: without_login(&endpoint),
+            })?,
         })
     }
 
@@ -201,7 +203,12 @@ impl Wire {
 
     /// The server may take `wait` longer.
     pub(crate) async fn ask_and_wait(&self, action: &str, asked: &Value, wait: Duration) -> Result<Value, Error> {
-        let place = || self.endpoint.authority().map(ToString::to_string).unwrap_or_default();
+        let place = || {
+            self.endpoint
+                .authority()
+                .map(|at| without_login(at.as_str()))
+                .unwrap_or_default()
+        };
         let request = self.signed(action, asked).await?;
         let answer = tokio::time::timeout(PATIENCE + wait, self.http.send(request)).await;
         let response = answer
@@ -212,7 +219,7 @@ impl Wire {
 
     async fn signed(&self, action: &str, asked: &Value) -> Result<Request<Bytes>, Error> {
         let body = Bytes::from(asked.to_string());
-        let digest = hex(&Sha256::digest(&body));
+        let digest = hex::encode(Sha256::digest(&body));
         let request = Request::builder()
             .method(Method::POST)
             .uri(self.endpoint.clone())
@@ -227,11 +234,15 @@ impl Wire {
     }
 }
 
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::new(), |mut hex, byte| {
-        let _ = write!(hex, "{byte:02x}");
-        hex
-    })
+/// A URL, or what is between its slashes, without user and password.
+fn without_login(url: &str) -> String {
+    match url.rsplit_once('@') {
+        Some((before, host)) => {
+            let scheme = before.split_once("://").map(|(scheme, _)| format!("{scheme}://"));
+            format!("{}{host}", scheme.unwrap_or_default())
+        }
+        None => url.to_owned(),
+    }
 }
 
 /// China has a domain of its own.
@@ -280,6 +291,20 @@ mod tests {
             response = response.header("x-amzn-query-error", header);
         }
         understood(&response.body(Bytes::from_static(body.as_bytes())).unwrap())
+    }
+
+    #[test]
+    fn a_login_in_the_endpoint_is_not_repeated() {
+        for (url, shown) in [
+            ("http://app:pa/ss@w@queue:9324/x", "http://queue:9324/x"),
+            ("app:pass@queue", "queue"),
+            (
+                "https://sqs.eu-west-1.amazonaws.com/",
+                "https://sqs.eu-west-1.amazonaws.com/",
+            ),
+        ] {
+            assert_eq!(without_login(url), shown);
+        }
     }
 
     #[test]

@@ -1,7 +1,6 @@
 //! The Kubernetes programs themselves: found where the user says, or built from source once and kept.
 
 use std::{
-    fmt::Write as _,
     fs::{self, File},
     path::{Path, PathBuf},
     process::{Command, Stdio},
@@ -363,7 +362,7 @@ impl Module {
         for part in [self.go_mod, self.go_sum, self.tags].into_iter().chain(self.flags()) {
             hash.update(part);
         }
-        cache.join(format!("{}-{}", self.name, &hex(&hash.finalize())[..12]))
+        cache.join(format!("{}-{}", self.name, &hex::encode(hash.finalize())[..12]))
     }
 
     fn flags(&self) -> [&str; 6] {
@@ -552,14 +551,6 @@ pub(crate) fn cache_folder() -> Result<PathBuf> {
         .or_else(|| std::env::home_dir().map(|home| home.join(".cache")))
         .context("no home folder, so there is no place to keep the Kubernetes binaries: set XDG_CACHE_HOME")?;
     Ok(base.join("kubeairunway-testbed"))
-}
-
-/// Hexadecimal digits of a hash.
-pub(crate) fn hex(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::new(), |mut hex, byte| {
-        let _ = write!(hex, "{byte:02x}");
-        hex
-    })
 }
 
 #[expect(

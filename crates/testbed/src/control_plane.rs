@@ -591,12 +591,22 @@ fn controller_manager(cluster: &Cluster, binaries: &Binaries, authority: &Author
 
 /// Waits until `ready`, and says what the component's log says when it ends or takes too long.
 pub(crate) async fn wait(process: &mut Process, component: &Component, ready: impl AsyncFn() -> bool) -> Result<()> {
+    wait_within(PATIENCE, process, component, ready).await
+}
+
+/// As [`wait`], for what takes longer than anything else to start.
+pub(crate) async fn wait_within(
+    patience: Duration,
+    process: &mut Process,
+    component: &Component,
+    ready: impl AsyncFn() -> bool,
+) -> Result<()> {
     let start = Instant::now();
     while !ready().await {
         let problem = match process.ended() {
             Some(status) => format!("ended ({status})"),
-            None if start.elapsed() > PATIENCE => {
-                format!("is not ready after {} s", PATIENCE.as_secs())
+            None if start.elapsed() > patience => {
+                format!("is not ready after {} s", patience.as_secs())
             }
             None => {
                 tokio::time::sleep(Duration::from_millis(25)).await;

@@ -19,6 +19,7 @@
 //! | [`keda`] | a real KEDA, as pods of a node |
 //! | [`asya`] | a node with all that AsyncActors need: broker, KEDA, operator, images |
 //! | [`pipeline`], [`chaos`] | Asya actors as processes, and what happens when they are killed |
+//! | [`vllm`] | the real vLLM on CPUs: judges arguments, serves a model whose answer is known |
 //! | [`sqs`] | a server that speaks SQS' protocol |
 //! | [`browser`] | Chromium, driven by Playwright |
 //! | [`prepare`] | gets what tests need of the machine, ahead of them |
@@ -67,6 +68,7 @@ pub mod rabbitmq;
 mod roots;
 pub mod simulator;
 pub mod sqs;
+pub mod vllm;
 
 use std::{
     io::Write as _,

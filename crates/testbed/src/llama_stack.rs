@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
 use crate::{
-    binaries::{cache_folder, hex, hold},
+    binaries::{cache_folder, hold},
     images::{Config, Image, Layered, Rootfs, busybox_files, write_all},
     process::output,
     say,
@@ -134,7 +134,7 @@ pub fn distribution(release: Release) -> Result<Image> {
     ] {
         hash.update(part);
     }
-    let fingerprint = &hex(&hash.finalize())[..12];
+    let fingerprint = &hex::encode(hash.finalize())[..12];
     let image = Image {
         name: format!("testbed.local/llama-stack:{}", release.version),
         archive: cache_folder()?
@@ -266,7 +266,7 @@ fn library() -> Result<PathBuf> {
     for part in [RECIPE, COPY_LIBRARY, &version] {
         hash.update(part);
     }
-    let what = format!("python-{}", &hex(&hash.finalize())[..12]);
+    let what = format!("python-{}", &hex::encode(hash.finalize())[..12]);
     let folder = cache_folder()?.join(&what);
     let _lock = hold(&what)?;
     if !folder.is_dir() {

@@ -1,7 +1,8 @@
 //! Child processes that never outlive their parent, even one that dies by SIGKILL.
 //!
 //! Each component runs under a few lines of shell that read the parent's pipe: the word `stop` ends the component
-//! in order, the word `keep` lets it live on, and the end of the pipe, which comes however the parent ends, kills it.
+//! in order, the word `keep` lets it live on, and the end of the pipe, which comes however the parent ends, kills it and
+//! the processes it has started in its group.
 
 use std::{
     fs::{self, File},
@@ -29,8 +30,12 @@ echo "$pid" >"$pid_file"
             keep) exit ;;
         esac
     done
-    kill -KILL "$pid"
-    if [ -n "$scratch" ]; then rm -rf "$scratch"; fi
+    rm -f "$pid_file"
+    if [ -n "$scratch" ]; then
+        kill -KILL "$pid"
+        rm -rf "$scratch"
+    fi
+    kill -KILL 0
 ) 2>/dev/null &
 watch=$!
 exec 3<&-
@@ -230,4 +235,44 @@ pub(crate) fn output(command: &mut Command) -> Result<String> {
         bail!("{command:?} failed: {}", String::from_utf8_lossy(&output.stderr));
     }
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_dropped_component_takes_its_own_processes_with_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let child_pid = folder.path().join("child");
+        // As servers do that start workers: nobody ends these when the server is killed.
+        let script = format!(
+            "sleep 1000 & echo $! >{0}.new; mv {0}.new {0}; wait",
+            child_pid.display()
+        );
+        let component = Component {
+            name: "server".to_owned(),
+            program: "sh".into(),
+            args: vec!["-c".to_owned(), script],
+            dir: folder.path().to_owned(),
+            scratch: None,
+        };
+        let process = component.spawn().unwrap();
+        wait_until(|| child_pid.is_file());
+        let child = fs::read_to_string(child_pid).unwrap();
+        let runs =
+            || fs::read_to_string(format!("/proc/{}/stat", child.trim())).is_ok_and(|stat| !stat.contains(") Z "));
+        assert!(runs());
+        drop(process);
+        wait_until(|| !runs());
+        assert_eq!(recorded(folder.path()).unwrap(), Vec::<String>::new());
+    }
+
+    fn wait_until(condition: impl Fn() -> bool) {
+        let start = Instant::now();
+        while !condition() {
+            assert!(start.elapsed() < Duration::from_mins(1), "still not so after a minute");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
 }

@@ -13,7 +13,7 @@ use tempfile::TempDir;
 
 use crate::{
     PATIENCE,
-    binaries::{cache_folder, hex, hold},
+    binaries::{cache_folder, hold},
     control_plane::free_ports,
     eventually,
     process::{Component, Process},
@@ -79,7 +79,7 @@ impl Sqs {
 
 /// The server's program in a virtual environment of its own, made once on this machine.
 pub(crate) fn moto() -> Result<PathBuf> {
-    let fingerprint = &hex(&Sha256::digest(REQUIREMENTS))[..12];
+    let fingerprint = &hex::encode(Sha256::digest(REQUIREMENTS))[..12];
     let what = format!("moto-{fingerprint}");
     let folder = cache_folder()?.join(&what);
     let (program, complete) = (folder.join("bin/moto_server"), folder.join("complete"));

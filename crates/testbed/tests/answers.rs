@@ -615,8 +615,8 @@ async fn lists(services: &Services, md: &ModelDeployment, generation: i64) -> Re
 fn endpoint(md: &ModelDeployment) -> Option<ServicePort> {
     let endpoint = md.status.as_ref()?.endpoint.as_ref()?;
     Some(ServicePort {
-        namespace: NAMESPACE.to_owned(),
-        service: endpoint.service.clone()?,
+        namespace: NAMESPACE.parse().ok()?,
+        service: endpoint.service.as_deref()?.parse().ok()?,
         port: u16::try_from(endpoint.port?).ok()?,
     })
 }

@@ -426,7 +426,7 @@ impl Play<'_> {
 }
 
 fn cluster(client: Client) -> Cluster {
-    Cluster::of(client, "the node", NAMESPACE)
+    Cluster::of(client, "the node", NAMESPACE.parse().unwrap_or_default())
 }
 
 fn numbers() -> BTreeSet<usize> {

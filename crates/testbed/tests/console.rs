@@ -831,14 +831,14 @@ async fn an_actor_and_a_distribution_are_paused_resumed_and_deleted() -> Result<
     things_to_see(&bed).await?;
     let served = Served::start(&bed.cluster, None).await?;
     let user = served.user().await?;
-    let cluster = Cluster::of(bed.admin.clone(), "", "team-a");
+    let cluster = Cluster::of(bed.admin.clone(), "", "team-a".parse()?);
     for (page, target, annotation) in [
         ("/actors/team-a/ask", "asya/ask", labels::ASYA_PAUSED),
         ("/stacks/team-a/stack", "llsd/stack", labels::llama_stack::PAUSED),
     ] {
         let target: Target = target.parse()?;
         let is_paused = async || {
-            let object = cluster.get(&target, "team-a").await?;
+            let object = cluster.get(&target, &cluster.namespace).await?;
             anyhow::Ok(labels::is_set(&object.metadata, annotation))
         };
         let shows = async |text: &str| {
@@ -866,11 +866,16 @@ async fn an_actor_and_a_distribution_are_paused_resumed_and_deleted() -> Result<
         );
         let another = user.post(&format!("{page}/delete"), &[("uid", "another")]).await?;
         ensure!(another.code == 409, "not the one that was shown: {another:?}");
-        let uid = cluster.get(&target, "team-a").await?.metadata.uid.context("no uid")?;
+        let uid = cluster
+            .get(&target, &cluster.namespace)
+            .await?
+            .metadata
+            .uid
+            .context("no uid")?;
         ensure!(asked.body.contains(&uid), "{asked:?}");
         let deleted = user.post(&format!("{page}/delete"), &[("uid", &uid)]).await?;
         ensure!(
-            deleted.code == 303 && cluster.find(&target, "team-a").await?.is_none(),
+            deleted.code == 303 && cluster.find(&target, &cluster.namespace).await?.is_none(),
             "{deleted:?}"
         );
     }

@@ -3,23 +3,22 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use axum::http::{Request, Response, StatusCode, header};
+use axum::http::{StatusCode, header};
 use futures::AsyncReadExt as _;
 use k8s_openapi::api::{apps::v1::Deployment, core::v1::Pod};
 use kube::{
     Api, Client,
     api::{DynamicObject, ListParams, Patch, PatchParams, PostParams},
-    client::Body,
 };
 use runway_testbed::apply::api_of;
-use runway_testbed::engine::{self, Hostility, LlamaServer, MODEL, NOT_A_MODEL, SENTENCE, pieces};
+use runway_testbed::engine::{
+    self, CHAT, Endpoint, Hostility, LlamaServer, MODEL, MODELS, NOT_A_MODEL, SENTENCE, pieces,
+};
 use runway_testbed::{Node, Options, PATIENCE, eventually, node};
 use serde_json::{Value, json};
 
 const ALIAS: &str = "tiny";
 const PORT: u16 = 8000;
-const CHAT: &str = "/v1/chat/completions";
-const MODELS: &str = "/v1/models";
 
 #[tokio::test(flavor = "multi_thread")]
 async fn llama_server_answers_its_sentence() -> Result<()> {
@@ -33,8 +32,8 @@ async fn llama_server_answers_its_sentence() -> Result<()> {
     );
     let args = ["--threads", "2", "--ctx-size", "4096", "--metrics"];
     let server = engine.start(ALIAS, &args).await?;
-    let at = At::machine(server.client()?);
-    at.answers_as_it_should().await.with_context(|| {
+    let at = Endpoint::machine(server.client()?);
+    answers_as_it_should(&at).await.with_context(|| {
         let log = std::fs::read_to_string(server.log()).unwrap_or_default();
         format!("its log:\n{log}")
     })
@@ -71,7 +70,7 @@ async fn hostile_engines_refuse_as_they_say() -> Result<()> {
     for (hostility, models, chat) in cases {
         // Started means healthy.
         let server = hostility.start(ALIAS).await?;
-        let at = At::machine(server.client()?);
+        let at = Endpoint::machine(server.client()?);
         let (status, body) = at.get(MODELS).await?;
         ensure!(status == models, "{hostility:?}: {status} {body}");
         let name = match hostility {
@@ -80,7 +79,7 @@ async fn hostile_engines_refuse_as_they_say() -> Result<()> {
             _ => "",
         };
         ensure!(body.contains(name), "{hostility:?}: {body}");
-        let (status, body) = at.post(CHAT, &chat_request("Hello")).await?;
+        let (status, body) = at.post(CHAT, &ask("Hello")).await?;
         ensure!(status == chat, "{hostility:?}: {status} {body}");
         if let Hostility::Redirects(to) = &hostility {
             let response = at.send(MODELS, None).await?;
@@ -93,23 +92,23 @@ async fn hostile_engines_refuse_as_they_say() -> Result<()> {
 #[tokio::test(flavor = "multi_thread")]
 async fn hostile_engines_give_no_whole_answer() -> Result<()> {
     let server = Hostility::Closes.start(ALIAS).await?;
-    let answer = At::machine(server.client()?).get(MODELS).await;
+    let answer = Endpoint::machine(server.client()?).get(MODELS).await;
     ensure!(answer.is_err(), "it answers: {answer:?}");
 
     let server = Hostility::Hangs.start(ALIAS).await?;
-    let at = At::machine(server.client()?);
+    let at = Endpoint::machine(server.client()?);
     let answer = tokio::time::timeout(Duration::from_secs(1), at.get(MODELS)).await;
     ensure!(answer.is_err(), "it answers: {answer:?}");
 
     let server = Hostility::Endless.start(ALIAS).await?;
-    let at = At::machine(server.client()?);
+    let at = Endpoint::machine(server.client()?);
     let response = at.send(MODELS, None).await?;
     ensure!(
         response.headers()[header::CONTENT_LENGTH] == "1073741824",
         "{response:?}"
     );
     let mut part = vec![0; 32 << 20];
-    let mut body = Box::pin(at.client.request_stream(at.request(MODELS, None)?).await?);
+    let mut body = Box::pin(at.client().request_stream(at.request(MODELS, None)?).await?);
     body.read_exact(&mut part).await?;
     Ok(())
 }
@@ -150,8 +149,8 @@ async fn engines_serve_on_a_real_node() -> Result<()> {
     serve(&client, "llama", &engine.image.name, &[&args[..], &[MODEL]].concat()).await?;
 
     available(&node, &client, "llama").await?;
-    let llama = At::service(client.clone(), "llama");
-    llama.answers_as_it_should().await?;
+    let llama = Endpoint::service(client.clone(), "llama", PORT);
+    answers_as_it_should(&llama).await?;
 
     let old = image_ids(&client, "llama").await?;
     let change =
@@ -168,10 +167,10 @@ async fn engines_serve_on_a_real_node() -> Result<()> {
     .await
     .context("the rollout ends with a pod of another image")?;
     available(&node, &client, "llama").await?;
-    llama.answers_as_it_should().await?;
+    answers_as_it_should(&llama).await?;
 
     available(&node, &client, "hostile").await?;
-    let (status, models) = At::service(client.clone(), "hostile").get(MODELS).await?;
+    let (status, models) = Endpoint::service(client.clone(), "hostile", PORT).get(MODELS).await?;
     ensure!(
         status == StatusCode::OK && models.contains("\"another-tiny\""),
         "{status} {models}"
@@ -183,119 +182,52 @@ async fn engines_serve_on_a_real_node() -> Result<()> {
     node.stop().await
 }
 
-/// Where an engine is asked.
-struct At {
-    client: Client,
-    /// Before the paths of the engine.
-    prefix: String,
-}
+async fn answers_as_it_should(engine: &Endpoint) -> Result<()> {
+    let (status, health) = engine.get("/health").await?;
+    ensure!(status == StatusCode::OK, "/health: {status} {health}");
 
-impl At {
-    fn machine(client: Client) -> Self {
-        let prefix = String::new();
-        Self { client, prefix }
-    }
+    let (_, models) = engine.get(MODELS).await?;
+    let models: Value = serde_json::from_str(&models)?;
+    ensure!(
+        models["data"].as_array().is_some_and(|list| list.len() == 1),
+        "{models}"
+    );
+    ensure!(models["data"][0]["id"] == ALIAS, "{models}");
 
-    /// Through the API server's Service proxy.
-    fn service(client: Client, service: &str) -> Self {
-        let prefix = format!("/api/v1/namespaces/default/services/{service}:{PORT}/proxy");
-        Self { client, prefix }
-    }
-
-    async fn answers_as_it_should(&self) -> Result<()> {
-        let (status, health) = self.get("/health").await?;
-        ensure!(status == StatusCode::OK, "/health: {status} {health}");
-
-        let (_, models) = self.get(MODELS).await?;
-        let models: Value = serde_json::from_str(&models)?;
-        ensure!(
-            models["data"].as_array().is_some_and(|list| list.len() == 1),
-            "{models}"
-        );
-        ensure!(models["data"][0]["id"] == ALIAS, "{models}");
-
-        // Also what looks like the sentence, and the end of a text.
-        for prompt in ["What is 2 + 2?", "Hello from a", "何か言って 🙂", "<|end|>"] {
-            let answer = self.answer(CHAT, &chat_request(prompt)).await?;
-            let choice = &answer["choices"][0];
-            ensure!(choice["message"]["content"] == SENTENCE, "{prompt}: {answer}");
-            ensure!(choice["finish_reason"] == "stop", "{prompt}: {answer}");
-        }
-        let request = json!({"model": ALIAS, "prompt": "it. Hello", "temperature": 2});
-        let answer = self.answer("/v1/completions", &request).await?;
-        ensure!(answer["choices"][0]["text"] == SENTENCE, "{answer}");
-        let mut request = chat_request("Hello");
-        request["max_tokens"] = 3.into();
-        let answer = self.answer(CHAT, &request).await?;
+    // Also what looks like the sentence, and the end of a text.
+    for prompt in ["What is 2 + 2?", "Hello from a", "何か言って 🙂", "<|end|>"] {
+        let answer = engine.answer(CHAT, &ask(prompt)).await?;
         let choice = &answer["choices"][0];
-        ensure!(choice["message"]["content"] == pieces()[..3].concat(), "{answer}");
-        ensure!(choice["finish_reason"] == "length", "{answer}");
-
-        self.streams_each_piece_once().await?;
-
-        let (status, metrics) = self.get("/metrics").await?;
-        ensure!(status == StatusCode::OK, "/metrics: {status} {metrics}");
-        ensure!(metrics.contains("llamacpp:tokens_predicted_total"), "{metrics}");
-        Ok(())
+        ensure!(choice["message"]["content"] == SENTENCE, "{prompt}: {answer}");
+        ensure!(choice["finish_reason"] == "stop", "{prompt}: {answer}");
     }
+    let request = json!({"model": ALIAS, "prompt": "it. Hello", "temperature": 2});
+    let answer = engine.answer("/v1/completions", &request).await?;
+    ensure!(answer["choices"][0]["text"] == SENTENCE, "{answer}");
+    let mut request = ask("Hello");
+    request["max_tokens"] = 3.into();
+    let answer = engine.answer(CHAT, &request).await?;
+    let choice = &answer["choices"][0];
+    ensure!(choice["message"]["content"] == pieces()[..3].concat(), "{answer}");
+    ensure!(choice["finish_reason"] == "length", "{answer}");
 
-    async fn streams_each_piece_once(&self) -> Result<()> {
-        let mut request = chat_request("Hello");
-        request["stream"] = true.into();
-        let (status, text) = self.post(CHAT, &request).await?;
-        ensure!(status == StatusCode::OK, "{status} {text}");
-        let events: Vec<&str> = text.lines().filter_map(|line| line.strip_prefix("data: ")).collect();
-        let (end, chunks) = events.split_last().context("no events")?;
-        ensure!(*end == "[DONE]", "{text}");
-        let mut contents = Vec::new();
-        for chunk in chunks {
-            let chunk: Value = serde_json::from_str(chunk)?;
-            let content = chunk["choices"][0]["delta"]["content"].as_str().unwrap_or_default();
-            contents.push(content.to_owned());
-        }
-        contents.retain(|content| !content.is_empty());
-        ensure!(contents == pieces(), "{text}");
-        ensure!(contents.concat() == SENTENCE, "{text}");
-        Ok(())
-    }
+    streams_each_piece_once(engine).await?;
 
-    async fn answer(&self, path: &str, request: &Value) -> Result<Value> {
-        let (status, text) = self.post(path, request).await?;
-        ensure!(status == StatusCode::OK, "{path}: {status} {text}");
-        Ok(serde_json::from_str(&text)?)
-    }
-
-    async fn get(&self, path: &str) -> Result<(StatusCode, String)> {
-        text(self.send(path, None).await?).await
-    }
-
-    async fn post(&self, path: &str, body: &Value) -> Result<(StatusCode, String)> {
-        text(self.send(path, Some(body)).await?).await
-    }
-
-    async fn send(&self, path: &str, body: Option<&Value>) -> Result<Response<Body>> {
-        let request = self.request(path, body)?.map(Body::from);
-        Ok(self.client.send(request).await?)
-    }
-
-    fn request(&self, path: &str, body: Option<&Value>) -> Result<Request<Vec<u8>>> {
-        let method = if body.is_some() { "POST" } else { "GET" };
-        Ok(Request::builder()
-            .method(method)
-            .uri(format!("{}{path}", self.prefix))
-            .header(header::CONTENT_TYPE, "application/json")
-            .body(body.map(|body| body.to_string().into_bytes()).unwrap_or_default())?)
-    }
+    let (status, metrics) = engine.get("/metrics").await?;
+    ensure!(status == StatusCode::OK, "/metrics: {status} {metrics}");
+    ensure!(metrics.contains("llamacpp:tokens_predicted_total"), "{metrics}");
+    Ok(())
 }
 
-async fn text(response: Response<Body>) -> Result<(StatusCode, String)> {
-    let status = response.status();
-    let body = response.into_body().collect_bytes().await?;
-    Ok((status, String::from_utf8(body.into())?))
+async fn streams_each_piece_once(engine: &Endpoint) -> Result<()> {
+    let contents = engine.streamed(&ask("Hello")).await?;
+    ensure!(contents == pieces(), "{contents:?}");
+    ensure!(contents.concat() == SENTENCE, "{contents:?}");
+    Ok(())
 }
 
-fn chat_request(prompt: &str) -> Value {
-    json!({"model": ALIAS, "messages": [{"role": "user", "content": prompt}]})
+fn ask(prompt: &str) -> Value {
+    engine::chat_request(ALIAS, prompt)
 }
 
 async fn prepare(what: &'static str) -> Result<Option<LlamaServer>> {

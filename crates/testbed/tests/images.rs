@@ -221,9 +221,5 @@ fn read(archive: impl std::io::Read) -> Result<BTreeMap<String, Vec<u8>>> {
 }
 
 fn sha256(content: &[u8]) -> String {
-    use std::fmt::Write as _;
-    Sha256::digest(content).iter().fold(String::new(), |mut hex, byte| {
-        let _ = write!(hex, "{byte:02x}");
-        hex
-    })
+    hex::encode(Sha256::digest(content))
 }

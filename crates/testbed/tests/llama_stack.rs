@@ -584,7 +584,7 @@ async fn the_operator_says_what_it_would_change_and_the_chain_is_shown() -> Resu
     user.create("stack", json!({"server": {"distribution": {"name": "starter"}}}))
         .await?;
     user.deployment("stack", "there", |_| true).await?;
-    let cluster = Cluster::of(user.bed.admin.clone(), "the test's", NAMESPACE);
+    let cluster = Cluster::of(user.bed.admin.clone(), "the test's", NAMESPACE.parse()?);
     let distributions = user.all::<LlamaStackDistribution>();
     let asked = async || {
         Ok::<_, anyhow::Error>(

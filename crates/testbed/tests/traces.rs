@@ -95,7 +95,7 @@ async fn one_trace_from_admission_to_ready() -> Result<()> {
             let all = received.lock().unwrap().clone();
             let ours: Vec<_> = all
                 .into_iter()
-                .filter(|(_, span)| hex(&span.trace_id) == trace)
+                .filter(|(_, span)| hex::encode(&span.trace_id) == trace)
                 .collect();
             ensure!(ours.iter().any(|(_, span)| span.name == "Ready"), "{ours:#?}");
             Ok(ours)
@@ -113,9 +113,9 @@ async fn one_trace_from_admission_to_ready() -> Result<()> {
         let (_, ready) = has("kaito", "Ready")?;
         ensure!(ready.start_time_unix_nano < ready.end_time_unix_nano);
         // Every parent was received too: the trace is one tree.
-        let known: BTreeSet<String> = spans.iter().map(|(_, span)| hex(&span.span_id)).collect();
+        let known: BTreeSet<String> = spans.iter().map(|(_, span)| hex::encode(&span.span_id)).collect();
         for (_, span) in &spans {
-            let parent = hex(&span.parent_span_id);
+            let parent = hex::encode(&span.parent_span_id);
             ensure!(
                 parent.is_empty() || known.contains(&parent) || own.contains(&parent),
                 "{} has no parent",
@@ -124,12 +124,4 @@ async fn one_trace_from_admission_to_ready() -> Result<()> {
         }
     }
     Ok(())
-}
-
-fn hex(bytes: &[u8]) -> String {
-    use std::fmt::Write;
-    bytes.iter().fold(String::new(), |mut text, byte| {
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
 }

@@ -28,7 +28,8 @@ const BACKLOG: usize = 256;
 pub struct Users {
     namespace: String,
     room: usize,
-    used: Used,
+    /// The bytes in use, of all users together.
+    pub(crate) used: Used,
     lists: Arc<Semaphore>,
     known: Mutex<BTreeMap<Who, Weak<Caches>>>,
 }

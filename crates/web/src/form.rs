@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 
 use kube::core::response::Status;
+use runway_api::name::{Invalid, Name, Namespace};
 use runway_core::admission::Violation;
 use serde_json::{Map, Value, json};
 
@@ -89,7 +90,12 @@ const fn required(path: &'static str, label: &'static str, holds: Holds, hint: &
 
 /// The name and namespace, for a new one.
 pub const IDENTITY: &[Field] = &[
-    required("metadata.name", "Name", Holds::Text, "lower case letters, digits and -"),
+    required(
+        "metadata.name",
+        "Name",
+        Holds::Text,
+        "lowercase letters, digits, - and .",
+    ),
     required("metadata.namespace", "Namespace", Holds::Text, "one that exists"),
 ];
 
@@ -294,10 +300,12 @@ pub fn put(object: &mut Value, path: &str, value: Option<Value>) {
     }
 }
 
-/// Whether Kubernetes takes this as the name of an object.
-pub fn is_name(text: &str) -> bool {
-    let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
-    text.starts_with(plain) && text.ends_with(plain) && text.chars().all(|c| plain(c) || c == '-' || c == '.')
+/// Whether Kubernetes takes this as the name, or the namespace, of an object: `path` says which of the two.
+pub fn check_name(path: &str, text: &str) -> Result<(), Invalid> {
+    match path {
+        "metadata.namespace" => text.parse::<Namespace>().map(drop),
+        _ => text.parse::<Name>().map(drop),
+    }
 }
 
 /// Puts an empty object where there is none, by a JSON pointer.

@@ -7,7 +7,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use axum::body::Body;
-use axum::extract::{FromRequestParts, Request, State};
+use axum::extract::{FromRequestParts, Path, Request, State};
 use axum::http::header::{
     CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, COOKIE, HOST, HeaderMap, HeaderName, HeaderValue, ORIGIN,
     REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS, X_FRAME_OPTIONS,
@@ -15,6 +15,7 @@ use axum::http::header::{
 use axum::http::{Method, StatusCode, Uri, request::Parts};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Redirect, Response};
+use runway_api::name::{Invalid, Name, Namespace};
 
 use crate::form::Pairs;
 use crate::oidc::FLOW_TIME;
@@ -283,6 +284,35 @@ impl<S: Sync> FromRequestParts<S> for Asker {
         session
             .map(Self)
             .ok_or_else(|| StatusCode::UNAUTHORIZED.into_response())
+    }
+}
+
+/// The object that an address is about: `/PART/NAMESPACE/NAME/…`. Browsers and proxies decode differently, so what is not a name
+/// once it is decoded is refused before anything is asked of the cluster.
+pub struct Of {
+    /// Its namespace.
+    pub namespace: Namespace,
+    /// Its name.
+    pub name: Name,
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for Of {
+    type Rejection = Response;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Response> {
+        let Path((namespace, name)): Path<(String, String)> = Path::from_request_parts(parts, state)
+            .await
+            .map_err(IntoResponse::into_response)?;
+        Self::parse(namespace, name).map_err(|invalid| page::refuse(StatusCode::BAD_REQUEST, &invalid.to_string()))
+    }
+}
+
+impl Of {
+    fn parse(namespace: String, name: String) -> Result<Self, Invalid> {
+        Ok(Self {
+            namespace: namespace.try_into()?,
+            name: name.try_into()?,
+        })
     }
 }
 

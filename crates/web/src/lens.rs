@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 
 use futures::future::join_all;
 use futures::{StreamExt, stream};
-use k8s_openapi::api::core::v1::Namespace;
+use k8s_openapi::api::core::v1;
 use kube::api::ListParams;
 use kube::{Api, Client, Resource, ResourceExt};
-use runway_api::{AsyncActor, InferenceProviderConfig, LlamaStackDistribution, ModelDeployment};
+use runway_api::{AsyncActor, InferenceProviderConfig, LlamaStackDistribution, ModelDeployment, Namespace};
 use runway_client::access::{self, Right};
 use runway_client::cluster::Cluster;
 use tokio::sync::{broadcast, watch as latest};
@@ -93,8 +93,8 @@ pub struct Lens {
     pub url: String,
     /// Who looks.
     pub user: String,
-    /// The namespaces that are known without asking: the one of the kubeconfig's context, or of the service account.
-    pub known: Vec<String>,
+    /// The namespace that is looked into when none is named: that of the kubeconfig's context, or of the service account.
+    pub home: Namespace,
     caches: Arc<Caches>,
     /// By the plural of the kind.
     passes: Mutex<BTreeMap<String, Pass>>,
@@ -104,19 +104,13 @@ pub struct Lens {
 
 impl Lens {
     /// Nothing is asked yet.
-    pub fn new(
-        credential: Arc<Credential>,
-        caches: Arc<Caches>,
-        url: String,
-        user: String,
-        known: Vec<String>,
-    ) -> Self {
+    pub fn new(credential: Arc<Credential>, caches: Arc<Caches>, url: String, user: String, home: Namespace) -> Self {
         caches.holders.add(&credential);
         Self {
             client: credential.client(),
             url,
             user,
-            known,
+            home,
             caches,
             passes: Mutex::default(),
             _credential: credential,
@@ -125,17 +119,12 @@ impl Lens {
 
     /// The cluster, read and written as the user.
     pub fn cluster(&self) -> Cluster {
-        Cluster::of(self.client(), &self.url, self.namespace())
+        Cluster::of(self.client(), &self.url, self.home.clone())
     }
 
     /// A client that acts as the user.
     pub fn client(&self) -> Client {
         self.client.clone()
-    }
-
-    /// The namespace that is looked into when none is named.
-    pub fn namespace(&self) -> &str {
-        self.known.first().map_or("default", String::as_str)
     }
 
     /// What changes from now on for the user, whatever this session may see of it.
@@ -365,16 +354,16 @@ impl Lens {
         Ok(list? && watch?)
     }
 
-    /// The namespaces of the cluster, or those that are known without asking.
+    /// The namespaces of the cluster, or the one that is known without asking.
     pub async fn namespaces(&self) -> Vec<String> {
-        let all: Api<Namespace> = Api::all(self.client.clone());
+        let all: Api<v1::Namespace> = Api::all(self.client.clone());
         let listed = all
             .list(&ListParams::default())
             .await
             .map(|list| list.items)
             .unwrap_or_default();
         let mut names: BTreeSet<String> = listed.iter().map(ResourceExt::name_any).collect();
-        names.extend(self.known.iter().cloned());
+        names.insert(self.home.to_string());
         names.into_iter().take(MAX_NAMESPACES).collect()
     }
 }

@@ -7,7 +7,7 @@ use askama::Template;
 use axum::http::StatusCode;
 use axum::response::{Html, IntoResponse, Response};
 use jiff::Timestamp;
-use runway_api::Phase;
+use runway_api::{Phase, Tone};
 use runway_client::text::{self, Format};
 use runway_operator::clock;
 use serde::Serialize;
@@ -223,12 +223,17 @@ impl Moment {
     }
 }
 
-/// How good a phase is, as a class: `good`, `open`, `bad` or `none`.
+/// How good a phase is, as a class.
 pub fn mood(phase: Option<Phase>) -> &'static str {
-    match phase {
-        Some(Phase::Running) => "good",
-        Some(Phase::Failed) => "bad",
-        Some(_) => "open",
-        None => "none",
+    class(phase.map_or(Tone::Unknown, Phase::tone))
+}
+
+/// How well something is, as a class: `good`, `open`, `bad` or, where that is no question, `none`.
+pub fn class(tone: Tone) -> &'static str {
+    match tone {
+        Tone::Current => "good",
+        Tone::InProgress => "open",
+        Tone::Failed => "bad",
+        Tone::Terminating | Tone::Paused | Tone::Unknown => "none",
     }
 }

@@ -12,15 +12,14 @@ use axum::http::{HeaderValue, StatusCode};
 use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse, Redirect, Response};
 use axum::routing::{get, post};
-use axum_server::tls_rustls::RustlsConfig;
 use kube::config::AuthInfo;
 use kube::{Client, Config};
+use runway_http::{Limits, Tls};
 use runway_operator::admin::{self, AdminArgs, Health};
 use runway_operator::client::{self, ClientArgs};
 use runway_operator::lease::Leadership;
 use runway_operator::metrics::Metrics;
 use runway_operator::telemetry::chain;
-use runway_operator::webhook;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
@@ -204,17 +203,12 @@ impl Console {
     pub async fn serve(self) -> Result<(), Error> {
         let end = self.app.end.clone();
         let router = router(self.app);
-        let served = if let Some(tls) = self.tls {
-            let config = tls.config.clone();
-            let _renewal = AbortOnDropHandle::new(tokio::spawn(tls.follow()));
-            webhook::serve(self.listener, config, router, end).await
-        } else {
-            let server = axum::serve(self.listener, router);
-            server
-                .with_graceful_shutdown(async move { end.cancelled().await })
-                .await
-        };
-        served.map_err(Error::Serve)
+        let tls = self.tls.as_ref().map(|certificate| certificate.tls.clone());
+        let _renewal = self
+            .tls
+            .map(|certificate| AbortOnDropHandle::new(tokio::spawn(certificate.follow())));
+        runway_http::serve(self.listener, tls, router, Limits::CONSOLE, end).await;
+        Ok(())
     }
 }
 
@@ -228,6 +222,7 @@ fn with_login(login: &LoginOptions, config: Config) -> Result<Entrance, Error> {
     cluster.auth_info = AuthInfo::default();
     let nobody = connect(cluster)?;
     let door = Login {
+        namespace: client::namespace(&config)?,
         users: Users::new(nobody.default_namespace()),
         cluster: nobody.clone(),
         url: address,
@@ -253,14 +248,14 @@ fn as_itself(mut own: Config) -> Config {
 }
 
 async fn on_loopback(at: SocketAddr, config: Config) -> Result<Entrance, Error> {
-    let (address, known) = (config.cluster_url.to_string(), vec![config.default_namespace.clone()]);
+    let (address, home) = (config.cluster_url.to_string(), client::namespace(&config)?);
     let client = connect(config)?;
     let user = whoami(&client)
         .await
         .map_or_else(|_| "the kubeconfig's user".to_owned(), |who| who.name);
     let caches = Users::new(client.default_namespace()).caches(&Who::default());
     let credential = Credential::of_connection(client.clone());
-    let lens = Arc::new(Lens::new(credential, caches, address, user, known));
+    let lens = Arc::new(Lens::new(credential, caches, address, user, home));
     let key = sessions::random_key()?;
     let url = format!("http://{at}/?key={key}");
     Ok((Door::Key { key, lens }, Sites::loopback(at), url, client))
@@ -274,13 +269,13 @@ fn connect(config: Config) -> Result<Client, Error> {
 struct Certificate {
     /// The certificate's, and the key's.
     files: (PathBuf, PathBuf),
-    config: RustlsConfig,
+    tls: Tls,
 }
 
 impl Certificate {
     async fn read(files: (PathBuf, PathBuf)) -> Result<Self, Error> {
-        match RustlsConfig::from_pem_file(&files.0, &files.1).await {
-            Ok(config) => Ok(Self { files, config }),
+        match Tls::from_files(&files.0, &files.1).await {
+            Ok(tls) => Ok(Self { files, tls }),
             Err(source) => Err(Error::Tls {
                 certificate: files.0,
                 key: files.1,
@@ -292,7 +287,7 @@ impl Certificate {
     async fn follow(self) {
         loop {
             tokio::time::sleep(RENEWAL).await;
-            if let Err(error) = self.config.reload_from_pem_file(&self.files.0, &self.files.1).await {
+            if let Err(error) = self.tls.reload(&self.files.0, &self.files.1).await {
                 tracing::warn!(%error, certificate = %self.files.0.display(), "a new certificate cannot be used");
             }
         }

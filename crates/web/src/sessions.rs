@@ -14,6 +14,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use jiff::{SignedDuration, Timestamp};
 use kube::Client;
+use runway_api::Namespace;
 use runway_operator::clock;
 use runway_operator::telemetry::chain;
 use serde_json::Value;
@@ -64,6 +65,8 @@ pub struct Login {
     pub cluster: Client,
     /// The address of the cluster.
     pub url: String,
+    /// The namespace of the console's own context.
+    pub namespace: Namespace,
     /// What the sessions of each user share.
     pub users: Arc<Users>,
     /// Where they sign in, beside with a token.
@@ -396,15 +399,9 @@ fn expiry(token: &str) -> Option<Timestamp> {
 
 impl Login {
     fn lens(&self, credential: Arc<Credential>, who: &Who) -> Arc<Lens> {
-        let known = home(&who.name).unwrap_or_else(|| self.cluster.default_namespace().to_owned());
+        let home = home(&who.name).unwrap_or_else(|| self.namespace.clone());
         let caches = self.users.caches(who);
-        Arc::new(Lens::new(
-            credential,
-            caches,
-            self.url.clone(),
-            who.name.clone(),
-            vec![known],
-        ))
+        Arc::new(Lens::new(credential, caches, self.url.clone(), who.name.clone(), home))
     }
 }
 
@@ -492,9 +489,9 @@ fn keep(
 }
 
 /// The namespace of a service account.
-fn home(user: &str) -> Option<String> {
+fn home(user: &str) -> Option<Namespace> {
     let (namespace, _) = user.strip_prefix("system:serviceaccount:")?.split_once(':')?;
-    Some(namespace.to_owned())
+    namespace.parse().ok()
 }
 
 /// 256 random bits, in hexadecimal digits.
@@ -518,6 +515,7 @@ mod tests {
     fn a_service_account_is_at_home_in_its_namespace() {
         assert_eq!(home("system:serviceaccount:team-a:viewer").as_deref(), Some("team-a"));
         assert_eq!(home("jane"), None);
+        assert_eq!(home("system:serviceaccount:../x:viewer"), None);
     }
 
     #[test]

@@ -18,7 +18,7 @@ const OF_A_WATCH: usize = 64 * 1024;
 pub type Used = Arc<AtomicUsize>;
 
 /// Namespace and name.
-type Key = (String, String);
+pub type Key = (String, String);
 
 /// An object as lists show it, and packed as a whole.
 struct Kept<K> {
@@ -97,10 +97,10 @@ impl<K> Drop for Store<K> {
 }
 
 impl<K: Kind> Store<K> {
-    /// Takes in what a watch shows.
-    pub fn apply(&self, event: Event<K>) {
+    /// Takes in what a watch shows. Returns the objects that are gone: those that a new list lacks, too.
+    pub fn apply(&self, event: Event<K>) -> Vec<Key> {
         let mut objects = self.objects.write().unwrap_or_else(PoisonError::into_inner);
-        let mut size = objects.size;
+        let (mut size, mut gone) = (objects.size, Vec::new());
         match event {
             Event::Init => {
                 size -= sum(&objects.arriving);
@@ -113,7 +113,9 @@ impl<K: Kind> Store<K> {
             }
             Event::InitDone => {
                 size -= sum(&objects.shown);
-                objects.shown = mem::take(&mut objects.arriving);
+                let (now, before) = (mem::take(&mut objects.arriving), mem::take(&mut objects.shown));
+                gone.extend(before.into_keys().filter(|key| !now.contains_key(key)));
+                objects.shown = now;
             }
             Event::Apply(object) => {
                 let (key, kept) = (key(&object), Kept::of(object));
@@ -121,10 +123,13 @@ impl<K: Kind> Store<K> {
                 size -= objects.shown.insert(key, kept).map_or(0, |old| old.size);
             }
             Event::Delete(object) => {
-                size -= objects.shown.remove(&key(&object)).map_or(0, |old| old.size);
+                let key = key(&object);
+                size -= objects.shown.remove(&key).map_or(0, |old| old.size);
+                gone.push(key);
             }
         }
         self.count(&mut objects, size);
+        gone
     }
 
     /// All of them, as lists show them.
@@ -195,11 +200,12 @@ mod tests {
         store.apply(Event::Init);
         store.apply(Event::InitApply(md("b", 1)));
         assert_eq!(store.all()[0].name_any(), "a");
-        store.apply(Event::InitDone);
+        assert_eq!(store.apply(Event::InitDone), [("default".to_owned(), "a".to_owned())]);
         assert_eq!(store.all()[0].name_any(), "b");
         assert_eq!(used.load(Ordering::Relaxed), one);
 
-        store.apply(Event::Delete(md("b", 1)));
+        let gone = store.apply(Event::Delete(md("b", 1)));
+        assert_eq!(gone, [("default".to_owned(), "b".to_owned())]);
         assert_eq!(used.load(Ordering::Relaxed), empty);
         store.apply(Event::Apply(md("a", 1)));
         drop(store);

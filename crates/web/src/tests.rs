@@ -194,6 +194,7 @@ impl Console {
         let users = Users::with_room("a", room);
         let login = Login {
             cluster: cluster.client(),
+            namespace: "a".parse().unwrap(),
             url: "https://cluster".to_owned(),
             users: users.clone(),
             issuer: None,
@@ -213,7 +214,7 @@ impl Console {
     }
 
     fn used(&self) -> usize {
-        self.users.used().load(Ordering::Relaxed)
+        self.users.used.load(Ordering::Relaxed)
     }
 }
 

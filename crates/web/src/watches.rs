@@ -385,13 +385,15 @@ impl<K: Kind> Follower<K> {
     }
 
     fn take_in(&self, event: Event<K>) {
-        self.remember(&event);
+        self.note(&event);
         let change = match &event {
             Event::Apply(object) | Event::Delete(object) => Some(Change::of(object)),
             Event::InitDone => Some(Change::of_all::<K>()),
             Event::Init | Event::InitApply(_) => None,
         };
-        self.store.apply(event);
+        for (namespace, name) in self.store.apply(event) {
+            self.histories.forget(namespace, name);
+        }
         self.tell(change);
     }
 
@@ -403,18 +405,13 @@ impl<K: Kind> Follower<K> {
     }
 
     /// Keeps the replicas of an object that was seen.
-    fn remember(&self, event: &Event<K>) {
-        match event {
-            Event::Apply(object) | Event::InitApply(object) => {
-                if let Some(replicas) = object.replicas() {
-                    let (namespace, name) = (object.namespace().unwrap_or_default(), object.name_any());
-                    self.histories.note(namespace, name, clock::now(), replicas);
-                }
-            }
-            Event::Delete(object) => self
-                .histories
-                .forget(object.namespace().unwrap_or_default(), object.name_any()),
-            Event::Init | Event::InitDone => {}
+    fn note(&self, event: &Event<K>) {
+        let (Event::Apply(object) | Event::InitApply(object)) = event else {
+            return;
+        };
+        if let Some(replicas) = object.replicas() {
+            let (namespace, name) = (object.namespace().unwrap_or_default(), object.name_any());
+            self.histories.note(namespace, name, clock::now(), replicas);
         }
     }
 

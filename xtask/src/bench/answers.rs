@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use kube::api::{DeleteParams, Patch, PatchParams};
 use kube::{Api, Client};
-use runway_api::ModelDeployment;
 use runway_api::condition::{self, Conditions};
+use runway_api::{ModelDeployment, Namespace};
 use runway_operator::client::ClientArgs;
 use runway_operator::services::{ServicePort, Services};
 use runway_testbed::engine::{LlamaServer, MODEL};
@@ -155,8 +155,8 @@ impl Bench {
     /// Ready for the latest generation, and a token by this name of the model.
     async fn first_token(&self, model: &str) -> Result<()> {
         let at = ServicePort {
-            namespace: "default".to_owned(),
-            service: NAME.to_owned(),
+            namespace: Namespace::default(),
+            service: NAME.parse()?,
             port: 80,
         };
         let question = json!({ "model": model, "messages": [{ "role": "user", "content": "Hi" }], "max_tokens": 1 });

@@ -7,6 +7,7 @@ use anyhow::{Context, Result, bail};
 use runway_testbed::programs;
 use serde::Deserialize;
 
+use crate::lane::Lane;
 use crate::shell;
 
 /// Files whose tests start real nodes. KEDA is built last, so what needs it comes last.
@@ -36,6 +37,8 @@ pub(crate) enum Selection {
     All,
     /// Those beside the code that they test: they need no control plane.
     OfUnits,
+    /// Those of an optional lane, which are ignored otherwise.
+    Lane(Lane),
 }
 
 /// What cargo says of each thing that it has built.
@@ -62,9 +65,11 @@ pub(crate) fn tests(selection: Selection) -> Result<Vec<Job>> {
     let mut cargo = programs::cargo();
     cargo.args(["test", "--no-run", "--workspace", "--locked", "--quiet"]);
     cargo.args(["--message-format", "json-render-diagnostics"]);
-    if selection == Selection::OfUnits {
-        cargo.args(["--lib", "--bins"]);
-    }
+    cargo.args(match selection {
+        Selection::All => Vec::new(),
+        Selection::OfUnits => vec!["--lib", "--bins"],
+        Selection::Lane(lane) => vec!["--test", lane.target()],
+    });
     let output = cargo
         .current_dir(shell::root())
         .stderr(Stdio::inherit())
@@ -76,6 +81,12 @@ pub(crate) fn tests(selection: Selection) -> Result<Vec<Job>> {
     let mut jobs = Vec::new();
     for line in String::from_utf8(output.stdout)?.lines() {
         jobs.extend(test(serde_json::from_str(line)?)?);
+    }
+    if let Selection::Lane(lane) = selection {
+        jobs.retain(|job| job.name == lane.file());
+        for job in &mut jobs {
+            job.command.arg("--ignored");
+        }
     }
     jobs.sort_by_key(|job| !job.name.contains("testbed/tests"));
     known(selection, &jobs)?;
@@ -108,14 +119,17 @@ fn test(message: Message) -> Result<Option<Job>> {
     }))
 }
 
-/// A renamed file would start its node beside the others.
+/// A renamed file would start its node beside the others, or leave a lane without tests.
 fn known(selection: Selection, jobs: &[Job]) -> Result<()> {
-    let missing = |file: &&&str| !jobs.iter().any(|job| job.name == **file);
-    match NODES.iter().find(missing) {
-        Some(file) if selection == Selection::All => {
-            bail!("there is no {file}: correct the list in xtask/src/test/jobs.rs")
-        }
-        _ => Ok(()),
+    let missing = |file: &str| !jobs.iter().any(|job| job.name == file);
+    let wanted = match selection {
+        Selection::All => NODES.to_vec(),
+        Selection::OfUnits => Vec::new(),
+        Selection::Lane(lane) => vec![lane.file()],
+    };
+    match wanted.into_iter().find(|file| missing(file)) {
+        Some(file) => bail!("there is no {file}: correct the lists in xtask/src/test/jobs.rs and xtask/src/lane.rs"),
+        None => Ok(()),
     }
 }
 

@@ -17,6 +17,7 @@ use runway_testbed::{binaries::Binaries, node, prepare};
 
 use self::jobs::{Job, Selection};
 use self::report::Report;
+use crate::lane::Lane;
 use crate::{generate, shell, tidy};
 
 /// Which tests.
@@ -28,11 +29,16 @@ pub(crate) struct Args {
     /// Run no other checks, and only tests whose file contains this text, such as `testbed/tests/lifecycle`; repeatable.
     #[arg(long, value_name = "TEXT")]
     only: Vec<String>,
+    /// Run an optional lane, and nothing else. It is no part of CI.
+    #[arg(long, value_enum, conflicts_with_all = ["quick", "only"])]
+    lane: Option<Lane>,
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
     let mut report = Report::begin();
-    let outcome = if args.quick {
+    let outcome = if let Some(lane) = args.lane {
+        only_lane(&mut report, lane)
+    } else if args.quick {
         quick(&mut report)
     } else if args.only.is_empty() {
         everything(&mut report)
@@ -71,6 +77,12 @@ fn only(report: &mut Report, texts: &[String]) -> Result<()> {
             texts.join(" or ")
         );
     }
+    side_by_side(report, jobs)
+}
+
+fn only_lane(report: &mut Report, lane: Lane) -> Result<()> {
+    report.step("preparing the lane", || lane.prepare())?;
+    let jobs = report.step("compiling the tests", || jobs::tests(Selection::Lane(lane)))?;
     side_by_side(report, jobs)
 }
 

@@ -157,13 +157,7 @@ fn proxy(draft: &mut Draft<'_>, bound: &Bound, transport: &Transport, resolved: 
     let fallback = draft.status.binding.as_ref().and_then(|b| b.fallback).unwrap_or(false);
     let key = Key::new(DEPLOYMENT, names::proxy(&draft.request.name));
     draft.shown = Some(key.clone());
-    if draft.taken(&key) {
-        draft.keep_children = true;
-        let message = format!(
-            "{} exists and was not made for this AsyncActor: delete or rename it",
-            key.told()
-        );
-        draft.conditions.push(no(RUNTIME_INJECTED, "NameTaken", message));
+    if draft.is_taken(&key, RUNTIME_INJECTED) {
         return;
     }
     let grace = draft.request.processing.saturating_add(30);
@@ -488,6 +482,7 @@ pub(super) fn put_back(seen: &Observed, holder: &Key, live: &DynamicObject, plan
             .kind
             .resource(seen.version(holder).unwrap_or(holder.kind.version)),
         object: nothing,
+        live: live.uid(),
         force: false,
         rehearsed: true,
         unchanged: false,
@@ -495,7 +490,7 @@ pub(super) fn put_back(seen: &Observed, holder: &Key, live: &DynamicObject, plan
     });
 }
 
-/// The target's identity and nothing else. Its uid sees to it that no other object is made or changed.
+/// The target's identity and nothing else.
 fn bare(seen: &Observed, key: &Key, live: &DynamicObject) -> DynamicObject {
     DynamicObject {
         types: Some(TypeMeta {
@@ -589,6 +584,7 @@ impl Insertion {
                     .kind
                     .resource(draft.seen.version(holder).unwrap_or(holder.kind.version)),
                 object: *patch,
+                live: live.uid(),
                 // Never: a field that somebody else wants otherwise is theirs.
                 force: false,
                 rehearsed: true,

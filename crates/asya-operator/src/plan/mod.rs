@@ -17,10 +17,10 @@ use std::time::Duration;
 use kube::ResourceExt;
 use kube::core::DynamicObject;
 use runway_api::AsyncActor;
-use runway_api::async_actor::{AsyncActorStatus, Mode, TRANSPORT_READY};
+use runway_api::async_actor::{ActorState, AsyncActorStatus, Mode, TRANSPORT_READY};
 use runway_api::condition::{self, no, yes};
-use runway_operator::apply;
 use runway_operator::plan::{Apply, Finalizer, Note, Plan as KubePlan};
+use runway_operator::{apply, child};
 
 use crate::names;
 use crate::observe::{Key, Kind, Objects, Observed, QueueState, Settings};
@@ -101,9 +101,24 @@ pub fn plan(seen: &Observed) -> Plan {
 /// What to say when the server did not take what [`plan`] asked for. Silent when trying again may help.
 pub fn after_failure(seen: &Observed, error: &apply::Error) -> Plan {
     match error {
-        apply::Error::Apply { kind, name, source } if error.is_conflict() || error.is_refusal() => {
-            status::refused(seen, kind, name, &source.to_string(), error.is_conflict())
+        apply::Error::NameTaken {
+            kind, name, manager, ..
+        } => {
+            let message = objects::taken_text(kind, name, manager);
+            status::refused(seen, (kind, name), ActorState::NameTaken, message)
         }
+        apply::Error::Apply { kind, name, source } if error.is_conflict() => {
+            let message = format!(
+                "{kind} '{name}' was refused: somebody else holds what the operator must set; rename their container, or set binding.strategy to Proxy: {source}"
+            );
+            status::refused(seen, (kind, name), ActorState::FieldConflict, message)
+        }
+        apply::Error::Apply { kind, name, source } if error.is_refusal() => status::refused(
+            seen,
+            (kind, name),
+            ActorState::Refused,
+            format!("{kind} '{name}' was refused: {source}"),
+        ),
         _ => Plan::default(),
     }
 }
@@ -294,11 +309,21 @@ impl<'a> Draft<'a> {
         self.kube.look_again = Some(self.kube.look_again.map_or(after, |before| before.min(after)));
     }
 
-    /// An object of the name that we need, made by somebody else.
-    fn taken(&self, key: &Key) -> bool {
-        self.seen
+    /// Whether an object that is not ours has the name of one that is needed. That is said in a condition of this type and in
+    /// an Event, and what is there is left as it is.
+    fn is_taken(&mut self, key: &Key, type_: &'static str) -> bool {
+        let Some(live) = self
+            .seen
             .live(key)
-            .is_some_and(|live| !objects::is_ours(&self.seen.actor, live))
+            .filter(|live| !objects::is_ours(self.seen, key, live))
+        else {
+            return false;
+        };
+        let message = objects::taken_text(key.kind.kind, &key.name, &child::manager_of(live));
+        self.keep_children = true;
+        self.news(type_, Note::warning("NameTaken", &message));
+        self.conditions.push(no(type_, "NameTaken", message));
+        true
     }
 
     fn finish(mut self) -> Plan {
@@ -315,9 +340,9 @@ impl<'a> Draft<'a> {
     }
 }
 
-/// Ours, and not on its way out already.
+/// Made for this actor, and not on its way out already.
 fn is_leftover(seen: &Observed, live: &DynamicObject) -> bool {
-    objects::is_ours(&seen.actor, live) && live.metadata.deletion_timestamp.is_none()
+    child::is_made_for(seen.actor.as_ref(), live) && live.metadata.deletion_timestamp.is_none()
 }
 
 /// The kinds that are made for actors and are never a target.

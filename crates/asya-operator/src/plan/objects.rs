@@ -6,11 +6,12 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::core::{DynamicObject, ObjectMeta, TypeMeta};
 use kube::{Resource, ResourceExt};
 use runway_api::{AsyncActor, labels};
-use runway_operator::json;
 use runway_operator::plan::{Apply, Delete, Note};
+use runway_operator::{child, json};
 use serde_json::Value;
 
 use super::fields;
+use crate::names;
 use crate::observe::{Found, Key, Kind, Observed};
 use crate::request::Request;
 
@@ -115,6 +116,7 @@ fn compared(seen: &Observed, key: &Key, object: DynamicObject, told: bool) -> Ap
     };
     Apply {
         resource: key.kind.resource(seen.version(key).unwrap_or(key.kind.version)),
+        live: live.and_then(ResourceExt::uid),
         force: live.is_some(),
         rehearsed: true,
         unchanged: intact,
@@ -128,15 +130,26 @@ pub(super) fn by(live: &DynamicObject) -> String {
     fields::last_writer(live).map_or_else(String::new, |who| format!(" by '{who}'"))
 }
 
-/// Whether a live object was made for this very actor.
-pub(super) fn is_ours(actor: &AsyncActor, live: &DynamicObject) -> bool {
-    let controller = live.owner_references().iter().find(|o| o.controller == Some(true));
-    match (controller, actor.uid()) {
-        (Some(owner), uid) => owner.uid == uid.unwrap_or_default() && owner.kind == AsyncActor::kind(&()),
-        (None, Some(_)) => false,
-        // Offline, where nothing has a uid yet.
-        (None, None) => true,
+/// Whether a live object is one of ours: made for this very actor or, where no actor owns it, for the namespace.
+pub(super) fn is_ours(seen: &Observed, key: &Key, live: &DynamicObject) -> bool {
+    if *key != Key::new(CONFIG_MAP, names::RUNTIME_CONFIG_MAP) {
+        return child::is_made_for(seen.actor.as_ref(), live);
     }
+    let label = live.labels().get(labels::RECOMMENDED_MANAGED_BY).map(String::as_str);
+    child::controller(live).is_none() && (label == Some(labels::ASYA_MANAGER) || fields::hold_something(live))
+}
+
+/// The message about a name that is taken by an object that is not ours.
+pub(super) fn taken_text(kind: &str, name: &str, manager: &str) -> String {
+    let taken = child::taken(&format!("{kind} '{name}'"), "AsyncActor", manager);
+    let way_out = match (kind, name) {
+        (_, names::RUNTIME_CONFIG_MAP) => "delete the other object",
+        ("Deployment" | "StatefulSet", _) => {
+            "rename the AsyncActor, delete the other object, or bind to it with workloadRef"
+        }
+        _ => "rename the AsyncActor, or delete the other object",
+    };
+    format!("{taken}: {way_out}")
 }
 
 /// The deletion of a live object.

@@ -5,6 +5,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
 use kube::ResourceExt;
+use runway_api::async_actor::ActorState;
 use runway_operator::kubelet::{self, Failure, Stage};
 
 use super::Draft;
@@ -21,19 +22,19 @@ const EXIT_SETTINGS: i32 = 2;
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Trouble {
     /// In one word, as the public Asya has it.
-    pub(super) word: &'static str,
+    pub(super) word: ActorState,
     /// What is wrong and what to do.
     pub(super) message: String,
 }
 
 /// What the condition on the workload, or on the binding, gives as its reason when pods do not work.
-pub const WORDS: [&str; 6] = [
-    "PendingResources",
-    "ImagePullError",
-    "ConfigError",
-    "RuntimeError",
-    "SidecarError",
-    "WorkloadError",
+pub const WORDS: [ActorState; 6] = [
+    ActorState::PendingResources,
+    ActorState::ImagePullError,
+    ActorState::ConfigError,
+    ActorState::RuntimeError,
+    ActorState::SidecarError,
+    ActorState::WorkloadError,
 ];
 
 /// The first trouble, from the newest pod on. While other pods work it is a warning and nothing else. Of a target's pods only our
@@ -73,7 +74,7 @@ impl Reader<'_> {
     fn read(&self, pod: &Pod, look_again: &mut Option<Duration>) -> Option<Trouble> {
         if let Some(said) = kubelet::unschedulable(pod) {
             return Some(Trouble {
-                word: "PendingResources",
+                word: ActorState::PendingResources,
                 message: format!("no node takes a pod: {said}. Add a node with room for it, or ask for less"),
             });
         }
@@ -94,13 +95,13 @@ impl Reader<'_> {
     fn tell(&self, container: &ContainerStatus, failure: &Failure) -> Trouble {
         let name = &*container.name;
         let its_own = match name {
-            RUNTIME => "RuntimeError",
-            SIDECAR => "SidecarError",
-            _ => "WorkloadError",
+            RUNTIME => ActorState::RuntimeError,
+            SIDECAR => ActorState::SidecarError,
+            _ => ActorState::WorkloadError,
         };
         let (word, message) = match failure {
             Failure::Image(said) => (
-                "ImagePullError",
+                ActorState::ImagePullError,
                 format!(
                     "image '{}' of {name} cannot be pulled: {said}. Is it right ({}), and may the node have it (imagePullSecrets)?",
                     container.image,
@@ -109,7 +110,7 @@ impl Reader<'_> {
             ),
             Failure::Start(said) => match absent(said) {
                 Some(what) => (
-                    "ConfigError",
+                    ActorState::ConfigError,
                     format!(
                         "{name} cannot be started: {said}. Make {what} in namespace '{}'",
                         self.draft.request.namespace

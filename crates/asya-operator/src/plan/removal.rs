@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
+use runway_operator::child;
 use runway_operator::plan::{Finalizer, Note};
 
 use super::{LOOK_AGAIN, Plan, QueueWork, binding, objects, queues};
@@ -99,7 +100,8 @@ pub(super) fn for_deletion(seen: &Observed) -> Plan {
 
 /// Whether an object of ours is there, on its way out or not.
 pub(super) fn still_goes(seen: &Observed, key: &Key) -> bool {
-    seen.live(key).is_some_and(|live| objects::is_ours(&seen.actor, live))
+    seen.live(key)
+        .is_some_and(|live| child::is_made_for(seen.actor.as_ref(), live))
 }
 
 /// What is left of the time for cleaning up.

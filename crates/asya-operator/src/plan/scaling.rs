@@ -29,15 +29,9 @@ pub(super) fn plan(draft: &mut Draft<'_>, transport: &Transport, target: &Key, o
         draft.conditions.push(no(SCALING_READY, "KedaNotInstalled", message));
         return;
     }
-    if draft.taken(&key) {
-        let message = format!(
-            "{} exists and was not made for this AsyncActor: delete or rename it",
-            key.told()
-        );
-        draft.conditions.push(no(SCALING_READY, "NameTaken", message));
+    if draft.is_taken(&key, SCALING_READY) || !authentication(draft, transport) {
         return;
     }
-    authentication(draft, transport);
     let body = scaled_object(draft, transport, &scaling, target, minimum);
     // KEDA puts replicas back when a ScaledObject goes, and not when it is pointed at something else.
     let points_at = draft
@@ -86,7 +80,7 @@ pub(super) fn plan_target(draft: &mut Draft<'_>, transport: &Transport, target: 
         return;
     };
     let key = Key::new(SCALED_OBJECT, names::target_scaler(&draft.request.name));
-    if matches!(draft.seen.objects.get(&key), Some(Found::NotInstalled)) || draft.taken(&key) {
+    if matches!(draft.seen.objects.get(&key), Some(Found::NotInstalled)) || draft.is_taken(&key, SCALING_READY) {
         return;
     }
     let minimum = scaling.min().unwrap_or(1);
@@ -255,19 +249,27 @@ fn credentials(transport: &Transport, name: &str) -> Option<Value> {
     }
 }
 
-fn authentication(draft: &mut Draft<'_>, transport: &Transport) {
+/// Wants the objects with the credentials. False if the name of one is taken.
+fn authentication(draft: &mut Draft<'_>, transport: &Transport) -> bool {
     let name = names::authentication(&draft.request.name);
     let Some(spec) = credentials(transport, &name) else {
-        return;
+        return true;
     };
+    let mut wanted = Vec::new();
     if let Transport::RabbitMq(rabbit) = transport {
-        let key = Key::new(CONFIG_MAP, &name);
-        let body = json!({"data": {"username": rabbit.username}});
-        draft.want(&key, objects::owned(draft.seen, draft.request, &key, body));
+        wanted.push((CONFIG_MAP, json!({"data": {"username": rabbit.username}})));
     }
-    let key = Key::new(TRIGGER_AUTHENTICATION, name);
-    draft.want(
-        &key,
-        objects::owned(draft.seen, draft.request, &key, json!({"spec": spec})),
-    );
+    wanted.push((TRIGGER_AUTHENTICATION, json!({"spec": spec})));
+    let key = |kind| Key::new(kind, &name);
+    if wanted
+        .iter()
+        .any(|(kind, _)| draft.is_taken(&key(*kind), SCALING_READY))
+    {
+        return false;
+    }
+    for (kind, body) in wanted {
+        let apply = objects::owned(draft.seen, draft.request, &key(kind), body);
+        draft.want(&key(kind), apply);
+    }
+    true
 }

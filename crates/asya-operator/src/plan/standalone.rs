@@ -1,7 +1,6 @@
 //! A workload of the actor's own: Deployment or StatefulSet, with the runtime from the ConfigMap `asya-runtime`.
 
 use runway_api::async_actor::{ObjectRef, WORKLOAD_READY, WorkloadKind};
-use runway_api::condition::no;
 use serde_json::{Map, Value, json};
 
 use super::containers::{self, Meeting};
@@ -24,17 +23,11 @@ pub(super) fn plan(draft: &mut Draft<'_>, workload: &Standalone, transport: Opti
         status::workload(draft, &key);
         return;
     };
-    if draft.taken(&key) {
-        draft.keep_children = true;
-        let message = format!(
-            "{} exists and was not made for this AsyncActor: rename the AsyncActor, delete the other object, or bind to it with workloadRef",
-            key.told()
-        );
-        draft.conditions.push(no(WORKLOAD_READY, "NameTaken", message));
+    let runtime = Key::new(CONFIG_MAP, names::RUNTIME_CONFIG_MAP);
+    if draft.is_taken(&key, WORKLOAD_READY) || draft.is_taken(&runtime, WORKLOAD_READY) {
         return;
     }
     let (seen, request) = (draft.seen, draft.request);
-    let runtime = Key::new(CONFIG_MAP, names::RUNTIME_CONFIG_MAP);
     let script = json!({"data": {names::RUNTIME_SCRIPT: seen.settings.runtime_script}});
     draft.want(&runtime, objects::shared(seen, &runtime, script));
     let theirs = workload

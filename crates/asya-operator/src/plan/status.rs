@@ -5,7 +5,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::core::DynamicObject;
 use runway_api::AsyncActorStatus;
 use runway_api::async_actor::{
-    BindingStatus, Mode, RUNTIME_INJECTED, SCALING_READY, ScaleDirection, ScalingMode, TARGET_RESOLVED,
+    ActorState, BindingStatus, Mode, RUNTIME_INJECTED, SCALING_READY, ScaleDirection, ScalingMode, TARGET_RESOLVED,
     TRANSPORT_READY, WARNING, WORKLOAD_READY,
 };
 use runway_api::condition::{self, Conditions as _, Draft as Condition, no, yes};
@@ -15,13 +15,11 @@ use serde_json::Value;
 
 use super::pods::{self, Trouble};
 use super::{Draft, LOOK_AGAIN, Plan, binding};
+use crate::names;
 use crate::observe::{Key, Observed};
 
 /// Longest message of a status, in bytes.
 const MAX_MESSAGE: usize = 4096;
-
-/// Pods with another template take the place of those of before.
-const UPDATING: &str = "Updating";
 
 /// The order in which conditions are told.
 const ORDER: [&str; 9] = [
@@ -61,7 +59,7 @@ pub(super) fn trouble(draft: &mut Draft<'_>, key: &Key) -> Option<Trouble> {
             .find(|c| c["type"] == type_ && c["status"] == status)?;
         let part = |key: &str| found[key].as_str().unwrap_or_default();
         Some(Trouble {
-            word: "WorkloadError",
+            word: ActorState::WorkloadError,
             message: format!("{} ({})", part("message"), part("reason")),
         })
     };
@@ -73,13 +71,14 @@ pub(super) fn trouble(draft: &mut Draft<'_>, key: &Key) -> Option<Trouble> {
 /// The condition that tells of a trouble; an Event does the first time.
 pub(super) fn bad_news(draft: &mut Draft<'_>, type_: &'static str, trouble: &Trouble, key: &Key) -> Condition {
     let message = format!("{}: {}", key.told(), trouble.message);
-    draft.news(type_, Note::warning(trouble.word, &message));
-    no(type_, trouble.word, message)
+    let word = trouble.word.as_str();
+    draft.news(type_, Note::warning(word, &message));
+    no(type_, word, message)
 }
 
 /// The schema's rules were bypassed. Nothing is done; what an earlier spec asked for goes on.
 pub(super) fn invalid(seen: &Observed, wrong: &[String]) -> Plan {
-    const REASON: &str = "Invalid";
+    const REASON: &str = ActorState::Invalid.as_str();
     let before = seen.actor.status.clone().unwrap_or_default();
     let mode = if seen.actor.spec.workload_ref.is_some() {
         Mode::Binding
@@ -100,7 +99,7 @@ pub(super) fn invalid(seen: &Observed, wrong: &[String]) -> Plan {
         no(condition::READY, REASON, &message),
         yes(condition::STALLED, REASON, &message),
     ];
-    let mut plan = write(seen, status, drafts, REASON, message.clone());
+    let mut plan = write(seen, status, drafts, ActorState::Invalid, message.clone());
     if !told {
         plan.kube.events.push(Note::warning(REASON, message));
     }
@@ -130,29 +129,16 @@ pub(super) fn paused(seen: &Observed) -> Plan {
     plan
 }
 
-/// The server refused an object: what was said stays, but for the part that this is about.
-pub(super) fn refused(seen: &Observed, kind: &str, name: &str, why: &str, conflict: bool) -> Plan {
+/// An object of this kind was not accepted: what was said stays, but for the part that this is about.
+pub(super) fn refused(seen: &Observed, (kind, name): (&str, &str), state: ActorState, message: String) -> Plan {
+    let reason = state.as_str();
     let before = seen.actor.status.clone().unwrap_or_default();
-    let own = super::children(&seen.actor)
-        .into_iter()
-        .any(|key| key.kind.kind == kind && key.name == name);
     let type_ = match kind {
         "ScaledObject" | "TriggerAuthentication" => SCALING_READY,
+        "ConfigMap" if name == names::authentication(&seen.name()) => SCALING_READY,
         _ if seen.actor.spec.workload_ref.is_some() => RUNTIME_INJECTED,
         _ => WORKLOAD_READY,
     };
-    let (reason, hint) = match (conflict, own) {
-        (true, true) => (
-            "NameTaken",
-            ": an object of this name belongs to somebody else; rename it or the AsyncActor",
-        ),
-        (true, false) => (
-            "FieldConflict",
-            ": somebody else holds what the operator must set; rename their container, or set binding.strategy to Proxy",
-        ),
-        (false, _) => ("Refused", ""),
-    };
-    let message = format!("{kind} '{name}' was refused{hint}: {why}");
     let told = before.conditions.iter().any(|c| c.type_ == type_ && c.reason == reason);
     let mut drafts: Vec<Condition> = before
         .conditions
@@ -171,7 +157,7 @@ pub(super) fn refused(seen: &Observed, kind: &str, name: &str, why: &str, confli
         observed_generation: seen.actor.metadata.generation,
         ..before
     };
-    let mut plan = write(seen, status, drafts, reason, message.clone());
+    let mut plan = write(seen, status, drafts, state, message.clone());
     if !told {
         plan.kube.events.push(Note::warning(reason, message));
     }
@@ -185,15 +171,15 @@ pub(super) fn settle(mut draft: Draft<'_>) -> Plan {
     count_replicas(&mut draft);
     remember_scaling(&mut draft);
     let (word, ready, message) = in_a_word(&draft);
-    if word == UPDATING {
+    if word == ActorState::Updating {
         // In case its end is not seen.
         draft.look_again(LOOK_AGAIN);
     }
     let mut drafts = std::mem::take(&mut draft.conditions);
     drafts.push(if ready {
-        yes(condition::READY, word, &message)
+        yes(condition::READY, word.as_str(), &message)
     } else {
-        no(condition::READY, word, &message)
+        no(condition::READY, word.as_str(), &message)
     });
     if !draft.warnings.is_empty() {
         drafts.push(yes(WARNING, "Warning", draft.warnings.join("; ")));
@@ -255,19 +241,26 @@ fn remember_scaling(draft: &mut Draft<'_>) {
 }
 
 /// What is going on: a word, whether that is well, and a sentence.
-fn in_a_word(draft: &Draft<'_>) -> (&'static str, bool, String) {
+fn in_a_word(draft: &Draft<'_>) -> (ActorState, bool, String) {
     let bad = |type_: &str| draft.conditions.iter().find(|c| c.is(type_) && !c.holds());
-    let problem = |word: &'static str, c: &Condition| (word, false, c.message().to_owned());
+    let problem = |word: ActorState, c: &Condition| (word, false, c.message().to_owned());
     if let Some(c) = bad(TARGET_RESOLVED) {
         let waits = ["TargetNotFound", "TargetKindNotInstalled", "TargetURLUnknown"].contains(&c.reason());
-        return problem(if waits { "WaitingForTarget" } else { "BindingError" }, c);
+        return problem(
+            if waits {
+                ActorState::WaitingForTarget
+            } else {
+                ActorState::BindingError
+            },
+            c,
+        );
     }
     if let Some(c) = bad(TRANSPORT_READY) {
         return problem(
             if c.reason() == "QueuePending" {
-                "Creating"
+                ActorState::Creating
             } else {
-                "TransportError"
+                ActorState::TransportError
             },
             c,
         );
@@ -275,29 +268,33 @@ fn in_a_word(draft: &Draft<'_>) -> (&'static str, bool, String) {
     if let Some(c) = bad(RUNTIME_INJECTED) {
         return problem(
             match c.reason() {
-                "ConflictDetected" => "Conflict",
-                "ConflictLoopDetected" => "ConflictStopped",
-                "AlreadyManaged" => "AlreadyManaged",
-                "Leaving" => "Moving",
-                other => pods::WORDS.into_iter().find(|w| *w == other).unwrap_or("BindingError"),
+                "ConflictDetected" => ActorState::Conflict,
+                "ConflictLoopDetected" => ActorState::ConflictStopped,
+                "AlreadyManaged" => ActorState::AlreadyManaged,
+                "Leaving" => ActorState::Moving,
+                reason => of_pods(reason).unwrap_or(ActorState::BindingError),
             },
             c,
         );
     }
     if let Some(c) = bad(WORKLOAD_READY).filter(|c| c.reason() != "WorkloadCreated") {
-        let word = pods::WORDS.into_iter().find(|word| *word == c.reason());
-        return problem(word.unwrap_or("WorkloadError"), c);
+        return problem(of_pods(c.reason()).unwrap_or(ActorState::WorkloadError), c);
     }
     if let Some(c) = bad(SCALING_READY).filter(|c| c.reason() != "ScaledObjectCreated") {
-        return problem("ScalingError", c);
+        return problem(ActorState::ScalingError, c);
     }
     replicas_in_a_word(draft)
 }
 
-fn replicas_in_a_word(draft: &Draft<'_>) -> (&'static str, bool, String) {
+/// The state of an actor whose pods do not work, by the reason of its condition.
+fn of_pods(reason: &str) -> Option<ActorState> {
+    pods::WORDS.into_iter().find(|state| state.as_str() == reason)
+}
+
+fn replicas_in_a_word(draft: &Draft<'_>) -> (ActorState, bool, String) {
     let status = &draft.status;
     let Some(shown) = draft.shown.as_ref().filter(|key| draft.seen.live(key).is_some()) else {
-        return ("Creating", false, "The workload is being made".to_owned());
+        return (ActorState::Creating, false, "The workload is being made".to_owned());
     };
     let desired = status.desired_replicas.unwrap_or(0);
     let (ready, total) = (status.ready_replicas.unwrap_or(0), status.total_replicas.unwrap_or(0));
@@ -305,34 +302,55 @@ fn replicas_in_a_word(draft: &Draft<'_>) -> (&'static str, bool, String) {
     let what = shown.told();
     let updated = draft.seen.live(shown).map_or(total, |live| updated(live, total));
     match (desired, ready, total) {
-        (0, _, 1..) => ("ScalingDown", true, format!("{what} goes to 0 replicas")),
-        (0, ..) if scaled => ("Napping", true, format!("{what} sleeps until a message comes")),
-        (0, ..) => ("Stopped", true, format!("{what} has 0 replicas, as asked for")),
+        (0, _, 1..) => (ActorState::ScalingDown, true, format!("{what} goes to 0 replicas")),
+        (0, ..) if scaled => (
+            ActorState::Napping,
+            true,
+            format!("{what} sleeps until a message comes"),
+        ),
+        (0, ..) => (
+            ActorState::Stopped,
+            true,
+            format!("{what} has 0 replicas, as asked for"),
+        ),
         _ if updated < total => (
-            UPDATING,
+            ActorState::Updating,
             ready > 0,
             format!("{what} is rolled out: {updated} of {total} replicas are new, {ready} are ready"),
         ),
         _ if is_about_to_roll(draft, shown) => {
             let message = format!("{what} is rolled out: its pods give way to new ones");
-            (UPDATING, ready > 0, message)
+            (ActorState::Updating, ready > 0, message)
         }
         _ if total > desired => (
-            "ScalingDown",
+            ActorState::ScalingDown,
             true,
             format!("{what}: {total} replicas, {desired} asked for"),
         ),
         _ if ready >= desired => (
-            "Running",
+            ActorState::Running,
             true,
             format!("{what}: {ready} of {desired} replicas are ready"),
         ),
-        (_, 0, _) if status_was(draft, &["Napping", "ScalingUp", "WakingUp"]) => {
-            ("WakingUp", false, format!("{what}: 0 of {desired} replicas are ready"))
+        (_, 0, _)
+            if status_was(
+                draft,
+                &[ActorState::Napping, ActorState::ScalingUp, ActorState::WakingUp],
+            ) =>
+        {
+            (
+                ActorState::WakingUp,
+                false,
+                format!("{what}: 0 of {desired} replicas are ready"),
+            )
         }
-        (_, 0, _) => ("Creating", false, format!("{what}: 0 of {desired} replicas are ready")),
+        (_, 0, _) => (
+            ActorState::Creating,
+            false,
+            format!("{what}: 0 of {desired} replicas are ready"),
+        ),
         _ => (
-            "ScalingUp",
+            ActorState::ScalingUp,
             true,
             format!("{what}: {ready} of {desired} replicas are ready"),
         ),
@@ -365,12 +383,14 @@ fn is_about_to_roll(draft: &Draft<'_>, shown: &Key) -> bool {
         observed.is_some() && observed < live.metadata.generation
     };
     draft.kube.apply.iter().any(|apply| is_it(&apply))
-        || status_was(draft, &[UPDATING]) && draft.seen.live(shown).is_some_and(not_seen)
+        || status_was(draft, &[ActorState::Updating]) && draft.seen.live(shown).is_some_and(not_seen)
 }
 
-fn status_was(draft: &Draft<'_>, words: &[&str]) -> bool {
+fn status_was(draft: &Draft<'_>, states: &[ActorState]) -> bool {
     let before = draft.seen.actor.status.as_ref().and_then(|s| s.status.as_deref());
-    before.is_some_and(|word| words.contains(&word))
+    before
+        .and_then(ActorState::of)
+        .is_some_and(|state| states.contains(&state))
 }
 
 /// Settles conditions and writes only what differs.
@@ -378,12 +398,12 @@ fn write(
     seen: &Observed,
     mut status: AsyncActorStatus,
     mut drafts: Vec<Condition>,
-    word: &str,
+    state: ActorState,
     message: String,
 ) -> Plan {
     drafts.sort_by_key(|draft| ORDER.iter().position(|type_| draft.is(type_)));
     let before = seen.actor.status.clone().unwrap_or_default();
-    status.status = Some(word.to_owned());
+    status.status = Some(state.to_string());
     status.message = Some(condition::shorten(message, MAX_MESSAGE));
     status.conditions = condition::settle(drafts, &before.conditions, seen.actor.metadata.generation, seen.now);
     let same = seen.actor.status.as_ref().is_some_and(|before| {

@@ -8,6 +8,7 @@ mod session;
 mod tags;
 mod wire;
 
+use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
@@ -26,7 +27,7 @@ const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 
 /// How to reach the broker, and what is ours there.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Config {
     /// Where the broker is.
     pub uri: AMQPUri,
@@ -42,6 +43,15 @@ pub struct Config {
     pub prefetch: u16,
     /// Make our queues if they are missing.
     pub create_queues: bool,
+}
+
+/// Without the password.
+impl fmt::Debug for Config {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut shown = formatter.debug_struct("Config");
+        shown.field("place", &place(&self.uri)).field("queue", &self.queue);
+        shown.finish_non_exhaustive()
+    }
 }
 
 /// The transport.

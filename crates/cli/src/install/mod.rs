@@ -29,6 +29,7 @@ use kube::api::{Patch, PatchParams, ValidationDirective};
 use kube::core::DynamicObject;
 use kube::{Api, ResourceExt};
 use runway_api::labels;
+use runway_api::name::{Invalid, Namespace, Segment};
 
 use crate::args::{ChangeArgs, ConsoleInstallArgs, InstallArgs, ProviderInstallArgs};
 use crate::commands::Answer;
@@ -350,10 +351,23 @@ fn read_manifest(files: &[std::path::PathBuf], console: &mut Console<'_>) -> Res
         if object.namespace().is_none() && kinds::is_namespaced(&object) == Some(true) {
             object.metadata.namespace = Some(manifests::NAMESPACE.to_owned());
         }
+        named(&object).map_err(|invalid| Error::File(format!("{}: {invalid}", document.subject())))?;
         objects.push(object);
     }
     objects.sort_by_key(|o| kinds::rank(kinds::kind(o)));
     Ok(objects)
+}
+
+/// Whether an object can be where it says. Not every kind's names are subdomains: `system:node` is a role.
+fn named(object: &DynamicObject) -> Result<(), Invalid> {
+    object.name_any().parse::<Segment>()?;
+    object
+        .namespace()
+        .map_or(Ok(()), |namespace| namespace.parse::<Namespace>().map(drop))?;
+    let group_and_version = object.types.iter().flat_map(|types| types.api_version.split('/'));
+    group_and_version
+        .map(|part| part.parse::<Segment>().map(drop))
+        .collect()
 }
 
 fn names(components: &[Component]) -> Vec<String> {

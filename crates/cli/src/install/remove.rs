@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Pod;
-use kube::api::{DeleteParams, ListParams};
+use kube::api::ListParams;
 use kube::core::DynamicObject;
 use kube::{Api, ResourceExt};
 use runway_api::{InferenceProviderConfig, ModelDeployment};
@@ -19,7 +19,7 @@ use crate::args::{ProviderUninstallArgs, RemoveArgs, UninstallArgs};
 use crate::commands::Answer;
 use crate::patience::Patience;
 use runway_client::change;
-use runway_client::cluster::Cluster;
+use runway_client::cluster::{Cluster, only};
 use runway_client::manifests::{self, NAMESPACE, WEBHOOK_SECRET};
 use runway_client::text;
 
@@ -188,9 +188,10 @@ async fn delete_models(
 ) -> Result<(), Error> {
     for md in models {
         let api: Api<ModelDeployment> = Api::namespaced(survey.client(), &md.namespace().unwrap_or_default());
-        match api.delete(&md.name_any(), &DeleteParams::background()).await {
+        match api.delete(&md.name_any(), &only(&md.uid().unwrap_or_default())).await {
             Ok(_) => {}
-            Err(kube::Error::Api(status)) if status.is_not_found() => {}
+            // Gone already, or another one of the same name is there now.
+            Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => {}
             Err(error) => return Err(survey.failed(error, format!("delete ModelDeployment/{}", called(md)))),
         }
     }
@@ -264,7 +265,9 @@ async fn until_gone(
         let mut left = Vec::new();
         for object in objects {
             // The kind may have gone with its CRD.
-            let Ok(api) = survey.api(object).await else { continue };
+            let Some(api) = survey.api_if_installed(object).await? else {
+                continue;
+            };
             match api.get_metadata(&object.name_any()).await {
                 Ok(live) if live.uid() == object.uid() => left.push(kinds::id(object)),
                 Ok(_) => {}

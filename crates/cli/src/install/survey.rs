@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use kube::api::{DeleteParams, ListParams, Patch, PatchParams, Preconditions, ValidationDirective};
+use kube::api::{ListParams, Patch, PatchParams, ValidationDirective};
 use kube::core::{ApiResource, DynamicObject, GroupVersionKind, TypeMeta};
 use kube::discovery::{self, Scope};
 use kube::{Api, Client, ResourceExt};
@@ -14,7 +14,7 @@ use super::console::Console;
 use super::{Error, kinds};
 use runway_client::access::{self, Right};
 use runway_client::change::{Change, Deed, place};
-use runway_client::cluster::Cluster;
+use runway_client::cluster::{Cluster, only};
 use runway_client::documents::typed;
 use runway_client::manifests::{COMPONENT_LABEL, NAMESPACE, OLDEST_KUBERNETES, Release, policy};
 use serde_json::json;
@@ -93,21 +93,30 @@ impl<'a> Survey<'a> {
 
     /// What reads and writes an object.
     pub async fn api(&self, object: &DynamicObject) -> Result<Api<DynamicObject>, Error> {
-        let (resource, namespaced) = self.resource(object).await?;
-        let namespace = object.namespace().unwrap_or_else(|| NAMESPACE.to_owned());
-        Ok(self.api_of(&resource, namespaced, &namespace))
+        let api = self.api_if_installed(object).await?;
+        api.ok_or_else(|| unknown_kind(object))
     }
 
-    async fn resource(&self, object: &DynamicObject) -> Result<(ApiResource, bool), Error> {
+    /// The same; `None` where the server does not know the kind.
+    pub async fn api_if_installed(&self, object: &DynamicObject) -> Result<Option<Api<DynamicObject>>, Error> {
+        let namespace = object.namespace().unwrap_or_else(|| NAMESPACE.to_owned());
+        let found = self.resource(object).await?;
+        Ok(found.map(|(resource, namespaced)| self.api_of(&resource, namespaced, &namespace)))
+    }
+
+    /// Where objects of this kind live in the API, and whether in namespaces; `None` where the server does not know the kind.
+    async fn resource(&self, object: &DynamicObject) -> Result<Option<(ApiResource, bool)>, Error> {
         if let Some(known) = kinds::resource(object) {
-            return Ok(known);
+            return Ok(Some(known));
         }
         let types = object.types.clone().unwrap_or_default();
         let gvk = GroupVersionKind::try_from(&types).map_err(|_| unknown_kind(object))?;
-        let (resource, capabilities) = discovery::pinned_kind(&self.client(), &gvk)
-            .await
-            .map_err(|_| unknown_kind(object))?;
-        Ok((resource, capabilities.scope == Scope::Namespaced))
+        match discovery::pinned_kind(&self.client(), &gvk).await {
+            Ok((resource, capabilities)) => Ok(Some((resource, capabilities.scope == Scope::Namespaced))),
+            Err(kube::Error::Discovery(_)) => Ok(None),
+            Err(kube::Error::Api(status)) if status.code == 404 => Ok(None),
+            Err(error) => Err(self.failed(error, format!("look up the kind of {}", place(object)))),
+        }
     }
 
     /// Refuses if a right is missing, and names each.
@@ -133,7 +142,7 @@ impl<'a> Survey<'a> {
 
     async fn needs(&self, object: &DynamicObject, verbs: &[&str]) -> Result<Vec<Right>, Error> {
         // A kind that is installed with the object itself is asked for by its CRD.
-        let Ok((resource, namespaced)) = self.resource(object).await else {
+        let Some((resource, namespaced)) = self.resource(object).await? else {
             return Ok(Vec::new());
         };
         let namespace = object.namespace().unwrap_or_else(|| NAMESPACE.to_owned());
@@ -175,16 +184,16 @@ impl<'a> Survey<'a> {
         let mut changes = Vec::new();
         let mut new_namespaces = BTreeSet::new();
         for object in &wanted {
-            let (resource, namespaced) = match self.resource(object).await {
-                Ok(found) => found,
-                Err(_) if is_made_by(&wanted, object) => {
+            let (resource, namespaced) = match self.resource(object).await? {
+                Some(found) => found,
+                None if is_made_by(&wanted, object) => {
                     changes.push(Change {
                         object: object.clone(),
                         deed: Deed::Create,
                     });
                     continue;
                 }
-                Err(error) => return Err(error),
+                None => return Err(unknown_kind(object)),
             };
             let name = object.name_any();
             let namespace = object.namespace().unwrap_or_else(|| NAMESPACE.to_owned());
@@ -289,14 +298,12 @@ impl<'a> Survey<'a> {
 
     /// Deletes an object as it was seen; one that is gone is fine.
     pub async fn delete(&self, object: &DynamicObject) -> Result<(), Error> {
-        let parameters = DeleteParams {
-            preconditions: object.uid().map(|uid| Preconditions {
-                uid: Some(uid),
-                resource_version: None,
-            }),
-            ..DeleteParams::background()
-        };
-        match self.api(object).await?.delete(&object.name_any(), &parameters).await {
+        match self
+            .api(object)
+            .await?
+            .delete(&object.name_any(), &only(&object.uid().unwrap_or_default()))
+            .await
+        {
             Ok(_) => Ok(()),
             Err(kube::Error::Api(status)) if status.is_not_found() => Ok(()),
             Err(source) => Err(Error::Write {

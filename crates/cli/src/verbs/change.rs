@@ -18,7 +18,7 @@ pub async fn pause(
     cluster: &Cluster,
     console: &mut Console<'_>,
 ) -> Result<Answer, Error> {
-    let namespace = args.namespace.as_deref().unwrap_or(&cluster.namespace);
+    let namespace = args.namespace.as_ref().unwrap_or(&cluster.namespace);
     for target in &args.targets {
         let Some(annotation) = target.kind.paused_by() else {
             return Err(Error::NotForKind {
@@ -37,7 +37,7 @@ pub async fn pause(
             .await?;
         console.say(&if pause {
             let shortest = match target.kind {
-                Kind::ModelDeployment => target.name.clone(),
+                Kind::ModelDeployment => target.name.to_string(),
                 _ => target.to_string(),
             };
             format!("{target}: paused; its pods run on, deletion still works, nothing else is changed until: kubeairunway resume {shortest}")
@@ -50,14 +50,14 @@ pub async fn pause(
 
 /// Deletes, and waits until all is gone.
 pub async fn delete(args: &DeleteArgs, cluster: &Cluster, console: &mut Console<'_>) -> Result<Answer, Error> {
-    let namespace = args.namespace.as_deref().unwrap_or(&cluster.namespace);
+    let namespace = args.namespace.as_ref().unwrap_or(&cluster.namespace);
     // Nothing is deleted before every name is known.
     let mut found = Vec::new();
     for target in &args.targets {
-        found.push((target, cluster.get(target, namespace).await?.uid()));
+        found.push((target, cluster.get(target, namespace).await?.uid().unwrap_or_default()));
     }
     for (target, uid) in &found {
-        cluster.delete(target, namespace, uid.clone(), args.dry_run).await?;
+        cluster.delete(target, namespace, uid, args.dry_run).await?;
         let word = if args.dry_run {
             "would be deleted"
         } else {
@@ -67,15 +67,7 @@ pub async fn delete(args: &DeleteArgs, cluster: &Cluster, console: &mut Console<
     }
     if args.wait && !args.dry_run {
         for (target, uid) in &found {
-            wait::until_gone(
-                cluster,
-                namespace,
-                target,
-                uid.as_deref(),
-                args.timeout.unsigned_abs(),
-                console,
-            )
-            .await?;
+            wait::until_gone(cluster, namespace, target, uid, args.timeout.unsigned_abs(), console).await?;
         }
     }
     Ok(Answer::default())

@@ -17,7 +17,7 @@ use crate::install::console::{Console, print};
 
 /// One question, or on a terminal a talk until the end of the input.
 pub async fn chat(args: &ChatArgs, cluster: &Cluster, console: &mut Console<'_>) -> Result<Answer, Error> {
-    let namespace = args.namespace.as_deref().unwrap_or(&cluster.namespace);
+    let namespace = args.namespace.as_ref().unwrap_or(&cluster.namespace);
     let md = cluster.deployment(namespace, &args.name).await?;
     let access = endpoint::access(&md).ok_or_else(|| Error::no_endpoint(&md))?;
     if !access.serves {

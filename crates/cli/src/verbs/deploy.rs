@@ -3,13 +3,15 @@
 use std::fmt::Write as _;
 use std::sync::Arc;
 
+use kube::ResourceExt;
 use kube::api::{Patch, PatchParams, ValidationDirective};
 use kube::core::DynamicObject;
+use runway_api::{Name, Namespace};
 use runway_client::cluster::{self, Cluster};
 use runway_client::deploy::{self, Wish, Worked};
 use runway_client::diagnostic::{Diagnostic, Level, one_line};
 use runway_client::diff::{self, MANAGER};
-use runway_client::state::{DEFAULT_NAMESPACE, State};
+use runway_client::state::State;
 use runway_client::target::{Kind, Target};
 use runway_client::text;
 use runway_core::providers::Providers;
@@ -70,13 +72,15 @@ pub async fn deploy(
         if !args.yes && !console.ask("Deploy it?") {
             return Err(Error::NotConfirmed.into());
         }
-        apply(&cluster, &written).await?;
+        apply(&cluster, namespace, &written).await?;
         console.say(&format!("applied ModelDeployment/{} in {namespace}", worked.why.name));
     }
     if args.wait {
+        let name = worked.why.name.parse::<Name>().map_err(cluster::Error::Name);
+        let name = name.map_err(Error::from)?;
         let target = Target {
             kind: Kind::ModelDeployment,
-            name: worked.why.name.clone(),
+            name,
         };
         wait::until_ready(&cluster, namespace, &target, args.timeout.unsigned_abs(), console).await?;
         console.say(&format!(
@@ -94,8 +98,8 @@ fn without_cluster(
     console: &mut Console<'_>,
 ) -> Result<Answer, commands::Error> {
     let (state, _) = State::new(runway_client::documents::Documents::default());
-    let namespace = args.namespace.as_deref().unwrap_or(DEFAULT_NAMESPACE);
-    let worked = deploy::work_out(&wish(args, namespace), &state.providers, clock::now()).map_err(Error::from)?;
+    let namespace = args.namespace.clone().unwrap_or_default();
+    let worked = deploy::work_out(&wish(args, &namespace), &state.providers, clock::now()).map_err(Error::from)?;
     console.say(choices(&worked).trim_end());
     let note = Diagnostic {
         level: Level::Note,
@@ -127,25 +131,25 @@ fn choices(worked: &Worked) -> String {
     said
 }
 
-async fn apply(cluster: &Cluster, written: &DynamicObject) -> Result<(), Error> {
+async fn apply(cluster: &Cluster, namespace: &Namespace, written: &DynamicObject) -> Result<(), Error> {
     let params = PatchParams {
         force: true,
         field_manager: Some(MANAGER.to_owned()),
         field_validation: Some(ValidationDirective::Strict),
         ..PatchParams::default()
     };
-    let name = written.metadata.name.clone().unwrap_or_default();
-    let api = cluster.api(Kind::ModelDeployment, written.metadata.namespace.as_deref());
+    let name = written.name_any().parse::<Name>().map_err(cluster::Error::Name)?;
+    let api = cluster.api(Kind::ModelDeployment, Some(namespace));
     let applied = api.patch(&name, &params, &Patch::Apply(written)).await;
     applied.map_err(|e| cluster.explain(e, format!("apply ModelDeployment '{name}'"), "ModelDeployment"))?;
     Ok(())
 }
 
-fn wish(args: &DeployArgs, namespace: &str) -> Wish {
+fn wish(args: &DeployArgs, namespace: &Namespace) -> Wish {
     Wish {
         model: args.model.clone(),
-        name: args.name.clone(),
-        namespace: namespace.to_owned(),
+        name: args.name.clone().map(String::from),
+        namespace: namespace.to_string(),
         engine: args.engine.clone(),
         gpu: args.gpu,
         gpu_type: args.gpu_type.clone(),

@@ -29,7 +29,7 @@ struct Voice {
 
 /// Writes logs to stdout as they come.
 pub async fn logs(args: &LogsArgs, cluster: &Cluster, console: &mut Console<'_>) -> Result<Answer, Error> {
-    let namespace = args.namespace.as_deref().unwrap_or(&cluster.namespace);
+    let namespace = args.namespace.as_ref().unwrap_or(&cluster.namespace);
     let mut pods = cluster.pods_of(&args.target, namespace).await?;
     if pods.is_empty() {
         return Err(Error::NoPods {
@@ -39,11 +39,11 @@ pub async fn logs(args: &LogsArgs, cluster: &Cluster, console: &mut Console<'_>)
     }
     if let Some(wanted) = &args.pod {
         let known: Vec<String> = pods.iter().map(ResourceExt::name_any).collect();
-        pods.retain(|pod| pod.name_any() == *wanted);
+        pods.retain(|pod| *wanted == pod.name_any().as_str());
         if pods.is_empty() {
             return Err(Error::NoSuchPod {
                 target: args.target.clone(),
-                pod: wanted.clone(),
+                pod: wanted.to_string(),
                 hint: did_you_mean(closest(wanted, known.iter().map(String::as_str)).as_deref()),
                 known: known.join(", "),
             });
@@ -77,7 +77,7 @@ pub async fn logs(args: &LogsArgs, cluster: &Cluster, console: &mut Console<'_>)
 /// As the other verbs want it.
 fn name(target: &Target) -> String {
     match target.kind {
-        runway_client::target::Kind::ModelDeployment => target.name.clone(),
+        runway_client::target::Kind::ModelDeployment => target.name.to_string(),
         kind => format!("{}/{}", kind.as_str().to_lowercase(), target.name),
     }
 }

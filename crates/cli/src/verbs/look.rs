@@ -7,13 +7,13 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Event;
 use kube::ResourceExt;
 use kube::core::DynamicObject;
-use runway_api::AsyncActor;
+use runway_api::{AsyncActor, Name, Namespace};
 use runway_client::cluster::Cluster;
 use runway_client::diagnostic::{Diagnostic, Level};
 use runway_client::documents::typed;
 use runway_client::source::{Admission, Source};
 use runway_client::state::DEFAULT_NAMESPACE;
-use runway_client::target::{Kind, Target};
+use runway_client::target::{self, Kind, Subject, Target};
 use runway_client::text::{self, Format, Look};
 use runway_client::{events, get, queue, status};
 use runway_operator::client::ClientArgs;
@@ -30,44 +30,30 @@ pub struct Asked {
     /// The kind.
     pub kind: Kind,
     /// The name.
-    pub name: Option<String>,
+    pub name: Option<Name>,
 }
 
 /// Understands `get`, `get NAME`, `get KIND`, `get KIND NAME` and `get KIND/NAME`.
-pub fn asked(what: Option<&str>, name: Option<&str>) -> Result<Asked, Error> {
-    let named = |kind, name: &str| Asked {
-        kind,
-        name: Some(name.to_owned()),
+pub fn asked(what: Option<&Subject>, name: Option<&Name>) -> Result<Asked, Error> {
+    let (kind, name) = match (what, name) {
+        (None, _) => (Kind::ModelDeployment, None),
+        (Some(Subject::Kind(kind)), name) => (*kind, name),
+        (Some(Subject::Object(target)), None) => (target.kind, Some(&target.name)),
+        (Some(Subject::Object(target)), Some(_)) => return Err(target::Error::kind(&target.name).into()),
     };
-    match (what, name) {
-        (None, _) => Ok(Asked {
-            kind: Kind::ModelDeployment,
-            name: None,
-        }),
-        (Some(what), None) if what.contains('/') => {
-            let target: Target = what.parse()?;
-            Ok(named(target.kind, &target.name))
-        }
-        (Some(what), None) => {
-            Ok(Kind::known_as(what)
-                .map_or_else(|| named(Kind::ModelDeployment, what), |kind| Asked { kind, name: None }))
-        }
-        (Some(what), Some(name)) => {
-            let target: Target = format!("{what}/{name}").parse()?;
-            Ok(named(target.kind, &target.name))
-        }
-    }
+    let name = name.cloned();
+    Ok(Asked { kind, name })
 }
 
 /// `get`.
 pub async fn get(args: &GetArgs, client: &ClientArgs, stdin: &mut dyn Read) -> Result<Answer, commands::Error> {
-    let asked = asked(args.what.as_deref(), args.name.as_deref())?;
+    let asked = asked(args.what.as_ref(), args.name.as_ref())?;
     if asked.name.is_some() && args.all_namespaces {
         let text = "a name is looked for in one namespace: give -n NAMESPACE instead of -A";
         return Err(Error::Usage(text.to_owned()).into());
     }
     if asked.kind == Kind::ModelDeployment {
-        return deployments(args, asked.name.as_deref(), client, stdin).await;
+        return deployments(args, asked.name.as_ref(), client, stdin).await;
     }
     if !args.place.files.is_empty() {
         let text = "only ModelDeployments are read from files: leave -f away, or the kind";
@@ -76,8 +62,8 @@ pub async fn get(args: &GetArgs, client: &ClientArgs, stdin: &mut dyn Read) -> R
     let cluster = Cluster::connect(client).await.map_err(Error::from)?;
     let namespace = match &args.place.namespace {
         _ if args.all_namespaces || !asked.kind.is_namespaced() => None,
-        Some(namespace) => Some(namespace.as_str()),
-        None => Some(cluster.namespace.as_str()),
+        Some(namespace) => Some(namespace),
+        None => Some(&cluster.namespace),
     };
     let wide = args.output == Some(ListFormat::Wide);
     if let Some(format) = args.output.and_then(ListFormat::document) {
@@ -94,7 +80,7 @@ pub async fn get(args: &GetArgs, client: &ClientArgs, stdin: &mut dyn Read) -> R
     }
     let everywhere = namespace.is_none() && asked.kind.is_namespaced();
     let table = cluster
-        .table(asked.kind, namespace, asked.name.as_deref())
+        .table(asked.kind, namespace, asked.name.as_ref())
         .await
         .map_err(Error::from)?;
     let data = get::server_table(&table, wide, everywhere);
@@ -106,14 +92,14 @@ pub async fn get(args: &GetArgs, client: &ClientArgs, stdin: &mut dyn Read) -> R
     Ok(answer(data, said))
 }
 
-async fn objects(cluster: &Cluster, asked: &Asked, namespace: Option<&str>) -> Result<Vec<DynamicObject>, Error> {
+async fn objects(cluster: &Cluster, asked: &Asked, namespace: Option<&Namespace>) -> Result<Vec<DynamicObject>, Error> {
     Ok(match &asked.name {
         Some(name) => {
             let target = Target {
                 kind: asked.kind,
                 name: name.clone(),
             };
-            vec![cluster.get(&target, namespace.unwrap_or_default()).await?]
+            vec![cluster.get(&target, namespace.unwrap_or(&cluster.namespace)).await?]
         }
         None => cluster.all(asked.kind, namespace).await?,
     })
@@ -130,7 +116,7 @@ fn names<T: ResourceExt>(kind: Kind, objects: &[T]) -> String {
     )
 }
 
-fn none(kind: Kind, namespace: Option<&str>) -> Diagnostic {
+fn none(kind: Kind, namespace: Option<&Namespace>) -> Diagnostic {
     let place = match namespace {
         Some(namespace) => format!(" in namespace '{namespace}' (see all with -A)"),
         None if kind.is_namespaced() => " in any namespace".to_owned(),
@@ -145,13 +131,13 @@ fn none(kind: Kind, namespace: Option<&str>) -> Diagnostic {
 
 async fn deployments(
     args: &GetArgs,
-    name: Option<&str>,
+    name: Option<&Name>,
     client: &ClientArgs,
     stdin: &mut dyn Read,
 ) -> Result<Answer, commands::Error> {
     let mut source = Source::open(&args.place, client, stdin, Admission::Past).await?;
     let namespace = source.namespace(&args.place, args.all_namespaces);
-    let found = source.deployments(namespace.as_deref(), name).await?;
+    let found = source.deployments(namespace.as_ref(), name).await?;
     let data = match args.output {
         Some(ListFormat::Name) => names(Kind::ModelDeployment, &found),
         Some(format @ (ListFormat::Yaml | ListFormat::Json)) => {
@@ -172,7 +158,7 @@ async fn deployments(
         ),
     };
     if found.is_empty() {
-        source.said.push(none(Kind::ModelDeployment, namespace.as_deref()));
+        source.said.push(none(Kind::ModelDeployment, namespace.as_ref()));
     }
     Ok(answer(data, source.said))
 }
@@ -193,7 +179,7 @@ pub async fn status(
             .into());
         }
         let cluster = Cluster::connect_patiently(client).await.map_err(Error::from)?;
-        let namespace = args.place.namespace.as_deref().unwrap_or(&cluster.namespace);
+        let namespace = args.place.namespace.as_ref().unwrap_or(&cluster.namespace);
         waited = wait::until_ready(&cluster, namespace, &args.target, args.timeout.unsigned_abs(), console).await;
         if let Err(error @ Error::Cluster(_)) = waited {
             return Err(error.into());
@@ -221,7 +207,7 @@ async fn stands(
             return Err(Error::Usage(text.to_owned()).into());
         }
         let cluster = Cluster::connect(client).await.map_err(Error::from)?;
-        let namespace = args.place.namespace.as_deref().unwrap_or(&cluster.namespace);
+        let namespace = args.place.namespace.as_ref().unwrap_or(&cluster.namespace);
         let object = cluster.get(&args.target, namespace).await.map_err(Error::from)?;
         if let Some(format) = args.output {
             return Ok(answer(text::documents(&[object], format)?, Vec::new()));
@@ -233,9 +219,7 @@ async fn stands(
     }
     let mut source = Source::open(&args.place, client, console.stdin, Admission::Past).await?;
     let namespace = source.namespace(&args.place, false);
-    let found = source
-        .deployments(namespace.as_deref(), Some(&args.target.name))
-        .await?;
+    let found = source.deployments(namespace.as_ref(), Some(&args.target.name)).await?;
     if let Some(format) = args.output {
         return Ok(answer(text::documents(&found, format)?, source.said));
     }
@@ -260,7 +244,7 @@ async fn facts(cluster: &Cluster, object: &DynamicObject) -> Vec<(&'static str, 
 }
 
 /// The Events of a namespace; without the right to read them, the rest still shows.
-async fn told(cluster: &Cluster, namespace: &str) -> (Vec<Event>, Vec<Diagnostic>) {
+async fn told(cluster: &Cluster, namespace: &Namespace) -> (Vec<Event>, Vec<Diagnostic>) {
     match cluster.all_events(namespace).await {
         Ok(all) => (all, Vec::new()),
         Err(error) => {
@@ -283,7 +267,7 @@ pub async fn events(args: &EventsArgs, client: &ClientArgs, stdin: &mut dyn Read
         found.extend(events::about(all, &[args.target.to_string()]));
         return told_of(args, &found, source.said, now);
     }
-    for tree in source.trees(&args.target, namespace.as_deref(), now).await? {
+    for tree in source.trees(&args.target, namespace.as_ref(), now).await? {
         for missing in &tree.missing {
             let text = missing.clone();
             source
@@ -335,10 +319,17 @@ mod tests {
             (Some("llsd/stack"), None, Kind::LlamaStackDistribution, Some("stack")),
             (Some("md"), Some("asya"), Kind::ModelDeployment, Some("asya")),
         ] {
-            let asked = asked(what, name).unwrap();
+            let subject = what.map(|what: &str| what.parse::<Subject>().unwrap());
+            let named = name.map(|name: &str| name.parse::<Name>().unwrap());
+            let asked = asked(subject.as_ref(), named.as_ref()).unwrap();
             assert_eq!((asked.kind, asked.name.as_deref()), (kind, wanted), "{what:?} {name:?}");
         }
-        let said = asked(Some("gemma"), Some("other")).unwrap_err().to_string();
-        assert!(said.starts_with("there is no kind 'gemma' here"), "{said}");
+        let (gemma, other) = ("gemma".parse().unwrap(), "other".parse().unwrap());
+        let error = asked(Some(&gemma), Some(&other)).unwrap_err();
+        assert!(
+            error.to_string().starts_with("there is no kind 'gemma' here"),
+            "{error}"
+        );
+        assert_eq!(error.code(), Some(2));
     }
 }

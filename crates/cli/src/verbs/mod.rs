@@ -21,7 +21,7 @@ use runway_api::{LlamaStackDistribution, ModelDeployment, Phase};
 use runway_client::cluster;
 use runway_client::target::Target;
 
-use crate::commands::NOT_IN_TIME;
+use crate::commands::{NOT_IN_TIME, WRONG_USAGE};
 
 /// Why a verb did not do what was asked.
 #[derive(Debug, thiserror::Error)]
@@ -142,6 +142,11 @@ impl Error {
 
     /// The exit code, where it is not 1.
     pub fn code(&self) -> Option<u8> {
-        matches!(self, Self::NotInTime { .. }).then_some(NOT_IN_TIME)
+        match self {
+            Self::NotInTime { .. } => Some(NOT_IN_TIME),
+            // As clap ends for what it finds itself.
+            Self::Target(_) => Some(WRONG_USAGE),
+            _ => None,
+        }
     }
 }

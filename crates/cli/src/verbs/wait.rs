@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use kube::ResourceExt;
 use kube::core::DynamicObject;
+use runway_api::Namespace;
 use runway_client::cluster::Cluster;
 use runway_client::diagnostic::one_line;
 use runway_client::status::{self, Standing};
@@ -17,7 +18,7 @@ use crate::patience::Patience;
 /// Until it is ready, whatever its kind.
 pub async fn until_ready(
     cluster: &Cluster,
-    namespace: &str,
+    namespace: &Namespace,
     target: &Target,
     timeout: Duration,
     console: &mut Console<'_>,
@@ -44,9 +45,9 @@ pub async fn until_ready(
 /// Until it is gone; what it waits for is said.
 pub async fn until_gone(
     cluster: &Cluster,
-    namespace: &str,
+    namespace: &Namespace,
     target: &Target,
-    uid: Option<&str>,
+    uid: &str,
     timeout: Duration,
     console: &mut Console<'_>,
 ) -> Result<(), Error> {
@@ -54,7 +55,7 @@ pub async fn until_gone(
     loop {
         let found = cluster.find(target, namespace).await?;
         // Another one of the same name is not the one that was deleted.
-        let Some(object) = found.filter(|object| object.uid().as_deref() == uid) else {
+        let Some(object) = found.filter(|object| object.uid().as_deref() == Some(uid)) else {
             console.say(&format!("{target}: gone"));
             return Ok(());
         };

@@ -1,20 +1,23 @@
-//! `kubeairunway support-bundle`: what somebody needs who is to help, in one archive, without secrets.
+//! `kubeairunway support-bundle`: diagnostics in one archive, without secrets.
 //!
 //! | module | what |
 //! |---|---|
-//! | [`redact`] | what is taken out: pure |
+//! | [`redact`] | removes secrets: pure |
 
 pub mod redact;
 
 use std::collections::BTreeMap;
 use std::io;
+use std::time::Duration;
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
+use futures::future::join_all;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Event, Pod};
 use kube::api::{ListParams, LogParams};
 use kube::{Api, ResourceExt};
+use runway_api::Namespace;
 use serde_json::Value;
 
 use crate::check::observe::{Scope, observe};
@@ -27,15 +30,24 @@ use runway_operator::telemetry::chain;
 
 /// Lines of each log: the last ones.
 const LOG_LINES: i64 = 2000;
+/// Bytes of each log.
+const LOG_BYTES: usize = 1 << 20;
+/// Logs at most.
+const LOGS: usize = 64;
+/// How long a request for Events or logs may take.
+const PATIENCE: Duration = Duration::from_secs(30);
 /// Events of each namespace at most.
 const EVENTS: u32 = 1000;
+/// Objects of each kind at most.
+const OBJECTS: usize = 2000;
 
 /// What is never taken.
-const NEVER: [&str; 5] = [
+const NEVER: [&str; 6] = [
     "Secrets and ConfigMaps: they are not read",
     "the kubeconfig",
     "logs of models, actors and Llama Stack servers: they may hold what users wrote",
-    "values behind names that promise a secret, tokens, keys, who logs in to a URL and what is asked behind it: (redacted)",
+    "values of environment variables, wherever they occur: (redacted)",
+    "values behind names and flags that promise a secret, tokens, keys, logins and queries of URLs, also encoded: (redacted)",
     "managedFields, and annotations that repeat a whole object",
 ];
 
@@ -48,119 +60,214 @@ pub struct Bundle {
     pub missing: Vec<String>,
 }
 
+/// What was read, secrets and all.
+#[derive(Clone, Debug, Default)]
+pub struct Collected {
+    /// The cluster as `check` sees it.
+    pub observed: Observed,
+    /// Events.
+    pub events: Vec<Value>,
+    /// Logs by the paths of their files.
+    pub logs: BTreeMap<String, String>,
+    /// What could not be read, for people.
+    pub missing: Vec<String>,
+}
+
 /// Reads what belongs into an archive, of one namespace or of all.
-pub async fn collect(cluster: &Cluster, namespace: Option<String>, look_at: Timestamp) -> Result<Bundle, text::Error> {
+///
+/// # Errors
+/// When what was read cannot be written as YAML or JSON.
+pub async fn collect(
+    cluster: &Cluster,
+    namespace: Option<Namespace>,
+    look_at: Timestamp,
+) -> Result<Bundle, text::Error> {
     let scope = Scope {
         namespace: namespace.clone(),
         before: false,
         authority: false,
     };
-    let observed = Box::pin(observe(cluster, &scope)).await;
-    let mut bundle = Bundle::default();
-    for (kind, why) in &observed.facts.unread {
-        bundle.missing.push(redact::text(&format!("{kind}: {why:?}")));
+    let mut collected = Collected {
+        observed: Box::pin(observe(cluster, &scope)).await,
+        ..Collected::default()
+    };
+    if collected.observed.answers().is_ok() {
+        collected.events(cluster, namespace.as_ref()).await?;
+        collected.logs(cluster).await;
     }
-    bundle.objects(&observed)?;
-    bundle.check(&observed)?;
-    if observed.answers().is_ok() {
-        bundle.events(cluster, namespace.as_deref()).await?;
-        bundle.logs(cluster, observed.pods().unwrap_or_default()).await;
-    }
-    bundle.versions(&observed, look_at);
-    Ok(bundle)
+    Bundle::new(collected, look_at)
 }
 
-impl Bundle {
-    /// The objects, a file for each kind: `kubeairunway check -f` takes them as the cluster.
-    fn objects(&mut self, observed: &Observed) -> Result<(), text::Error> {
-        let mut kinds: BTreeMap<String, Vec<Value>> = BTreeMap::new();
-        for mut object in observed.documents() {
-            redact::object(&mut object);
-            let kind = object["kind"].as_str().unwrap_or("Unknown").to_owned();
-            kinds.entry(kind).or_default().push(object);
-        }
-        for (kind, objects) in kinds {
-            let text = text::documents(&objects, text::Format::Yaml)?;
-            self.files.insert(format!("objects/{kind}.yaml"), text);
-        }
-        Ok(())
-    }
-
-    fn check(&mut self, observed: &Observed) -> Result<(), text::Error> {
-        let judged = check::judge(observed, false);
-        for (name, format) in [("check.txt", Format::Wide), ("check.json", Format::Json)] {
-            let said = report::write(&judged, format, Look::default())?;
-            let said = match format {
-                // Line by line, it would lose its quotes.
-                Format::Json => {
-                    let mut parsed: Value = serde_json::from_str(&said)?;
-                    redact::object(&mut parsed);
-                    serde_json::to_string_pretty(&parsed)?
-                }
-                _ => redact::text(&said),
-            };
-            self.files.insert(name.to_owned(), said);
-        }
-        Ok(())
-    }
-
-    async fn events(&mut self, cluster: &Cluster, namespace: Option<&str>) -> Result<(), text::Error> {
+impl Collected {
+    async fn events(&mut self, cluster: &Cluster, namespace: Option<&Namespace>) -> Result<(), text::Error> {
         let everywhere = Api::all(cluster.client());
         let places: Vec<(&str, Api<Event>)> = match namespace {
             Some(namespace) => vec![
-                (namespace, Api::namespaced(cluster.client(), namespace)),
+                (namespace.as_str(), Api::namespaced(cluster.client(), namespace)),
                 (NAMESPACE, Api::namespaced(cluster.client(), NAMESPACE)),
             ],
             None => vec![("all namespaces", everywhere)],
         };
-        let mut all = Vec::new();
         for (place, api) in places {
-            match api.list(&ListParams::default().limit(EVENTS)).await {
-                Ok(found) => all.extend(found.items),
-                Err(error) => self
-                    .missing
-                    .push(redact::text(&format!("Events of {place}: {}", chain(&error)))),
+            match in_time(api.list(&ListParams::default().limit(EVENTS))).await {
+                Ok(found) => {
+                    for event in found.items {
+                        self.events.push(serde_json::to_value(event)?);
+                    }
+                }
+                Err(why) => self.missing.push(format!("Events of {place}: {why}")),
             }
         }
-        let mut values = all.iter().map(serde_json::to_value).collect::<Result<Vec<_>, _>>()?;
-        values.iter_mut().for_each(redact::object);
-        let text = text::documents(&values, text::Format::Yaml)?;
-        self.files.insert("events.yaml".to_owned(), text);
         Ok(())
     }
 
     /// Logs of our controllers, also of the run before.
-    async fn logs(&mut self, cluster: &Cluster, pods: &[Pod]) {
+    async fn logs(&mut self, cluster: &Cluster) {
         let api: Api<Pod> = Api::namespaced(cluster.client(), NAMESPACE);
-        for pod in pods.iter().filter(|pod| pod.namespace().as_deref() == Some(NAMESPACE)) {
-            let containers = pod.spec.iter().flat_map(|spec| &spec.containers);
-            for container in containers {
-                let statuses = pod.status.as_ref().and_then(|s| s.container_statuses.as_ref());
-                let status = statuses.and_then(|all| all.iter().find(|c| c.name == container.name));
-                let restarted = status.is_some_and(|c| c.restart_count > 0);
-                for previous in [false, true].into_iter().filter(|previous| !previous || restarted) {
-                    let parameters = LogParams {
-                        container: Some(container.name.clone()),
-                        previous,
-                        tail_lines: Some(LOG_LINES),
-                        timestamps: true,
-                        ..LogParams::default()
-                    };
-                    let name = format!(
-                        "logs/{}_{}{}.log",
-                        pod.name_any(),
-                        container.name,
-                        if previous { ".previous" } else { "" }
-                    );
-                    match api.logs(&pod.name_any(), &parameters).await {
-                        Ok(said) => {
-                            self.files.insert(name, redact::text(&said));
-                        }
-                        Err(error) => self.missing.push(redact::text(&format!("{name}: {}", chain(&error)))),
-                    }
+        let pods = self.observed.pods().unwrap_or_default().iter();
+        let ours = pods.filter(|pod| pod.namespace().as_deref() == Some(NAMESPACE));
+        let mut wanted: Vec<Log> = ours.flat_map(logs_of).collect();
+        for log in wanted.drain(LOGS.min(wanted.len())..) {
+            self.missing.push(format!("{}: more than {LOGS} logs", log.path()));
+        }
+        let read = join_all(wanted.iter().map(|log| in_time(api.logs(&log.pod, &log.parameters)))).await;
+        for (log, read) in wanted.iter().zip(read) {
+            match read {
+                Ok(said) => {
+                    self.logs.insert(log.path(), whole_lines(said));
                 }
+                Err(why) => self.missing.push(format!("{}: {why}", log.path())),
             }
         }
+    }
+}
+
+async fn in_time<T>(request: impl Future<Output = kube::Result<T>>) -> Result<T, String> {
+    match tokio::time::timeout(PATIENCE, request).await {
+        Ok(answer) => answer.map_err(|error| chain(&error)),
+        Err(_) => Err(format!("no answer within {} s", PATIENCE.as_secs())),
+    }
+}
+
+/// A log to be read.
+struct Log {
+    pod: String,
+    parameters: LogParams,
+}
+
+impl Log {
+    fn path(&self) -> String {
+        let container = self.parameters.container.as_deref().unwrap_or_default();
+        let previous = if self.parameters.previous { ".previous" } else { "" };
+        format!("logs/{}_{container}{previous}.log", self.pod)
+    }
+}
+
+/// Logs of a pod: of each container, and of its run before if it was restarted.
+fn logs_of(pod: &Pod) -> Vec<Log> {
+    let statuses = pod
+        .status
+        .iter()
+        .flat_map(|status| status.container_statuses.iter().flatten());
+    let restarted: Vec<&str> = statuses
+        .filter(|status| status.restart_count > 0)
+        .map(|status| status.name.as_str())
+        .collect();
+    let containers = pod.spec.iter().flat_map(|spec| &spec.containers);
+    let runs = containers.flat_map(|container| {
+        let runs = if restarted.contains(&container.name.as_str()) {
+            2
+        } else {
+            1
+        };
+        [false, true]
+            .into_iter()
+            .take(runs)
+            .map(move |previous| (container, previous))
+    });
+    let log = |(container, previous): (&k8s_openapi::api::core::v1::Container, bool)| Log {
+        pod: pod.name_any(),
+        parameters: LogParams {
+            container: Some(container.name.clone()),
+            previous,
+            tail_lines: Some(LOG_LINES),
+            limit_bytes: i64::try_from(LOG_BYTES).ok(),
+            timestamps: true,
+            ..LogParams::default()
+        },
+    };
+    runs.map(log).collect()
+}
+
+/// A log without the line that was cut off in the middle: half of a secret is not recognised.
+fn whole_lines(mut log: String) -> String {
+    if log.len() >= LOG_BYTES {
+        log.truncate(log.rfind('\n').map_or(0, |end| end + 1));
+    }
+    log
+}
+
+impl Bundle {
+    /// The files, without secrets.
+    ///
+    /// # Errors
+    /// When a document cannot be written as YAML or JSON.
+    pub fn new(collected: Collected, look_at: Timestamp) -> Result<Self, text::Error> {
+        let Collected {
+            observed,
+            mut events,
+            mut logs,
+            missing,
+        } = collected;
+        let mut bundle = Self {
+            missing,
+            ..Self::default()
+        };
+        for (kind, why) in &observed.facts.unread {
+            bundle.missing.push(format!("{kind}: {why:?}"));
+        }
+        let mut objects = bundle.objects(&observed);
+        let judged = check::judge(&observed, false);
+        let mut page = report::write(&judged, Format::Wide, Look::default())?;
+        // Line by line, it would lose its quotes.
+        let mut parsed: Value = serde_json::from_str(&report::write(&judged, Format::Json, Look::default())?)?;
+
+        let documents = objects.values_mut().flatten().chain(&mut events).chain([&mut parsed]);
+        let texts = logs.values_mut().chain(&mut bundle.missing).chain([&mut page]);
+        redact::all(documents, texts);
+
+        for (kind, objects) in &objects {
+            let path = format!("objects/{kind}.yaml");
+            bundle.files.insert(path, text::documents(objects, text::Format::Yaml)?);
+        }
+        if observed.answers().is_ok() {
+            let events = text::documents(&events, text::Format::Yaml)?;
+            bundle.files.insert("events.yaml".to_owned(), events);
+        }
+        bundle.files.insert("check.txt".to_owned(), page);
+        bundle
+            .files
+            .insert("check.json".to_owned(), serde_json::to_string_pretty(&parsed)?);
+        bundle.files.append(&mut logs);
+        bundle.versions(&observed, look_at);
+        Ok(bundle)
+    }
+
+    /// The objects by kind: `kubeairunway check -f` takes them as the cluster.
+    fn objects(&mut self, observed: &Observed) -> BTreeMap<String, Vec<Value>> {
+        let mut kinds: BTreeMap<String, Vec<Value>> = BTreeMap::new();
+        for object in observed.documents() {
+            let kind = object["kind"].as_str().unwrap_or("Unknown").to_owned();
+            kinds.entry(kind).or_default().push(object);
+        }
+        for (kind, objects) in &mut kinds {
+            if objects.len() > OBJECTS {
+                self.missing
+                    .push(format!("{kind}: the first {OBJECTS} of {} are taken", objects.len()));
+                objects.truncate(OBJECTS);
+            }
+        }
+        kinds
     }
 
     fn versions(&mut self, observed: &Observed, look_at: Timestamp) {

@@ -6,13 +6,13 @@ use std::fmt::Debug;
 
 use futures::future::join_all;
 use k8s_openapi::api::admissionregistration::v1::{MutatingWebhookConfiguration, ValidatingWebhookConfiguration};
-use k8s_openapi::api::core::v1::{Namespace, Pod, Secret};
+use k8s_openapi::api::core::v1::{self, Pod, Secret};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{ListParams, PostParams};
 use kube::core::{ApiResource, DynamicObject, GroupVersionKind, NamespaceResourceScope, TypeMeta};
 use kube::{Api, Client, Resource, ResourceExt};
 use runway_api::labels::{self, llama_stack};
-use runway_api::{AsyncActor, LlamaStackDistribution, ModelDeployment};
+use runway_api::{AsyncActor, LlamaStackDistribution, ModelDeployment, Namespace};
 use runway_core::admission::manifests::{MUTATING_CONFIGURATION, VALIDATING_CONFIGURATION};
 use runway_operator::clock;
 use runway_provider::upstream::{Installed, api_resource, crd_name, detect};
@@ -31,7 +31,7 @@ use runway_operator::telemetry::chain;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Scope {
     /// Only this namespace; none: all that the user may see.
-    pub namespace: Option<String>,
+    pub namespace: Option<Namespace>,
     /// Before the installation.
     pub before: bool,
     /// Whether the certificate authority may be read from its Secret.
@@ -67,7 +67,7 @@ pub async fn observe(cluster: &Cluster, scope: &Scope) -> Observed {
     reader.seen.facts = Facts {
         now: Some(clock::now()),
         url: cluster.url().to_owned(),
-        namespace: scope.namespace.clone(),
+        namespace: scope.namespace.clone().map(String::from),
         ..Facts::default()
     };
     match reader.client.apiserver_version().await {
@@ -92,8 +92,8 @@ pub async fn observe(cluster: &Cluster, scope: &Scope) -> Observed {
 struct Reader {
     client: Client,
     /// The namespace of the context.
-    home: String,
-    namespace: Option<String>,
+    home: Namespace,
+    namespace: Option<Namespace>,
     seen: Observed,
 }
 
@@ -104,7 +104,7 @@ impl Reader {
         let nodes = Api::all(self.client.clone());
         let (crds, namespaces, nodes, rights) = tokio::join!(
             self.crds(),
-            self.named::<Namespace>(&[NAMESPACE]),
+            self.named::<v1::Namespace>(&[NAMESPACE]),
             list(nodes, everything()),
             self.rights(true),
         );
@@ -117,7 +117,7 @@ impl Reader {
     async fn all(&mut self, authority: bool) {
         let first = tokio::join!(
             self.crds(),
-            self.named::<Namespace>(&[NAMESPACE]),
+            self.named::<v1::Namespace>(&[NAMESPACE]),
             self.named::<MutatingWebhookConfiguration>(&[MUTATING_CONFIGURATION]),
             self.named::<ValidatingWebhookConfiguration>(&[VALIDATING_CONFIGURATION]),
             self.in_ours(everything()),
@@ -247,7 +247,7 @@ impl Reader {
         }
         match list(Api::all(self.client.clone()), params.clone()).await {
             Err(Unread::Forbidden(why)) => match list(Api::namespaced(self.client.clone(), &self.home), params).await {
-                Ok(found) => (Ok(found), Some(self.home.clone())),
+                Ok(found) => (Ok(found), Some(self.home.to_string())),
                 Err(_) => (Err(Unread::Forbidden(why)), None),
             },
             found => (found, None),
@@ -343,7 +343,7 @@ impl Reader {
             Some(api_resource(upstream.kind, &installed.visible_version(upstream.kind)?))
         });
         join_all(resources.map(async |resource| {
-            let found = self.dynamic(&resource, self.namespace.as_deref(), everything()).await;
+            let found = self.dynamic(&resource, self.namespace.as_ref(), everything()).await;
             (resource.kind, found)
         }))
         .await
@@ -352,7 +352,7 @@ impl Reader {
     async fn dynamic(
         &self,
         resource: &ApiResource,
-        namespace: Option<&str>,
+        namespace: Option<&Namespace>,
         params: ListParams,
     ) -> Read<DynamicObject> {
         let api: Api<DynamicObject> = match namespace {
@@ -377,7 +377,7 @@ impl Reader {
             format!("{DEPLOY} in namespace '{here}'"),
             ModelDeployment::group(&()).into_owned(),
             ModelDeployment::plural(&()).into_owned(),
-            Some(here),
+            Some(here.to_string()),
         )];
         if before {
             asked.extend(INSTALLED.map(|(group, plural, namespaced)| {

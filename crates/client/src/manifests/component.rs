@@ -75,6 +75,17 @@ pub struct Port {
     pub number: u16,
     /// Name and port of the Service.
     pub service: (String, u16),
+    /// Who may open connections.
+    pub from: Origin,
+}
+
+/// Who may open connections to a port, where the network of a cluster enforces NetworkPolicies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// Everybody. For the API server, whose address no policy can name.
+    Anywhere,
+    /// Pods of namespaces with this label, set to `true`.
+    Labelled(&'static str),
 }
 
 /// What is chosen when it is installed.

@@ -6,7 +6,7 @@
 use k8s_openapi::api::rbac::v1::PolicyRule;
 use runway_operator::access::rule;
 
-use super::component::Content;
+use super::component::{Content, Origin};
 use super::{Component, Folder, Port};
 
 /// Name of the component.
@@ -21,6 +21,10 @@ pub const SECRETS: [(&str, &str, &str); 2] = [
     ("tls", "kubeairunway-console-tls", "/etc/kubeairunway/tls"),
     ("oidc", "kubeairunway-console-oidc", "/etc/kubeairunway/oidc"),
 ];
+
+/// Label of the namespaces from which it may be reached, such as that of an ingress controller. `kubectl port-forward` needs
+/// none: it comes from the node.
+pub const CLIENTS_LABEL: &str = "kubeairunway.ai/console-clients";
 
 /// Where it listens in its pod.
 const PORT: u16 = 8000;
@@ -57,6 +61,7 @@ pub fn console(settings: &[String]) -> Component {
             name: "console",
             number: PORT,
             service: (NAME.to_owned(), 80),
+            from: Origin::Labelled(CLIENTS_LABEL),
         }],
         access: if impersonates {
             impersonation(settings)

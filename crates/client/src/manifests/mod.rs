@@ -30,7 +30,7 @@ use runway_provider::Provider;
 use serde::Serialize;
 use serde_json::Value;
 
-pub use component::{Component, Content, Folder, Port, Release};
+pub use component::{Component, Content, Folder, Origin, Port, Release};
 pub use roles::{Identity, provider_roles};
 
 /// Where the controllers live.
@@ -148,6 +148,7 @@ pub fn core() -> Component {
             name: "webhook",
             number: WEBHOOK_PORT,
             service: (WEBHOOK_SERVICE.to_owned(), 443),
+            from: Origin::Anywhere,
         }],
         access: runway_core::access(),
         access_in_namespace: runway_core::access_in_namespace(WEBHOOK_SECRET),

@@ -3,11 +3,19 @@
 use kube::core::DynamicObject;
 use serde_json::{Value, json};
 
-use super::component::{Content, Folder};
+use super::component::{Content, Folder, Origin};
 use super::{COMPONENT_LABEL, Component, NAMESPACE, Port, Release, meta, object};
 
 /// Metrics and probes.
 pub const ADMIN_PORT: u16 = 8080;
+/// Label of the namespaces from which metrics may be read.
+pub const MONITORING_LABEL: &str = "kubeairunway.ai/monitoring";
+/// Namespaces from which metrics may be read without a label: those in which monitoring stacks usually are.
+const MONITORING: [&str; 3] = [
+    "monitoring",
+    "openshift-monitoring",
+    "openshift-user-workload-monitoring",
+];
 /// The volume, and its place in a pod, by which clients find the cluster.
 const CLUSTER: &str = "cluster";
 const CLUSTER_PATH: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
@@ -16,8 +24,9 @@ const USER: u32 = 65532;
 /// Longer than the webhook's last answers and the release of the Lease take.
 const GRACE_SECONDS: u32 = 30;
 
-/// What a pod reserves and may use. Memory grows by about 2 KiB for each ModelDeployment (docs/performance.md); no limit on
-/// CPU, which would only make a busy controller slow.
+/// What a pod reserves and may use. Memory grows by about 2 KiB for each ModelDeployment (docs/performance.md); what clients
+/// can make a program use beside that is bounded (`runway_http::Limits`): at most 96 MiB in all for the core, and 128 MiB for
+/// the console. No limit on CPU, which would only make a busy controller slow.
 pub fn resources() -> Value {
     json!({
         "requests": { "cpu": "20m", "memory": "32Mi" },
@@ -42,26 +51,53 @@ pub(super) fn around(component: &Component) -> Vec<DynamicObject> {
             "spec": { "maxUnavailable": 1, "selector": selector(name) },
         })));
     }
-    // Only what comes in: the API server's address and port differ from cluster to cluster, and a controller that cannot
-    // reach it does nothing at all.
-    let open: Vec<Value> = component
-        .ports
-        .iter()
-        .map(|port| port.number)
-        .chain([ADMIN_PORT])
-        .map(|number| json!({ "port": number, "protocol": "TCP" }))
-        .collect();
-    all.push(object(&json!({
+    all.push(network_policy(component));
+    all
+}
+
+/// Who may reach which port; nobody may reach any other. Probes always come through: they are the node's own.
+///
+/// Only what comes in: the API server's address and port differ from cluster to cluster, and a controller that cannot reach
+/// it does nothing at all.
+fn network_policy(component: &Component) -> DynamicObject {
+    let name = component.name.as_str();
+    let own = component.ports.iter().map(|port| match port.from {
+        Origin::Anywhere => json!({ "ports": [tcp(port.number)] }),
+        Origin::Labelled(label) => json!({ "ports": [tcp(port.number)], "from": [labelled(label)] }),
+    });
+    let metrics = json!({ "ports": [tcp(ADMIN_PORT)], "from": metrics_from() });
+    object(&json!({
         "apiVersion": "networking.k8s.io/v1",
         "kind": "NetworkPolicy",
         "metadata": meta(name, name, Some(NAMESPACE)),
         "spec": {
             "podSelector": selector(name),
             "policyTypes": ["Ingress"],
-            "ingress": [{ "ports": open }],
+            "ingress": own.chain([metrics]).collect::<Vec<_>>(),
         },
-    })));
-    all
+    }))
+}
+
+/// From where metrics may be read, as peers of a NetworkPolicy.
+pub fn metrics_from() -> Value {
+    let usual = json!({ "key": "kubernetes.io/metadata.name", "operator": "In", "values": MONITORING });
+    json!([
+        labelled(MONITORING_LABEL),
+        { "namespaceSelector": { "matchExpressions": [usual] } },
+    ])
+}
+
+/// From where the console may be reached, as peers of a NetworkPolicy.
+pub fn console_from() -> Value {
+    json!([labelled(super::console::CLIENTS_LABEL)])
+}
+
+fn labelled(label: &str) -> Value {
+    json!({ "namespaceSelector": { "matchLabels": { label: "true" } } })
+}
+
+fn tcp(number: u16) -> Value {
+    json!({ "port": number, "protocol": "TCP" })
 }
 
 fn service(component: &Component, name: &str, port: u16, target: &str) -> DynamicObject {
@@ -238,4 +274,40 @@ fn from_pod(name: &str, field: &str) -> Value {
 
 fn selector(component: &str) -> Value {
     json!({ "matchLabels": { COMPONENT_LABEL: component } })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{console, core};
+    use super::*;
+
+    fn ingress(component: &Component) -> Value {
+        network_policy(component).data["spec"]["ingress"].clone()
+    }
+
+    #[test]
+    fn only_the_webhook_may_be_reached_from_anywhere() {
+        let metrics = json!({ "ports": [tcp(ADMIN_PORT)], "from": metrics_from() });
+        assert_eq!(ingress(&core()), json!([{ "ports": [tcp(9443)] }, metrics]));
+        assert_eq!(ingress(&Component::new("any")), json!([metrics]));
+        let browsers = json!({ "ports": [tcp(8000)], "from": console_from() });
+        assert_eq!(ingress(&console::console(&[])), json!([browsers, metrics]));
+    }
+
+    #[test]
+    fn every_port_of_a_pod_is_in_its_policy() {
+        for component in super::super::all_components() {
+            let open: Vec<_> = ingress(&component)
+                .as_array()
+                .into_iter()
+                .flatten()
+                .filter_map(|rule| rule["ports"][0]["port"].as_u64())
+                .collect();
+            let listens: Vec<_> = ports(&component)
+                .iter()
+                .filter_map(|port| port["containerPort"].as_u64())
+                .collect();
+            assert_eq!(open, listens, "{}", component.name);
+        }
+    }
 }

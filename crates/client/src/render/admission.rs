@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use crate::diagnostic::{Diagnostic, Level};
 use crate::documents::Document;
 use crate::state::{DEFAULT_NAMESPACE, State};
+use crate::validate::refusals;
 use runway_operator::telemetry::chain;
 
 /// A ModelDeployment that was let in.
@@ -52,11 +53,16 @@ pub(crate) fn admit(document: &Document, state: &State, said: &mut Vec<Diagnosti
     for warning in verdict.warnings {
         say(Level::Warning, warning);
     }
-    let rejected = !verdict.errors.is_empty();
-    for violation in verdict.errors {
-        say(Level::Error, violation.message);
+    let mut errors: Vec<String> = verdict.errors.into_iter().map(|violation| violation.message).collect();
+    if errors.is_empty() {
+        // The webhooks are asked first; then the server looks at the schema.
+        errors = refusals(document);
     }
-    if rejected { None } else { Some(admitted) }
+    let is_rejected = !errors.is_empty();
+    for error in errors {
+        say(Level::Error, error);
+    }
+    if is_rejected { None } else { Some(admitted) }
 }
 
 impl Admitted {

@@ -3,7 +3,7 @@
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use runway_api::condition::{self, Conditions};
-use runway_api::{ModelDeployment, Phase};
+use runway_api::{ModelDeployment, Phase, Tone};
 use runway_provider::Reading;
 
 use super::{Belongings, Health, Node, Standing, Tree, Walk, generic, of_pod, service};
@@ -37,11 +37,7 @@ pub fn tree(parts: &Parts) -> Tree {
 /// The ModelDeployment itself. What it says of its upstream object, that one says better.
 fn deployment(parts: &Parts) -> Node {
     let status = parts.md.status.clone().unwrap_or_default();
-    let health = match status.phase {
-        Some(Phase::Running) => Health::Good,
-        Some(Phase::Failed) => Health::Bad,
-        _ => Health::Open,
-    };
+    let health: Health = status.phase.map_or(Tone::Unknown, Phase::tone).into();
     let provider = parts.md.selected_provider();
     let text = match (status.conditions.when_true(condition::STALLED), provider) {
         (Some(stalled), _) => stalled.message.clone(),
@@ -101,17 +97,12 @@ fn is_named(pod: &Pod, parts: &Parts) -> bool {
 }
 
 fn reads(reading: &Reading) -> Standing {
-    let health = match reading.phase {
-        Phase::Running => Health::Good,
-        Phase::Failed => Health::Bad,
-        _ => Health::Open,
-    };
     let said = if reading.message.is_empty() && reading.reason != reading.phase.as_str() {
         &reading.reason
     } else {
         &reading.message
     };
-    Standing::new(reading.phase.as_str(), said, health)
+    Standing::new(reading.phase.as_str(), said, reading.phase.tone().into())
 }
 
 /// The Service at which the model answers.

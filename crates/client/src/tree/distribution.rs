@@ -34,16 +34,8 @@ fn standing(status: &LlamaStackDistributionStatus) -> Standing {
     let Some(phase) = status.phase else {
         return Standing::new("-", "has no status yet (does llama-stack-operator run?)", Health::Open);
     };
-    let health = match phase {
-        DistributionPhase::Ready => Health::Good,
-        DistributionPhase::Failed => Health::Bad,
-        _ => Health::Open,
-    };
-    Standing::new(
-        format!("{phase:?}"),
-        status.message.as_deref().unwrap_or_default(),
-        health,
-    )
+    let message = status.message.as_deref().unwrap_or_default();
+    Standing::new(phase.as_str(), message, phase.tone().into())
 }
 
 /// What is made for it. The Deployment and the Service are there for every server, the others for some.

@@ -20,6 +20,7 @@ use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::core::DynamicObject;
 use kube::{Resource, ResourceExt};
+use runway_api::Tone;
 use serde::Serialize;
 use serde_json::Value;
 
@@ -104,6 +105,16 @@ pub enum Health {
     Open,
     /// It keeps the whole from working.
     Bad,
+}
+
+impl From<Tone> for Health {
+    fn from(tone: Tone) -> Self {
+        match tone {
+            Tone::Current => Self::Good,
+            Tone::Failed => Self::Bad,
+            Tone::InProgress | Tone::Terminating | Tone::Paused | Tone::Unknown => Self::Open,
+        }
+    }
 }
 
 impl Health {

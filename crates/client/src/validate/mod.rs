@@ -17,7 +17,7 @@ use std::fmt;
 use jiff::Timestamp;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{CustomResourceDefinition, JSONSchemaProps};
 use kube::core::ObjectMeta;
-use runway_api::{ModelDeployment, condition};
+use runway_api::{ModelDeployment, Name, Namespace, condition};
 use runway_core::admission::{apply_defaults, syntax};
 use runway_operator::telemetry::chain;
 use serde::Serialize;
@@ -260,6 +260,21 @@ fn verdict(document: &Document, mut findings: Vec<Finding>) -> Verdict {
     }
 }
 
+/// Why the API server would refuse a document of ours, as far as the fields go that our types know.
+pub(crate) fn refusals(document: &Document) -> Vec<String> {
+    let crds = manifests::all_crds();
+    let mut crds = crds.iter().filter(|crd| crd.spec.group == document.group());
+    let Some(crd) = crds.find(|crd| crd.spec.names.kind == document.kind()) else {
+        return Vec::new();
+    };
+    let errors = against(crd, document)
+        .into_iter()
+        .filter(|finding| finding.level == Weight::Error && !finding.message.starts_with("is an unknown field"));
+    errors
+        .map(|finding| format!("{} {}", finding.field, finding.message))
+        .collect()
+}
+
 /// What the API server says of it: its version, metadata, schema, rules.
 fn against(crd: &CustomResourceDefinition, document: &Document) -> Vec<Finding> {
     let given = document.value["apiVersion"].as_str().unwrap_or_default();
@@ -329,13 +344,11 @@ fn metadata(written: &Value) -> Vec<Finding> {
         .map(|field| Finding::error(By::Schema, field, "is an unknown field: remove it"))
         .collect();
     let mut say = |field: &str, message: String| findings.push(Finding::error(By::Schema, field, message));
-    for (field, name) in [("metadata.name", &read.name), ("metadata.namespace", &read.namespace)] {
-        if let Some(name) = name.as_deref().filter(|name| !syntax::is_domain(name)) {
-            say(
-                field,
-                format!("'{name}' is no name: use lower case letters, digits, '-' and '.'"),
-            );
-        }
+    if let Some(Err(invalid)) = read.name.as_deref().map(str::parse::<Name>) {
+        say("metadata.name", format!("is an {invalid}"));
+    }
+    if let Some(Err(invalid)) = read.namespace.as_deref().map(str::parse::<Namespace>) {
+        say("metadata.namespace", format!("is an {invalid}"));
     }
     for (key, value) in read.labels.iter().flatten() {
         let at = schema::join("metadata.labels", key);

@@ -1,25 +1,30 @@
 //! The two webhooks: reads a review, asks [`super::defaults`] or [`super::validate`](mod@super::validate), answers.
 //!
 //! The object is kept as it came. Only its spec is read into our type, and only for the decision: what a user wrote and we
-//! do not know is nobody's to touch.
+//! do not know is nobody's to touch. Objects come from whoever may create them, so they are measured before they are read.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::body::Bytes;
-use axum::extract::DefaultBodyLimit;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use axum::{Json, Router};
 use json_patch::jsonptr::PointerBuf;
 use json_patch::{AddOperation, Patch, PatchOperation};
-use kube::core::DynamicObject;
-use kube::core::admission::{AdmissionRequest, AdmissionResponse, AdmissionReview, Operation};
+use kube::core::GroupVersionKind;
+use kube::core::admission::{AdmissionResponse, Operation};
 use kube::core::response::{Status, StatusCause, StatusDetails};
 use kube::core::{ObjectMeta, Resource};
 use runway_api::condition::shorten;
 use runway_api::{ModelDeployment, ModelDeploymentSpec, labels};
+use runway_http::body::size;
+use runway_http::{Budget, Limits};
 use runway_operator::trace::{ANNOTATION, Recording, Traces};
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 use super::validate::MAX_MESSAGE;
@@ -31,29 +36,45 @@ pub const MUTATE_PATH: &str = "/mutate";
 /// Path of the validating webhook.
 pub const VALIDATE_PATH: &str = "/validate";
 
-/// A review holds an object twice, and etcd takes objects of about 1.5 MiB.
-const MAX_BODY: usize = 4 * 1024 * 1024;
+/// Bytes of a spec, as JSON. The bounds in the CRD allow for large values in every field; all of them together are a mistake
+/// or an attack.
+const MAX_SPEC: usize = 256 * 1024;
+/// Bytes of the metadata, as JSON: the API server takes 256 KiB of annotations, and notes which field belongs to whom.
+const MAX_METADATA: usize = 512 * 1024;
 /// The API server cuts longer warnings itself, in the middle of a character if need be.
 const MAX_WARNING: usize = 256;
 
-type Request = AdmissionRequest<DynamicObject>;
+/// What reviews may hold of memory. Without a limit of their own, a few large ones in parallel would end the process, and an
+/// API server that gets no answer lets everything through.
+///
+/// Ordinary reviews have a few KiB: they always find room, and are worked on in parallel.
+const REVIEWS: Budget = Budget {
+    body: Limits::WEBHOOK.body,
+    always: 64 * 1024,
+    received: 16 * 1024 * 1024,
+    // What is read of a body takes no more memory than its objects may have, and there are two threads to do it.
+    worked_on: Limits::WEBHOOK.body,
+    // A little less than the API server waits.
+    patience: Duration::from_secs(4),
+};
 
 /// The webhooks; `providers` gives the registered providers as they are now. The trace of a new object begins here.
 pub fn router(providers: impl Fn() -> Arc<Providers> + Clone + Send + Sync + 'static, traces: Traces) -> Router {
-    Router::new()
+    let router = Router::new()
         .route(MUTATE_PATH, post(async move |body: Bytes| mutate(&body, &traces)))
-        .route(VALIDATE_PATH, post(async move |body: Bytes| check(&body, &providers())))
-        .layer(DefaultBodyLimit::max(MAX_BODY))
+        .route(VALIDATE_PATH, post(async move |body: Bytes| check(&body, &providers())));
+    REVIEWS.hold(router)
 }
 
 fn mutate(body: &[u8], traces: &Traces) -> Response {
     match read(body) {
         Ok(request) => {
-            let span = first_span(&request, traces);
-            reply(mutation(&request, span.map(|span| span.traceparent())))
+            // The API server's own validation will say what is wrong with the object, and say it better.
+            let object = subject(&request).unwrap_or_default();
+            let span = object.as_ref().and_then(|object| first_span(&request, object, traces));
+            reply(mutation(&request, object, span.map(|span| span.traceparent())))
         }
-        // The API server's own validation will say what is wrong with the object, and say it better.
-        Err(Unreadable::Object { uid, .. }) => reply(allow(uid)),
+        Err(Unreadable::Request { uid, .. }) => reply(allow(uid)),
         Err(error) => (StatusCode::BAD_REQUEST, error.to_string()).into_response(),
     }
 }
@@ -61,15 +82,16 @@ fn mutate(body: &[u8], traces: &Traces) -> Response {
 fn check(body: &[u8], providers: &Providers) -> Response {
     match read(body) {
         Ok(request) => reply(validation(&request, providers)),
-        Err(Unreadable::Object { uid, violation }) => reply(deny(allow(uid), "", &[violation])),
+        Err(Unreadable::Request { uid, violation }) => reply(deny(allow(uid), "", &[violation])),
         Err(error) => (StatusCode::BAD_REQUEST, error.to_string()).into_response(),
     }
 }
 
 /// The first span of a new object.
-fn first_span(request: &Request, traces: &Traces) -> Option<Recording> {
-    let created = request.operation == Operation::Create && !request.dry_run;
-    let object = subject(request).filter(|_| created)?;
+fn first_span(request: &Request, object: &Object, traces: &Traces) -> Option<Recording> {
+    if request.operation != Operation::Create || request.dry_run {
+        return None;
+    }
     let mut about = object.metadata.clone();
     about.name.get_or_insert_with(|| request.name.clone());
     about.namespace = about.namespace.or_else(|| request.namespace.clone());
@@ -77,14 +99,12 @@ fn first_span(request: &Request, traces: &Traces) -> Option<Recording> {
 }
 
 /// Fills in defaults, and adds the finalizer to a new object, and its trace.
-fn mutation(request: &Request, traceparent: Option<String>) -> AdmissionResponse {
-    let response = AdmissionResponse::from(request);
-    let Some(object) = subject(request) else {
-        return response;
-    };
-    let Ok(spec) = read_spec(object) else { return response };
+fn mutation(request: &Request, object: Option<Object>, traceparent: Option<String>) -> AdmissionResponse {
+    let response = allow(request.uid.clone());
+    let Some(object) = object else { return response };
+    let Ok(spec) = read_spec(&object) else { return response };
 
-    let mut patch = defaults_patch(object, &spec);
+    let mut patch = defaults_patch(&object, &spec);
     if request.operation == Operation::Create {
         patch.extend(finalizer_patch(&object.metadata));
         patch.extend(traceparent.and_then(|parent| trace_patch(&object.metadata, &parent)));
@@ -99,19 +119,19 @@ fn mutation(request: &Request, traceparent: Option<String>) -> AdmissionResponse
 
 /// Refuses what is invalid, all violations at once.
 fn validation(request: &Request, providers: &Providers) -> AdmissionResponse {
-    let response = AdmissionResponse::from(request);
-    let Some(object) = subject(request) else {
-        return response;
-    };
-    let spec = match read_spec(object) {
-        Ok(spec) => spec,
+    let response = allow(request.uid.clone());
+    let read = subject(request).and_then(|object| match object {
+        Some(object) => Ok(Some((read_spec(&object)?, object.metadata))),
+        None => Ok(None),
+    });
+    let deployment = match read {
+        Ok(None) => return response,
+        Ok(Some((spec, metadata))) => ModelDeployment {
+            metadata,
+            spec,
+            status: None,
+        },
         Err(violation) => return deny(response, &request.name, &[violation]),
-    };
-
-    let deployment = ModelDeployment {
-        metadata: object.metadata.clone(),
-        spec,
-        status: None,
     };
     let verdict = validate(&deployment, providers);
     let mut response = if verdict.is_valid() {
@@ -133,28 +153,45 @@ fn validation(request: &Request, providers: &Providers) -> AdmissionResponse {
 
 /// The object to look at, if there is anything to look at: deletion must always end, so an object that is being deleted
 /// goes through as it is, and so does a change that leaves the spec alone (finalizers, labels, status).
-fn subject(request: &Request) -> Option<&DynamicObject> {
-    let object = request.object.as_ref()?;
-    let ours = request.kind.kind == ModelDeployment::kind(&())
+fn subject(request: &Request) -> Result<Option<Object>, Violation> {
+    let is_ours = request.kind.kind == ModelDeployment::kind(&())
         && request.sub_resource.as_deref().unwrap_or_default().is_empty();
-    let changed = match request.operation {
+    let Some(parts) = request.object.filter(|_| is_ours).map(Parts::of) else {
+        return Ok(None);
+    };
+    if parts.is_deleted() || !changes(request, &parts) {
+        return Ok(None);
+    }
+    Object::read(&parts).map(Some)
+}
+
+/// Whether the request is about the spec.
+fn changes(request: &Request, parts: &Parts) -> bool {
+    match request.operation {
         Operation::Create => true,
         Operation::Update => request
             .old_object
-            .as_ref()
-            .is_none_or(|old| old.data.get("spec") != object.data.get("spec")),
+            .is_none_or(|old| !is_same(Parts::of(old).spec, parts.spec)),
         Operation::Delete | Operation::Connect => false,
+    }
+}
+
+/// Whether two texts are the same JSON. An API server writes what is the same with the same bytes, so large ones are not read.
+fn is_same(one: Option<&RawValue>, other: Option<&RawValue>) -> bool {
+    let (Some(one), Some(other)) = (one.map(RawValue::get), other.map(RawValue::get)) else {
+        return one.is_none() && other.is_none();
     };
-    (ours && changed && object.metadata.deletion_timestamp.is_none()).then_some(object)
+    let value = |text: &str| serde_json::from_str::<Value>(text).ok();
+    one == other || (one.len().max(other.len()) <= MAX_SPEC && value(one) == value(other))
 }
 
 /// A patch of additions alone: both sides are our type's reading of the spec, so what only the user's text has is in neither.
-fn defaults_patch(object: &DynamicObject, before: &ModelDeploymentSpec) -> Vec<PatchOperation> {
+fn defaults_patch(object: &Object, before: &ModelDeploymentSpec) -> Vec<PatchOperation> {
     let mut after = before.clone();
     apply_defaults(&mut after);
     let patch = json_patch::diff(&json!({ "spec": before }), &json!({ "spec": after }));
     // A list can pass for an object when it is read, but nothing can be added to it by name. The schema will refuse it.
-    let fits = json_patch::patch(&mut object.data.clone(), &patch).is_ok();
+    let fits = patch.is_empty() || json_patch::patch(&mut json!({ "spec": object.spec }), &patch).is_ok();
     if fits { patch.0 } else { Vec::new() }
 }
 
@@ -194,46 +231,143 @@ fn trace_patch(metadata: &ObjectMeta, traceparent: &str) -> Option<PatchOperatio
 enum Unreadable {
     /// It cannot even be answered.
     #[error("the body must be an AdmissionReview with a request: {0}")]
-    Review(String),
+    Review(serde_json::Error),
     /// It can be answered, but what it is about cannot be read.
     #[error("{}", violation.message)]
-    Object { uid: String, violation: Violation },
+    Request { uid: String, violation: Violation },
 }
 
-fn read(body: &[u8]) -> Result<Request, Unreadable> {
-    let body: Value = serde_json::from_slice(body).map_err(|error| Unreadable::Review(error.to_string()))?;
-    let uid = body
-        .pointer("/request/uid")
-        .and_then(Value::as_str)
-        .ok_or_else(|| Unreadable::Review("request.uid is missing".to_owned()))?;
-    let review: AdmissionReview<DynamicObject> =
-        serde_path_to_error::deserialize(&body).map_err(|error| Unreadable::Object {
-            uid: uid.to_owned(),
-            violation: unreadable(error, ""),
-        })?;
-    review
-        .try_into()
-        .map_err(|_| Unreadable::Review("request is missing".to_owned()))
+/// A review. Objects stay text until it is known that somebody has to look at them, and that they are not too large.
+#[derive(Deserialize)]
+struct Review<'a> {
+    #[serde(borrow)]
+    request: Request<'a>,
 }
 
-fn read_spec(object: &DynamicObject) -> Result<ModelDeploymentSpec, Violation> {
-    let Some(spec) = object.data.get("spec") else {
+/// The request of a review, as far as it matters here.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Request<'a> {
+    uid: String,
+    kind: GroupVersionKind,
+    sub_resource: Option<String>,
+    #[serde(default)]
+    name: String,
+    namespace: Option<String>,
+    operation: Operation,
+    #[serde(default)]
+    dry_run: bool,
+    #[serde(borrow)]
+    object: Option<&'a RawValue>,
+    #[serde(borrow)]
+    old_object: Option<&'a RawValue>,
+}
+
+/// What a request must have to be answered.
+#[derive(Deserialize)]
+struct Asked {
+    request: Uid,
+}
+
+#[derive(Deserialize)]
+struct Uid {
+    uid: String,
+}
+
+fn read(body: &[u8]) -> Result<Request<'_>, Unreadable> {
+    let error = match serde_json::from_slice::<Review>(body) {
+        Ok(review) => return Ok(review.request),
+        Err(error) => error,
+    };
+    let asked: Asked = serde_json::from_slice(body).map_err(Unreadable::Review)?;
+    Err(Unreadable::Request {
+        uid: asked.request.uid,
+        violation: Violation {
+            field: String::new(),
+            message: shorten(format!("the review cannot be read: {error}"), MAX_MESSAGE),
+        },
+    })
+}
+
+/// The parts of an object, as text; what it has beside them is not looked at.
+#[derive(Default, Deserialize)]
+struct Parts<'a> {
+    #[serde(borrow)]
+    metadata: Option<&'a RawValue>,
+    #[serde(borrow)]
+    spec: Option<&'a RawValue>,
+}
+
+impl<'a> Parts<'a> {
+    /// What is no object has no parts.
+    fn of(object: &'a RawValue) -> Self {
+        serde_json::from_str(object.get()).unwrap_or_default()
+    }
+
+    fn is_deleted(&self) -> bool {
+        #[derive(Deserialize)]
+        #[serde(rename_all = "camelCase")]
+        struct Deletion {
+            deletion_timestamp: Option<IgnoredAny>,
+        }
+        let metadata = self.metadata.map(RawValue::get).unwrap_or_default();
+        serde_json::from_str::<Deletion>(metadata).is_ok_and(|metadata| metadata.deletion_timestamp.is_some())
+    }
+}
+
+/// An object to look at.
+#[derive(Debug)]
+struct Object {
+    metadata: ObjectMeta,
+    spec: Value,
+}
+
+impl Object {
+    fn read(parts: &Parts) -> Result<Self, Violation> {
+        let shorter = "shorten spec.provider.overrides, spec.env or spec.engine.args";
+        let spec = read_part("spec", parts.spec, MAX_SPEC, shorter)?;
+        let metadata = read_part("metadata", parts.metadata, MAX_METADATA, "shorten its annotations")?;
+        let metadata: Option<ObjectMeta> =
+            serde_path_to_error::deserialize(metadata).map_err(|error| unreadable(error, "metadata"))?;
+        Ok(Self {
+            metadata: metadata.unwrap_or_default(),
+            spec,
+        })
+    }
+}
+
+/// A part of an object, null if it is not there.
+fn read_part(field: &str, text: Option<&RawValue>, most: usize, way_out: &str) -> Result<Value, Violation> {
+    let text = text.map_or("null", RawValue::get);
+    let violation = |message: String| Violation {
+        field: field.to_owned(),
+        message: shorten(message, MAX_MESSAGE),
+    };
+    if text.len() > most {
+        let (found, most) = (size(text.len()), size(most));
+        return Err(violation(format!(
+            "{field} is {found} of JSON, and at most {most} are accepted: {way_out}"
+        )));
+    }
+    serde_json::from_str(text).map_err(|error| violation(format!("{field}: {error}")))
+}
+
+fn read_spec(object: &Object) -> Result<ModelDeploymentSpec, Violation> {
+    if object.spec.is_null() {
         return Err(Violation {
             field: "spec".to_owned(),
             message: "spec is required: it says which model to serve".to_owned(),
         });
-    };
-    serde_path_to_error::deserialize(spec).map_err(|error| unreadable(error, "spec"))
+    }
+    serde_path_to_error::deserialize(&object.spec).map_err(|error| unreadable(error, "spec"))
 }
 
 /// What could not be read, below `root`.
 fn unreadable(error: serde_path_to_error::Error<serde_json::Error>, root: &str) -> Violation {
     let path = error.path().to_string();
-    let path = path.trim_start_matches("request.").trim_start_matches("object.");
-    let field = match (root, path) {
-        (root, ".") => root.to_owned(),
-        ("", path) => path.to_owned(),
-        (root, path) => format!("{root}.{path}"),
+    let field = match path.as_str() {
+        "." => root.to_owned(),
+        path => format!("{root}.{path}"),
     };
     Violation {
         message: shorten(format!("{field}: {}", error.into_inner()), MAX_MESSAGE),

@@ -1,5 +1,7 @@
 //! The syntax of small texts: label keys, label values, quantities.
 
+use runway_api::name;
+
 /// Every suffix a quantity of memory may have.
 pub(super) const MEMORY_SUFFIXES: &[&str] = &[
     "", "m", "k", "Ki", "M", "Mi", "G", "Gi", "T", "Ti", "P", "Pi", "E", "Ei",
@@ -37,26 +39,20 @@ pub(super) fn amount(text: &str, suffixes: &[&str]) -> Amount {
 /// Whether this can be a label's or an annotation's key: a name of at most 63 characters, perhaps after a domain and `/`.
 pub fn is_key(text: &str) -> bool {
     match text.split_once('/') {
-        Some((domain, name)) => is_domain(domain) && is_name(name),
-        None => is_name(text),
+        Some((domain, key)) => name::is_subdomain(domain) && is_qualified(key),
+        None => is_qualified(text),
     }
 }
 
 /// Whether this can be a label's value: empty, or a name.
 pub fn is_label_value(text: &str) -> bool {
-    text.is_empty() || is_name(text)
+    text.is_empty() || is_qualified(text)
 }
 
-fn is_name(text: &str) -> bool {
+/// The part of a key after its domain, or a value.
+fn is_qualified(text: &str) -> bool {
     let inner = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.');
     text.len() <= 63 && text.bytes().all(inner) && framed(text, |b| b.is_ascii_alphanumeric())
-}
-
-/// Whether this can be the name of an object: RFC 1123 labels, joined by dots.
-pub fn is_domain(text: &str) -> bool {
-    let edge = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();
-    let label = |part: &str| part.bytes().all(|b| edge(b) || b == b'-') && framed(part, edge);
-    text.len() <= 253 && text.split('.').all(label)
 }
 
 /// Whether the first and the last character are fit to stand at an edge.

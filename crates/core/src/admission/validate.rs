@@ -12,6 +12,7 @@ use runway_api::model_deployment::{
     Component, ModelDeployment, ModelDeploymentSpec, ModelSource, PodMetadata, ServingMode,
 };
 use runway_api::{labels, overrides};
+use runway_operator::json;
 
 use super::syntax::{self, Amount, CPU_SUFFIXES, MEMORY_SUFFIXES};
 use crate::providers::{Providers, Registered};
@@ -24,6 +25,8 @@ pub const KNOWN_ENGINES: [&str; 4] = ["vllm", "sglang", "trtllm", "llamacpp"];
 const MAX_FINDINGS: usize = 50;
 /// Longest message, in bytes.
 pub(super) const MAX_MESSAGE: usize = 1024;
+/// Bytes of all values of `env` together; a node gives a process little more for all of its variables and arguments.
+const MAX_ENV: usize = 128 * 1024;
 /// Longest part of a user's text that a message repeats, in bytes.
 const MAX_QUOTE: usize = 80;
 
@@ -95,6 +98,7 @@ pub fn validate(deployment: &ModelDeployment, providers: &Providers) -> Verdict 
         ServingMode::Aggregated => check_aggregated(spec, &mut verdict),
         ServingMode::Disaggregated => check_disaggregated(spec, &mut verdict),
     }
+    check_sizes(spec, &mut verdict);
     check_numbers(spec, &mut verdict);
     check_quantities(spec, &mut verdict);
     check_env(&spec.env, &mut verdict);
@@ -116,6 +120,34 @@ fn check_name(deployment: &ModelDeployment, verdict: &mut Verdict) {
         verdict.refuse(
             "metadata.name",
             "metadata.name must be at most 63 characters: Services and labels are made from it",
+        );
+    }
+}
+
+/// What a schema cannot measure.
+fn check_sizes(spec: &ModelDeploymentSpec, verdict: &mut Verdict) {
+    let overrides = spec.provider.as_ref().and_then(|provider| provider.overrides.as_ref());
+    let found = overrides.map_or(0, |overrides| json::size(overrides));
+    if found > overrides::MAX_SIZE {
+        verdict.refuse(
+            "spec.provider.overrides",
+            format!(
+                "provider.overrides is {} KiB of JSON, and at most {} KiB are accepted: give the documented keys of the provider only",
+                found.div_ceil(1024),
+                overrides::MAX_SIZE / 1024
+            ),
+        );
+    }
+    let values = spec.env.iter().filter_map(|variable| variable.value.as_ref());
+    let found: usize = values.map(String::len).sum();
+    if found > MAX_ENV {
+        verdict.refuse(
+            "spec.env",
+            format!(
+                "the values of env are {} KiB together, and at most {} KiB are accepted: put large ones into a ConfigMap, and name it in valueFrom",
+                found.div_ceil(1024),
+                MAX_ENV / 1024
+            ),
         );
     }
 }
@@ -360,6 +392,17 @@ fn check_env(env: &[EnvVar], verdict: &mut Verdict) {
             verdict.refuse(
                 format!("spec.env[{index}].name"),
                 format!("env[{index}] has no name: name the variable, or remove the entry"),
+            );
+        }
+        // The API server would refuse the pods, which nobody sees.
+        let is_printable = |c: char| matches!(c, ' '..='~') && c != '=';
+        if !variable.name.chars().all(is_printable) {
+            verdict.refuse(
+                format!("spec.env[{index}].name"),
+                format!(
+                    "env[{index}]: '{}' cannot be the name of a variable: use letters, digits, '_', '-' and '.'",
+                    quote(&variable.name)
+                ),
             );
         }
         // As Kubernetes does it: an empty value beside valueFrom is no contradiction.

@@ -9,25 +9,27 @@ use std::mem;
 
 use cel::common::ast::{CallExpr, ComprehensionExpr, EntryExpr, Expr, LiteralValue, operators};
 use cel::parser::Expression;
-use regex::bytes::Regex;
 
 use super::functions::{self, KEY, MATCHES, ORDERED};
 use super::input::{BYTES_PER_WEIGHT, MAX_ENTRIES, MAX_STRING, MAX_WEIGHT};
-use super::{MAX_COST, MAX_PATTERN_BYTES, RuleError, shortened};
+use super::pattern::{self, Pattern};
+use super::{MAX_COST, RuleError, shortened};
 
 /// Steps of one round of a loop besides its body: binding the variable.
 const ROUND: u64 = 4;
 /// Steps of a call: its arguments are collected and its overload looked up.
 const CALL: u64 = 4;
-/// Steps of matching a pattern for each weight of text.
-const MATCH: u64 = 8;
+/// Steps of copying and dropping a value, for each weight of it: maps are made anew.
+const COPY: u64 = 2;
+/// Steps of matching a pattern for each weight of text: a look-up for each byte, whatever the pattern.
+const MATCH: u64 = 2;
 
 /// What a rule that passed needs to run.
 pub(super) struct Checked {
     /// Estimated worst case, in steps.
     pub(super) cost: u64,
     /// Patterns of `matches`, by the index the rewritten rule calls them with.
-    pub(super) patterns: Vec<Regex>,
+    pub(super) patterns: Vec<Pattern>,
 }
 
 /// Checks a rule, and rewrites its loops and pattern matches to our own functions.
@@ -35,9 +37,12 @@ pub(super) fn check(program: &mut Expression) -> Result<Checked, RuleError> {
     let mut checker = Checker {
         scopes: vec![("spec".to_owned(), Shape::INPUT), ("metadata".to_owned(), Shape::INPUT)],
         patterns: Vec::new(),
-        pattern_bytes: 0,
+        patterns_cost: 0,
+        budget: pattern::Budget::default(),
     };
-    let cost = checker.estimate(program)?.cost;
+    // A pattern is compiled once, also in a loop.
+    let evaluation = checker.estimate(program)?.cost;
+    let cost = evaluation.saturating_add(checker.patterns_cost);
     if cost > MAX_COST {
         return Err(RuleError::TooExpensive { estimated: cost });
     }
@@ -139,8 +144,11 @@ impl Estimate {
 struct Checker {
     /// Names in scope, innermost last.
     scopes: Vec<(String, Shape)>,
-    patterns: Vec<Regex>,
-    pattern_bytes: usize,
+    patterns: Vec<Pattern>,
+    /// Steps of compiling the patterns.
+    patterns_cost: u64,
+    /// What the patterns may still take.
+    budget: pattern::Budget,
 }
 
 impl Checker {
@@ -252,33 +260,32 @@ impl Checker {
                 Estimate::new(cost.saturating_add(text), shape)
             }
             "matches" => {
-                self.compile_pattern(call)?;
+                self.patterns_cost += self.compile_pattern(call)?;
                 Estimate::new(cost.saturating_add(text.saturating_mul(MATCH)), Shape::SCALAR)
             }
             _ => Estimate::new(cost.saturating_add(text), Shape::SCALAR),
         })
     }
 
-    /// Compiles the pattern of a `matches` and puts its index in the pattern's place.
-    fn compile_pattern(&mut self, call: &mut CallExpr) -> Result<(), RuleError> {
+    /// Compiles the pattern of a `matches`, puts its index in the pattern's place, and returns the steps it took.
+    fn compile_pattern(&mut self, call: &mut CallExpr) -> Result<u64, RuleError> {
         let text = call.target.take().map(|text| *text);
         let mut arguments: Vec<Expression> = text.into_iter().chain(mem::take(&mut call.args)).collect();
         let Some(Expression { expr, .. }) = arguments.last_mut() else {
             return Err(unknown_function(call));
         };
         let Expr::Literal(LiteralValue::String(pattern)) = &*expr else {
-            return Err(functions::pattern_refused(None));
+            return Err(pattern::refused(
+                "it must be a string in the rule, such as x.matches('^a'), so that it can be checked once",
+            ));
         };
-        self.pattern_bytes += pattern.inner().len();
-        if self.pattern_bytes > MAX_PATTERN_BYTES {
-            return Err(functions::pattern_refused(Some(self.pattern_bytes)));
-        }
         let index = self.patterns.len() as u64;
-        self.patterns.push(functions::pattern(pattern.inner())?);
+        let (pattern, steps) = self.budget.compile(pattern.inner())?;
+        self.patterns.push(pattern);
         *expr = Expr::Literal(LiteralValue::UInt(index.into()));
         MATCHES.clone_into(&mut call.func_name);
         call.args = arguments;
-        Ok(())
+        Ok(steps)
     }
 
     fn comprehension(&mut self, comprehension: &mut ComprehensionExpr) -> Result<Estimate, RuleError> {
@@ -367,7 +374,7 @@ fn collect(items: Vec<Estimate>) -> Estimate {
     let cost = total_cost(&items);
     let shapes: Vec<Shape> = items.into_iter().map(|item| item.shape).collect();
     let shape = Shape::collection(&shapes);
-    Estimate::new(cost.saturating_add(shape.weight), shape)
+    Estimate::new(cost.saturating_add(shape.weight.saturating_mul(COPY)), shape)
 }
 
 fn total_cost(items: &[Estimate]) -> u64 {

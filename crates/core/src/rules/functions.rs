@@ -5,10 +5,9 @@ use std::sync::{Arc, LazyLock};
 use cel::common::types::{BOOL_TYPE, CelList, CelMap, INT_TYPE, LIST_TYPE, MAP_TYPE, STRING_TYPE, UINT_TYPE};
 use cel::common::value::{CowVal, Val};
 use cel::{Context, DeclarationError, Env, ExecutionError};
-use regex::bytes::{Regex, RegexBuilder};
 
 use super::input::Variables;
-use super::{MAX_PATTERN_BYTES, RuleError, shortened};
+use super::pattern::Pattern;
 
 /// What the range of a comprehension goes through. No rule can spell the name.
 pub(super) const ORDERED: &str = "@ordered";
@@ -20,9 +19,6 @@ pub(super) const MATCHES: &str = "@matches";
 /// For messages: everything a rule can call.
 pub(super) const SIGNATURES: &str = "has(a.b), size(x), x.startsWith(y), x.endsWith(y), x.contains(y), x.matches('pattern'), \
      int(x), uint(x), double(x), string(x), and x.all(v, …), x.exists(v, …), x.exists_one(v, …), x.map(v, …), x.filter(v, …)";
-
-/// Size a compiled pattern may take, in bytes: bounds the time of compiling and of matching.
-const PATTERN_SIZE: usize = 16 << 10;
 
 /// Whether a rule may call `name` with this number of arguments, as a method or not. Everything
 /// else the crate registers is left out: what parses times or durations, and what a rule over a
@@ -37,48 +33,8 @@ pub(super) fn is_callable(name: &str, method: bool, arguments: usize) -> bool {
     }
 }
 
-/// Compiles the pattern of a `matches`. As in RE2, `\w`, `\d` and `\b` know ASCII only; `.` is one
-/// byte.
-pub(super) fn pattern(source: &str) -> Result<Regex, RuleError> {
-    RegexBuilder::new(source)
-        .unicode(false)
-        .size_limit(PATTERN_SIZE)
-        .dfa_size_limit(8 * PATTERN_SIZE)
-        .nest_limit(32)
-        .build()
-        .map_err(|error| RuleError::Pattern {
-            reason: pattern_reason(&error),
-        })
-}
-
-/// The last line of the library's message is the reason; the lines before draw the pattern.
-fn pattern_reason(error: &regex::Error) -> String {
-    match error {
-        regex::Error::CompiledTooBig(_) => {
-            "it is too large when compiled; use fewer and smaller repetitions".to_owned()
-        }
-        error => shortened(
-            error
-                .to_string()
-                .lines()
-                .last()
-                .unwrap_or_default()
-                .trim_start_matches("error: "),
-        ),
-    }
-}
-
-/// The error for a pattern that is not written in the rule, or too long with those before it.
-pub(super) fn pattern_refused(bytes: Option<usize>) -> RuleError {
-    let reason = match bytes {
-        None => "it must be a string in the rule, such as x.matches('^a'), so that it can be checked once".to_owned(),
-        Some(bytes) => format!("the patterns of the rule have {bytes} bytes, {MAX_PATTERN_BYTES} are allowed"),
-    };
-    RuleError::Pattern { reason }
-}
-
 /// The context of one evaluation.
-pub(super) fn context<'a>(variables: &'a Variables, patterns: &Arc<[Regex]>) -> Context<'a, 'a> {
+pub(super) fn context<'a>(variables: &'a Variables, patterns: &Arc<[Pattern]>) -> Context<'a, 'a> {
     static ENV: LazyLock<Arc<Env>> = LazyLock::new(|| Arc::new(environment()));
     let mut context = Context::with_env(Arc::clone(&ENV));
     context.set_variable_resolver(variables);
@@ -86,7 +42,7 @@ pub(super) fn context<'a>(variables: &'a Variables, patterns: &Arc<[Regex]>) -> 
         let patterns = Arc::clone(patterns);
         let matches = move |text: Arc<String>, index: u64| {
             let pattern = usize::try_from(index).ok().and_then(|index| patterns.get(index));
-            pattern.is_some_and(|pattern| pattern.is_match(text.as_bytes()))
+            pattern.is_some_and(|pattern| pattern.is_match(&text))
         };
         // The name is ours alone, so it cannot be taken.
         let _: Result<(), DeclarationError> = context.add_function(MATCHES, matches);

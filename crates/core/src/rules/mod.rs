@@ -10,11 +10,13 @@
 //!    evaluation.
 //! 3. [`Input`] refuses data larger than the cost estimate assumed. It guards the estimate.
 //!
-//! What passes all three takes less than 5 ms from text to answer in a release build.
+//! What passes all three takes less than 5 ms from text to answer in a release build. [`Budget`] adds up what the rules of one
+//! provider cost: less than 50 ms in all.
 
 mod check;
 mod functions;
 mod input;
+mod pattern;
 mod scan;
 #[cfg(test)]
 mod tests;
@@ -27,6 +29,7 @@ use cel::parser::{Expression, PrattParser};
 use cel::{ExecutionError, Value};
 
 pub use input::{Input, InputTooLarge};
+pub use pattern::MAX_TABLE_BYTES;
 
 /// Longest rule, in bytes.
 pub const MAX_LENGTH: usize = 4096;
@@ -38,9 +41,11 @@ pub const MAX_LENGTH: usize = 4096;
 pub const MAX_DEPTH: u32 = 32;
 /// Deepest nesting of `all`, `exists`, `exists_one`, `map` and `filter`.
 pub const MAX_COMPREHENSIONS: u32 = 2;
-/// Highest estimated cost. One unit is one step of the evaluator or one value copied, at most
-/// 100 ns in a release build: 2.5 ms in all.
+/// Highest estimated cost, patterns included. One unit is one step of the evaluator or one value copied, about 100 ns in a
+/// release build: 2.5 ms in all.
 pub const MAX_COST: u64 = 25_000;
+/// Highest estimated cost of all rules of one provider: 25 ms.
+pub const MAX_COST_OF_ALL: u64 = 10 * MAX_COST;
 /// Bytes of all the patterns given to `matches()` in one rule.
 pub const MAX_PATTERN_BYTES: usize = 256;
 
@@ -110,6 +115,16 @@ pub enum RuleError {
         /// Estimated worst case, in steps.
         estimated: u64,
     },
+    /// More than the rules before it leave of [`MAX_COST_OF_ALL`].
+    #[error(
+        "the rule could cost {estimated} steps, the rules before it leave {left} of the {MAX_COST_OF_ALL} that all rules of a provider may cost; make the rules cheaper or fewer"
+    )]
+    NothingLeft {
+        /// Estimated worst case, in steps.
+        estimated: u64,
+        /// What is left of the limit.
+        left: u64,
+    },
 }
 
 /// Why a compiled rule gave no answer for one input. The texts are for the author of the rule.
@@ -146,7 +161,7 @@ pub struct Rule(Arc<Compiled>);
 struct Compiled {
     source: String,
     program: Expression,
-    patterns: Arc<[regex::bytes::Regex]>,
+    patterns: Arc<[pattern::Pattern]>,
     cost: u64,
 }
 
@@ -185,6 +200,45 @@ impl Rule {
             .ok_or_else(|| EvalError::NotBool {
                 found: with_article(result.get_type().name()),
             })
+    }
+}
+
+/// What the rules of one provider may still cost. Rules are taken in order: one that costs too much is refused, and those after it
+/// have what is left.
+#[derive(Debug)]
+pub struct Budget {
+    left: u64,
+}
+
+impl Default for Budget {
+    fn default() -> Self {
+        Self { left: MAX_COST_OF_ALL }
+    }
+}
+
+impl Budget {
+    /// Compiles a rule and takes its cost away, or says why it is refused. Reading costs a step for each byte, also of a rule
+    /// that is refused.
+    pub fn compile(&mut self, source: &str) -> Result<Rule, RuleError> {
+        self.spend(source.len() as u64)?;
+        let rule = Rule::compile(source).inspect_err(|error| self.charge_refused(error))?;
+        self.spend(rule.cost())?;
+        Ok(rule)
+    }
+
+    /// To find out that a rule is too expensive takes what the most expensive one does.
+    fn charge_refused(&mut self, error: &RuleError) {
+        if matches!(error, RuleError::Pattern { .. } | RuleError::TooExpensive { .. }) {
+            self.left = self.left.saturating_sub(MAX_COST);
+        }
+    }
+
+    fn spend(&mut self, estimated: u64) -> Result<(), RuleError> {
+        let left = self.left;
+        self.left = left
+            .checked_sub(estimated)
+            .ok_or(RuleError::NothingLeft { estimated, left })?;
+        Ok(())
     }
 }
 

@@ -447,6 +447,63 @@ fn bombs_are_seen_by_their_sizes() {
 }
 
 #[test]
+fn a_pattern_is_priced_by_what_searching_with_it_takes() {
+    // Eighteen of these took 87 ms for one rule in a release build.
+    let slow = ["spec.s.matches(r'(?s).*a.{200}c')"; 18].join("||");
+    let text = refused(&slow);
+    for named in ["`(?s).*a.{200}c`", "more than 16384 steps", "may cost 25000 steps"] {
+        assert!(text.contains(named), "{text}");
+    }
+    for pattern in ["(a|b)*a(a|b){20}c", "(?i)a.{30}b", "(x.{9}){9}y"] {
+        let rule = format!("spec.s.matches(r'{pattern}')");
+        assert!(
+            matches!(Rule::compile(&rule), Err(RuleError::Pattern { .. })),
+            "{pattern}"
+        );
+    }
+    for pattern in [
+        "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$",
+        r"^(meta-llama|mistralai|Qwen|google|microsoft|deepseek-ai)/[\w.-]+$",
+        "(?i)(8b|70b|405b)(-instruct)?$",
+        "^.{1,63}$",
+        r"v[0-9]+\.[0-9]+",
+        "(llama-3-70b|mixtral-8x22b|qwen2-72b|gemma-2-27b)",
+    ] {
+        let rule = format!("spec.env.exists(e, e.value.matches(r'{pattern}'))");
+        assert!(Rule::compile(&rule).is_ok(), "{pattern}: {:?}", Rule::compile(&rule));
+    }
+}
+
+#[test]
+fn the_rules_of_a_provider_share_a_budget() {
+    let source = vec!["spec.a + spec.b == 1"; 3].join(" || ");
+    let cost = Rule::compile(&source).unwrap().cost() + source.len() as u64;
+    let mut budget = Budget::default();
+    for _ in 0..MAX_COST_OF_ALL / cost {
+        budget.compile(&source).unwrap();
+    }
+    let error = budget.compile(&source).unwrap_err();
+    assert!(
+        matches!(error, RuleError::NothingLeft { left, .. } if left < cost),
+        "{error}"
+    );
+    assert!(
+        error
+            .to_string()
+            .contains("of the 250000 that all rules of a provider may cost"),
+        "{error}"
+    );
+    // What is cheap still passes, and what is refused is not for free.
+    assert!(budget.compile("spec.engine.type == 'vllm'").is_ok());
+    let mut budget = Budget::default();
+    let refusals = (0..64).map(|_| budget.compile("spec.s.matches('a.{200}c')").unwrap_err());
+    let ends = refusals
+        .filter(|error| matches!(error, RuleError::NothingLeft { .. }))
+        .count();
+    assert_eq!(ends, 54);
+}
+
+#[test]
 fn patterns_are_compiled_once_and_bounded() {
     let matches = |pattern: &str| format!("spec.model.id.matches(r'{pattern}')");
     let plain = |length: usize| matches(&"a".repeat(length));
@@ -664,6 +721,10 @@ fn most_expensive() -> Vec<Rule> {
         "spec.l.exists(x, x.contains('aaaaab'))",
         "spec.l.exists(x, x.matches('(a|b)*a(a|b){20}c'))",
         "spec.s.matches('(a?){9}a{9}c')",
+        "spec.s.matches('[a-z]{2,40}q')",
+        "spec.s.matches('a.{7}q')",
+        "spec.s.matches('q')",
+        "spec.l.exists(x, x.matches('(a|b){20}c'))",
         "spec == spec.l",
         "[spec.l] == [spec.l, 1]",
         "size(spec.s) == 1",
@@ -685,31 +746,78 @@ fn most_expensive() -> Vec<Rule> {
 }
 
 #[test]
-fn the_most_expensive_accepted_rules_are_quick() {
-    // 5 ms are promised for a release build on a machine of its own; tests run unoptimised and
-    // side by side, so the margin is wide, and far below what an unbounded rule takes.
-    let allowed = Duration::from_millis(if cfg!(debug_assertions) { 500 } else { 50 });
-    let inputs = largest_inputs();
+fn the_most_expensive_accepted_rules_stay_within_their_units() {
     let rules = most_expensive();
     assert!(rules.len() > 20);
-    for rule in rules {
-        for input in &inputs {
-            let fastest = (0..3)
-                .map(|_| {
-                    let start = Instant::now();
-                    let _ = Rule::compile(rule.source()).map(|rule| rule.evaluate(input));
-                    start.elapsed()
-                })
-                .min()
-                .unwrap();
-            assert!(
-                fastest < allowed,
-                "{fastest:?} for {} ({} steps)",
-                &rule.source()[..60.min(rule.source().len())],
-                rule.cost()
-            );
-        }
+    for rule in &rules {
+        assert!(rule.cost() <= MAX_COST, "{rule:?}");
     }
+    let accepted = dearest_configuration(&rules);
+    let total: u64 = accepted
+        .iter()
+        .map(|rule| rule.cost() + rule.source().len() as u64)
+        .sum();
+    assert!(
+        (MAX_COST_OF_ALL - MAX_COST..=MAX_COST_OF_ALL).contains(&total),
+        "{total}"
+    );
+}
+
+/// As many of the most expensive rules as one provider may have.
+fn dearest_configuration(rules: &[Rule]) -> Vec<Rule> {
+    let mut budget = Budget::default();
+    let accepted = rules.iter().cycle().take(64);
+    accepted.filter_map(|rule| budget.compile(rule.source()).ok()).collect()
+}
+
+/// The fastest of many runs: what else the machine does is not counted.
+fn fastest(mut run: impl FnMut()) -> Duration {
+    let time = |_| {
+        let start = Instant::now();
+        run();
+        start.elapsed()
+    };
+    (0..20).map(time).min().unwrap()
+}
+
+#[test]
+#[ignore = "measures time: cargo test --release -p runway-core rules -- --ignored"]
+fn the_most_expensive_accepted_rules_take_less_than_they_may() {
+    let inputs = largest_inputs();
+    let rules = most_expensive();
+    let run = |rule: &Rule, input: &Input| {
+        let _ = Rule::compile(rule.source()).map(|rule| rule.evaluate(input));
+    };
+    for (rule, input) in rules
+        .iter()
+        .flat_map(|rule| inputs.iter().map(move |input| (rule, input)))
+    {
+        let took = fastest(|| run(rule, input));
+        let source = &rule.source()[..60.min(rule.source().len())];
+        assert!(
+            took < Duration::from_millis(5),
+            "{took:?} for {source} ({} steps)",
+            rule.cost()
+        );
+    }
+    let configuration = dearest_configuration(&rules);
+    for input in &inputs {
+        let took = fastest(|| configuration.iter().for_each(|rule| run(rule, input)));
+        assert!(
+            took < Duration::from_millis(50),
+            "{took:?} for {} rules",
+            configuration.len()
+        );
+    }
+    let refused = "spec.s.matches('(?s).*a.{200}c')";
+    let took = fastest(|| {
+        let mut budget = Budget::default();
+        (0..64).for_each(|_| drop(budget.compile(refused)));
+    });
+    assert!(
+        took < Duration::from_millis(50),
+        "{took:?} for 64 rules that are refused"
+    );
 }
 
 // ---- Properties

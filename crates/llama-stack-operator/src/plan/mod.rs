@@ -52,9 +52,9 @@ pub fn plan(seen: &Observed) -> Plan {
 /// What to say when the server did not take what [`plan`] asked for. Silent when trying again may help.
 pub fn after_failure(seen: &Observed, error: &apply::Error) -> Plan {
     let refusal = match error {
-        apply::Error::Apply { kind, name, .. } if error.is_conflict() => {
-            Refusal::new("NameTaken", objects::taken_text(kind, name))
-        }
+        apply::Error::NameTaken {
+            kind, name, manager, ..
+        } => Refusal::new("NameTaken", objects::taken_text(kind, name, manager)),
         apply::Error::Apply { kind, name, source } if error.is_refusal() => {
             Refusal::new("Refused", format!("{kind} '{name}' was refused: {source}"))
         }

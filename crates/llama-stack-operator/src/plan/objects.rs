@@ -97,22 +97,19 @@ pub(super) fn delete(seen: &Observed, wanted: &[Wanted]) -> Vec<Delete> {
         .collect()
 }
 
-/// A wanted object whose name somebody else has taken.
+/// The message about a wanted object whose name is taken by one that is not ours.
 pub(super) fn taken(seen: &Observed, wanted: &[Wanted]) -> Option<String> {
-    wanted
-        .iter()
-        .find(|w| {
-            seen.child(w.kind, &w.name)
-                .is_some_and(|live| !child::is_made_for(seen.llsd.as_ref(), live))
-        })
-        .map(|w| taken_text(w.kind.kind, &w.name))
+    wanted.iter().find_map(|w| {
+        let live = seen.child(w.kind, &w.name)?;
+        (!child::is_made_for(seen.llsd.as_ref(), live))
+            .then(|| taken_text(w.kind.kind, &w.name, &child::manager_of(live)))
+    })
 }
 
-/// What is said when a name is taken.
-pub(super) fn taken_text(kind: &str, name: &str) -> String {
-    format!(
-        "{kind} '{name}' exists and was not made for this LlamaStackDistribution: rename the LlamaStackDistribution, or delete the other object"
-    )
+/// The message about a name that is taken.
+pub(super) fn taken_text(kind: &str, name: &str, manager: &str) -> String {
+    let taken = child::taken(&format!("{kind} '{name}'"), "LlamaStackDistribution", manager);
+    format!("{taken}: rename the LlamaStackDistribution, or delete the other object")
 }
 
 fn dress(llsd: &LlamaStackDistribution, object: &Wanted) -> DynamicObject {

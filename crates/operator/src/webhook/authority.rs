@@ -9,7 +9,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
-use axum_server::tls_rustls::RustlsConfig;
 use futures::StreamExt;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Secret;
@@ -18,7 +17,7 @@ use kube::core::ObjectMeta;
 use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::watch_object;
 use kube::{Api, Client};
-use rustls::ServerConfig;
+use runway_http::Tls;
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 use serde_json::json;
@@ -80,13 +79,17 @@ impl Authority {
     }
 
     /// For the server: always the current leaf. Handshakes fail while there is none.
-    pub fn tls(&self) -> Result<RustlsConfig, rustls::Error> {
-        let mut config = ServerConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
-            .with_safe_default_protocol_versions()?
-            .with_no_client_auth()
-            .with_cert_resolver(self.serving.clone());
-        config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-        Ok(RustlsConfig::from_config(Arc::new(config)))
+    pub fn tls(&self) -> Result<Tls, rustls::Error> {
+        Tls::resolved_by(self.serving.clone())
+    }
+
+    /// Says why the certificate that is served at the moment would be refused, if it would.
+    pub fn refused(&self) -> impl Fn() -> Option<String> + Send + Sync + use<> {
+        let (serving, clock) = (Arc::clone(&self.serving), self.settings.clock);
+        move || match serving.0.load_full() {
+            Some(leaf) => leaf.refused(clock()),
+            None => Some("there is none yet".to_owned()),
+        }
     }
 
     /// The certificates that clients should trust, as PEM; `None` while there is no authority.
@@ -149,6 +152,15 @@ impl Authority {
                 return Ok(RETRY);
             }
         };
+        if authorities.is_from_the_future(now) {
+            tracing::warn!(
+                secret = name,
+                "the authority was made by a clock that was ahead, and is not valid yet: making a new one"
+            );
+            self.replace(secret, &Authorities::first(name, now, *lifetimes)?)
+                .await?;
+            return Ok(RETRY);
+        }
         // First with what there is: the server must go on when the API server cannot be reached.
         let renewal = self.install(&authorities, leaf, now)?;
         if authorities.rotation() <= now {
@@ -172,7 +184,7 @@ impl Authority {
             None => Leaf::make(signer, &self.settings.names, now, self.settings.lifetimes)?,
         };
         let renewal = current.renewal;
-        self.serving.0.store(Some(leaf.insert(current).certified.clone()));
+        self.serving.0.store(Some(Arc::new(leaf.insert(current).clone())));
 
         let bundle = Some(authorities.bundle(now));
         self.bundle.send_if_modified(|published| {
@@ -244,10 +256,79 @@ impl Authority {
 
 /// The leaf in use.
 #[derive(Debug, Default)]
-struct Serving(ArcSwapOption<CertifiedKey>);
+struct Serving(ArcSwapOption<Leaf>);
 
 impl ResolvesServerCert for Serving {
     fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        self.0.load_full()
+        self.0.load().as_ref().map(|leaf| Arc::clone(&leaf.certified))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+    use std::sync::atomic::{AtomicI64, Ordering};
+
+    use super::*;
+    use kube::client::Body;
+    use serde_json::Value;
+    use tower::service_fn;
+
+    /// The clock of the only test that has one.
+    static NOW: AtomicI64 = AtomicI64::new(1_800_000_000);
+
+    fn clock() -> Timestamp {
+        Timestamp::from_second(NOW.load(Ordering::Relaxed)).unwrap()
+    }
+
+    /// An API server that accepts every write and remembers the last.
+    fn api_server(last: Arc<Mutex<Option<Secret>>>) -> Client {
+        let service = service_fn(move |request: http::Request<Body>| {
+            let last = Arc::clone(&last);
+            async move {
+                let sent: Value = serde_json::from_slice(&request.into_body().collect_bytes().await?)?;
+                let secret: Secret = serde_json::from_value(json!({
+                    "metadata": {"name": "ca", "namespace": "ns", "resourceVersion": "2"},
+                    "data": sent["data"].as_object().map(|data| data.iter().filter(|(_, value)| !value.is_null()).collect::<BTreeMap<_, _>>()),
+                }))?;
+                let answer = serde_json::to_vec(&secret)?;
+                *last.lock().unwrap() = Some(secret);
+                Ok::<_, Box<dyn std::error::Error + Send + Sync>>(http::Response::new(Body::from(answer)))
+            }
+        });
+        Client::new(service, "ns")
+    }
+
+    #[tokio::test]
+    async fn an_authority_made_by_a_clock_that_was_ahead_is_replaced_and_readiness_says_so_until_then() {
+        let written = Arc::new(Mutex::new(None));
+        let settings = Settings {
+            namespace: "ns".to_owned(),
+            secret: "ca".to_owned(),
+            names: vec!["hook.ns.svc".to_owned()],
+            field_manager: "test".to_owned(),
+            lifetimes: Lifetimes::default(),
+            clock,
+        };
+        let authority = Authority::new(api_server(Arc::clone(&written)), settings);
+        let (refused, mut leaf) = (authority.refused(), None);
+        assert_eq!(refused().as_deref(), Some("there is none yet"));
+
+        // A year ahead.
+        let right = NOW.fetch_add(365 * 86_400, Ordering::Relaxed);
+        authority.step(None, &mut leaf).await.unwrap();
+        let ahead = written.lock().unwrap().take().unwrap();
+        authority.step(Some(&ahead), &mut leaf).await.unwrap();
+        assert_eq!(refused(), None);
+        assert!(written.lock().unwrap().is_none());
+
+        NOW.store(right, Ordering::Relaxed);
+        assert!(refused().unwrap().starts_with("it is valid only from 2028-"));
+        authority.step(Some(&ahead), &mut leaf).await.unwrap();
+        let replaced = written.lock().unwrap().take().expect("a new authority is written");
+        assert!(refused().is_some(), "the bundle has not been published yet");
+        authority.step(Some(&replaced), &mut leaf).await.unwrap();
+        assert_eq!(refused(), None);
+        assert!(written.lock().unwrap().is_none(), "once is enough");
     }
 }

@@ -45,7 +45,8 @@ impl Default for Lifetimes {
     }
 }
 
-/// Certificates are valid from a little earlier, for clocks that are behind ours.
+/// Certificates are valid from a little earlier, for clocks that are behind ours. So this is also how far the clock of another
+/// replica may be ahead of ours before what it makes is of no use.
 const BACKDATE: SignedDuration = SignedDuration::from_mins(5);
 
 /// A certificate that could not be made or read.
@@ -158,6 +159,12 @@ impl Authorities {
         })
     }
 
+    /// Whether what signs at `now` is not yet valid: it was made by a clock that was ahead, and whoever has the right time
+    /// refuses all that it signs.
+    pub fn is_from_the_future(&self, now: Timestamp) -> bool {
+        self.signer(now).created - BACKDATE > now
+    }
+
     /// The next authority, with the newest until now before it.
     pub fn next(self, name: &str, now: Timestamp, lifetimes: Lifetimes) -> Result<Self, Error> {
         let previous = Some(self.newest).filter(|signer| signer.expires > now);
@@ -233,6 +240,8 @@ pub struct Leaf {
     /// When it should be replaced.
     pub renewal: Timestamp,
     signer: String,
+    /// The first and the last moment at which clients accept it.
+    valid: (Timestamp, Timestamp),
 }
 
 impl Leaf {
@@ -240,7 +249,8 @@ impl Leaf {
     pub fn make(signer: &Signer, names: &[String], now: Timestamp, lifetimes: Lifetimes) -> Result<Self, Error> {
         let expires = later(now, lifetimes.leaf).min(signer.expires);
         let key = KeyPair::generate()?;
-        let mut params = dated(CertificateParams::new(names)?, now, expires);
+        // From when its authority is valid, not from now: our own clock may be the one that is ahead.
+        let mut params = dated(CertificateParams::new(names)?, signer.created, expires);
         params.distinguished_name = common_name("webhook");
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
@@ -258,12 +268,22 @@ impl Leaf {
             certified: Arc::new(certified),
             renewal: two_thirds(now, expires),
             signer: signer.certificate.clone(),
+            valid: (signer.created - BACKDATE, expires),
         })
+    }
+
+    /// Why clients refuse it at `now`; `None` if they do not.
+    pub fn refused(&self, now: Timestamp) -> Option<String> {
+        let (from, until) = self.valid;
+        if now < from {
+            return Some(format!("it is valid only from {from} on, and now it is {now}"));
+        }
+        (until < now).then(|| format!("it expired at {until}"))
     }
 
     /// Whether it will do: made by who signs now, and not yet due.
     pub fn is_current(&self, signer: &Signer, now: Timestamp) -> bool {
-        self.signer == signer.certificate && now < self.renewal
+        self.signer == signer.certificate && now < self.renewal && self.refused(now).is_none()
     }
 }
 
@@ -436,6 +456,35 @@ mod tests {
             "other.ns.svc",
             at(20_000)
         ));
+    }
+
+    #[test]
+    fn an_authority_from_the_future_is_known_and_a_small_difference_of_clocks_is_not_one() {
+        let made = |second| Authorities::first("ca", at(second), LIFETIMES).unwrap();
+        assert!(!made(0).is_from_the_future(at(0)));
+        assert!(!made(300).is_from_the_future(at(0)));
+        assert!(made(301).is_from_the_future(at(0)));
+        // As long as the one before it signs, the next one has time.
+        let rotated = made(0).next("ca", at(4000), LIFETIMES).unwrap();
+        assert!(!rotated.is_from_the_future(at(1000)));
+    }
+
+    #[test]
+    fn a_leaf_of_a_clock_that_is_ahead_is_accepted_by_those_that_are_right() {
+        let authorities = Authorities::first("ca", at(0), LIFETIMES).unwrap();
+        let leaf = leaf(&authorities, at(1000));
+        assert!(trusts(&authorities.bundle(at(0)), &leaf, "hook.ns.svc", at(0)));
+        assert_eq!(leaf.refused(at(0)), None);
+    }
+
+    #[test]
+    fn a_leaf_that_is_refused_says_why() {
+        let future = Authorities::first("ca", at(10_000), LIFETIMES).unwrap();
+        let leaf = Leaf::make(&future.newest, &["hook.ns.svc".to_owned()], at(10_000), LIFETIMES).unwrap();
+        assert!(leaf.refused(at(0)).unwrap().starts_with("it is valid only from 2027-"));
+        assert!(!leaf.is_current(&future.newest, at(0)));
+        assert_eq!(leaf.refused(at(10_000)), None);
+        assert!(leaf.refused(at(11_000)).unwrap().starts_with("it expired at 2027-"));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! llama.cpp's `llama-server` (`common/arg.cpp`, `tools/server/README.md`, build b10257).
+//! llama.cpp's `llama-server`. Its flags are those that `llama-server --help` of build 11669 lists (`common/arg.cpp`).
 //!
 //! `/health` answers 503 until the model is loaded. Without `--hf-file`, `--hf-repo` takes the repository's Q4_K_M file, or
 //! its first. The images' entrypoint is the server (`.devops/cpu.Dockerfile`), in a folder that is not in the PATH. With

@@ -53,7 +53,7 @@ pub(crate) enum ServedName {
 }
 
 /// Flags by which a user decides how a model is spread over GPUs.
-pub(crate) const PARALLEL: [&str; 11] = [
+pub(crate) const PARALLEL: [&str; 12] = [
     "tensor-parallel-size",
     "tp-size",
     "tp",
@@ -65,6 +65,8 @@ pub(crate) const PARALLEL: [&str; 11] = [
     "dp",
     "context-parallel-size",
     "cp-size",
+    // Of vLLM, as for the three above: GPUs are the product of all. Its decode-context-parallel-size takes none of its own.
+    "prefill-context-parallel-size",
 ];
 
 /// The engine of this name.

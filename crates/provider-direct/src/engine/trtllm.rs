@@ -1,7 +1,9 @@
-//! TensorRT-LLM's `trtllm-serve MODEL` (TensorRT-LLM `tensorrt_llm/commands/serve.py`, 1.2.1): flags have underscores.
+//! TensorRT-LLM's `trtllm-serve MODEL` (TensorRT-LLM `tensorrt_llm/commands/serve.py`, serve; commit 00209af1): flags have
+//! underscores, and dashes are not taken instead.
 //!
-//! It listens after the model is loaded (launch_server), and lists the model by its id, or by the name of the folder it is in
-//! (`tensorrt_llm/serve/openai_server.py`, OpenAIServer). It listens on localhost unless it is told a host.
+//! It listens after the model is loaded (launch_server), on localhost unless it is told a host, and on IPv4 only. It lists the
+//! model by its id, or by the name of the folder it is in (`tensorrt_llm/serve/openai_server.py`, OpenAIServer). Later
+//! releases take `--served_model_name` (pull request 11711).
 
 use super::{Dialect, ServedName};
 
@@ -16,7 +18,8 @@ pub(super) const DIALECT: Dialect = Dialect {
     from_path: |path| vec![path.to_owned()],
     model_flags: &["model"],
     served_name: ServedName::Fixed(
-        "trtllm-serve lists a model by its id, or by the name of the folder it is in, and takes no other name",
+        "trtllm-serve 1.2 lists a model by its id, or by the name of the folder it is in; if spec.image has a later release, \
+         set served_model_name in engine.args",
     ),
     // As admission says for every provider.
     context_length: Err(

@@ -1,7 +1,10 @@
-//! vLLM's OpenAI server, `vllm serve MODEL` (vLLM `vllm/entrypoints/openai/cli_args.py`, `vllm/engine/arg_utils.py`, v0.18).
+//! vLLM's OpenAI server, `vllm serve MODEL` (vLLM 0.32.0 `vllm/entrypoints/launchers/cli_args.py`, make_arg_parser, which is
+//! `vllm/entrypoints/openai/cli_args.py` in older releases; `vllm/engine/arg_utils.py`, AsyncEngineArgs). The lane `vllm` gives
+//! it these arguments.
 //!
-//! It listens after the model is loaded, and `/health` asks the engine. Images differ in their entrypoint (`vllm serve` since
-//! v0.11, a Python module before), so the command is given.
+//! It listens after the model is loaded, and `/health` says whether the engine lives
+//! (`vllm/entrypoints/serve/instrumentator/health.py`). Images differ in their entrypoint (`vllm serve` since v0.11, a Python
+//! module before), so the command is given.
 
 use super::{Dialect, ServedName};
 

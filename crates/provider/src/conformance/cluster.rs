@@ -236,6 +236,9 @@ impl<'a> Cluster<'a> {
             .iter_mut()
             .find(|o| o.kind.plural == plural && o.name() == name);
         let Some(stored) = place else {
+            if apply.live.is_some() {
+                return Err(Stop::Refused(refused(apply, None)));
+            }
             let Some(kind) = self.kind(&apply.resource.plural) else {
                 return Ok(());
             };
@@ -256,8 +259,8 @@ impl<'a> Cluster<'a> {
             });
             return Ok(());
         };
-        if !apply.force && stored.applied.is_none() {
-            return Err(Stop::Refused(conflict(&apply.resource.kind, &name)));
+        if apply.live.as_deref() != Some(stored.uid()) {
+            return Err(Stop::Refused(refused(apply, Some(stored))));
         }
         if stored.kind.is_built_in() {
             omit_empty(&mut wanted);
@@ -396,11 +399,19 @@ fn omit_empty(value: &mut Value) {
     }
 }
 
-fn conflict(kind: &str, name: &str) -> apply::Error {
-    let answer = kube::core::Status::failure("Apply failed with 1 conflict", "Conflict").with_code(409);
-    apply::Error::Apply {
-        kind: kind.to_owned(),
-        name: name.to_owned(),
-        source: Box::new(kube::Error::Api(Box::new(answer))),
+/// The executor's error for a guard that did not hold; `found` is the object of that name.
+fn refused(apply: &Apply, found: Option<&Stored>) -> apply::Error {
+    let answer = kube::core::Status::failure("the object has been modified", "Conflict").with_code(409);
+    let source = Box::new(kube::Error::Api(Box::new(answer)));
+    let kind = apply.resource.kind.clone();
+    let name = apply.object.metadata.name.clone().unwrap_or_default();
+    if apply.live.is_some() || found.is_none_or(|stored| stored.applied.is_some()) {
+        return apply::Error::Outdated { kind, name, source };
+    }
+    apply::Error::NameTaken {
+        kind,
+        name,
+        manager: "managed by 'kubectl-create'".to_owned(),
+        source,
     }
 }

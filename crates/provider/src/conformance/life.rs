@@ -155,10 +155,18 @@ pub(super) fn r19_foreign_objects_are_never_touched(trial: &Trial) -> Verdict {
                 if in_the_way {
                     ensure!(
                         phase(&cluster) == Some(Phase::Failed)
-                            && condition_of(&cluster, condition::RESOURCE_CREATED) == "False ResourceConflict"
+                            && condition_of(&cluster, condition::RESOURCE_CREATED) == "False NameTaken"
                             && message(&cluster).contains(&child.name),
                         "{what} is in the way, and the status is {}",
                         said(&cluster)
+                    );
+                    let mut freed = cluster.clone();
+                    freed.objects.retain(|o| *o != theirs);
+                    freed.settle()?;
+                    ensure!(
+                        phase(&freed) != Some(Phase::Failed),
+                        "{what} is gone, and the status is still {}",
+                        said(&freed)
                     );
                 }
                 delete(&mut cluster);

@@ -15,7 +15,7 @@ use crate::upstream::{Installed, Schema, State};
 pub(super) fn r1_the_name_fits_where_it_is_written(trial: &Trial) -> Verdict {
     let name = trial.provider.name();
     ensure!(
-        is_dns_label(name),
+        runway_api::name::is_label(name),
         "'{name}' is no DNS label: lower case letters, digits and '-', at most 63 characters"
     );
     let version = trial.provider.version();
@@ -211,12 +211,6 @@ fn undeclared(schema: &Schema, path: &str, value: &Value) -> Option<String> {
             .find_map(|inner| undeclared(schema, &format!("{path}[]"), inner)),
         _ => Some(path.to_owned()),
     }
-}
-
-/// As Kubernetes wants names that become parts of others.
-pub(super) fn is_dns_label(name: &str) -> bool {
-    let inner = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
-    !name.is_empty() && name.len() <= 63 && name.chars().all(inner) && !name.starts_with('-') && !name.ends_with('-')
 }
 
 /// What is made, watched and reported, by name and by verb.

@@ -7,7 +7,6 @@ use runway_api::provider_config::{OverrideKey, OverrideType};
 use runway_api::{condition, labels};
 use serde_json::{Value, json};
 
-use super::registration::is_dns_label;
 use super::trial::{Trial, condition_of, merge, message, phase, said};
 use super::{Verdict, ensure};
 use crate::contract::{Refusal, Translation};
@@ -397,7 +396,7 @@ pub(super) fn r30_the_endpoint_is_a_service_and_a_port(trial: &Trial) -> Verdict
             endpoint.port.unwrap_or_default(),
         );
         ensure!(
-            is_dns_label(service),
+            runway_api::name::is_label(service),
             "the endpoint's Service is '{service}', which is no name of a Service"
         );
         ensure!((1..=65535).contains(&port), "the endpoint's port is {port}");

@@ -66,10 +66,12 @@ pub fn decide(provider: &dyn Provider, seen: &Observed) -> Decision {
 /// What to say when the server did not take what [`plan`] asked for. Silent when trying again may help.
 pub fn after_failure(provider: &dyn Provider, seen: &Observed, error: &apply::Error) -> Plan {
     match error {
-        apply::Error::Apply { kind, name, .. } if error.is_conflict() => status::failed(
+        apply::Error::NameTaken {
+            kind, name, manager, ..
+        } => status::failed(
             provider,
             seen,
-            &status::Failure::conflict(taken(&format!("{kind} '{name}'"))),
+            &status::Failure::name_taken(&format!("{kind} '{name}'"), manager),
         ),
         apply::Error::Apply { kind, name, source } if error.is_refusal() => {
             let message = format!("{kind} '{name}' was refused: {source}");
@@ -77,13 +79,6 @@ pub fn after_failure(provider: &dyn Provider, seen: &Observed, error: &apply::Er
         }
         _ => Plan::default(),
     }
-}
-
-/// What is said when a name is taken.
-fn taken(object: &str) -> String {
-    format!(
-        "{object} exists and was not made for this ModelDeployment: rename the ModelDeployment, or delete the other object"
-    )
 }
 
 /// The core controller has accepted this very generation. Without that nothing is done, also where admission was bypassed.

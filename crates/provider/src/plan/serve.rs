@@ -5,6 +5,7 @@ use std::time::Duration;
 use kube::ResourceExt;
 use kube::core::DynamicObject;
 use runway_api::overrides::{self, Finding};
+use runway_operator::child;
 use runway_operator::plan::{Apply, Delete, Finalizer, Note, Plan};
 
 use super::Decision;
@@ -112,11 +113,11 @@ fn upstream_is_usable(provider: &dyn Provider, seen: &Observed) -> Result<(), Fa
 
 /// An object of the right name that was made by somebody else is never touched.
 fn foreign(seen: &Observed, prepared: &Prepared) -> Option<Failure> {
-    let taken = prepared.translation.objects.iter().find(|wanted| {
-        seen.child(wanted.kind, &wanted.name)
-            .is_some_and(|live| !objects::is_ours(&seen.md, live))
-    })?;
-    Some(Failure::conflict(super::taken(&named(taken.kind, &taken.name))))
+    prepared.translation.objects.iter().find_map(|wanted| {
+        let live = seen.child(wanted.kind, &wanted.name)?;
+        let object = named(wanted.kind, &wanted.name);
+        (!objects::is_ours(&seen.md, live)).then(|| Failure::name_taken(&object, &child::manager_of(live)))
+    })
 }
 
 /// What must go before, or besides, what must come.

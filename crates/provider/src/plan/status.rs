@@ -9,6 +9,7 @@ use kube::core::DynamicObject;
 use runway_api::ModelDeploymentStatus;
 use runway_api::condition::{self, Conditions, Draft, no, yes};
 use runway_api::model_deployment::{DryRun, Phase, ProviderStatus, Replicas};
+use runway_operator::child;
 use runway_operator::plan::{Note, Plan};
 use serde_json::Value;
 
@@ -74,13 +75,16 @@ impl Failure {
         }
     }
 
-    /// Somebody else's object stands in the way.
-    pub(super) fn conflict(message: String) -> Self {
+    /// An object that is not ours has a name that is needed.
+    pub(super) fn name_taken(object: &str, manager: &str) -> Self {
         Self {
             phase: Phase::Failed,
             step: condition::RESOURCE_CREATED,
-            reason: "ResourceConflict",
-            message,
+            reason: "NameTaken",
+            message: format!(
+                "{}: rename the ModelDeployment, or delete the other object",
+                child::taken(object, "ModelDeployment", manager)
+            ),
         }
     }
 

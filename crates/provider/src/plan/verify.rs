@@ -121,8 +121,8 @@ fn question(seen: &Observed, prepared: &Prepared, live: Option<&DynamicObject>) 
         about,
         attempt: 0,
         at: ServicePort {
-            namespace: seen.md.namespace().unwrap_or_default(),
-            service: endpoint.service.clone()?,
+            namespace: seen.md.namespace()?.parse().ok()?,
+            service: endpoint.service.as_deref()?.parse().ok()?,
             port: u16::try_from(endpoint.port?).ok()?,
         },
         model: prepared.translation.model_name.clone(),

@@ -88,7 +88,8 @@ fn deletion(delete: &Delete) -> Value {
 }
 
 fn application(apply: &Apply) -> Value {
-    let mut told = json!({ "force": apply.force, "rehearsed": apply.rehearsed });
+    let live = apply.live.as_deref().unwrap_or("absent");
+    let mut told = json!({ "live": live, "force": apply.force, "rehearsed": apply.rehearsed });
     if let Some(said) = &apply.note {
         told["event"] = note(said);
     }

@@ -1,6 +1,6 @@
 //! Engines that misbehave, played by a script.
 
-use std::{fs, net::Ipv4Addr, os::unix::fs::PermissionsExt as _};
+use std::{fs, net::Ipv4Addr};
 
 use anyhow::Result;
 
@@ -13,6 +13,8 @@ use crate::{
 };
 
 const SCRIPT: &str = include_str!("hostile.py");
+/// What runs the script, as its first line says.
+const INTERPRETER: &str = "/usr/bin/python3";
 
 /// How an engine misbehaves. All of them answer `/health` with 200, so that their pods become ready.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -60,17 +62,18 @@ impl Hostility {
     pub async fn start(&self, alias: &str) -> Result<Running> {
         tokio::task::spawn_blocking(|| packages::ensure(&packages::PYTHON)).await??;
         let folder = tempfile::Builder::new().prefix("testbed-hostile-engine-").tempdir()?;
-        let program = folder.path().join("hostile-engine");
-        fs::write(&program, SCRIPT)?;
-        fs::set_permissions(&program, fs::Permissions::from_mode(0o755))?;
+        let script = folder.path().join("hostile-engine");
+        fs::write(&script, SCRIPT)?;
         let [port] = free_ports()?;
-        let mut args = self.args();
+        let mut args = vec![script.display().to_string()];
+        args.extend(self.args());
         let (address, port_text) = (Ipv4Addr::LOCALHOST.to_string(), port.to_string());
         let flags = ["--alias", alias, "--host", &address, "--port", &port_text];
         args.extend(flags.map(str::to_owned));
         let component = Component {
             name: "hostile-engine".to_owned(),
-            program,
+            // Not the script itself: a process that is forked meanwhile may hold it open for writing ("Text file busy").
+            program: INTERPRETER.into(),
             args,
             dir: folder.path().to_owned(),
             scratch: None,

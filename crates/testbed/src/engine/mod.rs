@@ -17,6 +17,7 @@
 //! # }
 //! ```
 
+mod endpoint;
 mod gguf;
 mod hostile;
 mod model;
@@ -25,6 +26,7 @@ use std::{
     fs,
     net::Ipv4Addr,
     path::{Path, PathBuf},
+    time::Duration,
 };
 
 use anyhow::{Context, Result, ensure};
@@ -34,13 +36,15 @@ use kube::{Client, Config as ClientConfig};
 use tempfile::TempDir;
 
 use crate::{
-    control_plane::{free_ports, wait},
+    PATIENCE,
+    control_plane::{free_ports, wait_within},
     images::{Config, Image, Layered, Rootfs, made_once, write_all},
     process::{Component, Process, with_environment},
     roots::{self, Root},
     say,
 };
 
+pub use endpoint::{CHAT, Endpoint, MODELS, chat_request};
 pub use hostile::{Hostility, hostile};
 pub use model::{SENTENCE, pieces};
 
@@ -154,10 +158,19 @@ pub struct Running {
 
 impl Running {
     async fn start(component: Component, folder: TempDir, port: u16) -> Result<Self> {
+        Self::start_within(PATIENCE, component, folder, port).await
+    }
+
+    pub(crate) async fn start_within(
+        patience: Duration,
+        component: Component,
+        folder: TempDir,
+        port: u16,
+    ) -> Result<Self> {
         crate::install_crypto_provider();
         let mut process = component.spawn()?;
         let client = client(port)?;
-        wait(&mut process, &component, async || is_healthy(&client).await).await?;
+        wait_within(patience, &mut process, &component, async || is_healthy(&client).await).await?;
         Ok(Self {
             _process: process,
             _folder: folder,

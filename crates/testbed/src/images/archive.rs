@@ -11,7 +11,6 @@ use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
 use super::Rootfs;
-use crate::binaries::hex;
 
 /// No image has a clock.
 const EPOCH: &str = "1970-01-01T00:00:00Z";
@@ -213,7 +212,7 @@ impl<W: Write> Hashing<W> {
         self.inner.flush()?;
         Ok(Blob {
             media_type,
-            digest: format!("sha256:{}", hex(&self.hash.finalize())),
+            digest: format!("sha256:{}", hex::encode(self.hash.finalize())),
             size: self.size,
         })
     }

@@ -10,11 +10,7 @@ use anyhow::{Context, Result, bail};
 use sha2::{Digest as _, Sha256};
 
 use super::{Config, Rootfs};
-use crate::{
-    binaries::{cache_folder, hex},
-    packages,
-    process::output,
-};
+use crate::{binaries::cache_folder, packages, process::output};
 
 const PAUSE: &str = include_str!("pause.c");
 /// Changes with every change below, so that no cached archive is an old one.
@@ -164,7 +160,7 @@ pub(crate) fn made_once(name: &str, origin: &[u8], make: impl FnOnce(&str, &Path
     let mut hash = Sha256::new();
     hash.update(RECIPE);
     hash.update(origin);
-    let fingerprint = &hex(&hash.finalize())[..12];
+    let fingerprint = &hex::encode(hash.finalize())[..12];
     let image = Image {
         name: format!("testbed.local/{name}:1"),
         archive: cache_folder()?.join("images").join(format!("{name}-{fingerprint}.tar")),

@@ -140,6 +140,14 @@ impl Rootfs {
         Ok(self)
     }
 
+    /// The files that are copied from this machine: the path inside, and where the content comes from. Sorted by path.
+    pub fn files(&self) -> impl Iterator<Item = (&Path, &Path)> {
+        self.entries.iter().filter_map(|(path, entry)| match entry {
+            Entry::File { source, .. } => Some((path.as_path(), source.as_path())),
+            _ => None,
+        })
+    }
+
     fn add(&mut self, path: PathBuf, entry: Entry) -> &mut Self {
         self.entries.insert(path, entry);
         self

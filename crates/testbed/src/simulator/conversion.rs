@@ -9,18 +9,19 @@
 //! status. Simplified: what v1alpha1 says beside the container (`resources`, `envs`, `envFromSecret`, `volumeMounts`) is
 //! part of the container in v1beta1 and stays so on the way back; upstream remembers it in annotations.
 
-use std::net::TcpListener;
-
 use anyhow::{Context as _, Result};
 use axum::{Json, Router, routing::post};
-use axum_server::tls_rustls::{RustlsConfig, from_tcp_rustls};
 use k8s_openapi::{
     ByteString,
     apiextensions_apiserver::pkg::apis::apiextensions::v1::{
         CustomResourceConversion, CustomResourceDefinition, WebhookClientConfig, WebhookConversion,
     },
 };
+use runway_http::{Limits, Tls};
 use serde_json::{Map, Value, json};
+use tokio::net::TcpListener;
+
+use tokio_util::sync::CancellationToken;
 
 use super::Task;
 use crate::Cluster;
@@ -38,21 +39,16 @@ impl ConversionWebhook {
         let read =
             |file: &str| std::fs::read(pki.join(file)).with_context(|| format!("no {file} in {}", pki.display()));
         // The API server's own certificate is one for this machine.
-        let tls = RustlsConfig::from_pem(read("apiserver.crt")?, read("apiserver.key")?).await?;
-        let listener = TcpListener::bind(("127.0.0.1", 0))?;
-        listener.set_nonblocking(true)?;
+        let tls = Tls::from_pem(&read("apiserver.crt")?, &read("apiserver.key")?)?;
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
         let client_config = WebhookClientConfig {
             ca_bundle: Some(ByteString(read("ca.crt")?)),
             url: Some(format!("https://{}/convert", listener.local_addr()?)),
             ..WebhookClientConfig::default()
         };
         let router = Router::new().route("/convert", post(async |Json(review): Json<Value>| Json(answer(review))));
-        let server = from_tcp_rustls(listener, tls)?.serve(router.into_make_service());
-        let server = Task::spawn(async {
-            if let Err(error) = server.await {
-                tracing::warn!(%error, "upstream simulator: the conversion webhook ended");
-            }
-        });
+        let never = CancellationToken::new();
+        let server = Task::spawn(runway_http::serve(listener, Some(tls), router, Limits::WEBHOOK, never));
         Ok(Self {
             client_config,
             _server: server,

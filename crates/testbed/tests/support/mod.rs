@@ -165,6 +165,11 @@ impl<C: Deref<Target = ControlPlane>> Bed<C> {
         Ok(bed)
     }
 
+    /// Where the API server looks for the core's webhooks, on 127.0.0.1.
+    pub fn webhook_port(&self) -> u16 {
+        self.webhook_port
+    }
+
     /// The core controller with its admission server.
     pub async fn core(&self) -> Result<Running> {
         self.core_with(true).await
@@ -220,12 +225,17 @@ impl<C: Deref<Target = ControlPlane>> Bed<C> {
 
     /// The Llama Stack operator.
     pub async fn llama_stack(&self) -> Result<Running> {
+        self.llama_stack_through(|client| client).await
+    }
+
+    /// The Llama Stack operator, whose requests go through another client.
+    pub async fn llama_stack_through(&self, through: impl FnOnce(Client) -> Client) -> Result<Running> {
+        let client = through(self.cluster.client(labels::llama_stack::MANAGER, &[]).await?);
         let settings = Settings {
             operator_image: Some("registry.example/operator:1".to_owned()),
             operator_namespace: Some(manifests::NAMESPACE.to_owned()),
             ..Settings::default()
         };
-        let client = self.cluster.client(labels::llama_stack::MANAGER, &[]).await?;
         Ok(Self::llama_stack_as(client, settings, alone))
     }
 

@@ -13,6 +13,7 @@ pub mod identity;
 mod signature;
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -131,7 +132,7 @@ pub struct Begun {
 }
 
 /// What the issuer gives for somebody.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Tokens {
     /// The ID token, as it came.
     pub id_token: String,
@@ -141,6 +142,14 @@ pub struct Tokens {
     pub expires: Timestamp,
     /// For another one.
     refresh_token: Option<String>,
+}
+
+/// Without the tokens.
+impl fmt::Debug for Tokens {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut shown = formatter.debug_struct("Tokens");
+        shown.field("expires", &self.expires).finish_non_exhaustive()
+    }
 }
 
 #[derive(Deserialize)]

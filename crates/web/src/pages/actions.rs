@@ -1,16 +1,17 @@
 //! Pausing, resuming and deleting what a page is about, as the user. The answer to each is the page of the result.
 
 use askama::Template;
-use axum::extract::{FromRequestParts, Path};
+use axum::extract::FromRequestParts;
 use axum::http::StatusCode;
 use axum::http::request::Parts;
 use axum::response::{IntoResponse, Redirect, Response};
 use kube::ResourceExt;
+use runway_api::Namespace;
 use runway_client::cluster::Error;
 use runway_client::target::{Kind, Target};
 use runway_operator::telemetry::chain;
 
-use crate::guard::{Asker, Sent};
+use crate::guard::{Asker, Of, Sent};
 use crate::page::{self, Shell};
 use crate::sessions::Session;
 
@@ -28,7 +29,7 @@ const PARTS: [(&str, &str, Kind); 3] = [
 pub struct Place {
     part: &'static str,
     title: &'static str,
-    namespace: String,
+    namespace: Namespace,
     target: Target,
 }
 
@@ -56,9 +57,7 @@ impl<S: Send + Sync> FromRequestParts<S> for Place {
     type Rejection = Response;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Response> {
-        let Path((namespace, name)) = Path::from_request_parts(parts, state)
-            .await
-            .map_err(IntoResponse::into_response)?;
+        let Of { namespace, name } = Of::from_request_parts(parts, state).await?;
         let first = parts.uri.path().split('/').nth(1);
         let Some((part, title, kind)) = PARTS.into_iter().find(|(part, ..)| first == Some(part)) else {
             return Err(page::nowhere().await);
@@ -118,7 +117,10 @@ pub async fn ask(Asker(session): Asker, place: Place) -> Response {
 
 /// Deletes the one that was shown.
 pub async fn delete(Asker(session): Asker, place: Place, Sent(form): Sent) -> Response {
-    let uid = form.get("uid").filter(|uid| !uid.is_empty()).map(str::to_owned);
+    let Some(uid) = form.get("uid").filter(|uid| !uid.is_empty()) else {
+        let text = "The form does not say which object is meant, so nothing was deleted. Open its page and delete it from there.";
+        return page::refuse(StatusCode::BAD_REQUEST, text);
+    };
     let cluster = session.lens.cluster();
     match cluster.delete(&place.target, &place.namespace, uid, false).await {
         Ok(()) => Redirect::to(&format!("/{}", place.part)).into_response(),
@@ -135,6 +137,7 @@ pub fn refused(error: &Error) -> Response {
 pub fn status(error: &Error) -> StatusCode {
     match error {
         Error::NotFound { .. } => StatusCode::NOT_FOUND,
+        Error::Name(_) => StatusCode::BAD_REQUEST,
         Error::Forbidden { .. } => StatusCode::FORBIDDEN,
         Error::Unauthorized { .. } => StatusCode::UNAUTHORIZED,
         Error::Other { source, .. } => match source.as_ref() {

@@ -1,18 +1,18 @@
 //! AsyncActors: their state, queue, replicas, binding and conflicts.
 
 use askama::Template;
-use axum::extract::Path;
 use axum::response::Response;
 use jiff::Timestamp;
 use kube::ResourceExt;
 use runway_api::AsyncActor;
+use runway_api::async_actor::{Mode, Strategy};
 use runway_client::source::Source;
 use runway_client::tree::Tree;
 use runway_operator::clock;
 
-use super::deployment::{Entry, of_condition};
+use super::deployment::{Entry, is_usual_when_operated, of_condition};
 use super::overview::actor_state;
-use crate::guard::Asker;
+use crate::guard::{Asker, Of};
 use crate::history::Chart;
 use crate::page::{self, Moment, Shell};
 
@@ -23,9 +23,9 @@ struct Actor {
     state: String,
     paused: bool,
     message: String,
-    mode: String,
+    mode: &'static str,
     target: String,
-    strategy: String,
+    strategy: &'static str,
     fallback: bool,
     queue: String,
     transport: String,
@@ -73,7 +73,7 @@ pub async fn show(Asker(session): Asker) -> Response {
 }
 
 /// One of them.
-pub async fn one(Asker(session): Asker, Path((namespace, name)): Path<(String, String)>) -> Response {
+pub async fn one(Asker(session): Asker, Of { namespace, name }: Of) -> Response {
     let Some(found) = session.lens.actor(&namespace, &name).await else {
         return page::absent("AsyncActor");
     };
@@ -82,12 +82,14 @@ pub async fn one(Asker(session): Asker, Path((namespace, name)): Path<(String, S
     let source = Source::from(session.lens.cluster());
     let (depth, tree) = source.actor(&found).await;
     page::html(&One {
-        shell: Shell::new(&session, "actors", name.clone()).live_of("asyncactors", &namespace, &name),
+        shell: Shell::new(&session, "actors", name.to_string()).live_of("asyncactors", &namespace, &name),
         actor: actor(&found, now),
         depth: depth.to_string(),
         tree,
         chart: Chart::new(&session.lens.actor_history(&namespace, &name), now),
-        conditions: conditions.map(|c| of_condition(c, true, now)).collect(),
+        conditions: conditions
+            .map(|c| of_condition(c, is_usual_when_operated(c), now))
+            .collect(),
         yaml: page::yaml(found.as_ref()),
     })
 }
@@ -100,8 +102,8 @@ fn actor(actor: &AsyncActor, now: Timestamp) -> Actor {
     let binding = status.binding.clone().unwrap_or_default();
     let scaling = match (status.scaling_mode, status.min_replicas, status.max_replicas) {
         (None, ..) => "not scaled".to_owned(),
-        (Some(mode), Some(min), Some(max)) => format!("{mode:?}, {min} to {max} by the queue"),
-        (Some(mode), ..) => format!("{mode:?}"),
+        (Some(mode), Some(min), Some(max)) => format!("{mode}, {min} to {max} by the queue"),
+        (Some(mode), ..) => mode.to_string(),
     };
     Actor {
         namespace: actor.namespace().unwrap_or_default(),
@@ -110,9 +112,9 @@ fn actor(actor: &AsyncActor, now: Timestamp) -> Actor {
         state,
         paused: actor.is_paused(),
         message: status.message.clone().unwrap_or_default(),
-        mode: status.mode.map_or_else(|| "–".to_owned(), |m| format!("{m:?}")),
+        mode: status.mode.map_or("–", Mode::as_str),
         target: target.map_or_else(|| "–".to_owned(), |t| format!("{}/{}", t.kind, t.name)),
-        strategy: binding.strategy.map(|s| format!("{s:?}")).unwrap_or_default(),
+        strategy: binding.strategy.map_or("", Strategy::as_str),
         fallback: binding.fallback.unwrap_or_default(),
         queue: status.queue.clone().unwrap_or_else(|| "–".to_owned()),
         transport: actor.spec.transport.clone(),

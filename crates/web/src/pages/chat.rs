@@ -3,7 +3,6 @@
 
 use askama::Template;
 use axum::body::Body;
-use axum::extract::Path;
 use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
@@ -18,7 +17,7 @@ use serde::Deserialize;
 
 use super::deployment::{Head, find};
 use crate::form::Pairs;
-use crate::guard::{Asker, Sent};
+use crate::guard::{Asker, Of, Sent};
 use crate::page::{self, Shell};
 use crate::sessions::Session;
 
@@ -42,10 +41,8 @@ struct Page {
     fault: String,
 }
 
-type Place = Path<(String, String)>;
-
 /// The page.
-pub async fn show(Asker(session): Asker, Path((namespace, name)): Place) -> Response {
+pub async fn show(Asker(session): Asker, Of { namespace, name }: Of) -> Response {
     match find(&session, &namespace, &name).await {
         Ok(md) => page(&session, &md, StatusCode::OK, Vec::new(), String::new()),
         Err(response) => response,
@@ -53,7 +50,7 @@ pub async fn show(Asker(session): Asker, Path((namespace, name)): Place) -> Resp
 }
 
 /// Asks, and answers with what is answered.
-pub async fn ask(Asker(session): Asker, Path((namespace, name)): Place, Sent(sent): Sent) -> Response {
+pub async fn ask(Asker(session): Asker, Of { namespace, name }: Of, Sent(sent): Sent) -> Response {
     let md = match find(&session, &namespace, &name).await {
         Ok(md) => md,
         Err(response) => return response,

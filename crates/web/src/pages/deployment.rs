@@ -3,21 +3,21 @@
 use std::sync::Arc;
 
 use askama::Template;
-use axum::extract::Path;
 use axum::response::Response;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Event;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::ResourceExt;
-use runway_api::ModelDeployment;
+use runway_api::async_actor::WARNING;
 use runway_api::condition;
+use runway_api::{ModelDeployment, Name, Namespace};
 use runway_client::source::Source;
 use runway_client::status::{self, Forward, Upstream, View};
 use runway_client::why::{self, Why};
 use runway_operator::clock;
 
 use super::deployments::Row;
-use crate::guard::Asker;
+use crate::guard::{Asker, Of};
 use crate::history::Chart;
 use crate::page::{self, Moment, Shell};
 use crate::sessions::Session;
@@ -102,7 +102,7 @@ struct Yaml {
 }
 
 /// The page.
-pub async fn show(Asker(session): Asker, Path((namespace, name)): Path<(String, String)>) -> Response {
+pub async fn show(Asker(session): Asker, Of { namespace, name }: Of) -> Response {
     let md = match find(&session, &namespace, &name).await {
         Ok(md) => md,
         Err(response) => return response,
@@ -172,7 +172,7 @@ pub fn served_name(md: &ModelDeployment) -> String {
 }
 
 /// The object itself.
-pub async fn yaml(Asker(session): Asker, Path((namespace, name)): Path<(String, String)>) -> Response {
+pub async fn yaml(Asker(session): Asker, Of { namespace, name }: Of) -> Response {
     let md = match find(&session, &namespace, &name).await {
         Ok(md) => md,
         Err(response) => return response,
@@ -189,7 +189,7 @@ pub async fn yaml(Asker(session): Asker, Path((namespace, name)): Path<(String, 
 }
 
 /// The ModelDeployment, or the page that says why not.
-pub async fn find(session: &Session, namespace: &str, name: &str) -> Result<Arc<ModelDeployment>, Response> {
+pub async fn find(session: &Session, namespace: &Namespace, name: &Name) -> Result<Arc<ModelDeployment>, Response> {
     if let Some(md) = session.lens.deployment(namespace, name).await {
         return Ok(md);
     }
@@ -255,6 +255,11 @@ fn conditions(md: &ModelDeployment, now: Timestamp) -> Vec<Entry> {
 /// Those of the lifecycle should be true; the others are there only while something is unusual.
 fn is_usual(c: &Condition) -> bool {
     status::LIFECYCLE.iter().any(|(type_, _)| *type_ == c.type_)
+}
+
+/// The same for AsyncActors and LlamaStackDistributions.
+pub fn is_usual_when_operated(c: &Condition) -> bool {
+    ![condition::STALLED, condition::PAUSED, WARNING].contains(&c.type_.as_str())
 }
 
 /// A condition as an entry; a usual one should be true.

@@ -1,7 +1,6 @@
 //! What the controllers would change upstream for a ModelDeployment, field by field, by dry run as the user.
 
 use askama::Template;
-use axum::extract::Path;
 use axum::response::Response;
 use runway_client::change::{self, Deed, Field};
 use runway_client::diff;
@@ -9,7 +8,7 @@ use runway_operator::clock;
 use runway_operator::telemetry::chain;
 
 use super::deployment::{Head, find};
-use crate::guard::Asker;
+use crate::guard::{Asker, Of};
 use crate::page::{self, Shell};
 
 /// An object, and what would become of it.
@@ -41,7 +40,7 @@ impl Page {
 }
 
 /// The page.
-pub async fn show(Asker(session): Asker, Path((namespace, name)): Path<(String, String)>) -> Response {
+pub async fn show(Asker(session): Asker, Of { namespace, name }: Of) -> Response {
     let md = match find(&session, &namespace, &name).await {
         Ok(md) => md,
         Err(response) => return response,

@@ -4,14 +4,14 @@
 use std::sync::Arc;
 
 use askama::Template;
-use axum::extract::Path;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Redirect, Response};
 use kube::ResourceExt;
 use kube::api::{Patch, PatchParams, PostParams};
 use kube::core::DynamicObject;
 use runway_api::condition::{self, Conditions};
-use runway_api::{ModelDeployment, Phase};
+use runway_api::name::Invalid;
+use runway_api::{ModelDeployment, Name, Namespace, Phase};
 use runway_client::documents::typed;
 use runway_client::render::plans;
 use runway_client::state::State;
@@ -27,7 +27,7 @@ use serde_json::{Value, json};
 use super::actions::MANAGER;
 use super::deployment::find;
 use crate::form::{self, Faults, Field, Group, Holds, Pairs};
-use crate::guard::{Asker, Sent};
+use crate::guard::{Asker, Of, Sent};
 use crate::page::{self, Shell};
 use crate::sessions::Session;
 
@@ -38,7 +38,7 @@ pub async fn new(Asker(session): Asker) -> Response {
 }
 
 /// The form of one that is there.
-pub async fn edit(Asker(session): Asker, Path((namespace, name)): Path<(String, String)>) -> Response {
+pub async fn edit(Asker(session): Asker, Of { namespace, name }: Of) -> Response {
     match find(&session, &namespace, &name).await {
         Ok(md) => Draft::new(&session, Some(md)).await.page(StatusCode::OK).await,
         Err(response) => response,
@@ -51,11 +51,7 @@ pub async fn create(Asker(session): Asker, Sent(sent): Sent) -> Response {
 }
 
 /// Changes it: only what differs is sent, and only to the version that was shown.
-pub async fn change(
-    Asker(session): Asker,
-    Path((namespace, name)): Path<(String, String)>,
-    Sent(sent): Sent,
-) -> Response {
+pub async fn change(Asker(session): Asker, Of { namespace, name }: Of, Sent(sent): Sent) -> Response {
     match find(&session, &namespace, &name).await {
         Ok(md) => Draft::new(&session, Some(md)).await.answer(sent).await,
         Err(response) => response,
@@ -85,7 +81,7 @@ impl<'a> Draft<'a> {
             None => json!({
                 "apiVersion": "kubeairunway.ai/v1alpha1",
                 "kind": "ModelDeployment",
-                "metadata": {"namespace": session.lens.namespace()},
+                "metadata": {"namespace": session.lens.home},
                 "spec": {},
             }),
         };
@@ -136,11 +132,8 @@ impl<'a> Draft<'a> {
             let name = sent.get(field.path).unwrap_or_default().trim();
             if name.is_empty() {
                 form::mark(&mut self.faults, field.path, &format!("{} is required", field.path));
-            } else if !form::is_name(name) {
-                let text = format!(
-                    "'{name}' is no name: use lower case letters, digits and '-', with a letter or digit at both ends"
-                );
-                form::mark(&mut self.faults, field.path, &text);
+            } else if let Err(invalid) = form::check_name(field.path, name) {
+                form::mark(&mut self.faults, field.path, &invalid.to_string());
             }
         }
         if let Some(version) = sent.get("version").filter(|v| !v.is_empty()) {
@@ -165,7 +158,16 @@ impl<'a> Draft<'a> {
 
     /// Sends it, as the user. What the server refuses becomes faults, with the status to answer with.
     async fn send(&mut self, dry_run: bool) -> Result<(), StatusCode> {
-        let (namespace, name) = (self.text("/metadata/namespace"), self.text("/metadata/name"));
+        let place = || {
+            Ok::<(Namespace, Name), Invalid>((
+                self.text("/metadata/namespace").try_into()?,
+                self.text("/metadata/name").try_into()?,
+            ))
+        };
+        let (namespace, name) = place().map_err(|invalid| {
+            form::mark(&mut self.faults, "", &invalid.to_string());
+            StatusCode::UNPROCESSABLE_ENTITY
+        })?;
         let api = self.session.lens.cluster().api(Kind::ModelDeployment, Some(&namespace));
         let field_manager = Some(MANAGER.to_owned());
         let sent = match &self.live {

@@ -2,7 +2,7 @@
 
 use askama::Template;
 use axum::body::Body;
-use axum::extract::{Path, Query};
+use axum::extract::Query;
 use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
@@ -10,6 +10,7 @@ use futures::{AsyncBufReadExt, StreamExt};
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::LogParams;
 use kube::{Api, ResourceExt};
+use runway_api::{Name, Namespace};
 use runway_client::cluster::Error;
 use runway_client::pods;
 use runway_client::target::{Kind, Target};
@@ -18,7 +19,7 @@ use runway_operator::telemetry::chain;
 use serde::Deserialize;
 
 use super::deployment::{Head, find};
-use crate::guard::Asker;
+use crate::guard::{Asker, Of};
 use crate::page::{self, Shell};
 use crate::sessions::Session;
 
@@ -63,11 +64,7 @@ struct Page {
 }
 
 /// The page.
-pub async fn show(
-    Asker(session): Asker,
-    Path((namespace, name)): Path<(String, String)>,
-    Query(asked): Query<Asked>,
-) -> Response {
+pub async fn show(Asker(session): Asker, Of { namespace, name }: Of, Query(asked): Query<Asked>) -> Response {
     let md = match find(&session, &namespace, &name).await {
         Ok(md) => md,
         Err(response) => return response,
@@ -82,7 +79,7 @@ pub async fn show(
         trouble: String::new(),
         asked,
     };
-    match pods(&session, &namespace, &name).await {
+    match pods(&session, &namespace, name.clone()).await {
         Ok(pods) => {
             page.pods = pods.iter().map(ResourceExt::name_any).collect();
             page.voice = voice(&pods, &page.asked);
@@ -113,12 +110,8 @@ pub async fn show(
 }
 
 /// The end of a log and what follows, as it is written.
-pub async fn follow(
-    Asker(session): Asker,
-    Path((namespace, name)): Path<(String, String)>,
-    Query(asked): Query<Asked>,
-) -> Response {
-    let voice = match pods(&session, &namespace, &name).await {
+pub async fn follow(Asker(session): Asker, Of { namespace, name }: Of, Query(asked): Query<Asked>) -> Response {
+    let voice = match pods(&session, &namespace, name.clone()).await {
         Ok(pods) => voice(&pods, &asked),
         Err(error) => return (super::actions::status(&error), chain(&error)).into_response(),
     };
@@ -141,16 +134,16 @@ pub async fn follow(
     }
 }
 
-fn api(session: &Session, namespace: &str) -> Api<Pod> {
+fn api(session: &Session, namespace: &Namespace) -> Api<Pod> {
     Api::namespaced(session.lens.client(), namespace)
 }
 
-async fn pods(session: &Session, namespace: &str, name: &str) -> Result<Vec<Pod>, Error> {
+async fn pods(session: &Session, namespace: &Namespace, name: Name) -> Result<Vec<Pod>, Error> {
     let lens = &session.lens;
     let cluster = lens.cluster();
     let target = Target {
         kind: Kind::ModelDeployment,
-        name: name.to_owned(),
+        name,
     };
     cluster.pods_of(&target, namespace).await
 }

@@ -8,7 +8,9 @@ use kube::ResourceExt;
 use runway_api::condition::{self, Conditions};
 use runway_api::llama_stack_distribution::DistributionPhase;
 use runway_api::provider_config::Health;
-use runway_api::{AsyncActor, InferenceProviderConfig, LlamaStackDistribution, ModelDeployment, Phase};
+use runway_api::{
+    AsyncActor, AsyncActorStatus, InferenceProviderConfig, LlamaStackDistribution, ModelDeployment, Phase, Tone,
+};
 use runway_client::why;
 use runway_operator::clock;
 
@@ -22,7 +24,7 @@ const MAX_PROBLEMS: usize = 50;
 /// Something that is wrong, or waits for somebody.
 pub struct Problem {
     urgency: usize,
-    /// `bad`, or `open` for what may yet come right.
+    /// Its class: `bad`, `open` for what may yet come right, or `none`.
     pub mood: &'static str,
     /// The kind of object.
     pub kind: &'static str,
@@ -78,7 +80,7 @@ pub async fn show(Asker(session): Asker) -> Response {
     problems.extend(providers.items.iter().filter_map(|p| of_provider(p, now)));
     problems.extend(actors.items.iter().filter_map(|a| of_actor(a, now)));
     problems.extend(stacks.items.iter().filter_map(|d| of_distribution(d, now)));
-    problems.sort_by_key(|p| (p.mood == "open", p.urgency));
+    problems.sort_by_key(|p| (p.mood != "bad", p.urgency));
     let more = problems.len().saturating_sub(MAX_PROBLEMS);
     problems.truncate(MAX_PROBLEMS);
     let tiles = vec![
@@ -158,7 +160,11 @@ fn of_deployment(md: &ModelDeployment, now: Timestamp) -> Option<Problem> {
     let since = since.or_else(|| md.creation_timestamp().map(|t| t.0));
     Some(Problem {
         urgency: urgency(phase),
-        mood: if bad { "bad" } else { "open" },
+        mood: match phase {
+            _ if bad => "bad",
+            Some(Phase::Running) => "open",
+            phase => page::mood(phase),
+        },
         kind: "Model",
         what: format!("{}/{}", md.namespace().unwrap_or_default(), md.name_any()),
         href: format!("/deployments/{}/{}", md.namespace().unwrap_or_default(), md.name_any()),
@@ -201,14 +207,8 @@ fn of_provider(config: &InferenceProviderConfig, now: Timestamp) -> Option<Probl
 pub fn actor_state(actor: &AsyncActor) -> (String, &'static str) {
     let status = actor.status.as_ref();
     let word = status.and_then(|s| s.status.clone());
-    let ready = status.is_some_and(|s| s.conditions.as_slice().is_true(condition::READY));
-    let mood = match word.as_deref() {
-        None => "none",
-        Some(_) if ready => "good",
-        Some("Creating" | "WakingUp" | "Terminating" | "Pending") => "open",
-        Some(_) => "bad",
-    };
-    (word.unwrap_or_else(|| "New".to_owned()), mood)
+    let tone = status.map_or(Tone::Unknown, AsyncActorStatus::tone);
+    (word.unwrap_or_else(|| "New".to_owned()), page::class(tone))
 }
 
 fn of_actor(actor: &AsyncActor, now: Timestamp) -> Option<Problem> {
@@ -227,12 +227,9 @@ fn of_actor(actor: &AsyncActor, now: Timestamp) -> Option<Problem> {
 /// The state of a distribution in a word, and how good it is.
 pub fn stack_state(distribution: &LlamaStackDistribution) -> (String, &'static str) {
     let phase = distribution.status.as_ref().and_then(|s| s.phase);
-    match phase {
-        None => ("New".to_owned(), "none"),
-        Some(DistributionPhase::Ready) => ("Ready".to_owned(), "good"),
-        Some(DistributionPhase::Failed) => ("Failed".to_owned(), "bad"),
-        Some(other) => (format!("{other:?}"), "open"),
-    }
+    let tone = phase.map_or(Tone::Unknown, DistributionPhase::tone);
+    let word = phase.map_or("New", DistributionPhase::as_str);
+    (word.to_owned(), page::class(tone))
 }
 
 fn of_distribution(distribution: &LlamaStackDistribution, now: Timestamp) -> Option<Problem> {
@@ -262,7 +259,7 @@ fn of_operated(
     let what = format!("{}/{}", object.namespace().unwrap_or_default(), object.name_any());
     Some(Problem {
         urgency: 1,
-        mood: if mood == "bad" { "bad" } else { "open" },
+        mood,
         kind,
         href: format!("/{pages}/{what}"),
         what,

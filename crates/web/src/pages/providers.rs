@@ -122,7 +122,7 @@ fn provider(config: &InferenceProviderConfig, models: usize, now: Timestamp) -> 
             .iter()
             .map(|o| {
                 (
-                    format!("{} ({:?})", o.path, o.kind),
+                    format!("{} ({})", o.path, o.kind),
                     o.description.clone().unwrap_or_default(),
                 )
             })

@@ -1,19 +1,17 @@
 //! LlamaStackDistributions: the server, and every external provider with how far it has come.
 
 use askama::Template;
-use axum::extract::Path;
 use axum::response::Response;
 use jiff::Timestamp;
 use kube::ResourceExt;
 use runway_api::LlamaStackDistribution;
-use runway_api::llama_stack_distribution::ProviderPhase;
 use runway_client::source::Source;
 use runway_client::tree::Tree;
 use runway_operator::clock;
 
-use super::deployment::{Entry, of_condition};
+use super::deployment::{Entry, is_usual_when_operated, of_condition};
 use super::overview::stack_state;
-use crate::guard::Asker;
+use crate::guard::{Asker, Of};
 use crate::page::{self, Moment, Shell};
 
 struct External {
@@ -21,7 +19,7 @@ struct External {
     api: String,
     image: String,
     mood: &'static str,
-    phase: String,
+    phase: &'static str,
     reason: String,
     message: String,
     resolution: String,
@@ -83,7 +81,7 @@ pub async fn show(Asker(session): Asker) -> Response {
 }
 
 /// One of them.
-pub async fn one(Asker(session): Asker, Path((namespace, name)): Path<(String, String)>) -> Response {
+pub async fn one(Asker(session): Asker, Of { namespace, name }: Of) -> Response {
     let Some(found) = session.lens.distribution(&namespace, &name).await else {
         return page::absent("LlamaStackDistribution");
     };
@@ -91,10 +89,12 @@ pub async fn one(Asker(session): Asker, Path((namespace, name)): Path<(String, S
     let conditions = found.status.iter().flat_map(|s| &s.conditions);
     let tree = Source::from(session.lens.cluster()).tree_of_distribution(&found).await;
     page::html(&One {
-        shell: Shell::new(&session, "stacks", name.clone()).live_of("llamastackdistributions", &namespace, &name),
+        shell: Shell::new(&session, "stacks", name.to_string()).live_of("llamastackdistributions", &namespace, &name),
         stack: stack(&found, now),
         tree,
-        conditions: conditions.map(|c| of_condition(c, true, now)).collect(),
+        conditions: conditions
+            .map(|c| of_condition(c, is_usual_when_operated(c), now))
+            .collect(),
         yaml: page::yaml(found.as_ref()),
     })
 }
@@ -107,12 +107,8 @@ fn stack(found: &LlamaStackDistribution, now: Timestamp) -> Stack {
         id: p.provider_id.clone(),
         api: p.api.clone().unwrap_or_default(),
         image: p.image.clone(),
-        mood: match p.phase {
-            ProviderPhase::Ready => "good",
-            ProviderPhase::Failed => "bad",
-            ProviderPhase::Pending | ProviderPhase::Installing => "open",
-        },
-        phase: format!("{:?}", p.phase),
+        mood: page::class(p.phase.tone()),
+        phase: p.phase.as_str(),
         reason: p.reason.clone().unwrap_or_default(),
         message: p.message.clone().unwrap_or_default(),
         resolution: p.resolution.clone().unwrap_or_default(),

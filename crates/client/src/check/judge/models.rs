@@ -170,7 +170,7 @@ fn cause(observed: &Observed, md: &ModelDeployment, its_pods: &[&Pod]) -> Option
         && (c.reason != "Creating" || now.duration_since(c.last_transition_time.0) > UNSEEN)
     {
         let (kind, object) = made(md);
-        let remedy = if c.reason == "ResourceConflict" || c.message.contains("conflict") {
+        let remedy = if c.reason == "NameTaken" || c.message.contains("conflict") {
             format!("kubectl -n {namespace} get {kind} {object} -o yaml --show-managed-fields shows who else writes it")
         } else {
             show

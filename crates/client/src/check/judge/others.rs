@@ -168,7 +168,7 @@ fn cause_of_actor(observed: &Observed, actor: &AsyncActor, its_pods: &[&Pod]) ->
         return Some(("actor-target", error(c).remedy(describe)));
     }
     // What its pods say is said of the pods below.
-    let of_pods = |c: &&Condition| plan::POD_TROUBLES.contains(&c.reason.as_str());
+    let of_pods = |c: &&Condition| plan::POD_TROUBLES.iter().any(|state| state.as_str() == c.reason);
     if let Some(c) = broken("RuntimeInjected").filter(|c| c.reason != "Leaving" && !of_pods(c)) {
         let conflict = ["ConflictDetected", "ConflictLoopDetected", "AlreadyManaged"].contains(&c.reason.as_str());
         return Some((

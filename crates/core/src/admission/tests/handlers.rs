@@ -266,7 +266,7 @@ async fn an_object_we_cannot_read_is_refused_with_the_path_and_never_patched() {
 #[tokio::test]
 async fn what_is_no_review_gets_a_clean_refusal() {
     let deep = "[".repeat(100_000);
-    let huge = format!("\"{}\"", "x".repeat(5 * 1024 * 1024));
+    let huge = format!("\"{}\"", "x".repeat(8 * 1024 * 1024));
     for path in [MUTATE_PATH, VALIDATE_PATH] {
         for body in [
             "",
@@ -289,6 +289,48 @@ async fn what_is_no_review_gets_a_clean_refusal() {
         assert_eq!(post(path, huge.clone()).await.0, StatusCode::PAYLOAD_TOO_LARGE);
         assert_eq!(post("/", String::new()).await.0, StatusCode::NOT_FOUND);
     }
+}
+
+#[tokio::test]
+async fn a_spec_that_is_too_large_is_refused_with_its_size_and_never_patched() {
+    let mut large = review(json!({}));
+    large["request"]["object"]["spec"]["provider"] = json!({"overrides": {"a": vec![0; 1_500_000]}});
+    let response = answer(VALIDATE_PATH, &large).await;
+    assert_eq!(
+        (&response["allowed"], &response["status"]["message"]),
+        (
+            &json!(false),
+            &json!(
+                "spec is 2.8 MiB of JSON, and at most 256 KiB are accepted: shorten spec.provider.overrides, spec.env or spec.engine.args"
+            )
+        )
+    );
+    let response = answer(MUTATE_PATH, &large).await;
+    assert_eq!((&response["allowed"], response.get("patch")), (&json!(true), None));
+}
+
+#[tokio::test]
+async fn metadata_that_are_too_large_are_refused_with_their_size() {
+    let mut large = review(json!({}));
+    large["request"]["object"]["metadata"]["annotations"] = json!({"a": "x".repeat(600 * 1024)});
+    let response = answer(VALIDATE_PATH, &large).await;
+    assert_eq!(
+        response["status"]["message"],
+        "metadata is 600 KiB of JSON, and at most 512 KiB are accepted: shorten its annotations"
+    );
+}
+
+#[tokio::test]
+async fn an_object_that_was_too_large_before_can_be_deleted_and_given_other_labels() {
+    let mut large = review(json!({"operation": "UPDATE"}));
+    large["request"]["object"]["spec"]["image"] = json!("x".repeat(300 * 1024));
+    large["request"]["oldObject"] = large["request"]["object"].clone();
+    large["request"]["object"]["metadata"]["labels"] = json!({"a": "b"});
+    assert_eq!(answer(VALIDATE_PATH, &large).await["allowed"], true);
+    large["request"]["object"]["spec"]["image"] = json!("y".repeat(300 * 1024));
+    assert_eq!(answer(VALIDATE_PATH, &large).await["allowed"], false);
+    large["request"]["object"]["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+    assert_eq!(answer(VALIDATE_PATH, &large).await["allowed"], true);
 }
 
 /// Any JSON at all, leaning to what looks like ours.
@@ -336,7 +378,7 @@ proptest! {
     fn any_spec_is_answered_and_kept(spec in any_json()) {
         let mut review = review(json!({}));
         review["request"]["object"]["spec"] = spec.clone();
-        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
         let (object, _) = runtime.block_on(mutated(&review));
         prop_assert!(keeps(&object["spec"], &spec), "{spec} became {}", object["spec"]);
         runtime.block_on(answer(VALIDATE_PATH, &review));

@@ -236,6 +236,19 @@ fn everything_is_said_at_once_in_the_order_of_the_spec() {
 }
 
 #[test]
+fn names_of_variables_are_those_that_the_server_accepts() {
+    let env = |name: &str| spec(json!({"env": [{"name": name, "value": "1"}]}));
+    for name in ["HF_HOME", "_a.b-c", "1", "my var"] {
+        refused(env(name), &[]);
+    }
+    for (name, shown) in [("A=B", "A=B"), ("ä", "ä"), ("A\nB", "A\u{fffd}B")] {
+        let message =
+            format!("env[0]: '{shown}' cannot be the name of a variable: use letters, digits, '_', '-' and '.'");
+        refused(env(name), &[("spec.env[0].name", &message)]);
+    }
+}
+
+#[test]
 fn numbers_and_quantities_of_workers() {
     let spec = disaggregated(
         json!({"scaling": {"prefill": {"replicas": 1001, "memory": "0Gi"}, "decode": {"gpu": {"count": 2000}, "memory": "-1Gi"}}}),
@@ -394,4 +407,32 @@ proptest! {
         apply_defaults(&mut deployment.spec);
         prop_assert_eq!(before, validate(&deployment, &Providers::default()));
     }
+}
+
+#[test]
+fn overrides_and_env_are_bounded_in_all() {
+    let overrides = |length: usize| spec(json!({"provider": {"overrides": {"a": "x".repeat(length)}}}));
+    let around = r#"{"a":""}"#.len();
+    refused(overrides(64 * 1024 - around), &[]);
+    refused(
+        overrides(64 * 1024),
+        &[(
+            "spec.provider.overrides",
+            "provider.overrides is 65 KiB of JSON, and at most 64 KiB are accepted: give the documented keys of the provider only",
+        )],
+    );
+    let env = |length: usize| {
+        let variables: Vec<_> = (0..8)
+            .map(|i| json!({"name": format!("V{i}"), "value": "x".repeat(length)}))
+            .collect();
+        spec(json!({"env": variables}))
+    };
+    refused(env(16 * 1024), &[]);
+    refused(
+        env(20 * 1024),
+        &[(
+            "spec.env",
+            "the values of env are 160 KiB together, and at most 128 KiB are accepted: put large ones into a ConfigMap, and name it in valueFrom",
+        )],
+    );
 }

@@ -1,0 +1,67 @@
+//! The bounds of a server.
+
+use std::time::Duration;
+
+/// The bounds of a server. Each use has its own, and says why.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Connections open at once. One more closes a connection that waits for a request; if all are at work, the new one is
+    /// closed.
+    pub connections: usize,
+    /// How long a TLS handshake may take.
+    pub handshake: Duration,
+    /// How long a client may take to send the header of a request, from the moment that the server waits for it; so this is
+    /// also how long a connection may be idle.
+    pub header: Duration,
+    /// Bytes of the header of a request. Buffers for reading and writing are no larger. At least 8 KiB.
+    pub header_bytes: usize,
+    /// Requests under way in one connection, with HTTP/2.
+    pub streams: u32,
+    /// Bytes of the body of a request.
+    pub body: usize,
+    /// How long it may take until a response begins, the body of the request included. `None`: as long as the handler likes.
+    pub request: Option<Duration>,
+    /// How long requests under way may go on at shutdown.
+    pub drain: Duration,
+}
+
+const KIB: usize = 1024;
+const MIB: usize = 1024 * KIB;
+
+impl Limits {
+    /// Metrics and probes: asked by the kubelet and by a Prometheus or two, without bodies.
+    pub const ADMIN: Self = Self {
+        connections: 64,
+        handshake: Duration::from_secs(5),
+        header: Duration::from_secs(30),
+        header_bytes: 16 * KIB,
+        streams: 16,
+        body: 64 * KIB,
+        request: Some(Duration::from_secs(10)),
+        drain: Duration::from_secs(1),
+    };
+
+    /// Webhooks: asked by a few API servers, which open a connection for each request under way.
+    ///
+    /// An API server reads at most 3 MiB of a request, so the object that it sends to a webhook is at most about as large; with
+    /// the old object, of at most 3 MiB too, and 1 MiB around them, a review is at most 7 MiB. At shutdown, a request may take
+    /// longer than an API server waits for a webhook by default (10 s).
+    pub const WEBHOOK: Self = Self {
+        connections: 128,
+        body: 7 * MIB,
+        drain: Duration::from_secs(12),
+        ..Self::ADMIN
+    };
+
+    /// The web console: a browser has several connections, and streams pages for as long as they are open. The largest form
+    /// holds a manifest.
+    pub const CONSOLE: Self = Self {
+        connections: 256,
+        header_bytes: 32 * KIB,
+        streams: 64,
+        body: 2 * MIB,
+        request: None,
+        drain: Duration::from_secs(12),
+        ..Self::ADMIN
+    };
+}

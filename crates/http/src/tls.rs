@@ -1,0 +1,83 @@
+//! Certificates, which may be replaced while serving.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::{ResolvesServerCert, WantsServerCert};
+use rustls::{ConfigBuilder, ServerConfig};
+use tokio_rustls::TlsAcceptor;
+
+/// How a server speaks TLS. Cheap to clone; clones share what is replaced.
+#[derive(Clone, Debug)]
+pub struct Tls(Arc<ArcSwap<ServerConfig>>);
+
+impl Tls {
+    /// With the certificate that `resolver` has at each handshake.
+    ///
+    /// # Errors
+    /// The cryptography lacks the versions of TLS: never with ours.
+    pub fn resolved_by(resolver: Arc<dyn ResolvesServerCert>) -> Result<Self, rustls::Error> {
+        let mut config = builder()?.with_cert_resolver(resolver);
+        config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        Ok(Self(Arc::new(ArcSwap::from_pointee(config))))
+    }
+
+    /// With a certificate (a chain, the server's first) and its key, both in PEM.
+    ///
+    /// # Errors
+    /// A certificate and key that cannot be used.
+    pub fn from_pem(certificate: &[u8], key: &[u8]) -> std::io::Result<Self> {
+        Ok(Self(Arc::new(ArcSwap::from_pointee(config(certificate, key)?))))
+    }
+
+    /// As [`Self::from_pem`], with files.
+    ///
+    /// # Errors
+    /// A file that cannot be read, or a certificate and key that cannot be used.
+    pub async fn from_files(certificate: &Path, key: &Path) -> std::io::Result<Self> {
+        Self::from_pem(&tokio::fs::read(certificate).await?, &tokio::fs::read(key).await?)
+    }
+
+    /// Reads the files again; connections that are open keep what they have.
+    ///
+    /// # Errors
+    /// As [`Self::from_files`]; then the old certificate stays.
+    pub async fn reload(&self, certificate: &Path, key: &Path) -> std::io::Result<()> {
+        let config = config(&tokio::fs::read(certificate).await?, &tokio::fs::read(key).await?)?;
+        self.0.store(Arc::new(config));
+        Ok(())
+    }
+
+    pub(crate) fn acceptor(&self) -> TlsAcceptor {
+        TlsAcceptor::from(self.0.load_full())
+    }
+}
+
+fn builder() -> Result<ConfigBuilder<ServerConfig, WantsServerCert>, rustls::Error> {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let builder = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions()?;
+    Ok(builder.with_no_client_auth())
+}
+
+fn config(certificate: &[u8], key: &[u8]) -> std::io::Result<ServerConfig> {
+    let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(certificate).collect();
+    let key = PrivateKeyDer::from_pem_slice(key).map_err(std::io::Error::other)?;
+    let mut config = builder()
+        .and_then(|builder| {
+            builder.with_single_cert(chain.map_err(|error| rustls::Error::General(error.to_string()))?, key)
+        })
+        .map_err(std::io::Error::other)?;
+    config.alpn_protocols = protocols();
+    Ok(config)
+}
+
+fn protocols() -> Vec<Vec<u8>> {
+    let mut protocols = vec![b"http/1.1".to_vec()];
+    if cfg!(feature = "http2") {
+        protocols.insert(0, b"h2".to_vec());
+    }
+    protocols
+}

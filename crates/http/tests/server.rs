@@ -1,0 +1,316 @@
+//! What a server does with clients that are slow, many, silent or too generous.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Bytes;
+use axum::routing::{get, post};
+use runway_http::{Budget, Limits, Tls, serve};
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::{ClientConfig, RootCertStore};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::sync::Semaphore;
+use tokio::time::{Instant, sleep, timeout};
+use tokio_rustls::TlsConnector;
+use tokio_util::sync::CancellationToken;
+
+const LIMITS: Limits = Limits {
+    connections: 8,
+    handshake: Duration::from_millis(300),
+    header: Duration::from_millis(300),
+    header_bytes: 8 * 1024,
+    body: 64 * 1024,
+    ..Limits::ADMIN
+};
+const GET: &str = "GET /ok HTTP/1.1\r\nhost: h\r\n\r\n";
+
+struct Server {
+    address: SocketAddr,
+    shutdown: CancellationToken,
+    task: tokio::task::JoinHandle<()>,
+    /// Lets one request to `/wait` go on.
+    go_on: Arc<Semaphore>,
+}
+
+impl Server {
+    async fn start(limits: Limits) -> Self {
+        Self::with(limits, None, Router::new()).await
+    }
+
+    async fn with(limits: Limits, tls: Option<Tls>, more: Router) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let (shutdown, go_on) = (CancellationToken::new(), Arc::new(Semaphore::new(0)));
+        let wait = Arc::clone(&go_on);
+        let router = more
+            .route("/ok", get(async || "fine"))
+            .route("/length", post(async |body: Bytes| body.len().to_string()))
+            .route(
+                "/wait",
+                post(async move |_: Bytes| {
+                    wait.acquire().await.unwrap().forget();
+                    "waited"
+                }),
+            );
+        let task = tokio::spawn(serve(listener, tls, router, limits, shutdown.clone()));
+        Self {
+            address,
+            shutdown,
+            task,
+            go_on,
+        }
+    }
+
+    async fn connect(&self) -> TcpStream {
+        TcpStream::connect(self.address).await.unwrap()
+    }
+
+    /// Sends a request on a connection of its own, and returns what comes back until the end, or for a second.
+    async fn ask(&self, request: &str) -> String {
+        let mut stream = self.connect().await;
+        stream.write_all(request.as_bytes()).await.unwrap();
+        read(&mut stream).await
+    }
+}
+
+/// What comes until the end, or until nothing has come for a second.
+async fn read(stream: &mut (impl AsyncRead + Unpin)) -> String {
+    let (mut text, mut buffer) = (Vec::new(), [0; 4096]);
+    while let Ok(Ok(count @ 1..)) = timeout(Duration::from_secs(1), stream.read(&mut buffer)).await {
+        text.extend_from_slice(&buffer[..count]);
+    }
+    String::from_utf8(text).unwrap()
+}
+
+/// Whether the server closes the connection within two seconds.
+async fn is_closed(stream: &mut (impl AsyncRead + Unpin)) -> bool {
+    let mut rest = Vec::new();
+    timeout(Duration::from_secs(2), stream.read_to_end(&mut rest))
+        .await
+        .is_ok()
+}
+
+fn post_of(path: &str, length: usize) -> String {
+    format!("POST {path} HTTP/1.1\r\nhost: h\r\ncontent-length: {length}\r\n\r\n")
+}
+
+fn chunk(length: usize) -> String {
+    format!("{length:x}\r\n{}\r\n", "x".repeat(length))
+}
+
+/// A certificate for 127.0.0.1, and a client that trusts it.
+fn tls() -> (Tls, TlsConnector) {
+    let made = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).unwrap();
+    let tls = Tls::from_pem(made.cert.pem().as_bytes(), made.signing_key.serialize_pem().as_bytes()).unwrap();
+    let mut roots = RootCertStore::empty();
+    roots.add(CertificateDer::from(made.cert.der().to_vec())).unwrap();
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    (tls, TlsConnector::from(Arc::new(config)))
+}
+
+async fn over_tls(server: &Server, client: &TlsConnector) -> impl AsyncRead + AsyncWrite + Unpin + use<> {
+    let name = ServerName::try_from("127.0.0.1").unwrap();
+    client.connect(name, server.connect().await).await.unwrap()
+}
+
+#[tokio::test]
+async fn a_header_that_does_not_end_closes_the_connection() {
+    let server = Server::start(LIMITS).await;
+    let (mut silent, mut partial) = (server.connect().await, server.connect().await);
+    partial.write_all(b"GET /ok HTTP/1.1\r\nhost:").await.unwrap();
+    assert!(is_closed(&mut silent).await && is_closed(&mut partial).await);
+}
+
+#[tokio::test]
+async fn a_header_that_is_too_long_is_refused() {
+    let server = Server::start(LIMITS).await;
+    let answer = server
+        .ask(&format!("GET /ok HTTP/1.1\r\nhost: h\r\nx: {}", "x".repeat(9000)))
+        .await;
+    assert!(answer.starts_with("HTTP/1.1 431"), "{answer}");
+}
+
+#[tokio::test]
+async fn a_request_is_answered_while_half_open_connections_keep_coming() {
+    let server = Server::start(Limits {
+        header: Duration::from_mins(1),
+        ..LIMITS
+    })
+    .await;
+    let mut held = Vec::new();
+    for number in 0..200 {
+        let mut stream = server.connect().await;
+        if number % 2 == 0 {
+            let _ = stream.write_all(b"GET /ok HTTP/1.1\r\nx: ").await;
+        }
+        held.push(stream);
+    }
+    let began = Instant::now();
+    let mut stream = server.connect().await;
+    stream.write_all(GET.as_bytes()).await.unwrap();
+    let mut first = [0; 15];
+    stream.read_exact(&mut first).await.unwrap();
+    assert_eq!(&first, b"HTTP/1.1 200 OK");
+    assert!(began.elapsed() < Duration::from_secs(1));
+}
+
+#[tokio::test]
+async fn an_idle_connection_of_another_client_survives_the_flood() {
+    let server = Server::start(Limits {
+        header: Duration::from_mins(1),
+        ..LIMITS
+    })
+    .await;
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind("127.0.0.2:0".parse().unwrap()).unwrap();
+    let mut other = socket.connect(server.address).await.unwrap();
+    let mut held = Vec::new();
+    for _ in 0..100 {
+        held.push(server.connect().await);
+    }
+    other.write_all(GET.as_bytes()).await.unwrap();
+    let answer = read(&mut other).await;
+    assert!(answer.ends_with("fine"), "{answer}");
+}
+
+#[tokio::test]
+async fn requests_that_are_worked_on_are_not_closed_and_more_are_refused() {
+    let server = Server::start(LIMITS).await;
+    let mut working = Vec::new();
+    for _ in 0..LIMITS.connections {
+        let mut stream = server.connect().await;
+        stream.write_all((post_of("/wait", 1) + "x").as_bytes()).await.unwrap();
+        working.push(stream);
+    }
+    sleep(Duration::from_millis(200)).await;
+    assert_eq!(server.ask(GET).await, "");
+    server.go_on.add_permits(working.len());
+    for mut stream in working {
+        assert!(read(&mut stream).await.ends_with("waited"));
+    }
+}
+
+#[tokio::test]
+async fn a_body_that_is_declared_too_large_is_refused_with_the_limit() {
+    let server = Server::start(LIMITS).await;
+    for path in ["/length", "/ok", "/nowhere"] {
+        let answer = server.ask(&(post_of(path, 100_000) + &"x".repeat(100_000))).await;
+        assert!(answer.starts_with("HTTP/1.1 413"), "{path}: {answer}");
+        assert!(
+            answer.contains("too large: at most 64 KiB are read"),
+            "{path}: {answer}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_body_in_chunks_is_bounded_too() {
+    let server = Server::start(LIMITS).await;
+    let head = "POST /length HTTP/1.1\r\nhost: h\r\ntransfer-encoding: chunked\r\n\r\n";
+    let fits = server.ask(&format!("{head}{}0\r\n\r\n", chunk(64 * 1024))).await;
+    assert!(fits.ends_with("65536"), "{fits}");
+    let chunks = chunk(10_000).repeat(50);
+    let answer = server.ask(&format!("{head}{chunks}0\r\n\r\n")).await;
+    assert!(answer.starts_with("HTTP/1.1 413"), "{answer}");
+    assert!(answer.contains("at most 64 KiB are read"), "{answer}");
+}
+
+#[tokio::test]
+async fn a_request_that_takes_too_long_is_answered() {
+    let server = Server::start(Limits {
+        request: Some(Duration::from_millis(200)),
+        ..LIMITS
+    })
+    .await;
+    let answer = server.ask(&(post_of("/wait", 1) + "x")).await;
+    assert!(answer.starts_with("HTTP/1.1 503"), "{answer}");
+    let slow_body = server.ask(&post_of("/length", 10)).await;
+    assert!(slow_body.starts_with("HTTP/1.1 503"), "{slow_body}");
+}
+
+#[tokio::test]
+async fn tls_is_spoken_and_half_a_hello_closes_the_connection() {
+    let (tls, client) = tls();
+    let server = Server::with(LIMITS, Some(tls), Router::new()).await;
+    let mut partial = server.connect().await;
+    partial.write_all(&[22, 3, 1, 2, 0, 1]).await.unwrap();
+    let mut stream = over_tls(&server, &client).await;
+    stream.write_all(GET.as_bytes()).await.unwrap();
+    assert!(read(&mut stream).await.ends_with("fine"));
+    assert!(is_closed(&mut partial).await);
+}
+
+#[tokio::test]
+async fn at_shutdown_a_request_is_answered_and_an_idle_connection_is_closed() {
+    let server = Server::start(Limits {
+        header: Duration::from_mins(1),
+        ..LIMITS
+    })
+    .await;
+    let (mut idle, mut working) = (server.connect().await, server.connect().await);
+    working.write_all((post_of("/wait", 1) + "x").as_bytes()).await.unwrap();
+    idle.write_all(GET.as_bytes()).await.unwrap();
+    assert!(read(&mut idle).await.ends_with("fine"));
+    server.shutdown.cancel();
+    assert!(is_closed(&mut idle).await);
+    server.go_on.add_permits(1);
+    assert!(read(&mut working).await.ends_with("waited"));
+    timeout(Duration::from_secs(2), server.task).await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn at_shutdown_nothing_is_waited_for_longer_than_the_limit() {
+    let server = Server::start(Limits {
+        drain: Duration::from_millis(100),
+        ..LIMITS
+    })
+    .await;
+    let mut working = server.connect().await;
+    working.write_all((post_of("/wait", 1) + "x").as_bytes()).await.unwrap();
+    sleep(Duration::from_millis(100)).await;
+    server.shutdown.cancel();
+    timeout(Duration::from_secs(2), server.task).await.unwrap().unwrap();
+    assert!(is_closed(&mut working).await);
+}
+
+/// A server that keeps 64 KiB of bodies beyond the first KiB of each.
+async fn with_budget() -> Server {
+    let budget = Budget {
+        body: 64 * 1024,
+        always: 1024,
+        received: 64 * 1024,
+        worked_on: 32 * 1024,
+        patience: Duration::from_secs(5),
+    };
+    let review = Router::new().route("/review", post(async |body: Bytes| body.len().to_string()));
+    Server::with(LIMITS, None, budget.hold(review)).await
+}
+
+#[tokio::test]
+async fn bodies_beyond_the_budget_are_refused_and_small_ones_are_not() {
+    let server = with_budget().await;
+    let mut held = server.connect().await;
+    held.write_all((post_of("/review", 60_000) + &"x".repeat(59_000)).as_bytes())
+        .await
+        .unwrap();
+    sleep(Duration::from_millis(200)).await;
+    let refused = server.ask(&(post_of("/review", 30_000) + &"x".repeat(30_000))).await;
+    assert!(refused.starts_with("HTTP/1.1 503"), "{refused}");
+    assert!(refused.contains("retry-after: 1"), "{refused}");
+    assert!(refused.contains("64 KiB of memory"), "{refused}");
+    let small = server.ask(&(post_of("/review", 1000) + &"x".repeat(1000))).await;
+    assert!(small.ends_with("1000"), "{small}");
+
+    held.write_all("x".repeat(1000).as_bytes()).await.unwrap();
+    assert!(read(&mut held).await.ends_with("60000"));
+    let now = server.ask(&(post_of("/review", 30_000) + &"x".repeat(30_000))).await;
+    assert!(now.ends_with("30000"), "{now}");
+}

@@ -1,0 +1,99 @@
+//! Requests to an engine, wherever it runs.
+
+use anyhow::{Context, Result, ensure};
+use axum::http::{Request, Response, StatusCode, header};
+use kube::{Client, client::Body};
+use serde_json::{Value, json};
+
+/// Path of chat completions in OpenAI's API.
+pub const CHAT: &str = "/v1/chat/completions";
+/// Path of the list of models in OpenAI's API.
+pub const MODELS: &str = "/v1/models";
+
+/// Where an engine answers. Paths are the engine's own.
+pub struct Endpoint {
+    client: Client,
+    prefix: String,
+}
+
+impl Endpoint {
+    /// An engine that `client` reaches itself.
+    pub fn machine(client: Client) -> Self {
+        let prefix = String::new();
+        Self { client, prefix }
+    }
+
+    /// An engine behind a Service of namespace `default`, through the API server's proxy.
+    pub fn service(client: Client, service: &str, port: u16) -> Self {
+        let prefix = format!("/api/v1/namespaces/default/services/{service}:{port}/proxy");
+        Self { client, prefix }
+    }
+
+    /// The client, for requests of other kinds.
+    pub fn client(&self) -> &Client {
+        &self.client
+    }
+
+    /// What it answers to a GET.
+    pub async fn get(&self, path: &str) -> Result<(StatusCode, String)> {
+        text(self.send(path, None).await?).await
+    }
+
+    /// What it answers to a POST.
+    pub async fn post(&self, path: &str, body: &Value) -> Result<(StatusCode, String)> {
+        text(self.send(path, Some(body)).await?).await
+    }
+
+    /// The JSON that it answers with 200.
+    pub async fn answer(&self, path: &str, request: &Value) -> Result<Value> {
+        let (status, text) = self.post(path, request).await?;
+        ensure!(status == StatusCode::OK, "{path}: {status} {text}");
+        Ok(serde_json::from_str(&text)?)
+    }
+
+    /// The parts of a streamed chat completion that have content, in their order. The stream must end in order.
+    pub async fn streamed(&self, request: &Value) -> Result<Vec<String>> {
+        let mut request = request.clone();
+        request["stream"] = true.into();
+        let (status, text) = self.post(CHAT, &request).await?;
+        ensure!(status == StatusCode::OK, "{status} {text}");
+        let events: Vec<&str> = text.lines().filter_map(|line| line.strip_prefix("data: ")).collect();
+        let (end, chunks) = events.split_last().context("no events")?;
+        ensure!(*end == "[DONE]", "{text}");
+        let mut contents = Vec::new();
+        for chunk in chunks {
+            let chunk: Value = serde_json::from_str(chunk)?;
+            let content = chunk["choices"][0]["delta"]["content"].as_str().unwrap_or_default();
+            contents.push(content.to_owned());
+        }
+        contents.retain(|content| !content.is_empty());
+        Ok(contents)
+    }
+
+    /// The response to a GET, or to a POST if there is a body.
+    pub async fn send(&self, path: &str, body: Option<&Value>) -> Result<Response<Body>> {
+        let request = self.request(path, body)?.map(Body::from);
+        Ok(self.client.send(request).await?)
+    }
+
+    /// The request that [`Endpoint::send`] sends.
+    pub fn request(&self, path: &str, body: Option<&Value>) -> Result<Request<Vec<u8>>> {
+        let method = if body.is_some() { "POST" } else { "GET" };
+        Ok(Request::builder()
+            .method(method)
+            .uri(format!("{}{path}", self.prefix))
+            .header(header::CONTENT_TYPE, "application/json")
+            .body(body.map(|body| body.to_string().into_bytes()).unwrap_or_default())?)
+    }
+}
+
+/// The body of a chat completion with one message.
+pub fn chat_request(model: &str, prompt: &str) -> Value {
+    json!({"model": model, "messages": [{"role": "user", "content": prompt}]})
+}
+
+async fn text(response: Response<Body>) -> Result<(StatusCode, String)> {
+    let status = response.status();
+    let body = response.into_body().collect_bytes().await?;
+    Ok((status, String::from_utf8(body.into())?))
+}

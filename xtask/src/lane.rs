@@ -1,0 +1,35 @@
+//! Optional lanes of tests: with real programs that are too large for every run. CI does not call them.
+
+use anyhow::Result;
+use runway_testbed::vllm::Vllm;
+
+/// An optional lane.
+#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Lane {
+    /// The real vLLM on CPUs judges what providers write for it, and serves a model. The first run fetches 3 GB; 5.1 GB of
+    /// disk, 4 GB of memory and about ten minutes.
+    Vllm,
+}
+
+impl Lane {
+    /// The file of its tests, which are all ignored elsewhere.
+    pub(crate) fn file(self) -> &'static str {
+        match self {
+            Self::Vllm => "crates/testbed/tests/vllm.rs",
+        }
+    }
+
+    /// The name of that file for cargo.
+    pub(crate) fn target(self) -> &'static str {
+        match self {
+            Self::Vllm => "vllm",
+        }
+    }
+
+    /// Gets what the tests need, so that it is not counted as theirs. Where the machine cannot have it, they say so.
+    pub(crate) fn prepare(self) -> Result<()> {
+        match self {
+            Self::Vllm => Vllm::prepare("the lane vllm").map(drop),
+        }
+    }
+}
