@@ -1,4 +1,4 @@
-//! The only entry points of the project: `up`, `down`, `test`, `gen`, `images`, `bench`.
+//! The only entry points of the project: `up`, `down`, `test`, `gen`, `images`, `bench`, `fuzz`.
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "this is a command line tool")]
 
 mod api;
@@ -7,6 +7,7 @@ mod chart;
 mod cluster;
 mod command;
 mod demo;
+mod fuzz;
 mod generate;
 mod images;
 mod lane;
@@ -46,6 +47,8 @@ enum Command {
     Images(images::Args),
     /// Print figures: time, requests, memory and CPU for many ModelDeployments.
     Bench(bench::Args),
+    /// Look for inputs that break a promise, with libFuzzer.
+    Fuzz(fuzz::Args),
     /// Check the rules of the house: dependency direction, pure plans, licences.
     Tidy,
     /// Lint python/asya-runtime and test it with every supported Python that is installed.
@@ -72,6 +75,7 @@ async fn run() -> Result<()> {
         Command::Gen(args) => generate::run(&args),
         Command::Images(args) => images::run(&args),
         Command::Bench(args) => bench::run(args).await,
+        Command::Fuzz(args) => fuzz::run(&args),
         Command::Tidy => tidy::run(),
         Command::Python => python::run(),
     }

@@ -305,7 +305,7 @@ fn without(places: &[&str], words: &[(&str, &str)], what: &str) -> Result<Vec<St
 /// Every module says first what it is.
 fn module_docs() -> Result<Vec<String>> {
     let mut complaints = Vec::new();
-    for place in ["crates", "xtask", "examples"] {
+    for place in ["crates", "xtask", "examples", "fuzz"] {
         for file in rust_files(&shell::root().join(place))? {
             if !fs::read_to_string(&file)?.starts_with("//!") {
                 complaints.push(format!(

@@ -4,7 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UnixStream;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
@@ -145,19 +145,14 @@ impl Caller {
             write_frame(&mut stream, request, buffer).await?;
             read_frame(&mut stream, self.max_bytes, buffer).await
         };
-        let outcome = match timeout_at(Instant::now() + limit, exchange).await {
-            Ok(Ok(answer)) => {
-                if protocol == Protocol::Persistent {
-                    self.connection = Some((stream, protocol));
-                }
-                Outcome::Answer(answer)
+        let outcome = if let Ok(answer) = timeout_at(Instant::now() + limit, exchange).await {
+            if protocol == Protocol::Persistent && answer.is_ok() {
+                self.connection = Some((stream, protocol));
             }
-            Ok(Err(Lost::Io(error))) => Outcome::Crashed(error.to_string()),
-            Ok(Err(Lost::TooLarge(length))) => Outcome::TooLarge(length),
-            Err(_) => {
-                self.may_be_busy = true;
-                Outcome::TimedOut(limit)
-            }
+            outcome(answer)
+        } else {
+            self.may_be_busy = true;
+            Outcome::TimedOut(limit)
         };
         if self.buffer.capacity() > KEPT_BUFFER {
             self.buffer = Vec::new();
@@ -211,8 +206,26 @@ async fn write_frame(stream: &mut UnixStream, body: &[u8], buffer: &mut Vec<u8>)
     stream.write_all(buffer).await
 }
 
+fn outcome(answer: Result<Vec<u8>, Lost>) -> Outcome {
+    match answer {
+        Ok(answer) => Outcome::Answer(answer),
+        Err(Lost::Io(error)) => Outcome::Crashed(error.to_string()),
+        Err(Lost::TooLarge(length)) => Outcome::TooLarge(length),
+    }
+}
+
+/// Reads what a runtime answers, as [`Caller::call`] does. For the fuzz targets.
+#[doc(hidden)]
+pub async fn read_answer(stream: &mut (impl AsyncRead + Unpin), max_bytes: usize) -> Outcome {
+    outcome(read_frame(stream, max_bytes, &mut Vec::new()).await)
+}
+
 /// One frame and not a byte more: whoever sends more is out of step.
-async fn read_frame(stream: &mut UnixStream, max_bytes: usize, buffer: &mut Vec<u8>) -> Result<Vec<u8>, Lost> {
+async fn read_frame(
+    stream: &mut (impl AsyncRead + Unpin),
+    max_bytes: usize,
+    buffer: &mut Vec<u8>,
+) -> Result<Vec<u8>, Lost> {
     buffer.clear();
     buffer.reserve(4096);
     loop {

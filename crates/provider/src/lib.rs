@@ -27,7 +27,9 @@ mod reconcile;
 mod register;
 pub mod request;
 mod run;
-mod talk;
+// Not of the contract: public for the fuzz targets.
+#[doc(hidden)]
+pub mod talk;
 pub mod upstream;
 
 pub use access::{access, access_from_outside, access_in_namespace};

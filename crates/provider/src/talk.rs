@@ -19,11 +19,11 @@ const NAMES_SHOWN: usize = 5;
 
 /// Why a model has not answered.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Failure {
+pub struct Failure {
     /// Whether asking again in a moment may help.
-    pub(crate) may_pass: bool,
+    pub may_pass: bool,
     /// The request and what came back.
-    pub(crate) message: String,
+    pub message: String,
 }
 
 /// What a response means.
@@ -40,7 +40,7 @@ enum Verdict {
 }
 
 /// Asks the endpoint for its models, and for one token where the engine generates text.
-pub(crate) async fn ask(services: &Services, question: &Question) -> Result<(), Failure> {
+pub async fn ask(services: &Services, question: &Question) -> Result<(), Failure> {
     let at = &question.at;
     let models = verdict(at, "GET", MODELS, services.get(at, MODELS).await);
     let model = match models {

@@ -19,6 +19,12 @@ pub use wire::{Credentials, Error};
 
 /// Most attributes of a message.
 const MOST_ATTRIBUTES: usize = 10;
+/// Attributes of a queue that count its messages: those that wait, are worked on, or are delayed.
+const COUNTS: [&str; 3] = [
+    "ApproximateNumberOfMessages",
+    "ApproximateNumberOfMessagesNotVisible",
+    "ApproximateNumberOfMessagesDelayed",
+];
 
 /// Where queues are.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -106,19 +112,9 @@ impl Client {
     /// How many messages a queue holds, those that are being worked on included. AWS counts approximately, but what has been at
     /// rest for a minute is counted right.
     pub async fn count(&self, url: &str) -> Result<u64, Error> {
-        const NAMES: [&str; 3] = [
-            "ApproximateNumberOfMessages",
-            "ApproximateNumberOfMessagesNotVisible",
-            "ApproximateNumberOfMessagesDelayed",
-        ];
-        let asked = json!({"QueueUrl": url, "AttributeNames": NAMES});
+        let asked = json!({"QueueUrl": url, "AttributeNames": COUNTS});
         let answer = self.wire.ask("GetQueueAttributes", &asked).await?;
-        let count = |name: &str| {
-            answer["Attributes"][name]
-                .as_str()
-                .and_then(|text| text.parse::<u64>().ok())
-        };
-        Ok(NAMES.iter().filter_map(|name| count(name)).sum())
+        Ok(count(&answer))
     }
 
     /// Sends a message; done means that SQS keeps it. Of `headers` the first ten go along.
@@ -144,12 +140,6 @@ impl Client {
         wait: Duration,
         visibility: Duration,
     ) -> Result<Vec<Message>, Error> {
-        #[derive(Deserialize)]
-        #[serde(rename_all = "PascalCase")]
-        struct Answer {
-            #[serde(default)]
-            messages: Vec<Message>,
-        }
         let asked = json!({
             "QueueUrl": url, "MaxNumberOfMessages": most.clamp(1, 10), "WaitTimeSeconds": wait.as_secs().min(20),
             "VisibilityTimeout": visibility.as_secs(),
@@ -157,8 +147,7 @@ impl Client {
             "MessageAttributeNames": ["All"],
         });
         let answer = self.wire.ask_and_wait("ReceiveMessage", &asked, wait).await?;
-        let answer: Answer = serde_json::from_value(answer).map_err(Error::malformed)?;
-        Ok(answer.messages)
+        messages(answer)
     }
 
     /// The message is done with.
@@ -174,8 +163,48 @@ impl Client {
     }
 }
 
+/// Everything that is read from answers: messages, the count of messages, and the URL of a queue. For the fuzz targets.
+#[doc(hidden)]
+pub fn read_answer(response: &http::Response<bytes::Bytes>) -> Result<(Vec<Message>, u64, Option<String>), Error> {
+    let answer = wire::understood(response)?;
+    let (count, url) = (count(&answer), url(&answer).ok());
+    messages(answer).map(|messages| (messages, count, url))
+}
+
+fn messages(answer: Value) -> Result<Vec<Message>, Error> {
+    #[derive(Deserialize)]
+    #[serde(rename_all = "PascalCase")]
+    struct Answer {
+        #[serde(default)]
+        messages: Vec<Message>,
+    }
+    let answer: Answer = serde_json::from_value(answer).map_err(Error::malformed)?;
+    Ok(answer.messages)
+}
+
+fn count(answer: &Value) -> u64 {
+    let count = |name: &&str| answer["Attributes"][*name].as_str()?.parse::<u64>().ok();
+    COUNTS.iter().filter_map(count).fold(0, u64::saturating_add)
+}
+
 fn url(answer: &Value) -> Result<String, Error> {
     let url = answer["QueueUrl"].as_str();
     url.map(str::to_owned)
         .ok_or_else(|| Error::malformed("there is no QueueUrl"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn counted(waiting: &str, hidden: &str) -> u64 {
+        count(&json!({"Attributes": {COUNTS[0]: waiting, COUNTS[1]: hidden, "Other": "5"}}))
+    }
+
+    #[test]
+    fn messages_are_counted_and_the_count_does_not_overflow() {
+        assert_eq!(counted("2", "3"), 5);
+        assert_eq!(counted("2", "many"), 2);
+        assert_eq!(counted("2", "18446744073709551615"), u64::MAX);
+    }
 }

@@ -251,7 +251,8 @@ fn endpoint_of(region: &str) -> String {
     format!("https://sqs.{region}.amazonaws.com{tail}/")
 }
 
-fn understood(response: &Response<Bytes>) -> Result<Value, Error> {
+/// What a server says: its answer, or its error.
+pub(crate) fn understood(response: &Response<Bytes>) -> Result<Value, Error> {
     let body = response.body();
     let json: Option<Value> = if body.is_empty() {
         Some(Value::Null)

@@ -14,6 +14,7 @@ use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
 use amq_protocol::uri::AMQPUri;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{Mutex, mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
@@ -85,6 +86,23 @@ impl RabbitMq {
             stopping,
         }
     }
+}
+
+/// What is delivered by whoever is at the other end of a stream, until it ends. For the fuzz targets.
+#[doc(hidden)]
+pub async fn deliveries_over(
+    stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    config: &Config,
+) -> Vec<Delivery<Receipt>> {
+    let (deliveries_in, mut deliveries) = mpsc::unbounded_channel();
+    if let Ok((_, running)) = Session::over(Box::new(stream), config, &deliveries_in).await {
+        running.run().await;
+    }
+    let mut all = Vec::new();
+    while let Ok(delivery) = deliveries.try_recv() {
+        all.push(delivery);
+    }
+    all
 }
 
 async fn keep_connected(

@@ -237,9 +237,25 @@ enum Unreadable {
     Request { uid: String, violation: Violation },
 }
 
+/// The version that the API server is asked to send, and the only one that is answered.
+#[derive(Deserialize)]
+enum Version {
+    #[serde(rename = "admission.k8s.io/v1")]
+    V1,
+}
+
+#[derive(Deserialize)]
+enum Kind {
+    AdmissionReview,
+}
+
 /// A review. Objects stay text until it is known that somebody has to look at them, and that they are not too large.
 #[derive(Deserialize)]
 struct Review<'a> {
+    #[serde(rename = "apiVersion")]
+    _version: Version,
+    #[serde(rename = "kind")]
+    _kind: Kind,
     #[serde(borrow)]
     request: Request<'a>,
 }
@@ -266,6 +282,10 @@ struct Request<'a> {
 /// What a request must have to be answered.
 #[derive(Deserialize)]
 struct Asked {
+    #[serde(rename = "apiVersion")]
+    _version: Version,
+    #[serde(rename = "kind")]
+    _kind: Kind,
     request: Uid,
 }
 

@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::confirms::{Answer, Confirms};
 use super::tags::Tags;
-use super::wire::{self, Error, Frame, Message, Wire, encode, encode_message, next_frame, read_more, short};
+use super::wire::{self, Error, Frame, Message, Stream, Wire, encode, encode_message, next_frame, read_more, short};
 use super::{Config, Receipt};
 use crate::transport::{Delivery, Headers, PublishError};
 use crate::with_cause;
@@ -68,7 +68,27 @@ impl Session {
         deliveries: &Deliveries,
         largest: &Arc<AtomicUsize>,
     ) -> Result<(Arc<Self>, Running), Error> {
-        let mut wire = Wire::open(&config.uri, &format!("asya-sidecar {}", config.queue)).await?;
+        let wire = Wire::open(&config.uri, &connection_name(config)).await?;
+        Self::begin(wire, config, deliveries, largest).await
+    }
+
+    /// The same over a stream that is there.
+    pub(super) async fn over(
+        stream: Box<dyn Stream>,
+        config: &Config,
+        deliveries: &Deliveries,
+    ) -> Result<(Arc<Self>, Running), Error> {
+        let wire = Wire::over(stream, &config.uri, &connection_name(config)).await?;
+        let largest = Arc::new(AtomicUsize::new(usize::MAX));
+        Self::begin(wire, config, deliveries, &largest).await
+    }
+
+    async fn begin(
+        mut wire: Wire,
+        config: &Config,
+        deliveries: &Deliveries,
+        largest: &Arc<AtomicUsize>,
+    ) -> Result<(Arc<Self>, Running), Error> {
         ensure_queues(&mut wire, config).await?;
 
         let publishing = wire.channel().await?;
@@ -426,11 +446,11 @@ impl Running {
     fn take_message(&self, about: &About, header: &AMQPContentHeader, body: Vec<u8>) -> ControlFlow<()> {
         match *about {
             About::Delivery { tag } => {
-                let (headers, deliveries_before) = read_headers(header.properties.headers().as_ref());
+                let (headers, deliveries) = read_headers(header.properties.headers().as_ref());
                 let delivery = Delivery {
                     body,
                     headers,
-                    deliveries: deliveries_before.map(|count| count + 1),
+                    deliveries,
                     receipt: Receipt {
                         tag,
                         session: Arc::clone(&self.session),
@@ -450,6 +470,11 @@ impl Running {
         }
         ControlFlow::Continue(())
     }
+}
+
+/// What the broker's lists call the connection.
+fn connection_name(config: &Config) -> String {
+    format!("asya-sidecar {}", config.queue)
 }
 
 /// What a broker takes, where that is why it closes a channel (RabbitMQ 3.8 to 4.1, `check_msg_size` in rabbit_channel.erl). The
@@ -518,7 +543,7 @@ async fn declare(wire: &mut Wire, name: &str, passive: bool) -> Result<(), Error
         .map(drop)
 }
 
-/// Text headers to keep, and how often a quorum queue has delivered the message before.
+/// Text headers to keep, and how often a quorum queue has delivered the message, this time included.
 fn read_headers(table: Option<&FieldTable>) -> (Headers, Option<u32>) {
     let mut headers = Headers::new();
     let mut deliveries = None;
@@ -540,7 +565,7 @@ fn read_headers(table: Option<&FieldTable>) -> (Headers, Option<u32>) {
             headers.push((key.to_owned(), text.to_owned()));
         }
     }
-    (headers, deliveries)
+    (headers, deliveries.map(|before: u32| before.saturating_add(1)))
 }
 
 #[cfg(test)]
@@ -554,5 +579,17 @@ mod tests {
         let fixed = "PRECONDITION_FAILED - message size 536870913 is larger than max size 536870912";
         assert_eq!(largest_message(fixed), Some(536_870_912));
         assert_eq!(largest_message("NOT_FOUND - no exchange 'max size 3'"), None);
+    }
+
+    #[test]
+    fn this_delivery_counts_and_the_count_does_not_overflow() {
+        let deliveries = |count| {
+            let mut table = FieldTable::default();
+            table.insert("x-delivery-count".into(), count);
+            read_headers(Some(&table)).1
+        };
+        assert_eq!(deliveries(AMQPValue::LongLongInt(2)), Some(3));
+        assert_eq!(deliveries(AMQPValue::LongUInt(u32::MAX)), Some(u32::MAX));
+        assert_eq!(deliveries(AMQPValue::LongInt(-1)), None);
     }
 }

@@ -18,11 +18,14 @@ use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 /// Before and after the payload of a frame (AMQP 0-9-1, section 4.2.3).
 const FRAME_HEADER: usize = 7;
 const FRAME_END: u8 = 0xCE;
+const HEADER_FRAME: u8 = 2;
 const BODY_FRAME: u8 = 3;
 /// The largest frame we take and send; RabbitMQ's default.
 const FRAME_MAX: u32 = 128 * 1024;
 /// The smallest that a peer may ask for.
 const FRAME_MIN: u32 = 4 * 1024;
+/// Deeper tables are not read: the parser calls itself for each level, and who publishes a message chooses its headers.
+const MAX_NESTING: usize = 64;
 /// What one read may bring.
 const READ_ROOM: usize = 16 * 1024;
 const HEARTBEAT_SECONDS: u16 = 20;
@@ -79,7 +82,12 @@ pub(super) struct Wire {
 impl Wire {
     /// Connects and signs in.
     pub(super) async fn open(uri: &AMQPUri, name: &str) -> Result<Self, Error> {
-        let (reader, writer) = tokio::io::split(connect(uri).await?);
+        Self::over(connect(uri).await?, uri, name).await
+    }
+
+    /// Signs in at whoever is at the other end of a stream.
+    pub(super) async fn over(stream: Box<dyn Stream>, uri: &AMQPUri, name: &str) -> Result<Self, Error> {
+        let (reader, writer) = tokio::io::split(stream);
         let mut wire = Self {
             reader,
             writer,
@@ -338,6 +346,9 @@ pub(super) fn next_frame(input: &mut BytesMut, frame_max: u32) -> Result<Option<
         frame.truncate(payload as usize);
         return Ok(Some(Frame::Body(u16::from_be_bytes(channel), frame)));
     }
+    if nests_too_deep(&frame) {
+        return without_properties(&frame).map(Some);
+    }
     match parse_frame(&frame[..]) {
         Ok((_, AMQPFrame::Method(channel, method))) => Ok(Some(Frame::Method(channel, method))),
         Ok((_, AMQPFrame::Header(channel, header))) => Ok(Some(Frame::Header(channel, header))),
@@ -345,6 +356,41 @@ pub(super) fn next_frame(input: &mut BytesMut, frame_max: u32) -> Result<Option<
         Ok(_) => Err(Error::Malformed("a frame of a kind that there is not")),
         Err(_) => Err(Error::Malformed("a frame cannot be read")),
     }
+}
+
+/// Whether tables or lists may be nested too deep to be parsed. Whatever looks like one counts: its type, and a length that fits.
+fn nests_too_deep(frame: &[u8]) -> bool {
+    let mut ends: Vec<usize> = Vec::new();
+    for (at, field) in frame.windows(5).enumerate() {
+        let &[b'A' | b'F', a, b, c, d] = field else { continue };
+        let end = at + field.len() + u32::from_be_bytes([a, b, c, d]) as usize;
+        if end < frame.len() {
+            ends.retain(|end| *end > at);
+            ends.push(end);
+        }
+        if ends.len() > MAX_NESTING {
+            return true;
+        }
+    }
+    false
+}
+
+/// The header of a message as far as it can be had without parsing: its size.
+fn without_properties(frame: &[u8]) -> Result<Frame, Error> {
+    let (Some(&[HEADER_FRAME, a, b]), Some(payload)) = (frame.first_chunk(), frame.get(FRAME_HEADER..)) else {
+        return Err(Error::Malformed("tables are nested too deep"));
+    };
+    // Class and weight go before the size (AMQP 0-9-1, section 4.2.6.1).
+    let Some(size) = payload.get(4..).and_then(<[u8]>::first_chunk) else {
+        return Err(Error::Malformed("a frame cannot be read"));
+    };
+    tracing::warn!("the headers of a message are nested too deep: it is handled without them");
+    let header = AMQPContentHeader {
+        class_id: BASIC,
+        body_size: u64::from_be_bytes(*size),
+        properties: BasicProperties::default(),
+    };
+    Ok(Frame::Header(u16::from_be_bytes([a, b]), header))
 }
 
 #[cfg(test)]
@@ -375,6 +421,39 @@ mod tests {
             }
         }
         Err(Error::Ended)
+    }
+
+    /// A header frame whose headers are lists in a list, so deep.
+    fn nested(depth: usize) -> Vec<u8> {
+        let mut lists = b"V".to_vec();
+        for _ in 0..depth {
+            let length = u32::try_from(lists.len()).unwrap().to_be_bytes();
+            lists = [b"A", &length[..], &lists].concat();
+        }
+        let table = [b"\x01k", &lists[..]].concat();
+        let length = u32::try_from(table.len()).unwrap().to_be_bytes();
+        let (class, size) = (BASIC.to_be_bytes(), 7_u64.to_be_bytes());
+        let payload = [&class[..], &[0, 0], &size, &[0x20, 0], &length, &table].concat();
+        let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
+        [&[2, 0, 1], &length[..], &payload, &[FRAME_END]].concat()
+    }
+
+    #[test]
+    fn headers_that_are_nested_too_deep_are_left_out() {
+        for (depth, is_read) in [
+            (1, true),
+            (MAX_NESTING, true),
+            (MAX_NESTING + 1, false),
+            (20_000, false),
+        ] {
+            let mut input = BytesMut::from(&nested(depth)[..]);
+            let frame = next_frame(&mut input, FRAME_MAX).unwrap();
+            let Some(Frame::Header(1, header)) = frame else {
+                panic!("{depth}: {frame:?}")
+            };
+            assert_eq!(header.body_size, 7, "{depth}");
+            assert_eq!(header.properties.headers().is_some(), is_read, "{depth}");
+        }
     }
 
     proptest! {

@@ -277,6 +277,8 @@ async fn what_is_no_review_gets_a_clean_refusal() {
             "\u{0}",
             r#"{"request": {}}"#,
             r#"{"request": {"uid": 1}}"#,
+            r#"{"apiVersion": "admission.k8s.io/v1", "kind": "Review", "request": {"uid": "u"}}"#,
+            r#"{"apiVersion": "admission.k8s.io/v2", "kind": "AdmissionReview", "request": {"uid": "u"}}"#,
             &deep,
         ] {
             assert_eq!(

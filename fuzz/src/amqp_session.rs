@@ -1,0 +1,26 @@
+//! Any bytes as what a broker sends, from its first frame on: signing in and consuming end when the bytes do, without a panic; what
+//! is delivered is what was sent, without headers that are the broker's.
+
+use std::io::Cursor;
+use std::sync::LazyLock;
+
+use runway_asya_sidecar::transport::rabbitmq::{Config, deliveries_over};
+
+static CONFIG: LazyLock<Config> = LazyLock::new(|| Config {
+    uri: "amqp://guest:guest@localhost:5672/%2f?heartbeat=0".parse().unwrap(),
+    exchange: String::new(),
+    queue: "asya-a".to_owned(),
+    dead_letter: "asya-dead".to_owned(),
+    extra_keys: Vec::new(),
+    prefetch: 10,
+    create_queues: false,
+});
+
+pub fn run(data: &[u8]) {
+    let stream = tokio::io::join(Cursor::new(data.to_vec()), tokio::io::sink());
+    for delivery in crate::wait(deliveries_over(stream, &CONFIG)) {
+        assert!(delivery.body.len() <= data.len());
+        assert!(delivery.headers.iter().all(|(name, _)| !name.starts_with("x-")));
+        assert_ne!(delivery.deliveries, Some(0), "this delivery counts");
+    }
+}
