@@ -3,7 +3,7 @@
 
 mod support;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
@@ -943,8 +943,9 @@ async fn with_login_everybody_may_what_the_api_server_lets_them_and_nothing_else
         ensure!(overview.code == 200, "{name}: {overview:?}");
         let csrf = csrf(&overview.body)?;
         for route in routes() {
-            what_may_be_deleted(&bed).await?;
-            let body = body_of(&route, name, &csrf);
+            let uids = what_may_be_deleted(&bed).await?;
+            let uid = uids.get(&route.right.plural).map_or("", String::as_str);
+            let body = body_of(&route, name, &csrf, uid);
             let readable = access::may(&client, &in_team_a_may("get")).await?;
             let may = access::may(&client, &route.right).await? && (readable || !route.reads);
             let headers = [("cookie", cookie.as_str()), ("origin", origin.as_str())];
@@ -1067,20 +1068,23 @@ async fn sign_in(served: &Served, token: &str) -> Result<String> {
     Ok(cookie.split(';').next().unwrap_or_default().to_owned())
 }
 
-/// The objects that the routes are about are there, whatever the last route did.
-async fn what_may_be_deleted(bed: &Bed) -> Result<()> {
+/// The objects that the routes are about are there, whatever the last route did. Returns their uids by the plurals of their kinds.
+async fn what_may_be_deleted(bed: &Bed) -> Result<BTreeMap<String, String>> {
+    let mut uids = BTreeMap::new();
     for object in [&in_team_a("one")].into_iter().chain(&operated_objects()) {
-        bed.apply(object).await?;
+        let applied = bed.apply(object).await?;
+        let kind = applied.types.context("no kind")?.kind;
+        uids.insert(kind.to_lowercase() + "s", applied.metadata.uid.context("no uid")?);
     }
     let endpoint = json!({"status": {"endpoint": {"service": "one", "port": 80}}});
     Api::<ModelDeployment>::namespaced(bed.admin.clone(), "team-a")
         .patch_status("one", &PatchParams::default(), &Patch::Merge(&endpoint))
         .await?;
-    Ok(())
+    Ok(uids)
 }
 
 /// What the browser would send.
-fn body_of(route: &Route, name: &str, csrf: &str) -> String {
+fn body_of(route: &Route, name: &str, csrf: &str, uid: &str) -> String {
     match (route.method, route.path) {
         ("GET", _) => String::new(),
         (_, "/new") => format!(
@@ -1090,6 +1094,7 @@ fn body_of(route: &Route, name: &str, csrf: &str) -> String {
         (_, path) if path.ends_with("edit") => {
             format!("csrf={csrf}&spec.model.id=org/by-{name}&spec.engine.type=vllm&spec.resources.gpu.count=1")
         }
+        (_, path) if path.ends_with("delete") => format!("csrf={csrf}&uid={uid}"),
         _ => format!("csrf={csrf}"),
     }
 }

@@ -18,7 +18,7 @@ use crate::store::Used;
 use crate::watches::{Health, Kind, News, Watched};
 
 /// Bytes of all caches together.
-const ROOM: usize = 48 * 1024 * 1024;
+const ROOM: usize = 32 * 1024 * 1024;
 /// Lists that are read at a time.
 const LISTS: usize = 4;
 /// Changes that a browser may lag behind before it is told to read the page again.

@@ -23,7 +23,7 @@ use crate::caches::Users;
 use crate::sessions::{Door, LIFETIME, Login, Refused, Session, Sessions};
 use crate::watches::{Change, Trouble};
 
-const ROOM: usize = 48 * 1024 * 1024;
+const ROOM: usize = 32 * 1024 * 1024;
 
 /// A user as the cluster knows them.
 #[derive(Clone, Default)]
