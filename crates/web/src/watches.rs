@@ -54,8 +54,9 @@ pub trait Kind:
 
     /// Leaves out what may be long and no list shows.
     fn shorten(&mut self) {
-        let annotations = self.meta_mut().annotations.as_mut();
-        annotations.map(|all| all.retain(|name, _| SHOWN.contains(&name.as_str())));
+        if let Some(annotations) = &mut self.meta_mut().annotations {
+            annotations.retain(|name, _| SHOWN.contains(&name.as_str()));
+        }
         self.meta_mut().managed_fields = None;
         self.shorten_spec();
     }
