@@ -683,8 +683,13 @@ mod tests {
     }
 
     fn refused(code: u16, causes: &Value) -> (u16, Value) {
+        let reason = match code {
+            409 => "Conflict",
+            422 => "Invalid",
+            _ => "InternalError",
+        };
         let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "message": "refused",
-            "code": code, "details": {"causes": causes}});
+            "reason": reason, "code": code, "details": {"causes": causes}});
         (code, status)
     }
 

@@ -237,7 +237,9 @@ mod tests {
             let found = names.iter().map(|name| Event::InitApply(pod(name)));
             let events = [Event::Init].into_iter().chain(found).chain([Event::InitDone]);
             let gone = events.flat_map(|event| apply(&store, &mut writer, &event));
-            gone.map(|pod| pod.name_any()).collect()
+            let mut gone: Vec<String> = gone.map(|pod| pod.name_any()).collect();
+            gone.sort();
+            gone
         };
         assert_eq!(list(&["a", "b", "c"]), Vec::<String>::new());
         assert_eq!(list(&["b"]), ["a", "c"].map(str::to_owned).to_vec());

@@ -1,3 +1,5 @@
+//! Tests of the redaction: planted values in every form, and what has to stay.
+
 use proptest::prelude::*;
 use serde_json::json;
 
