@@ -323,6 +323,9 @@ pub struct UiArgs {
     /// A file with its key
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     pub tls_key: Option<PathBuf>,
+    /// Hours after which users sign in again, however much they use their session
+    #[arg(long, value_name = "HOURS", default_value_t = 12, value_parser = clap::value_parser!(u16).range(1..=720), requires = "login")]
+    pub session_lifetime: u16,
     /// Where to serve /healthz, /readyz and /metrics; nowhere if omitted
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub admin_address: Option<SocketAddr>,

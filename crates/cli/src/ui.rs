@@ -2,6 +2,7 @@
 
 use std::io::{self, Write};
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use runway_operator::admin::AdminArgs;
 use runway_operator::client::ClientArgs;
@@ -48,6 +49,7 @@ fn login(args: &UiArgs) -> LoginOptions {
             users: listed(&args.oidc.impersonate_users),
             groups: listed(&args.oidc.impersonate_groups),
         }),
+        session_lifetime: Some(Duration::from_hours(args.session_lifetime.into())),
     }
 }
 

@@ -3,13 +3,14 @@
 
 mod support;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
 use k8s_openapi::api::core::v1::{Pod, ServiceAccount};
-use kube::api::{ListParams, Patch, PatchParams, PostParams};
+use k8s_openapi::api::rbac::v1::ClusterRoleBinding;
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client};
 use runway_api::{ModelDeployment, condition, labels};
 use runway_client::access::{self, Right};
@@ -697,6 +698,61 @@ fn routes_of_the_console() -> Result<BTreeSet<String>> {
     Ok(found)
 }
 
+/// Every route before the session: a path to ask for, and the codes that nobody in particular gets.
+const OUTSIDE: [(&str, &str, &str, &[u16]); 6] = [
+    ("GET", "/healthz", "/healthz", &[200]),
+    ("GET", "/assets/{version}/{name}", "/assets/0/console.css", &[200]),
+    ("GET", "/login", "/login", &[200]),
+    ("POST", "/login", "/login", &[401]),
+    ("GET", "/login/issuer", "/login/issuer", &[303]),
+    ("GET", "CALLBACK", "/login/callback", &[303]),
+];
+
+/// What somebody without a session gets of each route: nothing of the cluster.
+async fn nobody_sees_anything(served: &Served) -> Result<()> {
+    let origin = served.origin();
+    for (method, _, path, codes) in OUTSIDE {
+        let answer = served.ask(method, path, &[("origin", &origin)], "").await?;
+        ensure!(codes.contains(&answer.code), "{method} {path}: {answer:?}");
+        ensure!(!answer.body.contains("team-a"), "{method} {path}: {answer:?}");
+    }
+    for cookie in ["", "kubeairunway-0=0"] {
+        for route in routes() {
+            let headers = [("origin", origin.as_str()), ("cookie", cookie)];
+            let answer = served.ask(route.method, route.path, &headers, "").await?;
+            let refused = matches!(answer.code, 303 | 401) && !answer.body.contains("team-a");
+            ensure!(refused, "{} {}: {answer:?}", route.method, route.path);
+            ensure!(
+                answer.code == 401 || answer.header("location") == Some("/login"),
+                "{answer:?}"
+            );
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn every_route_before_the_session_is_in_the_table() -> Result<()> {
+    const SERVER: &str = include_str!("../../web/src/server.rs");
+    let (_, outside) = SERVER.split_once("guard::session))").context("the session has moved")?;
+    let (outside, _) = outside.split_once(".merge(inside)").context("the routes have moved")?;
+    let mut found = BTreeSet::new();
+    for route in outside.split(".route(").skip(1) {
+        let (path, calls) = route.split_once(',').context("a route without a handler")?;
+        for (call, method) in [("get(", "GET"), ("post(", "POST")] {
+            if calls.contains(&format!(" {call}")) || calls.contains(&format!(".{call}")) {
+                found.insert(format!("{method} {}", path.trim_matches('"')));
+            }
+        }
+    }
+    let table: BTreeSet<String> = OUTSIDE
+        .iter()
+        .map(|(method, route, ..)| format!("{method} {route}"))
+        .collect();
+    ensure!(found == table, "in the console: {found:?}; in the table: {table:?}");
+    Ok(())
+}
+
 #[test]
 fn every_route_of_the_console_is_in_the_table() -> Result<()> {
     let named = |route: &Route| {
@@ -861,6 +917,7 @@ async fn with_login_everybody_may_what_the_api_server_lets_them_and_nothing_else
         outside.code == 303 && outside.header("location") == Some("/login"),
         "{outside:?}"
     );
+    nobody_sees_anything(&served).await?;
     let origin = served.origin();
     let bad = served
         .ask("POST", "/login", &[("origin", &origin)], "token=nonsense")
@@ -886,8 +943,9 @@ async fn with_login_everybody_may_what_the_api_server_lets_them_and_nothing_else
         ensure!(overview.code == 200, "{name}: {overview:?}");
         let csrf = csrf(&overview.body)?;
         for route in routes() {
-            what_may_be_deleted(&bed).await?;
-            let body = body_of(&route, name, &csrf);
+            let uids = what_may_be_deleted(&bed).await?;
+            let uid = uids.get(&route.right.plural).map_or("", String::as_str);
+            let body = body_of(&route, name, &csrf, uid);
             let readable = access::may(&client, &in_team_a_may("get")).await?;
             let may = access::may(&client, &route.right).await? && (readable || !route.reads);
             let headers = [("cookie", cookie.as_str()), ("origin", origin.as_str())];
@@ -927,20 +985,106 @@ async fn with_login_everybody_may_what_the_api_server_lets_them_and_nothing_else
     Ok(())
 }
 
-/// The objects that the routes are about are there, whatever the last route did.
-async fn what_may_be_deleted(bed: &Bed) -> Result<()> {
+#[tokio::test(flavor = "multi_thread")]
+async fn credentials_that_are_revoked_see_nothing_more_and_rights_end_with_the_next_request() -> Result<()> {
+    let bed = Bed::start_with(Upstream::Kaito, false).await?;
+    bed.apply(&json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "team-a"}}))
+        .await?;
+    bed.apply(&in_team_a("one")).await?;
+    let login = LoginOptions {
+        sites: vec!["https://console.test".parse()?],
+        ..LoginOptions::default()
+    };
+    let served = Served::start(&bed.cluster, Some(login)).await?;
+    let view = json!([{"apiGroups": ["kubeairunway.ai"], "resources": ["*"], "verbs": ["get", "list", "watch"]}]);
+    let (token, client) = person(&bed, "viewer", &view, None).await?;
+    let [first, second] = [sign_in(&served, &token).await?, sign_in(&served, &token).await?];
+    let list = async |cookie: &str| served.ask("GET", "/deployments", &[("cookie", cookie)], "").await;
+    for cookie in [&first, &second] {
+        let page = list(cookie).await?;
+        ensure!(page.body.contains("/deployments/team-a/one"), "{page:?}");
+    }
+
+    // Signing out ends the stream of that session, and of no other.
+    let (mut left, mut stays) = (served.live("", &first).await?, served.live("", &second).await?);
+    left.next("cluster").await?;
+    stays.next("cluster").await?;
+    let user = served.with_cookie(&first).await?;
+    user.post("/logout", &[]).await?;
+    let start = Instant::now();
+    ensure!(
+        left.next("nothing").await.is_err() && start.elapsed() < SILENCE,
+        "{:?}",
+        start.elapsed()
+    );
+
+    // A right that is gone is gone at once, and the session goes on.
+    let bindings: Api<ClusterRoleBinding> = Api::all(bed.admin.clone());
+    bindings.delete("test-viewer", &DeleteParams::default()).await?;
+    eventually(PATIENCE, async || {
+        ensure!(!access::may(&client, &in_team_a_may("list")).await?, "still allowed");
+        Ok(())
+    })
+    .await?;
+    tokio::time::sleep(SILENCE).await;
+    let page = list(&second).await?;
+    ensure!(page.code == 200 && !page.body.contains("team-a/one"), "{page:?}");
+    ensure!(page.body.contains("You may not list ModelDeployments"), "{page:?}");
+
+    // A credential that is gone ends the session and its stream.
+    let accounts: Api<ServiceAccount> = Api::namespaced(bed.admin.clone(), "team-a");
+    accounts.delete("viewer", &DeleteParams::default()).await?;
+    eventually(PATIENCE, async || {
+        let asked = access::may(&client, &in_team_a_may("list")).await;
+        ensure!(
+            matches!(asked, Err(kube::Error::Api(status)) if status.code == 401),
+            "still known"
+        );
+        Ok(())
+    })
+    .await?;
+    tokio::time::sleep(SILENCE).await;
+    let page = list(&second).await?;
+    ensure!(
+        page.code == 303 && page.header("location") == Some("/login"),
+        "{page:?}"
+    );
+    let start = Instant::now();
+    ensure!(
+        stays.next("nothing").await.is_err() && start.elapsed() < SILENCE,
+        "{:?}",
+        start.elapsed()
+    );
+    Ok(())
+}
+
+/// The cookie of a new session.
+async fn sign_in(served: &Served, token: &str) -> Result<String> {
+    let origin = served.origin();
+    let entered = served
+        .ask("POST", "/login", &[("origin", &origin)], &format!("token={token}"))
+        .await?;
+    let cookie = entered.header("set-cookie").with_context(|| format!("{entered:?}"))?;
+    Ok(cookie.split(';').next().unwrap_or_default().to_owned())
+}
+
+/// The objects that the routes are about are there, whatever the last route did. Returns their uids by the plurals of their kinds.
+async fn what_may_be_deleted(bed: &Bed) -> Result<BTreeMap<String, String>> {
+    let mut uids = BTreeMap::new();
     for object in [&in_team_a("one")].into_iter().chain(&operated_objects()) {
-        bed.apply(object).await?;
+        let applied = bed.apply(object).await?;
+        let kind = applied.types.context("no kind")?.kind;
+        uids.insert(kind.to_lowercase() + "s", applied.metadata.uid.context("no uid")?);
     }
     let endpoint = json!({"status": {"endpoint": {"service": "one", "port": 80}}});
     Api::<ModelDeployment>::namespaced(bed.admin.clone(), "team-a")
         .patch_status("one", &PatchParams::default(), &Patch::Merge(&endpoint))
         .await?;
-    Ok(())
+    Ok(uids)
 }
 
 /// What the browser would send.
-fn body_of(route: &Route, name: &str, csrf: &str) -> String {
+fn body_of(route: &Route, name: &str, csrf: &str, uid: &str) -> String {
     match (route.method, route.path) {
         ("GET", _) => String::new(),
         (_, "/new") => format!(
@@ -950,6 +1094,7 @@ fn body_of(route: &Route, name: &str, csrf: &str) -> String {
         (_, path) if path.ends_with("edit") => {
             format!("csrf={csrf}&spec.model.id=org/by-{name}&spec.engine.type=vllm&spec.resources.gpu.count=1")
         }
+        (_, path) if path.ends_with("delete") => format!("csrf={csrf}&uid={uid}"),
         _ => format!("csrf={csrf}"),
     }
 }

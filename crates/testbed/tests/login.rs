@@ -484,6 +484,26 @@ async fn what_is_forged_expired_or_kubernetes_own_is_refused_and_says_why() -> R
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn sign_ins_that_strangers_begin_end_no_sign_in_under_way() -> Result<()> {
+    let bed = bed(Vec::new()).await?;
+    let (liar, _task) = Liar::start().await?;
+    let served = Served::start(&bed.cluster, Some(liar.login()?)).await?;
+    let (url, flow) = begin(&served).await?;
+    for _ in 0..1000 {
+        served.ask("GET", "/login/issuer", &[], "").await?;
+    }
+    let path = format!(
+        "/login/callback?error=access_denied&error_description=known&state={}",
+        state_of(&url)?
+    );
+    let known = served.ask("GET", &path, &[("cookie", &flow)], "").await?;
+    ensure!(known.body.contains("known (access_denied)"), "{known:?}");
+    let again = served.ask("GET", &path, &[("cookie", &flow)], "").await?;
+    ensure!(again.body.contains("used already"), "{again:?}");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_session_lasts_as_long_as_the_issuer_gives_tokens_and_ends_at_the_issuer_too() -> Result<()> {
     let bed = bed(Vec::new()).await?;
     let (liar, _task) = Liar::start().await?;

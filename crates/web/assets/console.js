@@ -106,11 +106,16 @@ function listen() {
     if (lost || !up) refresh();
     lost = !up;
   });
+  // Not read again by itself: many browsers would drop each other's watches for ever.
+  stream.addEventListener('dropped', () => say('bad', 'Too many users at once for live pages; reload this one'));
   stream.onerror = () => {
     lost = true;
     say('bad', 'The console does not answer; trying again');
     // Browsers give up on an answer that refuses.
-    if (stream.readyState === EventSource.CLOSED) setTimeout(listen, 2000);
+    if (stream.readyState !== EventSource.CLOSED) return;
+    // Where the session is over, the page that is read instead says how to sign in.
+    refresh();
+    setTimeout(listen, 2000);
   };
 }
 

@@ -170,11 +170,34 @@ fn headed(mut response: Response) -> Response {
     response
 }
 
-/// Who asks, and for what is changed the token of the form. Behind it, every handler has a [`Session`].
+/// Where a session ends by itself.
+const LOGOUT: &str = "/logout";
+
+/// Who asks, if the cluster still accepts their credential, and for what is changed the token of the form. Behind it, every
+/// handler has a [`Session`].
 pub async fn session(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
-    let Some(session) = cookie(&app, request.headers()).and_then(|id| app.sessions.find(&id)) else {
-        return not_in(&app, &request);
+    let outside = not_in(&app, &request);
+    let Some(id) = cookie(&app, request.headers()) else {
+        return outside;
     };
+    let Some(session) = app.sessions.find(&id) else {
+        return outside;
+    };
+    if !session.is_accepted().await {
+        app.sessions.end(&id);
+        return outside;
+    }
+    let leaves = request.uri().path() == LOGOUT;
+    let answer = inside(session.clone(), request, next).await;
+    if leaves || !session.is_over() {
+        return answer;
+    }
+    // The cluster has refused the credential meanwhile.
+    app.sessions.end(&id);
+    outside
+}
+
+async fn inside(session: Arc<Session>, request: Request, next: Next) -> Response {
     let (mut parts, body) = request.into_parts();
     let mut pairs = Pairs::default();
     if changes(&parts.method) {

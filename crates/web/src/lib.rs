@@ -9,22 +9,31 @@
 //! | [`server`] | the routes, and the socket |
 //! | [`guard`] | what every request goes through: name, origin, session, form token; headers of every answer |
 //! | [`sessions`] | who asks |
+//! | [`credentials`] | with what a session calls the cluster, and who that is |
 //! | [`oidc`] | sign-in at an issuer of OpenID Connect |
-//! | [`watches`] | one shared watch per kind and identity |
+//! | [`lens`] | what one session sees of the cluster |
+//! | [`caches`] | what the sessions of one user share |
+//! | [`watches`], [`store`] | the watch of a kind, and the objects it has shown |
 //! | [`live`] | tells browsers what has changed |
 //! | [`history`] | what a watch tells and nobody keeps, for the small charts |
 //! | [`page`], [`pages`] | the frame of a page, and the pages |
 //! | [`form`] | what a form sends |
 
+pub mod caches;
+pub mod credentials;
 pub mod form;
 pub mod guard;
 pub mod history;
+pub mod lens;
 pub mod live;
 pub mod oidc;
 pub mod page;
 pub mod pages;
 pub mod server;
 pub mod sessions;
+pub mod store;
+#[cfg(test)]
+mod tests;
 pub mod watches;
 
 pub use server::{Console, Options};

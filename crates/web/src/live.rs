@@ -4,15 +4,15 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::extract::{Query, State};
+use axum::extract::Query;
 use axum::response::sse::{Event, KeepAlive, Sse};
 use futures::{Stream, StreamExt, stream};
 use serde::Deserialize;
 use tokio::sync::broadcast::error::RecvError;
 
 use crate::guard::Asker;
-use crate::server::App;
-use crate::watches::{Change, Connection};
+use crate::sessions::Session;
+use crate::watches::{Change, Connection, News};
 
 /// A line that says nothing, so often: what lies between notices that somebody is there.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
@@ -42,25 +42,49 @@ impl Interest {
     }
 }
 
-/// `change` with the object that has changed, `cluster` with `up` or what is wrong.
+/// `change` with the object that has changed, `cluster` with `up` or what is wrong, `dropped` when the console no longer follows.
+/// It ends with the session.
 pub async fn events(
-    State(app): State<Arc<App>>,
     Asker(session): Asker,
     Query(interest): Query<Interest>,
 ) -> Sse<impl Stream<Item = Result<Event, Infallible>>> {
-    let lens = session.lens.clone();
-    let changes = stream::unfold((lens.changes(), interest), async |(mut changes, interest)| {
+    let over = session.over();
+    let events = stream::select_all([
+        changes(session.clone(), interest).boxed(),
+        connection(&session).boxed(),
+        checks(session).boxed(),
+    ]);
+    Sse::new(events.map(Ok).take_until(over)).keep_alive(KeepAlive::new().interval(KEEP_ALIVE))
+}
+
+/// What changes, as far as the session may still see it.
+fn changes(session: Arc<Session>, interest: Interest) -> impl Stream<Item = Event> {
+    let news = session.lens.news();
+    stream::unfold((news, session, interest), async |(mut news, session, interest)| {
         loop {
-            let event = match changes.recv().await {
-                Ok(change) if interest.covers(&change) => told(&change),
-                Ok(_) => continue,
+            let event = match news.recv().await {
+                Ok(News::Changed(change)) if interest.covers(&change) => {
+                    if !session.is_accepted().await {
+                        return None;
+                    }
+                    if !session.lens.may_hear(&change).await {
+                        continue;
+                    }
+                    told(&change)
+                }
+                Ok(News::Changed(_)) => continue,
+                Ok(News::Dropped) => Event::default().event("dropped").data("*"),
                 Err(RecvError::Lagged(_)) => Event::default().event("change").data("*"),
                 Err(RecvError::Closed) => return None,
             };
-            return Some((event, (changes, interest)));
+            return Some((event, (news, session, interest)));
         }
-    });
-    let connection = stream::unfold((lens.connection(), true), async |(mut connection, first)| {
+    })
+}
+
+/// Whether the cluster answers.
+fn connection(session: &Session) -> impl Stream<Item = Event> + use<> {
+    stream::unfold((session.lens.connection(), true), async |(mut connection, first)| {
         if !first {
             connection.changed().await.ok()?;
         }
@@ -68,18 +92,19 @@ pub async fn events(
             Connection::Up => "up".to_owned(),
             Connection::Down(_, why) => format!("down {why}"),
         };
-        Some((
-            Event::default().event("cluster").data(text.replace(['\n', '\r'], " ")),
-            (connection, false),
-        ))
-    });
-    // The lens lives as long as somebody looks through it.
-    let held = stream::select(changes, connection).map(move |event| {
-        let _ = &lens;
-        Ok(event)
-    });
-    let until = app.end.clone();
-    Sse::new(held.take_until(async move { until.cancelled().await })).keep_alive(KeepAlive::new().interval(KEEP_ALIVE))
+        let event = Event::default().event("cluster").data(text.replace(['\n', '\r'], " "));
+        Some((event, (connection, false)))
+    })
+}
+
+/// Tells nothing: asks now and then whether the session is still accepted, which otherwise ends.
+fn checks(session: Arc<Session>) -> impl Stream<Item = Event> {
+    stream::once(async move {
+        while session.is_accepted().await {
+            tokio::time::sleep(KEEP_ALIVE).await;
+        }
+    })
+    .filter_map(async |()| None)
 }
 
 fn told(change: &Change) -> Event {

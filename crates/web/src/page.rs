@@ -118,6 +118,10 @@ impl Shell {
                 let told = self.notices.iter().any(|n| n.mood == "bad");
                 (!told).then(|| ("bad", format!("{what} cannot be read from the cluster: {why}")))
             }
+            (Some(Trouble::TooMuch), _) => Some((
+                "bad",
+                format!("There are more {what} than this console has room for: use `kubeairunway get` instead."),
+            )),
             (None, Some(namespaces)) => Some((
                 "open",
                 format!(

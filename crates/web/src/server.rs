@@ -24,10 +24,12 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
+use crate::caches::Users;
+use crate::credentials::{Credential, Who, whoami};
 use crate::guard::{self, Site, Sites};
+use crate::lens::Lens;
 use crate::oidc::{self, CALLBACK, Impersonation, Issuer};
 use crate::sessions::{self, Door, Login, Refused, Sessions};
-use crate::watches::Lens;
 use crate::{live, page, pages};
 
 /// How long the cluster may take to pick up the phone.
@@ -57,6 +59,8 @@ pub struct LoginOptions {
     pub oidc: Option<oidc::Settings>,
     /// The server calls the cluster with its own credentials, in the name of whom the issuer names.
     pub impersonate: Option<Impersonation>,
+    /// How long a session lasts at most, however much it is used; 12 hours if absent.
+    pub session_lifetime: Option<Duration>,
 }
 
 /// Why it is not served.
@@ -148,12 +152,13 @@ impl Console {
         let listen = |source| Error::Listen { address, source };
         let listener = TcpListener::bind(address).await.map_err(listen)?;
         let at = listener.local_addr().map_err(listen)?;
+        let lifetime = options.login.as_ref().and_then(|login| login.session_lifetime);
         let (door, sites, url, cluster) = match &options.login {
             Some(login) => with_login(login, config)?,
             None => on_loopback(at, config).await?,
         };
         let app = Arc::new(App {
-            sessions: Sessions::new(door),
+            sessions: Sessions::new(door, lifetime.unwrap_or(sessions::LIFETIME), end.clone()),
             sites,
             cookie: format!("kubeairunway-{}", at.port()),
             end,
@@ -212,13 +217,20 @@ type Entrance = (Door, Sites, String, Client);
 
 fn with_login(login: &LoginOptions, config: Config) -> Result<Entrance, Error> {
     let url = login.sites.first().ok_or(Error::Nameless)?.to_string() + "/";
+    let address = config.cluster_url.to_string();
     let mut cluster = config.clone();
     cluster.auth_info = AuthInfo::default();
-    let nobody = connect(cluster.clone())?;
+    let nobody = connect(cluster)?;
     let door = Login {
-        cluster,
+        namespace: client::namespace(&config)?,
+        users: Users::new(nobody.default_namespace()),
+        cluster: nobody.clone(),
+        url: address,
         issuer: login.oidc.clone().map(Issuer::new).transpose()?.map(Arc::new),
-        impersonate: login.impersonate.clone().map(|may| (config, may)),
+        impersonate: match login.impersonate.clone() {
+            Some(may) => Some((connect(as_itself(config))?, may)),
+            None => None,
+        },
     };
     Ok((
         Door::Login(Box::new(door)),
@@ -228,13 +240,22 @@ fn with_login(login: &LoginOptions, config: Config) -> Result<Entrance, Error> {
     ))
 }
 
+/// The console's own credentials. Whom to impersonate is said with each request.
+fn as_itself(mut own: Config) -> Config {
+    own.auth_info.impersonate = None;
+    own.auth_info.impersonate_groups = None;
+    own
+}
+
 async fn on_loopback(at: SocketAddr, config: Config) -> Result<Entrance, Error> {
-    let (address, known) = (config.cluster_url.to_string(), vec![config.default_namespace.clone()]);
+    let (address, home) = (config.cluster_url.to_string(), client::namespace(&config)?);
     let client = connect(config)?;
-    let user = sessions::whoami(&client)
+    let user = whoami(&client)
         .await
-        .unwrap_or_else(|_| "the kubeconfig's user".to_owned());
-    let lens = Arc::new(Lens::new(client.clone(), address, user, known));
+        .map_or_else(|_| "the kubeconfig's user".to_owned(), |who| who.name);
+    let caches = Users::new(client.default_namespace()).caches(&Who::default());
+    let credential = Credential::of_connection(client.clone());
+    let lens = Arc::new(Lens::new(credential, caches, address, user, home));
     let key = sessions::random_key()?;
     let url = format!("http://{at}/?key={key}");
     Ok((Door::Key { key, lens }, Sites::loopback(at), url, client))

@@ -10,24 +10,35 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
-use axum::http::header::AUTHORIZATION;
-use axum::http::{HeaderValue, Request};
-use k8s_openapi::api::authentication::v1::SelfSubjectReview;
-use kube::api::PostParams;
-use kube::client::{Body, ClientBuilder};
-use kube::{Api, Client, Config};
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use jiff::{SignedDuration, Timestamp};
+use kube::Client;
+use runway_api::Namespace;
 use runway_operator::clock;
 use runway_operator::telemetry::chain;
+use serde_json::Value;
+use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 use tokio_util::task::AbortOnDropHandle;
-use tower::util::MapRequestLayer;
 
-use crate::oidc::{self, Identity, Impersonation, Issuer, Tokens};
-use crate::watches::Lens;
+use crate::caches::Users;
+use crate::credentials::{Credential, Unknown, Who, whoami};
+use crate::lens::Lens;
+use crate::oidc::{self, Impersonation, Issuer, Tokens};
+use crate::watches::FIRST_LIST;
 
 /// A session that nobody used for so long is over.
 const IDLE: Duration = Duration::from_hours(8);
-/// Sessions at a time; the one that was longest idle makes room.
+/// How long a session lasts at most, where nothing else is said.
+pub const LIFETIME: Duration = Duration::from_hours(12);
+/// Sessions at a time. One more is refused: nobody loses a session because a stranger comes.
 const MAX_SESSIONS: usize = 1000;
+/// Sessions of one user at a time; the one that was longest idle makes room.
+const MAX_OF_A_USER: usize = 64;
+/// For so long the cluster's word that it accepts a credential counts.
+const COUNTS: Duration = Duration::from_secs(1);
+/// How often sessions that are over are looked for.
+const SWEEP: Duration = Duration::from_secs(1);
 /// Longest token that is tried.
 const MAX_TOKEN: usize = 16 * 1024;
 /// So long before its end an ID token is refreshed.
@@ -51,11 +62,17 @@ pub enum Door {
 /// How users sign in.
 pub struct Login {
     /// The cluster, without any credentials.
-    pub cluster: Config,
+    pub cluster: Client,
+    /// The address of the cluster.
+    pub url: String,
+    /// The namespace of the console's own context.
+    pub namespace: Namespace,
+    /// What the sessions of each user share.
+    pub users: Arc<Users>,
     /// Where they sign in, beside with a token.
     pub issuer: Option<Arc<Issuer>>,
     /// If the cluster does not know the issuer: the cluster with the server's own credentials, and whom it may impersonate.
-    pub impersonate: Option<(Config, Impersonation)>,
+    pub impersonate: Option<(Client, Impersonation)>,
 }
 
 /// Somebody who is in.
@@ -64,10 +81,16 @@ pub struct Session {
     pub csrf: String,
     /// What the user sees.
     pub lens: Arc<Lens>,
-    /// The token that was given; who gives it again shares what is watched.
-    token: Option<String>,
+    /// The user; `None` behind a key, where it is the kubeconfig's.
+    who: Option<Who>,
+    /// Cancelled when it is over, whatever the reason.
+    over: CancellationToken,
+    /// When it ends, however much it is used.
+    ends: Timestamp,
     /// What the issuer gave, always the newest.
     at_issuer: Option<AtIssuer>,
+    /// When the cluster last accepted its credential, for the same user.
+    accepted: tokio::sync::Mutex<Option<Instant>>,
 }
 
 /// A session that was begun at the issuer.
@@ -82,8 +105,39 @@ impl Session {
         self.at_issuer.as_ref().map(|at| at.tokens.load_full())
     }
 
-    fn is_over(&self) -> bool {
-        self.tokens().is_some_and(|tokens| tokens.expires <= clock::now())
+    /// Whether it is over.
+    pub fn is_over(&self) -> bool {
+        let now = clock::now();
+        self.over.is_cancelled() || self.ends <= now || self.tokens().is_some_and(|tokens| tokens.expires <= now)
+    }
+
+    /// Until it is over: for answers that go on.
+    pub fn over(&self) -> WaitForCancellationFutureOwned {
+        self.over.clone().cancelled_owned()
+    }
+
+    /// Asks the cluster whether it still accepts the credential, and for the same user; otherwise the session is over. While
+    /// the cluster is away the session goes on.
+    pub async fn is_accepted(&self) -> bool {
+        if self.is_over() {
+            return false;
+        }
+        let Some(who) = self.who.as_ref().filter(|_| !self.lens.is_down()) else {
+            return true;
+        };
+        let mut accepted = self.accepted.lock().await;
+        if accepted.is_some_and(|at| at.elapsed() < COUNTS) {
+            return !self.is_over();
+        }
+        match tokio::time::timeout(FIRST_LIST, whoami(&self.lens.client())).await {
+            Ok(Ok(now)) if now == *who => *accepted = Some(Instant::now()),
+            Ok(Ok(_) | Err(Unknown::Refused(_))) => self.over.cancel(),
+            // Then it may see nothing either, and each page asks for that.
+            Ok(Err(Unknown::Forbidden(_))) => {}
+            Ok(Err(Unknown::Away(why))) => self.lens.lost(why),
+            Err(_) => self.lens.lost("no answer within 5 seconds".to_owned()),
+        }
+        !self.is_over()
     }
 }
 
@@ -126,6 +180,20 @@ pub enum Refused {
     /// No key can be made.
     #[error("there is no randomness for a session's key: {0}")]
     Random(String),
+    /// There are too many sessions.
+    #[error(
+        "{MAX_SESSIONS} sessions are open at this console, and it takes no more: try again later, or tell who runs this console"
+    )]
+    Full,
+}
+
+impl From<Unknown> for Refused {
+    fn from(unknown: Unknown) -> Self {
+        match unknown {
+            Unknown::Refused(why) | Unknown::Forbidden(why) => Self::Unknown(why),
+            Unknown::Away(why) => Self::Away(why),
+        }
+    }
 }
 
 struct Held {
@@ -133,18 +201,45 @@ struct Held {
     used: Instant,
 }
 
+/// Sessions by their ids.
+type ById = BTreeMap<String, Held>;
+
 /// All sessions.
 pub struct Sessions {
     door: Door,
-    held: Mutex<BTreeMap<String, Held>>,
+    lifetime: Duration,
+    end: CancellationToken,
+    held: Arc<Mutex<ById>>,
+    _sweeper: AbortOnDropHandle<()>,
+}
+
+/// What a session begins with.
+struct Entry {
+    lens: Arc<Lens>,
+    who: Option<Who>,
+    over: CancellationToken,
+    /// When the credential ends, if it says so.
+    expires: Option<Timestamp>,
+    at_issuer: Option<AtIssuer>,
 }
 
 impl Sessions {
-    /// Nobody is in yet.
-    pub fn new(door: Door) -> Self {
+    /// Nobody is in yet. A session lasts for `lifetime` at most, and until `end`.
+    pub fn new(door: Door, lifetime: Duration, end: CancellationToken) -> Self {
+        let held = Arc::<Mutex<ById>>::default();
+        let swept = held.clone();
+        let sweeper = tokio::spawn(async move {
+            loop {
+                tokio::time::sleep(SWEEP).await;
+                sweep(&mut swept.lock().unwrap_or_else(PoisonError::into_inner));
+            }
+        });
         Self {
             door,
-            held: Mutex::new(BTreeMap::new()),
+            lifetime,
+            end,
+            held,
+            _sweeper: AbortOnDropHandle::new(sweeper),
         }
     }
 
@@ -163,22 +258,30 @@ impl Sessions {
 
     /// The session of a cookie.
     pub fn find(&self, id: &str) -> Option<Arc<Session>> {
-        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
-        held.retain(|_, h| h.used.elapsed() < IDLE && !h.session.is_over());
+        let mut held = self.held();
+        sweep(&mut held);
         let found = held.get_mut(id)?;
         found.used = Instant::now();
         Some(found.session.clone())
     }
 
-    /// Ends a session.
+    /// Ends a session, and the answers to it that go on.
     pub fn end(&self, id: &str) {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner).remove(id);
+        if let Some(held) = self.held().remove(id) {
+            held.session.over.cancel();
+        }
     }
 
     /// Opens a session with the printed key. Returns its id.
     pub fn enter_with_key(&self, given: &str) -> Result<String, Refused> {
         match &self.door {
-            Door::Key { key, lens } if same(key, given) => self.admit(lens.clone(), None, None),
+            Door::Key { key, lens } if same(key, given) => self.admit(Entry {
+                lens: lens.clone(),
+                who: None,
+                over: self.end.child_token(),
+                expires: None,
+                at_issuer: None,
+            }),
             _ => Err(Refused::Key),
         }
     }
@@ -193,13 +296,16 @@ impl Sessions {
         if token.is_empty() || token.len() > MAX_TOKEN || !plain {
             return Err(Refused::NoToken);
         }
-        let mut config = login.cluster.clone();
-        config.auth_info.token = Some(token.to_owned().into());
-        let client = Client::try_from(config).map_err(|e| Refused::Away(chain(&e)))?;
-        let user = whoami(&client).await?;
-        // The same token again: the same watches.
-        let lens = self.lens_of(token).unwrap_or_else(|| login.lens(client, user));
-        self.admit(lens, Some(token.to_owned()), None)
+        let over = self.end.child_token();
+        let credential = Credential::of_token(login.cluster.clone(), token, over.clone()).ok_or(Refused::NoToken)?;
+        let who = whoami(&credential.client()).await?;
+        self.admit(Entry {
+            lens: login.lens(credential, &who),
+            who: Some(who),
+            over,
+            expires: expiry(token),
+            at_issuer: None,
+        })
     }
 
     /// Opens a session for somebody whom the issuer has let in. Returns its id.
@@ -211,119 +317,144 @@ impl Sessions {
             return Err(Refused::NoToken);
         };
         let tokens = Arc::new(ArcSwap::from_pointee(tokens));
-        let (client, user, keeper) = match &login.impersonate {
-            Some((own, may)) => login.in_their_name(own, may, issuer, &tokens).await?,
-            None => login.with_their_token(issuer, &tokens).await?,
+        let over = self.end.child_token();
+        let (credential, who, keeper) = match &login.impersonate {
+            Some((own, may)) => in_their_name(own, may, issuer, &tokens, &over).await?,
+            None => with_their_token(&login.cluster, issuer, &tokens, &over).await?,
         };
         let at_issuer = AtIssuer {
             tokens,
             _keeper: keeper,
         };
-        self.admit(login.lens(client, user), None, Some(at_issuer))
+        self.admit(Entry {
+            lens: login.lens(credential, &who),
+            who: Some(who),
+            over,
+            // The tokens say so, always the newest.
+            expires: None,
+            at_issuer: Some(at_issuer),
+        })
     }
 
-    fn lens_of(&self, token: &str) -> Option<Arc<Lens>> {
-        let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut sessions = held.values().map(|h| &h.session);
-        let same = sessions.find(|s| s.token.as_deref().is_some_and(|t| same(t, token)))?;
-        Some(same.lens.clone())
-    }
-
-    fn admit(&self, lens: Arc<Lens>, token: Option<String>, at_issuer: Option<AtIssuer>) -> Result<String, Refused> {
+    fn admit(&self, entry: Entry) -> Result<String, Refused> {
         let (id, csrf) = (random_key()?, random_key()?);
-        let session = Arc::new(Session {
+        let lifetime = SignedDuration::try_from(self.lifetime).unwrap_or(SignedDuration::MAX);
+        let longest = clock::now().saturating_add(lifetime).unwrap_or(Timestamp::MAX);
+        let session = Session {
             csrf,
-            lens,
-            token,
-            at_issuer,
-        });
-        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
-        if held.len() >= MAX_SESSIONS {
-            let idlest = held.iter().min_by_key(|(_, h)| h.used).map(|(id, _)| id.clone());
-            idlest.and_then(|id| held.remove(&id));
-        }
+            lens: entry.lens,
+            who: entry.who,
+            over: entry.over,
+            ends: entry.expires.map_or(longest, |expires| expires.min(longest)),
+            at_issuer: entry.at_issuer,
+            accepted: tokio::sync::Mutex::new(Some(Instant::now())),
+        };
+        let mut held = self.held();
+        make_room(&mut held, session.who.as_ref())?;
         held.insert(
             id.clone(),
             Held {
-                session,
+                session: Arc::new(session),
                 used: Instant::now(),
             },
         );
         Ok(id)
     }
+
+    fn held(&self) -> std::sync::MutexGuard<'_, ById> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Ends the sessions that are over or idle.
+fn sweep(held: &mut ById) {
+    held.retain(|_, h| {
+        let stays = h.used.elapsed() < IDLE && !h.session.is_over();
+        if !stays {
+            h.session.over.cancel();
+        }
+        stays
+    });
+}
+
+/// Where there is no room for one more session of a user, the user's own that was longest idle ends.
+fn make_room(held: &mut ById, who: Option<&Who>) -> Result<(), Refused> {
+    sweep(held);
+    let own = || held.iter().filter(|(_, h)| h.session.who.as_ref() == who);
+    if own().count() < MAX_OF_A_USER && held.len() < MAX_SESSIONS {
+        return Ok(());
+    }
+    let idlest = own().min_by_key(|(_, h)| h.used).map(|(id, _)| id.clone());
+    let ended = idlest.and_then(|id| held.remove(&id)).ok_or(Refused::Full)?;
+    ended.session.over.cancel();
+    Ok(())
+}
+
+/// When a token ends by its own word: its signature is the cluster's matter.
+fn expiry(token: &str) -> Option<Timestamp> {
+    let claims = URL_SAFE_NO_PAD.decode(token.split('.').nth(1)?).ok()?;
+    let claims: Value = serde_json::from_slice(&claims).ok()?;
+    Timestamp::from_second(claims.get("exp")?.as_i64()?).ok()
 }
 
 impl Login {
-    fn lens(&self, client: Client, user: String) -> Arc<Lens> {
-        let known = home(&user).unwrap_or_else(|| self.cluster.default_namespace.clone());
-        let url = self.cluster.cluster_url.to_string();
-        Arc::new(Lens::new(client, url, user, vec![known]))
+    fn lens(&self, credential: Arc<Credential>, who: &Who) -> Arc<Lens> {
+        let home = home(&who.name).unwrap_or_else(|| self.namespace.clone());
+        let caches = self.users.caches(who);
+        Arc::new(Lens::new(credential, caches, self.url.clone(), who.name.clone(), home))
     }
 }
 
 /// What is asked with, who that is, and what keeps it valid.
-type Entered = (Client, String, AbortOnDropHandle<()>);
+type Entered = (Arc<Credential>, Who, AbortOnDropHandle<()>);
 
-impl Login {
-    /// The cluster trusts the issuer: it reads the ID token itself.
-    async fn with_their_token(&self, issuer: &Arc<Issuer>, tokens: &Arc<ArcSwap<Tokens>>) -> Result<Entered, Refused> {
-        let client = bearing(self.cluster.clone(), tokens.clone())?;
-        let user = whoami(&client).await.map_err(|refused| match refused {
-            Refused::Unknown(why) => Refused::Distrusted(why),
-            other => other,
-        })?;
-        Ok((client, user, keep(issuer.clone(), tokens.clone(), |_| true)))
-    }
-
-    /// The cluster does not know the issuer: it takes the console's word for who asks.
-    async fn in_their_name(
-        &self,
-        own: &Config,
-        may: &Impersonation,
-        issuer: &Arc<Issuer>,
-        tokens: &Arc<ArcSwap<Tokens>>,
-    ) -> Result<Entered, Refused> {
-        let identity = issuer.identity(&tokens.load(), may)?;
-        let client = impersonating(own.clone(), &identity)?;
-        let user = whoami(&client).await.map_err(|refused| match refused {
-            Refused::Unknown(why) => Refused::NotYou {
-                user: identity.user.clone(),
-                why,
-            },
-            other => other,
-        })?;
-        let (named, may) = (issuer.clone(), may.clone());
-        let is_same = move |new: &Tokens| named.identity(new, &may).is_ok_and(|now| now == identity);
-        Ok((client, user, keep(issuer.clone(), tokens.clone(), is_same)))
-    }
+/// The cluster trusts the issuer: it reads the ID token itself.
+async fn with_their_token(
+    cluster: &Client,
+    issuer: &Arc<Issuer>,
+    tokens: &Arc<ArcSwap<Tokens>>,
+    over: &CancellationToken,
+) -> Result<Entered, Refused> {
+    let credential = Credential::of_issuer(cluster.clone(), tokens.clone(), over.clone());
+    let who = whoami(&credential.client()).await.map_err(|unknown| match unknown {
+        Unknown::Refused(why) | Unknown::Forbidden(why) => Refused::Distrusted(why),
+        Unknown::Away(why) => Refused::Away(why),
+    })?;
+    let keeper = keep(issuer.clone(), tokens.clone(), over.clone(), |_| true);
+    Ok((credential, who, keeper))
 }
 
-/// A client with the newest ID token, whichever that is when it asks.
-fn bearing(cluster: Config, tokens: Arc<ArcSwap<Tokens>>) -> Result<Client, Refused> {
-    let bear = MapRequestLayer::new(move |mut request: Request<Body>| {
-        let bearer = HeaderValue::from_str(&format!("Bearer {}", tokens.load().id_token));
-        if let Ok(mut bearer) = bearer {
-            bearer.set_sensitive(true);
-            request.headers_mut().insert(AUTHORIZATION, bearer);
-        }
-        request
-    });
-    let builder = ClientBuilder::try_from(cluster).map_err(|e| Refused::Away(chain(&e)))?;
-    Ok(builder.with_layer(&bear).build())
-}
-
-/// A client of the server's own, in the name of somebody else.
-fn impersonating(mut own: Config, identity: &Identity) -> Result<Client, Refused> {
-    own.auth_info.impersonate = Some(identity.user.clone());
-    own.auth_info.impersonate_groups = Some(identity.groups.clone());
-    Client::try_from(own).map_err(|e| Refused::Away(chain(&e)))
+/// The cluster does not know the issuer: it takes the console's word for who asks.
+async fn in_their_name(
+    own: &Client,
+    may: &Impersonation,
+    issuer: &Arc<Issuer>,
+    tokens: &Arc<ArcSwap<Tokens>>,
+    over: &CancellationToken,
+) -> Result<Entered, Refused> {
+    let identity = issuer.identity(&tokens.load(), may)?;
+    let refused = |why: String| Refused::NotYou {
+        user: identity.user.clone(),
+        why,
+    };
+    let credential = Credential::in_the_name_of(own.clone(), &identity, over.clone())
+        .ok_or_else(|| refused("the name cannot be sent".to_owned()))?;
+    let who = whoami(&credential.client()).await.map_err(|unknown| match unknown {
+        Unknown::Refused(why) | Unknown::Forbidden(why) => refused(why),
+        Unknown::Away(why) => Refused::Away(why),
+    })?;
+    let (named, may) = (issuer.clone(), may.clone());
+    let is_same = move |new: &Tokens| named.identity(new, &may).is_ok_and(|now| now == identity);
+    let keeper = keep(issuer.clone(), tokens.clone(), over.clone(), is_same);
+    Ok((credential, who, keeper))
 }
 
 /// Fetches new tokens before the old ones end, as long as the issuer gives any and they are for the same user. The session
-/// ends with the last.
+/// ends with the last, or as soon as the issuer has ended its own.
 fn keep(
     issuer: Arc<Issuer>,
     tokens: Arc<ArcSwap<Tokens>>,
+    over: CancellationToken,
     is_same: impl Fn(&Tokens) -> bool + Send + 'static,
 ) -> AbortOnDropHandle<()> {
     AbortOnDropHandle::new(tokio::spawn(async move {
@@ -338,9 +469,12 @@ fn keep(
             match issuer.refresh(&old).await {
                 Ok(new) if is_same(&new) => tokens.store(Arc::new(new)),
                 Ok(_) => {
-                    return tracing::info!(
-                        "the issuer names another user or other groups: the session ends with its token"
-                    );
+                    over.cancel();
+                    return tracing::info!("the issuer names another user or other groups: the session is over");
+                }
+                Err(error @ oidc::Error::Ended(_)) => {
+                    over.cancel();
+                    return tracing::info!(error = chain(&error), "the session is over at the issuer, and so here");
                 }
                 Err(error @ oidc::Error::Away { .. }) => {
                     tracing::warn!(error = chain(&error), "an ID token is not refreshed yet");
@@ -354,33 +488,10 @@ fn keep(
     }))
 }
 
-/// Whose credentials these are.
-pub async fn whoami(client: &Client) -> Result<String, Refused> {
-    let reviews: Api<SelfSubjectReview> = Api::all(client.clone());
-    match reviews
-        .create(&PostParams::default(), &SelfSubjectReview::default())
-        .await
-    {
-        Ok(review) => {
-            let user = review
-                .status
-                .and_then(|s| s.user_info)
-                .and_then(|u| u.username)
-                .unwrap_or_default();
-            if user == "system:anonymous" {
-                return Err(Refused::Unknown("it is nobody's".to_owned()));
-            }
-            Ok(user)
-        }
-        Err(kube::Error::Api(status)) => Err(Refused::Unknown(status.message.clone())),
-        Err(error) => Err(Refused::Away(chain(&error))),
-    }
-}
-
 /// The namespace of a service account.
-fn home(user: &str) -> Option<String> {
+fn home(user: &str) -> Option<Namespace> {
     let (namespace, _) = user.strip_prefix("system:serviceaccount:")?.split_once(':')?;
-    Some(namespace.to_owned())
+    namespace.parse().ok()
 }
 
 /// 256 random bits, in hexadecimal digits.
@@ -404,6 +515,7 @@ mod tests {
     fn a_service_account_is_at_home_in_its_namespace() {
         assert_eq!(home("system:serviceaccount:team-a:viewer").as_deref(), Some("team-a"));
         assert_eq!(home("jane"), None);
+        assert_eq!(home("system:serviceaccount:../x:viewer"), None);
     }
 
     #[test]

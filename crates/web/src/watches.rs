@@ -1,58 +1,77 @@
-//! One shared watch per kind, however many browsers look: a lens is what one identity sees of a cluster.
+//! One watch per kind and place, however many browsers look and however many sessions a user has.
 //!
-//! A watch begins when the first page wants its kind, and reads as the user: in all namespaces if that is allowed, else in
-//! those that are. A cluster that goes away is noticed by the watches and asked every second until it is back.
+//! A watch reads as one of the user's sessions. A cluster that goes away is noticed by the watches and asked every second until
+//! it is back.
 
-use std::collections::BTreeSet;
 use std::fmt::Debug;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use futures::stream::{self, BoxStream, SelectAll};
-use futures::{StreamExt, TryStreamExt};
+use futures::StreamExt;
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Namespace;
-use kube::api::ListParams;
-use kube::runtime::reflector::{Store, store};
 use kube::runtime::utils::Backoff;
 use kube::runtime::watcher::{self, Event};
 use kube::runtime::{WatchStreamExt, watcher as watch};
 use kube::{Api, Client, Resource, ResourceExt};
-use runway_api::{AsyncActor, InferenceProviderConfig, LlamaStackDistribution, ModelDeployment};
-use runway_client::access::{self, Right};
-use runway_client::cluster::Cluster;
+use runway_api::{AsyncActor, InferenceProviderConfig, LlamaStackDistribution, ModelDeployment, labels};
 use runway_operator::clock;
 use runway_operator::telemetry::chain;
-use runway_operator::watch::{Guarded, apply, readable};
+use runway_operator::watch::{Guarded, readable};
+use serde::Serialize;
 use serde::de::DeserializeOwned;
-use tokio::sync::{OnceCell, broadcast, watch as latest};
+use tokio::sync::{broadcast, watch as latest};
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::history::{Histories, Replicas, Step};
+use crate::caches::{Caches, Slot};
+use crate::history::{Histories, Replicas};
+use crate::store::Store;
 
 /// How long a page waits for the first list.
-const FIRST_LIST: Duration = Duration::from_secs(5);
-/// Changes that a browser may lag behind before it is told to read the page again.
-const BACKLOG: usize = 256;
-/// Namespaces that are asked for one by one when the whole cluster is not allowed.
-const MAX_NAMESPACES: usize = 500;
+pub const FIRST_LIST: Duration = Duration::from_secs(5);
+/// Objects in one answer to a list.
+const CHUNK: u32 = 100;
 /// How often a cluster that is away is asked.
 const PROBE: Duration = Duration::from_secs(1);
+/// After so long a kind that was too much is tried again.
+const TOO_MUCH_FOR: Duration = Duration::from_mins(1);
+/// Annotations that lists show something of.
+const SHOWN: [&str; 3] = [labels::PAUSED, labels::ASYA_PAUSED, labels::llama_stack::PAUSED];
 
 /// A kind that is watched.
-pub trait Kind: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + Sync + 'static {
+pub trait Kind:
+    Resource<DynamicType = ()> + Clone + Debug + Serialize + DeserializeOwned + Send + Sync + 'static
+{
     /// Its objects in one namespace; `None` if they live in none.
     fn within(client: Client, namespace: &str) -> Option<Api<Guarded<Self>>>;
+
+    /// The watches of this kind.
+    fn slot(caches: &Caches) -> &Slot<Self>;
 
     /// Its replicas, if it has any.
     fn replicas(&self) -> Option<Replicas> {
         None
     }
+
+    /// Leaves out what may be long and no list shows.
+    fn shorten(&mut self) {
+        if let Some(annotations) = &mut self.meta_mut().annotations {
+            annotations.retain(|name, _| SHOWN.contains(&name.as_str()));
+        }
+        self.meta_mut().managed_fields = None;
+        self.shorten_spec();
+    }
+
+    /// The same, of its spec.
+    fn shorten_spec(&mut self) {}
 }
 
 impl Kind for ModelDeployment {
     fn within(client: Client, namespace: &str) -> Option<Api<Guarded<Self>>> {
         Some(Api::namespaced(client, namespace))
+    }
+
+    fn slot(caches: &Caches) -> &Slot<Self> {
+        &caches.deployments
     }
 
     fn replicas(&self) -> Option<Replicas> {
@@ -62,10 +81,30 @@ impl Kind for ModelDeployment {
             desired: replicas.desired?,
         })
     }
+
+    fn shorten_spec(&mut self) {
+        self.spec.env = Vec::new();
+        self.spec.pod_template = None;
+        self.spec.tolerations = Vec::new();
+        if let Some(provider) = &mut self.spec.provider {
+            provider.overrides = None;
+        }
+        if let Some(engine) = &mut self.spec.engine {
+            engine.args.clear();
+        }
+        if let Some(status) = &mut self.status {
+            status.plan = None;
+        }
+    }
 }
+
 impl Kind for AsyncActor {
     fn within(client: Client, namespace: &str) -> Option<Api<Guarded<Self>>> {
         Some(Api::namespaced(client, namespace))
+    }
+
+    fn slot(caches: &Caches) -> &Slot<Self> {
+        &caches.actors
     }
 
     fn replicas(&self) -> Option<Replicas> {
@@ -75,15 +114,38 @@ impl Kind for AsyncActor {
             desired: status.desired_replicas?,
         })
     }
+
+    fn shorten_spec(&mut self) {
+        self.spec.workload = None;
+        self.spec.runtime = None;
+        self.spec.sidecar = None;
+    }
 }
+
 impl Kind for LlamaStackDistribution {
     fn within(client: Client, namespace: &str) -> Option<Api<Guarded<Self>>> {
         Some(Api::namespaced(client, namespace))
     }
+
+    fn slot(caches: &Caches) -> &Slot<Self> {
+        &caches.distributions
+    }
+
+    fn shorten_spec(&mut self) {
+        let server = &mut self.spec.server;
+        server.container_spec = None;
+        server.pod_overrides = None;
+        server.external_providers = None;
+    }
 }
+
 impl Kind for InferenceProviderConfig {
     fn within(_: Client, _: &str) -> Option<Api<Guarded<Self>>> {
         None
+    }
+
+    fn slot(caches: &Caches) -> &Slot<Self> {
+        &caches.providers
     }
 }
 
@@ -98,6 +160,34 @@ pub struct Change {
     pub name: String,
 }
 
+impl Change {
+    fn of<K: Kind>(object: &K) -> Self {
+        Self {
+            kind: K::plural(&()).into_owned(),
+            namespace: object.namespace().unwrap_or_default(),
+            name: object.name_any(),
+        }
+    }
+
+    /// Any object of the kind may have changed.
+    fn of_all<K: Kind>() -> Self {
+        Self {
+            kind: K::plural(&()).into_owned(),
+            namespace: String::new(),
+            name: String::new(),
+        }
+    }
+}
+
+/// What browsers are told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum News {
+    /// Something changed.
+    Changed(Change),
+    /// The watches of the user were dropped to make room for others': the next request begins them anew.
+    Dropped,
+}
+
 /// Why a kind cannot be shown, or only as it was.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Trouble {
@@ -109,6 +199,8 @@ pub enum Trouble {
     SignedOut(String),
     /// The cluster does not answer.
     Away(String),
+    /// There are more objects than the console has room for.
+    TooMuch,
 }
 
 impl Trouble {
@@ -152,20 +244,14 @@ pub struct Seen<K> {
 }
 
 impl<K> Seen<K> {
-    fn nothing(trouble: Trouble) -> Self {
+    /// Nothing, and why.
+    pub fn nothing(trouble: Trouble) -> Self {
         Self {
             items: Vec::new(),
             trouble: Some(trouble),
             only_in: None,
         }
     }
-}
-
-/// Where a kind is looked for.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Scope {
-    Everywhere,
-    In(Vec<String>),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -175,175 +261,218 @@ enum Standing {
     Failed(Trouble),
 }
 
-/// What the watches say, each with its number.
-type Events<K> = SelectAll<BoxStream<'static, (usize, Result<Event<K>, watcher::Error>)>>;
-
-/// A kind, watched.
-struct Watched<K: Kind> {
-    stores: Vec<Store<K>>,
-    scope: Scope,
+/// A kind, watched in one namespace or in all.
+pub struct Watched<K: Kind> {
+    store: Arc<Store<K>>,
     standing: latest::Receiver<Standing>,
-    histories: Arc<Histories>,
-    _task: AbortOnDropHandle<()>,
+    /// The replicas of its objects.
+    pub histories: Arc<Histories>,
+    task: AbortOnDropHandle<()>,
 }
 
 impl<K: Kind> Watched<K> {
-    fn start(lens: &Lens, scope: Scope) -> Self {
-        let apis: Vec<Api<Guarded<K>>> = match &scope {
-            Scope::Everywhere => vec![Api::all(lens.client.clone())],
-            Scope::In(namespaces) => namespaces
-                .iter()
-                .filter_map(|n| K::within(lens.client.clone(), n))
-                .collect(),
+    /// Begins to watch for `caches`, in a namespace or in all.
+    pub fn start(caches: &Arc<Caches>, namespace: Option<&str>) -> Self {
+        let api = match namespace {
+            None => Some(Api::all(caches.client.clone())),
+            Some(namespace) => K::within(caches.client.clone(), namespace),
         };
-        let mut shelves = Vec::new();
-        let mut events: Events<K> = SelectAll::new();
+        let store = Arc::new(Store::new(caches.used()));
         let histories = Arc::new(Histories::default());
-        for (index, api) in apis.into_iter().enumerate() {
-            let (held, mut writer) = store();
-            shelves.push(held.clone());
-            let config = watcher::Config::default();
-            let stream = watch(api, config)
-                .backoff(Patience::default())
-                .filter_map(|event| async move { event.map(readable).transpose() });
-            let seen = histories.clone();
-            let stored = stream.inspect_ok(move |event| {
-                for gone in apply(&held, &mut writer, event) {
-                    remember(&seen, &Event::Delete(gone));
-                }
-                remember(&seen, event);
-            });
-            events.push(stored.map(move |event| (index, event)).boxed());
-        }
         let (standing, seen) = latest::channel(Standing::Starting);
-        let (changes, health) = (lens.changes.clone(), lens.health.clone());
-        let to_list = shelves.len();
-        let task = tokio::spawn(follow(events, to_list, standing, changes, health));
+        let follower = Follower {
+            store: store.clone(),
+            histories: histories.clone(),
+            standing,
+            caches: Arc::downgrade(caches),
+            changes: caches.changes.clone(),
+            health: caches.health.clone(),
+        };
+        let task = tokio::spawn(async move {
+            if let Some(api) = api {
+                follower.run(api).await;
+            }
+        });
         Self {
-            stores: shelves,
-            scope,
+            store,
             standing: seen,
             histories,
-            _task: AbortOnDropHandle::new(task),
+            task: AbortOnDropHandle::new(task),
         }
     }
 
-    /// How it stands, once that is known.
-    async fn known(&self) -> Standing {
+    /// Whether nothing is watched any more.
+    pub fn is_over(&self) -> bool {
+        self.task.is_finished()
+    }
+
+    /// Ends it, and forgets what it has shown.
+    pub fn end(&self) {
+        self.task.abort();
+        self.store.clear();
+    }
+
+    /// Why there is nothing, or nothing newer, once that is known.
+    pub async fn trouble(&self) -> Option<Trouble> {
         let mut standing = self.standing.clone();
-        let known = standing.wait_for(|s| *s != Standing::Starting);
+        let known = standing.wait_for(|standing| *standing != Standing::Starting);
         match tokio::time::timeout(FIRST_LIST, known).await {
-            Ok(Ok(standing)) => standing.clone(),
-            _ => Standing::Failed(Trouble::Away("no answer within 5 seconds".to_owned())),
+            Ok(Ok(standing)) => match &*standing {
+                Standing::Failed(trouble) => Some(trouble.clone()),
+                Standing::Starting | Standing::Listed => None,
+            },
+            Ok(Err(_)) => None,
+            Err(_) => Some(Trouble::Away("no answer within 5 seconds".to_owned())),
         }
     }
 
-    async fn seen(&self) -> Seen<K> {
-        let now = self.known().await;
-        let mut items: Vec<Arc<K>> = self.stores.iter().flat_map(Store::state).collect();
-        items.sort_by_cached_key(|o| (o.namespace(), o.name_any()));
-        Seen {
-            items,
-            trouble: match now {
-                Standing::Failed(trouble) => Some(trouble),
-                _ => None,
-            },
-            only_in: match &self.scope {
-                Scope::Everywhere => None,
-                Scope::In(namespaces) => Some(namespaces.clone()),
-            },
-        }
+    /// All objects, as lists show them.
+    pub fn all(&self) -> Vec<Arc<K>> {
+        self.store.all()
     }
 
-    async fn one(&self, namespace: &str, name: &str) -> Option<Arc<K>> {
-        self.known().await;
-        let key = match namespace {
-            "" => kube::runtime::reflector::ObjectRef::new(name),
-            namespace => kube::runtime::reflector::ObjectRef::new(name).within(namespace),
-        };
-        self.stores.iter().find_map(|store| store.get(&key))
+    /// One object, whole.
+    pub fn one(&self, namespace: &str, name: &str) -> Option<K> {
+        self.store.one(namespace, name)
     }
 }
 
-/// Keeps the replicas of an object that was seen.
-fn remember<K: Kind>(histories: &Histories, event: &Event<K>) {
-    match event {
-        Event::Apply(object) | Event::InitApply(object) => {
-            if let Some(replicas) = object.replicas() {
-                let (namespace, name) = (object.namespace().unwrap_or_default(), object.name_any());
-                histories.note(namespace, name, clock::now(), replicas);
-            }
-        }
-        Event::Delete(object) => histories.forget(object.namespace().unwrap_or_default(), object.name_any()),
-        Event::Init | Event::InitDone => {}
-    }
+/// What becomes of a watch after an error.
+enum After {
+    /// It begins anew by itself.
+    Again,
+    /// It is over.
+    Over,
 }
 
-/// Keeps the standing, and tells of changes once the first list is through.
-async fn follow<K: Kind>(
-    mut events: Events<K>,
-    to_list: usize,
+/// Takes in what a watch shows, and tells browsers of it.
+struct Follower<K: Kind> {
+    store: Arc<Store<K>>,
+    histories: Arc<Histories>,
     standing: latest::Sender<Standing>,
-    changes: broadcast::Sender<Change>,
+    caches: Weak<Caches>,
+    changes: broadcast::Sender<News>,
     health: Arc<Health>,
-) {
-    let kind = K::plural(&()).into_owned();
-    let mut listed = BTreeSet::new();
-    while let Some((index, event)) = events.next().await {
-        let change = match &event {
-            Ok(Event::Apply(object) | Event::Delete(object)) => Some(change(&kind, object)),
-            Ok(Event::InitDone) => {
-                listed.insert(index);
-                Some(Change {
-                    kind: kind.clone(),
-                    namespace: String::new(),
-                    name: String::new(),
-                })
-            }
-            Ok(Event::Init | Event::InitApply(_)) => None,
-            Err(error) => {
-                let trouble = Trouble::of_watch(&kind, error);
-                // A watch that the server ends, as for an old version, begins anew by itself.
-                let harmless = matches!(error, watcher::Error::WatchError(status) if status.code == 410);
-                if matches!(trouble, Trouble::Away(_)) {
-                    if !harmless {
-                        health.lost(chain(error));
+}
+
+impl<K: Kind> Follower<K> {
+    async fn run(self, api: Api<Guarded<K>>) {
+        let config = watcher::Config::default().page_size(CHUNK);
+        let events = watch(api, config).backoff(Patience::default());
+        let mut events = std::pin::pin!(events);
+        let mut listed = false;
+        while let Some(event) = events.next().await {
+            match event.map(readable) {
+                Ok(event) => {
+                    self.health.found();
+                    listed |= matches!(event, Some(Event::InitDone));
+                    if let Some(event) = event {
+                        self.take_in(event);
                     }
-                    // Those that have been listed stay on show; the page says that the cluster is away.
-                    if listed.len() < to_list {
-                        standing.send_replace(Standing::Failed(trouble));
+                    if listed {
+                        self.stand(Standing::Listed);
                     }
-                } else {
-                    standing.send_replace(Standing::Failed(trouble));
                 }
-                None
+                Err(error) => {
+                    if matches!(self.judge(&error, listed), After::Over) {
+                        return;
+                    }
+                }
             }
-        };
-        if event.is_ok() {
-            health.found();
-            let now = if listed.len() == to_list {
-                Standing::Listed
-            } else {
-                standing.borrow().clone()
-            };
-            standing.send_if_modified(|before| {
-                let differs = *before != now;
-                *before = now;
-                differs
-            });
+            if !self.has_room() {
+                return self.rest().await;
+            }
         }
+    }
+
+    fn take_in(&self, event: Event<K>) {
+        self.note(&event);
+        let change = match &event {
+            Event::Apply(object) | Event::Delete(object) => Some(Change::of(object)),
+            Event::InitDone => Some(Change::of_all::<K>()),
+            Event::Init | Event::InitApply(_) => None,
+        };
+        for (namespace, name) in self.store.apply(event) {
+            self.histories.forget(namespace, name);
+        }
+        self.tell(change);
+    }
+
+    fn tell(&self, change: Option<Change>) {
         if let Some(change) = change {
             // Nobody looks: nobody to tell.
-            let _ = changes.send(change);
+            let _ = self.changes.send(News::Changed(change));
         }
     }
-}
 
-fn change<K: Kind>(kind: &str, object: &K) -> Change {
-    Change {
-        kind: kind.to_owned(),
-        namespace: object.namespace().unwrap_or_default(),
-        name: object.name_any(),
+    /// Keeps the replicas of an object that was seen.
+    fn note(&self, event: &Event<K>) {
+        let (Event::Apply(object) | Event::InitApply(object)) = event else {
+            return;
+        };
+        if let Some(replicas) = object.replicas() {
+            let (namespace, name) = (object.namespace().unwrap_or_default(), object.name_any());
+            self.histories.note(namespace, name, clock::now(), replicas);
+        }
+    }
+
+    fn stand(&self, now: Standing) {
+        self.standing.send_if_modified(|before| {
+            let differs = *before != now;
+            *before = now;
+            differs
+        });
+    }
+
+    fn judge(&self, error: &watcher::Error, listed: bool) -> After {
+        let trouble = Trouble::of_watch(&K::plural(&()), error);
+        match trouble {
+            // Another session of the user may still be accepted, and is asked with next.
+            Trouble::SignedOut(_) if self.has_holder() => After::Again,
+            Trouble::SignedOut(_) | Trouble::Forbidden(_) => {
+                self.forget(trouble);
+                After::Over
+            }
+            Trouble::NotInstalled(_) => {
+                self.forget(trouble);
+                After::Again
+            }
+            Trouble::Away(_) | Trouble::TooMuch => {
+                // A watch that the server ends, as for an old version, begins anew by itself.
+                let harmless = matches!(error, watcher::Error::WatchError(status) if status.code == 410);
+                if !harmless {
+                    self.health.lost(chain(error));
+                }
+                // What has been listed stays on show; the page says that the cluster is away.
+                if !listed {
+                    self.stand(Standing::Failed(trouble));
+                }
+                After::Again
+            }
+        }
+    }
+
+    fn has_holder(&self) -> bool {
+        self.caches.upgrade().is_some_and(|caches| caches.holders.has_another())
+    }
+
+    /// The objects may not be shown any more, or do not exist.
+    fn forget(&self, trouble: Trouble) {
+        self.store.clear();
+        if *self.standing.borrow() != Standing::Failed(trouble.clone()) {
+            self.stand(Standing::Failed(trouble));
+            self.tell(Some(Change::of_all::<K>()));
+        }
+    }
+
+    fn has_room(&self) -> bool {
+        self.caches.upgrade().is_none_or(|caches| caches.make_room())
+    }
+
+    /// Even alone, the user's objects are too many.
+    async fn rest(&self) {
+        self.forget(Trouble::TooMuch);
+        tokio::time::sleep(TOO_MUCH_FOR).await;
     }
 }
 
@@ -357,13 +486,25 @@ pub enum Connection {
 }
 
 /// The health of the connection, asked for only while it is bad.
-struct Health {
+pub struct Health {
     client: Client,
     connection: latest::Sender<Connection>,
 }
 
 impl Health {
-    fn lost(self: &Arc<Self>, why: String) {
+    /// As far as is known, it answers.
+    pub fn new(client: Client) -> Arc<Self> {
+        let connection = latest::channel(Connection::Up).0;
+        Arc::new(Self { client, connection })
+    }
+
+    /// Whether it answers, from now on.
+    pub fn connection(&self) -> latest::Receiver<Connection> {
+        self.connection.subscribe()
+    }
+
+    /// It has not answered.
+    pub fn lost(self: &Arc<Self>, why: String) {
         let newly = self.connection.send_if_modified(|connection| {
             let newly = *connection == Connection::Up;
             if newly {
@@ -372,7 +513,7 @@ impl Health {
             newly
         });
         if newly {
-            tokio::spawn(Arc::clone(self).probe());
+            tokio::spawn(Self::probe(Arc::downgrade(self)));
         }
     }
 
@@ -384,211 +525,21 @@ impl Health {
         });
     }
 
-    async fn probe(self: Arc<Self>) {
-        while *self.connection.borrow() != Connection::Up {
+    /// Asks until there is an answer, or nobody is left who wants to know.
+    async fn probe(health: Weak<Self>) {
+        loop {
             tokio::time::sleep(PROBE).await;
-            let answer = tokio::time::timeout(FIRST_LIST, self.client.apiserver_version()).await;
+            let Some(health) = health.upgrade() else { return };
+            let answer = tokio::time::timeout(FIRST_LIST, health.client.apiserver_version()).await;
             // An answer that refuses is an answer.
             if matches!(answer, Ok(Ok(_) | Err(kube::Error::Api(_)))) {
-                self.found();
+                health.found();
+            }
+            if *health.connection.borrow() == Connection::Up {
+                return;
             }
         }
     }
-}
-
-/// What one identity sees of a cluster.
-pub struct Lens {
-    client: Client,
-    /// The address of the cluster.
-    pub url: String,
-    /// Who looks.
-    pub user: String,
-    /// The namespaces that are known without asking: the one of the kubeconfig's context, or of the service account.
-    pub known: Vec<String>,
-    changes: broadcast::Sender<Change>,
-    connection: latest::Receiver<Connection>,
-    health: Arc<Health>,
-    deployments: OnceCell<Watched<ModelDeployment>>,
-    providers: OnceCell<Watched<InferenceProviderConfig>>,
-    actors: OnceCell<Watched<AsyncActor>>,
-    distributions: OnceCell<Watched<LlamaStackDistribution>>,
-}
-
-impl Lens {
-    /// Nothing is asked yet.
-    pub fn new(client: Client, url: String, user: String, known: Vec<String>) -> Self {
-        let (sender, connection) = latest::channel(Connection::Up);
-        Self {
-            health: Arc::new(Health {
-                client: client.clone(),
-                connection: sender,
-            }),
-            client,
-            url,
-            user,
-            known,
-            changes: broadcast::channel(BACKLOG).0,
-            connection,
-            deployments: OnceCell::new(),
-            providers: OnceCell::new(),
-            actors: OnceCell::new(),
-            distributions: OnceCell::new(),
-        }
-    }
-
-    /// The cluster, read and written as the user.
-    pub fn cluster(&self) -> Cluster {
-        // The API server has named it, or the kubeconfig that was read.
-        let namespace = self.namespace().parse().unwrap_or_default();
-        Cluster::of(self.client(), &self.url, namespace)
-    }
-
-    /// A client that acts as the user.
-    pub fn client(&self) -> Client {
-        self.client.clone()
-    }
-
-    /// The namespace that is looked into when none is named.
-    pub fn namespace(&self) -> &str {
-        self.known.first().map_or("default", String::as_str)
-    }
-
-    /// Changes from now on.
-    pub fn changes(&self) -> broadcast::Receiver<Change> {
-        self.changes.subscribe()
-    }
-
-    /// Whether the cluster answers.
-    pub fn connection(&self) -> latest::Receiver<Connection> {
-        self.connection.clone()
-    }
-
-    /// The ModelDeployments that the user may see.
-    pub async fn deployments(&self) -> Seen<ModelDeployment> {
-        self.seen(&self.deployments).await
-    }
-
-    /// One ModelDeployment, if it is there and may be seen.
-    pub async fn deployment(&self, namespace: &str, name: &str) -> Option<Arc<ModelDeployment>> {
-        self.one(&self.deployments, namespace, name).await
-    }
-
-    /// The replicas of a ModelDeployment since its kind is watched.
-    pub fn deployment_history(&self, namespace: &str, name: &str) -> Vec<Step> {
-        history(&self.deployments, namespace, name)
-    }
-
-    /// The registered providers.
-    pub async fn providers(&self) -> Seen<InferenceProviderConfig> {
-        self.seen(&self.providers).await
-    }
-
-    /// The AsyncActors that the user may see.
-    pub async fn actors(&self) -> Seen<AsyncActor> {
-        self.seen(&self.actors).await
-    }
-
-    /// One AsyncActor, if it is there and may be seen.
-    pub async fn actor(&self, namespace: &str, name: &str) -> Option<Arc<AsyncActor>> {
-        self.one(&self.actors, namespace, name).await
-    }
-
-    /// The replicas of an AsyncActor since its kind is watched.
-    pub fn actor_history(&self, namespace: &str, name: &str) -> Vec<Step> {
-        history(&self.actors, namespace, name)
-    }
-
-    /// The LlamaStackDistributions that the user may see.
-    pub async fn distributions(&self) -> Seen<LlamaStackDistribution> {
-        self.seen(&self.distributions).await
-    }
-
-    /// One LlamaStackDistribution, if it is there and may be seen.
-    pub async fn distribution(&self, namespace: &str, name: &str) -> Option<Arc<LlamaStackDistribution>> {
-        self.one(&self.distributions, namespace, name).await
-    }
-
-    async fn seen<K: Kind>(&self, cell: &OnceCell<Watched<K>>) -> Seen<K> {
-        match self.watched(cell).await {
-            Ok(watched) => watched.seen().await,
-            Err(trouble) => Seen::nothing(trouble),
-        }
-    }
-
-    async fn one<K: Kind>(&self, cell: &OnceCell<Watched<K>>, namespace: &str, name: &str) -> Option<Arc<K>> {
-        self.watched(cell).await.ok()?.one(namespace, name).await
-    }
-
-    /// The watch of a kind, begun when it is first asked for.
-    async fn watched<'a, K: Kind>(&self, cell: &'a OnceCell<Watched<K>>) -> Result<&'a Watched<K>, Trouble> {
-        let watched = cell.get_or_try_init(async || {
-            let scope = self.scope::<K>().await?;
-            Ok::<_, Trouble>(Watched::start(self, scope))
-        });
-        // Trouble is not kept: a right that is given, or a cluster that comes back, counts at the next look.
-        watched.await.inspect_err(|trouble| {
-            if let Trouble::Away(why) = trouble {
-                self.health.lost(why.clone());
-            }
-        })
-    }
-
-    /// Where the user may list and watch a kind.
-    async fn scope<K: Kind>(&self) -> Result<Scope, Trouble> {
-        let plural = K::plural(&()).into_owned();
-        if self.may_watch::<K>(None).await? {
-            return Ok(Scope::Everywhere);
-        }
-        if K::within(self.client.clone(), "").is_some() {
-            let candidates = self.namespaces().await.into_iter();
-            let asked = candidates.map(|namespace| async move {
-                let allowed = self.may_watch::<K>(Some(namespace.clone())).await;
-                allowed.is_ok_and(|allowed| allowed).then_some(namespace)
-            });
-            let answers: Vec<Option<String>> = stream::iter(asked).buffered(16).collect().await;
-            let allowed: Vec<String> = answers.into_iter().flatten().collect();
-            if !allowed.is_empty() {
-                return Ok(Scope::In(allowed));
-            }
-        }
-        Err(Trouble::Forbidden(format!("{} may not list {plural}", self.user)))
-    }
-
-    /// Whether the user may list and watch a kind, in a namespace or in all.
-    async fn may_watch<K: Kind>(&self, namespace: Option<String>) -> Result<bool, Trouble> {
-        for verb in ["list", "watch"] {
-            let right = Right {
-                group: K::group(&()).into_owned(),
-                plural: K::plural(&()).into_owned(),
-                namespace: namespace.clone(),
-                verb: verb.to_owned(),
-            };
-            let allowed = access::may(&self.client, &right).await;
-            if !allowed.map_err(|e| Trouble::of(&right.plural, &e))? {
-                return Ok(false);
-            }
-        }
-        Ok(true)
-    }
-
-    /// The namespaces of the cluster, or those that are known without asking.
-    pub async fn namespaces(&self) -> Vec<String> {
-        let all: Api<Namespace> = Api::all(self.client.clone());
-        let listed = all
-            .list(&ListParams::default())
-            .await
-            .map(|list| list.items)
-            .unwrap_or_default();
-        let mut names: BTreeSet<String> = listed.iter().map(ResourceExt::name_any).collect();
-        names.extend(self.known.iter().cloned());
-        names.into_iter().take(MAX_NAMESPACES).collect()
-    }
-}
-
-fn history<K: Kind>(cell: &OnceCell<Watched<K>>, namespace: &str, name: &str) -> Vec<Step> {
-    cell.get()
-        .map(|watched| watched.histories.of(namespace, name))
-        .unwrap_or_default()
 }
 
 /// Waits a little longer each time, never longer than two seconds: somebody is looking.

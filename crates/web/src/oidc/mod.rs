@@ -3,9 +3,11 @@
 //! | module | what |
 //! |---|---|
 //! | [`identity`] | whom claims name to the cluster, when the console impersonates |
+//! | `flow` | sign-ins under way |
 //! | `http` | the requests to the issuer |
 //! | `signature` | signatures of ID tokens |
 
+mod flow;
 mod http;
 pub mod identity;
 mod signature;
@@ -13,7 +15,6 @@ mod signature;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use axum::http::header::{AUTHORIZATION, CONTENT_TYPE};
@@ -39,14 +40,12 @@ use crate::guard::is_loopback;
 use crate::sessions::{random_key, same};
 use http::Http;
 
+pub use flow::FLOW_TIME;
+use flow::{Flow, Flows};
 pub use identity::{ClaimNames, Identity, Impersonation, Nobody};
 
-/// How long somebody may take at the issuer.
-pub const FLOW_TIME: Duration = Duration::from_mins(10);
 /// The path to which the issuer sends browsers back.
 pub const CALLBACK: &str = "/login/callback";
-/// Sign-ins under way at a time; the oldest makes room.
-const MAX_FLOWS: usize = 1000;
 /// By how much two clocks may differ.
 const SKEW: Duration = Duration::from_mins(1);
 /// New keys of the issuer are fetched no more often.
@@ -96,6 +95,9 @@ pub enum Error {
     /// It did not let the user in, or not to this console.
     #[error("the issuer refuses: {0}")]
     Refused(String),
+    /// It no longer vouches for the user: its own session is over, or was ended.
+    #[error("the issuer refuses: {0}")]
+    Ended(String),
     /// The way back does not belong to a way there.
     #[error(
         "this sign-in was not begun in this browser, or is older than 10 minutes, or was used already: begin again"
@@ -121,16 +123,7 @@ struct Discovery {
     token_endpoint_auth_methods_supported: Vec<String>,
 }
 
-/// A sign-in under way.
-struct Flow {
-    began: Instant,
-    state: String,
-    nonce: String,
-    verifier: String,
-    redirect: String,
-}
-
-/// Where to send a browser, and the key by which it is known again.
+/// Where to send a browser, and by what it is known again.
 pub struct Begun {
     /// The address at the issuer.
     pub url: String,
@@ -190,7 +183,7 @@ pub struct Issuer {
     http: Http,
     discovery: OnceCell<Discovery>,
     keys: tokio::sync::Mutex<Keys>,
-    flows: Mutex<BTreeMap<String, Flow>>,
+    flows: Flows,
 }
 
 impl Issuer {
@@ -213,7 +206,7 @@ impl Issuer {
             settings,
             discovery: OnceCell::new(),
             keys: tokio::sync::Mutex::new(None),
-            flows: Mutex::new(BTreeMap::new()),
+            flows: Flows::new()?,
         })
     }
 
@@ -233,7 +226,6 @@ impl Issuer {
         let discovery = self.discovery().await?;
         let key = || random_key().map_err(|error| Error::Random(error.to_string()));
         let flow = Flow {
-            began: Instant::now(),
             state: key()?,
             nonce: key()?,
             verifier: key()?,
@@ -255,28 +247,18 @@ impl Issuer {
                 ("code_challenge_method", "S256"),
             ],
         );
-        let id = key()?;
-        let mut flows = self.flows.lock().unwrap_or_else(PoisonError::into_inner);
-        flows.retain(|_, flow| flow.began.elapsed() < FLOW_TIME);
-        if flows.len() >= MAX_FLOWS {
-            let oldest = flows
-                .iter()
-                .min_by_key(|(_, flow)| flow.began)
-                .map(|(id, _)| id.clone());
-            oldest.and_then(|id| flows.remove(&id));
-        }
-        flows.insert(id.clone(), flow);
-        Ok(Begun { url, flow: id })
+        Ok(Begun {
+            url,
+            flow: self.flows.seal(flow)?,
+        })
     }
 
     /// Ends a sign-in with what the browser brings back from the issuer. It can be ended once.
     pub async fn finish(&self, flow: Option<&str>, query: &BTreeMap<String, String>) -> Result<Tokens, Error> {
-        let flow = flow.and_then(|id| self.flows.lock().unwrap_or_else(PoisonError::into_inner).remove(id));
-        let flow = flow
-            .filter(|flow| flow.began.elapsed() < FLOW_TIME)
-            .ok_or(Error::NoFlow)?;
+        let flow = flow.and_then(|cookie| self.flows.open(cookie)).ok_or(Error::NoFlow)?;
         let given = |name: &str| query.get(name).map(String::as_str);
-        if !given("state").is_some_and(|state| same(state, &flow.state)) {
+        let is_its = given("state").is_some_and(|state| same(state, &flow.state));
+        if !is_its || !self.flows.end(&flow) {
             return Err(Error::NoFlow);
         }
         // Where the issuer says who it is, an answer of another one is not mixed up with its own (RFC 9207).
@@ -443,7 +425,10 @@ impl Issuer {
             return parse(&discovery.token_endpoint, &body);
         }
         let refusal: Refusal = parse(&discovery.token_endpoint, &body)?;
-        Err(Error::Refused(refusal.text()))
+        Err(match refusal.error.as_str() {
+            "invalid_grant" => Error::Ended(refusal.text()),
+            _ => Error::Refused(refusal.text()),
+        })
     }
 
     fn token_request(&self, discovery: &Discovery, fields: &[(&str, &str)]) -> Result<Request<Full<Bytes>>, Error> {

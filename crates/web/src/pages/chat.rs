@@ -1,11 +1,8 @@
 //! A talk with a model through the API server's proxy, as the user. With a script words are shown as they come; without, the
 //! whole answer is the next page.
 
-use std::sync::Arc;
-
 use askama::Template;
 use axum::body::Body;
-use axum::extract::State;
 use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
@@ -22,7 +19,6 @@ use super::deployment::{Head, find};
 use crate::form::Pairs;
 use crate::guard::{Asker, Of, Sent};
 use crate::page::{self, Shell};
-use crate::server::App;
 use crate::sessions::Session;
 
 /// What was said so far, as the browser keeps it.
@@ -54,12 +50,7 @@ pub async fn show(Asker(session): Asker, Of { namespace, name }: Of) -> Response
 }
 
 /// Asks, and answers with what is answered.
-pub async fn ask(
-    State(app): State<Arc<App>>,
-    Asker(session): Asker,
-    Of { namespace, name }: Of,
-    Sent(sent): Sent,
-) -> Response {
+pub async fn ask(Asker(session): Asker, Of { namespace, name }: Of, Sent(sent): Sent) -> Response {
     let md = match find(&session, &namespace, &name).await {
         Ok(md) => md,
         Err(response) => return response,
@@ -75,7 +66,7 @@ pub async fn ask(
         // What breaks off says so in its last words.
         let words =
             words.map(|said| Ok::<_, std::convert::Infallible>(said.unwrap_or_else(|e| format!("\n[{}]", chain(&e)))));
-        let words = words.take_until(async move { app.end.cancelled().await });
+        let words = words.take_until(session.over());
         return ([(CONTENT_TYPE, "text/plain; charset=utf-8")], Body::from_stream(words)).into_response();
     }
     pin_mut!(words);

@@ -81,7 +81,7 @@ impl<'a> Draft<'a> {
             None => json!({
                 "apiVersion": "kubeairunway.ai/v1alpha1",
                 "kind": "ModelDeployment",
-                "metadata": {"namespace": session.lens.namespace()},
+                "metadata": {"namespace": session.lens.home},
                 "spec": {},
             }),
         };

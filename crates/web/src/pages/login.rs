@@ -55,7 +55,11 @@ fn form(app: &App, status: StatusCode, error: String) -> Response {
 }
 
 fn refuse(app: &App, refused: &Refused) -> Response {
-    form(app, StatusCode::UNAUTHORIZED, refused.to_string())
+    let status = match refused {
+        Refused::Full => StatusCode::SERVICE_UNAVAILABLE,
+        _ => StatusCode::UNAUTHORIZED,
+    };
+    form(app, status, refused.to_string())
 }
 
 fn onward(heading: &str, url: &str) -> Response {

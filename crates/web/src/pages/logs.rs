@@ -1,10 +1,8 @@
 //! What the pods of a ModelDeployment write: the end of it, and with a script what follows.
 
-use std::sync::Arc;
-
 use askama::Template;
 use axum::body::Body;
-use axum::extract::{Query, State};
+use axum::extract::Query;
 use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
@@ -23,7 +21,6 @@ use serde::Deserialize;
 use super::deployment::{Head, find};
 use crate::guard::{Asker, Of};
 use crate::page::{self, Shell};
-use crate::server::App;
 use crate::sessions::Session;
 
 /// Lines that are shown at first.
@@ -113,12 +110,7 @@ pub async fn show(Asker(session): Asker, Of { namespace, name }: Of, Query(asked
 }
 
 /// The end of a log and what follows, as it is written.
-pub async fn follow(
-    State(app): State<Arc<App>>,
-    Asker(session): Asker,
-    Of { namespace, name }: Of,
-    Query(asked): Query<Asked>,
-) -> Response {
+pub async fn follow(Asker(session): Asker, Of { namespace, name }: Of, Query(asked): Query<Asked>) -> Response {
     let voice = match pods(&session, &namespace, name.clone()).await {
         Ok(pods) => voice(&pods, &asked),
         Err(error) => return (super::actions::status(&error), chain(&error)).into_response(),
@@ -135,8 +127,7 @@ pub async fn follow(
     match api(&session, &namespace).log_stream(&voice.pod, &params).await {
         Ok(stream) => {
             let lines = stream.lines().map(|line| line.map(|line| line + "\n"));
-            let until = app.end.clone();
-            let lines = lines.take_until(async move { until.cancelled().await });
+            let lines = lines.take_until(session.over());
             ([(CONTENT_TYPE, "text/plain; charset=utf-8")], Body::from_stream(lines)).into_response()
         }
         Err(error) => (StatusCode::BAD_GATEWAY, chain(&error)).into_response(),

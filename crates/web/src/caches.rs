@@ -1,0 +1,193 @@
+//! What the sessions of one user share: their watches, and what those have shown.
+//!
+//! A user is what the cluster says of a credential, by name, uid, groups and extra. The caches of all users together take a
+//! bounded number of bytes: where there is no room, those go that were not used for longest.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Instant;
+
+use kube::Client;
+use runway_api::{AsyncActor, InferenceProviderConfig, LlamaStackDistribution, ModelDeployment};
+use tokio::sync::{Semaphore, broadcast};
+
+use crate::credentials::{Holders, Who};
+use crate::lens::Scope;
+use crate::store::Used;
+use crate::watches::{Health, Kind, News, Watched};
+
+/// Bytes of all caches together.
+const ROOM: usize = 32 * 1024 * 1024;
+/// Lists that are read at a time.
+const LISTS: usize = 4;
+/// Changes that a browser may lag behind before it is told to read the page again.
+const BACKLOG: usize = 256;
+
+/// The caches of all users.
+pub struct Users {
+    namespace: String,
+    room: usize,
+    /// The bytes in use, of all users together.
+    pub(crate) used: Used,
+    lists: Arc<Semaphore>,
+    known: Mutex<BTreeMap<Who, Weak<Caches>>>,
+}
+
+impl Users {
+    /// Nobody is known yet. `namespace` is that of the console's own context.
+    pub fn new(namespace: &str) -> Arc<Self> {
+        Self::with_room(namespace, ROOM)
+    }
+
+    pub(crate) fn with_room(namespace: &str, room: usize) -> Arc<Self> {
+        Arc::new(Self {
+            namespace: namespace.to_owned(),
+            room,
+            used: Arc::new(AtomicUsize::new(0)),
+            lists: Arc::new(Semaphore::new(LISTS)),
+            known: Mutex::default(),
+        })
+    }
+
+    /// The caches of a user, for as long as a session holds them.
+    pub fn caches(self: &Arc<Self>, who: &Who) -> Arc<Caches> {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        known.retain(|_, caches| caches.strong_count() > 0);
+        if let Some(caches) = known.get(who).and_then(Weak::upgrade) {
+            return caches;
+        }
+        let caches = Arc::new(Caches::new(self.clone()));
+        known.insert(who.clone(), Arc::downgrade(&caches));
+        caches
+    }
+
+    /// Drops the caches of others until there is room. `false` if there is none even so.
+    fn make_room(&self, asking: &Caches) -> bool {
+        while self.used.load(Ordering::Relaxed) > self.room {
+            let Some(victim) = self.least_used(asking) else {
+                return false;
+            };
+            tracing::info!("the caches of a user are dropped to make room for another's");
+            victim.drop_all();
+        }
+        true
+    }
+
+    /// Of those that have any watches: first those that no browser listens to, then by their last use.
+    fn least_used(&self, asking: &Caches) -> Option<Arc<Caches>> {
+        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let others = known.values().filter_map(Weak::upgrade);
+        others
+            .filter(|caches| !std::ptr::eq(caches.as_ref(), asking) && !caches.is_empty())
+            .min_by_key(|caches| (caches.changes.receiver_count() > 0, caches.last_use()))
+    }
+}
+
+/// The watches of a kind: by namespace, or of all.
+pub type Slot<K> = Mutex<BTreeMap<Option<String>, Arc<Watched<K>>>>;
+
+/// What the sessions of one user share.
+pub struct Caches {
+    users: Arc<Users>,
+    /// With whose credentials is watched.
+    pub holders: Arc<Holders>,
+    /// Calls with one of them.
+    pub client: Client,
+    /// What browsers are told.
+    pub changes: broadcast::Sender<News>,
+    /// Whether the cluster answers.
+    pub health: Arc<Health>,
+    used_at: Mutex<Instant>,
+    /// ModelDeployments.
+    pub deployments: Slot<ModelDeployment>,
+    /// InferenceProviderConfigs.
+    pub providers: Slot<InferenceProviderConfig>,
+    /// AsyncActors.
+    pub actors: Slot<AsyncActor>,
+    /// LlamaStackDistributions.
+    pub distributions: Slot<LlamaStackDistribution>,
+}
+
+impl Caches {
+    fn new(users: Arc<Users>) -> Self {
+        let holders = Arc::new(Holders::default());
+        let client = holders.client(&users.namespace, users.lists.clone());
+        Self {
+            users,
+            holders,
+            health: Health::new(client.clone()),
+            client,
+            changes: broadcast::channel(BACKLOG).0,
+            used_at: Mutex::new(Instant::now()),
+            deployments: Mutex::default(),
+            providers: Mutex::default(),
+            actors: Mutex::default(),
+            distributions: Mutex::default(),
+        }
+    }
+
+    /// The watches of a kind where `scope` says; they begin when they are first asked for. Watches elsewhere end: the user
+    /// may no longer see what they show.
+    pub fn watched<K: Kind>(self: &Arc<Self>, scope: &Scope) -> Vec<Arc<Watched<K>>> {
+        *self.used_at.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+        let mut slot = K::slot(self).lock().unwrap_or_else(PoisonError::into_inner);
+        let places = scope.places();
+        slot.retain(|place, watched| places.contains(place) && !watched.is_over());
+        let begin = |place: Option<String>| {
+            let begun = slot.entry(place.clone());
+            begun
+                .or_insert_with(|| Arc::new(Watched::start(self, place.as_deref())))
+                .clone()
+        };
+        places.into_iter().map(begin).collect()
+    }
+
+    /// The watches of a kind that there are, in a namespace or in all.
+    pub fn running<K: Kind>(&self, namespace: &str) -> Vec<Arc<Watched<K>>> {
+        let slot = K::slot(self).lock().unwrap_or_else(PoisonError::into_inner);
+        let places = [None, Some(namespace.to_owned())];
+        places.iter().filter_map(|place| slot.get(place).cloned()).collect()
+    }
+
+    /// Ends the watches of a kind, and forgets what they have shown.
+    pub fn drop_kind<K: Kind>(&self) {
+        let mut slot = K::slot(self).lock().unwrap_or_else(PoisonError::into_inner);
+        for watched in std::mem::take(&mut *slot).into_values() {
+            watched.end();
+        }
+    }
+
+    fn drop_all(&self) {
+        self.drop_kind::<ModelDeployment>();
+        self.drop_kind::<InferenceProviderConfig>();
+        self.drop_kind::<AsyncActor>();
+        self.drop_kind::<LlamaStackDistribution>();
+        // Nobody looks: nobody to tell.
+        let _ = self.changes.send(News::Dropped);
+    }
+
+    fn is_empty(&self) -> bool {
+        fn has_none<K: Kind>(slot: &Slot<K>) -> bool {
+            slot.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
+        }
+        has_none(&self.deployments)
+            && has_none(&self.providers)
+            && has_none(&self.actors)
+            && has_none(&self.distributions)
+    }
+
+    fn last_use(&self) -> Instant {
+        *self.used_at.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Room for what has come. `false` if this user alone has more than there is.
+    pub fn make_room(&self) -> bool {
+        self.users.make_room(self)
+    }
+
+    /// The bytes in use, of all users together.
+    pub fn used(&self) -> Used {
+        self.users.used.clone()
+    }
+}

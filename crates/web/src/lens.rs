@@ -1,0 +1,369 @@
+//! What one session sees of a cluster: what the user's sessions share, as far as the cluster lets this session's credential
+//! list and watch it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use futures::future::join_all;
+use futures::{StreamExt, stream};
+use k8s_openapi::api::core::v1;
+use kube::api::ListParams;
+use kube::{Api, Client, Resource, ResourceExt};
+use runway_api::{AsyncActor, InferenceProviderConfig, LlamaStackDistribution, ModelDeployment, Namespace};
+use runway_client::access::{self, Right};
+use runway_client::cluster::Cluster;
+use tokio::sync::{broadcast, watch as latest};
+
+use crate::caches::Caches;
+use crate::credentials::Credential;
+use crate::history::Step;
+use crate::watches::{Change, Connection, FIRST_LIST, Kind, News, Seen, Trouble};
+
+/// Namespaces that are asked for one by one when the whole cluster is not allowed.
+const MAX_NAMESPACES: usize = 500;
+/// Questions about namespaces that are asked at a time.
+const AT_A_TIME: usize = 16;
+/// For so long the cluster's answer counts where a session may look; for longer where that takes many questions.
+const COUNTS: Duration = Duration::from_secs(1);
+/// The same, for each namespace.
+const COUNTS_EACH: Duration = Duration::from_millis(100);
+/// The same, whatever the number of namespaces.
+const COUNTS_AT_MOST: Duration = Duration::from_secs(30);
+/// So often rights in other namespaces are looked for.
+const DISCOVERY: Duration = Duration::from_mins(1);
+/// While the cluster does not answer, for so long a session sees what it was last allowed to see.
+const GRACE: Duration = Duration::from_mins(15);
+
+/// Where a session may list and watch a kind.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Scope {
+    /// In all namespaces.
+    Everywhere,
+    /// In these.
+    In(Vec<String>),
+}
+
+impl Scope {
+    /// The namespaces to watch; `None` is all.
+    pub fn places(&self) -> BTreeSet<Option<String>> {
+        match self {
+            Self::Everywhere => BTreeSet::from([None]),
+            Self::In(namespaces) => namespaces.iter().cloned().map(Some).collect(),
+        }
+    }
+
+    fn holds(&self, namespace: &str) -> bool {
+        match self {
+            Self::Everywhere => true,
+            Self::In(namespaces) => namespaces.iter().any(|allowed| allowed == namespace),
+        }
+    }
+
+    fn namespaces(&self) -> Option<Vec<String>> {
+        match self {
+            Self::Everywhere => None,
+            Self::In(namespaces) => Some(namespaces.clone()),
+        }
+    }
+}
+
+/// Where the cluster lets a session look.
+#[derive(Clone)]
+struct Pass {
+    scope: Scope,
+    confirmed: Instant,
+    discovered: Instant,
+}
+
+impl Pass {
+    fn counts(&self) -> bool {
+        let each = match &self.scope {
+            Scope::Everywhere => Duration::ZERO,
+            Scope::In(namespaces) => COUNTS_EACH.saturating_mul(u32::try_from(namespaces.len()).unwrap_or(u32::MAX)),
+        };
+        self.confirmed.elapsed() < each.clamp(COUNTS, COUNTS_AT_MOST)
+    }
+}
+
+/// What one session sees of a cluster.
+pub struct Lens {
+    client: Client,
+    /// The address of the cluster.
+    pub url: String,
+    /// Who looks.
+    pub user: String,
+    /// The namespace that is looked into when none is named: that of the kubeconfig's context, or of the service account.
+    pub home: Namespace,
+    caches: Arc<Caches>,
+    /// By the plural of the kind.
+    passes: Mutex<BTreeMap<String, Pass>>,
+    /// The caches call with it too, for as long as there is a session.
+    _credential: Arc<Credential>,
+}
+
+impl Lens {
+    /// Nothing is asked yet.
+    pub fn new(credential: Arc<Credential>, caches: Arc<Caches>, url: String, user: String, home: Namespace) -> Self {
+        caches.holders.add(&credential);
+        Self {
+            client: credential.client(),
+            url,
+            user,
+            home,
+            caches,
+            passes: Mutex::default(),
+            _credential: credential,
+        }
+    }
+
+    /// The cluster, read and written as the user.
+    pub fn cluster(&self) -> Cluster {
+        Cluster::of(self.client(), &self.url, self.home.clone())
+    }
+
+    /// A client that acts as the user.
+    pub fn client(&self) -> Client {
+        self.client.clone()
+    }
+
+    /// What changes from now on for the user, whatever this session may see of it.
+    pub fn news(&self) -> broadcast::Receiver<News> {
+        self.caches.changes.subscribe()
+    }
+
+    /// Whether this session may hear of a change.
+    pub async fn may_hear(&self, change: &Change) -> bool {
+        // After a new list anything may have changed: that tells nothing.
+        if change.name.is_empty() {
+            return true;
+        }
+        let kind = change.kind.as_str();
+        let scope = if kind == ModelDeployment::plural(&()) {
+            self.scope::<ModelDeployment>().await
+        } else if kind == AsyncActor::plural(&()) {
+            self.scope::<AsyncActor>().await
+        } else if kind == LlamaStackDistribution::plural(&()) {
+            self.scope::<LlamaStackDistribution>().await
+        } else {
+            self.scope::<InferenceProviderConfig>().await
+        };
+        scope.is_ok_and(|scope| scope.holds(&change.namespace))
+    }
+
+    /// Whether the cluster answers.
+    pub fn connection(&self) -> latest::Receiver<Connection> {
+        self.caches.health.connection()
+    }
+
+    /// Whether the cluster is known to be away.
+    pub fn is_down(&self) -> bool {
+        matches!(*self.connection().borrow(), Connection::Down(..))
+    }
+
+    /// The cluster has not answered.
+    pub fn lost(&self, why: String) {
+        self.caches.health.lost(why);
+    }
+
+    /// The ModelDeployments that the user may see.
+    pub async fn deployments(&self) -> Seen<ModelDeployment> {
+        self.seen().await
+    }
+
+    /// One ModelDeployment, if it is there and may be seen.
+    pub async fn deployment(&self, namespace: &str, name: &str) -> Option<Arc<ModelDeployment>> {
+        self.one(namespace, name).await
+    }
+
+    /// The replicas of a ModelDeployment since its kind is watched.
+    pub fn deployment_history(&self, namespace: &str, name: &str) -> Vec<Step> {
+        self.history::<ModelDeployment>(namespace, name)
+    }
+
+    /// The registered providers.
+    pub async fn providers(&self) -> Seen<InferenceProviderConfig> {
+        self.seen().await
+    }
+
+    /// The AsyncActors that the user may see.
+    pub async fn actors(&self) -> Seen<AsyncActor> {
+        self.seen().await
+    }
+
+    /// One AsyncActor, if it is there and may be seen.
+    pub async fn actor(&self, namespace: &str, name: &str) -> Option<Arc<AsyncActor>> {
+        self.one(namespace, name).await
+    }
+
+    /// The replicas of an AsyncActor since its kind is watched.
+    pub fn actor_history(&self, namespace: &str, name: &str) -> Vec<Step> {
+        self.history::<AsyncActor>(namespace, name)
+    }
+
+    /// The LlamaStackDistributions that the user may see.
+    pub async fn distributions(&self) -> Seen<LlamaStackDistribution> {
+        self.seen().await
+    }
+
+    /// One LlamaStackDistribution, if it is there and may be seen.
+    pub async fn distribution(&self, namespace: &str, name: &str) -> Option<Arc<LlamaStackDistribution>> {
+        self.one(namespace, name).await
+    }
+
+    async fn seen<K: Kind>(&self) -> Seen<K> {
+        let scope = match self.scope::<K>().await {
+            Ok(scope) => scope,
+            Err(trouble) => return Seen::nothing(trouble),
+        };
+        let watched = self.caches.watched::<K>(&scope);
+        let troubles = join_all(watched.iter().map(|watched| watched.trouble())).await;
+        let mut items: Vec<Arc<K>> = watched.iter().flat_map(|watched| watched.all()).collect();
+        items.sort_by_cached_key(|object| (object.namespace(), object.name_any()));
+        Seen {
+            items,
+            trouble: troubles.into_iter().flatten().next(),
+            only_in: scope.namespaces(),
+        }
+    }
+
+    async fn one<K: Kind>(&self, namespace: &str, name: &str) -> Option<Arc<K>> {
+        let scope = self.scope::<K>().await.ok()?;
+        let watched = self.caches.watched::<K>(&scope);
+        join_all(watched.iter().map(|watched| watched.trouble())).await;
+        watched
+            .iter()
+            .find_map(|watched| watched.one(namespace, name))
+            .map(Arc::new)
+    }
+
+    fn history<K: Kind>(&self, namespace: &str, name: &str) -> Vec<Step> {
+        let watched = self.caches.running::<K>(namespace);
+        watched
+            .iter()
+            .map(|watched| watched.histories.of(namespace, name))
+            .find(|steps| !steps.is_empty())
+            .unwrap_or_default()
+    }
+
+    /// Where the cluster lets this session look. Its answer counts for about a second.
+    async fn scope<K: Kind>(&self) -> Result<Scope, Trouble> {
+        let plural = K::plural(&()).into_owned();
+        let last = self.passes().get(&plural).cloned();
+        if let Some(pass) = last.as_ref().filter(|pass| pass.counts()) {
+            return Ok(pass.scope.clone());
+        }
+        let granted = last.clone().filter(|pass| pass.confirmed.elapsed() < GRACE);
+        if let Some(pass) = granted.as_ref().filter(|_| self.is_down()) {
+            return Ok(pass.scope.clone());
+        }
+        let known = last.as_ref().filter(|pass| pass.discovered.elapsed() < DISCOVERY);
+        let asked = async {
+            match known {
+                Some(pass) => self.confirm::<K>(pass).await,
+                None => self.discover::<K>().await,
+            }
+        };
+        let late = || Err(Trouble::Away("no answer within 5 seconds".to_owned()));
+        match tokio::time::timeout(FIRST_LIST, asked).await.unwrap_or_else(|_| late()) {
+            Ok(pass) => {
+                self.passes().insert(plural, pass.clone());
+                Ok(pass.scope)
+            }
+            Err(Trouble::Away(why)) => {
+                self.lost(why.clone());
+                granted.map(|pass| pass.scope).ok_or(Trouble::Away(why))
+            }
+            Err(trouble) => {
+                self.passes().remove(&plural);
+                // Of no use for other sessions of the user either, unless it is this credential alone that is refused.
+                if matches!(trouble, Trouble::Forbidden(_)) || !self.caches.holders.has_another() {
+                    self.caches.drop_kind::<K>();
+                }
+                Err(trouble)
+            }
+        }
+    }
+
+    fn passes(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, Pass>> {
+        self.passes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Asks once more where the session was allowed to look before.
+    async fn confirm<K: Kind>(&self, pass: &Pass) -> Result<Pass, Trouble> {
+        let scope = match &pass.scope {
+            Scope::Everywhere if self.may_watch::<K>(None).await? => Some(Scope::Everywhere),
+            Scope::Everywhere => None,
+            Scope::In(namespaces) => self.allowed::<K>(namespaces.clone()).await?,
+        };
+        match scope {
+            Some(scope) => Ok(Pass {
+                scope,
+                confirmed: Instant::now(),
+                discovered: pass.discovered,
+            }),
+            None => self.discover::<K>().await,
+        }
+    }
+
+    /// Looks everywhere, or else for namespaces where the session may.
+    async fn discover<K: Kind>(&self) -> Result<Pass, Trouble> {
+        let scope = if self.may_watch::<K>(None).await? {
+            Some(Scope::Everywhere)
+        } else if K::within(self.client.clone(), "").is_some() {
+            self.allowed::<K>(self.namespaces().await).await?
+        } else {
+            None
+        };
+        let plural = K::plural(&());
+        let scope = scope.ok_or_else(|| Trouble::Forbidden(format!("{} may not list {plural}", self.user)))?;
+        let now = Instant::now();
+        Ok(Pass {
+            scope,
+            confirmed: now,
+            discovered: now,
+        })
+    }
+
+    /// Those of the namespaces where the session may list and watch a kind; `None` if there are none.
+    async fn allowed<K: Kind>(&self, namespaces: Vec<String>) -> Result<Option<Scope>, Trouble> {
+        let asked = namespaces.into_iter().map(|namespace| async move {
+            let may = self.may_watch::<K>(Some(namespace.clone())).await?;
+            Ok::<_, Trouble>(may.then_some(namespace))
+        });
+        let answers: Vec<Result<Option<String>, Trouble>> = stream::iter(asked).buffered(AT_A_TIME).collect().await;
+        let allowed: Result<Vec<Option<String>>, Trouble> = answers.into_iter().collect();
+        let allowed: Vec<String> = allowed?.into_iter().flatten().collect();
+        Ok((!allowed.is_empty()).then_some(Scope::In(allowed)))
+    }
+
+    /// Whether the session may list and watch a kind, in a namespace or in all.
+    async fn may_watch<K: Kind>(&self, namespace: Option<String>) -> Result<bool, Trouble> {
+        let plural = K::plural(&()).into_owned();
+        let may = async |verb: &str| {
+            let right = Right {
+                group: K::group(&()).into_owned(),
+                plural: plural.clone(),
+                namespace: namespace.clone(),
+                verb: verb.to_owned(),
+            };
+            let allowed = access::may(&self.client, &right).await;
+            allowed.map_err(|error| Trouble::of(&plural, &error))
+        };
+        let (list, watch) = tokio::join!(may("list"), may("watch"));
+        Ok(list? && watch?)
+    }
+
+    /// The namespaces of the cluster, or the one that is known without asking.
+    pub async fn namespaces(&self) -> Vec<String> {
+        let all: Api<v1::Namespace> = Api::all(self.client.clone());
+        let listed = all
+            .list(&ListParams::default())
+            .await
+            .map(|list| list.items)
+            .unwrap_or_default();
+        let mut names: BTreeSet<String> = listed.iter().map(ResourceExt::name_any).collect();
+        names.insert(self.home.to_string());
+        names.into_iter().take(MAX_NAMESPACES).collect()
+    }
+}
