@@ -68,7 +68,6 @@ fn meta(name: &str) -> Value {
 }
 
 /// The objects of a cluster.
-#[expect(clippy::too_many_lines, reason = "one place after the other")]
 fn objects(canaries: &mut Canaries) -> Vec<Value> {
     let mut plant = |place| canaries.plant(place);
     let config =

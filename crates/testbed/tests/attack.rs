@@ -2,6 +2,8 @@
 //! Counted is memory, the highest that a process has ever had. Each process lives, answers an ordinary request at once, and
 //! what it refuses names the limit.
 
+#![allow(clippy::print_stdout, reason = "the figures are of use when the test passes, too")]
+
 mod support;
 
 use std::net::SocketAddr;

@@ -364,10 +364,8 @@ fn named(object: &DynamicObject) -> Result<(), Invalid> {
     object
         .namespace()
         .map_or(Ok(()), |namespace| namespace.parse::<Namespace>().map(drop))?;
-    let group_and_version = object.types.iter().flat_map(|types| types.api_version.split('/'));
-    group_and_version
-        .map(|part| part.parse::<Segment>().map(drop))
-        .collect()
+    let mut group_and_version = object.types.iter().flat_map(|types| types.api_version.split('/'));
+    group_and_version.try_for_each(|part| part.parse::<Segment>().map(drop))
 }
 
 fn names(components: &[Component]) -> Vec<String> {
