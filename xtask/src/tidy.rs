@@ -140,8 +140,9 @@ pub(crate) fn run() -> Result<()> {
     complaints.extend(compiled_twice()?);
     complaints.extend(pure_code()?);
     complaints.extend(module_docs()?);
+    complaints.extend(threats()?);
     if complaints.is_empty() {
-        println!("tidy: dependencies, licences, pure code and module docs are as they should be");
+        println!("tidy: dependencies, licences, pure code, module docs and the threat model are as they should be");
         return Ok(());
     }
     bail!("untidy:\n  {}", complaints.join("\n  "))
@@ -316,6 +317,42 @@ fn module_docs() -> Result<Vec<String>> {
         }
     }
     Ok(complaints)
+}
+
+/// What `docs/threat-model.md` claims and the repository does not hold: a test that does not exist, or a threat that has
+/// neither a test nor a reason why it is accepted.
+fn threats() -> Result<Vec<String>> {
+    const MODEL: &str = "docs/threat-model.md";
+    let model = fs::read_to_string(shell::root().join(MODEL)).with_context(|| format!("cannot read {MODEL}"))?;
+    let (_, threats) = model.split_once("\n## Threats\n").context("docs/threat-model.md has no threats")?;
+    let mut wrong = Vec::new();
+    for row in threats.lines().filter(|line| line.starts_with("| ")) {
+        let cells: Vec<&str> = row.split('|').map(str::trim).collect();
+        let [_, threat, defence, tests, _] = cells.as_slice() else {
+            wrong.push(format!("{MODEL}: not three cells: {row}"));
+            continue;
+        };
+        if *threat == "threat" {
+            continue;
+        }
+        if tests.is_empty() && !defence.starts_with("Accepted: ") {
+            wrong.push(format!("{MODEL}: neither a test nor a reason to accept it: {threat}"));
+        }
+        for test in tests.split(", ").filter(|test| !test.is_empty()) {
+            if !test_exists(test.trim_matches('`')) {
+                wrong.push(format!("{MODEL}: there is no test {test}"));
+            }
+        }
+    }
+    Ok(wrong)
+}
+
+/// Whether `FILE::NAME` is a function in that file.
+fn test_exists(test: &str) -> bool {
+    let Some((file, name)) = test.rsplit_once("::") else {
+        return false;
+    };
+    fs::read_to_string(shell::root().join(file)).is_ok_and(|code| code.contains(&format!("fn {name}(")))
 }
 
 fn rust_files(place: &Path) -> Result<Vec<PathBuf>> {
