@@ -324,7 +324,9 @@ fn module_docs() -> Result<Vec<String>> {
 fn threats() -> Result<Vec<String>> {
     const MODEL: &str = "docs/threat-model.md";
     let model = fs::read_to_string(shell::root().join(MODEL)).with_context(|| format!("cannot read {MODEL}"))?;
-    let (_, threats) = model.split_once("\n## Threats\n").context("docs/threat-model.md has no threats")?;
+    let (_, threats) = model
+        .split_once("\n## Threats\n")
+        .context("docs/threat-model.md has no threats")?;
     let mut wrong = Vec::new();
     for row in threats.lines().filter(|line| line.starts_with("| ")) {
         let cells: Vec<&str> = row.split('|').map(str::trim).collect();
