@@ -79,8 +79,10 @@ pub fn manager_of(live: &DynamicObject) -> String {
         return format!("controlled by {} '{}'", owner.kind, owner.name);
     }
     let first_writer = || {
-        let entries = live.managed_fields().iter().filter(|entry| entry.manager.is_some());
+        // Who reports a status has not made the object, and may have written within the same second.
+        let entries = live.managed_fields().iter();
         entries
+            .filter(|entry| entry.manager.is_some() && entry.subresource.as_deref().unwrap_or_default().is_empty())
             .min_by_key(|entry| entry.time.as_ref().map(|t| t.0))?
             .manager
             .as_ref()
@@ -155,5 +157,13 @@ mod tests {
             "managed by 'kubectl-create'"
         );
         assert_eq!(manager_of(&object(&json!({"name": "c"}))), "without a controller");
+        let status_within_the_same_second = json!({"name": "c", "managedFields": [
+            {"manager": "kube-controller-manager", "operation": "Update", "subresource": "status", "time": "2026-01-01T00:00:00Z"},
+            {"manager": "kubectl-create", "operation": "Update", "time": "2026-01-01T00:00:00Z"},
+        ]});
+        assert_eq!(
+            manager_of(&object(&status_within_the_same_second)),
+            "managed by 'kubectl-create'"
+        );
     }
 }
