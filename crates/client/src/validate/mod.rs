@@ -13,6 +13,7 @@ mod rules;
 mod schema;
 
 use std::fmt;
+use std::sync::LazyLock;
 
 use jiff::Timestamp;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{CustomResourceDefinition, JSONSchemaProps};
@@ -192,7 +193,7 @@ impl Validated {
 
 /// Judges every document of ours.
 pub fn validate(documents: Documents, now: Timestamp) -> Validated {
-    let crds = manifests::all_crds();
+    let crds = &CRDS;
     let mut validated = Validated {
         unreadable: documents.errors.iter().map(|error| chain(error)).collect(),
         ..Validated::default()
@@ -260,10 +261,12 @@ fn verdict(document: &Document, mut findings: Vec<Finding>) -> Verdict {
     }
 }
 
+/// Our CRDs, generated once: that takes tens of milliseconds.
+static CRDS: LazyLock<Vec<CustomResourceDefinition>> = LazyLock::new(manifests::all_crds);
+
 /// Why the API server would refuse a document of ours, as far as the fields go that our types know.
 pub(crate) fn refusals(document: &Document) -> Vec<String> {
-    let crds = manifests::all_crds();
-    let mut crds = crds.iter().filter(|crd| crd.spec.group == document.group());
+    let mut crds = CRDS.iter().filter(|crd| crd.spec.group == document.group());
     let Some(crd) = crds.find(|crd| crd.spec.names.kind == document.kind()) else {
         return Vec::new();
     };
