@@ -163,7 +163,8 @@ pub struct RabbitMqArgs {
         long,
         env = "ASYA_RABBITMQ_URL",
         value_name = "ASYA_RABBITMQ_URL",
-        hide_env_values = true
+        hide_env_values = true,
+        value_parser = amqp_url
     )]
     pub rabbitmq_url: Option<AMQPUri>,
     /// Host.
@@ -403,6 +404,12 @@ fn duration(text: &str) -> Result<Duration, &'static str> {
         .ok()
         .filter(|duration| !duration.is_zero())
         .ok_or(HINT)
+}
+
+/// The parser's own message repeats the URL, which may hold a password.
+fn amqp_url(text: &str) -> Result<AMQPUri, &'static str> {
+    text.parse()
+        .map_err(|_| "the URL must have the form `amqp://USER:PASSWORD@HOST:PORT/VHOST`")
 }
 
 /// `:8080` is how Go writes every address.

@@ -49,11 +49,6 @@ fn deployments(count: usize, filler: &str) -> String {
 #[test]
 fn large_manifests_take_little_time() {
     let started = Instant::now();
-    let large = deployments(30, &"x".repeat(100 << 10));
-    let output = render(&[], &large);
-    assert!(output.status.success());
-    assert!(output.stdout.len() > 30 * (100 << 10));
-
     let output = render(&[], &deployments(300, &"y".repeat(10 << 10)));
     assert!(output.status.success());
     assert_eq!(
