@@ -64,7 +64,10 @@ fn listen(args: &Args) -> io::Result<UnixListener> {
     } else {
         "ready\nprotocol 2\n"
     };
-    fs::write(ready, text)?;
+    // By a rename: the sidecar never reads a part of it.
+    let unfinished = ready.with_extension("new");
+    fs::write(&unfinished, text)?;
+    fs::rename(unfinished, ready)?;
     Ok(listener)
 }
 

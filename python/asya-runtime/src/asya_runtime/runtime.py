@@ -737,7 +737,10 @@ class Server:
         listener.setblocking(False)
         self.selector.register(listener, selectors.EVENT_READ, "accept")
         if not settings.abstract:
-            settings.ready_file.write_text(READY)
+            # By a rename: the sidecar never reads a part of it.
+            unfinished = settings.ready_file.with_suffix(".new")
+            unfinished.write_text(READY)
+            unfinished.replace(settings.ready_file)
         return listener
 
     def stop(self, *_: Any) -> None:
