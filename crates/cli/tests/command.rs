@@ -49,6 +49,14 @@ fn deployments(count: usize, filler: &str) -> String {
 #[test]
 fn large_manifests_take_little_time() {
     let started = Instant::now();
+    let output = render(&[], &deployments(1, &"x".repeat(3 << 20)));
+    assert!(!output.status.success());
+    let refusal = String::from_utf8(output.stderr).unwrap();
+    assert!(
+        refusal.contains("ModelDeployment/md-0: the values of env are 3072 KiB") && refusal.len() < 4096,
+        "{refusal:.4096}"
+    );
+
     let output = render(&[], &deployments(300, &"y".repeat(10 << 10)));
     assert!(output.status.success());
     assert_eq!(
