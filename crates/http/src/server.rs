@@ -15,6 +15,7 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::server::graceful::GracefulConnection;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
@@ -119,26 +120,19 @@ impl Server {
         self.http1(stream, place).await;
     }
 
-    async fn http1(self: &Arc<Self>, stream: impl AsyncRead + AsyncWrite + Unpin, place: Arc<Place>) {
-        let service = service_fn(|request| Arc::clone(self).answer(request, Arc::clone(&place)));
+    async fn http1(self: &Arc<Self>, stream: impl AsyncRead + AsyncWrite + Unpin + 'static, place: Arc<Place>) {
+        let server = Arc::clone(self);
+        let service = service_fn(move |request| Arc::clone(&server).answer(request, Arc::clone(&place)));
         let connection = http1::Builder::new()
             .timer(TokioTimer::new())
             .header_read_timeout(self.limits.header)
             .max_buf_size(self.limits.header_bytes)
             .serve_connection(TokioIo::new(stream), service);
-        let mut connection = std::pin::pin!(connection);
-        // Errors are the client's: it has left, or does not speak HTTP.
-        let _ = tokio::select! {
-            ended = connection.as_mut() => ended,
-            () = self.shutdown.cancelled() => {
-                connection.as_mut().graceful_shutdown();
-                connection.await
-            }
-        };
+        self.until_shutdown(connection).await;
     }
 
     #[cfg(feature = "http2")]
-    async fn http2(self: &Arc<Self>, stream: impl AsyncRead + AsyncWrite + Unpin, place: Arc<Place>) {
+    async fn http2(self: &Arc<Self>, stream: impl AsyncRead + AsyncWrite + Unpin + 'static, place: Arc<Place>) {
         let server = Arc::clone(self);
         let service = service_fn(move |request| Arc::clone(&server).answer(request, Arc::clone(&place)));
         let headers = u32::try_from(self.limits.header_bytes).unwrap_or(u32::MAX);
@@ -152,7 +146,13 @@ impl Server {
             .initial_stream_window_size(WINDOW)
             .initial_connection_window_size(4 * WINDOW)
             .serve_connection(TokioIo::new(stream), service);
+        self.until_shutdown(connection).await;
+    }
+
+    /// Serves a connection until it ends; at shutdown, until the requests under way have ended.
+    async fn until_shutdown(&self, connection: impl GracefulConnection) {
         let mut connection = std::pin::pin!(connection);
+        // Errors are the client's: it has left, or does not speak HTTP.
         let _ = tokio::select! {
             ended = connection.as_mut() => ended,
             () = self.shutdown.cancelled() => {
