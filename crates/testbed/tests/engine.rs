@@ -183,24 +183,10 @@ async fn engines_serve_on_a_real_node() -> Result<()> {
 }
 
 async fn answers_as_it_should(engine: &Endpoint) -> Result<()> {
-    let (status, health) = engine.get("/health").await?;
-    ensure!(status == StatusCode::OK, "/health: {status} {health}");
-
-    let (_, models) = engine.get(MODELS).await?;
-    let models: Value = serde_json::from_str(&models)?;
-    ensure!(
-        models["data"].as_array().is_some_and(|list| list.len() == 1),
-        "{models}"
-    );
-    ensure!(models["data"][0]["id"] == ALIAS, "{models}");
-
+    engine.lists_only(ALIAS).await?;
     // Also what looks like the sentence, and the end of a text.
-    for prompt in ["What is 2 + 2?", "Hello from a", "何か言って 🙂", "<|end|>"] {
-        let answer = engine.answer(CHAT, &ask(prompt)).await?;
-        let choice = &answer["choices"][0];
-        ensure!(choice["message"]["content"] == SENTENCE, "{prompt}: {answer}");
-        ensure!(choice["finish_reason"] == "stop", "{prompt}: {answer}");
-    }
+    let prompts = ["What is 2 + 2?", "Hello from a", "何か言って 🙂", "<|end|>"];
+    engine.says_the_sentence(ALIAS, &prompts).await?;
     let request = json!({"model": ALIAS, "prompt": "it. Hello", "temperature": 2});
     let answer = engine.answer("/v1/completions", &request).await?;
     ensure!(answer["choices"][0]["text"] == SENTENCE, "{answer}");
@@ -213,8 +199,7 @@ async fn answers_as_it_should(engine: &Endpoint) -> Result<()> {
 
     streams_each_piece_once(engine).await?;
 
-    let (status, metrics) = engine.get("/metrics").await?;
-    ensure!(status == StatusCode::OK, "/metrics: {status} {metrics}");
+    let metrics = engine.metrics().await?;
     ensure!(metrics.contains("llamacpp:tokens_predicted_total"), "{metrics}");
     Ok(())
 }

@@ -6,14 +6,13 @@ use std::net::{Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
-use axum::http::StatusCode;
 use runway_api::ModelDeployment;
 use runway_provider::{Installed, Provider, Request};
 use runway_provider_direct::Direct;
 use runway_provider_dynamo::Dynamo;
 use runway_provider_kaito::Kaito;
 use runway_provider_kuberay::KubeRay;
-use runway_testbed::engine::{CHAT, Endpoint, MODELS, SENTENCE, chat_request};
+use runway_testbed::engine::{Endpoint, SENTENCE, chat_request};
 use runway_testbed::vllm::{Answer, Question, Vllm};
 use serde_json::{Map, Value, json};
 
@@ -273,30 +272,16 @@ async fn vllm_serves_with_the_arguments_of_the_direct_provider() -> Result<()> {
 }
 
 async fn answers_as_it_should(engine: &Endpoint) -> Result<()> {
-    let (status, health) = engine.get("/health").await?;
-    ensure!(status == StatusCode::OK, "/health: {status} {health}");
-
-    let (_, models) = engine.get(MODELS).await?;
-    let models: Value = serde_json::from_str(&models)?;
-    ensure!(
-        models["data"].as_array().is_some_and(|list| list.len() == 1),
-        "{models}"
-    );
-    ensure!(models["data"][0]["id"] == NAME, "{models}");
-    ensure!(models["data"][0]["max_model_len"] == 2048, "{models}");
-
-    for prompt in ["What is 2 + 2?", "Hello from a", "何か言って 🙂"] {
-        let answer = engine.answer(CHAT, &chat_request(NAME, prompt)).await?;
-        let choice = &answer["choices"][0];
-        ensure!(choice["message"]["content"] == SENTENCE, "{prompt}: {answer}");
-        ensure!(choice["finish_reason"] == "stop", "{prompt}: {answer}");
-    }
+    let model = engine.lists_only(NAME).await?;
+    ensure!(model["max_model_len"] == 2048, "{model}");
+    engine
+        .says_the_sentence(NAME, &["What is 2 + 2?", "Hello from a", "何か言って 🙂"])
+        .await?;
     let contents = engine.streamed(&chat_request(NAME, "Hello")).await?;
     // It sends what is there, so that a chunk may have several pieces.
     ensure!(contents.len() > 1 && contents.concat() == SENTENCE, "{contents:?}");
 
-    let (status, metrics) = engine.get("/metrics").await?;
-    ensure!(status == StatusCode::OK, "/metrics: {status} {metrics}");
+    let metrics = engine.metrics().await?;
     let is_counted = |line: &str| {
         line.starts_with("vllm:request_success_total{")
             && line.contains("finished_reason=\"stop\"")

@@ -5,6 +5,8 @@ use axum::http::{Request, Response, StatusCode, header};
 use kube::{Client, client::Body};
 use serde_json::{Value, json};
 
+use super::SENTENCE;
+
 /// Path of chat completions in OpenAI's API.
 pub const CHAT: &str = "/v1/chat/completions";
 /// Path of the list of models in OpenAI's API.
@@ -49,6 +51,38 @@ impl Endpoint {
         let (status, text) = self.post(path, request).await?;
         ensure!(status == StatusCode::OK, "{path}: {status} {text}");
         Ok(serde_json::from_str(&text)?)
+    }
+
+    /// Checks that the engine is healthy and lists this model and no other. Returns the model's entry.
+    pub async fn lists_only(&self, model: &str) -> Result<Value> {
+        let (status, health) = self.get("/health").await?;
+        ensure!(status == StatusCode::OK, "/health: {status} {health}");
+        let (_, models) = self.get(MODELS).await?;
+        let models: Value = serde_json::from_str(&models)?;
+        ensure!(
+            models["data"].as_array().is_some_and(|list| list.len() == 1),
+            "{models}"
+        );
+        ensure!(models["data"][0]["id"] == model, "{models}");
+        Ok(models["data"][0].clone())
+    }
+
+    /// Checks that each prompt is answered with the whole of [`SENTENCE`], which then stops.
+    pub async fn says_the_sentence(&self, model: &str, prompts: &[&str]) -> Result<()> {
+        for prompt in prompts {
+            let answer = self.answer(CHAT, &chat_request(model, prompt)).await?;
+            let choice = &answer["choices"][0];
+            ensure!(choice["message"]["content"] == SENTENCE, "{prompt}: {answer}");
+            ensure!(choice["finish_reason"] == "stop", "{prompt}: {answer}");
+        }
+        Ok(())
+    }
+
+    /// The engine's metrics.
+    pub async fn metrics(&self) -> Result<String> {
+        let (status, metrics) = self.get("/metrics").await?;
+        ensure!(status == StatusCode::OK, "/metrics: {status} {metrics}");
+        Ok(metrics)
     }
 
     /// The parts of a streamed chat completion that have content, in their order. The stream must end in order.
