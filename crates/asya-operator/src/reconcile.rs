@@ -3,28 +3,13 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use kube::ResourceExt;
 use kube::runtime::controller::Action;
-use kube::runtime::reflector::Store;
 use runway_api::AsyncActor;
-use runway_operator::apply::{self, Executor};
+use runway_operator::apply;
 use runway_operator::{clock, controller};
 
-use crate::caches::Caches;
-use crate::configuration::Configuration;
-use crate::observe::{Observed, Settings};
+use crate::observe::{Context, Settings, observe, queue};
 use crate::plan;
-use crate::queues::Keeper;
-
-/// What a reconcile works with.
-pub(crate) struct Context {
-    pub(crate) caches: Arc<Caches>,
-    pub(crate) actors: Store<AsyncActor>,
-    pub(crate) queues: Arc<Keeper>,
-    pub(crate) configuration: Arc<Configuration>,
-    pub(crate) settings: Arc<Settings>,
-    pub(crate) executor: Executor<AsyncActor>,
-}
 
 /// Why a reconcile is tried again.
 #[derive(Debug, thiserror::Error)]
@@ -63,42 +48,6 @@ pub(crate) async fn reconcile(actor: Arc<AsyncActor>, context: Arc<Context>) -> 
             Err(error.into())
         }
     }
-}
-
-/// Reads caches and our own unseen writes, and from the server only what changed since it was read.
-async fn observe(context: &Context, actor: Arc<AsyncActor>) -> Result<Observed, Error> {
-    let (namespace, name) = (actor.namespace().unwrap_or_default(), actor.name_any());
-    let newest = context
-        .executor
-        .own
-        .newest("AsyncActor", &namespace, &name, Some(actor.clone()));
-    let actor = newest.unwrap_or(actor);
-    let bound_there = |other: &Arc<AsyncActor>| {
-        other.namespace().as_deref() == Some(&namespace)
-            && other.name_any() != name
-            && other.spec.workload_ref.is_some()
-    };
-    let others = if actor.spec.workload_ref.is_some() {
-        context.actors.state().into_iter().filter(bound_there).collect()
-    } else {
-        Vec::new()
-    };
-    Ok(Observed {
-        objects: context.caches.objects(&actor).await?,
-        pods: context.caches.pods(&namespace, &name),
-        others,
-        queue: queue(context, &actor),
-        transports: context.configuration.now(),
-        settings: context.settings.clone(),
-        now: clock::now(),
-        actor,
-    })
-}
-
-fn queue(context: &Context, actor: &AsyncActor) -> crate::observe::QueueState {
-    let id = (actor.namespace().unwrap_or_default(), actor.name_any());
-    let wanted = plan::queues_of(actor, &context.configuration.now());
-    context.queues.state(&id, wanted.as_ref())
 }
 
 /// What a plan needs beside the cluster; the same for the operator and for `render`.

@@ -19,8 +19,9 @@ use tokio::task::JoinSet;
 
 use crate::caches::Caches;
 use crate::configuration::Configuration;
+use crate::observe::Context;
 use crate::queues::{Id, Keeper};
-use crate::reconcile::{Args, Context, reconcile};
+use crate::reconcile::{Args, reconcile};
 use crate::transports::{self, Transports};
 
 /// Runs the operator until the process shuts down. A replica that stands by watches as the leader does, to go on at once.

@@ -16,7 +16,8 @@ use runway_operator::watch::{ready_when_listed, reflect, subject};
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::metrics::Deployments;
-use crate::reconcile::{Context, reconcile};
+use crate::observe::Context;
+use crate::reconcile::reconcile;
 use crate::registry::Registry;
 
 /// Runs the core controller until the process shuts down. A replica that stands by watches as the leader does: it needs the

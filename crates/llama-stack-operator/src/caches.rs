@@ -18,9 +18,8 @@ use tokio::task::JoinSet;
 use crate::config_maps::{self, ConfigMaps};
 use crate::kinds::{self, Kind};
 use crate::models::Models;
-use crate::observe::{self, Answer, Observed};
-use crate::plan::readiness;
-use crate::servers::Servers;
+use crate::observe;
+use crate::servers::{Answer, Servers};
 
 /// Who is to be looked at again.
 pub(crate) type Wake = mpsc::UnboundedSender<ObjectRef<LlamaStackDistribution>>;
@@ -140,23 +139,23 @@ impl Caches {
         self.models.find(namespace, names)
     }
 
-    /// What the server of a LlamaStackDistribution said since its pods are as they are.
-    pub(crate) fn answer(&self, seen: &Observed) -> Option<Answer> {
-        let (namespace, name) = (seen.llsd.namespace().unwrap_or_default(), seen.llsd.name_any());
-        let key = (namespace.clone(), name.clone());
-        let (Some(readiness), Some(url)) = (readiness(seen), service_address(seen)) else {
-            self.servers.forget(&key);
-            return None;
-        };
-        let wake = self.wake.clone();
+    /// What the server at `url` said since its pods became ready; `None` if it was not asked or has not answered yet.
+    pub(crate) fn answer(&self, namespace: &str, name: &str, readiness: &str, url: &str) -> Option<Answer> {
+        let (wake, key) = (self.wake.clone(), (namespace.to_owned(), name.to_owned()));
+        let id = key.clone();
         self.servers
-            .answer(&key, &readiness, &url, move || send(&wake, &namespace, &name))
+            .answer(&key, readiness, url, move || send(&wake, &id.0, &id.1))
+    }
+
+    /// Forgets what a server said: its pods are not ready, or it is gone.
+    pub(crate) fn forget_answer(&self, namespace: &str, name: &str) {
+        self.servers.forget(&(namespace.to_owned(), name.to_owned()));
     }
 
     /// Forgets one that is gone.
     pub(crate) fn forget(&self, namespace: &str, llsd: &str) {
         self.config_maps.only(namespace, llsd, &BTreeSet::new());
-        self.servers.forget(&(namespace.to_owned(), llsd.to_owned()));
+        self.forget_answer(namespace, llsd);
     }
 
     fn child_changed(&self, kind: Kind, object: &PartialObjectMeta, gone: bool) {
@@ -177,14 +176,6 @@ fn ours() -> watcher::Config {
 
 fn our_label() -> String {
     format!("{}={}", labels::MANAGED_BY, labels::MANAGER)
-}
-
-/// The Service by its address: no name server is needed to find it.
-fn service_address(seen: &Observed) -> Option<String> {
-    let service = seen.child(kinds::SERVICE, &kinds::service(&seen.llsd.name_any()))?;
-    let address: std::net::IpAddr = service.data["spec"]["clusterIP"].as_str()?.parse().ok()?;
-    let port = u16::try_from(service.data["spec"]["ports"][0]["port"].as_u64()?).ok()?;
-    Some(format!("http://{}", std::net::SocketAddr::new(address, port)))
 }
 
 fn send(wake: &Wake, namespace: &str, name: &str) {

@@ -1,16 +1,28 @@
-//! What a plan is made from: read from watch caches, never by a live request to the API server.
+//! The input of a plan, read from watch caches. The only wait is for the watch of a ConfigMap that is named for the first time.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ConfigMap, Pod};
+use kube::ResourceExt;
 use kube::core::DynamicObject;
-use runway_api::llama_stack_distribution::ProviderInfo;
 use runway_api::{LlamaStackDistribution, ModelDeployment};
+use runway_operator::apply::Executor;
+use runway_operator::{clock, kubelet};
 
-use crate::kinds::Kind;
+use crate::caches::Caches;
+use crate::config_maps::Unknown;
+use crate::kinds::{self, Kind};
+pub use crate::servers::{Answer, ServerInfo};
 use crate::settings::Settings;
+
+/// What a reconcile reads from, and the executor of its plan, which knows our own writes.
+pub(crate) struct Context {
+    pub(crate) settings: Arc<Settings>,
+    pub(crate) caches: Arc<Caches>,
+    pub(crate) executor: Arc<Executor<LlamaStackDistribution>>,
+}
 
 /// Everything known about one LlamaStackDistribution at one time.
 #[derive(Clone, Debug)]
@@ -40,24 +52,6 @@ pub struct Child {
     pub kind: Kind,
     /// The object.
     pub object: Arc<DynamicObject>,
-}
-
-/// What the running server said.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Answer {
-    /// Its version and providers.
-    Said(ServerInfo),
-    /// Nothing: why not.
-    Silent(String),
-}
-
-/// What the running server says of itself.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct ServerInfo {
-    /// From `/v1/version`.
-    pub version: String,
-    /// From `/v1/providers`.
-    pub providers: Vec<ProviderInfo>,
 }
 
 impl Observed {
@@ -96,4 +90,61 @@ pub fn model_deployments(llsd: &LlamaStackDistribution) -> BTreeSet<String> {
         })
         .map(str::to_owned)
         .collect()
+}
+
+/// Observes a LlamaStackDistribution: the watch caches, and our own writes that they have not seen.
+pub(crate) async fn observe(context: &Context, llsd: Arc<LlamaStackDistribution>) -> Result<Observed, Unknown> {
+    let (namespace, name) = (llsd.namespace().unwrap_or_default(), llsd.name_any());
+    let caches = &context.caches;
+    let llsd = context
+        .executor
+        .own
+        .newest("LlamaStackDistribution", &namespace, &name, Some(llsd.clone()))
+        .unwrap_or(llsd);
+    let children = kinds::children(&name)
+        .into_iter()
+        .filter_map(|(kind, child)| {
+            let watched = caches.child(kind, &namespace, &child);
+            let object = context
+                .executor
+                .children
+                .newest(kind.kind, &namespace, &child, watched)?;
+            Some(Child { kind, object })
+        })
+        .collect();
+    let mut seen = Observed {
+        settings: context.settings.clone(),
+        children,
+        pods: caches.pods(&namespace, &name),
+        config_maps: caches.config_maps(&namespace, &name, config_maps(&llsd)).await?,
+        model_deployments: caches.model_deployments(&namespace, &model_deployments(&llsd)),
+        server: None,
+        now: clock::now(),
+        llsd,
+    };
+    match (readiness(&seen), service_address(&seen)) {
+        (Some(readiness), Some(url)) => seen.server = caches.answer(&namespace, &name, &readiness, &url),
+        _ => caches.forget_answer(&namespace, &name),
+    }
+    Ok(seen)
+}
+
+/// Whether the server of a LlamaStackDistribution is there to be asked, and since when: changes whenever its pods do.
+fn readiness(seen: &Observed) -> Option<String> {
+    let mut ready: Vec<String> = seen
+        .pods
+        .iter()
+        .filter(|pod| kubelet::is_ready(pod) && pod.metadata.deletion_timestamp.is_none())
+        .map(|pod| format!("{}/{}", pod.uid().unwrap_or_default(), kubelet::ready_since(pod)))
+        .collect();
+    ready.sort();
+    (!ready.is_empty()).then(|| ready.join(","))
+}
+
+/// The Service by its address: no name server is needed to find it.
+fn service_address(seen: &Observed) -> Option<String> {
+    let service = seen.child(kinds::SERVICE, &kinds::service(&seen.llsd.name_any()))?;
+    let address: std::net::IpAddr = service.data["spec"]["clusterIP"].as_str()?.parse().ok()?;
+    let port = u16::try_from(service.data["spec"]["ports"][0]["port"].as_u64()?).ok()?;
+    Some(format!("http://{}", std::net::SocketAddr::new(address, port)))
 }

@@ -18,7 +18,8 @@ use runway_operator::watch::{ready_when_listed, reflect, subject};
 use tokio::task::JoinSet;
 
 use crate::caches::Caches;
-use crate::reconcile::{Context, reconcile};
+use crate::observe::Context;
+use crate::reconcile::reconcile;
 use crate::settings::Settings;
 
 /// What the operator is told on its command line and in its environment.

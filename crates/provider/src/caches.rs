@@ -22,7 +22,6 @@ use runway_operator::watch::crd;
 use tokio::task::JoinSet;
 
 use crate::contract::{Kind, Provider};
-use crate::observe;
 use crate::pods::UnreadyPods;
 use crate::upstream::{Installed, State, Upstream, api_resource, crd_name, detect_in};
 
@@ -117,6 +116,12 @@ impl Caches {
         self.installed.subscribe()
     }
 
+    /// The object of this kind, namespace and name, as the watch showed it.
+    pub(crate) fn find(&self, kind: Kind, namespace: &str, name: &str) -> Option<Arc<DynamicObject>> {
+        let stores = self.stores.read().unwrap_or_else(PoisonError::into_inner);
+        stores.get(&kind)?.texts.get(namespace, name)
+    }
+
     /// The pods of a ModelDeployment that are not ready.
     pub(crate) fn unready(&self, namespace: &str, deployment: &str) -> Vec<Unready> {
         self.pods
@@ -207,13 +212,6 @@ impl Caches {
 
     fn write_stores(&self) -> std::sync::RwLockWriteGuard<'_, HashMap<Kind, KindCache>> {
         self.stores.write().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl observe::Lookup for Caches {
-    fn find(&self, kind: Kind, namespace: &str, name: &str) -> Option<Arc<DynamicObject>> {
-        let stores = self.stores.read().unwrap_or_else(PoisonError::into_inner);
-        stores.get(&kind)?.texts.get(namespace, name)
     }
 }
 

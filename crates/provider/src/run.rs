@@ -22,8 +22,9 @@ use tokio::task::JoinSet;
 use crate::answers::Answers;
 use crate::caches::Caches;
 use crate::contract::Provider;
+use crate::observe::Context;
 use crate::plan::Inquiry;
-use crate::reconcile::{Context, reconcile};
+use crate::reconcile::reconcile;
 use crate::register::keep_registered;
 
 /// The arguments that every provider's controller takes.
