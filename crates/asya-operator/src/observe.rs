@@ -231,11 +231,7 @@ impl Observed {
 /// read.
 pub(crate) async fn observe(context: &Context, actor: Arc<AsyncActor>) -> Result<Observed, kube::Error> {
     let (namespace, name) = (actor.namespace().unwrap_or_default(), actor.name_any());
-    let newest = context
-        .executor
-        .own
-        .newest("AsyncActor", &namespace, &name, Some(actor.clone()));
-    let actor = newest.unwrap_or(actor);
+    let actor = context.executor.newest(actor);
     let bound_there = |other: &Arc<AsyncActor>| {
         other.namespace().as_deref() == Some(&namespace)
             && other.name_any() != name

@@ -1,37 +1,19 @@
-//! The story of the operator: observe, plan, apply.
+//! One reconcile of the operator: observe, plan, work on the queue, execute.
 
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use kube::runtime::controller::Action;
 use runway_api::AsyncActor;
-use runway_operator::apply;
-use runway_operator::{clock, controller};
+use runway_operator::clock;
+use runway_operator::controller::{self, Error};
 
 use crate::observe::{Context, Settings, observe, queue};
 use crate::plan;
 
-/// Why a reconcile is tried again.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum Error {
-    #[error("cannot read what the actor looks for")]
-    Read(#[from] kube::Error),
-    #[error(transparent)]
-    Apply(#[from] apply::Error),
-}
-
-impl controller::Failure for Error {
-    fn category(&self) -> &'static str {
-        match self {
-            Self::Read(_) => "connection",
-            Self::Apply(error) => error.category(),
-        }
-    }
-}
-
-/// Brings one AsyncActor a step further.
+/// Reconciles one AsyncActor.
 pub(crate) async fn reconcile(actor: Arc<AsyncActor>, context: Arc<Context>) -> Result<Action, Error> {
-    let mut seen = observe(&context, actor).await?;
+    let mut seen = observe(&context, actor).await.map_err(Error::read)?;
     let mut plan = plan::plan(&seen);
     if let Some(work) = &plan.queue {
         let id = (seen.namespace(), seen.name());
@@ -40,14 +22,8 @@ pub(crate) async fn reconcile(actor: Arc<AsyncActor>, context: Arc<Context>) -> 
         seen.now = clock::now();
         plan = plan::plan(&seen);
     }
-    match context.executor.execute(&seen.actor, &plan.kube).await {
-        Ok(()) => Ok(plan.kube.look_again.map_or_else(Action::await_change, Action::requeue)),
-        Err(error) => {
-            let told = plan::after_failure(&seen, &error);
-            context.executor.execute(&seen.actor, &told.kube).await?;
-            Err(error.into())
-        }
-    }
+    let after_failure = |error: &_| plan::after_failure(&seen, error).kube;
+    controller::execute(&context.executor, &seen.actor, &plan.kube, after_failure).await
 }
 
 /// What a plan needs beside the cluster; the same for the operator and for `render`.

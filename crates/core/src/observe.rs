@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use kube::ResourceExt;
 use runway_api::ModelDeployment;
 use runway_operator::apply::Executor;
 use runway_operator::clock;
@@ -33,13 +32,8 @@ pub struct Observed {
 
 /// Observes a ModelDeployment: the watch caches, and our own writes that the watch has not delivered yet.
 pub(crate) fn observe(context: &Context, md: Arc<ModelDeployment>) -> Observed {
-    let (namespace, name) = (md.namespace().unwrap_or_default(), md.name_any());
     Observed {
-        md: context
-            .executor
-            .own
-            .newest("ModelDeployment", &namespace, &name, Some(md.clone()))
-            .unwrap_or(md),
+        md: context.executor.newest(md),
         providers: context.registry.current(),
         selector_enabled: context.selector_enabled,
         now: clock::now(),

@@ -1,18 +1,18 @@
-//! The story of the core: observe, plan, apply.
+//! One reconcile of the core: observe, plan, execute.
 
 use std::sync::Arc;
 
 use kube::runtime::controller::Action;
 use runway_api::ModelDeployment;
-use runway_operator::apply;
+use runway_operator::controller::{self, Error};
+use runway_operator::plan::Plan;
 
 use crate::observe::{Context, observe};
 use crate::plan;
 
-/// Brings one ModelDeployment a step further.
-pub(crate) async fn reconcile(md: Arc<ModelDeployment>, context: Arc<Context>) -> Result<Action, apply::Error> {
+/// Reconciles one ModelDeployment.
+pub(crate) async fn reconcile(md: Arc<ModelDeployment>, context: Arc<Context>) -> Result<Action, Error> {
     let seen = observe(&context, md);
     let plan = plan::plan(&seen);
-    context.executor.execute(&seen.md, &plan).await?;
-    Ok(plan.look_again.map_or_else(Action::await_change, Action::requeue))
+    controller::execute(&context.executor, &seen.md, &plan, |_| Plan::default()).await
 }

@@ -96,11 +96,7 @@ pub fn model_deployments(llsd: &LlamaStackDistribution) -> BTreeSet<String> {
 pub(crate) async fn observe(context: &Context, llsd: Arc<LlamaStackDistribution>) -> Result<Observed, Unknown> {
     let (namespace, name) = (llsd.namespace().unwrap_or_default(), llsd.name_any());
     let caches = &context.caches;
-    let llsd = context
-        .executor
-        .own
-        .newest("LlamaStackDistribution", &namespace, &name, Some(llsd.clone()))
-        .unwrap_or(llsd);
+    let llsd = context.executor.newest(llsd);
     let children = kinds::children(&name)
         .into_iter()
         .filter_map(|(kind, child)| {

@@ -11,7 +11,7 @@
 //! | [`crd`] | what is asked of a CustomResourceDefinition |
 //! | [`watch`] | reflected watches that one bad object cannot stop |
 //! | [`packed`], [`texts`] | watched objects kept as compressed text: one, and all of a kind |
-//! | [`controller`] | runs a reconcile function with per-object backoff |
+//! | [`controller`] | runs a reconcile function with a wait per object after failures, and executes its plans |
 //! | [`lease`] | leader election |
 //! | [`admin`], [`metrics`] | `/healthz`, `/readyz` and `/metrics` |
 //! | [`webhook`] | TLS for webhooks: authority, leaf, CA bundle, server |

@@ -3,18 +3,13 @@
 
 use std::fmt::Debug;
 use std::marker::PhantomData;
-use std::sync::Arc;
 
-use futures::FutureExt;
-use futures::future::BoxFuture;
 use kube::Resource;
 use kube::core::ObjectMeta;
-use kube::runtime::controller::Action;
 use lz4_flex::block::{DecompressError, compress_prepend_size_with_dict, decompress_size_prepended_with_dict};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::controller::Failure;
 use crate::trace;
 
 /// What most objects have in their text, and need not be kept with each of them.
@@ -110,47 +105,6 @@ impl<K: Resource> Resource for Packed<K> {
 
     fn meta_mut(&mut self) -> &mut ObjectMeta {
         &mut self.metadata
-    }
-}
-
-/// Why a reconcile of a packed object is tried again.
-#[derive(Debug, thiserror::Error)]
-pub enum Attempt<E> {
-    /// There was nothing to reconcile.
-    #[error(transparent)]
-    Packed(Error),
-    /// It failed.
-    #[error(transparent)]
-    Failed(E),
-}
-
-impl<E: Failure> Failure for Attempt<E> {
-    fn category(&self) -> &'static str {
-        match self {
-            Self::Packed(_) => "packed",
-            Self::Failed(error) => error.category(),
-        }
-    }
-}
-
-/// What a reconcile of a packed object comes to.
-type Outcome<E> = BoxFuture<'static, Result<Action, Attempt<E>>>;
-
-/// `reconcile` for a store of packed objects.
-pub fn unpacked<K, Ctx, F, E>(
-    reconcile: impl Fn(Arc<K>, Arc<Ctx>) -> F + Copy + Send + Sync + 'static,
-) -> impl Fn(Arc<Packed<K>>, Arc<Ctx>) -> Outcome<E> + Copy + Send + Sync + 'static
-where
-    K: DeserializeOwned + Send + Sync + 'static,
-    Ctx: Send + Sync + 'static,
-    F: Future<Output = Result<Action, E>> + Send + 'static,
-{
-    move |packed, context| {
-        async move {
-            let object = packed.unpack().map_err(Attempt::Packed)?;
-            reconcile(Arc::new(object), context).await.map_err(Attempt::Failed)
-        }
-        .boxed()
     }
 }
 

@@ -82,11 +82,7 @@ pub fn children(lookup: &impl Lookup, namespace: &str, possible: Vec<ChildRef>) 
 /// Observes a ModelDeployment: the watch caches, and our own writes that they have not seen.
 pub(crate) fn observe(context: &Context, md: Arc<ModelDeployment>) -> Observed {
     let (namespace, name) = (md.namespace().unwrap_or_default(), md.name_any());
-    let md = context
-        .executor
-        .own
-        .newest("ModelDeployment", &namespace, &name, Some(md.clone()))
-        .unwrap_or(md);
+    let md = context.executor.newest(md);
     let lookup = WithEcho {
         caches: &context.caches,
         executor: &context.executor,

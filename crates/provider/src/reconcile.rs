@@ -1,32 +1,23 @@
-//! The story of every provider: observe, plan, apply.
+//! One reconcile of a provider: observe, plan, execute, and send the plan's inquiry in the background.
 
 use std::sync::Arc;
 
 use kube::ResourceExt;
 use kube::runtime::controller::Action;
 use runway_api::ModelDeployment;
-use runway_operator::apply;
+use runway_operator::controller::{self, Error};
 
 use crate::observe::{Context, observe};
 use crate::plan::{self, Decision};
 
-/// Brings one ModelDeployment a step further.
-pub(crate) async fn reconcile(md: Arc<ModelDeployment>, context: Arc<Context>) -> Result<Action, apply::Error> {
+/// Reconciles one ModelDeployment.
+pub(crate) async fn reconcile(md: Arc<ModelDeployment>, context: Arc<Context>) -> Result<Action, Error> {
     let provider = context.provider.as_ref();
     let seen = observe(&context, md);
     let Decision { plan, inquiry } = plan::decide(provider, &seen);
-    match context.executor.execute(&seen.md, &plan).await {
-        Ok(()) => {
-            let (namespace, name) = (seen.md.namespace().unwrap_or_default(), seen.md.name_any());
-            context.answers.carry_out(&namespace, &name, inquiry);
-            Ok(plan.look_again.map_or_else(Action::await_change, Action::requeue))
-        }
-        Err(error) => {
-            context
-                .executor
-                .execute(&seen.md, &plan::after_failure(provider, &seen, &error))
-                .await?;
-            Err(error)
-        }
-    }
+    let after_failure = |error: &_| plan::after_failure(provider, &seen, error);
+    let action = controller::execute(&context.executor, &seen.md, &plan, after_failure).await?;
+    let (namespace, name) = (seen.md.namespace().unwrap_or_default(), seen.md.name_any());
+    context.answers.carry_out(&namespace, &name, inquiry);
+    Ok(action)
 }
