@@ -1,10 +1,11 @@
 //! Runs a reconcile function with a wait per object after failures, and executes its plans.
 
 use std::collections::HashMap;
-use std::fmt::Debug;
+use std::fmt::{self, Debug};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use futures::channel::mpsc;
 use futures::future::BoxFuture;
 use futures::{FutureExt, StreamExt};
 use kube::Resource;
@@ -36,6 +37,35 @@ impl Waits {
             Self::ForApiServer => 8,
             Self::ForOthersToo => 32,
         }
+    }
+}
+
+/// Requeues objects of kind `K`. Cheap to clone.
+pub struct Wake<K: Resource<DynamicType = ()>>(mpsc::UnboundedSender<ObjectRef<K>>);
+
+/// A [`Wake`], and the objects it is called with, for [`Controller::reconcile_on`].
+pub fn wake<K: Resource<DynamicType = ()>>() -> (Wake<K>, mpsc::UnboundedReceiver<ObjectRef<K>>) {
+    let (sender, woken) = mpsc::unbounded();
+    (Wake(sender), woken)
+}
+
+impl<K: Resource<DynamicType = ()>> Wake<K> {
+    /// Requeues an object.
+    pub fn call(&self, namespace: &str, name: &str) {
+        // Fails only while shutting down.
+        let _ = self.0.unbounded_send(ObjectRef::new(name).within(namespace));
+    }
+}
+
+impl<K: Resource<DynamicType = ()>> Clone for Wake<K> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
+    }
+}
+
+impl<K: Resource<DynamicType = ()>> Debug for Wake<K> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Wake").finish_non_exhaustive()
     }
 }
 

@@ -26,13 +26,13 @@ pub enum Error {
     Unreadable(#[from] serde_json::Error),
 }
 
-/// The text of an object.
+/// An object, or a part of one, as compressed text.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Text(Box<[u8]>);
+pub struct Text(Box<[u8]>);
 
 impl Text {
-    /// Of what was read as JSON, and can be written as JSON.
-    pub(crate) fn of(object: &impl Serialize) -> Self {
+    /// Compresses what was read as JSON, and can be written as JSON.
+    pub fn of(object: &impl Serialize) -> Self {
         let json = serde_json::to_vec(object).unwrap_or_default();
         let compressed = compress_prepend_size_with_dict(&json, WORDS);
         // Copied: its buffer has room for more than the text, and cut off in place would leave a hole beside each text that is
@@ -40,9 +40,25 @@ impl Text {
         Self(compressed.as_slice().into())
     }
 
-    pub(crate) fn read<K: DeserializeOwned>(&self) -> Result<K, Error> {
+    /// Reads the object, or a part of it as a type that has only some of its fields.
+    ///
+    /// # Errors
+    ///
+    /// If the type does not fit.
+    pub fn read<K: DeserializeOwned>(&self) -> Result<K, Error> {
         let json = decompress_size_prepended_with_dict(&self.0, WORDS)?;
         Ok(serde_json::from_slice(&json)?)
+    }
+
+    /// The metadata of the object. No tree is made of the rest of it, as reading a `PartialObjectMeta` does.
+    pub fn metadata(&self) -> Option<ObjectMeta> {
+        #[derive(Deserialize)]
+        struct Head {
+            metadata: ObjectMeta,
+        }
+        // It was written by us: none is expected not to be readable.
+        let head: Head = self.read().ok()?;
+        Some(head.metadata)
     }
 }
 
@@ -54,6 +70,13 @@ pub struct Packed<K> {
     metadata: ObjectMeta,
     pub(crate) text: Text,
     kind: PhantomData<fn() -> K>,
+}
+
+impl<K> Packed<K> {
+    /// Its text, without the metadata beside it.
+    pub fn into_text(self) -> Text {
+        self.text
+    }
 }
 
 impl<K: DeserializeOwned> Packed<K> {

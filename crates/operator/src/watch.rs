@@ -78,16 +78,25 @@ impl<K: Resource> Resource for Guarded<K> {
     }
 }
 
+/// Watches `api`. Failures are logged, and the watch is resumed after a wait.
+pub fn events<K>(api: Api<K>, config: watcher::Config) -> impl Stream<Item = Event<K>> + Send
+where
+    K: Resource + Clone + Debug + DeserializeOwned + Send + 'static,
+{
+    let resource = api.resource_url().to_owned();
+    watch(api, config).default_backoff().filter_map(move |event| {
+        let event = event.inspect_err(|error| tracing::warn!(resource, %error, "watch interrupted"));
+        ready(event.ok())
+    })
+}
+
 /// Watches `api`. Objects that do not deserialize are left out and logged; managed fields are dropped, since nobody here reads
 /// them.
 pub fn watched<K>(api: Api<Guarded<K>>, config: watcher::Config) -> impl Stream<Item = Event<K>> + Send
 where
     K: Resource + Clone + Debug + DeserializeOwned + Send + Sync + 'static,
 {
-    watch(api, config).default_backoff().filter_map(|event| {
-        let event = event.inspect_err(|error| tracing::warn!(%error, "watch interrupted"));
-        ready(event.ok().and_then(readable))
-    })
+    events(api, config).filter_map(|event| ready(readable(event)))
 }
 
 /// The same, into `writer`. Objects that went while the watch was interrupted are reported as deleted.

@@ -20,7 +20,7 @@ use crate::upstream::Installed;
 pub(crate) struct Context {
     pub(crate) provider: Arc<dyn Provider>,
     pub(crate) caches: Arc<Caches>,
-    pub(crate) executor: Arc<Executor<ModelDeployment>>,
+    pub(crate) executor: Executor<ModelDeployment>,
     pub(crate) answers: Arc<Answers>,
 }
 
@@ -83,13 +83,9 @@ pub fn children(lookup: &impl Lookup, namespace: &str, possible: Vec<ChildRef>) 
 pub(crate) fn observe(context: &Context, md: Arc<ModelDeployment>) -> Observed {
     let (namespace, name) = (md.namespace().unwrap_or_default(), md.name_any());
     let md = context.executor.newest(md);
-    let lookup = WithEcho {
-        caches: &context.caches,
-        executor: &context.executor,
-    };
     Observed {
         installed: context.caches.installed(),
-        children: children(&lookup, &namespace, context.provider.children(&name)),
+        children: children(context.caches.as_ref(), &namespace, context.provider.children(&name)),
         unready: context.caches.unready(&namespace, &name),
         verification: context.answers.of(&namespace, &name),
         now: clock::now(),
@@ -97,15 +93,8 @@ pub(crate) fn observe(context: &Context, md: Arc<ModelDeployment>) -> Observed {
     }
 }
 
-/// The caches, and what we wrote that they have not seen.
-struct WithEcho<'a> {
-    caches: &'a Caches,
-    executor: &'a Executor<ModelDeployment>,
-}
-
-impl Lookup for WithEcho<'_> {
+impl Lookup for Caches {
     fn find(&self, kind: Kind, namespace: &str, name: &str) -> Option<Arc<DynamicObject>> {
-        let watched = self.caches.find(kind, namespace, name);
-        self.executor.children.newest(kind.kind, namespace, name, watched)
+        Self::find(self, kind, namespace, name)
     }
 }

@@ -4,12 +4,11 @@ use std::convert::Infallible;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use futures::channel::mpsc;
 use futures::{StreamExt, stream};
+use kube::Api;
 use kube::runtime::controller::Controller;
 use kube::runtime::reflector;
 use kube::runtime::watcher;
-use kube::{Api, ResourceExt};
 use runway_api::{ModelDeployment, labels};
 use runway_operator::apply::Executor;
 use runway_operator::controller::{self, Waits, unpacked};
@@ -56,18 +55,12 @@ pub async fn run(provider: impl Provider, process: Process, verify_endpoints: bo
     let manager = labels::provider_manager(provider.name());
     let events = Events::start(client.clone(), &manager);
     let executor = Executor::new(client.clone(), manager, labels::FINALIZER, events).traced(process.traces.clone());
-    let executor = Arc::new(executor);
 
-    let (wake, woken) = mpsc::unbounded();
-    let forget = executor.clone();
-    let caches = Caches::new(client.clone(), provider.pod_labels(), wake, move |kind, object| {
-        forget
-            .children
-            .gone(kind.kind, &object.namespace().unwrap_or_default(), &object.name_any());
-    });
+    let (wake, woken) = controller::wake();
+    let woken_by_answers = wake.clone();
+    let caches = Caches::new(client.clone(), provider.pod_labels(), wake, executor.children.clone());
     let services = verify_endpoints.then(|| process.services.clone());
-    let woken_by_answers = caches.clone();
-    let answers = Answers::new(services, move |namespace, name| woken_by_answers.wake(namespace, name));
+    let answers = Answers::new(services, move |namespace, name| woken_by_answers.call(namespace, name));
     let upstream_listed = process.health.waits_for("the lists of upstream objects");
     let deployments_listed = process.health.waits_for("the list of ModelDeployments");
     let mut tasks = JoinSet::new();
