@@ -1,19 +1,21 @@
 //! The input of a plan, read from watch caches. The only wait is for the watch of a ConfigMap that is named for the first time.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ConfigMap, Pod};
 use kube::ResourceExt;
 use kube::core::DynamicObject;
-use runway_api::{LlamaStackDistribution, ModelDeployment};
+use runway_api::LlamaStackDistribution;
+use runway_api::model_deployment::Endpoint;
 use runway_operator::apply::Executor;
 use runway_operator::{clock, kubelet};
 
 use crate::caches::Caches;
 use crate::config_maps::Unknown;
 use crate::kinds::{self, Kind};
+use crate::references;
 pub use crate::servers::{Answer, ServerInfo};
 use crate::settings::Settings;
 
@@ -21,7 +23,7 @@ use crate::settings::Settings;
 pub(crate) struct Context {
     pub(crate) settings: Arc<Settings>,
     pub(crate) caches: Arc<Caches>,
-    pub(crate) executor: Arc<Executor<LlamaStackDistribution>>,
+    pub(crate) executor: Executor<LlamaStackDistribution>,
 }
 
 /// Everything known about one LlamaStackDistribution at one time.
@@ -37,8 +39,8 @@ pub struct Observed {
     pub pods: Vec<Arc<Pod>>,
     /// Those of the ConfigMaps it names that exist, by name.
     pub config_maps: BTreeMap<String, Arc<ConfigMap>>,
-    /// Those of the ModelDeployments it names that exist, by name.
-    pub model_deployments: BTreeMap<String, Arc<ModelDeployment>>,
+    /// Endpoints of those of the ModelDeployments it names that exist, by name.
+    pub model_deployments: BTreeMap<String, Option<Endpoint>>,
     /// What the running server said, since its pods became ready; `None` if it was not asked or has not answered yet.
     pub server: Option<Answer>,
     /// The time.
@@ -64,34 +66,6 @@ impl Observed {
     }
 }
 
-/// The names of the ConfigMaps that a LlamaStackDistribution refers to, in its own namespace.
-pub fn config_maps(llsd: &LlamaStackDistribution) -> BTreeSet<String> {
-    let server = &llsd.spec.server;
-    let user_config = server.user_config.iter().map(|u| &u.config_map_name);
-    let ca_bundle = server.tls_config.iter().flat_map(|t| &t.ca_bundle);
-    user_config
-        .chain(ca_bundle.map(|b| &b.config_map_name))
-        .filter(|name| !name.is_empty())
-        .cloned()
-        .collect()
-}
-
-/// The names of the ModelDeployments that its providers refer to.
-pub fn model_deployments(llsd: &LlamaStackDistribution) -> BTreeSet<String> {
-    llsd.external_providers()
-        .into_iter()
-        .filter_map(|(_, provider)| {
-            provider
-                .config
-                .as_ref()?
-                .get("modelDeploymentRef")?
-                .get("name")?
-                .as_str()
-        })
-        .map(str::to_owned)
-        .collect()
-}
-
 /// Observes a LlamaStackDistribution: the watch caches, and our own writes that they have not seen.
 pub(crate) async fn observe(context: &Context, llsd: Arc<LlamaStackDistribution>) -> Result<Observed, Unknown> {
     let (namespace, name) = (llsd.namespace().unwrap_or_default(), llsd.name_any());
@@ -100,11 +74,7 @@ pub(crate) async fn observe(context: &Context, llsd: Arc<LlamaStackDistribution>
     let children = kinds::children(&name)
         .into_iter()
         .filter_map(|(kind, child)| {
-            let watched = caches.child(kind, &namespace, &child);
-            let object = context
-                .executor
-                .children
-                .newest(kind.kind, &namespace, &child, watched)?;
+            let object = caches.child(kind, &namespace, &child)?;
             Some(Child { kind, object })
         })
         .collect();
@@ -112,8 +82,10 @@ pub(crate) async fn observe(context: &Context, llsd: Arc<LlamaStackDistribution>
         settings: context.settings.clone(),
         children,
         pods: caches.pods(&namespace, &name),
-        config_maps: caches.config_maps(&namespace, &name, config_maps(&llsd)).await?,
-        model_deployments: caches.model_deployments(&namespace, &model_deployments(&llsd)),
+        config_maps: caches
+            .config_maps(&namespace, &name, references::config_maps(&llsd))
+            .await?,
+        model_deployments: caches.endpoints(&namespace, references::model_deployments(&llsd)),
         server: None,
         now: clock::now(),
         llsd,

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use futures::StreamExt;
-use futures::channel::mpsc;
 use k8s_openapi::api::core::v1::Pod;
 use kube::runtime::controller::Controller;
 use kube::runtime::{reflector, watcher};
@@ -108,21 +107,16 @@ pub async fn run(process: Process, settings: Settings) {
     let client = process.client.clone();
     let events = Events::start(client.clone(), labels::MANAGER);
     // No finalizer: everything is owned.
-    let executor = Arc::new(Executor::new(client.clone(), labels::MANAGER, "", events));
+    let executor = Executor::new(client.clone(), labels::MANAGER, "", events);
 
-    let (wake, woken) = mpsc::unbounded();
-    let forget = executor.clone();
-    let caches = Caches::new(client.clone(), wake, move |kind, object| {
-        forget
-            .children
-            .gone(kind.kind, &object.namespace().unwrap_or_default(), &object.name_any());
-    });
+    let (wake, woken) = controller::wake();
+    let (store, writer) = reflector::store();
+    let caches = Caches::new(client.clone(), wake, executor.children.clone(), store.clone());
     let objects_listed = process.health.waits_for("the lists of our objects");
     let llsds_listed = process.health.waits_for("the list of LlamaStackDistributions");
-    let (store, writer) = reflector::store();
     let mut tasks = JoinSet::new();
     tokio::select! {
-        () = caches.start(store.clone(), &mut tasks) => objects_listed.done(),
+        () = caches.start(&mut tasks) => objects_listed.done(),
         () = process.shutdown.cancelled() => return process.leadership.step_down().await,
     }
     let llsds = reflect::<LlamaStackDistribution>(Api::all(client), watcher::Config::default(), writer);
