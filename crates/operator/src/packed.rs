@@ -68,7 +68,7 @@ impl Text {
 pub struct Packed<K> {
     /// What it is found and told by: namespace, name, uid and trace; and the resource version, where a watch goes on.
     metadata: ObjectMeta,
-    pub(crate) text: Text,
+    text: Text,
     kind: PhantomData<fn() -> K>,
 }
 
