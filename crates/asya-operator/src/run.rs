@@ -13,7 +13,7 @@ use runway_operator::apply::Executor;
 use runway_operator::controller::{self, Waits, Wake};
 use runway_operator::events::Events;
 use runway_operator::process::Process;
-use runway_operator::watch::{key, ready_when_listed, reflect, subject};
+use runway_operator::watch::{key, ready_when_listed, reflect, subject, watched};
 use tokio::task::JoinSet;
 
 use crate::caches::Caches;
@@ -52,7 +52,10 @@ pub async fn run(process: Process, args: Args) -> Result<(), transports::Error> 
     );
 
     let (store, writer) = reflector::store();
-    let actors = reflect::<AsyncActor>(Api::all(client), watcher::Config::default(), writer);
+    let actors = reflect(
+        watched::<AsyncActor>(Api::all(client), watcher::Config::default()),
+        writer,
+    );
     tasks.spawn(follow(configuration.clone(), queues.clone(), wake, store.clone()));
     let rivals = Rivals::new(caches.clone(), queues.clone());
     let actors = ready_when_listed(actors, actors_listed).filter_map(move |event| {

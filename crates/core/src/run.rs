@@ -12,7 +12,7 @@ use runway_operator::controller::{self, Waits, unpacked};
 use runway_operator::events::Events;
 use runway_operator::packed::Packed;
 use runway_operator::process::Process;
-use runway_operator::watch::{ready_when_listed, reflect, subject};
+use runway_operator::watch::{ready_when_listed, reflect, subject, watched};
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::metrics::Deployments;
@@ -37,7 +37,10 @@ pub async fn run(process: Process, registry: Arc<Registry>, selector_enabled: bo
         () = process.shutdown.cancelled() => return process.leadership.step_down().await,
     }
     let (store, writer) = reflector::store();
-    let deployments = reflect::<Packed<ModelDeployment>>(Api::all(client.clone()), watcher::Config::default(), writer);
+    let deployments = reflect(
+        watched::<Packed<ModelDeployment>>(Api::all(client.clone()), watcher::Config::default()),
+        writer,
+    );
     let deployments = ready_when_listed(deployments, deployments_listed)
         .filter_map(|event| async move { subject(event).map(|(md, _)| Ok(md)) });
     process

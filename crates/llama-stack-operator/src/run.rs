@@ -13,7 +13,7 @@ use runway_operator::apply::Executor;
 use runway_operator::controller::{self, Waits};
 use runway_operator::events::Events;
 use runway_operator::process::Process;
-use runway_operator::watch::{ready_when_listed, reflect, subject};
+use runway_operator::watch::{ready_when_listed, reflect, subject, watched};
 use tokio::task::JoinSet;
 
 use crate::caches::Caches;
@@ -119,7 +119,10 @@ pub async fn run(process: Process, settings: Settings) {
         () = caches.start(&mut tasks) => objects_listed.done(),
         () = process.shutdown.cancelled() => return process.leadership.step_down().await,
     }
-    let llsds = reflect::<LlamaStackDistribution>(Api::all(client), watcher::Config::default(), writer);
+    let llsds = reflect(
+        watched::<LlamaStackDistribution>(Api::all(client), watcher::Config::default()),
+        writer,
+    );
     let forgetful = caches.clone();
     let llsds = ready_when_listed(llsds, llsds_listed).filter_map(move |event| {
         let told = subject(event).map(|(llsd, gone)| {

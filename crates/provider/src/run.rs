@@ -15,14 +15,14 @@ use runway_operator::controller::{self, Waits, unpacked};
 use runway_operator::events::Events;
 use runway_operator::packed::Packed;
 use runway_operator::process::{self, Process, ProcessArgs};
-use runway_operator::watch::{key, ready_when_listed, reflect, subject};
+use runway_operator::watch::{key, mapped, ready_when_listed, reflect, subject, watched};
 use tokio::task::JoinSet;
 
 use crate::answers::Answers;
 use crate::caches::Caches;
 use crate::contract::Provider;
 use crate::observe::Context;
-use crate::plan::Inquiry;
+use crate::plan::{self, Inquiry};
 use crate::reconcile::reconcile;
 use crate::register::keep_registered;
 
@@ -75,7 +75,13 @@ pub async fn run(provider: impl Provider, process: Process, verify_endpoints: bo
     );
 
     let (store, writer) = reflector::store();
-    let deployments = reflect::<Packed<ModelDeployment>>(Api::all(client), watcher::Config::default(), writer);
+    let deployments = watched::<ModelDeployment>(Api::all(client), watcher::Config::default());
+    let of = provider.clone();
+    let packed = deployments.filter_map(move |event| {
+        let pack = |md| Some(Packed::from(plan::least(of.as_ref(), md)));
+        std::future::ready(mapped(event, pack))
+    });
+    let deployments = reflect(packed, writer);
     let forgetful = answers.clone();
     let deployments = ready_when_listed(deployments, deployments_listed).filter_map(move |event| {
         let told = subject(event).map(|(md, gone)| {
