@@ -1,5 +1,6 @@
 //! Starts the core controller: the registry first, then the controller.
 
+use std::future::ready;
 use std::sync::Arc;
 
 use futures::StreamExt;
@@ -12,7 +13,7 @@ use runway_operator::controller::{self, Waits, unpacked};
 use runway_operator::events::Events;
 use runway_operator::packed::Packed;
 use runway_operator::process::Process;
-use runway_operator::watch::{ready_when_listed, reflect, subject, watched};
+use runway_operator::watch::{mapped, ready_when_listed, reflect, subject, watched};
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::metrics::Deployments;
@@ -37,12 +38,11 @@ pub async fn run(process: Process, registry: Arc<Registry>, selector_enabled: bo
         () = process.shutdown.cancelled() => return process.leadership.step_down().await,
     }
     let (store, writer) = reflector::store();
-    let deployments = reflect(
-        watched::<Packed<ModelDeployment>>(Api::all(client.clone()), watcher::Config::default()),
-        writer,
-    );
+    let deployments = watched::<Packed<ModelDeployment>>(Api::all(client.clone()), watcher::Config::default());
+    let deployments = deployments.filter_map(|event| ready(mapped(event, |packed| Some(packed.delivered()))));
+    let deployments = reflect(deployments, writer);
     let deployments = ready_when_listed(deployments, deployments_listed)
-        .filter_map(|event| async move { subject(event).map(|(md, _)| Ok(md)) });
+        .filter_map(|event| ready(subject(event).map(|(md, _)| Ok(md))));
     process
         .metrics
         .collect(Deployments::new(store.clone(), process.leadership.clone()));

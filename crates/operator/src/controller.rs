@@ -1,6 +1,7 @@
 //! Runs a reconcile function with a wait per object after failures, and executes its plans.
 
 use std::collections::HashMap;
+use std::convert::Infallible;
 use std::fmt::{self, Debug};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -198,11 +199,21 @@ pub fn unpacked<K, Ctx, F>(
     reconcile: impl Fn(Arc<K>, Arc<Ctx>) -> F + Copy + Send + Sync + 'static,
 ) -> impl Fn(Arc<Packed<K>>, Arc<Ctx>) -> BoxFuture<'static, Result<Action, Error>> + Copy + Send + Sync + 'static
 where
-    K: DeserializeOwned + Send + Sync + 'static,
+    K: Resource + DeserializeOwned + Send + Sync + 'static,
     Ctx: Send + Sync + 'static,
     F: Future<Output = Result<Action, Error>> + Send + 'static,
 {
-    move |packed, context| async move { reconcile(Arc::new(packed.unpack()?), context).await }.boxed()
+    move |packed, context| {
+        async move {
+            let object = packed.unpack()?;
+            // A packed object has no more than its name beside its text.
+            let (span, meta) = (tracing::Span::current(), object.meta());
+            span.record("uid", meta.uid.as_deref());
+            span.record("trace_id", trace::trace_id(meta));
+            reconcile(Arc::new(object), context).await
+        }
+        .boxed()
+    }
 }
 
 /// Runs `controller` until the process shuts down: reconciles that are under way are finished. A replica that does not lead
@@ -219,9 +230,8 @@ pub async fn run<K, Ctx, F>(
     F: Future<Output = Result<Action, Error>> + Send + 'static,
 {
     let backoff = Arc::new(Backoff::<K>::default());
-    let (on_error, at_end) = (backoff.clone(), backoff.clone());
+    let at_end = backoff.clone();
     let shared = process.clone();
-    let metrics = process.metrics.clone();
     let work = controller
         .with_config(Config::default().concurrency(waits.at_once()))
         .reconcile_all_on(process.leadership.begins())
@@ -242,20 +252,21 @@ pub async fn run<K, Ctx, F>(
                         return Ok(Action::await_change());
                     };
                     process.metrics.reconciled(started.elapsed());
-                    let action = outcome.map_err(|_| Error::Timeout)??;
-                    backoff.forget(&reference);
-                    Ok(action)
+                    let failed = match outcome.unwrap_or(Err(Error::Timeout)) {
+                        Ok(action) => {
+                            backoff.forget(&reference);
+                            return Ok(action);
+                        }
+                        Err(error) => error,
+                    };
+                    let wait = backoff.failed(reference);
+                    process.metrics.failed(failed.category());
+                    tracing::warn!(error = chain(&failed), retry_in = ?wait, "reconcile failed");
+                    Ok(Action::requeue(wait))
                 };
                 attempt.instrument(span)
             },
-            move |object, error: &Error, _| {
-                let wait = on_error.failed(ObjectRef::from_obj(object.as_ref()));
-                metrics.failed(error.category());
-                span(object.as_ref()).in_scope(|| {
-                    tracing::warn!(error = chain(error), retry_in = ?wait, "reconcile failed");
-                });
-                Action::requeue(wait)
-            },
+            |_, never: &Infallible, _| match *never {},
             context,
         )
         .for_each(|outcome| {

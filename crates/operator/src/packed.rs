@@ -10,8 +10,6 @@ use lz4_flex::block::{DecompressError, compress_prepend_size_with_dict, decompre
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::trace;
-
 /// What most objects have in their text, and need not be kept with each of them.
 const WORDS: &[u8] = br#"{"apiVersion":"kind":"metadata":{"annotations":{"creationTimestamp":"20finalizers":["generation":1,"labels":{"app.kubernetes.io/managed-by":"name":"namespace":"default","ownerReferences":[{"blockOwnerDeletion":true,"controller":true,"resourceVersion":"uid":"spec":{"provider":{"resources":{"replicas":1,"status":{"phase":"Running","message":"replicas":{"desired":1,"ready":1,"available":1},"endpoint":{"service":"port":8000},"selector":"conditions":[{"lastTransitionTime":"message":"observedGeneration":1,"reason":"status":"True","type":"Ready"}"#;
 
@@ -66,7 +64,7 @@ impl Text {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(from = "K", bound = "K: Resource + Serialize + DeserializeOwned")]
 pub struct Packed<K> {
-    /// What it is found and told by: namespace, name, uid and trace; and the resource version, where a watch goes on.
+    /// Namespace and name; and the resource version, from which a watch is resumed.
     metadata: ObjectMeta,
     text: Text,
     kind: PhantomData<fn() -> K>,
@@ -76,6 +74,13 @@ impl<K> Packed<K> {
     /// Its text, without the metadata beside it.
     pub fn into_text(self) -> Text {
         self.text
+    }
+
+    /// The same without the resource version, for a store that the watch has delivered it to.
+    #[must_use]
+    pub fn delivered(mut self) -> Self {
+        self.metadata.resource_version = None;
+        self
     }
 }
 
@@ -108,9 +113,7 @@ impl<K: Resource + Serialize> From<K> for Packed<K> {
             metadata: ObjectMeta {
                 namespace: metadata.namespace.clone(),
                 name: metadata.name.clone(),
-                uid: metadata.uid.clone(),
                 resource_version: metadata.resource_version.clone(),
-                annotations: trace::carried(metadata),
                 ..ObjectMeta::default()
             },
             text: Text::of(&object),
@@ -159,11 +162,9 @@ mod tests {
         assert_eq!(packed.unpack().unwrap(), pod());
         assert_eq!(packed.meta().name, pod().metadata.name);
         assert_eq!(packed.meta().namespace, pod().metadata.namespace);
-        assert_eq!(packed.meta().uid, pod().metadata.uid);
         assert_eq!(packed.meta().resource_version, pod().metadata.resource_version);
         assert_eq!(packed.meta().labels, None);
-        let trace = [("kubeairunway.ai/traceparent".to_owned(), "00-1-2-01".to_owned())];
-        assert_eq!(packed.meta().annotations, Some(trace.into()));
+        assert_eq!(packed.delivered().meta().resource_version, None);
     }
 
     #[test]

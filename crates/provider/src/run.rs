@@ -75,13 +75,16 @@ pub async fn run(provider: impl Provider, process: Process, verify_endpoints: bo
     );
 
     let (store, writer) = reflector::store();
-    let deployments = watched::<ModelDeployment>(Api::all(client), watcher::Config::default());
     let of = provider.clone();
-    let packed = deployments.filter_map(move |event| {
-        let pack = |md| Some(Packed::from(plan::least(of.as_ref(), md)));
-        std::future::ready(mapped(event, pack))
+    let deployments = watched::<Packed<ModelDeployment>>(Api::all(client), watcher::Config::default());
+    let deployments = deployments.filter_map(move |event| {
+        let keep = |packed: Packed<ModelDeployment>| {
+            let least = plan::least(of.as_ref(), packed.unpack().ok()?);
+            Some(Packed::from(least).delivered())
+        };
+        std::future::ready(mapped(event, keep))
     });
-    let deployments = reflect(packed, writer);
+    let deployments = reflect(deployments, writer);
     let forgetful = answers.clone();
     let deployments = ready_when_listed(deployments, deployments_listed).filter_map(move |event| {
         let told = subject(event).map(|(md, gone)| {

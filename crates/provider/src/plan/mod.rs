@@ -65,8 +65,8 @@ pub fn decide(provider: &dyn Provider, seen: &Observed) -> Decision {
     serve::decide(provider, seen)
 }
 
-/// The least of a ModelDeployment that [`decide`] decides the same from. Every provider keeps all ModelDeployments; those of
-/// others take a tenth of the memory this way.
+/// The least of a ModelDeployment from which [`decide`] makes the same decision. Every provider keeps all ModelDeployments, and
+/// only names, uid and finalizers of those of other providers.
 pub fn least(provider: &dyn Provider, md: ModelDeployment) -> ModelDeployment {
     if md.selected_provider() == Some(provider.name()) {
         return md;
