@@ -2,9 +2,11 @@
 
 use std::path::PathBuf;
 
+use http::HeaderValue;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 use runway_api::{Namespace, name};
+use secrecy::ExposeSecret;
 
 /// Which cluster to talk to. Without arguments: `KUBECONFIG`, `~/.kube/config`, or the pod's service account.
 #[derive(Clone, Debug, Default, clap::Args)]
@@ -34,6 +36,11 @@ pub enum Error {
     /// The namespace of the context, or of the pod, would lead to other paths of the API server.
     #[error("the namespace of the kubeconfig's context cannot be used")]
     Namespace(#[source] name::Invalid),
+    /// The user's token cannot be a part of a header.
+    #[error(
+        "the token of the kubeconfig's user cannot be sent: it contains a line break or another control character; remove it"
+    )]
+    Token,
     /// Neither a kubeconfig nor a pod's service account.
     #[error("no cluster to talk to: give --kubeconfig FILE, set KUBECONFIG, or run inside a cluster")]
     Nowhere(#[source] Box<kube::config::InferConfigError>),
@@ -58,36 +65,53 @@ pub fn namespace(config: &Config) -> Result<Namespace, Error> {
     config.default_namespace.parse().map_err(Error::Namespace)
 }
 
+/// kube panics where a token does not fit into a header.
+fn checked(config: Config) -> Result<Config, Error> {
+    namespace(&config)?;
+    let token = config.auth_info.token.as_ref().map(ExposeSecret::expose_secret);
+    if token.is_some_and(|token| HeaderValue::from_str(token).is_err()) {
+        return Err(Error::Token);
+    }
+    Ok(config)
+}
+
 impl ClientArgs {
     /// The configuration these arguments ask for; its namespace is one.
     ///
     /// # Errors
-    /// There is no usable kubeconfig, or its namespace is not a name.
+    /// There is no usable kubeconfig, its namespace is not a name, or its token is not text for a header.
     pub async fn config(&self) -> Result<Config, Error> {
-        let config = self.read().await?;
-        namespace(&config)?;
-        Ok(config)
-    }
-
-    async fn read(&self) -> Result<Config, Error> {
-        let options = KubeConfigOptions {
-            context: self.context.clone(),
-            ..KubeConfigOptions::default()
-        };
-        match &self.kubeconfig {
+        let config = match &self.kubeconfig {
             Some(path) => {
                 let file = Kubeconfig::read_from(path).map_err(|source| Error::File {
                     path: path.clone(),
                     source: Box::new(source),
                 })?;
-                Config::from_custom_kubeconfig(file, &options)
-                    .await
-                    .map_err(|e| Error::Kubeconfig(Box::new(e)))
+                return self.config_of(file).await;
             }
-            None if self.context.is_some() => Config::from_kubeconfig(&options)
+            None if self.context.is_some() => Config::from_kubeconfig(&self.options())
                 .await
-                .map_err(|e| Error::Kubeconfig(Box::new(e))),
-            None => Config::infer().await.map_err(|e| Error::Nowhere(Box::new(e))),
+                .map_err(|e| Error::Kubeconfig(Box::new(e)))?,
+            None => Config::infer().await.map_err(|e| Error::Nowhere(Box::new(e)))?,
+        };
+        checked(config)
+    }
+
+    /// The configuration that these arguments select in a kubeconfig.
+    ///
+    /// # Errors
+    /// The context does not exist or cannot be used, its namespace is not a name, or its token is not text for a header.
+    pub async fn config_of(&self, kubeconfig: Kubeconfig) -> Result<Config, Error> {
+        let config = Config::from_custom_kubeconfig(kubeconfig, &self.options())
+            .await
+            .map_err(|e| Error::Kubeconfig(Box::new(e)))?;
+        checked(config)
+    }
+
+    fn options(&self) -> KubeConfigOptions {
+        KubeConfigOptions {
+            context: self.context.clone(),
+            ..KubeConfigOptions::default()
         }
     }
 
