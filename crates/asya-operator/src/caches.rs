@@ -1,25 +1,26 @@
-//! The watch caches. Of what may be a target only metadata is watched, and of that only names, uids and versions are kept; an object is
-//! read whole when an actor looks for it and it has changed since. What no actor looks for costs nothing. Of what is made for actors, which
-//! carries our label, everything is watched.
+//! The watch caches. Of kinds that may be targets only metadata is watched, and only the revision of each object is kept: an
+//! object is read whole when an actor needs it and it has changed since. Objects that no actor needs cost next to nothing. Of
+//! the kinds that are made for actors, the objects with our label are watched whole.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap};
 use std::pin::pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
-use futures::channel::mpsc;
-use futures::stream::BoxStream;
-use futures::{StreamExt, TryStreamExt};
+use futures::future::BoxFuture;
+use futures::{FutureExt, StreamExt};
 use k8s_openapi::api::core::v1::Pod;
 use kube::core::{DynamicObject, PartialObjectMeta};
-use kube::runtime::reflector::ObjectRef;
-use kube::runtime::watcher::{self, Event};
-use kube::runtime::{WatchStreamExt, watcher as watch};
-use kube::{Api, Client, Resource, ResourceExt};
+use kube::runtime::watcher;
+use kube::{Api, Client, ResourceExt};
 use runway_api::{AsyncActor, labels};
+use runway_operator::controller::Wake;
 use runway_operator::crd::Crd;
-use runway_operator::echo::Echo;
-use runway_operator::pods::Pods;
-use runway_operator::watch::crd;
+use runway_operator::echo::{Echo, revision};
+use runway_operator::kubelet;
+use runway_operator::packed::Text;
+use runway_operator::store::{Change, Kinds, Store};
+use runway_operator::watch::{crd, events, watched};
 use tokio::task::JoinSet;
 
 use crate::observe::{Found, Key, Kind, Objects};
@@ -27,90 +28,87 @@ use crate::plan;
 use crate::queues::Id;
 use crate::targets::KNOWN;
 
-/// Who is to be looked at again.
-pub(crate) type Wake = mpsc::UnboundedSender<ObjectRef<AsyncActor>>;
-
 /// Namespace and name.
 type Place = (String, String);
 
 /// Everything the operator reads, beside the actors.
 pub(crate) struct Caches {
     client: Client,
-    wake: Wake,
-    echo: Arc<Echo<DynamicObject>>,
-    kinds: RwLock<HashMap<Kind, Arc<KindCache>>>,
-    /// Kinds of which is known whether they are installed.
-    settled: tokio::sync::watch::Sender<HashSet<Kind>>,
+    wake: Wake<AsyncActor>,
+    /// Our own writes.
+    written: Arc<Echo<DynamicObject>>,
+    kinds: Kinds<Kind, Sighting>,
+    /// Objects that were read whole.
+    reads: Mutex<HashMap<(Kind, Place), Read>>,
     interest: Mutex<Interest>,
-    pods: Arc<Pods>,
+    pods: Store<Text>,
 }
 
-/// Who looks for what.
+/// Which actors need which objects.
 #[derive(Default)]
 struct Interest {
     of: HashMap<(Kind, Place), BTreeSet<String>>,
     by: HashMap<Id, BTreeSet<Key>>,
 }
 
-/// One kind that is watched. Dropping it ends the watch.
-struct KindCache {
-    version: String,
-    seen: Mutex<HashMap<Place, Sighting>>,
-    listed: tokio::sync::watch::Sender<bool>,
-    task: Mutex<JoinSet<()>>,
-}
-
-/// An object as it was seen last.
-#[derive(Clone)]
+/// An object as its watch delivered it last.
+#[derive(PartialEq)]
 struct Sighting {
     revision: u64,
-    /// The whole, where somebody looked for it.
-    whole: Option<Arc<DynamicObject>>,
+    /// The whole object, if objects of its kind are watched whole.
+    whole: Option<Text>,
+}
+
+/// An object that was read whole.
+struct Read {
+    version: String,
+    revision: u64,
+    whole: Text,
 }
 
 impl Caches {
-    /// Caches that wake reconciles through `wake`; `echo` is what we wrote ourselves.
-    pub(crate) fn new(client: Client, wake: Wake, echo: Arc<Echo<DynamicObject>>) -> Arc<Self> {
+    /// Caches that requeue actors through `wake`, and show what was written before the watches do.
+    pub(crate) fn new(client: Client, wake: Wake<AsyncActor>, written: Arc<Echo<DynamicObject>>) -> Arc<Self> {
         Arc::new(Self {
             client,
             wake,
-            echo,
-            kinds: RwLock::default(),
-            settled: tokio::sync::watch::Sender::new(HashSet::new()),
+            written,
+            // Without its first list, a target that exists would be taken for missing.
+            kinds: Kinds::new(Duration::MAX),
+            reads: Mutex::default(),
             interest: Mutex::default(),
-            pods: Arc::new(Pods::new(labels::ASYA_ACTOR)),
+            pods: Store::by_label(labels::ASYA_ACTOR),
         })
     }
 
     /// Starts watching, and returns when everything has been listed once.
     pub(crate) async fn start(self: &Arc<Self>, tasks: &mut JoinSet<()>) {
-        let (built_in, by_crd): (Vec<Kind>, Vec<Kind>) = plan::kinds().into_iter().partition(|kind| kind.is_built_in());
-        let count = by_crd.len();
-        let woken = self.clone();
-        let changed = move |namespace: &str, actor: &str| woken.wake(&(namespace.to_owned(), actor.to_owned()));
-        let selector = labels::ASYA_ACTOR.to_owned();
-        tasks.spawn(self.pods.clone().follow(self.client.clone(), selector, changed));
-        for kind in by_crd {
+        let kinds = plan::kinds();
+        let wake = self.wake.clone();
+        tasks.spawn(self.pods.clone().follow(
+            watched::<Pod>(
+                Api::all(self.client.clone()),
+                watcher::Config::default().labels(labels::ASYA_ACTOR),
+            ),
+            |pod| Some(kubelet::without_spec(pod)),
+            move |change| wake.call(change.namespace, change.name),
+        ));
+        for kind in kinds.iter().copied().filter(|kind| !kind.is_built_in()) {
             tasks.spawn(self.clone().follow_crd(kind));
         }
-        for kind in built_in {
-            self.install(kind, kind.version.to_owned()).await;
+        for kind in kinds.iter().copied().filter(|kind| kind.is_built_in()) {
+            self.set(kind, Some(kind.version.to_owned())).await;
         }
-        // The sender lives as long as we do.
-        let _ = self
-            .settled
-            .subscribe()
-            .wait_for(|settled| settled.len() >= count)
-            .await;
+        self.kinds.known(&kinds).await;
         self.pods.listed().await;
     }
 
     /// The pods that have the containers of an actor.
     pub(crate) fn pods(&self, namespace: &str, actor: &str) -> Vec<Arc<Pod>> {
-        self.pods.of(namespace, actor)
+        self.pods.get_all(namespace, actor)
     }
 
-    /// Everything that a plan for the actor looks for. Reads from the server only what changed since it was read.
+    /// Everything that a plan for the actor needs. Reads from the server only what changed since it was read.
     pub(crate) async fn objects(&self, actor: &AsyncActor) -> Result<Objects, kube::Error> {
         let id = (actor.namespace().unwrap_or_default(), actor.name_any());
         let mut found = Objects::new();
@@ -120,11 +118,11 @@ impl Caches {
                 .filter(|key| !found.contains_key(key))
                 .collect();
             if missing.is_empty() {
-                self.lock().looks_for(&id, found.keys());
+                lock(&self.interest).needs(&id, found.keys());
                 return Ok(found);
             }
             // Before they are looked at: what changes meanwhile must wake the actor.
-            self.lock().also_looks_for(&id, &missing);
+            lock(&self.interest).also_needs(&id, &missing);
             for key in missing {
                 let object = self.find(&id.0, &key).await?;
                 found.insert(key, object);
@@ -133,176 +131,131 @@ impl Caches {
     }
 
     async fn find(&self, namespace: &str, key: &Key) -> Result<Found, kube::Error> {
-        let cache = self
-            .kinds
-            .read()
-            .unwrap_or_else(PoisonError::into_inner)
-            .get(&key.kind)
-            .cloned();
-        let Some(cache) = cache else {
+        let Some((version, store)) = self.kinds.get(key.kind) else {
             return Ok(Found::NotInstalled);
         };
-        let version = cache.version.clone();
-        let watched = cache.whole(self, key.kind, namespace, &key.name).await?;
-        let newest = self.echo.newest(key.kind.kind, namespace, &key.name, watched);
+        let watched = self.whole(&version, &store, namespace, key).await?;
+        let newest = self.written.newest(key.kind.kind, namespace, &key.name, watched);
         Ok(match newest {
             Some(object) => Found::Here { version, object },
             None => Found::Absent { version },
         })
     }
 
+    /// The whole object, read if it changed since it was read last.
+    async fn whole(
+        &self,
+        version: &str,
+        store: &Store<Sighting>,
+        namespace: &str,
+        key: &Key,
+    ) -> Result<Option<Arc<DynamicObject>>, kube::Error> {
+        let unpack = |text: &Text| text.read().ok().map(Arc::new);
+        let seen = |seen: &Sighting| (seen.revision, seen.whole.as_ref().and_then(unpack));
+        let seen_at = match store.read(namespace, &key.name, seen) {
+            None => return Ok(None),
+            Some((_, Some(whole))) => return Ok(Some(whole)),
+            Some((revision, None)) => revision,
+        };
+        let at = (key.kind, (namespace.to_owned(), key.name.clone()));
+        let is_current = |read: &&Read| read.version == version && read.revision >= seen_at;
+        let read = lock(&self.reads)
+            .get(&at)
+            .filter(is_current)
+            .and_then(|read| unpack(&read.whole));
+        if read.is_some() {
+            return Ok(read);
+        }
+        let api: Api<DynamicObject> = Api::namespaced_with(self.client.clone(), namespace, &key.kind.resource(version));
+        let read = api.get_opt(&key.name).await?;
+        if let Some(object) = &read {
+            let mut reads = lock(&self.reads);
+            // Otherwise it is gone, and would be kept for good.
+            if store.read(namespace, &key.name, |_| ()).is_some() {
+                let read = Read {
+                    version: version.to_owned(),
+                    revision: revision(object),
+                    whole: Text::of(object),
+                };
+                reads.insert(at, read);
+            }
+        }
+        Ok(read.map(Arc::new))
+    }
+
     /// Keeps one kind watched while its CRD is installed.
     async fn follow_crd(self: Arc<Self>, kind: Kind) {
         let mut crds = pin!(crd(self.client.clone(), format!("{}.{}", kind.plural, kind.group)));
         while let Some(crd) = crds.next().await {
-            match crd.as_ref().and_then(|crd| version(kind, crd)) {
-                Some(version) => self.install(kind, version).await,
-                None => self.uninstall(kind),
-            }
-            self.settled.send_modify(|settled| {
-                settled.insert(kind);
-            });
+            self.set(kind, crd.as_ref().and_then(|crd| version(kind, crd))).await;
         }
     }
 
-    /// Watches a kind; returns after the first list.
-    async fn install(self: &Arc<Self>, kind: Kind, version: String) {
-        let there = self
-            .kinds
-            .read()
-            .unwrap_or_else(PoisonError::into_inner)
-            .get(&kind)
-            .cloned();
-        if there.is_some_and(|cache| cache.version == version) {
-            return;
-        }
-        let cache = Arc::new(KindCache {
-            version: version.clone(),
-            seen: Mutex::default(),
-            listed: tokio::sync::watch::Sender::new(false),
-            task: Mutex::default(),
-        });
-        let follow = self.clone().follow(kind, version, Arc::downgrade(&cache));
-        cache.task.lock().unwrap_or_else(PoisonError::into_inner).spawn(follow);
-        let _ = cache.listed.subscribe().wait_for(|listed| *listed).await;
-        self.kinds
-            .write()
-            .unwrap_or_else(PoisonError::into_inner)
-            .insert(kind, cache);
-        self.wake_all_of(kind);
-    }
-
-    fn uninstall(&self, kind: Kind) {
-        let removed = self.kinds.write().unwrap_or_else(PoisonError::into_inner).remove(&kind);
-        if removed.is_some() {
+    /// Watches a kind in this version, or not at all; returns after the first list.
+    async fn set(self: &Arc<Self>, kind: Kind, version: Option<String>) {
+        let follow = |version: &str, store: Store<Sighting>| self.clone().follow(kind, version, store);
+        if self.kinds.set(kind, version, follow).await {
+            lock(&self.reads).retain(|(of, _), _| *of != kind);
             self.wake_all_of(kind);
         }
     }
 
-    async fn follow(self: Arc<Self>, kind: Kind, version: String, cache: std::sync::Weak<KindCache>) {
-        let mut events = self.events(kind, &version);
-        let mut listing: Option<HashSet<Place>> = None;
-        while let Some(event) = events.next().await {
-            let Some(cache) = cache.upgrade() else { return };
-            match event {
-                Ok(Event::Init) => listing = Some(HashSet::new()),
-                Ok(Event::InitApply(object)) => {
-                    if let Some(listing) = &mut listing {
-                        listing.insert(place(&object));
-                    }
-                    self.seen(kind, &cache, object);
-                }
-                Ok(Event::Apply(object)) => self.seen(kind, &cache, object),
-                Ok(Event::Delete(object)) => self.gone(kind, &cache, &place(&object)),
-                Ok(Event::InitDone) => {
-                    let listed = listing.take().unwrap_or_default();
-                    let vanished: Vec<Place> = cache
-                        .lock()
-                        .keys()
-                        .filter(|place| !listed.contains(*place))
-                        .cloned()
-                        .collect();
-                    for place in vanished {
-                        self.gone(kind, &cache, &place);
-                    }
-                    cache.listed.send_replace(true);
-                }
-                Err(error) => tracing::warn!(kind = kind.kind, %error, "watch interrupted"),
-            }
-        }
-    }
-
-    fn events(&self, kind: Kind, version: &str) -> BoxStream<'static, watcher::Result<Event<DynamicObject>>> {
+    fn follow(self: Arc<Self>, kind: Kind, version: &str, store: Store<Sighting>) -> BoxFuture<'static, ()> {
         let (client, resource) = (self.client.clone(), kind.resource(version));
+        let changed = move |change: &Change<'_, Sighting>| self.changed(kind, change);
         if plan::MADE.contains(&kind) {
             let ours = format!("{}={}", labels::RECOMMENDED_MANAGED_BY, labels::ASYA_MANAGER);
             let api: Api<DynamicObject> = Api::all_with(client, &resource);
-            return watch(api, watcher::Config::default().labels(&ours))
-                .default_backoff()
-                .boxed();
+            let events = events(api, watcher::Config::default().labels(&ours));
+            let keep = |object: DynamicObject| {
+                Some(Sighting {
+                    revision: revision(&object),
+                    whole: Some(Text::of(&object)),
+                })
+            };
+            return store.follow(events, keep, changed).boxed();
         }
-        let bare = |meta: PartialObjectMeta<DynamicObject>| DynamicObject {
-            types: None,
-            metadata: meta.metadata,
-            data: serde_json::Value::Null,
-        };
         let api: Api<PartialObjectMeta<DynamicObject>> = Api::all_with(client, &resource);
-        watch(api, watcher::Config::default())
-            .default_backoff()
-            .map_ok(move |event| match event {
-                Event::Apply(object) => Event::Apply(bare(object)),
-                Event::Delete(object) => Event::Delete(bare(object)),
-                Event::InitApply(object) => Event::InitApply(bare(object)),
-                Event::Init => Event::Init,
-                Event::InitDone => Event::InitDone,
+        let keep = |object: PartialObjectMeta<DynamicObject>| {
+            Some(Sighting {
+                revision: revision(&object),
+                whole: None,
             })
+        };
+        store
+            .follow(events(api, watcher::Config::default()), keep, changed)
             .boxed()
     }
 
-    fn seen(&self, kind: Kind, cache: &KindCache, object: DynamicObject) {
-        let place = place(&object);
-        let revision = revision(&object);
-        {
-            let mut seen = cache.lock();
-            let entry = seen.entry(place.clone()).or_insert(Sighting { revision, whole: None });
-            entry.revision = revision;
-            if !object.data.is_null() {
-                entry.whole = Some(Arc::new(object));
-            }
+    fn changed(&self, kind: Kind, change: &Change<'_, Sighting>) {
+        let at = (kind, (change.namespace.to_owned(), change.name.to_owned()));
+        if change.gone {
+            lock(&self.reads).remove(&at);
+            self.written.gone(kind.kind, change.namespace, change.name);
         }
-        self.wake_interested(kind, &place);
-    }
-
-    fn gone(&self, kind: Kind, cache: &KindCache, place: &Place) {
-        cache.lock().remove(place);
-        self.echo.gone(kind.kind, &place.0, &place.1);
-        self.wake_interested(kind, place);
-    }
-
-    fn wake_interested(&self, kind: Kind, place: &Place) {
-        let names = self.lock().of.get(&(kind, place.clone())).cloned().unwrap_or_default();
+        let names = lock(&self.interest).of.get(&at).cloned().unwrap_or_default();
         for name in names {
-            self.wake(&(place.0.clone(), name));
+            self.wake.call(change.namespace, &name);
         }
     }
 
     fn wake_all_of(&self, kind: Kind) {
         let ids: BTreeSet<Id> = {
-            let interest = self.lock();
+            let interest = lock(&self.interest);
             let of_kind = interest.of.iter().filter(|((k, _), _)| *k == kind);
             of_kind
                 .flat_map(|((_, place), names)| names.iter().map(|name| (place.0.clone(), name.clone())))
                 .collect()
         };
-        for id in &ids {
-            self.wake(id);
+        for (namespace, name) in &ids {
+            self.wake.call(namespace, name);
         }
     }
 
-    /// Wakes the actors that look for a target that this one looks for, too.
+    /// Wakes the other actors that need a target that this one needs.
     pub(crate) fn wake_rivals(&self, id: &Id) {
         let rivals: BTreeSet<String> = {
-            let interest = self.lock();
+            let interest = lock(&self.interest);
             let keys = interest
                 .by
                 .get(id)
@@ -316,27 +269,18 @@ impl Caches {
                 .collect()
         };
         for name in rivals {
-            self.wake(&(id.0.clone(), name));
+            self.wake.call(&id.0, &name);
         }
     }
 
     /// Forgets an actor.
     pub(crate) fn forget(&self, id: &Id) {
-        self.lock().looks_for(id, std::iter::empty());
-    }
-
-    pub(crate) fn wake(&self, (namespace, name): &Id) {
-        // Fails only while shutting down.
-        let _ = self.wake.unbounded_send(ObjectRef::new(name).within(namespace));
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Interest> {
-        self.interest.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.interest).needs(id, std::iter::empty());
     }
 }
 
 impl Interest {
-    fn also_looks_for(&mut self, id: &Id, keys: &[Key]) {
+    fn also_needs(&mut self, id: &Id, keys: &[Key]) {
         for key in keys {
             let place = (id.0.clone(), key.name.clone());
             self.of.entry((key.kind, place)).or_default().insert(id.1.clone());
@@ -345,7 +289,7 @@ impl Interest {
     }
 
     /// These and no others.
-    fn looks_for<'a>(&mut self, id: &Id, keys: impl Iterator<Item = &'a Key>) {
+    fn needs<'a>(&mut self, id: &Id, keys: impl Iterator<Item = &'a Key>) {
         let now: BTreeSet<Key> = keys.cloned().collect();
         let before = self.by.remove(id).unwrap_or_default();
         for key in before.difference(&now) {
@@ -363,51 +307,8 @@ impl Interest {
     }
 }
 
-impl KindCache {
-    /// The whole object, read if it changed since it was read last.
-    async fn whole(
-        &self,
-        caches: &Caches,
-        kind: Kind,
-        namespace: &str,
-        name: &str,
-    ) -> Result<Option<Arc<DynamicObject>>, kube::Error> {
-        let at = (namespace.to_owned(), name.to_owned());
-        let Some(sighting) = self.lock().get(&at).cloned() else {
-            return Ok(None);
-        };
-        if let Some(whole) = sighting
-            .whole
-            .filter(|whole| revision(whole.as_ref()) >= sighting.revision)
-        {
-            return Ok(Some(whole));
-        }
-        let api: Api<DynamicObject> =
-            Api::namespaced_with(caches.client.clone(), namespace, &kind.resource(&self.version));
-        let read = api.get_opt(name).await?.map(Arc::new);
-        if let (Some(read), Some(entry)) = (&read, self.lock().get_mut(&at)) {
-            entry.whole = Some(read.clone());
-        }
-        Ok(read)
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<Place, Sighting>> {
-        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-fn place(object: &DynamicObject) -> Place {
-    (object.namespace().unwrap_or_default(), object.name_any())
-}
-
-/// Resource versions of one kind are numbers that grow.
-fn revision(object: &impl Resource) -> u64 {
-    object
-        .meta()
-        .resource_version
-        .as_deref()
-        .and_then(|v| v.parse().ok())
-        .unwrap_or(0)
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The version in which a kind is read: ours if it is served, else the one that is stored.

@@ -1,4 +1,5 @@
-//! What a plan is made from: read from watch caches, never by a live request in the steady state.
+//! The input of a plan, read from watch caches. The only live request reads an object that an actor needs and that has changed
+//! since it was read.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,9 +9,15 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use kube::core::{ApiResource, DynamicObject};
+use kube::runtime::reflector::Store;
 use runway_api::AsyncActor;
+use runway_operator::apply::Executor;
+use runway_operator::clock;
 
+use crate::caches::Caches;
+use crate::configuration::Configuration;
 use crate::plan;
+use crate::queues::Keeper;
 use crate::transports::Transports;
 
 /// A kind of object.
@@ -161,6 +168,16 @@ pub struct Settings {
     pub runtime_script: String,
 }
 
+/// What a reconcile reads from, and the executor of its plan, which knows our own writes.
+pub(crate) struct Context {
+    pub(crate) caches: Arc<Caches>,
+    pub(crate) actors: Store<AsyncActor>,
+    pub(crate) queues: Arc<Keeper>,
+    pub(crate) configuration: Arc<Configuration>,
+    pub(crate) settings: Arc<Settings>,
+    pub(crate) executor: Executor<AsyncActor>,
+}
+
 /// Everything known about one AsyncActor at one time.
 #[derive(Clone, Debug)]
 pub struct Observed {
@@ -208,4 +225,38 @@ impl Observed {
     pub fn namespace(&self) -> String {
         self.actor.namespace().unwrap_or_default()
     }
+}
+
+/// Observes an AsyncActor: the watch caches, our own writes that they have not seen, and objects that changed since they were
+/// read.
+pub(crate) async fn observe(context: &Context, actor: Arc<AsyncActor>) -> Result<Observed, kube::Error> {
+    let (namespace, name) = (actor.namespace().unwrap_or_default(), actor.name_any());
+    let actor = context.executor.newest(actor);
+    let bound_there = |other: &Arc<AsyncActor>| {
+        other.namespace().as_deref() == Some(&namespace)
+            && other.name_any() != name
+            && other.spec.workload_ref.is_some()
+    };
+    let others = if actor.spec.workload_ref.is_some() {
+        context.actors.state().into_iter().filter(bound_there).collect()
+    } else {
+        Vec::new()
+    };
+    Ok(Observed {
+        objects: context.caches.objects(&actor).await?,
+        pods: context.caches.pods(&namespace, &name),
+        others,
+        queue: queue(context, &actor),
+        transports: context.configuration.now(),
+        settings: context.settings.clone(),
+        now: clock::now(),
+        actor,
+    })
+}
+
+/// The state of the actor's queue.
+pub(crate) fn queue(context: &Context, actor: &AsyncActor) -> QueueState {
+    let id = (actor.namespace().unwrap_or_default(), actor.name_any());
+    let wanted = plan::queues_of(actor, &context.configuration.now());
+    context.queues.state(&id, wanted.as_ref())
 }

@@ -1,52 +1,19 @@
-//! The story of the operator: observe, plan, apply.
+//! One reconcile of the operator: observe, plan, work on the queue, execute.
 
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use kube::ResourceExt;
 use kube::runtime::controller::Action;
-use kube::runtime::reflector::Store;
 use runway_api::AsyncActor;
-use runway_operator::apply::{self, Executor};
-use runway_operator::{clock, controller};
+use runway_operator::clock;
+use runway_operator::controller::{self, Error};
 
-use crate::caches::Caches;
-use crate::configuration::Configuration;
-use crate::observe::{Observed, Settings};
+use crate::observe::{Context, Settings, observe, queue};
 use crate::plan;
-use crate::queues::Keeper;
 
-/// What a reconcile works with.
-pub(crate) struct Context {
-    pub(crate) caches: Arc<Caches>,
-    pub(crate) actors: Store<AsyncActor>,
-    pub(crate) queues: Arc<Keeper>,
-    pub(crate) configuration: Arc<Configuration>,
-    pub(crate) settings: Arc<Settings>,
-    pub(crate) executor: Executor<AsyncActor>,
-}
-
-/// Why a reconcile is tried again.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum Error {
-    #[error("cannot read what the actor looks for")]
-    Read(#[from] kube::Error),
-    #[error(transparent)]
-    Apply(#[from] apply::Error),
-}
-
-impl controller::Failure for Error {
-    fn category(&self) -> &'static str {
-        match self {
-            Self::Read(_) => "connection",
-            Self::Apply(error) => error.category(),
-        }
-    }
-}
-
-/// Brings one AsyncActor a step further.
+/// Reconciles one AsyncActor.
 pub(crate) async fn reconcile(actor: Arc<AsyncActor>, context: Arc<Context>) -> Result<Action, Error> {
-    let mut seen = observe(&context, actor).await?;
+    let mut seen = observe(&context, actor).await.map_err(Error::read)?;
     let mut plan = plan::plan(&seen);
     if let Some(work) = &plan.queue {
         let id = (seen.namespace(), seen.name());
@@ -55,50 +22,8 @@ pub(crate) async fn reconcile(actor: Arc<AsyncActor>, context: Arc<Context>) -> 
         seen.now = clock::now();
         plan = plan::plan(&seen);
     }
-    match context.executor.execute(&seen.actor, &plan.kube).await {
-        Ok(()) => Ok(plan.kube.look_again.map_or_else(Action::await_change, Action::requeue)),
-        Err(error) => {
-            let told = plan::after_failure(&seen, &error);
-            context.executor.execute(&seen.actor, &told.kube).await?;
-            Err(error.into())
-        }
-    }
-}
-
-/// Reads caches and our own unseen writes, and from the server only what changed since it was read.
-async fn observe(context: &Context, actor: Arc<AsyncActor>) -> Result<Observed, Error> {
-    let (namespace, name) = (actor.namespace().unwrap_or_default(), actor.name_any());
-    let newest = context
-        .executor
-        .own
-        .newest("AsyncActor", &namespace, &name, Some(actor.clone()));
-    let actor = newest.unwrap_or(actor);
-    let bound_there = |other: &Arc<AsyncActor>| {
-        other.namespace().as_deref() == Some(&namespace)
-            && other.name_any() != name
-            && other.spec.workload_ref.is_some()
-    };
-    let others = if actor.spec.workload_ref.is_some() {
-        context.actors.state().into_iter().filter(bound_there).collect()
-    } else {
-        Vec::new()
-    };
-    Ok(Observed {
-        objects: context.caches.objects(&actor).await?,
-        pods: context.caches.pods(&namespace, &name),
-        others,
-        queue: queue(context, &actor),
-        transports: context.configuration.now(),
-        settings: context.settings.clone(),
-        now: clock::now(),
-        actor,
-    })
-}
-
-fn queue(context: &Context, actor: &AsyncActor) -> crate::observe::QueueState {
-    let id = (actor.namespace().unwrap_or_default(), actor.name_any());
-    let wanted = plan::queues_of(actor, &context.configuration.now());
-    context.queues.state(&id, wanted.as_ref())
+    let after_failure = |error: &_| plan::after_failure(&seen, error).kube;
+    controller::execute(&context.executor, &seen.actor, &plan.kube, after_failure).await
 }
 
 /// What a plan needs beside the cluster; the same for the operator and for `render`.

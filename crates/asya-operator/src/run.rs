@@ -4,23 +4,23 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use futures::StreamExt;
-use futures::channel::mpsc;
 use kube::Api;
 use kube::runtime::controller::Controller;
 use kube::runtime::reflector::Store;
 use kube::runtime::{reflector, watcher};
 use runway_api::{AsyncActor, labels};
 use runway_operator::apply::Executor;
-use runway_operator::controller::{self, Waits};
+use runway_operator::controller::{self, Waits, Wake};
 use runway_operator::events::Events;
 use runway_operator::process::Process;
-use runway_operator::watch::{key, ready_when_listed, reflect, subject};
+use runway_operator::watch::{key, ready_when_listed, reflect, subject, watched};
 use tokio::task::JoinSet;
 
 use crate::caches::Caches;
 use crate::configuration::Configuration;
+use crate::observe::Context;
 use crate::queues::{Id, Keeper};
-use crate::reconcile::{Args, Context, reconcile};
+use crate::reconcile::{Args, reconcile};
 use crate::transports::{self, Transports};
 
 /// Runs the operator until the process shuts down. A replica that stands by watches as the leader does, to go on at once.
@@ -30,8 +30,8 @@ pub async fn run(process: Process, args: Args) -> Result<(), transports::Error> 
     let events = Events::start(client.clone(), labels::ASYA_MANAGER);
     let executor = Executor::new(client.clone(), labels::ASYA_MANAGER, labels::ASYA_FINALIZER, events)
         .traced(process.traces.clone());
-    let (wake, woken) = mpsc::unbounded();
-    let caches = Caches::new(client.clone(), wake, executor.children.clone());
+    let (wake, woken) = controller::wake();
+    let caches = Caches::new(client.clone(), wake.clone(), executor.children.clone());
     let queues = Arc::new(Keeper::new(&configuration.now(), &args.secrets_dir));
 
     let targets_listed = process.health.waits_for("the lists of targets");
@@ -44,17 +44,19 @@ pub async fn run(process: Process, args: Args) -> Result<(), transports::Error> 
             return Ok(());
         }
     }
-    let woken_by_queues = caches.clone();
-    tasks.spawn(queues.clone().watch(move |id| woken_by_queues.wake(id)));
+    let woken_by_queues = wake.clone();
+    tasks.spawn(
+        queues
+            .clone()
+            .watch(move |(namespace, name)| woken_by_queues.call(namespace, name)),
+    );
 
     let (store, writer) = reflector::store();
-    let actors = reflect::<AsyncActor>(Api::all(client), watcher::Config::default(), writer);
-    tasks.spawn(follow(
-        configuration.clone(),
-        queues.clone(),
-        caches.clone(),
-        store.clone(),
-    ));
+    let actors = reflect(
+        watched::<AsyncActor>(Api::all(client), watcher::Config::default()),
+        writer,
+    );
+    tasks.spawn(follow(configuration.clone(), queues.clone(), wake, store.clone()));
     let rivals = Rivals::new(caches.clone(), queues.clone());
     let actors = ready_when_listed(actors, actors_listed).filter_map(move |event| {
         let actor = subject(event).map(|(actor, gone)| {
@@ -81,15 +83,15 @@ pub async fn run(process: Process, args: Args) -> Result<(), transports::Error> 
 async fn follow(
     configuration: Arc<Configuration>,
     queues: Arc<Keeper>,
-    caches: Arc<Caches>,
+    wake: Wake<AsyncActor>,
     actors: Store<AsyncActor>,
 ) {
     let changed = |transports: &Transports| {
         queues.configure(transports);
-        actors
-            .state()
-            .iter()
-            .for_each(|actor| caches.wake(&key(actor.as_ref())));
+        for actor in actors.state() {
+            let (namespace, name) = key(actor.as_ref());
+            wake.call(&namespace, &name);
+        }
     };
     configuration.follow(changed).await;
 }

@@ -135,16 +135,16 @@ async fn distribution_diff(
         }));
     }
     let mut config_maps = std::collections::BTreeMap::new();
-    for name in stack::observe::config_maps(&llsd) {
+    for name in stack::references::config_maps(&llsd) {
         let api: Api<ConfigMap> = Api::namespaced(cluster.client(), &namespace);
         let found = api.get_opt(&name.parse::<Name>()?).await;
         let found = found.map_err(|e| cluster.explain(e, format!("read ConfigMap '{name}'"), "ConfigMap"))?;
         config_maps.extend(found.map(|found| (name, Arc::new(found))));
     }
     let mut model_deployments = std::collections::BTreeMap::new();
-    for name in stack::observe::model_deployments(&llsd) {
+    for name in stack::references::model_deployments(&llsd) {
         match cluster.deployment(&namespace, &name.parse()?).await {
-            Ok(md) => drop(model_deployments.insert(name, Arc::new(md))),
+            Ok(md) => drop(model_deployments.insert(name, md.status.and_then(|status| status.endpoint))),
             Err(cluster::Error::NotFound { .. } | cluster::Error::NotInstalled { .. }) => {}
             Err(error) => return Err(error),
         }

@@ -1,11 +1,21 @@
-//! What a plan is made from: read from watch caches, never by a live request.
+//! The input of a plan, read from watch caches and never by a live request.
 
 use std::sync::Arc;
 
 use jiff::Timestamp;
 use runway_api::ModelDeployment;
+use runway_operator::apply::Executor;
+use runway_operator::clock;
 
 use crate::providers::Providers;
+use crate::registry::Registry;
+
+/// What a reconcile reads from, and the executor of its plan, which knows our own writes.
+pub(crate) struct Context {
+    pub(crate) registry: Arc<Registry>,
+    pub(crate) selector_enabled: bool,
+    pub(crate) executor: Executor<ModelDeployment>,
+}
 
 /// Everything known about one ModelDeployment at one time.
 #[derive(Clone, Debug)]
@@ -18,4 +28,14 @@ pub struct Observed {
     pub selector_enabled: bool,
     /// The time.
     pub now: Timestamp,
+}
+
+/// Observes a ModelDeployment: the watch caches, and our own writes that the watch has not delivered yet.
+pub(crate) fn observe(context: &Context, md: Arc<ModelDeployment>) -> Observed {
+    Observed {
+        md: context.executor.newest(md),
+        providers: context.registry.current(),
+        selector_enabled: context.selector_enabled,
+        now: clock::now(),
+    }
 }

@@ -1,43 +1,18 @@
-//! The story of the core: observe, plan, apply.
+//! One reconcile of the core: observe, plan, execute.
 
 use std::sync::Arc;
 
-use kube::ResourceExt;
 use kube::runtime::controller::Action;
 use runway_api::ModelDeployment;
-use runway_operator::apply::{self, Executor};
-use runway_operator::clock;
+use runway_operator::controller::{self, Error};
+use runway_operator::plan::Plan;
 
-use crate::observe::Observed;
+use crate::observe::{Context, observe};
 use crate::plan;
-use crate::registry::Registry;
 
-/// What a reconcile works with.
-pub(crate) struct Context {
-    pub(crate) registry: Arc<Registry>,
-    pub(crate) selector_enabled: bool,
-    pub(crate) executor: Executor<ModelDeployment>,
-}
-
-/// Brings one ModelDeployment a step further.
-pub(crate) async fn reconcile(md: Arc<ModelDeployment>, context: Arc<Context>) -> Result<Action, apply::Error> {
+/// Reconciles one ModelDeployment.
+pub(crate) async fn reconcile(md: Arc<ModelDeployment>, context: Arc<Context>) -> Result<Action, Error> {
     let seen = observe(&context, md);
     let plan = plan::plan(&seen);
-    context.executor.execute(&seen.md, &plan).await?;
-    Ok(plan.look_again.map_or_else(Action::await_change, Action::requeue))
-}
-
-/// Reads caches and our own unseen writes; makes no request.
-fn observe(context: &Context, md: Arc<ModelDeployment>) -> Observed {
-    let (namespace, name) = (md.namespace().unwrap_or_default(), md.name_any());
-    Observed {
-        md: context
-            .executor
-            .own
-            .newest("ModelDeployment", &namespace, &name, Some(md.clone()))
-            .unwrap_or(md),
-        providers: context.registry.current(),
-        selector_enabled: context.selector_enabled,
-        now: clock::now(),
-    }
+    controller::execute(&context.executor, &seen.md, &plan, |_| Plan::default()).await
 }

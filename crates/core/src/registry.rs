@@ -14,7 +14,7 @@ use kube::{Api, Resource, ResourceExt};
 use runway_api::{InferenceProviderConfig, labels};
 use runway_operator::clock;
 use runway_operator::process::Process;
-use runway_operator::watch::reflect;
+use runway_operator::watch::{reflect, watched};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
@@ -49,7 +49,10 @@ impl Registry {
     pub(crate) async fn follow(self: Arc<Self>, process: Process, listed: tokio::sync::oneshot::Sender<()>) {
         let api: Api<InferenceProviderConfig> = Api::all(process.client.clone());
         let (store, writer) = reflector::store();
-        let mut events = pin!(reflect(Api::all(process.client), watcher::Config::default(), writer));
+        let mut events = pin!(reflect(
+            watched(Api::all(process.client), watcher::Config::default()),
+            writer
+        ));
         let mut begins_to_lead = pin!(process.leadership.begins());
         let mut listed = Some((listed, process.health.waits_for("the list of InferenceProviderConfigs")));
         // What we said last, by name: the watch may be behind.

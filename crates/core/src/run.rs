@@ -8,15 +8,16 @@ use kube::runtime::controller::Controller;
 use kube::runtime::{reflector, watcher};
 use runway_api::{ModelDeployment, labels};
 use runway_operator::apply::Executor;
-use runway_operator::controller::{self, Waits};
+use runway_operator::controller::{self, Waits, unpacked};
 use runway_operator::events::Events;
-use runway_operator::packed::{Packed, unpacked};
+use runway_operator::packed::Packed;
 use runway_operator::process::Process;
-use runway_operator::watch::{ready_when_listed, reflect, subject};
+use runway_operator::watch::{ready_when_listed, reflect, subject, watched};
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::metrics::Deployments;
-use crate::reconcile::{Context, reconcile};
+use crate::observe::Context;
+use crate::reconcile::reconcile;
 use crate::registry::Registry;
 
 /// Runs the core controller until the process shuts down. A replica that stands by watches as the leader does: it needs the
@@ -36,7 +37,10 @@ pub async fn run(process: Process, registry: Arc<Registry>, selector_enabled: bo
         () = process.shutdown.cancelled() => return process.leadership.step_down().await,
     }
     let (store, writer) = reflector::store();
-    let deployments = reflect::<Packed<ModelDeployment>>(Api::all(client.clone()), watcher::Config::default(), writer);
+    let deployments = reflect(
+        watched::<Packed<ModelDeployment>>(Api::all(client.clone()), watcher::Config::default()),
+        writer,
+    );
     let deployments = ready_when_listed(deployments, deployments_listed)
         .filter_map(|event| async move { subject(event).map(|(md, _)| Ok(md)) });
     process

@@ -1,114 +1,91 @@
 //! Everything the operator reads: its own objects by label, their pods, and what LlamaStackDistributions name.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::{BTreeMap, BTreeSet};
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
 
-use futures::channel::mpsc;
+use futures::StreamExt;
+use futures::future::join_all;
 use k8s_openapi::api::core::v1::{ConfigMap, Pod};
-use kube::core::{DynamicObject, PartialObjectMeta};
-use kube::runtime::reflector::{ObjectRef, Store};
+use kube::core::{DynamicObject, ObjectMeta};
+use kube::runtime::reflector;
 use kube::runtime::watcher;
-use kube::{Api, Client, ResourceExt};
+use kube::{Api, Client, CustomResourceExt, ResourceExt};
 use runway_api::labels::llama_stack as labels;
+use runway_api::model_deployment::Endpoint;
 use runway_api::{LlamaStackDistribution, ModelDeployment};
-use runway_operator::pods::Pods;
-use runway_operator::texts::{Texts, follow, texts};
+use runway_operator::controller::Wake;
+use runway_operator::echo::Echo;
+use runway_operator::kubelet;
+use runway_operator::packed::{Packed, Text};
+use runway_operator::store::{Kinds, Store};
+use runway_operator::watch::{crd, watched};
 use tokio::task::JoinSet;
 
 use crate::config_maps::{self, ConfigMaps};
 use crate::kinds::{self, Kind};
-use crate::models::Models;
-use crate::observe::{self, Answer, Observed};
-use crate::plan::readiness;
-use crate::servers::Servers;
+use crate::references;
+use crate::servers::{Answer, Servers};
 
-/// Who is to be looked at again.
-pub(crate) type Wake = mpsc::UnboundedSender<ObjectRef<LlamaStackDistribution>>;
-
-/// Told of objects whose end was seen.
-type OnGone = dyn Fn(Kind, &PartialObjectMeta) + Send + Sync;
-
-/// Everything the operator reads.
+/// Everything the operator reads, beside the LlamaStackDistributions.
 pub(crate) struct Caches {
     client: Client,
-    wake: Wake,
-    stores: Mutex<HashMap<Kind, Texts>>,
-    pods: Arc<Pods>,
+    wake: Wake<LlamaStackDistribution>,
+    /// Our own writes.
+    written: Arc<Echo<DynamicObject>>,
+    /// Our objects, and the endpoints of ModelDeployments.
+    kinds: Kinds<Kind, Text>,
+    pods: Store<Text>,
     config_maps: ConfigMaps,
-    models: Arc<Models>,
     servers: Arc<Servers>,
-    on_gone: Box<OnGone>,
+    llsds: reflector::Store<LlamaStackDistribution>,
 }
 
 impl Caches {
-    /// Caches that wake reconciles through `wake`, and tell `on_gone` of every object whose end was seen.
+    /// Caches that requeue `llsds` through `wake`, and show what was written before the watches do.
     pub(crate) fn new(
         client: Client,
-        wake: Wake,
-        on_gone: impl Fn(Kind, &PartialObjectMeta) + Send + Sync + 'static,
+        wake: Wake<LlamaStackDistribution>,
+        written: Arc<Echo<DynamicObject>>,
+        llsds: reflector::Store<LlamaStackDistribution>,
     ) -> Arc<Self> {
         Arc::new(Self {
-            config_maps: ConfigMaps::new(client.clone()),
+            config_maps: ConfigMaps::new(client.clone(), wake.clone()),
             client,
             wake,
-            stores: Mutex::default(),
-            pods: Arc::new(Pods::new(labels::INSTANCE)),
-            models: Arc::default(),
+            written,
+            // Without its first list, what exists would be taken for missing.
+            kinds: Kinds::new(Duration::MAX),
+            pods: Store::by_label(labels::INSTANCE),
             servers: Arc::default(),
-            on_gone: Box::new(on_gone),
+            llsds,
         })
     }
 
     /// Starts watching, and returns when everything has been listed once.
-    pub(crate) async fn start(self: &Arc<Self>, llsds: Store<LlamaStackDistribution>, tasks: &mut JoinSet<()>) {
-        let mut stores = Vec::new();
-        for kind in kinds::ALL {
-            let (store, writer) = texts();
-            stores.push(store.clone());
-            lock(&self.stores).insert(kind, store);
-            let api = Api::all_with(self.client.clone(), &kind.resource());
-            let caches = self.clone();
-            tasks.spawn(async move {
-                follow(api, ours(), writer, |object, gone| {
-                    caches.child_changed(kind, object, gone);
-                })
-                .await;
-            });
-        }
+    pub(crate) async fn start(self: &Arc<Self>, tasks: &mut JoinSet<()>) {
+        tasks.spawn(self.clone().follow_models());
         let wake = self.wake.clone();
-        let changed = move |namespace: &str, llsd: &str| send(&wake, namespace, llsd);
-        tasks.spawn(self.pods.clone().follow(self.client.clone(), our_label(), changed));
-        let wake = self.wake.clone();
-        tasks.spawn(
-            self.models
-                .clone()
-                .follow(self.client.clone(), move |namespace, model| {
-                    for llsd in llsds
-                        .state()
-                        .iter()
-                        .filter(|l| l.namespace().as_deref() == Some(namespace))
-                    {
-                        if observe::model_deployments(llsd).contains(model) {
-                            send(&wake, namespace, &llsd.name_any());
-                        }
-                    }
-                }),
-        );
-        for store in stores {
-            store.listed().await;
-        }
+        tasks.spawn(self.pods.clone().follow(
+            watched::<Pod>(Api::all(self.client.clone()), ours()),
+            |pod| Some(kubelet::without_spec(pod)),
+            move |change| wake.call(change.namespace, change.name),
+        ));
+        join_all(kinds::ALL.map(|kind| self.watch_kind(kind))).await;
         self.pods.listed().await;
-        self.models.listed().await;
+        self.kinds.known(&[kinds::MODEL_DEPLOYMENT]).await;
     }
 
-    /// An object of ours.
+    /// An object of ours: the newer of what the watch delivered and our own last write.
     pub(crate) fn child(&self, kind: Kind, namespace: &str, name: &str) -> Option<Arc<DynamicObject>> {
-        lock(&self.stores).get(&kind)?.get(namespace, name)
+        let watched = self.kinds.get(kind).and_then(|(_, store)| store.get(namespace, name));
+        self.written.newest(kind.kind, namespace, name, watched)
     }
 
     /// The pods of a LlamaStackDistribution.
     pub(crate) fn pods(&self, namespace: &str, llsd: &str) -> Vec<Arc<Pod>> {
-        self.pods.of(namespace, llsd)
+        self.pods.get_all(namespace, llsd)
     }
 
     /// Those of these ConfigMaps that exist. From now on exactly these are watched for this LlamaStackDistribution.
@@ -121,77 +98,109 @@ impl Caches {
         self.config_maps.only(namespace, llsd, &names);
         let mut found = BTreeMap::new();
         for name in names {
-            let wake = self.wake.clone();
-            let config_map = self
-                .config_maps
-                .get(namespace, &name, llsd, move |ns, user| send(&wake, ns, user))
-                .await?;
+            let config_map = self.config_maps.get(namespace, &name, llsd).await?;
             found.extend(config_map.map(|c| (name, c)));
         }
         Ok(found)
     }
 
-    /// Those of these ModelDeployments that exist.
-    pub(crate) fn model_deployments(
-        &self,
-        namespace: &str,
-        names: &BTreeSet<String>,
-    ) -> BTreeMap<String, Arc<ModelDeployment>> {
-        self.models.find(namespace, names)
+    /// The endpoints of those of these ModelDeployments that exist.
+    pub(crate) fn endpoints(&self, namespace: &str, names: BTreeSet<String>) -> BTreeMap<String, Option<Endpoint>> {
+        let Some((_, models)) = self.kinds.get(kinds::MODEL_DEPLOYMENT) else {
+            return BTreeMap::new();
+        };
+        let endpoint = |name: &String| models.read(namespace, name, Text::read)?.ok();
+        names
+            .into_iter()
+            .filter_map(|name| endpoint(&name).map(|endpoint| (name, endpoint)))
+            .collect()
     }
 
-    /// What the server of a LlamaStackDistribution said since its pods are as they are.
-    pub(crate) fn answer(&self, seen: &Observed) -> Option<Answer> {
-        let (namespace, name) = (seen.llsd.namespace().unwrap_or_default(), seen.llsd.name_any());
-        let key = (namespace.clone(), name.clone());
-        let (Some(readiness), Some(url)) = (readiness(seen), service_address(seen)) else {
-            self.servers.forget(&key);
-            return None;
-        };
-        let wake = self.wake.clone();
+    /// What the server at `url` said since its pods became ready; `None` if it was not asked or has not answered yet.
+    pub(crate) fn answer(&self, namespace: &str, name: &str, readiness: &str, url: &str) -> Option<Answer> {
+        let (wake, key) = (self.wake.clone(), (namespace.to_owned(), name.to_owned()));
+        let id = key.clone();
         self.servers
-            .answer(&key, &readiness, &url, move || send(&wake, &namespace, &name))
+            .answer(&key, readiness, url, move || wake.call(&id.0, &id.1))
+    }
+
+    /// Forgets what a server said: its pods are not ready, or it is gone.
+    pub(crate) fn forget_answer(&self, namespace: &str, name: &str) {
+        self.servers.forget(&(namespace.to_owned(), name.to_owned()));
     }
 
     /// Forgets one that is gone.
     pub(crate) fn forget(&self, namespace: &str, llsd: &str) {
         self.config_maps.only(namespace, llsd, &BTreeSet::new());
-        self.servers.forget(&(namespace.to_owned(), llsd.to_owned()));
+        self.forget_answer(namespace, llsd);
     }
 
-    fn child_changed(&self, kind: Kind, object: &PartialObjectMeta, gone: bool) {
-        if gone {
-            (self.on_gone)(kind, object);
-        }
-        let Some(instance) = object.labels().get(labels::INSTANCE) else {
-            return;
+    /// Watches a kind that the operator makes; returns after the first list.
+    async fn watch_kind(&self, kind: Kind) {
+        let follow = |_: &str, store: Store<Text>| {
+            let api = Api::all_with(self.client.clone(), &kind.resource());
+            let (wake, written) = (self.wake.clone(), self.written.clone());
+            store.follow(
+                watched::<Packed<DynamicObject>>(api, ours()),
+                |packed| Some(packed.into_text()),
+                move |change| {
+                    if change.gone {
+                        written.gone(kind.kind, change.namespace, change.name);
+                    }
+                    if let Some(owner) = change.kept.metadata().and_then(owner_name) {
+                        wake.call(change.namespace, &owner);
+                    }
+                },
+            )
         };
-        send(&self.wake, &object.namespace().unwrap_or_default(), instance);
+        self.kinds.set(kind, Some(kind.version.to_owned()), follow).await;
+    }
+
+    /// Keeps the endpoints of ModelDeployments watched while their CRD is installed.
+    async fn follow_models(self: Arc<Self>) {
+        let mut crds = pin!(crd(self.client.clone(), ModelDeployment::crd_name().to_owned()));
+        while let Some(crd) = crds.next().await {
+            let follow = |_: &str, store: Store<Text>| {
+                let models = watched::<ModelDeployment>(Api::all(self.client.clone()), watcher::Config::default());
+                let (wake, llsds) = (self.wake.clone(), self.llsds.clone());
+                store.follow(
+                    models,
+                    |model| Some(Text::of(&model.status.and_then(|status| status.endpoint))),
+                    move |change| {
+                        let names_it = |llsd: &LlamaStackDistribution| {
+                            llsd.namespace().as_deref() == Some(change.namespace)
+                                && references::model_deployments(llsd).contains(change.name)
+                        };
+                        wake_those(&wake, &llsds, names_it);
+                    },
+                )
+            };
+            let version = crd.map(|_| kinds::MODEL_DEPLOYMENT.version.to_owned());
+            let is_gone = version.is_none();
+            if self.kinds.set(kinds::MODEL_DEPLOYMENT, version, follow).await && is_gone {
+                let names_any = |llsd: &LlamaStackDistribution| !references::model_deployments(llsd).is_empty();
+                wake_those(&self.wake, &self.llsds, names_any);
+            }
+        }
+    }
+}
+
+fn wake_those(
+    wake: &Wake<LlamaStackDistribution>,
+    llsds: &reflector::Store<LlamaStackDistribution>,
+    concerns: impl Fn(&LlamaStackDistribution) -> bool,
+) {
+    for llsd in llsds.state().iter().filter(|llsd| concerns(llsd)) {
+        wake.call(&llsd.namespace().unwrap_or_default(), &llsd.name_any());
     }
 }
 
 /// Only what carries our label.
 fn ours() -> watcher::Config {
-    watcher::Config::default().labels(&our_label())
+    watcher::Config::default().labels(&format!("{}={}", labels::MANAGED_BY, labels::MANAGER))
 }
 
-fn our_label() -> String {
-    format!("{}={}", labels::MANAGED_BY, labels::MANAGER)
-}
-
-/// The Service by its address: no name server is needed to find it.
-fn service_address(seen: &Observed) -> Option<String> {
-    let service = seen.child(kinds::SERVICE, &kinds::service(&seen.llsd.name_any()))?;
-    let address: std::net::IpAddr = service.data["spec"]["clusterIP"].as_str()?.parse().ok()?;
-    let port = u16::try_from(service.data["spec"]["ports"][0]["port"].as_u64()?).ok()?;
-    Some(format!("http://{}", std::net::SocketAddr::new(address, port)))
-}
-
-fn send(wake: &Wake, namespace: &str, name: &str) {
-    // Fails only while shutting down.
-    let _ = wake.unbounded_send(ObjectRef::new(name).within(namespace));
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+/// The LlamaStackDistribution that an object was made for.
+fn owner_name(object: ObjectMeta) -> Option<String> {
+    object.labels?.remove(labels::INSTANCE)
 }

@@ -1,15 +1,17 @@
 //! The ConfigMaps that users name: one small watch for each, while it is named. All ConfigMaps of a cluster would be too many.
 
 use std::collections::{BTreeSet, HashMap};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use futures::StreamExt;
 use k8s_openapi::api::core::v1::ConfigMap;
-use kube::runtime::WatchStreamExt;
-use kube::runtime::watcher::watch_object;
+use kube::runtime::watcher;
 use kube::{Api, Client};
-use tokio::sync::watch;
+use runway_api::LlamaStackDistribution;
+use runway_operator::controller::Wake;
+use runway_operator::packed::{Packed, Text};
+use runway_operator::store::{Change, Store};
+use runway_operator::watch::watched;
 use tokio_util::task::AbortOnDropHandle;
 
 /// Longest wait for the first answer.
@@ -25,99 +27,83 @@ pub(crate) struct Unknown {
 /// Namespace and name.
 type Key = (String, String);
 
-/// `None` until it is known whether it exists.
-type State = Option<Option<Arc<ConfigMap>>>;
+/// Names of LlamaStackDistributions.
+type Users = Arc<Mutex<BTreeSet<String>>>;
 
 /// The ConfigMaps that LlamaStackDistributions name.
 pub(crate) struct ConfigMaps {
     client: Client,
-    watched: Mutex<HashMap<Key, Watched>>,
+    wake: Wake<LlamaStackDistribution>,
+    watches: Mutex<HashMap<Key, Watch>>,
 }
 
-struct Watched {
-    state: watch::Receiver<State>,
-    /// Names of the LlamaStackDistributions that name it, in its namespace.
-    users: Arc<Mutex<BTreeSet<String>>>,
+struct Watch {
+    store: Store<Text>,
+    /// Those that name it, in its namespace.
+    users: Users,
     _task: AbortOnDropHandle<()>,
 }
 
 impl ConfigMaps {
-    pub(crate) fn new(client: Client) -> Self {
+    /// ConfigMaps whose changes requeue those that name them.
+    pub(crate) fn new(client: Client, wake: Wake<LlamaStackDistribution>) -> Self {
         Self {
             client,
-            watched: Mutex::default(),
+            wake,
+            watches: Mutex::default(),
         }
     }
 
-    /// The ConfigMap, if it exists. When it changes, `wake` is called with the names of those that use it.
-    pub(crate) async fn get(
-        &self,
-        namespace: &str,
-        name: &str,
-        user: &str,
-        wake: impl Fn(&str, &str) + Send + Sync + 'static,
-    ) -> Result<Option<Arc<ConfigMap>>, Unknown> {
-        let mut state = {
-            let mut watched = self.lock();
-            let entry = watched
+    /// The ConfigMap, if it exists. From now on, `user` is requeued when it changes.
+    pub(crate) async fn get(&self, namespace: &str, name: &str, user: &str) -> Result<Option<Arc<ConfigMap>>, Unknown> {
+        let store = {
+            let mut watches = lock(&self.watches);
+            let watch = watches
                 .entry((namespace.to_owned(), name.to_owned()))
-                .or_insert_with(|| self.follow(namespace, name, wake));
-            lock(&entry.users).insert(user.to_owned());
-            entry.state.clone()
+                .or_insert_with(|| self.watch(namespace, name));
+            lock(&watch.users).insert(user.to_owned());
+            watch.store.clone()
         };
-        let known = tokio::time::timeout(FIRST_ANSWER, state.wait_for(Option::is_some)).await;
-        match known {
-            Ok(Ok(found)) => Ok(found.clone().flatten()),
-            _ => Err(Unknown { name: name.to_owned() }),
+        match tokio::time::timeout(FIRST_ANSWER, store.listed()).await {
+            Ok(()) => Ok(store.get(namespace, name)),
+            Err(_) => Err(Unknown { name: name.to_owned() }),
         }
     }
 
     /// Ends the watches of what a LlamaStackDistribution does not name any more.
     pub(crate) fn only(&self, namespace: &str, user: &str, names: &BTreeSet<String>) {
-        self.lock().retain(|(ns, name), watched| {
+        lock(&self.watches).retain(|(ns, name), watch| {
             if ns != namespace || names.contains(name) {
                 return true;
             }
-            let mut users = lock(&watched.users);
+            let mut users = lock(&watch.users);
             users.remove(user);
             !users.is_empty()
         });
     }
 
-    fn follow(&self, namespace: &str, name: &str, wake: impl Fn(&str, &str) + Send + Sync + 'static) -> Watched {
-        let api: Api<ConfigMap> = Api::namespaced(self.client.clone(), namespace);
-        let (sender, state) = watch::channel(None);
-        let users: Arc<Mutex<BTreeSet<String>>> = Arc::default();
-        let (namespace, name, told) = (namespace.to_owned(), name.to_owned(), users.clone());
-        let task = tokio::spawn(async move {
-            let mut states = watch_object(api, &name).default_backoff().boxed();
-            while let Some(found) = states.next().await {
-                match found {
-                    Ok(found) => {
-                        let found = found.map(|mut config_map| {
-                            config_map.metadata.managed_fields = None;
-                            Arc::new(config_map)
-                        });
-                        if sender.send_replace(Some(found)).is_some() {
-                            lock(&told).iter().for_each(|user| wake(&namespace, user));
-                        }
-                    }
-                    Err(error) => tracing::warn!(%error, namespace, name, "cannot watch the ConfigMap"),
-                }
+    fn watch(&self, namespace: &str, name: &str) -> Watch {
+        let api = Api::namespaced(self.client.clone(), namespace);
+        let only_this = watcher::Config::default().fields(&format!("metadata.name={name}"));
+        let (store, users) = (Store::by_name(), Users::default());
+        let (wake, to_wake, known) = (self.wake.clone(), users.clone(), store.clone());
+        let changed = move |change: &Change<'_, Text>| {
+            // The reconcile that asks for it first waits for it.
+            if known.is_listed() {
+                let users = lock(&to_wake);
+                users.iter().for_each(|user| wake.call(change.namespace, user));
             }
-        });
-        Watched {
-            state,
+        };
+        let keep = |packed: Packed<ConfigMap>| Some(packed.into_text());
+        let task = store.clone().follow(watched(api, only_this), keep, changed);
+        Watch {
+            store,
             users,
-            _task: AbortOnDropHandle::new(task),
+            _task: AbortOnDropHandle::new(tokio::spawn(task)),
         }
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<Key, Watched>> {
-        lock(&self.watched)
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -64,6 +64,9 @@ pub const AUTOSCALER: Kind = Kind::new(
     "horizontalpodautoscalers",
 );
 
+/// A model that a provider refers to. Its CRD may be installed later, or never.
+pub const MODEL_DEPLOYMENT: Kind = Kind::new("kubeairunway.ai", "v1alpha1", "ModelDeployment", "modeldeployments");
+
 /// Every kind that the operator makes.
 pub const ALL: [Kind; 9] = [
     SERVICE_ACCOUNT,

@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | [`validate`](fn@validate) | controller, `render` | what the CRD says, as a function: pure |
 //! | [`observe`], [`plan`] | controller, `render` | what a plan is made from, and the plan: pure |
-//! | [`kinds`], [`settings`] | controller, `render` | what is made, and what the operator is told |
+//! | [`kinds`], [`references`], [`settings`] | controller, `render` | created kinds, names that a spec refers to, and the configuration of the operator |
 //! | [`run`](fn@run) | controller | starts it |
 //! | [`merge`](mod@merge) | init container `merge-config` | base `run.yaml` + external providers → the server's `run.yaml`: pure |
 //! | [`merge_config`] | init container `merge-config` | reads the files for it, and writes them |
@@ -16,11 +16,11 @@ mod config_maps;
 pub mod kinds;
 pub mod merge;
 pub mod merge_config;
-mod models;
 pub mod observe;
 pub mod plan;
 pub mod pod;
 mod reconcile;
+pub mod references;
 mod run;
 mod servers;
 pub mod settings;

@@ -1,16 +1,30 @@
-//! What a plan is made from: read from watch caches, never by a live request to the API server.
+//! The input of a plan, read from watch caches. The only wait is for the watch of a ConfigMap that is named for the first time.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ConfigMap, Pod};
+use kube::ResourceExt;
 use kube::core::DynamicObject;
-use runway_api::llama_stack_distribution::ProviderInfo;
-use runway_api::{LlamaStackDistribution, ModelDeployment};
+use runway_api::LlamaStackDistribution;
+use runway_api::model_deployment::Endpoint;
+use runway_operator::apply::Executor;
+use runway_operator::{clock, kubelet};
 
-use crate::kinds::Kind;
+use crate::caches::Caches;
+use crate::config_maps::Unknown;
+use crate::kinds::{self, Kind};
+use crate::references;
+pub use crate::servers::{Answer, ServerInfo};
 use crate::settings::Settings;
+
+/// What a reconcile reads from, and the executor of its plan, which knows our own writes.
+pub(crate) struct Context {
+    pub(crate) settings: Arc<Settings>,
+    pub(crate) caches: Arc<Caches>,
+    pub(crate) executor: Executor<LlamaStackDistribution>,
+}
 
 /// Everything known about one LlamaStackDistribution at one time.
 #[derive(Clone, Debug)]
@@ -25,8 +39,8 @@ pub struct Observed {
     pub pods: Vec<Arc<Pod>>,
     /// Those of the ConfigMaps it names that exist, by name.
     pub config_maps: BTreeMap<String, Arc<ConfigMap>>,
-    /// Those of the ModelDeployments it names that exist, by name.
-    pub model_deployments: BTreeMap<String, Arc<ModelDeployment>>,
+    /// Endpoints of those of the ModelDeployments it names that exist, by name.
+    pub model_deployments: BTreeMap<String, Option<Endpoint>>,
     /// What the running server said, since its pods became ready; `None` if it was not asked or has not answered yet.
     pub server: Option<Answer>,
     /// The time.
@@ -42,24 +56,6 @@ pub struct Child {
     pub object: Arc<DynamicObject>,
 }
 
-/// What the running server said.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Answer {
-    /// Its version and providers.
-    Said(ServerInfo),
-    /// Nothing: why not.
-    Silent(String),
-}
-
-/// What the running server says of itself.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct ServerInfo {
-    /// From `/v1/version`.
-    pub version: String,
-    /// From `/v1/providers`.
-    pub providers: Vec<ProviderInfo>,
-}
-
 impl Observed {
     /// The child of this kind and name, if it exists.
     pub fn child(&self, kind: Kind, name: &str) -> Option<&DynamicObject> {
@@ -70,30 +66,53 @@ impl Observed {
     }
 }
 
-/// The names of the ConfigMaps that a LlamaStackDistribution refers to, in its own namespace.
-pub fn config_maps(llsd: &LlamaStackDistribution) -> BTreeSet<String> {
-    let server = &llsd.spec.server;
-    let user_config = server.user_config.iter().map(|u| &u.config_map_name);
-    let ca_bundle = server.tls_config.iter().flat_map(|t| &t.ca_bundle);
-    user_config
-        .chain(ca_bundle.map(|b| &b.config_map_name))
-        .filter(|name| !name.is_empty())
-        .cloned()
-        .collect()
+/// Observes a LlamaStackDistribution: the watch caches, and our own writes that they have not seen.
+pub(crate) async fn observe(context: &Context, llsd: Arc<LlamaStackDistribution>) -> Result<Observed, Unknown> {
+    let (namespace, name) = (llsd.namespace().unwrap_or_default(), llsd.name_any());
+    let caches = &context.caches;
+    let llsd = context.executor.newest(llsd);
+    let children = kinds::children(&name)
+        .into_iter()
+        .filter_map(|(kind, child)| {
+            let object = caches.child(kind, &namespace, &child)?;
+            Some(Child { kind, object })
+        })
+        .collect();
+    let mut seen = Observed {
+        settings: context.settings.clone(),
+        children,
+        pods: caches.pods(&namespace, &name),
+        config_maps: caches
+            .config_maps(&namespace, &name, references::config_maps(&llsd))
+            .await?,
+        model_deployments: caches.endpoints(&namespace, references::model_deployments(&llsd)),
+        server: None,
+        now: clock::now(),
+        llsd,
+    };
+    match (readiness(&seen), service_address(&seen)) {
+        (Some(readiness), Some(url)) => seen.server = caches.answer(&namespace, &name, &readiness, &url),
+        _ => caches.forget_answer(&namespace, &name),
+    }
+    Ok(seen)
 }
 
-/// The names of the ModelDeployments that its providers refer to.
-pub fn model_deployments(llsd: &LlamaStackDistribution) -> BTreeSet<String> {
-    llsd.external_providers()
-        .into_iter()
-        .filter_map(|(_, provider)| {
-            provider
-                .config
-                .as_ref()?
-                .get("modelDeploymentRef")?
-                .get("name")?
-                .as_str()
-        })
-        .map(str::to_owned)
-        .collect()
+/// Whether the server of a LlamaStackDistribution is there to be asked, and since when: changes whenever its pods do.
+fn readiness(seen: &Observed) -> Option<String> {
+    let mut ready: Vec<String> = seen
+        .pods
+        .iter()
+        .filter(|pod| kubelet::is_ready(pod) && pod.metadata.deletion_timestamp.is_none())
+        .map(|pod| format!("{}/{}", pod.uid().unwrap_or_default(), kubelet::ready_since(pod)))
+        .collect();
+    ready.sort();
+    (!ready.is_empty()).then(|| ready.join(","))
+}
+
+/// The Service by its address: no name server is needed to find it.
+fn service_address(seen: &Observed) -> Option<String> {
+    let service = seen.child(kinds::SERVICE, &kinds::service(&seen.llsd.name_any()))?;
+    let address: std::net::IpAddr = service.data["spec"]["clusterIP"].as_str()?.parse().ok()?;
+    let port = u16::try_from(service.data["spec"]["ports"][0]["port"].as_u64()?).ok()?;
+    Some(format!("http://{}", std::net::SocketAddr::new(address, port)))
 }

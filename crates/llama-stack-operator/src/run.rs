@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use futures::StreamExt;
-use futures::channel::mpsc;
 use k8s_openapi::api::core::v1::Pod;
 use kube::runtime::controller::Controller;
 use kube::runtime::{reflector, watcher};
@@ -14,11 +13,12 @@ use runway_operator::apply::Executor;
 use runway_operator::controller::{self, Waits};
 use runway_operator::events::Events;
 use runway_operator::process::Process;
-use runway_operator::watch::{ready_when_listed, reflect, subject};
+use runway_operator::watch::{ready_when_listed, reflect, subject, watched};
 use tokio::task::JoinSet;
 
 use crate::caches::Caches;
-use crate::reconcile::{Context, reconcile};
+use crate::observe::Context;
+use crate::reconcile::reconcile;
 use crate::settings::Settings;
 
 /// What the operator is told on its command line and in its environment.
@@ -107,24 +107,22 @@ pub async fn run(process: Process, settings: Settings) {
     let client = process.client.clone();
     let events = Events::start(client.clone(), labels::MANAGER);
     // No finalizer: everything is owned.
-    let executor = Arc::new(Executor::new(client.clone(), labels::MANAGER, "", events));
+    let executor = Executor::new(client.clone(), labels::MANAGER, "", events);
 
-    let (wake, woken) = mpsc::unbounded();
-    let forget = executor.clone();
-    let caches = Caches::new(client.clone(), wake, move |kind, object| {
-        forget
-            .children
-            .gone(kind.kind, &object.namespace().unwrap_or_default(), &object.name_any());
-    });
+    let (wake, woken) = controller::wake();
+    let (store, writer) = reflector::store();
+    let caches = Caches::new(client.clone(), wake, executor.children.clone(), store.clone());
     let objects_listed = process.health.waits_for("the lists of our objects");
     let llsds_listed = process.health.waits_for("the list of LlamaStackDistributions");
-    let (store, writer) = reflector::store();
     let mut tasks = JoinSet::new();
     tokio::select! {
-        () = caches.start(store.clone(), &mut tasks) => objects_listed.done(),
+        () = caches.start(&mut tasks) => objects_listed.done(),
         () = process.shutdown.cancelled() => return process.leadership.step_down().await,
     }
-    let llsds = reflect::<LlamaStackDistribution>(Api::all(client), watcher::Config::default(), writer);
+    let llsds = reflect(
+        watched::<LlamaStackDistribution>(Api::all(client), watcher::Config::default()),
+        writer,
+    );
     let forgetful = caches.clone();
     let llsds = ready_when_listed(llsds, llsds_listed).filter_map(move |event| {
         let told = subject(event).map(|(llsd, gone)| {

@@ -13,8 +13,6 @@ use runway_api::llama_stack_distribution::ProviderInfo;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
-use crate::observe::{Answer, ServerInfo};
-
 /// A ready server answers at once; a busy one may take its time.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// The Service may know its pods a moment later than we do.
@@ -26,6 +24,24 @@ const MAX_ANSWER: usize = 4 * 1024 * 1024;
 
 /// Namespace and name of a LlamaStackDistribution.
 pub(crate) type Key = (String, String);
+
+/// What the running server said.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Answer {
+    /// Its version and providers.
+    Said(ServerInfo),
+    /// Nothing: why not.
+    Silent(String),
+}
+
+/// What the running server says of itself.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ServerInfo {
+    /// From `/v1/version`.
+    pub version: String,
+    /// From `/v1/providers`.
+    pub providers: Vec<ProviderInfo>,
+}
 
 /// What running servers said.
 pub(crate) struct Servers {

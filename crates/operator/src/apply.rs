@@ -14,7 +14,6 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use crate::child;
-use crate::controller::Failure;
 use crate::echo::{Deletions, Echo};
 use crate::events::Events;
 use crate::plan::{Apply, Delete, Edit, Finalizer, Note, Plan};
@@ -134,6 +133,18 @@ impl Error {
     pub fn is_conflict(&self) -> bool {
         is_conflict(self.cause())
     }
+
+    /// Category of the error, for metrics.
+    pub(crate) fn category(&self) -> &'static str {
+        match self.cause() {
+            kube::Error::Api(status) if status.is_conflict() => "conflict",
+            kube::Error::Api(status) if status.is_forbidden() => "forbidden",
+            kube::Error::Api(status) if status.is_not_found() => "not_found",
+            kube::Error::Api(status) if matches!(status.code, 400 | 422) => "invalid",
+            kube::Error::Api(_) => "api",
+            _ => "connection",
+        }
+    }
 }
 
 fn is_conflict(error: &kube::Error) -> bool {
@@ -156,19 +167,6 @@ fn causes(error: &kube::Error) -> impl Iterator<Item = &StatusCause> {
         _ => None,
     };
     details.into_iter().flat_map(|details| &details.causes)
-}
-
-impl Failure for Error {
-    fn category(&self) -> &'static str {
-        match self.cause() {
-            kube::Error::Api(status) if status.is_conflict() => "conflict",
-            kube::Error::Api(status) if status.is_forbidden() => "forbidden",
-            kube::Error::Api(status) if status.is_not_found() => "not_found",
-            kube::Error::Api(status) if matches!(status.code, 400 | 422) => "invalid",
-            kube::Error::Api(_) => "api",
-            _ => "connection",
-        }
-    }
 }
 
 /// Carries out plans for objects of kind `K`, under one field manager.
@@ -212,6 +210,13 @@ where
     pub fn traced(mut self, traces: Traces) -> Self {
         self.traces = traces;
         self
+    }
+
+    /// The newer of what a watch delivered of the owner and our own last write to it.
+    pub fn newest(&self, owner: Arc<K>) -> Arc<K> {
+        let (namespace, name) = (owner.namespace().unwrap_or_default(), owner.name_any());
+        let newest = self.own.newest(&K::kind(&()), &namespace, &name, Some(owner.clone()));
+        newest.unwrap_or(owner)
     }
 
     /// Carries out a plan, in order, stopping at the first write that fails.

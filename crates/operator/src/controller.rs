@@ -1,17 +1,23 @@
-//! Runs a reconcile function with per-object backoff.
+//! Runs a reconcile function with a wait per object after failures, and executes its plans.
 
 use std::collections::HashMap;
-use std::fmt::Debug;
+use std::fmt::{self, Debug};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use futures::StreamExt;
+use futures::channel::mpsc;
+use futures::future::BoxFuture;
+use futures::{FutureExt, StreamExt};
 use kube::Resource;
 use kube::runtime::controller::{self, Action, Config, Controller};
 use kube::runtime::reflector::ObjectRef;
+use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tracing::Instrument;
 
+use crate::apply::{self, Executor};
+use crate::packed::{self, Packed};
+use crate::plan::Plan;
 use crate::process::Process;
 use crate::telemetry::chain;
 use crate::trace;
@@ -31,6 +37,35 @@ impl Waits {
             Self::ForApiServer => 8,
             Self::ForOthersToo => 32,
         }
+    }
+}
+
+/// Requeues objects of kind `K`. Cheap to clone.
+pub struct Wake<K: Resource<DynamicType = ()>>(mpsc::UnboundedSender<ObjectRef<K>>);
+
+/// A [`Wake`], and the objects it is called with, for [`Controller::reconcile_on`].
+pub fn wake<K: Resource<DynamicType = ()>>() -> (Wake<K>, mpsc::UnboundedReceiver<ObjectRef<K>>) {
+    let (sender, woken) = mpsc::unbounded();
+    (Wake(sender), woken)
+}
+
+impl<K: Resource<DynamicType = ()>> Wake<K> {
+    /// Requeues an object.
+    pub fn call(&self, namespace: &str, name: &str) {
+        // Fails only while shutting down.
+        let _ = self.0.unbounded_send(ObjectRef::new(name).within(namespace));
+    }
+}
+
+impl<K: Resource<DynamicType = ()>> Clone for Wake<K> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
+    }
+}
+
+impl<K: Resource<DynamicType = ()>> Debug for Wake<K> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Wake").finish_non_exhaustive()
     }
 }
 
@@ -93,33 +128,86 @@ fn wait(failures: u32) -> Duration {
     FIRST_WAIT.saturating_mul(1 << doublings).min(LONGEST_WAIT)
 }
 
-/// An error of a reconcile.
-pub trait Failure: std::error::Error + Send + Sync + 'static {
-    /// A stable word for metrics.
-    fn category(&self) -> &'static str;
-}
-
-/// Why a reconcile is tried again.
+/// Why a reconcile failed. It runs again after a wait.
 #[derive(Debug, thiserror::Error)]
-enum Error<E> {
+pub enum Error {
+    /// It took longer than a minute.
     #[error("not done after {LIMIT:?}")]
     Timeout,
+    /// The object could not be unpacked.
     #[error(transparent)]
-    Failed(E),
+    Unpack(#[from] packed::Error),
+    /// What the plan is made from could not be read.
+    #[error("cannot read what the plan needs")]
+    Read(#[source] Box<dyn std::error::Error + Send + Sync>),
+    /// A write failed.
+    #[error(transparent)]
+    Apply(#[from] apply::Error),
 }
 
-impl<E: Failure> Error<E> {
+impl Error {
+    /// A failed read.
+    pub fn read(error: impl std::error::Error + Send + Sync + 'static) -> Self {
+        Self::Read(Box::new(error))
+    }
+
+    /// Category of the error, for metrics.
     fn category(&self) -> &'static str {
         match self {
             Self::Timeout => "timeout",
-            Self::Failed(error) => error.category(),
+            Self::Unpack(_) => "packed",
+            Self::Read(_) => "connection",
+            Self::Apply(error) => error.category(),
         }
     }
 }
 
+/// Executes a plan: the last step of every reconcile. If a write fails, executes the plan that `after_failure` makes of the
+/// error, such as a status that reports it, and returns the error.
+///
+/// A conflict needs no code in a controller. The executor has looked at the object in the way once, so that the next plan
+/// observes it, and the reconcile runs again after the wait of [`run`], which grows up to five minutes.
+///
+/// # Errors
+///
+/// The first write that failed, of the plan or of the one after it.
+pub async fn execute<K>(
+    executor: &Executor<K>,
+    owner: &K,
+    plan: &Plan,
+    after_failure: impl FnOnce(&apply::Error) -> Plan,
+) -> Result<Action, Error>
+where
+    K: Resource<DynamicType = (), Scope = k8s_openapi::NamespaceResourceScope>
+        + Clone
+        + Debug
+        + DeserializeOwned
+        + Serialize,
+{
+    match executor.execute(owner, plan).await {
+        Ok(()) => Ok(plan.look_again.map_or_else(Action::await_change, Action::requeue)),
+        Err(error) => {
+            executor.execute(owner, &after_failure(&error)).await?;
+            Err(error.into())
+        }
+    }
+}
+
+/// `reconcile` for a store of packed objects.
+pub fn unpacked<K, Ctx, F>(
+    reconcile: impl Fn(Arc<K>, Arc<Ctx>) -> F + Copy + Send + Sync + 'static,
+) -> impl Fn(Arc<Packed<K>>, Arc<Ctx>) -> BoxFuture<'static, Result<Action, Error>> + Copy + Send + Sync + 'static
+where
+    K: DeserializeOwned + Send + Sync + 'static,
+    Ctx: Send + Sync + 'static,
+    F: Future<Output = Result<Action, Error>> + Send + 'static,
+{
+    move |packed, context| async move { reconcile(Arc::new(packed.unpack()?), context).await }.boxed()
+}
+
 /// Runs `controller` until the process shuts down: reconciles that are under way are finished. A replica that does not lead
 /// reconciles nothing; when it begins to lead it looks at everything, and when it is no longer sure to lead it breaks off.
-pub async fn run<K, Ctx, F, E>(
+pub async fn run<K, Ctx, F>(
     controller: Controller<K>,
     process: &Process,
     waits: Waits,
@@ -128,8 +216,7 @@ pub async fn run<K, Ctx, F, E>(
 ) where
     K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + Sync + 'static,
     Ctx: Send + Sync + 'static,
-    F: Future<Output = Result<Action, E>> + Send + 'static,
-    E: Failure,
+    F: Future<Output = Result<Action, Error>> + Send + 'static,
 {
     let backoff = Arc::new(Backoff::<K>::default());
     let (on_error, at_end) = (backoff.clone(), backoff.clone());
@@ -155,13 +242,13 @@ pub async fn run<K, Ctx, F, E>(
                         return Ok(Action::await_change());
                     };
                     process.metrics.reconciled(started.elapsed());
-                    let action = outcome.map_err(|_| Error::Timeout)?.map_err(Error::Failed)?;
+                    let action = outcome.map_err(|_| Error::Timeout)??;
                     backoff.forget(&reference);
                     Ok(action)
                 };
                 attempt.instrument(span)
             },
-            move |object, error: &Error<E>, _| {
+            move |object, error: &Error, _| {
                 let wait = on_error.failed(ObjectRef::from_obj(object.as_ref()));
                 metrics.failed(error.category());
                 span(object.as_ref()).in_scope(|| {

@@ -94,8 +94,8 @@ fn is_newer(answer: &impl Resource, watched: &impl Resource) -> bool {
     told > seen || told == seen && answer.meta().finalizers != watched.meta().finalizers
 }
 
-/// Resource versions of one kind are numbers that grow (Kubernetes 1.35, KEP-5504; true of etcd before).
-fn revision(object: &impl Resource) -> u64 {
+/// The resource version as a number. Those of one kind grow (Kubernetes 1.35, KEP-5504; true of etcd before).
+pub fn revision(object: &impl Resource) -> u64 {
     object
         .meta()
         .resource_version

@@ -4,6 +4,8 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ContainerState, ContainerStateTerminated, ContainerStatus, Pod};
 use kube::ResourceExt;
 
+use crate::packed::Text;
+
 /// A pod that is not ready, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unready {
@@ -103,6 +105,13 @@ const START_REASONS: [&str; 6] = [
     "PreStartHookError",
     "PostStartHookError",
 ];
+
+/// Keeps a pod without its spec, which its workload has, and its managed fields.
+pub fn without_spec(mut pod: Pod) -> Text {
+    pod.metadata.managed_fields = None;
+    pod.spec = None;
+    Text::of(&pod)
+}
 
 /// The pod to speak of: one that is not ready if there is one, and the newest.
 pub fn telling<'a>(pods: &[&'a Pod]) -> Option<&'a Pod> {

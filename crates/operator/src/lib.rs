@@ -10,13 +10,13 @@
 //! | [`echo`] | what we wrote and the watch has not shown yet |
 //! | [`crd`] | what is asked of a CustomResourceDefinition |
 //! | [`watch`] | reflected watches that one bad object cannot stop |
-//! | [`packed`], [`texts`] | watched objects kept as compressed text: one, and all of a kind |
-//! | [`controller`] | runs a reconcile function with per-object backoff |
+//! | [`store`], [`packed`] | the objects of a watch, each kept in the least form; an object as compressed text |
+//! | [`controller`] | runs a reconcile function with a wait per object after failures, and executes its plans |
 //! | [`lease`] | leader election |
 //! | [`admin`], [`metrics`] | `/healthz`, `/readyz` and `/metrics` |
 //! | [`webhook`] | TLS for webhooks: authority, leaf, CA bundle, server |
 //! | [`access`] | RBAC rules |
-//! | [`pods`], [`kubelet`] | pods by what they are for; how far one has come, and what keeps it |
+//! | [`kubelet`] | how far a pod has come, and what keeps it |
 //! | [`services`] | bounded HTTP requests to Services |
 //! | [`json`] | containment, size and stable hashes of JSON |
 //! | [`quantity`] | amounts of memory and processors as the API server stores them |
@@ -39,13 +39,12 @@ pub mod lease;
 pub mod metrics;
 pub mod packed;
 pub mod plan;
-pub mod pods;
 pub mod process;
 pub mod quantity;
 pub mod services;
 pub mod shutdown;
+pub mod store;
 pub mod telemetry;
-pub mod texts;
 pub mod trace;
 pub mod watch;
 pub mod webhook;

@@ -3,18 +3,13 @@
 
 use std::fmt::Debug;
 use std::marker::PhantomData;
-use std::sync::Arc;
 
-use futures::FutureExt;
-use futures::future::BoxFuture;
 use kube::Resource;
 use kube::core::ObjectMeta;
-use kube::runtime::controller::Action;
 use lz4_flex::block::{DecompressError, compress_prepend_size_with_dict, decompress_size_prepended_with_dict};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::controller::Failure;
 use crate::trace;
 
 /// What most objects have in their text, and need not be kept with each of them.
@@ -31,13 +26,13 @@ pub enum Error {
     Unreadable(#[from] serde_json::Error),
 }
 
-/// The text of an object.
+/// An object, or a part of one, as compressed text.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Text(Box<[u8]>);
+pub struct Text(Box<[u8]>);
 
 impl Text {
-    /// Of what was read as JSON, and can be written as JSON.
-    pub(crate) fn of(object: &impl Serialize) -> Self {
+    /// Compresses what was read as JSON, and can be written as JSON.
+    pub fn of(object: &impl Serialize) -> Self {
         let json = serde_json::to_vec(object).unwrap_or_default();
         let compressed = compress_prepend_size_with_dict(&json, WORDS);
         // Copied: its buffer has room for more than the text, and cut off in place would leave a hole beside each text that is
@@ -45,9 +40,25 @@ impl Text {
         Self(compressed.as_slice().into())
     }
 
-    pub(crate) fn read<K: DeserializeOwned>(&self) -> Result<K, Error> {
+    /// Reads the object, or a part of it as a type that has only some of its fields.
+    ///
+    /// # Errors
+    ///
+    /// If the type does not fit.
+    pub fn read<K: DeserializeOwned>(&self) -> Result<K, Error> {
         let json = decompress_size_prepended_with_dict(&self.0, WORDS)?;
         Ok(serde_json::from_slice(&json)?)
+    }
+
+    /// The metadata of the object. No tree is made of the rest of it, as reading a `PartialObjectMeta` does.
+    pub fn metadata(&self) -> Option<ObjectMeta> {
+        #[derive(Deserialize)]
+        struct Head {
+            metadata: ObjectMeta,
+        }
+        // It was written by us: none is expected not to be readable.
+        let head: Head = self.read().ok()?;
+        Some(head.metadata)
     }
 }
 
@@ -57,8 +68,15 @@ impl Text {
 pub struct Packed<K> {
     /// What it is found and told by: namespace, name, uid and trace; and the resource version, where a watch goes on.
     metadata: ObjectMeta,
-    pub(crate) text: Text,
+    text: Text,
     kind: PhantomData<fn() -> K>,
+}
+
+impl<K> Packed<K> {
+    /// Its text, without the metadata beside it.
+    pub fn into_text(self) -> Text {
+        self.text
+    }
 }
 
 impl<K: DeserializeOwned> Packed<K> {
@@ -110,47 +128,6 @@ impl<K: Resource> Resource for Packed<K> {
 
     fn meta_mut(&mut self) -> &mut ObjectMeta {
         &mut self.metadata
-    }
-}
-
-/// Why a reconcile of a packed object is tried again.
-#[derive(Debug, thiserror::Error)]
-pub enum Attempt<E> {
-    /// There was nothing to reconcile.
-    #[error(transparent)]
-    Packed(Error),
-    /// It failed.
-    #[error(transparent)]
-    Failed(E),
-}
-
-impl<E: Failure> Failure for Attempt<E> {
-    fn category(&self) -> &'static str {
-        match self {
-            Self::Packed(_) => "packed",
-            Self::Failed(error) => error.category(),
-        }
-    }
-}
-
-/// What a reconcile of a packed object comes to.
-type Outcome<E> = BoxFuture<'static, Result<Action, Attempt<E>>>;
-
-/// `reconcile` for a store of packed objects.
-pub fn unpacked<K, Ctx, F, E>(
-    reconcile: impl Fn(Arc<K>, Arc<Ctx>) -> F + Copy + Send + Sync + 'static,
-) -> impl Fn(Arc<Packed<K>>, Arc<Ctx>) -> Outcome<E> + Copy + Send + Sync + 'static
-where
-    K: DeserializeOwned + Send + Sync + 'static,
-    Ctx: Send + Sync + 'static,
-    F: Future<Output = Result<Action, E>> + Send + 'static,
-{
-    move |packed, context| {
-        async move {
-            let object = packed.unpack().map_err(Attempt::Packed)?;
-            reconcile(Arc::new(object), context).await.map_err(Attempt::Failed)
-        }
-        .boxed()
     }
 }
 

@@ -198,7 +198,7 @@ pub fn trace_id(object: &ObjectMeta) -> Option<String> {
 }
 
 /// The annotation by itself.
-pub(crate) fn carried(object: &ObjectMeta) -> Option<BTreeMap<String, String>> {
+pub fn carried(object: &ObjectMeta) -> Option<BTreeMap<String, String>> {
     let traceparent = annotation(object.annotations.as_ref()?)?;
     Some([(ANNOTATION.to_owned(), traceparent.to_owned())].into())
 }

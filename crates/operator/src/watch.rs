@@ -78,30 +78,38 @@ impl<K: Resource> Resource for Guarded<K> {
     }
 }
 
+/// Watches `api`. Failures are logged, and the watch is resumed after a wait.
+pub fn events<K>(api: Api<K>, config: watcher::Config) -> impl Stream<Item = Event<K>> + Send
+where
+    K: Resource + Clone + Debug + DeserializeOwned + Send + 'static,
+{
+    let resource = api.resource_url().to_owned();
+    watch(api, config).default_backoff().filter_map(move |event| {
+        let event = event.inspect_err(|error| tracing::warn!(resource, %error, "watch interrupted"));
+        ready(event.ok())
+    })
+}
+
 /// Watches `api`. Objects that do not deserialize are left out and logged; managed fields are dropped, since nobody here reads
 /// them.
 pub fn watched<K>(api: Api<Guarded<K>>, config: watcher::Config) -> impl Stream<Item = Event<K>> + Send
 where
     K: Resource + Clone + Debug + DeserializeOwned + Send + Sync + 'static,
 {
-    watch(api, config).default_backoff().filter_map(|event| {
-        let event = event.inspect_err(|error| tracing::warn!(%error, "watch interrupted"));
-        ready(event.ok().and_then(readable))
-    })
+    events(api, config).filter_map(|event| ready(readable(event)))
 }
 
-/// The same, into `writer`. Objects that went while the watch was interrupted are reported as deleted.
+/// Takes the events of a watch into `writer`. Objects that went while the watch was interrupted are reported as deleted.
 pub fn reflect<K>(
-    api: Api<Guarded<K>>,
-    config: watcher::Config,
+    events: impl Stream<Item = Event<K>> + Send,
     mut writer: Writer<K>,
 ) -> impl Stream<Item = Event<K>> + Send
 where
-    K: Resource + Clone + Debug + DeserializeOwned + Send + Sync + 'static,
+    K: Resource + Clone + Send + Sync + 'static,
     K::DynamicType: Clone + Eq + Hash + Send + Sync,
 {
     let store = writer.as_reader();
-    watched(api, config).flat_map(move |event| {
+    events.flat_map(move |event| {
         let gone = apply(&store, &mut writer, &event);
         stream::iter(gone.into_iter().map(Event::Delete).chain([event]))
     })
@@ -183,11 +191,16 @@ pub fn readable<K: Resource>(event: Event<Guarded<K>>) -> Option<Event<K>> {
             None
         }
     };
+    mapped(event, read)
+}
+
+/// The event of another form of its object, if there is one.
+pub fn mapped<K, T>(event: Event<K>, form: impl FnOnce(K) -> Option<T>) -> Option<Event<T>> {
     Some(match event {
-        Event::Apply(object) => Event::Apply(read(object)?),
-        Event::Delete(object) => Event::Delete(read(object)?),
+        Event::Apply(object) => Event::Apply(form(object)?),
+        Event::Delete(object) => Event::Delete(form(object)?),
         Event::Init => Event::Init,
-        Event::InitApply(object) => Event::InitApply(read(object)?),
+        Event::InitApply(object) => Event::InitApply(form(object)?),
         Event::InitDone => Event::InitDone,
     })
 }

@@ -4,12 +4,12 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use jiff::Timestamp;
 use runway_operator::clock;
 use runway_operator::services::Services;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
-use crate::observe::{Answer, Verification};
 use crate::plan::{Inquiry, Question};
 use crate::talk::{self, Failure};
 
@@ -27,6 +27,30 @@ type Key = (String, String);
 
 /// Called with namespace and name of a ModelDeployment.
 type OnAnswer = dyn Fn(&str, &str) + Send + Sync;
+
+/// What is known of the endpoint of a ModelDeployment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verification {
+    /// Endpoints are not asked: `--verify-endpoints=false`.
+    Off,
+    /// Nothing can be asked here, such as in a preview: the endpoint is taken to answer.
+    Assumed,
+    /// Endpoints are asked; the latest answer, if there is one.
+    On(Option<Answer>),
+}
+
+/// The answer of an endpoint.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Answer {
+    /// The rollout that was asked: see [`Question::about`].
+    pub about: String,
+    /// Whether the model answered, or the request and what came back.
+    pub outcome: Result<(), String>,
+    /// When the answer came.
+    pub at: Timestamp,
+    /// Which attempt this was, from 1.
+    pub attempt: u32,
+}
 
 /// The answers of endpoints, by ModelDeployment.
 pub(crate) struct Answers {

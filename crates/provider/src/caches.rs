@@ -3,69 +3,58 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::pin::pin;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::StreamExt;
-use futures::channel::mpsc;
 use k8s_openapi::api::core::v1::Pod;
-use kube::core::{ApiResource, DynamicObject, PartialObjectMeta};
-use kube::runtime::reflector::ObjectRef;
+use kube::core::{DynamicObject, ObjectMeta};
 use kube::runtime::watcher;
-use kube::runtime::{WatchStreamExt, watcher as watch};
-use kube::{Api, Client, Resource, ResourceExt};
+use kube::{Api, Client, Resource};
 use runway_api::{ModelDeployment, labels};
-use runway_operator::kubelet::Unready;
-use runway_operator::packed::Packed;
-use runway_operator::texts::{Texts, follow, texts};
-use runway_operator::watch::crd;
+use runway_operator::controller::Wake;
+use runway_operator::echo::Echo;
+use runway_operator::kubelet::{Unready, unready};
+use runway_operator::packed::{Packed, Text};
+use runway_operator::store::{Kinds, Store};
+use runway_operator::watch::{crd, watched};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use crate::contract::{Kind, Provider};
-use crate::observe;
-use crate::pods::UnreadyPods;
 use crate::upstream::{Installed, State, Upstream, api_resource, crd_name, detect_in};
 
-/// A first list that takes longer than this is not waited for: objects found twice are applied twice, which changes nothing.
+/// Longest wait for a first list: objects found twice are applied twice, which changes nothing.
 const FIRST_LIST: Duration = Duration::from_secs(30);
 
-/// Who is to be looked at again.
-type Wake = mpsc::UnboundedSender<ObjectRef<Packed<ModelDeployment>>>;
-
-/// Told of objects whose end was seen.
-type OnGone = dyn Fn(Kind, &PartialObjectMeta) + Send + Sync;
-
-/// Everything a provider reads.
+/// Everything a provider reads, beside the ModelDeployments.
 pub(crate) struct Caches {
     client: Client,
-    wake: Wake,
-    stores: RwLock<HashMap<Kind, KindCache>>,
-    installed: tokio::sync::watch::Sender<HashMap<Kind, State>>,
-    pods: Vec<UnreadyPods>,
-    on_gone: Box<OnGone>,
-}
-
-/// One kind that is watched. Dropping it ends the watch.
-struct KindCache {
-    texts: Texts,
-    _watch: JoinSet<()>,
+    wake: Wake<Packed<ModelDeployment>>,
+    /// Our own writes.
+    written: Arc<Echo<DynamicObject>>,
+    kinds: Kinds<Kind, Text>,
+    installed: watch::Sender<HashMap<Kind, State>>,
+    /// Pods that are not ready, by the label that names their ModelDeployment.
+    pods: Vec<(&'static str, Store<Unready>)>,
 }
 
 impl Caches {
-    /// Caches that wake reconciles through `wake`, and tell `on_gone` of every object whose end was seen.
+    /// Caches that requeue ModelDeployments through `wake`, and show what was written before the watches do.
     pub(crate) fn new(
         client: Client,
         pod_labels: Vec<&'static str>,
-        wake: Wake,
-        on_gone: impl Fn(Kind, &PartialObjectMeta) + Send + Sync + 'static,
+        wake: Wake<Packed<ModelDeployment>>,
+        written: Arc<Echo<DynamicObject>>,
     ) -> Arc<Self> {
+        let by_label = |label| (label, Store::by_label(label));
         Arc::new(Self {
             client,
             wake,
-            stores: RwLock::default(),
-            installed: tokio::sync::watch::Sender::new(HashMap::new()),
-            pods: pod_labels.into_iter().map(UnreadyPods::new).collect(),
-            on_gone: Box::new(on_gone),
+            written,
+            kinds: Kinds::new(FIRST_LIST),
+            installed: watch::Sender::new(HashMap::new()),
+            pods: pod_labels.into_iter().map(by_label).collect(),
         })
     }
 
@@ -88,17 +77,17 @@ impl Caches {
             provider.name()
         );
         for kind in auxiliary(provider) {
-            let cache = self
-                .watch_kind(
-                    kind,
-                    &api_resource(kind, "v1"),
-                    watcher::Config::default().labels(&ours),
-                )
+            self.watch_kind(kind, Some("v1".to_owned()), watcher::Config::default().labels(&ours))
                 .await;
-            self.write_stores().insert(kind, cache);
         }
-        for index in 0..self.pods.len() {
-            tasks.spawn(self.clone().follow_pods(index));
+        for (label, store) in &self.pods {
+            let pods = watched::<Pod>(Api::all(self.client.clone()), watcher::Config::default().labels(label));
+            let wake = self.wake.clone();
+            tasks.spawn(store.clone().follow(
+                pods,
+                |pod| unready(&pod),
+                move |change| wake.call(change.namespace, change.name),
+            ));
         }
         let mut installed = self.installed.subscribe();
         // The sender lives as long as we do.
@@ -113,15 +102,20 @@ impl Caches {
     }
 
     /// Changes of what is installed.
-    pub(crate) fn installed_changes(&self) -> tokio::sync::watch::Receiver<HashMap<Kind, State>> {
+    pub(crate) fn installed_changes(&self) -> watch::Receiver<HashMap<Kind, State>> {
         self.installed.subscribe()
+    }
+
+    /// The object of this kind, namespace and name: the newer of what the watch delivered and our own last write.
+    pub(crate) fn find(&self, kind: Kind, namespace: &str, name: &str) -> Option<Arc<DynamicObject>> {
+        let watched = self.kinds.get(kind).and_then(|(_, store)| store.get(namespace, name));
+        self.written.newest(kind.kind, namespace, name, watched)
     }
 
     /// The pods of a ModelDeployment that are not ready.
     pub(crate) fn unready(&self, namespace: &str, deployment: &str) -> Vec<Unready> {
-        self.pods
-            .iter()
-            .flat_map(|pods| pods.of(namespace, deployment))
+        let pods = self.pods.iter();
+        pods.flat_map(|(_, store)| store.all(namespace, deployment, Unready::clone))
             .collect()
     }
 
@@ -134,86 +128,37 @@ impl Caches {
         }
     }
 
-    async fn set_state(self: &Arc<Self>, kind: Kind, state: State) {
+    async fn set_state(&self, kind: Kind, state: State) {
         if self.installed.borrow().get(&kind) == Some(&state) {
             return;
         }
         tracing::info!(kind = kind.kind, ?state, "upstream schema");
         // Also with a schema that nobody knows: what we made must be seen to be deleted.
         let version = Installed::new([(kind, state.clone())]).visible_version(kind);
-        let cache = match version {
-            Some(version) => Some(
-                self.watch_kind(kind, &api_resource(kind, &version), watcher::Config::default())
-                    .await,
-            ),
-            None => None,
-        };
-        match cache {
-            Some(cache) => self.write_stores().insert(kind, cache),
-            None => self.write_stores().remove(&kind),
-        };
+        self.watch_kind(kind, version, watcher::Config::default()).await;
         self.installed.send_modify(|states| {
             states.insert(kind, state);
         });
     }
 
-    /// Watches a kind; returns after the first list.
-    async fn watch_kind(self: &Arc<Self>, kind: Kind, resource: &ApiResource, config: watcher::Config) -> KindCache {
-        let (texts, writer) = texts();
-        let api = Api::all_with(self.client.clone(), resource);
-        let caches = self.clone();
-        let mut task = JoinSet::new();
-        task.spawn(async move {
-            follow(api, config, writer, |object, gone| {
-                caches.child_changed(kind, object, gone);
-            })
-            .await;
-        });
-        if tokio::time::timeout(FIRST_LIST, texts.listed()).await.is_err() {
-            tracing::warn!(kind = kind.kind, "the first list takes long");
-        }
-        KindCache { texts, _watch: task }
-    }
-
-    fn child_changed(&self, kind: Kind, object: &PartialObjectMeta, gone: bool) {
-        if gone {
-            (self.on_gone)(kind, object);
-        }
-        self.wake(&object.namespace().unwrap_or_default(), &owner_name(object));
-    }
-
-    async fn follow_pods(self: Arc<Self>, index: usize) {
-        let Some(unready) = self.pods.get(index) else { return };
-        let pods: Api<Pod> = Api::all(self.client.clone());
-        let ours = watcher::Config::default().labels(unready.label());
-        let mut events = watch(pods, ours).default_backoff().boxed();
-        while let Some(event) = events.next().await {
-            match event {
-                Ok(event) => {
-                    if let Some((namespace, name)) = unready.take_in(&event) {
-                        self.wake(&namespace, &name);
+    /// Watches a kind, or ends its watch; returns after the first list.
+    async fn watch_kind(&self, kind: Kind, version: Option<String>, config: watcher::Config) {
+        let follow = |version: &str, store: Store<Text>| {
+            let api = Api::all_with(self.client.clone(), &api_resource(kind, version));
+            let (wake, written) = (self.wake.clone(), self.written.clone());
+            store.follow(
+                watched::<Packed<DynamicObject>>(api, config),
+                |packed| Some(packed.into_text()),
+                move |change| {
+                    if change.gone {
+                        written.gone(kind.kind, change.namespace, change.name);
                     }
-                }
-                Err(error) => tracing::warn!(%error, "cannot watch pods"),
-            }
-        }
-    }
-
-    /// Has a ModelDeployment reconciled.
-    pub(crate) fn wake(&self, namespace: &str, name: &str) {
-        // Fails only while shutting down.
-        let _ = self.wake.unbounded_send(ObjectRef::new(name).within(namespace));
-    }
-
-    fn write_stores(&self) -> std::sync::RwLockWriteGuard<'_, HashMap<Kind, KindCache>> {
-        self.stores.write().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl observe::Lookup for Caches {
-    fn find(&self, kind: Kind, namespace: &str, name: &str) -> Option<Arc<DynamicObject>> {
-        let stores = self.stores.read().unwrap_or_else(PoisonError::into_inner);
-        stores.get(&kind)?.texts.get(namespace, name)
+                    let owner = change.kept.metadata().and_then(owner_name);
+                    wake.call(change.namespace, owner.as_deref().unwrap_or(change.name));
+                },
+            )
+        };
+        self.kinds.set(kind, version, follow).await;
     }
 }
 
@@ -228,11 +173,9 @@ fn auxiliary(provider: &dyn Provider) -> BTreeSet<Kind> {
         .collect()
 }
 
-/// The ModelDeployment an object belongs to; one that was made by somebody else stands in the way of its namesake.
-fn owner_name(object: &PartialObjectMeta) -> String {
-    let owner = object
-        .owner_references()
-        .iter()
-        .find(|o| o.controller == Some(true) && o.kind == ModelDeployment::kind(&()));
-    owner.map_or_else(|| object.name_any(), |o| o.name.clone())
+/// The ModelDeployment that controls an object. An object without one is in the way of the ModelDeployment of its own name.
+fn owner_name(object: ObjectMeta) -> Option<String> {
+    let mut owners = object.owner_references.into_iter().flatten();
+    let owner = owners.find(|o| o.controller == Some(true) && o.kind == ModelDeployment::kind(&()));
+    owner.map(|owner| owner.name)
 }

@@ -22,7 +22,6 @@ pub mod contract;
 pub mod fields;
 pub mod observe;
 pub mod plan;
-mod pods;
 mod reconcile;
 mod register;
 pub mod request;

@@ -1,14 +1,28 @@
-//! What a plan is made from: read from watch caches, never by a live request.
+//! The input of a plan, read from watch caches and never by a live request.
 
 use std::sync::Arc;
 
 use jiff::Timestamp;
+use kube::ResourceExt;
 use kube::core::DynamicObject;
 use runway_api::ModelDeployment;
+use runway_operator::apply::Executor;
+use runway_operator::clock;
 use runway_operator::kubelet::Unready;
 
-use crate::contract::{ChildRef, Kind};
+use crate::answers::Answers;
+pub use crate::answers::{Answer, Verification};
+use crate::caches::Caches;
+use crate::contract::{ChildRef, Kind, Provider};
 use crate::upstream::Installed;
+
+/// What a reconcile reads from, and the executor of its plan, which knows our own writes.
+pub(crate) struct Context {
+    pub(crate) provider: Arc<dyn Provider>,
+    pub(crate) caches: Arc<Caches>,
+    pub(crate) executor: Executor<ModelDeployment>,
+    pub(crate) answers: Arc<Answers>,
+}
 
 /// Everything known about one ModelDeployment at one time.
 #[derive(Clone, Debug)]
@@ -34,30 +48,6 @@ pub struct Child {
     pub kind: Kind,
     /// The object.
     pub object: Arc<DynamicObject>,
-}
-
-/// What is known of the endpoint of a ModelDeployment.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Verification {
-    /// Endpoints are not asked: `--verify-endpoints=false`.
-    Off,
-    /// Nothing can be asked here, such as in a preview: the endpoint is taken to answer.
-    Assumed,
-    /// Endpoints are asked; the latest answer, if there is one.
-    On(Option<Answer>),
-}
-
-/// The answer of an endpoint.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Answer {
-    /// The rollout that was asked: see [`Question::about`](crate::plan::Question::about).
-    pub about: String,
-    /// Whether the model answered, or the request and what came back.
-    pub outcome: Result<(), String>,
-    /// When the answer came.
-    pub at: Timestamp,
-    /// Which attempt this was, from 1.
-    pub attempt: u32,
 }
 
 impl Observed {
@@ -87,4 +77,24 @@ pub fn children(lookup: &impl Lookup, namespace: &str, possible: Vec<ChildRef>) 
             })
         })
         .collect()
+}
+
+/// Observes a ModelDeployment: the watch caches, and our own writes that they have not seen.
+pub(crate) fn observe(context: &Context, md: Arc<ModelDeployment>) -> Observed {
+    let (namespace, name) = (md.namespace().unwrap_or_default(), md.name_any());
+    let md = context.executor.newest(md);
+    Observed {
+        installed: context.caches.installed(),
+        children: children(context.caches.as_ref(), &namespace, context.provider.children(&name)),
+        unready: context.caches.unready(&namespace, &name),
+        verification: context.answers.of(&namespace, &name),
+        now: clock::now(),
+        md,
+    }
+}
+
+impl Lookup for Caches {
+    fn find(&self, kind: Kind, namespace: &str, name: &str) -> Option<Arc<DynamicObject>> {
+        Self::find(self, kind, namespace, name)
+    }
 }

@@ -4,26 +4,26 @@ use std::convert::Infallible;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use futures::channel::mpsc;
 use futures::{StreamExt, stream};
+use kube::Api;
 use kube::runtime::controller::Controller;
 use kube::runtime::reflector;
 use kube::runtime::watcher;
-use kube::{Api, ResourceExt};
 use runway_api::{ModelDeployment, labels};
 use runway_operator::apply::Executor;
-use runway_operator::controller::{self, Waits};
+use runway_operator::controller::{self, Waits, unpacked};
 use runway_operator::events::Events;
-use runway_operator::packed::{Packed, unpacked};
+use runway_operator::packed::Packed;
 use runway_operator::process::{self, Process, ProcessArgs};
-use runway_operator::watch::{key, ready_when_listed, reflect, subject};
+use runway_operator::watch::{key, mapped, ready_when_listed, reflect, subject, watched};
 use tokio::task::JoinSet;
 
 use crate::answers::Answers;
 use crate::caches::Caches;
 use crate::contract::Provider;
-use crate::plan::Inquiry;
-use crate::reconcile::{Context, reconcile};
+use crate::observe::Context;
+use crate::plan::{self, Inquiry};
+use crate::reconcile::reconcile;
 use crate::register::keep_registered;
 
 /// The arguments that every provider's controller takes.
@@ -55,18 +55,12 @@ pub async fn run(provider: impl Provider, process: Process, verify_endpoints: bo
     let manager = labels::provider_manager(provider.name());
     let events = Events::start(client.clone(), &manager);
     let executor = Executor::new(client.clone(), manager, labels::FINALIZER, events).traced(process.traces.clone());
-    let executor = Arc::new(executor);
 
-    let (wake, woken) = mpsc::unbounded();
-    let forget = executor.clone();
-    let caches = Caches::new(client.clone(), provider.pod_labels(), wake, move |kind, object| {
-        forget
-            .children
-            .gone(kind.kind, &object.namespace().unwrap_or_default(), &object.name_any());
-    });
+    let (wake, woken) = controller::wake();
+    let woken_by_answers = wake.clone();
+    let caches = Caches::new(client.clone(), provider.pod_labels(), wake, executor.children.clone());
     let services = verify_endpoints.then(|| process.services.clone());
-    let woken_by_answers = caches.clone();
-    let answers = Answers::new(services, move |namespace, name| woken_by_answers.wake(namespace, name));
+    let answers = Answers::new(services, move |namespace, name| woken_by_answers.call(namespace, name));
     let upstream_listed = process.health.waits_for("the lists of upstream objects");
     let deployments_listed = process.health.waits_for("the list of ModelDeployments");
     let mut tasks = JoinSet::new();
@@ -81,7 +75,13 @@ pub async fn run(provider: impl Provider, process: Process, verify_endpoints: bo
     );
 
     let (store, writer) = reflector::store();
-    let deployments = reflect::<Packed<ModelDeployment>>(Api::all(client), watcher::Config::default(), writer);
+    let deployments = watched::<ModelDeployment>(Api::all(client), watcher::Config::default());
+    let of = provider.clone();
+    let packed = deployments.filter_map(move |event| {
+        let pack = |md| Some(Packed::from(plan::least(of.as_ref(), md)));
+        std::future::ready(mapped(event, pack))
+    });
+    let deployments = reflect(packed, writer);
     let forgetful = answers.clone();
     let deployments = ready_when_listed(deployments, deployments_listed).filter_map(move |event| {
         let told = subject(event).map(|(md, gone)| {

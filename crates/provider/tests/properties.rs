@@ -215,23 +215,45 @@ fn carry_out(plan: &Plan, md: &mut Value, objects: &mut Vec<Value>, now: Timesta
     }
 }
 
+/// The objects that an earlier spec led to, and what became of them.
+fn earlier(situation: &Situation) -> Vec<Value> {
+    let mut objects = Vec::new();
+    if let Some(before) = &situation.before {
+        let mut md = deployment(before);
+        let plan = plan::plan(&ACME, &see(&md, &[], situation, 0));
+        carry_out(&plan, &mut md, &mut objects, start());
+    }
+    for object in &mut objects {
+        for change in &situation.changes {
+            ssa::patch(object, change);
+        }
+    }
+    objects
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 1500, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
+    fn least_of_a_deployment_of_another_provider_leads_to_the_same_plan(situation in any_situation()) {
+        let objects = earlier(&situation);
+        let mut md = deployment(&situation.spec);
+        md["status"]["provider"]["name"] = if situation.successor { "zenith".into() } else { Value::Null };
+        if situation.finalizer {
+            md["metadata"]["finalizers"] = json!(["kubeairunway.ai/provider-cleanup"]);
+        }
+        let whole = see(&md, &objects, &situation, situation.age);
+        let least = Observed {
+            md: Arc::new(plan::least(&ACME, whole.md.as_ref().clone())),
+            ..whole.clone()
+        };
+        prop_assert_eq!(least.md.status.as_ref(), None);
+        prop_assert_eq!(told::plan(&plan::plan(&ACME, &least)), told::plan(&plan::plan(&ACME, &whole)));
+    }
+
+    #[test]
     fn a_plan_that_was_carried_out_leaves_nothing_to_do(situation in any_situation()) {
-        // What was made before, and what became of it.
-        let mut objects = Vec::new();
-        if let Some(before) = &situation.before {
-            let mut md = deployment(before);
-            let plan = plan::plan(&ACME, &see(&md, &[], &situation, 0));
-            carry_out(&plan, &mut md, &mut objects, start());
-        }
-        for object in &mut objects {
-            for change in &situation.changes {
-                ssa::patch(object, change);
-            }
-        }
+        let mut objects = earlier(&situation);
         let mut md = deployment(&situation.spec);
         md["metadata"]["annotations"] = situation.annotations.clone();
         if situation.finalizer {

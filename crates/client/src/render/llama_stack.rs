@@ -7,9 +7,9 @@ use kube::ResourceExt;
 use kube::core::DynamicObject;
 use runway_api::labels::llama_stack::MANAGER;
 use runway_api::{LlamaStackDistribution, ModelDeployment};
-use runway_llama_stack_operator::observe::{self, Child, Observed};
+use runway_llama_stack_operator::observe::{Child, Observed};
 use runway_llama_stack_operator::settings::Settings;
-use runway_llama_stack_operator::{kinds, plan, validate};
+use runway_llama_stack_operator::{kinds, plan, references, validate};
 use serde_json::{Value, json};
 
 use super::{event, held};
@@ -102,16 +102,16 @@ fn observed(llsd: LlamaStackDistribution, state: &State, now: Timestamp) -> Obse
             })
             .collect(),
         pods: state.pods_of(&namespace, &name),
-        config_maps: observe::config_maps(&llsd)
+        config_maps: references::config_maps(&llsd)
             .into_iter()
             .filter_map(|name| {
                 let found = serde_json::to_value(object("", "ConfigMap", &name)?.as_ref()).ok()?;
                 Some((name, Arc::new(serde_json::from_value(found).ok()?)))
             })
             .collect(),
-        model_deployments: observe::model_deployments(&llsd)
+        model_deployments: references::model_deployments(&llsd)
             .into_iter()
-            .filter_map(|name| Some((name.clone(), Arc::new(model(&name)?))))
+            .filter_map(|name| Some((name.clone(), model(&name)?.status.and_then(|status| status.endpoint))))
             .collect(),
         // Nobody can be asked.
         server: None,

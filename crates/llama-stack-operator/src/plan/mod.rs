@@ -9,9 +9,8 @@ mod rollout;
 mod status;
 mod story;
 
-use kube::ResourceExt;
+use runway_operator::apply;
 use runway_operator::plan::Plan;
-use runway_operator::{apply, kubelet};
 
 use crate::kinds;
 use crate::observe::Observed;
@@ -79,16 +78,4 @@ fn prepare(seen: &Observed) -> Result<Request<'_>, Refusal> {
         )),
         None => Ok(request),
     }
-}
-
-/// Whether the server of a LlamaStackDistribution is there to be asked, and since when: changes whenever its pods do.
-pub fn readiness(seen: &Observed) -> Option<String> {
-    let mut ready: Vec<String> = seen
-        .pods
-        .iter()
-        .filter(|pod| kubelet::is_ready(pod) && pod.metadata.deletion_timestamp.is_none())
-        .map(|pod| format!("{}/{}", pod.uid().unwrap_or_default(), kubelet::ready_since(pod)))
-        .collect();
-    ready.sort();
-    (!ready.is_empty()).then(|| ready.join(","))
 }

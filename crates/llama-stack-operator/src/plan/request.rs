@@ -377,7 +377,7 @@ fn resolve_model(seen: &Observed, config: &mut Map<String, Value>) -> Result<(),
         ));
     }
     let namespace = seen.llsd.namespace().unwrap_or_default();
-    let Some(model) = seen.model_deployments.get(name) else {
+    let Some(endpoint) = seen.model_deployments.get(name) else {
         return Err(Refusal::waiting(
             "ModelDeploymentNotFound",
             format!(
@@ -385,8 +385,7 @@ fn resolve_model(seen: &Observed, config: &mut Map<String, Value>) -> Result<(),
             ),
         ));
     };
-    let endpoint = model.status.as_ref().and_then(|s| s.endpoint.as_ref());
-    let Some((service, port)) = endpoint.and_then(|e| Some((e.service.as_ref()?, e.port?))) else {
+    let Some((service, port)) = endpoint.as_ref().and_then(|e| Some((e.service.as_ref()?, e.port?))) else {
         return Err(Refusal::waiting(
             "ModelDeploymentNotReady",
             format!("config.modelDeploymentRef: ModelDeployment '{name}' has no endpoint yet"),

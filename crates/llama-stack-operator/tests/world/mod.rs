@@ -9,8 +9,9 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ConfigMap, Pod};
 use kube::ResourceExt;
 use kube::core::DynamicObject;
+use runway_api::LlamaStackDistribution;
 use runway_api::llama_stack_distribution::ProviderInfo;
-use runway_api::{LlamaStackDistribution, ModelDeployment};
+use runway_api::model_deployment::Endpoint;
 use runway_llama_stack_operator::kinds::{self, Kind};
 use runway_llama_stack_operator::observe::{Answer, Child, Observed, ServerInfo};
 use runway_llama_stack_operator::plan::plan;
@@ -148,7 +149,7 @@ impl World {
             model_deployments: given
                 .models
                 .iter()
-                .map(|(name, port)| (name.clone(), Arc::new(model(name, *port))))
+                .map(|(name, port)| (name.clone(), port.map(|port| endpoint(name, port))))
                 .collect(),
             server: match (&given.server, &given.silent) {
                 (Some(server), _) => Some(Answer::Said(ServerInfo {
@@ -231,17 +232,8 @@ fn config_map(name: &str, data: &BTreeMap<String, String>) -> ConfigMap {
     config_map
 }
 
-fn model(name: &str, port: Option<i32>) -> ModelDeployment {
-    let mut model: ModelDeployment = serde_json::from_value(json!({
-        "apiVersion": "kubeairunway.ai/v1alpha1", "kind": "ModelDeployment",
-        "metadata": { "name": name, "namespace": "default" },
-        "spec": { "model": { "id": "a/b" } },
-    }))
-    .unwrap();
-    if let Some(port) = port {
-        model.status = Some(serde_json::from_value(json!({ "endpoint": { "service": name, "port": port } })).unwrap());
-    }
-    model
+fn endpoint(name: &str, port: i32) -> Endpoint {
+    serde_json::from_value(json!({ "service": name, "port": port })).unwrap()
 }
 
 /// What is left out of plans shown.

@@ -7,9 +7,11 @@ mod serve;
 mod status;
 mod verify;
 
+use kube::core::ObjectMeta;
 use runway_api::condition::{self, Conditions};
-use runway_operator::apply;
+use runway_api::{ModelDeployment, ModelDeploymentSpec};
 use runway_operator::plan::Plan;
+use runway_operator::{apply, trace};
 
 use crate::contract::Provider;
 use crate::observe::Observed;
@@ -61,6 +63,27 @@ pub fn decide(provider: &dyn Provider, seen: &Observed) -> Decision {
         return removal::for_hand_over(provider, seen, successor).into();
     }
     serve::decide(provider, seen)
+}
+
+/// The least of a ModelDeployment that [`decide`] decides the same from. Every provider keeps all ModelDeployments; those of
+/// others take a tenth of the memory this way.
+pub fn least(provider: &dyn Provider, md: ModelDeployment) -> ModelDeployment {
+    if md.selected_provider() == Some(provider.name()) {
+        return md;
+    }
+    ModelDeployment {
+        metadata: ObjectMeta {
+            annotations: trace::carried(&md.metadata),
+            namespace: md.metadata.namespace,
+            name: md.metadata.name,
+            uid: md.metadata.uid,
+            resource_version: md.metadata.resource_version,
+            finalizers: md.metadata.finalizers,
+            ..ObjectMeta::default()
+        },
+        spec: ModelDeploymentSpec::default(),
+        status: None,
+    }
 }
 
 /// What to say when the server did not take what [`plan`] asked for. Silent when trying again may help.
