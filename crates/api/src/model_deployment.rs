@@ -12,6 +12,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use crate::condition::{self, Owner};
 use crate::labels;
 use crate::tone::words;
 
@@ -514,6 +515,18 @@ impl ModelDeploymentSpec {
             ("engine.type", self.engine_type().into()),
             ("serving.mode", self.mode().as_str().into()),
         ])
+    }
+}
+
+impl ModelDeploymentStatus {
+    /// Whether the selected provider has written its part. Decided by what only a provider writes: a condition type of its own,
+    /// the name of its object, or a phase other than Pending. `Ready` and `message` say nothing about it: the core writes them
+    /// until a provider is selected, and in place of one that does not act.
+    pub fn has_provider_part(&self) -> bool {
+        let is_of_provider = |c: &Condition| condition::owner(&c.type_) == Some(Owner::Provider);
+        self.conditions.iter().any(is_of_provider)
+            || self.provider.as_ref().is_some_and(|p| p.resource_name.is_some())
+            || self.phase.is_some_and(|phase| phase != Phase::Pending)
     }
 }
 

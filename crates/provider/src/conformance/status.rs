@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use jiff::SignedDuration;
-use runway_api::condition::{self, Conditions};
+use runway_api::condition::{self, Conditions, Owner};
 use runway_api::model_deployment::Phase;
 use runway_api::{ModelDeploymentStatus, labels};
 use runway_operator::kubelet;
@@ -14,18 +14,6 @@ use super::trial::{Trial, annotate, condition_of, delete, message, minutes, phas
 use super::{Verdict, ensure};
 use crate::observe::{Answer, Verification};
 use crate::plan::{self, Decision, Inquiry, Question};
-
-/// The condition types that a provider writes.
-const CONDITIONS: [&str; 8] = [
-    condition::PROVIDER_COMPATIBLE,
-    condition::RESOURCE_CREATED,
-    condition::READY,
-    condition::STALLED,
-    condition::STALE_STATUS,
-    condition::OVERRIDES_IGNORED,
-    condition::FIELDS_IGNORED,
-    condition::DRY_RUN,
-];
 
 /// Nothing of the core's, always a phase, `Ready` and the generation; and it reads back as it was written.
 pub(super) fn r26_the_status_is_the_providers_part_and_complete(trial: &Trial) -> Verdict {
@@ -56,10 +44,14 @@ pub(super) fn r26_the_status_is_the_providers_part_and_complete(trial: &Trial) -
             status.conditions.get_condition(condition::READY).is_some(),
             "a status without the condition Ready: {written}"
         );
+        ensure!(
+            status.has_provider_part(),
+            "a status that does not show that the provider wrote it, by a condition of its own or the name of its object: {written}"
+        );
         let mut types = BTreeSet::new();
         for c in &status.conditions {
             ensure!(
-                CONDITIONS.contains(&c.type_.as_str()),
+                matches!(condition::owner(&c.type_), Some(Owner::Provider | Owner::Shared)),
                 "the condition {} is not the provider's",
                 c.type_
             );

@@ -6,9 +6,9 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::ResourceExt;
 use kube::core::DynamicObject;
-use runway_api::ModelDeploymentStatus;
-use runway_api::condition::{self, Conditions, Draft, no, yes};
+use runway_api::condition::{self, Conditions, Draft, Owner, no, yes};
 use runway_api::model_deployment::{DryRun, Phase, ProviderStatus, Replicas};
+use runway_api::{ModelDeploymentStatus, ProviderReason};
 use runway_operator::child;
 use runway_operator::plan::{Note, Plan};
 use serde_json::Value;
@@ -32,18 +32,6 @@ const LOOK_AGAIN: Duration = Duration::from_secs(15);
 
 /// Longest message of a status, in bytes: it may repeat what a user or an upstream wrote.
 const MAX_MESSAGE: usize = 4096;
-
-/// The condition types that a provider owns.
-const OWNED: [&str; 8] = [
-    condition::PROVIDER_COMPATIBLE,
-    condition::RESOURCE_CREATED,
-    condition::READY,
-    condition::STALLED,
-    condition::STALE_STATUS,
-    condition::OVERRIDES_IGNORED,
-    condition::FIELDS_IGNORED,
-    condition::DRY_RUN,
-];
 
 /// Why nothing can be made.
 pub(super) struct Failure {
@@ -269,7 +257,7 @@ impl Standing {
         match self {
             Self::Serves { .. } => ("DeploymentReady".to_owned(), message_of(reading, main)),
             Self::ScaledToZero => (
-                condition::SCALED_TO_ZERO.to_owned(),
+                ProviderReason::ScaledToZero.to_string(),
                 "Scaled to zero: no replica is desired, so nothing serves".to_owned(),
             ),
             Self::Applying => ("Updating".to_owned(), format!("Waiting for {main} to take the change")),
@@ -484,16 +472,9 @@ pub fn owned(status: &ModelDeploymentStatus) -> ModelDeploymentStatus {
         resource_name: p.resource_name.clone(),
         ..ProviderStatus::default()
     });
-    let mut conditions: Vec<Condition> = status
-        .conditions
-        .iter()
-        .filter(|c| OWNED.contains(&c.type_.as_str()))
-        .cloned()
-        .collect();
-    conditions.sort_by_key(|c| OWNED.iter().position(|t| *t == c.type_));
     ModelDeploymentStatus {
         provider: provider.filter(|p| *p != ProviderStatus::default()),
-        conditions,
+        conditions: condition::owned_by(&status.conditions, &[Owner::Provider, Owner::Shared]),
         ..status.clone()
     }
 }
