@@ -22,6 +22,7 @@ pub mod async_actor;
 pub mod condition;
 pub mod labels;
 pub mod llama_stack_distribution;
+mod managed;
 pub mod model_deployment;
 pub mod name;
 pub mod overrides;

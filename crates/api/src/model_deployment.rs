@@ -14,6 +14,7 @@ use serde_json::{Map, Value};
 
 use crate::condition::{self, Owner};
 use crate::labels;
+use crate::managed::managed;
 use crate::tone::words;
 
 /// What to serve, with which engine, and on what.
@@ -531,28 +532,9 @@ impl ModelDeploymentStatus {
 }
 
 impl ModelDeployment {
-    /// Whether reconciliation is paused by annotation.
-    pub fn is_paused(&self) -> bool {
-        labels::is_set(&self.metadata, labels::PAUSED)
-    }
-
     /// Whether only a plan is asked for, by annotation.
     pub fn is_dry_run(&self) -> bool {
         labels::is_set(&self.metadata, labels::DRY_RUN)
-    }
-
-    /// Whether it is being deleted.
-    pub fn is_deleting(&self) -> bool {
-        self.metadata.deletion_timestamp.is_some()
-    }
-
-    /// Whether our finalizer is on it.
-    pub fn has_finalizer(&self) -> bool {
-        self.metadata
-            .finalizers
-            .iter()
-            .flatten()
-            .any(|f| f == labels::FINALIZER)
     }
 
     /// The provider chosen so far.
@@ -565,9 +547,6 @@ impl ModelDeployment {
             .as_deref()
             .filter(|name| !name.is_empty())
     }
-
-    /// The conditions, none if there is no status yet.
-    pub fn conditions(&self) -> &[Condition] {
-        self.status.as_ref().map_or(&[], |s| s.conditions.as_slice())
-    }
 }
+
+managed!(ModelDeployment, paused: labels::PAUSED, finalizer: labels::FINALIZER);

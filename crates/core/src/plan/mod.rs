@@ -5,6 +5,7 @@ mod status;
 
 use runway_api::CoreReason;
 use runway_api::condition::{self, Conditions, no, yes};
+use runway_operator::object;
 use runway_operator::plan::{Note, Plan};
 
 use crate::admission::validate::validate;
@@ -183,8 +184,8 @@ fn hand_over(seen: &Observed, current: &str, wanted: &str) -> Choice {
     };
 
     let kind = provider.and_then(|p| p.resource_kind.as_deref()).unwrap_or("resource");
-    let (over, left) = removal::time_left(handing_over_since(seen), seen.now);
-    if over {
+    let left = object::time_left(handing_over_since(seen), seen.now);
+    if left.is_zero() {
         let orphan = format!("Provider '{current}' did not clean up in time, {kind} '{resource}' may be orphaned");
         let Choice::Provider {
             name,

@@ -83,6 +83,17 @@ pub(super) fn r6_a_missing_or_unknown_upstream_is_told(trial: &Trial) -> Verdict
         upstreams.iter().all(|u| u.kind.is_built_in() || !u.schemas.is_empty()),
         "an upstream kind with a CRD has no schema: no version of it could ever be used"
     );
+    for upstream in &upstreams {
+        ensure!(
+            upstream
+                .schemas
+                .first()
+                .is_none_or(|s| s.version == upstream.kind.version),
+            "the version of {} is {}, and its newest schema has another one",
+            upstream.kind.kind,
+            upstream.kind.version
+        );
+    }
     if !main.is_built_in() {
         for (state, wanted, reason) in [
             (State::Missing, Phase::Pending, "False CRDNotInstalled"),

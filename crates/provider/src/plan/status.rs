@@ -9,12 +9,12 @@ use kube::core::DynamicObject;
 use runway_api::condition::{self, Conditions, Draft, Owner, no, yes};
 use runway_api::model_deployment::{DryRun, Phase, ProviderStatus, Replicas};
 use runway_api::{ModelDeploymentStatus, ProviderReason};
-use runway_operator::child;
+use runway_operator::object;
 use runway_operator::plan::{Note, Plan};
 use serde_json::Value;
 
 use super::Decision;
-use super::objects::{self, named};
+use super::objects;
 use super::pods::{self, Obstacle};
 use super::serve::{self, Prepared};
 use super::verify::{self, Inquiry, Question, Verdict};
@@ -58,20 +58,20 @@ impl Failure {
         Self {
             phase: Phase::Pending,
             step: condition::PROVIDER_COMPATIBLE,
-            reason: "CRDNotInstalled",
+            reason: ProviderReason::CRDNotInstalled.into(),
             message,
         }
     }
 
     /// An object that is not ours has a name that is needed.
-    pub(super) fn name_taken(object: &str, manager: &str) -> Self {
+    pub(super) fn name_taken(name: &str, manager: &str) -> Self {
         Self {
             phase: Phase::Failed,
             step: condition::RESOURCE_CREATED,
-            reason: "NameTaken",
+            reason: ProviderReason::NameTaken.into(),
             message: format!(
                 "{}: rename the ModelDeployment, or delete the other object",
-                child::taken(object, "ModelDeployment", manager)
+                object::taken(name, "ModelDeployment", manager)
             ),
         }
     }
@@ -81,7 +81,7 @@ impl Failure {
         Self {
             phase: Phase::Failed,
             step: condition::RESOURCE_CREATED,
-            reason: "ResourceRejected",
+            reason: ProviderReason::ResourceRejected.into(),
             message,
         }
     }
@@ -89,7 +89,11 @@ impl Failure {
 
 fn compatible(provider: &dyn Provider) -> Draft {
     let message = format!("Configuration compatible with {}", provider.name());
-    yes(condition::PROVIDER_COMPATIBLE, "CompatibilityVerified", message)
+    yes(
+        condition::PROVIDER_COMPATIBLE,
+        ProviderReason::CompatibilityVerified,
+        message,
+    )
 }
 
 /// Nothing can be made, and this is why.
@@ -135,14 +139,14 @@ pub(super) fn serving(provider: &dyn Provider, seen: &Observed, prepared: &Prepa
         provider.read_status(&prepared.request, &object)
     });
     let standing = standing(seen, prepared, live, &reading, applied);
-    let (reason, message) = standing.words(seen, &reading, &named(main.kind, &main.name));
+    let (reason, message) = standing.words(seen, &reading, &main.kind.named(&main.name));
     let phase = standing.phase(&reading);
     let is_ready = matches!(standing, Standing::Serves { .. });
     let draft = if is_ready { yes } else { no };
     let ready = draft(condition::READY, &reason, standing.ready_message(&message));
     let created = yes(
         condition::RESOURCE_CREATED,
-        "ResourceCreated",
+        ProviderReason::ResourceCreated,
         format!("{} created successfully", main.kind.kind),
     );
     let mut drafts = vec![compatible(provider), created, ready];
@@ -156,10 +160,10 @@ pub(super) fn serving(provider: &dyn Provider, seen: &Observed, prepared: &Prepa
     if staleness == Staleness::Stale {
         drafts.push(yes(
             condition::STALE_STATUS,
-            "UpstreamSilent",
+            ProviderReason::UpstreamSilent,
             format!(
                 "{} has reported nothing for 5 minutes: is the upstream operator running?",
-                named(main.kind, &main.name)
+                main.kind.named(&main.name)
             ),
         ));
     }
@@ -255,18 +259,21 @@ impl Standing {
     /// Reason and message.
     fn words(&self, seen: &Observed, reading: &Reading, main: &str) -> (String, String) {
         match self {
-            Self::Serves { .. } => ("DeploymentReady".to_owned(), message_of(reading, main)),
+            Self::Serves { .. } => (ProviderReason::DeploymentReady.to_string(), message_of(reading, main)),
             Self::ScaledToZero => (
                 ProviderReason::ScaledToZero.to_string(),
                 "Scaled to zero: no replica is desired, so nothing serves".to_owned(),
             ),
-            Self::Applying => ("Updating".to_owned(), format!("Waiting for {main} to take the change")),
+            Self::Applying => (
+                ProviderReason::Updating.to_string(),
+                format!("Waiting for {main} to take the change"),
+            ),
             Self::Asking(question) => (
-                "WaitingForAnswer".to_owned(),
+                ProviderReason::WaitingForAnswer.to_string(),
                 format!("Pods are ready; waiting for the first answer of {}", question.at),
             ),
             Self::NotAnswering { message, .. } => (
-                "NotAnswering".to_owned(),
+                ProviderReason::NotAnswering.to_string(),
                 format!(
                     "Pods are ready, but the model does not answer: {message}. Check spec.image, spec.engine.args and spec.model.servedName; logs: kubeairunway logs {} -n {}. It is asked again",
                     seen.md.name_any(),
@@ -278,7 +285,7 @@ impl Standing {
                     0 => String::new(),
                     n => format!(". Replicas that still serve: {n}"),
                 };
-                (obstacle.reason.to_owned(), format!("{}{serving}", obstacle.message))
+                (obstacle.reason.to_string(), format!("{}{serving}", obstacle.message))
             }
             Self::NotServing => (reading.reason.clone(), message_of(reading, main)),
         }
@@ -308,8 +315,8 @@ impl Standing {
 
     fn event(&self, phase: Phase, message: String) -> Option<Note> {
         match self {
-            Self::Obstructed(obstacle) => Some(Note::warning(obstacle.reason, message)),
-            Self::NotAnswering { .. } => Some(Note::warning("NotAnswering", message)),
+            Self::Obstructed(obstacle) => Some(Note::warning(obstacle.reason.into(), message)),
+            Self::NotAnswering { .. } => Some(Note::warning(ProviderReason::NotAnswering.into(), message)),
             _ if phase == Phase::Failed => Some(Note::warning(
                 "ProviderError",
                 format!("Provider resource in error state: {message}"),
@@ -378,7 +385,7 @@ pub(super) fn recreating(provider: &dyn Provider, seen: &Observed, prepared: &Pr
     let previous = seen.md.conditions().get_condition(condition::RESOURCE_CREATED);
     let message = if reasons.is_empty() {
         // On the way already: what was said stays.
-        previous.filter(|c| c.reason == "Recreating").map_or_else(
+        previous.filter(|c| c.reason == ProviderReason::Recreating).map_or_else(
             || "Waiting for the old resource to be deleted".to_owned(),
             |c| c.message.clone(),
         )
@@ -387,8 +394,8 @@ pub(super) fn recreating(provider: &dyn Provider, seen: &Observed, prepared: &Pr
     };
     let drafts = vec![
         compatible(provider),
-        no(condition::RESOURCE_CREATED, "Recreating", &message),
-        no(condition::READY, "Recreating", &message),
+        no(condition::RESOURCE_CREATED, ProviderReason::Recreating, &message),
+        no(condition::READY, ProviderReason::Recreating, &message),
     ];
     let status = ModelDeploymentStatus {
         phase: Some(Phase::Deploying),
@@ -422,15 +429,19 @@ pub(super) fn dry_run(provider: &dyn Provider, seen: &Observed, prepared: &Prepa
         .translation
         .objects
         .iter()
-        .map(|o| named(o.kind, &o.name))
+        .map(|o| o.kind.named(&o.name))
         .collect::<Vec<_>>()
         .join(", ");
     let message = format!("Dry run: would apply {names}; see status.plan");
     let way_out = format!("Remove the annotation {} to go ahead", runway_api::labels::DRY_RUN);
     let mut drafts = vec![
         compatible(provider),
-        yes(condition::DRY_RUN, "DryRun", way_out),
-        no(condition::READY, "DryRun", "Nothing is applied in a dry run"),
+        yes(condition::DRY_RUN, ProviderReason::DryRun, way_out),
+        no(
+            condition::READY,
+            ProviderReason::DryRun,
+            "Nothing is applied in a dry run",
+        ),
     ];
     drafts.extend(ignored(prepared));
     let status = ModelDeploymentStatus {
@@ -445,7 +456,7 @@ pub(super) fn dry_run(provider: &dyn Provider, seen: &Observed, prepared: &Prepa
 
 /// Everything goes.
 pub(super) fn terminating(provider: &dyn Provider, seen: &Observed, message: String) -> Plan {
-    let drafts = vec![no(condition::READY, "Terminating", &message)];
+    let drafts = vec![no(condition::READY, ProviderReason::Terminating, &message)];
     let status = ModelDeploymentStatus {
         phase: Some(Phase::Terminating),
         message: Some(message),
@@ -534,7 +545,7 @@ fn resource_of(provider: &dyn Provider, seen: &Observed) -> Option<ProviderStatu
     let child = seen
         .children
         .iter()
-        .find(|c| upstreams.contains(&c.kind) && objects::is_ours(&seen.md, &c.object))?;
+        .find(|c| upstreams.contains(&c.kind) && object::is_ours(seen.md.as_ref(), &c.object))?;
     Some(ProviderStatus {
         resource_kind: Some(child.kind.kind.to_owned()),
         resource_name: Some(child.object.name_any()),
@@ -556,14 +567,14 @@ fn ignored(prepared: &Prepared) -> Vec<Draft> {
     if !prepared.unknown_overrides.is_empty() {
         drafts.push(yes(
             condition::OVERRIDES_IGNORED,
-            "UnknownKeys",
+            ProviderReason::UnknownKeys,
             prepared.unknown_overrides.join("; "),
         ));
     }
     if !prepared.translation.ignored.is_empty() {
         drafts.push(yes(
             condition::FIELDS_IGNORED,
-            "NotSupportedHere",
+            ProviderReason::NotSupportedHere,
             prepared.translation.ignored.join("; "),
         ));
     }
