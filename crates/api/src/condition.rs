@@ -201,6 +201,9 @@ pub fn whole_seconds(time: Timestamp) -> Timestamp {
     Timestamp::from_second(time.as_second()).unwrap_or(time)
 }
 
+/// Longest message of a ModelDeployment's or provider's status, in bytes. Messages may repeat what users and upstreams wrote.
+pub const MAX_STATUS_MESSAGE: usize = 4096;
+
 /// Cuts a text at a character boundary, marking the cut.
 pub fn shorten(mut text: String, max_bytes: usize) -> String {
     if text.len() > max_bytes {

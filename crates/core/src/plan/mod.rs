@@ -5,6 +5,7 @@ mod status;
 
 use runway_api::CoreReason;
 use runway_api::condition::{self, Conditions, no, yes};
+use runway_api::provider_config::{Health, SILENCE};
 use runway_operator::object;
 use runway_operator::plan::{Note, Plan};
 
@@ -29,13 +30,13 @@ pub fn plan(seen: &Observed) -> Plan {
     if md.is_paused() {
         return status::paused(seen);
     }
-    let mut verdict = validate(md, &seen.providers);
+    let mut findings = validate(md, &seen.providers);
     if md.selected_provider().is_some() && md.selected_provider() == md.spec.provider_name() {
         // Chosen is chosen: a provider that was uninstalled since does not make the spec wrong (design 3.5.2).
-        verdict.errors.retain(|v| v.field != "spec.provider.name");
+        findings.errors.retain(|v| v.field != "spec.provider.name");
     }
-    if !verdict.is_valid() {
-        return status::invalid(seen, &verdict.message());
+    if !findings.is_valid() {
+        return status::invalid(seen, &findings.message());
     }
     status::valid(seen, choose(seen))
 }
@@ -93,7 +94,6 @@ fn selected_condition(name: &str, explicit: bool) -> Draft {
 
 /// A provider that is named is taken as soon as it can act: until then it is honest to say that we wait for it.
 fn take_named(seen: &Observed, wanted: &str) -> Choice {
-    use runway_api::provider_config::Health;
     let Some(provider) = seen.providers.get(wanted) else {
         return Choice::none(
             CoreReason::ProviderNotFound,
@@ -114,16 +114,16 @@ fn take_named(seen: &Observed, wanted: &str) -> Choice {
 }
 
 /// How a provider is silent.
-fn silence(provider: &Registered) -> &'static str {
+fn silence(provider: &Registered) -> String {
     if provider
         .config
         .status
         .as_ref()
         .is_some_and(|s| s.last_heartbeat.is_some())
     {
-        "its controller has sent no heartbeat for 180 seconds"
+        format!("its controller {SILENCE}")
     } else {
-        "its controller has not reported yet"
+        "its controller has not reported yet".to_owned()
     }
 }
 

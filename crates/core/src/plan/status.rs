@@ -7,16 +7,13 @@ use std::time::Duration;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use runway_api::condition::{self, Conditions, Owner, no, yes};
 use runway_api::model_deployment::{Candidate, Phase, ProviderStatus};
-use runway_api::provider_config::Health;
+use runway_api::provider_config::{Health, SILENCE};
 use runway_api::{CoreReason, ModelDeploymentStatus};
 use runway_operator::plan::{Note, Plan, StatusOf};
 
 pub(super) use runway_api::condition::Draft;
 
 use crate::observe::Observed;
-
-/// Longest message of a status, in bytes: what is said is for people, and what it repeats may be hostile.
-const MAX_MESSAGE: usize = 4096;
 
 /// How long a provider may take to its first word. Long enough for a burst of hundreds of objects, each of which would otherwise
 /// cost a write more.
@@ -159,7 +156,7 @@ pub(super) fn valid(seen: &Observed, choice: Choice) -> Plan {
 /// Admission was bypassed. Nothing is done until the spec is good; a provider that serves an earlier spec goes on with it.
 pub(super) fn invalid(seen: &Observed, message: &str) -> Plan {
     const REASON: CoreReason = CoreReason::ValidationFailed;
-    let message = condition::shorten(message.to_owned(), MAX_MESSAGE);
+    let message = condition::shorten(message.to_owned(), condition::MAX_STATUS_MESSAGE);
     let message = message.as_str();
     let before = seen
         .md
@@ -282,7 +279,7 @@ fn first_word(seen: &Observed, name: &str, silence: Option<&Draft>) -> FirstWord
     let drafts = vec![no(condition::READY, reason, &message)];
     let status = ModelDeploymentStatus {
         phase: Some(Phase::Pending),
-        message: Some(condition::shorten(message, MAX_MESSAGE)),
+        message: Some(condition::shorten(message, condition::MAX_STATUS_MESSAGE)),
         observed_generation: generation,
         conditions: condition::settle(drafts, conditions, generation, seen.now),
         ..ModelDeploymentStatus::default()
@@ -306,7 +303,7 @@ fn carried_over(seen: &Observed, type_: &'static str) -> Option<Draft> {
 fn unavailable(seen: &Observed, name: &str) -> Option<Draft> {
     let why = match seen.providers.get(name).map(|p| p.health(seen.now)) {
         Some(Health::Healthy | Health::NotReady(_)) => return None,
-        Some(Health::Silent) => "its controller has sent no heartbeat for 180 seconds".to_owned(),
+        Some(Health::Silent) => format!("its controller {SILENCE}"),
         None => "it is no longer registered".to_owned(),
     };
     Some(yes(
@@ -383,7 +380,7 @@ fn write(seen: &Observed, provider: Option<ProviderStatus>, mut drafts: Vec<Draf
         }
         drafts.push(no(condition::READY, reason, &message));
         wanted.phase = Some(Phase::Pending);
-        wanted.message = Some(condition::shorten(message, MAX_MESSAGE));
+        wanted.message = Some(condition::shorten(message, condition::MAX_STATUS_MESSAGE));
         wanted.observed_generation = generation;
     }
     let settled = condition::settle(drafts, md.conditions(), generation, seen.now);

@@ -11,7 +11,7 @@ use runway_operator::plan::{Apply, Delete, Finalizer, Note, Plan};
 
 use super::Decision;
 use super::objects;
-use super::status::{self, Failure};
+use super::status::{self, Blocked};
 use crate::contract::{Kind, Object, Provider, Refusal, Translation};
 use crate::observe::Observed;
 use crate::request::Request;
@@ -59,21 +59,21 @@ impl Prepared {
 }
 
 /// Everything that can refuse does so here.
-fn prepare(provider: &dyn Provider, seen: &Observed) -> Result<Prepared, Failure> {
+fn prepare(provider: &dyn Provider, seen: &Observed) -> Result<Prepared, Blocked> {
     upstream_is_usable(provider, seen)?;
     let request = Request::try_from(seen.md.as_ref())
-        .map_err(|invalid| Failure::refused(&Refusal::incompatible(invalid.to_string())))?;
+        .map_err(|invalid| Blocked::refused(&Refusal::incompatible(invalid.to_string())))?;
     let findings = overrides::check(&request.overrides, &provider.registration().overrides);
     let (wrong, unknown): (Vec<_>, Vec<_>) = findings.into_iter().partition(Finding::is_error);
     if !wrong.is_empty() {
-        return Err(Failure::refused(&Refusal {
+        return Err(Blocked::refused(&Refusal {
             reason: ProviderReason::InvalidOverrides.into(),
             message: joined(&wrong),
         }));
     }
     let translation = provider
         .translate(&request, &seen.installed)
-        .map_err(|refusal| Failure::refused(&refusal))?;
+        .map_err(|refusal| Blocked::refused(&refusal))?;
     Ok(Prepared {
         request,
         translation,
@@ -85,17 +85,17 @@ fn joined(findings: &[Finding]) -> String {
     findings.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
 }
 
-fn upstream_is_usable(provider: &dyn Provider, seen: &Observed) -> Result<(), Failure> {
+fn upstream_is_usable(provider: &dyn Provider, seen: &Observed) -> Result<(), Blocked> {
     let Some(main) = provider.upstreams().first().map(|u| u.kind) else {
         return Ok(());
     };
     match seen.installed.state(main) {
         State::Known { .. } => Ok(()),
-        State::Missing => Err(Failure::missing(format!(
+        State::Missing => Err(Blocked::missing(format!(
             "Provider '{}' CRD not installed in cluster",
             provider.name()
         ))),
-        State::Unknown { served, problems } => Err(Failure::refused(&Refusal {
+        State::Unknown { served, problems } => Err(Blocked::refused(&Refusal {
             reason: ProviderReason::UnknownUpstreamSchema.into(),
             message: format!(
                 "The installed {} (served: {}) has a schema that {} does not know: {}. Update the provider controller, or install a release it knows",
@@ -113,11 +113,11 @@ fn upstream_is_usable(provider: &dyn Provider, seen: &Observed) -> Result<(), Fa
 }
 
 /// An object of the right name that was made by somebody else is never touched.
-fn foreign(seen: &Observed, prepared: &Prepared) -> Option<Failure> {
+fn foreign(seen: &Observed, prepared: &Prepared) -> Option<Blocked> {
     prepared.translation.objects.iter().find_map(|wanted| {
         let live = seen.child(wanted.kind, &wanted.name)?;
         let name = wanted.kind.named(&wanted.name);
-        (!object::is_ours(seen.md.as_ref(), live)).then(|| Failure::name_taken(&name, &object::manager_of(live)))
+        (!object::is_ours(seen.md.as_ref(), live)).then(|| Blocked::name_taken(&name, &object::manager_of(live)))
     })
 }
 

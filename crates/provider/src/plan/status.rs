@@ -17,7 +17,7 @@ use super::Decision;
 use super::objects;
 use super::pods::{self, Obstacle};
 use super::serve::{self, Prepared};
-use super::verify::{self, Inquiry, Question, Verdict};
+use super::verify::{self, Endpoint, Inquiry, Question};
 use crate::contract::{Provider, Reading, Refusal};
 use crate::observe::{Observed, Verification};
 
@@ -30,11 +30,8 @@ const SETTLED_AFTER: SignedDuration = SignedDuration::from_secs(5);
 /// While the outcome of a write or of a question is waited for, look again after this long, in case its sign is missed.
 const LOOK_AGAIN: Duration = Duration::from_secs(15);
 
-/// Longest message of a status, in bytes: it may repeat what a user or an upstream wrote.
-const MAX_MESSAGE: usize = 4096;
-
 /// Why nothing can be made.
-pub(super) struct Failure {
+pub(super) struct Blocked {
     phase: Phase,
     /// The first step that did not succeed: [`condition::PROVIDER_COMPATIBLE`] or [`condition::RESOURCE_CREATED`].
     step: &'static str,
@@ -42,7 +39,7 @@ pub(super) struct Failure {
     message: String,
 }
 
-impl Failure {
+impl Blocked {
     /// The provider cannot do what the spec asks for.
     pub(super) fn refused(refusal: &Refusal) -> Self {
         Self {
@@ -97,8 +94,8 @@ fn compatible(provider: &dyn Provider) -> Draft {
 }
 
 /// Nothing can be made, and this is why.
-pub(super) fn failed(provider: &dyn Provider, seen: &Observed, failure: &Failure) -> Plan {
-    let Failure {
+pub(super) fn failed(provider: &dyn Provider, seen: &Observed, failure: &Blocked) -> Plan {
+    let Blocked {
         phase,
         step,
         reason,
@@ -248,10 +245,10 @@ fn standing(
     if prepared.translation.replicas == 0 {
         return Standing::ScaledToZero;
     }
-    match verify::verdict(seen, prepared, live) {
-        Verdict::Answered { message } => Standing::Serves { message },
-        Verdict::Asking(question) => Standing::Asking(question),
-        Verdict::NotAnswering { message, next } => Standing::NotAnswering { message, next },
+    match verify::endpoint(seen, prepared, live) {
+        Endpoint::Answered { message } => Standing::Serves { message },
+        Endpoint::Asking(question) => Standing::Asking(question),
+        Endpoint::NotAnswering { message, next } => Standing::NotAnswering { message, next },
     }
 }
 
@@ -503,7 +500,9 @@ fn write(seen: &Observed, mut status: ModelDeploymentStatus, drafts: Vec<Draft>,
         .map(|d| d.reason().to_owned());
     let event_is_new = reason_before != reason_now;
     status.observed_generation = md.metadata.generation;
-    status.message = status.message.map(|text| condition::shorten(text, MAX_MESSAGE));
+    status.message = status
+        .message
+        .map(|text| condition::shorten(text, condition::MAX_STATUS_MESSAGE));
     status.conditions = condition::settle(drafts, md.conditions(), md.metadata.generation, seen.now);
     let wanted = owned(&status);
     let before = md.status.as_ref().map(owned).unwrap_or_default();
