@@ -13,6 +13,7 @@ use serde_json::{Map, Value};
 
 use crate::condition::{self, Conditions as _};
 use crate::labels;
+use crate::managed::managed;
 use crate::tone::{Tone, texts, words};
 
 /// The target was found. Present with `workloadRef` only.
@@ -770,28 +771,4 @@ impl AsyncActorSpec {
     }
 }
 
-impl AsyncActor {
-    /// Whether reconciliation is paused by annotation.
-    pub fn is_paused(&self) -> bool {
-        labels::is_set(&self.metadata, labels::ASYA_PAUSED)
-    }
-
-    /// Whether it is being deleted.
-    pub fn is_deleting(&self) -> bool {
-        self.metadata.deletion_timestamp.is_some()
-    }
-
-    /// Whether our finalizer is on it.
-    pub fn has_finalizer(&self) -> bool {
-        self.metadata
-            .finalizers
-            .iter()
-            .flatten()
-            .any(|f| f == labels::ASYA_FINALIZER)
-    }
-
-    /// The conditions, none if there is no status yet.
-    pub fn conditions(&self) -> &[Condition] {
-        self.status.as_ref().map_or(&[], |s| s.conditions.as_slice())
-    }
-}
+managed!(AsyncActor, paused: labels::ASYA_PAUSED, finalizer: labels::ASYA_FINALIZER);

@@ -6,6 +6,8 @@
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
+use crate::reason::CoreReason;
+
 /// The schema of the spec was accepted. Owner: core.
 pub const VALIDATED: &str = "Validated";
 /// A provider is chosen. Owner: core.
@@ -53,8 +55,47 @@ pub const PREFLIGHT_BYPASSED: &str = "PreflightBypassed";
 /// Environment variables of the user's that are not passed on; present only while true.
 pub const ENV_IGNORED: &str = "EnvIgnored";
 
-/// Reason of [`READY`] on a ModelDeployment of which no replica is desired.
-pub const SCALED_TO_ZERO: &str = "ScaledToZero";
+/// The controller that writes a condition type of a ModelDeployment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Owner {
+    /// The core controller.
+    Core,
+    /// The selected provider.
+    Provider,
+    /// The core controller until a provider is selected, then the provider.
+    Shared,
+}
+
+/// Condition types of a ModelDeployment with their owners, in the order in which they are written.
+pub const MODEL_DEPLOYMENT: [(&str, Owner); 12] = [
+    (VALIDATED, Owner::Core),
+    (PROVIDER_SELECTED, Owner::Core),
+    (PAUSED, Owner::Core),
+    (PROVIDER_UNAVAILABLE, Owner::Core),
+    (PROVIDER_COMPATIBLE, Owner::Provider),
+    (RESOURCE_CREATED, Owner::Provider),
+    (READY, Owner::Shared),
+    (STALLED, Owner::Shared),
+    (STALE_STATUS, Owner::Provider),
+    (OVERRIDES_IGNORED, Owner::Provider),
+    (FIELDS_IGNORED, Owner::Provider),
+    (DRY_RUN, Owner::Provider),
+];
+
+/// Owner of a condition type of a ModelDeployment; absent for a type that is not ours.
+pub fn owner(type_: &str) -> Option<Owner> {
+    let entry = MODEL_DEPLOYMENT.iter().find(|(known, _)| *known == type_);
+    entry.map(|(_, owner)| *owner)
+}
+
+/// Conditions of a ModelDeployment that belong to one of these owners, in the order of [`MODEL_DEPLOYMENT`].
+pub fn owned_by(conditions: &[Condition], owners: &[Owner]) -> Vec<Condition> {
+    let types = MODEL_DEPLOYMENT.iter().filter(|(_, owner)| owners.contains(owner));
+    types
+        .flat_map(|(type_, _)| conditions.iter().filter(move |c| c.type_ == *type_))
+        .cloned()
+        .collect()
+}
 
 /// A condition before it meets its predecessor.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -110,7 +151,7 @@ pub fn no(type_: &'static str, reason: impl Into<String>, message: impl Into<Str
 /// What it means that somebody paused an object with this annotation.
 pub fn paused(annotation: &str) -> Draft {
     let message = format!("Reconciliation is paused: remove the annotation {annotation} to go on");
-    yes(PAUSED, "Paused", message)
+    yes(PAUSED, CoreReason::Paused, message)
 }
 
 /// Longest message the API accepts for `metav1.Condition`.
@@ -159,6 +200,9 @@ pub fn settle_paused(paused: Draft, previous: &[Condition], generation: Option<i
 pub fn whole_seconds(time: Timestamp) -> Timestamp {
     Timestamp::from_second(time.as_second()).unwrap_or(time)
 }
+
+/// Longest message of a ModelDeployment's or provider's status, in bytes. Messages may repeat what users and upstreams wrote.
+pub const MAX_STATUS_MESSAGE: usize = 4096;
 
 /// Cuts a text at a character boundary, marking the cut.
 pub fn shorten(mut text: String, max_bytes: usize) -> String {

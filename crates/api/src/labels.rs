@@ -31,6 +31,12 @@ pub const MADE_FOR: &str = "kubeairunway.ai/made-for";
 /// Annotation on an upstream object: hash of what was applied last, so that a restart sends nothing again.
 pub const APPLIED_HASH: &str = "kubeairunway.ai/applied-hash";
 
+/// Annotation with the trace of an object, as a W3C `traceparent`.
+pub const TRACE: &str = "kubeairunway.ai/traceparent";
+
+/// Namespace of the control plane, unless it is installed into another one.
+pub const SYSTEM_NAMESPACE: &str = "kubeairunway-system";
+
 /// The one finalizer of a ModelDeployment.
 pub const FINALIZER: &str = "kubeairunway.ai/provider-cleanup";
 

@@ -9,6 +9,7 @@
 //! | [`condition`] | how conditions are made and kept |
 //! | [`labels`] | every label, annotation, finalizer and field manager name |
 //! | [`name`] | names that may stand in a path of the API server |
+//! | [`reason`] | reasons of the conditions of a ModelDeployment |
 //! | [`tone`] | how well something is, by the word of its status |
 //! | [`overrides`] | checks `spec.provider.overrides` against the documented keys |
 
@@ -21,10 +22,12 @@ pub mod async_actor;
 pub mod condition;
 pub mod labels;
 pub mod llama_stack_distribution;
+mod managed;
 pub mod model_deployment;
 pub mod name;
 pub mod overrides;
 pub mod provider_config;
+pub mod reason;
 mod schema;
 pub mod tone;
 
@@ -34,4 +37,5 @@ pub use llama_stack_distribution::{LlamaStackDistribution, LlamaStackDistributio
 pub use model_deployment::{ModelDeployment, ModelDeploymentSpec, ModelDeploymentStatus, Phase};
 pub use name::{Name, Namespace};
 pub use provider_config::{InferenceProviderConfig, InferenceProviderConfigSpec, InferenceProviderConfigStatus};
+pub use reason::{CoreReason, ProviderReason};
 pub use tone::Tone;

@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::labels;
+use crate::managed::managed;
 use crate::tone::words;
 
 /// A Llama Stack server and what belongs to it.
@@ -691,16 +692,6 @@ words!(ProviderPhase {
 });
 
 impl LlamaStackDistribution {
-    /// Whether reconciliation is paused by annotation.
-    pub fn is_paused(&self) -> bool {
-        labels::is_set(&self.metadata, labels::llama_stack::PAUSED)
-    }
-
-    /// Whether it is being deleted.
-    pub fn is_deleting(&self) -> bool {
-        self.metadata.deletion_timestamp.is_some()
-    }
-
     /// The external providers with their sections, in the order in which they are installed.
     pub fn external_providers(&self) -> Vec<(ApiSection, &ExternalProvider)> {
         self.spec
@@ -711,3 +702,5 @@ impl LlamaStackDistribution {
             .unwrap_or_default()
     }
 }
+
+managed!(LlamaStackDistribution, paused: labels::llama_stack::PAUSED);

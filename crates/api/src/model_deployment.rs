@@ -12,7 +12,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use crate::condition::{self, Owner};
 use crate::labels;
+use crate::managed::managed;
 use crate::tone::words;
 
 /// What to serve, with which engine, and on what.
@@ -517,29 +519,22 @@ impl ModelDeploymentSpec {
     }
 }
 
-impl ModelDeployment {
-    /// Whether reconciliation is paused by annotation.
-    pub fn is_paused(&self) -> bool {
-        labels::is_set(&self.metadata, labels::PAUSED)
+impl ModelDeploymentStatus {
+    /// Whether the selected provider has written its part. Decided by what only a provider writes: a condition type of its own,
+    /// the name of its object, or a phase other than Pending. `Ready` and `message` say nothing about it: the core writes them
+    /// until a provider is selected, and in place of one that does not act.
+    pub fn has_provider_part(&self) -> bool {
+        let is_of_provider = |c: &Condition| condition::owner(&c.type_) == Some(Owner::Provider);
+        self.conditions.iter().any(is_of_provider)
+            || self.provider.as_ref().is_some_and(|p| p.resource_name.is_some())
+            || self.phase.is_some_and(|phase| phase != Phase::Pending)
     }
+}
 
+impl ModelDeployment {
     /// Whether only a plan is asked for, by annotation.
     pub fn is_dry_run(&self) -> bool {
         labels::is_set(&self.metadata, labels::DRY_RUN)
-    }
-
-    /// Whether it is being deleted.
-    pub fn is_deleting(&self) -> bool {
-        self.metadata.deletion_timestamp.is_some()
-    }
-
-    /// Whether our finalizer is on it.
-    pub fn has_finalizer(&self) -> bool {
-        self.metadata
-            .finalizers
-            .iter()
-            .flatten()
-            .any(|f| f == labels::FINALIZER)
     }
 
     /// The provider chosen so far.
@@ -552,9 +547,6 @@ impl ModelDeployment {
             .as_deref()
             .filter(|name| !name.is_empty())
     }
-
-    /// The conditions, none if there is no status yet.
-    pub fn conditions(&self) -> &[Condition] {
-        self.status.as_ref().map_or(&[], |s| s.conditions.as_slice())
-    }
 }
+
+managed!(ModelDeployment, paused: labels::PAUSED, finalizer: labels::FINALIZER);

@@ -13,6 +13,8 @@ use crate::tone::texts;
 
 /// A provider whose heartbeat is older than this is not chosen.
 pub const HEARTBEAT_TIMEOUT: SignedDuration = SignedDuration::from_secs(180);
+/// The message about a provider whose heartbeat is older than [`HEARTBEAT_TIMEOUT`], without the subject.
+pub const SILENCE: &str = "has sent no heartbeat for 180 seconds";
 
 /// What a provider can do, and when it should be chosen. Each provider controller registers itself with one of these.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]

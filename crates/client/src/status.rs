@@ -7,7 +7,7 @@ use kube::ResourceExt;
 use kube::core::DynamicObject;
 use runway_api::condition::{self, Conditions};
 use runway_api::model_deployment::ModelDeploymentStatus;
-use runway_api::{ModelDeployment, Phase, Tone};
+use runway_api::{ModelDeployment, Phase, ProviderReason, Tone};
 use runway_provider::Reading;
 use serde_json::Value;
 
@@ -390,7 +390,7 @@ pub fn standing(object: &DynamicObject) -> (Standing, String) {
 /// Whether nothing serves because nothing is to serve: there is nothing more to wait for.
 fn is_scaled_to_zero(conditions: &[Condition]) -> bool {
     let ready = conditions.get_condition(condition::READY);
-    ready.is_some_and(|c| c.reason == condition::SCALED_TO_ZERO)
+    ready.is_some_and(|c| c.reason == ProviderReason::ScaledToZero)
 }
 
 /// In one word, and what there is to say.

@@ -7,7 +7,7 @@ use std::cmp::Reverse;
 use jiff::Timestamp;
 use kube::ResourceExt;
 use runway_api::model_deployment::{Candidate, ServingMode};
-use runway_api::provider_config::{Health, SelectionPolicy};
+use runway_api::provider_config::{Health, SILENCE, SelectionPolicy};
 use runway_api::{ModelDeployment, ModelDeploymentSpec};
 use serde_json::{Value, json};
 
@@ -210,7 +210,7 @@ fn unhealthy(provider: &Registered, now: Timestamp) -> Option<String> {
     match provider.health(now) {
         Health::Healthy => None,
         Health::NotReady(why) => Some(format!("is not ready: {why}")),
-        Health::Silent => Some("has sent no heartbeat for 180 seconds".to_owned()),
+        Health::Silent => Some(SILENCE.to_owned()),
     }
 }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
+use axum::http::Uri;
 use k8s_openapi::api::admissionregistration::v1::{MutatingWebhookConfiguration, ValidatingWebhookConfiguration};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use runway_api::labels;
@@ -40,7 +41,7 @@ pub struct WebhookArgs {
     #[arg(
         long,
         value_name = "NAMESPACE",
-        default_value = "kubeairunway-system",
+        default_value = labels::SYSTEM_NAMESPACE,
         env = "POD_NAMESPACE"
     )]
     pub webhook_namespace: String,
@@ -80,25 +81,18 @@ impl WebhookArgs {
     /// What the API server calls us.
     fn names(&self) -> Vec<String> {
         if let Some(url) = &self.webhook_url {
-            return vec![host(url).to_owned()];
+            return vec![host(url)];
         }
         let service = format!("{}.{}.svc", self.webhook_service, self.webhook_namespace);
         vec![format!("{service}.cluster.local"), service]
     }
 }
 
-/// The host of a URL, brackets of an IPv6 address taken off.
-fn host(url: &str) -> &str {
-    let authority = url
-        .split_once("://")
-        .map_or(url, |(_, rest)| rest)
-        .split('/')
-        .next()
-        .unwrap_or_default();
-    match authority.strip_prefix('[') {
-        Some(v6) => v6.split(']').next().unwrap_or_default(),
-        None => authority.rsplit_once(':').map_or(authority, |(host, _)| host),
-    }
+/// The host of a URL, without the brackets of an IPv6 address.
+fn host(url: &str) -> String {
+    let uri: Option<Uri> = url.parse().ok();
+    let host = uri.as_ref().and_then(Uri::host).unwrap_or(url);
+    host.trim_matches(['[', ']']).to_owned()
 }
 
 /// How long a replica that ends still answers, when the API server gets here through a Service: what routes to it hears of

@@ -86,7 +86,7 @@ pub enum Failure {
 }
 
 /// Reasons with which the kubelet waits for an image (kubernetes `pkg/kubelet/images/types.go`).
-const IMAGE_REASONS: [&str; 7] = [
+pub const IMAGE_REASONS: [&str; 7] = [
     "ErrImagePull",
     "ImagePullBackOff",
     "ErrImageNeverPull",
@@ -96,8 +96,8 @@ const IMAGE_REASONS: [&str; 7] = [
     "SignatureValidationFailed",
 ];
 
-/// Reasons with which it waits to make or start a container.
-const START_REASONS: [&str; 6] = [
+/// Reasons with which the kubelet waits to create or start a container (kubernetes `pkg/kubelet/container/sync_result.go`).
+pub const START_REASONS: [&str; 6] = [
     "CreateContainerConfigError",
     "CreateContainerError",
     "RunContainerError",

@@ -21,6 +21,7 @@ use kube::runtime::WatchStreamExt;
 use kube::runtime::utils::Backoff;
 use kube::runtime::watcher::watch_object;
 use kube::{Api, Client};
+use runway_api::labels;
 use serde_json::json;
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -47,7 +48,7 @@ pub struct LeaseArgs {
     #[arg(
         long,
         value_name = "NAMESPACE",
-        default_value = "kubeairunway-system",
+        default_value = labels::SYSTEM_NAMESPACE,
         env = "POD_NAMESPACE"
     )]
     pub lease_namespace: String,

@@ -1,7 +1,7 @@
 //! Metrics, in the OpenMetrics text format. Recorded in the controller loop and in the client, and nowhere else.
 
 use std::fmt::Debug;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -9,6 +9,7 @@ use axum::http::header::CONTENT_TYPE;
 use axum::http::{Request, Response};
 use futures::future::BoxFuture;
 use kube::client::Body;
+use parking_lot::Mutex;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric};
 use prometheus_client::metrics::counter::Counter;
@@ -112,16 +113,13 @@ impl Metrics {
 
     /// Adds metrics that are read off when they are asked for.
     pub fn collect(&self, collector: impl Collector) {
-        self.registry
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .register_collector(Box::new(collector));
+        self.registry.lock().register_collector(Box::new(collector));
     }
 
     /// Everything, as OpenMetrics text.
     pub fn text(&self) -> String {
         let mut text = String::new();
-        let registry = self.registry.lock().unwrap_or_else(PoisonError::into_inner);
+        let registry = self.registry.lock();
         // Writing to a String does not fail.
         let _ = prometheus_client::encoding::text::encode(&mut text, &registry);
         text

@@ -18,6 +18,44 @@ pub fn is_less(a: &str, b: &str) -> Option<bool> {
     Some(a < b)
 }
 
+/// Suffixes of an amount of memory.
+pub const MEMORY_SUFFIXES: &[&str] = &[
+    "", "m", "k", "Ki", "M", "Mi", "G", "Gi", "T", "Ti", "P", "Pi", "E", "Ei",
+];
+/// Suffixes of an amount of processors.
+pub const CPU_SUFFIXES: &[&str] = &["", "m"];
+
+/// Value of a quantity, as far as validation needs it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Amount {
+    /// The text is not a quantity with one of the suffixes.
+    Unreadable,
+    /// Zero.
+    Zero,
+    /// More than zero.
+    Positive,
+}
+
+/// Reads a quantity as the patterns of our CRDs do: digits, an optional fraction, one of the suffixes. A sign other than `+` and
+/// exponents are not accepted.
+pub fn amount(text: &str, suffixes: &[&str]) -> Amount {
+    let text = text.strip_prefix('+').unwrap_or(text);
+    let end = text
+        .find(|c: char| !c.is_ascii_digit() && c != '.')
+        .unwrap_or(text.len());
+    let (number, suffix) = text.split_at(end);
+    let (whole, fraction) = number.split_once('.').unwrap_or((number, "0"));
+    let digits = |part: &str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit());
+
+    if !digits(whole) || !digits(fraction) || !suffixes.contains(&suffix) {
+        Amount::Unreadable
+    } else if number.bytes().any(|b| matches!(b, b'1'..=b'9')) {
+        Amount::Positive
+    } else {
+        Amount::Zero
+    }
+}
+
 fn parse(text: &str) -> Option<String> {
     let (number, suffix) = split(text)?;
     if number.digits == 0 {
@@ -156,5 +194,29 @@ mod tests {
         assert_eq!(is_less("1G", "1Gi"), Some(true));
         assert_eq!(is_less("1024Mi", "1Gi"), Some(false));
         assert_eq!(is_less("10Gi", "much"), None);
+    }
+
+    #[test]
+    fn amounts() {
+        for (text, expected) in [
+            ("32Gi", Amount::Positive),
+            ("+0.5Gi", Amount::Positive),
+            ("500m", Amount::Positive),
+            ("4", Amount::Positive),
+            ("0", Amount::Zero),
+            ("0.0Gi", Amount::Zero),
+            ("", Amount::Unreadable),
+            ("-1Gi", Amount::Unreadable),
+            ("1.", Amount::Unreadable),
+            (".5", Amount::Unreadable),
+            ("1.2.3", Amount::Unreadable),
+            ("32GB", Amount::Unreadable),
+            ("32 Gi", Amount::Unreadable),
+            ("lots", Amount::Unreadable),
+            ("1ä", Amount::Unreadable),
+        ] {
+            assert_eq!(amount(text, MEMORY_SUFFIXES), expected, "{text:?}");
+        }
+        assert_eq!(amount("4Gi", CPU_SUFFIXES), Amount::Unreadable);
     }
 }

@@ -22,9 +22,7 @@ use opentelemetry_http::{HttpClient, HttpError, Request, Response};
 use opentelemetry_otlp::{Protocol, SpanExporter, WithExportConfig, WithHttpConfig};
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::trace::{SdkTracer, SdkTracerProvider, Span};
-
-/// The annotation that carries the trace of an object.
-pub const ANNOTATION: &str = "kubeairunway.ai/traceparent";
+use runway_api::labels::TRACE;
 
 /// What is not sent by then is lost.
 const FAREWELL: Duration = Duration::from_secs(2);
@@ -200,7 +198,7 @@ pub fn trace_id(object: &ObjectMeta) -> Option<String> {
 /// The annotation by itself.
 pub fn carried(object: &ObjectMeta) -> Option<BTreeMap<String, String>> {
     let traceparent = annotation(object.annotations.as_ref()?)?;
-    Some([(ANNOTATION.to_owned(), traceparent.to_owned())].into())
+    Some([(TRACE.to_owned(), traceparent.to_owned())].into())
 }
 
 fn parent(object: &ObjectMeta) -> Option<SpanContext> {
@@ -208,7 +206,7 @@ fn parent(object: &ObjectMeta) -> Option<SpanContext> {
 }
 
 fn annotation(annotations: &BTreeMap<String, String>) -> Option<&str> {
-    annotations.get(ANNOTATION).map(String::as_str)
+    annotations.get(TRACE).map(String::as_str)
 }
 
 /// A `traceparent`, as in <https://www.w3.org/TR/trace-context/#traceparent-header>. Users write annotations: what is not valid
@@ -285,7 +283,7 @@ mod tests {
     fn without_a_receiver_nothing_is_recorded() {
         let traceparent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01".to_owned();
         let object = ObjectMeta {
-            annotations: Some(BTreeMap::from([(ANNOTATION.to_owned(), traceparent)])),
+            annotations: Some(BTreeMap::from([(TRACE.to_owned(), traceparent)])),
             ..ObjectMeta::default()
         };
         let traces = Traces::start("toy", &TraceArgs::default()).unwrap();

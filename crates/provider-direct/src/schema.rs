@@ -3,18 +3,10 @@
 use runway_provider::{ChildRef, Kind, Upstream};
 
 /// Runs the pods; its status is read.
-pub const DEPLOYMENT: Kind = Kind {
-    group: "apps",
-    kind: "Deployment",
-    plural: "deployments",
-};
+pub const DEPLOYMENT: Kind = Kind::new("apps", "v1", "Deployment", "deployments");
 
 /// Gives the pods one address.
-pub const SERVICE: Kind = Kind {
-    group: "",
-    kind: "Service",
-    plural: "services",
-};
+pub const SERVICE: Kind = Kind::new("", "v1", "Service", "services");
 
 /// A built-in kind needs no schema.
 pub(crate) fn upstreams() -> Vec<Upstream> {

@@ -1,6 +1,7 @@
 //! The documented keys of `provider.overrides` (design 4.15). The loop has warned of unknown keys and refused wrong types.
 
 use runway_api::provider_config::{OverrideKey, OverrideType};
+use runway_operator::quantity::{self, Amount};
 use runway_provider::Refusal;
 use serde_json::{Map, Value};
 
@@ -71,8 +72,8 @@ pub(crate) fn frontend(overrides: &Map<String, Value>) -> Result<Frontend, Refus
     Ok(Frontend {
         router: router(overrides.get("routerMode"))?,
         replicas: replicas(&frontend["replicas"])?,
-        cpu: quantity("cpu", &resources["cpu"], "2", &["m"])?,
-        memory: quantity("memory", &resources["memory"], "4Gi", &MEMORY)?,
+        cpu: amount("cpu", &resources["cpu"], "2", quantity::CPU_SUFFIXES)?,
+        memory: amount("memory", &resources["memory"], "4Gi", quantity::MEMORY_SUFFIXES)?,
     })
 }
 
@@ -98,19 +99,10 @@ fn replicas(given: &Value) -> Result<i32, Refusal> {
     }
 }
 
-const MEMORY: [&str; 13] = ["m", "k", "Ki", "M", "Mi", "G", "Gi", "T", "Ti", "P", "Pi", "E", "Ei"];
-
 /// As in `resources.cpu` and `resources.memory` of a ModelDeployment: v1alpha1 takes any text here, and fails later.
-fn quantity(name: &str, given: &Value, default: &str, suffixes: &[&str]) -> Result<String, Refusal> {
+fn amount(name: &str, given: &Value, default: &str, suffixes: &[&str]) -> Result<String, Refusal> {
     let text = given.as_str().unwrap_or(default);
-    let digits = text.strip_prefix('+').unwrap_or(text);
-    let end = digits
-        .find(|c: char| !c.is_ascii_digit() && c != '.')
-        .unwrap_or(digits.len());
-    let (number, suffix) = digits.split_at(end);
-    let (whole, fraction) = number.split_once('.').unwrap_or((number, "0"));
-    let is_number = !whole.is_empty() && !fraction.is_empty() && !fraction.contains('.');
-    if is_number && (suffix.is_empty() || suffixes.contains(&suffix)) {
+    if quantity::amount(text, suffixes) != Amount::Unreadable {
         Ok(text.to_owned())
     } else {
         Err(invalid(format!(

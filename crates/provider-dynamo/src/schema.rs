@@ -3,11 +3,12 @@
 use runway_provider::{Installed, Kind, Schema, Upstream};
 
 /// A frontend and workers that serve one model (Dynamo `deploy/operator/api/v1beta1/dynamographdeployment_types.go`).
-pub const DYNAMO_GRAPH_DEPLOYMENT: Kind = Kind {
-    group: "nvidia.com",
-    kind: "DynamoGraphDeployment",
-    plural: "dynamographdeployments",
-};
+pub const DYNAMO_GRAPH_DEPLOYMENT: Kind = Kind::new(
+    "nvidia.com",
+    "v1beta1",
+    "DynamoGraphDeployment",
+    "dynamographdeployments",
+);
 
 /// How a DynamoGraphDeployment is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,11 +3,7 @@
 use runway_provider::{Installed, Kind, Schema, Upstream};
 
 /// A Serve application and the Ray cluster that runs it (KubeRay `apis/ray/v1/rayservice_types.go`).
-pub const RAY_SERVICE: Kind = Kind {
-    group: "ray.io",
-    kind: "RayService",
-    plural: "rayservices",
-};
+pub const RAY_SERVICE: Kind = Kind::new("ray.io", "v1", "RayService", "rayservices");
 
 pub(crate) fn upstreams() -> Vec<Upstream> {
     vec![Upstream {

@@ -6,6 +6,7 @@
 
 use jiff::Timestamp;
 use runway_api::Phase;
+use runway_api::condition::shorten;
 use runway_operator::json;
 use runway_provider::Reading;
 use serde_json::Value;
@@ -13,7 +14,7 @@ use serde_json::Value;
 /// Reasons of `Ready` with which KubeRay gives up.
 const TERMINAL: [&str; 2] = ["InitializingTimeout", "ValidationFailed"];
 
-/// Longest text that is passed on from an application: they may hold whole stack traces.
+/// Longest text that is passed on from an application, in bytes: it may hold whole stack traces.
 const LONGEST: usize = 500;
 
 /// Reads a RayService of which so many replicas and this spec are wanted.
@@ -23,7 +24,7 @@ pub(crate) fn of(object: &Value, desired: i32, wanted: &Value) -> Reading {
     }
     let service = Service::of(object, desired, wanted);
     let (phase, reason, message) = match service.given_up() {
-        Some(verdict) => verdict,
+        Some(state) => state,
         None if desired == 0 => service.suspended(),
         None => service.serving(),
     };
@@ -39,9 +40,9 @@ pub(crate) fn of(object: &Value, desired: i32, wanted: &Value) -> Reading {
 }
 
 /// Phase, reason and words.
-type Verdict = (Phase, String, String);
+type State = (Phase, String, String);
 
-fn verdict(phase: Phase, reason: &str, message: impl Into<String>) -> Verdict {
+fn state(phase: Phase, reason: &str, message: impl Into<String>) -> State {
     (phase, reason.to_owned(), message.into())
 }
 
@@ -67,25 +68,25 @@ impl<'a> Service<'a> {
         }
     }
 
-    fn given_up(&self) -> Option<Verdict> {
+    fn given_up(&self) -> Option<State> {
         let ready = self.condition("Ready").filter(|c| TERMINAL.contains(&c.reason))?;
-        Some(verdict(Phase::Failed, ready.reason, ready.text()))
+        Some(state(Phase::Failed, ready.reason, ready.text()))
     }
 
-    fn suspended(&self) -> Verdict {
+    fn suspended(&self) -> State {
         let asked = self.object["spec"]["suspend"] == true;
         if asked && self.condition("Suspended").is_some_and(Condition::is_true) {
-            verdict(
+            state(
                 Phase::Running,
                 "Suspended",
                 "Scaled to zero: no replica is asked for, and no pod runs",
             )
         } else {
-            verdict(Phase::Deploying, "Suspending", "KubeRay is taking the pods away")
+            state(Phase::Deploying, "Suspending", "KubeRay is taking the pods away")
         }
     }
 
-    fn serving(&self) -> Verdict {
+    fn serving(&self) -> State {
         match (self.answers(), self.upgrades()) {
             (true, true) => self.upgrading(),
             (true, false) => self.changing(),
@@ -94,36 +95,36 @@ impl<'a> Service<'a> {
     }
 
     /// Two clusters: the earlier one serves.
-    fn upgrading(&self) -> Verdict {
+    fn upgrading(&self) -> State {
         if let Some(app) = failing(&self.pending) {
             let told = format!(
                 "An earlier version still serves, and the new one does not start: {}",
                 app.text()
             );
-            return verdict(Phase::Deploying, "UpgradeFailing", told);
+            return state(Phase::Deploying, "UpgradeFailing", told);
         }
         let told = "An earlier version serves while the new one starts in a second cluster";
         let told = unfinished(&self.pending).map_or_else(|| told.to_owned(), |app| format!("{told}: {}", app.text()));
-        verdict(Phase::Deploying, "UpgradeInProgress", told)
+        state(Phase::Deploying, "UpgradeInProgress", told)
     }
 
     /// One cluster that has served before, and answers.
-    fn changing(&self) -> Verdict {
+    fn changing(&self) -> State {
         if let Some(app) = failing(&self.active) {
-            return verdict(
+            return state(
                 Phase::Failed,
                 app.reason(),
                 format!("{} (what served before may still answer)", app.text()),
             );
         }
         match unfinished(&self.active) {
-            Some(app) => verdict(Phase::Deploying, app.reason(), app.text()),
-            None if !self.is_seen() => verdict(
+            Some(app) => state(Phase::Deploying, app.reason(), app.text()),
+            None if !self.is_seen() => state(
                 Phase::Deploying,
                 "Updating",
                 "KubeRay has yet to look at the latest change",
             ),
-            None => verdict(Phase::Running, "Ready", ""),
+            None => state(Phase::Running, "Ready", ""),
         }
     }
 
@@ -136,34 +137,34 @@ impl<'a> Service<'a> {
     }
 
     /// Nothing answers.
-    fn starting(&self) -> Verdict {
+    fn starting(&self) -> State {
         let apps = if self.pending.is_empty() {
             &self.active
         } else {
             &self.pending
         };
         if let Some(app) = failing(apps) {
-            return verdict(Phase::Failed, app.reason(), app.text());
+            return state(Phase::Failed, app.reason(), app.text());
         }
         // Words of before conditions, and of the design.
         match self.status["serviceStatus"].as_str().unwrap_or_default() {
             "Failed" => {
-                return verdict(
+                return state(
                     Phase::Failed,
                     "Failed",
                     unfinished(apps).map(Application::text).unwrap_or_default(),
                 );
             }
-            "Pending" => return verdict(Phase::Pending, "Pending", ""),
+            "Pending" => return state(Phase::Pending, "Pending", ""),
             _ => {}
         }
         if let Some(app) = unfinished(apps) {
-            return verdict(Phase::Deploying, app.reason(), app.text());
+            return state(Phase::Deploying, app.reason(), app.text());
         }
         match (self.condition("Ready"), self.status["serviceStatus"].as_str()) {
-            (Some(ready), _) if !ready.is_true() => verdict(Phase::Deploying, ready.reason, ready.text()),
-            (None, Some(word)) if !word.is_empty() => verdict(Phase::Deploying, word, format!("serviceStatus: {word}")),
-            _ => verdict(Phase::Deploying, "Deploying", ""),
+            (Some(ready), _) if !ready.is_true() => state(Phase::Deploying, ready.reason, ready.text()),
+            (None, Some(word)) if !word.is_empty() => state(Phase::Deploying, word, format!("serviceStatus: {word}")),
+            _ => state(Phase::Deploying, "Deploying", ""),
         }
     }
 
@@ -340,8 +341,5 @@ fn essence(text: &str) -> String {
         Some(last) => format!("{first} … {last}"),
         None => first.to_owned(),
     };
-    if whole.chars().count() <= LONGEST {
-        return whole;
-    }
-    whole.chars().take(LONGEST).chain(['…']).collect()
+    shorten(whole, LONGEST)
 }

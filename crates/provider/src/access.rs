@@ -6,7 +6,6 @@ use runway_operator::access::{named, rule};
 use runway_operator::lease;
 
 use crate::contract::Provider;
-use crate::upstream::crd_name;
 
 /// The rules of a provider's Role in its own namespace: its Lease.
 pub fn access_in_namespace(provider: &dyn Provider) -> Vec<PolicyRule> {
@@ -38,7 +37,7 @@ pub fn access(provider: &dyn Provider) -> Vec<PolicyRule> {
         rule("events.k8s.io", &["events"], &["create", "patch"]),
     ];
     let by_crd = provider.upstreams().into_iter().filter(|u| !u.kind.is_built_in());
-    let crds: Vec<String> = by_crd.map(|u| crd_name(u.kind)).collect();
+    let crds: Vec<String> = by_crd.map(|u| u.kind.crd_name()).collect();
     // A rule without names would be for all of them.
     if !crds.is_empty() {
         let crds: Vec<&str> = crds.iter().map(String::as_str).collect();

@@ -1,17 +1,18 @@
 //! Asks endpoints for one answer, in the background: at most once for each question, and never at rest.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
+use parking_lot::Mutex;
 use runway_operator::clock;
 use runway_operator::services::Services;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 use crate::plan::{Inquiry, Question};
-use crate::talk::{self, Failure};
+use crate::talk::{self, Error};
 
 /// A new Service is known everywhere only after a moment, and an engine may still load: so long a failure may pass.
 const MAY_PASS: Duration = Duration::from_secs(8);
@@ -84,7 +85,7 @@ impl Answers {
             return Verification::Off;
         }
         let key = (namespace.to_owned(), name.to_owned());
-        Verification::On(self.lock().get(&key).and_then(|entry| entry.answer.clone()))
+        Verification::On(self.entries.lock().get(&key).and_then(|entry| entry.answer.clone()))
     }
 
     /// Asks, keeps or forgets.
@@ -94,13 +95,13 @@ impl Answers {
             Inquiry::Ask(question) => self.ask(key, question),
             Inquiry::Keep => {}
             Inquiry::Forget => {
-                self.lock().remove(&key);
+                self.entries.lock().remove(&key);
             }
         }
     }
 
     fn ask(self: &Arc<Self>, key: Key, question: Question) {
-        let mut entries = self.lock();
+        let mut entries = self.entries.lock();
         let before = entries.get(&key);
         if before.is_some_and(|entry| entry.asked == question.id) {
             return;
@@ -123,16 +124,17 @@ impl Answers {
             at: clock::now(),
             attempt: question.attempt,
         };
-        match self.lock().get_mut(&key).filter(|entry| entry.asked == question.id) {
+        match self
+            .entries
+            .lock()
+            .get_mut(&key)
+            .filter(|entry| entry.asked == question.id)
+        {
             Some(entry) => entry.answer = Some(answer),
             // Something else was asked meanwhile, or nothing is to be known any more.
             None => return,
         }
         (self.answered)(&key.0, &key.1);
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<Key, Entry>> {
-        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -143,7 +145,7 @@ async fn insist(services: &Services, question: &Question) -> Result<(), String> 
     loop {
         match talk::ask(services, question).await {
             Ok(()) => return Ok(()),
-            Err(Failure { may_pass, message }) if !may_pass || start.elapsed() + wait > MAY_PASS => {
+            Err(Error { may_pass, message }) if !may_pass || start.elapsed() + wait > MAY_PASS => {
                 return Err(message);
             }
             Err(_) => tokio::time::sleep(wait).await,

@@ -5,8 +5,9 @@
 
 use std::collections::BTreeMap;
 
-use runway_api::InferenceProviderConfigSpec;
 use runway_api::model_deployment::{Endpoint, Phase};
+use runway_api::{InferenceProviderConfigSpec, ProviderReason};
+pub use runway_operator::object::Kind;
 use serde_json::Value;
 
 use crate::request::Request;
@@ -45,30 +46,8 @@ pub trait Provider: Send + Sync + 'static {
     fn read_status(&self, request: &Request, object: &Value) -> Reading;
 }
 
-/// A kind of object that a provider makes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Kind {
-    /// API group, empty for the core group.
-    pub group: &'static str,
-    /// Kind, as `Workspace`.
-    pub kind: &'static str,
-    /// Plural, as `workspaces`.
-    pub plural: &'static str,
-}
-
-impl Kind {
-    /// Whether Kubernetes itself brings it: the group of a CRD has a dot.
-    pub fn is_built_in(self) -> bool {
-        !self.group.contains('.')
-    }
-}
-
 /// `ConfigMap`, for settings that an upstream reads from one.
-pub const CONFIG_MAP: Kind = Kind {
-    group: "",
-    kind: "ConfigMap",
-    plural: "configmaps",
-};
+pub const CONFIG_MAP: Kind = Kind::new("", "v1", "ConfigMap", "configmaps");
 
 /// An object that may exist for a ModelDeployment.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -130,7 +109,7 @@ impl Refusal {
     /// The provider cannot do what is asked for.
     pub fn incompatible(message: impl Into<String>) -> Self {
         Self {
-            reason: "Incompatible",
+            reason: ProviderReason::Incompatible.into(),
             message: message.into(),
         }
     }

@@ -9,7 +9,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::api::{Patch, PatchParams, ValidationDirective};
 use kube::{Api, Resource};
 use runway_api::condition::{self, no, yes};
-use runway_api::{InferenceProviderConfig, InferenceProviderConfigStatus, labels};
+use runway_api::{InferenceProviderConfig, InferenceProviderConfigStatus, ProviderReason, labels};
 use runway_operator::clock;
 use runway_operator::process::Process;
 use serde_json::{Map, Value, json};
@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::caches::Caches;
 use crate::contract::Provider;
-use crate::upstream::{Installed, State, crd_name};
+use crate::upstream::{Installed, State};
 
 /// Three heartbeats fit into the time after which a provider counts as silent.
 const HEARTBEAT: Duration = Duration::from_mins(1);
@@ -209,7 +209,7 @@ fn status(provider: &dyn Provider, installed: &Installed, previous: &[Condition]
             yes(
                 condition::UPSTREAM_READY,
                 "SchemaKnown",
-                format!("{} {version} is installed", crd_name(kind)),
+                format!("{} {version} is installed", kind.crd_name()),
             ),
             Some(format!("{}/{version}", kind.group)),
             Some(hash),
@@ -217,8 +217,8 @@ fn status(provider: &dyn Provider, installed: &Installed, previous: &[Condition]
         Some((kind, State::Missing)) => (
             no(
                 condition::UPSTREAM_READY,
-                "CRDNotInstalled",
-                format!("{} is not installed: install the upstream operator", crd_name(kind)),
+                ProviderReason::CRDNotInstalled,
+                format!("{} is not installed: install the upstream operator", kind.crd_name()),
             ),
             None,
             None,
@@ -226,10 +226,10 @@ fn status(provider: &dyn Provider, installed: &Installed, previous: &[Condition]
         Some((kind, State::Unknown { served, problems })) => (
             no(
                 condition::UPSTREAM_READY,
-                "UnknownUpstreamSchema",
+                ProviderReason::UnknownUpstreamSchema,
                 format!(
                     "{} (served: {}) has a schema this controller does not know: {}",
-                    crd_name(kind),
+                    kind.crd_name(),
                     served.join(", "),
                     problems.join("; ")
                 ),

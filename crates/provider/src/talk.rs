@@ -3,7 +3,7 @@
 
 use http::StatusCode;
 use runway_api::condition::shorten;
-use runway_operator::services::{Error, Response, Services};
+use runway_operator::services::{self, Response, Services};
 use serde_json::{Value, json};
 
 use crate::plan::Question;
@@ -19,7 +19,7 @@ const NAMES_SHOWN: usize = 5;
 
 /// Why a model has not answered.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Failure {
+pub struct Error {
     /// Whether asking again in a moment may help.
     pub may_pass: bool,
     /// The request and what came back.
@@ -28,26 +28,26 @@ pub struct Failure {
 
 /// What a response means.
 #[derive(Debug, PartialEq, Eq)]
-enum Verdict {
+enum Reply {
     /// The request was served.
     Served(Value),
     /// The engine does not serve this path, or not for this model.
-    NotOffered(Failure),
+    NotOffered(Error),
     /// It wants credentials, which the provider does not have: it is there.
     Guarded,
     /// Something is wrong.
-    Failed(Failure),
+    Failed(Error),
 }
 
 /// Asks the endpoint for its models, and for one token where the engine generates text.
-pub async fn ask(services: &Services, question: &Question) -> Result<(), Failure> {
+pub async fn ask(services: &Services, question: &Question) -> Result<(), Error> {
     let at = &question.at;
-    let models = verdict(at, "GET", MODELS, services.get(at, MODELS).await);
+    let models = reply(at, "GET", MODELS, services.get(at, MODELS).await);
     let model = match models {
-        Verdict::Served(models) => listed(question, &models)?,
-        Verdict::Guarded => return Ok(()),
-        Verdict::NotOffered(_) if !question.generates => return Ok(()),
-        Verdict::NotOffered(failure) | Verdict::Failed(failure) => return Err(failure),
+        Reply::Served(models) => listed(question, &models)?,
+        Reply::Guarded => return Ok(()),
+        Reply::NotOffered(_) if !question.generates => return Ok(()),
+        Reply::NotOffered(failure) | Reply::Failed(failure) => return Err(failure),
     };
     if !question.generates {
         return Ok(());
@@ -56,9 +56,9 @@ pub async fn ask(services: &Services, question: &Question) -> Result<(), Failure
     let chat = json!({"model": model, "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1});
     let completion = json!({"model": model, "prompt": "Hi", "max_tokens": 1});
     for (path, body) in [(CHAT, chat), (COMPLETIONS, completion)] {
-        match verdict(at, "POST", path, services.post(at, path, &body).await) {
-            Verdict::Served(completion) if has_choice(&completion) => return Ok(()),
-            Verdict::Served(other) => {
+        match reply(at, "POST", path, services.post(at, path, &body).await) {
+            Reply::Served(completion) if has_choice(&completion) => return Ok(()),
+            Reply::Served(other) => {
                 return Err(final_failure(
                     at,
                     "POST",
@@ -66,17 +66,17 @@ pub async fn ask(services: &Services, question: &Question) -> Result<(), Failure
                     &format!("not a completion: {}", shown(&other.to_string())),
                 ));
             }
-            Verdict::Guarded => return Ok(()),
+            Reply::Guarded => return Ok(()),
             // Such as an embedding model, which neither chats nor completes.
-            Verdict::NotOffered(_) => {}
-            Verdict::Failed(failure) => return Err(failure),
+            Reply::NotOffered(_) => {}
+            Reply::Failed(failure) => return Err(failure),
         }
     }
     Ok(())
 }
 
 /// The name to ask for: the one that is expected, or the first of the list.
-fn listed(question: &Question, models: &Value) -> Result<Option<String>, Failure> {
+fn listed(question: &Question, models: &Value) -> Result<Option<String>, Error> {
     let names: Vec<&str> = models["data"]
         .as_array()
         .into_iter()
@@ -95,7 +95,7 @@ fn listed(question: &Question, models: &Value) -> Result<Option<String>, Failure
                     .collect::<Vec<_>>()
                     .join(", "),
             };
-            Err(Failure {
+            Err(Error {
                 // A frontend lists a model when its first worker has registered.
                 may_pass: true,
                 message: format!("{}: GET {MODELS} lists {others}, not '{wanted}'", question.at),
@@ -111,14 +111,14 @@ fn has_choice(completion: &Value) -> bool {
         .is_some_and(|choices| !choices.is_empty())
 }
 
-fn verdict(at: &impl std::fmt::Display, method: &str, path: &str, outcome: Result<Response, Error>) -> Verdict {
-    let failure = |may_pass, what: &str| Failure {
+fn reply(at: &impl std::fmt::Display, method: &str, path: &str, outcome: Result<Response, services::Error>) -> Reply {
+    let failure = |may_pass, what: &str| Error {
         may_pass,
         message: format!("{at}: {method} {path}: {what}"),
     };
     let response = match outcome {
         Ok(response) => response,
-        Err(error) => return Verdict::Failed(failure(matches!(error, Error::Broken(_)), &error.to_string())),
+        Err(error) => return Reply::Failed(failure(matches!(error, services::Error::Broken(_)), &error.to_string())),
     };
     let status = response.status;
     let words = words(&response.body);
@@ -129,29 +129,27 @@ fn verdict(at: &impl std::fmt::Display, method: &str, path: &str, outcome: Resul
     };
     match status {
         // In place of the Service: it is not there, has no ready pod, or may not be asked.
-        _ if is_of_api_server(&response.body) => Verdict::Failed(failure(true, &said)),
-        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => Verdict::Guarded,
+        _ if is_of_api_server(&response.body) => Reply::Failed(failure(true, &said)),
+        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => Reply::Guarded,
         StatusCode::BAD_REQUEST
         | StatusCode::NOT_FOUND
         | StatusCode::METHOD_NOT_ALLOWED
         | StatusCode::UNPROCESSABLE_ENTITY
-        | StatusCode::NOT_IMPLEMENTED => Verdict::NotOffered(failure(false, &said)),
+        | StatusCode::NOT_IMPLEMENTED => Reply::NotOffered(failure(false, &said)),
         StatusCode::BAD_GATEWAY | StatusCode::SERVICE_UNAVAILABLE | StatusCode::GATEWAY_TIMEOUT => {
-            Verdict::Failed(failure(true, &said))
+            Reply::Failed(failure(true, &said))
         }
-        _ if status.is_redirection() => {
-            Verdict::Failed(failure(false, &format!("{status}: redirects are not followed")))
-        }
-        _ if !status.is_success() => Verdict::Failed(failure(false, &said)),
+        _ if status.is_redirection() => Reply::Failed(failure(false, &format!("{status}: redirects are not followed"))),
+        _ if !status.is_success() => Reply::Failed(failure(false, &said)),
         _ => match serde_json::from_slice(&response.body) {
-            Ok(value) => Verdict::Served(value),
-            Err(_) => Verdict::Failed(failure(false, &format!("{status}, but the body is not JSON: {words}"))),
+            Ok(value) => Reply::Served(value),
+            Err(_) => Reply::Failed(failure(false, &format!("{status}, but the body is not JSON: {words}"))),
         },
     }
 }
 
-fn final_failure(at: &impl std::fmt::Display, method: &str, path: &str, what: &str) -> Failure {
-    Failure {
+fn final_failure(at: &impl std::fmt::Display, method: &str, path: &str, what: &str) -> Error {
+    Error {
         may_pass: false,
         message: format!("{at}: {method} {path}: {what}"),
     }
@@ -216,7 +214,7 @@ mod tests {
     async fn outcome(
         model: Option<&str>,
         answer: impl Fn(&str) -> Option<String> + Send + Sync + 'static,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), Error> {
         install_crypto();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();

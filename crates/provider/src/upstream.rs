@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use kube::core::{ApiResource, GroupVersionKind};
+use kube::core::ApiResource;
 use runway_operator::{crd, json};
 
 use crate::contract::Kind;
@@ -101,7 +101,7 @@ impl Installed {
 
     /// Where the kind lives in the API, if it can be used.
     pub fn resource(&self, kind: Kind) -> Option<ApiResource> {
-        Some(api_resource(kind, &self.version(kind)?))
+        Some(kind.resource_in(&self.version(kind)?))
     }
 }
 
@@ -115,12 +115,12 @@ pub fn built_in() -> State {
 
 /// Where a kind lives in the API.
 pub fn api_resource(kind: Kind, version: &str) -> ApiResource {
-    ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(kind.group, version, kind.kind), kind.plural)
+    kind.resource_in(version)
 }
 
 /// Name of a kind's CRD.
 pub fn crd_name(kind: Kind) -> String {
-    format!("{}.{}", kind.plural, kind.group)
+    kind.crd_name()
 }
 
 /// Finds the schema of an upstream in its live CRD: the first known one that is served and fits, the storage version

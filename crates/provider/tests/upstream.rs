@@ -231,11 +231,7 @@ fn a_map_is_stepped_into() {
 
 #[test]
 fn kinds_of_kubernetes_itself_need_no_crd() {
-    let deployment = Kind {
-        group: "apps",
-        kind: "Deployment",
-        plural: "deployments",
-    };
+    let deployment = Kind::new("apps", "v1", "Deployment", "deployments");
     for kind in [CONFIG_MAP, deployment] {
         let state = detect(&Upstream { kind, schemas: &[] }, None);
         assert_eq!(known(state).0, "v1");
@@ -258,11 +254,7 @@ fn the_real_crds_of_kaito_are_told_apart() {
         ],
     }];
     let upstream = Upstream {
-        kind: Kind {
-            group: "kaito.sh",
-            kind: "Workspace",
-            plural: "workspaces",
-        },
+        kind: Kind::new("kaito.sh", "v1beta1", "Workspace", "workspaces"),
         schemas: WORKSPACE,
     };
     let Some(crd) = real("kaito.sh_workspaces.yaml") else {

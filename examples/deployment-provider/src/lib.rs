@@ -15,17 +15,9 @@ use runway_provider::{
 use serde_json::{Map, Value, json};
 
 /// The kind whose status is read.
-pub const DEPLOYMENT: Kind = Kind {
-    group: "apps",
-    kind: "Deployment",
-    plural: "deployments",
-};
+pub const DEPLOYMENT: Kind = Kind::new("apps", "v1", "Deployment", "deployments");
 /// Where the model answers.
-pub const SERVICE: Kind = Kind {
-    group: "",
-    kind: "Service",
-    plural: "services",
-};
+pub const SERVICE: Kind = Kind::new("", "v1", "Service", "services");
 
 /// Where the image must listen.
 const PORT: i32 = 8000;

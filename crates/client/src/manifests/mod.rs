@@ -34,7 +34,7 @@ pub use component::{Component, Content, Folder, Origin, Port, Release};
 pub use roles::{Identity, provider_roles};
 
 /// Where the controllers live.
-pub const NAMESPACE: &str = "kubeairunway-system";
+pub const NAMESPACE: &str = runway_api::labels::SYSTEM_NAMESPACE;
 /// The Secret with the core's certificate authority.
 pub const WEBHOOK_SECRET: &str = "kubeairunway-webhook-ca";
 /// The Service by which the API server reaches the core's admission.

@@ -21,7 +21,7 @@ use runway_api::condition::shorten;
 use runway_api::{ModelDeployment, ModelDeploymentSpec, labels};
 use runway_http::body::size;
 use runway_http::{Budget, Limits};
-use runway_operator::trace::{ANNOTATION, Recording, Traces};
+use runway_operator::trace::{Recording, Traces};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
@@ -133,15 +133,15 @@ fn validation(request: &Request, providers: &Providers) -> AdmissionResponse {
         },
         Err(violation) => return deny(response, &request.name, &[violation]),
     };
-    let verdict = validate(&deployment, providers);
-    let mut response = if verdict.is_valid() {
+    let findings = validate(&deployment, providers);
+    let mut response = if findings.is_valid() {
         response
     } else {
-        deny(response, &request.name, &verdict.errors)
+        deny(response, &request.name, &findings.errors)
     };
-    if !verdict.warnings.is_empty() {
+    if !findings.warnings.is_empty() {
         response.warnings = Some(
-            verdict
+            findings
                 .warnings
                 .into_iter()
                 .map(|warning| shorten(warning, MAX_WARNING))
@@ -213,14 +213,14 @@ fn finalizer_patch(metadata: &ObjectMeta) -> Option<PatchOperation> {
 /// A client that traces has brought its own.
 fn trace_patch(metadata: &ObjectMeta, traceparent: &str) -> Option<PatchOperation> {
     let (path, value) = match &metadata.annotations {
-        Some(annotations) if annotations.contains_key(ANNOTATION) => return None,
+        Some(annotations) if annotations.contains_key(labels::TRACE) => return None,
         Some(_) => (
-            PointerBuf::from_tokens(["metadata", "annotations", ANNOTATION]),
+            PointerBuf::from_tokens(["metadata", "annotations", labels::TRACE]),
             json!(traceparent),
         ),
         None => (
             PointerBuf::from_tokens(["metadata", "annotations"]),
-            json!({ ANNOTATION: traceparent }),
+            json!({ labels::TRACE: traceparent }),
         ),
     };
     Some(PatchOperation::Add(AddOperation { path, value }))

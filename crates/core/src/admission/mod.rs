@@ -17,4 +17,4 @@ mod tests;
 pub mod validate;
 
 pub use defaults::apply_defaults;
-pub use validate::{Verdict, Violation, validate};
+pub use validate::{Findings, Violation, validate};

@@ -3,7 +3,10 @@
 mod removal;
 mod status;
 
+use runway_api::CoreReason;
 use runway_api::condition::{self, Conditions, no, yes};
+use runway_api::provider_config::{Health, SILENCE};
+use runway_operator::object;
 use runway_operator::plan::{Note, Plan};
 
 use crate::admission::validate::validate;
@@ -27,13 +30,13 @@ pub fn plan(seen: &Observed) -> Plan {
     if md.is_paused() {
         return status::paused(seen);
     }
-    let mut verdict = validate(md, &seen.providers);
+    let mut findings = validate(md, &seen.providers);
     if md.selected_provider().is_some() && md.selected_provider() == md.spec.provider_name() {
         // Chosen is chosen: a provider that was uninstalled since does not make the spec wrong (design 3.5.2).
-        verdict.errors.retain(|v| v.field != "spec.provider.name");
+        findings.errors.retain(|v| v.field != "spec.provider.name");
     }
-    if !verdict.is_valid() {
-        return status::invalid(seen, &verdict.message());
+    if !findings.is_valid() {
+        return status::invalid(seen, &findings.message());
     }
     status::valid(seen, choose(seen))
 }
@@ -46,7 +49,7 @@ fn choose(seen: &Observed) -> Choice {
         (Some(current), asked) => keep(seen, current, asked.is_some()),
         (None, Some(wanted)) => take_named(seen, wanted),
         (None, None) if seen.selector_enabled => select(seen),
-        (None, None) => Choice::none("NoProvider", NO_SELECTOR),
+        (None, None) => Choice::none(CoreReason::NoProvider, NO_SELECTOR),
     }
 }
 
@@ -57,7 +60,7 @@ fn keep(seen: &Observed, current: &str, explicit: bool) -> Choice {
     }
     let before = seen.md.status.as_ref().and_then(|s| s.provider.as_ref());
     let selected = seen.md.conditions().when_true(condition::PROVIDER_SELECTED);
-    let was_explicit = selected.map_or(explicit, |c| c.reason == EXPLICIT);
+    let was_explicit = selected.map_or(explicit, |c| c.reason == CoreReason::ExplicitSelection);
     Choice::Provider {
         name: current.to_owned(),
         reason: before
@@ -70,8 +73,6 @@ fn keep(seen: &Observed, current: &str, explicit: bool) -> Choice {
     }
 }
 
-/// Reason of the condition when the user named the provider.
-const EXPLICIT: &str = "ExplicitSelection";
 /// `status.provider.selectedReason` when the user named the provider (design 3.3).
 pub(crate) const EXPLICIT_REASON: &str = "explicit provider selection";
 
@@ -79,13 +80,13 @@ fn selected_condition(name: &str, explicit: bool) -> Draft {
     if explicit {
         yes(
             condition::PROVIDER_SELECTED,
-            EXPLICIT,
+            CoreReason::ExplicitSelection,
             format!("Provider {name} explicitly selected"),
         )
     } else {
         yes(
             condition::PROVIDER_SELECTED,
-            "AutoSelected",
+            CoreReason::AutoSelected,
             format!("Provider {name} auto-selected"),
         )
     }
@@ -93,34 +94,36 @@ fn selected_condition(name: &str, explicit: bool) -> Draft {
 
 /// A provider that is named is taken as soon as it can act: until then it is honest to say that we wait for it.
 fn take_named(seen: &Observed, wanted: &str) -> Choice {
-    use runway_api::provider_config::Health;
     let Some(provider) = seen.providers.get(wanted) else {
         return Choice::none(
-            "ProviderNotFound",
+            CoreReason::ProviderNotFound,
             format!("Provider '{wanted}' CRD not installed in cluster"),
         );
     };
     match provider.health(seen.now) {
         Health::Healthy => taken(wanted),
-        Health::NotReady(why) => Choice::none("ProviderNotReady", format!("Waiting for provider '{wanted}': {why}")),
+        Health::NotReady(why) => Choice::none(
+            CoreReason::ProviderNotReady,
+            format!("Waiting for provider '{wanted}': {why}"),
+        ),
         Health::Silent => Choice::none(
-            "ProviderNotReady",
+            CoreReason::ProviderNotReady,
             format!("Waiting for provider '{wanted}': {}", silence(provider)),
         ),
     }
 }
 
 /// How a provider is silent.
-fn silence(provider: &Registered) -> &'static str {
+fn silence(provider: &Registered) -> String {
     if provider
         .config
         .status
         .as_ref()
         .is_some_and(|s| s.last_heartbeat.is_some())
     {
-        "its controller has sent no heartbeat for 180 seconds"
+        format!("its controller {SILENCE}")
     } else {
-        "its controller has not reported yet"
+        "its controller has not reported yet".to_owned()
     }
 }
 
@@ -154,13 +157,13 @@ fn select(seen: &Observed) -> Choice {
             }
         }
         Err(NoProvider::NoneHealthy) => Choice::None {
-            reason: "NoHealthyProviders",
+            reason: CoreReason::NoHealthyProviders,
             message: NO_HEALTHY_PROVIDERS.to_owned(),
             candidates: selected.candidates,
             release: None,
         },
         Err(NoProvider::NoneSuitable(message)) => Choice::None {
-            reason: "NoMatchingProvider",
+            reason: CoreReason::NoMatchingProvider,
             message,
             candidates: selected.candidates,
             release: None,
@@ -181,8 +184,8 @@ fn hand_over(seen: &Observed, current: &str, wanted: &str) -> Choice {
     };
 
     let kind = provider.and_then(|p| p.resource_kind.as_deref()).unwrap_or("resource");
-    let (over, left) = removal::time_left(handing_over_since(seen), seen.now);
-    if over {
+    let left = object::time_left(handing_over_since(seen), seen.now);
+    if left.is_zero() {
         let orphan = format!("Provider '{current}' did not clean up in time, {kind} '{resource}' may be orphaned");
         let Choice::Provider {
             name,
@@ -218,13 +221,10 @@ fn hand_over(seen: &Observed, current: &str, wanted: &str) -> Choice {
 fn handing_over_since(seen: &Observed) -> jiff::Timestamp {
     let condition = seen.md.conditions().get_condition(condition::PROVIDER_SELECTED);
     condition
-        .filter(|c| c.reason == HANDING_OVER)
+        .filter(|c| c.reason == CoreReason::HandingOver)
         .map_or(seen.now, |c| c.last_transition_time.0)
 }
 
-/// Reason of the condition while one provider gives way to another.
-const HANDING_OVER: &str = "HandingOver";
-
 fn handing_over(message: &str) -> Draft {
-    no(condition::PROVIDER_SELECTED, HANDING_OVER, message)
+    no(condition::PROVIDER_SELECTED, CoreReason::HandingOver, message)
 }

@@ -27,6 +27,7 @@ use std::sync::Arc;
 use cel::common::types::CelBool;
 use cel::parser::{Expression, PrattParser};
 use cel::{ExecutionError, Value};
+use runway_api::condition::shorten;
 
 pub use input::{Input, InputTooLarge};
 pub use pattern::MAX_TABLE_BYTES;
@@ -328,13 +329,10 @@ impl From<ExecutionError> for EvalError {
     }
 }
 
-/// Messages end up in conditions, so a key or literal of the rule may not fill them.
+/// A reason for a condition, of bounded length: it may repeat keys and literals of the rule.
 fn shortened(text: &str) -> String {
     const LONGEST: usize = 200;
-    match text.char_indices().nth(LONGEST) {
-        Some((end, _)) => format!("{}…", &text[..end]),
-        None => text.to_owned(),
-    }
+    shorten(text.to_owned(), LONGEST)
 }
 
 fn with_article(type_name: &str) -> String {

@@ -6,10 +6,10 @@ use serde_json::json;
 
 use super::cluster::Cluster;
 use super::trial::{Trial, annotate, condition_of, delete, phase, said};
-use super::{Verdict, ensure};
+use super::{RuleResult, ensure};
 
 /// Only `status.provider.name` counts: what the user asks for is the core's to decide.
-pub(super) fn r8_it_acts_only_when_chosen(trial: &Trial) -> Verdict {
+pub(super) fn r8_it_acts_only_when_chosen(trial: &Trial) -> RuleResult {
     for chosen in [None, Some(""), Some("another")] {
         let mut cluster = trial.fresh(&json!({"spec": {"provider": {"name": trial.provider.name()}}}))?;
         if let Some(provider) = cluster.md.status.as_mut().and_then(|s| s.provider.as_mut()) {
@@ -26,7 +26,7 @@ pub(super) fn r8_it_acts_only_when_chosen(trial: &Trial) -> Verdict {
 }
 
 /// What the core has not accepted, or not yet, is not acted upon.
-pub(super) fn r9_it_acts_only_on_a_validated_generation(trial: &Trial) -> Verdict {
+pub(super) fn r9_it_acts_only_on_a_validated_generation(trial: &Trial) -> RuleResult {
     for (status, generation) in [
         ("True", Some(0)),
         ("True", None),
@@ -60,7 +60,7 @@ pub(super) fn r9_it_acts_only_on_a_validated_generation(trial: &Trial) -> Verdic
 }
 
 /// Pause stops changes of every kind; nothing stops deletion.
-pub(super) fn r10_pause_stops_everything_but_deletion(trial: &Trial) -> Verdict {
+pub(super) fn r10_pause_stops_everything_but_deletion(trial: &Trial) -> RuleResult {
     let mut fresh = trial.fresh(&json!({}))?;
     annotate(&mut fresh, labels::PAUSED, Some("true"));
     does_nothing(&fresh, "paused from the beginning")?;
@@ -94,7 +94,7 @@ pub(super) fn r10_pause_stops_everything_but_deletion(trial: &Trial) -> Verdict 
 }
 
 /// The plan goes to the status, and nothing else happens; then it is carried out as announced.
-pub(super) fn r11_a_dry_run_makes_nothing(trial: &Trial) -> Verdict {
+pub(super) fn r11_a_dry_run_makes_nothing(trial: &Trial) -> RuleResult {
     let mut cluster = trial.fresh(&json!({}))?;
     annotate(&mut cluster, labels::DRY_RUN, Some("true"));
     cluster.settle()?;
@@ -143,7 +143,7 @@ fn plan_of(cluster: &Cluster) -> Vec<(String, String)> {
         .collect()
 }
 
-fn does_nothing(cluster: &Cluster, when: &str) -> Verdict {
+fn does_nothing(cluster: &Cluster, when: &str) -> RuleResult {
     let plan = cluster.plan();
     ensure!(plan.is_silent() && plan.apply.is_empty(), "{when} it acts: {plan:?}");
     Ok(())

@@ -10,12 +10,12 @@ use serde_json::{Value, json};
 
 use super::cluster::{Cluster, Stored};
 use super::trial::{Trial, annotate, condition_of, delete, message, minutes, phase, said};
-use super::{Verdict, ensure};
+use super::{RuleResult, ensure};
 use crate::plan;
 use crate::upstream::{Installed, State};
 
 /// What was applied and is no longer so is put back, field by field, and said once; what others add is theirs.
-pub(super) fn r12_drift_is_put_back(trial: &Trial) -> Verdict {
+pub(super) fn r12_drift_is_put_back(trial: &Trial) -> RuleResult {
     let running = trial.running()?;
     for index in 0..running.objects.len() {
         for edit in edits(&running.objects[index]) {
@@ -128,7 +128,7 @@ fn escaped(key: &str) -> String {
 }
 
 /// Whose owner reference is not ours, or is no controller's, was not made by us: it is neither changed nor deleted.
-pub(super) fn r19_foreign_objects_are_never_touched(trial: &Trial) -> Verdict {
+pub(super) fn r19_foreign_objects_are_never_touched(trial: &Trial) -> RuleResult {
     let made = trial.made()?;
     let name = made.md.metadata.name.clone().unwrap_or_default();
     let another = json!({"apiVersion": "kubeairunway.ai/v1alpha1", "kind": "ModelDeployment", "name": name, "uid": "of-another", "controller": true});
@@ -187,7 +187,7 @@ pub(super) fn r19_foreign_objects_are_never_touched(trial: &Trial) -> Verdict {
 }
 
 /// The finalizer comes first; a controller that is killed after any write ends where one that was not does.
-pub(super) fn r20_a_crash_between_two_writes_changes_nothing(trial: &Trial) -> Verdict {
+pub(super) fn r20_a_crash_between_two_writes_changes_nothing(trial: &Trial) -> RuleResult {
     let mut fresh = trial.fresh(&json!({}))?;
     fresh.md.metadata.finalizers = None;
     let mut deleted = trial.running()?;
@@ -246,7 +246,7 @@ fn outcome(cluster: &Cluster) -> Value {
 }
 
 /// Reconciles, with an upstream that lets go of what is deleted.
-fn finish(cluster: &mut Cluster) -> Verdict {
+fn finish(cluster: &mut Cluster) -> RuleResult {
     for _ in 0..3 {
         cluster.settle()?;
         cluster.upstream_lets_go();
@@ -255,7 +255,7 @@ fn finish(cluster: &mut Cluster) -> Verdict {
 }
 
 /// The same object, with other content.
-pub(super) fn r21_config_changes_are_made_in_place(trial: &Trial) -> Verdict {
+pub(super) fn r21_config_changes_are_made_in_place(trial: &Trial) -> RuleResult {
     ensure!(!trial.samples.updates.is_empty(), "samples: give at least one update");
     for patch in &trial.samples.updates {
         let mut cluster = trial.running()?;
@@ -295,7 +295,7 @@ fn applied(cluster: &Cluster) -> Vec<Value> {
 }
 
 /// First the old object goes, and only when it is gone the new one comes: there are never two.
-pub(super) fn r22_a_recreated_object_goes_before_the_new_one_comes(trial: &Trial) -> Verdict {
+pub(super) fn r22_a_recreated_object_goes_before_the_new_one_comes(trial: &Trial) -> RuleResult {
     let samples = trial.samples;
     for field in ["model.id", "model.source", "engine.type", "serving.mode"] {
         ensure!(
@@ -314,7 +314,7 @@ pub(super) fn r22_a_recreated_object_goes_before_the_new_one_comes(trial: &Trial
     Ok(())
 }
 
-fn recreates(trial: &Trial, what: &str, patch: &Value) -> Verdict {
+fn recreates(trial: &Trial, what: &str, patch: &Value) -> RuleResult {
     let mut cluster = trial.running()?;
     let old = upstream_uids(&cluster);
     let made_for = made_for(&cluster);
@@ -383,7 +383,7 @@ fn made_for(cluster: &Cluster) -> Vec<Option<String>> {
 }
 
 /// Everything is deleted, and when it is gone the provider's part of the status is cleared: that is the sign for the core.
-pub(super) fn r23_hand_over_ends_with_a_cleared_status(trial: &Trial) -> Verdict {
+pub(super) fn r23_hand_over_ends_with_a_cleared_status(trial: &Trial) -> RuleResult {
     let successor = json!({"spec": {"provider": {"name": "another"}}});
     let mut unknown_upstream = trial.running()?;
     unknown_upstream.installed = unknown(trial);
@@ -433,7 +433,7 @@ fn resource_name<'c>(cluster: &'c Cluster) -> Option<&'c str> {
 }
 
 /// Ours goes when another provider was chosen meanwhile; what that one made stays.
-pub(super) fn r24_what_another_provider_serves_now_is_deleted(trial: &Trial) -> Verdict {
+pub(super) fn r24_what_another_provider_serves_now_is_deleted(trial: &Trial) -> RuleResult {
     let mut cluster = trial.running()?;
     if let Some(provider) = cluster.md.status.as_mut().and_then(|s| s.provider.as_mut()) {
         provider.name = Some("another".to_owned());
@@ -464,7 +464,7 @@ pub(super) fn r24_what_another_provider_serves_now_is_deleted(trial: &Trial) -> 
 }
 
 /// In whatever state it is: deletion goes on when the objects are gone, and without them after five minutes.
-pub(super) fn r25_deletion_always_ends(trial: &Trial) -> Verdict {
+pub(super) fn r25_deletion_always_ends(trial: &Trial) -> RuleResult {
     for (what, start) in states(trial)? {
         let mut smooth = start.clone();
         delete(&mut smooth);
@@ -502,7 +502,7 @@ pub(super) fn r25_deletion_always_ends(trial: &Trial) -> Verdict {
     Ok(())
 }
 
-fn is_given_up_in_time(what: &str, mut stuck: Cluster, visible: &[String]) -> Verdict {
+fn is_given_up_in_time(what: &str, mut stuck: Cluster, visible: &[String]) -> RuleResult {
     delete(&mut stuck);
     stuck.settle()?;
     stuck.pass(minutes(5) - SignedDuration::from_secs(1));

@@ -131,10 +131,10 @@ impl fmt::Debug for Report {
 impl std::error::Error for Report {}
 
 /// Whether a rule holds, and if not, why not.
-type Verdict = Result<(), String>;
+type RuleResult = Result<(), String>;
 
 /// A rule, tried on a provider.
-type Rule = fn(&Trial) -> Verdict;
+type Rule = fn(&Trial) -> RuleResult;
 
 /// Rules by the names of their functions.
 macro_rules! rules {

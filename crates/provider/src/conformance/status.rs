@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use jiff::SignedDuration;
-use runway_api::condition::{self, Conditions};
+use runway_api::condition::{self, Conditions, Owner};
 use runway_api::model_deployment::Phase;
 use runway_api::{ModelDeploymentStatus, labels};
 use runway_operator::kubelet;
@@ -11,24 +11,12 @@ use serde_json::{Value, json};
 
 use super::cluster::Cluster;
 use super::trial::{Trial, annotate, condition_of, delete, message, minutes, phase, said};
-use super::{Verdict, ensure};
+use super::{RuleResult, ensure};
 use crate::observe::{Answer, Verification};
 use crate::plan::{self, Decision, Inquiry, Question};
 
-/// The condition types that a provider writes.
-const CONDITIONS: [&str; 8] = [
-    condition::PROVIDER_COMPATIBLE,
-    condition::RESOURCE_CREATED,
-    condition::READY,
-    condition::STALLED,
-    condition::STALE_STATUS,
-    condition::OVERRIDES_IGNORED,
-    condition::FIELDS_IGNORED,
-    condition::DRY_RUN,
-];
-
 /// Nothing of the core's, always a phase, `Ready` and the generation; and it reads back as it was written.
-pub(super) fn r26_the_status_is_the_providers_part_and_complete(trial: &Trial) -> Verdict {
+pub(super) fn r26_the_status_is_the_providers_part_and_complete(trial: &Trial) -> RuleResult {
     let cluster = tour(trial)?;
     for written in &cluster.statuses {
         let status: ModelDeploymentStatus = serde_json::from_value(written.clone())
@@ -56,10 +44,14 @@ pub(super) fn r26_the_status_is_the_providers_part_and_complete(trial: &Trial) -
             status.conditions.get_condition(condition::READY).is_some(),
             "a status without the condition Ready: {written}"
         );
+        ensure!(
+            status.has_provider_part(),
+            "a status that does not show that the provider wrote it, by a condition of its own or the name of its object: {written}"
+        );
         let mut types = BTreeSet::new();
         for c in &status.conditions {
             ensure!(
-                CONDITIONS.contains(&c.type_.as_str()),
+                matches!(condition::owner(&c.type_), Some(Owner::Provider | Owner::Shared)),
                 "the condition {} is not the provider's",
                 c.type_
             );
@@ -131,7 +123,7 @@ fn is_camel_case(reason: &str) -> bool {
 }
 
 /// Each change is written once; then, and after a restart, nothing is.
-pub(super) fn r27_one_write_per_change_and_silence_at_rest(trial: &Trial) -> Verdict {
+pub(super) fn r27_one_write_per_change_and_silence_at_rest(trial: &Trial) -> RuleResult {
     let mut cluster = trial.fresh(&json!({}))?;
     once(&mut cluster, "creation")?;
     for (what, edit) in [
@@ -183,7 +175,7 @@ fn once(cluster: &mut Cluster, what: &str) -> Result<Vec<String>, String> {
 }
 
 /// The words of the upstream in the words of the design, both ways, and never a guess.
-pub(super) fn r28_ready_is_running_and_failed_is_failed(trial: &Trial) -> Verdict {
+pub(super) fn r28_ready_is_running_and_failed_is_failed(trial: &Trial) -> RuleResult {
     let samples = trial.samples;
     let mut cluster = trial.made()?;
     ensure!(
@@ -244,7 +236,7 @@ pub(super) fn r28_ready_is_running_and_failed_is_failed(trial: &Trial) -> Verdic
 }
 
 /// Work under way of which nothing is heard.
-pub(super) fn r31_a_silent_upstream_is_told_after_five_minutes(trial: &Trial) -> Verdict {
+pub(super) fn r31_a_silent_upstream_is_told_after_five_minutes(trial: &Trial) -> RuleResult {
     let mut cluster = trial.made()?;
     cluster.heard();
     cluster.pass(minutes(5) - SignedDuration::from_secs(1));
@@ -274,7 +266,7 @@ pub(super) fn r31_a_silent_upstream_is_told_after_five_minutes(trial: &Trial) ->
 }
 
 /// The kubelet's word is enough: no Secret is read.
-pub(super) fn r32_a_missing_secret_is_told(trial: &Trial) -> Verdict {
+pub(super) fn r32_a_missing_secret_is_told(trial: &Trial) -> RuleResult {
     let mut cluster = trial.made()?;
     cluster.heard();
     cluster.unready = unready(&json!({
@@ -311,7 +303,7 @@ pub(super) fn r32_a_missing_secret_is_told(trial: &Trial) -> Verdict {
 }
 
 /// Asked once for each rollout; what comes back decides.
-pub(super) fn r36_ready_is_true_only_after_an_answer(trial: &Trial) -> Verdict {
+pub(super) fn r36_ready_is_true_only_after_an_answer(trial: &Trial) -> RuleResult {
     let mut cluster = trial.made()?;
     cluster.verification = Verification::On(None);
     cluster.upstream_says(trial.samples.ready);
@@ -378,7 +370,7 @@ fn asked(trial: &Trial, cluster: &Cluster) -> Result<Question, String> {
 }
 
 /// A crash loop, after which the upstream has said nothing for an hour.
-pub(super) fn r37_pods_say_why_a_model_does_not_serve(trial: &Trial) -> Verdict {
+pub(super) fn r37_pods_say_why_a_model_does_not_serve(trial: &Trial) -> RuleResult {
     let mut cluster = trial.made()?;
     cluster.heard();
     cluster.unready = unready(&json!({

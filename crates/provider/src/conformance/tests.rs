@@ -13,11 +13,7 @@ use crate::contract::{CONFIG_MAP, ChildRef, Kind, Object, Provider, Reading, Ref
 use crate::request::{Request, Topology};
 use crate::upstream::{Installed, Schema, Upstream};
 
-const TOY: Kind = Kind {
-    group: "toys.example",
-    kind: "Toy",
-    plural: "toys",
-};
+const TOY: Kind = Kind::new("toys.example", "v1", "Toy", "toys");
 const TOYS: [Schema; 1] = [Schema {
     version: "v1",
     fields: &[
@@ -321,11 +317,7 @@ fn a_kind_that_is_not_installed_is_not_made() {
 /// It makes a second kind without asking whether that is there.
 struct TwoKinds;
 
-const DOLL: Kind = Kind {
-    group: "toys.example",
-    kind: "Doll",
-    plural: "dolls",
-};
+const DOLL: Kind = Kind::new("toys.example", "v1", "Doll", "dolls");
 
 impl Provider for TwoKinds {
     fn name(&self) -> &'static str {

@@ -8,14 +8,14 @@ use runway_api::{condition, labels};
 use serde_json::{Value, json};
 
 use super::trial::{Trial, condition_of, merge, message, phase, said};
-use super::{Verdict, ensure};
+use super::{RuleResult, ensure};
 use crate::contract::{Refusal, Translation};
 
 /// How often the same is asked.
 const TIMES: usize = 8;
 
 /// Both ways are pure: no clock, no randomness, no order of a hash map.
-pub(super) fn r13_the_same_request_gives_the_same_translation(trial: &Trial) -> Verdict {
+pub(super) fn r13_the_same_request_gives_the_same_translation(trial: &Trial) -> RuleResult {
     let refused = trial.samples.refused.iter().map(|(_, patch)| patch.clone());
     for patch in trial.variants().into_iter().chain(refused) {
         let request = trial.request(&patch)?;
@@ -46,7 +46,7 @@ pub(super) fn r13_the_same_request_gives_the_same_translation(trial: &Trial) -> 
 }
 
 /// A refusal names what is wrong, makes nothing, and leaves alone what is there.
-pub(super) fn r14_what_cannot_be_served_is_refused_with_the_way_out(trial: &Trial) -> Verdict {
+pub(super) fn r14_what_cannot_be_served_is_refused_with_the_way_out(trial: &Trial) -> RuleResult {
     ensure!(
         !trial.samples.refused.is_empty(),
         "samples: give at least one that is refused"
@@ -84,7 +84,7 @@ pub(super) fn r14_what_cannot_be_served_is_refused_with_the_way_out(trial: &Tria
     Ok(())
 }
 
-fn is_told(patch: &Value, text: &str, cluster: &super::cluster::Cluster) -> Verdict {
+fn is_told(patch: &Value, text: &str, cluster: &super::cluster::Cluster) -> RuleResult {
     ensure!(
         phase(cluster) == Some(Phase::Failed) && message(cluster).contains(text),
         "{patch} is to be refused with '{text}', and the status is {}",
@@ -105,7 +105,7 @@ fn is_told(patch: &Value, text: &str, cluster: &super::cluster::Cluster) -> Verd
 }
 
 /// Each field of the spec either changes what is made, or is told of, or is refused.
-pub(super) fn r15_no_field_is_dropped_without_a_word(trial: &Trial) -> Verdict {
+pub(super) fn r15_no_field_is_dropped_without_a_word(trial: &Trial) -> RuleResult {
     for patch in trial.variants() {
         let request = trial.request(&patch)?;
         let Ok(plain) = trial.translate(&request) else { continue };
@@ -184,7 +184,7 @@ fn probes(trial: &Trial, patch: &Value) -> Result<Vec<Value>, String> {
 }
 
 /// Unknown keys warn, wrong types fail with the path, and every documented key does something.
-pub(super) fn r16_overrides_are_an_allow_list(trial: &Trial) -> Verdict {
+pub(super) fn r16_overrides_are_an_allow_list(trial: &Trial) -> RuleResult {
     let plain = trial
         .translate(&trial.request(&json!({}))?)
         .map_err(|refusal| format!("samples: {refusal}"))?;
@@ -234,7 +234,7 @@ fn overrides(path: &str, value: &Value) -> Value {
 }
 
 /// What is not listed is not watched, and would be neither put back nor deleted.
-pub(super) fn r17_children_lists_every_object(trial: &Trial) -> Verdict {
+pub(super) fn r17_children_lists_every_object(trial: &Trial) -> RuleResult {
     for (request, translation) in trial.translations()? {
         let children = trial.provider.children(&request.name);
         ensure!(
@@ -274,7 +274,7 @@ pub(super) fn r17_children_lists_every_object(trial: &Trial) -> Verdict {
 }
 
 /// The provider gives a body; what marks the object as ours is put on it.
-pub(super) fn r18_objects_carry_labels_annotations_and_owner(trial: &Trial) -> Verdict {
+pub(super) fn r18_objects_carry_labels_annotations_and_owner(trial: &Trial) -> RuleResult {
     for (_, translation) in trial.translations()? {
         for object in &translation.objects {
             let what = format!("{} '{}'", object.kind.kind, object.name);
@@ -341,7 +341,7 @@ pub(super) fn r18_objects_carry_labels_annotations_and_owner(trial: &Trial) -> V
 }
 
 /// Routers and frontends are no replicas; absent is one, and zero is none.
-pub(super) fn r29_only_workers_count_and_zero_stays_zero(trial: &Trial) -> Verdict {
+pub(super) fn r29_only_workers_count_and_zero_stays_zero(trial: &Trial) -> RuleResult {
     for (request, translation) in trial.translations()? {
         let (asked, told) = (request.topology.replicas(), translation.replicas);
         ensure!(
@@ -380,7 +380,7 @@ pub(super) fn r29_only_workers_count_and_zero_stays_zero(trial: &Trial) -> Verdi
 }
 
 /// A Service in the namespace and a port; where the provider makes the Service itself, it has that port.
-pub(super) fn r30_the_endpoint_is_a_service_and_a_port(trial: &Trial) -> Verdict {
+pub(super) fn r30_the_endpoint_is_a_service_and_a_port(trial: &Trial) -> RuleResult {
     for (_, translation) in trial.translations()? {
         if let Some(label) = translation.pod_label {
             ensure!(

@@ -10,7 +10,7 @@ use runway_api::{ModelDeployment, ModelDeploymentStatus, labels};
 use serde_json::{Value, json};
 
 use super::cluster::Cluster;
-use super::{Samples, Verdict, ensure};
+use super::{RuleResult, Samples, ensure};
 use crate::contract::{Provider, Refusal, Translation};
 use crate::request::Request;
 use crate::upstream::Installed;
@@ -126,7 +126,7 @@ impl<'a> Trial<'a> {
     }
 
     /// The upstream gets ready, and the provider sees it.
-    pub(super) fn becomes_ready(&self, cluster: &mut Cluster) -> Verdict {
+    pub(super) fn becomes_ready(&self, cluster: &mut Cluster) -> RuleResult {
         cluster.upstream_says(self.samples.ready);
         cluster.settle()?;
         ensure!(
@@ -138,7 +138,7 @@ impl<'a> Trial<'a> {
     }
 
     /// The user changes the spec, and the core accepts it.
-    pub(super) fn change(&self, cluster: &mut Cluster, patch: &Value) -> Verdict {
+    pub(super) fn change(&self, cluster: &mut Cluster, patch: &Value) -> RuleResult {
         let changed = self.md(patch)?;
         cluster.md.spec = changed.spec;
         cluster.md.metadata.generation = cluster.md.metadata.generation.map(|g| g + 1);

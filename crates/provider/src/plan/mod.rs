@@ -94,11 +94,11 @@ pub fn after_failure(provider: &dyn Provider, seen: &Observed, error: &apply::Er
         } => status::failed(
             provider,
             seen,
-            &status::Failure::name_taken(&format!("{kind} '{name}'"), manager),
+            &status::Blocked::name_taken(&format!("{kind} '{name}'"), manager),
         ),
         apply::Error::Apply { kind, name, source } if error.is_refusal() => {
             let message = format!("{kind} '{name}' was refused: {source}");
-            status::failed(provider, seen, &status::Failure::rejected(message))
+            status::failed(provider, seen, &status::Blocked::rejected(message))
         }
         _ => Plan::default(),
     }

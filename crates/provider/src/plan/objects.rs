@@ -2,24 +2,22 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use kube::ResourceExt;
 use kube::core::{DynamicObject, ObjectMeta, TypeMeta};
-use kube::{Resource, ResourceExt};
 use runway_api::{ModelDeployment, labels};
-use runway_operator::child;
+use runway_operator::object;
 use runway_operator::plan::Apply;
 use serde_json::Value;
 
-use crate::contract::{Kind, Object};
-use crate::upstream::api_resource;
+use crate::contract::Object;
 
 /// What an object was made for: the identity of the spec, and what the upstream forbids to change.
 pub(super) type MadeFor = BTreeMap<String, Value>;
 
 /// An object to apply, compared with the live one.
 pub(super) fn apply(md: &ModelDeployment, provider: &str, object: &Object, live: Option<&DynamicObject>) -> Apply {
-    child::wanted(
-        api_resource(object.kind, &object.version),
+    object::wanted(
+        object.kind.resource_in(&object.version),
         dress(md, provider, object),
         live,
         labels::APPLIED_HASH,
@@ -73,16 +71,6 @@ fn shown(value: Option<&Value>) -> String {
     }
 }
 
-/// Whether a live object was made for this very ModelDeployment.
-pub(super) fn is_ours(md: &ModelDeployment, live: &DynamicObject) -> bool {
-    child::is_made_for(md, live)
-}
-
-/// A sentence that names an object.
-pub(super) fn named(kind: Kind, name: &str) -> String {
-    format!("{} '{name}'", kind.kind)
-}
-
 fn dress(md: &ModelDeployment, provider: &str, object: &Object) -> DynamicObject {
     let mut annotations = object.annotations.clone();
     annotations.insert(
@@ -91,7 +79,7 @@ fn dress(md: &ModelDeployment, provider: &str, object: &Object) -> DynamicObject
     );
     DynamicObject {
         types: Some(TypeMeta {
-            api_version: api_resource(object.kind, &object.version).api_version,
+            api_version: object.kind.resource_in(&object.version).api_version,
             kind: object.kind.kind.to_owned(),
         }),
         metadata: ObjectMeta {
@@ -99,7 +87,7 @@ fn dress(md: &ModelDeployment, provider: &str, object: &Object) -> DynamicObject
             namespace: md.namespace(),
             labels: Some(object_labels(md, provider)),
             annotations: Some(annotations),
-            owner_references: Some(vec![owner(md)]),
+            owner_references: Some(vec![object::owner(md)]),
             ..ObjectMeta::default()
         },
         data: object.body.clone(),
@@ -123,15 +111,4 @@ fn object_labels(md: &ModelDeployment, provider: &str) -> BTreeMap<String, Strin
         md.spec.engine_type().unwrap_or_default().to_owned(),
     );
     all
-}
-
-fn owner(md: &ModelDeployment) -> OwnerReference {
-    OwnerReference {
-        api_version: ModelDeployment::api_version(&()).into_owned(),
-        kind: ModelDeployment::kind(&()).into_owned(),
-        name: md.name_any(),
-        uid: md.uid().unwrap_or_default(),
-        controller: Some(true),
-        block_owner_deletion: Some(true),
-    }
 }

@@ -1,5 +1,6 @@
 //! Pods that are not ready, as the reason and the message of Ready: the object, the cause, the next step.
 
+use runway_api::ProviderReason;
 use runway_api::condition::shorten;
 use runway_operator::kubelet::{Cause, Failing, Failure, Unready};
 
@@ -11,8 +12,7 @@ const LAST_WORDS: usize = 400;
 
 /// Why pods do not serve.
 pub(super) struct Obstacle {
-    /// CamelCase, for Ready.
-    pub(super) reason: &'static str,
+    pub(super) reason: ProviderReason,
     /// For people.
     pub(super) message: String,
     /// Whether waiting longer will not help: the kubelet starts the container again and again.
@@ -41,7 +41,7 @@ fn of_pod(seen: &Observed, pod: &Unready) -> Option<Obstacle> {
     match &pod.cause {
         Cause::Starting => None,
         Cause::Unschedulable(said) => Some(passing(
-            "Unschedulable",
+            ProviderReason::Unschedulable,
             format!(
                 "Pod '{name}' cannot be scheduled: {}. {}",
                 scheduler_words(said),
@@ -49,7 +49,11 @@ fn of_pod(seen: &Observed, pod: &Unready) -> Option<Obstacle> {
             ),
         )),
         Cause::Ended { reason, message } => Some(passing(
-            if reason == "Evicted" { "Evicted" } else { "PodFailed" },
+            if reason == "Evicted" {
+                ProviderReason::Evicted
+            } else {
+                ProviderReason::PodFailed
+            },
             format!(
                 "Pod '{name}' failed: {}. See: kubectl describe pod {name} -n {}",
                 ended_words(reason, message),
@@ -64,7 +68,7 @@ fn of_container(seen: &Observed, pod: &str, failing: &Failing) -> Obstacle {
     let container = container(failing);
     let (reason, message) = match &failing.failure {
         Failure::Image(said) => (
-            "ImagePullFailed",
+            ProviderReason::ImagePullFailed,
             format!(
                 "Pod '{pod}': image '{}' of {container} cannot be pulled: {}. {}",
                 failing.image,
@@ -74,10 +78,13 @@ fn of_container(seen: &Observed, pod: &str, failing: &Failing) -> Obstacle {
         ),
         Failure::Start(said) => of_start(seen, pod, &container, said),
         Failure::OutOfMemory => (
-            "OOMKilled",
+            ProviderReason::OOMKilled,
             out_of_memory(pod, &container, failing.memory_limit.as_deref()),
         ),
-        Failure::Exit { code, message } => ("CrashLoopBackOff", exited(seen, pod, failing, *code, message)),
+        Failure::Exit { code, message } => (
+            ProviderReason::CrashLoopBackOff,
+            exited(seen, pod, failing, *code, message),
+        ),
     };
     Obstacle {
         reason,
@@ -139,11 +146,11 @@ fn was_killed(code: i32) -> bool {
 }
 
 /// A container that the kubelet cannot create or start: mostly for something that a user has to create first.
-fn of_start(seen: &Observed, pod: &str, container: &str, said: &str) -> (&'static str, String) {
+fn of_start(seen: &Observed, pod: &str, container: &str, said: &str) -> (ProviderReason, String) {
     let namespace = namespace(seen);
     if let Some(name) = missing("secret", said) {
         return (
-            "SecretNotFound",
+            ProviderReason::SecretNotFound,
             format!(
                 "Secret '{name}' not found in namespace '{namespace}': pod '{pod}' waits for it. Create it, or correct the name in spec.secrets or spec.env"
             ),
@@ -151,7 +158,7 @@ fn of_start(seen: &Observed, pod: &str, container: &str, said: &str) -> (&'stati
     }
     if let Some(name) = missing("configmap", said) {
         return (
-            "ConfigMapNotFound",
+            ProviderReason::ConfigMapNotFound,
             format!(
                 "ConfigMap '{name}' not found in namespace '{namespace}': pod '{pod}' waits for it. Create it, or correct the name in spec.env"
             ),
@@ -159,8 +166,8 @@ fn of_start(seen: &Observed, pod: &str, container: &str, said: &str) -> (&'stati
     }
     if let Some((key, kind, name)) = missing_key(said) {
         let reason = match kind {
-            "Secret" => "SecretKeyNotFound",
-            _ => "ConfigMapKeyNotFound",
+            "Secret" => ProviderReason::SecretKeyNotFound,
+            _ => ProviderReason::ConfigMapKeyNotFound,
         };
         return (
             reason,
@@ -177,9 +184,9 @@ fn of_start(seen: &Observed, pod: &str, container: &str, said: &str) -> (&'stati
     let was_created = said.contains("unable to start container process") || lacks_program(said);
     (
         if was_created {
-            "ContainerStartFailed"
+            ProviderReason::ContainerStartFailed
         } else {
-            "ContainerConfigError"
+            ProviderReason::ContainerConfigError
         },
         format!(
             "Pod '{pod}': {container} cannot be started: {}. {step}",

@@ -6,18 +6,18 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::ResourceExt;
 use kube::core::DynamicObject;
-use runway_api::ModelDeploymentStatus;
-use runway_api::condition::{self, Conditions, Draft, no, yes};
+use runway_api::condition::{self, Conditions, Draft, Owner, no, yes};
 use runway_api::model_deployment::{DryRun, Phase, ProviderStatus, Replicas};
-use runway_operator::child;
+use runway_api::{ModelDeploymentStatus, ProviderReason};
+use runway_operator::object;
 use runway_operator::plan::{Note, Plan};
 use serde_json::Value;
 
 use super::Decision;
-use super::objects::{self, named};
+use super::objects;
 use super::pods::{self, Obstacle};
 use super::serve::{self, Prepared};
-use super::verify::{self, Inquiry, Question, Verdict};
+use super::verify::{self, Endpoint, Inquiry, Question};
 use crate::contract::{Provider, Reading, Refusal};
 use crate::observe::{Observed, Verification};
 
@@ -30,23 +30,8 @@ const SETTLED_AFTER: SignedDuration = SignedDuration::from_secs(5);
 /// While the outcome of a write or of a question is waited for, look again after this long, in case its sign is missed.
 const LOOK_AGAIN: Duration = Duration::from_secs(15);
 
-/// Longest message of a status, in bytes: it may repeat what a user or an upstream wrote.
-const MAX_MESSAGE: usize = 4096;
-
-/// The condition types that a provider owns.
-const OWNED: [&str; 8] = [
-    condition::PROVIDER_COMPATIBLE,
-    condition::RESOURCE_CREATED,
-    condition::READY,
-    condition::STALLED,
-    condition::STALE_STATUS,
-    condition::OVERRIDES_IGNORED,
-    condition::FIELDS_IGNORED,
-    condition::DRY_RUN,
-];
-
 /// Why nothing can be made.
-pub(super) struct Failure {
+pub(super) struct Blocked {
     phase: Phase,
     /// The first step that did not succeed: [`condition::PROVIDER_COMPATIBLE`] or [`condition::RESOURCE_CREATED`].
     step: &'static str,
@@ -54,7 +39,7 @@ pub(super) struct Failure {
     message: String,
 }
 
-impl Failure {
+impl Blocked {
     /// The provider cannot do what the spec asks for.
     pub(super) fn refused(refusal: &Refusal) -> Self {
         Self {
@@ -70,20 +55,20 @@ impl Failure {
         Self {
             phase: Phase::Pending,
             step: condition::PROVIDER_COMPATIBLE,
-            reason: "CRDNotInstalled",
+            reason: ProviderReason::CRDNotInstalled.into(),
             message,
         }
     }
 
     /// An object that is not ours has a name that is needed.
-    pub(super) fn name_taken(object: &str, manager: &str) -> Self {
+    pub(super) fn name_taken(name: &str, manager: &str) -> Self {
         Self {
             phase: Phase::Failed,
             step: condition::RESOURCE_CREATED,
-            reason: "NameTaken",
+            reason: ProviderReason::NameTaken.into(),
             message: format!(
                 "{}: rename the ModelDeployment, or delete the other object",
-                child::taken(object, "ModelDeployment", manager)
+                object::taken(name, "ModelDeployment", manager)
             ),
         }
     }
@@ -93,7 +78,7 @@ impl Failure {
         Self {
             phase: Phase::Failed,
             step: condition::RESOURCE_CREATED,
-            reason: "ResourceRejected",
+            reason: ProviderReason::ResourceRejected.into(),
             message,
         }
     }
@@ -101,12 +86,16 @@ impl Failure {
 
 fn compatible(provider: &dyn Provider) -> Draft {
     let message = format!("Configuration compatible with {}", provider.name());
-    yes(condition::PROVIDER_COMPATIBLE, "CompatibilityVerified", message)
+    yes(
+        condition::PROVIDER_COMPATIBLE,
+        ProviderReason::CompatibilityVerified,
+        message,
+    )
 }
 
 /// Nothing can be made, and this is why.
-pub(super) fn failed(provider: &dyn Provider, seen: &Observed, failure: &Failure) -> Plan {
-    let Failure {
+pub(super) fn failed(provider: &dyn Provider, seen: &Observed, failure: &Blocked) -> Plan {
+    let Blocked {
         phase,
         step,
         reason,
@@ -147,14 +136,14 @@ pub(super) fn serving(provider: &dyn Provider, seen: &Observed, prepared: &Prepa
         provider.read_status(&prepared.request, &object)
     });
     let standing = standing(seen, prepared, live, &reading, applied);
-    let (reason, message) = standing.words(seen, &reading, &named(main.kind, &main.name));
+    let (reason, message) = standing.words(seen, &reading, &main.kind.named(&main.name));
     let phase = standing.phase(&reading);
     let is_ready = matches!(standing, Standing::Serves { .. });
     let draft = if is_ready { yes } else { no };
     let ready = draft(condition::READY, &reason, standing.ready_message(&message));
     let created = yes(
         condition::RESOURCE_CREATED,
-        "ResourceCreated",
+        ProviderReason::ResourceCreated,
         format!("{} created successfully", main.kind.kind),
     );
     let mut drafts = vec![compatible(provider), created, ready];
@@ -168,10 +157,10 @@ pub(super) fn serving(provider: &dyn Provider, seen: &Observed, prepared: &Prepa
     if staleness == Staleness::Stale {
         drafts.push(yes(
             condition::STALE_STATUS,
-            "UpstreamSilent",
+            ProviderReason::UpstreamSilent,
             format!(
                 "{} has reported nothing for 5 minutes: is the upstream operator running?",
-                named(main.kind, &main.name)
+                main.kind.named(&main.name)
             ),
         ));
     }
@@ -256,10 +245,10 @@ fn standing(
     if prepared.translation.replicas == 0 {
         return Standing::ScaledToZero;
     }
-    match verify::verdict(seen, prepared, live) {
-        Verdict::Answered { message } => Standing::Serves { message },
-        Verdict::Asking(question) => Standing::Asking(question),
-        Verdict::NotAnswering { message, next } => Standing::NotAnswering { message, next },
+    match verify::endpoint(seen, prepared, live) {
+        Endpoint::Answered { message } => Standing::Serves { message },
+        Endpoint::Asking(question) => Standing::Asking(question),
+        Endpoint::NotAnswering { message, next } => Standing::NotAnswering { message, next },
     }
 }
 
@@ -267,18 +256,21 @@ impl Standing {
     /// Reason and message.
     fn words(&self, seen: &Observed, reading: &Reading, main: &str) -> (String, String) {
         match self {
-            Self::Serves { .. } => ("DeploymentReady".to_owned(), message_of(reading, main)),
+            Self::Serves { .. } => (ProviderReason::DeploymentReady.to_string(), message_of(reading, main)),
             Self::ScaledToZero => (
-                condition::SCALED_TO_ZERO.to_owned(),
+                ProviderReason::ScaledToZero.to_string(),
                 "Scaled to zero: no replica is desired, so nothing serves".to_owned(),
             ),
-            Self::Applying => ("Updating".to_owned(), format!("Waiting for {main} to take the change")),
+            Self::Applying => (
+                ProviderReason::Updating.to_string(),
+                format!("Waiting for {main} to take the change"),
+            ),
             Self::Asking(question) => (
-                "WaitingForAnswer".to_owned(),
+                ProviderReason::WaitingForAnswer.to_string(),
                 format!("Pods are ready; waiting for the first answer of {}", question.at),
             ),
             Self::NotAnswering { message, .. } => (
-                "NotAnswering".to_owned(),
+                ProviderReason::NotAnswering.to_string(),
                 format!(
                     "Pods are ready, but the model does not answer: {message}. Check spec.image, spec.engine.args and spec.model.servedName; logs: kubeairunway logs {} -n {}. It is asked again",
                     seen.md.name_any(),
@@ -290,7 +282,7 @@ impl Standing {
                     0 => String::new(),
                     n => format!(". Replicas that still serve: {n}"),
                 };
-                (obstacle.reason.to_owned(), format!("{}{serving}", obstacle.message))
+                (obstacle.reason.to_string(), format!("{}{serving}", obstacle.message))
             }
             Self::NotServing => (reading.reason.clone(), message_of(reading, main)),
         }
@@ -320,8 +312,8 @@ impl Standing {
 
     fn event(&self, phase: Phase, message: String) -> Option<Note> {
         match self {
-            Self::Obstructed(obstacle) => Some(Note::warning(obstacle.reason, message)),
-            Self::NotAnswering { .. } => Some(Note::warning("NotAnswering", message)),
+            Self::Obstructed(obstacle) => Some(Note::warning(obstacle.reason.into(), message)),
+            Self::NotAnswering { .. } => Some(Note::warning(ProviderReason::NotAnswering.into(), message)),
             _ if phase == Phase::Failed => Some(Note::warning(
                 "ProviderError",
                 format!("Provider resource in error state: {message}"),
@@ -390,7 +382,7 @@ pub(super) fn recreating(provider: &dyn Provider, seen: &Observed, prepared: &Pr
     let previous = seen.md.conditions().get_condition(condition::RESOURCE_CREATED);
     let message = if reasons.is_empty() {
         // On the way already: what was said stays.
-        previous.filter(|c| c.reason == "Recreating").map_or_else(
+        previous.filter(|c| c.reason == ProviderReason::Recreating).map_or_else(
             || "Waiting for the old resource to be deleted".to_owned(),
             |c| c.message.clone(),
         )
@@ -399,8 +391,8 @@ pub(super) fn recreating(provider: &dyn Provider, seen: &Observed, prepared: &Pr
     };
     let drafts = vec![
         compatible(provider),
-        no(condition::RESOURCE_CREATED, "Recreating", &message),
-        no(condition::READY, "Recreating", &message),
+        no(condition::RESOURCE_CREATED, ProviderReason::Recreating, &message),
+        no(condition::READY, ProviderReason::Recreating, &message),
     ];
     let status = ModelDeploymentStatus {
         phase: Some(Phase::Deploying),
@@ -434,15 +426,19 @@ pub(super) fn dry_run(provider: &dyn Provider, seen: &Observed, prepared: &Prepa
         .translation
         .objects
         .iter()
-        .map(|o| named(o.kind, &o.name))
+        .map(|o| o.kind.named(&o.name))
         .collect::<Vec<_>>()
         .join(", ");
     let message = format!("Dry run: would apply {names}; see status.plan");
     let way_out = format!("Remove the annotation {} to go ahead", runway_api::labels::DRY_RUN);
     let mut drafts = vec![
         compatible(provider),
-        yes(condition::DRY_RUN, "DryRun", way_out),
-        no(condition::READY, "DryRun", "Nothing is applied in a dry run"),
+        yes(condition::DRY_RUN, ProviderReason::DryRun, way_out),
+        no(
+            condition::READY,
+            ProviderReason::DryRun,
+            "Nothing is applied in a dry run",
+        ),
     ];
     drafts.extend(ignored(prepared));
     let status = ModelDeploymentStatus {
@@ -457,7 +453,7 @@ pub(super) fn dry_run(provider: &dyn Provider, seen: &Observed, prepared: &Prepa
 
 /// Everything goes.
 pub(super) fn terminating(provider: &dyn Provider, seen: &Observed, message: String) -> Plan {
-    let drafts = vec![no(condition::READY, "Terminating", &message)];
+    let drafts = vec![no(condition::READY, ProviderReason::Terminating, &message)];
     let status = ModelDeploymentStatus {
         phase: Some(Phase::Terminating),
         message: Some(message),
@@ -484,16 +480,9 @@ pub fn owned(status: &ModelDeploymentStatus) -> ModelDeploymentStatus {
         resource_name: p.resource_name.clone(),
         ..ProviderStatus::default()
     });
-    let mut conditions: Vec<Condition> = status
-        .conditions
-        .iter()
-        .filter(|c| OWNED.contains(&c.type_.as_str()))
-        .cloned()
-        .collect();
-    conditions.sort_by_key(|c| OWNED.iter().position(|t| *t == c.type_));
     ModelDeploymentStatus {
         provider: provider.filter(|p| *p != ProviderStatus::default()),
-        conditions,
+        conditions: condition::owned_by(&status.conditions, &[Owner::Provider, Owner::Shared]),
         ..status.clone()
     }
 }
@@ -511,7 +500,9 @@ fn write(seen: &Observed, mut status: ModelDeploymentStatus, drafts: Vec<Draft>,
         .map(|d| d.reason().to_owned());
     let event_is_new = reason_before != reason_now;
     status.observed_generation = md.metadata.generation;
-    status.message = status.message.map(|text| condition::shorten(text, MAX_MESSAGE));
+    status.message = status
+        .message
+        .map(|text| condition::shorten(text, condition::MAX_STATUS_MESSAGE));
     status.conditions = condition::settle(drafts, md.conditions(), md.metadata.generation, seen.now);
     let wanted = owned(&status);
     let before = md.status.as_ref().map(owned).unwrap_or_default();
@@ -553,7 +544,7 @@ fn resource_of(provider: &dyn Provider, seen: &Observed) -> Option<ProviderStatu
     let child = seen
         .children
         .iter()
-        .find(|c| upstreams.contains(&c.kind) && objects::is_ours(&seen.md, &c.object))?;
+        .find(|c| upstreams.contains(&c.kind) && object::is_ours(seen.md.as_ref(), &c.object))?;
     Some(ProviderStatus {
         resource_kind: Some(child.kind.kind.to_owned()),
         resource_name: Some(child.object.name_any()),
@@ -575,14 +566,14 @@ fn ignored(prepared: &Prepared) -> Vec<Draft> {
     if !prepared.unknown_overrides.is_empty() {
         drafts.push(yes(
             condition::OVERRIDES_IGNORED,
-            "UnknownKeys",
+            ProviderReason::UnknownKeys,
             prepared.unknown_overrides.join("; "),
         ));
     }
     if !prepared.translation.ignored.is_empty() {
         drafts.push(yes(
             condition::FIELDS_IGNORED,
-            "NotSupportedHere",
+            ProviderReason::NotSupportedHere,
             prepared.translation.ignored.join("; "),
         ));
     }

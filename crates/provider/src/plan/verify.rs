@@ -50,7 +50,7 @@ pub enum Inquiry {
 }
 
 /// Whether the model has answered.
-pub(super) enum Verdict {
+pub(super) enum Endpoint {
     /// It has, or it is not to be asked.
     Answered {
         /// Of the condition Ready.
@@ -68,13 +68,13 @@ pub(super) enum Verdict {
 }
 
 /// Looks at the answer of an endpoint whose main object, `live`, says that it serves as asked for.
-pub(super) fn verdict(seen: &Observed, prepared: &Prepared, live: Option<&DynamicObject>) -> Verdict {
+pub(super) fn endpoint(seen: &Observed, prepared: &Prepared, live: Option<&DynamicObject>) -> Endpoint {
     const READY: &str = "All replicas are ready";
-    let answered = Verdict::Answered { message: READY };
+    let answered = Endpoint::Answered { message: READY };
     let answer = match &seen.verification {
         Verification::Assumed => return answered,
         Verification::Off => {
-            return Verdict::Answered {
+            return Endpoint::Answered {
                 message: "All replicas are ready; the endpoint was not verified (--verify-endpoints=false)",
             };
         }
@@ -85,10 +85,10 @@ pub(super) fn verdict(seen: &Observed, prepared: &Prepared, live: Option<&Dynami
         return answered;
     };
     match answer.as_ref().filter(|answer| answer.about == first.about) {
-        None => Verdict::Asking(first),
+        None => Endpoint::Asking(first),
         Some(answer) => match &answer.outcome {
             Ok(()) => answered,
-            Err(message) => Verdict::NotAnswering {
+            Err(message) => Endpoint::NotAnswering {
                 message: message.clone(),
                 next: match left(seen, answer.at + wait(answer.attempt)) {
                     Some(left) => Err(left),

@@ -11,17 +11,9 @@ use runway_provider::{
 use serde_json::{Value, json};
 
 /// Serves one replica. Its model and its zone cannot be changed.
-pub(crate) const SERVER: Kind = Kind {
-    group: "acme.example",
-    kind: "ModelServer",
-    plural: "modelservers",
-};
+pub(crate) const SERVER: Kind = Kind::new("acme.example", "v1", "ModelServer", "modelservers");
 /// Serves several.
-pub(crate) const FLEET: Kind = Kind {
-    group: "acme.example",
-    kind: "ModelFleet",
-    plural: "modelfleets",
-};
+pub(crate) const FLEET: Kind = Kind::new("acme.example", "v1", "ModelFleet", "modelfleets");
 
 const SERVER_SCHEMAS: &[Schema] = &[
     Schema {

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{Event, Pod};
 use kube::ResourceExt;
+use runway_operator::kubelet;
 
 use super::Finding;
 use crate::pods::{self, Stopped, Trouble};
@@ -121,11 +122,11 @@ fn of_container(stopped: &Stopped, pod: &str, place: &str, describe: &str) -> St
     }
     match stopped.waits.as_deref() {
         None => logs(""),
-        Some("ErrImagePull" | "ImagePullBackOff" | "InvalidImageName" | "ErrImageNeverPull") => format!(
+        Some(reason) if kubelet::IMAGE_REASONS.contains(&reason) => format!(
             "is the image {} right, and may the cluster pull it (imagePullSecrets)? {describe}",
             stopped.image
         ),
-        Some("CreateContainerConfigError" | "CreateContainerError") => {
+        Some(reason) if kubelet::START_REASONS.contains(&reason) => {
             missing(&stopped.message, place).unwrap_or_else(|| describe.to_owned())
         }
         Some("CrashLoopBackOff") => logs(" --previous"),

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use serde_json::{Map, Value, json};
 
 use super::{any_spec, deployment, providers};
-use crate::admission::{Verdict, apply_defaults, validate};
+use crate::admission::{Findings, apply_defaults, validate};
 use crate::providers::Providers;
 
 /// A spec that is valid, with some of it replaced; null removes.
@@ -24,12 +24,12 @@ fn disaggregated(change: Value) -> Value {
     spec
 }
 
-fn verdict(spec: Value) -> Verdict {
+fn findings(spec: Value) -> Findings {
     validate(&deployment(spec), &Providers::default())
 }
 
 fn errors(spec: Value) -> Vec<(String, String)> {
-    verdict(spec)
+    findings(spec)
         .errors
         .into_iter()
         .map(|violation| (violation.field, violation.message))
@@ -135,7 +135,7 @@ fn what_is_valid_passes_without_a_word() {
             json!({"podTemplate": {"metadata": {"labels": {"team": "a", "x.io/y": ""}, "annotations": {"n": "any text at all"}}}, "nodeSelector": {"kubeairunway.ai/pool": "a"}}),
         ),
     ] {
-        assert_eq!(verdict(spec.clone()), Verdict::default(), "{spec}");
+        assert_eq!(findings(spec.clone()), Findings::default(), "{spec}");
     }
 }
 
@@ -168,8 +168,8 @@ fn warnings() {
         ),
     ] {
         assert_eq!(
-            verdict(spec.clone()),
-            Verdict {
+            findings(spec.clone()),
+            Findings {
                 errors: vec![],
                 warnings: vec![warning.to_owned()]
             },
@@ -334,7 +334,7 @@ fn the_named_providers_rules_are_asked() {
     );
 
     let unnamed = validate(&deployment(spec(json!({}))), &registered);
-    assert_eq!(unnamed, Verdict::default());
+    assert_eq!(unnamed, Findings::default());
 }
 
 #[test]
@@ -346,7 +346,7 @@ fn overrides_of_the_named_provider_are_warned_of() {
     let overrides = json!({"frontend": {"replicsa": 1, "replicas": "two"}});
     assert_eq!(
         ask(json!({"name": "dynamo", "overrides": overrides})),
-        Verdict {
+        Findings {
             errors: vec![],
             warnings: vec![
                 "spec.provider.overrides.frontend.replicas must be a whole number, not a string".to_owned(),
@@ -355,7 +355,7 @@ fn overrides_of_the_named_provider_are_warned_of() {
             ],
         }
     );
-    assert_eq!(ask(json!({ "overrides": overrides })), Verdict::default());
+    assert_eq!(ask(json!({ "overrides": overrides })), Findings::default());
 }
 
 #[test]
@@ -374,10 +374,10 @@ fn a_hostile_spec_gets_a_bounded_answer() {
     let labels: Map<_, _> = (0..500)
         .map(|i| (format!("{i} {}", "ä\n".repeat(10_000)), json!("v".repeat(10_000))))
         .collect();
-    let verdict = verdict(spec(json!({"env": env, "nodeSelector": labels})));
-    assert_eq!(verdict.errors.len(), 50);
-    assert_eq!(verdict.errors[49].message, "and 5951 more");
-    for violation in &verdict.errors {
+    let findings = findings(spec(json!({"env": env, "nodeSelector": labels})));
+    assert_eq!(findings.errors.len(), 50);
+    assert_eq!(findings.errors[49].message, "and 5951 more");
+    for violation in &findings.errors {
         assert!(
             violation.message.len() <= 1024 && violation.field.len() <= 128,
             "{violation:?}"
@@ -393,9 +393,9 @@ proptest! {
     fn never_fails_and_always_says_the_same(spec in any_spec()) {
         let mut deployment = deployment(json!({"model": {}}));
         deployment.spec = spec;
-        let verdict = validate(&deployment, &Providers::default());
-        prop_assert_eq!(&verdict, &validate(&deployment, &Providers::default()));
-        prop_assert!(verdict.errors.iter().all(|violation| !violation.field.is_empty() && !violation.message.is_empty()));
+        let findings = validate(&deployment, &Providers::default());
+        prop_assert_eq!(&findings, &validate(&deployment, &Providers::default()));
+        prop_assert!(findings.errors.iter().all(|violation| !violation.field.is_empty() && !violation.message.is_empty()));
     }
 
     /// Defaulting is no way to become valid or invalid.

@@ -1,11 +1,104 @@
-//! Objects made for another one: compared with what is there, so that only what differs is sent.
+//! Objects that a controller creates for another object: their kinds, owner and deletion, and the comparison of the desired object
+//! with the live one, so that only differences are sent.
 
+use std::time::Duration;
+
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::core::{ApiResource, DynamicObject};
 use kube::{Resource, ResourceExt};
 
 use crate::json;
-use crate::plan::{Apply, Note};
+use crate::plan::{Apply, Delete, Note};
+
+/// Time after which a controller stops waiting for deleted objects to disappear (design 4.7).
+pub const CLEANUP_TIMEOUT: SignedDuration = SignedDuration::from_mins(5);
+
+/// A kind of object, with the version in which it is written unless the cluster serves another one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Kind {
+    /// API group, empty for the core group.
+    pub group: &'static str,
+    /// API version within the group, such as `v1`.
+    pub version: &'static str,
+    /// Kind, such as `Deployment`.
+    pub kind: &'static str,
+    /// Plural, such as `deployments`.
+    pub plural: &'static str,
+}
+
+impl Kind {
+    /// A kind of this group, version, kind and plural.
+    pub const fn new(group: &'static str, version: &'static str, kind: &'static str, plural: &'static str) -> Self {
+        Self {
+            group,
+            version,
+            kind,
+            plural,
+        }
+    }
+
+    /// Whether Kubernetes itself brings it: the group of a CRD has a dot.
+    pub fn is_built_in(self) -> bool {
+        !self.group.contains('.')
+    }
+
+    /// Location in the API, in [`version`](Self::version).
+    pub fn resource(self) -> ApiResource {
+        self.resource_in(self.version)
+    }
+
+    /// Location in the API, in another version.
+    pub fn resource_in(self, version: &str) -> ApiResource {
+        ApiResource {
+            group: self.group.to_owned(),
+            version: version.to_owned(),
+            api_version: match self.group {
+                "" => version.to_owned(),
+                group => format!("{group}/{version}"),
+            },
+            kind: self.kind.to_owned(),
+            plural: self.plural.to_owned(),
+        }
+    }
+
+    /// Name of its CRD.
+    pub fn crd_name(self) -> String {
+        format!("{}.{}", self.plural, self.group)
+    }
+
+    /// An object of this kind in a message, such as `Deployment 'web'`.
+    pub fn named(self, name: &str) -> String {
+        format!("{} '{name}'", self.kind)
+    }
+}
+
+/// Owner reference for an object that `owner` controls.
+pub fn owner<K: Resource<DynamicType = ()>>(owner: &K) -> OwnerReference {
+    OwnerReference {
+        api_version: K::api_version(&()).into_owned(),
+        kind: K::kind(&()).into_owned(),
+        name: owner.name_any(),
+        uid: owner.uid().unwrap_or_default(),
+        controller: Some(true),
+        block_owner_deletion: Some(true),
+    }
+}
+
+/// Deletion of a live object; absent for one without a uid.
+pub fn deletion(resource: ApiResource, live: &DynamicObject) -> Option<Delete> {
+    Some(Delete {
+        resource,
+        namespace: live.namespace().unwrap_or_default(),
+        name: live.name_any(),
+        uid: live.uid()?,
+    })
+}
+
+/// What is left at `now` of a clean-up that began at `since`: zero after [`CLEANUP_TIMEOUT`].
+pub fn time_left(since: Timestamp, now: Timestamp) -> Duration {
+    Duration::try_from(CLEANUP_TIMEOUT - now.duration_since(since)).unwrap_or(Duration::ZERO)
+}
 
 /// A wanted object, compared with the live one, which must be ours. Its hash goes into the annotation `hash_key`: it says
 /// after a restart what was asked for last.
@@ -39,8 +132,8 @@ pub fn wanted(
     }
 }
 
-/// Whether a live object was made for the owner of this kind and uid.
-pub fn is_made_for<K: Resource<DynamicType = ()>>(owner: &K, live: &DynamicObject) -> bool {
+/// Whether a live object was created for this owner, by kind and uid.
+pub fn is_ours<K: Resource<DynamicType = ()>>(owner: &K, live: &DynamicObject) -> bool {
     match (controller(live), &owner.meta().uid) {
         (Some(made_for), uid) => made_for.uid == uid.as_deref().unwrap_or_default() && made_for.kind == K::kind(&()),
         (None, Some(_)) => false,
