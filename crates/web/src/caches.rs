@@ -68,7 +68,7 @@ impl Users {
             let Some(victim) = self.least_used(asking) else {
                 return false;
             };
-            tracing::info!("the caches of a user are dropped to make room for another's");
+            tracing::info!("dropping the caches of one user to make room for another user");
             victim.drop_all();
         }
         true

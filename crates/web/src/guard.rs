@@ -46,10 +46,10 @@ pub struct Site {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NoSite {
     /// It has another form.
-    #[error("give it as https://console.example.com, with a port if it has one and without a path")]
+    #[error("use the form https://console.example.com, with an optional port and without a path")]
     Form,
     /// Tokens and cookies would be read on the way.
-    #[error("tokens and cookies must not travel in the clear: make it https://, unless it is localhost")]
+    #[error("use https://, because tokens and cookies must not be sent unencrypted (localhost is exempt)")]
     Clear,
 }
 
@@ -127,11 +127,11 @@ pub async fn door(State(app): State<Arc<App>>, mut request: Request, next: Next)
         return headed(next.run(request).await);
     }
     let Some(site) = host.and_then(|host| app.sites.find(&host)).cloned() else {
-        let text = "This server is not known by that name. Open it by the address that it printed.";
+        let text = "Unknown host name. Open the console at the address that it printed.";
         return headed((StatusCode::MISDIRECTED_REQUEST, text).into_response());
     };
     if changes(request.method()) && !from_here(request.headers(), &site) {
-        let text = "This request comes from another site, so nothing was changed.";
+        let text = "This request comes from another site. Nothing was changed.";
         return headed((StatusCode::FORBIDDEN, text).into_response());
     }
     request.extensions_mut().insert(site);
@@ -212,7 +212,7 @@ async fn inside(session: Arc<Session>, request: Request, next: Next) -> Response
         let given = text(&parts.headers, HeaderName::from_static(CSRF_HEADER));
         let given = given.or_else(|| pairs.get(CSRF_FIELD).map(str::to_owned));
         if !given.is_some_and(|given| same(&given, &session.csrf)) {
-            let text = "The form is older than your session, so nothing was changed. Go back, read the page again and send it once more.";
+            let text = "The form is older than your session. Nothing was changed. Go back, reload the page, and submit the form again.";
             return page::refuse(StatusCode::FORBIDDEN, text);
         }
         parts.extensions.insert(pairs);
@@ -225,11 +225,11 @@ async fn inside(session: Arc<Session>, request: Request, next: Next) -> Response
 
 fn not_in(app: &App, request: &Request) -> Response {
     if !app.sessions.by_login() {
-        let text = "Open the address that `kubeairunway ui` printed: its key lets you in, and keeps other users of this machine out.";
+        let text = "Open the address that `kubeairunway ui` printed: it contains the key that is required to sign in.";
         return page::refuse(StatusCode::UNAUTHORIZED, text);
     }
     if changes(request.method()) || request.uri().path() == "/live" {
-        return page::refuse(StatusCode::UNAUTHORIZED, "Your session is over: sign in again.");
+        return page::refuse(StatusCode::UNAUTHORIZED, "Your session has ended: sign in again.");
     }
     Redirect::to("/login").into_response()
 }

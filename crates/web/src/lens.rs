@@ -32,7 +32,7 @@ const COUNTS_EACH: Duration = Duration::from_millis(100);
 const COUNTS_AT_MOST: Duration = Duration::from_secs(30);
 /// So often rights in other namespaces are looked for.
 const DISCOVERY: Duration = Duration::from_mins(1);
-/// While the cluster does not answer, for so long a session sees what it was last allowed to see.
+/// While the cluster does not respond, for so long a session sees what it was last allowed to see.
 const GRACE: Duration = Duration::from_mins(15);
 
 /// Where a session may list and watch a kind.
@@ -264,7 +264,7 @@ impl Lens {
                 None => self.discover::<K>().await,
             }
         };
-        let late = || Err(Trouble::Away("no answer within 5 seconds".to_owned()));
+        let late = || Err(Trouble::Away("no response within 5 seconds".to_owned()));
         match tokio::time::timeout(FIRST_LIST, asked).await.unwrap_or_else(|_| late()) {
             Ok(pass) => {
                 self.passes().insert(plural, pass.clone());

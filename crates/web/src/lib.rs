@@ -4,7 +4,7 @@
 //! Pages are made on the server and can be read without a script. A script of ours keeps them up to date: it hears of changes
 //! over server-sent events and reads the page again.
 //!
-//! | module | what |
+//! | module | content |
 //! |---|---|
 //! | [`server`] | the routes, and the socket |
 //! | [`guard`] | what every request goes through: name, origin, session, form token; headers of every answer |

@@ -69,7 +69,7 @@ impl Shell {
         let mut notices = Vec::new();
         if let Connection::Down(since, why) = &*lens.connection().borrow() {
             let text = format!(
-                "The cluster has not answered for {}: what you see is what was seen last. It is asked every second. ({why})",
+                "The cluster has not responded for {}: this page shows the last known state. Retrying every second. ({why})",
                 text::since(*since, clock::now())
             );
             notices.push(Notice { mood: "bad", text });
@@ -104,28 +104,28 @@ impl Shell {
         let notice = match (&seen.trouble, &seen.only_in) {
             (Some(Trouble::Forbidden(_)), _) => Some((
                 "open",
-                format!("You may not list {what}: ask for a role that allows it. The rest is shown."),
+                format!("You may not list {what}: ask an administrator for this permission. All other data is shown."),
             )),
             (Some(Trouble::NotInstalled(_)), _) => Some((
                 "open",
-                format!("The cluster does not know {what}: its part of the control plane is not installed."),
+                format!("The cluster does not serve {what}: this part of the control plane is not installed."),
             )),
             (Some(Trouble::SignedOut(why)), _) => Some((
                 "bad",
-                format!("The cluster no longer accepts your credentials: sign in again. ({why})"),
+                format!("The cluster rejects your credentials: sign in again. ({why})"),
             )),
             (Some(Trouble::Away(why)), _) => {
                 let told = self.notices.iter().any(|n| n.mood == "bad");
-                (!told).then(|| ("bad", format!("{what} cannot be read from the cluster: {why}")))
+                (!told).then(|| ("bad", format!("Cannot read {what} from the cluster: {why}")))
             }
             (Some(Trouble::TooMuch), _) => Some((
                 "bad",
-                format!("There are more {what} than this console has room for: use `kubeairunway get` instead."),
+                format!("Too many {what} for this console: use `kubeairunway get`."),
             )),
             (None, Some(namespaces)) => Some((
                 "open",
                 format!(
-                    "You may list {what} in these namespaces only: {}.",
+                    "You may list {what} only in these namespaces: {}.",
                     namespaces.join(", ")
                 ),
             )),
@@ -160,8 +160,8 @@ pub fn status_html(status: StatusCode, template: &impl Template) -> Response {
     match template.render() {
         Ok(text) => (status, Html(text)).into_response(),
         Err(error) => {
-            tracing::error!(%error, "a page cannot be written");
-            (StatusCode::INTERNAL_SERVER_ERROR, "this page cannot be written").into_response()
+            tracing::error!(%error, "cannot render a page");
+            (StatusCode::INTERNAL_SERVER_ERROR, "cannot render this page").into_response()
         }
     }
 }
@@ -190,7 +190,7 @@ pub fn refuse(status: StatusCode, text: &str) -> Response {
 pub fn absent(kind: &str) -> Response {
     refuse(
         StatusCode::NOT_FOUND,
-        &format!("There is no such {kind}, or you may not see it."),
+        &format!("{kind} not found, or you may not read it."),
     )
 }
 
@@ -199,9 +199,9 @@ pub fn yaml(object: &impl Serialize) -> String {
     text::documents(&[object], Format::Yaml).unwrap_or_else(|e| e.to_string())
 }
 
-/// There is no such page.
+/// Page not found.
 pub async fn nowhere() -> Response {
-    refuse(StatusCode::NOT_FOUND, "There is no such page.")
+    refuse(StatusCode::NOT_FOUND, "Page not found.")
 }
 
 /// A moment, as it is shown: how long ago, and exactly when on hover.

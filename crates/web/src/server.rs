@@ -73,7 +73,7 @@ pub enum Error {
     #[error(transparent)]
     Key(#[from] Refused),
     /// Somebody else listens there, or it may not be listened there.
-    #[error("cannot listen on {address}: give another address with --address, or port 0 for any that is free")]
+    #[error("cannot listen on {address}: set another address with --address, or port 0 for any free port")]
     Listen {
         /// The address.
         address: SocketAddr,
@@ -82,12 +82,12 @@ pub enum Error {
     },
     /// Without login, everybody who reaches the address would have the rights of the kubeconfig.
     #[error(
-        "{0} can be reached from other machines, where the kubeconfig's rights have no business: add --login, or listen on 127.0.0.1"
+        "{0} is reachable from other machines, which would get the permissions of the kubeconfig: add --login, or listen on 127.0.0.1"
     )]
     Exposed(IpAddr),
     /// With login, an address is needed.
     #[error(
-        "give the address by which browsers reach the console with --public-url, such as https://console.example.com"
+        "missing --public-url: set the URL at which browsers reach the console, such as https://console.example.com"
     )]
     Nameless,
     /// The issuer's settings are wrong.
@@ -107,7 +107,7 @@ pub enum Error {
     #[error(transparent)]
     Admin(#[from] admin::Error),
     /// The socket broke.
-    #[error("the console cannot go on serving")]
+    #[error("the console has stopped serving")]
     Serve(#[source] std::io::Error),
 }
 
@@ -191,7 +191,7 @@ impl Console {
                 if matches!(error, kube::Error::Api(_)) {
                     break;
                 }
-                tracing::warn!(error = chain(&error), "the cluster does not answer");
+                tracing::warn!(error = chain(&error), "the cluster does not respond");
                 tokio::time::sleep(PROBE).await;
             }
             pending.done();
@@ -288,7 +288,7 @@ impl Certificate {
         loop {
             tokio::time::sleep(RENEWAL).await;
             if let Err(error) = self.tls.reload(&self.files.0, &self.files.1).await {
-                tracing::warn!(%error, certificate = %self.files.0.display(), "a new certificate cannot be used");
+                tracing::warn!(%error, certificate = %self.files.0.display(), "cannot load the renewed certificate");
             }
         }
     }

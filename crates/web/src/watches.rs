@@ -216,7 +216,7 @@ impl Trouble {
         match status.code {
             401 => Self::SignedOut(status.message.clone()),
             403 => Self::Forbidden(status.message.clone()),
-            404 => Self::NotInstalled(format!("the cluster does not know {kind}")),
+            404 => Self::NotInstalled(format!("the cluster does not serve {kind}")),
             _ => Self::Away(status.message.clone()),
         }
     }
@@ -322,7 +322,7 @@ impl<K: Kind> Watched<K> {
                 Standing::Starting | Standing::Listed => None,
             },
             Ok(Err(_)) => None,
-            Err(_) => Some(Trouble::Away("no answer within 5 seconds".to_owned())),
+            Err(_) => Some(Trouble::Away("no response within 5 seconds".to_owned())),
         }
     }
 

@@ -48,7 +48,7 @@ impl Flows {
     /// A new key.
     pub(super) fn new() -> Result<Self, Error> {
         let key = UnboundKey::new(&CHACHA20_POLY1305, &random::<32>()?);
-        let key = key.map_err(|_| Error::Setup("no key for sign-ins can be made".to_owned()))?;
+        let key = key.map_err(|_| Error::Setup("cannot create a key for sign-ins".to_owned()))?;
         Ok(Self {
             key: LessSafeKey::new(key),
             ended: Mutex::default(),
@@ -57,7 +57,7 @@ impl Flows {
 
     /// For the cookie of the browser.
     pub(super) fn seal(&self, flow: Flow) -> Result<String, Error> {
-        let unsealed = |_| Error::Setup("a sign-in cannot be sealed".to_owned());
+        let unsealed = |_| Error::Setup("cannot encrypt the state of a sign-in".to_owned());
         let sealed = Sealed {
             flow,
             until: clock::now().as_second() + FLOW_TIME.as_secs().cast_signed(),

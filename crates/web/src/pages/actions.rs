@@ -42,13 +42,13 @@ impl Place {
     fn consequence(&self) -> &'static str {
         match self.target.kind {
             Kind::AsyncActor => {
-                "Messages are no longer taken from its queue, and what was made for the actor goes with it. A workload that \
-                 somebody else owns stays and is put back as it was; a queue that holds messages stays too."
+                "The actor stops processing messages from its queue, and the objects created for it are deleted. A workload \
+                 with another owner is kept and restored to its original state; a queue that contains messages is kept as well."
             }
             Kind::LlamaStackDistribution => {
-                "The server stops answering, and what was made for it in the cluster goes with it, its storage included."
+                "The server stops, and the objects created for it are deleted, including its storage."
             }
-            _ => "The model stops answering, and what its provider made for it in the cluster goes with it.",
+            _ => "The model stops serving, and the objects that its provider created for it are deleted.",
         }
     }
 }
@@ -118,7 +118,7 @@ pub async fn ask(Asker(session): Asker, place: Place) -> Response {
 /// Deletes the one that was shown.
 pub async fn delete(Asker(session): Asker, place: Place, Sent(form): Sent) -> Response {
     let Some(uid) = form.get("uid").filter(|uid| !uid.is_empty()) else {
-        let text = "The form does not say which object is meant, so nothing was deleted. Open its page and delete it from there.";
+        let text = "The form does not identify an object. Nothing was deleted. Open the page of the object and delete it there.";
         return page::refuse(StatusCode::BAD_REQUEST, text);
     };
     let cluster = session.lens.cluster();

@@ -102,7 +102,7 @@ fn actor(actor: &AsyncActor, now: Timestamp) -> Actor {
     let binding = status.binding.clone().unwrap_or_default();
     let scaling = match (status.scaling_mode, status.min_replicas, status.max_replicas) {
         (None, ..) => "not scaled".to_owned(),
-        (Some(mode), Some(min), Some(max)) => format!("{mode}, {min} to {max} by the queue"),
+        (Some(mode), Some(min), Some(max)) => format!("{mode}, {min} to {max} by queue length"),
         (Some(mode), ..) => mode.to_string(),
     };
     Actor {

@@ -122,10 +122,12 @@ fn detail(session: &Session, view: &View, why: Option<Why>, now: Timestamp) -> D
     let provider = status.provider.clone().unwrap_or_default();
     let upstream = provider.resource_kind.zip(provider.resource_name).map(|(kind, name)| {
         let says = match &view.upstream {
-            Upstream::Unknown => "cannot be read here".to_owned(),
+            Upstream::Unknown => "cannot be read".to_owned(),
             Upstream::Absent => "does not exist".to_owned(),
-            Upstream::Says(said) if said.message.is_empty() => format!("says {}: {}", said.phase.as_str(), said.reason),
-            Upstream::Says(said) => format!("says {}: {}", said.phase.as_str(), said.message),
+            Upstream::Says(said) if said.message.is_empty() => {
+                format!("reports {}: {}", said.phase.as_str(), said.reason)
+            }
+            Upstream::Says(said) => format!("reports {}: {}", said.phase.as_str(), said.message),
         };
         (format!("{kind}/{name}"), says)
     });

@@ -35,7 +35,7 @@ struct Page {
 
 impl Page {
     fn is_quiet(&self) -> bool {
-        self.trouble.is_empty() && self.deletes.is_empty() && self.items.iter().all(|i| i.deed == "stays as it is")
+        self.trouble.is_empty() && self.deletes.is_empty() && self.items.iter().all(|i| i.deed == "unchanged")
     }
 }
 
@@ -71,7 +71,7 @@ fn item(change: change::Change) -> Item {
     let (mood, deed, fields, yaml) = match change.deed {
         Deed::Create => ("open", "would be created", Vec::new(), page::yaml(&change.object)),
         Deed::Change(fields) => ("open", "would change", fields, String::new()),
-        Deed::Unchanged => ("good", "stays as it is", Vec::new(), String::new()),
+        Deed::Unchanged => ("good", "unchanged", Vec::new(), String::new()),
     };
     Item {
         mood,

@@ -109,7 +109,7 @@ pub async fn come_from_issuer(
         Ok(id) => {
             let cookies = [(SET_COOKIE, over), (SET_COOKIE, guard::set_cookie(&app, &id))];
             // After a redirect the browser would still be on its way from the issuer's site, and keep a Strict cookie back.
-            (AppendHeaders(cookies), onward("You are signed in", "/")).into_response()
+            (AppendHeaders(cookies), onward("Signed in", "/")).into_response()
         }
         Err(refused) => (AppendHeaders([(SET_COOKIE, over)]), refuse(&app, &refused)).into_response(),
     }
@@ -141,7 +141,7 @@ pub async fn leave(
         && let Some(url) = issuer.end_session(&tokens, &site.to_string()).await
     {
         // Our policy lets no form of ours end at another site, not even by a redirect.
-        return (cookie, onward("You are signed out here", &url)).into_response();
+        return (cookie, onward("Signed out of the console", &url)).into_response();
     }
     (cookie, Redirect::to("/login")).into_response()
 }

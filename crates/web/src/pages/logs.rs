@@ -116,7 +116,7 @@ pub async fn follow(Asker(session): Asker, Of { namespace, name }: Of, Query(ask
         Err(error) => return (super::actions::status(&error), chain(&error)).into_response(),
     };
     let Some(voice) = voice else {
-        return (StatusCode::NOT_FOUND, "there is no such pod").into_response();
+        return (StatusCode::NOT_FOUND, "pod not found").into_response();
     };
     let params = LogParams {
         container: Some(voice.container),

@@ -145,13 +145,13 @@ fn controller(config: &InferenceProviderConfig, now: Timestamp) -> Half {
             mood: "bad",
             state: "Silent",
             text: format!(
-                "No heartbeat for 180 seconds: is {} running?",
+                "No heartbeat for 180 seconds (is {} running?)",
                 labels::provider_manager(&config.name_any())
             ),
         },
         Health::Healthy | Health::NotReady(_) => Half {
             mood: "good",
-            state: "Alive",
+            state: "Running",
             text: String::new(),
         },
     }
@@ -175,8 +175,8 @@ fn upstream(config: &InferenceProviderConfig) -> Half {
         },
         None => Half {
             mood: "none",
-            state: "Not known",
-            text: "its controller has not said".to_owned(),
+            state: "Unknown",
+            text: "not reported by its controller".to_owned(),
         },
     }
 }
