@@ -66,7 +66,7 @@ async fn patiently(args: &CheckArgs, cluster: &Cluster, console: &mut Console<'_
             .map(|outcome| outcome.title)
             .collect();
         if args.wait.is_some() {
-            patience.say(&format!("waiting, not yet: {}", open.join("; ")), console);
+            patience.say(&format!("waiting for: {}", open.join("; ")), console);
         }
         if !patience.lasts().await {
             return judged;

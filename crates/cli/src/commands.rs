@@ -85,7 +85,7 @@ pub enum Error {
     #[error(transparent)]
     Ui(#[from] runway_web::server::Error),
     /// There is no script for the shell.
-    #[error("cannot write the script for the shell")]
+    #[error("cannot generate the completion script")]
     Completion(#[from] io::Error),
     /// A verb did not do what was asked.
     #[error(transparent)]
@@ -308,7 +308,7 @@ async fn run_diff(args: &DiffArgs, client: &ClientArgs, stdin: &mut dyn Read) ->
     said.extend(documents.errors.iter().map(Diagnostic::error));
     for document in documents.found {
         let Some(kind) = Kind::known_as(document.kind()).filter(|kind| kind.is_namespaced()) else {
-            let text = "left out: diff is about what controllers make (kubectl diff shows the rest)";
+            let text = "skipped: diff shows only ModelDeployments, AsyncActors and LlamaStackDistributions (use kubectl diff for other kinds)";
             said.push(Diagnostic::about(Level::Note, document.subject(), text));
             continue;
         };

@@ -1,18 +1,18 @@
-//! What the `kubeairunway` command is made of, for the command itself, for tests and for `cargo xtask`. What it shows comes
-//! from `runway-client`.
+//! The `kubeairunway` command as a library, for the command itself, for tests and for `cargo xtask`. The content that it shows
+//! comes from `runway-client`.
 //!
-//! | module | what |
+//! | module | content |
 //! |---|---|
-//! | [`args`], [`commands`] | the command line, and what each command does |
-//! | [`check`] | what is not as it should be in a cluster |
-//! | [`complete`] | what may stand at the cursor, for shells and kubectl |
-//! | [`install`] | brings the product into a cluster, and out again |
-//! | [`support_bundle`] | an archive for who is to help |
-//! | [`migrate`] | moves a ModelDeployment to another provider |
-//! | [`patience`] | waiting |
+//! | [`args`], [`commands`] | the command line, and dispatch of each command |
+//! | [`check`] | problems of a cluster |
+//! | [`complete`] | candidates at the cursor, for shells and kubectl |
+//! | [`install`] | installs, upgrades and removes the product |
+//! | [`support_bundle`] | archive of diagnostics for support |
+//! | [`migrate`] | migrates a ModelDeployment to another provider |
+//! | [`patience`] | timeouts and progress messages |
 //! | [`ui`] | serves the web console |
-//! | [`version`] | what is of which version |
-//! | [`verbs`] | every other verb that talks to the cluster for more than a look |
+//! | [`version`] | versions of the command and in the cluster |
+//! | [`verbs`] | all other verbs |
 
 pub mod args;
 pub mod check;

@@ -33,7 +33,7 @@ pub enum Error {
     Cluster(#[from] cluster::Error),
     /// Nobody registered that provider.
     #[error(
-        "no provider '{name}' is registered (there are: {known}): give one of them with --to, or install it first with: kubeairunway provider install {name}"
+        "provider '{name}' is not registered (registered: {known}): use one of these with --to, or install it first: kubeairunway provider install {name}"
     )]
     Unknown {
         /// As given.
@@ -42,7 +42,7 @@ pub enum Error {
         known: String,
     },
     /// The provider is there and cannot take it.
-    #[error("{provider} would not take it, so nothing was changed: {reason}")]
+    #[error("provider {provider} would reject the ModelDeployment: {reason}. Nothing was changed")]
     Refused {
         /// The provider.
         provider: String,
@@ -50,11 +50,11 @@ pub enum Error {
         reason: String,
     },
     /// The user did not say yes.
-    #[error("not confirmed, so nothing was changed (--yes confirms without a question)")]
+    #[error("not confirmed: nothing was changed (--yes skips the confirmation)")]
     NotConfirmed,
     /// The provider took it and failed.
     #[error(
-        "{provider} has taken over and failed: {message}. To go back: kubeairunway migrate {name} -n {namespace} --to {from}"
+        "migration to {provider} failed: {message}. To go back, run: kubeairunway migrate {name} -n {namespace} --to {from}"
     )]
     Failed {
         /// The ModelDeployment.
@@ -70,7 +70,7 @@ pub enum Error {
     },
     /// It goes on, but not in time.
     #[error(
-        "not Running on {provider} after {after}; the controllers go on with it. See where it stands with: kubeairunway status {name} -n {namespace}"
+        "timed out after {after} waiting for '{name}' to be Running on {provider}; it may still succeed. To see its state, run: kubeairunway status {name} -n {namespace}"
     )]
     NotInTime {
         /// The ModelDeployment.
@@ -92,7 +92,7 @@ pub async fn migrate(args: &MigrateArgs, cluster: &Cluster, console: &mut Consol
     let providers = Providers::compile(configs, &Providers::default());
     let from = md.selected_provider().unwrap_or("(none)").to_owned();
     if md.spec.provider_name() == Some(&args.to) && from == args.to {
-        console.say(&format!("unchanged: {} serves it already", args.to));
+        console.say(&format!("unchanged: already served by {}", args.to));
         return Ok(Answer::default());
     }
 
@@ -113,7 +113,7 @@ pub async fn migrate(args: &MigrateArgs, cluster: &Cluster, console: &mut Consol
         });
     }
     console.say(outlook.text.trim_end());
-    if !args.yes && !console.ask("Go on?") {
+    if !args.yes && !console.ask("Continue?") {
         return Err(Error::NotConfirmed);
     }
     ask_for(cluster, namespace, args, &md).await?;
@@ -174,14 +174,14 @@ pub fn outlook(
     let health = registered.health(now);
     if health != runway_api::provider_config::Health::Healthy {
         said.push(format!(
-            "provider {to} is {}: the model waits until it is ready",
+            "provider {to} is {}: the model stays pending until the provider is ready",
             why::health(&health)
         ));
     }
     let mut objects = Vec::new();
     match provider {
         None => said.push(format!(
-            "{to} is not part of this command: what it makes, only its controller knows"
+            "{to} is not a built-in provider: this command cannot show the objects that it would create"
         )),
         Some(provider) => {
             let seen = observe::Observed {
@@ -195,7 +195,9 @@ pub fn outlook(
             let plan = runway_provider::plan::plan(provider, &seen);
             let status = status(&plan).unwrap_or_default();
             if plan.apply.is_empty() {
-                return Err(refused(status.message.unwrap_or_else(|| "it says no more".to_owned())));
+                return Err(refused(
+                    status.message.unwrap_or_else(|| "no reason reported".to_owned()),
+                ));
             }
             for kind in [condition::FIELDS_IGNORED, condition::OVERRIDES_IGNORED] {
                 said.extend(status.conditions.get_condition(kind).map(|c| c.message.clone()));
@@ -233,7 +235,7 @@ fn describe(md: &ModelDeployment, to: &str, objects: &[DynamicObject], said: &[S
     for line in said {
         let _ = writeln!(text, "warning: {}", runway_client::diagnostic::one_line(line));
     }
-    text.push_str("The model does not answer from the deletion until the new object runs.\n");
+    text.push_str("The model is unavailable from the deletion until the new object is running.\n");
     text
 }
 

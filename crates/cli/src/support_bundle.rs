@@ -30,7 +30,7 @@ pub async fn support_bundle(args: &SupportBundleArgs, client: &ClientArgs) -> Re
     })?;
     Ok(Answer {
         data: format!(
-            "{}\n{}look into it before you give it away\n",
+            "{}\n{}Review the archive before you share it.\n",
             file.display(),
             bundle.summary()
         ),

@@ -31,10 +31,10 @@ pub async fn run(args: &UiArgs, client: &ClientArgs) -> Result<Answer, Error> {
     let _ = writeln!(io::stdout(), "{}", console.url).and_then(|()| io::stdout().flush());
     let _ = writeln!(
         io::stderr(),
-        "The console is served until Ctrl-C. Open the address above."
+        "Serving the console. Open the address above; press Ctrl-C to stop."
     );
     if args.open && !open(&console.url) {
-        let _ = writeln!(io::stderr(), "No browser could be started.");
+        let _ = writeln!(io::stderr(), "warning: cannot start a browser");
     }
     console.serve().await?;
     Ok(Answer::default())

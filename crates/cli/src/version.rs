@@ -131,14 +131,14 @@ fn apart(controller: &Controller) -> Option<Diagnostic> {
     let own = env!("CARGO_PKG_VERSION");
     let differs = controller.version.trim_start_matches('v') != own;
     let text = format!(
-        "it is {}, this command is {own}: bring them together with: kubeairunway controller upgrade",
+        "version {} differs from this command ({own}): to upgrade, run: kubeairunway controller upgrade",
         controller.version
     );
     differs.then(|| Diagnostic::about(Level::Warning, controller.name.clone(), text))
 }
 
 fn screen(versions: &Versions) -> String {
-    let mut rows = table(&["WHAT", "VERSION", "FROM"]);
+    let mut rows = table(&["COMPONENT", "VERSION", "SOURCE"]);
     rows.add_row(vec!["kubeairunway", versions.client, "this command"]);
     if let Some(cluster) = &versions.cluster {
         rows.add_row(vec!["Kubernetes", &cluster.kubernetes, "the cluster"]);

@@ -597,7 +597,7 @@ async fn a_support_bundle_holds_no_secret() -> Result<()> {
     )
     .await?;
     ensure!(
-        answer.data.contains("Secrets and ConfigMaps: they are not read"),
+        answer.data.contains("Secrets and ConfigMaps: never read"),
         "{}",
         answer.data
     );

@@ -28,12 +28,12 @@ async fn shows_asks_and_moves() -> Result<()> {
     // What cannot be is said before anything is lost.
     let error = refused(&bed, &["moving", "--to", "nobody", "--yes"]).await?;
     ensure!(
-        error.contains("no provider 'nobody' is registered (there are: dynamo, kaito)"),
+        error.contains("provider 'nobody' is not registered (registered: dynamo, kaito)"),
         "{error}"
     );
     let error = refused(&bed, &["staying", "--to", "dynamo", "--yes"]).await?;
     ensure!(
-        error.contains("dynamo would not take it, so nothing was changed: Dynamo does not support llamacpp engine"),
+        error.contains("provider dynamo would reject the ModelDeployment: Dynamo does not support llamacpp engine"),
         "{error}"
     );
     ensure!(bed.deployments().get("staying").await?.metadata.generation == Some(1));

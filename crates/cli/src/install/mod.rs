@@ -5,7 +5,7 @@
 //! the server's version, each missing right, whose the objects of our names are, and (by a server-side dry run) what would
 //! change in every field.
 //!
-//! | module | what |
+//! | module | content |
 //! |---|---|
 //! | [`survey`] | the reader: version, rights, what is there, the dry run |
 //! | [`change`] | what differs, field by field, and how that is shown; pure |
@@ -52,7 +52,7 @@ pub enum Error {
     Cluster(#[from] cluster::Error),
     /// The cluster is too old.
     #[error(
-        "this cluster runs Kubernetes {found}, and {what} 1.{oldest} or newer: upgrade the cluster. Nothing was changed"
+        "the cluster runs Kubernetes {found}, but {what} 1.{oldest} or newer: upgrade the cluster. Nothing was changed"
     )]
     TooOld {
         /// The server's version.
@@ -63,13 +63,13 @@ pub enum Error {
         oldest: u32,
     },
     /// Rights are missing.
-    #[error("you may not {}: ask a cluster administrator, or log in as one. Nothing was changed", .0.join(", "))]
+    #[error("you are not allowed to {}: ask a cluster administrator for these permissions. Nothing was changed", .0.join(", "))]
     Rights(Vec<String>),
     /// Objects of these names belong to somebody else.
     #[error("{}. Nothing was changed", .0.join("; "))]
     Refused(Vec<String>),
     /// The server would not take it.
-    #[error("the server refuses {what}: {message}. Nothing was changed")]
+    #[error("the API server rejects {what}: {message}. Nothing was changed")]
     DryRun {
         /// The object.
         what: String,
@@ -77,7 +77,7 @@ pub enum Error {
         message: String,
     },
     /// The server did not take it although it said that it would.
-    #[error("cannot {doing}: run the command again to go on from here")]
+    #[error("cannot {doing}: run the command again to continue")]
     Write {
         /// What was tried.
         doing: String,
@@ -85,10 +85,10 @@ pub enum Error {
         source: Box<kube::Error>,
     },
     /// The user did not say yes.
-    #[error("not confirmed, so nothing was changed (--yes confirms without a question)")]
+    #[error("not confirmed: nothing was changed (--yes skips the confirmation)")]
     NotConfirmed,
     /// Another version is there.
-    #[error("{installed} is installed, and this is {wanted}: to change it, run: kubeairunway controller upgrade")]
+    #[error("version {installed} is installed, not {wanted}: to change it, run: kubeairunway controller upgrade")]
     OtherVersion {
         /// The version that is there.
         installed: String,
@@ -96,10 +96,10 @@ pub enum Error {
         wanted: String,
     },
     /// There is nothing to upgrade, or nothing to add a provider to.
-    #[error("the control plane is not installed in this cluster: run first: kubeairunway controller install")]
+    #[error("the control plane is not installed in this cluster: to install it, run: kubeairunway controller install")]
     NotInstalled,
     /// No provider of that name comes with the product.
-    #[error("there is no built-in provider '{name}': it is one of {}, or give its manifest with -f FILE", .known.join(", "))]
+    #[error("unknown built-in provider '{name}': use one of {}, or set a manifest with -f FILE", .known.join(", "))]
     UnknownProvider {
         /// What was asked for.
         name: String,
@@ -107,13 +107,13 @@ pub enum Error {
         known: Vec<&'static str>,
     },
     /// The settings of a console are none.
-    #[error("these are no settings of a console, which are those of `kubeairunway ui --login`: {0}")]
+    #[error("invalid arguments for `kubeairunway ui --login`: {0}")]
     Settings(String),
     /// A manifest cannot be read.
     #[error("{0}")]
     File(String),
     /// Pods do not become ready.
-    #[error("not ready after {after}: {}", .reasons.join("; "))]
+    #[error("timed out after {after} waiting for pods to become ready: {}", .reasons.join("; "))]
     NotReady {
         /// How long was waited.
         after: String,
@@ -121,7 +121,7 @@ pub enum Error {
         reasons: Vec<String>,
     },
     /// Something does not go away.
-    #[error("still there after {after}: {}", .what.join(", "))]
+    #[error("timed out after {after} waiting for deletion: {}", .what.join(", "))]
     StillThere {
         /// How long was waited.
         after: String,
@@ -264,10 +264,10 @@ async fn bring(
     }
     let open = changes.iter().filter(|c| c.deed != Deed::Unchanged).count() + obsolete.len();
     if open == 0 {
-        console.say("unchanged: everything is as it should be");
+        console.say("unchanged: all objects are up to date");
     } else {
         console.say(shown.trim_end());
-        if !args.yes && !console.ask("Go on?") {
+        if !args.yes && !console.ask("Continue?") {
             return Err(Error::NotConfirmed);
         }
         apply(survey, &changes, manager, args, console).await?;

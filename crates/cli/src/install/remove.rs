@@ -39,11 +39,11 @@ pub async fn controller(args: &UninstallArgs, cluster: &Cluster, console: &mut C
         .collect();
     if !others.is_empty() {
         return Err(Error::Refused(vec![format!(
-            "{} of others still registered: {}. Uninstall with: kubeairunway provider uninstall -f FILE, or delete the InferenceProviderConfig if its controller is gone",
+            "{} still registered: {}. To remove it, run: kubeairunway provider uninstall -f FILE, or delete the InferenceProviderConfig if its controller is gone",
             if others.len() == 1 {
-                "a provider is"
+                "a third-party provider is"
             } else {
-                "providers are"
+                "third-party providers are"
             },
             others.join(", ")
         )]));
@@ -56,12 +56,15 @@ pub async fn controller(args: &UninstallArgs, cluster: &Cluster, console: &mut C
     let mut kept = Vec::new();
     if !args.crds {
         objects.retain(|o| kinds::kind(o) != "CustomResourceDefinition");
-        kept.push("the CRDs (--crds deletes them)".to_owned());
+        kept.push("CRDs (use --crds to delete them)".to_owned());
     }
     let strangers = strangers(&survey).await?;
     if !strangers.is_empty() {
         objects.retain(|o| kinds::kind(o) != "Namespace");
-        kept.push(format!("Namespace/{NAMESPACE}, which also holds {}", few(&strangers)));
+        kept.push(format!(
+            "Namespace/{NAMESPACE}, which also contains {}",
+            few(&strangers)
+        ));
     }
     take_away(&survey, objects, models, &kept, &args.remove, console).await
 }
@@ -90,7 +93,7 @@ pub async fn provider(
         for mut object in read_manifest(&args.which.files, console)? {
             let kind = kinds::kind(&object);
             if kind == "Namespace" || (kind == "CustomResourceDefinition" && !args.uninstall.crds) {
-                kept.push(format!("{} (it may hold what others need)", kinds::id(&object)));
+                kept.push(format!("{} (other objects may depend on it)", kinds::id(&object)));
                 continue;
             }
             if kind == "InferenceProviderConfig" {
@@ -123,12 +126,12 @@ fn may_go(models: &[ModelDeployment], args: &UninstallArgs) -> Result<(), Error>
     }
     let all: Vec<String> = models.iter().map(called).collect();
     Err(Error::Refused(vec![format!(
-        "{} {} served: {}. Delete them first, or say --delete-models to delete them now",
+        "{} {}: {}. Delete them first, or use --delete-models",
         models.len(),
         if models.len() == 1 {
-            "ModelDeployment is"
+            "ModelDeployment exists"
         } else {
-            "ModelDeployments are"
+            "ModelDeployments exist"
         },
         few(&all)
     )]))
@@ -145,7 +148,7 @@ async fn take_away(
 ) -> Result<Answer, Error> {
     objects.sort_by_key(|o| std::cmp::Reverse(kinds::rank(kinds::kind(o))));
     if objects.is_empty() && models.is_empty() {
-        console.say("unchanged: nothing of it is in this cluster");
+        console.say("unchanged: nothing is installed in this cluster");
         return Ok(Answer::default());
     }
     survey.rights_to_delete(&objects).await?;
@@ -162,7 +165,7 @@ async fn take_away(
         });
     }
     console.say(shown.trim_end());
-    if !args.yes && !console.ask("Delete all this?") {
+    if !args.yes && !console.ask("Delete these objects?") {
         return Err(Error::NotConfirmed);
     }
     delete_models(survey, &models, args.timeout(), console).await?;
@@ -218,7 +221,7 @@ async fn delete_models(
             return Err(Error::StillThere {
                 after: text::age(timeout),
                 what: vec![format!(
-                    "ModelDeployments {}: their controllers clean up first, at most 5 minutes each (do they run?); nothing else was deleted",
+                    "ModelDeployments {}: their controllers clean up first, at most 5 minutes each (are the controllers running?); nothing else was deleted",
                     few(&left)
                 )],
             });
@@ -276,7 +279,7 @@ async fn until_gone(
             }
         }
         if left.is_empty() {
-            console.say("all gone");
+            console.say("all objects deleted");
             return Ok(());
         }
         if !patience.lasts().await {

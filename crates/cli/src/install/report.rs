@@ -58,7 +58,7 @@ pub async fn providers(cluster: &Cluster, console: &mut Console<'_>) -> Result<A
             (Some(deployment), _) => version(deployment),
             (None, Some(_)) => status
                 .and_then(|s| s.version.clone())
-                .unwrap_or_else(|| "by others".to_owned()),
+                .unwrap_or_else(|| "third party".to_owned()),
             (None, None) => "no".to_owned(),
         };
         let ready = status

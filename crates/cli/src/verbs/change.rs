@@ -40,7 +40,7 @@ pub async fn pause(
                 Kind::ModelDeployment => target.name.to_string(),
                 _ => target.to_string(),
             };
-            format!("{target}: paused; its pods run on, deletion still works, nothing else is changed until: kubeairunway resume {shortest}")
+            format!("{target}: paused; its pods keep running, and deletion still works. To resume, run: kubeairunway resume {shortest}")
         } else {
             format!("{target}: resumed")
         });
@@ -61,7 +61,7 @@ pub async fn delete(args: &DeleteArgs, cluster: &Cluster, console: &mut Console<
         let word = if args.dry_run {
             "would be deleted"
         } else {
-            "deletion asked for"
+            "deletion requested"
         };
         console.say(&format!("{target}: {word}"));
     }

@@ -22,8 +22,8 @@ pub async fn chat(args: &ChatArgs, cluster: &Cluster, console: &mut Console<'_>)
     let access = endpoint::access(&md).ok_or_else(|| Error::no_endpoint(&md))?;
     if !access.serves {
         let phase = md.status.as_ref().and_then(|status| status.phase);
-        let phase = phase.map_or("without a status", Phase::as_str);
-        console.say(&format!("note: {} is {phase}, so it may not answer", args.name));
+        let phase = phase.map_or("without status", Phase::as_str);
+        console.say(&format!("note: {} is {phase} and may not answer", args.name));
     }
     let talk = Talk::begin(cluster, access, args.model.clone()).await?;
     let options = Options {
@@ -36,7 +36,10 @@ pub async fn chat(args: &ChatArgs, cluster: &Cluster, console: &mut Console<'_>)
         messages.push(message("user", prompt));
         answer(&talk, &messages, &options).await?;
     } else if io::stdin().is_terminal() {
-        console.say(&format!("{} answers; an empty line or Ctrl-D ends", talk.model));
+        console.say(&format!(
+            "Chatting with {}; an empty line or Ctrl-D ends the chat",
+            talk.model
+        ));
         while let Some(line) = console.line("> ").filter(|line| !line.is_empty()) {
             messages.push(message("user", &line));
             let Some(answer) = answer(&talk, &messages, &options).await? else {

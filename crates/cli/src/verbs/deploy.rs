@@ -50,7 +50,7 @@ pub async fn deploy(
             diff.is_empty()
         }
         Err(error @ cluster::Error::Forbidden { .. }) => {
-            console.say(&format!("note: not everything can be shown: {}", chain(&error)));
+            console.say(&format!("note: the plan is incomplete: {}", chain(&error)));
             false
         }
         Err(error) => return Err(Error::from(error).into()),
@@ -67,9 +67,9 @@ pub async fn deploy(
         return Ok(done);
     }
     if nothing_changes {
-        console.say("nothing to do: it is deployed like this");
+        console.say("unchanged: the ModelDeployment already has these settings");
     } else {
-        if !args.yes && !console.ask("Deploy it?") {
+        if !args.yes && !console.ask("Deploy?") {
             return Err(Error::NotConfirmed.into());
         }
         apply(&cluster, namespace, &written).await?;
@@ -84,7 +84,7 @@ pub async fn deploy(
         };
         wait::until_ready(&cluster, namespace, &target, args.timeout.unsigned_abs(), console).await?;
         console.say(&format!(
-            "ask it with: kubeairunway chat {} -n {namespace}",
+            "To chat with it, run: kubeairunway chat {} -n {namespace}",
             target.name
         ));
     }
@@ -105,7 +105,7 @@ fn without_cluster(
         level: Level::Note,
         subject: None,
         text: format!(
-            "the built-in providers are taken as registered and ready: {}",
+            "the built-in providers are assumed to be registered and ready: {}",
             chain(error)
         ),
     };
@@ -123,7 +123,7 @@ fn choices(worked: &Worked) -> String {
     for (what, value, why) in &worked.choices {
         let _ = writeln!(said, "{what:<9} {value} ({why})");
     }
-    let provider = worked.why.provider.as_deref().unwrap_or("none yet");
+    let provider = worked.why.provider.as_deref().unwrap_or("none");
     let _ = writeln!(said, "provider  {provider} ({})", one_line(&worked.why.because));
     for warning in &worked.warnings {
         let _ = writeln!(said, "warning: {}", one_line(warning));

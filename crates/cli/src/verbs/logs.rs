@@ -119,7 +119,7 @@ async fn listen(api: &Api<Pod>, voice: &Voice, args: &LogsArgs, said: &RefCell<V
         Ok(stream) => match copy(stream, &voice.prefix).await {
             Ok(Heard::Nothing) => {
                 if let Some(trouble) = &voice.trouble {
-                    let text = format!("has written nothing yet: {trouble}");
+                    let text = format!("no output yet: {trouble}");
                     let note = Diagnostic::about(Level::Note, format!("Pod/{}", voice.pod), text);
                     said.borrow_mut().push(note);
                 }
@@ -128,7 +128,8 @@ async fn listen(api: &Api<Pod>, voice: &Voice, args: &LogsArgs, said: &RefCell<V
             Ok(Heard::Lines) => true,
             Ok(Heard::Enough) => false,
             Err(error) => {
-                said.borrow_mut().push(about(format!("the log was cut off: {error}")));
+                said.borrow_mut()
+                    .push(about(format!("the log stream ended early: {error}")));
                 true
             }
         },

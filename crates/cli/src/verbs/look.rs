@@ -49,14 +49,14 @@ pub fn asked(what: Option<&Subject>, name: Option<&Name>) -> Result<Asked, Error
 pub async fn get(args: &GetArgs, client: &ClientArgs, stdin: &mut dyn Read) -> Result<Answer, commands::Error> {
     let asked = asked(args.what.as_ref(), args.name.as_ref())?;
     if asked.name.is_some() && args.all_namespaces {
-        let text = "a name is looked for in one namespace: give -n NAMESPACE instead of -A";
+        let text = "a name cannot be combined with --all-namespaces: use -n NAMESPACE";
         return Err(Error::Usage(text.to_owned()).into());
     }
     if asked.kind == Kind::ModelDeployment {
         return deployments(args, asked.name.as_ref(), client, stdin).await;
     }
     if !args.place.files.is_empty() {
-        let text = "only ModelDeployments are read from files: leave -f away, or the kind";
+        let text = "-f supports only ModelDeployments: omit -f or the kind";
         return Err(Error::Usage(text.to_owned()).into());
     }
     let cluster = Cluster::connect(client).await.map_err(Error::from)?;
@@ -118,9 +118,9 @@ fn names<T: ResourceExt>(kind: Kind, objects: &[T]) -> String {
 
 fn none(kind: Kind, namespace: Option<&Namespace>) -> Diagnostic {
     let place = match namespace {
-        Some(namespace) => format!(" in namespace '{namespace}' (see all with -A)"),
-        None if kind.is_namespaced() => " in any namespace".to_owned(),
-        None => String::new(),
+        Some(namespace) => format!(" found in namespace '{namespace}' (use -A for all namespaces)"),
+        None if kind.is_namespaced() => " found in any namespace".to_owned(),
+        None => " found".to_owned(),
     };
     Diagnostic {
         level: Level::Note,
@@ -173,10 +173,7 @@ pub async fn status(
     let mut waited = Ok(());
     if args.wait {
         if !args.place.files.is_empty() {
-            return Err(Error::Usage(
-                "files do not change while they are waited for: leave -f or --wait away".to_owned(),
-            )
-            .into());
+            return Err(Error::Usage("--wait cannot be combined with -f: omit one of them".to_owned()).into());
         }
         let cluster = Cluster::connect_patiently(client).await.map_err(Error::from)?;
         let namespace = args.place.namespace.as_ref().unwrap_or(&cluster.namespace);
@@ -203,7 +200,7 @@ async fn stands(
     let now = args.place.now();
     if args.target.kind != Kind::ModelDeployment {
         if !args.place.files.is_empty() {
-            let text = "only ModelDeployments are read from files: leave -f away";
+            let text = "-f supports only ModelDeployments: omit -f";
             return Err(Error::Usage(text.to_owned()).into());
         }
         let cluster = Cluster::connect(client).await.map_err(Error::from)?;
@@ -290,7 +287,7 @@ fn told_of(
         said.push(Diagnostic::about(
             Level::Note,
             args.target.to_string(),
-            "no Events; the server forgets them after an hour",
+            "no Events found; the API server keeps them for one hour by default",
         ));
     }
     let data = match args.output {
@@ -326,10 +323,7 @@ mod tests {
         }
         let (gemma, other) = ("gemma".parse().unwrap(), "other".parse().unwrap());
         let error = asked(Some(&gemma), Some(&other)).unwrap_err();
-        assert!(
-            error.to_string().starts_with("there is no kind 'gemma' here"),
-            "{error}"
-        );
+        assert!(error.to_string().starts_with("unknown kind 'gemma'"), "{error}");
         assert_eq!(error.code(), Some(2));
     }
 }

@@ -39,7 +39,7 @@ pub enum Error {
     },
     /// It goes on, but not in time.
     #[error(
-        "{target} is not {wanted} after {after} ({last}); it goes on by itself: look again, or give more --timeout"
+        "timed out after {after} waiting for {target} to be {wanted} (last state: {last}); it may still succeed: check again, or increase --timeout"
     )]
     NotInTime {
         /// What was waited for.
@@ -52,7 +52,7 @@ pub enum Error {
         last: String,
     },
     /// The kind does not know the verb.
-    #[error("{verb} is for what runs: {target} has no such switch")]
+    #[error("cannot {verb} {target}: only ModelDeployments, AsyncActors and LlamaStackDistributions can be paused")]
     NotForKind {
         /// The verb.
         verb: &'static str,
@@ -60,7 +60,7 @@ pub enum Error {
         target: Target,
     },
     /// Nothing writes a log yet.
-    #[error("{target} has no pods yet: see why with: kubeairunway {see}")]
+    #[error("{target} has no pods yet: to see why, run: kubeairunway {see}")]
     NoPods {
         /// Whose pods.
         target: Target,
@@ -68,7 +68,7 @@ pub enum Error {
         see: String,
     },
     /// No pod is called so.
-    #[error("{target} has no pod '{pod}'{hint} (it has: {known})")]
+    #[error("{target} has no pod '{pod}'{hint} (pods: {known})")]
     NoSuchPod {
         /// Whose pods.
         target: Target,
@@ -81,7 +81,7 @@ pub enum Error {
     },
     /// It answers nowhere.
     #[error(
-        "ModelDeployment '{name}' has no endpoint yet ({status}): wait for it with: kubeairunway status {name} -n {namespace} --wait"
+        "ModelDeployment '{name}' has no endpoint yet ({status}): to wait for it, run: kubeairunway status {name} -n {namespace} --wait"
     )]
     NoEndpoint {
         /// The ModelDeployment.
@@ -93,7 +93,7 @@ pub enum Error {
     },
     /// A Llama Stack server answers nowhere.
     #[error(
-        "LlamaStackDistribution '{name}' has no address yet: see why with: kubeairunway why llsd/{name} -n {namespace}"
+        "LlamaStackDistribution '{name}' has no address yet: to see why, run: kubeairunway why llsd/{name} -n {namespace}"
     )]
     NoServer {
         /// The LlamaStackDistribution.
@@ -114,7 +114,7 @@ pub enum Error {
     #[error(transparent)]
     Deploy(#[from] runway_client::deploy::Error),
     /// The user did not say yes.
-    #[error("not confirmed, so nothing was changed (--yes confirms without a question)")]
+    #[error("not confirmed: nothing was changed (--yes skips the confirmation)")]
     NotConfirmed,
 }
 

@@ -56,12 +56,12 @@ pub async fn until_gone(
         let found = cluster.find(target, namespace).await?;
         // Another one of the same name is not the one that was deleted.
         let Some(object) = found.filter(|object| object.uid().as_deref() == Some(uid)) else {
-            console.say(&format!("{target}: gone"));
+            console.say(&format!("{target}: deleted"));
             return Ok(());
         };
         patience.say(&format!("{target}: {}", one_line(&keeps(&object))), console);
         if !patience.lasts().await {
-            return Err(late(target, "gone", timeout, patience.last()));
+            return Err(late(target, "deleted", timeout, patience.last()));
         }
     }
 }
@@ -70,12 +70,12 @@ pub async fn until_gone(
 fn keeps(object: &DynamicObject) -> String {
     let made = &object.data["status"]["provider"];
     let upstream = match (made["resourceKind"].as_str(), made["resourceName"].as_str()) {
-        (Some(kind), Some(name)) => format!("waits for {kind}/{name} to go"),
-        _ => "waits for its controller to clean up".to_owned(),
+        (Some(kind), Some(name)) => format!("waiting for {kind}/{name} to be deleted"),
+        _ => "waiting for its controller to clean up".to_owned(),
     };
     let finalizers = object.finalizers().join(", ");
     if finalizers.is_empty() {
-        "waits for the server".to_owned()
+        "waiting for the API server".to_owned()
     } else {
         format!("{upstream} (finalizer {finalizers})")
     }
