@@ -110,10 +110,7 @@ mod tests {
                 "data: {\"error\":{\"message\":\"too long\"}}",
                 Piece::Failed("too long".to_owned()),
             ),
-            (
-                "data: {",
-                Piece::Failed("the server sent invalid JSON: {".to_owned()),
-            ),
+            ("data: {", Piece::Failed("the server sent invalid JSON: {".to_owned())),
             (
                 "{\"choices\":[{\"message\":{\"content\":\"whole\"}}]}",
                 Piece::Text("whole".to_owned()),

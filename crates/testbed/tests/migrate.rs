@@ -6,8 +6,9 @@ mod support;
 use anyhow::{Result, ensure};
 use clap::Parser;
 use kube::ResourceExt;
+use runway_cli::answer::{self, Answer};
 use runway_cli::args::CommandLine;
-use runway_cli::commands::{self, Answer};
+use runway_cli::commands;
 use runway_client::diagnostic::Diagnostic;
 use runway_client::text::Look;
 use support::{Bed, Upstream, gemma, vllm};
@@ -65,7 +66,7 @@ async fn shows_asks_and_moves() -> Result<()> {
     Ok(())
 }
 
-async fn migrate(bed: &Bed, args: &[&str]) -> Result<Result<Answer, commands::Error>> {
+async fn migrate(bed: &Bed, args: &[&str]) -> Result<Result<Answer, answer::Error>> {
     let kubeconfig = bed.cluster.admin()?.display().to_string();
     let line = [
         "kubeairunway",

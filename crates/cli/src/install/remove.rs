@@ -12,12 +12,13 @@ use kube::{Api, ResourceExt};
 use runway_api::{InferenceProviderConfig, ModelDeployment};
 use serde_json::json;
 
-use super::console::Console;
+use super::args::{ProviderUninstallArgs, RemoveArgs, UninstallArgs};
+use super::manifest::{built_in, names, read_manifest};
 use super::survey::Survey;
-use super::{Error, built_in, kinds, names, read_manifest};
-use crate::args::{ProviderUninstallArgs, RemoveArgs, UninstallArgs};
-use crate::commands::Answer;
+use super::{Error, kinds};
+use crate::answer::Answer;
 use crate::patience::Patience;
+use crate::terminal::Terminal;
 use runway_client::change;
 use runway_client::cluster::{Cluster, only};
 use runway_client::manifests::{self, NAMESPACE, WEBHOOK_SECRET};
@@ -27,8 +28,8 @@ use runway_client::text;
 const MOST_NAMES: usize = 5;
 
 /// `controller uninstall`: the core and the built-in providers.
-pub async fn controller(args: &UninstallArgs, cluster: &Cluster, console: &mut Console<'_>) -> Result<Answer, Error> {
-    let survey = Survey::of(cluster, console).await?;
+pub async fn controller(args: &UninstallArgs, cluster: &Cluster, terminal: &mut Terminal<'_>) -> Result<Answer, Error> {
+    let survey = Survey::of(cluster, terminal).await?;
     let components = manifests::all_components();
     let providers: Vec<&str> = manifests::built_in_providers().iter().map(|p| p.name()).collect();
     let registered = configs(&survey).await?;
@@ -66,23 +67,23 @@ pub async fn controller(args: &UninstallArgs, cluster: &Cluster, console: &mut C
             few(&strangers)
         ));
     }
-    take_away(&survey, objects, models, &kept, &args.remove, console).await
+    take_away(&survey, objects, models, &kept, &args.remove, terminal).await
 }
 
 /// `console uninstall`.
-pub async fn web_console(args: &RemoveArgs, cluster: &Cluster, console: &mut Console<'_>) -> Result<Answer, Error> {
-    let survey = Survey::of(cluster, console).await?;
+pub async fn web_console(args: &RemoveArgs, cluster: &Cluster, terminal: &mut Terminal<'_>) -> Result<Answer, Error> {
+    let survey = Survey::of(cluster, terminal).await?;
     let objects = survey.labelled(&[manifests::console::NAME.to_owned()]).await?;
-    take_away(&survey, objects, Vec::new(), &[], args, console).await
+    take_away(&survey, objects, Vec::new(), &[], args, terminal).await
 }
 
 /// `provider uninstall`.
 pub async fn provider(
     args: &ProviderUninstallArgs,
     cluster: &Cluster,
-    console: &mut Console<'_>,
+    terminal: &mut Terminal<'_>,
 ) -> Result<Answer, Error> {
-    let survey = Survey::of(cluster, console).await?;
+    let survey = Survey::of(cluster, terminal).await?;
     let mut objects = Vec::new();
     let mut served: Vec<String> = args.which.names.clone();
     for name in &args.which.names {
@@ -90,7 +91,7 @@ pub async fn provider(
     }
     let mut kept = Vec::new();
     if !args.which.files.is_empty() {
-        for mut object in read_manifest(&args.which.files, console)? {
+        for mut object in read_manifest(&args.which.files, terminal)? {
             let kind = kinds::kind(&object);
             if kind == "Namespace" || (kind == "CustomResourceDefinition" && !args.uninstall.crds) {
                 kept.push(format!("{} (other objects may depend on it)", kinds::id(&object)));
@@ -116,7 +117,7 @@ pub async fn provider(
     );
     let models = models(&survey, |md| uses(md, &served)).await?;
     may_go(&models, &args.uninstall)?;
-    take_away(&survey, objects, models, &kept, &args.uninstall.remove, console).await
+    take_away(&survey, objects, models, &kept, &args.uninstall.remove, terminal).await
 }
 
 /// Models serve users: they go only when that is said.
@@ -144,11 +145,11 @@ async fn take_away(
     models: Vec<ModelDeployment>,
     kept: &[String],
     args: &RemoveArgs,
-    console: &mut Console<'_>,
+    terminal: &mut Terminal<'_>,
 ) -> Result<Answer, Error> {
     objects.sort_by_key(|o| std::cmp::Reverse(kinds::rank(kinds::kind(o))));
     if objects.is_empty() && models.is_empty() {
-        console.say("unchanged: nothing is installed in this cluster");
+        terminal.say("unchanged: nothing is installed in this cluster");
         return Ok(Answer::default());
     }
     survey.rights_to_delete(&objects).await?;
@@ -164,21 +165,21 @@ async fn take_away(
             ..Answer::default()
         });
     }
-    console.say(shown.trim_end());
-    if !args.yes && !console.ask("Delete these objects?") {
+    terminal.say(shown.trim_end());
+    if !args.yes && !terminal.ask("Delete these objects?") {
         return Err(Error::NotConfirmed);
     }
-    delete_models(survey, &models, args.timeout(), console).await?;
+    delete_models(survey, &models, args.timeout(), terminal).await?;
     for object in &objects {
         survey.delete(object).await?;
-        console.say(&format!("deleted {}", kinds::id(object)));
+        terminal.say(&format!("deleted {}", kinds::id(object)));
         if kinds::kind(object) == "Deployment" {
             // A controller that still runs would register itself again.
             until_no_pods(survey, object, args.timeout()).await?;
         }
     }
     if args.wait {
-        until_gone(survey, &objects, args.timeout(), console).await?;
+        until_gone(survey, &objects, args.timeout(), terminal).await?;
     }
     Ok(Answer::default())
 }
@@ -187,7 +188,7 @@ async fn delete_models(
     survey: &Survey<'_>,
     models: &[ModelDeployment],
     timeout: Duration,
-    console: &mut Console<'_>,
+    terminal: &mut Terminal<'_>,
 ) -> Result<(), Error> {
     for md in models {
         let api: Api<ModelDeployment> = Api::namespaced(survey.client(), &md.namespace().unwrap_or_default());
@@ -207,7 +208,7 @@ async fn delete_models(
             .map(called)
             .collect();
         if left.len() < before {
-            console.say(&format!(
+            terminal.say(&format!(
                 "deleted {} of {} ModelDeployments",
                 models.len() - left.len(),
                 models.len()
@@ -261,7 +262,7 @@ async fn until_gone(
     survey: &Survey<'_>,
     objects: &[DynamicObject],
     timeout: Duration,
-    console: &mut Console<'_>,
+    terminal: &mut Terminal<'_>,
 ) -> Result<(), Error> {
     let patience = Patience::of(timeout);
     loop {
@@ -279,7 +280,7 @@ async fn until_gone(
             }
         }
         if left.is_empty() {
-            console.say("all objects deleted");
+            terminal.say("all objects deleted");
             return Ok(());
         }
         if !patience.lasts().await {

@@ -10,8 +10,8 @@ use kube::discovery::{self, Scope};
 use kube::{Api, Client, ResourceExt};
 use runway_api::labels;
 
-use super::console::Console;
 use super::{Error, kinds};
+use crate::terminal::Terminal;
 use runway_client::access::{self, Right};
 use runway_client::change::{Change, Deed, place};
 use runway_client::cluster::{Cluster, only};
@@ -19,7 +19,10 @@ use runway_client::documents::typed;
 use runway_client::manifests::{COMPONENT_LABEL, NAMESPACE, OLDEST_KUBERNETES, Release, policy};
 use serde_json::json;
 
-/// Who asks, of which server.
+/// Field manager of objects from third-party manifests.
+pub const MANAGER_OF_OTHERS: &str = "kubeairunway-file";
+
+/// The cluster, and the version of its API server.
 pub struct Survey<'a> {
     cluster: &'a Cluster,
     minor: u32,
@@ -28,7 +31,7 @@ pub struct Survey<'a> {
 
 impl<'a> Survey<'a> {
     /// Asks the server what it is; one that is too old is refused.
-    pub async fn of(cluster: &'a Cluster, console: &mut Console<'_>) -> Result<Self, Error> {
+    pub async fn of(cluster: &'a Cluster, terminal: &mut Terminal<'_>) -> Result<Self, Error> {
         let info = cluster
             .client()
             .apiserver_version()
@@ -40,7 +43,7 @@ impl<'a> Survey<'a> {
             version: info.git_version,
         };
         survey.at_least(OLDEST_KUBERNETES, "KubeAIRunway requires")?;
-        console.say(&format!("cluster {}, Kubernetes {}", cluster.url(), survey.version));
+        terminal.say(&format!("cluster {}, Kubernetes {}", cluster.url(), survey.version));
         Ok(survey)
     }
 
@@ -360,7 +363,7 @@ fn stranger(live: &DynamicObject, manager: &str) -> Option<String> {
         ));
     }
     let ours = live.labels().get(labels::MANAGED_BY).map(String::as_str) == Some(labels::MANAGED_BY_VALUE);
-    if ours || kinds::kind(live) == "Namespace" || manager == super::MANAGER_OF_OTHERS {
+    if ours || kinds::kind(live) == "Namespace" || manager == MANAGER_OF_OTHERS {
         return None;
     }
     let managers: BTreeSet<&str> = live
@@ -446,9 +449,9 @@ mod tests {
             serde_json::from_value(json!({ "apiVersion": "v1", "kind": "Service", "metadata": metadata })).unwrap()
         };
         let ours = object(json!({ "name": "a", "labels": { "kubeairunway.ai/managed-by": "kubeairunway" } }));
-        assert_eq!(stranger(&ours, super::super::MANAGER), None);
+        assert_eq!(stranger(&ours, runway_client::diff::MANAGER), None);
         let theirs = object(json!({ "name": "a", "managedFields": [{ "manager": "kubectl" }] }));
-        let said = stranger(&theirs, super::super::MANAGER).unwrap();
+        let said = stranger(&theirs, runway_client::diff::MANAGER).unwrap();
         assert_eq!(
             said,
             "is not part of KubeAIRunway: its field managers are kubectl. Delete it if it is not needed"

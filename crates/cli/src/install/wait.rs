@@ -9,9 +9,9 @@ use kube::api::ListParams;
 use kube::{Api, ResourceExt};
 
 use super::Error;
-use super::console::Console;
 use super::survey::Survey;
 use crate::patience::Patience;
+use crate::terminal::Terminal;
 use runway_client::manifests::COMPONENT_LABEL;
 use runway_client::{pods, text};
 
@@ -20,7 +20,7 @@ pub async fn until_ready(
     survey: &Survey<'_>,
     deployments: &[(String, String)],
     timeout: Duration,
-    console: &mut Console<'_>,
+    terminal: &mut Terminal<'_>,
 ) -> Result<(), Error> {
     let patience = Patience::of(timeout);
     let mut said = vec![String::new(); deployments.len()];
@@ -34,7 +34,7 @@ pub async fn until_ready(
             let done = found.as_ref().is_some_and(is_ready);
             let line = format!("Deployment/{name}: {progress}");
             if said[index] != line {
-                console.say(&line);
+                terminal.say(&line);
                 said[index] = line;
             }
             if !done {

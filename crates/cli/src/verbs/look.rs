@@ -1,6 +1,9 @@
 //! `get`, `status` and `events` of every kind. ModelDeployments have screens of their own; of the other kinds the server
 //! itself makes the table, by the columns of their CRDs.
 
+use clap::{Args, ValueEnum};
+use jiff::SignedDuration;
+use runway_client::source::Place;
 use std::io::Read;
 
 use jiff::Timestamp;
@@ -20,9 +23,85 @@ use runway_operator::client::ClientArgs;
 use serde_json::json;
 
 use super::{Error, wait};
-use crate::args::{EventsArgs, GetArgs, ListFormat, StatusArgs};
-use crate::commands::{self, Answer, answer, screens};
-use crate::install::console::Console;
+use crate::answer::{self, Answer, screens};
+use crate::terminal::Terminal;
+
+/// Arguments of `get`.
+#[derive(Debug, Args)]
+pub struct GetArgs {
+    /// Name of a ModelDeployment, a kind, or KIND/NAME
+    #[arg(value_name = "NAME|KIND|KIND/NAME")]
+    pub what: Option<Subject>,
+    /// Name of an object of the given kind
+    pub name: Option<Name>,
+    /// Source of the objects.
+    #[command(flatten)]
+    pub place: Place,
+    /// Select all namespaces
+    #[arg(short = 'A', long, conflicts_with_all = ["namespace", "name"])]
+    pub all_namespaces: bool,
+    /// Output format
+    #[arg(short, long, value_enum)]
+    pub output: Option<ListFormat>,
+}
+
+/// Arguments of `status`.
+#[derive(Debug, Args)]
+pub struct StatusArgs {
+    /// Name of the ModelDeployment, or KIND/NAME
+    #[arg(value_name = "NAME")]
+    pub target: Target,
+    /// Source of the objects.
+    #[command(flatten)]
+    pub place: Place,
+    /// Output format of the object; text for people if omitted
+    #[arg(short, long, value_enum)]
+    pub output: Option<Format>,
+    /// Wait until the object is ready, and report progress
+    #[arg(long)]
+    pub wait: bool,
+    /// Time to wait, such as 90s or 20m
+    #[arg(long, default_value = "20m", value_name = "TIME")]
+    pub timeout: SignedDuration,
+}
+
+/// Arguments of `events`.
+#[derive(Debug, Args)]
+pub struct EventsArgs {
+    /// Name of the ModelDeployment, or KIND/NAME
+    #[arg(value_name = "NAME")]
+    pub target: Target,
+    /// Source of the objects.
+    #[command(flatten)]
+    pub place: Place,
+    /// Output format
+    #[arg(short, long, value_enum)]
+    pub output: Option<ListFormat>,
+}
+
+/// Output formats of lists.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ListFormat {
+    /// Objects as YAML
+    Yaml,
+    /// Objects as JSON
+    Json,
+    /// Table with additional columns
+    Wide,
+    /// Kind and name only, such as asyncactor.asya.sh/resize
+    Name,
+}
+
+impl ListFormat {
+    /// Document format, for the formats that write whole objects.
+    pub fn document(self) -> Option<Format> {
+        match self {
+            Self::Yaml => Some(Format::Yaml),
+            Self::Json => Some(Format::Json),
+            Self::Wide | Self::Name => None,
+        }
+    }
+}
 
 /// What `get` is asked for: a kind, and a name if it is about one object.
 #[derive(Debug, PartialEq, Eq)]
@@ -46,7 +125,7 @@ pub fn asked(what: Option<&Subject>, name: Option<&Name>) -> Result<Asked, Error
 }
 
 /// `get`.
-pub async fn get(args: &GetArgs, client: &ClientArgs, stdin: &mut dyn Read) -> Result<Answer, commands::Error> {
+pub async fn get(args: &GetArgs, client: &ClientArgs, stdin: &mut dyn Read) -> Result<Answer, answer::Error> {
     let asked = asked(args.what.as_ref(), args.name.as_ref())?;
     if asked.name.is_some() && args.all_namespaces {
         let text = "a name cannot be combined with --all-namespaces: use -n NAMESPACE";
@@ -72,11 +151,11 @@ pub async fn get(args: &GetArgs, client: &ClientArgs, stdin: &mut dyn Read) -> R
             Some(_) => text::documents(&found, format)?,
             None => text::list(&found, format)?,
         };
-        return Ok(answer(data, Vec::new()));
+        return Ok(Answer::new(data, Vec::new()));
     }
     if args.output == Some(ListFormat::Name) {
         let found = objects(&cluster, &asked, namespace).await?;
-        return Ok(answer(names(asked.kind, &found), Vec::new()));
+        return Ok(Answer::new(names(asked.kind, &found), Vec::new()));
     }
     let everywhere = namespace.is_none() && asked.kind.is_namespaced();
     let table = cluster
@@ -89,7 +168,7 @@ pub async fn get(args: &GetArgs, client: &ClientArgs, stdin: &mut dyn Read) -> R
     } else {
         Vec::new()
     };
-    Ok(answer(data, said))
+    Ok(Answer::new(data, said))
 }
 
 async fn objects(cluster: &Cluster, asked: &Asked, namespace: Option<&Namespace>) -> Result<Vec<DynamicObject>, Error> {
@@ -134,7 +213,7 @@ async fn deployments(
     name: Option<&Name>,
     client: &ClientArgs,
     stdin: &mut dyn Read,
-) -> Result<Answer, commands::Error> {
+) -> Result<Answer, answer::Error> {
     let mut source = Source::open(&args.place, client, stdin, Admission::Past).await?;
     let namespace = source.namespace(&args.place, args.all_namespaces);
     let found = source.deployments(namespace.as_ref(), name).await?;
@@ -160,16 +239,16 @@ async fn deployments(
     if found.is_empty() {
         source.said.push(none(Kind::ModelDeployment, namespace.as_ref()));
     }
-    Ok(answer(data, source.said))
+    Ok(Answer::new(data, source.said))
 }
 
 /// `status`.
 pub async fn status(
     args: &StatusArgs,
     client: &ClientArgs,
-    console: &mut Console<'_>,
+    terminal: &mut Terminal<'_>,
     look: Look,
-) -> Result<Answer, commands::Error> {
+) -> Result<Answer, answer::Error> {
     let mut waited = Ok(());
     if args.wait {
         if !args.place.files.is_empty() {
@@ -177,12 +256,12 @@ pub async fn status(
         }
         let cluster = Cluster::connect_patiently(client).await.map_err(Error::from)?;
         let namespace = args.place.namespace.as_ref().unwrap_or(&cluster.namespace);
-        waited = wait::until_ready(&cluster, namespace, &args.target, args.timeout.unsigned_abs(), console).await;
+        waited = wait::until_ready(&cluster, namespace, &args.target, args.timeout.unsigned_abs(), terminal).await;
         if let Err(error @ Error::Cluster(_)) = waited {
             return Err(error.into());
         }
     }
-    let mut shown = stands(args, client, console, look).await?;
+    let mut shown = stands(args, client, terminal, look).await?;
     if let Err(error) = waited {
         shown.failed = true;
         shown.code = error.code();
@@ -194,9 +273,9 @@ pub async fn status(
 async fn stands(
     args: &StatusArgs,
     client: &ClientArgs,
-    console: &mut Console<'_>,
+    terminal: &mut Terminal<'_>,
     look: Look,
-) -> Result<Answer, commands::Error> {
+) -> Result<Answer, answer::Error> {
     let now = args.place.now();
     if args.target.kind != Kind::ModelDeployment {
         if !args.place.files.is_empty() {
@@ -207,25 +286,28 @@ async fn stands(
         let namespace = args.place.namespace.as_ref().unwrap_or(&cluster.namespace);
         let object = cluster.get(&args.target, namespace).await.map_err(Error::from)?;
         if let Some(format) = args.output {
-            return Ok(answer(text::documents(&[object], format)?, Vec::new()));
+            return Ok(Answer::new(text::documents(&[object], format)?, Vec::new()));
         }
         let (all, said) = told(&cluster, namespace).await;
         let about = events::about(all, &[args.target.to_string()]);
         let facts = facts(&cluster, &object).await;
-        return Ok(answer(status::object_screen(&object, &facts, &about, now, look), said));
+        return Ok(Answer::new(
+            status::object_screen(&object, &facts, &about, now, look),
+            said,
+        ));
     }
-    let mut source = Source::open(&args.place, client, console.stdin, Admission::Past).await?;
+    let mut source = Source::open(&args.place, client, terminal.stdin, Admission::Past).await?;
     let namespace = source.namespace(&args.place, false);
     let found = source.deployments(namespace.as_ref(), Some(&args.target.name)).await?;
     if let Some(format) = args.output {
-        return Ok(answer(text::documents(&found, format)?, source.said));
+        return Ok(Answer::new(text::documents(&found, format)?, source.said));
     }
     let mut all = Vec::new();
     for md in found {
         let view = source.view(md, now).await;
         all.push(status::screen(&view, now, look));
     }
-    Ok(answer(screens(all.into_iter()), source.said))
+    Ok(Answer::new(screens(all.into_iter()), source.said))
 }
 
 /// What is worth knowing of an object and is not in its status: of an actor, how many messages wait.
@@ -253,7 +335,7 @@ async fn told(cluster: &Cluster, namespace: &Namespace) -> (Vec<Event>, Vec<Diag
 }
 
 /// `events`.
-pub async fn events(args: &EventsArgs, client: &ClientArgs, stdin: &mut dyn Read) -> Result<Answer, commands::Error> {
+pub async fn events(args: &EventsArgs, client: &ClientArgs, stdin: &mut dyn Read) -> Result<Answer, answer::Error> {
     let now = args.place.now();
     let mut source = Source::open(&args.place, client, stdin, Admission::Past).await?;
     let namespace = source.namespace(&args.place, false);
@@ -282,7 +364,7 @@ fn told_of(
     found: &[Event],
     mut said: Vec<Diagnostic>,
     now: Timestamp,
-) -> Result<Answer, commands::Error> {
+) -> Result<Answer, answer::Error> {
     if found.is_empty() {
         said.push(Diagnostic::about(
             Level::Note,
@@ -299,7 +381,7 @@ fn told_of(
         _ if found.is_empty() => String::new(),
         output => events::table(found, now, output == Some(ListFormat::Wide)),
     };
-    Ok(answer(data, said))
+    Ok(Answer::new(data, said))
 }
 
 #[cfg(test)]

@@ -387,7 +387,9 @@ fn metadata(written: &Value) -> Vec<Finding> {
     {
         say(
             "metadata.annotations",
-            format!("has an invalid key '{key}': use letters, digits, '-', '_' and '.', optionally after a domain and '/'"),
+            format!(
+                "has an invalid key '{key}': use letters, digits, '-', '_' and '.', optionally after a domain and '/'"
+            ),
         );
     }
     findings
