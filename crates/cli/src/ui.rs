@@ -2,7 +2,7 @@
 
 use clap::Args;
 use runway_operator::telemetry::LogArgs;
-use runway_web::guard::Site;
+use runway_web::site::Site;
 use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::path::PathBuf;

@@ -761,6 +761,11 @@ fn every_route_of_the_console_is_in_the_table() -> Result<()> {
             .fold(route.path.to_owned(), |path, object| {
                 path.replace(object, "/{namespace}/{name}")
             });
+        // Routes of every part of the console.
+        let path = match path.rsplit_once('/') {
+            Some((_, action @ ("pause" | "resume" | "delete"))) => format!("/{{part}}/{{namespace}}/{{name}}/{action}"),
+            _ => path,
+        };
         format!("{} {path}", route.method)
     };
     let mut table: BTreeSet<String> = routes().iter().map(named).collect();

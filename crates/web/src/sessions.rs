@@ -23,9 +23,10 @@ use tokio_util::task::AbortOnDropHandle;
 
 use crate::caches::Users;
 use crate::credentials::{Credential, Unknown, Who, whoami};
+use crate::crypto::{random_key, same};
+use crate::health::FIRST_LIST;
 use crate::lens::Lens;
 use crate::oidc::{self, Impersonation, Issuer, Tokens};
-use crate::watches::FIRST_LIST;
 
 /// A session that nobody used for so long is over.
 const IDLE: Duration = Duration::from_hours(8);
@@ -177,7 +178,7 @@ pub enum Refused {
     Away(String),
     /// No key can be made.
     #[error("cannot generate a session key: {0}")]
-    Random(String),
+    Random(#[from] getrandom::Error),
     /// There are too many sessions.
     #[error(
         "the limit of {MAX_SESSIONS} sessions is reached: try again later, or contact the administrator of this console"
@@ -490,19 +491,6 @@ fn keep(
 fn home(user: &str) -> Option<Namespace> {
     let (namespace, _) = user.strip_prefix("system:serviceaccount:")?.split_once(':')?;
     namespace.parse().ok()
-}
-
-/// 256 random bits, in hexadecimal digits.
-pub fn random_key() -> Result<String, Refused> {
-    let mut bytes = [0_u8; 32];
-    getrandom::fill(&mut bytes).map_err(|e| Refused::Random(e.to_string()))?;
-    let digit = |half: u8| char::from_digit(u32::from(half), 16).unwrap_or('0');
-    Ok(bytes.iter().flat_map(|b| [digit(b >> 4), digit(b & 15)]).collect())
-}
-
-/// Equality that takes as long for a near miss as for a wild guess.
-pub fn same(a: &str, b: &str) -> bool {
-    a.len() == b.len() && a.bytes().zip(b.bytes()).fold(0, |differs, (a, b)| differs | (a ^ b)) == 0
 }
 
 #[cfg(test)]

@@ -10,7 +10,8 @@ use ring::aead::{Aad, CHACHA20_POLY1305, LessSafeKey, NONCE_LEN, Nonce, UnboundK
 use runway_operator::clock;
 use serde::{Deserialize, Serialize};
 
-use super::Error;
+use super::error::Error;
+use crate::crypto::random;
 
 /// How long somebody may take at the issuer.
 pub const FLOW_TIME: Duration = Duration::from_mins(10);
@@ -93,12 +94,6 @@ impl Flows {
         ended.push_back(flow.state.clone());
         true
     }
-}
-
-fn random<const N: usize>() -> Result<[u8; N], Error> {
-    let mut bytes = [0; N];
-    getrandom::fill(&mut bytes).map_err(|error| Error::Random(error.to_string()))?;
-    Ok(bytes)
 }
 
 #[cfg(test)]

@@ -17,7 +17,7 @@ use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use rustls::{ClientConfig, RootCertStore};
 
-use super::Error;
+use super::error::Error;
 
 /// Somebody waits in front of a browser.
 const PATIENCE: Duration = Duration::from_secs(10);

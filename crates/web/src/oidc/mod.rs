@@ -7,6 +7,7 @@
 //! | `http` | the requests to the issuer |
 //! | `signature` | signatures of ID tokens |
 
+mod error;
 mod flow;
 mod http;
 pub mod identity;
@@ -36,10 +37,11 @@ use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 use tokio::sync::OnceCell;
 
-use crate::guard::is_loopback;
-use crate::sessions::{random_key, same};
+use crate::crypto::{random_key, same};
+use crate::site::is_loopback;
 use http::Http;
 
+pub use error::Error;
 pub use flow::FLOW_TIME;
 use flow::{Flow, Flows};
 pub use identity::{ClaimNames, Identity, Impersonation, Nobody};
@@ -68,49 +70,6 @@ pub struct Settings {
     pub authorities: Option<PathBuf>,
     /// Which claims say who somebody is.
     pub claims: ClaimNames,
-}
-
-/// Why nobody signs in at the issuer.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// A setting is wrong.
-    #[error("{0}")]
-    Setup(String),
-    /// The issuer does not answer.
-    #[error(
-        "the issuer does not respond at {place}: {why}. Try again; if the error persists, contact the administrator of this console"
-    )]
-    Away {
-        /// What was asked.
-        place: String,
-        /// Why not.
-        why: String,
-    },
-    /// It answers what it should not.
-    #[error("unexpected response from the issuer at {place}: {why}. Check --oidc-issuer")]
-    Malformed {
-        /// What was asked.
-        place: String,
-        /// What is wrong.
-        why: String,
-    },
-    /// It did not let the user in, or not to this console.
-    #[error("the issuer rejects the request: {0}")]
-    Refused(String),
-    /// It no longer vouches for the user: its own session is over, or was ended.
-    #[error("the issuer rejects the request: {0}")]
-    Ended(String),
-    /// The way back does not belong to a way there.
-    #[error(
-        "this sign-in was not started in this browser, is older than 10 minutes, or was already used: sign in again"
-    )]
-    NoFlow,
-    /// Its token is not to be believed.
-    #[error("the ID token of the issuer is invalid: {0}")]
-    Token(String),
-    /// There is no randomness.
-    #[error("cannot generate random bytes for a sign-in: {0}")]
-    Random(String),
 }
 
 /// What the issuer says of itself.
@@ -200,7 +159,7 @@ impl Issuer {
                     path.display()
                 ))
             })?;
-            Ok(text.trim().to_owned())
+            Ok::<_, Error>(text.trim().to_owned())
         };
         Ok(Self {
             secret: settings.client_secret.as_ref().map(read).transpose()?,
@@ -226,7 +185,7 @@ impl Issuer {
     /// Begins a sign-in of a browser that knows the console as `site`.
     pub async fn begin(&self, site: &str) -> Result<Begun, Error> {
         let discovery = self.discovery().await?;
-        let key = || random_key().map_err(|error| Error::Random(error.to_string()));
+        let key = || random_key().map_err(Error::from);
         let flow = Flow {
             state: key()?,
             nonce: key()?,

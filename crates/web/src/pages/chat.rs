@@ -18,7 +18,8 @@ use serde::Deserialize;
 use super::deployment::{Head, find};
 use crate::form::Pairs;
 use crate::guard::{Asker, Of, Sent};
-use crate::page::{self, Shell};
+use crate::page::Shell;
+use crate::refusal;
 use crate::sessions::Session;
 
 /// What was said so far, as the browser keeps it.
@@ -143,7 +144,7 @@ fn page(session: &Session, md: &ModelDeployment, status: StatusCode, talk: Vec<M
         }
         Some(_) => String::new(),
     };
-    page::status_html(
+    refusal::status_html(
         status,
         &Page {
             shell: Shell::new(session, "deployments", format!("{}, chat", head.row.name)),

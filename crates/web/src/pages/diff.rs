@@ -10,6 +10,7 @@ use runway_operator::telemetry::chain;
 use super::deployment::{Head, find};
 use crate::guard::{Asker, Of};
 use crate::page::{self, Shell};
+use crate::refusal;
 
 /// An object, and what would become of it.
 struct Item {
@@ -63,7 +64,7 @@ pub async fn show(Asker(session): Asker, Of { namespace, name }: Of) -> Response
         }
         Err(error) => page.trouble = chain(&error),
     }
-    page::html(&page)
+    refusal::html(&page)
 }
 
 fn item(change: change::Change) -> Item {

@@ -28,7 +28,8 @@ use super::actions::MANAGER;
 use super::deployment::find;
 use crate::form::{self, Faults, Field, Group, Holds, Pairs};
 use crate::guard::{Asker, Of, Sent};
-use crate::page::{self, Shell};
+use crate::page::Shell;
+use crate::refusal;
 use crate::sessions::Session;
 
 /// The form of a new one.
@@ -296,7 +297,7 @@ impl<'a> Draft<'a> {
             providers: self.providers.iter().map(|(name, _)| name.to_owned()).collect(),
             namespaces: self.session.lens.namespaces().await,
         };
-        page::status_html(code, &form)
+        refusal::status_html(code, &form)
     }
 
     fn section(&self, group: &'static Group) -> Section {

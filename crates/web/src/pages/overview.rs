@@ -16,7 +16,9 @@ use runway_operator::clock;
 
 use super::deployments::urgency;
 use crate::guard::Asker;
-use crate::page::{self, Moment, Shell};
+use crate::moment::Moment;
+use crate::page::{self, Shell};
+use crate::refusal;
 
 /// Faults that are shown; the rest is a number.
 const MAX_PROBLEMS: usize = 50;
@@ -105,7 +107,7 @@ pub async fn show(Asker(session): Asker) -> Response {
         tile("Llama Stack", "/stacks", stacks.items.iter().map(|d| stack_state(d))),
     ];
     let empty = models.items.is_empty() && models.trouble.is_none();
-    page::html(&Overview {
+    refusal::html(&Overview {
         shell,
         problems,
         more,

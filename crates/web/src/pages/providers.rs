@@ -12,7 +12,9 @@ use runway_client::manifests;
 use runway_operator::clock;
 
 use crate::guard::Asker;
-use crate::page::{self, Moment, Shell};
+use crate::moment::Moment;
+use crate::page::Shell;
+use crate::refusal;
 
 /// What is said of one of the two halves of a provider.
 struct Half {
@@ -82,7 +84,7 @@ pub async fn show(Asker(session): Asker) -> Response {
     } else {
         Vec::new()
     };
-    page::html(&All { shell, cards, absent })
+    refusal::html(&All { shell, cards, absent })
 }
 
 fn provider(config: &InferenceProviderConfig, models: usize, now: Timestamp) -> Card {
