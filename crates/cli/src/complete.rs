@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::mpsc;
 use std::time::Duration;
 
-use clap::{Arg, Command, CommandFactory, ValueEnum};
+use clap::{Arg, Args, Command, ValueEnum};
 use clap_complete::engine::{self, ArgValueCompleter, CompletionCandidate};
 use clap_complete::env::{CompleteEnv, Shells};
 use k8s_openapi::api::core::v1;
@@ -19,7 +19,24 @@ use runway_client::manifests;
 use runway_client::target::Kind;
 use runway_operator::client::ClientArgs;
 
-use crate::args::{CommandLine, Shell};
+/// Arguments of `completion`.
+#[derive(Debug, Args)]
+pub struct CompletionArgs {
+    /// Shell to generate the script for
+    #[arg(value_enum)]
+    pub shell: Shell,
+}
+
+/// Shells with a completion script.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[expect(missing_docs, reason = "names of the shells")]
+pub enum Shell {
+    Bash,
+    Elvish,
+    Fish,
+    Powershell,
+    Zsh,
+}
 
 /// The variable by which a shell's script asks for completion.
 const ASKED: &str = "KUBEAIRUNWAY_COMPLETE";
@@ -32,25 +49,25 @@ const KUBECTL: &str = "kubectl_complete-kubeairunway";
 const NO_FILES: &str = ":4";
 
 /// Answers if a shell, or kubectl, asks for completion; false if it is another call.
-pub fn answered(line: &[OsString]) -> bool {
+pub fn answered(line: &[OsString], command: fn() -> Command) -> bool {
     let called = line.first().map(Path::new).and_then(Path::file_stem);
     if called.is_some_and(|name| name == KUBECTL) {
         let mut words = vec![OsString::from("kubeairunway")];
         words.extend_from_slice(line.get(1..).unwrap_or_default());
-        for_kubectl(words);
+        for_kubectl(words, command());
         return true;
     }
     let words: Vec<OsString> = line.iter().skip_while(|word| *word != "--").skip(1).cloned().collect();
-    let env = CompleteEnv::with_factory(|| command(&Words::new(&words))).var(ASKED);
+    let env = CompleteEnv::with_factory(|| taught(command(), &Words::new(&words))).var(ASKED);
     let here = std::env::current_dir().ok();
     // A shell has no use for an error.
     env.try_complete(line.to_vec(), here.as_deref()).unwrap_or(true)
 }
 
 /// One candidate in a line, what it is after a tab, and what kubectl is to make of them.
-fn for_kubectl(words: Vec<OsString>) {
+fn for_kubectl(words: Vec<OsString>, command: Command) {
     let last = words.len().saturating_sub(1);
-    let mut command = command(&Words::new(&words));
+    let mut command = taught(command, &Words::new(&words));
     let found = engine::complete(&mut command, words, last, None).unwrap_or_default();
     let mut out = io::stdout().lock();
     for candidate in found {
@@ -78,11 +95,7 @@ pub fn script(shell: Shell) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&script).into_owned())
 }
 
-/// The command line, its arguments knowing what may stand there.
-fn command(words: &Words) -> Command {
-    taught(CommandLine::command(), words)
-}
-
+/// Adds completers of live names to the arguments of a command.
 fn taught(command: Command, words: &Words) -> Command {
     let verb = command.get_name().to_owned();
     let command = command.mut_args(|arg| match Names::of(&verb, &arg) {

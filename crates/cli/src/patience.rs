@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use tokio::time::sleep;
 
-use crate::install::console::Console;
+use crate::terminal::Terminal;
 
 /// How often is looked, where a look costs little.
 const PACE: Duration = Duration::from_millis(500);
@@ -36,9 +36,9 @@ impl Patience {
     }
 
     /// Says where it stands, if that is new.
-    pub fn say(&mut self, line: &str, console: &mut Console<'_>) {
+    pub fn say(&mut self, line: &str, terminal: &mut Terminal<'_>) {
         if self.said != line {
-            console.say(line);
+            terminal.say(line);
             line.clone_into(&mut self.said);
         }
     }

@@ -65,7 +65,7 @@ pub fn piece(line: &str) -> Piece {
     }
     match serde_json::from_str::<Value>(data) {
         Ok(value) => of_value(&value),
-        Err(_) => Piece::Failed(format!("the server sent what is no JSON: {data}")),
+        Err(_) => Piece::Failed(format!("the server sent invalid JSON: {data}")),
     }
 }
 
@@ -110,10 +110,7 @@ mod tests {
                 "data: {\"error\":{\"message\":\"too long\"}}",
                 Piece::Failed("too long".to_owned()),
             ),
-            (
-                "data: {",
-                Piece::Failed("the server sent what is no JSON: {".to_owned()),
-            ),
+            ("data: {", Piece::Failed("the server sent invalid JSON: {".to_owned())),
             (
                 "{\"choices\":[{\"message\":{\"content\":\"whole\"}}]}",
                 Piece::Text("whole".to_owned()),

@@ -42,7 +42,7 @@ pub enum Error {
     #[error(transparent)]
     Name(#[from] Invalid),
     /// The cluster does not answer.
-    #[error("cannot reach the cluster at {url} (is it running, and is the context the right one?)")]
+    #[error("cannot reach the cluster at {url} (is it running, and is the context correct?)")]
     Unreachable {
         /// Its address.
         url: String,
@@ -50,7 +50,7 @@ pub enum Error {
         source: Box<kube::Error>,
     },
     /// The server does not know who asks.
-    #[error("the cluster at {url} does not accept the credentials of the kubeconfig: log in again ({message})")]
+    #[error("the cluster at {url} rejects the credentials of the kubeconfig: log in again ({message})")]
     Unauthorized {
         /// Its address.
         url: String,
@@ -58,7 +58,7 @@ pub enum Error {
         message: String,
     },
     /// The server knows, and refuses.
-    #[error("not allowed to {doing}: ask for a role that allows it ({message})")]
+    #[error("not allowed to {doing}: ask an administrator for this permission ({message})")]
     Forbidden {
         /// What was tried.
         doing: String,
@@ -80,7 +80,7 @@ pub enum Error {
         closest: Option<String>,
     },
     /// The server does not know the kind.
-    #[error("the cluster at {url} does not know {kind}: is the control plane installed in this cluster?")]
+    #[error("the cluster at {url} does not serve {kind} (is the control plane installed?)")]
     NotInstalled {
         /// Its address.
         url: String,
@@ -111,9 +111,9 @@ fn way_out(kind: &str, namespace: &str, closest: Option<&str>) -> String {
         other => format!("get {}", other.to_lowercase()),
     };
     match closest {
-        Some(name) => format!("did you mean '{name}'? See all with: kubeairunway {get} -A"),
-        None if namespace.is_empty() => format!("see all with: kubeairunway {get}"),
-        None => format!("give another namespace with -n, or find it with: kubeairunway {get} -A"),
+        Some(name) => format!("did you mean '{name}'? To list all, run: kubeairunway {get} -A"),
+        None if namespace.is_empty() => format!("to list all, run: kubeairunway {get}"),
+        None => format!("use -n for another namespace, or list all namespaces: kubeairunway {get} -A"),
     }
 }
 

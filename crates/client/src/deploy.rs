@@ -38,7 +38,7 @@ pub struct Wish {
     pub provider: Option<String>,
     /// Longest context in tokens.
     pub context_length: Option<i32>,
-    /// The Secret with the hub's token.
+    /// The Secret with the Hugging Face token.
     pub secret: Option<String>,
     /// What clients call the model.
     pub served_name: Option<String>,
@@ -69,21 +69,19 @@ pub struct Worked {
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// No name can be made of the model's.
-    #[error("no name can be made of '{0}': give one with --name")]
+    #[error("cannot derive a name from '{0}': set one with --name")]
     Name(String),
     /// Nobody is registered who could serve anything.
-    #[error(
-        "no provider is registered, so nobody can serve a model: install one with: kubeairunway provider install NAME"
-    )]
+    #[error("no provider is registered: to install one, run: kubeairunway provider install NAME")]
     NoProviders,
     /// Admission would refuse it.
     #[error("{0}")]
     Invalid(String),
     /// It does not fit our type.
-    #[error("cannot make a ModelDeployment of this")]
+    #[error("cannot create a ModelDeployment from these settings")]
     Manifest(#[from] Unfit),
     /// No engine that somebody has registered would do.
-    #[error("no engine found for '{model}': {tried}. Name one with --engine")]
+    #[error("no engine found for '{model}': {tried}. Set one with --engine")]
     NoEngine {
         /// The model.
         model: String,
@@ -110,7 +108,7 @@ pub fn work_out(wish: &Wish, providers: &Providers, now: Timestamp) -> Result<Wo
     let name = wish.name.clone().or_else(|| name_of(&wish.model));
     let name = name.ok_or_else(|| Error::Name(wish.model.clone()))?;
     if wish.name.is_none() {
-        choices.push(("name", name.clone(), "from the model's name".to_owned()));
+        choices.push(("name", name.clone(), "derived from the model ID".to_owned()));
     }
     let is_gguf = wish.model.to_lowercase().contains("gguf");
     let gpu = gpus(wish, is_gguf, &mut choices);
@@ -144,7 +142,7 @@ pub fn work_out(wish: &Wish, providers: &Providers, now: Timestamp) -> Result<Wo
         }
     }
     if said.is_empty() {
-        said.push(format!("registered providers know {known}"));
+        said.push(format!("registered providers support {known}"));
     }
     Err(Error::NoEngine {
         model: wish.model.clone(),
@@ -161,7 +159,7 @@ fn reason(none: &selection::NoProvider) -> String {
 
 fn engine_because(is_gguf: bool, on_gpu: bool) -> &'static str {
     match (is_gguf, on_gpu) {
-        (true, _) => "the model is in the format of llama.cpp",
+        (true, _) => "the model has the format of llama.cpp",
         (_, true) => "the first of vllm, sglang, trtllm that a registered provider runs on GPUs",
         (_, false) => "the first of llamacpp, vllm that a registered provider runs without a GPU",
     }
@@ -173,8 +171,8 @@ fn gpus(wish: &Wish, is_gguf: bool, choices: &mut Vec<(&'static str, String, Str
         return given;
     }
     let (count, because) = match (is_gguf, wish.engine.as_deref()) {
-        (true, _) | (_, Some("llamacpp")) => (0, "llama.cpp runs without; --gpu asks for some"),
-        _ => (1, "such a model wants one; --gpu 0 asks for none"),
+        (true, _) | (_, Some("llamacpp")) => (0, "llama.cpp requires no GPU; set --gpu to request GPUs"),
+        _ => (1, "default for this format; set --gpu 0 for none"),
     };
     choices.push(("gpu", count.to_string(), because.to_owned()));
     count

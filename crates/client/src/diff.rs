@@ -85,7 +85,7 @@ where
         .map_or_else(|| Ok(cluster.namespace.clone()), Namespace::try_from)?;
     let name: Name = written.name_any().parse()?;
     let api: Api<K> = Api::namespaced(cluster.client(), &namespace);
-    let doing = || format!("try {kind} '{name}' in namespace '{namespace}'");
+    let doing = || format!("dry-run {kind} '{name}' in namespace '{namespace}'");
     let live = api.get_opt(&name).await;
     let live = live.map_err(|e| cluster.explain(e, doing(), kind))?;
     let mut written = written.clone();
@@ -108,7 +108,7 @@ async fn upstream(
     let mut notes = Vec::new();
     if md.is_paused() {
         let text = format!(
-            "it is paused by the annotation {}: below is what resuming would change",
+            "paused by annotation {}: the changes below would follow a resume",
             labels::PAUSED
         );
         notes.push(text);
@@ -125,12 +125,12 @@ async fn upstream(
     if planned.apply.is_empty() && planned.delete.is_empty() {
         notes.push(match (&provider, status.phase, &status.message) {
             (Some(name), ..) if !built_in_providers().iter().any(|p| p.name() == name) => {
-                format!("provider '{name}' is not part of this command: what it makes, only its controller knows")
+                format!("provider '{name}' is not built in: this command cannot show the objects that it would create")
             }
             (_, Some(phase @ (Phase::Pending | Phase::Failed)), Some(message)) => {
-                format!("nothing is made upstream: {}: {message}", phase.as_str())
+                format!("no upstream object: {}: {message}", phase.as_str())
             }
-            _ => "nothing is made upstream".to_owned(),
+            _ => "no upstream object".to_owned(),
         });
     }
     Ok(Diff {
@@ -242,16 +242,11 @@ pub(crate) async fn tried(
 ) -> Result<Change, cluster::Error> {
     let (namespace, name) = cluster::place(&apply.object)?;
     let api: Api<DynamicObject> = Api::namespaced_with(cluster.client(), &namespace, &apply.resource);
-    let doing = || {
-        format!(
-            "try what {} '{name}' would become (as you, by dry run)",
-            apply.resource.kind
-        )
-    };
+    let doing = || format!("dry-run {} '{name}' with your credentials", apply.resource.kind);
     let live = api.get_opt(&name).await;
     let live = live.map_err(|e| cluster.explain(e, doing(), "it"))?;
     let mut object = guarded(apply);
-    // One that is being created has no uid to refer to yet; the server refuses a reference without one.
+    // One that is being created has no uid to refer to yet; the API server rejects a reference without one.
     if is_new {
         object.metadata.owner_references = None;
     }

@@ -66,7 +66,7 @@ pub enum Error {
         source: io::Error,
     },
     /// A file is larger than anything that makes sense.
-    #[error("{file} is larger than {} MiB: give the manifests in smaller files", MAX_FILE / 1024 / 1024)]
+    #[error("{file} is larger than {} MiB: split it into smaller files", MAX_FILE / 1024 / 1024)]
     TooLarge {
         /// The file.
         file: String,
@@ -80,13 +80,13 @@ pub enum Error {
         at: usize,
     },
     /// There is nothing in a file.
-    #[error("{file} holds no documents")]
+    #[error("{file} contains no documents")]
     Empty {
         /// The file.
         file: String,
     },
     /// There is nothing to read in a folder.
-    #[error("{folder} holds no .yaml, .yml or .json files (subfolders are not searched)")]
+    #[error("{folder} contains no .yaml, .yml or .json files (subdirectories are not searched)")]
     EmptyFolder {
         /// The folder.
         folder: String,
@@ -369,9 +369,7 @@ impl Document {
     /// What keeps it from being an object of Kubernetes.
     fn complaint(&self) -> Option<String> {
         if !self.value.is_object() {
-            return Some(
-                "this is no Kubernetes object: a document starts with apiVersion, kind and metadata".to_owned(),
-            );
+            return Some("not a Kubernetes object: every document needs apiVersion, kind and metadata".to_owned());
         }
         let missing = ["/apiVersion", "/kind", "/metadata/name"]
             .into_iter()
@@ -379,7 +377,7 @@ impl Document {
         let field = missing.trim_start_matches('/').replace('/', ".");
         let wrong = self.value.pointer(missing).filter(|v| !v.is_null() && !v.is_string());
         Some(match wrong {
-            Some(value) => format!("{field} must be a text, not {value}: put it in quotes"),
+            Some(value) => format!("{field} must be a string, not {value}: quote it"),
             None => format!("{field} is missing: every document needs apiVersion, kind and metadata.name"),
         })
     }

@@ -101,10 +101,7 @@ fn curl(port: i32, model: Option<&str>) -> String {
 
 /// On a screen.
 pub fn screen(access: &Access) -> String {
-    let model = access
-        .model
-        .as_deref()
-        .unwrap_or("as the image names it (ask /v1/models)");
+    let model = access.model.as_deref().unwrap_or("set by the image (see /v1/models)");
     let mut lines = vec![
         ("URL", access.url.clone()),
         ("Model", model.to_owned()),
@@ -116,7 +113,7 @@ pub fn screen(access: &Access) -> String {
         ),
     ];
     if !access.serves {
-        lines.push(("Note", "it does not serve yet: see kubeairunway status".to_owned()));
+        lines.push(("Note", "not serving yet: run kubeairunway status".to_owned()));
     }
     aligned(&lines)
 }
@@ -178,7 +175,7 @@ pub fn server_screen(server: &Server) -> String {
     lines.push(("Ask", server.curl.clone()));
     if !server.serves {
         let text = format!(
-            "it does not serve yet: see kubeairunway why llsd/{} -n {}",
+            "not serving yet: run kubeairunway why llsd/{} -n {}",
             server.name, server.namespace
         );
         lines.push(("Note", text));
@@ -262,7 +259,7 @@ pub fn queue_screen(queue: &Queue) -> String {
     lines.push(("Errors", queue.errors.clone()));
     if !queue.serves {
         let text = format!(
-            "the queue is not ready: see kubeairunway why asya/{} -n {}",
+            "the queue is not ready: run kubeairunway why asya/{} -n {}",
             queue.name, queue.namespace
         );
         lines.push(("Note", text));

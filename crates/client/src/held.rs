@@ -95,14 +95,14 @@ pub fn screen(held: &Held, look: Look) -> String {
     let state = if held.held {
         look.paint(Mood::Bad, &held.state)
     } else {
-        look.paint(Mood::Good, &format!("{}, nothing holds it", held.state))
+        look.paint(Mood::Good, &format!("{}, not blocked", held.state))
     };
     let mut lines = vec![format!("{name}: {state}")];
     if !held.message.is_empty() {
         lines.push(format!("  {}", text::cell(&held.message)));
     }
     if let Some(broken) = &held.broken {
-        let stops = format!("The chain stops at {}: {}", broken.object, broken.reason);
+        let stops = format!("Blocked at {}: {}", broken.object, broken.reason);
         lines.push(format!("  {}", text::cell(&stops)));
     }
     let mut screen = text::lines(lines.into_iter());

@@ -1,6 +1,6 @@
 //! What the `kubeairunway` command and the web console share: what is there, what would be made of it, and why.
 //!
-//! | module | what |
+//! | module | content |
 //! |---|---|
 //! | [`render`](mod@render) | the offline face of `plan`: pure |
 //! | [`validate`](mod@validate) | what would be refused, without a cluster: pure |

@@ -112,7 +112,7 @@ async fn actor_diff(
     }
     let said = plan.status.as_ref().and_then(|status| status["message"].as_str());
     if let (true, Some(said)) = (plan.apply.is_empty() && plan.edit.is_empty(), said) {
-        notes.push(format!("nothing is made: {said}"));
+        notes.push(format!("nothing is created: {said}"));
     }
     Ok(diff(&target, namespace, changes, &plan.delete, notes))
 }
@@ -169,7 +169,7 @@ async fn distribution_diff(
     changes.extend(all_tried(cluster, &plan.apply, llama_stack::MANAGER, is_new).await?);
     let said = plan.status.as_ref().and_then(|status| status["message"].as_str());
     if let (true, Some(said)) = (plan.apply.is_empty(), said) {
-        notes.push(format!("nothing is made: {said}"));
+        notes.push(format!("nothing is created: {said}"));
     }
     Ok(diff(&target, namespace, changes, &plan.delete, notes))
 }
@@ -315,7 +315,7 @@ impl Started {
         let container = pod.and_then(|pod| pod.containers.into_iter().next());
         Ok(Self(container.unwrap_or_else(|| {
             notes.push(format!(
-                "{name} is not installed in namespace '{NAMESPACE}': below is what one of this version would change"
+                "{name} is not installed in namespace '{NAMESPACE}': the changes below are those that this version would make"
             ));
             Container {
                 image: Some(Release::default().image(name)),

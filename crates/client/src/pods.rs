@@ -81,8 +81,11 @@ impl fmt::Display for Trouble {
         match self {
             Self::Unscheduled { reason, message } | Self::Ended { reason, message } => said(f, reason, message),
             Self::Container(stopped) => stopped.fmt(f),
-            Self::Unready => f.write_str("runs, and its readiness probe fails: see its log"),
-            Self::Unseen(phase) => write!(f, "{phase}, not scheduled yet (is there a node, and kube-scheduler?)"),
+            Self::Unready => f.write_str("running, but its readiness probe fails: see its log"),
+            Self::Unseen(phase) => write!(
+                f,
+                "{phase}, not scheduled yet (does a node exist, and is kube-scheduler running?)"
+            ),
         }
     }
 }
@@ -200,7 +203,7 @@ pub fn is_starting(pod: &Pod) -> bool {
 
 /// A container that is not in the pod.
 #[derive(Debug, thiserror::Error)]
-#[error("Pod/{pod} has no container '{given}'{hint} (it has: {known})")]
+#[error("Pod/{pod} has no container '{given}'{hint} (containers: {known})")]
 pub struct UnknownContainer {
     pod: String,
     given: String,
@@ -283,7 +286,7 @@ mod tests {
         );
         assert_eq!(
             names(&pod(None, &done), Some("mian"), false).unwrap_err(),
-            "Pod/p has no container 'mian' (did you mean 'main'?) (it has: fetch, main, side)"
+            "Pod/p has no container 'mian' (did you mean 'main'?) (containers: fetch, main, side)"
         );
     }
 }

@@ -29,7 +29,7 @@ impl fmt::Display for Depth {
             Self::Messages(0) => f.write_str("empty"),
             Self::Messages(1) => f.write_str("1 message"),
             Self::Messages(count) => write!(f, "{count} messages"),
-            Self::Unknown(why) => write!(f, "not to be had: {why}"),
+            Self::Unknown(why) => write!(f, "unknown: {why}"),
         }
     }
 }
@@ -38,7 +38,7 @@ impl fmt::Display for Depth {
 pub async fn depth(cluster: &Cluster, actor: &AsyncActor) -> Depth {
     let made = actor.status.as_ref().and_then(|s| s.scaled_object_ref.as_ref());
     let Some(made) = made else {
-        return Depth::Unknown("KEDA looks at queues, and scaling is off here".to_owned());
+        return Depth::Unknown("only KEDA reads queues, and scaling is disabled".to_owned());
     };
     let place = || Ok::<(Namespace, Name), Invalid>((cluster::place(actor)?.0, made.name.parse()?));
     match place() {
@@ -54,7 +54,7 @@ async fn read(client: &Client, namespace: &Namespace, name: &Name) -> kube::Resu
     let resource = SCALED_OBJECT.resource(SCALED_OBJECT.version);
     let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), namespace, &resource);
     match metric(&api.get(name).await?) {
-        None => Ok(Depth::Unknown(format!("KEDA does not look at ScaledObject/{name} yet"))),
+        None => Ok(Depth::Unknown(format!("KEDA does not process ScaledObject/{name} yet"))),
         Some(Err(invalid)) => Ok(Depth::Unknown(invalid.to_string())),
         Some(Ok(metric)) => asked(client, namespace, &metric, name).await,
     }
@@ -79,7 +79,7 @@ async fn asked(client: &Client, namespace: &Namespace, metric: &Segment, scaler:
     let answer: Value = client.request(request).await?;
     let value = answer["items"][0]["value"].as_str().and_then(quantity::number);
     Ok(value.map_or_else(
-        || Depth::Unknown("KEDA's answer holds no number".to_owned()),
+        || Depth::Unknown("the response of KEDA contains no number".to_owned()),
         |messages| Depth::Messages(rounded(messages)),
     ))
 }
@@ -96,10 +96,10 @@ fn rounded(messages: f64) -> u64 {
 fn why(error: &kube::Error) -> String {
     match error {
         kube::Error::Api(status) if status.is_forbidden() => {
-            format!("you may not read it ({})", status.message)
+            format!("not allowed to read it ({})", status.message)
         }
         kube::Error::Api(status) if status.code == 404 => {
-            "the cluster does not serve KEDA's metrics (does keda-metrics-apiserver run?)".to_owned()
+            "the cluster does not serve the metrics of KEDA (is keda-metrics-apiserver running?)".to_owned()
         }
         kube::Error::Api(status) => status.message.clone(),
         other => runway_operator::telemetry::chain(other),

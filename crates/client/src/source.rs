@@ -40,13 +40,13 @@ use runway_operator::telemetry::chain;
 /// Where to look: a namespace of the cluster, or files that say what a cluster holds.
 #[derive(Debug, Default, Args)]
 pub struct Place {
-    /// The namespace; the one of the kubeconfig's context if omitted
+    /// Namespace; the namespace of the kubeconfig's current context if omitted
     #[arg(short, long)]
     pub namespace: Option<Namespace>,
-    /// Read a file, a folder, or - for standard input instead of a cluster; may be given more than once
+    /// File, directory, or - for standard input to read instead of a cluster; repeatable
     #[arg(short, long = "file", value_name = "FILE")]
     pub files: Vec<PathBuf>,
-    /// The time, as 2026-11-21T10:00:00Z; the wall clock if omitted
+    /// Time to use as now, such as 2026-11-21T10:00:00Z; the current time if omitted
     #[arg(long, value_name = "RFC3339", hide_short_help = true)]
     pub now: Option<Timestamp>,
 }
@@ -58,7 +58,7 @@ pub enum Error {
     #[error(transparent)]
     Cluster(#[from] cluster::Error),
     /// The documents do not have it.
-    #[error("{} '{name}' is not in the files given (they hold: {known})", kind.as_str())]
+    #[error("{} '{name}' not found in the given files (found: {known})", kind.as_str())]
     NotInFiles {
         /// Its kind.
         kind: target::Kind,
@@ -69,7 +69,7 @@ pub enum Error {
     },
     /// A kind for which nothing is made.
     #[error(
-        "nothing is made for {0}: this is for ModelDeployments (NAME), AsyncActors (asya/NAME) and LlamaStackDistributions (llsd/NAME)"
+        "unsupported object {0}: use a ModelDeployment (NAME), an AsyncActor (asya/NAME) or a LlamaStackDistribution (llsd/NAME)"
     )]
     NothingBelow(Target),
 }
@@ -359,7 +359,7 @@ impl Source {
     pub async fn depth(&self, actor: &AsyncActor) -> Depth {
         match &self.origin {
             Origin::Cluster(cluster) => queue::depth(cluster, actor).await,
-            Origin::Documents(..) => Depth::Unknown("files do not say".to_owned()),
+            Origin::Documents(..) => Depth::Unknown("not available when reading files".to_owned()),
         }
     }
 

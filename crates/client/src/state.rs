@@ -287,7 +287,7 @@ impl Lookup for SeenBy<'_> {
 #[derive(Debug, thiserror::Error)]
 enum Unusable {
     /// A version that does not exist.
-    #[error("apiVersion {given} does not exist: use {known} ({origin})")]
+    #[error("unknown apiVersion {given}: use {known} ({origin})")]
     Version {
         given: String,
         known: String,
@@ -331,7 +331,7 @@ fn without_duplicates(found: Vec<Document>, said: &mut Vec<Diagnostic>) -> Vec<D
             .and_then(|index| kept[index].take())
         {
             let text = format!(
-                "given twice ({}; {}): the last one counts",
+                "defined twice ({}; {}): the last definition is used",
                 earlier.origin, document.origin
             );
             said.push(Diagnostic::about(Level::Warning, document.subject(), text));

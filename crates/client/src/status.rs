@@ -20,14 +20,14 @@ const MAX_EVENTS: usize = 5;
 /// The conditions every ModelDeployment goes through, in this order, with who says so.
 pub const LIFECYCLE: [(&str, &str); 5] = [
     (condition::VALIDATED, "the core controller to check the spec"),
-    (condition::PROVIDER_SELECTED, "the core controller to choose a provider"),
+    (condition::PROVIDER_SELECTED, "the core controller to select a provider"),
     (
         condition::PROVIDER_COMPATIBLE,
-        "the provider's controller to look at it",
+        "the provider's controller to reconcile it",
     ),
     (
         condition::RESOURCE_CREATED,
-        "the provider's controller to make the upstream object",
+        "the provider's controller to create the upstream object",
     ),
     (condition::READY, "the model to become ready"),
 ];
@@ -50,7 +50,7 @@ pub struct View {
 /// What is known of the upstream object.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Upstream {
-    /// It cannot be read here.
+    /// It cannot be read.
     #[default]
     Unknown,
     /// It does not exist.
@@ -114,7 +114,7 @@ fn model(md: &ModelDeployment) -> String {
     let id = md.spec.model_id().unwrap_or("in the image");
     format!(
         "{id}, engine {}, {}",
-        md.spec.engine_type().unwrap_or("not given"),
+        md.spec.engine_type().unwrap_or("not set"),
         md.spec.mode().as_str()
     )
 }
@@ -122,7 +122,7 @@ fn model(md: &ModelDeployment) -> String {
 fn provider(view: &View, status: &ModelDeploymentStatus) -> String {
     let Some(name) = view.md.selected_provider() else {
         return match view.md.spec.provider_name() {
-            Some(asked) => format!("none yet, '{asked}' is asked for"),
+            Some(asked) => format!("none yet, '{asked}' is requested"),
             None => "none yet".to_owned(),
         };
     };
@@ -151,12 +151,12 @@ fn upstream(view: &View, status: &ModelDeploymentStatus) -> Option<String> {
         Upstream::Says(reading) => {
             let phase = reading.phase.as_str();
             match reading.message.as_str() {
-                "" if reading.reason == phase => format!("{object}, says {phase}"),
-                "" => format!("{object}, says {phase}: {}", reading.reason),
+                "" if reading.reason == phase => format!("{object}, reports {phase}"),
+                "" => format!("{object}, reports {phase}: {}", reading.reason),
                 said if status.message.as_deref().is_some_and(|m| m.contains(said)) => {
-                    format!("{object}, says {phase}")
+                    format!("{object}, reports {phase}")
                 }
-                said => format!("{object}, says {phase}: {said}"),
+                said => format!("{object}, reports {phase}: {said}"),
             }
         }
     })
@@ -210,13 +210,13 @@ pub fn waits_for(view: &View) -> String {
     let status = &view.md.status.clone().unwrap_or_default();
     let conditions = status.conditions.as_slice();
     if view.md.is_deleting() {
-        return "its upstream object to go, then it goes too".to_owned();
+        return "deletion of its upstream object".to_owned();
     }
     if let Some(stalled) = conditions.when_true(condition::STALLED) {
         return way_out(view).unwrap_or_else(|| format!("a change: {}", stalled.message));
     }
     if let Some(unavailable) = conditions.when_true(condition::PROVIDER_UNAVAILABLE) {
-        return format!("{}. See: kubeairunway check", unavailable.message);
+        return format!("{}. Run: kubeairunway check", unavailable.message);
     }
     for abnormal in [condition::PAUSED, condition::DRY_RUN] {
         if let Some(held) = conditions.when_true(abnormal) {
@@ -232,7 +232,7 @@ pub fn waits_for(view: &View) -> String {
     }
     let open = LIFECYCLE.iter().find(|(type_, _)| !conditions.is_true(type_));
     match open {
-        None => "nothing: it serves".to_owned(),
+        None => "nothing: the model is serving".to_owned(),
         Some((type_, who)) => conditions
             .get_condition(type_)
             .map_or_else(|| (*who).to_owned(), |c| c.message.clone()),
@@ -246,13 +246,13 @@ fn way_out(view: &View) -> Option<String> {
     let ready = status.conditions.get_condition(condition::READY)?;
     match ready.reason.as_str() {
         "CRDNotInstalled" => installation(view.md.selected_provider()?),
-        "NoHealthyProviders" => Some("see why: kubeairunway check".to_owned()),
+        "NoHealthyProviders" => Some("to see why, run: kubeairunway check".to_owned()),
         "Incompatible" => Some(format!(
-            "change the spec, or choose another provider: kubeairunway why {name} -n {namespace}"
+            "change the spec, or select another provider: kubeairunway why {name} -n {namespace}"
         )),
         // No pod can be made: there are no logs.
         _ if ready.message.contains("exceeded quota") => Some(format!(
-            "ask for less in spec.resources, or raise the quota: kubectl describe resourcequota -n {namespace}"
+            "reduce spec.resources, or raise the quota: kubectl describe resourcequota -n {namespace}"
         )),
         _ if speaks_for_itself(view, status) => {
             let describe = describe(view)?;

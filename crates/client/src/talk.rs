@@ -21,7 +21,7 @@ pub enum Error {
         message: String,
     },
     /// Nobody knows the name to ask for.
-    #[error("service {0} does not say what its model is called: give --model")]
+    #[error("service {0} does not report a model name: set --model")]
     Nameless(String),
     /// The cluster said no.
     #[error(transparent)]
@@ -55,7 +55,7 @@ impl<'a> Talk<'a> {
     ) -> Result<impl Stream<Item = Result<String, Error>> + Send + use<>, Error> {
         let body = chat::body(&self.model, messages, options);
         let path = format!("{}/v1/chat/completions", self.access.proxy_path);
-        let doing = format!("ask {} at service {}", self.model, self.access.service);
+        let doing = format!("send a request to {} at service {}", self.model, self.access.service);
         let request = Request::new(path).create(&PostParams::default(), body.to_string().into_bytes());
         let request = request.map_err(|e| refused(doing.clone(), e.to_string()))?;
         let stream = self.cluster.client().request_stream(request).await;
@@ -86,7 +86,7 @@ impl<L: Stream<Item = std::io::Result<String>> + Unpin> Heard<L> {
         loop {
             let piece = match self.lines.next().await {
                 Some(Ok(line)) => chat::piece(&line),
-                Some(Err(error)) => Piece::Failed(format!("the answer was cut off: {error}")),
+                Some(Err(error)) => Piece::Failed(format!("the response ended early: {error}")),
                 None => Piece::Done,
             };
             match piece {
@@ -97,14 +97,14 @@ impl<L: Stream<Item = std::io::Result<String>> + Unpin> Heard<L> {
                 }
                 Piece::Failed(message) => return Some(Err(refused(self.doing.clone(), message))),
                 Piece::Done if self.spoke => return None,
-                Piece::Done => return Some(Err(refused(self.doing.clone(), "it answered nothing".to_owned()))),
+                Piece::Done => return Some(Err(refused(self.doing.clone(), "the response is empty".to_owned()))),
             }
         }
     }
 }
 
 async fn ask_for_model(cluster: &Cluster, access: &Access) -> Result<String, Error> {
-    let doing = || format!("ask service {} for its models", access.service);
+    let doing = || format!("list the models of service {}", access.service);
     let request = Request::new(format!("{}/v1", access.proxy_path)).get("models", &GetParams::default());
     let request = request.map_err(|e| refused(doing(), e.to_string()))?;
     let models = match cluster.client().request::<Value>(request).await {
@@ -120,7 +120,7 @@ fn explain(cluster: &Cluster, access: &Access, error: kube::Error, doing: String
     match error {
         kube::Error::Api(status) if status.code == 403 => {
             let right = format!(
-                "{doing} (it takes the right to create services/proxy in namespace '{}')",
+                "{doing} (requires permission to create services/proxy in namespace '{}')",
                 access.namespace
             );
             cluster.explain(kube::Error::Api(status), right, "Service").into()

@@ -92,7 +92,7 @@ pub struct Target {
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// No kind is called so.
-    #[error("there is no kind '{word}' here{}: give NAME for a ModelDeployment, or md/NAME, asya/NAME, llsd/NAME, ipc/NAME", did_you_mean(.closest.as_deref()))]
+    #[error("unknown kind '{word}'{}: use NAME for a ModelDeployment, or md/NAME, asya/NAME, llsd/NAME, ipc/NAME", did_you_mean(.closest.as_deref()))]
     Kind {
         /// As given.
         word: String,
@@ -100,7 +100,7 @@ pub enum Error {
         closest: Option<String>,
     },
     /// Nothing stands after the slash.
-    #[error("a name is missing after '{0}/'")]
+    #[error("missing name after '{0}/'")]
     Missing(String),
     /// No object can be called so.
     #[error(transparent)]
@@ -202,14 +202,14 @@ mod tests {
     fn what_is_no_target_says_what_would_be() {
         let said = "aysa/resize".parse::<Target>().unwrap_err().to_string();
         assert!(
-            said.starts_with("there is no kind 'aysa' here (did you mean 'asya'?): give NAME"),
+            said.starts_with("unknown kind 'aysa' (did you mean 'asya'?): use NAME"),
             "{said}"
         );
         let said = "pod/x".parse::<Target>().unwrap_err().to_string();
-        assert!(said.starts_with("there is no kind 'pod' here: "), "{said}");
+        assert!(said.starts_with("unknown kind 'pod': "), "{said}");
         assert_eq!(
             "md/".parse::<Target>().unwrap_err().to_string(),
-            "a name is missing after 'md/'"
+            "missing name after 'md/'"
         );
         for text in [
             "", "?", "#", "..", "md//", "md/?", "asya/a/b", "llsd/%2F", "Gemma", "a\n", "md/\0",

@@ -116,27 +116,28 @@ fn chosen(md: &ModelDeployment, winner: &Result<String, NoProvider>) -> (Option<
     let status = md.status.as_ref().and_then(|s| s.provider.as_ref());
     match (md.spec.provider_name(), md.selected_provider()) {
         (Some(named), Some(current)) if named != current => {
-            let text = format!("spec.provider.name asks for it; '{current}' serves until it has cleaned up");
+            let text =
+                format!("requested by spec.provider.name; '{current}' serves the model until its cleanup is complete");
             (Some(named.to_owned()), Choice::Explicit, text)
         }
         (Some(named), _) => (
             Some(named.to_owned()),
             Choice::Explicit,
-            "spec.provider.name asks for it".to_owned(),
+            "requested by spec.provider.name".to_owned(),
         ),
         (None, Some(kept)) => {
             let reason = status
                 .and_then(|p| p.selected_reason.as_deref())
-                .unwrap_or("no reason is recorded");
+                .unwrap_or("no reason recorded");
             let today = match winner {
                 Ok(now) if now == kept => String::new(),
-                Ok(now) => format!("; '{now}' would be chosen now, but selection is once"),
-                Err(_) => "; no provider would be chosen now, but selection is once".to_owned(),
+                Ok(now) => format!("; '{now}' would be selected now, but an existing selection is kept"),
+                Err(_) => "; no provider would be selected now, but an existing selection is kept".to_owned(),
             };
             (
                 Some(kept.to_owned()),
                 Choice::Kept,
-                format!("chosen earlier and kept ({reason}){today}"),
+                format!("selected earlier and kept ({reason}){today}"),
             )
         }
         (None, None) => match winner {
@@ -167,14 +168,14 @@ fn reason(verdict: &Verdict, all: &[Verdict], provider: Option<&str>) -> String 
         };
     }
     let wins = match eligible.next() {
-        None => "the only one that can".to_owned(),
+        None => "the only eligible provider".to_owned(),
         Some(second) if second.priority == verdict.priority => {
             format!("same priority as {}, and its name comes first", second.provider)
         }
         Some(second) => format!("highest priority ({} > {})", verdict.priority, second.priority),
     };
     match provider {
-        Some(provider) if provider != verdict.provider => format!("would win: {wins}"),
+        Some(provider) if provider != verdict.provider => format!("would be selected: {wins}"),
         _ => wins,
     }
 }
@@ -204,7 +205,7 @@ pub fn screen(why: &Why, look: Look) -> String {
         (None, _) => look.paint(Mood::Bad, "no provider"),
         (Some(provider), Choice::Automatic) => look.paint(Mood::Good, &format!("{provider} wins")),
         (Some(provider), Choice::Kept) => look.paint(Mood::Good, &format!("{provider} is kept")),
-        (Some(provider), _) => look.paint(Mood::Good, &format!("{provider} is asked for")),
+        (Some(provider), _) => look.paint(Mood::Good, &format!("{provider} is requested")),
     };
     let mut screen = format!("{name}: {headline}\n  {}\n", text::cell(&why.because));
     if why.providers.is_empty() {
@@ -242,7 +243,7 @@ fn rules(why: &Why) -> String {
             ]);
         }
         for problem in &p.problems {
-            table.add_row([p.name.as_str(), "-", "left out", &text::cell(problem)]);
+            table.add_row([p.name.as_str(), "-", "skipped", &text::cell(problem)]);
         }
     }
     if table.is_empty() {

@@ -169,7 +169,7 @@ impl Play<'_> {
         let actor = self.actors().get(name).await?;
         let depth = queue::depth(&cluster(onlooker), &actor).await;
         ensure!(
-            depth.to_string().starts_with("not to be had: you may not read it"),
+            depth.to_string().starts_with("unknown: not allowed to read it"),
             "{depth}"
         );
         Ok(())

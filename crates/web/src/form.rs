@@ -96,123 +96,128 @@ pub const IDENTITY: &[Field] = &[
         Holds::Text,
         "lowercase letters, digits, - and .",
     ),
-    required("metadata.namespace", "Namespace", Holds::Text, "one that exists"),
+    required("metadata.namespace", "Namespace", Holds::Text, "an existing namespace"),
 ];
 
 /// What a ModelDeployment can say.
 pub const GROUPS: &[Group] = &[
     Group {
-        title: "What is served",
+        title: "Model",
         open: true,
         fields: &[
             field(
                 "spec.model.id",
                 "Model",
                 Holds::Text,
-                "Hugging Face id, such as org/model",
+                "Hugging Face model ID, such as org/model",
             ),
             required(
                 "spec.engine.type",
                 "Engine",
                 Holds::Text,
-                "vllm, sglang, trtllm, llamacpp, or one of a provider's own",
+                "vllm, sglang, trtllm, llamacpp, or a provider-specific engine",
             ),
             field(
                 "spec.provider.name",
                 "Provider",
                 Holds::Text,
-                "empty: chosen by capabilities and rules",
+                "default: selected by capabilities and rules",
             ),
             field(
                 "spec.model.source",
                 "Source",
                 Holds::Choice(&["", "huggingface", "custom"]),
-                "custom: the model is in the image",
+                "custom: the image contains the model",
             ),
-            field("spec.image", "Image", Holds::Text, "empty: the provider's own"),
+            field("spec.image", "Image", Holds::Text, "default: the provider's image"),
             field(
                 "spec.model.servedName",
-                "Served as",
+                "Served model name",
                 Holds::Text,
-                "empty: the last part of the id",
+                "default: the last part of the model ID",
             ),
         ],
     },
     Group {
-        title: "On what",
+        title: "Resources",
         open: true,
         fields: &[
-            field("spec.scaling.replicas", "Replicas", Holds::Number, "empty: 1"),
+            field("spec.scaling.replicas", "Replicas", Holds::Number, "default: 1"),
             field(
                 "spec.resources.gpu.count",
-                "GPUs of a replica",
+                "GPUs per replica",
                 Holds::Number,
-                "empty: none",
+                "default: none",
             ),
             field(
                 "spec.resources.gpu.type",
-                "Kind of GPU",
+                "GPU resource name",
                 Holds::Text,
-                "empty: nvidia.com/gpu",
+                "default: nvidia.com/gpu",
             ),
             field("spec.resources.memory", "Memory", Holds::Text, "such as 32Gi"),
-            field("spec.resources.cpu", "Processors", Holds::Text, "such as 4 or 500m"),
+            field("spec.resources.cpu", "CPUs", Holds::Text, "such as 4 or 500m"),
             field(
                 "spec.serving.mode",
                 "Mode",
                 Holds::Choice(&["", "aggregated", "disaggregated"]),
-                "disaggregated: prefill and decode apart",
+                "disaggregated: separate workers for prefill and decode",
             ),
         ],
     },
     Group {
-        title: "Prefill and decode, when disaggregated",
+        title: "Prefill and decode (disaggregated mode)",
         open: false,
         fields: &[
             field("spec.scaling.prefill.replicas", "Prefill workers", Holds::Number, ""),
-            field("spec.scaling.prefill.gpu.count", "GPUs of each", Holds::Number, ""),
-            field("spec.scaling.prefill.memory", "Memory of each", Holds::Text, ""),
+            field("spec.scaling.prefill.gpu.count", "GPUs per worker", Holds::Number, ""),
+            field("spec.scaling.prefill.memory", "Memory per worker", Holds::Text, ""),
             field("spec.scaling.decode.replicas", "Decode workers", Holds::Number, ""),
-            field("spec.scaling.decode.gpu.count", "GPUs of each", Holds::Number, ""),
-            field("spec.scaling.decode.memory", "Memory of each", Holds::Text, ""),
+            field("spec.scaling.decode.gpu.count", "GPUs per worker", Holds::Number, ""),
+            field("spec.scaling.decode.memory", "Memory per worker", Holds::Text, ""),
         ],
     },
     Group {
-        title: "More",
+        title: "Advanced",
         open: false,
         fields: &[
             field(
                 "spec.secrets.huggingFaceToken",
-                "Secret with the hub's token",
+                "Secret with the Hugging Face token",
                 Holds::Text,
-                "the name of a Secret, not a token",
+                "name of the Secret, not the token",
             ),
-            field("spec.engine.contextLength", "Context, in tokens", Holds::Number, ""),
+            field(
+                "spec.engine.contextLength",
+                "Context length (tokens)",
+                Holds::Number,
+                "",
+            ),
             field(
                 "spec.engine.trustRemoteCode",
-                "Run code that comes with the model",
+                "Trust remote code of the model",
                 Holds::Flag,
                 "",
             ),
             field(
                 "spec.engine.args",
-                "Flags of the engine",
+                "Engine arguments",
                 Holds::Map,
-                "a line each: max-num-seqs=64",
+                "one per line, such as max-num-seqs=64",
             ),
             field(
                 "spec.nodeSelector",
-                "Labels of nodes",
+                "Node selector",
                 Holds::Map,
-                "a line each: name=value",
+                "one per line: key=value",
             ),
-            field("spec.env", "Environment", Holds::Yaml, "YAML, a list of name and value"),
-            field("spec.tolerations", "Tolerations", Holds::Yaml, "YAML, a list"),
+            field("spec.env", "Environment", Holds::Yaml, "YAML list of name and value"),
+            field("spec.tolerations", "Tolerations", Holds::Yaml, "YAML list"),
             field(
                 "spec.provider.overrides",
                 "Overrides",
                 Holds::Yaml,
-                "YAML: what only this provider knows",
+                "YAML, provider-specific settings",
             ),
         ],
     },
@@ -246,13 +251,10 @@ fn read(field: &Field, text: &str) -> Result<Option<Value>, String> {
     }
     Ok(Some(match field.holds {
         Holds::Text | Holds::Choice(_) => json!(text),
-        Holds::Number => json!(
-            text.parse::<i64>()
-                .map_err(|_| format!("'{text}' is no whole number"))?
-        ),
+        Holds::Number => json!(text.parse::<i64>().map_err(|_| format!("'{text}' is not an integer"))?),
         Holds::Flag => json!(true),
         Holds::Map => Value::Object(map(text)?),
-        Holds::Yaml => serde_saphyr::from_str(text).map_err(|e| format!("this is no YAML: {e}"))?,
+        Holds::Yaml => serde_saphyr::from_str(text).map_err(|e| format!("invalid YAML: {e}"))?,
     }))
 }
 
@@ -263,7 +265,7 @@ fn map(text: &str) -> Result<Map<String, Value>, String> {
             let (name, value) = line.split_once('=').unwrap_or((line, ""));
             let name = name.trim();
             if name.is_empty() {
-                return Err(format!("'{line}' has no name before the ="));
+                return Err(format!("'{line}' has no key before the ="));
             }
             Ok((name.to_owned(), json!(value.trim())))
         })
@@ -352,7 +354,7 @@ pub fn placed(violations: &[Violation]) -> Faults {
     faults
 }
 
-/// What the server refuses becomes faults of fields, where it says which they are. False if it does not.
+/// What the API server rejects becomes faults of fields, where it says which they are. False if it does not.
 pub fn place_status(status: &Status, faults: &mut Faults) -> bool {
     let details = status.details.as_ref();
     let causes = details.map(|d| d.causes.as_slice()).unwrap_or_default();
@@ -360,10 +362,10 @@ pub fn place_status(status: &Status, faults: &mut Faults) -> bool {
         mark(faults, &cause.field, &cause.message);
     }
     if status.reason == "AlreadyExists" {
-        mark(faults, "metadata.name", "there is one of this name already");
+        mark(faults, "metadata.name", "a ModelDeployment of this name already exists");
     }
     if let Some(missing) = details.filter(|d| status.reason == "NotFound" && d.kind == "namespaces") {
-        let text = format!("there is no namespace '{}'", missing.name);
+        let text = format!("namespace '{}' does not exist", missing.name);
         mark(faults, "metadata.namespace", &text);
     }
     !faults.is_empty()

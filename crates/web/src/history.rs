@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 
 use jiff::Timestamp;
 
-use crate::page::Moment;
+use crate::moment::Moment;
 
 /// Changes that are kept of an object; the oldest make room.
 const MOST: usize = 200;

@@ -15,10 +15,11 @@ use runway_client::access::{self, Right};
 use runway_client::cluster::Cluster;
 use tokio::sync::{broadcast, watch as latest};
 
-use crate::caches::Caches;
+use crate::caches::{Cached, Caches, Scope};
 use crate::credentials::Credential;
+use crate::health::{Connection, FIRST_LIST};
 use crate::history::Step;
-use crate::watches::{Change, Connection, FIRST_LIST, Kind, News, Seen, Trouble};
+use crate::seen::{Change, News, Seen, Trouble};
 
 /// Namespaces that are asked for one by one when the whole cluster is not allowed.
 const MAX_NAMESPACES: usize = 500;
@@ -32,41 +33,8 @@ const COUNTS_EACH: Duration = Duration::from_millis(100);
 const COUNTS_AT_MOST: Duration = Duration::from_secs(30);
 /// So often rights in other namespaces are looked for.
 const DISCOVERY: Duration = Duration::from_mins(1);
-/// While the cluster does not answer, for so long a session sees what it was last allowed to see.
+/// While the cluster does not respond, for so long a session sees what it was last allowed to see.
 const GRACE: Duration = Duration::from_mins(15);
-
-/// Where a session may list and watch a kind.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Scope {
-    /// In all namespaces.
-    Everywhere,
-    /// In these.
-    In(Vec<String>),
-}
-
-impl Scope {
-    /// The namespaces to watch; `None` is all.
-    pub fn places(&self) -> BTreeSet<Option<String>> {
-        match self {
-            Self::Everywhere => BTreeSet::from([None]),
-            Self::In(namespaces) => namespaces.iter().cloned().map(Some).collect(),
-        }
-    }
-
-    fn holds(&self, namespace: &str) -> bool {
-        match self {
-            Self::Everywhere => true,
-            Self::In(namespaces) => namespaces.iter().any(|allowed| allowed == namespace),
-        }
-    }
-
-    fn namespaces(&self) -> Option<Vec<String>> {
-        match self {
-            Self::Everywhere => None,
-            Self::In(namespaces) => Some(namespaces.clone()),
-        }
-    }
-}
 
 /// Where the cluster lets a session look.
 #[derive(Clone)]
@@ -211,7 +179,7 @@ impl Lens {
         self.one(namespace, name).await
     }
 
-    async fn seen<K: Kind>(&self) -> Seen<K> {
+    async fn seen<K: Cached>(&self) -> Seen<K> {
         let scope = match self.scope::<K>().await {
             Ok(scope) => scope,
             Err(trouble) => return Seen::nothing(trouble),
@@ -227,7 +195,7 @@ impl Lens {
         }
     }
 
-    async fn one<K: Kind>(&self, namespace: &str, name: &str) -> Option<Arc<K>> {
+    async fn one<K: Cached>(&self, namespace: &str, name: &str) -> Option<Arc<K>> {
         let scope = self.scope::<K>().await.ok()?;
         let watched = self.caches.watched::<K>(&scope);
         join_all(watched.iter().map(|watched| watched.trouble())).await;
@@ -237,7 +205,7 @@ impl Lens {
             .map(Arc::new)
     }
 
-    fn history<K: Kind>(&self, namespace: &str, name: &str) -> Vec<Step> {
+    fn history<K: Cached>(&self, namespace: &str, name: &str) -> Vec<Step> {
         let watched = self.caches.running::<K>(namespace);
         watched
             .iter()
@@ -247,7 +215,7 @@ impl Lens {
     }
 
     /// Where the cluster lets this session look. Its answer counts for about a second.
-    async fn scope<K: Kind>(&self) -> Result<Scope, Trouble> {
+    async fn scope<K: Cached>(&self) -> Result<Scope, Trouble> {
         let plural = K::plural(&()).into_owned();
         let last = self.passes().get(&plural).cloned();
         if let Some(pass) = last.as_ref().filter(|pass| pass.counts()) {
@@ -264,7 +232,7 @@ impl Lens {
                 None => self.discover::<K>().await,
             }
         };
-        let late = || Err(Trouble::Away("no answer within 5 seconds".to_owned()));
+        let late = || Err(Trouble::Away("no response within 5 seconds".to_owned()));
         match tokio::time::timeout(FIRST_LIST, asked).await.unwrap_or_else(|_| late()) {
             Ok(pass) => {
                 self.passes().insert(plural, pass.clone());
@@ -290,7 +258,7 @@ impl Lens {
     }
 
     /// Asks once more where the session was allowed to look before.
-    async fn confirm<K: Kind>(&self, pass: &Pass) -> Result<Pass, Trouble> {
+    async fn confirm<K: Cached>(&self, pass: &Pass) -> Result<Pass, Trouble> {
         let scope = match &pass.scope {
             Scope::Everywhere if self.may_watch::<K>(None).await? => Some(Scope::Everywhere),
             Scope::Everywhere => None,
@@ -307,7 +275,7 @@ impl Lens {
     }
 
     /// Looks everywhere, or else for namespaces where the session may.
-    async fn discover<K: Kind>(&self) -> Result<Pass, Trouble> {
+    async fn discover<K: Cached>(&self) -> Result<Pass, Trouble> {
         let scope = if self.may_watch::<K>(None).await? {
             Some(Scope::Everywhere)
         } else if K::within(self.client.clone(), "").is_some() {
@@ -326,7 +294,7 @@ impl Lens {
     }
 
     /// Those of the namespaces where the session may list and watch a kind; `None` if there are none.
-    async fn allowed<K: Kind>(&self, namespaces: Vec<String>) -> Result<Option<Scope>, Trouble> {
+    async fn allowed<K: Cached>(&self, namespaces: Vec<String>) -> Result<Option<Scope>, Trouble> {
         let asked = namespaces.into_iter().map(|namespace| async move {
             let may = self.may_watch::<K>(Some(namespace.clone())).await?;
             Ok::<_, Trouble>(may.then_some(namespace))
@@ -338,7 +306,7 @@ impl Lens {
     }
 
     /// Whether the session may list and watch a kind, in a namespace or in all.
-    async fn may_watch<K: Kind>(&self, namespace: Option<String>) -> Result<bool, Trouble> {
+    async fn may_watch<K: Cached>(&self, namespace: Option<String>) -> Result<bool, Trouble> {
         let plural = K::plural(&()).into_owned();
         let may = async |verb: &str| {
             let right = Right {

@@ -11,8 +11,9 @@ use serde::Deserialize;
 use tokio::sync::broadcast::error::RecvError;
 
 use crate::guard::Asker;
+use crate::health::Connection;
+use crate::seen::{Change, News};
 use crate::sessions::Session;
-use crate::watches::{Change, Connection, News};
 
 /// A line that says nothing, so often: what lies between notices that somebody is there.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);

@@ -24,13 +24,15 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
+use crate::app::App;
 use crate::caches::Users;
 use crate::credentials::{Credential, Who, whoami};
-use crate::guard::{self, Site, Sites};
+use crate::guard;
 use crate::lens::Lens;
 use crate::oidc::{self, CALLBACK, Impersonation, Issuer};
 use crate::sessions::{self, Door, Login, Refused, Sessions};
-use crate::{live, page, pages};
+use crate::site::{Site, Sites};
+use crate::{crypto, live, pages, refusal};
 
 /// How long the cluster may take to pick up the phone.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -73,7 +75,7 @@ pub enum Error {
     #[error(transparent)]
     Key(#[from] Refused),
     /// Somebody else listens there, or it may not be listened there.
-    #[error("cannot listen on {address}: give another address with --address, or port 0 for any that is free")]
+    #[error("cannot listen on {address}: set another address with --address, or port 0 for any free port")]
     Listen {
         /// The address.
         address: SocketAddr,
@@ -82,12 +84,12 @@ pub enum Error {
     },
     /// Without login, everybody who reaches the address would have the rights of the kubeconfig.
     #[error(
-        "{0} can be reached from other machines, where the kubeconfig's rights have no business: add --login, or listen on 127.0.0.1"
+        "{0} is reachable from other machines, which would get the permissions of the kubeconfig: add --login, or listen on 127.0.0.1"
     )]
     Exposed(IpAddr),
     /// With login, an address is needed.
     #[error(
-        "give the address by which browsers reach the console with --public-url, such as https://console.example.com"
+        "missing --public-url: set the URL at which browsers reach the console, such as https://console.example.com"
     )]
     Nameless,
     /// The issuer's settings are wrong.
@@ -107,20 +109,8 @@ pub enum Error {
     #[error(transparent)]
     Admin(#[from] admin::Error),
     /// The socket broke.
-    #[error("the console cannot go on serving")]
+    #[error("the console has stopped serving")]
     Serve(#[source] std::io::Error),
-}
-
-/// What all handlers share.
-pub struct App {
-    /// Who is in.
-    pub sessions: Sessions,
-    /// Where it may be asked for.
-    pub sites: Sites,
-    /// The name of the cookie.
-    pub cookie: String,
-    /// Cancelled when the server ends.
-    pub end: CancellationToken,
 }
 
 /// A console that listens, and does not yet answer.
@@ -191,7 +181,7 @@ impl Console {
                 if matches!(error, kube::Error::Api(_)) {
                     break;
                 }
-                tracing::warn!(error = chain(&error), "the cluster does not answer");
+                tracing::warn!(error = chain(&error), "the cluster does not respond");
                 tokio::time::sleep(PROBE).await;
             }
             pending.done();
@@ -256,7 +246,7 @@ async fn on_loopback(at: SocketAddr, config: Config) -> Result<Entrance, Error> 
     let caches = Users::new(client.default_namespace()).caches(&Who::default());
     let credential = Credential::of_connection(client.clone());
     let lens = Arc::new(Lens::new(credential, caches, address, user, home));
-    let key = sessions::random_key()?;
+    let key = crypto::random_key().map_err(Refused::from)?;
     let url = format!("http://{at}/?key={key}");
     Ok((Door::Key { key, lens }, Sites::loopback(at), url, client))
 }
@@ -288,7 +278,7 @@ impl Certificate {
         loop {
             tokio::time::sleep(RENEWAL).await;
             if let Err(error) = self.tls.reload(&self.files.0, &self.files.1).await {
-                tracing::warn!(%error, certificate = %self.files.0.display(), "a new certificate cannot be used");
+                tracing::warn!(%error, certificate = %self.files.0.display(), "cannot load the renewed certificate");
             }
         }
     }
@@ -307,10 +297,10 @@ fn router(app: Arc<App>) -> Router {
             "/deployments/{namespace}/{name}/chat",
             get(pages::chat::show).post(pages::chat::ask),
         )
-        .route("/deployments/{namespace}/{name}/pause", post(pages::actions::pause))
-        .route("/deployments/{namespace}/{name}/resume", post(pages::actions::resume))
+        .route("/{part}/{namespace}/{name}/pause", post(pages::actions::pause))
+        .route("/{part}/{namespace}/{name}/resume", post(pages::actions::resume))
         .route(
-            "/deployments/{namespace}/{name}/delete",
+            "/{part}/{namespace}/{name}/delete",
             get(pages::actions::ask).post(pages::actions::delete),
         )
         .route("/new", get(pages::edit::new).post(pages::edit::create))
@@ -321,24 +311,12 @@ fn router(app: Arc<App>) -> Router {
         .route("/providers", get(pages::providers::show))
         .route("/actors", get(pages::actors::show))
         .route("/actors/{namespace}/{name}", get(pages::actors::one))
-        .route("/actors/{namespace}/{name}/pause", post(pages::actions::pause))
-        .route("/actors/{namespace}/{name}/resume", post(pages::actions::resume))
-        .route(
-            "/actors/{namespace}/{name}/delete",
-            get(pages::actions::ask).post(pages::actions::delete),
-        )
         .route("/stacks", get(pages::stacks::show))
         .route("/stacks/{namespace}/{name}", get(pages::stacks::one))
-        .route("/stacks/{namespace}/{name}/pause", post(pages::actions::pause))
-        .route("/stacks/{namespace}/{name}/resume", post(pages::actions::resume))
-        .route(
-            "/stacks/{namespace}/{name}/delete",
-            get(pages::actions::ask).post(pages::actions::delete),
-        )
         .route("/admin", get(pages::admin::show))
         .route("/live", get(live::events))
         .route("/logout", post(pages::login::leave))
-        .fallback(page::nowhere)
+        .fallback(refusal::nowhere)
         .route_layer(from_fn_with_state(app.clone(), guard::session))
         .layer(from_fn_with_state(app.clone(), enter));
     Router::new()
@@ -363,13 +341,13 @@ async fn enter(State(app): State<Arc<App>>, request: axum::extract::Request, nex
     };
     match app.sessions.enter_with_key(&key) {
         Ok(id) => ([(SET_COOKIE, guard::set_cookie(&app, &id))], Redirect::to("/")).into_response(),
-        Err(refused) => page::refuse(StatusCode::UNAUTHORIZED, &refused.to_string()),
+        Err(refused) => refusal::refuse(StatusCode::UNAUTHORIZED, &refused.to_string()),
     }
 }
 
 /// Our own files, compiled in. The version in their address lets browsers keep them.
 async fn asset(Path((_, name)): Path<(String, String)>) -> Response {
-    let Some((content_type, text)) = page::asset(&name) else {
+    let Some((content_type, text)) = refusal::asset(&name) else {
         return StatusCode::NOT_FOUND.into_response();
     };
     let forever = HeaderValue::from_static("public, max-age=31536000, immutable");

@@ -23,9 +23,10 @@ use tokio_util::task::AbortOnDropHandle;
 
 use crate::caches::Users;
 use crate::credentials::{Credential, Unknown, Who, whoami};
+use crate::crypto::{random_key, same};
+use crate::health::FIRST_LIST;
 use crate::lens::Lens;
 use crate::oidc::{self, Impersonation, Issuer, Tokens};
-use crate::watches::FIRST_LIST;
 
 /// A session that nobody used for so long is over.
 const IDLE: Duration = Duration::from_hours(8);
@@ -135,7 +136,7 @@ impl Session {
             // Then it may see nothing either, and each page asks for that.
             Ok(Err(Unknown::Forbidden(_))) => {}
             Ok(Err(Unknown::Away(why))) => self.lens.lost(why),
-            Err(_) => self.lens.lost("no answer within 5 seconds".to_owned()),
+            Err(_) => self.lens.lost("no response within 5 seconds".to_owned()),
         }
         !self.is_over()
     }
@@ -145,23 +146,21 @@ impl Session {
 #[derive(Debug, thiserror::Error)]
 pub enum Refused {
     /// It is not the key that was printed.
-    #[error("this is not the address that `kubeairunway ui` printed: its key is missing or old")]
+    #[error("missing or outdated key: open the address that `kubeairunway ui` printed")]
     Key,
     /// There is no token in it.
-    #[error("paste a token: the form was empty, or what was pasted is no token")]
+    #[error("no bearer token found in the form: paste a token")]
     NoToken,
     /// The cluster does not know the token.
-    #[error("the cluster does not accept this token: it is wrong, or no longer valid ({0})")]
+    #[error("the cluster rejects this token: it is invalid or expired ({0})")]
     Unknown(String),
     /// The cluster does not know the issuer.
     #[error(
-        "the issuer knows you, but the cluster does not take its word: it must trust the same issuer and client ({0}). Tell who runs this console"
+        "the cluster rejects the ID token: it must trust the same issuer and client ({0}). Contact the administrator of this console"
     )]
     Distrusted(String),
     /// The server may not impersonate the user.
-    #[error(
-        "the issuer says that you are {user}, whom this console may not impersonate ({why}). Tell who runs this console"
-    )]
+    #[error("this console may not impersonate user {user} ({why}). Contact the administrator of this console")]
     NotYou {
         /// The user.
         user: String,
@@ -175,14 +174,14 @@ pub enum Refused {
     #[error(transparent)]
     Nobody(#[from] oidc::Nobody),
     /// The cluster does not answer.
-    #[error("the cluster cannot be asked whose token this is: {0}")]
+    #[error("cannot verify the token at the cluster: {0}")]
     Away(String),
     /// No key can be made.
-    #[error("there is no randomness for a session's key: {0}")]
-    Random(String),
+    #[error("cannot generate a session key: {0}")]
+    Random(#[from] getrandom::Error),
     /// There are too many sessions.
     #[error(
-        "{MAX_SESSIONS} sessions are open at this console, and it takes no more: try again later, or tell who runs this console"
+        "the limit of {MAX_SESSIONS} sessions is reached: try again later, or contact the administrator of this console"
     )]
     Full,
 }
@@ -438,7 +437,7 @@ async fn in_their_name(
         why,
     };
     let credential = Credential::in_the_name_of(own.clone(), &identity, over.clone())
-        .ok_or_else(|| refused("the name cannot be sent".to_owned()))?;
+        .ok_or_else(|| refused("the user name cannot be sent in a header".to_owned()))?;
     let who = whoami(&credential.client()).await.map_err(|unknown| match unknown {
         Unknown::Refused(why) | Unknown::Forbidden(why) => refused(why),
         Unknown::Away(why) => Refused::Away(why),
@@ -470,11 +469,11 @@ fn keep(
                 Ok(new) if is_same(&new) => tokens.store(Arc::new(new)),
                 Ok(_) => {
                     over.cancel();
-                    return tracing::info!("the issuer names another user or other groups: the session is over");
+                    return tracing::info!("the issuer reports another user or other groups: the session is closed");
                 }
                 Err(error @ oidc::Error::Ended(_)) => {
                     over.cancel();
-                    return tracing::info!(error = chain(&error), "the session is over at the issuer, and so here");
+                    return tracing::info!(error = chain(&error), "the issuer has ended the session: it is closed");
                 }
                 Err(error @ oidc::Error::Away { .. }) => {
                     tracing::warn!(error = chain(&error), "an ID token is not refreshed yet");
@@ -492,19 +491,6 @@ fn keep(
 fn home(user: &str) -> Option<Namespace> {
     let (namespace, _) = user.strip_prefix("system:serviceaccount:")?.split_once(':')?;
     namespace.parse().ok()
-}
-
-/// 256 random bits, in hexadecimal digits.
-pub fn random_key() -> Result<String, Refused> {
-    let mut bytes = [0_u8; 32];
-    getrandom::fill(&mut bytes).map_err(|e| Refused::Random(e.to_string()))?;
-    let digit = |half: u8| char::from_digit(u32::from(half), 16).unwrap_or('0');
-    Ok(bytes.iter().flat_map(|b| [digit(b >> 4), digit(b & 15)]).collect())
-}
-
-/// Equality that takes as long for a near miss as for a wild guess.
-pub fn same(a: &str, b: &str) -> bool {
-    a.len() == b.len() && a.bytes().zip(b.bytes()).fold(0, |differs, (a, b)| differs | (a ^ b)) == 0
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use kube::runtime::watcher::Event;
 use runway_operator::packed::Packed;
 use runway_operator::watch::key;
 
-use crate::watches::Kind;
+use crate::kind::Kind;
 
 /// Bytes that a watch takes beside its objects: its connection above all.
 const OF_A_WATCH: usize = 64 * 1024;

@@ -1,6 +1,6 @@
 //! `kubeairunway support-bundle`: diagnostics in one archive, without secrets.
 //!
-//! | module | what |
+//! | module | content |
 //! |---|---|
 //! | [`redact`] | removes secrets: pure |
 
@@ -43,12 +43,12 @@ const OBJECTS: usize = 2000;
 
 /// What is never taken.
 const NEVER: [&str; 6] = [
-    "Secrets and ConfigMaps: they are not read",
+    "Secrets and ConfigMaps: never read",
     "the kubeconfig",
-    "logs of models, actors and Llama Stack servers: they may hold what users wrote",
-    "values of environment variables, wherever they occur: (redacted)",
-    "values behind names and flags that promise a secret, tokens, keys, logins and queries of URLs, also encoded: (redacted)",
-    "managedFields, and annotations that repeat a whole object",
+    "logs of models, actors and Llama Stack servers: they may contain user input",
+    "values of environment variables, wherever they occur: replaced by (redacted)",
+    "values of names and flags that indicate a secret, tokens, keys, credentials and queries of URLs, also if encoded: replaced by (redacted)",
+    "managedFields, and annotations that contain a whole object",
 ];
 
 /// The files of an archive.
@@ -145,7 +145,7 @@ impl Collected {
 async fn in_time<T>(request: impl Future<Output = kube::Result<T>>) -> Result<T, String> {
     match tokio::time::timeout(PATIENCE, request).await {
         Ok(answer) => answer.map_err(|error| chain(&error)),
-        Err(_) => Err(format!("no answer within {} s", PATIENCE.as_secs())),
+        Err(_) => Err(format!("no response within {} seconds", PATIENCE.as_secs())),
     }
 }
 
@@ -263,7 +263,7 @@ impl Bundle {
         for (kind, objects) in &mut kinds {
             if objects.len() > OBJECTS {
                 self.missing
-                    .push(format!("{kind}: the first {OBJECTS} of {} are taken", objects.len()));
+                    .push(format!("{kind}: only the first {OBJECTS} of {}", objects.len()));
                 objects.truncate(OBJECTS);
             }
         }
@@ -274,7 +274,7 @@ impl Bundle {
         let text = format!(
             "made {look_at}\nkubeairunway {}\nKubernetes {}\n\n{}",
             env!("CARGO_PKG_VERSION"),
-            observed.facts.version.as_deref().unwrap_or("does not answer"),
+            observed.facts.version.as_deref().unwrap_or("no response"),
             self.summary()
         );
         self.files.insert("README.txt".to_owned(), text);
@@ -288,7 +288,7 @@ impl Bundle {
                 .iter()
                 .map(|(path, content)| format!("  {path} ({} bytes)", content.len())),
         );
-        lines.push("left out:".to_owned());
+        lines.push("not included:".to_owned());
         lines.extend(NEVER.iter().map(|what| format!("  {what}")));
         if !self.missing.is_empty() {
             lines.push("could not be read:".to_owned());

@@ -1,6 +1,6 @@
 //! `kubeairunway check`: whether a cluster is as it should be, and if not, what is wrong and what to do.
 //!
-//! | module | what |
+//! | module | content |
 //! |---|---|
 //! | [`observe`] | the reader: everything once, side by side; what may not be read is a result, too |
 //! | [`observed`] | what was read, also as documents |

@@ -74,7 +74,7 @@ pub async fn observe(cluster: &Cluster, scope: &Scope) -> Observed {
         Ok(info) => reader.seen.facts.version = Some(info.git_version),
         Err(error) => {
             let facts = &mut reader.seen.facts;
-            match cluster.explain(error, "read the server's version".to_owned(), "its version") {
+            match cluster.explain(error, "read the server version".to_owned(), "its version") {
                 cluster::Error::Unauthorized { message, .. } => facts.unauthorized = Some(message),
                 error => facts.unreachable = Some(chain(&error)),
             }

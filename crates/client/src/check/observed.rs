@@ -228,19 +228,19 @@ impl Observed {
         self.answers()?;
         match self.facts.unread.get(kind) {
             None => Ok(()),
-            Some(Unread::NotInstalled) => Err(Skip(format!("the cluster does not know {kind}"))),
-            Some(Unread::Forbidden(_)) => Err(Skip(format!("you may not read {kind}"))),
-            Some(Unread::Failed(why)) => Err(Skip(format!("{kind} cannot be read: {why}"))),
+            Some(Unread::NotInstalled) => Err(Skip(format!("the cluster does not serve {kind}"))),
+            Some(Unread::Forbidden(_)) => Err(Skip(format!("not allowed to read {kind}"))),
+            Some(Unread::Failed(why)) => Err(Skip(format!("cannot read {kind}: {why}"))),
         }
     }
 
     /// Skips everything while nobody answers.
     pub fn answers(&self) -> Result<(), Skip> {
         if self.facts.unreachable.is_some() {
-            return Err(Skip("the API server does not answer".to_owned()));
+            return Err(Skip("the API server does not respond".to_owned()));
         }
         if self.facts.unauthorized.is_some() {
-            return Err(Skip("the API server does not accept the credentials".to_owned()));
+            return Err(Skip("the API server rejects the credentials".to_owned()));
         }
         Ok(())
     }

@@ -8,28 +8,28 @@ use super::{Asked, GROUPS};
 pub const PATH: &str = "docs/checks.md";
 
 const INTRODUCTION: &str = "<!-- Made by `cargo xtask gen` from the code. Do not edit. -->
-# What `kubeairunway check` asks
+# Checks of `kubeairunway check`
 
-`kubeairunway check` reads a cluster once and says what is not as it should be: what is wrong, why, and what to do, the worst
-first. Nothing is changed; one ModelDeployment is tried with a dry run. It takes about fifty requests, however many objects there are.
+`kubeairunway check` reads a cluster once and reports problems with their causes and remedies, errors first. It changes nothing;
+it submits one ModelDeployment as a dry run. It sends about 50 requests, regardless of the number of objects.
 
 ```
-kubeairunway check                  all namespaces that you may see
-kubeairunway check -n team-a        only this one
-kubeairunway check --pre            before an installation: can it work here?
-kubeairunway check --wait=5m        again until nothing is wrong
-kubeairunway check -o wide          every check and every finding; also: json, junit
-kubeairunway check -f bundle        what a support bundle holds, without the cluster
+kubeairunway check                  all namespaces that you may read
+kubeairunway check -n team-a        one namespace
+kubeairunway check --pre            before an installation: can the control plane be installed?
+kubeairunway check --wait=5m        repeat until there are no errors
+kubeairunway check -o wide          all checks and all findings; also: json, junit
+kubeairunway check -f bundle        the objects of a support bundle, without a cluster
 ```
 
-| mark | what it means | exit code |
+| mark | meaning | exit code |
 |---|---|---|
-| √ | as it should be | 0 |
-| - | not asked: there is nothing to ask, or you may not read it | 0 |
-| ‼ | it works, and somebody should know this | 0 |
-| × | it does not work | 1 |
+| √ | passed | 0 |
+| - | skipped: nothing to check, or you may not read it | 0 |
+| ‼ | warning: it works, but needs attention | 0 |
+| × | error: something does not work | 1 |
 
-Wrong usage ends with 2. The ids below are stable.
+The exit code for wrong usage is 2. The IDs below are stable.
 ";
 
 /// The page.
@@ -45,7 +45,7 @@ pub fn page() -> String {
         for check in group.checks {
             let _ = write!(
                 page,
-                "\n### {}\n**{}.** {}\n\nIf not: {}\n",
+                "\n### {}\n**{}.** {}\n\nRemedy: {}\n",
                 check.id,
                 capital(check.title),
                 check.looks_at,

@@ -11,14 +11,14 @@ const SHOWN: usize = 3;
 /// How it is written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum Format {
-    /// For people: what is wrong first
+    /// Text, problems first
     #[default]
     Text,
-    /// For people: every check with every finding, in order
+    /// Text with all checks and all findings
     Wide,
-    /// For programs
+    /// JSON
     Json,
-    /// For CI: one test case for each check
+    /// JUnit XML for CI, one test case per check
     Junit,
 }
 
@@ -64,9 +64,9 @@ fn screen(all: &[Judgement], look: Look) -> String {
     for group in all {
         let count = |level: Level| group.checks.iter().filter(|c| c.level == level).count();
         let counts = [
-            (count(Level::Error), "wrong"),
-            (count(Level::Warning), "to be known"),
-            (count(Level::Ok), "well"),
+            (count(Level::Error), "failed"),
+            (count(Level::Warning), "with warnings"),
+            (count(Level::Ok), "passed"),
             (count(Level::Skipped), "skipped"),
         ];
         let counts: Vec<String> = counts
@@ -82,14 +82,14 @@ fn screen(all: &[Judgement], look: Look) -> String {
 
 fn summary(all: &[Judgement], look: Look) -> String {
     let count = |level: Level| all.iter().flat_map(|g| &g.checks).filter(|c| c.level == level).count();
-    let (errors, warnings, well) = (count(Level::Error), count(Level::Warning), count(Level::Ok));
+    let (errors, warnings, passed) = (count(Level::Error), count(Level::Warning), count(Level::Ok));
     let words = match (errors, warnings) {
-        (0, 0) => look.paint(Mood::Good, "all is well"),
-        (0, _) => look.paint(Mood::Open, "it works"),
-        _ => look.paint(Mood::Bad, "something does not work"),
+        (0, 0) => look.paint(Mood::Good, "no problems"),
+        (0, _) => look.paint(Mood::Open, "no errors"),
+        _ => look.paint(Mood::Bad, "problems found"),
     };
     format!(
-        "{} {words}: {errors} wrong, {warnings} to be known, {well} well",
+        "{} {words}: {errors} failed, {warnings} with warnings, {passed} passed",
         mark(level(all), look)
     )
 }
@@ -115,7 +115,7 @@ fn explained(outcome: &Outcome, shown: usize, look: Look) -> Vec<String> {
     }
     let more = outcome.findings.len().saturating_sub(shown);
     if more > 0 {
-        lines.push(format!("    and {more} more: -o wide shows all"));
+        lines.push(format!("    and {more} more (use -o wide to show all)"));
     }
     if outcome.level > Level::Skipped {
         lines.push(format!("    see {}", outcome.documentation));

@@ -1,7 +1,7 @@
 //! What must be in a cluster for the product to run, made from code. `cargo xtask gen` writes it to `deploy/`, `kubeairunway
 //! controller install` applies it, and the test bed applies the part that controllers beside a cluster need.
 //!
-//! | module | what |
+//! | module | content |
 //! |---|---|
 //! | [`component`] | a program of ours in a cluster, and everything that follows from it |
 //! | [`pods`] | Deployment, Services, PodDisruptionBudget, NetworkPolicy of a component |

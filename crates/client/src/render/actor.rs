@@ -61,7 +61,7 @@ pub(super) fn follow(
         for field in unknown_fields(&document.value["spec"], &json!(actor.spec), "spec") {
             say(
                 Level::Warning,
-                format!("unknown field {field}: it does nothing, and kubectl apply refuses it"),
+                format!("unknown field {field}: it has no effect, and kubectl apply rejects it"),
             );
         }
         let wrong = violations(&actor);
@@ -94,7 +94,7 @@ pub(super) fn follow(
         );
     }
     if let Some(wait) = now_looking {
-        say(Level::Note, format!("looks again in {}", text::age(wait)));
+        say(Level::Note, format!("requeues after {}", text::age(wait)));
     }
     let mut shown: DynamicObject = serde_json::from_value(document.value.clone()).ok()?;
     shown.metadata.namespace.clone_from(&actor.metadata.namespace);
@@ -103,7 +103,7 @@ pub(super) fn follow(
         Finalizer::Keep => {}
         Finalizer::Add => finalizers.push(labels::ASYA_FINALIZER.to_owned()),
         Finalizer::Remove => {
-            say(Level::Note, format!("removes the finalizer {}", labels::ASYA_FINALIZER));
+            say(Level::Note, format!("removes finalizer {}", labels::ASYA_FINALIZER));
             finalizers.retain(|f| f != labels::ASYA_FINALIZER);
         }
     }
@@ -118,7 +118,7 @@ pub(super) fn follow(
         } else {
             status.message.unwrap_or_default()
         };
-        say(Level::Note, format!("nothing is applied: {why}"));
+        say(Level::Note, format!("nothing to apply: {why}"));
     }
     Some(Outcome {
         objects: plan.kube.apply.into_iter().map(|apply| apply.object).collect(),
@@ -130,7 +130,7 @@ pub(super) fn follow(
 fn held(document: &Document) -> Result<AsyncActor, String> {
     if !document.value.get("spec").is_some_and(Value::is_object) {
         return Err(format!(
-            "spec is required: it says what to run or to bind to ({})",
+            "spec is required: it sets the workload to run or to bind to ({})",
             document.origin
         ));
     }

@@ -45,7 +45,7 @@ pub(crate) fn admit(document: &Document, state: &State, said: &mut Vec<Diagnosti
     for field in unknown_fields(&admitted.document.data["spec"], &json!(admitted.md.spec), "spec") {
         say(
             Level::Warning,
-            format!("unknown field {field}: it does nothing, and kubectl apply refuses it"),
+            format!("unknown field {field}: it has no effect, and kubectl apply rejects it"),
         );
     }
     admitted.complete();
@@ -81,7 +81,7 @@ impl Admitted {
 fn parse(document: &Document) -> Result<ModelDeployment, String> {
     if !document.value.get("spec").is_some_and(Value::is_object) {
         return Err(format!(
-            "spec is required: it says which model to serve ({})",
+            "spec is required: it sets the model to serve ({})",
             document.origin
         ));
     }

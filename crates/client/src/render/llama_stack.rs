@@ -73,7 +73,7 @@ pub(super) fn follow(
         let why = written.pointer("/status/message").and_then(Value::as_str);
         say(
             Level::Note,
-            format!("nothing is applied: {}", why.unwrap_or("it is being deleted")),
+            format!("nothing to apply: {}", why.unwrap_or("it is being deleted")),
         );
     }
     Some(Outcome {

@@ -46,10 +46,10 @@ pub struct Options {
 /// What to show.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum Show {
-    /// The objects the controllers would apply, in apply order
+    /// Objects that the controllers would apply, in apply order
     #[default]
     Objects,
-    /// The documents with the status and finalizers the controllers would write
+    /// Given documents with the status and finalizers that the controllers would write
     Status,
 }
 
@@ -112,7 +112,7 @@ pub fn render_with(documents: Documents, options: &Options, actors: &Actors) -> 
     }
     let nothing = state.deployments.is_empty() && state.actors.is_empty() && state.distributions.is_empty();
     if nothing && rendered.diagnostics.is_empty() {
-        let text = "nothing to render: no document is a ModelDeployment, an AsyncActor or a LlamaStackDistribution";
+        let text = "nothing to render: no ModelDeployment, AsyncActor or LlamaStackDistribution among the documents";
         rendered.diagnostics.push(Diagnostic {
             level: Level::Note,
             subject: None,
@@ -160,7 +160,7 @@ fn follow(
         look_again: None,
     };
     if let Err(error) = outcome.plan_all(state, providers, &Verification::Assumed, now) {
-        let text = format!("the controllers' status cannot be read back: {error}");
+        let text = format!("cannot parse the computed status: {error}");
         said.push(Diagnostic::about(Level::Error, document.subject(), text));
         return None;
     }
@@ -303,7 +303,7 @@ impl Outcome {
         self.md.status = Some(status).filter(|s| *s != ModelDeploymentStatus::default());
         self.told.extend(plan.events.iter().map(event));
         if plan.finalizer == Finalizer::Remove {
-            self.told.push(format!("removes the finalizer {}", labels::FINALIZER));
+            self.told.push(format!("removes finalizer {}", labels::FINALIZER));
             let others = self.md.metadata.finalizers.take().map(without_ours);
             self.md.metadata.finalizers = others.filter(|f| !f.is_empty());
         }
@@ -317,7 +317,7 @@ impl Outcome {
         let later = self
             .look_again
             .filter(|_| !gone)
-            .map(|wait| format!("looks again in {}", text::age(wait)));
+            .map(|wait| format!("requeues after {}", text::age(wait)));
         self.told.iter().cloned().chain(later).collect()
     }
 
@@ -341,7 +341,7 @@ impl Outcome {
             return None;
         }
         let status = self.md.status.as_ref();
-        let phase = status.and_then(|s| s.phase).map_or("no phase yet", Phase::as_str);
+        let phase = status.and_then(|s| s.phase).map_or("no phase", Phase::as_str);
         let message = status.and_then(|s| s.message.as_deref());
         // What an Event says already is not said again.
         let message = message.filter(|m| !self.told.iter().any(|told| told.ends_with(m)));
@@ -351,12 +351,12 @@ impl Outcome {
             .filter(|name| !providers.iter().any(|p| p.name() == *name));
         let why = match (foreign, message) {
             _ if self.md.is_deleting() => "it is being deleted".to_owned(),
-            _ if self.md.is_paused() => format!("it is paused by the annotation {}", labels::PAUSED),
-            (Some(name), _) => format!("provider '{name}' is not part of this command, only its controller knows"),
+            _ if self.md.is_paused() => format!("it is paused by annotation {}", labels::PAUSED),
+            (Some(name), _) => format!("provider '{name}' is not built in: this command cannot render its objects"),
             (None, Some(message)) => format!("{phase}, {message}"),
             (None, None) => phase.to_owned(),
         };
-        let text = format!("nothing is applied: {why}");
+        let text = format!("nothing to apply: {why}");
         Some(Diagnostic::about(Level::Note, document.subject(), text))
     }
 }

@@ -22,7 +22,7 @@ pub fn tree(actor: &AsyncActor, found: &Belongings, depth: &Depth) -> Tree {
 
 fn standing(status: &AsyncActorStatus) -> Standing {
     let Some(word) = &status.status else {
-        return Standing::new("-", "has no status yet (does asya-operator run?)", Health::Open);
+        return Standing::new("-", "no status yet (is asya-operator running?)", Health::Open);
     };
     let health = if status.conditions.is_true(condition::READY) {
         Health::Good
@@ -73,7 +73,7 @@ fn workload(kind: &str, name: &str, walk: &Walk<'_>) -> Node {
     let standing = if walk.found.missing.is_empty() {
         Standing::new("missing", "does not exist", Health::Bad)
     } else {
-        Standing::new("unknown", "cannot be read here", Health::Open)
+        Standing::new("unknown", "cannot be read", Health::Open)
     };
     Node::new(kind, name, standing)
 }
@@ -95,7 +95,7 @@ fn queue(actor: &AsyncActor, status: &AsyncActorStatus, depth: &Depth) -> Node {
         (None, _) => Standing::new("unknown", transport, Health::Open),
         (_, Depth::Messages(_)) => Standing::new(depth.to_string(), transport, Health::Good),
         (_, Depth::Unknown(why)) => {
-            let text = format!("{transport}; how many messages it holds is not to be had: {why}");
+            let text = format!("{transport}; queue length unknown: {why}");
             Standing::new("ready", text, Health::Good)
         }
     };

@@ -41,7 +41,7 @@ fn deployment(parts: &Parts) -> Node {
     let provider = parts.md.selected_provider();
     let text = match (status.conditions.when_true(condition::STALLED), provider) {
         (Some(stalled), _) => stalled.message.clone(),
-        _ if status.phase.is_none() => "has no status yet (does the core controller run?)".to_owned(),
+        _ if status.phase.is_none() => "no status yet (is the core controller running?)".to_owned(),
         (_, None) => status.message.clone().unwrap_or_else(|| "no provider yet".to_owned()),
         (_, Some(provider)) => match &parts.provider_trouble {
             Some(trouble) => format!("provider {provider} is {trouble}"),
@@ -67,10 +67,10 @@ fn upstream(parts: &Parts, walk: &Walk<'_>) -> Option<Node> {
         let standing = match &parts.upstream {
             Upstream::Absent => Standing::new(
                 "missing",
-                "does not exist, though it was made: the controller of its provider makes it again",
+                "does not exist, but was created: the provider's controller recreates it",
                 Health::Bad,
             ),
-            _ => Standing::new("unknown", "cannot be read here", Health::Open),
+            _ => Standing::new("unknown", "cannot be read", Health::Open),
         };
         return Some(Node::new(kind, name, standing));
     };
@@ -83,7 +83,7 @@ fn upstream(parts: &Parts, walk: &Walk<'_>) -> Option<Node> {
     };
     let mut node = Node::new(kind, name, standing).with(children);
     if node.children.is_empty() && node.health != Health::Good && node.text.is_empty() {
-        "nothing was made of it yet (does its operator run?)".clone_into(&mut node.text);
+        "no pods created for it yet (is its operator running?)".clone_into(&mut node.text);
     }
     Some(node)
 }

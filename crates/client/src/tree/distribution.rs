@@ -32,7 +32,7 @@ pub fn tree(llsd: &LlamaStackDistribution, found: &Belongings) -> Tree {
 
 fn standing(status: &LlamaStackDistributionStatus) -> Standing {
     let Some(phase) = status.phase else {
-        return Standing::new("-", "has no status yet (does llama-stack-operator run?)", Health::Open);
+        return Standing::new("-", "no status yet (is llama-stack-operator running?)", Health::Open);
     };
     let message = status.message.as_deref().unwrap_or_default();
     Standing::new(phase.as_str(), message, phase.tone().into())
@@ -48,9 +48,9 @@ fn link(kind: kinds::Kind, name: &str, status: &LlamaStackDistributionStatus, wa
         None if made && [kinds::DEPLOYMENT, kinds::SERVICE].contains(&kind) => {
             let unread = walk.found.missing.iter().any(|m| m.contains(kind.plural));
             let standing = if unread {
-                Standing::new("unknown", "cannot be read here", Health::Open)
+                Standing::new("unknown", "cannot be read", Health::Open)
             } else {
-                Standing::new("missing", "is not made yet", Health::Open)
+                Standing::new("missing", "not created yet", Health::Open)
             };
             Some(Node::new(kind.kind, name, standing))
         }

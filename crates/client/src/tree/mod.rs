@@ -345,7 +345,7 @@ fn workload(data: &Value) -> Standing {
 /// What scales, and whether it can.
 fn autoscaler(data: &Value) -> Standing {
     let count = |at: &str| number(data, at).map_or_else(|| "?".to_owned(), |n| n.to_string());
-    let state = format!("wants {}", count("/status/desiredReplicas"));
+    let state = format!("desired {}", count("/status/desiredReplicas"));
     let bounds = format!(
         "{} to {} replicas",
         number(data, "/spec/minReplicas").unwrap_or(1),
@@ -369,10 +369,10 @@ fn claim(data: &Value) -> Standing {
     let size = text("/status/capacity/storage").or_else(|| text("/spec/resources/requests/storage"));
     match text("/status/phase") {
         Some("Bound") => Standing::new("Bound", size.unwrap_or_default(), Health::Good),
-        Some("Lost") => Standing::new("Lost", "its volume is gone, and the data with it", Health::Bad),
+        Some("Lost") => Standing::new("Lost", "its volume no longer exists, and its data is lost", Health::Bad),
         phase => Standing::new(
             phase.unwrap_or("Pending"),
-            "no volume yet: is there a storage class, and does a pod ask for it?",
+            "no volume yet (does a StorageClass exist, and does a pod use the claim?)",
             Health::Open,
         ),
     }
@@ -453,12 +453,12 @@ fn service(found: &Belongings, name: &str, port: &str, serves: bool, maker: &str
         None if found.missing.iter().any(|m| m.contains("list services")) => {
             Standing::new("unknown", port, Health::Open)
         }
-        None => Standing::new("missing", format!("does not exist: {maker} makes it"), unless),
+        None => Standing::new("missing", format!("does not exist: {maker} creates it"), unless),
         Some(_) => {
             let (ready, all) = addresses(found, name);
             let state = format!("{ready} ready");
             match (ready, all) {
-                (0, 0) => Standing::new(state, format!("{port}, no pod stands behind it"), unless),
+                (0, 0) => Standing::new(state, format!("{port}, no pod behind it"), unless),
                 (0, all) => Standing::new(
                     state,
                     format!("{port}, none of the {all} behind it is ready"),
@@ -494,14 +494,14 @@ fn addresses(found: &Belongings, service: &str) -> (usize, usize) {
 pub fn screen(tree: &Tree, look: Look) -> String {
     let name = look.strong(&format!("{}/{}", tree.namespace, tree.name));
     let headline = match &tree.broken {
-        None => format!("{name}: {}\n", look.paint(Mood::Good, "the chain holds")),
+        None => format!("{name}: {}\n", look.paint(Mood::Good, "ok")),
         Some(broken) => format!(
             "{name}: {}\n  {}\n",
-            look.paint(Mood::Bad, &format!("stops at {}", broken.object)),
+            look.paint(Mood::Bad, &format!("blocked at {}", broken.object)),
             text::cell(&broken.reason)
         ),
     };
-    let mut table = text::table(&["OBJECT", "STATE", "SAYS"]);
+    let mut table = text::table(&["OBJECT", "STATE", "MESSAGE"]);
     for row in tree.rows() {
         // The mark is a word too: nothing is said by colour alone.
         let mark = if row.node.broken { "✗ " } else { "" };

@@ -1,6 +1,6 @@
 //! `kubeairunway validate`: what the API server and admission would say of manifests, without a cluster. Pure.
 //!
-//! | module | what |
+//! | module | content |
 //! |---|---|
 //! | `schema` | the schema of the CRD: types, unknown fields, bounds |
 //! | `rules` | the CRD's rules in CEL |
@@ -178,8 +178,8 @@ impl Validated {
         let wrong = self.documents.iter().filter(|verdict| !verdict.valid).count();
         let counts = [
             (self.documents.len() - wrong, "valid"),
-            (wrong, "not valid"),
-            (self.left_out.len(), "left out"),
+            (wrong, "invalid"),
+            (self.left_out.len(), "skipped"),
             (self.unreadable.len(), "unreadable"),
         ];
         let counts: Vec<String> = counts
@@ -204,7 +204,7 @@ pub fn validate(documents: Documents, now: Timestamp) -> Validated {
         let crd = group.iter().find(|crd| crd.spec.names.kind == document.kind());
         let Some(findings) = crd.map_or_else(|| mistyped(&document, &group), |crd| Some(against(crd, &document)))
         else {
-            let text = "left out: it is of no kind of ours";
+            let text = "skipped: not a KubeAIRunway resource";
             validated
                 .left_out
                 .push(format!("{}: {}: {text}", document.origin, document.subject()));
@@ -366,13 +366,15 @@ fn metadata(written: &Value) -> Vec<Finding> {
         if !syntax::is_key(key) {
             say(
                 "metadata.labels",
-                format!("'{key}' is no key: use letters, digits, '-', '_' and '.', perhaps after a domain and '/'"),
+                format!(
+                    "has an invalid key '{key}': use letters, digits, '-', '_' and '.', optionally after a domain and '/'"
+                ),
             );
         }
         if !syntax::is_label_value(value) {
             say(
                 &at,
-                format!("'{value}' is no value of a label: use at most 63 letters, digits, '-', '_' and '.'"),
+                format!("has an invalid value '{value}': use at most 63 letters, digits, '-', '_' and '.'"),
             );
         }
     }
@@ -385,7 +387,9 @@ fn metadata(written: &Value) -> Vec<Finding> {
     {
         say(
             "metadata.annotations",
-            format!("'{key}' is no key: use letters, digits, '-', '_' and '.', perhaps after a domain and '/'"),
+            format!(
+                "has an invalid key '{key}': use letters, digits, '-', '_' and '.', optionally after a domain and '/'"
+            ),
         );
     }
     findings

@@ -74,9 +74,9 @@ fn answer(rule: &ValidationRule, context: &Context<'_, '_>, whole: bool) -> Opti
                 Some(Cel::String(text)) => Some(text.to_string()),
                 _ => rule.message.clone(),
             };
-            Some(written.unwrap_or_else(|| format!("does not hold: {}", rule.rule)))
+            Some(written.unwrap_or_else(|| format!("violates the rule: {}", rule.rule)))
         }
-        Err(error) => whole.then(|| format!("cannot be judged by {}: {error}", rule.rule)),
+        Err(error) => whole.then(|| format!("cannot be checked by {}: {error}", rule.rule)),
     }
 }
 

@@ -88,14 +88,14 @@ fn is_nullable(schema: &JSONSchemaProps) -> bool {
 fn wrong_type(schema: &JSONSchemaProps, value: &Value) -> Option<String> {
     if schema.x_kubernetes_int_or_string == Some(true) {
         let fits = value.is_string() || is_whole(value);
-        return (!fits).then(|| format!("must be a whole number or a text, not {}", described(value)));
+        return (!fits).then(|| format!("must be an integer or a string, not {}", described(value)));
     }
     let (fits, wanted) = match schema.type_.as_deref()? {
-        "object" => (value.is_object(), "an object, with fields of its own below it"),
+        "object" => (value.is_object(), "an object with fields below it"),
         "array" => (value.is_array(), "a list: begin each entry with '- '"),
-        "string" => (value.is_string(), "a text"),
+        "string" => (value.is_string(), "a string"),
         "boolean" => (value.is_boolean(), "true or false"),
-        "integer" => (is_whole(value), "a whole number"),
+        "integer" => (is_whole(value), "an integer"),
         "number" => (value.is_number(), "a number"),
         _ => return None,
     };
@@ -103,10 +103,10 @@ fn wrong_type(schema: &JSONSchemaProps, value: &Value) -> Option<String> {
         return None;
     }
     let remedy = match (schema.type_.as_deref(), value) {
-        (_, Value::Null) => ": give one, or remove the field",
-        (Some("string"), Value::Bool(_) | Value::Number(_)) => ": put it in quotes",
-        (Some("boolean"), Value::String(text)) if text.parse::<bool>().is_ok() => ": take the quotes away",
-        (Some("integer" | "number"), Value::String(text)) if text.parse::<f64>().is_ok() => ": take the quotes away",
+        (_, Value::Null) => ": set a value, or remove the field",
+        (Some("string"), Value::Bool(_) | Value::Number(_)) => ": quote it",
+        (Some("boolean"), Value::String(text)) if text.parse::<bool>().is_ok() => ": remove the quotes",
+        (Some("integer" | "number"), Value::String(text)) if text.parse::<f64>().is_ok() => ": remove the quotes",
         _ => "",
     };
     Some(format!("must be {wanted}, not {}{remedy}", described(value)))
@@ -121,7 +121,7 @@ fn described(value: &Value) -> String {
     match value {
         Value::Null => "empty".to_owned(),
         Value::Bool(_) | Value::Number(_) => value.to_string(),
-        Value::String(text) => format!("the text '{}'", quote(text)),
+        Value::String(text) => format!("the string '{}'", quote(text)),
         Value::Array(_) => "a list".to_owned(),
         Value::Object(_) => "an object".to_owned(),
     }
@@ -167,7 +167,7 @@ fn unknown(schema: &JSONSchemaProps, name: &str) -> String {
     match closest(name, known.iter().copied()) {
         Some(alike) => format!("is an unknown field: did you mean '{alike}'?"),
         None if known.is_empty() => "is an unknown field: remove it".to_owned(),
-        None => format!("is an unknown field: remove it (there are: {})", known.join(", ")),
+        None => format!("is an unknown field: remove it (fields: {})", known.join(", ")),
     }
 }
 
@@ -177,7 +177,7 @@ fn list(schema: &JSONSchemaProps, entries: &[Value], path: &str, found: &mut Vec
         say(
             found,
             path,
-            format!("has {} entries: at least {least} must be there", entries.len()),
+            format!("has {} entries: at least {least} are required", entries.len()),
         );
     }
     if count(entries.len()) > most {
@@ -228,7 +228,7 @@ fn text(schema: &JSONSchemaProps, text: &str, path: &str, found: &mut Vec<Findin
         say(
             found,
             path,
-            format!("has {length} characters: at least {least} must be there"),
+            format!("has {length} characters: at least {least} are required"),
         );
     }
     if length > most {

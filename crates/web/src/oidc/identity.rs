@@ -43,23 +43,19 @@ pub struct Identity {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Nobody {
     /// The claim is missing.
-    #[error("the issuer does not say who you are: the ID token has no text '{0}' (--oidc-username-claim)")]
+    #[error("the ID token has no string claim '{0}' for the user name (--oidc-username-claim)")]
     NoName(String),
     /// The claim is of another kind.
-    #[error(
-        "the issuer does not say your groups as it should: '{0}' is neither a text nor a list of texts (--oidc-groups-claim)"
-    )]
+    #[error("the claim '{0}' of the ID token is neither a string nor a list of strings (--oidc-groups-claim)")]
     Groups(String),
     /// Anybody may write any address into a profile.
-    #[error("the issuer has not verified your e-mail address, so it does not say who you are")]
+    #[error("the issuer has not verified your email address")]
     NotVerified,
     /// It would be Kubernetes itself.
-    #[error(
-        "the issuer says that you are '{0}': names that begin with system: are Kubernetes' own, and never impersonated"
-    )]
+    #[error("user name '{0}' is reserved: names that begin with system: are never impersonated")]
     Reserved(String),
     /// Others are named.
-    #[error("'{0}' is not among the users whom this console may impersonate (--impersonate-users)")]
+    #[error("this console may not impersonate user '{0}' (--impersonate-users)")]
     NotListed(String),
 }
 

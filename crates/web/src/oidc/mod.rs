@@ -1,12 +1,13 @@
 //! Sign-in at an issuer of OpenID Connect: authorization code with PKCE (S256), state and nonce.
 //!
-//! | module | what |
+//! | module | content |
 //! |---|---|
 //! | [`identity`] | whom claims name to the cluster, when the console impersonates |
 //! | `flow` | sign-ins under way |
 //! | `http` | the requests to the issuer |
 //! | `signature` | signatures of ID tokens |
 
+mod error;
 mod flow;
 mod http;
 pub mod identity;
@@ -36,10 +37,11 @@ use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 use tokio::sync::OnceCell;
 
-use crate::guard::is_loopback;
-use crate::sessions::{random_key, same};
+use crate::crypto::{random_key, same};
+use crate::site::is_loopback;
 use http::Http;
 
+pub use error::Error;
 pub use flow::FLOW_TIME;
 use flow::{Flow, Flows};
 pub use identity::{ClaimNames, Identity, Impersonation, Nobody};
@@ -68,47 +70,6 @@ pub struct Settings {
     pub authorities: Option<PathBuf>,
     /// Which claims say who somebody is.
     pub claims: ClaimNames,
-}
-
-/// Why nobody signs in at the issuer.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// A setting is wrong.
-    #[error("{0}")]
-    Setup(String),
-    /// The issuer does not answer.
-    #[error("the issuer does not answer at {place}: {why}. Try again; if it lasts, tell who runs this console")]
-    Away {
-        /// What was asked.
-        place: String,
-        /// Why not.
-        why: String,
-    },
-    /// It answers what it should not.
-    #[error("the issuer answers what it should not at {place}: {why}. Is --oidc-issuer right?")]
-    Malformed {
-        /// What was asked.
-        place: String,
-        /// What is wrong.
-        why: String,
-    },
-    /// It did not let the user in, or not to this console.
-    #[error("the issuer refuses: {0}")]
-    Refused(String),
-    /// It no longer vouches for the user: its own session is over, or was ended.
-    #[error("the issuer refuses: {0}")]
-    Ended(String),
-    /// The way back does not belong to a way there.
-    #[error(
-        "this sign-in was not begun in this browser, or is older than 10 minutes, or was used already: begin again"
-    )]
-    NoFlow,
-    /// Its token is not to be believed.
-    #[error("the ID token of the issuer is not to be believed: {0}")]
-    Token(String),
-    /// There is no randomness.
-    #[error("there is no randomness for a sign-in: {0}")]
-    Random(String),
 }
 
 /// What the issuer says of itself.
@@ -198,7 +159,7 @@ impl Issuer {
                     path.display()
                 ))
             })?;
-            Ok(text.trim().to_owned())
+            Ok::<_, Error>(text.trim().to_owned())
         };
         Ok(Self {
             secret: settings.client_secret.as_ref().map(read).transpose()?,
@@ -224,7 +185,7 @@ impl Issuer {
     /// Begins a sign-in of a browser that knows the console as `site`.
     pub async fn begin(&self, site: &str) -> Result<Begun, Error> {
         let discovery = self.discovery().await?;
-        let key = || random_key().map_err(|error| Error::Random(error.to_string()));
+        let key = || random_key().map_err(Error::from);
         let flow = Flow {
             state: key()?,
             nonce: key()?,
@@ -263,7 +224,7 @@ impl Issuer {
         }
         // Where the issuer says who it is, an answer of another one is not mixed up with its own (RFC 9207).
         if given("iss").is_some_and(|iss| iss != self.settings.issuer) {
-            return Err(Error::Refused("the answer is another issuer's".to_owned()));
+            return Err(Error::Refused("the response comes from another issuer".to_owned()));
         }
         if let Some(error) = given("error") {
             let refusal = Refusal {
@@ -281,13 +242,11 @@ impl Issuer {
                 ("code_verifier", &flow.verifier),
             ])
             .await?;
-        let id_token = answer
-            .id_token
-            .ok_or_else(|| Error::Token("there is none".to_owned()))?;
+        let id_token = answer.id_token.ok_or_else(|| Error::Token("missing".to_owned()))?;
         let claims = self.verify(&id_token).await?;
         let nonce = claims.get("nonce").and_then(Value::as_str).unwrap_or_default();
         if !same(nonce, &flow.nonce) {
-            return Err(Error::Token("it was made for another sign-in (nonce)".to_owned()));
+            return Err(Error::Token("it belongs to another sign-in (nonce)".to_owned()));
         }
         tokens(id_token, claims, answer.refresh_token)
     }
@@ -303,12 +262,10 @@ impl Issuer {
         let answer = self
             .ask_token(&[("grant_type", "refresh_token"), ("refresh_token", refresh)])
             .await?;
-        let id_token = answer
-            .id_token
-            .ok_or_else(|| Error::Token("there is none".to_owned()))?;
+        let id_token = answer.id_token.ok_or_else(|| Error::Token("missing".to_owned()))?;
         let claims = self.verify(&id_token).await?;
         if claims.get("sub") != old.claims.get("sub") {
-            return Err(Error::Token("it is somebody else's (sub)".to_owned()));
+            return Err(Error::Token("it belongs to another user (sub)".to_owned()));
         }
         tokens(
             id_token,
@@ -347,7 +304,7 @@ impl Issuer {
             why,
         };
         if found.issuer != *issuer {
-            return Err(malformed(format!("it calls itself {}, not {issuer}", found.issuer)));
+            return Err(malformed(format!("its issuer is {}, not {issuer}", found.issuer)));
         }
         for endpoint in [&found.authorization_endpoint, &found.token_endpoint, &found.jwks_uri] {
             check_place(endpoint).map_err(|why| malformed(format!("{endpoint}: {why}")))?;
@@ -387,18 +344,18 @@ impl Issuer {
     fn why(&self, kind: &ErrorKind) -> String {
         match kind {
             ErrorKind::ExpiredSignature => {
-                "it has expired: are the clocks of this console and of the issuer right?".to_owned()
+                "it has expired (check the clocks of this console and of the issuer)".to_owned()
             }
             ErrorKind::ImmatureSignature => {
-                "it is from the future: are the clocks of this console and of the issuer right?".to_owned()
+                "it is not valid yet (check the clocks of this console and of the issuer)".to_owned()
             }
             ErrorKind::InvalidAudience => format!(
-                "it is for another client than '{}': is --oidc-client-id right?",
+                "its audience is not '{}' (check --oidc-client-id)",
                 self.settings.client_id
             ),
-            ErrorKind::InvalidIssuer => format!("it is of another issuer than {}", self.settings.issuer),
-            ErrorKind::InvalidSignature => "its signature is wrong".to_owned(),
-            ErrorKind::MissingRequiredClaim(claim) => format!("it does not say '{claim}'"),
+            ErrorKind::InvalidIssuer => format!("its issuer is not {}", self.settings.issuer),
+            ErrorKind::InvalidSignature => "invalid signature".to_owned(),
+            ErrorKind::MissingRequiredClaim(claim) => format!("claim '{claim}' is missing"),
             other => format!("{other:?}"),
         }
     }
@@ -415,7 +372,7 @@ impl Issuer {
             *keys = Some((Instant::now(), set));
         }
         let found = keys.as_ref().and_then(|(_, set)| choose(set, id, algorithm));
-        found.ok_or_else(|| Error::Token("it is signed with a key that is not among the issuer's".to_owned()))
+        found.ok_or_else(|| Error::Token("it is signed with an unknown key".to_owned()))
     }
 
     async fn ask_token(&self, fields: &[(&str, &str)]) -> Result<TokenAnswer, Error> {
@@ -504,7 +461,7 @@ fn choose(set: &JwkSet, id: Option<&str>, algorithm: Algorithm) -> Option<Decodi
 
 /// Codes and tokens travel there.
 fn check_place(place: &str) -> Result<(), String> {
-    let uri: Uri = place.parse().map_err(|_| "it is no address".to_owned())?;
+    let uri: Uri = place.parse().map_err(|_| "it is not a URL".to_owned())?;
     let host = uri.host().unwrap_or_default();
     match uri.scheme_str() {
         Some("https") if !host.is_empty() => Ok(()),

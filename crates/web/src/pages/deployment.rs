@@ -19,7 +19,9 @@ use runway_operator::clock;
 use super::deployments::Row;
 use crate::guard::{Asker, Of};
 use crate::history::Chart;
-use crate::page::{self, Moment, Shell};
+use crate::moment::Moment;
+use crate::page::{self, Shell};
+use crate::refusal;
 use crate::sessions::Session;
 
 /// The kinds that the page shows, its own first.
@@ -112,7 +114,7 @@ pub async fn show(Asker(session): Asker, Of { namespace, name }: Of) -> Response
     let source = Source::from(lens.cluster());
     let (view, providers) = tokio::join!(source.view(md.as_ref().clone(), now), source.providers());
     let why = providers.ok().map(|providers| why::explain(&md, &providers, now));
-    page::html(&detail(&session, &view, why, now))
+    refusal::html(&detail(&session, &view, why, now))
 }
 
 fn detail(session: &Session, view: &View, why: Option<Why>, now: Timestamp) -> Detail {
@@ -122,10 +124,12 @@ fn detail(session: &Session, view: &View, why: Option<Why>, now: Timestamp) -> D
     let provider = status.provider.clone().unwrap_or_default();
     let upstream = provider.resource_kind.zip(provider.resource_name).map(|(kind, name)| {
         let says = match &view.upstream {
-            Upstream::Unknown => "cannot be read here".to_owned(),
+            Upstream::Unknown => "cannot be read".to_owned(),
             Upstream::Absent => "does not exist".to_owned(),
-            Upstream::Says(said) if said.message.is_empty() => format!("says {}: {}", said.phase.as_str(), said.reason),
-            Upstream::Says(said) => format!("says {}: {}", said.phase.as_str(), said.message),
+            Upstream::Says(said) if said.message.is_empty() => {
+                format!("reports {}: {}", said.phase.as_str(), said.reason)
+            }
+            Upstream::Says(said) => format!("reports {}: {}", said.phase.as_str(), said.message),
         };
         (format!("{kind}/{name}"), says)
     });
@@ -177,7 +181,7 @@ pub async fn yaml(Asker(session): Asker, Of { namespace, name }: Of) -> Response
         Ok(md) => md,
         Err(response) => return response,
     };
-    page::html(&Yaml {
+    refusal::html(&Yaml {
         shell: Shell::new(&session, "deployments", format!("{name}, YAML")).live_of(
             "modeldeployments",
             &namespace,

@@ -13,7 +13,9 @@ use runway_operator::clock;
 use serde::Deserialize;
 
 use crate::guard::Asker;
-use crate::page::{self, Moment, Shell, mood};
+use crate::moment::Moment;
+use crate::page::{Shell, mood};
+use crate::refusal;
 
 /// Rows of a page.
 const ROWS: usize = 100;
@@ -148,7 +150,7 @@ pub async fn show(Asker(session): Asker, Query(asked): Query<Asked>) -> Response
         .take(ROWS)
         .map(|md| Row::new(md, now))
         .collect();
-    page::html(&List {
+    refusal::html(&List {
         shell,
         first: first + 1,
         last: first + rows.len(),

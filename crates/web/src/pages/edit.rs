@@ -28,7 +28,8 @@ use super::actions::MANAGER;
 use super::deployment::find;
 use crate::form::{self, Faults, Field, Group, Holds, Pairs};
 use crate::guard::{Asker, Of, Sent};
-use crate::page::{self, Shell};
+use crate::page::Shell;
+use crate::refusal;
 use crate::sessions::Session;
 
 /// The form of a new one.
@@ -156,7 +157,7 @@ impl<'a> Draft<'a> {
         }
     }
 
-    /// Sends it, as the user. What the server refuses becomes faults, with the status to answer with.
+    /// Sends it, as the user. What the API server rejects becomes faults, with the status to answer with.
     async fn send(&mut self, dry_run: bool) -> Result<(), StatusCode> {
         let place = || {
             Ok::<(Namespace, Name), Invalid>((
@@ -203,7 +204,7 @@ impl<'a> Draft<'a> {
                     .as_ref()
                     .and_then(|md| md.resource_version())
                     .unwrap_or_default();
-                let text = "Somebody has changed it since you opened the form. Your version is below: look at it once more, and save again to put it over theirs.";
+                let text = "Another user has changed the ModelDeployment since you opened the form. Your version is below: review it, and save again to overwrite the other change.";
                 form::mark(&mut self.faults, "", text);
                 return code;
             }
@@ -296,7 +297,7 @@ impl<'a> Draft<'a> {
             providers: self.providers.iter().map(|(name, _)| name.to_owned()).collect(),
             namespaces: self.session.lens.namespaces().await,
         };
-        page::status_html(code, &form)
+        refusal::status_html(code, &form)
     }
 
     fn section(&self, group: &'static Group) -> Section {
@@ -343,8 +344,10 @@ impl<'a> Draft<'a> {
         let nothing = match status.phase {
             _ if !objects.is_empty() => String::new(),
             Some(Phase::Pending | Phase::Failed) => status.message.unwrap_or_default(),
-            _ if planned.md.is_paused() => "It is paused: nothing is made until it is resumed.".to_owned(),
-            _ => "What its provider makes of it, only its controller knows.".to_owned(),
+            _ if planned.md.is_paused() => {
+                "The ModelDeployment is paused: no objects are created until it is resumed.".to_owned()
+            }
+            _ => "The provider is not built in: the console cannot show the objects that it would create.".to_owned(),
         };
         Some(Preview {
             why,
@@ -423,7 +426,7 @@ struct Preview {
     why: Why,
     warnings: Vec<String>,
     yaml: String,
-    /// Why nothing is made upstream.
+    /// Reason why there is no upstream object.
     nothing: String,
 }
 

@@ -20,7 +20,8 @@ use serde::Deserialize;
 
 use super::deployment::{Head, find};
 use crate::guard::{Asker, Of};
-use crate::page::{self, Shell};
+use crate::page::Shell;
+use crate::refusal;
 use crate::sessions::Session;
 
 /// Lines that are shown at first.
@@ -106,7 +107,7 @@ pub async fn show(Asker(session): Asker, Of { namespace, name }: Of, Query(asked
             page.follow = format!("{}/logs/follow?{}", page.head.href, query.finish());
         }
     }
-    page::html(&page)
+    refusal::html(&page)
 }
 
 /// The end of a log and what follows, as it is written.
@@ -116,7 +117,7 @@ pub async fn follow(Asker(session): Asker, Of { namespace, name }: Of, Query(ask
         Err(error) => return (super::actions::status(&error), chain(&error)).into_response(),
     };
     let Some(voice) = voice else {
-        return (StatusCode::NOT_FOUND, "there is no such pod").into_response();
+        return (StatusCode::NOT_FOUND, "pod not found").into_response();
     };
     let params = LogParams {
         container: Some(voice.container),

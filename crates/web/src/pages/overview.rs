@@ -16,7 +16,9 @@ use runway_operator::clock;
 
 use super::deployments::urgency;
 use crate::guard::Asker;
-use crate::page::{self, Moment, Shell};
+use crate::moment::Moment;
+use crate::page::{self, Shell};
+use crate::refusal;
 
 /// Faults that are shown; the rest is a number.
 const MAX_PROBLEMS: usize = 50;
@@ -105,7 +107,7 @@ pub async fn show(Asker(session): Asker) -> Response {
         tile("Llama Stack", "/stacks", stacks.items.iter().map(|d| stack_state(d))),
     ];
     let empty = models.items.is_empty() && models.trouble.is_none();
-    page::html(&Overview {
+    refusal::html(&Overview {
         shell,
         problems,
         more,
@@ -173,7 +175,7 @@ fn of_deployment(md: &ModelDeployment, now: Timestamp) -> Option<Problem> {
             _ => phase.map_or("New", Phase::as_str).to_owned(),
         },
         why: message
-            .unwrap_or_else(|| "no controller has looked at it yet: is the core controller running?".to_owned()),
+            .unwrap_or_else(|| "not reconciled by a controller yet (is the core controller running?)".to_owned()),
         since: since.map(|t| Moment::new(t, now)),
     })
 }
@@ -183,11 +185,11 @@ fn of_provider(config: &InferenceProviderConfig, now: Timestamp) -> Option<Probl
     let bad_rules = status.and_then(|s| s.conditions.when_false(condition::RULES_VALID));
     let (state, why) = match (config.health(now), bad_rules) {
         (Health::Healthy, None) => return None,
-        (Health::Healthy, Some(rules)) => ("Rules left out".to_owned(), rules.message.clone()),
+        (Health::Healthy, Some(rules)) => ("Rules skipped".to_owned(), rules.message.clone()),
         (Health::NotReady(why), _) => ("Not ready".to_owned(), why),
         (health @ Health::Silent, _) => (
             "Silent".to_owned(),
-            format!("{}: is its controller running?", why::health(&health)),
+            format!("{} (is its controller running?)", why::health(&health)),
         ),
     };
     let beat = status.and_then(|s| s.last_heartbeat.as_ref());
@@ -266,7 +268,7 @@ fn of_operated(
         state,
         why: message
             .or_else(|| said.map(|c| c.message.clone()))
-            .unwrap_or_else(|| "no operator has looked at it yet".to_owned()),
+            .unwrap_or_else(|| "not reconciled by an operator yet".to_owned()),
         since: said.map(|c| Moment::new(c.last_transition_time.0, now)),
     })
 }

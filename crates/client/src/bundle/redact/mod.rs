@@ -4,7 +4,7 @@
 //! variables, values behind names and flags such as `--api-key`, logins in URLs, keys and tokens. The second redacts what was
 //! remembered wherever else it occurs, also encoded.
 //!
-//! | module | what |
+//! | module | content |
 //! |---|---|
 //! | [`shapes`] | names and texts that look like secrets |
 //! | [`encoded`] | base64, percent encoding and hexadecimal digits |

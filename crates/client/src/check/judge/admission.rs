@@ -26,44 +26,44 @@ const SOON: Duration = Duration::from_hours(72);
 pub(super) const CHECKS: &[Check] = &[
     Check {
         id: "webhook-installed",
-        title: "the webhooks are registered",
-        looks_at: "The MutatingWebhookConfiguration and ValidatingWebhookConfiguration of the core controller. Without them defaults and errors show only after an object is made.",
+        title: "webhooks are registered",
+        looks_at: "The MutatingWebhookConfiguration and ValidatingWebhookConfiguration of the core controller exist. Without them, defaults and errors appear only after an object is created.",
         remedy: INSTALL,
         judge: Some(installed),
     },
     Check {
         id: "webhook-policy",
-        title: "a webhook that is away keeps nobody from working",
-        looks_at: "failurePolicy of each webhook, which is Ignore: the controllers default and validate again.",
+        title: "unavailable webhooks do not block requests",
+        looks_at: "The failurePolicy of each webhook is Ignore. The controllers set defaults and validate again.",
         remedy: "kubeairunway controller install --force-conflicts",
         judge: Some(policy),
     },
     Check {
         id: "webhook-service",
-        title: "the webhooks' Service has endpoints",
-        looks_at: "The Service kubeairunway-webhook and its EndpointSlices: without a ready pod behind it the API server asks nobody.",
+        title: "webhook Service has endpoints",
+        looks_at: "The Service kubeairunway-webhook has an EndpointSlice with a ready pod. Without one, the API server cannot call the webhooks.",
         remedy: "kubectl -n kubeairunway-system get pods,endpointslices",
         judge: Some(service),
     },
     Check {
         id: "webhook-ca",
-        title: "the API server trusts the webhooks' certificate",
-        looks_at: "caBundle of each webhook: whether it holds certificates, and those of the Secret kubeairunway-webhook-ca (only its ca.crt is looked at, and only if you may read it).",
+        title: "API server trusts the webhook certificate",
+        looks_at: "The caBundle of each webhook contains certificates that match ca.crt of the Secret kubeairunway-webhook-ca (only this key is read, and only if you may read it).",
         remedy: RESTART,
         judge: Some(bundle),
     },
     Check {
         id: "webhook-expiry",
-        title: "the webhooks' certificates are valid",
-        looks_at: "The dates of the certificates in caBundle. The core controller renews them by itself.",
+        title: "webhook certificates are valid",
+        looks_at: "The certificates in caBundle are not expired. The core controller renews them automatically.",
         remedy: RESTART,
         judge: Some(expiry),
     },
     Check {
         id: "webhook-answers",
-        title: "admission answers",
-        looks_at: "A ModelDeployment without an engine, tried by a dry run: admission refuses it. Nothing is made.",
-        remedy: "kubectl -n kubeairunway-system logs deployment/kubeairunway-controller; NetworkPolicies must let the API server reach port 9443",
+        title: "admission responds",
+        looks_at: "Admission rejects a ModelDeployment without an engine, submitted as a dry run. Nothing is created.",
+        remedy: "kubectl -n kubeairunway-system logs deployment/kubeairunway-controller; NetworkPolicies must allow the API server to reach port 9443",
         judge: Some(answers),
     },
 ];
@@ -93,7 +93,7 @@ fn registered(observed: &Observed) -> Result<Vec<Webhook<'_>>, Skip> {
 
 fn some_registered(observed: &Observed) -> Result<Vec<Webhook<'_>>, Skip> {
     let found = registered(observed)?;
-    super::unless_none(&found, "webhooks of ours")?;
+    super::unless_none(&found, "registered webhooks")?;
     Ok(found)
 }
 
@@ -111,7 +111,7 @@ fn installed(observed: &Observed) -> Judged {
         .iter()
         .filter(|(_, _, webhook)| found.iter().all(|w| w.name != *webhook));
     Ok(missing
-        .map(|(kind, name, webhook)| Finding::error(format!("{kind} {name}"), format!("there is no webhook {webhook}")))
+        .map(|(kind, name, webhook)| Finding::error(format!("{kind} {name}"), format!("webhook {webhook} is missing")))
         .collect())
 }
 
@@ -119,7 +119,7 @@ fn policy(observed: &Observed) -> Judged {
     let find = |webhook: &Webhook<'_>| {
         (webhook.policy != Some("Ignore")).then(|| {
             let text =
-                "failurePolicy is Fail: while the core controller is away, no ModelDeployment can be made or changed";
+                "failurePolicy is Fail: while the core controller is unavailable, no ModelDeployment can be created or changed";
             Finding::warning(format!("webhook {}", webhook.name), text)
         })
     };
@@ -129,17 +129,17 @@ fn policy(observed: &Observed) -> Judged {
 fn service(observed: &Observed) -> Judged {
     let webhooks = some_registered(observed)?;
     let Some(service) = webhooks.iter().find_map(|w| w.config.service.as_ref()) else {
-        return Err(Skip("the webhooks are asked by URL, not by a Service".to_owned()));
+        return Err(Skip("the webhooks are called by URL, not through a Service".to_owned()));
     };
     let subject = format!("Service {}/{}", service.namespace, service.name);
     if service.namespace != NAMESPACE {
         return Err(Skip(format!(
-            "the webhooks' Service is in namespace {}, which is not looked at",
+            "the webhook Service is in namespace {}, which is not checked",
             service.namespace
         )));
     }
     if observed.services()?.iter().all(|s| s.name_any() != service.name) {
-        return Ok(vec![Finding::error(subject, "it does not exist").remedy(INSTALL)]);
+        return Ok(vec![Finding::error(subject, "does not exist").remedy(INSTALL)]);
     }
     let slices = observed.slices()?.iter().filter(|slice| {
         slice
@@ -156,7 +156,7 @@ fn service(observed: &Observed) -> Judged {
     } else {
         vec![Finding::error(
             subject,
-            "no ready pod is behind it: the API server asks nobody",
+            "no ready endpoints: the API server cannot call the webhooks",
         )]
     })
 }
@@ -180,7 +180,7 @@ fn bundle(observed: &Observed) -> Judged {
         let Some(ByteString(bundle)) = webhook.config.ca_bundle.as_ref().filter(|b| !b.0.is_empty()) else {
             return Some(Finding::error(
                 subject,
-                "caBundle is empty: the API server trusts no certificate",
+                "caBundle is empty: the API server does not trust the webhook",
             ));
         };
         match certificates(bundle) {
@@ -191,7 +191,7 @@ fn bundle(observed: &Observed) -> Judged {
                 ));
             }
             Ok(found) if found.is_empty() => {
-                return Some(Finding::error(subject, "caBundle holds no certificate"));
+                return Some(Finding::error(subject, "caBundle contains no certificate"));
             }
             Ok(_) => {}
         }
@@ -201,7 +201,7 @@ fn bundle(observed: &Observed) -> Judged {
         (!known).then(|| {
             Finding::error(
                 subject,
-                format!("caBundle is not the authority in the Secret {NAMESPACE}/{WEBHOOK_SECRET}"),
+                format!("caBundle does not match the CA in the Secret {NAMESPACE}/{WEBHOOK_SECRET}"),
             )
         })
     };
@@ -255,17 +255,17 @@ fn answers(observed: &Observed) -> Judged {
     Ok(match &observed.facts.admission {
         Admission::NotAsked => {
             return Err(Skip(
-                "it could not be tried: the kind is not installed, or you may not create it".to_owned(),
+                "not checked: the CRD is not installed, or you may not create ModelDeployments".to_owned(),
             ));
         }
         Admission::Answers => Vec::new(),
         Admission::Silent => vec![Finding::error(
             subject,
-            "a ModelDeployment without an engine was let through: nobody answers",
+            "a ModelDeployment without an engine was accepted: the webhook does not respond",
         )],
         Admission::Refused(message) => vec![Finding::warning(
             subject,
-            format!("something else refused what was tried: {message}"),
+            format!("the dry run was rejected for another reason: {message}"),
         )],
     })
 }

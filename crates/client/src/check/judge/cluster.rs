@@ -10,36 +10,36 @@ use crate::manifests::{NAMESPACE, OLDEST_KUBERNETES};
 pub(super) const CHECKS: &[Check] = &[
     Check {
         id: "api-reachable",
-        title: "the API server answers",
-        looks_at: "A request for the server's version, with the kubeconfig and the context that are in use.",
-        remedy: "kubectl config get-contexts, then give the right one with --context NAME; is the cluster running?",
+        title: "API server responds",
+        looks_at: "The API server responds to a request for its version, with the selected kubeconfig and context.",
+        remedy: "select the correct context (kubectl config get-contexts) with --context NAME; check that the cluster is running",
         judge: Some(reachable),
     },
     Check {
         id: "api-credentials",
-        title: "the API server accepts the credentials",
-        looks_at: "Whether the server answers 401: a token or certificate that has expired, or is another cluster's.",
+        title: "API server accepts the credentials",
+        looks_at: "The API server does not respond with 401, for example because a token or certificate is expired or belongs to another cluster.",
         remedy: "log in to the cluster again, then: kubectl auth whoami",
         judge: Some(credentials),
     },
     Check {
         id: "api-version",
-        title: "Kubernetes is new enough",
-        looks_at: "The server's version: 1.26 is the oldest that will do (CEL in CRDs, server-side apply).",
+        title: "Kubernetes version is supported",
+        looks_at: "The API server has version 1.26 or newer (CEL in CRDs, server-side apply).",
         remedy: "upgrade the cluster to Kubernetes 1.26 or newer",
         judge: Some(version),
     },
     Check {
         id: "rights-read",
-        title: "you may read what is checked here",
-        looks_at: "Every list that was refused. The checks that need it are skipped, the others go on.",
-        remedy: "ask an administrator for the right, or run the check as one",
+        title: "you may read all objects that are checked",
+        looks_at: "No list request was denied. Checks that require a denied list are skipped; all others run.",
+        remedy: "ask an administrator for the permission, or to run the check",
         judge: Some(rights_to_read),
     },
     Check {
         id: "rights-deploy",
         title: "you may create ModelDeployments",
-        looks_at: "A SelfSubjectAccessReview for the namespace of the context, or the one that was given.",
+        looks_at: "A SelfSubjectAccessReview for the namespace of the context or of --namespace allows it.",
         remedy: "ask an administrator for the role edit in this namespace, then: kubectl auth can-i create modeldeployments",
         judge: Some(rights_to_deploy),
     },
@@ -49,34 +49,34 @@ pub(super) const BEFORE: &[Check] = &[
     Check {
         id: "pre-rights",
         title: "you may install",
-        looks_at: "A SelfSubjectAccessReview for each kind that the installation writes.",
+        looks_at: "A SelfSubjectAccessReview for each kind that the installation writes allows it.",
         remedy: "log in as a cluster administrator",
         judge: Some(rights_to_install),
     },
     Check {
         id: "pre-namespace",
-        title: "the namespace can be used",
-        looks_at: "Whether kubeairunway-system is being deleted at this moment.",
-        remedy: "wait until it is gone: kubectl wait --for=delete namespace/kubeairunway-system",
+        title: "controller namespace is not being deleted",
+        looks_at: "The Namespace kubeairunway-system is not being deleted.",
+        remedy: "wait for the deletion: kubectl wait --for=delete namespace/kubeairunway-system",
         judge: Some(namespace_is_free),
     },
     Check {
         id: "pre-kinds",
-        title: "nobody else has our kinds",
-        looks_at: "CRDs of our names that somebody else installed, or that are being deleted.",
-        remedy: "kubectl get crd NAME -o yaml shows whose it is; one that is being deleted waits for its objects to go",
+        title: "no other product owns the CRDs",
+        looks_at: "No CRD with one of the required names was installed by another product or is being deleted.",
+        remedy: "kubectl get crd NAME -o yaml shows its owner; a CRD that is being deleted waits for the deletion of its objects",
         judge: Some(kinds_are_free),
     },
     Check {
         id: "pre-nodes",
-        title: "a node can take the controllers",
-        looks_at: "Whether a node is Ready and takes new pods.",
+        title: "a node can run the controllers",
+        looks_at: "At least one node is Ready and schedulable.",
         remedy: "kubectl get nodes; kubectl uncordon NODE",
         judge: Some(super::nodes::some_ready),
     },
 ];
 
-#[expect(clippy::unnecessary_wraps, reason = "as every judge")]
+#[expect(clippy::unnecessary_wraps, reason = "same signature as the other judges")]
 fn reachable(observed: &Observed) -> Judged {
     let trouble = |why: &String| Finding::error(format!("API server {}", observed.facts.url), why.clone());
     Ok(observed.facts.unreachable.iter().map(trouble).collect())
@@ -99,12 +99,12 @@ pub(super) fn minor(observed: &Observed) -> Option<u32> {
 fn version(observed: &Observed) -> Judged {
     observed.answers()?;
     let Some(version) = &observed.facts.version else {
-        return Err(Skip("the server did not tell its version".to_owned()));
+        return Err(Skip("the API server did not report its version".to_owned()));
     };
     match minor(observed) {
         Some(minor) if minor >= OLDEST_KUBERNETES => Ok(Vec::new()),
         _ => {
-            let text = format!("it runs Kubernetes {version}, and 1.{OLDEST_KUBERNETES} or newer is needed");
+            let text = format!("runs Kubernetes {version}, but 1.{OLDEST_KUBERNETES} or newer is required");
             Ok(vec![Finding::error("API server", text)])
         }
     }
@@ -114,7 +114,8 @@ fn rights_to_read(observed: &Observed) -> Judged {
     observed.answers()?;
     let mut findings = Vec::new();
     if let Some(namespace) = &observed.facts.narrowed {
-        let text = format!("you may not look at all namespaces: only '{namespace}' was looked at (-n gives another)");
+        let text =
+            format!("you may not list objects in all namespaces: only '{namespace}' was checked (use -n for another)");
         findings.push(Finding::warning("Namespaces", text));
     }
     for (kind, why) in &observed.facts.unread {
@@ -136,7 +137,7 @@ fn rights_to_deploy(observed: &Observed) -> Judged {
     match observed.facts.may_not.iter().find(is_it) {
         Some(right) => Ok(vec![Finding::warning("You", format!("you may not {right}"))]),
         None if observed.facts.may.iter().any(|right| is_it(&right)) => Ok(Vec::new()),
-        None => Err(Skip("it was not asked".to_owned())),
+        None => Err(Skip("not checked".to_owned())),
     }
 }
 
@@ -152,7 +153,7 @@ fn namespace_is_free(observed: &Observed) -> Judged {
     let ours = observed.namespaces()?.iter().filter(|n| n.name_any() == NAMESPACE);
     let leaving = ours.filter(|n| n.metadata.deletion_timestamp.is_some());
     Ok(leaving
-        .map(|_| Finding::error(format!("Namespace {NAMESPACE}"), "it is being deleted"))
+        .map(|_| Finding::error(format!("Namespace {NAMESPACE}"), "being deleted"))
         .collect())
 }
 
@@ -167,10 +168,10 @@ fn kinds_are_free(observed: &Observed) -> Judged {
         .filter_map(|crd| {
             let subject = format!("CustomResourceDefinition {}", crd.name_any());
             if crd.metadata.deletion_timestamp.is_some() {
-                return Some(Finding::error(subject, "it is being deleted"));
+                return Some(Finding::error(subject, "being deleted"));
             }
             let is_ours = crd.labels().contains_key(runway_api::labels::MANAGED_BY);
-            (!is_ours).then(|| Finding::warning(subject, "it is there, and was not installed by this product"))
+            (!is_ours).then(|| Finding::warning(subject, "exists, but was not installed by this product"))
         })
         .collect())
 }

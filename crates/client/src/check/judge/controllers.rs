@@ -23,50 +23,50 @@ const RESTARTS: i32 = 5;
 pub(super) const CHECKS: &[Check] = &[
     Check {
         id: "namespace",
-        title: "the namespace of the controllers is there",
-        looks_at: "The Namespace kubeairunway-system, and whether it is being deleted.",
+        title: "controller namespace exists",
+        looks_at: "The Namespace kubeairunway-system exists and is not being deleted.",
         remedy: INSTALL,
         judge: Some(namespace),
     },
     Check {
         id: "core-installed",
-        title: "the core controller is installed",
-        looks_at: "The Deployment kubeairunway-controller. A controller that runs beside the cluster counts if admission answers.",
+        title: "core controller is installed",
+        looks_at: "The Deployment kubeairunway-controller exists. A controller that runs outside of the cluster counts if admission responds.",
         remedy: INSTALL,
         judge: Some(core_installed),
     },
     Check {
         id: "controllers-ready",
-        title: "the pods of the controllers are ready",
-        looks_at: "Deployments of the product and their pods: images that cannot be pulled, crash loops, pods that fit nowhere, quota.",
+        title: "controller pods are ready",
+        looks_at: "The controllers' Deployments and pods: image pull errors, crash loops, unschedulable pods, quota.",
         remedy: "kubectl -n kubeairunway-system get pods",
         judge: Some(ready),
     },
     Check {
         id: "controllers-restarts",
-        title: "the controllers do not fall over",
-        looks_at: "Restarts of the controllers' containers: five or more are told.",
+        title: "controllers do not restart repeatedly",
+        looks_at: "Restarts of the controllers' containers: five or more are reported.",
         remedy: "kubectl -n kubeairunway-system logs POD --previous",
         judge: Some(restarts),
     },
     Check {
         id: "controllers-version",
-        title: "all controllers are of this version",
-        looks_at: "The label app.kubernetes.io/version of each Deployment, against the version of this command.",
+        title: "all controllers have the version of this command",
+        looks_at: "The label app.kubernetes.io/version of each Deployment equals the version of this command.",
         remedy: UPGRADE,
         judge: Some(version),
     },
     Check {
         id: "controllers-lease",
-        title: "each controller has a leader that is alive",
-        looks_at: "The Lease of each controller: whether its holder is a pod that is there, and renews it.",
-        remedy: "kubectl -n kubeairunway-system get lease,pods; another replica takes over when the Lease has run out",
+        title: "each controller has an active leader",
+        looks_at: "The holder of each controller's Lease is an existing pod and renews the Lease.",
+        remedy: "kubectl -n kubeairunway-system get lease,pods; another replica takes over when the Lease expires",
         judge: Some(leases),
     },
     Check {
         id: "controllers-roles",
-        title: "each controller has its rights",
-        looks_at: "ClusterRole, Role and bindings of each controller, against what this version needs.",
+        title: "each controller has its permissions",
+        looks_at: "The ClusterRole, Role and bindings of each controller grant the permissions that this version requires.",
         remedy: INSTALL,
         judge: Some(roles),
     },
@@ -76,12 +76,9 @@ fn namespace(observed: &Observed) -> Judged {
     let subject = format!("Namespace {NAMESPACE}");
     let found = observed.namespaces()?.iter().find(|n| n.name_any() == NAMESPACE);
     Ok(match found {
-        None => vec![Finding::error(subject, "it does not exist")],
+        None => vec![Finding::error(subject, "does not exist")],
         Some(n) if n.metadata.deletion_timestamp.is_some() => {
-            vec![Finding::error(
-                subject,
-                "it is being deleted, and the controllers with it",
-            )]
+            vec![Finding::error(subject, "being deleted, including the controllers")]
         }
         Some(_) => Vec::new(),
     })
@@ -121,10 +118,10 @@ fn core_installed(observed: &Observed) -> Judged {
     Ok(vec![match observed.facts.admission {
         Admission::Answers => Finding::warning(
             subject,
-            "it does not exist, but admission answers: the controller runs beside the cluster",
+            "does not exist, but admission responds: the controller runs outside of the cluster",
         )
-        .remedy("nothing, if that is what you want; else: kubeairunway controller install"),
-        _ => Finding::error(subject, "it does not exist: nothing works on ModelDeployments"),
+        .remedy("none if this is intended; otherwise: kubeairunway controller install"),
+        _ => Finding::error(subject, "does not exist: ModelDeployments are not reconciled"),
     }])
 }
 
@@ -150,7 +147,7 @@ fn ready(observed: &Observed) -> Judged {
                 "kubectl -n {NAMESPACE} scale deployment {} --replicas={}",
                 component.name, component.replicas
             );
-            return Some(Finding::error(subject, "it was scaled to 0").remedy(remedy));
+            return Some(Finding::error(subject, "scaled to 0").remedy(remedy));
         }
         if available >= wanted && status.observed_generation >= deployment.metadata.generation {
             return None;
@@ -164,7 +161,7 @@ fn ready(observed: &Observed) -> Judged {
             .iter()
             .find(|c| c.type_ == "ReplicaFailure" && c.status == "True");
         let text = match failure.and_then(|c| c.message.clone()) {
-            Some(message) => format!("no pod can be made: {message}"),
+            Some(message) => format!("cannot create pods: {message}"),
             None => format!("{available} of {wanted} pods are ready"),
         };
         let remedy = if text.contains("exceeded quota") {
@@ -195,11 +192,8 @@ fn restarts(observed: &Observed) -> Judged {
             return None;
         }
         let last = worst.last_state.as_ref().and_then(|s| s.terminated.as_ref());
-        let why = last.map_or_else(String::new, |end| format!(", last with {}", End::from(end)));
-        let text = format!(
-            "container {} was started {} times again{why}",
-            worst.name, worst.restart_count
-        );
+        let why = last.map_or_else(String::new, |end| format!(", last exit: {}", End::from(end)));
+        let text = format!("container {} restarted {} times{why}", worst.name, worst.restart_count);
         let remedy = format!("kubectl -n {NAMESPACE} logs {} --previous", pod.name_any());
         Some(Finding::warning(format!("Pod {NAMESPACE}/{}", pod.name_any()), text).remedy(remedy))
     };
@@ -213,7 +207,7 @@ fn version(observed: &Observed) -> Judged {
         (label != ours).then(|| {
             Finding::warning(
                 subject(&component.name),
-                format!("it is {label}, and this command is {ours}"),
+                format!("version {label} differs from this command ({ours})"),
             )
         })
     };
@@ -227,7 +221,7 @@ fn leases(observed: &Observed) -> Judged {
         let name = component.name.as_str();
         let subject = format!("Lease {NAMESPACE}/{name}");
         let Some(lease) = leases.iter().find(|l| l.name_any() == name) else {
-            return Some(Finding::error(subject, "it does not exist: no replica has ever led"));
+            return Some(Finding::error(subject, "does not exist: no replica has become leader"));
         };
         let spec = lease.spec.clone().unwrap_or_default();
         let holder = spec.holder_identity.unwrap_or_default();
@@ -235,7 +229,7 @@ fn leases(observed: &Observed) -> Judged {
         let silent = spec.renew_time.map(|t| now.duration_since(t.0));
         let logs = format!("kubectl -n {NAMESPACE} logs deployment/{name}");
         if holder.is_empty() {
-            return Some(Finding::warning(subject, "nobody holds it").remedy(logs));
+            return Some(Finding::warning(subject, "has no holder").remedy(logs));
         }
         // The identity is the pod's name, with something unique after it.
         let lives = pods_of(observed, name)
@@ -246,15 +240,15 @@ fn leases(observed: &Observed) -> Judged {
         match (lives, since) {
             (true, None) => None,
             (true, Some(age)) => {
-                Some(Finding::error(subject, format!("its holder {holder} has not renewed it for {age}")).remedy(logs))
+                Some(Finding::error(subject, format!("holder {holder} has not renewed it for {age}")).remedy(logs))
             }
             (false, Some(age)) => {
-                let text = format!("its holder {holder} is no longer there, and nobody has taken over for {age}");
+                let text = format!("holder {holder} no longer exists, and no other replica has taken over for {age}");
                 Some(Finding::error(subject, text).remedy(logs))
             }
             (false, None) => {
                 let text = format!(
-                    "its holder {holder} is not one of the pods: a controller that runs beside the cluster leads"
+                    "holder {holder} is not one of the pods: a controller outside of the cluster is the leader"
                 );
                 Some(Finding::warning(subject, text))
             }
@@ -317,10 +311,10 @@ fn is_unbound(name: &str, kind: &str, needed: &[PolicyRule], bound: Bound<'_>) -
     }
     let subject = format!("{kind}Binding {name}");
     let Some((role, subjects)) = bound else {
-        return Some((subject, "it does not exist: the controller may do nothing".to_owned()));
+        return Some((subject, "does not exist: the controller has no permissions".to_owned()));
     };
     let is_its = role.name == name && subjects.iter().flatten().any(|s| s.name == name);
-    (!is_its).then(|| (subject, format!("it does not bind the controller {name} to its role")))
+    (!is_its).then(|| (subject, format!("does not bind the controller {name} to its role")))
 }
 
 /// The first right that is needed and not given.
@@ -329,7 +323,7 @@ fn lacks(needed: &[PolicyRule], given: Option<&[PolicyRule]>) -> Option<String> 
         return None;
     }
     let Some(given) = given else {
-        return Some("it does not exist: the controller may do nothing".to_owned());
+        return Some("does not exist: the controller has no permissions".to_owned());
     };
     let has = |list: &Option<Vec<String>>, wanted: &str| list.iter().flatten().any(|one| one == wanted || one == "*");
     needed.iter().find_map(|rule| {
@@ -348,7 +342,7 @@ fn lacks(needed: &[PolicyRule], given: Option<&[PolicyRule]>) -> Option<String> 
             })
             .map(|(group, resource, verb)| {
                 let dot = if group.is_empty() { "" } else { "." };
-                format!("it does not allow to {verb} {resource}{dot}{group}, which this version needs")
+                format!("does not allow to {verb} {resource}{dot}{group}, which this version requires")
             })
     })
 }

@@ -15,37 +15,37 @@ const UPGRADE: &str = "kubeairunway controller upgrade";
 pub(super) const CHECKS: &[Check] = &[
     Check {
         id: "crd-installed",
-        title: "our kinds are installed",
-        looks_at: "The CustomResourceDefinitions of the components that are installed. Without them nothing can be made.",
+        title: "CRDs are installed",
+        looks_at: "The CustomResourceDefinitions of all installed components exist. Without them, no objects of these kinds can be created.",
         remedy: INSTALL,
         judge: Some(installed),
     },
     Check {
         id: "crd-established",
-        title: "our kinds are served",
-        looks_at: "The conditions Established and NamesAccepted of each CRD.",
-        remedy: "kubectl get crd -o wide; another CRD may claim the same names",
+        title: "CRDs are established",
+        looks_at: "The conditions Established and NamesAccepted of each CRD are True.",
+        remedy: "kubectl get crd -o wide; another CRD may use the same names",
         judge: Some(established),
     },
     Check {
         id: "crd-current",
-        title: "our kinds have the schema of this version",
-        looks_at: "The schema of each served version, against the one this command was built with.",
+        title: "CRDs have the schema of this version",
+        looks_at: "The schema of each served version equals the schema that this command contains.",
         remedy: UPGRADE,
         judge: Some(current),
     },
     Check {
         id: "crd-stored",
-        title: "stored objects have a version that is there",
-        looks_at: "status.storedVersions of each CRD: a version that is no longer in spec.versions can not be read again.",
-        remedy: "bring back the version that is stored: kubeairunway controller upgrade with the release that made the objects",
+        title: "stored versions are served",
+        looks_at: "All status.storedVersions of each CRD are in spec.versions. Objects stored in any other version cannot be read.",
+        remedy: "restore the stored version: run kubeairunway controller upgrade of the release that created the objects",
         judge: Some(stored),
     },
     Check {
         id: "crd-terminating",
-        title: "no kind is being deleted",
-        looks_at: "CRDs with a deletion timestamp: their objects go, and new ones are refused.",
-        remedy: "kubectl get crd NAME -o yaml shows what it waits for; install again when it is gone",
+        title: "no CRD is being deleted",
+        looks_at: "No CRD has a deletion timestamp. Objects of such a CRD are deleted, and new ones are rejected.",
+        remedy: "kubectl get crd NAME -o yaml shows the blocking finalizer; install again after the deletion",
         judge: Some(terminating),
     },
 ];
@@ -71,7 +71,7 @@ fn installed(observed: &Observed) -> Judged {
         .into_keys()
         .filter(|name| there.iter().all(|crd| crd.name_any() != *name));
     Ok(missing
-        .map(|name| Finding::error(subject(&name), "it is not installed"))
+        .map(|name| Finding::error(subject(&name), "not installed"))
         .collect())
 }
 
@@ -83,7 +83,7 @@ fn both(observed: &Observed) -> Result<Vec<(&CustomResourceDefinition, &'static 
         .iter()
         .filter_map(|crd| Some((crd, wanted.remove(&crd.name_any())?)))
         .collect();
-    super::unless_none(&both, "kinds of ours")?;
+    super::unless_none(&both, "CRDs of this product")?;
     Ok(both)
 }
 
@@ -106,7 +106,7 @@ fn established(observed: &Observed) -> Judged {
                 c.message.clone().unwrap_or_default()
             )),
             None if established => None,
-            None => Some("it is not established yet".to_owned()),
+            None => Some("not established yet".to_owned()),
         }
         .map(|text| Finding::error(subject(&crd.name_any()), text))
     };
@@ -120,7 +120,7 @@ fn current(observed: &Observed) -> Judged {
             found.is_none_or(|found| !found.served || found.schema != version.schema)
         })?;
         let text = format!(
-            "the schema of {} is not that of this version ({})",
+            "the schema of {} differs from this version ({})",
             differs.name,
             env!("CARGO_PKG_VERSION")
         );
@@ -137,7 +137,7 @@ fn stored(observed: &Observed) -> Judged {
             .find(|stored| crd.spec.versions.iter().all(|v| v.name != **stored))?;
         Some(Finding::error(
             subject(&crd.name_any()),
-            format!("objects may be stored as {lost}, which it no longer has"),
+            format!("objects may be stored as {lost}, which is no longer in spec.versions"),
         ))
     };
     Ok(super::each(&both(observed)?, find))
@@ -148,7 +148,7 @@ fn terminating(observed: &Observed) -> Judged {
         crd.metadata.deletion_timestamp.as_ref()?;
         Some(Finding::error(
             subject(&crd.name_any()),
-            "it is being deleted, and its objects with it",
+            "being deleted, including its objects",
         ))
     };
     Ok(super::each(&both(observed)?, find))

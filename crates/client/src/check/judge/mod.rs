@@ -30,21 +30,21 @@ const DOCUMENTATION: &str = "https://github.com/kubeairunway/kubeairunway/blob/m
 pub static GROUPS: &[Group] = &[
     Group {
         id: "cluster",
-        title: "The cluster",
+        title: "Cluster",
         asked: Asked::Always,
         checks: cluster::CHECKS,
         causes: None,
     },
     Group {
         id: "pre",
-        title: "Before the installation",
+        title: "Before installation",
         asked: Asked::Before,
         checks: cluster::BEFORE,
         causes: None,
     },
     Group {
         id: "kinds",
-        title: "Kinds of the product",
+        title: "CustomResourceDefinitions",
         asked: Asked::After,
         checks: kinds::CHECKS,
         causes: None,
@@ -169,7 +169,7 @@ fn outcome(check: &Check, judged: Judged) -> Outcome {
 /// Skips a check that has nothing to look at.
 fn unless_none<T>(all: &[T], what: &str) -> Result<(), Skip> {
     if all.is_empty() {
-        return Err(Skip(format!("there are no {what}")));
+        return Err(Skip(format!("no {what}")));
     }
     Ok(())
 }

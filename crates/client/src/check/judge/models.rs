@@ -23,78 +23,78 @@ const STUCK: SignedDuration = SignedDuration::from_mins(45);
 pub(super) const CHECKS: &[Check] = &[
     Check {
         id: "model-observed",
-        title: "controllers have looked at each ModelDeployment",
-        looks_at: "ModelDeployments without a status, or with one of an older generation, after a minute.",
+        title: "each ModelDeployment is reconciled",
+        looks_at: "No ModelDeployment is without status, or has the status of an older generation, for more than a minute.",
         remedy: "kubectl -n kubeairunway-system logs deployment/kubeairunway-controller",
         judge: None,
     },
     Check {
         id: "model-valid",
         title: "each ModelDeployment is valid",
-        looks_at: "The condition Validated. What admission refuses can still get in while it is away.",
+        looks_at: "The condition Validated is not False. While admission is unavailable, the API server accepts invalid objects.",
         remedy: "kubectl edit modeldeployment NAME",
         judge: None,
     },
     Check {
         id: "model-provider",
-        title: "each ModelDeployment has a provider that works on it",
-        looks_at: "The conditions ProviderSelected and ProviderUnavailable, and whether the provider is still registered.",
+        title: "each ModelDeployment has an active provider",
+        looks_at: "The conditions ProviderSelected and ProviderUnavailable report no problem, and the provider is still registered.",
         remedy: "kubeairunway why NAME",
         judge: None,
     },
     Check {
         id: "model-compatible",
-        title: "each provider can do what is asked of it",
-        looks_at: "The condition ProviderCompatible: a missing or unknown upstream kind, an engine or field that the provider cannot serve.",
-        remedy: "kubeairunway why NAME shows who else could serve it",
+        title: "each provider supports the spec",
+        looks_at: "The condition ProviderCompatible is not False. Causes: missing or unsupported upstream CRD, unsupported engine or field.",
+        remedy: "kubeairunway why NAME shows other eligible providers",
         judge: None,
     },
     Check {
         id: "model-upstream",
-        title: "each upstream object could be made",
-        looks_at: "The condition ResourceCreated: an object of that name which is somebody else's, a field that another writes, a webhook or schema upstream that refuses.",
+        title: "each upstream object is created",
+        looks_at: "The condition ResourceCreated is not False. Causes: an object of that name with another owner, a field conflict, rejection by an upstream webhook or schema.",
         remedy: "kubeairunway status NAME",
         judge: None,
     },
     Check {
         id: "model-pods",
-        title: "the pods of each model start",
-        looks_at: "Pods and Events: images that cannot be pulled, missing Secrets, crash loops, memory, GPUs, quota, storage.",
+        title: "pods of each model start",
+        looks_at: "Pods and Events: image pull errors, missing Secrets, crash loops, memory, GPUs, quota, storage.",
         remedy: "kubeairunway status NAME",
         judge: None,
     },
     Check {
         id: "model-ready",
-        title: "each ModelDeployment serves",
-        looks_at: "The phase Failed, the condition Stalled, and models that have been coming up for 45 minutes.",
+        title: "each ModelDeployment is ready",
+        looks_at: "No ModelDeployment has the phase Failed or the condition Stalled, or has been starting for more than 45 minutes.",
         remedy: "kubeairunway status NAME",
         judge: None,
     },
     Check {
         id: "model-stale",
-        title: "upstream operators report what they do",
-        looks_at: "The condition StaleStatus: work is under way, and the upstream object has said nothing for five minutes.",
-        remedy: "is the provider's own operator running?",
+        title: "upstream operators report progress",
+        looks_at: "The condition StaleStatus is not True. It means that the upstream object has reported no progress for five minutes.",
+        remedy: "check that the provider's own operator is running",
         judge: None,
     },
     Check {
         id: "model-ignored",
-        title: "nothing that was asked for is ignored",
-        looks_at: "The conditions OverridesIgnored and FieldsIgnored.",
-        remedy: "take the fields out; docs/reference/fields.md says where each field goes",
+        title: "no fields are ignored",
+        looks_at: "The conditions OverridesIgnored and FieldsIgnored are not True.",
+        remedy: "remove the fields; docs/reference/fields.md lists the fields that each provider supports",
         judge: None,
     },
     Check {
         id: "model-paused",
         title: "no ModelDeployment is paused",
-        looks_at: "The annotations kubeairunway.ai/reconcile-paused and kubeairunway.ai/dry-run.",
+        looks_at: "No ModelDeployment has the annotation kubeairunway.ai/reconcile-paused or kubeairunway.ai/dry-run.",
         remedy: "kubeairunway resume NAME; kubectl annotate modeldeployment NAME kubeairunway.ai/dry-run-",
         judge: None,
     },
     Check {
         id: "model-deleted",
-        title: "what is deleted goes",
-        looks_at: "ModelDeployments that are still there six minutes after they were deleted, and whose finalizer holds them.",
+        title: "deleted ModelDeployments are removed",
+        looks_at: "No ModelDeployment exists six minutes after its deletion. Its finalizers block the deletion.",
         remedy: "kubectl get modeldeployment NAME -o jsonpath={.metadata.finalizers}",
         judge: None,
     },
@@ -143,7 +143,7 @@ fn cause(observed: &Observed, md: &ModelDeployment, its_pods: &[&Pod]) -> Option
         .creation_timestamp()
         .map_or(SignedDuration::ZERO, |t| now.duration_since(t.0));
     if status.phase.is_none() || status.conditions.is_empty() {
-        return (age > UNSEEN).then(|| ("model-observed", error("no controller has looked at it".to_owned())));
+        return (age > UNSEEN).then(|| ("model-observed", error("not reconciled by a controller yet".to_owned())));
     }
     let why = format!("kubeairunway why {place}");
     let edit = format!("kubectl edit modeldeployment {place}");
@@ -157,7 +157,7 @@ fn cause(observed: &Observed, md: &ModelDeployment, its_pods: &[&Pod]) -> Option
     if let (Some(provider), Ok(configs)) = (md.selected_provider(), observed.configs())
         && configs.iter().all(|c| c.name_any() != provider)
     {
-        let text = format!("its provider '{provider}' is no longer registered");
+        let text = format!("provider '{provider}' is no longer registered");
         return Some((
             "model-provider",
             error(text).remedy(format!("kubeairunway provider install {provider}")),
@@ -171,7 +171,9 @@ fn cause(observed: &Observed, md: &ModelDeployment, its_pods: &[&Pod]) -> Option
     {
         let (kind, object) = made(md);
         let remedy = if c.reason == "NameTaken" || c.message.contains("conflict") {
-            format!("kubectl -n {namespace} get {kind} {object} -o yaml --show-managed-fields shows who else writes it")
+            format!(
+                "kubectl -n {namespace} get {kind} {object} -o yaml --show-managed-fields shows its other field managers"
+            )
         } else {
             show
         };
@@ -218,7 +220,7 @@ fn not_serving(observed: &Observed, md: &ModelDeployment, its_pods: &[&Pod]) -> 
         return Some(("model-stale", warning(c.message.clone())));
     }
     if behind && age > UNSEEN {
-        let text = "the status speaks of an older spec: no controller has looked at the change".to_owned();
+        let text = "the status belongs to an older generation: the change is not reconciled yet".to_owned();
         return Some(("model-observed", warning(text)));
     }
     let since = conditions
@@ -228,7 +230,7 @@ fn not_serving(observed: &Observed, md: &ModelDeployment, its_pods: &[&Pod]) -> 
         let message = status.message.unwrap_or_default();
         return Some((
             "model-ready",
-            warning(format!("it has been coming up for 45 minutes: {message}")).remedy(show),
+            warning(format!("starting for more than 45 minutes: {message}")).remedy(show),
         ));
     }
     ignored(conditions).map(|c| ("model-ignored", warning(said(c)).remedy(edit)))
@@ -275,7 +277,7 @@ fn in_words(message: &str, namespace: &str) -> Option<String> {
     let lower = message.to_lowercase();
     if lower.contains("exceeded quota") {
         return Some(format!(
-            "kubectl -n {namespace} describe quota; raise it, or ask for less in spec.resources"
+            "kubectl -n {namespace} describe quota; raise the quota, or reduce spec.resources"
         ));
     }
     if lower.contains("secret") && lower.contains("not found") {
@@ -285,10 +287,10 @@ fn in_words(message: &str, namespace: &str) -> Option<String> {
         ));
     }
     if lower.contains("insufficient memory") || lower.contains("out of memory") {
-        return Some("add a node with more memory, or ask for less in spec.resources.memory".to_owned());
+        return Some("add a node with more memory, or reduce spec.resources.memory".to_owned());
     }
     if lower.contains("/gpu") || lower.contains("insufficient gpu") {
-        return Some("add a node with free GPUs, or ask for fewer in spec.resources.gpu".to_owned());
+        return Some("add a node with free GPUs, or reduce spec.resources.gpu".to_owned());
     }
     None
 }
@@ -303,7 +305,7 @@ fn stuck(md: &ModelDeployment) -> Finding {
         .filter(|f| *f != labels::FINALIZER)
         .collect();
     if ours {
-        let text = "it was deleted, and our finalizer still holds it: the core controller does not work on it";
+        let text = "deleted, but blocked by the KubeAIRunway finalizer: the core controller does not reconcile it";
         return Finding::error(subject(md), text).remedy(format!(
             "kubectl -n {} logs deployment/{}",
             manifests::NAMESPACE,
@@ -311,10 +313,10 @@ fn stuck(md: &ModelDeployment) -> Finding {
         ));
     }
     let text = format!(
-        "it was deleted, and a finalizer of somebody else holds it: {}",
+        "deleted, but blocked by the finalizer of another controller: {}",
         others.join(", ")
     );
     Finding::error(subject(md), text).remedy(format!(
-        "start what should take the finalizer away; if it is gone for good: kubectl -n {namespace} patch modeldeployment {name} --type=merge -p '{{\"metadata\":{{\"finalizers\":null}}}}'"
+        "start the controller that removes the finalizer; if it no longer exists: kubectl -n {namespace} patch modeldeployment {name} --type=merge -p '{{\"metadata\":{{\"finalizers\":null}}}}'"
     ))
 }

@@ -13,43 +13,43 @@ use crate::manifests::{NAMESPACE, pods::metrics_service, policy};
 pub(super) const CHECKS: &[Check] = &[
     Check {
         id: "keda-installed",
-        title: "KEDA is there for those who ask for it",
-        looks_at: "The CRD scaledobjects.keda.sh, if an AsyncActor has scaling.enabled.",
+        title: "KEDA is installed if an actor requests scaling",
+        looks_at: "The CRD scaledobjects.keda.sh exists if an AsyncActor has scaling.enabled.",
         remedy: "install KEDA: https://keda.sh/docs/latest/deploy",
         judge: Some(keda),
     },
     Check {
         id: "keda-metrics",
-        title: "KEDA's metrics can be asked for",
-        looks_at: "The APIService v1beta1.external.metrics.k8s.io: without it nothing is scaled beyond one replica.",
+        title: "KEDA's metrics API is available",
+        looks_at: "The APIService v1beta1.external.metrics.k8s.io is available; without it, no actor is scaled beyond one replica.",
         remedy: "kubectl describe apiservice v1beta1.external.metrics.k8s.io; kubectl -n keda get pods",
         judge: Some(keda_metrics),
     },
     Check {
         id: "policy-binding",
-        title: "who binds an actor to a workload must be allowed to change it",
-        looks_at: "The ValidatingAdmissionPolicy of the AsyncActor operator and its binding (Kubernetes 1.30). Without it whoever may create AsyncActors can change every workload of the namespace.",
+        title: "binding an actor to a workload requires permission to change the workload",
+        looks_at: "The ValidatingAdmissionPolicy of the AsyncActor operator and its binding exist (Kubernetes 1.30). Without them, a user who may create AsyncActors can change every workload of the namespace.",
         remedy: "kubectl apply -k deploy/kustomize/asya-operator",
         judge: Some(binding_policy),
     },
     Check {
         id: "policy-provider",
-        title: "policies of providers are in force",
-        looks_at: "Each optional ValidatingAdmissionPolicy of ours: whether it has a binding, and whether its expressions compile.",
+        title: "provider policies are enforced",
+        looks_at: "Each installed ValidatingAdmissionPolicy for a provider has a binding, and its expressions compile.",
         remedy: "kubeairunway controller install --provider-policy",
         judge: Some(provider_policies),
     },
     Check {
         id: "metrics-services",
-        title: "metrics of the controllers can be reached",
-        looks_at: "The Service of each controller's metrics.",
+        title: "controller metrics have a Service",
+        looks_at: "The Service for the metrics of each controller exists.",
         remedy: "kubeairunway controller install",
         judge: Some(metrics_services),
     },
     Check {
         id: "metrics-scraped",
-        title: "Prometheus is told of the controllers",
-        looks_at: "ServiceMonitors of ours, where the Prometheus operator is installed.",
+        title: "Prometheus scrapes the controllers",
+        looks_at: "ServiceMonitors for the controllers exist if the Prometheus Operator is installed.",
         remedy: "kubeairunway controller install --monitoring",
         judge: Some(metrics_scraped),
     },
@@ -68,12 +68,12 @@ fn keda(observed: &Observed) -> Judged {
         .filter(|actor| actor.spec.scaling_on().is_some())
         .map(|actor| format!("{}/{}", actor.namespace().unwrap_or_default(), actor.name_any()))
         .collect();
-    super::unless_none(&asks, "AsyncActors that are to be scaled")?;
+    super::unless_none(&asks, "AsyncActors with scaling")?;
     if keda_is_there(observed)? {
         return Ok(Vec::new());
     }
     let text = format!(
-        "it is not installed, and {} AsyncActors ask to be scaled, the first is {}",
+        "not installed, but {} AsyncActors request scaling; the first is {}",
         asks.len(),
         asks[0]
     );
@@ -90,7 +90,7 @@ fn keda_metrics(observed: &Observed) -> Judged {
     let name = "v1beta1.external.metrics.k8s.io";
     let subject = format!("APIService {name}");
     let Some(service) = observed.others("APIService")?.find(|o| o.name_any() == name) else {
-        return Ok(vec![Finding::error(subject, "it does not exist")]);
+        return Ok(vec![Finding::error(subject, "does not exist")]);
     };
     let conditions = service.data.pointer("/status/conditions").and_then(Value::as_array);
     let available = conditions.into_iter().flatten().find(|c| c["type"] == "Available");
@@ -99,8 +99,8 @@ fn keda_metrics(observed: &Observed) -> Judged {
         c => {
             let message = c
                 .and_then(|c| c["message"].as_str())
-                .unwrap_or("it has not been asked yet");
-            vec![Finding::error(subject, format!("it is not available: {message}"))]
+                .unwrap_or("no condition Available yet");
+            vec![Finding::error(subject, format!("not available: {message}"))]
         }
     })
 }
@@ -109,7 +109,7 @@ fn policies_are_known(observed: &Observed) -> Result<(), Skip> {
     observed.answers()?;
     match minor(observed) {
         Some(minor) if minor < policy::OLDEST_KUBERNETES => Err(Skip(format!(
-            "ValidatingAdmissionPolicies came with Kubernetes 1.{}",
+            "ValidatingAdmissionPolicies require Kubernetes 1.{}",
             policy::OLDEST_KUBERNETES
         ))),
         _ => Ok(()),
@@ -133,13 +133,10 @@ fn binding_policy(observed: &Observed) -> Judged {
         .others("ValidatingAdmissionPolicy")?
         .all(|p| p.name_any() != name)
     {
-        return Ok(vec![Finding::error(subject, "it does not exist")]);
+        return Ok(vec![Finding::error(subject, "does not exist")]);
     }
     if !is_bound(observed, name)? {
-        return Ok(vec![Finding::error(
-            subject,
-            "it has no binding, so it is not in force",
-        )]);
+        return Ok(vec![Finding::error(subject, "has no binding and is not enforced")]);
     }
     Ok(Vec::new())
 }
@@ -148,23 +145,20 @@ fn provider_policies(observed: &Observed) -> Judged {
     policies_are_known(observed)?;
     let ours = |p: &&DynamicObject| p.name_any().starts_with("kubeairunway-");
     let policies: Vec<&DynamicObject> = observed.others("ValidatingAdmissionPolicy")?.filter(ours).collect();
-    super::unless_none(&policies, "policies of providers")?;
+    super::unless_none(&policies, "provider policies")?;
     let mut findings = Vec::new();
     for policy in policies {
         let name = policy.name_any();
         let subject = format!("ValidatingAdmissionPolicy {name}");
         if !is_bound(observed, &name)? {
-            findings.push(Finding::warning(
-                subject.as_str(),
-                "it has no binding, so it is not in force",
-            ));
+            findings.push(Finding::warning(subject.as_str(), "has no binding and is not enforced"));
         }
         let warnings = policy.data.pointer("/status/typeChecking/expressionWarnings");
         for warning in warnings.and_then(Value::as_array).into_iter().flatten() {
             let text = warning["warning"].as_str().unwrap_or_default().trim();
             findings.push(Finding::warning(
                 subject.as_str(),
-                format!("an expression is doubtful: {text}"),
+                format!("type check of an expression failed: {text}"),
             ));
         }
     }
@@ -180,7 +174,7 @@ fn metrics_services(observed: &Observed) -> Judged {
         (!there).then(|| {
             Finding::warning(
                 format!("Service {NAMESPACE}/{name}"),
-                "it does not exist: nobody can scrape the controller",
+                "does not exist: the metrics of the controller cannot be scraped",
             )
         })
     };
@@ -196,7 +190,7 @@ fn metrics_scraped(observed: &Observed) -> Judged {
         .then(|| {
             Finding::warning(
                 "ServiceMonitors",
-                "the Prometheus operator is installed, and nobody told it of the controllers",
+                "the Prometheus Operator is installed, but no ServiceMonitor selects the controllers",
             )
         })
         .into_iter()

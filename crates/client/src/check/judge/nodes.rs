@@ -13,22 +13,22 @@ pub(super) const CHECKS: &[Check] = &[
     Check {
         id: "nodes-ready",
         title: "a node is ready",
-        looks_at: "Whether a node is Ready and takes new pods.",
+        looks_at: "At least one node is Ready and schedulable.",
         remedy: "kubectl get nodes; kubectl uncordon NODE",
         judge: Some(some_ready),
     },
     Check {
         id: "nodes-gpu",
-        title: "a node has the GPUs that are asked for",
-        looks_at: "GPUs of each ModelDeployment that does not run yet, against what nodes offer (allocatable). Where a provider provisions nodes, they come later.",
-        remedy: "add a node with such GPUs and its device plugin (nvidia.com/gpu comes with NVIDIA's GPU operator), or ask for fewer",
+        title: "a node has the requested GPUs",
+        looks_at: "A node has the GPUs (allocatable) that each ModelDeployment requests that is not running yet. If a provider provisions nodes, they are added later.",
+        remedy: "add a node with these GPUs and a device plugin (the NVIDIA GPU Operator provides nvidia.com/gpu), or reduce spec.resources.gpu",
         judge: Some(gpus),
     },
     Check {
         id: "nodes-memory",
-        title: "a node has the memory that is asked for",
-        looks_at: "Memory of each ModelDeployment that does not run yet, against the largest node (allocatable).",
-        remedy: "add a larger node, or ask for less in spec.resources.memory",
+        title: "a node has the requested memory",
+        looks_at: "The largest node (allocatable) has the memory that each ModelDeployment requests that is not running yet.",
+        remedy: "add a larger node, or reduce spec.resources.memory",
         judge: Some(memory),
     },
 ];
@@ -52,8 +52,8 @@ pub(super) fn some_ready(observed: &Observed) -> Judged {
         return Ok(Vec::new());
     }
     let text = match all {
-        0 => "there are none: no pod can run".to_owned(),
-        _ => format!("none of {all} is Ready and takes pods"),
+        0 => "no nodes: no pod can run".to_owned(),
+        _ => format!("none of {all} is Ready and schedulable"),
     };
     Ok(vec![Finding::error("Nodes", text)])
 }
@@ -66,7 +66,7 @@ fn waiting(observed: &Observed) -> Result<Vec<&ModelDeployment>, Skip> {
         .iter()
         .filter(|md| !runs(md) && md.metadata.deletion_timestamp.is_none())
         .collect();
-    super::unless_none(&found, "ModelDeployments that wait for a node")?;
+    super::unless_none(&found, "ModelDeployments waiting for a node")?;
     Ok(found)
 }
 
@@ -114,9 +114,9 @@ fn gpus(observed: &Observed) -> Judged {
             return None;
         }
         let text = if most == 0.0 {
-            format!("it asks for {count} {name}, and no node has any")
+            format!("requests {count} {name}, but no node has any")
         } else {
-            format!("it asks for {count} {name} in one pod, and no node has more than {most}")
+            format!("requests {count} {name} in one pod, but no node has more than {most}")
         };
         Some(Finding::warning(subject(md), text))
     };
@@ -125,14 +125,14 @@ fn gpus(observed: &Observed) -> Judged {
 
 fn memory(observed: &Observed) -> Judged {
     let (nodes, waiting) = (usable(observed)?, waiting(observed)?);
-    super::unless_none(&nodes, "nodes that are ready")?;
+    super::unless_none(&nodes, "ready nodes")?;
     let most = largest(&nodes, "memory");
     let find = |md: &&ModelDeployment| {
         let asked = md.spec.resources.as_ref()?.memory.clone()?;
         let needed = quantity::number(&asked)?;
         (needed > most).then(|| {
             let text = format!(
-                "it asks for {asked} of memory, and the largest node has {:.1}Gi",
+                "requests {asked} of memory, but the largest node has {:.1}Gi",
                 most / 1_073_741_824.0
             );
             Finding::warning(subject(md), text)

@@ -21,57 +21,57 @@ const DELETION: SignedDuration = SignedDuration::from_mins(6);
 pub(super) const ACTORS: &[Check] = &[
     Check {
         id: "actor-observed",
-        title: "the operator has looked at each AsyncActor",
-        looks_at: "AsyncActors without a status after a minute.",
+        title: "each AsyncActor is reconciled",
+        looks_at: "No AsyncActor is without status one minute after its creation.",
         remedy: "kubectl apply -k deploy/kustomize/asya-operator; kubectl -n kubeairunway-system logs deployment/asya-operator",
         judge: None,
     },
     Check {
         id: "actor-paused",
         title: "no AsyncActor is paused",
-        looks_at: "The annotation asya.sh/reconcile-paused.",
+        looks_at: "No AsyncActor has the annotation asya.sh/reconcile-paused.",
         remedy: "kubeairunway resume asya/NAME",
         judge: None,
     },
     Check {
         id: "actor-transport",
-        title: "each actor has its queue",
-        looks_at: "The condition TransportReady: a transport that is not configured, a broker that does not answer, a queue that differs.",
-        remedy: "ASYA_TRANSPORT_CONFIG of the Deployment asya-operator names the transports: docs/asya.md",
+        title: "each actor has a queue",
+        looks_at: "The condition TransportReady is not False. Causes: unknown transport, unreachable broker, queue with other settings.",
+        remedy: "transports are configured in ASYA_TRANSPORT_CONFIG of the Deployment asya-operator: docs/asya.md",
         judge: None,
     },
     Check {
         id: "actor-target",
-        title: "each actor's target is there",
-        looks_at: "The condition TargetResolved: a workload that does not exist, or whose kind is not installed.",
+        title: "each actor's target exists",
+        looks_at: "The condition TargetResolved is not False. Causes: the workload does not exist, or its kind is not installed.",
         remedy: "kubectl describe asyncactor NAME",
         judge: None,
     },
     Check {
         id: "actor-binding",
-        title: "no two write the same workload",
-        looks_at: "The condition RuntimeInjected: another actor on the same target, or a controller that takes out what was put in.",
+        title: "each workload has one writer",
+        looks_at: "The condition RuntimeInjected is not False. Causes: another actor with the same target, or a controller that removes the sidecar.",
         remedy: "delete one of the actors, or set spec.binding.onConflict: Proxy",
         judge: None,
     },
     Check {
         id: "actor-scaling",
-        title: "each actor is scaled as asked for",
-        looks_at: "The condition ScalingReady: KEDA is missing, or refuses the ScaledObject.",
+        title: "each actor is scaled as requested",
+        looks_at: "The condition ScalingReady is not False. Causes: KEDA is not installed, or rejects the ScaledObject.",
         remedy: "install KEDA (https://keda.sh/docs/latest/deploy), or set spec.scaling.enabled: false",
         judge: None,
     },
     Check {
         id: "actor-pods",
-        title: "the pods of each actor start",
-        looks_at: "Pods and Events of actors, and the conditions WorkloadReady and RuntimeInjected: an image, a Secret, a handler that cannot be loaded.",
+        title: "pods of each actor start",
+        looks_at: "Pods and Events of actors, and the conditions WorkloadReady and RuntimeInjected: images, Secrets, handlers that cannot be loaded.",
         remedy: "kubectl describe asyncactor NAME",
         judge: None,
     },
     Check {
         id: "actor-deleted",
-        title: "actors that are deleted go",
-        looks_at: "AsyncActors that are still there six minutes after they were deleted.",
+        title: "deleted actors are removed",
+        looks_at: "No AsyncActor exists six minutes after its deletion.",
         remedy: "kubectl -n kubeairunway-system logs deployment/asya-operator",
         judge: None,
     },
@@ -80,50 +80,50 @@ pub(super) const ACTORS: &[Check] = &[
 pub(super) const DISTRIBUTIONS: &[Check] = &[
     Check {
         id: "llama-observed",
-        title: "the operator has looked at each LlamaStackDistribution",
-        looks_at: "LlamaStackDistributions without a status after a minute.",
+        title: "each LlamaStackDistribution is reconciled",
+        looks_at: "No LlamaStackDistribution is without status one minute after its creation.",
         remedy: "kubectl apply -k deploy/kustomize/llama-stack-operator; kubectl -n kubeairunway-system logs deployment/llama-stack-operator",
         judge: None,
     },
     Check {
         id: "llama-paused",
         title: "no LlamaStackDistribution is paused",
-        looks_at: "The annotation llamastack.io/reconcile-paused.",
+        looks_at: "No LlamaStackDistribution has the annotation llamastack.io/reconcile-paused.",
         remedy: "kubeairunway resume llsd/NAME",
         judge: None,
     },
     Check {
         id: "llama-providers",
-        title: "external providers can be installed",
-        looks_at: "status.externalProviders: images that cannot be pulled, packages that contradict each other, configurations that cannot be merged.",
+        title: "external providers are installed",
+        looks_at: "No entry of status.externalProviders is Failed. Causes: image pull errors, conflicting packages, configurations that cannot be merged.",
         remedy: "kubectl get llsd NAME -o yaml; docs/llama-stack-providers.md",
         judge: None,
     },
     Check {
         id: "llama-storage",
-        title: "claims for storage are bound",
-        looks_at: "The condition StorageReady, and whether there is a default StorageClass.",
+        title: "storage claims are bound",
+        looks_at: "The condition StorageReady is not False. A common cause is a missing default StorageClass.",
         remedy: "kubectl get pvc,storageclass",
         judge: None,
     },
     Check {
         id: "llama-pods",
-        title: "the servers' pods start",
+        title: "pods of each server start",
         looks_at: "Pods and Events of LlamaStackDistributions.",
         remedy: "kubectl describe llsd NAME",
         judge: None,
     },
     Check {
         id: "llama-ready",
-        title: "each LlamaStackDistribution serves",
-        looks_at: "The phase Failed, and conditions that do not hold.",
+        title: "each LlamaStackDistribution is ready",
+        looks_at: "No LlamaStackDistribution has the phase Failed.",
         remedy: "kubectl describe llsd NAME",
         judge: None,
     },
     Check {
         id: "llama-deleted",
-        title: "distributions that are deleted go",
-        looks_at: "LlamaStackDistributions that are still there six minutes after they were deleted.",
+        title: "deleted distributions are removed",
+        looks_at: "No LlamaStackDistribution exists six minutes after its deletion.",
         remedy: "kubectl get llsd NAME -o jsonpath={.metadata.finalizers}",
         judge: None,
     },
@@ -144,7 +144,7 @@ fn cause_of_actor(observed: &Observed, actor: &AsyncActor, its_pods: &[&Pod]) ->
     let subject = format!("AsyncActor {namespace}/{name}");
     let describe = format!("kubectl -n {namespace} describe asyncactor {name}");
     if let Some(since) = &actor.metadata.deletion_timestamp {
-        let text = format!("it was deleted, and is held by {}", actor.finalizers().join(", "));
+        let text = format!("deleted, but blocked by finalizers: {}", actor.finalizers().join(", "));
         return (now.duration_since(since.0) > DELETION).then(|| ("actor-deleted", Finding::error(subject, text)));
     }
     let age = actor
@@ -152,7 +152,7 @@ fn cause_of_actor(observed: &Observed, actor: &AsyncActor, its_pods: &[&Pod]) ->
         .map_or(SignedDuration::ZERO, |t| now.duration_since(t.0));
     let status = actor.status.clone().unwrap_or_default();
     if status.conditions.is_empty() {
-        let text = "no operator has looked at it";
+        let text = "not reconciled by an operator yet";
         return (age > UNSEEN).then(|| ("actor-observed", Finding::error(subject, text)));
     }
     if let Some(c) = paused(&status.conditions) {
@@ -218,14 +218,14 @@ fn cause_of_distribution(
     let subject = format!("LlamaStackDistribution {namespace}/{name}");
     let describe = format!("kubectl -n {namespace} describe llsd {name}");
     if let Some(since) = &llsd.metadata.deletion_timestamp {
-        let text = format!("it was deleted, and is held by {}", llsd.finalizers().join(", "));
+        let text = format!("deleted, but blocked by finalizers: {}", llsd.finalizers().join(", "));
         return (now.duration_since(since.0) > DELETION).then(|| ("llama-deleted", Finding::error(subject, text)));
     }
     let age = llsd
         .creation_timestamp()
         .map_or(SignedDuration::ZERO, |t| now.duration_since(t.0));
     let Some(status) = llsd.status.as_ref().filter(|s| s.phase.is_some()) else {
-        let text = "no operator has looked at it";
+        let text = "not reconciled by an operator yet";
         return (age > UNSEEN).then(|| ("llama-observed", Finding::error(subject, text)));
     };
     if let Some(c) = paused(&status.conditions) {
@@ -259,7 +259,7 @@ fn cause_of_distribution(
         let classes = observed.storage_classes().ok();
         let remedy = match classes {
             Some(classes) if !classes.iter().any(default) => {
-                "no StorageClass is the default one: kubectl annotate storageclass NAME storageclass.kubernetes.io/is-default-class=true".to_owned()
+                "set a default StorageClass: kubectl annotate storageclass NAME storageclass.kubernetes.io/is-default-class=true".to_owned()
             }
             _ => format!("kubectl -n {namespace} describe pvc"),
         };
@@ -273,7 +273,7 @@ fn cause_of_distribution(
         return Some(("llama-pods", finding));
     }
     if status.phase == Some(DistributionPhase::Failed) {
-        let text = status.message.clone().unwrap_or_else(|| "it has failed".to_owned());
+        let text = status.message.clone().unwrap_or_else(|| "failed".to_owned());
         return Some(("llama-ready", Finding::error(subject, text).remedy(describe)));
     }
     None

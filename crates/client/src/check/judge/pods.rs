@@ -35,12 +35,12 @@ pub(super) fn not_made(subject: &str, namespace: &str, prefix: &str, events: &[E
     let message = event.message.clone().unwrap_or_default();
     let remedy = if message.contains("exceeded quota") {
         format!(
-            "kubectl -n {namespace} describe quota; raise it, ask for less in spec.resources, or delete what is not needed"
+            "kubectl -n {namespace} describe quota; raise the quota, reduce spec.resources, or delete unused workloads"
         )
     } else {
         format!("kubectl -n {namespace} get events --field-selector reason=FailedCreate")
     };
-    Some(Finding::error(subject, format!("no pod can be made: {message}")).remedy(remedy))
+    Some(Finding::error(subject, format!("cannot create pods: {message}")).remedy(remedy))
 }
 
 /// Whether something of this name was made for `prefix`.
@@ -81,12 +81,12 @@ fn of_pod(pod: &Pod, now: Timestamp) -> Option<(String, String)> {
         }
         Trouble::Ended { .. } => Some((trouble.to_string(), describe)),
         Trouble::Unready if age > STARTING => Some((
-            "it runs, and is not ready after 30 minutes".to_owned(),
+            "running, but not ready after 30 minutes".to_owned(),
             format!("kubectl {place}logs {name}"),
         )),
         Trouble::Unseen(phase) if phase == "Failed" => Some((phase.clone(), describe)),
         Trouble::Unseen(_) if conditions.is_none_or(Vec::is_empty) && age > UNSEEN => Some((
-            "no scheduler has looked at it".to_owned(),
+            "not processed by a scheduler".to_owned(),
             "kubectl get nodes; kubectl -n kube-system get pods -l component=kube-scheduler".to_owned(),
         )),
         Trouble::Unready | Trouble::Unseen(_) => None,
@@ -98,14 +98,14 @@ fn unschedulable(message: &str, place: &str, describe: &str) -> String {
         return format!("kubectl {place}get pvc; kubectl get storageclass");
     }
     if message.contains("/gpu") {
-        return "add a node with free GPUs, or ask for fewer in spec.resources.gpu; kubectl describe nodes shows what is taken"
+        return "add a node with free GPUs, or reduce spec.resources.gpu; kubectl describe nodes shows the allocated resources"
             .to_owned();
     }
     if message.contains("Insufficient memory") || message.contains("Insufficient cpu") {
-        return "add a node, or ask for less in spec.resources; kubectl describe nodes shows what is taken".to_owned();
+        return "add a node, or reduce spec.resources; kubectl describe nodes shows the allocated resources".to_owned();
     }
     if message.contains("taint") {
-        return "allow the taint in spec.podTemplate or take it away: kubectl taint nodes NODE KEY-".to_owned();
+        return "tolerate the taint in spec.podTemplate, or remove it: kubectl taint nodes NODE KEY-".to_owned();
     }
     describe.to_owned()
 }
@@ -118,12 +118,12 @@ fn of_container(stopped: &Stopped, pod: &str, place: &str, describe: &str) -> St
         .as_ref()
         .is_some_and(|end| end.reason.as_deref() == Some("OOMKilled"))
     {
-        return "give it more memory: spec.resources.memory".to_owned();
+        return "increase spec.resources.memory".to_owned();
     }
     match stopped.waits.as_deref() {
         None => logs(""),
         Some(reason) if kubelet::IMAGE_REASONS.contains(&reason) => format!(
-            "is the image {} right, and may the cluster pull it (imagePullSecrets)? {describe}",
+            "check that the image {} exists and that the cluster may pull it (imagePullSecrets): {describe}",
             stopped.image
         ),
         Some(reason) if kubelet::START_REASONS.contains(&reason) => {

@@ -23,49 +23,49 @@ pub(super) const CHECKS: &[Check] = &[
     Check {
         id: "provider-registered",
         title: "a provider is registered",
-        looks_at: "InferenceProviderConfigs: each provider's controller registers itself with one. Without any no model is served.",
-        remedy: "kubeairunway provider install direct (or kaito, dynamo, kuberay, whose operators you install)",
+        looks_at: "At least one InferenceProviderConfig exists. Each provider's controller registers itself with one; without any, no model is served.",
+        remedy: "kubeairunway provider install direct (or kaito, dynamo, kuberay, which require their own operators)",
         judge: Some(registered),
     },
     Check {
         id: "provider-heartbeat",
-        title: "the controllers of the providers are alive",
-        looks_at: "status.lastHeartbeat of each InferenceProviderConfig: a provider that is silent for 180 seconds is not chosen. This is our controller for the provider, not the provider's own operator.",
+        title: "provider controllers send heartbeats",
+        looks_at: "The status.lastHeartbeat of each InferenceProviderConfig is at most 180 seconds old; older providers are not selected. The heartbeat comes from the KubeAIRunway controller for the provider, not from the provider's own operator.",
         remedy: "kubectl -n kubeairunway-system get pods; kubeairunway provider install NAME",
         judge: Some(heartbeat),
     },
     Check {
         id: "provider-rules",
-        title: "the rules of the providers compile",
-        looks_at: "selectionRules and validationRules (CEL) of each InferenceProviderConfig. A rule that does not compile is left out, the others count.",
+        title: "provider rules compile",
+        looks_at: "The selectionRules and validationRules (CEL) of each InferenceProviderConfig compile. A rule that does not compile is skipped; all others apply.",
         remedy: "kubectl edit inferenceproviderconfig NAME",
         judge: Some(rules),
     },
     Check {
         id: "provider-crd",
-        title: "the upstream kinds are installed",
-        looks_at: "The CRDs that each registered built-in provider writes. They come with the provider's own operator.",
+        title: "upstream CRDs are installed",
+        looks_at: "The CRDs that each registered built-in provider writes exist. The provider's own operator installs them.",
         remedy: "install the provider's operator",
         judge: Some(crds),
     },
     Check {
         id: "provider-schema",
-        title: "the upstream kinds have a schema that is known",
-        looks_at: "Every field that our controller writes or reads, in the CRD that is installed, as the controller does it itself.",
-        remedy: "upgrade the product, or bring the provider's operator to a version it knows",
+        title: "upstream CRDs have a supported schema",
+        looks_at: "The installed CRD has every field that the provider's controller reads or writes.",
+        remedy: "upgrade KubeAIRunway, or install a supported version of the provider's operator",
         judge: Some(schemas),
     },
     Check {
         id: "provider-operator",
-        title: "the upstream operators run",
-        looks_at: "The Deployment of each provider's own operator, by its usual labels, and upstream objects that nobody has looked at for two minutes.",
+        title: "upstream operators are running",
+        looks_at: "The Deployment of each provider's own operator, by its usual labels, is available; no upstream object is without status for two minutes.",
         remedy: "install the provider's operator",
         judge: Some(operators),
     },
     Check {
         id: "provider-ready",
-        title: "the providers are ready",
-        looks_at: "status.ready and the condition UpstreamReady of each InferenceProviderConfig.",
+        title: "providers are ready",
+        looks_at: "The status.ready and the condition UpstreamReady of each InferenceProviderConfig are true.",
         remedy: "kubectl describe inferenceproviderconfig NAME",
         judge: Some(ready),
     },
@@ -84,7 +84,12 @@ fn subject(config: &InferenceProviderConfig) -> String {
 fn registered(observed: &Observed) -> Judged {
     let none = observed.configs()?.is_empty();
     Ok(none
-        .then(|| Finding::error("Providers", "none is registered: no ModelDeployment can be served"))
+        .then(|| {
+            Finding::error(
+                "Providers",
+                "no provider is registered: no ModelDeployment can be served",
+            )
+        })
         .into_iter()
         .collect())
 }
@@ -103,7 +108,7 @@ fn restart(observed: &Observed, provider: &str) -> String {
     if manifests::built_in_providers().iter().any(|p| p.name() == provider) {
         return format!("kubeairunway provider install {provider}");
     }
-    "start its controller again, or: kubectl delete inferenceproviderconfig ".to_owned() + provider
+    "restart its controller, or: kubectl delete inferenceproviderconfig ".to_owned() + provider
 }
 
 /// Whether its controller is not heard of. The core, too, writes into the status: that is no sign of life.
@@ -121,8 +126,8 @@ fn heartbeat(observed: &Observed) -> Judged {
         }
         let beat = config.status.as_ref().and_then(|s| s.last_heartbeat.as_ref());
         let text = match beat {
-            Some(at) => format!("its controller was last heard of {} ago", text::since(at.0, now)),
-            None => "its controller has never been heard of".to_owned(),
+            Some(at) => format!("last heartbeat of its controller {} ago", text::since(at.0, now)),
+            None => "no heartbeat from its controller yet".to_owned(),
         };
         Some(Finding::error(subject(config), text).remedy(restart(observed, &config.name_any())))
     };
@@ -138,7 +143,7 @@ fn rules(observed: &Observed) -> Judged {
             provider.problems.iter().map(move |problem| {
                 Finding::error(
                     format!("InferenceProviderConfig {name}"),
-                    format!("a rule is left out: {problem}"),
+                    format!("a rule is skipped: {problem}"),
                 )
                 .remedy(format!("kubectl edit inferenceproviderconfig {name}"))
             })
@@ -153,7 +158,7 @@ fn built_in(observed: &Observed) -> Result<Vec<Box<dyn Provider>>, Skip> {
         .into_iter()
         .filter(|provider| configs.iter().any(|c| c.name_any() == provider.name()))
         .collect();
-    super::unless_none(&found, "built-in providers registered")?;
+    super::unless_none(&found, "registered built-in providers")?;
     Ok(found)
 }
 
@@ -193,11 +198,11 @@ fn crds(observed: &Observed) -> Judged {
     for (provider, states) in upstreams(observed)? {
         for (crd, _) in states.iter().filter(|(crd, _)| leaving(crd).is_some()) {
             let text = format!(
-                "it is being deleted, and waits for its objects: provider {} can make no new ones",
+                "being deleted, waiting for its objects: provider {} cannot create new objects",
                 provider.name()
             );
             let remedy = format!(
-                "kubectl get {crd} -A shows what it waits for; the operator upstream must take its finalizers away"
+                "kubectl get {crd} -A shows the remaining objects; the upstream operator must remove their finalizers"
             );
             findings.push(Finding::error(format!("CustomResourceDefinition {crd}"), text).remedy(remedy));
         }
@@ -212,12 +217,12 @@ fn crds(observed: &Observed) -> Judged {
             let finding = if index == 0 {
                 Finding::error(
                     subject,
-                    format!("it is not installed, so provider {name} can serve nothing: its operator is missing"),
+                    format!("not installed: provider {name} cannot serve any model without its operator"),
                 )
             } else {
                 Finding::warning(
                     subject,
-                    format!("it is not installed, so provider {name} can serve only part of what it knows"),
+                    format!("not installed: provider {name} can serve only some models"),
                 )
             };
             findings.push(finding.remedy(installation(provider.as_ref())));
@@ -234,12 +239,12 @@ fn schemas(observed: &Observed) -> Judged {
                 continue;
             };
             let text = format!(
-                "its schema (served: {}) is not known: {}",
+                "unsupported schema (served versions: {}): {}",
                 served.join(", "),
                 problems.join("; ")
             );
             let remedy = format!(
-                "bring {}'s operator to a version that is known, or: kubeairunway controller upgrade",
+                "install a supported version of the operator of {}, or: kubeairunway controller upgrade",
                 provider.name()
             );
             findings.push(Finding::error(format!("CustomResourceDefinition {crd}"), text).remedy(remedy));
@@ -304,21 +309,22 @@ fn operators(observed: &Observed) -> Judged {
                 if ready == 0 {
                     let namespace = deployment.namespace().unwrap_or_default();
                     let subject = format!("Deployment {namespace}/{}", deployment.name_any());
-                    let text =
-                        format!("{name}'s operator has no pod that is ready (our controller for it is another one)");
+                    let text = format!(
+                        "the operator of {name} has no ready pod (it is separate from the KubeAIRunway controller for {name})"
+                    );
                     let remedy = format!("kubectl -n {namespace} describe deployment {}", deployment.name_any());
                     findings.push(Finding::error(subject, text).remedy(remedy));
                 }
             }
             (None, Some(object)) => {
                 let text = format!(
-                    "{name}'s operator is missing: nobody looks at {object} (our controller for {name} is there, and is another one)"
+                    "the operator of {name} is missing: {object} is not reconciled (the KubeAIRunway controller for {name} is separate)"
                 );
                 findings.push(Finding::error(format!("Provider {name}"), text).remedy(installation(provider.as_ref())));
             }
             (None, None) => {
                 let text = format!(
-                    "no Deployment has the usual labels of {name}'s operator; it may be installed in another way"
+                    "no Deployment has the usual labels of the operator of {name}; it may be installed in another way"
                 );
                 findings
                     .push(Finding::warning(format!("Provider {name}"), text).remedy(installation(provider.as_ref())));
@@ -341,10 +347,7 @@ fn ready(observed: &Observed) -> Judged {
         if is_silent(config, now) || explained(&config.name_any()) {
             return None;
         }
-        Some(
-            Finding::error(subject(config), format!("it is not ready: {why}"))
-                .remedy(restart(observed, &config.name_any())),
-        )
+        Some(Finding::error(subject(config), format!("not ready: {why}")).remedy(restart(observed, &config.name_any())))
     };
     Ok(super::each(some_registered(observed)?, find))
 }

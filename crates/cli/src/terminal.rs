@@ -1,21 +1,21 @@
-//! Progress and questions: both on stderr, so that stdout holds data only.
+//! Progress messages and questions, both on stderr, so that stdout contains only data.
 
 use std::io::{self, Read, Write};
 
-/// Who sits there.
-pub struct Console<'a> {
-    /// Where answers, and manifests named `-`, come from.
+/// Terminal of the user.
+pub struct Terminal<'a> {
+    /// Source of answers and of manifests named `-`.
     pub stdin: &'a mut dyn Read,
 }
 
-impl Console<'_> {
-    /// Says something at once.
+impl Terminal<'_> {
+    /// Writes a line to stderr.
     pub fn say(&mut self, text: &str) {
-        // There is nobody left to tell that stderr is gone.
+        // A closed stderr cannot be reported.
         let _ = writeln!(io::stderr(), "{text}");
     }
 
-    /// Asks; only a yes is one. The end of the input is a no.
+    /// Asks for confirmation. Everything but `y` and `yes` is a no, including the end of the input.
     pub fn ask(&mut self, question: &str) -> bool {
         let answer = self
             .line(&format!("{question} [y/N] "))
@@ -41,7 +41,7 @@ impl Console<'_> {
     }
 }
 
-/// Writes to stdout what cannot wait for the end of the command; false if nobody reads any more.
+/// Writes to stdout immediately; false if stdout is closed.
 pub fn print(bytes: &[u8]) -> bool {
     let mut stdout = io::stdout().lock();
     stdout.write_all(bytes).and_then(|()| stdout.flush()).is_ok()

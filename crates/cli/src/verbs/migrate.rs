@@ -1,12 +1,16 @@
 //! `kubeairunway migrate`: moves a ModelDeployment to another provider. Shows what will happen, asks, asks the controllers
 //! for it by `spec.provider.name`, and waits until the model serves again.
 
+use clap::Args;
+use jiff::SignedDuration;
 use jiff::Timestamp;
 use kube::api::{Patch, PatchParams};
 use kube::core::DynamicObject;
 use kube::{Api, ResourceExt};
 use runway_api::condition::{self, Conditions};
+use runway_api::name::Name;
 use runway_api::{ModelDeployment, ModelDeploymentStatus, Namespace, Phase};
+use runway_client::text::Format;
 use runway_core::admission::validate;
 use runway_core::providers::Providers;
 use runway_operator::clock;
@@ -16,83 +20,60 @@ use runway_provider::{Provider, observe};
 use serde_json::json;
 use std::fmt::Write as _;
 use std::sync::Arc;
+use std::time::Duration;
 
-use crate::args::MigrateArgs;
-use crate::commands::Answer;
-use crate::install::MANAGER;
-use crate::install::console::Console;
+use super::Error;
+use crate::answer::Answer;
 use crate::patience::Patience;
+use crate::terminal::Terminal;
 use runway_client::cluster::{self, Cluster};
+use runway_client::diff::MANAGER;
 use runway_client::{manifests, text, why};
 
-/// Why a ModelDeployment was not moved.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// The cluster cannot be read or written.
-    #[error(transparent)]
-    Cluster(#[from] cluster::Error),
-    /// Nobody registered that provider.
-    #[error(
-        "no provider '{name}' is registered (there are: {known}): give one of them with --to, or install it first with: kubeairunway provider install {name}"
-    )]
-    Unknown {
-        /// As given.
-        name: String,
-        /// Who is registered.
-        known: String,
-    },
-    /// The provider is there and cannot take it.
-    #[error("{provider} would not take it, so nothing was changed: {reason}")]
-    Refused {
-        /// The provider.
-        provider: String,
-        /// In its own words.
-        reason: String,
-    },
-    /// The user did not say yes.
-    #[error("not confirmed, so nothing was changed (--yes confirms without a question)")]
-    NotConfirmed,
-    /// The provider took it and failed.
-    #[error(
-        "{provider} has taken over and failed: {message}. To go back: kubeairunway migrate {name} -n {namespace} --to {from}"
-    )]
-    Failed {
-        /// The ModelDeployment.
-        name: String,
-        /// Its namespace.
-        namespace: String,
-        /// The new provider.
-        provider: String,
-        /// What the status says.
-        message: String,
-        /// The old provider.
-        from: String,
-    },
-    /// It goes on, but not in time.
-    #[error(
-        "not Running on {provider} after {after}; the controllers go on with it. See where it stands with: kubeairunway status {name} -n {namespace}"
-    )]
-    NotInTime {
-        /// The ModelDeployment.
-        name: String,
-        /// Its namespace.
-        namespace: String,
-        /// The new provider.
-        provider: String,
-        /// How long was waited.
-        after: String,
-    },
+/// Arguments of `migrate`.
+#[derive(Debug, Args)]
+pub struct MigrateArgs {
+    /// Name of the ModelDeployment
+    pub name: Name,
+    /// Provider to migrate to
+    #[arg(long, value_name = "PROVIDER")]
+    pub to: String,
+    /// Namespace; the namespace of the kubeconfig's current context if omitted
+    #[arg(short, long)]
+    pub namespace: Option<Namespace>,
+    /// Do not ask for confirmation
+    #[arg(short, long)]
+    pub yes: bool,
+    /// Only show the plan, and write the new provider's objects to stdout
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Output format
+    #[arg(short, long, value_enum, default_value_t)]
+    pub output: Format,
+    /// Wait until the model runs
+    #[arg(long, default_value_t = true, num_args = 0..=1, require_equals = true, default_missing_value = "true", action = clap::ArgAction::Set)]
+    pub wait: bool,
+    /// Time to wait, such as 90s or 20m
+    #[arg(long, default_value = "20m", value_name = "TIME")]
+    pub timeout: SignedDuration,
+}
+
+impl MigrateArgs {
+    /// Longest time to wait.
+    pub fn timeout(&self) -> Duration {
+        self.timeout.unsigned_abs()
+    }
 }
 
 /// Moves it: read, show, ask, patch, wait.
-pub async fn migrate(args: &MigrateArgs, cluster: &Cluster, console: &mut Console<'_>) -> Result<Answer, Error> {
+pub async fn migrate(args: &MigrateArgs, cluster: &Cluster, terminal: &mut Terminal<'_>) -> Result<Answer, Error> {
     let namespace = args.namespace.as_ref().unwrap_or(&cluster.namespace);
     let md = cluster.deployment(namespace, &args.name).await?;
     let configs = cluster.configs().await?.into_iter().map(Arc::new);
     let providers = Providers::compile(configs, &Providers::default());
     let from = md.selected_provider().unwrap_or("(none)").to_owned();
     if md.spec.provider_name() == Some(&args.to) && from == args.to {
-        console.say(&format!("unchanged: {} serves it already", args.to));
+        terminal.say(&format!("unchanged: already served by {}", args.to));
         return Ok(Answer::default());
     }
 
@@ -106,19 +87,19 @@ pub async fn migrate(args: &MigrateArgs, cluster: &Cluster, console: &mut Consol
     let outlook = outlook(&md, &args.to, &providers, provider.as_deref(), &installed, clock::now())?;
     if args.dry_run {
         let data = text::documents(&outlook.objects, args.output).unwrap_or_default();
-        console.say(outlook.text.trim_end());
+        terminal.say(outlook.text.trim_end());
         return Ok(Answer {
             data,
             ..Answer::default()
         });
     }
-    console.say(outlook.text.trim_end());
-    if !args.yes && !console.ask("Go on?") {
+    terminal.say(outlook.text.trim_end());
+    if !args.yes && !terminal.ask("Continue?") {
         return Err(Error::NotConfirmed);
     }
     ask_for(cluster, namespace, args, &md).await?;
     if args.wait {
-        wait(args, cluster, namespace, &from, console).await?;
+        wait(args, cluster, namespace, &from, terminal).await?;
     }
     Ok(Answer::default())
 }
@@ -143,7 +124,7 @@ pub fn outlook(
 ) -> Result<Outlook, Error> {
     let Some(registered) = providers.get(to) else {
         let known: Vec<&str> = providers.iter().map(|(name, _)| name).collect();
-        return Err(Error::Unknown {
+        return Err(Error::UnknownProvider {
             name: to.to_owned(),
             known: if known.is_empty() {
                 "none".to_owned()
@@ -174,14 +155,14 @@ pub fn outlook(
     let health = registered.health(now);
     if health != runway_api::provider_config::Health::Healthy {
         said.push(format!(
-            "provider {to} is {}: the model waits until it is ready",
+            "provider {to} is {}: the model stays pending until the provider is ready",
             why::health(&health)
         ));
     }
     let mut objects = Vec::new();
     match provider {
         None => said.push(format!(
-            "{to} is not part of this command: what it makes, only its controller knows"
+            "{to} is not a built-in provider: this command cannot show the objects that it would create"
         )),
         Some(provider) => {
             let seen = observe::Observed {
@@ -195,7 +176,9 @@ pub fn outlook(
             let plan = runway_provider::plan::plan(provider, &seen);
             let status = status(&plan).unwrap_or_default();
             if plan.apply.is_empty() {
-                return Err(refused(status.message.unwrap_or_else(|| "it says no more".to_owned())));
+                return Err(refused(
+                    status.message.unwrap_or_else(|| "no reason reported".to_owned()),
+                ));
             }
             for kind in [condition::FIELDS_IGNORED, condition::OVERRIDES_IGNORED] {
                 said.extend(status.conditions.get_condition(kind).map(|c| c.message.clone()));
@@ -233,7 +216,7 @@ fn describe(md: &ModelDeployment, to: &str, objects: &[DynamicObject], said: &[S
     for line in said {
         let _ = writeln!(text, "warning: {}", runway_client::diagnostic::one_line(line));
     }
-    text.push_str("The model does not answer from the deletion until the new object runs.\n");
+    text.push_str("The model is unavailable from the deletion until the new object is running.\n");
     text
 }
 
@@ -278,7 +261,7 @@ async fn wait(
     cluster: &Cluster,
     namespace: &Namespace,
     from: &str,
-    console: &mut Console<'_>,
+    terminal: &mut Terminal<'_>,
 ) -> Result<(), Error> {
     let mut patience = Patience::of(args.timeout());
     loop {
@@ -291,14 +274,14 @@ async fn wait(
             status.phase.map_or("no phase", Phase::as_str),
             runway_client::diagnostic::one_line(&message)
         );
-        patience.say(line.trim_end(), console);
+        patience.say(line.trim_end(), terminal);
         let arrived =
             md.selected_provider() == Some(args.to.as_str()) && status.observed_generation == md.metadata.generation;
         match status.phase {
             // Also one that is scaled to zero.
             Some(Phase::Running) if arrived => return Ok(()),
             Some(Phase::Failed) if arrived => {
-                return Err(Error::Failed {
+                return Err(Error::MigrationFailed {
                     name: args.name.to_string(),
                     namespace: namespace.to_string(),
                     provider: args.to.clone(),
@@ -309,7 +292,7 @@ async fn wait(
             _ => {}
         }
         if !patience.lasts().await {
-            return Err(Error::NotInTime {
+            return Err(Error::MigrationNotInTime {
                 name: args.name.to_string(),
                 namespace: namespace.to_string(),
                 provider: args.to.clone(),
