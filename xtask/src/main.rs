@@ -16,6 +16,7 @@ mod python;
 mod reference;
 mod sbom;
 mod shell;
+mod status;
 mod test;
 mod tidy;
 mod up;
