@@ -13,7 +13,7 @@ use runway_client::text;
 use serde::Serialize;
 
 use crate::shell::root;
-use crate::{api, chart, command, metrics, reference};
+use crate::{api, argocd, chart, command, krew, metrics, reference, status};
 
 /// How to treat generated files.
 #[derive(clap::Args)]
@@ -67,8 +67,11 @@ fn files() -> Result<Vec<(String, String)>> {
     files.push(("deploy/install.yaml".to_owned(), install(&components)?));
     files.extend(kustomize(&components)?);
     files.extend(chart::files(&manifests::all_components())?);
+    files.push((argocd::PATH.to_owned(), argocd::config_map()?));
+    files.push((krew::PATH.to_owned(), krew::template()?));
     files.push((api::PATH.to_owned(), api::page()?));
     files.push((reference::PATH.to_owned(), reference::page()?));
+    files.push((status::PATH.to_owned(), status::page()?));
     files.push((metrics::PATH.to_owned(), metrics::page()));
     files.push((page::PATH.to_owned(), page::page()));
     files.push((command::PATH.to_owned(), command::page()));

@@ -2,6 +2,7 @@
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "this is a command line tool")]
 
 mod api;
+mod argocd;
 mod bench;
 mod chart;
 mod cluster;
@@ -10,12 +11,15 @@ mod demo;
 mod fuzz;
 mod generate;
 mod images;
+mod krew;
 mod lane;
 mod metrics;
 mod python;
 mod reference;
+mod release;
 mod sbom;
 mod shell;
+mod status;
 mod test;
 mod tidy;
 mod up;
@@ -45,6 +49,8 @@ enum Command {
     Gen(generate::Args),
     /// Write an OCI archive for each program, without a container engine.
     Images(images::Args),
+    /// Write the files of a release.
+    Release(release::Args),
     /// Print figures: time, requests, memory and CPU for many ModelDeployments.
     Bench(bench::Args),
     /// Look for inputs that break a promise, with libFuzzer.
@@ -74,6 +80,7 @@ async fn run() -> Result<()> {
         Command::Test(args) => test::run(&args),
         Command::Gen(args) => generate::run(&args),
         Command::Images(args) => images::run(&args),
+        Command::Release(args) => release::run(&args),
         Command::Bench(args) => bench::run(args).await,
         Command::Fuzz(args) => fuzz::run(&args),
         Command::Tidy => tidy::run(),

@@ -359,7 +359,8 @@ fn test_exists(test: &str) -> bool {
     fs::read_to_string(shell::root().join(file)).is_ok_and(|code| code.contains(&format!("fn {name}(")))
 }
 
-fn rust_files(place: &Path) -> Result<Vec<PathBuf>> {
+/// Rust files of a folder and its subfolders, sorted; or the file itself.
+pub(crate) fn rust_files(place: &Path) -> Result<Vec<PathBuf>> {
     if place.is_file() {
         return Ok(vec![place.to_owned()]);
     }
