@@ -201,13 +201,11 @@ pub struct Resolved {
     pub way: Way,
 }
 
-impl fmt::Display for Resolved {
+impl fmt::Display for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.target {
-            Target::Known(key) => write!(f, "{key}"),
-            Target::Unknown(WorkloadRef { kind, name, .. }) => {
-                write!(f, "{kind} '{name}', which is called at {}", self.url)
-            }
+        match self {
+            Self::Known(key) => write!(f, "{key}"),
+            Self::Unknown(WorkloadRef { kind, name, .. }) => write!(f, "{kind} '{name}'"),
         }
     }
 }
@@ -369,14 +367,16 @@ fn resolve_unknown(bound: &Bound) -> Result<Resolved, Unresolved> {
         return Err(never(
             "TargetNotSupported",
             format!(
-                "workloadRef.kind: how pods of a {what} are made is not known: set binding.strategy to Proxy and runtime.targetURL"
+                "workloadRef.kind: cannot add containers to pods of a {what}, because the kind is not in the table of targets: set binding.strategy to Proxy and runtime.targetURL"
             ),
         ));
     }
     let Some(url) = &bound.runtime.target_url else {
         return Err(never(
             "TargetNotSupported",
-            format!("workloadRef.kind: where a {what} answers is not known: set runtime.targetURL to its Service"),
+            format!(
+                "workloadRef.kind: the URL of a {what} is not known, because the kind is not in the table of targets: set runtime.targetURL to its Service"
+            ),
         ));
     };
     Ok(Resolved {
@@ -439,12 +439,12 @@ impl<'a> Source<'a> {
             AskedStrategy::TemplatePatch if in_place => Ok(Strategy::TemplatePatch),
             AskedStrategy::TemplatePatch => refuse(
                 Strategy::TemplatePatch,
-                "its pods are not made by a Deployment or StatefulSet that can be changed",
+                "its pods are not created by a Deployment or StatefulSet that can be changed",
             ),
             AskedStrategy::ParentSpec if in_place && self.row.auto == Strategy::ParentSpec => Ok(Strategy::ParentSpec),
             AskedStrategy::ParentSpec => refuse(
                 Strategy::ParentSpec,
-                "only a KServe InferenceService in Standard mode takes further containers",
+                "only a KServe InferenceService in Standard mode accepts additional containers",
             ),
             AskedStrategy::Auto if in_place && !scaling_needs_proxy && !self.is_reverted() => Ok(self.row.auto),
             AskedStrategy::Auto | AskedStrategy::Proxy => Ok(Strategy::Proxy),
@@ -471,7 +471,7 @@ impl<'a> Source<'a> {
         let Some(object) = workload else {
             return Err(coming(
                 "TargetNotFound",
-                format!("{} has not made its {key} yet", self.key),
+                format!("{} has not created its {key} yet", self.key),
             ));
         };
         let uid = self.object.metadata.uid.as_ref();
@@ -503,12 +503,12 @@ impl<'a> Source<'a> {
             return Err(match self.row.address {
                 Address::Status(_) => coming(
                     "TargetURLUnknown",
-                    format!("{what} does not say yet where it answers: wait, or set runtime.targetURL"),
+                    format!("{what} does not report its URL yet: wait, or set runtime.targetURL"),
                 ),
                 Address::Given | Address::Service(..) => never(
                     "TargetURLRequired",
                     format!(
-                        "runtime.targetURL is required: {what} does not say where its model answers (no container port, no Service of its own); give its Service, or http://127.0.0.1:PORT with TemplatePatch"
+                        "runtime.targetURL is required: {what} does not report the URL of its model (no container port, no Service of its own); set it to its Service, or http://127.0.0.1:PORT with TemplatePatch"
                     ),
                 ),
             });
@@ -518,7 +518,7 @@ impl<'a> Source<'a> {
             Ok(()) => Ok(url),
             Err(_) => Err(never(
                 "TargetURLRequired",
-                format!("{what} says that it answers at {url}, which is not allowed: set runtime.targetURL"),
+                format!("{what} reports the URL {url}, which is not allowed: set runtime.targetURL"),
             )),
         }
     }

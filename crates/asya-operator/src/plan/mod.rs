@@ -57,7 +57,7 @@ pub fn after_failure(seen: &Observed, error: &apply::Error) -> Plan {
         }
         apply::Error::Apply { kind, name, source } if error.is_conflict() => {
             let message = format!(
-                "{kind} '{name}' was refused: somebody else holds what the operator must set; rename their container, or set binding.strategy to Proxy: {source}"
+                "{kind} '{name}' was refused: another field manager owns a field that the operator must set; rename the other container, or set binding.strategy to Proxy: {source}"
             );
             status::refused(seen, (kind, name), ActorState::FieldConflict, message)
         }

@@ -103,7 +103,7 @@ fn compared(seen: &Observed, key: &Key, object: DynamicObject, told: bool) -> Ap
         None => Some(Note::normal("Created", format!("Created {key}"))),
         Some(live) if asked_before(live) && !intact => Some(Note::warning(
             "DriftDetected",
-            format!("{} was changed directly{}, putting it back", key, by(live)),
+            format!("{key} was changed directly{}, reverting it", by(live)),
         )),
         Some(_) => None,
     };

@@ -134,7 +134,9 @@ impl Reader<'_> {
         if let Some(said) = kubelet::unschedulable(pod) {
             return Some(Trouble {
                 word: ActorState::PendingResources,
-                message: format!("no node takes a pod: {said}. Add a node with room for it, or ask for less"),
+                message: format!(
+                    "no node accepts the pod: {said}. Add a node with enough free resources, or reduce the requests"
+                ),
             });
         }
         let status = pod.status.as_ref()?;
@@ -162,7 +164,7 @@ impl Reader<'_> {
             Failure::Image(said) => (
                 ActorState::ImagePullError,
                 format!(
-                    "image '{}' of {name} cannot be pulled: {said}. Is it right ({}), and may the node have it (imagePullSecrets)?",
+                    "cannot pull image '{}' of {name}: {said}. Check {}, and the imagePullSecrets of the pod",
                     container.image,
                     self.field(name, "image")
                 ),
@@ -171,19 +173,19 @@ impl Reader<'_> {
                 Some(what) => (
                     ActorState::ConfigError,
                     format!(
-                        "{name} cannot be started: {said}. Make {what} in namespace '{}'",
+                        "cannot start {name}: {said}. Create {what} in namespace '{}'",
                         self.request.namespace
                     ),
                 ),
                 None => (
                     its_own,
-                    format!("{name} cannot be started: {said}. See {}", self.field(name, "image")),
+                    format!("cannot start {name}: {said}. Check {}", self.field(name, "image")),
                 ),
             },
             Failure::OutOfMemory => (
                 its_own,
                 format!(
-                    "{name} used more memory than it may: raise {}",
+                    "{name} exceeded its memory limit: increase {}",
                     self.field(name, "resources.limits.memory")
                 ),
             ),
@@ -207,16 +209,13 @@ impl Reader<'_> {
         let said = said.map_or_else(String::new, |line| format!(": {}", line.trim()));
         match (name, code) {
             (RUNTIME, EXIT_HANDLER) => format!(
-                "the handler cannot be loaded{said}. Correct {} or the image; its log: {log}",
+                "cannot load the handler{said}. Correct {} or the image; print the logs with: {log}",
                 self.handler()
             ),
             (RUNTIME, EXIT_SETTINGS) => {
-                format!(
-                    "a setting of {name} is wrong{said}. Correct {}",
-                    self.field(name, "env")
-                )
+                format!("invalid setting of {name}{said}. Correct {}", self.field(name, "env"))
             }
-            _ => format!("{name} ended with code {code}{said}. Its log: {log}"),
+            _ => format!("{name} exited with code {code}{said}. Print its logs with: {log}"),
         }
     }
 

@@ -69,7 +69,7 @@ pub(super) fn for_deletion(seen: &Observed) -> Plan {
         }
     }
     if !plan.kube.apply.is_empty() || !plan.kube.edit.is_empty() {
-        let note = Note::normal("Unbound", "Took asya-sidecar and asya-runtime out of the target");
+        let note = Note::normal("Unbound", "Removed asya-sidecar and asya-runtime from the target");
         plan.kube.events.push(note);
         return plan;
     }
@@ -81,7 +81,10 @@ pub(super) fn for_deletion(seen: &Observed) -> Plan {
             (QueueState::Removed { left: None }, _) => {}
             (QueueState::Removed { left: Some(count) }, _) => plan.kube.events.push(Note::warning(
                 "QueueLeft",
-                format!("Queue '{}' holds {count} messages and is left as it is: empty and delete it yourself, or make the actor again", work.name),
+                format!(
+                    "Queue '{}' holds {count} messages and is kept: empty and delete it, or create the actor again",
+                    work.name
+                ),
             )),
             (_, Some(left)) => {
                 plan.queue = Some(QueueWork::Remove(work));

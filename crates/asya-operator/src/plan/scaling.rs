@@ -54,7 +54,7 @@ pub(super) fn plan(
     // KEDA restores replicas when a ScaledObject is deleted, and not when its target changes.
     let points_at = live.map(|live| &live.data["spec"]["scaleTargetRef"]);
     if points_at.is_some_and(|there| there["name"] != target.name || there["kind"] != target.kind.kind) {
-        let message = format!("{key} gives way to one for {target}");
+        let message = format!("{key} is replaced by one for {target}");
         let part = Part {
             children,
             look_again: Some(LOOK_AGAIN),
@@ -66,7 +66,7 @@ pub(super) fn plan(
         None | Some(Reading::Silent) => no(
             SCALING_READY,
             "ScaledObjectCreated",
-            "KEDA has not taken the ScaledObject up yet",
+            "Waiting for KEDA to reconcile the ScaledObject",
         ),
         Some(Reading::Ready) => yes(
             SCALING_READY,
@@ -81,7 +81,7 @@ pub(super) fn plan(
         Some(Reading::Refused(why)) => no(
             SCALING_READY,
             "ScaledObjectRefused",
-            format!("KEDA says of {key}: {why}"),
+            format!("KEDA rejects {key}: {why}"),
         ),
     };
     let scaled = Scaled {

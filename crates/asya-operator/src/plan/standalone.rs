@@ -75,7 +75,7 @@ pub(super) fn plan(
 /// The condition `WorkloadReady`.
 fn health(seen: &Observed, request: &Request, key: &Key) -> Part {
     let well = match seen.live(key) {
-        None => no(WORKLOAD_READY, "WorkloadCreated", format!("{key} is being made")),
+        None => no(WORKLOAD_READY, "WorkloadCreated", format!("{key} is being created")),
         Some(_) => yes(WORKLOAD_READY, "WorkloadCreated", format!("{key} exists")),
     };
     pods::of_workload(seen, request, key).part(seen, WORKLOAD_READY, key, well)

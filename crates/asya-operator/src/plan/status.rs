@@ -270,7 +270,7 @@ fn running(
     before: Option<&AsyncActorStatus>,
 ) -> (ActorState, bool, String) {
     let Some((what, live)) = shown else {
-        return (ActorState::Creating, false, "The workload is being made".to_owned());
+        return (ActorState::Creating, false, "The workload is being created".to_owned());
     };
     let desired = status.desired_replicas.unwrap_or(0);
     let (ready, total) = (status.ready_replicas.unwrap_or(0), status.total_replicas.unwrap_or(0));
@@ -278,30 +278,30 @@ fn running(
     let updated = updated(live, total);
     let was = before.and_then(|s| ActorState::of(s.status.as_deref()?));
     match (desired, ready, total) {
-        (0, _, 1..) => (ActorState::ScalingDown, true, format!("{what} goes to 0 replicas")),
+        (0, _, 1..) => (
+            ActorState::ScalingDown,
+            true,
+            format!("{what} is scaling down to 0 replicas"),
+        ),
         (0, ..) if scaled => (
             ActorState::Napping,
             true,
-            format!("{what} sleeps until a message comes"),
+            format!("{what} is scaled to zero until a message arrives"),
         ),
-        (0, ..) => (
-            ActorState::Stopped,
-            true,
-            format!("{what} has 0 replicas, as asked for"),
-        ),
+        (0, ..) => (ActorState::Stopped, true, format!("{what} has 0 replicas, as desired")),
         _ if updated < total => (
             ActorState::Updating,
             ready > 0,
-            format!("{what} is rolled out: {updated} of {total} replicas are new, {ready} are ready"),
+            format!("{what} is rolling out: {updated} of {total} replicas are updated, {ready} are ready"),
         ),
         _ if is_about_to_roll(what, live, applies, was) => {
-            let message = format!("{what} is rolled out: its pods give way to new ones");
+            let message = format!("{what} is rolling out: its pods are being replaced");
             (ActorState::Updating, ready > 0, message)
         }
         _ if total > desired => (
             ActorState::ScalingDown,
             true,
-            format!("{what}: {total} replicas, {desired} asked for"),
+            format!("{what}: {total} replicas, {desired} desired"),
         ),
         _ if ready >= desired => (
             ActorState::Running,

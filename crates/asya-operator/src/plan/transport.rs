@@ -49,7 +49,7 @@ pub(super) fn read(seen: &Observed) -> Reading<'_> {
     let managed = manages(&seen.settings, transport);
     let (condition, work) = match &seen.queue {
         _ if !managed => {
-            let message = format!("Queue '{name}' is not managed by the operator: the sidecar makes it");
+            let message = format!("Queue '{name}' is not managed by the operator: the sidecar creates it");
             (yes(TRANSPORT_READY, "NotManaged", message), None)
         }
         QueueState::Ready { drift: None } => {
@@ -57,7 +57,7 @@ pub(super) fn read(seen: &Observed) -> Reading<'_> {
             (yes(TRANSPORT_READY, "QueueReady", message), None)
         }
         QueueState::Ready { drift: Some(drift) } => {
-            let message = format!("Queue '{name}' exists and is used as it is, though it differs: {drift}");
+            let message = format!("Queue '{name}' exists and is used, but differs from the configuration: {drift}");
             (yes(TRANSPORT_READY, "QueueDiffers", message), None)
         }
         QueueState::Failed { message } => {
@@ -65,7 +65,7 @@ pub(super) fn read(seen: &Observed) -> Reading<'_> {
             (no(TRANSPORT_READY, "QueueFailed", message), None)
         }
         QueueState::Unknown | QueueState::Removed { .. } => {
-            let message = format!("Queue '{name}' is being made");
+            let message = format!("Queue '{name}' is being created");
             let work = QueueWork::Ensure(queues);
             (no(TRANSPORT_READY, "QueuePending", message), Some(work))
         }

@@ -44,7 +44,7 @@ pub(super) fn plan(binding: &Binding<'_>, place: &InPlace, url: &str) -> Outcome
     }
     if let Some(rival) = older_rival(seen, binding.bound, live) {
         let message = format!(
-            "{holder} is bound by AsyncActor '{rival}', which came first: delete one of the two, or set binding.strategy to Proxy"
+            "{holder} is already bound by AsyncActor '{rival}': delete one of the two, or set binding.strategy to Proxy"
         );
         let released = held(seen, holder).map(|live| release::take_out(seen, holder, live));
         let failure = Part::fails(seen, RUNTIME_INJECTED, "AlreadyManaged", message);
@@ -121,7 +121,7 @@ fn says(binding: &Binding<'_>, place: &InPlace, live: &DynamicObject, judged: &J
         }
     };
     let message = format!(
-        "The containers were taken out of {holder}{} ({} of {} times): they are put back after a wait",
+        "The containers were removed from {holder}{} ({} of {} times) and are restored after a wait",
         by(live),
         judged.conflicts.count,
         conflict::MOST
@@ -195,7 +195,7 @@ fn stopped_text(binding: &Binding<'_>, place: &InPlace, live: &DynamicObject) ->
         "set binding.strategy to Proxy, or binding.onConflict to Proxy"
     };
     format!(
-        "The containers were taken out of {}{} more than {} times: the target is left alone. To go on, {way_out}; any change of this spec tries again",
+        "The containers were removed from {}{} more than {} times and are no longer restored. To continue, {way_out}; any change of this spec tries again",
         place.holder,
         by(live),
         conflict::MOST
@@ -251,7 +251,7 @@ impl Insertion {
             .find(|name| there.into_iter().flatten().any(|c| c["name"] == **name) && !is_held)
         {
             return Err(format!(
-                "{key} has a container named {name} that the operator did not put there: rename it, or set binding.strategy to Proxy"
+                "{key} has a container named {name} that the operator did not add: rename it, or set binding.strategy to Proxy"
             ));
         }
         if strategy == Strategy::ParentSpec {
@@ -292,7 +292,7 @@ impl Insertion {
         let now = judged.verdict == Verdict::Apply;
         let first = live.annotations().get(labels::ASYA_BOUND_UID).is_none();
         let note = first.then(|| {
-            let message = format!("Put asya-sidecar and asya-runtime into {holder}");
+            let message = format!("Added asya-sidecar and asya-runtime to {holder}");
             Note::normal("Bound", message)
         });
         let is_put_in = matches!(judged.verdict, Verdict::Intact | Verdict::Apply);
@@ -323,7 +323,7 @@ fn grace_warning(request: &Request, live: &DynamicObject) -> Option<String> {
     let processing = i64::from(request.processing);
     (processing > grace && request.scaling.is_some()).then(|| {
         format!(
-            "timeout.processing is {processing} s, and pods of the target have {grace} s to end: a message under way when a pod goes is handled again. Raise terminationGracePeriodSeconds of the target"
+            "timeout.processing is {processing} s, and pods of the target have {grace} s to end: a message that is being processed when a pod ends is processed again. Increase terminationGracePeriodSeconds of the target"
         )
     })
 }

@@ -62,7 +62,7 @@ fn not_resolved(seen: &Observed, why: Unresolved) -> Outcome {
         parts: vec![Part::says(no(
             RUNTIME_INJECTED,
             "TargetNotResolved",
-            "There is nothing to bind to yet",
+            "The target is not resolved",
         ))],
         ..Outcome::default()
     });
@@ -79,7 +79,7 @@ fn without_transport(seen: &Observed) -> Outcome {
             ..Part::says(no(
                 RUNTIME_INJECTED,
                 "TransportNotConfigured",
-                "Nothing is put in without a transport",
+                "The containers are not added without a transport",
             ))
         }],
         ..Outcome::default()
@@ -88,11 +88,11 @@ fn without_transport(seen: &Observed) -> Outcome {
 
 fn resolution(bound: &Bound, resolved: &Resolved) -> String {
     let source = format!("{} '{}'", bound.reference.kind, bound.reference.name);
-    let target = resolved.to_string();
-    if source == target {
-        format!("{target} exists")
-    } else {
-        format!("{source} comes down to {target}")
+    let target = resolved.target.to_string();
+    match resolved.target {
+        Target::Unknown(_) => format!("{target} is called at {}", resolved.url),
+        Target::Known(_) if source == target => format!("{target} exists"),
+        Target::Known(_) => format!("{source} resolves to {target}"),
     }
 }
 

@@ -81,7 +81,7 @@ pub(super) fn plan(binding: &Binding<'_>, resolved: &Resolved, status: &BindingS
     let well = yes(
         RUNTIME_INJECTED,
         reason,
-        format!("{key} calls {resolved} at {}", resolved.url),
+        format!("{key} calls {} at {}", resolved.target, resolved.url),
     );
     let own = Part {
         children: vec![(key.clone(), objects::owned(seen, &key, body))],

@@ -16,7 +16,7 @@ use crate::{names, needs};
 pub(super) fn leave(seen: &Observed, now: Option<&Key>) -> Option<Outcome> {
     let previous = needs::previous_holder(&seen.actor).filter(|previous| Some(previous) != now)?;
     let live = held(seen, &previous)?;
-    let message = format!("The containers are being taken out of {previous}");
+    let message = format!("The containers are being removed from {previous}");
     Some(Outcome {
         binding: seen.actor.status.as_ref().and_then(|s| s.binding.clone()),
         parts: vec![
@@ -37,7 +37,7 @@ pub(super) fn take_out(seen: &Observed, holder: &Key, live: &DynamicObject) -> P
             ..Part::default()
         };
     }
-    let message = format!("Took asya-sidecar and asya-runtime out of {holder}");
+    let message = format!("Removed asya-sidecar and asya-runtime from {holder}");
     Part {
         events: vec![Note::normal("Unbound", message)],
         ..put_back(seen, holder, live)
