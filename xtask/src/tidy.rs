@@ -93,6 +93,8 @@ const PURE: &[&str] = &[
     "crates/asya-operator/src/request.rs",
     "crates/asya-operator/src/targets.rs",
     "crates/asya-operator/src/names.rs",
+    "crates/asya-operator/src/needs.rs",
+    "crates/asya-operator/src/object.rs",
     "crates/llama-stack-operator/src/merge",
     "crates/asya-sidecar/src/plan.rs",
     "crates/asya-sidecar/src/envelope.rs",
