@@ -1,4 +1,4 @@
-//! The story of the core: observe, plan, apply.
+//! The core's reconcile loop: observe, plan, apply.
 
 use std::sync::Arc;
 
@@ -12,14 +12,14 @@ use crate::observe::Observed;
 use crate::plan;
 use crate::registry::Registry;
 
-/// What a reconcile works with.
+/// Shared state of all reconciles.
 pub(crate) struct Context {
     pub(crate) registry: Arc<Registry>,
     pub(crate) selector_enabled: bool,
     pub(crate) executor: Executor<ModelDeployment>,
 }
 
-/// Brings one ModelDeployment a step further.
+/// Reconciles one ModelDeployment.
 pub(crate) async fn reconcile(md: Arc<ModelDeployment>, context: Arc<Context>) -> Result<Action, apply::Error> {
     let seen = observe(&context, md);
     let plan = plan::plan(&seen);
@@ -27,7 +27,7 @@ pub(crate) async fn reconcile(md: Arc<ModelDeployment>, context: Arc<Context>) -
     Ok(plan.look_again.map_or_else(Action::await_change, Action::requeue))
 }
 
-/// Reads caches and our own unseen writes; makes no request.
+/// Reads the caches and our own newest writes; sends no request.
 fn observe(context: &Context, md: Arc<ModelDeployment>) -> Observed {
     let (namespace, name) = (md.namespace().unwrap_or_default(), md.name_any());
     Observed {

@@ -1,4 +1,4 @@
-//! Registration: the provider's InferenceProviderConfig, and its heartbeat.
+//! Registration: the provider's InferenceProviderConfig and its heartbeat.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -19,13 +19,13 @@ use crate::caches::Caches;
 use crate::contract::Provider;
 use crate::upstream::{Installed, State};
 
-/// Three heartbeats fit into the time after which a provider counts as silent.
+/// Interval of heartbeats: three of them fit into the timeout.
 const HEARTBEAT: Duration = Duration::from_mins(1);
-/// How soon to try again when the server did not answer.
+/// Delay before a retry if the API server does not respond.
 const RETRY: Duration = Duration::from_secs(2);
 
-/// While this replica leads: registers the provider and keeps its heartbeat. A provider that ends and has no other replica
-/// says that it is not ready.
+/// Registers the provider and sends its heartbeat while this replica is the leader. When it shuts down without another replica,
+/// it reports that it is not ready.
 pub(crate) async fn keep_registered(process: Process, provider: Arc<dyn Provider>, caches: Arc<Caches>) {
     let registration = Registration {
         api: Api::all(process.client),
@@ -38,7 +38,8 @@ pub(crate) async fn keep_registered(process: Process, provider: Arc<dyn Provider
         let conditions = leadership
             .while_leading(keep_heartbeat(&registration, &caches, &process.shutdown))
             .await;
-        // After an election somebody else goes on in a moment, and a provider that is not ready for a moment worries everybody.
+        // With leader election another replica takes over in a moment; a provider that is briefly not ready would cause false
+        // alarms.
         if let Some(conditions) = conditions
             && !leadership.is_elected()
             && let Err(error) = registration.resign(&conditions).await
@@ -48,7 +49,7 @@ pub(crate) async fn keep_registered(process: Process, provider: Arc<dyn Provider
     }
 }
 
-/// Returns the conditions last said, at `shutdown`.
+/// Returns the last conditions at `shutdown`.
 async fn keep_heartbeat(registration: &Registration, caches: &Caches, shutdown: &CancellationToken) -> Vec<Condition> {
     let mut upstream = caches.installed_changes();
     let mut conditions = Vec::new();
@@ -80,7 +81,7 @@ struct Registration {
 }
 
 impl Registration {
-    /// The spec once, the status every time; the spec again when somebody deleted it.
+    /// Applies the spec once and the status every time; the spec again if the object was deleted.
     async fn beat(
         &self,
         registered: &mut bool,
@@ -104,8 +105,7 @@ impl Registration {
         }
     }
 
-    /// Applied without force: what an administrator has changed stays as the administrator wants it. Returns the conditions
-    /// that a predecessor has left.
+    /// Applied without force: changes by an administrator are kept. Returns the conditions of the previous process.
     async fn apply_spec(&self) -> Result<Vec<Condition>, kube::Error> {
         let Value::Object(mut spec) = serde_json::to_value(self.provider.registration()).unwrap_or_default() else {
             return Ok(Vec::new());
@@ -175,7 +175,7 @@ impl Registration {
     }
 }
 
-/// Takes out the fields that somebody else owns; false if there is nothing to take out.
+/// Removes the fields that another field manager owns; false if there are none.
 fn leave_out_conflicts(spec: &mut Map<String, Value>, answer: &kube::core::Status) -> bool {
     let causes = answer.details.iter().flat_map(|d| &d.causes);
     let fields: Vec<String> = causes
@@ -200,7 +200,7 @@ fn leave_out_conflicts(spec: &mut Map<String, Value>, answer: &kube::core::Statu
     any
 }
 
-/// What the provider says of itself.
+/// Status of the provider.
 fn status(provider: &dyn Provider, installed: &Installed, previous: &[Condition]) -> InferenceProviderConfigStatus {
     let main = provider.upstreams().first().map(|u| u.kind);
     let state = main.map(|kind| (kind, installed.state(kind)));
