@@ -39,12 +39,12 @@ pub mod messages {
     pub const RUNTIME_MISSING: &str =
         "runtime is required with workloadRef: set runtime.image and runtime.handler, the code that calls the model";
     /// `runtime` with `workload`.
-    pub const RUNTIME_MISPLACED: &str = "runtime is for workloadRef only: with workload, the container asya-runtime of workload.template says what runs";
+    pub const RUNTIME_MISPLACED: &str = "runtime is for workloadRef only: with workload, the handler is in the container asya-runtime of workload.template";
     /// `binding` with `workload`.
     pub const BINDING_MISPLACED: &str =
         "binding is for workloadRef only: with workload there is nothing to bind to, remove binding";
     /// `asya-runtime` is not exactly one of the containers.
-    pub const ONE_RUNTIME: &str = "workload.template.spec.containers must have exactly one container named asya-runtime: name the one with your handler so";
+    pub const ONE_RUNTIME: &str = "workload.template.spec.containers must have exactly one container named asya-runtime: rename the container with your handler";
     /// A container name is reserved.
     pub const NO_SIDECAR: &str = "workload.template.spec.containers must not have a container named asya-sidecar: the operator adds it, remove or rename yours";
     /// Volume names are reserved.
@@ -88,7 +88,7 @@ pub mod messages {
     status = "AsyncActorStatus",
     derive = "PartialEq",
     derive = "Default",
-    doc = "AsyncActor puts a queue in front of a workload: one that it makes (workload), or one that exists and belongs to somebody else (workloadRef).",
+    doc = "AsyncActor puts a queue in front of a workload: one that it creates (workload), or an existing one (workloadRef).",
     validation = Rule::new("self.metadata.name.size() <= 63 && self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')").message(messages::NAME),
     printcolumn(name = "Status", type_ = "string", json_path = ".status.status"),
     printcolumn(name = "Mode", type_ = "string", json_path = ".status.mode"),

@@ -152,7 +152,7 @@ pub fn no(type_: &'static str, reason: impl Into<String>, message: impl Into<Str
 
 /// The condition of an object that is paused by this annotation.
 pub fn paused(annotation: &str) -> Draft {
-    let message = format!("Reconciliation is paused: remove the annotation {annotation} to go on");
+    let message = format!("Reconciliation is paused: remove the annotation {annotation} to continue");
     yes(PAUSED, CoreReason::Paused, message)
 }
 

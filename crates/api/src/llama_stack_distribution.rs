@@ -33,7 +33,7 @@ use crate::tone::words;
     derive = "PartialEq",
     derive = "Default",
     doc = "LlamaStackDistribution runs a Llama Stack server. Third-party providers are installed from their images when it starts (spec.server.externalProviders).",
-    validation = Rule::new("self.metadata.name.matches('^[a-z]([-a-z0-9]{0,53}[a-z0-9])?$')").message("metadata.name must be at most 55 lower case letters, digits and '-', beginning with a letter: a Service <name>-service is made from it"),
+    validation = Rule::new("self.metadata.name.matches('^[a-z]([-a-z0-9]{0,53}[a-z0-9])?$')").message("metadata.name must be at most 55 lower case letters, digits and '-', beginning with a letter: the name of the Service is derived from it"),
     selectable = ".spec.server.userConfig.configMapName",
     selectable = ".spec.server.userConfig.configMapNamespace",
     selectable = ".spec.server.tlsConfig.caBundle.configMapName",
@@ -442,7 +442,7 @@ const DUPLICATE_IDS: &str = concat!(
     " + (has(self.postTraining) ? self.postTraining.map(p, [p.providerId, 'postTraining', p.image]) : [])]",
     ".map(all, all.filter(p, all.filter(o, o[0] == p[0]).size() > 1)",
     ".map(p, \"'\" + p[0] + \"' (\" + p[1] + ', image ' + p[2] + ')').join(' and '))[0]",
-    " + '. Give each provider an id of its own'"
+    " + '. Give each provider a unique id'"
 );
 
 /// A provider that is installed from an image.

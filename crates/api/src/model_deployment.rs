@@ -29,8 +29,8 @@ use crate::tone::words;
     status = "ModelDeploymentStatus",
     derive = "PartialEq",
     derive = "Default",
-    doc = "ModelDeployment serves a model. A provider is chosen for it (or named in spec.provider.name) and makes what is needed in the cluster.",
-    validation = Rule::new("self.metadata.name.size() <= 63").message("metadata.name must be at most 63 characters: Services and labels are made from it"),
+    doc = "ModelDeployment serves a model. A provider is selected for it, or named in spec.provider.name, and creates the necessary objects.",
+    validation = Rule::new("self.metadata.name.size() <= 63").message("metadata.name must be at most 63 characters: names of Services and labels are derived from it"),
     scale(
         spec_replicas_path = ".spec.scaling.replicas",
         status_replicas_path = ".status.replicas.ready",
@@ -108,7 +108,7 @@ pub struct Model {
     /// change recreates the deployment.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 512))]
-    #[x_kube(validation = Rule::new("!self.matches('[[:space:][:cntrl:]]')").message("model.id must not contain spaces or control characters: give the id as it stands on the hub, such as org/model"))]
+    #[x_kube(validation = Rule::new("!self.matches('[[:space:][:cntrl:]]')").message("model.id must not contain spaces or control characters: use the ID on the hub, such as org/model"))]
     pub id: Option<String>,
 
     /// Name of the model in client requests. Defaults to the last part of the ID. Ignored if source is custom: the image

@@ -23,13 +23,13 @@ const TOTAL: Metric = Metric {
     name: "kubeairunway_modeldeployment_total",
     kind: "gauge",
     labels: &["namespace", "phase"],
-    help: "ModelDeployments there are. phase is Unknown where there is no status yet",
+    help: "Number of ModelDeployments. phase is Unknown without a status",
 };
 const SELECTION: Metric = Metric {
     name: "kubeairunway_provider_selection",
     kind: "gauge",
     labels: &["provider", "reason"],
-    help: "ModelDeployments by the provider selected for them. reason is explicit, capabilities, or other where a selector of somebody else chose",
+    help: "ModelDeployments by the provider selected for them. reason is explicit, capabilities, or other for your own selector",
 };
 const REPLICAS: Metric = Metric {
     name: "kubeairunway_deployment_replicas",
@@ -41,7 +41,7 @@ const PHASE: Metric = Metric {
     name: "kubeairunway_deployment_phase",
     kind: "gauge",
     labels: &["name", "namespace", "phase"],
-    help: "1 for the phase that a ModelDeployment is in",
+    help: "1 for the current phase of a ModelDeployment",
 };
 
 /// Metrics about ModelDeployments.

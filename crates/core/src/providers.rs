@@ -151,7 +151,7 @@ impl Registered {
             no(
                 condition::RULES_VALID,
                 "RulesRejected",
-                format!("Left out, the others go on: {}", self.problems.join("; ")),
+                format!("Skipped, the others still apply: {}", self.problems.join("; ")),
             )
         };
         let previous = self.config.status.as_ref().map_or(&[][..], |s| s.conditions.as_slice());

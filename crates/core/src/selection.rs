@@ -182,7 +182,7 @@ fn counts(rule: &RuleOutcome) -> bool {
 fn unsuitable(provider: &Registered, spec: &ModelDeploymentSpec, input: &Input) -> Option<String> {
     let config = &provider.config;
     if config.policy() == SelectionPolicy::Explicit {
-        return Some("is chosen only when spec.provider.name names it".to_owned());
+        return Some("is selected only if spec.provider.name names it".to_owned());
     }
     let engine = spec.engine_type().unwrap_or_default();
     let Some(support) = config.spec.capabilities.for_engine(engine) else {

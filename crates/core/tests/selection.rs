@@ -136,20 +136,20 @@ fn nobody_is_chosen_for_what_nobody_runs() {
             "vllm",
             json!({}),
             "No provider supports engine=vllm, gpu=false, mode=aggregated: kaito does not run vllm without a GPU; \
-             dynamo does not run vllm without a GPU; kuberay is chosen only when spec.provider.name names it",
+             dynamo does not run vllm without a GPU; kuberay is selected only if spec.provider.name names it",
         ),
         (
             "trtllm",
             gpus(0),
             "No provider supports engine=trtllm, gpu=false, mode=aggregated: dynamo does not run trtllm without a GPU; \
-             kaito does not support engine trtllm; kuberay is chosen only when spec.provider.name names it",
+             kaito does not support engine trtllm; kuberay is selected only if spec.provider.name names it",
         ),
         (
             "llamacpp",
             disaggregated(),
             "No provider supports engine=llamacpp, gpu=true, mode=disaggregated: dynamo does not support engine llamacpp; \
              kaito does not support serving mode disaggregated with llamacpp; \
-             kuberay is chosen only when spec.provider.name names it",
+             kuberay is selected only if spec.provider.name names it",
         ),
     ];
     for (engine, patch, message) in table {
@@ -247,7 +247,7 @@ fn losers_learn_why() {
                 "kuberay",
                 false,
                 None,
-                "is chosen only when spec.provider.name names it"
+                "is selected only if spec.provider.name names it"
             ),
         ]
     );

@@ -279,7 +279,7 @@ impl Election {
                 }
             }
             Ok(Err(error)) => tracing::warn!(%error, lease = self.name, "cannot write the Lease"),
-            Err(_) => tracing::warn!(lease = self.name, "no answer in time to a write of the Lease"),
+            Err(_) => tracing::warn!(lease = self.name, "a write of the Lease timed out"),
         }
         if sure.is_some() && self.until.borrow().is_some_and(|until| until <= Instant::now()) {
             self.lose("it could not be renewed in time");
@@ -360,9 +360,12 @@ impl Election {
 
     async fn release(&self, lease: Lease) {
         match tokio::time::timeout(FAREWELL, self.try_release(lease)).await {
-            Ok(Ok(())) => tracing::info!(lease = self.name, "gave up the Lease"),
-            Ok(Err(error)) => tracing::warn!(%error, lease = self.name, "cannot give up the Lease; it will run out"),
-            Err(_) => tracing::warn!(lease = self.name, "no answer when giving up the Lease; it will run out"),
+            Ok(Ok(())) => tracing::info!(lease = self.name, "released the Lease"),
+            Ok(Err(error)) => tracing::warn!(%error, lease = self.name, "cannot release the Lease; it will expire"),
+            Err(_) => tracing::warn!(
+                lease = self.name,
+                "no response to the release of the Lease; it will expire"
+            ),
         }
     }
 

@@ -46,21 +46,21 @@ const ERRORS: Metric = Metric {
     name: "kubeairunway_reconciliation_errors_total",
     kind: "counter",
     labels: &["provider", "error_type"],
-    help: "Reconciles that failed and are tried again. error_type is conflict, forbidden, not_found, invalid, api, connection or timeout",
+    help: "Reconciles that failed and are retried. error_type is conflict, forbidden, not_found, invalid, api, connection or timeout",
 };
 /// Requests to the API server.
 const REQUESTS: Metric = Metric {
     name: "kubeairunway_api_requests_total",
     kind: "counter",
     labels: &["provider", "verb", "code"],
-    help: "Requests to the API server. verb is read, watch, create, apply, patch or delete; code is the HTTP status, or none without an answer. What the client tries again by itself counts once",
+    help: "Requests to the API server. verb is read, watch, create, apply, patch or delete; code is the HTTP status, or none without a response. Retries by the client are not counted",
 };
 /// Leadership.
 const LEADER: Metric = Metric {
     name: "kubeairunway_leader",
     kind: "gauge",
     labels: &["provider"],
-    help: "1 for the replica that works, 0 for those that stand by",
+    help: "1 for the leader, 0 for standby replicas",
 };
 
 /// Metrics of every controller.

@@ -188,7 +188,7 @@ pub fn manager_of(live: &DynamicObject) -> String {
 
 /// Message about a name that is in use: the object, the expected owner, the actual manager. Callers append the remedy.
 pub fn taken(object: &str, owner: &str, manager: &str) -> String {
-    format!("{object} exists and was not made for this {owner} ({manager})")
+    format!("{object} exists and was not created for this {owner} ({manager})")
 }
 
 /// Whether the live object still has everything that is desired.

@@ -41,7 +41,7 @@ pub enum Error {
     #[error("--otlp-endpoint '{0}' is not a URL such as http://collector:4318")]
     Endpoint(String),
     /// The client for the endpoint cannot be created.
-    #[error("cannot make a client for the OTLP receiver")]
+    #[error("cannot create a client for the OTLP receiver")]
     Client(#[source] Box<kube::Error>),
     /// The exporter rejects the settings.
     #[error("cannot set up the OTLP exporter")]

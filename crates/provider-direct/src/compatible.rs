@@ -95,7 +95,7 @@ fn model<'a>(request: &'a Request, engine: &Dialect) -> Result<Model<'a>, Refusa
     let twice = |(key, _): &(&str, &str)| loads.contains(&format!("--{}", key.replace('_', "-")));
     match flag(&request.args, "hf-file").filter(twice) {
         Some((key, _)) => refuse(format!(
-            "engine.args.{key} names a file, and so does model.id, which is '{id}': name it in one of them"
+            "engine.args.{key} and model.id '{id}' both name a file: use one of them"
         )),
         None => Ok(Model::Hub(id)),
     }

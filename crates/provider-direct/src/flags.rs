@@ -90,7 +90,7 @@ impl Flags {
         }
         if let (ModelSource::Custom, Some(id)) = (request.source, &request.model_id) {
             self.ignored.push(format!(
-                "model.id: '{id}' loads nothing for custom source: name the model's path in the image in engine.args.model"
+                "model.id: '{id}' has no effect for custom source: set engine.args.model to the model's path in the image"
             ));
         }
     }
@@ -110,7 +110,7 @@ impl Flags {
             Err(why) => why.to_owned(),
             Ok(name) => match flag(&self.values, name) {
                 Some((key, _)) => {
-                    format!("engine.args.{key} says the same in the engine's own words and has the last word")
+                    format!("engine.args.{key} sets the same and takes precedence")
                 }
                 None => return self.derive(name, value),
             },

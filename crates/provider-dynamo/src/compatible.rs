@@ -150,7 +150,7 @@ fn flags_are_possible(request: &Request, engine: Engine) -> Result<(), Refusal> 
     }
     match flags::doubly_told(request, engine) {
         Some((option, flag)) => refuse(format!(
-            "engine.args.{option} is an option of TensorRT-LLM and is passed in --{flag}, which engine.args.{flag} sets as well: say both in one of them"
+            "engine.args.{option} is an option of TensorRT-LLM and is passed in --{flag}, which engine.args.{flag} sets as well: use one of them"
         )),
         None => Ok(()),
     }

@@ -174,7 +174,7 @@ impl Flags {
     fn name(&mut self, request: &Request) {
         match (request.source, &request.served_name) {
             (ModelSource::Custom, _) if request.served_name_given => self.ignored.push(
-                "model.servedName is ignored for custom source: the image decides the model's name; if its worker takes a flag for it, set it in engine.args".to_owned(),
+                "model.servedName is ignored for custom source: the image decides the model's name; if its worker supports a flag for it, set it in engine.args".to_owned(),
             ),
             (ModelSource::Huggingface, Some(name)) if request.served_name_given => {
                 self.set("model.servedName", MODEL_NAME, name);
@@ -193,9 +193,7 @@ impl Flags {
     fn set(&mut self, field: &str, flag: &str, value: &str) {
         match self.find(flag) {
             Some((key, _)) => {
-                let ignored = format!(
-                    "{field} is ignored: engine.args.{key} says the same in the engine's own words and has the last word"
-                );
+                let ignored = format!("{field} is ignored: engine.args.{key} sets the same and takes precedence");
                 self.ignored.push(ignored);
             }
             None => self.derive(flag, value),

@@ -27,12 +27,12 @@ pub(crate) fn documented() -> Vec<OverrideKey> {
         key(
             "frontend.resources.cpu",
             OverrideType::String,
-            "Processors each frontend pod asks for. Defaults to 2.",
+            "CPU request of each frontend pod. Defaults to 2.",
         ),
         key(
             "frontend.resources.memory",
             OverrideType::String,
-            "Memory each frontend pod asks for. Defaults to 4Gi.",
+            "Memory request of each frontend pod. Defaults to 4Gi.",
         ),
     ]
 }
@@ -94,7 +94,7 @@ fn replicas(given: &Value) -> Result<i32, Refusal> {
         None => Ok(1),
         Some(Ok(replicas)) if replicas >= 0 => Ok(replicas),
         Some(_) => Err(invalid(format!(
-            "spec.provider.overrides.frontend.replicas is {given}, which is no number of pods: set it to 0 or more"
+            "spec.provider.overrides.frontend.replicas must be 0 or more, not {given}"
         ))),
     }
 }
@@ -106,7 +106,7 @@ fn amount(name: &str, given: &Value, default: &str, suffixes: &[&str]) -> Result
         Ok(text.to_owned())
     } else {
         Err(invalid(format!(
-            "spec.provider.overrides.frontend.resources.{name} is '{text}', which is no quantity: write it as {default}, or remove it"
+            "spec.provider.overrides.frontend.resources.{name} must be a quantity such as {default}, not '{text}'"
         )))
     }
 }

@@ -19,7 +19,7 @@ pub struct RuntimeVersion {
 
 /// The text is not a version.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("'{0}' is not a version of Dynamo, as 1.3.1")]
+#[error("'{0}' is not a version of Dynamo, such as 1.3.1")]
 pub struct NotAVersion(String);
 
 const fn v(major: u32, minor: u32, patch: u32) -> RuntimeVersion {

@@ -60,7 +60,7 @@ fn message(status: &Value, phase: Phase, unmet: Option<Condition>, counts: &Coun
         .or_else(|| unmet.map(|c| c.message))
         .filter(|text| !text.is_empty());
     match (phase, told) {
-        (Phase::Running, _) if desired == 0 => "Scaled to zero: no worker is asked for".to_owned(),
+        (Phase::Running, _) if desired == 0 => "Scaled to zero: no worker is desired".to_owned(),
         (Phase::Running, _) => String::new(),
         (_, Some(told)) => told.to_owned(),
         (Phase::Failed, None) => unmet.map(|c| c.reason.to_owned()).unwrap_or_default(),

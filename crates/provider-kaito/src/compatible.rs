@@ -102,7 +102,7 @@ fn workload<'a>(request: &'a Request, engine: Engine, worker: &Worker) -> Result
 /// KAITO creates the pods of a preset, and a Workspace has no field for these settings. Settings whose loss would break the
 /// deployment without notice are refused here; settings without effect are ignored with a warning in `preset.rs`.
 fn preset_can_do(request: &Request, worker: &Worker) -> Result<(), Refusal> {
-    const OWN_IMAGE: &str = "set spec.image to run vLLM in a container of your own";
+    const OWN_IMAGE: &str = "set spec.image to run vLLM in your own container";
     if !request.env.is_empty() {
         return refuse(format!(
             "spec.env cannot be passed to KAITO's preset pods: {OWN_IMAGE}, or remove spec.env"
@@ -154,7 +154,7 @@ fn shape(request: &Request, worker: &Worker, installed: &Installed) -> Result<Sh
     let longest = LONGEST_NAME - 6;
     if request.name.len() > longest {
         return refuse(format!(
-            "metadata.name has {} characters, but with scaling.replicas other than 1 KAITO can take at most {longest}: choose a shorter name, or set scaling.replicas to 1",
+            "metadata.name has {} characters, but KAITO supports at most {longest} unless scaling.replicas is 1: choose a shorter name, or set scaling.replicas to 1",
             request.name.len()
         ));
     }

@@ -63,7 +63,7 @@ fn key_value(text: &str) -> Result<(String, String), ConfigError> {
     match text.split_once('=') {
         Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
         _ => Err(ConfigError(format!(
-            "'{text}' is not KEY=VALUE, as nvidia.com/gpu.present=true"
+            "'{text}' is not KEY=VALUE, such as nvidia.com/gpu.present=true"
         ))),
     }
 }

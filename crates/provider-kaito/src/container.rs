@@ -94,7 +94,7 @@ fn named(request: &Request, engine: Engine, flags: &mut Flags) -> Vec<String> {
             flags.set("model.servedName", "served-model-name", name);
         }
         (_, Engine::LlamaCpp, Some(name)) if request.served_name_given => ignored.push(format!(
-            "model.servedName: {name} is ignored: a llama.cpp image names its model itself; if yours takes a flag for it, set it in engine.args"
+            "model.servedName: {name} is ignored: the llama.cpp image decides the model's name; if its server supports a flag for it, set it in engine.args"
         )),
         _ => {}
     }

@@ -53,9 +53,7 @@ impl Flags {
     pub(crate) fn set(&mut self, field: &str, flag: &str, value: &str) {
         match find(&self.values, flag) {
             Some((key, _)) => {
-                let ignored = format!(
-                    "{field} is ignored: engine.args.{key} says the same in the engine's own words and has the last word"
-                );
+                let ignored = format!("{field} is ignored: engine.args.{key} sets the same and takes precedence");
                 self.ignored.push(ignored);
             }
             None => {

@@ -52,7 +52,7 @@ fn ignored(request: &Request, accepted: &Accepted, model: &str) -> Vec<String> {
     let mut ignored = Vec::new();
     if request.served_name_given {
         ignored.push(format!(
-            "model.servedName is ignored: KAITO names its presets itself, clients must send '{}'",
+            "model.servedName is ignored: KAITO sets the names of its presets; clients must send '{}'",
             name_for_clients(model)
         ));
     }
@@ -69,7 +69,7 @@ fn ignored(request: &Request, accepted: &Accepted, model: &str) -> Vec<String> {
     ] {
         if let Some(given) = given {
             ignored.push(format!(
-                "{field}: {given} is ignored: KAITO sizes the pods of its presets itself"
+                "{field}: {given} is ignored: KAITO sets the resources of its presets' pods"
             ));
         }
     }
@@ -80,7 +80,7 @@ fn ignored(request: &Request, accepted: &Accepted, model: &str) -> Vec<String> {
         if !given.is_empty() {
             let keys: Vec<_> = given.keys().map(String::as_str).collect();
             ignored.push(format!(
-                "podTemplate.metadata.{field} ({}) are ignored: KAITO makes the pods of its presets itself; set spec.image to make them yours",
+                "podTemplate.metadata.{field} ({}) are ignored: KAITO creates the pods of its presets; set spec.image to use your own container",
                 keys.join(", ")
             ));
         }

@@ -72,7 +72,7 @@ pub(crate) fn of_inference_set(object: &Value, desired: i32) -> Reading {
     };
     let reading = reading(phase, told, ready, &conditions);
     let message = match phase {
-        Phase::Running if desired == 0 => "Scaled to zero: no replica is asked for".to_owned(),
+        Phase::Running if desired == 0 => "Scaled to zero: no replica is desired".to_owned(),
         Phase::Deploying => format!("{ready} of {desired} replicas ready"),
         _ => reading.message,
     };

@@ -40,7 +40,7 @@ pub(crate) fn of(request: &Request) -> Result<Arguments, Refusal> {
     }
     let mut set = |field: &str, name: &str, value: Value| match spelt.get(name) {
         Some(key) => arguments.ignored.push(format!(
-            "{field} is ignored: engine.args.{key} says the same in the engine's own words and has the last word"
+            "{field} is ignored: engine.args.{key} sets the same and takes precedence"
         )),
         None => {
             arguments.values.insert(name.to_owned(), value);
@@ -85,7 +85,7 @@ fn snake_case(key: &str) -> String {
 fn unfit(key: &str, text: &str, kind: Kind) -> String {
     let (wanted, example) = kind.wanted();
     format!(
-        "engine.args.{key} is '{text}', but vLLM wants {wanted} there: set it, for example, to {example}, or remove it"
+        "engine.args.{key} is '{text}', but vLLM requires {wanted}: set it, for example, to {example}, or remove it"
     )
 }
 
@@ -93,18 +93,16 @@ fn unfit(key: &str, text: &str, kind: Kind) -> String {
 fn is_ours_to_give(key: &str, name: &str, value: &Value) -> Result<(), Refusal> {
     let why = match name {
         MODEL => "would replace the model: name the model in model.id and remove the argument",
-        "served_model_name" => {
-            "is not the engine's to say under Ray Serve: use model.servedName and remove the argument"
-        }
+        "served_model_name" => "is set by Ray Serve: use model.servedName and remove the argument",
         "host" | "port" => "has no effect under Ray Serve, which answers on port 8000: remove the argument",
         "distributed_executor_backend" if value != "ray" => {
-            "must be 'ray' under Ray Serve, which spreads a replica over its GPUs: remove the argument"
+            "must be 'ray' under Ray Serve, which distributes a replica over its GPUs: remove the argument"
         }
         "data_parallel_size" if *value != 1 => {
-            "is not possible here: ask for more replicas in scaling and remove the argument"
+            "is not supported: request more replicas in scaling and remove the argument"
         }
         "disable_log_stats" if *value == true => {
-            "is not possible under Ray Serve, which reads the engine's metrics: remove the argument"
+            "is not supported under Ray Serve, which reads the engine's metrics: remove the argument"
         }
         _ => return Ok(()),
     };
@@ -317,7 +315,7 @@ mod tests {
             (
                 "max-num-seqs",
                 "many",
-                "is 'many', but vLLM wants a whole number of at least 1 there: set it, for example, to 8",
+                "is 'many', but vLLM requires a whole number of at least 1: set it, for example, to 8",
             ),
             (
                 "max-model-len",

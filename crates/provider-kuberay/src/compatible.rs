@@ -88,7 +88,7 @@ fn model<'a>(request: &'a Request, ignored: &mut Vec<String>) -> Result<Model<'a
         (Some(path), id) => {
             if let Some(id) = id {
                 ignored.push(format!(
-                    "model.id: {id} is ignored for custom source: engine.args.model says where the model lies"
+                    "model.id: {id} is ignored for custom source: engine.args.model is the path of the model"
                 ));
             }
             path

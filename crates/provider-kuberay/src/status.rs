@@ -79,10 +79,10 @@ impl<'a> Service<'a> {
             state(
                 Phase::Running,
                 "Suspended",
-                "Scaled to zero: no replica is asked for, and no pod runs",
+                "Scaled to zero: no replica is desired, and no pod runs",
             )
         } else {
-            state(Phase::Deploying, "Suspending", "KubeRay is taking the pods away")
+            state(Phase::Deploying, "Suspending", "KubeRay is deleting the pods")
         }
     }
 
@@ -114,7 +114,7 @@ impl<'a> Service<'a> {
             return state(
                 Phase::Failed,
                 app.reason(),
-                format!("{} (what served before may still answer)", app.text()),
+                format!("{} (the previous version may still serve)", app.text()),
             );
         }
         match unfinished(&self.active) {
@@ -122,7 +122,7 @@ impl<'a> Service<'a> {
             None if !self.is_seen() => state(
                 Phase::Deploying,
                 "Updating",
-                "KubeRay has yet to look at the latest change",
+                "Waiting for KubeRay to observe the latest change",
             ),
             None => state(Phase::Running, "Ready", ""),
         }

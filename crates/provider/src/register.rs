@@ -44,7 +44,7 @@ pub(crate) async fn keep_registered(process: Process, provider: Arc<dyn Provider
             && !leadership.is_elected()
             && let Err(error) = registration.resign(&conditions).await
         {
-            tracing::warn!(%error, "cannot say goodbye in the InferenceProviderConfig");
+            tracing::warn!(%error, "cannot report the shutdown in the InferenceProviderConfig");
         }
     }
 }
@@ -192,7 +192,7 @@ fn leave_out_conflicts(spec: &mut Map<String, Value>, answer: &kube::core::Statu
         if spec.remove(&field).is_some() {
             tracing::info!(
                 field,
-                "InferenceProviderConfig: somebody else set spec.{field}; it is left to them"
+                "InferenceProviderConfig: another field manager owns spec.{field}; the value is kept"
             );
             any = true;
         }

@@ -304,7 +304,7 @@ fn read(body: &[u8]) -> Result<Request<'_>, Unreadable> {
         uid: asked.request.uid,
         violation: Violation {
             field: String::new(),
-            message: shorten(format!("the review cannot be read: {error}"), MAX_MESSAGE),
+            message: shorten(format!("cannot parse the review: {error}"), MAX_MESSAGE),
         },
     })
 }

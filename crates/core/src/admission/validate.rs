@@ -121,7 +121,7 @@ fn check_name(deployment: &ModelDeployment, findings: &mut Findings) {
     if deployment.name_any().len() > 63 {
         findings.refuse(
             "metadata.name",
-            "metadata.name must be at most 63 characters: Services and labels are made from it",
+            "metadata.name must be at most 63 characters: names of Services and labels are derived from it",
         );
     }
 }
@@ -160,7 +160,7 @@ fn check_model(spec: &ModelDeploymentSpec, findings: &mut Findings) {
             None => findings.refuse("spec.model.id", "model.id is required when source is huggingface"),
             Some(id) if id.contains(|c: char| c.is_whitespace() || c.is_control()) => findings.refuse(
                 "spec.model.id",
-                "model.id must not contain spaces or control characters: give the id as it stands on the hub, such as org/model",
+                "model.id must not contain spaces or control characters: use the ID on the hub, such as org/model",
             ),
             Some(_) => {}
         },
@@ -360,7 +360,7 @@ fn check_quantities(spec: &ModelDeploymentSpec, findings: &mut Findings) {
         let Some(text) = text else { return };
         let complaint = match quantity::amount(text, suffixes) {
             Amount::Positive => return,
-            Amount::Zero => format!("{path} must be more than 0, such as {example}: leave it out to ask for nothing"),
+            Amount::Zero => format!("{path} must be greater than 0, such as {example}: omit it to request nothing"),
             Amount::Unreadable => format!("{path} must be a quantity such as {example}, not '{}'", quote(text)),
         };
         findings.refuse(format!("spec.{path}"), complaint);
@@ -402,7 +402,7 @@ fn check_env(env: &[EnvVar], findings: &mut Findings) {
             findings.refuse(
                 format!("spec.env[{index}].name"),
                 format!(
-                    "env[{index}]: '{}' cannot be the name of a variable: use letters, digits, '_', '-' and '.'",
+                    "env[{index}]: invalid variable name '{}': use letters, digits, '_', '-' and '.'",
                     quote(&variable.name)
                 ),
             );
@@ -429,7 +429,7 @@ fn check_pod_metadata(metadata: &PodMetadata, findings: &mut Findings) {
         for key in map.keys().filter(|key| key.starts_with(labels::PREFIX)) {
             findings.refuse(
                 format!("spec.podTemplate.metadata.{kind}[{}]", quote(key)),
-                format!("podTemplate.metadata.{kind}: '{}' is reserved, every key under {} is set by the controllers: use a prefix of your own", quote(key), labels::PREFIX),
+                format!("podTemplate.metadata.{kind}: '{}' is reserved, every key under {} is set by the controllers: use your own prefix", quote(key), labels::PREFIX),
             );
         }
     }
@@ -442,7 +442,7 @@ fn check_labels(path: &str, labels: &BTreeMap<String, String>, findings: &mut Fi
             findings.refuse(
                 format!("{path}[{}]", quote(key)),
                 format!(
-                    "{}: '{}' cannot be the value of '{}': use at most 63 letters, digits, '-', '_' and '.', beginning and ending with a letter or digit",
+                    "{}: invalid value '{}' of '{}': use at most 63 letters, digits, '-', '_' and '.', beginning and ending with a letter or digit",
                     path.trim_start_matches("spec."),
                     quote(value),
                     quote(key)
@@ -457,7 +457,7 @@ fn check_key(path: &str, key: &str, findings: &mut Findings) {
         findings.refuse(
             format!("{path}[{}]", quote(key)),
             format!(
-                "{}: '{}' is no valid key: use at most 63 letters, digits, '-', '_' and '.', perhaps after a domain and '/', such as example.com/team",
+                "{}: invalid key '{}': use at most 63 letters, digits, '-', '_' and '.', optionally after a domain and '/', such as example.com/team",
                 path.trim_start_matches("spec."),
                 quote(key)
             ),

@@ -22,7 +22,7 @@ const MAX_NESTING: usize = 16;
 /// The input is larger than the cost estimate of rules assumes.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{path} has {found}, rules can be evaluated with at most {allowed}; set spec.provider.name to choose a provider without rules"
+    "{path} has {found}, rules can be evaluated with at most {allowed}; set spec.provider.name to select a provider without rules"
 )]
 pub struct InputTooLarge {
     /// Path of the value, such as `spec.env`.

@@ -326,9 +326,7 @@ impl From<ExecutionError> for EvalError {
             ExecutionError::DivisionByZero(_) | ExecutionError::RemainderByZero(_) => "division by zero".to_owned(),
             ExecutionError::Overflow(name, ..) => format!("`{name}` overflows"),
             ExecutionError::IndexOutOfBounds(_) => "index out of bounds".to_owned(),
-            ExecutionError::UnsupportedKeyType(_) => {
-                "a map is asked for a key that is no string, number or bool".to_owned()
-            }
+            ExecutionError::UnsupportedKeyType(_) => "a map key must be a string, number or bool".to_owned(),
             ExecutionError::DuplicateKey(_) => "a map literal repeats a key".to_owned(),
             _ => "the rule cannot be evaluated on this input".to_owned(),
         };

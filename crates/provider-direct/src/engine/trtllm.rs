@@ -23,7 +23,7 @@ pub(super) const DIALECT: Dialect = Dialect {
     ),
     // The same text as in admission.
     context_length: Err(
-        "TensorRT-LLM takes it when the engine is built; to limit requests at run time set max_seq_len in engine.args",
+        "TensorRT-LLM fixes it when the engine is built; to limit requests at run time, set max_seq_len in engine.args",
     ),
     trust_remote_code: Ok("trust_remote_code"),
     tensor_parallel: Some("tp_size"),

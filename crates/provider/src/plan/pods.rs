@@ -177,7 +177,7 @@ fn of_start(seen: &Observed, pod: &str, container: &str, said: &str) -> (Provide
         );
     }
     let step = if lacks_program(said) {
-        "Check that spec.image holds the engine's program, for the processors of the nodes".to_owned()
+        "Check that spec.image contains the engine's program, for the CPU architecture of the nodes".to_owned()
     } else {
         format!("See: kubectl describe pod {pod} -n {namespace}")
     };
@@ -242,7 +242,7 @@ fn room(said: &str, namespace: &str) -> String {
         return format!("Create the PersistentVolumeClaim, or see why it is not bound: kubectl get pvc -n {namespace}");
     }
     let step = if said.contains("Insufficient") {
-        "Add a node with room for it, or ask for less in spec.resources"
+        "Add a node with sufficient resources, or request less in spec.resources"
     } else if said.contains("taint") {
         "Add the taint to spec.tolerations, or remove it from a node"
     } else {

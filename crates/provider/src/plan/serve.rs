@@ -152,7 +152,7 @@ fn outgoing(provider: &dyn Provider, seen: &Observed, translation: &Translation)
                     .last()
                     .map(|main| main.kind.named(&main.name))
                     .unwrap_or_default();
-                vec![format!("{} gives way to {successor}", child.kind.named(&name))]
+                vec![format!("{} is replaced by {successor}", child.kind.named(&name))]
             }
         };
         let going = live.metadata.deletion_timestamp.is_some();

@@ -272,7 +272,7 @@ impl Standing {
             Self::NotAnswering { message, .. } => (
                 ProviderReason::NotAnswering.to_string(),
                 format!(
-                    "Pods are ready, but the model does not answer: {message}. Check spec.image, spec.engine.args and spec.model.servedName; logs: kubeairunway logs {} -n {}. It is asked again",
+                    "Pods are ready, but the model does not answer: {message}. Check spec.image, spec.engine.args and spec.model.servedName; logs: kubeairunway logs {} -n {}. The request is retried",
                     seen.md.name_any(),
                     seen.md.namespace().unwrap_or_default(),
                 ),
@@ -430,7 +430,7 @@ pub(super) fn dry_run(provider: &dyn Provider, seen: &Observed, prepared: &Prepa
         .collect::<Vec<_>>()
         .join(", ");
     let message = format!("Dry run: would apply {names}; see status.plan");
-    let way_out = format!("Remove the annotation {} to go ahead", runway_api::labels::DRY_RUN);
+    let way_out = format!("Remove the annotation {} to continue", runway_api::labels::DRY_RUN);
     let mut drafts = vec![
         compatible(provider),
         yes(condition::DRY_RUN, ProviderReason::DryRun, way_out),

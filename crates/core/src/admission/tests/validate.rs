@@ -209,7 +209,7 @@ fn everything_is_said_at_once_in_the_order_of_the_spec() {
             ),
             (
                 "spec.resources.cpu",
-                "resources.cpu must be more than 0, such as 4 or 500m: leave it out to ask for nothing",
+                "resources.cpu must be greater than 0, such as 4 or 500m: omit it to request nothing",
             ),
             (
                 "spec.env[0].name",
@@ -221,15 +221,15 @@ fn everything_is_said_at_once_in_the_order_of_the_spec() {
             ),
             (
                 "spec.podTemplate.metadata.annotations[a b]",
-                "podTemplate.metadata.annotations: 'a b' is no valid key: use at most 63 letters, digits, '-', '_' and '.', perhaps after a domain and '/', such as example.com/team",
+                "podTemplate.metadata.annotations: invalid key 'a b': use at most 63 letters, digits, '-', '_' and '.', optionally after a domain and '/', such as example.com/team",
             ),
             (
                 "spec.podTemplate.metadata.labels[kubeairunway.ai/provider]",
-                "podTemplate.metadata.labels: 'kubeairunway.ai/provider' is reserved, every key under kubeairunway.ai/ is set by the controllers: use a prefix of your own",
+                "podTemplate.metadata.labels: 'kubeairunway.ai/provider' is reserved, every key under kubeairunway.ai/ is set by the controllers: use your own prefix",
             ),
             (
                 "spec.nodeSelector[zone]",
-                "nodeSelector: 'not valid' cannot be the value of 'zone': use at most 63 letters, digits, '-', '_' and '.', beginning and ending with a letter or digit",
+                "nodeSelector: invalid value 'not valid' of 'zone': use at most 63 letters, digits, '-', '_' and '.', beginning and ending with a letter or digit",
             ),
         ],
     );
@@ -242,8 +242,7 @@ fn names_of_variables_are_those_that_the_server_accepts() {
         refused(env(name), &[]);
     }
     for (name, shown) in [("A=B", "A=B"), ("ä", "ä"), ("A\nB", "A\u{fffd}B")] {
-        let message =
-            format!("env[0]: '{shown}' cannot be the name of a variable: use letters, digits, '_', '-' and '.'");
+        let message = format!("env[0]: invalid variable name '{shown}': use letters, digits, '_', '-' and '.'");
         refused(env(name), &[("spec.env[0].name", &message)]);
     }
 }
@@ -266,7 +265,7 @@ fn numbers_and_quantities_of_workers() {
             ),
             (
                 "spec.scaling.prefill.memory",
-                "scaling.prefill.memory must be more than 0, such as 64Gi: leave it out to ask for nothing",
+                "scaling.prefill.memory must be greater than 0, such as 64Gi: omit it to request nothing",
             ),
             (
                 "spec.scaling.decode.memory",
