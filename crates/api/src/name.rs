@@ -188,7 +188,7 @@ mod tests {
     ];
 
     #[test]
-    fn a_text_that_would_lead_elsewhere_is_not_a_name() {
+    fn names_that_change_a_path_are_rejected() {
         for text in HOSTILE {
             assert!(text.parse::<Name>().is_err(), "{text:?}");
             assert!(text.parse::<Namespace>().is_err(), "{text:?}");
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn what_kubernetes_takes_is_a_name() {
+    fn valid_kubernetes_names_are_accepted() {
         for text in ["a", "0", "gemma-cpu", "a.b", "kube-root-ca.crt", &"a".repeat(253)] {
             assert_eq!(text.parse::<Name>().unwrap(), text);
         }
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_says_what_to_use() {
+    fn an_error_names_the_allowed_characters() {
         let name = |text: &str| text.parse::<Name>().unwrap_err().to_string();
         assert_eq!(
             name("?"),

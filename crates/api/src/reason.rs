@@ -176,7 +176,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_reason_has_a_camel_case_text_and_a_meaning() {
+    fn every_reason_has_a_camel_case_text_and_a_meaning() {
         let core = CoreReason::ALL.iter().map(|r| (r.as_str(), r.meaning()));
         let provider = ProviderReason::ALL.iter().map(|r| (r.as_str(), r.meaning()));
         for (text, meaning) in core.chain(provider) {

@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_a_user_may_write_is_bounded() {
+    fn every_field_of_a_crd_has_a_limit() {
         let crds = [
             ModelDeployment::crd(),
             InferenceProviderConfig::crd(),
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn bounds_of_a_type_stay_and_what_has_none_gets_one() {
+    fn a_default_limit_is_added_only_where_a_type_has_none() {
         let mut schema = json_schema!({
             "type": "object",
             "properties": {

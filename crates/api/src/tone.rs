@@ -78,7 +78,7 @@ mod tests {
 
     /// `as_str` returns what serde writes.
     #[test]
-    fn words_are_written_as_they_are_shown() {
+    fn as_str_is_what_serde_writes() {
         let written = |value: serde_json::Value| value.as_str().unwrap_or_default().to_owned();
         macro_rules! same {
             ($($value:expr),* $(,)?) => {$(

@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn there_and_back_is_the_same() {
+    fn conversion_round_trips() {
         let object =
             json!({ "apiVersion": ALIKE[0], "metadata": { "uid": "u" }, "spec": { "new": [0, null] }, "status": {} });
         let there = convert(object.clone(), ALIKE[1]).unwrap();
@@ -56,7 +56,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_is_refused_by_name() {
+    fn unknown_versions_are_refused_by_name() {
         let object = json!({ "apiVersion": ALIKE[0] });
         let refused = convert(object, "kubeairunway.ai/v2").unwrap_err();
         assert!(

@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_is_told_and_taken_back_when_the_object_goes() {
+    fn metrics_of_a_deleted_object_disappear() {
         let (store, mut writer) = reflector::store();
         let metrics = Metrics::new("core", Leadership::always());
         metrics.collect(Deployments::new(store, Leadership::always()));

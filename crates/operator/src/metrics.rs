@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn verbs_are_told_apart() {
+    fn requests_are_counted_by_verb() {
         let of = |method: &str, uri: &str, content: &str| {
             let request = Request::builder().method(method).uri(uri).header(CONTENT_TYPE, content);
             verb(&request.body(Body::empty()).unwrap())

@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn labels_do_not_make_an_object_ours_but_its_controller_does() {
+    fn an_object_is_ours_by_its_controller_not_by_labels() {
         assert!(is_same(&owned_by("a"), &owned_by("a"), "toys"));
         assert!(!is_same(&owned_by("a"), &owned_by("b"), "toys"));
         assert!(!is_same(&owned_by("a"), &applied_by("toys", "Apply"), "toys"));

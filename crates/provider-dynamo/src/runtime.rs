@@ -265,7 +265,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_tag_tells_the_version() {
+    fn the_version_is_read_from_the_tag() {
         for (image, expected) in [
             (
                 "nvcr.io/nvidia/ai-dynamo/vllm-runtime:1.3.1",

@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn what_vllm_could_not_take_is_refused_with_the_way_out() {
+    fn values_of_the_wrong_type_are_refused_with_an_example() {
         for (key, text, told) in [
             (
                 "max-num-seqs",

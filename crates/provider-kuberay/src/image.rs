@@ -24,7 +24,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_tag_tells_the_version_or_nothing_is_said() {
+    fn the_version_is_read_from_the_tag_or_omitted() {
         for (image, version) in [
             (DEFAULT, Some("2.56.0")),
             ("rayproject/ray-llm:2.52.0-py311-cu128", Some("2.52.0")),

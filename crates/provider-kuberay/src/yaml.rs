@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_reads_well() {
+    fn yaml_is_formatted_for_readers() {
         let value =
             json!({"a": [{"b": "no", "c": {"d": [1, 2], "e": {}}}, {"f": []}], "no": 0.5, "g": {"h": [[{"i": 1}]]}});
         assert_eq!(
@@ -97,7 +97,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_what_is_read(value in any_value()) {
+        fn written_yaml_parses_to_the_same_value(value in any_value()) {
             let read: Value = serde_saphyr::from_str(&text(&value)).unwrap();
             prop_assert_eq!(read, value);
         }

@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_bad_engine_is_named_with_its_response() {
+    async fn a_failed_request_is_reported_with_the_response() {
         type Hostile = Box<dyn Fn(&str) -> Option<String> + Send + Sync>;
         let completion = |answer: &'static str| -> Hostile {
             Box::new(move |path| Some(if path == MODELS { ok(LISTED) } else { answer.to_owned() }))
@@ -390,7 +390,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_engine_that_hangs_is_given_up() {
+    async fn a_request_to_a_hanging_engine_times_out() {
         let failure = outcome(Some("llama"), |_| None).await.unwrap_err();
         assert!(
             failure.message.ends_with("no response within 10 seconds"),

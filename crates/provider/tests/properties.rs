@@ -219,7 +219,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 1500, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn a_plan_that_was_carried_out_leaves_nothing_to_do(situation in any_situation()) {
+    fn the_plan_after_an_applied_plan_is_silent(situation in any_situation()) {
         // What was made before, and what became of it.
         let mut objects = Vec::new();
         if let Some(before) = &situation.before {
@@ -278,7 +278,7 @@ proptest! {
 }
 
 #[test]
-fn hostile_overrides_get_an_answer_of_bounded_length() {
+fn messages_about_hostile_overrides_are_bounded() {
     let wrong: Value = (0..2000)
         .map(|n| (format!("{}-{n}", "x".repeat(100)), json!(1)))
         .collect::<serde_json::Map<_, _>>()

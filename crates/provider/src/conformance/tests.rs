@@ -359,7 +359,7 @@ impl Provider for TwoKinds {
 }
 
 #[test]
-fn samples_that_prove_nothing_are_refused() {
+fn samples_without_effect_are_refused() {
     let toy = Toy::with(Flaw::None);
     let no_identity = Samples {
         identity: Vec::new(),
