@@ -1,5 +1,18 @@
 //! Conditions: their types, and how they are built and updated.
 //!
+//! ```
+//! use runway_api::condition::{Conditions, READY, no, settle, yes};
+//!
+//! let (start, later) = ("2026-03-01T10:00:00Z".parse()?, "2026-03-01T10:05:00Z".parse()?);
+//! let first = settle(vec![no(READY, "Deploying", "Waiting for pods")], &[], Some(1), start);
+//! let waiting = settle(vec![no(READY, "Updating", "Waiting for a rollout")], &first, Some(2), later);
+//! assert_eq!(waiting[0].last_transition_time.0, start);
+//! let ready = settle(vec![yes(READY, "DeploymentReady", "All replicas are ready")], &waiting, Some(2), later);
+//! assert!(ready.is_true(READY));
+//! assert_eq!(ready[0].last_transition_time.0, later);
+//! # Ok::<(), jiff::Error>(())
+//! ```
+//!
 //! Each condition type has one owner. `Ready` is always present; abnormal conditions are present only while they are true
 //! (kstatus, as in Flux). A transition time changes only on a transition.
 

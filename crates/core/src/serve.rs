@@ -100,6 +100,10 @@ fn host(url: &str) -> String {
 const LAME_DUCK: Duration = Duration::from_secs(5);
 
 /// Serves admission in every replica until the process shuts down. The task ends after the last response.
+///
+/// # Errors
+///
+/// The address cannot be used, or TLS cannot be configured.
 pub async fn admission(
     process: &Process,
     args: &WebhookArgs,

@@ -15,6 +15,15 @@ use crate::plan::{Apply, Delete, Note};
 pub const CLEANUP_TIMEOUT: SignedDuration = SignedDuration::from_mins(5);
 
 /// A kind of object, with the version in which it is written unless the cluster serves another one.
+///
+/// ```
+/// use runway_operator::object::Kind;
+///
+/// const DEPLOYMENT: Kind = Kind::new("apps", "v1", "Deployment", "deployments");
+/// assert_eq!(DEPLOYMENT.resource().api_version, "apps/v1");
+/// assert_eq!(DEPLOYMENT.named("web"), "Deployment 'web'");
+/// assert!(DEPLOYMENT.is_built_in());
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Kind {
     /// API group, empty for the core group.

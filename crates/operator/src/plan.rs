@@ -7,6 +7,17 @@ use serde_json::Value;
 
 /// Everything a controller wants done about one object, in the order in which it is done:
 /// finalizer added, deletions, objects, status, finalizer removed.
+///
+/// ```
+/// use runway_operator::plan::{Note, Plan};
+///
+/// assert!(Plan::default().is_silent());
+/// let plan = Plan {
+///     events: vec![Note::normal("ResourceCreated", "Created Deployment 'web'")],
+///     ..Plan::default()
+/// };
+/// assert!(!plan.is_silent());
+/// ```
 #[derive(Clone, Debug, Default)]
 pub struct Plan {
     /// What happens to our finalizer.

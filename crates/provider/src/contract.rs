@@ -103,6 +103,13 @@ pub struct Object {
 }
 
 /// Why a provider does not support a ModelDeployment. It results in `ProviderCompatible=False` and phase Failed.
+///
+/// ```
+/// use runway_provider::Refusal;
+///
+/// let refusal = Refusal::incompatible("spec.engine.type is sglang: set it to vllm, or use another provider");
+/// assert_eq!(refusal.reason, "Incompatible");
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct Refusal {
@@ -123,6 +130,35 @@ impl Refusal {
 }
 
 /// Status of an upstream object.
+///
+/// ```
+/// use runway_api::Phase;
+/// use runway_provider::Reading;
+/// use serde_json::{Value, json};
+///
+/// fn read_status(object: &Value, desired: i32) -> Reading {
+///     let Some(ready) = object["status"]["readyReplicas"].as_i64() else {
+///         return Reading::silent();
+///     };
+///     let ready = i32::try_from(ready).unwrap_or(i32::MAX);
+///     let (phase, reason) = if ready < desired {
+///         (Phase::Deploying, "Deploying")
+///     } else {
+///         (Phase::Running, "Ready")
+///     };
+///     Reading {
+///         phase,
+///         reason: reason.to_owned(),
+///         message: format!("{ready} of {desired} replicas ready"),
+///         ready,
+///         available: ready,
+///         last_change: None,
+///     }
+/// }
+///
+/// assert_eq!(read_status(&json!({}), 2), Reading::silent());
+/// assert_eq!(read_status(&json!({"status": {"readyReplicas": 2}}), 2).phase, Phase::Running);
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reading {
     /// Phase of the model.
