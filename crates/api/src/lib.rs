@@ -9,7 +9,7 @@
 //! | [`condition`] | condition types, and how conditions are built |
 //! | [`labels`] | every label, annotation, finalizer and field manager name |
 //! | [`name`] | names that are safe in a path of the API server |
-//! | [`reason`] | reasons of the conditions of a ModelDeployment |
+//! | [`reason`] | reasons of conditions |
 //! | [`tone`] | how well an object is, by its phase or state |
 //! | [`overrides`] | checks `spec.provider.overrides` against the documented keys |
 
@@ -37,5 +37,5 @@ pub use llama_stack_distribution::{LlamaStackDistribution, LlamaStackDistributio
 pub use model_deployment::{ModelDeployment, ModelDeploymentSpec, ModelDeploymentStatus, Phase};
 pub use name::{Name, Namespace};
 pub use provider_config::{InferenceProviderConfig, InferenceProviderConfigSpec, InferenceProviderConfigStatus};
-pub use reason::{CoreReason, ProviderReason};
+pub use reason::{CoreReason, ProviderReason, RegistrationReason};
 pub use tone::Tone;

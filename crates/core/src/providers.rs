@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use kube::ResourceExt;
 use runway_api::condition::{self, no, yes};
 use runway_api::provider_config::Health;
-use runway_api::{InferenceProviderConfig, InferenceProviderConfigStatus};
+use runway_api::{InferenceProviderConfig, InferenceProviderConfigStatus, RegistrationReason};
 use serde_json::Value;
 
 use crate::rules::{Budget, Rule};
@@ -146,11 +146,15 @@ impl Registered {
     /// The core's part of its status, if it has to be written.
     pub fn status_to_write(&self, now: Timestamp) -> Option<Value> {
         let draft = if self.problems.is_empty() {
-            yes(condition::RULES_VALID, "RulesCompiled", "Every rule compiles")
+            yes(
+                condition::RULES_VALID,
+                RegistrationReason::RulesCompiled,
+                "Every rule compiles",
+            )
         } else {
             no(
                 condition::RULES_VALID,
-                "RulesRejected",
+                RegistrationReason::RulesRejected,
                 format!("Skipped, the others still apply: {}", self.problems.join("; ")),
             )
         };

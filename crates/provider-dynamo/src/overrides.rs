@@ -102,13 +102,12 @@ fn replicas(given: &Value) -> Result<i32, Refusal> {
 /// Same limits as `resources.cpu` and `resources.memory` of a ModelDeployment: v1alpha1 accepts any text here, and fails later.
 fn amount(name: &str, given: &Value, default: &str, suffixes: &[&str]) -> Result<String, Refusal> {
     let text = given.as_str().unwrap_or(default);
-    if quantity::amount(text, suffixes) != Amount::Unreadable {
-        Ok(text.to_owned())
-    } else {
-        Err(invalid(format!(
+    if quantity::amount(text, suffixes) == Amount::Unreadable {
+        return Err(invalid(format!(
             "spec.provider.overrides.frontend.resources.{name} must be a quantity such as {default}, not '{text}'"
-        )))
+        )));
     }
+    Ok(text.to_owned())
 }
 
 fn invalid(message: String) -> Refusal {

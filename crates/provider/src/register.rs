@@ -9,7 +9,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::api::{Patch, PatchParams, ValidationDirective};
 use kube::{Api, Resource};
 use runway_api::condition::{self, no, yes};
-use runway_api::{InferenceProviderConfig, InferenceProviderConfigStatus, ProviderReason, labels};
+use runway_api::{InferenceProviderConfig, InferenceProviderConfigStatus, RegistrationReason, labels};
 use runway_operator::clock;
 use runway_operator::process::Process;
 use serde_json::{Map, Value, json};
@@ -145,7 +145,7 @@ impl Registration {
     async fn resign(&self, conditions: &[Condition]) -> Result<(), kube::Error> {
         let drafts = vec![no(
             condition::UPSTREAM_READY,
-            "ShutDown",
+            RegistrationReason::ShutDown,
             "The provider controller was shut down",
         )];
         let status = InferenceProviderConfigStatus {
@@ -208,7 +208,7 @@ fn status(provider: &dyn Provider, installed: &Installed, previous: &[Condition]
         Some((kind, State::Known { version, hash })) => (
             yes(
                 condition::UPSTREAM_READY,
-                "SchemaKnown",
+                RegistrationReason::SchemaKnown,
                 format!("{} {version} is installed", kind.crd_name()),
             ),
             Some(format!("{}/{version}", kind.group)),
@@ -217,7 +217,7 @@ fn status(provider: &dyn Provider, installed: &Installed, previous: &[Condition]
         Some((kind, State::Missing)) => (
             no(
                 condition::UPSTREAM_READY,
-                ProviderReason::CRDNotInstalled,
+                RegistrationReason::CRDNotInstalled,
                 format!("{} is not installed: install the upstream operator", kind.crd_name()),
             ),
             None,
@@ -226,7 +226,7 @@ fn status(provider: &dyn Provider, installed: &Installed, previous: &[Condition]
         Some((kind, State::Unknown { served, problems })) => (
             no(
                 condition::UPSTREAM_READY,
-                ProviderReason::UnknownUpstreamSchema,
+                RegistrationReason::UnknownUpstreamSchema,
                 format!(
                     "{} (served: {}) has a schema this controller does not know: {}",
                     kind.crd_name(),
@@ -240,7 +240,7 @@ fn status(provider: &dyn Provider, installed: &Installed, previous: &[Condition]
         None => (
             yes(
                 condition::UPSTREAM_READY,
-                "NoUpstream",
+                RegistrationReason::NoUpstream,
                 "This provider needs no upstream CRD",
             ),
             None,
