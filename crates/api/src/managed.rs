@@ -1,4 +1,4 @@
-//! What every controller asks of the objects that users create.
+//! Accessors that all kinds of objects by users have.
 
 /// Accessors of a kind: its pause annotation, its finalizer if it has one, deletion and conditions.
 macro_rules! managed {
@@ -15,7 +15,7 @@ macro_rules! managed {
             }
 
             $(
-                /// Whether it carries our finalizer.
+                /// Whether it has our finalizer.
                 pub fn has_finalizer(&self) -> bool {
                     let mut finalizers = self.metadata.finalizers.iter().flatten();
                     finalizers.any(|finalizer| finalizer == $finalizer)

@@ -1,4 +1,5 @@
-//! Reasons of the conditions of a ModelDeployment. They are a part of the API: a reason never changes its meaning.
+//! Reasons of the conditions of ModelDeployments and InferenceProviderConfigs. They are a part of the API: a reason never changes
+//! its meaning.
 //!
 //! What an upstream or a third-party provider reports is passed on as it is, so the text of a reason says nothing about the
 //! controller that wrote it: see [`crate::condition::Owner`].
@@ -171,15 +172,36 @@ reasons! {
     }
 }
 
+reasons! {
+    /// Reasons of the conditions of an InferenceProviderConfig.
+    RegistrationReason {
+        /// The upstream's CRD is installed with a schema that the provider knows.
+        SchemaKnown,
+        /// The provider needs no upstream CRD.
+        NoUpstream,
+        /// The upstream's CRD is not installed. Install the upstream operator.
+        CRDNotInstalled,
+        /// The installed CRD has a schema that the provider does not know. Update the provider's controller.
+        UnknownUpstreamSchema,
+        /// The provider's controller was shut down.
+        ShutDown,
+        /// Every CEL rule of the registration compiles.
+        RulesCompiled,
+        /// Some CEL rules do not compile and are skipped; the message names them.
+        RulesRejected,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn a_reason_has_a_camel_case_text_and_a_meaning() {
+    fn every_reason_has_a_camel_case_text_and_a_meaning() {
         let core = CoreReason::ALL.iter().map(|r| (r.as_str(), r.meaning()));
         let provider = ProviderReason::ALL.iter().map(|r| (r.as_str(), r.meaning()));
-        for (text, meaning) in core.chain(provider) {
+        let registration = RegistrationReason::ALL.iter().map(|r| (r.as_str(), r.meaning()));
+        for (text, meaning) in core.chain(provider).chain(registration) {
             assert!(
                 text.starts_with(|c: char| c.is_ascii_uppercase()) && text.chars().all(char::is_alphanumeric),
                 "{text}"

@@ -183,7 +183,7 @@ async fn bundles(admin: &Client) -> Result<[Option<ByteString>; 2]> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_api_server_trusts_and_calls_the_webhooks_and_is_left_alone() -> Result<()> {
+async fn webhooks_are_called_and_configurations_are_stable_at_rest() -> Result<()> {
     let cluster = control_plane().await?;
     let admin = cluster.admin_client().await?;
     let webhooks = Webhooks::start(webhooks_client(&cluster, "webhooks").await?, Lifetimes::default()).await?;
@@ -266,7 +266,7 @@ async fn the_api_server_trusts_and_calls_the_webhooks_and_is_left_alone() -> Res
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn rotation_is_not_noticed() -> Result<()> {
+async fn certificate_rotation_does_not_interrupt_admission() -> Result<()> {
     let cluster = control_plane().await?;
     let admin = cluster.admin_client().await?;
     // A new authority every 8 seconds, which signs 2 seconds later.

@@ -47,7 +47,7 @@ fn model(name: &str, version: &str) -> Result<DynamicObject> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn v1beta1_can_come() -> Result<()> {
+async fn a_second_version_is_served_and_converted() -> Result<()> {
     let crds = vec![two_versions("v1alpha1")?];
     let cluster = ControlPlane::start(Options {
         crds,

@@ -118,13 +118,13 @@ const FILLED: [&str; 5] = [
 
 proptest! {
     #[test]
-    fn filling_in_twice_changes_nothing_more(spec in any_spec()) {
+    fn applying_defaults_twice_changes_no_spec(spec in any_spec()) {
         let once = defaulted(&spec);
         prop_assert_eq!(&defaulted(&once), &once);
     }
 
     #[test]
-    fn what_was_given_stays_and_what_is_no_default_stays_out(spec in any_spec()) {
+    fn defaults_keep_given_values_and_add_only_documented_ones(spec in any_spec()) {
         let after = ssa::fields(&defaulted(&spec));
         let before = ssa::fields(&spec);
         for (path, value) in &before {
@@ -169,7 +169,7 @@ proptest! {
 
     /// Invariants are checked at every write (see [`World`]); here is what must hold once everybody has had a turn.
     #[test]
-    fn whatever_happens_everybody_comes_to_rest_and_deletion_ends(steps in vec(world::step(), 0..24)) {
+    fn all_controllers_settle_and_deletion_completes(steps in vec(world::step(), 0..24)) {
         let mut world = World::new();
         for step in steps {
             world.take(&step);
@@ -184,7 +184,7 @@ proptest! {
 }
 
 #[test]
-fn a_hostile_spec_gets_an_answer_of_bounded_length_once() {
+fn status_of_a_hostile_spec_is_bounded_and_written_once() {
     let long = "é".repeat(500);
     let rules: Vec<Value> = (0..32)
         .map(|n| json!({"rule": "false", "message": format!("{n} {long}")}))

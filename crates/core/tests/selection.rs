@@ -130,26 +130,26 @@ fn the_decision_table() {
 }
 
 #[test]
-fn nobody_is_chosen_for_what_nobody_runs() {
+fn selection_fails_without_a_provider_for_the_engine() {
     let table = [
         (
             "vllm",
             json!({}),
             "No provider supports engine=vllm, gpu=false, mode=aggregated: kaito does not run vllm without a GPU; \
-             dynamo does not run vllm without a GPU; kuberay is chosen only when spec.provider.name names it",
+             dynamo does not run vllm without a GPU; kuberay is selected only if spec.provider.name names it",
         ),
         (
             "trtllm",
             gpus(0),
             "No provider supports engine=trtllm, gpu=false, mode=aggregated: dynamo does not run trtllm without a GPU; \
-             kaito does not support engine trtllm; kuberay is chosen only when spec.provider.name names it",
+             kaito does not support engine trtllm; kuberay is selected only if spec.provider.name names it",
         ),
         (
             "llamacpp",
             disaggregated(),
             "No provider supports engine=llamacpp, gpu=true, mode=disaggregated: dynamo does not support engine llamacpp; \
              kaito does not support serving mode disaggregated with llamacpp; \
-             kuberay is chosen only when spec.provider.name names it",
+             kuberay is selected only if spec.provider.name names it",
         ),
     ];
     for (engine, patch, message) in table {
@@ -163,7 +163,7 @@ fn nobody_is_chosen_for_what_nobody_runs() {
 }
 
 #[test]
-fn kuberay_is_never_chosen_even_alone() {
+fn kuberay_is_never_selected_automatically() {
     let selected = select(&asking("vllm", &gpus(2)), &providers(&["kuberay"]), now());
     assert!(
         matches!(selected.winner, Err(NoProvider::NoneSuitable(_))),
@@ -207,7 +207,7 @@ fn the_capability_matrix() {
 }
 
 #[test]
-fn a_name_that_kaito_cannot_take_goes_to_somebody_else() {
+fn a_name_that_kaito_does_not_support_selects_another_provider() {
     let mut md = asking("vllm", &gpus(1));
     md.metadata.name = Some("7b-chat".to_owned());
     let selected = select(&md, &providers(&["dynamo", "kaito"]), now());
@@ -222,7 +222,7 @@ fn a_name_that_kaito_cannot_take_goes_to_somebody_else() {
 }
 
 #[test]
-fn losers_learn_why() {
+fn candidates_that_are_not_selected_have_a_reason() {
     let selected = select(
         &asking("vllm", &gpus(1)),
         &providers(&["dynamo", "kaito", "kuberay"]),
@@ -247,7 +247,7 @@ fn losers_learn_why() {
                 "kuberay",
                 false,
                 None,
-                "is chosen only when spec.provider.name names it"
+                "is selected only if spec.provider.name names it"
             ),
         ]
     );
@@ -255,7 +255,7 @@ fn losers_learn_why() {
 
 /// An upstream that fits wins, and without one plain Deployments do.
 #[test]
-fn direct_serves_what_is_left() {
+fn direct_serves_models_without_another_eligible_provider() {
     let alone = providers(&["direct"]);
     let everybody = providers(&["direct", "dynamo", "kaito", "kuberay"]);
     for (engine, patch, upstream) in [

@@ -15,6 +15,15 @@ use crate::plan::{Apply, Delete, Note};
 pub const CLEANUP_TIMEOUT: SignedDuration = SignedDuration::from_mins(5);
 
 /// A kind of object, with the version in which it is written unless the cluster serves another one.
+///
+/// ```
+/// use runway_operator::object::Kind;
+///
+/// const DEPLOYMENT: Kind = Kind::new("apps", "v1", "Deployment", "deployments");
+/// assert_eq!(DEPLOYMENT.resource().api_version, "apps/v1");
+/// assert_eq!(DEPLOYMENT.named("web"), "Deployment 'web'");
+/// assert!(DEPLOYMENT.is_built_in());
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Kind {
     /// API group, empty for the core group.
@@ -100,8 +109,8 @@ pub fn time_left(since: Timestamp, now: Timestamp) -> Duration {
     Duration::try_from(CLEANUP_TIMEOUT - now.duration_since(since)).unwrap_or(Duration::ZERO)
 }
 
-/// A wanted object, compared with the live one, which must be ours. Its hash goes into the annotation `hash_key`: it says
-/// after a restart what was asked for last.
+/// Desired object, compared with the live one, which must be ours. Its hash is stored in the annotation `hash_key`, so that the
+/// last applied state is known after a restart.
 pub fn wanted(
     resource: ApiResource,
     mut desired: DynamicObject,
@@ -137,13 +146,13 @@ pub fn is_ours<K: Resource<DynamicType = ()>>(owner: &K, live: &DynamicObject) -
     match (controller(live), &owner.meta().uid) {
         (Some(made_for), uid) => made_for.uid == uid.as_deref().unwrap_or_default() && made_for.kind == K::kind(&()),
         (None, Some(_)) => false,
-        // Offline, where nothing has a uid yet.
+        // Offline: nothing has a uid yet.
         (None, None) => true,
     }
 }
 
-/// Whether a live object is the desired one: it has the same controller or, where the desired one has none, was applied by
-/// this field manager and has none either.
+/// Whether a live object is the desired one: both have the same controller, or neither has one and this field manager has
+/// applied the live one.
 pub fn is_same(desired: &DynamicObject, live: &DynamicObject, manager: &str) -> bool {
     match (controller(desired), controller(live)) {
         (Some(wanted), Some(found)) => wanted.uid == found.uid && wanted.kind == found.kind,
@@ -152,12 +161,12 @@ pub fn is_same(desired: &DynamicObject, live: &DynamicObject, manager: &str) -> 
     }
 }
 
-/// The owner that controls an object.
+/// The owner reference of an object's controller.
 pub fn controller(object: &DynamicObject) -> Option<&OwnerReference> {
     object.owner_references().iter().find(|o| o.controller == Some(true))
 }
 
-/// Whether a field manager has applied something of an object.
+/// Whether this field manager has applied fields of an object.
 fn is_applied_by(object: &DynamicObject, manager: &str) -> bool {
     object
         .managed_fields()
@@ -165,14 +174,14 @@ fn is_applied_by(object: &DynamicObject, manager: &str) -> bool {
         .any(|entry| entry.manager.as_deref() == Some(manager) && entry.operation.as_deref() == Some("Apply"))
 }
 
-/// Who manages an object that is not ours, such as `controlled by Deployment 'web'`: its controller, the label
-/// `app.kubernetes.io/managed-by`, or the field manager that wrote it first.
+/// Manager of an object that is not ours, such as `controlled by Deployment 'web'`: its controller, the label
+/// `app.kubernetes.io/managed-by`, or the field manager of the first write.
 pub fn manager_of(live: &DynamicObject) -> String {
     if let Some(owner) = controller(live) {
         return format!("controlled by {} '{}'", owner.kind, owner.name);
     }
     let first_writer = || {
-        // Who reports a status has not made the object, and may have written within the same second.
+        // The writer of a status did not create the object, and may have written within the same second.
         let entries = live.managed_fields().iter();
         entries
             .filter(|entry| entry.manager.is_some() && entry.subresource.as_deref().unwrap_or_default().is_empty())
@@ -186,12 +195,12 @@ pub fn manager_of(live: &DynamicObject) -> String {
     }
 }
 
-/// The message about a name that is taken: the object, what it was not made for, who manages it. What to do comes after.
+/// Message about a name that is in use: the object, the expected owner, the actual manager. Callers append the remedy.
 pub fn taken(object: &str, owner: &str, manager: &str) -> String {
-    format!("{object} exists and was not made for this {owner} ({manager})")
+    format!("{object} exists and was not created for this {owner} ({manager})")
 }
 
-/// Whether everything we asked for is still there.
+/// Whether the live object still has everything that is desired.
 fn is_intact(live: &DynamicObject, desired: &DynamicObject) -> bool {
     let labels_kept = desired
         .labels()
@@ -227,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn labels_do_not_make_an_object_ours_but_its_controller_does() {
+    fn an_object_is_ours_by_its_controller_not_by_labels() {
         assert!(is_same(&owned_by("a"), &owned_by("a"), "toys"));
         assert!(!is_same(&owned_by("a"), &owned_by("b"), "toys"));
         assert!(!is_same(&owned_by("a"), &applied_by("toys", "Apply"), "toys"));

@@ -1,18 +1,19 @@
-//! Amounts as the API server writes them: `1024Mi` comes back as `1Gi`. What is sent must read the same as what is stored,
-//! or it would look changed for ever.
+//! Quantities in the canonical form of the API server, which stores `1024Mi` as `1Gi`. What is applied must equal what is
+//! stored; otherwise it would look changed forever.
 
-/// A number with its decimal places taken out: `digits / 10^places`.
+/// A number without its decimal point: `digits / 10^places`.
 struct Decimal {
     digits: i128,
     places: u32,
 }
 
-/// The canonical form (apimachinery `resource.Quantity`). A text that is no quantity stays as it is: the server says so.
+/// The canonical form (apimachinery `resource.Quantity`). A text that is not a quantity stays unchanged: the API server rejects
+/// it.
 pub fn canonical(text: &str) -> String {
     parse(text).unwrap_or_else(|| text.to_owned())
 }
 
-/// Whether one amount is smaller than another; `None` if one of them is no quantity.
+/// Whether one quantity is smaller than another; `None` if one of them is not a quantity.
 pub fn is_less(a: &str, b: &str) -> Option<bool> {
     let (a, b) = (in_nanos(a)?, in_nanos(b)?);
     Some(a < b)
@@ -100,7 +101,7 @@ fn binary_power(suffix: &str) -> Option<u32> {
     u32::try_from(position + 1).ok()
 }
 
-/// `1e3` is left to the server: nobody writes it.
+/// `1e3` is left to the API server.
 fn decimal_exponent(suffix: &str) -> Option<i32> {
     let known = [
         ("n", -9),
@@ -121,7 +122,7 @@ fn binary(number: &Decimal, power: u32) -> Option<String> {
     let scaled = number.digits.checked_mul(1024_i128.checked_pow(power)?)?;
     let divisor = 10_i128.checked_pow(number.places)?;
     if scaled / divisor < 1024 {
-        // Small amounts are written in decimals.
+        // Small quantities are written in decimals.
         return decimal(
             &Decimal {
                 digits: scaled,

@@ -1,5 +1,5 @@
-//! The one request that proves that a model answers, in the words of the OpenAI API (vLLM, SGLang, TensorRT-LLM, llama-server,
-//! Dynamo and Ray Serve speak it).
+//! Sends the request that shows whether a model answers, in the OpenAI API of vLLM, SGLang, TensorRT-LLM, llama-server, Dynamo
+//! and Ray Serve.
 
 use http::StatusCode;
 use runway_api::condition::shorten;
@@ -12,34 +12,38 @@ const MODELS: &str = "/v1/models";
 const CHAT: &str = "/v1/chat/completions";
 const COMPLETIONS: &str = "/v1/completions";
 
-/// So much of a response is shown, in bytes.
+/// Longest part of a response in a message, in bytes.
 const SHOWN: usize = 300;
-/// So many names of models are shown.
+/// Most model names in a message.
 const NAMES_SHOWN: usize = 5;
 
 /// Why a model has not answered.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Error {
-    /// Whether asking again in a moment may help.
+    /// Whether a retry may succeed.
     pub may_pass: bool,
-    /// The request and what came back.
+    /// The request and the response.
     pub message: String,
 }
 
-/// What a response means.
+/// Result of one request.
 #[derive(Debug, PartialEq, Eq)]
 enum Reply {
-    /// The request was served.
+    /// The request succeeded.
     Served(Value),
-    /// The engine does not serve this path, or not for this model.
+    /// The engine does not support this path, or not for this model.
     NotOffered(Error),
-    /// It wants credentials, which the provider does not have: it is there.
+    /// The server requires credentials, which the provider does not have. The server is available.
     Guarded,
-    /// Something is wrong.
+    /// The request failed.
     Failed(Error),
 }
 
-/// Asks the endpoint for its models, and for one token where the engine generates text.
+/// Requests the list of models, and one token if the engine generates text.
+///
+/// # Errors
+///
+/// The first request that failed, with the response.
 pub async fn ask(services: &Services, question: &Question) -> Result<(), Error> {
     let at = &question.at;
     let models = reply(at, "GET", MODELS, services.get(at, MODELS).await);
@@ -67,7 +71,7 @@ pub async fn ask(services: &Services, question: &Question) -> Result<(), Error> 
                 ));
             }
             Reply::Guarded => return Ok(()),
-            // Such as an embedding model, which neither chats nor completes.
+            // The model supports neither chat nor completion, such as an embedding model.
             Reply::NotOffered(_) => {}
             Reply::Failed(failure) => return Err(failure),
         }
@@ -75,7 +79,7 @@ pub async fn ask(services: &Services, question: &Question) -> Result<(), Error> 
     Ok(())
 }
 
-/// The name to ask for: the one that is expected, or the first of the list.
+/// Name for the next request: the expected one, or the first of the list.
 fn listed(question: &Question, models: &Value) -> Result<Option<String>, Error> {
     let names: Vec<&str> = models["data"]
         .as_array()
@@ -96,7 +100,7 @@ fn listed(question: &Question, models: &Value) -> Result<Option<String>, Error> 
                     .join(", "),
             };
             Err(Error {
-                // A frontend lists a model when its first worker has registered.
+                // A frontend lists a model once its first worker is registered.
                 may_pass: true,
                 message: format!("{}: GET {MODELS} lists {others}, not '{wanted}'", question.at),
             })
@@ -128,7 +132,7 @@ fn reply(at: &impl std::fmt::Display, method: &str, path: &str, outcome: Result<
         format!("{status}: {words}")
     };
     match status {
-        // In place of the Service: it is not there, has no ready pod, or may not be asked.
+        // Response of the API server: the Service is missing, has no ready pod, or may not be reached.
         _ if is_of_api_server(&response.body) => Reply::Failed(failure(true, &said)),
         StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => Reply::Guarded,
         StatusCode::BAD_REQUEST
@@ -155,12 +159,12 @@ fn final_failure(at: &impl std::fmt::Display, method: &str, path: &str, what: &s
     }
 }
 
-/// Whether the API server answered itself, instead of passing a request on.
+/// Whether the response comes from the API server instead of the Service.
 fn is_of_api_server(body: &[u8]) -> bool {
     serde_json::from_slice::<Value>(body).is_ok_and(|body| body["kind"] == "Status" && body["apiVersion"] == "v1")
 }
 
-/// The message of an error as engines and the API server give it, or the start of the body.
+/// Error message of a response in the format of the engines or the API server, or the start of the body.
 fn words(body: &[u8]) -> String {
     let parsed: Value = serde_json::from_slice(body).unwrap_or_default();
     let message = [&parsed["error"]["message"], &parsed["message"], &parsed["error"]]
@@ -173,7 +177,7 @@ fn words(body: &[u8]) -> String {
     shown(&message)
 }
 
-/// One line, not too long, without control characters: an engine may send anything.
+/// The text as one short line without control characters: an engine may send anything.
 fn shown(text: &str) -> String {
     let line: Vec<&str> = text
         .split(|c: char| c.is_whitespace() || c.is_control())
@@ -210,7 +214,7 @@ mod tests {
         )
     }
 
-    /// A server that answers by the path of a request, and the outcome of asking it.
+    /// Server that responds by path, and the result of asking it.
     async fn outcome(
         model: Option<&str>,
         answer: impl Fn(&str) -> Option<String> + Send + Sync + 'static,
@@ -243,7 +247,7 @@ mod tests {
         outcome
     }
 
-    /// No answer at all is one that never ends.
+    /// A timeout counts as no response.
     async fn serve(mut socket: TcpStream, answer: Arc<impl Fn(&str) -> Option<String>>) {
         let mut request = Vec::new();
         while !request.windows(4).any(|end| end == b"\r\n\r\n")
@@ -301,7 +305,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_bad_engine_is_named_with_its_response() {
+    async fn a_failed_request_is_reported_with_the_response() {
         type Hostile = Box<dyn Fn(&str) -> Option<String> + Send + Sync>;
         let completion = |answer: &'static str| -> Hostile {
             Box::new(move |path| Some(if path == MODELS { ok(LISTED) } else { answer.to_owned() }))
@@ -386,7 +390,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_engine_that_hangs_is_given_up() {
+    async fn a_request_to_a_hanging_engine_times_out() {
         let failure = outcome(Some("llama"), |_| None).await.unwrap_err();
         assert!(
             failure.message.ends_with("no response within 10 seconds"),

@@ -252,7 +252,7 @@ proptest! {
     }
 
     #[test]
-    fn a_plan_that_was_carried_out_leaves_nothing_to_do(situation in any_situation()) {
+    fn the_plan_after_an_applied_plan_is_silent(situation in any_situation()) {
         let mut objects = earlier(&situation);
         let mut md = deployment(&situation.spec);
         md["metadata"]["annotations"] = situation.annotations.clone();
@@ -300,7 +300,7 @@ proptest! {
 }
 
 #[test]
-fn hostile_overrides_get_an_answer_of_bounded_length() {
+fn messages_about_hostile_overrides_are_bounded() {
     let wrong: Value = (0..2000)
         .map(|n| (format!("{}-{n}", "x".repeat(100)), json!(1)))
         .collect::<serde_json::Map<_, _>>()

@@ -104,7 +104,7 @@ fn the_storage_version_goes_before_a_newer_one() {
 }
 
 #[test]
-fn a_storage_version_that_does_not_fit_gives_way_to_one_that_does() {
+fn a_served_version_is_used_if_the_storage_version_does_not_fit() {
     let changed = with(&json!({"properties": {"spec": {"properties": {"zone": {"type": "integer"}}}}}));
     assert_eq!(
         known(found(json!([version("v1", &v1()), stored("v2", &changed)]))).0,
@@ -191,7 +191,7 @@ fn what_is_taken_for_the_newest_schema_is_what_is_found_in_its_crd() {
 }
 
 #[test]
-fn anything_goes_below_a_field_that_keeps_unknown_fields() {
+fn every_path_exists_below_a_field_that_preserves_unknown_fields() {
     let open = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
     let schema = json!({"type": "object", "properties": {"spec": open, "status": open}});
     let (_, hash) = known(found(json!([stored("v2", &schema)])));
@@ -242,7 +242,7 @@ fn kinds_of_kubernetes_itself_need_no_crd() {
 
 /// KAITO's own CRDs. They are data beside the project, not in it: where they are absent this is said, and nothing is checked.
 #[test]
-fn the_real_crds_of_kaito_are_told_apart() {
+fn real_crds_of_kaito_are_distinguished() {
     const WORKSPACE: &[Schema] = &[Schema {
         version: "v1beta1",
         fields: &[

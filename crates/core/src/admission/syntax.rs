@@ -2,7 +2,7 @@
 
 use runway_api::name;
 
-/// Whether this can be a label's or an annotation's key: a name of at most 63 characters, perhaps after a domain and `/`.
+/// Whether the text is a valid key of a label or annotation: a name of at most 63 characters, optionally after a domain and `/`.
 pub fn is_key(text: &str) -> bool {
     match text.split_once('/') {
         Some((domain, key)) => name::is_subdomain(domain) && is_qualified(key),
@@ -10,18 +10,18 @@ pub fn is_key(text: &str) -> bool {
     }
 }
 
-/// Whether this can be a label's value: empty, or a name.
+/// Whether the text is a valid label value: empty, or a name.
 pub fn is_label_value(text: &str) -> bool {
     text.is_empty() || is_qualified(text)
 }
 
-/// The part of a key after its domain, or a value.
+/// Whether the text is a valid name in a key, or a valid value.
 fn is_qualified(text: &str) -> bool {
     let inner = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.');
     text.len() <= 63 && text.bytes().all(inner) && framed(text, |b| b.is_ascii_alphanumeric())
 }
 
-/// Whether the first and the last character are fit to stand at an edge.
+/// Whether the first and the last character may be at an edge.
 fn framed(text: &str, edge: impl Fn(u8) -> bool) -> bool {
     text.bytes().next().is_some_and(&edge) && text.bytes().last().is_some_and(&edge)
 }

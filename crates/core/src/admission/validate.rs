@@ -1,7 +1,7 @@
-//! What is refused and what is warned of (design 8, and our own).
+//! Violations and warnings (design 8, and our own rules).
 //!
-//! Pure, so that it says the same at admission, at reconcile and in `render`. Every problem is found at once, in the order
-//! of the spec. The documents' texts stand word for word; the path of the field is carried beside them.
+//! Pure, so that the result is the same at admission, at reconcile and in `render`. All problems are found at once, in the order
+//! of the spec. Messages from the design are used verbatim; the path of the field is separate.
 
 use std::collections::BTreeMap;
 
@@ -20,43 +20,43 @@ use super::syntax;
 use crate::providers::{Providers, Registered};
 use crate::selection;
 
-/// Engines that are accepted whatever is registered.
+/// Engines that are accepted even if no provider supports them.
 pub const KNOWN_ENGINES: [&str; 4] = ["vllm", "sglang", "trtllm", "llamacpp"];
 
-/// At most this many violations are told, and as many warnings.
+/// Maximum number of reported violations, and of warnings.
 const MAX_FINDINGS: usize = 50;
-/// Longest message, in bytes.
+/// Maximum length of a message, in bytes.
 pub(super) const MAX_MESSAGE: usize = 1024;
-/// Bytes of all values of `env` together; a node gives a process little more for all of its variables and arguments.
+/// Maximum size of all values of `env`, in bytes. A process gets little more for all of its variables and arguments.
 const MAX_ENV: usize = 128 * 1024;
-/// Longest part of a user's text that a message repeats, in bytes.
+/// Maximum length of a quoted user value, in bytes.
 const MAX_QUOTE: usize = 80;
 
-/// A reason why a ModelDeployment is refused.
+/// Why a ModelDeployment is invalid.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
-    /// The path of the field, as spec.engine.type.
+    /// Path of the field, such as spec.engine.type.
     pub field: String,
-    /// What is wrong and what to do.
+    /// The problem and the remedy.
     pub message: String,
 }
 
-/// What there is to say of a ModelDeployment.
+/// Result of the validation of a ModelDeployment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Findings {
-    /// Why it is refused; empty if it is not.
+    /// Violations; empty if the ModelDeployment is valid.
     pub errors: Vec<Violation>,
-    /// What its author should know all the same.
+    /// Warnings.
     pub warnings: Vec<String>,
 }
 
 impl Findings {
-    /// Whether there is nothing to refuse.
+    /// Whether there is no violation.
     pub fn is_valid(&self) -> bool {
         self.errors.is_empty()
     }
 
-    /// Every violation in one line.
+    /// All violations in one line.
     pub fn message(&self) -> String {
         let messages: Vec<_> = self.errors.iter().map(|violation| violation.message.as_str()).collect();
         messages.join("; ")
@@ -73,7 +73,7 @@ impl Findings {
         self.warnings.push(shorten(message.into(), MAX_MESSAGE));
     }
 
-    /// A hostile spec must not make a hostile answer.
+    /// The length is bounded: a spec may have any number of problems.
     fn bounded(mut self) -> Self {
         if self.errors.len() > MAX_FINDINGS {
             let more = self.errors.len() - (MAX_FINDINGS - 1);
@@ -85,9 +85,9 @@ impl Findings {
     }
 }
 
-/// Everything that is wrong with a ModelDeployment, given the registered providers.
+/// Validates a ModelDeployment against the schema, the design's rules and the registered providers.
 ///
-/// What a provider supports is not asked here: providers answer for themselves, in the condition `ProviderCompatible`.
+/// What a provider supports is not checked here: providers report it in the condition `ProviderCompatible`.
 pub fn validate(deployment: &ModelDeployment, providers: &Providers) -> Findings {
     let spec = &deployment.spec;
     let mut findings = Findings::default();
@@ -116,17 +116,17 @@ pub fn validate(deployment: &ModelDeployment, providers: &Providers) -> Findings
     findings.bounded()
 }
 
-/// The CRD says the same; this is for manifests that never met it.
+/// The CRD has the same rule; this check is for manifests that were not sent to an API server.
 fn check_name(deployment: &ModelDeployment, findings: &mut Findings) {
     if deployment.name_any().len() > 63 {
         findings.refuse(
             "metadata.name",
-            "metadata.name must be at most 63 characters: Services and labels are made from it",
+            "metadata.name must be at most 63 characters: names of Services and labels are derived from it",
         );
     }
 }
 
-/// What a schema cannot measure.
+/// Limits that a schema cannot express.
 fn check_sizes(spec: &ModelDeploymentSpec, findings: &mut Findings) {
     let overrides = spec.provider.as_ref().and_then(|provider| provider.overrides.as_ref());
     let found = overrides.map_or(0, json::size);
@@ -160,7 +160,7 @@ fn check_model(spec: &ModelDeploymentSpec, findings: &mut Findings) {
             None => findings.refuse("spec.model.id", "model.id is required when source is huggingface"),
             Some(id) if id.contains(|c: char| c.is_whitespace() || c.is_control()) => findings.refuse(
                 "spec.model.id",
-                "model.id must not contain spaces or control characters: give the id as it stands on the hub, such as org/model",
+                "model.id must not contain spaces or control characters: use the ID on the hub, such as org/model",
             ),
             Some(_) => {}
         },
@@ -188,7 +188,7 @@ fn check_provider(deployment: &ModelDeployment, providers: &Providers, findings:
     }
 }
 
-/// The provider's own rules. One that cannot be evaluated is the provider's mistake and not the user's.
+/// Rules of the provider. A rule that cannot be evaluated is the provider's error, not the user's.
 fn check_rules(deployment: &ModelDeployment, name: &str, provider: &Registered, findings: &mut Findings) {
     if provider.validation.is_empty() {
         return;
@@ -203,7 +203,7 @@ fn check_rules(deployment: &ModelDeployment, name: &str, provider: &Registered, 
     }
 }
 
-/// Only warnings: overrides that cannot be used fail the reconcile, where the provider's own version decides (design 4.15).
+/// Only warnings: invalid overrides fail the reconcile, where the provider's own version decides (design 4.15).
 fn check_overrides(spec: &ModelDeploymentSpec, provider: &Registered, findings: &mut Findings) {
     let Some(given) = spec.provider.as_ref().and_then(|provider| provider.overrides.as_ref()) else {
         return;
@@ -218,7 +218,7 @@ fn check_engine(spec: &ModelDeploymentSpec, providers: &Providers, findings: &mu
         return findings.refuse("spec.engine.type", "engine.type is required");
     };
     let registered = providers.engines();
-    // With no provider at all there is nothing to compare with: whoever installs one later may know the engine.
+    // Without any provider the engine cannot be checked: one that is installed later may support it.
     if !KNOWN_ENGINES.contains(&engine) && !registered.is_empty() && !registered.contains(engine) {
         let mut known = KNOWN_ENGINES.to_vec();
         known.extend(registered.iter().filter(|name| !KNOWN_ENGINES.contains(name)));
@@ -264,7 +264,7 @@ fn check_aggregated(spec: &ModelDeploymentSpec, findings: &mut Findings) {
     }
 }
 
-/// The need for GPUs is read from prefill and decode, whatever the engine.
+/// Whether GPUs are required depends on prefill and decode, for any engine.
 fn check_disaggregated(spec: &ModelDeploymentSpec, findings: &mut Findings) {
     if spec.resources.as_ref().is_some_and(|resources| resources.gpu.is_some()) {
         findings.refuse(
@@ -310,7 +310,7 @@ fn components(spec: &ModelDeploymentSpec) -> [(&'static str, Option<&Component>)
     ]
 }
 
-/// The limits of the CRD.
+/// Same limits as in the CRD.
 fn check_numbers(spec: &ModelDeploymentSpec, findings: &mut Findings) {
     let mut within = |path: &str, number: Option<i32>, min: i32, max: i32| match number {
         Some(number) if !(min..=max).contains(&number) => {
@@ -360,7 +360,7 @@ fn check_quantities(spec: &ModelDeploymentSpec, findings: &mut Findings) {
         let Some(text) = text else { return };
         let complaint = match quantity::amount(text, suffixes) {
             Amount::Positive => return,
-            Amount::Zero => format!("{path} must be more than 0, such as {example}: leave it out to ask for nothing"),
+            Amount::Zero => format!("{path} must be greater than 0, such as {example}: omit it to request nothing"),
             Amount::Unreadable => format!("{path} must be a quantity such as {example}, not '{}'", quote(text)),
         };
         findings.refuse(format!("spec.{path}"), complaint);
@@ -396,18 +396,18 @@ fn check_env(env: &[EnvVar], findings: &mut Findings) {
                 format!("env[{index}] has no name: name the variable, or remove the entry"),
             );
         }
-        // The API server would refuse the pods, which nobody sees.
+        // Otherwise the API server would reject the pods, where the user does not see it.
         let is_printable = |c: char| matches!(c, ' '..='~') && c != '=';
         if !variable.name.chars().all(is_printable) {
             findings.refuse(
                 format!("spec.env[{index}].name"),
                 format!(
-                    "env[{index}]: '{}' cannot be the name of a variable: use letters, digits, '_', '-' and '.'",
+                    "env[{index}]: invalid variable name '{}': use letters, digits, '_', '-' and '.'",
                     quote(&variable.name)
                 ),
             );
         }
-        // As Kubernetes does it: an empty value beside valueFrom is no contradiction.
+        // As in Kubernetes: an empty value next to valueFrom is allowed.
         if variable.value.as_ref().is_some_and(|value| !value.is_empty()) && variable.value_from.is_some() {
             findings.refuse(
                 format!("spec.env[{index}]"),
@@ -429,7 +429,7 @@ fn check_pod_metadata(metadata: &PodMetadata, findings: &mut Findings) {
         for key in map.keys().filter(|key| key.starts_with(labels::PREFIX)) {
             findings.refuse(
                 format!("spec.podTemplate.metadata.{kind}[{}]", quote(key)),
-                format!("podTemplate.metadata.{kind}: '{}' is reserved, every key under {} is set by the controllers: use a prefix of your own", quote(key), labels::PREFIX),
+                format!("podTemplate.metadata.{kind}: '{}' is reserved, every key under {} is set by the controllers: use your own prefix", quote(key), labels::PREFIX),
             );
         }
     }
@@ -442,7 +442,7 @@ fn check_labels(path: &str, labels: &BTreeMap<String, String>, findings: &mut Fi
             findings.refuse(
                 format!("{path}[{}]", quote(key)),
                 format!(
-                    "{}: '{}' cannot be the value of '{}': use at most 63 letters, digits, '-', '_' and '.', beginning and ending with a letter or digit",
+                    "{}: invalid value '{}' of '{}': use at most 63 letters, digits, '-', '_' and '.', beginning and ending with a letter or digit",
                     path.trim_start_matches("spec."),
                     quote(value),
                     quote(key)
@@ -457,7 +457,7 @@ fn check_key(path: &str, key: &str, findings: &mut Findings) {
         findings.refuse(
             format!("{path}[{}]", quote(key)),
             format!(
-                "{}: '{}' is no valid key: use at most 63 letters, digits, '-', '_' and '.', perhaps after a domain and '/', such as example.com/team",
+                "{}: invalid key '{}': use at most 63 letters, digits, '-', '_' and '.', optionally after a domain and '/', such as example.com/team",
                 path.trim_start_matches("spec."),
                 quote(key)
             ),
@@ -465,7 +465,7 @@ fn check_key(path: &str, key: &str, findings: &mut Findings) {
     }
 }
 
-/// A user's text, short enough to repeat and on one line.
+/// A user's value for a message: bounded, on one line.
 fn quote(text: &str) -> String {
     let line = text
         .chars()

@@ -1,4 +1,4 @@
-//! What the core controller says of a ModelDeployment. Pure and deterministic: no client, no clock, no memory.
+//! The core controller's plan for a ModelDeployment. Pure and deterministic: no client, no clock, no state.
 
 mod removal;
 mod status;
@@ -17,13 +17,13 @@ use crate::selection::{self, NO_HEALTHY_PROVIDERS, NoProvider};
 pub use status::owned;
 use status::{Choice, Draft};
 
-/// Said when nobody chooses (design 3.5.2).
+/// Message if no provider is named and selection is disabled (design 3.5.2).
 pub const NO_SELECTOR: &str = "No provider specified and provider-selector not installed";
 
 /// The plan for one ModelDeployment.
 pub fn plan(seen: &Observed) -> Plan {
     let md = &seen.md;
-    // Deletion goes before pause: nothing may keep an object from going.
+    // Deletion takes precedence over pause: nothing may block it.
     if md.is_deleting() {
         return removal::plan(seen);
     }
@@ -32,7 +32,7 @@ pub fn plan(seen: &Observed) -> Plan {
     }
     let mut findings = validate(md, &seen.providers);
     if md.selected_provider().is_some() && md.selected_provider() == md.spec.provider_name() {
-        // Chosen is chosen: a provider that was uninstalled since does not make the spec wrong (design 3.5.2).
+        // A selected provider stays selected: uninstalling it does not make the spec invalid (design 3.5.2).
         findings.errors.retain(|v| v.field != "spec.provider.name");
     }
     if !findings.is_valid() {
@@ -41,7 +41,7 @@ pub fn plan(seen: &Observed) -> Plan {
     status::valid(seen, choose(seen))
 }
 
-/// Which provider it shall be, from what is asked for and what was chosen before.
+/// Chooses a provider by the spec and the previous selection.
 fn choose(seen: &Observed) -> Choice {
     let md = &seen.md;
     match (md.selected_provider(), md.spec.provider_name()) {
@@ -53,7 +53,7 @@ fn choose(seen: &Observed) -> Choice {
     }
 }
 
-/// Selection is once: what was chosen stays, whatever became of the rules since.
+/// Keeps the selected provider, even if the rules have changed since.
 fn keep(seen: &Observed, current: &str, explicit: bool) -> Choice {
     if !explicit && !seen.selector_enabled {
         return Choice::Foreign;
@@ -73,7 +73,7 @@ fn keep(seen: &Observed, current: &str, explicit: bool) -> Choice {
     }
 }
 
-/// `status.provider.selectedReason` when the user named the provider (design 3.3).
+/// `status.provider.selectedReason` if the user named the provider (design 3.3).
 pub(crate) const EXPLICIT_REASON: &str = "explicit provider selection";
 
 fn selected_condition(name: &str, explicit: bool) -> Draft {
@@ -92,7 +92,7 @@ fn selected_condition(name: &str, explicit: bool) -> Draft {
     }
 }
 
-/// A provider that is named is taken as soon as it can act: until then it is honest to say that we wait for it.
+/// Selects the named provider once it is healthy. Until then the status says what is missing.
 fn take_named(seen: &Observed, wanted: &str) -> Choice {
     let Some(provider) = seen.providers.get(wanted) else {
         return Choice::none(
@@ -113,7 +113,7 @@ fn take_named(seen: &Observed, wanted: &str) -> Choice {
     }
 }
 
-/// How a provider is silent.
+/// Why a provider counts as silent.
 fn silence(provider: &Registered) -> String {
     if provider
         .config
@@ -171,13 +171,13 @@ fn select(seen: &Observed) -> Choice {
     }
 }
 
-/// The old provider sees that it is no longer asked for, deletes what it made and clears its part of the status. Only then is
-/// the new one named: there are never two upstream objects.
+/// Hands over to another provider. The old one deletes its objects and clears its part of the status; only then is the new one
+/// selected, so that there are never two upstream objects.
 fn hand_over(seen: &Observed, current: &str, wanted: &str) -> Choice {
     let provider = seen.md.status.as_ref().and_then(|s| s.provider.as_ref());
     let resource = provider.and_then(|p| p.resource_name.as_deref());
     let Some(resource) = resource else {
-        // It has nothing, but perhaps its say: why it made nothing. It may not get to take that back.
+        // The old provider has no object, but may have written why. It cannot remove that itself afterwards.
         let manager = runway_api::labels::provider_manager(current);
         let says_something = seen.md.conditions().get_condition(condition::READY).is_some();
         return take_named(seen, wanted).releasing(says_something.then_some(manager));

@@ -1,4 +1,4 @@
-//! Deletion, as far as it is the core's: where no provider was chosen, and where the provider is dead. It always ends.
+//! Deletion by the core: without a selected provider, or if the provider does not act. It always ends.
 
 use jiff::SignedDuration;
 use runway_operator::object;
@@ -7,7 +7,7 @@ use runway_operator::plan::{Finalizer, Note, Plan};
 use super::status;
 use crate::observe::Observed;
 
-/// A provider that is alive keeps the same time itself; it goes first.
+/// Additional time for the provider, which has the same timeout and acts first.
 const GRACE: SignedDuration = SignedDuration::from_secs(15);
 
 pub(super) fn plan(seen: &Observed) -> Plan {

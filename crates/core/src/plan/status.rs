@@ -1,6 +1,6 @@
-//! The core's part of the status: computed from scratch each time, written only when it differs.
+//! The core's part of the status: computed from scratch each time, written only if it differs.
 //!
-//! Phase, message, observedGeneration, Ready and Stalled are the core's until a provider is selected, then the provider's.
+//! Phase, message, observedGeneration, Ready and Stalled belong to the core until a provider is selected, then to the provider.
 
 use std::time::Duration;
 
@@ -15,23 +15,23 @@ pub(super) use runway_api::condition::Draft;
 
 use crate::observe::Observed;
 
-/// How long a provider may take to its first word. Long enough for a burst of hundreds of objects, each of which would otherwise
-/// cost a write more.
+/// Time for the provider's first status before the core writes one. Long enough for a burst of hundreds of objects, each of
+/// which would otherwise cost an additional write.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// What selection came to.
+/// Result of the selection.
 pub(super) enum Choice {
-    /// This provider.
+    /// This provider is selected.
     Provider {
         name: String,
         reason: String,
         candidates: Vec<Candidate>,
         condition: Draft,
         note: Option<Note>,
-        /// Drops the status fields of this field manager, which writes no more.
+        /// Removes the status fields of this field manager, which no longer writes.
         release: Option<String>,
     },
-    /// Still the old provider, which is cleaning up.
+    /// The old provider is still deleting its objects.
     HandingOver {
         name: String,
         reason: String,
@@ -39,14 +39,14 @@ pub(super) enum Choice {
         message: String,
         look_again: Duration,
     },
-    /// A provider that a selector of the user's own wrote: its fields are not ours.
+    /// The user's own selector has selected a provider: its fields are not ours.
     Foreign,
-    /// None, and this is why.
+    /// No provider is selected.
     None {
         reason: CoreReason,
         message: String,
         candidates: Vec<Candidate>,
-        /// As above.
+        /// Removes the status fields of this field manager, which no longer writes.
         release: Option<String>,
     },
 }
@@ -61,7 +61,7 @@ impl Choice {
         }
     }
 
-    /// Drops what a field manager has left in the status, where this choice leaves it behind.
+    /// Removes the status fields of a field manager that no longer writes, if there is one.
     pub(super) fn releasing(mut self, manager: Option<String>) -> Self {
         if let Self::Provider { release, .. } | Self::None { release, .. } = &mut self {
             *release = manager;
@@ -70,7 +70,7 @@ impl Choice {
     }
 }
 
-/// The spec is good; this is who serves it.
+/// Status of a valid spec with the result of the selection.
 pub(super) fn valid(seen: &Observed, choice: Choice) -> Plan {
     let validated = yes(
         condition::VALIDATED,
@@ -153,7 +153,8 @@ pub(super) fn valid(seen: &Observed, choice: Choice) -> Plan {
     }
 }
 
-/// Admission was bypassed. Nothing is done until the spec is good; a provider that serves an earlier spec goes on with it.
+/// Status of an invalid spec that bypassed admission. Nothing is done until it is corrected; a provider continues to serve an
+/// earlier spec.
 pub(super) fn invalid(seen: &Observed, message: &str) -> Plan {
     const REASON: CoreReason = CoreReason::ValidationFailed;
     let message = condition::shorten(message.to_owned(), condition::MAX_STATUS_MESSAGE);
@@ -186,20 +187,20 @@ pub(super) fn invalid(seen: &Observed, message: &str) -> Plan {
     plan
 }
 
-/// Nothing changes but that it says so.
+/// Status of a paused ModelDeployment: the previous one with the condition Paused.
 pub(super) fn paused(seen: &Observed) -> Plan {
     let paused = condition::paused(runway_api::labels::PAUSED);
     let pending = Pending::unless_selected(seen, CoreReason::Paused, paused.message());
     write_as_before(seen, paused, pending)
 }
 
-/// The provider that should clean up is gone: that is why nothing happens until the time is up.
+/// Status of a ModelDeployment that waits for deletion by a provider that is gone.
 pub(super) fn deletion_stands_still(seen: &Observed) -> Plan {
     let silence = seen.md.selected_provider().and_then(|name| unavailable(seen, name));
     silence.map_or_else(Plan::default, |silence| write_as_before(seen, silence, None))
 }
 
-/// What was said stays, and this is added.
+/// The previous status with one more condition.
 fn write_as_before(seen: &Observed, added: Draft, pending: Option<Pending>) -> Plan {
     let foreign = is_chosen_by_others(seen);
     let mut drafts = vec![added];
@@ -216,13 +217,13 @@ fn write_as_before(seen: &Observed, added: Draft, pending: Option<Pending>) -> P
     write(seen, provider, drafts, pending)
 }
 
-/// Whether a selector of the user's own has chosen: what it wrote is not ours to repeat.
+/// Whether the user's own selector has selected the provider. Its fields must not be written.
 fn is_chosen_by_others(seen: &Observed) -> bool {
     let md = &seen.md;
     !seen.selector_enabled && md.spec.provider_name().is_none() && md.selected_provider().is_some()
 }
 
-/// What is said while no provider is selected.
+/// Reason and message while no provider is selected.
 struct Pending {
     reason: CoreReason,
     message: String,
@@ -237,18 +238,18 @@ impl Pending {
     }
 }
 
-/// What a provider says first of an object that it was chosen for.
+/// State of the provider's first status.
 enum FirstWord {
-    /// It has spoken, or somebody has spoken for it.
+    /// The provider has written it, or the core in its place.
     Said,
-    /// It has a moment left.
+    /// The provider has this time left.
     Awaited(Duration),
-    /// It has not spoken: this is said in its place, and its first write replaces it.
+    /// The provider has not written it: this is written in its place, and the provider's first write replaces it.
     Missing(StatusOf),
 }
 
-/// A provider's controller speaks at once. In place of one that does not, the status says what is waited for: without a phase
-/// and Ready, tools would take the object for ready.
+/// Writes the first status in place of a provider that does not act. Without a phase and Ready, tools would take the object for
+/// ready.
 fn first_word(seen: &Observed, name: &str, silence: Option<&Draft>) -> FirstWord {
     let md = &seen.md;
     if md.selected_provider() != Some(name) {
@@ -291,15 +292,15 @@ fn first_word(seen: &Observed, name: &str, silence: Option<&Draft>) -> FirstWord
     })
 }
 
-/// A condition as it was.
+/// A condition from the previous status.
 fn carried_over(seen: &Observed, type_: &'static str) -> Option<Draft> {
     let before = seen.md.conditions().get_condition(type_)?;
     let make = if before.status == "True" { yes } else { no };
     Some(make(type_, &before.reason, &before.message))
 }
 
-/// Present only while the selected provider's controller is gone. One that restarts is not ready for a moment, and one whose
-/// upstream is missing says so itself: neither is worth a write to every object it serves.
+/// Present only while the selected provider's controller is gone. A short restart, or a missing upstream, which the provider
+/// reports itself, would not be worth a write to every object.
 fn unavailable(seen: &Observed, name: &str) -> Option<Draft> {
     let why = match seen.providers.get(name).map(|p| p.health(seen.now)) {
         Some(Health::Healthy | Health::NotReady(_)) => return None,
@@ -318,8 +319,8 @@ fn stands_in(ready: &Condition) -> bool {
     CoreReason::of(&ready.reason).is_none_or(CoreReason::stands_in)
 }
 
-/// Whether phase, message and Ready are the provider's: from the moment when it is named. Where another selector names it, what
-/// the core said before stays until the core drops it.
+/// Whether phase, message and Ready belong to the provider: from its selection on. If the user's own selector wrote it, the
+/// core's previous fields stay until the core removes them.
 fn is_handed_over(status: &ModelDeploymentStatus, foreign_selector: bool) -> bool {
     if status.provider.as_ref().is_none_or(|p| p.name.is_none()) {
         return false;
@@ -328,7 +329,7 @@ fn is_handed_over(status: &ModelDeploymentStatus, foreign_selector: bool) -> boo
     !foreign_selector || status.has_provider_part() || ready.is_none_or(stands_in)
 }
 
-/// The part of a status that is the core's (design 3.10).
+/// The core's part of a status (design 3.10).
 pub fn owned(status: &ModelDeploymentStatus, foreign_selector: bool) -> ModelDeploymentStatus {
     let selected = is_handed_over(status, foreign_selector);
     let owners: &[Owner] = if selected {
@@ -356,7 +357,7 @@ pub fn owned(status: &ModelDeploymentStatus, foreign_selector: bool) -> ModelDep
     }
 }
 
-/// Settles conditions and writes only what differs.
+/// Settles conditions, and writes the status only if it differs.
 fn write(seen: &Observed, provider: Option<ProviderStatus>, mut drafts: Vec<Draft>, pending: Option<Pending>) -> Plan {
     let md = &seen.md;
     let generation = md.metadata.generation;
@@ -373,7 +374,7 @@ fn write(seen: &Observed, provider: Option<ProviderStatus>, mut drafts: Vec<Draf
             .is_some_and(|c| c.reason == reason);
         match reason {
             _ if told => {}
-            // Told by the caller, whether or not a provider is selected.
+            // The caller sends this Event, whether or not a provider is selected.
             CoreReason::ValidationFailed => {}
             CoreReason::Paused => events.push(Note::normal(reason.as_str(), &message)),
             _ => events.push(Note::warning(reason.as_str(), &message)),

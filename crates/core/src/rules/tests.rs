@@ -144,7 +144,7 @@ fn rules_read_spec_and_metadata_with_the_standard_functions() {
 }
 
 #[test]
-fn a_chain_of_forty_alternatives_is_no_nesting() {
+fn a_chain_of_forty_alternatives_does_not_count_as_nesting() {
     let rule = (0..40)
         .map(|i| format!("spec.model.id == 'org/model-{i}'"))
         .collect::<Vec<_>>()
@@ -371,7 +371,7 @@ fn depth_is_limited_from_both_sides() {
 }
 
 #[test]
-fn the_killers_are_refused() {
+fn rules_that_crash_or_hang_the_evaluator_are_refused() {
     on_small_stack(|| {
         for (_, nesting) in nestings() {
             for n in [60, 200, 1000, 30_000] {
@@ -426,7 +426,7 @@ fn cost_is_limited_from_both_sides() {
 }
 
 #[test]
-fn bombs_are_seen_by_their_sizes() {
+fn rules_that_multiply_sizes_are_refused_by_cost() {
     for bomb in [
         "['aaaaaaaaaaaaaaaa'].map(x, x+x+x+x+x+x+x+x).map(x, x+x+x+x+x+x+x+x).map(x, x+x+x+x+x+x+x+x).map(x, x+x+x+x+x+x+x+x) == []",
         "[[1,2,3,4,5,6,7,8]].map(x, x+x+x+x+x+x+x+x).map(x, x+x+x+x+x+x+x+x).map(x, x+x+x+x+x+x+x+x).all(x, x.all(y, true))",
@@ -598,7 +598,7 @@ fn maps_are_looped_over_in_the_order_of_their_keys() {
 }
 
 #[test]
-fn a_refused_rule_disturbs_no_other() {
+fn a_refused_rule_does_not_affect_others() {
     let good = Rule::compile("spec.engine.type == 'vllm'").unwrap();
     let data = input(&spec());
     thread::scope(|scope| {
@@ -679,7 +679,7 @@ fn hostile(bytes: usize) -> Vec<String> {
 }
 
 #[test]
-fn the_hostile_corpus_does_no_harm() {
+fn hostile_rules_neither_panic_nor_exceed_limits() {
     let inputs = largest_inputs();
     on_small_stack(|| {
         for bytes in [64, 600, 4000, 16 << 10, 64 << 10] {
@@ -1005,14 +1005,14 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
     #[test]
-    fn token_soup_does_no_harm(tokens in prop::collection::vec(token(), 0..40)) {
+    fn random_tokens_neither_panic_nor_exceed_limits(tokens in prop::collection::vec(token(), 0..40)) {
         let text = tokens.concat();
         check_depth(&text);
         check_any(&text, &[input(&spec())]);
     }
 
     #[test]
-    fn any_text_does_no_harm(text in "\\PC{0,200}") {
+    fn random_text_neither_panics_nor_exceeds_limits(text in "\\PC{0,200}") {
         check_depth(&text);
         check_any(&text, &[input(&spec())]);
     }
@@ -1022,7 +1022,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
     #[test]
-    fn any_expression_does_no_harm(
+    fn random_expressions_neither_panic_nor_exceed_limits(
         body in expression(),
         wrapper in prop::sample::select(vec!["", "spec.l.exists(x, [1, 'a'].all(y, ", "spec.l.map(x, ", "[spec, 1].all(x, "]),
     ) {

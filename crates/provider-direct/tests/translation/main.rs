@@ -73,7 +73,7 @@ fn typed<T: DeserializeOwned + Serialize>(object: &Value) -> Vec<String> {
 }
 
 #[test]
-fn mistakes_are_seen() {
+fn schema_check_finds_invalid_fields() {
     let good = documents(
         &translate(&json!({
             "apiVersion": "kubeairunway.ai/v1alpha1", "kind": "ModelDeployment",

@@ -168,7 +168,7 @@ fn leaves(path: &str, schema: &Value, found: &mut BTreeSet<String>) {
 }
 
 #[test]
-fn nothing_is_dropped_without_a_word() {
+fn every_field_is_used_or_reported_as_ignored() {
     for which in BASES {
         for setting in settings() {
             let mut md = base(which);
@@ -221,7 +221,7 @@ proptest! {
     }
 
     #[test]
-    fn absent_never_becomes_zero_or_the_reverse(
+    fn absent_and_zero_stay_different(
         replicas in proptest::option::of(0_i32..4),
         gpus in proptest::option::of(0_i32..4),
         memory in proptest::option::of(Just("0")),

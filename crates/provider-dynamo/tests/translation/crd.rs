@@ -97,7 +97,7 @@ fn a_changed_field_is_an_unknown_schema() {
 }
 
 #[test]
-fn mistakes_are_seen() {
+fn schema_check_finds_invalid_fields() {
     let good = json!({
         "apiVersion": "nvidia.com/v1beta1", "kind": "DynamoGraphDeployment", "metadata": {"name": "x"},
         "spec": {"backendFramework": "vllm", "components": [{"name": "a", "type": "worker", "podTemplate": {"spec": {"containers": [{"name": "main"}]}}}]},

@@ -212,7 +212,7 @@ fn leaves(path: &str, schema: &Value, tried: &BTreeSet<String>, found: &mut BTre
 }
 
 #[test]
-fn nothing_is_dropped_without_a_word() {
+fn every_field_is_used_or_reported_as_ignored() {
     for which in BASES {
         for version in VERSIONS {
             for setting in settings() {
@@ -278,7 +278,7 @@ proptest! {
     }
 
     #[test]
-    fn absent_never_becomes_zero_or_the_reverse(
+    fn absent_and_zero_stay_different(
         version in proptest::sample::select(VERSIONS.to_vec()),
         replicas in proptest::option::of(0_i32..4),
         frontends in proptest::option::of(0_i32..4),

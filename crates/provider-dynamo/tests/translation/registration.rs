@@ -47,7 +47,7 @@ fn all_engines_run_in_all_modes_on_gpus_alone() {
 }
 
 #[test]
-fn names_that_dynamo_cannot_take_are_told_at_admission() {
+fn unsupported_names_are_refused_at_admission() {
     let name = |length: usize| "a".repeat(length);
     for (name, namespace, mode, refused_for) in [
         ("llama-8b".to_owned(), "default", "aggregated", None),

@@ -43,7 +43,7 @@ fn inference_sets_are_known_from_their_first_version_on() {
 }
 
 #[test]
-fn mistakes_are_seen() {
+fn schema_check_finds_invalid_fields() {
     let good = serde_json::json!({
         "apiVersion": "kaito.sh/v1beta1", "kind": "Workspace", "metadata": {"name": "x"},
         "resource": {"labelSelector": {"matchLabels": {}}},

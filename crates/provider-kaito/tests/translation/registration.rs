@@ -34,7 +34,7 @@ fn vllm_needs_gpus_and_llamacpp_does_not() {
 }
 
 #[test]
-fn names_that_kaito_cannot_take_are_told_at_admission() {
+fn unsupported_names_are_refused_at_admission() {
     let long = "a".repeat(53);
     for (name, refused_for) in [
         ("llama-8b", None),

@@ -50,7 +50,7 @@ fn older_releases_are_known_by_what_they_lack() {
 }
 
 #[test]
-fn mistakes_are_seen() {
+fn schema_check_finds_invalid_fields() {
     if CRD.is_none() {
         return;
     }

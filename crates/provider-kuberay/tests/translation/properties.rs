@@ -161,7 +161,7 @@ fn leaves(path: &str, schema: &Value, found: &mut BTreeSet<String>) {
 }
 
 #[test]
-fn nothing_is_dropped_without_a_word() {
+fn every_field_is_used_or_reported_as_ignored() {
     for which in BASES {
         for setting in settings().into_iter().filter(|s| belongs(s.field, which)) {
             let mut md = base(which);
@@ -200,7 +200,7 @@ proptest! {
     }
 
     #[test]
-    fn a_server_takes_every_object((md, _) in any_md()) {
+    fn every_object_matches_the_crd((md, _) in any_md()) {
         if let Ok(translation) = translate(&md) {
             prop_assert_eq!(crd::problems(&document(&translation)), Vec::<String>::new());
             prop_assert!(serve_config(&document(&translation)).is_object());
@@ -214,7 +214,7 @@ proptest! {
     }
 
     #[test]
-    fn absent_never_becomes_zero_or_the_reverse(
+    fn absent_and_zero_stay_different(
         replicas in proptest::option::of(0_i32..4),
         gpus in proptest::option::of(0_i32..4),
         memory in proptest::option::of(Just("0")),

@@ -74,7 +74,7 @@ fn no_number_of_replicas_starts_a_second_cluster_or_loads_the_model_anew() {
 
 /// KubeRay does not tell a running cluster of a changed limit, so it must not stand in the way.
 #[test]
-fn the_autoscaler_has_room() {
+fn the_autoscaler_limits_exceed_every_number_of_replicas() {
     for object in [made(1), made_in_parts(1, 1)] {
         let cluster = &object["spec"]["rayClusterConfig"];
         assert_eq!(cluster["enableInTreeAutoscaling"], true);
@@ -90,7 +90,7 @@ fn the_autoscaler_has_room() {
 }
 
 #[test]
-fn none_at_all_is_a_stop_and_not_a_number() {
+fn zero_replicas_suspend_the_service() {
     assert_eq!(made(0)["spec"]["suspend"], true);
     assert_eq!(replicas(&made(0)), [1]);
     assert_eq!(made(1)["spec"].get("suspend"), None);

@@ -1,4 +1,4 @@
-//! R8 to R11: when a provider acts, and when it does not.
+//! R8 to R11: when a provider acts.
 
 use runway_api::model_deployment::Phase;
 use runway_api::{condition, labels};
@@ -8,7 +8,7 @@ use super::cluster::Cluster;
 use super::trial::{Trial, annotate, condition_of, delete, phase, said};
 use super::{RuleResult, ensure};
 
-/// Only `status.provider.name` counts: what the user asks for is the core's to decide.
+/// Only `status.provider.name` counts; the core evaluates the user's request.
 pub(super) fn r8_it_acts_only_when_chosen(trial: &Trial) -> RuleResult {
     for chosen in [None, Some(""), Some("another")] {
         let mut cluster = trial.fresh(&json!({"spec": {"provider": {"name": trial.provider.name()}}}))?;
@@ -25,7 +25,7 @@ pub(super) fn r8_it_acts_only_when_chosen(trial: &Trial) -> RuleResult {
     Ok(())
 }
 
-/// What the core has not accepted, or not yet, is not acted upon.
+/// A generation that the core has not accepted is not acted upon.
 pub(super) fn r9_it_acts_only_on_a_validated_generation(trial: &Trial) -> RuleResult {
     for (status, generation) in [
         ("True", Some(0)),
@@ -59,7 +59,7 @@ pub(super) fn r9_it_acts_only_on_a_validated_generation(trial: &Trial) -> RuleRe
     does_nothing(&cluster, "for a change that is not validated")
 }
 
-/// Pause stops changes of every kind; nothing stops deletion.
+/// Pause stops every change except deletion.
 pub(super) fn r10_pause_stops_everything_but_deletion(trial: &Trial) -> RuleResult {
     let mut fresh = trial.fresh(&json!({}))?;
     annotate(&mut fresh, labels::PAUSED, Some("true"));
@@ -93,7 +93,7 @@ pub(super) fn r10_pause_stops_everything_but_deletion(trial: &Trial) -> RuleResu
     Ok(())
 }
 
-/// The plan goes to the status, and nothing else happens; then it is carried out as announced.
+/// A dry run writes the plan to the status and nothing else; afterwards the plan is carried out as announced.
 pub(super) fn r11_a_dry_run_makes_nothing(trial: &Trial) -> RuleResult {
     let mut cluster = trial.fresh(&json!({}))?;
     annotate(&mut cluster, labels::DRY_RUN, Some("true"));

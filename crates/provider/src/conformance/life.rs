@@ -1,4 +1,4 @@
-//! R12 and R19 to R25: the life of the objects.
+//! R12 and R19 to R25: creation, update, handover and deletion of objects.
 
 use std::collections::BTreeSet;
 
@@ -14,7 +14,7 @@ use super::{RuleResult, ensure};
 use crate::plan;
 use crate::upstream::{Installed, State};
 
-/// What was applied and is no longer so is put back, field by field, and said once; what others add is theirs.
+/// A changed field is reverted and reported once; fields of other field managers are kept.
 pub(super) fn r12_drift_is_put_back(trial: &Trial) -> RuleResult {
     let running = trial.running()?;
     for index in 0..running.objects.len() {
@@ -53,7 +53,7 @@ pub(super) fn r12_drift_is_put_back(trial: &Trial) -> RuleResult {
     Ok(())
 }
 
-/// One edit by hand.
+/// One manual edit.
 struct Edit {
     path: String,
     value: Option<Value>,
@@ -75,7 +75,7 @@ impl Edit {
     }
 }
 
-/// Every single value that was applied, changed; labels and annotations also removed.
+/// Every applied value, changed; labels and annotations also removed.
 fn edits(stored: &Stored) -> Vec<Edit> {
     let mut edits = Vec::new();
     for (field, value) in stored.applied().as_object().into_iter().flatten() {
@@ -93,7 +93,7 @@ fn edits(stored: &Stored) -> Vec<Edit> {
             _ => leaves(&format!("/{}", escaped(field)), value, &mut edits),
         }
     }
-    // What the object was made for and what was applied last is ours to remember: a change there is no edit of the object.
+    // These annotations are the controller's own records: a change of them is not drift.
     edits.retain(|e| !e.path.ends_with("made-for") && !e.path.ends_with("applied-hash"));
     edits
 }
@@ -127,7 +127,7 @@ fn escaped(key: &str) -> String {
     key.replace('~', "~0").replace('/', "~1")
 }
 
-/// Whose owner reference is not ours, or is no controller's, was not made by us: it is neither changed nor deleted.
+/// An object without our controller reference was created by another owner: it is neither changed nor deleted.
 pub(super) fn r19_foreign_objects_are_never_touched(trial: &Trial) -> RuleResult {
     let made = trial.made()?;
     let name = made.md.metadata.name.clone().unwrap_or_default();
@@ -186,7 +186,7 @@ pub(super) fn r19_foreign_objects_are_never_touched(trial: &Trial) -> RuleResult
     Ok(())
 }
 
-/// The finalizer comes first; a controller that is killed after any write ends where one that was not does.
+/// The finalizer comes first. A controller that is killed after any write reaches the same state as one that is not.
 pub(super) fn r20_a_crash_between_two_writes_changes_nothing(trial: &Trial) -> RuleResult {
     let mut fresh = trial.fresh(&json!({}))?;
     fresh.md.metadata.finalizers = None;
@@ -212,7 +212,7 @@ pub(super) fn r20_a_crash_between_two_writes_changes_nothing(trial: &Trial) -> R
         for writes in 0..whole.writes.len() {
             let mut killed = start.clone();
             killed.budget = Some(writes);
-            // It is killed over and over here; that it does not come to rest is no finding.
+            // The controller is killed repeatedly here; that it does not settle is expected.
             let _ = finish(&mut killed);
             killed.budget = None;
             finish(&mut killed)?;
@@ -227,7 +227,7 @@ pub(super) fn r20_a_crash_between_two_writes_changes_nothing(trial: &Trial) -> R
     Ok(())
 }
 
-/// Everything that lasts, without what a server numbers.
+/// The persistent parts of the state, without server-generated values.
 fn outcome(cluster: &Cluster) -> Value {
     let objects: Vec<Value> = cluster
         .objects
@@ -245,7 +245,7 @@ fn outcome(cluster: &Cluster) -> Value {
     json!({"gone": cluster.gone, "finalizers": cluster.md.metadata.finalizers, "status": cluster.md.status, "objects": objects})
 }
 
-/// Reconciles, with an upstream that lets go of what is deleted.
+/// Reconciles with an upstream that completes deletions.
 fn finish(cluster: &mut Cluster) -> RuleResult {
     for _ in 0..3 {
         cluster.settle()?;
@@ -254,7 +254,7 @@ fn finish(cluster: &mut Cluster) -> RuleResult {
     cluster.settle()
 }
 
-/// The same object, with other content.
+/// The same object with another body.
 pub(super) fn r21_config_changes_are_made_in_place(trial: &Trial) -> RuleResult {
     ensure!(!trial.samples.updates.is_empty(), "samples: give at least one update");
     for patch in &trial.samples.updates {
@@ -294,7 +294,7 @@ fn applied(cluster: &Cluster) -> Vec<Value> {
     all
 }
 
-/// First the old object goes, and only when it is gone the new one comes: there are never two.
+/// The new object is created only after the old one is gone: there are never two.
 pub(super) fn r22_a_recreated_object_goes_before_the_new_one_comes(trial: &Trial) -> RuleResult {
     let samples = trial.samples;
     for field in ["model.id", "model.source", "engine.type", "serving.mode"] {
@@ -382,7 +382,7 @@ fn made_for(cluster: &Cluster) -> Vec<Option<String>> {
         .collect()
 }
 
-/// Everything is deleted, and when it is gone the provider's part of the status is cleared: that is the sign for the core.
+/// Deletes all objects, then clears the provider's part of the status, which tells the core to continue.
 pub(super) fn r23_hand_over_ends_with_a_cleared_status(trial: &Trial) -> RuleResult {
     let successor = json!({"spec": {"provider": {"name": "another"}}});
     let mut unknown_upstream = trial.running()?;
@@ -432,7 +432,7 @@ fn resource_name<'c>(cluster: &'c Cluster) -> Option<&'c str> {
     cluster.md.status.as_ref()?.provider.as_ref()?.resource_name.as_deref()
 }
 
-/// Ours goes when another provider was chosen meanwhile; what that one made stays.
+/// Our objects are deleted if another provider was selected meanwhile; its objects stay.
 pub(super) fn r24_what_another_provider_serves_now_is_deleted(trial: &Trial) -> RuleResult {
     let mut cluster = trial.running()?;
     if let Some(provider) = cluster.md.status.as_mut().and_then(|s| s.provider.as_mut()) {
@@ -463,7 +463,7 @@ pub(super) fn r24_what_another_provider_serves_now_is_deleted(trial: &Trial) -> 
     Ok(())
 }
 
-/// In whatever state it is: deletion goes on when the objects are gone, and without them after five minutes.
+/// Deletion completes from any state: when the objects are gone, or after five minutes.
 pub(super) fn r25_deletion_always_ends(trial: &Trial) -> RuleResult {
     for (what, start) in states(trial)? {
         let mut smooth = start.clone();
@@ -531,7 +531,7 @@ fn is_given_up_in_time(what: &str, mut stuck: Cluster, visible: &[String]) -> Ru
     Ok(())
 }
 
-/// An upstream release that nobody knows.
+/// An upstream release with an unknown schema.
 fn unknown(trial: &Trial) -> Installed {
     let by_crd = trial.provider.upstreams().into_iter().filter(|u| !u.kind.is_built_in());
     let states = by_crd.map(|u| {

@@ -1,4 +1,4 @@
-//! R26 to R28, R31, R32, R36 and R37: what the status says.
+//! R26 to R28, R31, R32, R36 and R37: the status.
 
 use std::collections::BTreeSet;
 
@@ -15,7 +15,7 @@ use super::{RuleResult, ensure};
 use crate::observe::{Answer, Verification};
 use crate::plan::{self, Decision, Inquiry, Question};
 
-/// Nothing of the core's, always a phase, `Ready` and the generation; and it reads back as it was written.
+/// The status has no field of the core, always has a phase, `Ready` and the generation, and survives a round trip.
 pub(super) fn r26_the_status_is_the_providers_part_and_complete(trial: &Trial) -> RuleResult {
     let cluster = tour(trial)?;
     for written in &cluster.statuses {
@@ -87,7 +87,7 @@ pub(super) fn r26_the_status_is_the_providers_part_and_complete(trial: &Trial) -
     Ok(())
 }
 
-/// Through as many states as there are.
+/// Passes through as many states as possible.
 fn tour<'a>(trial: &Trial<'a>) -> Result<Cluster<'a>, String> {
     let samples = trial.samples;
     let mut cluster = trial.fresh(&json!({}))?;
@@ -122,7 +122,7 @@ fn is_camel_case(reason: &str) -> bool {
     reason.starts_with(|c: char| c.is_ascii_uppercase()) && reason.chars().all(|c| c.is_ascii_alphanumeric())
 }
 
-/// Each change is written once; then, and after a restart, nothing is.
+/// Each change is written once; afterwards, and after a restart, nothing is.
 pub(super) fn r27_one_write_per_change_and_silence_at_rest(trial: &Trial) -> RuleResult {
     let mut cluster = trial.fresh(&json!({}))?;
     once(&mut cluster, "creation")?;
@@ -174,7 +174,7 @@ fn once(cluster: &mut Cluster, what: &str) -> Result<Vec<String>, String> {
     Ok(cluster.writes.clone())
 }
 
-/// The words of the upstream in the words of the design, both ways, and never a guess.
+/// The upstream's states are translated in both directions, without guesses.
 pub(super) fn r28_ready_is_running_and_failed_is_failed(trial: &Trial) -> RuleResult {
     let samples = trial.samples;
     let mut cluster = trial.made()?;
@@ -235,7 +235,7 @@ pub(super) fn r28_ready_is_running_and_failed_is_failed(trial: &Trial) -> RuleRe
     Ok(())
 }
 
-/// Work under way of which nothing is heard.
+/// Work in progress without any report.
 pub(super) fn r31_a_silent_upstream_is_told_after_five_minutes(trial: &Trial) -> RuleResult {
     let mut cluster = trial.made()?;
     cluster.heard();
@@ -265,7 +265,7 @@ pub(super) fn r31_a_silent_upstream_is_told_after_five_minutes(trial: &Trial) ->
     Ok(())
 }
 
-/// The kubelet's word is enough: no Secret is read.
+/// The kubelet's message is sufficient: no Secret is read.
 pub(super) fn r32_a_missing_secret_is_told(trial: &Trial) -> RuleResult {
     let mut cluster = trial.made()?;
     cluster.heard();
@@ -302,7 +302,7 @@ pub(super) fn r32_a_missing_secret_is_told(trial: &Trial) -> RuleResult {
     Ok(())
 }
 
-/// Asked once for each rollout; what comes back decides.
+/// One request per rollout; the response decides.
 pub(super) fn r36_ready_is_true_only_after_an_answer(trial: &Trial) -> RuleResult {
     let mut cluster = trial.made()?;
     cluster.verification = Verification::On(None);
@@ -359,7 +359,7 @@ pub(super) fn r36_ready_is_true_only_after_an_answer(trial: &Trial) -> RuleResul
     Ok(())
 }
 
-/// What is asked now.
+/// The next request.
 fn asked(trial: &Trial, cluster: &Cluster) -> Result<Question, String> {
     match plan::decide(trial.provider, &cluster.observe()).inquiry {
         Inquiry::Ask(question) => Ok(question),
@@ -369,7 +369,7 @@ fn asked(trial: &Trial, cluster: &Cluster) -> Result<Question, String> {
     }
 }
 
-/// A crash loop, after which the upstream has said nothing for an hour.
+/// A crash loop, after which the upstream has reported nothing for an hour.
 pub(super) fn r37_pods_say_why_a_model_does_not_serve(trial: &Trial) -> RuleResult {
     let mut cluster = trial.made()?;
     cluster.heard();

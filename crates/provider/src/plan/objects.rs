@@ -1,4 +1,4 @@
-//! Upstream objects as they are sent: the provider's body, with the metadata of the contract.
+//! Upstream objects as they are applied: the provider's body with the metadata of the contract.
 
 use std::collections::BTreeMap;
 
@@ -11,10 +11,10 @@ use serde_json::Value;
 
 use crate::contract::Object;
 
-/// What an object was made for: the identity of the spec, and what the upstream forbids to change.
+/// What an object was created for: the identity of the spec, and the fields that the upstream does not allow to change.
 pub(super) type MadeFor = BTreeMap<String, Value>;
 
-/// An object to apply, compared with the live one.
+/// Object to apply, compared with the live one.
 pub(super) fn apply(md: &ModelDeployment, provider: &str, object: &Object, live: Option<&DynamicObject>) -> Apply {
     object::wanted(
         object.kind.resource_in(&object.version),
@@ -25,7 +25,7 @@ pub(super) fn apply(md: &ModelDeployment, provider: &str, object: &Object, live:
     )
 }
 
-/// What this object is made for.
+/// What this object is created for.
 pub(super) fn made_for(md: &ModelDeployment, object: &Object) -> MadeFor {
     let identity = md
         .spec
@@ -38,14 +38,14 @@ pub(super) fn made_for(md: &ModelDeployment, object: &Object) -> MadeFor {
         .collect()
 }
 
-/// The fields in which a live object was made for something else, each as a sentence; empty if it can be updated.
+/// Differences in what a live object was created for, each as a sentence; empty if it can be updated.
 pub(super) fn outgrown(md: &ModelDeployment, live: &DynamicObject, object: &Object) -> Vec<String> {
     let recorded = live.annotations().get(labels::MADE_FOR);
     let Some(made_for) = recorded.and_then(|text| serde_json::from_str::<MadeFor>(text).ok()) else {
         return Vec::new();
     };
     let mut wanted = self::made_for(md, object);
-    // Recreating what an earlier release made would restart pods for nothing.
+    // Objects of an earlier release lack these fields. Recreating them would restart pods needlessly.
     if !object.not_rolled_out.keys().any(|field| made_for.contains_key(field)) {
         wanted.retain(|field, _| !object.not_rolled_out.contains_key(field));
     }
@@ -94,7 +94,7 @@ fn dress(md: &ModelDeployment, provider: &str, object: &Object) -> DynamicObject
     }
 }
 
-/// Labels of ours, and those of the user under our prefix (design 4.12); ours win.
+/// Our labels, and the user's labels with our prefix (design 4.12). Ours take precedence.
 fn object_labels(md: &ModelDeployment, provider: &str) -> BTreeMap<String, String> {
     let mut all: BTreeMap<String, String> = md
         .labels()

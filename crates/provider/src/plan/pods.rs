@@ -1,4 +1,4 @@
-//! Pods that are not ready, as the reason and the message of Ready: the object, the cause, the next step.
+//! Reason and message of Ready for pods that are not ready: the object, the cause, the next step.
 
 use runway_api::ProviderReason;
 use runway_api::condition::shorten;
@@ -7,19 +7,19 @@ use runway_operator::kubelet::{Cause, Failing, Failure, Unready};
 use crate::observe::Observed;
 use kube::ResourceExt;
 
-/// So many bytes of a container's last words are shown.
+/// Longest part of a container's last message, in bytes.
 const LAST_WORDS: usize = 400;
 
 /// Why pods do not serve.
 pub(super) struct Obstacle {
     pub(super) reason: ProviderReason,
-    /// For people.
+    /// Message for the user.
     pub(super) message: String,
-    /// Whether waiting longer will not help: the kubelet starts the container again and again.
+    /// Whether waiting does not help, because the kubelet restarts the container again and again.
     pub(super) lasting: bool,
 }
 
-/// The obstacle of the newest rollout: pods that an earlier one left behind may fail for a reason that is mended already.
+/// The obstacle of the newest rollout. Pods of an earlier rollout may fail for a reason that is already fixed.
 pub(super) fn obstacle(seen: &Observed) -> Option<Obstacle> {
     let newest = seen.unready.iter().max_by_key(|pod| pod.created)?;
     let mut pods: Vec<&Unready> = seen
@@ -127,7 +127,7 @@ fn exited(seen: &Observed, pod: &str, failing: &Failing, code: i32, message: &st
     )
 }
 
-/// The signal that ended a program, by the exit code that the runtime makes of it.
+/// Signal that ended a process, by the exit code of the container runtime.
 fn signal(code: i32) -> Option<&'static str> {
     Some(match code {
         132 => "SIGILL",
@@ -140,12 +140,12 @@ fn signal(code: i32) -> Option<&'static str> {
     })
 }
 
-/// Whether a program does not end so by itself.
+/// Whether the signal comes from outside the process.
 fn was_killed(code: i32) -> bool {
     matches!(signal(code), Some("SIGKILL" | "SIGTERM"))
 }
 
-/// A container that the kubelet cannot create or start: mostly for something that a user has to create first.
+/// Reason and message for a container that cannot be created or started, usually because an object that it needs is missing.
 fn of_start(seen: &Observed, pod: &str, container: &str, said: &str) -> (ProviderReason, String) {
     let namespace = namespace(seen);
     if let Some(name) = missing("secret", said) {
@@ -177,7 +177,7 @@ fn of_start(seen: &Observed, pod: &str, container: &str, said: &str) -> (Provide
         );
     }
     let step = if lacks_program(said) {
-        "Check that spec.image holds the engine's program, for the processors of the nodes".to_owned()
+        "Check that spec.image contains the engine's program, for the CPU architecture of the nodes".to_owned()
     } else {
         format!("See: kubectl describe pod {pod} -n {namespace}")
     };
@@ -195,7 +195,7 @@ fn of_start(seen: &Observed, pod: &str, container: &str, said: &str) -> (Provide
     )
 }
 
-/// Whether the image has no such program, or one for other processors (runc, `libcontainer`).
+/// Whether the image lacks the program, or has it for another CPU architecture (runc, `libcontainer`).
 fn lacks_program(said: &str) -> bool {
     [
         "executable file not found",
@@ -206,7 +206,7 @@ fn lacks_program(said: &str) -> bool {
     .any(|sign| said.contains(sign))
 }
 
-/// What the runtime said, without the calls that led to it.
+/// Message of the container runtime without its call chain.
 fn runtime_words(said: &str) -> &str {
     let said = said.trim_end_matches('.');
     ["container init: ", "container process: "]
@@ -215,7 +215,7 @@ fn runtime_words(said: &str) -> &str {
         .unwrap_or(said)
 }
 
-/// Key, kind and name, of `couldn't find key KEY in Secret NAMESPACE/NAME` (kubernetes `pkg/kubelet/kubelet_pods.go`).
+/// Key, kind and name from `couldn't find key KEY in Secret NAMESPACE/NAME` (kubernetes `pkg/kubelet/kubelet_pods.go`).
 fn missing_key(said: &str) -> Option<(&str, &str, &str)> {
     let (key, object) = said.strip_prefix("couldn't find key ")?.split_once(" in ")?;
     let (kind, place) = object.split_once(' ')?;
@@ -223,26 +223,26 @@ fn missing_key(said: &str) -> Option<(&str, &str, &str)> {
     Some((key, kind, name))
 }
 
-/// The kubelet says `secret "NAME" not found`; that is all we know of Secrets, and all we want to.
+/// Name from the kubelet's message `secret "NAME" not found`. Secrets themselves are never read.
 fn missing<'a>(kind: &str, said: &'a str) -> Option<&'a str> {
     said.strip_prefix(kind)?
         .strip_prefix(" \"")?
         .strip_suffix("\" not found")
 }
 
-/// The scheduler's words, without those about pods that might give way.
+/// Message of the scheduler without the part about preemption.
 fn scheduler_words(said: &str) -> &str {
     let nodes = said.split_once(" preemption: ").map_or(said, |(nodes, _)| nodes);
     nodes.trim_end_matches(['.', ','])
 }
 
-/// The next step for a pod that no node takes, by the scheduler's words.
+/// Next step for an unschedulable pod, by the scheduler's message.
 fn room(said: &str, namespace: &str) -> String {
     if said.contains("persistentvolumeclaim") {
         return format!("Create the PersistentVolumeClaim, or see why it is not bound: kubectl get pvc -n {namespace}");
     }
     let step = if said.contains("Insufficient") {
-        "Add a node with room for it, or ask for less in spec.resources"
+        "Add a node with sufficient resources, or request less in spec.resources"
     } else if said.contains("taint") {
         "Add the taint to spec.tolerations, or remove it from a node"
     } else {
@@ -251,7 +251,7 @@ fn room(said: &str, namespace: &str) -> String {
     step.to_owned()
 }
 
-/// Why a pod ended as a whole; some reasons come without a message.
+/// Why a pod failed as a whole; some reasons have no message.
 fn ended_words(reason: &str, message: &str) -> String {
     match message.trim().trim_end_matches('.') {
         "" => reason.to_owned(),
@@ -259,7 +259,7 @@ fn ended_words(reason: &str, message: &str) -> String {
     }
 }
 
-/// The next step for an image that cannot be pulled, by the registry's words.
+/// Next step for an image that cannot be pulled, by the registry's message.
 fn pull(said: &str) -> &'static str {
     let refused = ["unauthorized", "forbidden", "denied"];
     if refused.iter().any(|sign| said.to_lowercase().contains(sign)) {
@@ -269,7 +269,7 @@ fn pull(said: &str) -> &'static str {
     }
 }
 
-/// What the registry said, without what the runtime puts around it.
+/// Message of the registry without the runtime's prefix.
 fn registry_words(said: &str, image: &str) -> String {
     let said = said.trim_end_matches('.');
     let said = said
@@ -280,7 +280,7 @@ fn registry_words(said: &str, image: &str) -> String {
     shorten(said.to_owned(), LAST_WORDS)
 }
 
-/// The lines that tell why a program ended: the first and the last that speak of an error, or the last one.
+/// Lines that explain why a process ended: the first and the last that mention an error, or the last line.
 fn last_words(message: &str) -> String {
     const SIGNS: [&str; 8] = [
         "error",
@@ -313,7 +313,7 @@ fn last_words(message: &str) -> String {
     format!(": {}", shorten(words, LAST_WORDS).trim_end_matches('.'))
 }
 
-/// A line without its time, which differs with every restart and would be news each time.
+/// The line without its timestamp, which would change the status with every restart.
 fn untimed(line: &str) -> &str {
     line.trim_start_matches(|c: char| !c.is_alphabetic()).trim_end()
 }

@@ -1,4 +1,4 @@
-//! The plans for going away: deletion, and hand-over to another provider. Both always end.
+//! Plans for deletion and for a handover to another provider. Both always end.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use super::{serve, status};
 use crate::contract::Provider;
 use crate::observe::{Child, Observed};
 
-/// Deletes what is there; takes the finalizer off when it is gone, or when the time is up.
+/// Deletes the objects; removes the finalizer when they are gone, or after the timeout.
 pub(super) fn for_deletion(provider: &dyn Provider, seen: &Observed) -> Plan {
     if !seen.md.has_finalizer() {
         return Plan::default();
@@ -48,7 +48,7 @@ pub(super) fn for_deletion(provider: &dyn Provider, seen: &Observed) -> Plan {
     }
 }
 
-/// Deletes what is there; clears our part of the status when it is gone, which lets the core name the successor.
+/// Deletes the objects; clears the provider's part of the status when they are gone, so that the core can select the successor.
 pub(super) fn for_hand_over(provider: &dyn Provider, seen: &Observed, successor: &str) -> Plan {
     let remaining = ours(seen);
     if remaining.is_empty() {
@@ -64,7 +64,7 @@ pub(super) fn for_hand_over(provider: &dyn Provider, seen: &Observed, successor:
     }
 }
 
-/// Another provider serves. If the choice was taken back while we were making something, it goes.
+/// Deletes objects that were created while the selection changed to another provider.
 pub(super) fn of_leftovers(provider: &dyn Provider, seen: &Observed) -> Plan {
     let made_here = |child: &&Child| {
         child

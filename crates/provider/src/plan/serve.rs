@@ -1,4 +1,4 @@
-//! The plan for a ModelDeployment that is to serve.
+//! The plan for a ModelDeployment that the provider serves.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use crate::observe::Observed;
 use crate::request::Request;
 use crate::upstream::State;
 
-/// While an old object goes, look again this often, in case its end is not seen.
+/// Interval of checks while an old object is being deleted, in case the watch misses its end.
 pub(super) const LOOK_AGAIN: Duration = Duration::from_mins(1);
 
 pub(super) fn decide(provider: &dyn Provider, seen: &Observed) -> Decision {
@@ -44,7 +44,7 @@ pub(super) fn decide(provider: &dyn Provider, seen: &Observed) -> Decision {
     decision
 }
 
-/// A request that can be carried out, translated.
+/// A valid request with its translation.
 pub(super) struct Prepared {
     pub(super) request: Request,
     pub(super) translation: Translation,
@@ -58,7 +58,7 @@ impl Prepared {
     }
 }
 
-/// Everything that can refuse does so here.
+/// Every check that can refuse the ModelDeployment.
 fn prepare(provider: &dyn Provider, seen: &Observed) -> Result<Prepared, Blocked> {
     upstream_is_usable(provider, seen)?;
     let request = Request::try_from(seen.md.as_ref())
@@ -112,7 +112,7 @@ fn upstream_is_usable(provider: &dyn Provider, seen: &Observed) -> Result<(), Bl
     }
 }
 
-/// An object of the right name that was made by somebody else is never touched.
+/// Refuses if an object with a required name has another owner. Such an object is never changed.
 fn foreign(seen: &Observed, prepared: &Prepared) -> Option<Blocked> {
     prepared.translation.objects.iter().find_map(|wanted| {
         let live = seen.child(wanted.kind, &wanted.name)?;
@@ -121,10 +121,10 @@ fn foreign(seen: &Observed, prepared: &Prepared) -> Option<Blocked> {
     })
 }
 
-/// What must go before, or besides, what must come.
+/// Objects to delete before or while others are created.
 struct Outgoing {
     delete: Vec<Delete>,
-    /// An upstream object is on its way out: nothing new is made until it is gone.
+    /// Whether an upstream object is being deleted: nothing is created until it is gone.
     blocks: bool,
     reasons: Vec<String>,
 }
@@ -152,7 +152,7 @@ fn outgoing(provider: &dyn Provider, seen: &Observed, translation: &Translation)
                     .last()
                     .map(|main| main.kind.named(&main.name))
                     .unwrap_or_default();
-                vec![format!("{} gives way to {successor}", child.kind.named(&name))]
+                vec![format!("{} is replaced by {successor}", child.kind.named(&name))]
             }
         };
         let going = live.metadata.deletion_timestamp.is_some();
@@ -169,12 +169,12 @@ fn outgoing(provider: &dyn Provider, seen: &Observed, translation: &Translation)
     outgoing
 }
 
-/// ConfigMaps and the like come and go beside the upstream object.
+/// Whether the kind has a status. Others, such as ConfigMaps, are created and deleted at any time.
 fn is_upstream(provider: &dyn Provider, kind: Kind) -> bool {
     provider.upstreams().iter().any(|u| u.kind == kind)
 }
 
-/// The deletion of a live object, in the version that is served.
+/// Deletion of a live object, in the version that is served.
 pub(super) fn deletion(seen: &Observed, kind: Kind, live: &DynamicObject) -> Option<Delete> {
     let resource = match seen.installed.visible_version(kind) {
         Some(version) => kind.resource_in(&version),
@@ -185,7 +185,7 @@ pub(super) fn deletion(seen: &Observed, kind: Kind, live: &DynamicObject) -> Opt
 
 fn create(provider: &dyn Provider, seen: &Observed, prepared: &Prepared) -> Decision {
     let main = prepared.main();
-    // The upstream's admission may look for what the main object refers to.
+    // The upstream's admission may check that referenced objects exist.
     let complete = prepared
         .translation
         .objects
@@ -212,7 +212,7 @@ fn create(provider: &dyn Provider, seen: &Observed, prepared: &Prepared) -> Deci
     }
 }
 
-/// The Event that says why an object is recreated.
+/// Event with the reason for a recreation.
 pub(super) fn recreation_note(main: Option<&Object>, reasons: &[String]) -> Option<Note> {
     let main = main?;
     (!reasons.is_empty()).then(|| {

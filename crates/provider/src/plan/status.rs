@@ -1,4 +1,4 @@
-//! The provider's part of the status: computed from scratch each time, written only when it differs.
+//! The provider's part of the status: computed from scratch each time, written only if it differs.
 
 use std::time::Duration;
 
@@ -21,26 +21,26 @@ use super::verify::{self, Endpoint, Inquiry, Question};
 use crate::contract::{Provider, Reading, Refusal};
 use crate::observe::{Observed, Verification};
 
-/// A status that has not moved for this long while work is under way is stale (design 13.4).
+/// Age after which the status of an upstream object in progress counts as stale (design 13.4).
 const STALE_AFTER: SignedDuration = SignedDuration::from_mins(5);
 
-/// Words about work under way are written when the upstream has said nothing new for this long.
+/// Time without changes after which a message about progress is written.
 const SETTLED_AFTER: SignedDuration = SignedDuration::from_secs(5);
 
-/// While the outcome of a write or of a question is waited for, look again after this long, in case its sign is missed.
+/// Interval of checks while the result of a write or request is pending, in case the watch misses it.
 const LOOK_AGAIN: Duration = Duration::from_secs(15);
 
-/// Why nothing can be made.
+/// Why no object can be created.
 pub(super) struct Blocked {
     phase: Phase,
-    /// The first step that did not succeed: [`condition::PROVIDER_COMPATIBLE`] or [`condition::RESOURCE_CREATED`].
+    /// The first step that failed: [`condition::PROVIDER_COMPATIBLE`] or [`condition::RESOURCE_CREATED`].
     step: &'static str,
     reason: &'static str,
     message: String,
 }
 
 impl Blocked {
-    /// The provider cannot do what the spec asks for.
+    /// The provider does not support the spec.
     pub(super) fn refused(refusal: &Refusal) -> Self {
         Self {
             phase: Phase::Failed,
@@ -50,7 +50,7 @@ impl Blocked {
         }
     }
 
-    /// The upstream is not installed: this passes when it appears.
+    /// The upstream is not installed. Resolved when its CRD appears.
     pub(super) fn missing(message: String) -> Self {
         Self {
             phase: Phase::Pending,
@@ -60,7 +60,7 @@ impl Blocked {
         }
     }
 
-    /// An object that is not ours has a name that is needed.
+    /// An object with a required name has another owner.
     pub(super) fn name_taken(name: &str, manager: &str) -> Self {
         Self {
             phase: Phase::Failed,
@@ -73,7 +73,7 @@ impl Blocked {
         }
     }
 
-    /// The server refused the object.
+    /// The API server rejected the object.
     pub(super) fn rejected(message: String) -> Self {
         Self {
             phase: Phase::Failed,
@@ -93,7 +93,7 @@ fn compatible(provider: &dyn Provider) -> Draft {
     )
 }
 
-/// Nothing can be made, and this is why.
+/// Status for a ModelDeployment whose objects cannot be created.
 pub(super) fn failed(provider: &dyn Provider, seen: &Observed, failure: &Blocked) -> Plan {
     let Blocked {
         phase,
@@ -115,7 +115,7 @@ pub(super) fn failed(provider: &dyn Provider, seen: &Observed, failure: &Blocked
         provider: resource_of(provider, seen),
         ..ModelDeploymentStatus::default()
     };
-    // Of what does not exist there is no error state to speak of.
+    // Without an upstream object there is no error state to report.
     let event_reason = if *step == condition::PROVIDER_COMPATIBLE {
         "ProviderIncompatible"
     } else {
@@ -125,7 +125,7 @@ pub(super) fn failed(provider: &dyn Provider, seen: &Observed, failure: &Blocked
     write(seen, status, drafts, event)
 }
 
-/// The objects are there, or will be in a moment; `applied` says that nothing of them has to change.
+/// Status for a ModelDeployment whose objects exist or are about to. `applied`: none of them has to change.
 pub(super) fn serving(provider: &dyn Provider, seen: &Observed, prepared: &Prepared, applied: bool) -> Decision {
     let Some(main) = prepared.main() else {
         return Decision::default();
@@ -151,7 +151,7 @@ pub(super) fn serving(provider: &dyn Provider, seen: &Observed, prepared: &Prepa
         drafts.push(yes(condition::STALLED, &reason, &message));
     }
     drafts.extend(ignored(prepared));
-    // What is only now being made has not been silent yet, however long it was waited for.
+    // An object that is about to be created is not stale, however long the wait was.
     let created = live.map_or(Some(seen.now), |live| live.creation_timestamp().map(|t| t.0));
     let staleness = staleness(seen, created, &reading);
     if staleness == Staleness::Stale {
@@ -191,7 +191,7 @@ pub(super) fn serving(provider: &dyn Provider, seen: &Observed, prepared: &Prepa
         Staleness::In(left) => Some(left),
         _ => None,
     };
-    // In a moment there is more to say than that it is waited for.
+    // A more precise status follows in a moment.
     if standing.passes() && has_spoken(seen) {
         plan = Plan {
             look_again: Some(LOOK_AGAIN),
@@ -207,24 +207,24 @@ pub(super) fn serving(provider: &dyn Provider, seen: &Observed, prepared: &Prepa
     standing.decide(plan)
 }
 
-/// How far the model has come.
+/// Progress of the model.
 enum Standing {
-    /// It serves as asked for, and has answered.
+    /// It serves the current spec, and has answered a request.
     Serves { message: &'static str },
-    /// It serves as asked for: with no replica.
+    /// It serves the current spec: no replica is desired.
     ScaledToZero,
-    /// It serves as an earlier generation asked for; the objects of this one are being applied.
+    /// It serves an earlier generation; the objects of the current one are being applied.
     Applying,
-    /// Its pods serve; the endpoint is being asked.
+    /// Its pods are ready; a request to the endpoint is in progress.
     Asking(Question),
-    /// Its pods serve; the endpoint has not answered.
+    /// Its pods are ready; the endpoint has not answered.
     NotAnswering {
         message: String,
         next: Result<Question, Duration>,
     },
-    /// Pods say why it does not serve.
+    /// Pods report why it does not serve.
     Obstructed(Obstacle),
-    /// It does not serve, and the upstream may say why.
+    /// It does not serve; the upstream may report why.
     NotServing,
 }
 
@@ -238,7 +238,7 @@ fn standing(
     if reading.phase != Phase::Running {
         return pods::obstacle(seen).map_or(Standing::NotServing, Standing::Obstructed);
     }
-    // With the same generation it is drift that is put back: what serves is what was asked for.
+    // With an unchanged generation the change is a reverted drift, and the pods match the spec.
     if !applied && !verify::is_verified(seen) && seen.verification != Verification::Assumed {
         return Standing::Applying;
     }
@@ -272,7 +272,7 @@ impl Standing {
             Self::NotAnswering { message, .. } => (
                 ProviderReason::NotAnswering.to_string(),
                 format!(
-                    "Pods are ready, but the model does not answer: {message}. Check spec.image, spec.engine.args and spec.model.servedName; logs: kubeairunway logs {} -n {}. It is asked again",
+                    "Pods are ready, but the model does not answer: {message}. Check spec.image, spec.engine.args and spec.model.servedName; logs: kubeairunway logs {} -n {}. The request is retried",
                     seen.md.name_any(),
                     seen.md.namespace().unwrap_or_default(),
                 ),
@@ -288,7 +288,7 @@ impl Standing {
         }
     }
 
-    /// Of the condition Ready, where it is not that of the status.
+    /// Message of the condition Ready, if it differs from that of the status.
     fn ready_message<'a>(&'a self, message: &'a str) -> &'a str {
         match self {
             Self::Serves { message } => message,
@@ -296,7 +296,7 @@ impl Standing {
         }
     }
 
-    /// Whether it lasts a moment only.
+    /// Whether the state lasts only a moment.
     fn passes(&self) -> bool {
         matches!(self, Self::Applying | Self::Asking(_))
     }
@@ -322,7 +322,7 @@ impl Standing {
         }
     }
 
-    /// Adds what to ask, or when to ask again.
+    /// Adds the next request, or the time until then.
     fn decide(self, mut plan: Plan) -> Decision {
         let inquiry = match self {
             Self::Asking(question) | Self::NotAnswering { next: Ok(question), .. } => Inquiry::Ask(question),
@@ -336,14 +336,14 @@ impl Standing {
     }
 }
 
-/// Whether the provider has said anything of the object yet.
+/// Whether the provider has written a status.
 fn has_spoken(seen: &Observed) -> bool {
     let phase = seen.md.status.as_ref().and_then(|status| status.phase);
     matches!(phase, Some(Phase::Pending | Phase::Deploying | Phase::Running))
 }
 
-/// How long until the upstream has been quiet for a moment. On its way up it says something new every second; people read
-/// the phase, and the words when they have settled.
+/// Time until the upstream has been unchanged for [`SETTLED_AFTER`]. While it starts, it reports something new every second; a
+/// phase is written at once, a message when it has settled.
 fn commotion(now: Timestamp, last_change: Option<Timestamp>) -> Option<Duration> {
     let since = now.duration_since(last_change?);
     Duration::try_from(SETTLED_AFTER - since)
@@ -351,7 +351,7 @@ fn commotion(now: Timestamp, last_change: Option<Timestamp>) -> Option<Duration>
         .filter(|left| !left.is_zero())
 }
 
-/// Whether a plan would change only the words and the counts about work that goes on.
+/// Whether a plan would change only messages and counts of work in progress.
 fn is_mere_progress(seen: &Observed, plan: &Plan) -> bool {
     let wanted = plan
         .status
@@ -377,11 +377,11 @@ fn is_mere_progress(seen: &Observed, plan: &Plan) -> bool {
     matches!(wanted.phase, Some(Phase::Pending | Phase::Deploying)) && wordless(&before) == wordless(&wanted)
 }
 
-/// The old object goes, so that a new one can come.
+/// Status while the old object is deleted, before the new one is created.
 pub(super) fn recreating(provider: &dyn Provider, seen: &Observed, prepared: &Prepared, reasons: &[String]) -> Plan {
     let previous = seen.md.conditions().get_condition(condition::RESOURCE_CREATED);
     let message = if reasons.is_empty() {
-        // On the way already: what was said stays.
+        // Deletion is in progress: the message stays.
         previous.filter(|c| c.reason == ProviderReason::Recreating).map_or_else(
             || "Waiting for the old resource to be deleted".to_owned(),
             |c| c.message.clone(),
@@ -411,7 +411,7 @@ pub(super) fn recreating(provider: &dyn Provider, seen: &Observed, prepared: &Pr
     plan
 }
 
-/// What would be applied; nothing is.
+/// Status with the objects that would be applied.
 pub(super) fn dry_run(provider: &dyn Provider, seen: &Observed, prepared: &Prepared) -> Plan {
     let objects: Vec<Value> = prepared
         .translation
@@ -430,7 +430,7 @@ pub(super) fn dry_run(provider: &dyn Provider, seen: &Observed, prepared: &Prepa
         .collect::<Vec<_>>()
         .join(", ");
     let message = format!("Dry run: would apply {names}; see status.plan");
-    let way_out = format!("Remove the annotation {} to go ahead", runway_api::labels::DRY_RUN);
+    let way_out = format!("Remove the annotation {} to continue", runway_api::labels::DRY_RUN);
     let mut drafts = vec![
         compatible(provider),
         yes(condition::DRY_RUN, ProviderReason::DryRun, way_out),
@@ -451,7 +451,7 @@ pub(super) fn dry_run(provider: &dyn Provider, seen: &Observed, prepared: &Prepa
     write(seen, status, drafts, None)
 }
 
-/// Everything goes.
+/// Status while all objects are deleted.
 pub(super) fn terminating(provider: &dyn Provider, seen: &Observed, message: String) -> Plan {
     let drafts = vec![no(condition::READY, ProviderReason::Terminating, &message)];
     let status = ModelDeploymentStatus {
@@ -463,7 +463,7 @@ pub(super) fn terminating(provider: &dyn Provider, seen: &Observed, message: Str
     write(seen, status, drafts, None)
 }
 
-/// Nothing of ours is left in the status.
+/// Removes the provider's part of the status.
 pub(super) fn cleared(seen: &Observed) -> Plan {
     let ours = seen.md.status.as_ref().map(owned).unwrap_or_default();
     let status = (ours != ModelDeploymentStatus::default()).then(|| Value::Object(serde_json::Map::new()));
@@ -473,7 +473,7 @@ pub(super) fn cleared(seen: &Observed) -> Plan {
     }
 }
 
-/// The part of a status that a provider owns while it is the one selected (design 3.10).
+/// The part of a status that a provider owns while it is selected (design 3.10).
 pub fn owned(status: &ModelDeploymentStatus) -> ModelDeploymentStatus {
     let provider = status.provider.as_ref().map(|p| ProviderStatus {
         resource_kind: p.resource_kind.clone(),
@@ -487,7 +487,7 @@ pub fn owned(status: &ModelDeploymentStatus) -> ModelDeploymentStatus {
     }
 }
 
-/// Settles conditions and writes only what differs. The event is told when its reason is new.
+/// Settles conditions, and writes the status only if it differs. The Event is sent if its reason is new.
 fn write(seen: &Observed, mut status: ModelDeploymentStatus, drafts: Vec<Draft>, event: Option<Note>) -> Plan {
     let md = &seen.md;
     let reason_before = md
@@ -515,14 +515,14 @@ fn write(seen: &Observed, mut status: ModelDeploymentStatus, drafts: Vec<Draft>,
         } else {
             serde_json::to_value(&wanted).ok()
         },
-        // The first word about an upstream object: the user may be taking the choice of provider back right now.
+        // The first status for an upstream object is guarded: the user may be changing the provider at the same time.
         status_guarded: before.provider.is_none() && md.metadata.resource_version.is_some(),
         events,
         ..Plan::default()
     }
 }
 
-/// Warnings that were not there before, or said something else.
+/// Warnings that are new or have a new message.
 fn news(before: &[Condition], now: &[Condition]) -> Vec<Note> {
     [
         (condition::OVERRIDES_IGNORED, "OverridesIgnored"),
@@ -538,7 +538,7 @@ fn news(before: &[Condition], now: &[Condition]) -> Vec<Note> {
     .collect()
 }
 
-/// The upstream object as it is named in the status while it exists.
+/// Kind and name of the upstream object, while it exists.
 fn resource_of(provider: &dyn Provider, seen: &Observed) -> Option<ProviderStatus> {
     let upstreams: Vec<_> = provider.upstreams().into_iter().map(|u| u.kind).collect();
     let child = seen
@@ -587,13 +587,13 @@ enum Staleness {
     Stale,
 }
 
-/// Only work under way can be stale: a model that serves has nothing new to say.
+/// Only work in progress can be stale: a model that serves has nothing new to report.
 fn staleness(seen: &Observed, created: Option<Timestamp>, reading: &Reading) -> Staleness {
-    // Pods that are not ready explain the wait.
+    // Pods that are not ready explain the delay.
     if !matches!(reading.phase, Phase::Pending | Phase::Deploying) || !seen.unready.is_empty() {
         return Staleness::Settled;
     }
-    // One that was ready a moment ago has had no time to be silent.
+    // A model that was ready until a moment ago is not stale yet.
     let not_ready_since = seen
         .md
         .conditions()

@@ -6,7 +6,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::ResourceExt;
 use runway_api::condition::{self, Conditions};
 use runway_api::model_deployment::Phase;
-use runway_api::{ModelDeployment, labels};
+use runway_api::{ModelDeployment, ProviderReason, labels};
 
 use super::nodes::subject;
 use super::{Check, Finding, Observed, pods};
@@ -167,10 +167,10 @@ fn cause(observed: &Observed, md: &ModelDeployment, its_pods: &[&Pod]) -> Option
         return Some(("model-compatible", error(said(c)).remedy(why)));
     }
     if let Some(c) = broken(condition::RESOURCE_CREATED)
-        && (c.reason != "Creating" || now.duration_since(c.last_transition_time.0) > UNSEEN)
+        && (c.reason != ProviderReason::Recreating || now.duration_since(c.last_transition_time.0) > UNSEEN)
     {
         let (kind, object) = made(md);
-        let remedy = if c.reason == "NameTaken" || c.message.contains("conflict") {
+        let remedy = if c.reason == ProviderReason::NameTaken || c.message.contains("conflict") {
             format!(
                 "kubectl -n {namespace} get {kind} {object} -o yaml --show-managed-fields shows its other field managers"
             )
