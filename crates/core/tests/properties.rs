@@ -1,6 +1,6 @@
-//! What holds whatever happens: the core and two providers, against a server that does server-side apply.
+//! Invariants of the core and two providers with a server that does server-side apply.
 //!
-//! The planners are the real ones; the server, the upstream operators and the clock are simulated in memory.
+//! The planners are real; the server, the upstream operators and the clock are simulated in memory.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests are tests")]
 
 #[path = "../../provider/tests/common/mod.rs"]
@@ -26,7 +26,7 @@ use world::{Step, World};
 use crate::common::{ssa, told};
 use crate::registered::{How, registered};
 
-/// A spec as a user may write it: anything may be left out, or 0, or empty.
+/// A spec by a user: any field may be absent, 0 or empty.
 fn any_spec() -> impl Strategy<Value = Value> {
     let number = || option::of(prop_oneof![Just(0), Just(1), Just(2), Just(1000)]);
     let text = || {
@@ -107,7 +107,7 @@ fn any_provider() -> impl Strategy<Value = (InferenceProviderConfigSpec, How)> {
     )
 }
 
-/// What defaults may fill in, beside the type of a GPU.
+/// Fields that may get defaults, besides the type of a GPU.
 const FILLED: [&str; 5] = [
     "model.source",
     "serving.mode",
@@ -167,7 +167,7 @@ proptest! {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 400, max_shrink_iters: 4000, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Invariants are checked at every write (see [`World`]); here is what must hold once everybody has had a turn.
+    /// Invariants are checked at every write (see [`World`]); this is checked after all controllers have settled.
     #[test]
     fn all_controllers_settle_and_deletion_completes(steps in vec(world::step(), 0..24)) {
         let mut world = World::new();

@@ -1,4 +1,4 @@
-//! The decision table of the design (4.4, 4.5), with what KAITO registers and what Dynamo and KubeRay will.
+//! The decision table of the design (4.4, 4.5) with the providers' registrations.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests are tests")]
 
 #[path = "../../provider/tests/common/mod.rs"]
@@ -68,7 +68,7 @@ fn disaggregated() -> Value {
 fn the_decision_table() {
     const ALL: &[&str] = &["dynamo", "kaito", "kuberay"];
     let table = [
-        // No GPU, asked for in three ways: only KAITO runs without one.
+        // Three ways to request no GPU: only KAITO supports that.
         (
             "llamacpp",
             json!({}),
@@ -87,7 +87,7 @@ fn the_decision_table() {
             "kaito",
             "engine=llamacpp, gpu=false, mode=aggregated",
         ),
-        // Engines that one provider alone has.
+        // Engines that a single provider supports.
         ("trtllm", gpus(1), "dynamo", "engine=trtllm, gpu=true, mode=aggregated"),
         ("sglang", gpus(8), "dynamo", "engine=sglang, gpu=true, mode=aggregated"),
         (
@@ -96,7 +96,7 @@ fn the_decision_table() {
             "kaito",
             "engine=llamacpp, gpu=true, mode=aggregated",
         ),
-        // Prefill and decode on workers of their own.
+        // Separate prefill and decode workers.
         (
             "vllm",
             disaggregated(),
@@ -109,7 +109,7 @@ fn the_decision_table() {
             "dynamo",
             "engine=trtllm, gpu=true, mode=disaggregated",
         ),
-        // The default; with several GPUs too, where a rule of KubeRay once won.
+        // The default; also with several GPUs, for which a rule of KubeRay once won.
         ("vllm", gpus(1), "dynamo", "engine=vllm, gpu=true, mode=aggregated"),
         ("vllm", gpus(2), "dynamo", "engine=vllm, gpu=true, mode=aggregated"),
         ("vllm", gpus(8), "dynamo", "engine=vllm, gpu=true, mode=aggregated"),
@@ -253,7 +253,7 @@ fn candidates_that_are_not_selected_have_a_reason() {
     );
 }
 
-/// An upstream that fits wins, and without one plain Deployments do.
+/// A matching upstream wins; without one, plain Deployments do.
 #[test]
 fn direct_serves_models_without_another_eligible_provider() {
     let alone = providers(&["direct"]);
@@ -273,7 +273,7 @@ fn direct_serves_models_without_another_eligible_provider() {
     assert!(select(&asking("vllm", &disaggregated()), &alone, now()).winner.is_err());
 }
 
-/// A provider that has no rules at all has priority 0, also where the spec is too large for any rule to be evaluated.
+/// A provider without rules has priority 0, even if the spec is too large for the evaluation of any rule.
 #[test]
 fn direct_comes_after_a_provider_without_rules() {
     let simple = InferenceProviderConfigSpec {

@@ -1,4 +1,4 @@
-//! Upstream schemas found in live CRDs.
+//! Detection of upstream schemas in live CRDs.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -75,7 +75,7 @@ fn known(state: State) -> (String, String) {
     }
 }
 
-/// What does not fit.
+/// Differences from the known schema.
 fn unknown(state: State) -> (Vec<String>, Vec<String>) {
     match state {
         State::Unknown { served, problems } => (served, problems),
@@ -195,7 +195,7 @@ fn every_path_exists_below_a_field_that_preserves_unknown_fields() {
     let open = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
     let schema = json!({"type": "object", "properties": {"spec": open, "status": open}});
     let (_, hash) = known(found(json!([stored("v2", &schema)])));
-    // A schema that says nothing is not the one that was checked.
+    // A schema without types is not the one that was checked.
     assert_ne!(hash, known(found(json!([stored("v2", &v2())]))).1);
     let string_or_number =
         json!({"properties": {"spec": {"properties": {"zone": {"type": null, "x-kubernetes-int-or-string": true}}}}});
@@ -240,7 +240,7 @@ fn kinds_of_kubernetes_itself_need_no_crd() {
     assert_eq!(Installed::default().version(server().kind), None);
 }
 
-/// KAITO's own CRDs. They are data beside the project, not in it: where they are absent this is said, and nothing is checked.
+/// KAITO's own CRDs, which are not part of the project. Without them the test reports it and checks nothing.
 #[test]
 fn real_crds_of_kaito_are_distinguished() {
     const WORKSPACE: &[Schema] = &[Schema {

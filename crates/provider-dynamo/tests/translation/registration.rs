@@ -1,4 +1,4 @@
-//! The registration, and its rules as the core controller sees them.
+//! The registration with its rules, as the core controller evaluates them.
 
 use cel::{Context, Program};
 use runway_api::overrides;
@@ -17,7 +17,7 @@ fn dynamo_is_the_default_for_gpus() {
         ("vllm", "aggregated", 0, 0),
         ("llamacpp", "aggregated", 4, 0),
     ] {
-        // As the core normalises it: absent GPUs are 0 and there is no object for them.
+        // The core normalizes the spec: absent GPUs are 0, without an object.
         let resources = if gpus == 0 {
             json!({})
         } else {

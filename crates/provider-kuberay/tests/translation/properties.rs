@@ -1,4 +1,4 @@
-//! What holds for every spec.
+//! Invariants for every spec.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::{crd, document, installed, request, serve_config};
 
-/// Where a spec starts from.
+/// Base spec.
 const BASES: [&str; 4] = ["aggregated", "by image", "custom", "disaggregated"];
 
 fn base(which: &str) -> Value {
@@ -31,7 +31,7 @@ fn base(which: &str) -> Value {
     md
 }
 
-/// A field set to something that can be found again, and how it is found.
+/// A field with a recognizable value, and how it is found in the result.
 struct Setting {
     field: &'static str,
     value: Value,
@@ -98,10 +98,10 @@ fn settings() -> Vec<Setting> {
     ]
 }
 
-/// Fields that decide what is made, and are tried case by case.
+/// Fields that decide which object is created, tested case by case.
 const ELSEWHERE: [&str; 4] = ["model.source", "provider.name", "engine.type", "serving.mode"];
 
-/// Fields of the other mode, which admission refuses or the request does not carry.
+/// Fields of the other mode, which admission rejects or the request does not contain.
 fn belongs(field: &str, which: &str) -> bool {
     let in_parts = field.starts_with("scaling.prefill") || field.starts_with("scaling.decode");
     let whole = field == "scaling.replicas" || field.starts_with("resources.gpu") || field == "resources.memory";
@@ -122,7 +122,7 @@ fn translate(md: &Value) -> Result<Translation, Refusal> {
     KubeRay.translate(&request(md), &installed(0))
 }
 
-/// What a user can see of an outcome: the object, and what they are told.
+/// The visible result: the object and the messages.
 fn seen(outcome: &Result<Translation, Refusal>) -> String {
     match outcome {
         Ok(translation) => format!("{} {}", document(translation), translation.ignored.join("\n")),

@@ -1,4 +1,4 @@
-//! Defaulting: the documented values, and nothing else.
+//! Defaults: the documented values, and nothing else.
 
 use proptest::prelude::*;
 use serde_json::{Value, json};

@@ -1,4 +1,4 @@
-//! The webhooks, through the router, as the API server calls them.
+//! The webhooks through the router, as the API server calls them.
 
 use std::sync::Arc;
 
@@ -29,7 +29,7 @@ async fn post(path: &str, body: impl Into<Body>) -> (StatusCode, Vec<u8>) {
     )
 }
 
-/// A request as the API server makes it, with some of it replaced.
+/// A request of the API server with a merge patch.
 fn review(change: Value) -> Value {
     let mut request = json!({
         "uid": "u-1",
@@ -335,7 +335,7 @@ async fn an_object_that_was_too_large_before_can_be_deleted_and_given_other_labe
     assert_eq!(answer(VALIDATE_PATH, &large).await["allowed"], true);
 }
 
-/// Any JSON at all, leaning to what looks like ours.
+/// Any JSON, often similar to ours.
 fn any_json() -> impl Strategy<Value = Value> {
     let leaf = prop_oneof![
         Just(Value::Null),
@@ -375,7 +375,7 @@ fn any_json() -> impl Strategy<Value = Value> {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// The mutating webhook only ever adds: what was there, is there.
+    /// The mutating webhook only adds fields.
     #[test]
     fn any_spec_gets_a_response_and_keeps_its_fields(spec in any_json()) {
         let mut review = review(json!({}));
@@ -387,7 +387,7 @@ proptest! {
     }
 }
 
-/// Whether everything but nulls is as before.
+/// Whether everything except nulls is unchanged.
 fn keeps(after: &Value, before: &Value) -> bool {
     match (after, before) {
         (_, Value::Null) => true,

@@ -1,4 +1,4 @@
-//! The configurations: what must not be forgotten in them.
+//! Required settings of the webhook configurations.
 
 use runway_operator::webhook::Endpoint;
 use serde_json::{Value, json};

@@ -1,4 +1,4 @@
-//! Validation: every text, every rule, all at once, bounded.
+//! Validation: every message, every rule, all problems at once, bounded.
 
 use proptest::prelude::*;
 use serde_json::{Map, Value, json};
@@ -7,7 +7,7 @@ use super::{any_spec, deployment, providers};
 use crate::admission::{Findings, apply_defaults, validate};
 use crate::providers::Providers;
 
-/// A spec that is valid, with some of it replaced; null removes.
+/// A valid spec with a merge patch.
 fn spec(change: Value) -> Value {
     let mut spec =
         json!({"model": {"id": "org/model"}, "engine": {"type": "vllm"}, "resources": {"gpu": {"count": 1}}});
@@ -397,7 +397,7 @@ proptest! {
         prop_assert!(findings.errors.iter().all(|violation| !violation.field.is_empty() && !violation.message.is_empty()));
     }
 
-    /// Defaulting is no way to become valid or invalid.
+    /// Defaults make no spec valid or invalid.
     #[test]
     fn defaults_do_not_change_the_findings(spec in any_spec()) {
         let mut deployment = deployment(json!({"model": {}}));
