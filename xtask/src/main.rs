@@ -4,6 +4,7 @@
 mod api;
 mod argocd;
 mod bench;
+mod book;
 mod chart;
 mod cluster;
 mod command;
@@ -13,12 +14,15 @@ mod generate;
 mod images;
 mod krew;
 mod lane;
+mod links;
 mod metrics;
 mod python;
 mod reference;
 mod release;
 mod sbom;
 mod shell;
+#[cfg(test)]
+mod snippets;
 mod status;
 mod test;
 mod tidy;
@@ -49,6 +53,8 @@ enum Command {
     Gen(generate::Args),
     /// Write an OCI archive for each program, without a container engine.
     Images(images::Args),
+    /// Build the documentation site into target/book.
+    Book,
     /// Write the files of a release.
     Release(release::Args),
     /// Print figures: time, requests, memory and CPU for many ModelDeployments.
@@ -80,6 +86,7 @@ async fn run() -> Result<()> {
         Command::Test(args) => test::run(&args),
         Command::Gen(args) => generate::run(&args),
         Command::Images(args) => images::run(&args),
+        Command::Book => book::run(),
         Command::Release(args) => release::run(&args),
         Command::Bench(args) => bench::run(args).await,
         Command::Fuzz(args) => fuzz::run(&args),

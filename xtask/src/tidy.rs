@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
-use crate::shell;
+use crate::{book, links, shell};
 
 /// What each crate may depend on, of ours: binaries -> controllers -> provider/operator -> api (ARCHITECTURE.md).
 const MAY_USE: &[(&str, &[&str])] = &[
@@ -141,6 +141,8 @@ pub(crate) fn run() -> Result<()> {
     complaints.extend(pure_code()?);
     complaints.extend(module_docs()?);
     complaints.extend(threats()?);
+    complaints.extend(links::broken()?);
+    complaints.extend(book::missing()?);
     if complaints.is_empty() {
         println!("tidy: dependencies, licences, pure code, module docs and the threat model are as they should be");
         return Ok(());

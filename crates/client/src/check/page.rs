@@ -13,7 +13,7 @@ const INTRODUCTION: &str = "<!-- Made by `cargo xtask gen` from the code. Do not
 `kubeairunway check` reads a cluster once and says what is not as it should be: what is wrong, why, and what to do, the worst
 first. Nothing is changed; one ModelDeployment is tried with a dry run. It takes about fifty requests, however many objects there are.
 
-```
+```text
 kubeairunway check                  all namespaces that you may see
 kubeairunway check -n team-a        only this one
 kubeairunway check --pre            before an installation: can it work here?
