@@ -13,7 +13,7 @@ const INTRODUCTION: &str = "<!-- Made by `cargo xtask gen` from the code. Do not
 `kubeairunway check` reads a cluster once and reports problems with their causes and remedies, errors first. It changes nothing;
 it submits one ModelDeployment as a dry run. It sends about 50 requests, regardless of the number of objects.
 
-```
+```text
 kubeairunway check                  all namespaces that you may read
 kubeairunway check -n team-a        one namespace
 kubeairunway check --pre            before an installation: can the control plane be installed?
