@@ -14,7 +14,7 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomRe
 use kube::Api;
 use kube::api::{DeleteParams, Patch, PatchParams};
 use kube::core::{ApiResource, DynamicObject, GroupVersionKind};
-use runway_cli::answer::{self, Answer};
+use runway_cli::answer::Answer;
 use runway_cli::args::CommandLine;
 use runway_cli::commands;
 use runway_client::documents::{Document, Documents};

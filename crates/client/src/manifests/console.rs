@@ -6,8 +6,7 @@
 use k8s_openapi::api::rbac::v1::PolicyRule;
 use runway_operator::access::rule;
 
-use super::component::{Content, Origin};
-use super::{Component, Folder, Port};
+use super::component::{Component, Content, Folder, Origin, Port};
 
 /// Name of the component.
 pub const NAME: &str = "kubeairunway-console";

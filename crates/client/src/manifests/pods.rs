@@ -3,8 +3,8 @@
 use kube::core::DynamicObject;
 use serde_json::{Value, json};
 
-use super::component::{Content, Folder, Origin};
-use super::{COMPONENT_LABEL, Component, NAMESPACE, Port, Release, meta, object};
+use super::component::{Component, Content, Folder, Origin, Port, Release};
+use super::metadata::{COMPONENT_LABEL, NAMESPACE, meta, object};
 
 /// Metrics and probes.
 pub const ADMIN_PORT: u16 = 8080;
