@@ -119,12 +119,12 @@ impl Kind {
     }
 }
 
-/// One object.
+/// An object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Target {
-    /// Its kind.
+    /// Kind.
     pub kind: Kind,
-    /// Its name.
+    /// Name.
     pub name: Name,
 }
 
@@ -134,12 +134,12 @@ pub enum Error {
     /// No kind is called so.
     #[error("unknown kind '{word}'{}: use NAME for a ModelDeployment, or md/NAME, asya/NAME, llsd/NAME, ipc/NAME", did_you_mean(.closest.as_deref()))]
     Kind {
-        /// As given.
+        /// Text as given.
         word: String,
         /// The kind that looks most like it.
         closest: Option<String>,
     },
-    /// Nothing stands after the slash.
+    /// The name after the slash is missing.
     #[error("missing name after '{0}/'")]
     Missing(String),
     /// No object can be called so.
@@ -188,9 +188,9 @@ impl fmt::Display for Target {
 /// A kind, or one object: `KIND`, `NAME` or `KIND/NAME`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Subject {
-    /// All objects of a kind.
+    /// All objects of the kind.
     Kind(Kind),
-    /// One object.
+    /// An object.
     Object(Target),
 }
 
@@ -202,7 +202,7 @@ impl FromStr for Subject {
     }
 }
 
-/// Less alike than this is no mistyping.
+/// Lowest similarity of a suggestion.
 const ALIKE: f64 = 0.75;
 
 /// The known name that looks most like the one given.

@@ -6,16 +6,16 @@ use k8s_openapi::api::authorization::v1::{ResourceAttributes, SelfSubjectAccessR
 use kube::api::PostParams;
 use kube::{Api, Client};
 
-/// A right, as `kubectl auth can-i` asks for it. Ordered by what it is about.
+/// A permission, in the terms of `kubectl auth can-i`, ordered by resource.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Right {
     /// The API group; empty for the core's.
     pub group: String,
     /// The resource, in the plural.
     pub plural: String,
-    /// Where; absent: in all namespaces, or of a kind that has none.
+    /// Namespace; absent for all namespaces and for cluster-scoped kinds.
     pub namespace: Option<String>,
-    /// What is to be done with it, as `create`.
+    /// Verb, such as `create`.
     pub verb: String,
 }
 
@@ -32,7 +32,7 @@ impl fmt::Display for Right {
     }
 }
 
-/// Whether the user behind `client` has a right: a SelfSubjectAccessReview.
+/// Whether the user of `client` has a permission, by a SelfSubjectAccessReview.
 pub async fn may(client: &Client, right: &Right) -> Result<bool, kube::Error> {
     let review = SelfSubjectAccessReview {
         spec: SelfSubjectAccessReviewSpec {

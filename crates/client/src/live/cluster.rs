@@ -32,67 +32,67 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// A list may take longer.
 const READ_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// What could not be read.
+/// Failure of a request.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// There is no way to a cluster.
+    /// There is no usable kubeconfig.
     #[error(transparent)]
     Client(#[from] client::Error),
     /// A field of an object holds a name that no object can have.
     #[error(transparent)]
     Name(#[from] Invalid),
-    /// The cluster does not answer.
+    /// The cluster does not respond.
     #[error("cannot reach the cluster at {url} (is it running, and is the context correct?)")]
     Unreachable {
-        /// Its address.
+        /// URL of the API server.
         url: String,
-        /// What went wrong.
+        /// Cause.
         source: Box<kube::Error>,
     },
-    /// The server does not know who asks.
+    /// The server rejects the credentials.
     #[error("the cluster at {url} rejects the credentials of the kubeconfig: log in again ({message})")]
     Unauthorized {
-        /// Its address.
+        /// URL of the API server.
         url: String,
-        /// What the server said.
+        /// Message of the server.
         message: String,
     },
-    /// The server knows, and refuses.
+    /// The user does not have the permission.
     #[error("not allowed to {doing}: ask an administrator for this permission ({message})")]
     Forbidden {
-        /// What was tried.
+        /// Action, as a phrase with a verb.
         doing: String,
-        /// What the server said.
+        /// Message of the server.
         message: String,
     },
-    /// There is no such object.
+    /// The object does not exist.
     #[error(
         "{kind} '{name}' not found{}: {}", in_namespace(.namespace), way_out(.kind, .namespace, .closest.as_deref())
     )]
     NotFound {
-        /// Its kind.
+        /// Kind.
         kind: &'static str,
-        /// Its name.
+        /// Name.
         name: String,
-        /// Where it was looked for; empty for a kind without namespaces.
+        /// Namespace that was searched; empty for cluster-scoped kinds.
         namespace: String,
-        /// The name there that looks most like it.
+        /// Most similar existing name.
         closest: Option<String>,
     },
-    /// The server does not know the kind.
+    /// The server does not serve the kind.
     #[error("the cluster at {url} does not serve {kind} (is the control plane installed?)")]
     NotInstalled {
-        /// Its address.
+        /// URL of the API server.
         url: String,
         /// The kind.
         kind: &'static str,
     },
-    /// Something else.
+    /// Any other error.
     #[error("cannot {doing}")]
     Other {
-        /// What was tried.
+        /// Action, as a phrase with a verb.
         doing: String,
-        /// What went wrong.
+        /// Cause.
         source: Box<kube::Error>,
     },
 }
@@ -117,13 +117,13 @@ fn way_out(kind: &str, namespace: &str, closest: Option<&str>) -> String {
     }
 }
 
-/// What is to be looked for around an object.
+/// Objects to look up around an object.
 pub(crate) struct Around<'a> {
-    /// Where.
+    /// Namespace.
     pub(crate) namespace: &'a str,
-    /// What is known of it already, and leads to more.
+    /// Known objects, whose owners and siblings are looked up.
     pub(crate) roots: &'a [Arc<DynamicObject>],
-    /// Kinds, beside the usual ones, and which of them.
+    /// Additional kinds, with list parameters.
     pub(crate) more: Vec<(ApiResource, ListParams)>,
     /// Selectors of pods.
     pub(crate) pods: Vec<String>,
@@ -147,7 +147,7 @@ pub(crate) fn built_in(group: &str, version: &str, kind: &str, plural: &str) -> 
     ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(group, version, kind), plural)
 }
 
-/// What could not be read is told. A kind that is not installed has no objects.
+/// The objects, or a message in `missing`. A kind that is not installed has no objects.
 fn or_missing(list: Result<Vec<DynamicObject>, Error>, missing: &mut Vec<String>) -> Vec<DynamicObject> {
     list.unwrap_or_else(|error| {
         if !matches!(error, Error::NotInstalled { .. }) {
@@ -157,16 +157,16 @@ fn or_missing(list: Result<Vec<DynamicObject>, Error>, missing: &mut Vec<String>
     })
 }
 
-/// Owners that stand at the top.
+/// Kinds at the root of a chain.
 const OURS: [&str; 3] = ["ModelDeployment", "AsyncActor", "LlamaStackDistribution"];
 
-/// A pod, its ReplicaSet, its Deployment, and what made that: no chain is longer in earnest.
+/// Longest chain of owners.
 const MOST_GENERATIONS: usize = 8;
 
 /// Objects in one answer of the server, as kubectl asks for them.
 const CHUNK: u32 = 500;
 
-/// All objects, chunk by chunk: no answer is too large.
+/// Lists all objects in chunks.
 async fn listed<K: Clone + DeserializeOwned + Debug>(api: &Api<K>) -> kube::Result<Vec<K>> {
     let (mut params, mut all) = (ListParams::default().limit(CHUNK), Vec::new());
     loop {
@@ -179,7 +179,7 @@ async fn listed<K: Clone + DeserializeOwned + Debug>(api: &Api<K>) -> kube::Resu
     }
 }
 
-/// How the object with this uid is deleted, and no other. The server refuses an empty one.
+/// Parameters to delete exactly the object with this uid. The server rejects an empty uid.
 pub fn only(uid: &str) -> DeleteParams {
     DeleteParams {
         preconditions: Some(Preconditions {
@@ -199,18 +199,18 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Prepares for reading; nothing is asked yet.
+    /// Prepares a connection, without sending a request.
     pub async fn connect(args: &ClientArgs) -> Result<Self, Error> {
         // Somebody is waiting: an error now is better than an answer in minutes.
         Self::connect_with(args, false, Some(READ_TIMEOUT)).await
     }
 
-    /// The same for what is read while it is written: silence is no end.
+    /// Like [`Self::connect`], for streams such as logs: without a read timeout.
     pub async fn connect_to_follow(args: &ClientArgs) -> Result<Self, Error> {
         Self::connect_with(args, false, None).await
     }
 
-    /// The same for a command that changes much: a server that asks for a moment's patience gets it.
+    /// Like [`Self::connect`], for commands with many requests: retries if the server asks for it.
     pub async fn connect_patiently(args: &ClientArgs) -> Result<Self, Error> {
         Self::connect_with(args, true, Some(READ_TIMEOUT)).await
     }
@@ -230,7 +230,7 @@ impl Cluster {
         })
     }
 
-    /// The cluster of a client that is there.
+    /// A cluster that is reached through an existing client.
     pub fn of(client: Client, url: &str, namespace: Namespace) -> Self {
         Self {
             client,
@@ -239,12 +239,12 @@ impl Cluster {
         }
     }
 
-    /// Its client.
+    /// The client.
     pub fn client(&self) -> Client {
         self.client.clone()
     }
 
-    /// Its address.
+    /// URL of the API server.
     pub fn url(&self) -> &str {
         &self.url
     }
@@ -260,12 +260,12 @@ impl Cluster {
         list.map_err(|e| self.explain(e, format!("list ModelDeployments in {place}"), "ModelDeployment"))
     }
 
-    /// One ModelDeployment.
+    /// Gets a ModelDeployment.
     pub async fn deployment(&self, namespace: &Namespace, name: &Name) -> Result<ModelDeployment, Error> {
         self.one(namespace, name).await
     }
 
-    /// One object of ours.
+    /// Gets an object of one of our kinds.
     pub async fn one<K>(&self, namespace: &Namespace, name: &Name) -> Result<K, Error>
     where
         K: Ours + Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + Debug + DeserializeOwned,
@@ -277,7 +277,7 @@ impl Cluster {
         }
     }
 
-    /// The objects of a kind of ours in a namespace.
+    /// Lists the objects of one of our kinds in a namespace.
     pub async fn typed<K>(&self, namespace: &Namespace) -> Result<Vec<K>, Error>
     where
         K: Ours + Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + Debug + DeserializeOwned,
@@ -287,7 +287,7 @@ impl Cluster {
         list.map_err(|e| self.explain(e, doing(), K::NAME))
     }
 
-    /// What reads and writes objects of a kind; without a namespace, those of all.
+    /// API for objects of a kind, in a namespace or in all.
     pub fn api(&self, kind: target::Kind, namespace: Option<&Namespace>) -> Api<DynamicObject> {
         match namespace.filter(|_| kind.is_namespaced()) {
             Some(namespace) => Api::namespaced_with(self.client.clone(), namespace, &kind.resource()),
@@ -303,7 +303,7 @@ impl Cluster {
         }
     }
 
-    /// The same; none is no error.
+    /// Like [`Self::get`], but `None` if the object does not exist.
     pub async fn find(&self, target: &Target, namespace: &Namespace) -> Result<Option<DynamicObject>, Error> {
         let found = self.api(target.kind, Some(namespace)).get_opt(&target.name).await;
         found.map_err(|e| {
@@ -315,7 +315,7 @@ impl Cluster {
         })
     }
 
-    /// Sets an annotation of an object of ours, as `manager`; without a value, takes it away.
+    /// Sets an annotation as field manager `manager`, or removes it if there is no value.
     pub async fn annotate(
         &self,
         target: &Target,
@@ -338,7 +338,7 @@ impl Cluster {
             .map_err(|e| self.explain(e, doing(), target.kind.as_str()))
     }
 
-    /// Deletes the object of ours that was looked at: not another one of the same name.
+    /// Deletes the object with this uid, not another one of the same name.
     pub async fn delete(&self, target: &Target, namespace: &Namespace, uid: &str, dry_run: bool) -> Result<(), Error> {
         let params = DeleteParams { dry_run, ..only(uid) };
         let deleted = self
@@ -351,7 +351,7 @@ impl Cluster {
             .map_err(|e| self.explain(e, doing(), target.kind.as_str()))
     }
 
-    /// All objects of a kind of ours, by namespace and name.
+    /// Lists all objects of a kind, sorted by namespace and name.
     pub async fn all(&self, kind: target::Kind, namespace: Option<&Namespace>) -> Result<Vec<DynamicObject>, Error> {
         let list = listed(&self.api(kind, namespace)).await;
         let mut all = list.map_err(|e| self.explain(e, format!("list {}s", kind.as_str()), kind.as_str()))?;
@@ -445,7 +445,7 @@ impl Cluster {
         Ok(found)
     }
 
-    /// All Events of a namespace.
+    /// Lists the Events of a namespace.
     pub async fn all_events(&self, namespace: &Namespace) -> Result<Vec<Event>, Error> {
         let api: Api<Event> = Api::namespaced(self.client.clone(), namespace);
         let list = listed(&api).await;
@@ -678,7 +678,7 @@ impl Cluster {
             .items)
     }
 
-    /// An error that says what was tried, and what to do.
+    /// Converts an error of the client to one that names the action and the remedy.
     pub fn explain(&self, error: kube::Error, doing: String, kind: &'static str) -> Error {
         let url = self.url.clone();
         match error {

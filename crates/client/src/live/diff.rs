@@ -27,25 +27,25 @@ use crate::view::change::{self, Change, Deed};
 /// Field manager of what users have applied by this command.
 pub const MANAGER: &str = "kubeairunway";
 
-/// What would change for an object.
+/// Changes for an object and the objects created for it.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Diff {
     /// The kind of the object that this is about.
     pub kind: &'static str,
-    /// Its name.
+    /// Name.
     pub name: String,
-    /// Its namespace.
+    /// Namespace.
     pub namespace: String,
     /// The provider that would serve it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub provider: Option<String>,
-    /// What becomes of the object itself, if one was given, and of each that is made for it.
+    /// Changes of the object itself, if a manifest was given, and of each object created for it.
     pub changes: Vec<Change>,
-    /// Objects that would be deleted, as `Workspace/gemma`.
+    /// Objects to delete, such as `Workspace/gemma`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub deletes: Vec<String>,
-    /// What there is to know beside that.
+    /// Additional notes.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
 }
@@ -57,12 +57,12 @@ impl Diff {
     }
 }
 
-/// What the controllers would change for a ModelDeployment as the cluster holds it.
+/// Changes that the controllers would make for an existing ModelDeployment.
 pub async fn of_live(cluster: &Cluster, md: ModelDeployment, now: Timestamp) -> Result<Diff, cluster::Error> {
     upstream(cluster, md, Vec::new(), now).await
 }
 
-/// What applying a ModelDeployment would change: of itself, and upstream. Admission runs; nothing is written.
+/// Changes if a ModelDeployment was applied: in itself, and upstream. Admission runs, but nothing is written.
 pub async fn of_new(cluster: &Cluster, written: &DynamicObject, now: Timestamp) -> Result<Diff, cluster::Error> {
     let (live, then) = tried_as_written::<ModelDeployment>(cluster, written).await?;
     let change = Change {
@@ -72,7 +72,7 @@ pub async fn of_new(cluster: &Cluster, written: &DynamicObject, now: Timestamp) 
     upstream(cluster, then, vec![change], now).await
 }
 
-/// What the server has now, and what it would have if this was applied.
+/// The live object, and the result of applying `written` as a dry run.
 pub(crate) async fn tried_as_written<K>(
     cluster: &Cluster,
     written: &DynamicObject,
@@ -206,7 +206,7 @@ async fn schemas(
     })
 }
 
-/// Those of a provider's possible objects that exist.
+/// Existing objects among those that the provider could own.
 async fn children(
     cluster: &Cluster,
     provider: &dyn Provider,
@@ -234,7 +234,7 @@ async fn children(
     Ok(found)
 }
 
-/// What the server says an apply would change. `is_new`: the object that it is made for is not there yet.
+/// Change by an apply, from a server-side dry run. `is_new`: the owner does not exist yet.
 pub(crate) async fn tried(
     cluster: &Cluster,
     apply: &Apply,
@@ -275,7 +275,7 @@ pub(crate) fn dynamic<K: Resource<DynamicType = ()> + Serialize>(object: &K) -> 
     value.unwrap_or_else(|_| DynamicObject::new(&object.name_any(), &ApiResource::erase::<K>(&())))
 }
 
-/// What would change, on a screen.
+/// The changes as text.
 pub fn screen(diff: &Diff) -> String {
     let mut text = format!("{}/{}", diff.namespace, diff.name);
     // Writing to a String does not fail.

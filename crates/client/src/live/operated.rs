@@ -24,12 +24,12 @@ use crate::manifests::{NAMESPACE, Release, TRANSPORTS};
 use crate::target::{Kind, Target};
 use crate::view::change::{Change, Deed};
 
-/// What the operator would change for an AsyncActor as the cluster holds it.
+/// Changes that the operator would make for an existing AsyncActor.
 pub async fn of_actor(cluster: &Cluster, actor: AsyncActor, now: Timestamp) -> Result<Diff, cluster::Error> {
     actor_diff(cluster, actor, Vec::new(), now).await
 }
 
-/// What the operator would change for a LlamaStackDistribution as the cluster holds it.
+/// Changes that the operator would make for an existing LlamaStackDistribution.
 pub async fn of_distribution(
     cluster: &Cluster,
     llsd: LlamaStackDistribution,
@@ -38,14 +38,14 @@ pub async fn of_distribution(
     distribution_diff(cluster, llsd, Vec::new(), now).await
 }
 
-/// What applying an AsyncActor would change: of itself, and of what its operator makes.
+/// Changes if an AsyncActor was applied: in itself, and in the objects of its operator.
 pub async fn of_new_actor(cluster: &Cluster, written: &DynamicObject, now: Timestamp) -> Result<Diff, cluster::Error> {
     let (live, then) = tried_as_written::<AsyncActor>(cluster, written).await?;
     let change = changed(live.as_ref().map(dynamic).as_ref(), dynamic(&then));
     actor_diff(cluster, then, vec![change], now).await
 }
 
-/// The same of a LlamaStackDistribution.
+/// Changes if a LlamaStackDistribution was applied.
 pub async fn of_new_distribution(
     cluster: &Cluster,
     written: &DynamicObject,
@@ -210,7 +210,7 @@ async fn pods(
     Ok(pods.into_iter().map(Arc::new).collect())
 }
 
-/// All that the plan of an actor looks for: one object may lead to the next.
+/// Objects that the plan of an actor requests; one may lead to the next.
 async fn seen_by_actor(cluster: &Cluster, actor: &AsyncActor) -> Result<Objects, cluster::Error> {
     let (namespace, _) = cluster::place(actor)?;
     let mut found = Objects::new();
@@ -300,11 +300,11 @@ async fn transports(
     }))
 }
 
-/// How an operator was started.
+/// Container of an installed operator.
 struct Started(Container);
 
 impl Started {
-    /// As its Deployment says; one that is not there is taken as this command installs it.
+    /// Reads its Deployment. If there is none, the defaults of this version are used.
     async fn read(cluster: &Cluster, name: &str, notes: &mut Vec<String>) -> Result<Self, cluster::Error> {
         let api: Api<Deployment> = Api::namespaced(cluster.client(), NAMESPACE);
         let doing = || format!("read Deployment '{name}' in namespace '{NAMESPACE}'");
@@ -323,7 +323,7 @@ impl Started {
         })))
     }
 
-    /// What it was told by a flag, or else by a variable. A flag alone says `true`.
+    /// Value of a flag, or else of an environment variable. A flag without a value is `true`.
     fn told(&self, flag: &str, variable: &str) -> Option<String> {
         let by_flag = self.all(flag).pop();
         let variables = self.0.env.iter().flatten();

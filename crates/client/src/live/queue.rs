@@ -39,7 +39,7 @@ async fn read(client: &Client, namespace: &Namespace, name: &Name) -> kube::Resu
     }
 }
 
-/// The metric that stands for the queue: the first trigger's. It is a part of the path at which it is asked for.
+/// Name of the first trigger's metric, as a path segment.
 fn metric(scaler: &DynamicObject) -> Option<Result<Segment, Invalid>> {
     Some(scaler.data["status"]["externalMetricNames"].get(0)?.as_str()?.parse())
 }

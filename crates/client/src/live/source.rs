@@ -40,7 +40,7 @@ use crate::view::status::{Upstream, View};
 use crate::view::tree::{self, Belongings, Tree};
 use runway_operator::telemetry::chain;
 
-/// Where to look: a namespace of the cluster, or files that say what a cluster holds.
+/// Source of objects: a namespace of the cluster, or files.
 #[derive(Debug, Default, Args)]
 pub struct Place {
     /// Namespace; the namespace of the kubeconfig's current context if omitted
@@ -63,11 +63,11 @@ pub enum Error {
     /// The documents do not have it.
     #[error("{} '{name}' not found in the given files (found: {known})", kind.as_str())]
     NotInFiles {
-        /// Its kind.
+        /// Kind.
         kind: target::Kind,
-        /// Its name.
+        /// Name.
         name: String,
-        /// What they have.
+        /// Names in the files.
         known: String,
     },
     /// A kind for which nothing is made.
@@ -77,19 +77,19 @@ pub enum Error {
     NothingBelow(Target),
 }
 
-/// Whether ModelDeployments of documents still have admission before them.
+/// Whether ModelDeployments in documents have passed admission.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Admission {
-    /// They are about to be created.
+    /// They are new, so admission runs first.
     First,
     /// They are what the cluster holds.
     Past,
 }
 
-/// Where things are read.
+/// A cluster, or documents.
 pub struct Source {
     origin: Origin,
-    /// What there is to say of what was read.
+    /// Diagnostics about the documents.
     pub said: Vec<Diagnostic>,
 }
 
@@ -181,7 +181,7 @@ impl Source {
         }
     }
 
-    /// All Events of a namespace.
+    /// Lists the Events of a namespace.
     pub async fn all_events(&self, namespace: &str) -> Result<Vec<Event>, Error> {
         Ok(match &self.origin {
             Origin::Cluster(cluster) => {
@@ -192,7 +192,7 @@ impl Source {
         })
     }
 
-    /// All that is shown of a ModelDeployment. What cannot be read is said, and keeps nothing else from being shown.
+    /// Data of the status screen of a ModelDeployment. Lookups that fail are listed in it.
     pub async fn view(&self, md: ModelDeployment, now: Timestamp) -> View {
         let (namespace, name) = (md.namespace().unwrap_or_default(), md.name_any());
         let mut missing = Vec::new();
@@ -214,7 +214,7 @@ impl Source {
         }
     }
 
-    /// The chain of each object that is meant: of one, or in files of all of its name. What cannot be read is said in it.
+    /// Chains of the target: of one object, or in files of all with its name. Lookups that fail are listed in them.
     pub async fn trees(
         &mut self,
         target: &Target,
@@ -243,7 +243,7 @@ impl Source {
         Ok(trees)
     }
 
-    /// What holds each object that is meant, an AsyncActor or a LlamaStackDistribution.
+    /// Blocking conditions of the target, an AsyncActor or a LlamaStackDistribution.
     pub async fn held(&mut self, target: &Target, namespace: Option<&Namespace>) -> Result<Vec<Held>, Error> {
         let mut all = Vec::new();
         match target.kind {
@@ -303,7 +303,7 @@ impl Source {
         Ok(here.into_iter().filter_map(read).collect())
     }
 
-    /// From a ModelDeployment to its endpoint.
+    /// Chain from a ModelDeployment to its endpoint.
     pub async fn tree_of_deployment(&self, md: ModelDeployment, now: Timestamp) -> Tree {
         let namespace = md.namespace().unwrap_or_default();
         let mut missing = Vec::new();
@@ -328,12 +328,12 @@ impl Source {
         })
     }
 
-    /// From an AsyncActor to its pods, its queue and what scales it.
+    /// Chain from an AsyncActor to its pods, its queue and its scaler.
     pub async fn tree_of_actor(&self, actor: &AsyncActor) -> Tree {
         self.actor(actor).await.1
     }
 
-    /// The same, and how many messages wait.
+    /// Queue length and chain of an AsyncActor.
     pub async fn actor(&self, actor: &AsyncActor) -> (Depth, Tree) {
         let namespace = actor.namespace().unwrap_or_default();
         let mut missing = Vec::new();
@@ -358,7 +358,7 @@ impl Source {
         (depth, tree)
     }
 
-    /// How many messages wait for an actor.
+    /// Queue length of an actor.
     pub async fn depth(&self, actor: &AsyncActor) -> Depth {
         match &self.origin {
             Origin::Cluster(cluster) => queue::depth(cluster, actor).await,
@@ -366,7 +366,7 @@ impl Source {
         }
     }
 
-    /// What an actor is bound to, and what that comes down to.
+    /// Target of an actor, and the workloads that it resolves to.
     async fn targets(&self, actor: &AsyncActor, missing: &mut Vec<String>) -> Vec<Arc<DynamicObject>> {
         let namespace = actor.namespace().unwrap_or_default();
         let asked = actor.spec.workload_ref.iter();
@@ -391,7 +391,7 @@ impl Source {
         found
     }
 
-    /// From a LlamaStackDistribution to its pods and its Service.
+    /// Chain from a LlamaStackDistribution to its pods and its Service.
     pub async fn tree_of_distribution(&self, llsd: &LlamaStackDistribution) -> Tree {
         let (namespace, name) = (llsd.namespace().unwrap_or_default(), llsd.name_any());
         let selector = distribution_selector(&name);
@@ -418,7 +418,7 @@ impl Source {
         tree::distribution::tree(llsd, &found)
     }
 
-    /// What may belong to an object; files hold what they hold.
+    /// Objects that may belong to an object.
     async fn belongings(&self, around: &Around<'_>) -> Belongings {
         match &self.origin {
             Origin::Cluster(cluster) => cluster.belongings(around).await,
@@ -469,7 +469,7 @@ impl Source {
         }
     }
 
-    /// The upstream object, and what it says if its provider is a built-in one.
+    /// The upstream object, and its state if its provider is built in.
     async fn upstream(
         &self,
         md: &ModelDeployment,
@@ -518,7 +518,7 @@ impl Source {
         Ok((said, object))
     }
 
-    /// What a third party's provider made: it has registered where its kind lives.
+    /// Upstream object of a third-party provider, found through its registration.
     async fn made_by_others(
         &self,
         md: &ModelDeployment,
@@ -547,7 +547,7 @@ impl Source {
     }
 }
 
-/// Whether a document is meant by a namespace; none means all of them.
+/// Whether a document is in a namespace; `None` selects all.
 fn is_in(document: &Document, namespace: Option<&Namespace>) -> bool {
     namespace.is_none_or(|namespace| *namespace == document.namespace().unwrap_or(DEFAULT_NAMESPACE))
 }
@@ -558,7 +558,7 @@ async fn events(cluster: &Cluster, md: &ModelDeployment) -> Result<Vec<Event>, c
     cluster.events(&namespace, &name).await
 }
 
-/// What finds the pods of a workload.
+/// Label selector of a workload's pods.
 fn selector(workload: &DynamicObject) -> Option<String> {
     let labels = workload.data.pointer("/spec/selector/matchLabels")?.as_object()?;
     let pairs = labels
@@ -568,7 +568,7 @@ fn selector(workload: &DynamicObject) -> Option<String> {
     (!pairs.is_empty()).then(|| pairs.join(","))
 }
 
-/// What is wrong with a provider, for people.
+/// Problem of a provider, as text.
 fn trouble(config: Option<&InferenceProviderConfig>, now: Timestamp) -> Option<String> {
     match config.map(|c| c.health(now)) {
         Some(Health::Healthy) => None,

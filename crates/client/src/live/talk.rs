@@ -9,21 +9,21 @@ use crate::live::cluster::{self, Cluster};
 use crate::view::chat::{self, Message, Options, Piece};
 use crate::view::endpoint::Access;
 
-/// Why a model does not answer.
+/// Failure of a request to a model.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The model, or what is on the way to it, said no.
+    /// The model or a proxy rejected the request.
     #[error("cannot {doing}: {message}")]
     Refused {
-        /// What was tried.
+        /// Action, as a phrase with a verb.
         doing: String,
-        /// What was said.
+        /// Text of the message.
         message: String,
     },
     /// Nobody knows the name to ask for.
     #[error("service {0} does not report a model name: set --model")]
     Nameless(String),
-    /// The cluster said no.
+    /// The cluster rejected the request.
     #[error(transparent)]
     Cluster(#[from] cluster::Error),
 }
@@ -32,7 +32,7 @@ pub enum Error {
 pub struct Talk<'a> {
     cluster: &'a Cluster,
     access: Access,
-    /// What the server calls it.
+    /// Name of the model at the server.
     pub model: String,
 }
 

@@ -8,7 +8,7 @@ use runway_api::labels;
 use serde::Serialize;
 use serde_json::Value;
 
-/// Where the controllers live.
+/// Namespace of the controllers.
 pub const NAMESPACE: &str = "kubeairunway-system";
 /// The Secret with the core's certificate authority.
 pub const WEBHOOK_SECRET: &str = "kubeairunway-webhook-ca";

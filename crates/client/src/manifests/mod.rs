@@ -34,7 +34,7 @@ pub use metadata::{COMPONENT_LABEL, NAMESPACE, OLDEST_KUBERNETES, TRANSPORTS, WE
 use metadata::{labelled, object, ours};
 pub use roles::Identity;
 
-/// Where the core serves admission.
+/// Port of the core's webhooks.
 const WEBHOOK_PORT: u16 = 9443;
 
 /// The CRD of every kind of the product.
@@ -119,7 +119,7 @@ pub fn asya() -> Component {
     }
 }
 
-/// The core controller; with it comes what the others need.
+/// The core controller, with the objects that all components need.
 pub fn core() -> Component {
     let endpoint = Endpoint::Service {
         namespace: NAMESPACE.to_owned(),
@@ -175,7 +175,7 @@ pub fn provider_roles(provider: &dyn Provider, identity: Identity) -> Vec<Dynami
     self::provider(provider).roles(identity)
 }
 
-/// What controllers beside a cluster need in it: everything but CRDs and pods, in apply order.
+/// Objects for controllers outside of the cluster: all but CRDs and pods, in apply order.
 pub fn objects(endpoint: &Endpoint, identity: Identity) -> Vec<DynamicObject> {
     let mut all = vec![object(&namespace())];
     all.extend(components().iter().flat_map(|component| component.roles(identity)));

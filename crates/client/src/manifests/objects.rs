@@ -8,7 +8,7 @@ use super::pods;
 use super::roles::{self, Identity};
 
 impl Component {
-    /// Everything it needs, in apply order.
+    /// All objects, in apply order.
     pub fn objects(&self, release: &Release) -> Vec<DynamicObject> {
         let mut all = self.first.clone();
         all.extend(self.crds.iter().map(object));
@@ -26,7 +26,7 @@ impl Component {
         all
     }
 
-    /// Its roles, bound to it.
+    /// Roles and role bindings.
     pub fn roles(&self, identity: Identity) -> Vec<DynamicObject> {
         let mut everywhere = self.access.clone();
         if matches!(identity, Identity::User) {

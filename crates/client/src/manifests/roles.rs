@@ -9,7 +9,7 @@ use runway_operator::access::rule;
 
 use super::metadata::{NAMESPACE, meta, object};
 
-/// Who a controller is to the API server.
+/// Identity of a controller at the API server.
 #[derive(Clone, Copy, Debug)]
 pub enum Identity {
     /// A ServiceAccount in [`NAMESPACE`].

@@ -13,14 +13,14 @@ use serde_json::{Map, Value, json};
 use crate::offline::documents::{Unfit, typed};
 use crate::offline::why::{self, Why};
 
-/// What a user asks for.
+/// Settings given by the user.
 #[derive(Clone, Debug, Default)]
 pub struct Wish {
     /// Id of the model, as on the hub.
     pub model: String,
     /// Name of the ModelDeployment.
     pub name: Option<String>,
-    /// Its namespace.
+    /// Namespace.
     pub namespace: String,
     /// The engine.
     pub engine: Option<String>,
@@ -32,7 +32,7 @@ pub struct Wish {
     pub cpu: Option<String>,
     /// Memory of each replica.
     pub memory: Option<String>,
-    /// How many serve it.
+    /// Number of replicas.
     pub replicas: Option<i32>,
     /// The provider.
     pub provider: Option<String>,
@@ -40,7 +40,7 @@ pub struct Wish {
     pub context_length: Option<i32>,
     /// The Secret with the Hugging Face token.
     pub secret: Option<String>,
-    /// What clients call the model.
+    /// Name of the model in API requests.
     pub served_name: Option<String>,
     /// The image.
     pub image: Option<String>,
@@ -50,25 +50,25 @@ pub struct Wish {
     pub env: BTreeMap<String, String>,
 }
 
-/// What came of it.
+/// Result.
 #[derive(Clone, Debug)]
 pub struct Worked {
-    /// What is applied: only what was asked for or worked out.
+    /// Manifest to apply: only given and derived fields.
     pub manifest: Value,
-    /// The same as our type, with defaults.
+    /// The same ModelDeployment as a Rust type, with defaults.
     pub md: ModelDeployment,
-    /// What was worked out, each as (what, value, why).
+    /// Derived settings: setting, value, reason.
     pub choices: Vec<(&'static str, String, String)>,
-    /// Who would serve it.
+    /// Provider selection.
     pub why: Why,
-    /// What admission would warn of.
+    /// Warnings of admission.
     pub warnings: Vec<String>,
 }
 
-/// Why there is nothing to apply.
+/// Failure to derive a ModelDeployment.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// No name can be made of the model's.
+    /// No name can be derived from the model ID.
     #[error("cannot derive a name from '{0}': set one with --name")]
     Name(String),
     /// Nobody is registered who could serve anything.
@@ -77,15 +77,15 @@ pub enum Error {
     /// Admission would refuse it.
     #[error("{0}")]
     Invalid(String),
-    /// It does not fit our type.
+    /// The settings do not form a valid ModelDeployment.
     #[error("cannot create a ModelDeployment from these settings")]
     Manifest(#[from] Unfit),
-    /// No engine that somebody has registered would do.
+    /// No registered engine supports the model.
     #[error("no engine found for '{model}': {tried}. Set one with --engine")]
     NoEngine {
         /// The model.
         model: String,
-        /// What was tried, and why it would not do.
+        /// Engines that were considered, with the reasons against them.
         tried: String,
     },
 }
@@ -99,7 +99,7 @@ const ON_CPU: [&str; 2] = ["llamacpp", "vllm"];
 /// A name of a Service is not longer.
 const MOST_CHARS: usize = 63;
 
-/// Works out what was not said.
+/// Derives all settings that were not given.
 pub fn work_out(wish: &Wish, providers: &Providers, now: Timestamp) -> Result<Worked, Error> {
     if providers.is_empty() {
         return Err(Error::NoProviders);
@@ -219,7 +219,7 @@ fn name_of(model: &str) -> Option<String> {
     Some(short.trim_end_matches('-').to_owned()).filter(|name| !name.is_empty())
 }
 
-/// Only what was asked for or worked out: defaults are admission's.
+/// Manifest with given and derived fields; admission sets defaults.
 fn manifest(wish: &Wish, name: &str, engine: &str, gpu: i32) -> Value {
     let mut spec = Map::new();
     let mut set = |path: &[&str], value: Value| {

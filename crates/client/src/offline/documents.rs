@@ -20,28 +20,28 @@ const MAX_FILE: u64 = 32 * 1024 * 1024;
 const MAX_VALUES: usize = 2_000_000;
 /// Deepest nesting of a document. The deepest CRDs are at about 60.
 const MAX_DEPTH: usize = 100;
-/// What a folder is searched for.
+/// File name extensions that are read in a directory.
 const EXTENSIONS: [&str; 3] = ["yaml", "yml", "json"];
 
 /// A document: an object of Kubernetes that has a kind and a name, not yet understood.
 #[derive(Clone, Debug)]
 pub struct Document {
-    /// Where it was found.
+    /// Position of the document.
     pub origin: Origin,
-    /// What it says.
+    /// Content.
     pub value: Value,
     /// The YAML it was read from, to find the line of a field.
     text: Option<Arc<str>>,
 }
 
-/// Where a document was found.
+/// Position of a document.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Origin {
     /// The file, `stdin` for standard input.
     pub file: Arc<str>,
-    /// Which document of the file, from 1; empty ones do not count.
+    /// Number of the document in the file, from 1, without empty documents.
     pub number: usize,
-    /// Which item, from 1, if the document is a list.
+    /// Number of the item, from 1, if the document is a List.
     pub item: Option<usize>,
     /// The line of the file where the document begins, from 1.
     first_line: usize,
@@ -62,7 +62,7 @@ pub enum Error {
     Read {
         /// The file.
         file: String,
-        /// Why not.
+        /// Cause.
         source: io::Error,
     },
     /// A file is larger than anything that makes sense.
@@ -71,7 +71,7 @@ pub enum Error {
         /// The file.
         file: String,
     },
-    /// A file is no text.
+    /// A file is not UTF-8.
     #[error("{file} is not a text file: byte {at} is not UTF-8")]
     NotText {
         /// The file.
@@ -79,13 +79,13 @@ pub enum Error {
         /// The offset of the first byte that is wrong.
         at: usize,
     },
-    /// There is nothing in a file.
+    /// A file contains no documents.
     #[error("{file} contains no documents")]
     Empty {
         /// The file.
         file: String,
     },
-    /// There is nothing to read in a folder.
+    /// A directory contains no manifests.
     #[error("{folder} contains no .yaml, .yml or .json files (subdirectories are not searched)")]
     EmptyFolder {
         /// The folder.
@@ -98,15 +98,15 @@ pub enum Error {
         origin: Origin,
         /// The line, if known.
         line: Option<usize>,
-        /// What the parser says.
+        /// Message of the parser.
         message: String,
     },
-    /// A document is no object of Kubernetes.
+    /// A document is not a Kubernetes object.
     #[error("{origin}: {message}")]
     NoObject {
         /// The document.
         origin: Origin,
-        /// What is missing.
+        /// Description of the problem.
         message: String,
     },
     /// A field does not hold what it must.
@@ -128,9 +128,9 @@ fn line_suffix(line: Option<usize>) -> String {
 /// Everything that was read, in order, and everything that could not be.
 #[derive(Debug, Default)]
 pub struct Documents {
-    /// What was read.
+    /// Documents.
     pub found: Vec<Document>,
-    /// What could not be read.
+    /// Failure of a request.
     pub errors: Vec<Error>,
 }
 
@@ -204,7 +204,7 @@ impl Documents {
         Ok(())
     }
 
-    /// Takes in what a file says.
+    /// Parses the text of a file.
     pub fn take_in_text(&mut self, file: &str, text: &str) {
         let file: Arc<str> = file.into();
         let text = text.trim_start_matches('\u{feff}');
@@ -333,7 +333,7 @@ impl Document {
         text_at(&self.value, "/metadata/namespace").filter(|n| !n.is_empty())
     }
 
-    /// As `Workspace/my-llm`.
+    /// Kind and name, such as `Workspace/my-llm`.
     pub fn subject(&self) -> String {
         format!("{}/{}", self.kind(), self.name())
     }
@@ -366,7 +366,7 @@ impl Document {
         })
     }
 
-    /// What keeps it from being an object of Kubernetes.
+    /// Reason why it is not a Kubernetes object.
     fn complaint(&self) -> Option<String> {
         if !self.value.is_object() {
             return Some("not a Kubernetes object: every document needs apiVersion, kind and metadata".to_owned());
@@ -389,7 +389,7 @@ impl Document {
 pub struct Unfit {
     /// The field; empty for the whole.
     pub path: String,
-    /// What is wrong with it.
+    /// Message of the parser.
     pub said: String,
 }
 

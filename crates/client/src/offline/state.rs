@@ -21,10 +21,10 @@ use crate::diagnostic::{Diagnostic, Level};
 use crate::offline::documents::{Document, Documents, Error};
 use crate::target;
 
-/// Where a document belongs that names no namespace.
+/// Namespace of documents without a namespace.
 pub const DEFAULT_NAMESPACE: &str = "default";
 
-/// What a cluster holds.
+/// State of a cluster, from documents.
 #[derive(Debug, Default)]
 pub struct State {
     /// The ModelDeployments, in the order of the documents.
@@ -35,7 +35,7 @@ pub struct State {
     pub distributions: Vec<Document>,
     /// The registrations given, in the order of the documents.
     pub configs: Vec<(Document, Arc<InferenceProviderConfig>)>,
-    /// Who is registered.
+    /// Registered providers.
     pub providers: Arc<Providers>,
     crds: Option<BTreeMap<String, CustomResourceDefinition>>,
     objects: BTreeMap<Key, Arc<DynamicObject>>,
@@ -47,7 +47,7 @@ pub struct State {
 type Key = (String, String, String, String);
 
 impl State {
-    /// Sorts documents into what a cluster holds. Those that cannot be used are told of and left out.
+    /// Builds the state from documents. Invalid documents are skipped and reported.
     pub fn new(documents: Documents) -> (Self, Vec<Diagnostic>) {
         let mut said: Vec<Diagnostic> = documents.errors.iter().map(Diagnostic::error).collect();
         let mut state = Self::default();
@@ -73,7 +73,7 @@ impl State {
         }
     }
 
-    /// What a cluster holds, as it was read. A CRD that is not among these is not installed.
+    /// State of a real cluster. A CRD that is not listed is not installed.
     pub fn held(
         configs: impl IntoIterator<Item = InferenceProviderConfig>,
         crds: impl IntoIterator<Item = CustomResourceDefinition>,
@@ -145,7 +145,7 @@ impl State {
         }
     }
 
-    /// Those given, or the built-in ones, all ready.
+    /// Given registrations, or those of the built-in providers, all ready.
     fn registrations(&self) -> Vec<Arc<InferenceProviderConfig>> {
         if !self.configs.is_empty() {
             return self.configs.iter().map(|(_, config)| config.clone()).collect();
@@ -156,7 +156,7 @@ impl State {
             .collect()
     }
 
-    /// Whether a CRD is installed. None given: all are.
+    /// Whether a CRD is installed. Without any CRDs, all are.
     pub fn has_crd(&self, name: &str) -> bool {
         self.crds.as_ref().is_none_or(|crds| crds.contains_key(name))
     }
@@ -183,7 +183,7 @@ impl State {
         self.pods.iter().filter(here).cloned().collect()
     }
 
-    /// Which upstream schemas of a provider are installed: those of the CRDs given, or the newest known.
+    /// Installed upstream schemas of a provider: those of the given CRDs, or the newest supported.
     pub fn installed(&self, provider: &dyn Provider) -> Installed {
         let upstreams = provider.upstreams();
         match &self.crds {
@@ -239,7 +239,7 @@ impl State {
             .collect()
     }
 
-    /// All Events of a namespace.
+    /// Lists the Events of a namespace.
     pub fn all_events(&self, namespace: &str) -> Vec<Event> {
         let here = |event: &&Event| event.namespace().as_deref().unwrap_or(DEFAULT_NAMESPACE) == namespace;
         self.events.iter().filter(here).cloned().collect()
@@ -283,7 +283,7 @@ impl Lookup for SeenBy<'_> {
     }
 }
 
-/// Why a document cannot be used.
+/// Reason why a document cannot be used.
 #[derive(Debug, thiserror::Error)]
 enum Unusable {
     /// A version that does not exist.
@@ -293,7 +293,7 @@ enum Unusable {
         known: String,
         origin: String,
     },
-    /// It does not deserialize.
+    /// The document cannot be parsed.
     #[error(transparent)]
     Document(#[from] Error),
 }
@@ -321,7 +321,7 @@ fn ready(provider: &dyn Provider) -> InferenceProviderConfig {
     config
 }
 
-/// As `kubectl apply` would leave it: the last one counts.
+/// Removes duplicates. The last definition is used, as with `kubectl apply`.
 fn without_duplicates(found: Vec<Document>, said: &mut Vec<Diagnostic>) -> Vec<Document> {
     let mut last: BTreeMap<Key, usize> = BTreeMap::new();
     let mut kept: Vec<Option<Document>> = Vec::new();

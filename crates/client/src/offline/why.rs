@@ -16,29 +16,29 @@ use crate::text::{self, Look, Mood};
 pub struct Why {
     /// The ModelDeployment.
     pub name: String,
-    /// Its namespace.
+    /// Namespace.
     pub namespace: String,
     /// The provider that serves it, or would be chosen now; absent if there is none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub provider: Option<String>,
-    /// How it came to that.
+    /// Kind of selection.
     pub choice: Choice,
-    /// The same, for people.
+    /// Explanation for the user.
     pub because: String,
     /// Every registered provider, the best first.
     pub providers: Vec<Considered>,
 }
 
-/// How a provider was chosen.
+/// Kind of selection of a provider.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum Choice {
     /// The spec names it.
     Explicit,
-    /// It was chosen earlier; selection is once.
+    /// Selected earlier; an existing selection is kept.
     Kept,
-    /// It wins now.
+    /// Selected now.
     Automatic,
-    /// There is none.
+    /// No provider.
     None,
 }
 
@@ -46,35 +46,35 @@ pub enum Choice {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Considered {
-    /// Its name.
+    /// Name.
     pub name: String,
-    /// Whether it could be chosen.
+    /// Whether it is eligible.
     pub eligible: bool,
     /// The highest priority of its rules that hold, 0 if none does.
     pub priority: i32,
-    /// Why it wins, loses or cannot be chosen.
+    /// Reason of the result.
     pub reason: String,
-    /// Whether its controller is ready and alive.
+    /// Health of its controller.
     pub health: String,
-    /// Its rules.
+    /// Selection rules.
     pub rules: Vec<RuleValue>,
     /// Rules that are left out because they do not compile.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub problems: Vec<String>,
 }
 
-/// What a rule came to.
+/// Result of a rule.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RuleValue {
     /// The condition, as written.
     pub condition: String,
-    /// Its priority.
+    /// Priority.
     pub priority: i32,
-    /// Whether it holds; absent if that cannot be said.
+    /// Result; absent if the rule cannot be evaluated.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub holds: Option<bool>,
-    /// Why it cannot be said.
+    /// Error of the evaluation.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
 }
@@ -148,7 +148,7 @@ fn chosen(md: &ModelDeployment, winner: &Result<String, NoProvider>) -> (Option<
     }
 }
 
-/// Why a provider wins, loses or cannot be chosen. `all` is sorted, the best first.
+/// Reason of the result of a provider. `all` is sorted, the best first.
 fn reason(verdict: &Verdict, all: &[Verdict], provider: Option<&str>) -> String {
     if let Some(obstacle) = &verdict.obstacle {
         return obstacle.reason().to_owned();

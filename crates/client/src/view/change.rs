@@ -7,41 +7,41 @@ use kube::core::DynamicObject;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-/// More lines of one object tell nobody anything.
+/// Most changed fields that are shown per object.
 const MOST_LINES: usize = 20;
 /// Longer values are cut.
 const MOST_CHARS: usize = 100;
 
-/// An object, and what becomes of it.
+/// A planned change of one object.
 #[derive(Clone, Debug, Serialize)]
 pub struct Change {
-    /// As it is applied.
+    /// Object to apply.
     pub object: DynamicObject,
-    /// What becomes of it.
+    /// Planned action.
     #[serde(flatten)]
     pub deed: Deed,
 }
 
-/// What becomes of an object.
+/// Planned action for an object.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "deed", content = "fields", rename_all = "camelCase")]
 pub enum Deed {
-    /// It is not there.
+    /// The object does not exist.
     Create,
-    /// It differs in these fields.
+    /// The object differs in these fields.
     Change(Vec<Field>),
-    /// It is as it should be.
+    /// The object does not change.
     Unchanged,
 }
 
 /// A field that differs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Field {
-    /// As `spec.template.spec.containers[main].image`.
+    /// Path, such as `spec.template.spec.containers[main].image`.
     pub path: String,
-    /// What is there, cut if it is long.
+    /// Current value, shortened if it is long.
     pub before: String,
-    /// What would be there.
+    /// Planned value, shortened if it is long.
     pub after: String,
 }
 
@@ -52,7 +52,7 @@ impl fmt::Display for Field {
 }
 
 impl Deed {
-    /// What was done, when it is done.
+    /// Past participle of the action, such as `created`.
     pub fn done(&self) -> &'static str {
         match self {
             Self::Create => "created",
@@ -61,7 +61,7 @@ impl Deed {
         }
     }
 
-    /// What a dry run tells: the object as it is, and as it would be.
+    /// The action between the live object and the result of a dry run.
     pub fn between(live: Option<&DynamicObject>, then: &DynamicObject) -> Self {
         let Some(live) = live else {
             return Self::Create;
@@ -75,7 +75,7 @@ impl Deed {
     }
 }
 
-/// What would be done, one line for each object, fields below it.
+/// The planned changes as text: one line per object, with changed fields below.
 pub fn show(changes: &[Change], obsolete: &[DynamicObject]) -> String {
     let mut text = String::new();
     let mut unchanged = 0;
@@ -114,7 +114,7 @@ pub fn kind(object: &DynamicObject) -> &str {
     object.types.as_ref().map_or("", |types| types.kind.as_str())
 }
 
-/// As people know it: `Deployment/kaito-provider`.
+/// Kind and name, such as `Deployment/kaito-provider`.
 pub fn id(object: &DynamicObject) -> String {
     format!("{}/{}", kind(object), object.name_any())
 }

@@ -3,21 +3,21 @@
 use serde::Serialize;
 use serde_json::{Value, json};
 
-/// Something that was said.
+/// A message of a chat.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Message {
     /// `system`, `user` or `assistant`.
     pub role: &'static str,
-    /// What was said.
+    /// Text of the message.
     pub content: String,
 }
 
-/// What is asked for beside the words.
+/// Sampling options of a request.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
     /// Tokens of the answer at most.
     pub max_tokens: Option<u32>,
-    /// How much chance there is in it.
+    /// Sampling temperature; 0 is deterministic.
     pub temperature: Option<f64>,
 }
 
@@ -50,11 +50,11 @@ pub enum Piece {
     Done,
     /// The server gave up.
     Failed(String),
-    /// Nothing for people: an empty line, a comment, a role.
+    /// A line without text: an empty line, a comment, a role.
     Nothing,
 }
 
-/// What a line of a stream of server-sent events says.
+/// Parses one line of a stream of server-sent events.
 pub fn piece(line: &str) -> Piece {
     let Some(data) = line.trim_end().strip_prefix("data:").map(str::trim_start) else {
         // A server that cannot stream answers in one piece, or with an error.

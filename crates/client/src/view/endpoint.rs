@@ -13,22 +13,22 @@ use serde_json::{Value, json};
 
 use crate::text;
 
-/// Where a model answers.
+/// Endpoint of a model.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Access {
     /// The ModelDeployment.
     pub name: String,
-    /// Its namespace.
+    /// Namespace.
     pub namespace: Namespace,
-    /// What clients call the model; absent if only the image knows.
+    /// Name of the model in API requests; absent if the image sets it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
-    /// Whether it answers now, as far as the status says.
+    /// Whether it is serving, according to the status.
     pub serves: bool,
     /// The Service.
     pub service: Name,
-    /// Its port.
+    /// Port.
     pub port: i32,
     /// Base of the OpenAI API, inside the cluster.
     pub url: String,
@@ -36,11 +36,11 @@ pub struct Access {
     pub port_forward: String,
     /// Asks it, once it is on this machine.
     pub curl: String,
-    /// Its path at the API server, for those who may use the Service's proxy.
+    /// Path of the Service proxy at the API server.
     pub proxy_path: String,
 }
 
-/// Where a ModelDeployment answers; `None` while nobody has said, or what was said is not the name of a Service.
+/// Endpoint of a ModelDeployment; `None` if the status has none, or one that is not a valid Service name.
 pub fn access(md: &ModelDeployment) -> Option<Access> {
     let status = md.status.as_ref()?;
     let endpoint = status.endpoint.as_ref()?;
@@ -70,7 +70,7 @@ fn forwarded(namespace: &Namespace, service: &Name, port: i32) -> (i32, String) 
     (local, command)
 }
 
-/// Where an object is that may say nothing of it, as in a file.
+/// Namespace of an object; `default` if it has none, as in a file.
 fn namespace(object: &impl ResourceExt) -> Option<Namespace> {
     object
         .namespace()
@@ -118,34 +118,34 @@ pub fn screen(access: &Access) -> String {
     aligned(&lines)
 }
 
-/// Where a Llama Stack server answers.
+/// Endpoint of a Llama Stack server.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Server {
     /// The LlamaStackDistribution.
     pub name: String,
-    /// Its namespace.
+    /// Namespace.
     pub namespace: Namespace,
-    /// Whether it answers now, as far as the status says.
+    /// Whether it is serving, according to the status.
     pub serves: bool,
     /// The Service.
     pub service: Name,
-    /// Its port.
+    /// Port.
     pub port: i32,
     /// Base of the API, inside the cluster.
     pub url: String,
-    /// The same from outside, if it is exposed.
+    /// External URL, if the server is exposed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub route: Option<String>,
     /// Brings it to this machine.
     pub port_forward: String,
     /// Asks it, once it is on this machine.
     pub curl: String,
-    /// Its path at the API server, for those who may use the Service's proxy.
+    /// Path of the Service proxy at the API server.
     pub proxy_path: String,
 }
 
-/// Where a LlamaStackDistribution answers; `None` while nobody has said.
+/// Endpoint of a LlamaStackDistribution; `None` if the status has none.
 pub fn server(llsd: &LlamaStackDistribution) -> Option<Server> {
     let status = llsd.status.as_ref()?;
     let url = status.service_url.as_deref()?.trim_end_matches('/');
@@ -167,7 +167,7 @@ pub fn server(llsd: &LlamaStackDistribution) -> Option<Server> {
     })
 }
 
-/// The same on a screen.
+/// The endpoint as text.
 pub fn server_screen(server: &Server) -> String {
     let mut lines = vec![("URL", server.url.clone())];
     lines.extend(server.route.clone().map(|route| ("Outside", route)));
@@ -183,15 +183,15 @@ pub fn server_screen(server: &Server) -> String {
     aligned(&lines)
 }
 
-/// Where an actor takes its messages, and how to give it one.
+/// Queue of an actor, and how to send a message.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Queue {
     /// The AsyncActor.
     pub name: String,
-    /// Its namespace.
+    /// Namespace.
     pub namespace: String,
-    /// Whether the queue is there, as far as the status says.
+    /// Whether the queue exists, according to the status.
     pub serves: bool,
     /// The transport, as the operator calls it.
     pub transport: String,
@@ -203,9 +203,9 @@ pub struct Queue {
     pub rabbitmq: String,
     /// Sends it, by the command of AWS.
     pub sqs: String,
-    /// Where the answer goes.
+    /// Queue of results.
     pub answers: String,
-    /// Where it goes if something goes wrong.
+    /// Queue of errors.
     pub errors: String,
 }
 
@@ -243,7 +243,7 @@ pub fn queue(actor: &AsyncActor) -> Queue {
     }
 }
 
-/// The same on a screen. What a transport's name says of its kind is taken for true.
+/// The queue as text, with an example for the kind of transport that its name indicates.
 pub fn queue_screen(queue: &Queue) -> String {
     let mut lines = vec![
         ("Queue", format!("{}, transport {}", queue.queue, queue.transport)),

@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::Event;
 use crate::text;
 use crate::view::tree::Node;
 
-/// Those of the Events that are about one of these objects, each as `Kind/name`, the oldest first.
+/// Events about these objects (`Kind/name`), oldest first.
 pub fn about(all: Vec<Event>, objects: &[String]) -> Vec<Event> {
     let mut found: Vec<Event> = all
         .into_iter()
@@ -16,7 +16,7 @@ pub fn about(all: Vec<Event>, objects: &[String]) -> Vec<Event> {
     found
 }
 
-/// Every object of a tree, as `Kind/name`.
+/// All objects of a tree, as `Kind/name`.
 pub fn objects(node: &Node) -> Vec<String> {
     let own = format!("{}/{}", node.kind, node.name);
     std::iter::once(own)
@@ -24,7 +24,7 @@ pub fn objects(node: &Node) -> Vec<String> {
         .collect()
 }
 
-/// As a table.
+/// Table of Events.
 pub fn table(events: &[Event], now: Timestamp, wide: bool) -> String {
     let mut header = vec!["AGE", "TYPE", "REASON", "OBJECT", "MESSAGE"];
     if wide {
@@ -53,7 +53,7 @@ pub fn table(events: &[Event], now: Timestamp, wide: bool) -> String {
     text::aligned(&table)
 }
 
-/// What an Event is about, as `Kind/name`.
+/// Object of an Event, as `Kind/name`.
 pub fn object(event: &Event) -> String {
     let about = &event.involved_object;
     let text = |text: &Option<String>| text.clone().unwrap_or_default();
@@ -65,7 +65,7 @@ fn count(event: &Event) -> i32 {
     series.or(event.count).unwrap_or(1)
 }
 
-/// When it was last seen.
+/// Time of the last occurrence.
 pub fn last_seen(event: &Event) -> Option<Timestamp> {
     let series = event
         .series

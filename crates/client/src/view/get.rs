@@ -9,12 +9,12 @@ use serde_json::Value;
 
 use crate::text;
 
-/// How the table looks.
+/// Columns of the table.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Options {
-    /// With reason and message.
+    /// Add reason and message.
     pub wide: bool,
-    /// With namespaces.
+    /// Add the namespace.
     pub namespaces: bool,
 }
 
@@ -103,7 +103,7 @@ pub fn server_table(made: &Value, wide: bool, namespaces: bool) -> String {
     text::aligned(&table)
 }
 
-/// Ready and desired, as `1/2`.
+/// Ready and desired replicas, such as `1/2`.
 pub fn replicas(md: &ModelDeployment) -> String {
     let replicas = md.status.as_ref().and_then(|s| s.replicas.as_ref());
     let shown = |number: Option<i32>| number.map_or_else(|| "-".to_owned(), |n| n.to_string());

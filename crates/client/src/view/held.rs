@@ -18,28 +18,28 @@ const UNUSUAL: [&str; 5] = [
     async_actor::WARNING,
 ];
 
-/// What holds an object.
+/// State of an object, and the conditions that block it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Held {
-    /// Its kind.
+    /// Kind.
     pub kind: String,
-    /// Its name.
+    /// Name.
     pub name: String,
-    /// Its namespace.
+    /// Namespace.
     pub namespace: String,
-    /// Where it stands, in a word.
+    /// State, in one word.
     pub state: String,
-    /// The same in a sentence.
+    /// State, in a sentence.
     pub message: String,
-    /// Whether something holds it.
+    /// Whether it is blocked.
     pub held: bool,
     /// The conditions that are not as they should be, the cause first.
     pub conditions: Vec<Cause>,
-    /// Where its chain breaks; absent if it holds.
+    /// First failure in its chain.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub broken: Option<Broken>,
-    /// What could not be read, for people.
+    /// Lookups that failed, as messages for the user.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub missing: Vec<String>,
 }
@@ -48,17 +48,17 @@ pub struct Held {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Cause {
-    /// Its type, as `TransportReady`.
+    /// Type, such as `TransportReady`.
     pub condition: String,
     /// `True`, `False` or `Unknown`.
     pub status: String,
-    /// Its reason, in a word.
+    /// Reason.
     pub reason: String,
-    /// What happened, and what to do.
+    /// Message.
     pub message: String,
 }
 
-/// Explains an object by its conditions, which are told in the order of causes, and its chain.
+/// Explains an object by its conditions, in the order of causes, and its chain.
 pub fn explain(tree: &Tree, conditions: &[Condition]) -> Held {
     let is_amiss = |c: &&Condition| (c.status == "True") == UNUSUAL.contains(&c.type_.as_str());
     let (sums, causes): (Vec<_>, Vec<_>) = conditions

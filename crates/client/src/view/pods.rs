@@ -10,59 +10,59 @@ use k8s_openapi::api::core::v1::{ContainerStateTerminated, ContainerStatus, Pod,
 
 use crate::target::{closest, did_you_mean};
 
-/// What keeps a pod from being ready.
+/// Reason why a pod is not ready.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Trouble {
     /// No node takes it.
     Unscheduled {
-        /// Why, in a word.
+        /// Reason.
         reason: String,
-        /// Why, as the scheduler says it.
+        /// Message of the scheduler.
         message: String,
     },
     /// A container of it does not run.
     Container(Stopped),
-    /// It was ended as a whole, by an eviction for instance.
+    /// The pod was terminated, for example by an eviction.
     Ended {
-        /// Why, in a word.
+        /// Reason.
         reason: String,
-        /// Why, as the kubelet says it.
+        /// Message of the kubelet.
         message: String,
     },
-    /// It runs, and says that it is not ready.
+    /// The pod is running, but not ready.
     Unready,
-    /// Nobody has looked at it: its phase.
+    /// Not processed by scheduler or kubelet yet, with its phase.
     Unseen(String),
 }
 
 /// A container that does not run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stopped {
-    /// Its name.
+    /// Name.
     pub name: String,
-    /// Its image.
+    /// Image.
     pub image: String,
-    /// What it waits for, in a word; `None` if it does not wait.
+    /// Reason of the state `waiting`; `None` if it is not waiting.
     pub waits: Option<String>,
-    /// The same, as the kubelet says it.
+    /// Message of the kubelet.
     pub message: String,
-    /// How it ended, now or the last time.
+    /// Current or last termination.
     pub ended: Option<End>,
 }
 
-/// How a container ended.
+/// Termination of a container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct End {
-    /// Why, in a word, as `OOMKilled`.
+    /// Reason, such as `OOMKilled`.
     pub reason: Option<String>,
-    /// Its exit code.
+    /// Exit code.
     pub code: i32,
-    /// What it left.
+    /// Termination message.
     pub message: String,
 }
 
 impl Stopped {
-    /// Whether it may only need time.
+    /// Whether it may become ready without a change.
     pub fn is_starting(&self) -> bool {
         let waits = self.waits.as_deref();
         waits.is_some_and(|reason| ["ContainerCreating", "PodInitializing", ""].contains(&reason))
@@ -124,7 +124,7 @@ fn said(f: &mut fmt::Formatter<'_>, reason: &str, message: &str) -> fmt::Result 
     }
 }
 
-/// What keeps a pod from being ready; `None` if it is ready or has done its work.
+/// Reason why a pod is not ready; `None` if it is ready or completed.
 pub fn trouble(pod: &Pod) -> Option<Trouble> {
     let status = pod.status.as_ref()?;
     let phase = status.phase.as_deref();
@@ -191,7 +191,7 @@ pub fn stopped_container(container: &ContainerStatus) -> Option<Stopped> {
     })
 }
 
-/// Whether a pod that is not ready may only need time: nothing of it has failed yet.
+/// Whether a pod that is not ready may become ready without a change: no container has failed.
 pub fn is_starting(pod: &Pod) -> bool {
     let Some(status) = &pod.status else { return true };
     let restarted = status.init_container_statuses.iter().chain(&status.container_statuses);

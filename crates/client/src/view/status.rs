@@ -17,7 +17,7 @@ use crate::view::events::last_seen;
 /// Events shown at most.
 const MAX_EVENTS: usize = 5;
 
-/// The conditions every ModelDeployment goes through, in this order, with who says so.
+/// Conditions of the lifecycle of a ModelDeployment, in order, with the step that each waits for.
 pub const LIFECYCLE: [(&str, &str); 5] = [
     (condition::VALIDATED, "the core controller to check the spec"),
     (condition::PROVIDER_SELECTED, "the core controller to select a provider"),
@@ -37,25 +37,25 @@ pub const LIFECYCLE: [(&str, &str); 5] = [
 pub struct View {
     /// The ModelDeployment.
     pub md: ModelDeployment,
-    /// What its upstream object says.
+    /// State of its upstream object.
     pub upstream: Upstream,
     /// The health of its provider, for people; `None` if it is well or not known.
     pub provider_trouble: Option<String>,
     /// Events about it.
     pub events: Vec<Event>,
-    /// What could not be read, for people.
+    /// Lookups that failed, as messages for the user.
     pub missing: Vec<String>,
 }
 
-/// What is known of the upstream object.
+/// State of the upstream object.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Upstream {
-    /// It cannot be read.
+    /// Unknown, because it cannot be read.
     #[default]
     Unknown,
     /// It does not exist.
     Absent,
-    /// It says this.
+    /// State as read by its provider.
     Says(Reading),
 }
 
@@ -176,10 +176,10 @@ fn endpoint(md: &ModelDeployment) -> Vec<(&'static str, String)> {
     ]
 }
 
-/// How to reach a model from here.
+/// Port forwarding to a model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Forward {
-    /// Its Service.
+    /// Service.
     pub service: String,
     /// The port of the Service.
     pub port: i32,
@@ -189,7 +189,7 @@ pub struct Forward {
     pub command: String,
 }
 
-/// How to reach a model that has an endpoint.
+/// Port forwarding to a model that has an endpoint.
 pub fn port_forward(md: &ModelDeployment) -> Option<Forward> {
     let endpoint = md.status.as_ref()?.endpoint.as_ref()?;
     let (service, port) = (endpoint.service.clone()?, endpoint.port?);
@@ -239,7 +239,7 @@ pub fn waits_for(view: &View) -> String {
     }
 }
 
-/// What to do where the status itself only says what is wrong.
+/// Remedy for a status that only describes the problem.
 fn way_out(view: &View) -> Option<String> {
     let status = view.md.status.as_ref()?;
     let (name, namespace) = (view.md.name_any(), view.md.namespace().unwrap_or_default());
@@ -270,7 +270,7 @@ fn describe(view: &View) -> Option<String> {
     Some(format!("kubectl describe {kind} {name} -n {namespace}"))
 }
 
-/// Whether the status repeats what a failed upstream object says.
+/// Whether the status repeats the message of a failed upstream object.
 fn speaks_for_itself(view: &View, status: &ModelDeploymentStatus) -> bool {
     let Upstream::Says(reading) = &view.upstream else {
         return false;
@@ -288,7 +288,7 @@ fn installation(provider: &str) -> Option<String> {
         .installation
 }
 
-/// The table of conditions. A message that stands `above` is not repeated.
+/// Table of conditions. The message `above` is not repeated.
 fn conditions(all: &[Condition], above: Option<&str>, now: Timestamp, look: Look) -> String {
     if all.is_empty() {
         return String::new();
@@ -341,18 +341,18 @@ fn events(all: &[Event], now: Timestamp) -> String {
     text::aligned(&table)
 }
 
-/// How far something has come.
+/// Progress of an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Standing {
-    /// It is ready, as it is written now.
+    /// Ready, for the current generation.
     Ready,
-    /// It is on its way.
+    /// In progress.
     Open,
-    /// It cannot become ready as it is; what the status says of it.
+    /// Failed, with the message of the status.
     Failed(String),
 }
 
-/// How far an object of ours has come, whatever its kind, and a line that says so.
+/// Progress of an object of any of our kinds, with a line of text.
 pub fn standing(object: &DynamicObject) -> (Standing, String) {
     let status = &object.data["status"];
     let (phase, message) = phase_of(status);
@@ -387,13 +387,13 @@ pub fn standing(object: &DynamicObject) -> (Standing, String) {
     (standing, line)
 }
 
-/// Whether nothing serves because nothing is to serve: there is nothing more to wait for.
+/// Whether the object is scaled to zero, so that there is nothing to wait for.
 fn is_scaled_to_zero(conditions: &[Condition]) -> bool {
     let ready = conditions.get_condition(condition::READY);
     ready.is_some_and(|c| c.reason == condition::SCALED_TO_ZERO)
 }
 
-/// In one word, and what there is to say.
+/// Phase and message.
 fn phase_of(status: &Value) -> (&str, &str) {
     let text = |key: &str| status.get(key).and_then(Value::as_str);
     let phase = text("phase").or_else(|| text("status")).unwrap_or("no status yet");

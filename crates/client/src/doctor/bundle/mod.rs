@@ -34,14 +34,14 @@ const LOG_LINES: i64 = 2000;
 const LOG_BYTES: usize = 1 << 20;
 /// Logs at most.
 const LOGS: usize = 64;
-/// How long a request for Events or logs may take.
+/// Timeout of a request for Events or logs.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Events of each namespace at most.
 const EVENTS: u32 = 1000;
 /// Objects of each kind at most.
 const OBJECTS: usize = 2000;
 
-/// What is never taken.
+/// Data that an archive never contains.
 const NEVER: [&str; 6] = [
     "Secrets and ConfigMaps: never read",
     "the kubeconfig",
@@ -56,20 +56,20 @@ const NEVER: [&str; 6] = [
 pub struct Bundle {
     /// Path and content.
     pub files: BTreeMap<String, String>,
-    /// What could not be read, for people.
+    /// Lookups that failed, as messages for the user.
     pub missing: Vec<String>,
 }
 
-/// What was read, secrets and all.
+/// Objects and logs as read, before redaction.
 #[derive(Clone, Debug, Default)]
 pub struct Collected {
-    /// The cluster as `check` sees it.
+    /// Objects that `check` reads.
     pub observed: Observed,
     /// Events.
     pub events: Vec<Value>,
     /// Logs by the paths of their files.
     pub logs: BTreeMap<String, String>,
-    /// What could not be read, for people.
+    /// Lookups that failed, as messages for the user.
     pub missing: Vec<String>,
 }
 
@@ -149,7 +149,7 @@ async fn in_time<T>(request: impl Future<Output = kube::Result<T>>) -> Result<T,
     }
 }
 
-/// A log to be read.
+/// A container log to read.
 struct Log {
     pod: String,
     parameters: LogParams,
@@ -280,7 +280,7 @@ impl Bundle {
         self.files.insert("README.txt".to_owned(), text);
     }
 
-    /// What was taken and what was left out, for people.
+    /// Summary of the content for the user: included and excluded data.
     pub fn summary(&self) -> String {
         let mut lines = vec!["taken:".to_owned()];
         lines.extend(

@@ -19,31 +19,31 @@ use serde::Serialize;
 pub use judge::{GROUPS, judge};
 pub use observed::Observed;
 
-/// How a check came out, the worst last.
+/// Result of a check, the worst last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Level {
-    /// As it should be.
+    /// No problem.
     Ok,
-    /// It could not be asked, or there is nothing to ask.
+    /// Nothing to check, or not allowed to read it.
     Skipped,
-    /// It works, and somebody should know this.
+    /// Works, but needs attention.
     Warning,
-    /// It does not work.
+    /// Does not work.
     Error,
 }
 
-/// One question to a cluster.
+/// A check of one property of a cluster.
 pub struct Check {
-    /// Stable: by it the check is named in output and documentation.
+    /// Stable ID, used in output and documentation.
     pub id: &'static str,
-    /// What holds when all is well.
+    /// Expected state, shown as the title.
     pub title: &'static str,
-    /// What is looked at, and what is found wrong.
+    /// Description: what is read, and when the check fails.
     pub looks_at: &'static str,
-    /// What to do, where a finding does not say something more exact.
+    /// Remedy, for findings without one of their own.
     pub remedy: &'static str,
-    /// Its judge; absent: its group's, see [`Group::causes`].
+    /// Its judge; if absent, [`Group::causes`] judges it.
     pub judge: Option<fn(&Observed) -> Judged>,
 }
 
@@ -51,17 +51,17 @@ pub struct Check {
 pub struct Group {
     /// Stable.
     pub id: &'static str,
-    /// For people.
+    /// Text for the user.
     pub title: &'static str,
-    /// When it is asked.
+    /// Phase of the installation in which the group runs.
     pub asked: Asked,
     /// The checks, causes before consequences.
     pub checks: &'static [Check],
-    /// The judge of those without one of their own: it tells of each object once, by the first check that does not hold.
+    /// Judge of the checks without one of their own. It reports each object once, under the first check that fails.
     pub causes: Option<fn(&Observed) -> Causes>,
 }
 
-/// When a group is asked.
+/// Phase of the installation in which a group of checks runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Asked {
     /// Before and after the installation.
@@ -72,27 +72,27 @@ pub enum Asked {
     After,
 }
 
-/// What a judge finds: nothing, or what is wrong; or why it cannot be said.
+/// Findings of a judge, or the reason why it was skipped.
 pub type Judged = Result<Vec<Finding>, Skip>;
 
-/// What a judge of several checks finds, each with the id of its check.
+/// Findings of a judge of several checks, each with the ID of its check.
 pub type Causes = Result<Vec<(&'static str, Finding)>, Skip>;
 
-/// Why a check was skipped.
+/// Reason why a check was skipped.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Skip(pub String);
 
-/// Something that is not as it should be.
+/// A problem that a check found.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Finding {
-    /// How bad it is.
+    /// Severity.
     pub level: Level,
-    /// What it is about, as `Deployment kubeairunway-system/kaito-provider`.
+    /// Object, such as `Deployment kubeairunway-system/kaito-provider`.
     pub subject: String,
-    /// What is wrong, and why.
+    /// Problem and cause.
     pub text: String,
-    /// What to do: a command where there is one.
+    /// Remedy, a command if possible.
     pub remedy: String,
 }
 
@@ -107,7 +107,7 @@ impl Finding {
         }
     }
 
-    /// Something to be known.
+    /// A warning.
     pub fn warning(subject: impl Into<String>, text: impl Into<String>) -> Self {
         Self {
             level: Level::Warning,
@@ -115,7 +115,7 @@ impl Finding {
         }
     }
 
-    /// With what to do.
+    /// The same finding with a remedy.
     #[must_use]
     pub fn remedy(self, remedy: impl Into<String>) -> Self {
         Self {
@@ -125,33 +125,33 @@ impl Finding {
     }
 }
 
-/// What came out of a check.
+/// Result of a check.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Outcome {
     /// The check's id.
     pub check: &'static str,
-    /// What holds when all is well.
+    /// Expected state, shown as the title.
     pub title: &'static str,
     /// The worst finding.
     pub level: Level,
-    /// Why it was skipped.
+    /// Reason why it was skipped.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub skipped: Option<String>,
-    /// What was found.
+    /// Findings.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub findings: Vec<Finding>,
-    /// Where it is explained.
+    /// URL of the documentation.
     pub documentation: String,
 }
 
-/// What came out of a group.
+/// Results of a group of checks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Judgement {
     /// The group's id.
     pub group: &'static str,
-    /// For people.
+    /// Text for the user.
     pub title: &'static str,
     /// Its checks.
     pub checks: Vec<Outcome>,
@@ -164,7 +164,7 @@ impl Judgement {
     }
 }
 
-/// Whether something does not work.
+/// Whether any check failed.
 pub fn failed(all: &[Judgement]) -> bool {
     all.iter().any(|group| group.level() == Level::Error)
 }

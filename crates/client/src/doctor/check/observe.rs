@@ -27,14 +27,14 @@ use crate::live::cluster::{self, Cluster};
 use crate::manifests::{self, NAMESPACE, WEBHOOK_SECRET};
 use runway_operator::telemetry::chain;
 
-/// What to look at.
+/// Scope of the check.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Scope {
     /// Only this namespace; none: all that the user may see.
     pub namespace: Option<Namespace>,
     /// Before the installation.
     pub before: bool,
-    /// Whether the certificate authority may be read from its Secret.
+    /// Whether to read the certificate authority from its Secret.
     pub authority: bool,
 }
 
@@ -200,7 +200,7 @@ impl Reader {
         self.sort();
     }
 
-    /// The same state gives the same report.
+    /// Sorts objects, so that the same state gives the same report.
     fn sort(&mut self) {
         let seen = &mut self.seen;
         seen.configs.sort_by_key(ResourceExt::name_any);
@@ -244,7 +244,7 @@ impl Reader {
         Ok(found.map_err(|e| unread(&e))?.into_iter().flatten().collect())
     }
 
-    /// What is in our namespace.
+    /// Objects in the namespace of the controllers.
     async fn in_ours<K>(&self, params: ListParams) -> Read<K>
     where
         K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + Debug + DeserializeOwned,
@@ -252,7 +252,7 @@ impl Reader {
         list(Api::namespaced(self.client.clone(), NAMESPACE), params).await
     }
 
-    /// What is in the namespaces that are looked at; in that of the context if others may not be seen.
+    /// Objects in the requested namespaces, or in that of the context if others may not be listed.
     async fn scoped<K>(&self, params: ListParams) -> (Read<K>, Option<String>)
     where
         K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + Debug + DeserializeOwned,
@@ -345,7 +345,7 @@ impl Reader {
         .await
     }
 
-    /// What providers made upstream.
+    /// Upstream objects of all built-in providers.
     async fn upstream_objects(&self) -> Vec<(String, Read<DynamicObject>)> {
         let providers = manifests::built_in_providers();
         let resources = providers.iter().flat_map(|p| p.upstreams()).filter_map(|upstream| {
@@ -388,7 +388,7 @@ impl Reader {
         Ok(found)
     }
 
-    /// What the user may do and may not do, in words.
+    /// Permissions of the user as text, each with the answer; `None` if it is unknown.
     async fn rights(&self, before: bool) -> Vec<(String, Option<bool>)> {
         let here = self.namespace.clone().unwrap_or_else(|| self.home.clone());
         let mut asked = vec![(
@@ -437,7 +437,7 @@ impl Reader {
         }
     }
 
-    /// Tries a ModelDeployment that admission refuses, and nobody else does.
+    /// Submits a ModelDeployment as a dry run that only admission rejects.
     async fn admission(&self) -> Admission {
         let here = self.namespace.as_ref().unwrap_or(&self.home);
         let resource = ApiResource::erase::<ModelDeployment>(&());

@@ -26,11 +26,11 @@ const API_VERSION: &str = "check.kubeairunway.ai/v1";
 /// Kind of that document.
 const KIND: &str = "Observation";
 
-/// What was seen that is no object.
+/// Observations that are not objects.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default, deny_unknown_fields)]
 pub struct Facts {
-    /// When.
+    /// Time of the observation.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub now: Option<Timestamp>,
     /// Address of the API server.
@@ -39,58 +39,58 @@ pub struct Facts {
     /// The server's version, as v1.36.3.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub version: Option<String>,
-    /// Why the server does not answer.
+    /// Error, if the API server does not respond.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unreachable: Option<String>,
-    /// Why the server does not accept who asks.
+    /// Error, if the API server rejects the credentials.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unauthorized: Option<String>,
-    /// The namespace that was looked at; none: all of them.
+    /// Namespace of the check; all if absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub namespace: Option<String>,
-    /// The only namespace that was looked at, because the user may not look at all of them.
+    /// The only namespace that was read, because the user may not list all.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub narrowed: Option<String>,
     /// Kinds that could not be read, and why.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub unread: BTreeMap<String, Unread>,
-    /// What the user may not do, of what he was asked about.
+    /// Permissions that the user does not have.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub may_not: Vec<String>,
-    /// What the user may do, of the same.
+    /// Permissions that the user has.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub may: Vec<String>,
-    /// How admission answered when a wrong ModelDeployment was tried.
+    /// Response of admission to an invalid ModelDeployment.
     pub admission: Admission,
     /// The certificate authority that the core controller uses, from its Secret.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub authority: Option<String>,
 }
 
-/// Why a kind could not be read.
+/// Reason why a kind could not be read.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Unread {
-    /// The server does not know the kind.
+    /// The server does not serve the kind.
     NotInstalled,
     /// The user may not.
     Forbidden(String),
-    /// Something else.
+    /// Any other error.
     Failed(String),
 }
 
-/// How admission answered.
+/// Response of admission.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Admission {
-    /// It was not asked, for a reason that another check names.
+    /// Not called, for a reason that another check reports.
     #[default]
     NotAsked,
-    /// It refused what is wrong.
+    /// Admission rejected the invalid object.
     Answers,
-    /// What is wrong was let through: nobody answers.
+    /// The invalid object was accepted: admission does not respond.
     Silent,
-    /// Something else refused, and said this.
+    /// Something else rejected the object, with this message.
     Refused(String),
 }
 
@@ -99,7 +99,7 @@ macro_rules! observed {
         /// Everything that was read.
         #[derive(Clone, Debug, Default)]
         pub struct Observed {
-            /// What is no object.
+            /// Observations that are not objects.
             pub facts: Facts,
             $(pub(super) $field: Vec<$type>,)*
             /// Objects of other kinds, such as upstream objects and policies.
@@ -122,7 +122,7 @@ macro_rules! observed {
                 Ok(())
             }
 
-            /// All objects.
+            /// All objects as JSON.
             fn objects(&self) -> Vec<Value> {
                 let mut all = Vec::new();
                 $(all.extend(self.$field.iter().filter_map(|o| serde_json::to_value(o).ok()));)*
@@ -154,11 +154,11 @@ observed! {
     leases: Lease;
     /// Our ClusterRoles.
     cluster_roles: ClusterRole;
-    /// Their bindings.
+    /// Bindings of these roles.
     cluster_role_bindings: ClusterRoleBinding;
     /// Our Roles.
     roles: Role;
-    /// Their bindings.
+    /// Bindings of these roles.
     role_bindings: RoleBinding;
     /// Nodes.
     nodes: Node;
@@ -177,7 +177,7 @@ observed! {
 }
 
 impl Observed {
-    /// From documents; those that cannot be used are told of.
+    /// Reads documents; invalid documents become diagnostics.
     pub fn from_documents(documents: Documents) -> (Self, Vec<Diagnostic>) {
         let mut said: Vec<Diagnostic> = documents.errors.iter().map(Diagnostic::error).collect();
         let mut observed = Self::default();
@@ -203,7 +203,7 @@ impl Observed {
         (observed, said)
     }
 
-    /// As documents, the facts first.
+    /// Documents, the facts first.
     pub fn documents(&self) -> Vec<Value> {
         let facts = json!({
             "apiVersion": API_VERSION, "kind": KIND, "metadata": { "name": "check" }, "facts": self.facts,
@@ -211,7 +211,7 @@ impl Observed {
         std::iter::once(facts).chain(self.objects()).collect()
     }
 
-    /// When it was read.
+    /// Time of the observation; the current time if it is not recorded.
     pub fn now(&self) -> Timestamp {
         self.facts.now.unwrap_or_else(clock::now)
     }
@@ -234,7 +234,7 @@ impl Observed {
         }
     }
 
-    /// Skips everything while nobody answers.
+    /// Skips all checks if the API server does not respond or rejects the credentials.
     pub fn answers(&self) -> Result<(), Skip> {
         if self.facts.unreachable.is_some() {
             return Err(Skip("the API server does not respond".to_owned()));

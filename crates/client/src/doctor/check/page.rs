@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use super::{Asked, GROUPS};
 
-/// Where the page is.
+/// Path of the page.
 pub const PATH: &str = "docs/checks.md";
 
 const INTRODUCTION: &str = "<!-- Made by `cargo xtask gen` from the code. Do not edit. -->

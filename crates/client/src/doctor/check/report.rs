@@ -5,10 +5,10 @@ use serde_json::json;
 use super::{Judgement, Level, Outcome};
 use crate::text::{self, Look, Mood};
 
-/// Findings of one check that are shown, unless all are asked for.
+/// Most findings per check, without `-o wide`.
 const SHOWN: usize = 3;
 
-/// How it is written.
+/// Output format.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum Format {
     /// Text, problems first
@@ -40,7 +40,7 @@ fn level(all: &[Judgement]) -> Level {
     }
 }
 
-/// As linkerd marks them.
+/// Mark of a level, the same as in linkerd.
 fn mark(level: Level, look: Look) -> String {
     match level {
         Level::Ok => look.paint(Mood::Good, "√"),
@@ -179,7 +179,7 @@ fn junit(all: &[Judgement]) -> String {
     text::lines(lines.into_iter())
 }
 
-/// As XML takes it.
+/// Escapes text for XML.
 fn escaped(text: &str) -> String {
     let mut out = String::new();
     for c in text::cell(text).chars() {

@@ -23,24 +23,24 @@ use crate::offline::unknown::unknown_fields;
 use crate::text;
 use runway_operator::telemetry::chain;
 
-/// How the operator would be set up.
+/// Settings of the AsyncActor operator.
 #[derive(Clone, Debug, Default)]
 pub struct Actors {
-    /// Its transports.
+    /// Transports.
     pub transports: Arc<Transports>,
-    /// Its default image of asya-sidecar.
+    /// Default image of asya-sidecar.
     pub sidecar_image: String,
 }
 
-/// What became of an AsyncActor.
+/// Result of rendering an AsyncActor.
 pub(super) struct Outcome {
-    /// As it was written, with all that was added.
+    /// The document as written, with added fields.
     pub(super) document: DynamicObject,
     /// The objects that would be applied.
     pub(super) objects: Vec<DynamicObject>,
 }
 
-/// Validation, then the operator's plan. A queue that is to be made counts as made.
+/// Validates the actor and runs the operator's plan. Planned queues are assumed to exist.
 pub(super) fn follow(
     document: &Document,
     state: &State,
@@ -182,7 +182,7 @@ fn planned(actor: &AsyncActor, state: &State, actors: &Actors, now: Timestamp) -
     (plan, look_again)
 }
 
-/// What the operator sees of the state.
+/// Objects of the state that the operator observes.
 struct Seen<'a> {
     state: &'a State,
     namespace: &'a str,

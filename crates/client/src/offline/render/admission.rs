@@ -14,9 +14,9 @@ use runway_operator::telemetry::chain;
 
 /// A ModelDeployment that was let in.
 pub(crate) struct Admitted {
-    /// As our type.
+    /// The object as a Rust type.
     pub(crate) md: ModelDeployment,
-    /// As it was written, with what admission adds.
+    /// The document as written, with fields that admission adds.
     pub(crate) document: DynamicObject,
 }
 
@@ -28,7 +28,7 @@ pub(crate) fn held(document: &Document) -> Result<ModelDeployment, Diagnostic> {
     Ok(md)
 }
 
-/// Lets a ModelDeployment in, or says why not. Warnings go to `said` either way.
+/// Runs admission of a ModelDeployment. Errors and warnings are added to `said`.
 pub(crate) fn admit(document: &Document, state: &State, said: &mut Vec<Diagnostic>) -> Option<Admitted> {
     let md = held(document).map_err(|error| said.push(error)).ok()?;
     let mut written = document.value.clone();
@@ -67,7 +67,7 @@ pub(crate) fn admit(document: &Document, state: &State, said: &mut Vec<Diagnosti
 }
 
 impl Admitted {
-    /// What the mutating webhook does.
+    /// Sets defaults and the finalizer, like the mutating webhook.
     fn complete(&mut self) {
         apply_defaults(&mut self.md.spec);
         fill_in(&mut self.document.data["spec"], &json!(self.md.spec));
@@ -89,7 +89,7 @@ fn parse(document: &Document) -> Result<ModelDeployment, String> {
     document.parse().map_err(|error| chain(&error))
 }
 
-/// Adds what is not there, and nothing else: what a user wrote and we do not know is nobody's to touch.
+/// Adds missing fields, without changing existing or unknown ones.
 fn fill_in(written: &mut Value, whole: &Value) {
     match (written, whole) {
         (Value::Object(written), Value::Object(whole)) => {

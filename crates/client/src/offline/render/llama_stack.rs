@@ -20,7 +20,7 @@ use crate::offline::documents::Document;
 use crate::offline::state::{DEFAULT_NAMESPACE, State};
 use runway_operator::telemetry::chain;
 
-/// What became of a LlamaStackDistribution: the objects that would be applied, and the document with its status.
+/// Result of rendering a LlamaStackDistribution: objects to apply, and the document with its status.
 pub(super) struct Outcome {
     pub(super) objects: Vec<DynamicObject>,
     pub(super) document: DynamicObject,
@@ -121,7 +121,7 @@ fn observed(llsd: LlamaStackDistribution, state: &State, now: Timestamp) -> Obse
     }
 }
 
-/// As the operator runs when it was installed by this command.
+/// Settings of an operator that this command has installed.
 fn settings() -> Settings {
     let release = Release::default();
     Settings {

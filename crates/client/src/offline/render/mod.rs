@@ -36,16 +36,16 @@ use note::event;
 pub use actor::Actors;
 pub(crate) use admission::{admit, held};
 
-/// What is asked of [`render`].
+/// Options of [`render`].
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// What to show.
+    /// Documents to show.
     pub show: Show,
     /// The time.
     pub now: Timestamp,
 }
 
-/// What to show.
+/// Documents to show.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum Show {
     /// Objects that the controllers would apply, in apply order
@@ -55,23 +55,24 @@ pub enum Show {
     Status,
 }
 
-/// What came of it.
+/// Result.
 #[derive(Clone, Debug, Default)]
 pub struct Rendered {
     /// For stdout.
     pub documents: Vec<DynamicObject>,
     /// For stderr.
     pub diagnostics: Vec<Diagnostic>,
-    /// Whether something that was asked for was not done.
+    /// Whether a part of the request failed.
     pub failed: bool,
 }
 
-/// Renders what is to be rendered; every other document is what the cluster holds. No transport is configured.
+/// Renders ModelDeployments, AsyncActors and LlamaStackDistributions; other documents are the state of the cluster. No
+/// transport is configured.
 pub fn render(documents: Documents, options: &Options) -> Rendered {
     render_with(documents, options, &Actors::default())
 }
 
-/// The same, with the operator of AsyncActors set up so.
+/// Like [`render`], with settings of the AsyncActor operator.
 pub fn render_with(documents: Documents, options: &Options, actors: &Actors) -> Rendered {
     let (state, diagnostics) = State::new(documents);
     let mut rendered = Rendered {
@@ -125,21 +126,21 @@ pub fn render_with(documents: Documents, options: &Options, actors: &Actors) -> 
     rendered
 }
 
-/// What became of a ModelDeployment.
+/// Result of rendering a ModelDeployment.
 struct Outcome {
-    /// As it stands now.
+    /// The ModelDeployment with the status so far.
     md: ModelDeployment,
-    /// As it was written, with all that was added.
+    /// The document as written, with added fields.
     document: DynamicObject,
-    /// What would be applied.
+    /// Objects to apply.
     apply: Vec<Apply>,
-    /// What would be deleted.
+    /// Objects to delete.
     delete: Vec<Delete>,
-    /// What the endpoint would be asked.
+    /// Request to the endpoint.
     inquiry: Inquiry,
-    /// What the controllers do beside that, for people.
+    /// Events, as text for the user.
     told: Vec<String>,
-    /// When the first of them looks again.
+    /// Earliest requeue.
     look_again: Option<Duration>,
 }
 
@@ -190,16 +191,16 @@ fn observe(
     }
 }
 
-/// What the controllers would do about a ModelDeployment that a cluster holds, each asked once.
+/// Plans of core and provider for an existing ModelDeployment.
 #[derive(Clone, Debug)]
 pub struct Planned {
     /// The ModelDeployment with the status that they would write.
     pub md: ModelDeployment,
-    /// What the provider would apply.
+    /// Objects that the provider would apply.
     pub apply: Vec<Apply>,
-    /// What it would delete.
+    /// Objects that it would delete.
     pub delete: Vec<Delete>,
-    /// What it would ask the endpoint.
+    /// Request that it would send to the endpoint.
     pub inquiry: Inquiry,
 }
 
@@ -209,7 +210,7 @@ pub fn plans(md: ModelDeployment, state: &State, now: Timestamp) -> Result<Plann
     plans_verified(md, state, &Verification::Assumed, now)
 }
 
-/// As [`plans`], with what is known of the endpoint.
+/// Like [`plans`], with the last response of the endpoint.
 pub fn plans_verified(
     md: ModelDeployment,
     state: &State,
@@ -313,7 +314,7 @@ impl Outcome {
         Ok(())
     }
 
-    /// What happens beside the objects and the status, for people.
+    /// Notes about Events, deletions and requeues.
     fn notes(&self) -> Vec<String> {
         let gone = self.md.is_deleting() && !self.md.has_finalizer();
         let later = self

@@ -17,7 +17,7 @@ use crate::offline::unknown::unknown_fields;
 /// Our CRDs, generated once: that takes tens of milliseconds.
 pub(super) static CRDS: LazyLock<Vec<CustomResourceDefinition>> = LazyLock::new(manifests::all_crds);
 
-/// Why the API server would refuse a document of ours, as far as the fields go that our types know.
+/// Reasons why the API server would reject a document, without unknown fields.
 pub(crate) fn refusals(document: &Document) -> Vec<String> {
     let mut crds = CRDS.iter().filter(|crd| crd.spec.group == document.group());
     let Some(crd) = crds.find(|crd| crd.spec.names.kind == document.kind()) else {
@@ -39,7 +39,7 @@ pub(crate) fn refusals(document: &Document) -> Vec<String> {
         .collect()
 }
 
-/// What the API server says of it: its version, metadata, schema, rules.
+/// Validates a document against a CRD: version, metadata, schema, rules.
 pub(super) fn against(crd: &CustomResourceDefinition, document: &Document) -> Vec<Finding> {
     let given = document.value["apiVersion"].as_str().unwrap_or_default();
     let Some(version) = crd
@@ -89,7 +89,7 @@ fn whole(schema: &JSONSchemaProps) -> JSONSchemaProps {
     schema
 }
 
-/// What is the same for every object.
+/// Validates the metadata.
 fn metadata(written: &Value) -> Vec<Finding> {
     let read: ObjectMeta = match serde_path_to_error::deserialize(written) {
         Ok(read) => read,

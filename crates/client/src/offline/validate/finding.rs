@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::Serialize;
 
-/// Who has something against it.
+/// Stage that reports a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum By {
@@ -18,13 +18,13 @@ pub enum By {
     Plan,
 }
 
-/// How much it matters.
+/// Severity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Weight {
-    /// It would be refused.
+    /// The object would be rejected.
     Error,
-    /// It would be let in, and its author should know this.
+    /// The object would be accepted, with a warning.
     Warning,
 }
 
@@ -32,16 +32,16 @@ pub enum Weight {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Finding {
-    /// How much it matters.
+    /// Severity.
     pub level: Weight,
-    /// Who says it.
+    /// Stage that reports it.
     pub by: By,
-    /// The path of the field, as `spec.env[0].name`; empty if it is about the whole.
+    /// Path of the field, such as `spec.env[0].name`; empty for the whole object.
     pub field: String,
     /// The line of the file, from 1, where it is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub line: Option<usize>,
-    /// What is wrong, and what to do.
+    /// Problem and remedy.
     pub message: String,
 }
 

@@ -32,46 +32,46 @@ use crate::target::closest;
 use crd::{CRDS, against};
 pub use finding::{By, Finding, Weight};
 
-/// What there is to say of one document of ours.
+/// Result for one document.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Verdict {
     /// The file; `stdin` for standard input.
     pub file: String,
-    /// Which document of the file, from 1.
+    /// Number of the document in the file, from 1.
     pub document: usize,
-    /// Which item, from 1, if the document is a list.
+    /// Number of the item, from 1, if the document is a List.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub item: Option<usize>,
-    /// Its kind.
+    /// Kind.
     pub kind: String,
-    /// Its name.
+    /// Name.
     pub name: String,
-    /// Its namespace, if one is given.
+    /// Namespace, if one is given.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub namespace: Option<String>,
-    /// Whether it would be let in.
+    /// Whether it would be accepted.
     pub valid: bool,
-    /// What there is to say of it, in the order of the stages it goes through.
+    /// Findings, in the order of the stages.
     pub findings: Vec<Finding>,
     #[serde(skip)]
     origin: Origin,
 }
 
-/// What there is to say of everything that was given.
+/// Results for all documents.
 #[derive(Clone, Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Validated {
     /// The documents of ours, in the order given.
     pub documents: Vec<Verdict>,
-    /// What is left out, being of other kinds.
+    /// Skipped documents of other kinds.
     pub left_out: Vec<String>,
     /// What cannot be read.
     pub unreadable: Vec<String>,
 }
 
 impl Validated {
-    /// Whether something would be refused, or cannot be read.
+    /// Whether any document would be rejected or cannot be read.
     pub fn failed(&self) -> bool {
         !self.unreadable.is_empty() || self.documents.iter().any(|verdict| !verdict.valid)
     }
@@ -101,7 +101,7 @@ impl Validated {
         unreadable.chain(found).chain(left_out).collect()
     }
 
-    /// How many of which, in one line.
+    /// Summary in one line.
     pub fn summary(&self) -> String {
         let wrong = self.documents.iter().filter(|verdict| !verdict.valid).count();
         let counts = [
@@ -164,7 +164,7 @@ fn mistyped(document: &Document, group: &[&CustomResourceDefinition]) -> Option<
     Some(vec![Finding::error(By::Schema, "kind", message)])
 }
 
-/// A registration whose controller runs, unless its status says otherwise.
+/// A registration that is ready, unless its status says otherwise.
 fn registered(mut document: Document) -> Document {
     if document.value["status"].is_null() {
         document.value["status"] = json!({ "ready": true });
@@ -189,7 +189,7 @@ fn verdict(document: &Document, mut findings: Vec<Finding>) -> Verdict {
     }
 }
 
-/// What the controller of its kind says. `fine`: nothing is wrong so far.
+/// Findings of the controller of its kind. `fine`: there are no findings so far.
 fn asked(document: &Document, state: &State, fine: bool, now: Timestamp) -> Vec<Finding> {
     match document.kind() {
         "ModelDeployment" => deployment(document, state, now),
@@ -234,7 +234,7 @@ fn deployment(document: &Document, state: &State, now: Timestamp) -> Vec<Finding
         .collect()
 }
 
-/// Why nothing would run, if nothing would.
+/// Warning if no pod would run.
 fn outcome(md: ModelDeployment, state: &State, now: Timestamp) -> Option<Finding> {
     let status = render::plans(md, state, now).ok()?.md.status?;
     let stops = [condition::PROVIDER_SELECTED, condition::PROVIDER_COMPATIBLE];
@@ -261,7 +261,7 @@ fn registration(document: &Document, state: &State) -> Vec<Finding> {
         .collect()
 }
 
-/// What an operator says of a spec.
+/// Findings of an operator about a spec.
 fn own<T: DeserializeOwned>(document: &Document, violations: impl Fn(&T) -> Vec<String>) -> Vec<Finding> {
     match document.parse::<T>() {
         Ok(object) => violations(&object)

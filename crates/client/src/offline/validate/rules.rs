@@ -58,7 +58,7 @@ static ENVIRONMENT: LazyLock<Arc<Env>> = LazyLock::new(|| {
     Arc::new(environment)
 });
 
-/// Why the rule does not hold; a rule about a change does: there is nothing it was before.
+/// Reason why a rule is violated. Transition rules pass, because there is no old object.
 fn answer(rule: &ValidationRule, context: &Context<'_, '_>, whole: bool) -> Option<String> {
     if rule.rule.contains("oldSelf") {
         return None;

@@ -21,7 +21,7 @@ pub(super) fn check(schema: &JSONSchemaProps, object: &Value) -> Vec<Finding> {
     found
 }
 
-/// Fills in what the schema says of fields that are left out, as the API server does before it looks.
+/// Sets defaults of the schema, as the API server does before validation.
 pub(super) fn fill_in(schema: &JSONSchemaProps, written: &mut Value) {
     match written {
         Value::Object(fields) => {
@@ -85,7 +85,7 @@ fn is_nullable(schema: &JSONSchemaProps) -> bool {
     schema.nullable == Some(true)
 }
 
-/// What the value is and what it must be, if that is not the same.
+/// Actual and required type, if they differ.
 fn wrong_type(schema: &JSONSchemaProps, value: &Value) -> Option<String> {
     if schema.x_kubernetes_int_or_string == Some(true) {
         let fits = value.is_string() || is_whole(value);
@@ -269,7 +269,7 @@ fn one_of(schema: &JSONSchemaProps, value: &Value, path: &str, found: &mut Vec<F
     );
 }
 
-/// The path of a field. A name that would read as a path stands in brackets.
+/// Path of a field. A name with special characters is written in brackets.
 pub(super) fn join(path: &str, name: &str) -> String {
     match path {
         _ if name.contains(['.', '/', '[']) => format!("{path}[{name}]"),

@@ -34,7 +34,7 @@ fn standing(status: &AsyncActorStatus) -> Standing {
     Standing::new(word, status.message.as_deref().unwrap_or_default(), health)
 }
 
-/// What it is bound to, what that comes down to, and the workload of its own: each once, with its pods.
+/// Target, the workloads that it resolves to, and the actor's own workload, each once, with its pods.
 fn workloads(actor: &AsyncActor, status: &AsyncActorStatus, walk: &Walk<'_>) -> Vec<Node> {
     let asked = actor
         .spec
@@ -78,7 +78,7 @@ fn workload(kind: &str, name: &str, walk: &Walk<'_>) -> Node {
     Node::new(kind, name, standing)
 }
 
-/// Its queue, and what waits there.
+/// The queue and its length.
 fn queue(actor: &AsyncActor, status: &AsyncActorStatus, depth: &Depth) -> Node {
     let name = status
         .queue
@@ -102,7 +102,7 @@ fn queue(actor: &AsyncActor, status: &AsyncActorStatus, depth: &Depth) -> Node {
     Node::new("Queue", name, standing)
 }
 
-/// What KEDA scales by, with its autoscaler.
+/// The ScaledObject and its HorizontalPodAutoscaler.
 fn scalers(actor: &AsyncActor, status: &AsyncActorStatus, walk: &Walk<'_>) -> Vec<Node> {
     let uid = actor.uid().unwrap_or_default();
     let is_its = |o: &&std::sync::Arc<kube::core::DynamicObject>| {

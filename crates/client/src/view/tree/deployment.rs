@@ -9,16 +9,16 @@ use runway_provider::Reading;
 use super::{Belongings, Health, Node, Standing, Tree, Walk, generic, of_pod, service};
 use crate::view::status::Upstream;
 
-/// What was read.
+/// Documents.
 #[derive(Clone, Debug, Default)]
 pub struct Parts {
     /// The ModelDeployment.
     pub md: ModelDeployment,
-    /// What its upstream object says, to its provider.
+    /// State of its upstream object, as read by its provider.
     pub upstream: Upstream,
     /// The health of its provider, for people; `None` if it is well or not known.
     pub provider_trouble: Option<String>,
-    /// What may belong to it.
+    /// Objects that may belong to it.
     pub found: Belongings,
     /// Labels of which a pod of its carries one, with its name.
     pub pod_labels: Vec<String>,
@@ -34,7 +34,7 @@ pub fn tree(parts: &Parts) -> Tree {
     Tree::of(&parts.md, root, &parts.found.missing)
 }
 
-/// The ModelDeployment itself. What it says of its upstream object, that one says better.
+/// Node of the ModelDeployment, without the message that repeats its upstream object.
 fn deployment(parts: &Parts) -> Node {
     let status = parts.md.status.clone().unwrap_or_default();
     let health: Health = status.phase.map_or(Tone::Unknown, Phase::tone).into();

@@ -9,7 +9,7 @@ use runway_llama_stack_operator::kinds;
 use super::{Belongings, Health, Node, Standing, Tree, Walk, generic, of_pod, service};
 use crate::view::pods;
 
-/// What is made for it and is no link of the chain.
+/// Owned objects that are not part of the chain.
 const ASIDE: [kinds::Kind; 2] = [kinds::SERVICE_ACCOUNT, kinds::CONFIG_MAP];
 
 /// Puts the chain together, in the order in which its links are made.
@@ -38,7 +38,7 @@ fn standing(status: &LlamaStackDistributionStatus) -> Standing {
     Standing::new(phase.as_str(), message, phase.tone().into())
 }
 
-/// What is made for it. The Deployment and the Service are there for every server, the others for some.
+/// Node of an owned object. Every server has a Deployment and a Service; other objects are optional.
 fn link(kind: kinds::Kind, name: &str, status: &LlamaStackDistributionStatus, walk: &Walk<'_>) -> Option<Node> {
     let made = status.phase.is_some();
     let serves = status.phase == Some(DistributionPhase::Ready);
@@ -65,7 +65,7 @@ fn port(status: &LlamaStackDistributionStatus) -> String {
         .map_or_else(|| url.to_owned(), |(_, port)| format!("port {port}"))
 }
 
-/// What runs before the server, with what it installs.
+/// Init containers, with the provider that each installs.
 fn init_containers(pod: &Pod, status: &LlamaStackDistributionStatus) -> Vec<Node> {
     let all = pod
         .status

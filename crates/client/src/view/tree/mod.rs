@@ -28,14 +28,14 @@ use crate::text::{self, Look, Mood};
 use crate::view::change::kind;
 use crate::view::pods;
 
-/// What may belong to an object; whose it is, owner references say.
+/// Objects that may belong to an object; owner references decide.
 #[derive(Clone, Debug, Default)]
 pub struct Belongings {
     /// Everything in its namespace but pods.
     pub objects: Vec<Arc<DynamicObject>>,
     /// The pods.
     pub pods: Vec<Pod>,
-    /// What could not be read, for people.
+    /// Lookups that failed, as messages for the user.
     pub missing: Vec<String>,
 }
 
@@ -52,25 +52,25 @@ impl Belongings {
 pub struct Tree {
     /// The object at its top.
     pub name: String,
-    /// Its namespace.
+    /// Namespace.
     pub namespace: String,
     /// The first link that is broken by itself; absent if the chain holds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub broken: Option<Broken>,
     /// That object, and what belongs to it below.
     pub root: Node,
-    /// What could not be read, for people.
+    /// Lookups that failed, as messages for the user.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub missing: Vec<String>,
 }
 
-/// Where the chain breaks.
+/// First failure in a chain.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Broken {
-    /// As `Pod/gemma-0`.
+    /// Kind and name, such as `Pod/gemma-0`.
     pub object: String,
-    /// Why.
+    /// Reason.
     pub reason: String,
 }
 
@@ -78,32 +78,32 @@ pub struct Broken {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Node {
-    /// Its kind.
+    /// Kind.
     pub kind: String,
-    /// Its name.
+    /// Name.
     pub name: String,
-    /// Where it stands, in a word or two.
+    /// State, in one or two words.
     pub state: String,
-    /// What there is to say.
+    /// Message.
     pub text: String,
-    /// How good that is.
+    /// Health.
     pub health: Health,
-    /// Whether the chain breaks here first.
+    /// Whether this is the first failure of the chain.
     pub broken: bool,
-    /// What belongs to it.
+    /// Objects that belong to it.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub children: Vec<Self>,
 }
 
-/// How good a link is.
+/// Health of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Health {
-    /// As it should be.
+    /// No problem.
     Good,
-    /// Under way, or nobody knows.
+    /// In progress, or unknown.
     Open,
-    /// It keeps the whole from working.
+    /// Failed, and blocks the chain.
     Bad,
 }
 
@@ -118,7 +118,7 @@ impl From<Tone> for Health {
 }
 
 impl Health {
-    /// As a class of the console: `good`, `open` or `bad`.
+    /// CSS class of the console: `good`, `open` or `bad`.
     pub fn mood(&self) -> &'static str {
         match self {
             Self::Good => "good",
@@ -128,7 +128,7 @@ impl Health {
     }
 }
 
-/// Where an object stands: in a word or two, what there is to say, and how good that is.
+/// State, message and health of an object.
 struct Standing {
     state: String,
     text: String,
@@ -164,7 +164,7 @@ impl Node {
     }
 }
 
-/// What belongs to an object and is no link of the chain.
+/// Owned kinds that are not part of the chain.
 const ASIDE: [&str; 9] = [
     "ConfigMap",
     "ControllerRevision",
@@ -190,7 +190,7 @@ impl Tree {
     }
 }
 
-/// The first node, from the top, that is bad or under way and has no such node below it. One that is bad goes first.
+/// Marks the first failure: the topmost node that is bad, or else in progress, without such a node below.
 fn mark(root: &mut Node) -> Option<Broken> {
     let found = [Health::Bad, Health::Open].into_iter().find_map(|health| {
         // The root sums up what is below.
@@ -233,7 +233,7 @@ impl Broken {
 struct Walk<'a> {
     found: &'a Belongings,
     of_pod: &'a dyn Fn(&Pod) -> Node,
-    /// What is in the tree already: owner references may go in a circle, or lead to one object by two ways.
+    /// Objects in the tree so far, because owner references may form circles or lead to one object twice.
     shown: RefCell<BTreeSet<String>>,
 }
 
@@ -260,7 +260,7 @@ impl<'a> Walk<'a> {
         Node::new(kind(object), object.name_any(), generic(object)).with(self.owned_by(object))
     }
 
-    /// What an object owns, workloads before pods, by name.
+    /// Nodes of owned objects, workloads before pods, by name.
     fn owned_by(&self, owner: &impl Resource) -> Vec<Node> {
         let Some(uid) = &owner.meta().uid else {
             return Vec::new();
@@ -301,7 +301,7 @@ fn is_old(object: &DynamicObject) -> bool {
     kind(object) == "ReplicaSet" && number(&object.data, "/spec/replicas") == Some(0)
 }
 
-/// Where an object stands that nobody here knows more of: by its replicas, or its condition Ready, or its state.
+/// State of an object of an unknown kind: by its replicas, its condition Ready, or its state.
 fn generic(object: &DynamicObject) -> Standing {
     let data = &object.data;
     if object.metadata.deletion_timestamp.is_some() {
@@ -342,7 +342,7 @@ fn workload(data: &Value) -> Standing {
     }
 }
 
-/// What scales, and whether it can.
+/// State of a ScaledObject or HorizontalPodAutoscaler.
 fn autoscaler(data: &Value) -> Standing {
     let count = |at: &str| number(data, at).map_or_else(|| "?".to_owned(), |n| n.to_string());
     let state = format!("desired {}", count("/status/desiredReplicas"));
@@ -363,7 +363,7 @@ fn autoscaler(data: &Value) -> Standing {
     }
 }
 
-/// Where data is kept. One that no pod has asked for yet may wait for the first.
+/// State of a PersistentVolumeClaim. An unused one may wait for its first consumer.
 fn claim(data: &Value) -> Standing {
     let text = |at: &str| data.pointer(at).and_then(Value::as_str);
     let size = text("/status/capacity/storage").or_else(|| text("/spec/resources/requests/storage"));
@@ -384,13 +384,14 @@ fn reason_and_message(condition: &Value) -> String {
     said.join(": ")
 }
 
-/// The condition by which an object says whether it is well: `Ready`, `Available`, or of its own name, as `InferenceSetReady`.
+/// Whether a condition summarizes the object: `Ready`, `Available`, or one with the name of the kind, such as
+/// `InferenceSetReady`.
 fn is_summary(condition: &Value) -> bool {
     let name = text_of(condition, "type");
     name == "Ready" || name == "Available" || name == "WorkspaceSucceeded" || name == "InferenceSetReady"
 }
 
-/// What keeps a workload from making its pods.
+/// Message of a workload that cannot create its pods.
 fn failed_condition(data: &Value) -> Option<String> {
     let failed = conditions(data).find(|c| {
         (text_of(c, "type") == "ReplicaFailure" && text_of(c, "status") == "True")
@@ -446,7 +447,7 @@ fn of_pod(pod: &Pod) -> Node {
     Node::new("Pod", pod.name_any(), Standing::new(state, text, health))
 }
 
-/// A Service, and how many stand behind it. `serves` says whether somebody should; `port` goes before what there is to say.
+/// Node of a Service with its number of endpoints. `serves`: whether it should have any; `port`: prefix of the message.
 fn service(found: &Belongings, name: &str, port: &str, serves: bool, maker: &str) -> Node {
     let unless = if serves { Health::Bad } else { Health::Open };
     let standing = match found.find("Service", name) {
@@ -520,14 +521,14 @@ pub fn screen(tree: &Tree, look: Look) -> String {
 /// A link on a line of its own.
 #[derive(Clone, Debug)]
 pub struct Row<'a> {
-    /// The lines that lead to it, as `│  └─ `.
+    /// Lines that lead to the node, such as `│ └─ `.
     pub branch: String,
     /// The link.
     pub node: &'a Node,
 }
 
 impl Row<'_> {
-    /// As `Pod/gemma-0`.
+    /// Kind and name, such as `Pod/gemma-0`.
     pub fn object(&self) -> String {
         format!("{}/{}", self.node.kind, self.node.name)
     }

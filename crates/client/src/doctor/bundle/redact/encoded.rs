@@ -63,7 +63,7 @@ impl Redactor {
         replaced.into_owned()
     }
 
-    /// What comes before a token may be of the same alphabet: it is decoded from each of the first four characters.
+    /// Text before a token may use the same alphabet, so decoding starts at each of the first four characters.
     fn is_secret_base64(&mut self, token: &str) -> bool {
         let token: String = token
             .chars()
@@ -89,7 +89,7 @@ impl Redactor {
         !is_text && is_opaque(&token)
     }
 
-    /// Whether what was decoded holds a secret: one that is known, or something of the shape of one.
+    /// Whether decoded text contains a known secret, or text in the form of one.
     fn is_sensitive(&mut self, decoded: &[u8]) -> bool {
         if self.known.is_in(decoded) {
             return true;

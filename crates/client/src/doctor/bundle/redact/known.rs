@@ -83,7 +83,7 @@ impl Known {
         self.is_sealed
     }
 
-    /// Whether a known value is in these bytes.
+    /// Whether these bytes contain a known value.
     pub(super) fn is_in(&self, bytes: &[u8]) -> bool {
         self.finder.as_ref().is_some_and(|finder| finder.is_match(bytes))
     }

@@ -23,7 +23,7 @@ use known::Known;
 
 /// Replaces a secret.
 pub const REDACTED: &str = "(redacted)";
-/// Replaces a text that is too long to be judged.
+/// Replacement for a text that is too long to be examined.
 const TOO_LONG: &str = "(redacted: too long)";
 /// Longest text that is judged, in bytes.
 const MAX_TEXT: usize = 8 << 20;
@@ -76,7 +76,7 @@ pub fn all<'a>(objects: impl IntoIterator<Item = &'a mut Value>, texts: impl Int
 #[derive(Debug, Default)]
 struct Redactor {
     known: Known,
-    /// How often something was redacted.
+    /// Number of redactions.
     removed: usize,
     depth: u8,
 }
@@ -273,7 +273,7 @@ impl Redactor {
         write(&parsed, text)
     }
 
-    /// A text that is no document.
+    /// Redacts a text that is not a document.
     fn text(&mut self, text: &str) -> String {
         if text.len() > MAX_TEXT {
             self.removed += 1;

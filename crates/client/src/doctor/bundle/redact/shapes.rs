@@ -30,7 +30,7 @@ const NAMES_ONLY: [&str; 15] = [
     "sessionAffinity",
     "sessionAffinityConfig",
 ];
-/// Fields that say where the value of an environment variable comes from.
+/// Fields that refer to the source of the value of an environment variable.
 const REFERENCES: [&str; 6] = [
     "valueFrom",
     "configMapKeyRef",
@@ -46,10 +46,10 @@ static ENVIRONMENT: LazyLock<Option<Regex>> =
     LazyLock::new(|| regex(r"(?i)(?:^|[_.-]|[a-z])env(?:s|ironment)?(?:[-_]?var(?:iable)?s)?(?:[-_]?ya?ml)?$"));
 static FLAG: LazyLock<Option<Regex>> = LazyLock::new(|| regex(r"^--?[\w.-]+$"));
 
-/// What a pattern finds.
+/// A form of secrets, and its pattern.
 struct Shape {
     pattern: Regex,
-    /// Whether the value is a secret without doubt.
+    /// Whether each match is a secret.
     certain: bool,
 }
 
@@ -102,7 +102,7 @@ pub(super) fn count() -> usize {
     SHAPES.len()
 }
 
-/// Whether a name promises a secret.
+/// Whether a name indicates a secret.
 pub(super) fn is_secretive(name: &str) -> bool {
     if NAMES_ONLY.contains(&name) {
         return false;
@@ -111,12 +111,12 @@ pub(super) fn is_secretive(name: &str) -> bool {
     finds(&NAME, rest.as_deref().unwrap_or(name))
 }
 
-/// Whether a field names a Secret, or says where a value comes from.
+/// Whether a field refers to a Secret or to the source of a value.
 pub(super) fn is_reference(name: &str) -> bool {
     NAMES_ONLY.contains(&name) || REFERENCES.contains(&name)
 }
 
-/// Whether a field holds environment variables, such as `env`, `extraEnvVars` or `runtime_env`.
+/// Whether a field contains environment variables, such as `env`, `extraEnvVars` or `runtime_env`.
 pub(super) fn is_environment(name: &str) -> bool {
     !REFERENCES.contains(&name) && finds(&ENVIRONMENT, name)
 }
@@ -171,7 +171,7 @@ impl Shape {
     }
 }
 
-/// Whether a text is no word, so that it can be looked for elsewhere.
+/// Whether a text looks random, so that other occurrences can be searched for.
 fn is_random(text: &str) -> bool {
     text.len() >= 12 && text.contains(|c: char| c.is_ascii_digit()) && text.contains(|c: char| c.is_ascii_alphabetic())
 }

@@ -209,7 +209,7 @@ fn bundle(observed: &Observed) -> Judged {
     Ok(each(&some_registered(observed)?, find))
 }
 
-/// What is between the lines BEGIN and END, whatever the breaks.
+/// The base64 text of each certificate, without line breaks.
 fn blocks(pem: &str) -> Vec<String> {
     let begins = pem.split("-----BEGIN CERTIFICATE-----").skip(1);
     begins

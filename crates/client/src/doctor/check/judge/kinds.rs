@@ -76,7 +76,7 @@ fn installed(observed: &Observed) -> Judged {
         .collect())
 }
 
-/// Those that are there, beside those of this version.
+/// Installed CRDs, each with the CRD of this version.
 fn both(observed: &Observed) -> Result<Vec<(&CustomResourceDefinition, &'static CustomResourceDefinition)>, Skip> {
     let mut wanted = wanted(observed);
     let there = observed.crds()?;

@@ -17,10 +17,10 @@ pub(super) use providers::{OPERATORS, operator_labels};
 
 use super::{Asked, Causes, Check, Group, Judged, Judgement, Level, Observed, Outcome, Skip};
 
-/// Where a check is explained.
+/// URL of the documentation of all checks.
 const DOCUMENTATION: &str = "https://github.com/kubeairunway/kubeairunway/blob/main/docs/checks.md";
 
-/// All checks.
+/// All checks, by group.
 pub static GROUPS: &[Group] = &[
     Group {
         id: "cluster",
@@ -101,7 +101,7 @@ pub static GROUPS: &[Group] = &[
     },
 ];
 
-/// What each check says of what was observed; `before` the installation, or after it.
+/// Results of all checks, `before` an installation or after it.
 pub fn judge(observed: &Observed, before: bool) -> Vec<Judgement> {
     let asked = |group: &&Group| match group.asked {
         Asked::Always => true,
@@ -126,7 +126,7 @@ pub fn judge(observed: &Observed, before: bool) -> Vec<Judgement> {
         .collect()
 }
 
-/// Those of the findings that belong to one check.
+/// Findings of one check.
 fn of_check(id: &str, causes: &Causes) -> Judged {
     let all = causes.as_ref().map_err(Clone::clone)?;
     Ok(all

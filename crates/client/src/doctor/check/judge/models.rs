@@ -15,11 +15,11 @@ use crate::doctor::check::Causes;
 use crate::doctor::check::{Check, Finding, Observed};
 use crate::manifests;
 
-/// Our finalizer goes after five minutes at the latest.
+/// Time after which a deletion counts as blocked; controllers remove their finalizer after at most 5 minutes.
 const DELETION: SignedDuration = SignedDuration::from_mins(6);
-/// Controllers look at a new object at once.
+/// Time after which a new object must have a status.
 const UNSEEN: SignedDuration = SignedDuration::from_secs(60);
-/// As the alert KubeAIRunwayDeploymentStuck counts.
+/// Longest start of a model, the same as in the alert KubeAIRunwayDeploymentStuck.
 const STUCK: SignedDuration = SignedDuration::from_mins(45);
 
 pub(super) const CHECKS: &[Check] = &[
@@ -102,7 +102,7 @@ pub(super) const CHECKS: &[Check] = &[
     },
 ];
 
-/// What keeps each ModelDeployment.
+/// The problem of each ModelDeployment, with the ID of its check.
 pub(super) fn causes(observed: &Observed) -> Causes {
     let models = observed.models()?;
     unless_none(models, "ModelDeployments")?;
@@ -184,7 +184,7 @@ fn cause(observed: &Observed, md: &ModelDeployment, its_pods: &[&Pod]) -> Option
     not_serving(observed, md, its_pods)
 }
 
-/// What keeps a model whose upstream object is made.
+/// The problem of a ModelDeployment whose upstream object exists.
 fn not_serving(observed: &Observed, md: &ModelDeployment, its_pods: &[&Pod]) -> Option<(&'static str, Finding)> {
     let now = observed.now();
     let status = md.status.clone().unwrap_or_default();
@@ -252,7 +252,7 @@ fn ignored(conditions: &[Condition]) -> Option<&Condition> {
         .find_map(|type_| conditions.when_true(type_))
 }
 
-/// What was made upstream, or would be.
+/// Kind and name of the upstream object, existing or expected.
 fn made(md: &ModelDeployment) -> (String, String) {
     let status = md.status.as_ref().and_then(|s| s.provider.as_ref());
     let name = status
@@ -274,7 +274,7 @@ fn made(md: &ModelDeployment) -> (String, String) {
     )
 }
 
-/// What to do about something that an upstream says in its own words.
+/// Remedy for a message of an upstream operator.
 fn in_words(message: &str, namespace: &str) -> Option<String> {
     let lower = message.to_lowercase();
     if lower.contains("exceeded quota") {

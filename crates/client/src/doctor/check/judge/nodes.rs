@@ -59,7 +59,7 @@ pub(super) fn some_ready(observed: &Observed) -> Judged {
     Ok(vec![Finding::error("Nodes", text)])
 }
 
-/// Those that may still wait for a node.
+/// ModelDeployments that may be waiting for a node.
 fn waiting(observed: &Observed) -> Result<Vec<&ModelDeployment>, Skip> {
     let runs = |md: &&ModelDeployment| md.status.as_ref().and_then(|s| s.phase) == Some(Phase::Running);
     let found: Vec<_> = observed
@@ -71,7 +71,7 @@ fn waiting(observed: &Observed) -> Result<Vec<&ModelDeployment>, Skip> {
     Ok(found)
 }
 
-/// What a model asks of one pod: GPUs by their resource name.
+/// GPUs requested for one pod: resource name and count.
 fn gpu(md: &ModelDeployment) -> Option<(String, i32)> {
     let of = |gpu: Option<&model_deployment::Gpu>| {
         let count = gpu.and_then(|g| g.count).filter(|count| *count > 0)?;

@@ -15,7 +15,7 @@ use super::shared::unless_none;
 use crate::doctor::check::Causes;
 use crate::doctor::check::{Check, Finding, Observed};
 
-/// The operators look at a new object at once.
+/// Time after which a new object must have a status.
 const UNSEEN: SignedDuration = SignedDuration::from_secs(60);
 /// Finalizers of ours end by themselves.
 const DELETION: SignedDuration = SignedDuration::from_mins(6);
@@ -131,7 +131,7 @@ pub(super) const DISTRIBUTIONS: &[Check] = &[
     },
 ];
 
-/// What keeps each AsyncActor.
+/// The problem of each AsyncActor, with the ID of its check.
 pub(super) fn of_actors(observed: &Observed) -> Causes {
     let actors = observed.actors()?;
     unless_none(actors, "AsyncActors")?;
@@ -196,12 +196,12 @@ fn cause_of_actor(observed: &Observed, actor: &AsyncActor, its_pods: &[&Pod]) ->
     Some(("actor-pods", error(workload).remedy(describe)))
 }
 
-/// Somebody wanted it left alone: whatever else is said may be out of date.
+/// The condition Paused, if it is True. Other conditions of a paused object may be out of date.
 fn paused(conditions: &[Condition]) -> Option<&Condition> {
     conditions.when_true(condition::PAUSED)
 }
 
-/// What keeps each LlamaStackDistribution.
+/// The problem of each LlamaStackDistribution, with the ID of its check.
 pub(super) fn of_distributions(observed: &Observed) -> Causes {
     let all = observed.distributions()?;
     unless_none(all, "LlamaStackDistributions")?;

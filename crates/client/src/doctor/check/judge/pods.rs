@@ -11,10 +11,10 @@ use crate::view::pods::{self, Stopped, Trouble};
 
 /// A container that runs and is not ready for so long is in trouble.
 const STARTING: SignedDuration = SignedDuration::from_mins(30);
-/// A pod that nobody has looked at by then waits for a scheduler or kubelet that is not there.
+/// Time after which a pod without conditions counts as ignored by scheduler and kubelet.
 const UNSEEN: SignedDuration = SignedDuration::from_secs(60);
 
-/// What keeps the first pod in trouble, as an error about `subject`.
+/// The problem of the first pod that has one, as an error about `subject`.
 pub(super) fn trouble(subject: &str, pods: &[&Pod], now: Timestamp) -> Option<Finding> {
     pods.iter().find_map(|pod| {
         let (text, remedy) = of_pod(pod, now)?;
@@ -22,7 +22,7 @@ pub(super) fn trouble(subject: &str, pods: &[&Pod], now: Timestamp) -> Option<Fi
     })
 }
 
-/// What keeps pods from being made: a quota, mostly.
+/// The cause of failed pod creation, such as a quota.
 pub(super) fn not_made(subject: &str, namespace: &str, prefix: &str, events: &[Event]) -> Option<Finding> {
     let about = |event: &&Event| {
         let object = &event.involved_object;
@@ -42,7 +42,7 @@ pub(super) fn not_made(subject: &str, namespace: &str, prefix: &str, events: &[E
     Some(Finding::error(subject, format!("cannot create pods: {message}")).remedy(remedy))
 }
 
-/// Whether something of this name was made for `prefix`.
+/// Whether the name is `prefix`, or begins with `prefix` and a hyphen.
 fn belongs(name: &str, prefix: &str) -> bool {
     name.strip_prefix(prefix)
         .is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
@@ -53,7 +53,7 @@ fn seen(event: &Event) -> Option<Timestamp> {
     last.max(event.metadata.creation_timestamp.as_ref().map(|t| t.0))
 }
 
-/// What keeps a pod, and what to do.
+/// The problem of a pod and its remedy.
 fn of_pod(pod: &Pod, now: Timestamp) -> Option<(String, String)> {
     if pod.metadata.deletion_timestamp.is_some() {
         return None;
@@ -109,7 +109,7 @@ fn unschedulable(message: &str, place: &str, describe: &str) -> String {
     describe.to_owned()
 }
 
-/// What to do about a container that does not run.
+/// Remedy for a container that is not running.
 fn of_container(stopped: &Stopped, pod: &str, place: &str, describe: &str) -> String {
     let logs = |previous: &str| format!("kubectl {place}logs {pod} -c {}{previous}", stopped.name);
     if stopped
@@ -133,7 +133,7 @@ fn of_container(stopped: &Stopped, pod: &str, place: &str, describe: &str) -> St
     }
 }
 
-/// What to do about a Secret or ConfigMap that is not there.
+/// Remedy for a missing Secret or ConfigMap.
 pub(super) fn missing(message: &str, place: &str) -> Option<String> {
     let named = |kind: &str| {
         let rest = message.split_once(&format!("{kind} \""))?.1;
@@ -162,7 +162,7 @@ pub(super) fn missing(message: &str, place: &str) -> Option<String> {
 /// Pods by namespace and name of what they were made for.
 pub(super) type Pods<'a> = BTreeMap<(String, String), Vec<&'a Pod>>;
 
-/// Those of one object.
+/// Pods of one object.
 pub(super) fn of<'p, 'a>(pods: &'p Pods<'a>, owner: &impl ResourceExt) -> &'p [&'a Pod] {
     let key = (owner.namespace().unwrap_or_default(), owner.name_any());
     pods.get(&key).map_or(&[], Vec::as_slice)

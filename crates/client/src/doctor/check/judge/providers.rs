@@ -17,7 +17,7 @@ use crate::doctor::check::{Judged, Skip};
 use crate::manifests::{self, NAMESPACE};
 use crate::text;
 
-/// An upstream object that nobody has looked at for so long has no operator.
+/// Time after which an upstream object without status counts as not reconciled.
 const UNSEEN: SignedDuration = SignedDuration::from_secs(120);
 
 pub(super) const CHECKS: &[Check] = &[
@@ -95,7 +95,7 @@ fn registered(observed: &Observed) -> Judged {
         .collect())
 }
 
-/// How to get the controller of a provider going again.
+/// Remedy for a provider whose controller does not run.
 fn restart(observed: &Observed, provider: &str) -> String {
     let component = labels::provider_manager(provider);
     let there = observed
@@ -112,7 +112,7 @@ fn restart(observed: &Observed, provider: &str) -> String {
     "restart its controller, or: kubectl delete inferenceproviderconfig ".to_owned() + provider
 }
 
-/// Whether its controller is not heard of. The core, too, writes into the status: that is no sign of life.
+/// Whether its controller sends no heartbeat. Status fields that the core writes do not count.
 fn is_silent(config: &InferenceProviderConfig, now: Timestamp) -> bool {
     let status = config.status.as_ref();
     let never = status.is_none_or(|s| s.last_heartbeat.is_none() && s.ready.is_none());
@@ -166,7 +166,7 @@ fn built_in(observed: &Observed) -> Result<Vec<Box<dyn Provider>>, Skip> {
 /// A provider, and what is installed of each CRD that it writes.
 type Written = (Box<dyn Provider>, Vec<(String, State)>);
 
-/// What is installed of each upstream kind.
+/// Installed schema of each upstream kind.
 fn upstreams(observed: &Observed) -> Result<Vec<Written>, Skip> {
     let crds = observed.crds()?;
     Ok(built_in(observed)?
@@ -254,7 +254,7 @@ fn schemas(observed: &Observed) -> Judged {
     Ok(findings)
 }
 
-/// What is noted as unread if Deployments of other namespaces cannot be looked for.
+/// Key in the facts for Deployments of upstream operators that cannot be listed.
 pub(in crate::doctor::check) const OPERATORS: &str = "Deployments of upstream operators";
 
 /// The label `app.kubernetes.io/name` of each upstream operator's Deployment, as its chart sets it.
