@@ -76,15 +76,9 @@ const PURE: &[&str] = &[
     "crates/core/src/admission/validate.rs",
     "crates/core/src/conversion.rs",
     "crates/client/src/manifests",
-    "crates/client/src/change.rs",
-    "crates/client/src/chat.rs",
-    "crates/client/src/deploy.rs",
-    "crates/client/src/endpoint.rs",
-    "crates/client/src/events.rs",
-    "crates/client/src/pods.rs",
+    "crates/client/src/offline/deploy.rs",
     "crates/client/src/target.rs",
-    "crates/client/src/held.rs",
-    "crates/client/src/tree",
+    "crates/client/src/view",
     "crates/provider-direct/src",
     "crates/provider-dynamo/src",
     "crates/provider-kaito/src",
@@ -118,7 +112,7 @@ const IMPURE: [(&str, &str); 8] = [
 const PAGES: &[&str] = &[
     "crates/web/src/page.rs",
     "crates/web/src/pages",
-    "crates/client/src/tree",
+    "crates/client/src/view/tree",
 ];
 
 /// Forbidden text in pages, with the reason.

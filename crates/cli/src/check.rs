@@ -36,7 +36,7 @@ pub struct CheckArgs {
     pub output: runway_client::check::report::Format,
 }
 
-/// How often is looked: a look is some fifty requests.
+/// Interval between two checks; each sends about 50 requests.
 const PACE: Duration = Duration::from_secs(2);
 
 /// `check`.

@@ -40,9 +40,9 @@ pub enum Shell {
 
 /// The variable by which a shell's script asks for completion.
 const ASKED: &str = "KUBEAIRUNWAY_COMPLETE";
-/// Whoever presses Tab does not wait longer for names than this.
+/// Longest wait for names from the cluster.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// What kubectl looks for in the `PATH` when it completes `kubectl kubeairunway`.
+/// Name of the program that kubectl runs to complete `kubectl kubeairunway`.
 /// <https://kubernetes.io/docs/tasks/extend-kubectl/kubectl-plugins/>
 const KUBECTL: &str = "kubectl_complete-kubeairunway";
 /// Tells kubectl that files are no candidates (`ShellCompDirectiveNoFileComp` of cobra).
@@ -64,7 +64,7 @@ pub fn answered(line: &[OsString], command: fn() -> Command) -> bool {
     env.try_complete(line.to_vec(), here.as_deref()).unwrap_or(true)
 }
 
-/// One candidate in a line, what it is after a tab, and what kubectl is to make of them.
+/// Writes one candidate per line, its help after a tab, and a directive for kubectl.
 fn for_kubectl(words: Vec<OsString>, command: Command) {
     let last = words.len().saturating_sub(1);
     let mut command = taught(command, &Words::new(&words));
@@ -85,7 +85,7 @@ fn for_kubectl(words: Vec<OsString>, command: Command) {
     let _ = writeln!(out, "{NO_FILES}");
 }
 
-/// What a shell runs to complete the command.
+/// Completion script of a shell.
 pub fn script(shell: Shell) -> io::Result<String> {
     let (shells, called) = (Shells::builtins(), shell.to_possible_value());
     let shell = called.and_then(|shell| shells.completer(shell.get_name()));
@@ -110,18 +110,18 @@ fn taught(command: Command, words: &Words) -> Command {
     command.mut_subcommands(|inner| taught(inner, words))
 }
 
-/// Which names may stand somewhere.
+/// Kinds of names that complete an argument.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Names {
-    /// Of ModelDeployments.
+    /// Names of ModelDeployments.
     Deployments,
-    /// Of ModelDeployments, and `KIND/NAME` of what is of the other kinds.
+    /// Names of ModelDeployments, and `KIND/NAME` of other kinds.
     Targets,
-    /// Of providers, registered ones included.
+    /// Names of providers, including registered ones.
     Providers,
-    /// Of namespaces.
+    /// Names of namespaces.
     Namespaces,
-    /// Of the contexts of the kubeconfig.
+    /// Names of contexts of the kubeconfig.
     Contexts,
 }
 
@@ -138,7 +138,7 @@ impl Names {
     }
 }
 
-/// What was typed so far of where to look.
+/// Cluster and namespace options on the command line so far.
 #[derive(Clone, Debug, Default)]
 struct Words {
     client: ClientArgs,
@@ -178,14 +178,14 @@ fn candidates(names: Names, words: &Words, typed: &OsStr) -> Vec<CompletionCandi
     found.into_iter().map(CompletionCandidate::new).collect()
 }
 
-/// What `work` gives, or nothing: a plugin of the kubeconfig may take as long as it likes.
+/// The result of `work`, or `None` after a timeout, because a plugin of the kubeconfig may hang.
 fn in_time<T: Send + 'static>(work: impl FnOnce() -> Option<T> + Send + 'static) -> Option<T> {
     let (send, receive) = mpsc::channel();
     std::thread::spawn(move || send.send(work()));
     receive.recv_timeout(PATIENCE).ok()?
 }
 
-/// What is the same in every cluster: the kinds, with the slash that a name goes behind, and the providers that come with us.
+/// Candidates that are the same in every cluster: kinds with a slash, and built-in providers.
 fn known(names: Names, typed: &str) -> Vec<String> {
     match names {
         Names::Targets if !typed.contains('/') => ["asya/", "llsd/", "ipc/"].map(str::to_owned).into(),
@@ -197,7 +197,7 @@ fn known(names: Names, typed: &str) -> Vec<String> {
     }
 }
 
-/// What is there now.
+/// Candidates from the cluster.
 #[tokio::main(flavor = "current_thread")]
 async fn live(names: Names, words: &Words, typed: &str) -> Option<Vec<String>> {
     if names == Names::Contexts {

@@ -6,7 +6,7 @@ use tokio::time::sleep;
 
 use crate::terminal::Terminal;
 
-/// How often is looked, where a look costs little.
+/// Default interval.
 const PACE: Duration = Duration::from_millis(500);
 
 /// A wait that has begun.
@@ -29,13 +29,13 @@ impl Patience {
         }
     }
 
-    /// The same, looking so often.
+    /// Sets the interval.
     #[must_use]
     pub fn every(self, pace: Duration) -> Self {
         Self { pace, ..self }
     }
 
-    /// Says where it stands, if that is new.
+    /// Reports a state if it has changed.
     pub fn say(&mut self, line: &str, terminal: &mut Terminal<'_>) {
         if self.said != line {
             terminal.say(line);
@@ -43,7 +43,7 @@ impl Patience {
         }
     }
 
-    /// What was said last.
+    /// Last reported state.
     pub fn last(&self) -> &str {
         &self.said
     }

@@ -50,7 +50,7 @@ pub async fn support_bundle(args: &SupportBundleArgs, client: &ClientArgs) -> Re
     })
 }
 
-/// Only for its owner: names of models and machines are nobody else's.
+/// Writes a file that only its owner may read, because it contains names of models and machines.
 fn write(file: &Path, content: &[u8]) -> io::Result<()> {
     let mut options = OpenOptions::new();
     options.write(true).create(true).truncate(true);

@@ -98,7 +98,7 @@ pub struct OidcArgs {
     pub impersonate_groups: Vec<String>,
 }
 
-/// Serves, and says where.
+/// Serves the console, and prints its URL.
 pub async fn run(args: &UiArgs, client: &ClientArgs) -> Result<Answer, Error> {
     let options = Options {
         address: args.address,
@@ -154,7 +154,7 @@ fn settings(args: &OidcArgs) -> Option<Settings> {
     })
 }
 
-/// What stands between commas; a list without any is empty.
+/// Non-empty items of a comma-separated list.
 fn listed(words: &[String]) -> Vec<String> {
     words.iter().filter(|word| !word.is_empty()).cloned().collect()
 }

@@ -27,13 +27,13 @@ pub struct VersionArgs {
     pub output: Option<Format>,
 }
 
-/// What is of which version.
+/// Versions of the command and in the cluster.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Versions {
     /// This command.
     client: &'static str,
-    /// What runs in the cluster; left out if it was not asked for, or does not answer.
+    /// Versions in the cluster; absent with `--client`, or if the cluster does not respond.
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     cluster: Option<InCluster>,
 }
@@ -41,7 +41,7 @@ struct Versions {
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct InCluster {
-    /// Of Kubernetes.
+    /// Version of Kubernetes.
     kubernetes: String,
     controllers: Vec<Controller>,
     crds: Vec<Crd>,
@@ -51,9 +51,9 @@ struct InCluster {
 #[serde(rename_all = "camelCase")]
 struct Controller {
     name: String,
-    /// As it was installed.
+    /// Version by its label.
     version: String,
-    /// What it runs.
+    /// Image.
     image: String,
 }
 

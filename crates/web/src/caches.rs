@@ -23,15 +23,15 @@ use crate::watches::{Feed, Owner, Watched};
 const ROOM: usize = 32 * 1024 * 1024;
 /// Lists that are read at a time.
 const LISTS: usize = 4;
-/// Changes that a browser may lag behind before it is told to read the page again.
+/// Buffered changes per browser; a browser that lags further behind reloads the page.
 const BACKLOG: usize = 256;
 
-/// Where a session may list and watch a kind.
+/// Namespaces in which a session may list and watch a kind.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Scope {
     /// In all namespaces.
     Everywhere,
-    /// In these.
+    /// Only these namespaces.
     In(Vec<String>),
 }
 
@@ -111,7 +111,7 @@ impl Users {
         true
     }
 
-    /// Of those that have any watches: first those that no browser listens to, then by their last use.
+    /// The caches to drop first: those without listening browsers, then the least recently used.
     fn least_used(&self, asking: &Caches) -> Option<Arc<Caches>> {
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         let others = known.values().filter_map(Weak::upgrade);
@@ -157,13 +157,13 @@ impl Cached for LlamaStackDistribution {
 /// Watches and their results, shared by the sessions of one user.
 pub struct Caches {
     users: Arc<Users>,
-    /// With whose credentials is watched.
+    /// Credentials of the watches.
     pub holders: Arc<Holders>,
     /// Calls with one of them.
     pub client: Client,
-    /// What browsers are told.
+    /// News for browsers.
     pub changes: broadcast::Sender<News>,
-    /// Whether the cluster answers.
+    /// Health of the connection.
     pub health: Arc<Health>,
     used_at: Mutex<Instant>,
     /// ModelDeployments.

@@ -15,7 +15,7 @@ use serde_json::{Map, Value, json};
 pub struct Pairs(Vec<(String, String)>);
 
 impl Pairs {
-    /// From the body of a form.
+    /// Parses the body of a form.
     pub fn parse(body: &[u8]) -> Self {
         Self(form_urlencoded::parse(body).into_owned().collect())
     }
@@ -26,7 +26,7 @@ impl Pairs {
     }
 }
 
-/// What a field holds.
+/// Type of a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Holds {
     /// A text.
@@ -35,7 +35,7 @@ pub enum Holds {
     Number,
     /// Yes or no.
     Flag,
-    /// One of these; the first stands for what is omitted.
+    /// One of these; the first means omitted.
     Choice(&'static [&'static str]),
     /// Lines of NAME=VALUE that are a map.
     Map,
@@ -46,23 +46,23 @@ pub enum Holds {
 /// A field of the form.
 #[derive(Clone, Copy, Debug)]
 pub struct Field {
-    /// Its path in the object.
+    /// Path in the object.
     pub path: &'static str,
-    /// What it is called.
+    /// Label.
     pub label: &'static str,
-    /// What to write into it.
+    /// Hint.
     pub hint: &'static str,
-    /// What it holds.
+    /// Type.
     pub holds: Holds,
-    /// Whether it must be given.
+    /// Whether it is required.
     pub required: bool,
 }
 
 /// Fields that belong together.
 pub struct Group {
-    /// What they are about.
+    /// Title.
     pub title: &'static str,
-    /// Whether they are shown at once.
+    /// Whether the group is expanded.
     pub open: bool,
     /// The fields.
     pub fields: &'static [Field],
@@ -99,7 +99,7 @@ pub const IDENTITY: &[Field] = &[
     required("metadata.namespace", "Namespace", Holds::Text, "an existing namespace"),
 ];
 
-/// What a ModelDeployment can say.
+/// Fields of a ModelDeployment.
 pub const GROUPS: &[Group] = &[
     Group {
         title: "Model",
@@ -228,10 +228,10 @@ pub fn fields() -> impl Iterator<Item = &'static Field> {
     GROUPS.iter().flat_map(|group| group.fields)
 }
 
-/// What is wrong, by the path of the field.
+/// Errors by field path.
 pub type Faults = BTreeMap<String, String>;
 
-/// Writes what a form says into an object. What is empty in the form goes out of the object.
+/// Writes the values of a form into an object. Empty values are removed from the object.
 pub fn fill(object: &mut Value, form: &Pairs, fields: impl Iterator<Item = &'static Field>) -> Faults {
     let mut faults = Faults::new();
     for field in fields {
@@ -272,7 +272,7 @@ fn map(text: &str) -> Result<Map<String, Value>, String> {
         .collect()
 }
 
-/// Sets a value by its path, or takes it out with what becomes empty by that.
+/// Sets a value by its path, or removes it and parents that become empty.
 pub fn put(object: &mut Value, path: &str, value: Option<Value>) {
     let (first, rest) = path
         .split_once('.')
@@ -302,7 +302,7 @@ pub fn put(object: &mut Value, path: &str, value: Option<Value>) {
     }
 }
 
-/// Whether Kubernetes takes this as the name, or the namespace, of an object: `path` says which of the two.
+/// Validates a name or a namespace, depending on `path`.
 pub fn check_name(path: &str, text: &str) -> Result<(), Invalid> {
     match path {
         "metadata.namespace" => text.parse::<Namespace>().map(drop),
@@ -323,7 +323,7 @@ pub fn pointer(path: &str) -> String {
     format!("/{}", path.replace('.', "/"))
 }
 
-/// What an object holds, as the form shows it.
+/// Value of a field as text for the form.
 pub fn shown(object: &Value, field: &Field) -> String {
     match (object.pointer(&pointer(field.path)), field.holds) {
         (None | Some(Value::Null), _) => String::new(),
@@ -354,7 +354,7 @@ pub fn placed(violations: &[Violation]) -> Faults {
     faults
 }
 
-/// What the API server rejects becomes faults of fields, where it says which they are. False if it does not.
+/// Assigns causes of a rejection to fields. False if the API server names no field.
 pub fn place_status(status: &Status, faults: &mut Faults) -> bool {
     let details = status.details.as_ref();
     let causes = details.map(|d| d.causes.as_slice()).unwrap_or_default();

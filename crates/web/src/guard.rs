@@ -26,14 +26,14 @@ use crate::site::Site;
 const MAX_FORM: usize = 1024 * 1024;
 /// The field of every form that changes something.
 pub const CSRF_FIELD: &str = "csrf";
-/// Where a script puts the same.
+/// Header with the form token, for scripts.
 const CSRF_HEADER: &str = "x-csrf-token";
 
-/// Nothing from elsewhere, nothing inline, in no frame.
+/// Content security policy: no external and no inline content, no frames.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
                       form-action 'self'; base-uri 'none'; frame-ancestors 'none'";
 
-/// Host and Origin, before anything else is looked at.
+/// Checks Host and Origin before all other checks.
 pub async fn door(State(app): State<Arc<App>>, mut request: Request, next: Next) -> Response {
     let host = text(request.headers(), HOST).or_else(|| request.uri().authority().map(|a| a.as_str().to_owned()));
     let health = request.uri().path() == "/healthz";
@@ -52,7 +52,7 @@ pub async fn door(State(app): State<Arc<App>>, mut request: Request, next: Next)
     headed(next.run(request).await)
 }
 
-/// Browsers say where a form was: in Origin, and in Sec-Fetch-Site. One that says nothing is not believed.
+/// Whether a form was sent from this site, by Origin and Sec-Fetch-Site. A request without Origin is rejected.
 fn from_here(headers: &HeaderMap, here: &Site) -> bool {
     let origin = text(headers, ORIGIN).is_some_and(|origin| origin.eq_ignore_ascii_case(&here.to_string()));
     let site = text(headers, HeaderName::from_static("sec-fetch-site"));
@@ -84,7 +84,7 @@ fn headed(mut response: Response) -> Response {
     response
 }
 
-/// Where a session ends by itself.
+/// Path of the sign-out form.
 const LOGOUT: &str = "/logout";
 
 /// Who asks, if the cluster still accepts their credential, and for what is changed the token of the form. Behind it, every
@@ -204,9 +204,9 @@ impl<S: Sync> FromRequestParts<S> for Asker {
 /// The object that an address is about: `/PART/NAMESPACE/NAME/…`. Browsers and proxies decode differently, so what is not a name
 /// once it is decoded is refused before anything is asked of the cluster.
 pub struct Of {
-    /// Its namespace.
+    /// Namespace.
     pub namespace: Namespace,
-    /// Its name.
+    /// Name.
     pub name: Name,
 }
 

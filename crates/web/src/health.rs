@@ -13,12 +13,12 @@ pub const FIRST_LIST: Duration = Duration::from_secs(5);
 /// Interval of requests to a cluster that does not respond.
 const PROBE: Duration = Duration::from_secs(1);
 
-/// Whether the cluster answers.
+/// Health of the connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Connection {
-    /// As far as is known.
+    /// Up, as far as is known.
     Up,
-    /// Not since then, for this reason.
+    /// Down since then, for this reason.
     Down(Timestamp, String),
 }
 

@@ -17,10 +17,10 @@ const SHOWN: [&str; 3] = [labels::PAUSED, labels::ASYA_PAUSED, labels::llama_sta
 pub trait Kind:
     Resource<DynamicType = ()> + Clone + Debug + Serialize + DeserializeOwned + Send + Sync + 'static
 {
-    /// Its objects in one namespace; `None` if they live in none.
+    /// API for its objects in a namespace; `None` if it is cluster-scoped.
     fn within(client: Client, namespace: &str) -> Option<Api<Guarded<Self>>>;
 
-    /// Its replicas, if it has any.
+    /// Replicas, if it has any.
     fn replicas(&self) -> Option<Replicas> {
         None
     }
@@ -34,7 +34,7 @@ pub trait Kind:
         self.shorten_spec();
     }
 
-    /// The same, of its spec.
+    /// Removes long fields of the spec that no list shows.
     fn shorten_spec(&mut self) {}
 }
 

@@ -21,22 +21,22 @@ use crate::health::{Connection, FIRST_LIST};
 use crate::history::Step;
 use crate::seen::{Change, News, Seen, Trouble};
 
-/// Namespaces that are asked for one by one when the whole cluster is not allowed.
+/// Most namespaces that are checked one by one if the user may not list the whole cluster.
 const MAX_NAMESPACES: usize = 500;
 /// Questions about namespaces that are asked at a time.
 const AT_A_TIME: usize = 16;
 /// For so long the cluster's answer counts where a session may look; for longer where that takes many questions.
 const COUNTS: Duration = Duration::from_secs(1);
-/// The same, for each namespace.
+/// Time that an answer is valid, per namespace.
 const COUNTS_EACH: Duration = Duration::from_millis(100);
-/// The same, whatever the number of namespaces.
+/// Longest time that an answer is valid.
 const COUNTS_AT_MOST: Duration = Duration::from_secs(30);
-/// So often rights in other namespaces are looked for.
+/// Interval at which permissions in other namespaces are checked.
 const DISCOVERY: Duration = Duration::from_mins(1);
 /// While the cluster does not respond, for so long a session sees what it was last allowed to see.
 const GRACE: Duration = Duration::from_mins(15);
 
-/// Where the cluster lets a session look.
+/// Permission of a session to read a kind.
 #[derive(Clone)]
 struct Pass {
     scope: Scope,
@@ -54,24 +54,24 @@ impl Pass {
     }
 }
 
-/// What one session sees of a cluster.
+/// The cluster as one session sees it.
 pub struct Lens {
     client: Client,
     /// The address of the cluster.
     pub url: String,
-    /// Who looks.
+    /// Name of the user.
     pub user: String,
     /// The namespace that is looked into when none is named: that of the kubeconfig's context, or of the service account.
     pub home: Namespace,
     caches: Arc<Caches>,
-    /// By the plural of the kind.
+    /// Permissions by plural of the kind.
     passes: Mutex<BTreeMap<String, Pass>>,
     /// The caches call with it too, for as long as there is a session.
     _credential: Arc<Credential>,
 }
 
 impl Lens {
-    /// Nothing is asked yet.
+    /// Creates it without sending a request.
     pub fn new(credential: Arc<Credential>, caches: Arc<Caches>, url: String, user: String, home: Namespace) -> Self {
         caches.holders.add(&credential);
         Self {
@@ -95,12 +95,12 @@ impl Lens {
         self.client.clone()
     }
 
-    /// What changes from now on for the user, whatever this session may see of it.
+    /// Subscribes to changes of the user's watches, regardless of what this session may see.
     pub fn news(&self) -> broadcast::Receiver<News> {
         self.caches.changes.subscribe()
     }
 
-    /// Whether this session may hear of a change.
+    /// Whether this session may see a change.
     pub async fn may_hear(&self, change: &Change) -> bool {
         // After a new list anything may have changed: that tells nothing.
         if change.name.is_empty() {
@@ -119,12 +119,12 @@ impl Lens {
         scope.is_ok_and(|scope| scope.holds(&change.namespace))
     }
 
-    /// Whether the cluster answers.
+    /// Health of the connection.
     pub fn connection(&self) -> latest::Receiver<Connection> {
         self.caches.health.connection()
     }
 
-    /// Whether the cluster is known to be away.
+    /// Whether the connection is known to be down.
     pub fn is_down(&self) -> bool {
         matches!(*self.connection().borrow(), Connection::Down(..))
     }
@@ -139,7 +139,7 @@ impl Lens {
         self.seen().await
     }
 
-    /// One ModelDeployment, if it is there and may be seen.
+    /// A ModelDeployment, if it exists and the session may see it.
     pub async fn deployment(&self, namespace: &str, name: &str) -> Option<Arc<ModelDeployment>> {
         self.one(namespace, name).await
     }
@@ -159,7 +159,7 @@ impl Lens {
         self.seen().await
     }
 
-    /// One AsyncActor, if it is there and may be seen.
+    /// An AsyncActor, if it exists and the session may see it.
     pub async fn actor(&self, namespace: &str, name: &str) -> Option<Arc<AsyncActor>> {
         self.one(namespace, name).await
     }
@@ -174,7 +174,7 @@ impl Lens {
         self.seen().await
     }
 
-    /// One LlamaStackDistribution, if it is there and may be seen.
+    /// A LlamaStackDistribution, if it exists and the session may see it.
     pub async fn distribution(&self, namespace: &str, name: &str) -> Option<Arc<LlamaStackDistribution>> {
         self.one(namespace, name).await
     }
@@ -214,7 +214,7 @@ impl Lens {
             .unwrap_or_default()
     }
 
-    /// Where the cluster lets this session look. Its answer counts for about a second.
+    /// Namespaces that the session may read. Answers of the cluster are valid for about one second.
     async fn scope<K: Cached>(&self) -> Result<Scope, Trouble> {
         let plural = K::plural(&()).into_owned();
         let last = self.passes().get(&plural).cloned();
@@ -293,7 +293,7 @@ impl Lens {
         })
     }
 
-    /// Those of the namespaces where the session may list and watch a kind; `None` if there are none.
+    /// The namespaces in which the session may list and watch a kind; `None` if there are none.
     async fn allowed<K: Cached>(&self, namespaces: Vec<String>) -> Result<Option<Scope>, Trouble> {
         let asked = namespaces.into_iter().map(|namespace| async move {
             let may = self.may_watch::<K>(Some(namespace.clone())).await?;

@@ -12,13 +12,13 @@ use crate::sessions::Session;
 
 /// The frame of a page.
 pub struct Shell {
-    /// What it is about.
+    /// Title.
     pub title: String,
-    /// Which part of the console it belongs to.
+    /// Section of the console.
     pub part: &'static str,
-    /// What must change for it to be read again, as the query of `/live`.
+    /// Query of `/live` that selects the changes of this page.
     pub live: String,
-    /// Who looks; empty if nobody is in.
+    /// Name of the user; empty without a session.
     pub user: String,
     /// At which cluster.
     pub cluster: String,
@@ -30,14 +30,14 @@ pub struct Shell {
 
 /// Something to know about the page.
 pub struct Notice {
-    /// How good it is: `bad` or `open`.
+    /// CSS class: `bad` or `open`.
     pub mood: &'static str,
-    /// What it says.
+    /// Text.
     pub text: String,
 }
 
 impl Shell {
-    /// The frame of a page for somebody.
+    /// Frame of a page for a session.
     pub fn new(session: &Session, part: &'static str, title: impl Into<String>) -> Self {
         let lens = &session.lens;
         let mut notices = Vec::new();
@@ -59,14 +59,14 @@ impl Shell {
         }
     }
 
-    /// The same, and it is read again when these kinds change.
+    /// Reloads the page when these kinds change.
     #[must_use]
     pub fn live(mut self, kinds: &str) -> Self {
         self.live = format!("kinds={kinds}");
         self
     }
 
-    /// The same about one object: the first of these kinds counts by its name.
+    /// Reloads the page when these kinds change, the first only for one object.
     #[must_use]
     pub fn live_of(mut self, kinds: &str, namespace: &str, name: &str) -> Self {
         self.live = format!("kinds={kinds}&namespace={namespace}&name={name}");
@@ -124,12 +124,12 @@ pub fn yaml(object: &impl Serialize) -> String {
     text::documents(&[object], Format::Yaml).unwrap_or_else(|e| e.to_string())
 }
 
-/// How good a phase is, as a class.
+/// CSS class of a phase.
 pub fn mood(phase: Option<Phase>) -> &'static str {
     class(phase.map_or(Tone::Unknown, Phase::tone))
 }
 
-/// How well something is, as a class: `good`, `open`, `bad` or, where that is no question, `none`.
+/// CSS class of a tone: `good`, `open`, `bad` or `none`.
 pub fn class(tone: Tone) -> &'static str {
     match tone {
         Tone::Current => "good",

@@ -38,7 +38,7 @@ pub fn html(template: &impl Template) -> Response {
     status_html(StatusCode::OK, template)
 }
 
-/// The same with a status.
+/// Like [`html`], with a status.
 pub fn status_html(status: StatusCode, template: &impl Template) -> Response {
     match template.render() {
         Ok(text) => (status, Html(text)).into_response(),
@@ -58,7 +58,7 @@ struct Refusal<'a> {
     back: bool,
 }
 
-/// A page for somebody who is not in.
+/// Page that refuses a request.
 pub fn refuse(status: StatusCode, text: &str) -> Response {
     let page = Refusal {
         heading: status.canonical_reason().unwrap_or("No"),
@@ -69,7 +69,7 @@ pub fn refuse(status: StatusCode, text: &str) -> Response {
     status_html(status, &page)
 }
 
-/// There is no such object, or none that the user may see.
+/// Page for an object that does not exist, or that the user may not see.
 pub fn absent(kind: &str) -> Response {
     refuse(
         StatusCode::NOT_FOUND,

@@ -13,9 +13,9 @@ use crate::kind::Kind;
 pub struct Change {
     /// The plural of its kind.
     pub kind: String,
-    /// Its namespace, empty if it has none.
+    /// Namespace; empty for cluster-scoped kinds.
     pub namespace: String,
-    /// Its name.
+    /// Name.
     pub name: String,
 }
 
@@ -39,7 +39,7 @@ impl Change {
     }
 }
 
-/// What browsers are told.
+/// News for browsers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum News {
     /// Something changed.
@@ -48,23 +48,23 @@ pub enum News {
     Dropped,
 }
 
-/// Why a kind cannot be shown, or only as it was.
+/// Reason why a kind cannot be shown, or only its last known state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Trouble {
     /// The user may not list it anywhere that is known.
     Forbidden(String),
     /// The cluster does not know the kind.
     NotInstalled(String),
-    /// The user is no longer known to the cluster.
+    /// The cluster rejects the user's credential.
     SignedOut(String),
     /// The cluster does not answer.
     Away(String),
-    /// There are more objects than the console has room for.
+    /// The objects exceed the memory limit of the console.
     TooMuch,
 }
 
 impl Trouble {
-    /// What there is to say of an error.
+    /// Classifies an error of the client.
     pub fn of(kind: &str, error: &kube::Error) -> Self {
         match error {
             kube::Error::Api(status) => Self::of_status(kind, status),
@@ -93,19 +93,19 @@ impl Trouble {
     }
 }
 
-/// What is seen of a kind.
+/// Objects of a kind.
 #[derive(Clone, Debug)]
 pub struct Seen<K> {
     /// The objects, in the order of namespace and name.
     pub items: Vec<Arc<K>>,
-    /// Why there are none, or none newer.
+    /// Reason why there are no objects, or no newer ones.
     pub trouble: Option<Trouble>,
     /// The namespaces that are looked into, if not all are.
     pub only_in: Option<Vec<String>>,
 }
 
 impl<K> Seen<K> {
-    /// Nothing, and why.
+    /// No objects, and the reason.
     pub fn nothing(trouble: Trouble) -> Self {
         Self {
             items: Vec::new(),

@@ -34,41 +34,41 @@ use crate::sessions::{self, Door, Login, Refused, Sessions};
 use crate::site::{Site, Sites};
 use crate::{crypto, live, pages, refusal};
 
-/// How long the cluster may take to pick up the phone.
+/// Timeout of a connection to the cluster.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// How often a cluster that has not answered is asked.
+/// Interval of requests to a cluster that has not responded.
 const PROBE: Duration = Duration::from_secs(1);
-/// How often the files of a certificate are read again.
+/// Interval at which certificate files are reloaded.
 const RENEWAL: Duration = Duration::from_mins(1);
 
-/// How the console is served.
+/// Options of the console.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Where it listens; port 0 takes a free one.
+    /// Address to listen on; port 0 selects a free port.
     pub address: SocketAddr,
     /// Users sign in, and the server has no rights of its own.
     pub login: Option<LoginOptions>,
 }
 
-/// How a console is reached by others, and how they sign in.
+/// Options of a console with sign-in.
 #[derive(Clone, Debug, Default)]
 pub struct LoginOptions {
     /// The addresses by which browsers reach it, at least one.
     pub sites: Vec<Site>,
     /// Files with a certificate and its key; without them something before the console ends TLS.
     pub tls: Option<(PathBuf, PathBuf)>,
-    /// Where users sign in, beside with a token.
+    /// OpenID Connect issuer, in addition to tokens.
     pub oidc: Option<oidc::Settings>,
-    /// The server calls the cluster with its own credentials, in the name of whom the issuer names.
+    /// Impersonation of users by the console's own credentials.
     pub impersonate: Option<Impersonation>,
-    /// How long a session lasts at most, however much it is used; 12 hours if absent.
+    /// Longest lifetime of a session; 12 hours if absent.
     pub session_lifetime: Option<Duration>,
 }
 
-/// Why it is not served.
+/// Failure to serve the console.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// There is no way to a cluster.
+    /// There is no usable kubeconfig.
     #[error(transparent)]
     Client(#[from] client::Error),
     /// No key can be made.
@@ -79,15 +79,15 @@ pub enum Error {
     Listen {
         /// The address.
         address: SocketAddr,
-        /// Why not.
+        /// Cause.
         source: std::io::Error,
     },
-    /// Without login, everybody who reaches the address would have the rights of the kubeconfig.
+    /// Without login, all users who can reach the address would have the permissions of the kubeconfig.
     #[error(
         "{0} is reachable from other machines, which would get the permissions of the kubeconfig: add --login, or listen on 127.0.0.1"
     )]
     Exposed(IpAddr),
-    /// With login, an address is needed.
+    /// A console with login requires an address.
     #[error(
         "missing --public-url: set the URL at which browsers reach the console, such as https://console.example.com"
     )]
@@ -102,7 +102,7 @@ pub enum Error {
         certificate: PathBuf,
         /// The file with the key.
         key: PathBuf,
-        /// Why not.
+        /// Cause.
         source: std::io::Error,
     },
     /// Health cannot be served.
@@ -118,7 +118,7 @@ pub struct Console {
     listener: TcpListener,
     tls: Option<Certificate>,
     app: Arc<App>,
-    /// What to open in a browser.
+    /// URL to open in a browser.
     pub url: String,
     cluster: Client,
 }
@@ -162,7 +162,7 @@ impl Console {
         })
     }
 
-    /// Where it listens.
+    /// Address that it listens on.
     pub fn address(&self) -> Result<SocketAddr, Error> {
         self.listener.local_addr().map_err(Error::Serve)
     }
@@ -202,7 +202,7 @@ impl Console {
     }
 }
 
-/// How users come in, where, by which address to begin, and the cluster.
+/// Sign-in, addresses, start URL, and cluster.
 type Entrance = (Door, Sites, String, Client);
 
 fn with_login(login: &LoginOptions, config: Config) -> Result<Entrance, Error> {
@@ -230,7 +230,7 @@ fn with_login(login: &LoginOptions, config: Config) -> Result<Entrance, Error> {
     ))
 }
 
-/// The console's own credentials. Whom to impersonate is said with each request.
+/// The console's own credentials, without impersonation, which each request sets.
 fn as_itself(mut own: Config) -> Config {
     own.auth_info.impersonate = None;
     own.auth_info.impersonate_groups = None;
@@ -255,7 +255,7 @@ fn connect(config: Config) -> Result<Client, Error> {
     Ok(Client::try_from(config).map_err(|e| client::Error::Client(Box::new(e)))?)
 }
 
-/// A certificate in files, which somebody else renews.
+/// A certificate in files that are renewed externally.
 struct Certificate {
     /// The certificate's, and the key's.
     files: (PathBuf, PathBuf),
@@ -330,7 +330,7 @@ fn router(app: Arc<App>) -> Router {
         .with_state(app)
 }
 
-/// The key of the printed address becomes a cookie, and leaves the address.
+/// Exchanges the key in the printed address for a cookie.
 async fn enter(State(app): State<Arc<App>>, request: axum::extract::Request, next: axum::middleware::Next) -> Response {
     let query = request.uri().query().unwrap_or_default();
     let key = form_urlencoded::parse(query.as_bytes())

@@ -28,39 +28,39 @@ use crate::health::FIRST_LIST;
 use crate::lens::Lens;
 use crate::oidc::{self, Impersonation, Issuer, Tokens};
 
-/// A session that nobody used for so long is over.
+/// Idle time after which a session ends.
 const IDLE: Duration = Duration::from_hours(8);
-/// How long a session lasts at most, where nothing else is said.
+/// Default of the longest lifetime of a session.
 pub const LIFETIME: Duration = Duration::from_hours(12);
-/// Sessions at a time. One more is refused: nobody loses a session because a stranger comes.
+/// Most sessions at a time. Further sign-ins are rejected, so that no user loses a session.
 const MAX_SESSIONS: usize = 1000;
 /// Sessions of one user at a time; the one that was longest idle makes room.
 const MAX_OF_A_USER: usize = 64;
 /// For so long the cluster's word that it accepts a credential counts.
 const COUNTS: Duration = Duration::from_secs(1);
-/// How often sessions that are over are looked for.
+/// Interval at which ended sessions are removed.
 const SWEEP: Duration = Duration::from_secs(1);
 /// Longest token that is tried.
 const MAX_TOKEN: usize = 16 * 1024;
-/// So long before its end an ID token is refreshed.
+/// Time before its expiry at which an ID token is refreshed.
 const REFRESH_BEFORE: Duration = Duration::from_mins(1);
-/// When the issuer does not answer.
+/// Interval of retries if the issuer does not respond.
 const RETRY: Duration = Duration::from_secs(5);
 
-/// How users come in.
+/// Kind of sign-in.
 pub enum Door {
-    /// With the key of the address that was printed; all see through one lens.
+    /// By the key of the printed address; all sessions share one lens.
     Key {
         /// The key.
         key: String,
-        /// What the kubeconfig sees.
+        /// Lens with the permissions of the kubeconfig.
         lens: Arc<Lens>,
     },
-    /// As themselves, one by one.
+    /// Each user with their own credentials.
     Login(Box<Login>),
 }
 
-/// How users sign in.
+/// Settings of sign-in.
 pub struct Login {
     /// The cluster, without any credentials.
     pub cluster: Client,
@@ -68,29 +68,30 @@ pub struct Login {
     pub url: String,
     /// The namespace of the console's own context.
     pub namespace: Namespace,
-    /// What the sessions of each user share.
+    /// Caches of all users.
     pub users: Arc<Users>,
-    /// Where they sign in, beside with a token.
+    /// Issuer, in addition to tokens.
     pub issuer: Option<Arc<Issuer>>,
-    /// If the cluster does not know the issuer: the cluster with the server's own credentials, and whom it may impersonate.
+    /// Client with the console's own credentials and the users that it may impersonate, for clusters that do not trust the
+    /// issuer.
     pub impersonate: Option<(Client, Impersonation)>,
 }
 
 /// Somebody who is in.
 pub struct Session {
-    /// What goes into every form, and must come back with it.
+    /// Token that every form must contain.
     pub csrf: String,
-    /// What the user sees.
+    /// The cluster as the user sees it.
     pub lens: Arc<Lens>,
     /// The user; `None` behind a key, where it is the kubeconfig's.
     who: Option<Who>,
     /// Cancelled when it is over, whatever the reason.
     over: CancellationToken,
-    /// When it ends, however much it is used.
+    /// End of its lifetime.
     ends: Timestamp,
-    /// What the issuer gave, always the newest.
+    /// Tokens of the issuer, always the newest.
     at_issuer: Option<AtIssuer>,
-    /// When the cluster last accepted its credential, for the same user.
+    /// Time at which the cluster last accepted its credential for the same user.
     accepted: tokio::sync::Mutex<Option<Instant>>,
 }
 
@@ -101,12 +102,12 @@ struct AtIssuer {
 }
 
 impl Session {
-    /// What the issuer gave.
+    /// Tokens of the issuer.
     pub fn tokens(&self) -> Option<Arc<Tokens>> {
         self.at_issuer.as_ref().map(|at| at.tokens.load_full())
     }
 
-    /// Whether it is over.
+    /// Whether it has ended.
     pub fn is_over(&self) -> bool {
         let now = clock::now();
         self.over.is_cancelled() || self.ends <= now || self.tokens().is_some_and(|tokens| tokens.expires <= now)
@@ -142,13 +143,13 @@ impl Session {
     }
 }
 
-/// Why somebody is not let in.
+/// Reason why a sign-in is rejected.
 #[derive(Debug, thiserror::Error)]
 pub enum Refused {
-    /// It is not the key that was printed.
+    /// The key is not the printed one.
     #[error("missing or outdated key: open the address that `kubeairunway ui` printed")]
     Key,
-    /// There is no token in it.
+    /// The form contains no token.
     #[error("no bearer token found in the form: paste a token")]
     NoToken,
     /// The cluster does not know the token.
@@ -164,13 +165,13 @@ pub enum Refused {
     NotYou {
         /// The user.
         user: String,
-        /// What the cluster says.
+        /// Message of the cluster.
         why: String,
     },
     /// The issuer does not let them in.
     #[error(transparent)]
     Issuer(#[from] oidc::Error),
-    /// The issuer names nobody.
+    /// The ID token identifies no user.
     #[error(transparent)]
     Nobody(#[from] oidc::Nobody),
     /// The cluster does not answer.
@@ -212,12 +213,12 @@ pub struct Sessions {
     _sweeper: AbortOnDropHandle<()>,
 }
 
-/// What a session begins with.
+/// Data of a new session.
 struct Entry {
     lens: Arc<Lens>,
     who: Option<Who>,
     over: CancellationToken,
-    /// When the credential ends, if it says so.
+    /// Expiry of the credential, if known.
     expires: Option<Timestamp>,
     at_issuer: Option<AtIssuer>,
 }
@@ -242,12 +243,12 @@ impl Sessions {
         }
     }
 
-    /// Whether users sign in, each as themselves.
+    /// Whether users sign in with their own credentials.
     pub fn by_login(&self) -> bool {
         matches!(self.door, Door::Login(_))
     }
 
-    /// Where users sign in, beside with a token.
+    /// OpenID Connect issuer, in addition to tokens.
     pub fn issuer(&self) -> Option<&Arc<Issuer>> {
         match &self.door {
             Door::Login(login) => login.issuer.as_ref(),
@@ -307,7 +308,7 @@ impl Sessions {
         })
     }
 
-    /// Opens a session for somebody whom the issuer has let in. Returns its id.
+    /// Opens a session for a user of the issuer. Returns its ID.
     pub async fn enter_from_issuer(&self, tokens: Tokens) -> Result<String, Refused> {
         let Door::Login(login) = &self.door else {
             return Err(Refused::NoToken);
@@ -376,7 +377,7 @@ fn sweep(held: &mut ById) {
     });
 }
 
-/// Where there is no room for one more session of a user, the user's own that was longest idle ends.
+/// Ends the longest idle session of a user who has too many.
 fn make_room(held: &mut ById, who: Option<&Who>) -> Result<(), Refused> {
     sweep(held);
     let own = || held.iter().filter(|(_, h)| h.session.who.as_ref() == who);
@@ -389,7 +390,7 @@ fn make_room(held: &mut ById, who: Option<&Who>) -> Result<(), Refused> {
     Ok(())
 }
 
-/// When a token ends by its own word: its signature is the cluster's matter.
+/// Expiry of a token by its own claim; the cluster verifies the signature.
 fn expiry(token: &str) -> Option<Timestamp> {
     let claims = URL_SAFE_NO_PAD.decode(token.split('.').nth(1)?).ok()?;
     let claims: Value = serde_json::from_slice(&claims).ok()?;
@@ -404,7 +405,7 @@ impl Login {
     }
 }
 
-/// What is asked with, who that is, and what keeps it valid.
+/// Credential, user, and the task that renews it.
 type Entered = (Arc<Credential>, Who, AbortOnDropHandle<()>);
 
 /// The cluster trusts the issuer: it reads the ID token itself.

@@ -14,10 +14,10 @@ pub struct Site {
     host: String,
 }
 
-/// Why an address is none of a console.
+/// Reason why an address is not valid for a console.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NoSite {
-    /// It has another form.
+    /// The address has another form.
     #[error("use the form https://console.example.com, with an optional port and without a path")]
     Form,
     /// Tokens and cookies would be read on the way.
@@ -52,36 +52,36 @@ impl FromStr for Site {
 }
 
 impl fmt::Display for Site {
-    /// As browsers write it in Origin.
+    /// Formats the address as browsers do in Origin.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "http{}://{}", if self.https { "s" } else { "" }, self.host)
     }
 }
 
-/// Whether a host is this machine.
+/// Whether a host is the loopback address.
 pub(crate) fn is_loopback(host: &str) -> bool {
     let bare = host.trim_matches(['[', ']']);
     bare.eq_ignore_ascii_case("localhost") || bare.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
 }
 
-/// Where the console may be asked for. Any other name is that of a stranger's page that points here (DNS rebinding).
+/// Accepted addresses of the console. Any other Host is rejected, because it may come from DNS rebinding.
 #[derive(Clone, Debug)]
 pub struct Sites(Vec<Site>);
 
 impl Sites {
-    /// Those of an address on this machine.
+    /// Addresses of a console on a loopback address.
     pub fn loopback(address: SocketAddr) -> Self {
         let port = address.port();
         let hosts = ["localhost", "127.0.0.1", "[::1]"].map(|host| format!("{host}:{port}"));
         Self(hosts.map(|host| Site { https: false, host }).into())
     }
 
-    /// Those that were given.
+    /// The given addresses.
     pub fn given(sites: Vec<Site>) -> Self {
         Self(sites)
     }
 
-    /// Whether cookies are for https alone.
+    /// Whether cookies are sent over https only.
     pub fn secure(&self) -> bool {
         self.0.iter().any(|site| site.https)
     }

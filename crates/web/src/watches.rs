@@ -98,7 +98,7 @@ impl<K: Kind> Watched<K> {
         }
     }
 
-    /// Whether nothing is watched any more.
+    /// Whether the watch has ended.
     pub fn is_over(&self) -> bool {
         self.task.is_finished()
     }
@@ -109,7 +109,7 @@ impl<K: Kind> Watched<K> {
         self.store.clear();
     }
 
-    /// Why there is nothing, or nothing newer, once that is known.
+    /// Waits for the first result; returns the reason if there are no objects, or no newer ones.
     pub async fn trouble(&self) -> Option<Trouble> {
         let mut standing = self.standing.clone();
         let known = standing.wait_for(|standing| *standing != Standing::Starting);
@@ -123,26 +123,26 @@ impl<K: Kind> Watched<K> {
         }
     }
 
-    /// All objects, as lists show them.
+    /// All objects, shortened for lists.
     pub fn all(&self) -> Vec<Arc<K>> {
         self.store.all()
     }
 
-    /// One object, whole.
+    /// One complete object.
     pub fn one(&self, namespace: &str, name: &str) -> Option<K> {
         self.store.one(namespace, name)
     }
 }
 
-/// What becomes of a watch after an error.
+/// Continuation of a watch after an error.
 enum After {
-    /// It begins anew by itself.
+    /// It restarts automatically.
     Again,
-    /// It is over.
+    /// It has ended.
     Over,
 }
 
-/// Takes in what a watch shows, and tells browsers of it.
+/// Stores the events of a watch, and notifies browsers.
 struct Follower<K: Kind> {
     store: Arc<Store<K>>,
     histories: Arc<Histories>,

@@ -110,7 +110,7 @@ pub async fn install_console(
     bring(&survey, wanted, obsolete, MANAGER, &args.install.change, terminal).await
 }
 
-/// How something is installed beside the core: in its version, unless the user says otherwise.
+/// Release for an additional component: the version of the core, unless the user sets another.
 async fn beside_core(args: &InstallArgs, survey: &Survey<'_>) -> Result<Release, Error> {
     let core = survey.version_of(labels::CORE_MANAGER).await?;
     let core = core.ok_or(Error::NotInstalled)?;
@@ -122,7 +122,7 @@ async fn beside_core(args: &InstallArgs, survey: &Survey<'_>) -> Result<Release,
     Ok(release)
 }
 
-/// What the console that is installed was told.
+/// Settings of the installed console.
 async fn told(survey: &Survey<'_>) -> Result<Vec<String>, Error> {
     let api: Api<Deployment> = Api::namespaced(survey.client(), manifests::NAMESPACE);
     let name = manifests::console::NAME;

@@ -137,7 +137,7 @@ pub struct ConsoleInstallArgs {
 }
 
 impl ConsoleInstallArgs {
-    /// The settings, each as `--name=value`: in the cluster they are read one by one.
+    /// Settings, each as `--name=value`, because they are parsed one by one in the cluster.
     pub fn settings(&self) -> Vec<String> {
         let mut settings: Vec<String> = Vec::new();
         for word in &self.settings {

@@ -15,7 +15,7 @@ pub enum Error {
     TooOld {
         /// The server's version.
         found: String,
-        /// What asks for more.
+        /// Requirement, as the subject of the sentence.
         what: &'static str,
         /// The oldest minor version that will do.
         oldest: u32,
@@ -23,7 +23,7 @@ pub enum Error {
     /// Rights are missing.
     #[error("you are not allowed to {}: ask a cluster administrator for these permissions. Nothing was changed", .0.join(", "))]
     Rights(Vec<String>),
-    /// Objects of these names belong to somebody else.
+    /// Existing objects have other owners.
     #[error("{}. Nothing was changed", .0.join("; "))]
     Refused(Vec<String>),
     /// The server would not take it.
@@ -31,15 +31,15 @@ pub enum Error {
     DryRun {
         /// The object.
         what: String,
-        /// What it said.
+        /// Message of the server.
         message: String,
     },
-    /// The server did not take it although it said that it would.
+    /// The server rejected a write after a successful dry run.
     #[error("cannot {doing}: run the command again to continue")]
     Write {
-        /// What was tried.
+        /// Action, as a phrase with a verb.
         doing: String,
-        /// What it said.
+        /// Message of the server.
         source: Box<kube::Error>,
     },
     /// The user did not say yes.
@@ -50,18 +50,18 @@ pub enum Error {
     OtherVersion {
         /// The version that is there.
         installed: String,
-        /// The version asked for.
+        /// Requested version.
         wanted: String,
     },
-    /// There is nothing to upgrade, or nothing to add a provider to.
+    /// The control plane is not installed.
     #[error("the control plane is not installed in this cluster: to install it, run: kubeairunway controller install")]
     NotInstalled,
-    /// No provider of that name comes with the product.
+    /// There is no built-in provider of this name.
     #[error("unknown built-in provider '{name}': use one of {}, or set a manifest with -f FILE", .known.join(", "))]
     UnknownProvider {
-        /// What was asked for.
+        /// Requested name.
         name: String,
-        /// What there is.
+        /// Built-in providers.
         known: Vec<&'static str>,
     },
     /// The settings of a console are none.
@@ -73,17 +73,17 @@ pub enum Error {
     /// Pods do not become ready.
     #[error("timed out after {after} waiting for pods to become ready: {}", .reasons.join("; "))]
     NotReady {
-        /// How long was waited.
+        /// Timeout.
         after: String,
-        /// What keeps each Deployment.
+        /// Reason for each Deployment.
         reasons: Vec<String>,
     },
     /// Something does not go away.
     #[error("timed out after {after} waiting for deletion: {}", .what.join(", "))]
     StillThere {
-        /// How long was waited.
+        /// Timeout.
         after: String,
-        /// What is there.
+        /// Remaining objects.
         what: Vec<String>,
     },
 }

@@ -120,7 +120,7 @@ pub async fn provider(
     take_away(&survey, objects, models, &kept, &args.uninstall.remove, terminal).await
 }
 
-/// Models serve users: they go only when that is said.
+/// Refuses the removal if there are ModelDeployments, unless `--delete-models` is set.
 fn may_go(models: &[ModelDeployment], args: &UninstallArgs) -> Result<(), Error> {
     if models.is_empty() || args.delete_models {
         return Ok(());
@@ -292,7 +292,7 @@ async fn until_gone(
     }
 }
 
-/// What controllers make for themselves: the authority of the webhook, and a Lease each.
+/// Objects that controllers create for themselves: the webhook's CA, and a Lease each.
 async fn left_by_controllers(survey: &Survey<'_>) -> Result<Vec<DynamicObject>, Error> {
     let names = names(&manifests::all_components());
     let mut wanted = vec![json!({ "apiVersion": "v1", "kind": "Secret",
@@ -315,7 +315,7 @@ async fn left_by_controllers(survey: &Survey<'_>) -> Result<Vec<DynamicObject>, 
     Ok(found)
 }
 
-/// What in our namespace is somebody else's and would be missed.
+/// Objects of others in the namespace of the controllers.
 async fn strangers(survey: &Survey<'_>) -> Result<Vec<String>, Error> {
     let ours = names(&manifests::all_components());
     let mut found = Vec::new();
@@ -342,7 +342,7 @@ async fn strangers(survey: &Survey<'_>) -> Result<Vec<String>, Error> {
     Ok(found)
 }
 
-/// Whether there is no such object, or no such kind: the latter has no reason, only a code.
+/// Whether object or kind do not exist; the latter error has a code, but no reason.
 fn is_unknown(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if status.is_not_found() || status.code == 404)
 }

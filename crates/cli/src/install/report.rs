@@ -34,7 +34,7 @@ pub async fn status(cluster: &Cluster, terminal: &mut Terminal<'_>) -> Result<An
     })
 }
 
-/// `provider list`: the built-in providers, installed or not, and whoever has registered.
+/// `provider list`: built-in providers, installed or not, and registered third-party providers.
 pub async fn providers(cluster: &Cluster, terminal: &mut Terminal<'_>) -> Result<Answer, Error> {
     Survey::of(cluster, terminal).await?;
     let found = deployments(cluster).await?;
@@ -87,7 +87,7 @@ fn upstream(config: Option<&InferenceProviderConfig>) -> String {
     condition.map(|c| c.message.clone()).unwrap_or_default()
 }
 
-/// The version a Deployment of the product says it is.
+/// Version of a Deployment of the product, by its label.
 pub fn version(deployment: &Deployment) -> String {
     deployment
         .labels()

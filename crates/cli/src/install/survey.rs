@@ -52,7 +52,7 @@ impl<'a> Survey<'a> {
         self.minor
     }
 
-    /// Whether the server has what the release asks for.
+    /// Checks whether the server supports the options of a release.
     pub fn suits(&self, release: &Release) -> Result<(), Error> {
         if release.policy {
             self.at_least(policy::OLDEST_KUBERNETES, "--provider-policy requires")?;
@@ -69,7 +69,7 @@ impl<'a> Survey<'a> {
         self.cluster.client()
     }
 
-    /// An error that says what was tried.
+    /// Converts an error of the client to one that names the action.
     pub fn failed(&self, error: kube::Error, doing: impl Into<String>) -> Error {
         self.cluster.explain(error, doing.into(), "it").into()
     }
@@ -85,7 +85,7 @@ impl<'a> Survey<'a> {
         }))
     }
 
-    /// What lists objects of a kind, in our namespace or without one.
+    /// API for objects of a kind, in a namespace or cluster-scoped.
     fn api_of(&self, resource: &ApiResource, namespaced: bool, namespace: &str) -> Api<DynamicObject> {
         if namespaced {
             Api::namespaced_with(self.client(), namespace, resource)
@@ -94,20 +94,20 @@ impl<'a> Survey<'a> {
         }
     }
 
-    /// What reads and writes an object.
+    /// API for an object.
     pub async fn api(&self, object: &DynamicObject) -> Result<Api<DynamicObject>, Error> {
         let api = self.api_if_installed(object).await?;
         api.ok_or_else(|| unknown_kind(object))
     }
 
-    /// The same; `None` where the server does not know the kind.
+    /// Like [`Self::api`], but `None` if the server does not serve the kind.
     pub async fn api_if_installed(&self, object: &DynamicObject) -> Result<Option<Api<DynamicObject>>, Error> {
         let namespace = object.namespace().unwrap_or_else(|| NAMESPACE.to_owned());
         let found = self.resource(object).await?;
         Ok(found.map(|(resource, namespaced)| self.api_of(&resource, namespaced, &namespace)))
     }
 
-    /// Where objects of this kind live in the API, and whether in namespaces; `None` where the server does not know the kind.
+    /// API resource and scope of an object's kind; `None` if the server does not serve it.
     async fn resource(&self, object: &DynamicObject) -> Result<Option<(ApiResource, bool)>, Error> {
         if let Some(known) = kinds::resource(object) {
             return Ok(Some(known));
@@ -175,7 +175,7 @@ impl<'a> Survey<'a> {
         }
     }
 
-    /// What an apply would do to each object. Refused if one belongs to somebody else, or if the server would not take it.
+    /// Changes of an apply, by dry run. Fails if an object has another owner, or if the server rejects it.
     pub async fn changes(&self, wanted: Vec<DynamicObject>, manager: &str, force: bool) -> Result<Vec<Change>, Error> {
         let parameters = PatchParams {
             dry_run: true,
@@ -346,7 +346,7 @@ fn unknown_kind(object: &DynamicObject) -> Error {
     }
 }
 
-/// Whether the kind of an object comes with another of them.
+/// Whether one of the objects is the CRD of this object.
 fn is_made_by(wanted: &[DynamicObject], object: &DynamicObject) -> bool {
     let kind = kinds::kind(object);
     wanted.iter().any(|other| {
@@ -355,7 +355,7 @@ fn is_made_by(wanted: &[DynamicObject], object: &DynamicObject) -> bool {
     })
 }
 
-/// Whose an object is, if not ours. A namespace may well have been made before.
+/// Description of the owner of an object that is not ours. A Namespace may exist before.
 fn stranger(live: &DynamicObject, manager: &str) -> Option<String> {
     if let Some(release) = live.annotations().get("meta.helm.sh/release-name") {
         return Some(format!(

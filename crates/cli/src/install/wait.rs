@@ -15,7 +15,7 @@ use crate::terminal::Terminal;
 use runway_client::manifests::COMPONENT_LABEL;
 use runway_client::{pods, text};
 
-/// Waits until every pod of these Deployments is ready and of this version; says each step.
+/// Waits until all pods of these Deployments are updated and ready, and reports progress.
 pub async fn until_ready(
     survey: &Survey<'_>,
     deployments: &[(String, String)],
@@ -92,12 +92,12 @@ pub async fn until_established(survey: &Survey<'_>, name: &str, timeout: Duratio
     }
 }
 
-/// How many pods are wanted.
+/// Desired number of pods.
 fn wanted(deployment: &Deployment) -> i32 {
     deployment.spec.as_ref().and_then(|s| s.replicas).unwrap_or(1)
 }
 
-/// Whether every pod is of the newest version and available, and no other is left.
+/// Whether all pods are updated and available, and no others are left.
 pub fn is_ready(deployment: &Deployment) -> bool {
     let status = deployment.status.clone().unwrap_or_default();
     let wanted = wanted(deployment);
@@ -107,7 +107,7 @@ pub fn is_ready(deployment: &Deployment) -> bool {
         && status.replicas.unwrap_or(0) == wanted
 }
 
-/// Where it stands.
+/// Rollout state, as text.
 pub fn progress(deployment: &Deployment) -> String {
     let status = deployment.status.clone().unwrap_or_default();
     let (ready, updated) = (
@@ -138,7 +138,7 @@ async fn why(survey: &Survey<'_>, namespace: &str, name: &str, deployment: Optio
     }
 }
 
-/// What keeps a Deployment: what its pods say, or why it has none.
+/// Reason why a Deployment is not ready: the problem of its pods, or why it has none.
 pub fn reason(deployment: &Deployment, pods: &[Pod]) -> String {
     let mut reasons: Vec<String> = Vec::new();
     for pod in pods {

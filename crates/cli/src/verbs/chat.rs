@@ -40,7 +40,7 @@ pub struct ChatArgs {
     pub temperature: Option<f64>,
 }
 
-/// One question, or on a terminal a talk until the end of the input.
+/// Sends one prompt, or on a terminal chats until the end of the input.
 pub async fn chat(args: &ChatArgs, cluster: &Cluster, terminal: &mut Terminal<'_>) -> Result<Answer, Error> {
     let namespace = args.namespace.as_ref().unwrap_or(&cluster.namespace);
     let md = cluster.deployment(namespace, &args.name).await?;
@@ -82,7 +82,7 @@ pub async fn chat(args: &ChatArgs, cluster: &Cluster, terminal: &mut Terminal<'_
     Ok(Answer::default())
 }
 
-/// Shows an answer while it comes, and returns it; `None` if nobody reads any more.
+/// Streams an answer to stdout and returns it; `None` if stdout is closed.
 async fn answer(talk: &Talk<'_>, messages: &[Message], options: &Options) -> Result<Option<String>, Error> {
     let words = talk.answer(messages, options).await?;
     pin_mut!(words);
@@ -103,7 +103,7 @@ fn message(role: &'static str, content: &str) -> Message {
     }
 }
 
-/// What a model says does not steer the terminal.
+/// Replaces control characters, so that an answer cannot control the terminal.
 fn visible(text: &str) -> String {
     text.chars()
         .map(|c| {

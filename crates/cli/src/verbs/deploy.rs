@@ -169,7 +169,7 @@ pub async fn deploy(
     Ok(done)
 }
 
-/// Only for a look: the built-in providers are taken as registered and ready, as `render` does it.
+/// Plan without a cluster: built-in providers are assumed to be registered and ready, as in `render`.
 fn without_cluster(
     args: &DeployArgs,
     error: &dyn std::error::Error,
@@ -194,7 +194,7 @@ fn without_cluster(
     })
 }
 
-/// What was worked out, and who would serve it.
+/// Derived settings and provider, as text.
 fn choices(worked: &Worked) -> String {
     let mut said = String::new();
     // Writing to a String does not fail.

@@ -91,11 +91,11 @@ async fn diff_of_live(cluster: &Cluster, target: &Target, namespace: Option<&Nam
     let asked = async {
         match target.kind {
             Kind::AsyncActor => {
-                let actor = cluster.one(target.kind, namespace, name).await?;
+                let actor = cluster.one(namespace, name).await?;
                 Ok(operated::of_actor(cluster, actor, now).await?)
             }
             Kind::LlamaStackDistribution => {
-                let llsd = cluster.one(target.kind, namespace, name).await?;
+                let llsd = cluster.one(namespace, name).await?;
                 Ok(operated::of_distribution(cluster, llsd, now).await?)
             }
             Kind::ModelDeployment => {

@@ -13,26 +13,26 @@ pub enum Error {
     /// The cluster cannot be read or written.
     #[error(transparent)]
     Cluster(#[from] cluster::Error),
-    /// It cannot become ready as it is.
+    /// The object has failed.
     #[error("{target} has failed: {message}")]
     Failed {
-        /// What was waited for.
+        /// Object.
         target: Target,
-        /// What its status says.
+        /// Message of its status.
         message: String,
     },
-    /// It goes on, but not in time.
+    /// The timeout expired; the operation may still succeed.
     #[error(
         "timed out after {after} waiting for {target} to be {wanted} (last state: {last}); it may still succeed: check again, or increase --timeout"
     )]
     NotInTime {
-        /// What was waited for.
+        /// Object.
         target: Target,
         /// `ready` or `gone`.
         wanted: &'static str,
-        /// How long was waited.
+        /// Timeout.
         after: String,
-        /// What was seen last.
+        /// Last state.
         last: String,
     },
     /// The kind does not know the verb.
@@ -40,39 +40,39 @@ pub enum Error {
     NotForKind {
         /// The verb.
         verb: &'static str,
-        /// What it was asked of.
+        /// Object.
         target: Target,
     },
-    /// Nothing writes a log yet.
+    /// The object has no pods.
     #[error("{target} has no pods yet: to see why, run: kubeairunway {see}")]
     NoPods {
-        /// Whose pods.
+        /// Owner of the pods.
         target: Target,
-        /// A command that tells more.
+        /// Command that shows the reason.
         see: String,
     },
     /// No pod is called so.
     #[error("{target} has no pod '{pod}'{hint} (pods: {known})")]
     NoSuchPod {
-        /// Whose pods.
+        /// Owner of the pods.
         target: Target,
-        /// As given.
+        /// Text as given.
         pod: String,
         /// The one that looks most like it, as a question.
         hint: String,
-        /// Those there are.
+        /// Existing pods.
         known: String,
     },
-    /// It answers nowhere.
+    /// A ModelDeployment has no endpoint.
     #[error(
         "ModelDeployment '{name}' has no endpoint yet ({status}): to wait for it, run: kubeairunway status {name} -n {namespace} --wait"
     )]
     NoEndpoint {
         /// The ModelDeployment.
         name: String,
-        /// Its namespace.
+        /// Namespace.
         namespace: String,
-        /// Where it stands.
+        /// Rollout state, as text.
         status: String,
     },
     /// A Llama Stack server answers nowhere.
@@ -82,19 +82,19 @@ pub enum Error {
     NoServer {
         /// The LlamaStackDistribution.
         name: String,
-        /// Its namespace.
+        /// Namespace.
         namespace: String,
     },
-    /// The model, or what is on the way to it, said no.
+    /// The model or a proxy rejected the request.
     #[error(transparent)]
     Talk(#[from] runway_client::talk::Error),
-    /// What was given makes no sense.
+    /// Wrong arguments.
     #[error("{0}")]
     Usage(String),
-    /// Nothing is called so.
+    /// Unknown target.
     #[error(transparent)]
     Target(#[from] runway_client::target::Error),
-    /// There is nothing to deploy.
+    /// No ModelDeployment can be derived.
     #[error(transparent)]
     Deploy(#[from] runway_client::deploy::Error),
     /// The provider is not registered.

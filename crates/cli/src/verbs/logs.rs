@@ -59,9 +59,9 @@ pub struct LogsArgs {
 struct Voice {
     pod: String,
     container: String,
-    /// What goes before each line.
+    /// Prefix of each line.
     prefix: String,
-    /// Why it may have nothing to say.
+    /// Reason why it may have no output.
     trouble: Option<String>,
 }
 
@@ -112,7 +112,7 @@ pub async fn logs(args: &LogsArgs, cluster: &Cluster, terminal: &mut Terminal<'_
     })
 }
 
-/// As the other verbs want it.
+/// The target as an argument of other verbs.
 fn name(target: &Target) -> String {
     match target.kind {
         runway_client::target::Kind::ModelDeployment => target.name.to_string(),
@@ -120,7 +120,7 @@ fn name(target: &Target) -> String {
     }
 }
 
-/// Which containers are read. With several, each line says whose it is.
+/// Containers to read. If there are several, each line has a prefix.
 fn voices(pods: &[Pod], args: &LogsArgs) -> Result<Vec<Voice>, Error> {
     let mut voices = Vec::new();
     for pod in pods {
@@ -141,7 +141,7 @@ fn voices(pods: &[Pod], args: &LogsArgs) -> Result<Vec<Voice>, Error> {
     Ok(voices)
 }
 
-/// False if nobody reads any more.
+/// Prints a log. False if stdout is closed.
 async fn listen(api: &Api<Pod>, voice: &Voice, args: &LogsArgs, said: &RefCell<Vec<Diagnostic>>) -> bool {
     let params = LogParams {
         container: Some(voice.container.clone()),
@@ -183,13 +183,13 @@ async fn listen(api: &Api<Pod>, voice: &Voice, args: &LogsArgs, said: &RefCell<V
     }
 }
 
-/// What came of listening.
+/// Result of printing a log.
 enum Heard {
     /// The log is empty.
     Nothing,
-    /// It was written out.
+    /// The log was printed.
     Lines,
-    /// Nobody reads any more.
+    /// Stdout is closed.
     Enough,
 }
 

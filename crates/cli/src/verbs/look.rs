@@ -103,7 +103,7 @@ impl ListFormat {
     }
 }
 
-/// What `get` is asked for: a kind, and a name if it is about one object.
+/// Arguments of `get`: a kind, and a name for one object.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Asked {
     /// The kind.
@@ -112,7 +112,7 @@ pub struct Asked {
     pub name: Option<Name>,
 }
 
-/// Understands `get`, `get NAME`, `get KIND`, `get KIND NAME` and `get KIND/NAME`.
+/// Parses `get`, `get NAME`, `get KIND`, `get KIND NAME` and `get KIND/NAME`.
 pub fn asked(what: Option<&Subject>, name: Option<&Name>) -> Result<Asked, Error> {
     let (kind, name) = match (what, name) {
         (None, _) => (Kind::ModelDeployment, None),
@@ -184,7 +184,7 @@ async fn objects(cluster: &Cluster, asked: &Asked, namespace: Option<&Namespace>
     })
 }
 
-/// As kubectl writes them: `asyncactor.asya.sh/resize`.
+/// Names as kubectl writes them: `asyncactor.asya.sh/resize`.
 fn names<T: ResourceExt>(kind: Kind, objects: &[T]) -> String {
     let resource = kind.resource();
     let kind = resource.kind.to_lowercase();
@@ -310,7 +310,7 @@ async fn stands(
     Ok(Answer::new(screens(all.into_iter()), source.said))
 }
 
-/// What is worth knowing of an object and is not in its status: of an actor, how many messages wait.
+/// Additional facts that are not in the status: the queue length of an actor.
 async fn facts(cluster: &Cluster, object: &DynamicObject) -> Vec<(&'static str, String)> {
     match typed::<AsyncActor>(&json!(object)) {
         Ok(actor) => {

@@ -104,16 +104,16 @@ pub async fn migrate(args: &MigrateArgs, cluster: &Cluster, terminal: &mut Termi
     Ok(Answer::default())
 }
 
-/// What a migration would do.
+/// Plan of a migration.
 #[derive(Debug)]
 pub struct Outlook {
-    /// For people.
+    /// Plan as text.
     pub text: String,
-    /// What the new provider would make, if this command knows it.
+    /// Objects that the new provider would create, if it is built in.
     pub objects: Vec<DynamicObject>,
 }
 
-/// What would happen: pure. A provider that would refuse it is asked here, before anything is lost.
+/// Plans a migration. Fails if the new provider would reject the ModelDeployment.
 pub fn outlook(
     md: &ModelDeployment,
     to: &str,
@@ -192,7 +192,7 @@ pub fn outlook(
     })
 }
 
-/// What a controller would write, where the status was empty before.
+/// Status that a plan would write.
 fn status(plan: &Plan) -> Option<ModelDeploymentStatus> {
     serde_json::from_value(plan.status.clone()?).ok()
 }
@@ -220,7 +220,7 @@ fn describe(md: &ModelDeployment, to: &str, objects: &[DynamicObject], said: &[S
     text
 }
 
-/// Which of the provider's schemas are installed. Who may not read CRDs is told by the controller later.
+/// Installed schemas of a provider; the newest if the user may not read CRDs.
 async fn installed(cluster: &Cluster, provider: &dyn Provider) -> Result<Installed, Error> {
     let mut states = Vec::new();
     for upstream in provider.upstreams() {
@@ -233,7 +233,7 @@ async fn installed(cluster: &Cluster, provider: &dyn Provider) -> Result<Install
     Ok(Installed::new(states))
 }
 
-/// One field of the user's object, guarded by what was shown.
+/// Sets the provider, if the object has not changed since the plan was shown.
 async fn ask_for(
     cluster: &Cluster,
     namespace: &Namespace,
@@ -255,7 +255,7 @@ async fn ask_for(
     Ok(())
 }
 
-/// Until it runs on the new provider; each change of its message is said.
+/// Waits until the model runs on the new provider, and reports progress.
 async fn wait(
     args: &MigrateArgs,
     cluster: &Cluster,

@@ -15,7 +15,7 @@ use super::Error;
 use crate::patience::Patience;
 use crate::terminal::Terminal;
 
-/// Until it is ready, whatever its kind.
+/// Waits until an object of any kind is ready.
 pub async fn until_ready(
     cluster: &Cluster,
     namespace: &Namespace,
@@ -42,7 +42,7 @@ pub async fn until_ready(
     }
 }
 
-/// Until it is gone; what it waits for is said.
+/// Waits until an object is deleted, and reports progress.
 pub async fn until_gone(
     cluster: &Cluster,
     namespace: &Namespace,
@@ -66,7 +66,7 @@ pub async fn until_gone(
     }
 }
 
-/// What keeps an object from going.
+/// What the deletion is waiting for.
 fn keeps(object: &DynamicObject) -> String {
     let made = &object.data["status"]["provider"];
     let upstream = match (made["resourceKind"].as_str(), made["resourceName"].as_str()) {

@@ -9,7 +9,7 @@ use runway_api::provider_config::SelectionPolicy;
 use runway_provider::{Kind, Provider};
 use serde_json::json;
 
-use super::{meta, object};
+use super::metadata::{meta, object};
 
 /// The oldest minor version of Kubernetes 1 that knows ValidatingAdmissionPolicies as v1.
 pub const OLDEST_KUBERNETES: u32 = 30;

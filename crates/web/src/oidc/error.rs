@@ -11,23 +11,23 @@ pub enum Error {
         "the issuer does not respond at {place}: {why}. Try again; if the error persists, contact the administrator of this console"
     )]
     Away {
-        /// What was asked.
+        /// Requested URL.
         place: String,
-        /// Why not.
+        /// Cause.
         why: String,
     },
-    /// It answers what it should not.
+    /// Unexpected response.
     #[error("unexpected response from the issuer at {place}: {why}. Check --oidc-issuer")]
     Malformed {
-        /// What was asked.
+        /// Requested URL.
         place: String,
-        /// What is wrong.
+        /// Problem.
         why: String,
     },
-    /// It did not let the user in, or not to this console.
+    /// The issuer rejected the user or this console.
     #[error("the issuer rejects the request: {0}")]
     Refused(String),
-    /// It no longer vouches for the user: its own session is over, or was ended.
+    /// The session at the issuer has ended.
     #[error("the issuer rejects the request: {0}")]
     Ended(String),
     /// The way back does not belong to a way there.
@@ -35,10 +35,10 @@ pub enum Error {
         "this sign-in was not started in this browser, is older than 10 minutes, or was already used: sign in again"
     )]
     NoFlow,
-    /// Its token is not to be believed.
+    /// Invalid ID token.
     #[error("the ID token of the issuer is invalid: {0}")]
     Token(String),
-    /// There is no randomness.
+    /// The operating system provides no random bytes.
     #[error("cannot generate random bytes for a sign-in: {0}")]
     Random(#[from] getrandom::Error),
 }

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use super::error::Error;
 use crate::crypto::random;
 
-/// How long somebody may take at the issuer.
+/// Longest time from the start of a sign-in to its callback.
 pub const FLOW_TIME: Duration = Duration::from_mins(10);
 /// Ends of sign-ins that are remembered, so that none is tried twice; the issuer takes a code only once anyway.
 const REMEMBERED: usize = 4096;
@@ -21,13 +21,13 @@ const REMEMBERED: usize = 4096;
 /// A sign-in under way.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Flow {
-    /// What the issuer gives back with the browser.
+    /// State that the issuer returns.
     pub(super) state: String,
-    /// What the issuer writes into the ID token.
+    /// Nonce that the ID token must contain.
     pub(super) nonce: String,
-    /// Without it the code is worth nothing.
+    /// PKCE verifier.
     pub(super) verifier: String,
-    /// Where the issuer sends the browser.
+    /// Redirect URI.
     pub(super) redirect: String,
 }
 

@@ -3,25 +3,25 @@
 
 use serde_json::{Map, Value};
 
-/// What belongs to Kubernetes itself, `system:masters` above all. No issuer may say that somebody is that.
+/// Prefix of users and groups of Kubernetes itself, such as `system:masters`. They are never impersonated.
 const RESERVED: &str = "system:";
 /// Means no prefix, as for kube-apiserver.
 const NONE: &str = "-";
 
-/// Which claims count, and what is put before them.
+/// Claims of the user name and groups, and their prefixes.
 #[derive(Clone, Debug)]
 pub struct ClaimNames {
     /// The claim with the name of the user.
     pub username: String,
-    /// What is put before it; `None` is kube-apiserver's default: the issuer and `#`, unless the claim is `email`.
+    /// Prefix of the user name; `None` is the default of kube-apiserver: the issuer and `#`, unless the claim is `email`.
     pub username_prefix: Option<String>,
     /// The claim with the groups.
     pub groups: Option<String>,
-    /// What is put before each.
+    /// Prefix of each group.
     pub groups_prefix: String,
 }
 
-/// Whom the console may impersonate; an empty list is no limit.
+/// Users and groups that the console may impersonate; an empty list is no limit.
 #[derive(Clone, Debug, Default)]
 pub struct Impersonation {
     /// Users.
@@ -39,7 +39,7 @@ pub struct Identity {
     pub groups: Vec<String>,
 }
 
-/// Why claims name nobody.
+/// Reason why claims identify no user.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Nobody {
     /// The claim is missing.
@@ -51,7 +51,7 @@ pub enum Nobody {
     /// Anybody may write any address into a profile.
     #[error("the issuer has not verified your email address")]
     NotVerified,
-    /// It would be Kubernetes itself.
+    /// The name is reserved for Kubernetes.
     #[error("user name '{0}' is reserved: names that begin with system: are never impersonated")]
     Reserved(String),
     /// Others are named.
@@ -60,7 +60,7 @@ pub enum Nobody {
 }
 
 impl ClaimNames {
-    /// Whom the claims name.
+    /// Reads the identity from claims.
     pub fn read(&self, issuer: &str, claims: &Map<String, Value>, may: &Impersonation) -> Result<Identity, Nobody> {
         let name = claims.get(&self.username).and_then(Value::as_str).unwrap_or_default();
         if name.is_empty() {

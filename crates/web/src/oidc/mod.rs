@@ -48,31 +48,31 @@ pub use identity::{ClaimNames, Identity, Impersonation, Nobody};
 
 /// The path to which the issuer sends browsers back.
 pub const CALLBACK: &str = "/login/callback";
-/// By how much two clocks may differ.
+/// Largest difference between two clocks.
 const SKEW: Duration = Duration::from_mins(1);
 /// New keys of the issuer are fetched no more often.
 const KEYS_PAUSE: Duration = Duration::from_secs(10);
-/// What OpenID Connect asks for, beside what is set.
+/// Scope that is always requested.
 const SCOPE: &str = "openid";
 
 /// The issuer, and the console as its client.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// As in the `iss` of its tokens.
+    /// Issuer URL, equal to `iss` of its tokens.
     pub issuer: String,
     /// The console's name there.
     pub client_id: String,
     /// A file with the secret; without one the client is public.
     pub client_secret: Option<PathBuf>,
-    /// What is asked for beside `openid`.
+    /// Scopes in addition to `openid`.
     pub scopes: Vec<String>,
-    /// Who vouches for the issuer's certificate; without it the public authorities.
+    /// File with CA certificates for the issuer; the public CAs if absent.
     pub authorities: Option<PathBuf>,
-    /// Which claims say who somebody is.
+    /// Claims that identify a user.
     pub claims: ClaimNames,
 }
 
-/// What the issuer says of itself.
+/// Discovery document of the issuer.
 #[derive(Debug, Deserialize)]
 struct Discovery {
     issuer: String,
@@ -84,7 +84,7 @@ struct Discovery {
     token_endpoint_auth_methods_supported: Vec<String>,
 }
 
-/// Where to send a browser, and by what it is known again.
+/// Start of a sign-in: redirect URL and cookie.
 pub struct Begun {
     /// The address at the issuer.
     pub url: String,
@@ -92,20 +92,20 @@ pub struct Begun {
     pub flow: String,
 }
 
-/// What the issuer gives for somebody.
+/// Tokens of a user.
 #[derive(Clone)]
 pub struct Tokens {
     /// The ID token, as it came.
     pub id_token: String,
-    /// Its claims.
+    /// Claims of the ID token.
     pub claims: Map<String, Value>,
-    /// From then on it is worth nothing.
+    /// Expiry of the ID token.
     pub expires: Timestamp,
     /// For another one.
     refresh_token: Option<String>,
 }
 
-/// Without the tokens.
+/// Omits the tokens.
 impl fmt::Debug for Tokens {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut shown = formatter.debug_struct("Tokens");
@@ -148,7 +148,7 @@ pub struct Issuer {
 }
 
 impl Issuer {
-    /// Nothing is asked yet: a console whose issuer is away starts, and says so where somebody wants to sign in.
+    /// Creates it without a request, so that a console starts while its issuer is unavailable.
     pub fn new(settings: Settings) -> Result<Self, Error> {
         signature::install();
         check_place(&settings.issuer).map_err(|why| Error::Setup(format!("--oidc-issuer: {why}")))?;
@@ -171,18 +171,18 @@ impl Issuer {
         })
     }
 
-    /// Its name, for people.
+    /// Name for display.
     pub fn name(&self) -> &str {
         let bare = self.settings.issuer.split_once("://").map_or("", |(_, rest)| rest);
         bare.trim_end_matches('/')
     }
 
-    /// Whom the claims of its tokens name to the cluster.
+    /// Identity of the tokens for impersonation.
     pub fn identity(&self, tokens: &Tokens, may: &Impersonation) -> Result<Identity, Nobody> {
         self.settings.claims.read(&self.settings.issuer, &tokens.claims, may)
     }
 
-    /// Begins a sign-in of a browser that knows the console as `site`.
+    /// Starts a sign-in of a browser that uses the console at `site`.
     pub async fn begin(&self, site: &str) -> Result<Begun, Error> {
         let discovery = self.discovery().await?;
         let key = || random_key().map_err(Error::from);
@@ -251,7 +251,7 @@ impl Issuer {
         tokens(id_token, claims, answer.refresh_token)
     }
 
-    /// Whether tokens can be had again without the user.
+    /// Whether there is a refresh token.
     pub fn is_refreshable(tokens: &Tokens) -> bool {
         tokens.refresh_token.is_some()
     }
@@ -274,7 +274,7 @@ impl Issuer {
         )
     }
 
-    /// Where the issuer ends its own session too, if it can; from there the browser comes back to `site`.
+    /// URL that ends the session at the issuer, if it has one, and redirects to `site`.
     pub async fn end_session(&self, tokens: &Tokens, site: &str) -> Option<String> {
         let discovery = self.discovery().await.ok()?;
         let endpoint = discovery.end_session_endpoint.as_deref()?;
@@ -340,7 +340,7 @@ impl Issuer {
         Ok(claims)
     }
 
-    /// What is wrong with a token, for people.
+    /// Problem of a token, as text.
     fn why(&self, kind: &ErrorKind) -> String {
         match kind {
             ErrorKind::ExpiredSignature => {

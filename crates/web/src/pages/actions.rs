@@ -16,7 +16,7 @@ use crate::page::Shell;
 use crate::refusal;
 use crate::sessions::Session;
 
-/// Who writes, as the server keeps it in managed fields.
+/// Field manager of the console.
 pub const MANAGER: &str = "kubeairunway-console";
 
 /// The parts of the console whose objects can be paused and deleted: how their addresses begin, what they are called.
@@ -39,7 +39,7 @@ impl Place {
         format!("/{}/{}/{}", self.part, self.namespace, self.target.name)
     }
 
-    /// What goes with the object, and what stays.
+    /// Consequences of a deletion.
     fn consequence(&self) -> &'static str {
         match self.target.kind {
             Kind::AsyncActor => {
@@ -132,7 +132,7 @@ pub async fn delete(Asker(session): Asker, place: Place, Sent(form): Sent) -> Re
     }
 }
 
-/// The page that says why something was not done.
+/// Page for a failed action.
 pub fn refused(error: &Error) -> Response {
     refusal::refuse(status(error), &chain(error))
 }

@@ -56,7 +56,7 @@ struct Actors {
 struct One {
     shell: Shell,
     actor: Actor,
-    /// How many messages wait in its queue.
+    /// Queue length.
     depth: String,
     chart: Option<Chart>,
     tree: Tree,

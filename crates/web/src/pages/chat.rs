@@ -22,7 +22,7 @@ use crate::page::Shell;
 use crate::refusal;
 use crate::sessions::Session;
 
-/// What was said so far, as the browser keeps it.
+/// Chat history that the browser keeps.
 #[derive(Deserialize)]
 struct Said {
     role: String,
@@ -34,7 +34,7 @@ struct Said {
 struct Page {
     shell: Shell,
     head: Head,
-    /// Why it may not answer, or cannot.
+    /// Reason why it may not answer.
     note: String,
     can_be_asked: bool,
     talk: Vec<Message>,
@@ -109,7 +109,7 @@ async fn begin(
     talk.answer(messages, &Options::default()).await.map_err(refused)
 }
 
-/// What was said so far, and what is said now.
+/// Messages of the chat, including the new one.
 fn messages(sent: &Pairs) -> Vec<Message> {
     let history: Vec<Said> = sent
         .get("history")

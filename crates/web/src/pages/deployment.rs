@@ -31,27 +31,27 @@ const MAX_ENTRIES: usize = 60;
 
 /// Something that happened.
 pub struct Entry {
-    /// When.
+    /// Time.
     pub when: Moment,
-    /// How good it is.
+    /// CSS class.
     pub mood: &'static str,
-    /// What, in a word.
+    /// Title.
     pub what: String,
-    /// Its reason, in a word.
+    /// Reason.
     pub reason: String,
-    /// What there is to say.
+    /// Message.
     pub message: String,
-    /// How often, if more than once.
+    /// Number of occurrences.
     pub count: i32,
 }
 
-/// What is above every page about one ModelDeployment.
+/// Head of all pages about one ModelDeployment.
 pub struct Head {
-    /// As in the list.
+    /// Row of the list.
     pub row: Row,
-    /// Which of its pages this is.
+    /// Current tab.
     pub tab: &'static str,
-    /// Its address.
+    /// URL.
     pub href: String,
     /// Whether it is being deleted.
     pub deleting: bool,
@@ -69,7 +69,7 @@ impl Head {
         }
     }
 
-    /// Whether this is that page.
+    /// Whether `tab` is the current tab.
     pub fn on(&self, tab: &str) -> bool {
         self.tab == tab
     }
@@ -192,7 +192,7 @@ pub async fn yaml(Asker(session): Asker, Of { namespace, name }: Of) -> Response
     })
 }
 
-/// The ModelDeployment, or the page that says why not.
+/// The ModelDeployment, or an error page.
 pub async fn find(session: &Session, namespace: &Namespace, name: &Name) -> Result<Arc<ModelDeployment>, Response> {
     if let Some(md) = session.lens.deployment(namespace, name).await {
         return Ok(md);
@@ -256,12 +256,12 @@ fn conditions(md: &ModelDeployment, now: Timestamp) -> Vec<Entry> {
     all.into_iter().map(|c| of_condition(c, is_usual(c), now)).collect()
 }
 
-/// Those of the lifecycle should be true; the others are there only while something is unusual.
+/// Whether the condition is part of the lifecycle and expected to be True.
 fn is_usual(c: &Condition) -> bool {
     status::LIFECYCLE.iter().any(|(type_, _)| *type_ == c.type_)
 }
 
-/// The same for AsyncActors and LlamaStackDistributions.
+/// Like [`is_usual`], for AsyncActors and LlamaStackDistributions.
 pub fn is_usual_when_operated(c: &Condition) -> bool {
     ![condition::STALLED, condition::PAUSED, WARNING].contains(&c.type_.as_str())
 }

@@ -30,7 +30,7 @@ struct Page {
     items: Vec<Item>,
     deletes: Vec<String>,
     notes: Vec<String>,
-    /// Why it cannot be said.
+    /// Error.
     trouble: String,
 }
 

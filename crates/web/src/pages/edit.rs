@@ -46,7 +46,7 @@ pub async fn edit(Asker(session): Asker, Of { namespace, name }: Of) -> Response
     }
 }
 
-/// Makes it, or says what is wrong.
+/// Creates the ModelDeployment, or shows the form with errors.
 pub async fn create(Asker(session): Asker, Sent(sent): Sent) -> Response {
     Draft::new(&session, None).await.answer(sent).await
 }
@@ -63,14 +63,14 @@ pub async fn change(Asker(session): Asker, Of { namespace, name }: Of, Sent(sent
 struct Draft<'a> {
     session: &'a Session,
     providers: Arc<Providers>,
-    /// As it is in the cluster; none yet for a new one.
+    /// The live object; `None` for a new one.
     live: Option<Arc<ModelDeployment>>,
-    /// As the form would have it.
+    /// The object with the values of the form.
     object: Value,
-    /// What the form said, if it was sent.
+    /// Submitted values.
     sent: Option<Pairs>,
     faults: Faults,
-    /// Of which version the form is.
+    /// Resource version that the form is based on.
     version: String,
 }
 
@@ -97,7 +97,7 @@ impl<'a> Draft<'a> {
         }
     }
 
-    /// Takes in what was sent, and shows what would be made of it, or does it.
+    /// Processes submitted values: shows a preview, or applies them.
     async fn answer(mut self, sent: Pairs) -> Response {
         let preview = sent.get("then") == Some("preview");
         self.fill(sent);
@@ -120,7 +120,7 @@ impl<'a> Draft<'a> {
         self.page(code).await
     }
 
-    /// The object with what the form says, and what admission would say to that, without asking anybody.
+    /// Fills the object from the form, and validates it locally like admission.
     fn fill(&mut self, sent: Pairs) {
         let new = self.live.is_none();
         let fields = form::IDENTITY.iter().filter(|_| new).chain(form::fields());
@@ -157,7 +157,7 @@ impl<'a> Draft<'a> {
         }
     }
 
-    /// Sends it, as the user. What the API server rejects becomes faults, with the status to answer with.
+    /// Applies the object with the user's credentials. A rejection becomes errors of fields.
     async fn send(&mut self, dry_run: bool) -> Result<(), StatusCode> {
         let place = || {
             Ok::<(Namespace, Name), Invalid>((
@@ -323,7 +323,7 @@ impl<'a> Draft<'a> {
         fields.iter().map(input).collect()
     }
 
-    /// Who would serve it, why, and what would be made: the controllers' own plans. Nothing for a form nobody has touched.
+    /// Preview by the controllers' plans: provider, reason, upstream object. `None` for an empty form.
     fn preview(&self) -> Option<Preview> {
         if self.live.is_none() && self.sent.is_none() {
             return None;
@@ -372,7 +372,7 @@ fn listed(faults: &Faults) -> Vec<(&'static Field, String)> {
         .collect()
 }
 
-/// What must be merged into `before` for it to become `after` (RFC 7386).
+/// Merge patch from `before` to `after` (RFC 7386).
 fn merge(before: &Value, after: &Value) -> Value {
     let (Value::Object(before), Value::Object(after)) = (before, after) else {
         return after.clone();
@@ -421,7 +421,7 @@ struct Section {
     inputs: Vec<Input>,
 }
 
-/// What would be made of the form.
+/// Preview of a form.
 struct Preview {
     why: Why,
     warnings: Vec<String>,
@@ -440,13 +440,13 @@ struct Form {
     version: String,
     button: &'static str,
     sections: Vec<Section>,
-    /// What is wrong with all of it.
+    /// Errors that belong to no field.
     whole: String,
-    /// What is wrong with fields.
+    /// Errors of fields.
     faults: Vec<(&'static Field, String)>,
-    /// Whether it was to be sent.
+    /// Whether the form was submitted.
     tried: bool,
-    /// What must still be filled in.
+    /// Required fields that are empty.
     open: Vec<(&'static Field, String)>,
     preview: Option<Preview>,
     engines: Vec<String>,

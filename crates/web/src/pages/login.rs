@@ -68,7 +68,7 @@ fn onward(heading: &str, url: &str) -> Response {
     refusal::html(&Onward { style, heading, url })
 }
 
-/// Lets somebody in whose token the cluster knows.
+/// Signs a user in with a token.
 pub async fn enter(State(app): State<Arc<App>>, body: Bytes) -> Response {
     let pairs = Pairs::parse(&body);
     match app
@@ -81,7 +81,7 @@ pub async fn enter(State(app): State<Arc<App>>, body: Bytes) -> Response {
     }
 }
 
-/// Sends somebody to the issuer.
+/// Redirects a user to the issuer.
 pub async fn go_to_issuer(State(app): State<Arc<App>>, Extension(site): Extension<Site>) -> Response {
     let Some(issuer) = app.sessions.issuer() else {
         return Redirect::to("/login").into_response();
@@ -96,7 +96,7 @@ pub async fn go_to_issuer(State(app): State<Arc<App>>, Extension(site): Extensio
     }
 }
 
-/// Lets somebody in whom the issuer sends back.
+/// Signs a user in after the redirect from the issuer.
 pub async fn come_from_issuer(
     State(app): State<Arc<App>>,
     Query(query): Query<BTreeMap<String, String>>,

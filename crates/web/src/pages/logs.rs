@@ -27,7 +27,7 @@ use crate::sessions::Session;
 /// Lines that are shown at first.
 const LINES: i64 = 500;
 
-/// Whose log.
+/// Selected log.
 #[derive(Clone, Debug, Default, Deserialize)]
 pub struct Asked {
     /// The pod; empty: the first.
@@ -36,7 +36,7 @@ pub struct Asked {
     /// The container; empty: the one that has something to say.
     #[serde(default)]
     container: String,
-    /// Of the run before this one.
+    /// Log of the previous instance.
     #[serde(default)]
     previous: bool,
 }
@@ -58,9 +58,9 @@ struct Page {
     pods: Vec<String>,
     voice: Option<Voice>,
     text: String,
-    /// Where the rest comes from.
+    /// URL of the stream.
     follow: String,
-    /// Why there is nothing.
+    /// Error.
     trouble: String,
 }
 
@@ -149,7 +149,7 @@ async fn pods(session: &Session, namespace: &Namespace, name: Name) -> Result<Ve
     cluster.pods_of(&target, namespace).await
 }
 
-/// The one that is asked for, if it is among these, or the first.
+/// The selected pod and container, or the first.
 fn voice(pods: &[Pod], asked: &Asked) -> Option<Voice> {
     let pod = pods
         .iter()

@@ -23,32 +23,32 @@ use crate::refusal;
 /// Faults that are shown; the rest is a number.
 const MAX_PROBLEMS: usize = 50;
 
-/// Something that is wrong, or waits for somebody.
+/// An object that needs attention.
 pub struct Problem {
     urgency: usize,
-    /// Its class: `bad`, `open` for what may yet come right, or `none`.
+    /// CSS class: `bad`, `open` or `none`.
     pub mood: &'static str,
     /// The kind of object.
     pub kind: &'static str,
     /// The object, for people.
     pub what: String,
-    /// Its page.
+    /// URL of its page.
     pub href: String,
-    /// In a word.
+    /// State.
     pub state: String,
-    /// Why, and what to do.
+    /// Cause and remedy.
     pub why: String,
     /// Since when.
     pub since: Option<Moment>,
 }
 
-/// How many of a kind are how.
+/// Number of objects of a kind, by state.
 pub struct Tile {
     /// The kind, for people.
     pub title: &'static str,
-    /// Its page.
+    /// URL of its page.
     pub href: &'static str,
-    /// All of them.
+    /// Total.
     pub all: usize,
     /// State, number and mood of each that is not 0.
     pub parts: Vec<(String, usize, &'static str)>,
@@ -246,7 +246,7 @@ fn of_distribution(distribution: &LlamaStackDistribution, now: Timestamp) -> Opt
     )
 }
 
-/// What an operator has to say of an object that is not well. `said` is the condition that dates it.
+/// Problem of an AsyncActor or LlamaStackDistribution. `said` is the condition that dates it.
 fn of_operated(
     object: &impl ResourceExt,
     (kind, pages): (&'static str, &str),

@@ -16,7 +16,7 @@ use crate::moment::Moment;
 use crate::page::Shell;
 use crate::refusal;
 
-/// What is said of one of the two halves of a provider.
+/// State of the controller or of the operator of a provider.
 struct Half {
     mood: &'static str,
     state: &'static str,
