@@ -9,7 +9,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 /// Namespace of the controllers.
-pub const NAMESPACE: &str = "kubeairunway-system";
+pub const NAMESPACE: &str = runway_api::labels::SYSTEM_NAMESPACE;
 /// The Secret with the core's certificate authority.
 pub const WEBHOOK_SECRET: &str = "kubeairunway-webhook-ca";
 /// The Service by which the API server reaches the core's admission.
