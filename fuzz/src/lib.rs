@@ -1,4 +1,4 @@
-//! What must hold for any input, a function for each fuzz target. [libFuzzer](https://llvm.org/docs/LibFuzzer.html) calls them by
+//! Properties that hold for any input, one function per fuzz target. [libFuzzer](https://llvm.org/docs/LibFuzzer.html) calls them by
 //! the programs in `targets/`, the tests of this crate with every file of `corpus/`.
 //!
 //! A function panics when its property does not hold. An input that a target cannot use, such as one that is not text, passes.
@@ -20,6 +20,7 @@ pub mod console_form;
 pub mod crd_objects;
 pub mod documents;
 pub mod engine_answers;
+pub mod kubeconfig;
 pub mod merge;
 pub mod names_and_paths;
 pub mod overrides;
@@ -76,8 +77,8 @@ mod tests {
     }
 
     replay! {
-        admission_review amqp_session asya_message cel_rule console_form crd_objects documents engine_answers merge
-        names_and_paths overrides provider_files redaction runtime_frame sqs_answers
+        admission_review amqp_session asya_message cel_rule console_form crd_objects documents engine_answers
+        kubeconfig merge names_and_paths overrides provider_files redaction runtime_frame sqs_answers
     }
 
     /// Every file of the corpus passes.

@@ -1,4 +1,4 @@
-//! Generated files: made from code, committed, checked.
+//! Generated files: written from code, committed, and compared by the tests.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -13,9 +13,9 @@ use runway_client::text;
 use serde::Serialize;
 
 use crate::shell::root;
-use crate::{api, chart, command, metrics, reference};
+use crate::{api, argocd, chart, command, krew, metrics, reference, status};
 
-/// How to treat generated files.
+/// Mode.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Write nothing; fail if a file is not current.
@@ -67,8 +67,11 @@ fn files() -> Result<Vec<(String, String)>> {
     files.push(("deploy/install.yaml".to_owned(), install(&components)?));
     files.extend(kustomize(&components)?);
     files.extend(chart::files(&manifests::all_components())?);
+    files.push((argocd::PATH.to_owned(), argocd::config_map()?));
+    files.push((krew::PATH.to_owned(), krew::template()?));
     files.push((api::PATH.to_owned(), api::page()?));
     files.push((reference::PATH.to_owned(), reference::page()?));
+    files.push((status::PATH.to_owned(), status::page()?));
     files.push((metrics::PATH.to_owned(), metrics::page()));
     files.push((page::PATH.to_owned(), page::page()));
     files.push((command::PATH.to_owned(), command::page()));
@@ -107,7 +110,7 @@ fn kustomize(components: &[Component]) -> Result<Vec<(String, String)>> {
     Ok(files)
 }
 
-/// What one choice has and another has not.
+/// Objects that a release has with one choice and lacks with another.
 fn added(components: &[Component], without: &Release, with: &Release) -> Vec<DynamicObject> {
     let known: BTreeSet<String> = components
         .iter()

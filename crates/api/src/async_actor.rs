@@ -1,8 +1,8 @@
-//! `AsyncActor`: a queue-driven actor (ADR-001). It runs a workload of its own (`workload`), or is bound to somebody else's
+//! `AsyncActor`: a queue-driven actor (ADR-001). It runs its own workload (`workload`), or is bound to an existing one
 //! (`workloadRef`).
 //!
-//! Absent and zero are different things: what a user may leave out is an `Option`. Defaults are in the documentation of each
-//! field and in the accessors below, never in the schema.
+//! Absent and zero are different: a field that a user may omit is an `Option`. Defaults are in the documentation of each field
+//! and in the accessors below, never in the schema.
 
 use k8s_openapi::api::core::v1::{EnvVar, ResourceRequirements};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
@@ -13,62 +13,63 @@ use serde_json::{Map, Value};
 
 use crate::condition::{self, Conditions as _};
 use crate::labels;
+use crate::managed::managed;
 use crate::tone::{Tone, texts, words};
 
 /// The target was found. Present with `workloadRef` only.
 pub const TARGET_RESOLVED: &str = "TargetResolved";
-/// The sidecar and the runtime run beside (or in front of) the target. Present with `workloadRef` only.
+/// The sidecar and the runtime run in the target's pods or in a proxy. Present with `workloadRef` only.
 pub const RUNTIME_INJECTED: &str = "RuntimeInjected";
-/// The workload that was made runs. Present with `workload` only.
+/// The actor's own workload is ready. Present with `workload` only.
 pub const WORKLOAD_READY: &str = "WorkloadReady";
-/// The transport is configured and the queue is there.
+/// The transport is configured and the queue exists.
 pub const TRANSPORT_READY: &str = "TransportReady";
-/// KEDA scales the workload. Present while scaling is on.
+/// KEDA scales the workload. Present while scaling is enabled.
 pub const SCALING_READY: &str = "ScalingReady";
-/// There is something a user should know, though nothing is broken; present only while true.
+/// Something needs the user's attention although nothing failed; present only while true.
 pub const WARNING: &str = "Warning";
 
-/// What admission says, word for word the same from the API server and from `render`.
+/// Admission messages. They are the same from the API server and from `render`.
 pub mod messages {
-    /// A name that nothing can be named after.
+    /// The actor's name cannot be part of the names of its objects.
     pub const NAME: &str = "metadata.name must be at most 63 characters, lower case letters, digits and '-', and start with a letter: workloads, labels and queues are named after it";
-    /// The ADR's own words.
+    /// Exactly one of `workload` and `workloadRef` must be set. The text is the ADR's.
     pub const XOR: &str = "Exactly one of 'workload' or 'workloadRef' must be set";
     /// `workloadRef` without `runtime`.
     pub const RUNTIME_MISSING: &str =
         "runtime is required with workloadRef: set runtime.image and runtime.handler, the code that calls the model";
     /// `runtime` with `workload`.
-    pub const RUNTIME_MISPLACED: &str = "runtime is for workloadRef only: with workload, the container asya-runtime of workload.template says what runs";
+    pub const RUNTIME_MISPLACED: &str = "runtime is for workloadRef only: with workload, the handler is in the container asya-runtime of workload.template";
     /// `binding` with `workload`.
     pub const BINDING_MISPLACED: &str =
         "binding is for workloadRef only: with workload there is nothing to bind to, remove binding";
-    /// None or several.
-    pub const ONE_RUNTIME: &str = "workload.template.spec.containers must have exactly one container named asya-runtime: name the one with your handler so";
-    /// The name is taken.
+    /// `asya-runtime` is not exactly one of the containers.
+    pub const ONE_RUNTIME: &str = "workload.template.spec.containers must have exactly one container named asya-runtime: rename the container with your handler";
+    /// A container name is reserved.
     pub const NO_SIDECAR: &str = "workload.template.spec.containers must not have a container named asya-sidecar: the operator adds it, remove or rename yours";
-    /// The names are taken.
+    /// Volume names are reserved.
     pub const NO_INIT: &str =
         "workload.template.spec.initContainers must not have one named asya-sidecar or asya-runtime: rename it";
-    /// The operator starts the runtime.
+    /// `command` of asya-runtime is set; the operator sets it.
     pub const NO_COMMAND: &str = "workload.template.spec.containers: asya-runtime must not set command, because the operator starts the runtime in it; remove command, and set workload.pythonExecutable if Python is called otherwise";
-    /// A target elsewhere.
+    /// The target is in another namespace.
     pub const NAMESPACE: &str = "workloadRef.namespace must not be set: an AsyncActor binds to workloads in its own namespace only; create the AsyncActor in the namespace of its target";
-    /// No Python path.
+    /// The handler is not a Python path.
     pub const HANDLER: &str =
         "runtime.handler must be a Python path such as adapters.openai.forward: module.function or module.Class.method";
-    /// No HTTP URL.
+    /// The target URL is not an HTTP URL.
     pub const URL: &str = "runtime.targetURL must be http://HOST[:PORT][/PATH] or https://…, without user and password, such as http://phi-3:8080";
-    /// A URL that leads to credentials of the cloud.
+    /// The target URL leads to a cloud metadata service.
     pub const URL_HIDDEN: &str = "runtime.targetURL must not point at a link-local or metadata address (169.254.0.0/16, fe80::/10, metadata.google.internal), nor hide an address in a number: name the model's Service";
-    /// Two names for one number.
+    /// Both names of the minimum are set.
     pub const MIN_TWICE: &str = "scaling.minReplicas and scaling.minReplicaCount are the same thing: set one of them";
-    /// Two names for one number.
+    /// Both names of the maximum are set.
     pub const MAX_TWICE: &str = "scaling.maxReplicas and scaling.maxReplicaCount are the same thing: set one of them";
-    /// An empty range.
+    /// The minimum is above the maximum.
     pub const MIN_ABOVE_MAX: &str = "scaling.minReplicas must not be above scaling.maxReplicas (default 50): raise maxReplicas or lower minReplicas";
-    /// Modifiers without a formula.
+    /// Modifiers have no formula.
     pub const FORMULA: &str = "scaling.advanced.formula is required with advanced.target, activationTarget or metricType: set it, for example to queue (the name of the queue's trigger)";
-    /// A formula without a target.
+    /// The formula has no target.
     pub const FORMULA_TARGET: &str = "scaling.advanced.target is required with advanced.formula: what the result of the formula is divided by, such as '5'";
 }
 
@@ -87,7 +88,7 @@ pub mod messages {
     status = "AsyncActorStatus",
     derive = "PartialEq",
     derive = "Default",
-    doc = "AsyncActor puts a queue in front of a workload: one that it makes (workload), or one that exists and belongs to somebody else (workloadRef).",
+    doc = "AsyncActor puts a queue in front of a workload: one that it creates (workload), or an existing one (workloadRef).",
     validation = Rule::new("self.metadata.name.size() <= 63 && self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')").message(messages::NAME),
     printcolumn(name = "Status", type_ = "string", json_path = ".status.status"),
     printcolumn(name = "Mode", type_ = "string", json_path = ".status.mode"),
@@ -114,41 +115,41 @@ pub mod messages {
     validation = Rule::new("has(self.workloadRef) || !has(self.binding)").message(messages::BINDING_MISPLACED),
 )]
 pub struct AsyncActorSpec {
-    /// Name of a transport that the operator is configured with, such as rabbitmq or sqs.
+    /// Name of a transport in the operator's configuration, such as rabbitmq or sqs.
     #[schemars(length(min = 1, max = 63))]
     #[x_kube(validation = Rule::new("self.matches('^[a-z0-9]([-a-z0-9_.]*[a-z0-9])?$')").message("transport must be the name of a transport of the operator: lower case letters, digits, '-', '_' and '.', such as rabbitmq"))]
     pub transport: String,
 
-    /// The workload to make. Exactly one of workload and workloadRef is set.
+    /// Workload to create. Exactly one of workload and workloadRef must be set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workload: Option<Workload>,
 
-    /// The workload to bind to: it belongs to somebody else and stays theirs. Always in the same namespace.
+    /// Existing workload in the same namespace to bind to. Its owner does not change.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workload_ref: Option<WorkloadRef>,
 
-    /// The container asya-runtime that calls the target. Required with workloadRef.
+    /// Container asya-runtime, which calls the target. Required with workloadRef.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub runtime: Option<Runtime>,
 
-    /// How to bind. Only with workloadRef.
+    /// Binding strategy and conflict handling. Only with workloadRef.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub binding: Option<Binding>,
 
-    /// The container asya-sidecar, which moves messages between queues and the runtime.
+    /// Container asya-sidecar, which moves messages between the queues and the runtime.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sidecar: Option<Sidecar>,
 
-    /// How long things may take.
+    /// Timeouts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout: Option<Timeout>,
 
-    /// How many replicas run, by the length of the queue.
+    /// Scaling by the length of the queue.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scaling: Option<Scaling>,
 }
 
-/// The workload to make.
+/// Workload to create.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Workload {
@@ -156,17 +157,17 @@ pub struct Workload {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kind: Option<WorkloadKind>,
 
-    /// Replicas while scaling is off. Defaults to 1; 0 means none.
+    /// Replicas while scaling is disabled. Defaults to 1; 0 means none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 10000))]
     pub replicas: Option<i32>,
 
-    /// The Python that runs the handler, in the image of asya-runtime. Defaults to python3.
+    /// Python executable that runs the handler, in the image of asya-runtime. Defaults to python3.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 255))]
     pub python_executable: Option<String>,
 
-    /// Pod template with exactly one container named asya-runtime, which holds the handler.
+    /// Pod template with exactly one container named asya-runtime, which contains the handler.
     #[schemars(schema_with = "crate::schema::actor_pod_template")]
     #[x_kube(
         validation = Rule::new("self.spec.containers.filter(c, c.name == 'asya-runtime').size() == 1").message(messages::ONE_RUNTIME),
@@ -177,18 +178,18 @@ pub struct Workload {
     pub template: Map<String, Value>,
 }
 
-/// The kind of workload to make.
+/// Kind of the workload to create.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 pub enum WorkloadKind {
     /// Replicas without identity.
     #[default]
     Deployment,
-    /// Replicas with a stable name each.
+    /// Replicas with stable names.
     StatefulSet,
 }
 
 impl WorkloadKind {
-    /// As written in a manifest.
+    /// Text in a manifest.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Deployment => "Deployment",
@@ -197,7 +198,7 @@ impl WorkloadKind {
     }
 }
 
-/// The workload to bind to.
+/// Workload to bind to.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
@@ -217,13 +218,13 @@ pub struct WorkloadRef {
     #[schemars(length(min = 1, max = 253))]
     #[x_kube(validation = Rule::new("self.matches('^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$')").message("workloadRef.name must be the name of an object: lower case letters, digits, '-' and '.'"))]
     pub name: String,
-    /// Must not be set: a target is always in the namespace of its AsyncActor.
+    /// Must not be set: the target is always in the namespace of its AsyncActor.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 63))]
     pub namespace: Option<String>,
 }
 
-/// The container that calls the target.
+/// Container that calls the target.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Runtime {
@@ -238,11 +239,11 @@ pub struct Runtime {
     #[schemars(length(min = 3, max = 255))]
     #[x_kube(validation = Rule::new("self.matches('^[A-Za-z_][A-Za-z0-9_]*([.][A-Za-z_][A-Za-z0-9_]*)+$')").message(messages::HANDLER))]
     pub handler: String,
-    /// What the handler gets: payload (default) or envelope.
+    /// Input of the handler: payload (default) or envelope.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub handler_mode: Option<HandlerMode>,
-    /// Where the model answers; the handler finds it in ASYA_TARGET_URL. Omitted: found from the target, on 127.0.0.1 where the
-    /// handler runs in the model's own pod.
+    /// URL of the model, available to the handler as ASYA_TARGET_URL. If omitted, it is derived from the target: 127.0.0.1 if
+    /// the handler runs in the model's pod.
     #[serde(default, rename = "targetURL", skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 2048))]
     #[x_kube(
@@ -250,11 +251,11 @@ pub struct Runtime {
         validation = Rule::new("!self.lowerAscii().matches('^https?://(169[.]254[.]|\\\\[(fe[89ab]|fd00:ec2|::ffff:)|metadata[.]google[.]internal|metadata([:/?]|$)|instance-data([:/?]|$))') && (!self.matches('^https?://(0[xX])?[0-9A-Fa-f.]+([:/?]|$)') || self.matches('^https?://(0|[1-9][0-9]{0,2})([.](0|[1-9][0-9]{0,2})){3}([:/?]|$)'))").message(messages::URL_HIDDEN),
     )]
     pub target_url: Option<String>,
-    /// The Python of the image. Defaults to python3.
+    /// Python executable of the image. Defaults to python3.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 255))]
     pub python_executable: Option<String>,
-    /// Environment variables for the handler; they win over generated ones.
+    /// Environment variables of the handler; they override generated ones.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "crate::schema::env")]
     pub env: Vec<EnvVar>,
@@ -263,67 +264,67 @@ pub struct Runtime {
     pub resources: Option<ResourceRequirements>,
 }
 
-/// When an image is pulled.
+/// Image pull policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum PullPolicy {
-    /// Each time.
+    /// Always pull.
     Always,
-    /// Unless the node has it.
+    /// Pull if the node does not have the image.
     IfNotPresent,
-    /// The node must have it.
+    /// Never pull.
     Never,
 }
 
-/// What a handler gets and returns.
+/// Input and output of a handler.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum HandlerMode {
-    /// The payload.
+    /// Payload only.
     #[default]
     Payload,
-    /// The whole envelope, with its route.
+    /// Whole envelope, including its route.
     Envelope,
 }
 
-/// How to bind.
+/// Binding strategy and conflict handling.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Binding {
-    /// Auto (default) picks what works for the target: TemplatePatch adds two containers to its pods, ParentSpec adds them to
-    /// the pod spec of the custom resource that makes the pods, Proxy runs them in a Deployment of their own.
+    /// Auto (default) selects the strategy by the target. TemplatePatch adds two containers to the target's pod template,
+    /// ParentSpec adds them to the pod spec of the custom resource that owns the pods, Proxy runs them in a separate Deployment.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub strategy: Option<AskedStrategy>,
-    /// What to do when another controller takes the containers out again, more than 5 times: Stop (default), or Proxy.
+    /// Action if another controller removes the containers more than 5 times: Stop (default), or Proxy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub on_conflict: Option<OnConflict>,
-    /// With Proxy: also scale the target itself by the queue, where it has a scale subresource (Deployment, StatefulSet, InferenceSet,
+    /// With Proxy: also scale the target by the queue, if it has a scale subresource (Deployment, StatefulSet, InferenceSet,
     /// ModelDeployment). Defaults to false: only the proxy is scaled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scale_target: Option<bool>,
 }
 
-/// A strategy as asked for.
+/// Requested binding strategy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum AskedStrategy {
-    /// What works for the target.
+    /// Selected by the target.
     #[default]
     Auto,
     /// Two containers in the target's pods, by server-side apply.
     TemplatePatch,
     /// Two containers in the pod spec of the target's custom resource.
     ParentSpec,
-    /// A Deployment of our own that calls the target.
+    /// A separate Deployment that calls the target.
     Proxy,
 }
 
-/// A strategy as carried out.
+/// Effective binding strategy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 pub enum Strategy {
     /// Two containers in the target's pods, by server-side apply.
     TemplatePatch,
     /// Two containers in the pod spec of the target's custom resource.
     ParentSpec,
-    /// A Deployment of our own that calls the target.
+    /// A separate Deployment that calls the target.
     Proxy,
 }
 
@@ -334,27 +335,27 @@ texts!(Strategy {
 });
 
 impl Strategy {
-    /// Whether it writes to an object that is not ours.
+    /// Whether it writes to an object with another owner.
     pub fn is_in_place(self) -> bool {
         self != Self::Proxy
     }
 }
 
-/// What to do in a conflict.
+/// Action in a conflict.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum OnConflict {
-    /// Leave the target alone and say so.
+    /// Leave the target unchanged and report the conflict.
     #[default]
     Stop,
-    /// Leave the target alone and call it from a Deployment of our own.
+    /// Leave the target unchanged and call it from a separate Deployment.
     Proxy,
 }
 
-/// The container asya-sidecar.
+/// Container asya-sidecar.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Sidecar {
-    /// Its image. Omitted: the operator's default.
+    /// Image. Defaults to the operator's setting.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 1024))]
     #[x_kube(validation = Rule::new("!self.matches('[[:space:][:cntrl:]]')").message("sidecar.image must be an image reference, without spaces"))]
@@ -362,30 +363,31 @@ pub struct Sidecar {
     /// Always, IfNotPresent (default) or Never.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image_pull_policy: Option<PullPolicy>,
-    /// Resources of the container. Omitted: requests of 10m CPU and 16Mi memory, and a memory limit of 256Mi.
+    /// Resources of the container. Defaults to requests of 10m CPU and 16Mi memory, and a memory limit of 256Mi.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resources: Option<ResourceRequirements>,
-    /// Environment variables; they win over generated ones.
+    /// Environment variables; they override generated ones.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "crate::schema::env")]
     pub env: Vec<EnvVar>,
 }
 
-/// How long things may take.
+/// Timeouts.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Timeout {
-    /// Seconds one message may take. Defaults to 300.
+    /// Maximum processing time of one message, in seconds. Defaults to 300.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 86400))]
     pub processing: Option<i32>,
-    /// Seconds a pod of workload may take to end. Defaults to processing and 30 more, so that scaling in cuts no work.
+    /// Termination grace period of a workload's pods, in seconds. Defaults to processing plus 30, so that scaling in does not
+    /// interrupt work.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 86400))]
     pub graceful_shutdown: Option<i32>,
 }
 
-/// How many replicas run. KEDA's own names are accepted beside the short ones.
+/// Scaling by the length of the queue. KEDA's field names are accepted as well.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
@@ -399,39 +401,40 @@ pub struct Scaling {
     /// Whether KEDA scales by the queue. Defaults to false.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub enabled: Option<bool>,
-    /// Fewest replicas. Defaults to 0, and to 1 where the target's own pods are scaled (it may serve others too): set 0 to let it sleep.
+    /// Minimum number of replicas. Defaults to 0, or to 1 if the target's own pods are scaled, since they may serve other
+    /// clients: set 0 to allow scaling to zero.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 10000))]
     pub min_replicas: Option<i32>,
-    /// The same as minReplicas, in KEDA's words.
+    /// Same as minReplicas.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 10000))]
     pub min_replica_count: Option<i32>,
-    /// Most replicas. Defaults to 50.
+    /// Maximum number of replicas. Defaults to 50.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 10000))]
     pub max_replicas: Option<i32>,
-    /// The same as maxReplicas, in KEDA's words.
+    /// Same as maxReplicas.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 10000))]
     pub max_replica_count: Option<i32>,
-    /// Seconds between looks at the queue. Defaults to 10.
+    /// Interval between checks of the queue, in seconds. Defaults to 10.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 86400))]
     pub polling_interval: Option<i32>,
-    /// Seconds without messages before the last replica goes. Defaults to 60.
+    /// Time without messages before scaling to zero, in seconds. Defaults to 60.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 604_800))]
     pub cooldown_period: Option<i32>,
-    /// Seconds after attaching during which nothing is scaled to 0. Defaults to cooldownPeriod with workloadRef, else to 0.
+    /// Time after binding without scaling to zero, in seconds. Defaults to cooldownPeriod with workloadRef, otherwise to 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 604_800))]
     pub initial_cooldown_period: Option<i32>,
-    /// Messages per replica, those under way included. Defaults to 5.
+    /// Messages per replica, including those in progress. Defaults to 5.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 1_000_000))]
     pub queue_length: Option<i32>,
-    /// For KEDA, as it is.
+    /// HorizontalPodAutoscaler settings, passed to KEDA unchanged.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub advanced: Option<AdvancedScaling>,
 }
@@ -440,11 +443,11 @@ pub struct Scaling {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct AdvancedScaling {
-    /// KEDA's scalingModifiers.formula. The queue's trigger is called queue.
+    /// KEDA's scalingModifiers.formula. The name of the queue's trigger is queue.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 1024))]
     pub formula: Option<String>,
-    /// KEDA's scalingModifiers.target: a number above 0.
+    /// KEDA's scalingModifiers.target: a number greater than 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 32))]
     #[x_kube(validation = Rule::new("self.matches('^[0-9]+([.][0-9]+)?$') && self.matches('[1-9]')").message("scaling.advanced.target must be a number above 0, such as '5'"))]
@@ -454,86 +457,88 @@ pub struct AdvancedScaling {
     #[schemars(length(min = 1, max = 32))]
     #[x_kube(validation = Rule::new("self.matches('^[0-9]+([.][0-9]+)?$')").message("scaling.advanced.activationTarget must be a number, such as '1'"))]
     pub activation_target: Option<String>,
-    /// KEDA's scalingModifiers.metricType: AverageValue (default) or Value. KEDA refuses Utilization here.
+    /// KEDA's scalingModifiers.metricType: AverageValue (default) or Value. KEDA does not support Utilization here.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metric_type: Option<MetricType>,
-    /// Whether the replicas of before come back when the actor goes. Defaults to true with workloadRef, else to false.
+    /// Whether the previous number of replicas is restored when the actor is deleted. Defaults to true with workloadRef,
+    /// otherwise to false.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub restore_to_original_replica_count: Option<bool>,
 }
 
-/// What a formula's result is compared with.
+/// Value that the result of a formula is compared with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum MetricType {
-    /// Per replica.
+    /// Target value per replica.
     AverageValue,
-    /// As it is.
+    /// Total target value.
     Value,
 }
 
-/// What is known of an AsyncActor. Written by the operator.
+/// Observed state of an AsyncActor. Written by the operator.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct AsyncActorStatus {
-    /// In one word what is going on, such as Running, Napping (asleep until a message comes: not an error) or TransportError.
+    /// State in one word, such as Running, Napping (scaled to zero until a message arrives; not an error) or TransportError.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub status: Option<String>,
-    /// What there is to say, for people.
+    /// Summary of the current state.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
-    /// The generation of the spec that this status speaks of.
+    /// Generation of the spec that this status is based on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
     /// Standalone (workload) or Binding (workloadRef).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode: Option<Mode>,
-    /// With workloadRef: the object that it comes down to, whose pods serve the model.
+    /// With workloadRef: the object that owns the pods of the model.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resolved_target: Option<ObjectRef>,
-    /// With workloadRef: how the binding stands.
+    /// With workloadRef: state of the binding.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub binding: Option<BindingStatus>,
-    /// How often somebody took out of the target what was put into it, since it was last left in peace for an hour.
+    /// Number of times that other controllers removed our containers from the target, since the last hour without such a
+    /// conflict.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub conflict_count: Option<i32>,
-    /// When that was seen last.
+    /// Time of the last such conflict.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_conflict_time: Option<Time>,
-    /// The workload that was made: with workload, or as proxy.
+    /// Workload that the operator created: the workload itself, or the proxy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workload_ref: Option<ObjectRef>,
-    /// The ScaledObject that was made.
+    /// ScaledObject that the operator created.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scaled_object_ref: Option<ObjectRef>,
-    /// KEDA, or Manual.
+    /// KEDA or Manual.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scaling_mode: Option<ScalingMode>,
     /// Name of the actor's queue.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queue: Option<String>,
-    /// Replicas that are ready.
+    /// Number of ready replicas.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ready_replicas: Option<i32>,
-    /// Replicas that exist, ready or not.
+    /// Number of replicas, ready or not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub total_replicas: Option<i32>,
-    /// Replicas asked for.
+    /// Desired number of replicas.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub desired_replicas: Option<i32>,
-    /// Whether KEDA sees messages in the queue, waiting or under way. Not there without scaling. How many there are is not told here:
-    /// a status that changes with each message would never be at rest.
+    /// Whether KEDA sees messages in the queue, waiting or in progress. Absent without scaling. The number of messages is not
+    /// reported: it would change the status with each message.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queue_active: Option<bool>,
-    /// When the replicas asked for changed last.
+    /// Time of the last change of the desired number of replicas.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_scale_time: Option<Time>,
-    /// Which way: up or down.
+    /// Direction of that change: up or down.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_scale_direction: Option<ScaleDirection>,
-    /// Fewest replicas, defaults applied. Not there without scaling.
+    /// Minimum number of replicas, with defaults applied. Absent without scaling.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub min_replicas: Option<i32>,
-    /// Most replicas, defaults applied. Not there without scaling.
+    /// Maximum number of replicas, with defaults applied. Absent without scaling.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_replicas: Option<i32>,
     /// TargetResolved, RuntimeInjected or WorkloadReady, TransportReady, ScalingReady, Ready, and others while they are true.
@@ -542,63 +547,63 @@ pub struct AsyncActorStatus {
     pub conditions: Vec<Condition>,
 }
 
-/// What is going on with an AsyncActor: the word in `status.status`. The schema takes any text there, so that operators of other
-/// versions may write words of their own.
+/// State of an AsyncActor: the word in `status.status`. The schema accepts any text, so that other versions of the operator may
+/// write their own words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ActorState {
     /// Enough replicas are ready.
     Running,
-    /// Scaled to 0 by the queue, until a message comes.
+    /// Scaled to zero by the queue until a message arrives.
     Napping,
-    /// 0 replicas, as asked for.
+    /// Zero replicas, as requested.
     Stopped,
-    /// Replicas or the queue are being made.
+    /// The replicas or the queue are being created.
     Creating,
-    /// The first replica after a nap starts.
+    /// The first replica after scaling to zero is starting.
     WakingUp,
-    /// More replicas start.
+    /// More replicas are starting.
     ScalingUp,
-    /// Replicas end.
+    /// Replicas are terminating.
     ScalingDown,
-    /// Pods with a new template take the place of those of before.
+    /// A rollout replaces the pods.
     Updating,
-    /// The binding moves from one target or strategy to another.
+    /// The binding moves to another target or strategy.
     Moving,
-    /// The target, its kind or its URL is not there yet.
+    /// The target, its kind or its URL does not exist yet.
     WaitingForTarget,
-    /// Nothing is changed until it is resumed.
+    /// Reconciliation is paused.
     Paused,
-    /// The spec breaks a rule.
+    /// The spec is invalid.
     Invalid,
-    /// The target cannot be bound to.
+    /// The target does not support binding.
     BindingError,
-    /// The transport is not known, or its broker cannot be used.
+    /// The transport is unknown, or its broker is unavailable.
     TransportError,
-    /// Somebody else changes what was put into the target.
+    /// Another controller changes our fields of the target.
     Conflict,
-    /// The same, so often that the operator has stopped.
+    /// Another controller changed our fields so often that the operator stopped.
     ConflictStopped,
     /// Another actor is bound to the target.
     AlreadyManaged,
-    /// An object of the right name belongs to somebody else.
+    /// An object with a required name has another owner.
     NameTaken,
-    /// Somebody else holds a field that must be set.
+    /// Another field manager owns a required field.
     FieldConflict,
-    /// The API server refused an object.
+    /// The API server rejected an object.
     Refused,
-    /// No node has room for a pod.
+    /// No node fits a pod.
     PendingResources,
     /// An image cannot be pulled.
     ImagePullError,
-    /// A Secret or ConfigMap that a pod needs is missing.
+    /// A Secret or ConfigMap that a pod refers to is missing.
     ConfigError,
     /// The container asya-runtime fails.
     RuntimeError,
     /// The container asya-sidecar fails.
     SidecarError,
-    /// Pods cannot be made, or another container fails.
+    /// Pods cannot be created, or another container fails.
     WorkloadError,
-    /// KEDA cannot scale it.
+    /// KEDA cannot scale the workload.
     ScalingError,
 }
 
@@ -633,14 +638,14 @@ words!(ActorState {
 });
 
 impl ActorState {
-    /// The state of a word; absent for a word of another version.
+    /// The state with this text; absent for a text of another version.
     pub fn of(word: &str) -> Option<Self> {
         Self::ALL.iter().copied().find(|state| state.as_str() == word)
     }
 }
 
 impl AsyncActorStatus {
-    /// How well the actor is. While it is ready, what is under way (scaling, a rollout) is no concern.
+    /// Tone of the actor. While it is ready, scaling and rollouts do not count.
     pub fn tone(&self) -> Tone {
         if self.conditions.is_true(condition::READY) {
             return Tone::Current;
@@ -650,12 +655,12 @@ impl AsyncActorStatus {
     }
 }
 
-/// Whether an actor made its workload.
+/// Mode of an actor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum Mode {
-    /// It made its workload.
+    /// The actor runs its own workload.
     Standalone,
-    /// It is bound to somebody else's.
+    /// The actor is bound to an existing workload.
     Binding,
 }
 
@@ -664,13 +669,13 @@ texts!(Mode {
     Binding "Binding",
 });
 
-/// Who scales.
+/// Controller that scales.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum ScalingMode {
-    /// KEDA does, by the queue.
+    /// KEDA scales by the queue.
     #[serde(rename = "KEDA")]
     Keda,
-    /// Nobody of ours does.
+    /// None of our controllers scales.
     Manual,
 }
 
@@ -679,13 +684,13 @@ texts!(ScalingMode {
     Manual "Manual",
 });
 
-/// Which way replicas changed.
+/// Direction of a change of replicas.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum ScaleDirection {
-    /// More are asked for than before.
+    /// More replicas than before.
     Up,
-    /// Fewer are.
+    /// Fewer replicas than before.
     Down,
 }
 
@@ -693,40 +698,40 @@ pub enum ScaleDirection {
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ObjectRef {
-    /// Its API version.
+    /// API version, such as `apps/v1`.
     pub api_version: String,
-    /// Its kind.
+    /// Kind of the object.
     pub kind: String,
-    /// Its name.
+    /// Name of the object.
     pub name: String,
-    /// Its namespace.
+    /// Namespace of the object.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub namespace: Option<String>,
 }
 
-/// How a binding stands.
+/// State of a binding.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct BindingStatus {
     /// TemplatePatch, ParentSpec or Proxy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub strategy: Option<Strategy>,
-    /// Whether this is the Proxy that onConflict asks for, after a conflict.
+    /// Whether this is the Proxy that onConflict requests, after a conflict.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fallback: Option<bool>,
-    /// The object that holds our containers.
+    /// Object that contains our containers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub holder: Option<ObjectRef>,
-    /// Its uid.
+    /// UID of that object.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub holder_uid: Option<String>,
-    /// Hash of what was put into it.
+    /// Hash of the fields that the operator added.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub applied_hash: Option<String>,
-    /// Whether somebody took it out and it has not been put back: so no loss is counted twice.
+    /// Whether another controller removed the fields and they are not restored yet. Prevents that one removal is counted twice.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lost: Option<bool>,
-    /// The generation of the object that workloadRef names: a new one gives the binding a new chance.
+    /// Generation of the object that workloadRef names. A new generation resets the conflict counter.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source_generation: Option<i64>,
 }
@@ -737,61 +742,37 @@ impl Scaling {
         self.enabled.unwrap_or(false)
     }
 
-    /// Fewest replicas, under either name.
+    /// Minimum number of replicas, from either field.
     pub fn min(&self) -> Option<i32> {
         self.min_replicas.or(self.min_replica_count)
     }
 
-    /// Most replicas, under either name, default applied.
+    /// Maximum number of replicas, from either field, with the default applied.
     pub fn max(&self) -> i32 {
         self.max_replicas.or(self.max_replica_count).unwrap_or(50)
     }
 }
 
 impl AsyncActorSpec {
-    /// Scaling, if it is on.
+    /// Scaling, if enabled.
     pub fn scaling_on(&self) -> Option<&Scaling> {
         self.scaling.as_ref().filter(|s| s.is_on())
     }
 
-    /// Seconds one message may take, default applied.
+    /// Maximum processing time of one message in seconds, with the default applied.
     pub fn processing_seconds(&self) -> i32 {
         self.timeout.as_ref().and_then(|t| t.processing).unwrap_or(300)
     }
 
-    /// The strategy asked for, default applied.
+    /// Requested strategy, with the default applied.
     pub fn strategy(&self) -> AskedStrategy {
         self.binding.as_ref().and_then(|b| b.strategy).unwrap_or_default()
     }
 
-    /// What to do in a conflict, default applied.
+    /// Action in a conflict, with the default applied.
     pub fn on_conflict(&self) -> OnConflict {
         self.binding.as_ref().and_then(|b| b.on_conflict).unwrap_or_default()
     }
 }
 
-impl AsyncActor {
-    /// Whether reconciliation is paused by annotation.
-    pub fn is_paused(&self) -> bool {
-        labels::is_set(&self.metadata, labels::ASYA_PAUSED)
-    }
-
-    /// Whether it is being deleted.
-    pub fn is_deleting(&self) -> bool {
-        self.metadata.deletion_timestamp.is_some()
-    }
-
-    /// Whether our finalizer is on it.
-    pub fn has_finalizer(&self) -> bool {
-        self.metadata
-            .finalizers
-            .iter()
-            .flatten()
-            .any(|f| f == labels::ASYA_FINALIZER)
-    }
-
-    /// The conditions, none if there is no status yet.
-    pub fn conditions(&self) -> &[Condition] {
-        self.status.as_ref().map_or(&[], |s| s.conditions.as_slice())
-    }
-}
+managed!(AsyncActor, paused: labels::ASYA_PAUSED, finalizer: labels::ASYA_FINALIZER);

@@ -1,62 +1,118 @@
-//! How conditions are made and kept.
+//! Conditions: their types, and how they are built and updated.
 //!
-//! One owner per condition type. `Ready` is always there; abnormal conditions are there only while they are true
-//! (kstatus, as Flux does it). A transition time moves only on a transition.
+//! ```
+//! use runway_api::condition::{Conditions, READY, no, settle, yes};
+//!
+//! let (start, later) = ("2026-03-01T10:00:00Z".parse()?, "2026-03-01T10:05:00Z".parse()?);
+//! let first = settle(vec![no(READY, "Deploying", "Waiting for pods")], &[], Some(1), start);
+//! let waiting = settle(vec![no(READY, "Updating", "Waiting for a rollout")], &first, Some(2), later);
+//! assert_eq!(waiting[0].last_transition_time.0, start);
+//! let ready = settle(vec![yes(READY, "DeploymentReady", "All replicas are ready")], &waiting, Some(2), later);
+//! assert!(ready.is_true(READY));
+//! assert_eq!(ready[0].last_transition_time.0, later);
+//! # Ok::<(), jiff::Error>(())
+//! ```
+//!
+//! Each condition type has one owner. `Ready` is always present; abnormal conditions are present only while they are true
+//! (kstatus, as in Flux). A transition time changes only on a transition.
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
+use crate::reason::CoreReason;
+
 /// The schema of the spec was accepted. Owner: core.
 pub const VALIDATED: &str = "Validated";
-/// A provider is chosen. Owner: core.
+/// A provider is selected. Owner: core.
 pub const PROVIDER_SELECTED: &str = "ProviderSelected";
 /// Reconciliation is paused by annotation; present only while true. Owner: core; on kinds without one, their operator.
 pub const PAUSED: &str = "Paused";
-/// The chosen provider's controller is silent; present only while true. Owner: core.
+/// The selected provider's controller is silent; present only while true. Owner: core.
 pub const PROVIDER_UNAVAILABLE: &str = "ProviderUnavailable";
-/// The provider can do what the spec asks for. Owner: provider.
+/// The provider supports the spec. Owner: provider.
 pub const PROVIDER_COMPATIBLE: &str = "ProviderCompatible";
 /// The upstream objects exist. Owner: provider.
 pub const RESOURCE_CREATED: &str = "ResourceCreated";
-/// The upstream object's status is older than 5 minutes while work is under way; present only while true. Owner: provider.
+/// The upstream object's status is older than 5 minutes while work is in progress; present only while true. Owner: provider.
 pub const STALE_STATUS: &str = "StaleStatus";
-/// Overrides hold keys that the provider does not know; present only while true. Owner: provider.
+/// Overrides contain keys that the provider does not know; present only while true. Owner: provider.
 pub const OVERRIDES_IGNORED: &str = "OverridesIgnored";
-/// Fields of the spec that do nothing on this provider and engine; present only while true. Owner: provider.
+/// Fields of the spec have no effect with this provider and engine; present only while true. Owner: provider.
 pub const FIELDS_IGNORED: &str = "FieldsIgnored";
-/// Only a plan is asked for; present only while true. Owner: provider.
+/// A dry run is requested; present only while true. Owner: provider.
 pub const DRY_RUN: &str = "DryRun";
-/// The model serves. Owner: core until a provider is chosen, then the provider.
+/// The model serves. Owner: core until a provider is selected, then the provider.
 pub const READY: &str = "Ready";
-/// Nothing more will happen without a change by the user; present only while true. Owner: as for [`READY`].
+/// The state will not change unless the user changes something; present only while true. Owner: same as [`READY`].
 pub const STALLED: &str = "Stalled";
 
-/// The provider's upstream CRD is installed and known. On InferenceProviderConfig. Owner: provider.
+/// The provider's upstream CRD is installed with a known schema. On InferenceProviderConfig. Owner: provider.
 pub const UPSTREAM_READY: &str = "UpstreamReady";
 /// Every CEL rule compiles. On InferenceProviderConfig. Owner: core.
 pub const RULES_VALID: &str = "RulesValid";
 
-/// The Deployment has the pods it is to have. On LlamaStackDistribution, as the next ones.
+/// The Deployment has the desired pods. On LlamaStackDistribution, as are the following.
 pub const DEPLOYMENT_READY: &str = "DeploymentReady";
 /// The Service exists.
 pub const SERVICE_READY: &str = "ServiceReady";
-/// The claim is bound and as large as asked for; present only with storage.
+/// The PersistentVolumeClaim is bound with the desired size; present only with storage.
 pub const STORAGE_READY: &str = "StorageReady";
-/// The running server answered when it was asked for its version and providers.
+/// The running server responded with its version and providers.
 pub const HEALTH_CHECK: &str = "HealthCheck";
-/// Every external provider is in the running server; present only with external providers.
+/// Every external provider is loaded in the running server; present only with external providers.
 pub const EXTERNAL_PROVIDERS_READY: &str = "ExternalProvidersReady";
 /// External providers replace providers of the base configuration; present only while true.
 pub const PROVIDER_OVERRIDES: &str = "ProviderOverrides";
-/// A command of the user's own takes the place of ours: providers are not checked; present only while true.
+/// The user's own command replaces ours, so that providers are not checked; present only while true.
 pub const PREFLIGHT_BYPASSED: &str = "PreflightBypassed";
-/// Environment variables of the user's that are not passed on; present only while true.
+/// Some of the user's environment variables are not passed on; present only while true.
 pub const ENV_IGNORED: &str = "EnvIgnored";
 
-/// Reason of [`READY`] on a ModelDeployment of which no replica is desired.
-pub const SCALED_TO_ZERO: &str = "ScaledToZero";
+/// The controller that writes a condition type of a ModelDeployment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Owner {
+    /// The core controller.
+    Core,
+    /// The selected provider.
+    Provider,
+    /// The core controller until a provider is selected, then the provider.
+    Shared,
+}
 
-/// A condition before it meets its predecessor.
+/// Condition types of a ModelDeployment with their owners, in the order in which they are written.
+pub const MODEL_DEPLOYMENT: [(&str, Owner); 12] = [
+    (VALIDATED, Owner::Core),
+    (PROVIDER_SELECTED, Owner::Core),
+    (PAUSED, Owner::Core),
+    (PROVIDER_UNAVAILABLE, Owner::Core),
+    (PROVIDER_COMPATIBLE, Owner::Provider),
+    (RESOURCE_CREATED, Owner::Provider),
+    (READY, Owner::Shared),
+    (STALLED, Owner::Shared),
+    (STALE_STATUS, Owner::Provider),
+    (OVERRIDES_IGNORED, Owner::Provider),
+    (FIELDS_IGNORED, Owner::Provider),
+    (DRY_RUN, Owner::Provider),
+];
+
+/// Owner of a condition type of a ModelDeployment; absent for a type that is not ours.
+pub fn owner(type_: &str) -> Option<Owner> {
+    let entry = MODEL_DEPLOYMENT.iter().find(|(known, _)| *known == type_);
+    entry.map(|(_, owner)| *owner)
+}
+
+/// Conditions of a ModelDeployment that belong to one of these owners, in the order of [`MODEL_DEPLOYMENT`].
+pub fn owned_by(conditions: &[Condition], owners: &[Owner]) -> Vec<Condition> {
+    let types = MODEL_DEPLOYMENT.iter().filter(|(_, owner)| owners.contains(owner));
+    types
+        .flat_map(|(type_, _)| conditions.iter().filter(move |c| c.type_ == *type_))
+        .cloned()
+        .collect()
+}
+
+/// A condition without transition time and generation.
+///
+/// Turned into a [`Condition`] by [`settle`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Draft {
     type_: &'static str,
@@ -66,28 +122,28 @@ pub struct Draft {
 }
 
 impl Draft {
-    /// Whether this is a condition of the type.
+    /// Whether the condition has this type.
     pub fn is(&self, type_: &str) -> bool {
         self.type_ == type_
     }
 
-    /// Whether it holds.
+    /// Whether the status is `True`.
     pub fn holds(&self) -> bool {
         self.status
     }
 
-    /// Its reason.
+    /// Reason of the condition.
     pub fn reason(&self) -> &str {
         &self.reason
     }
 
-    /// Its message.
+    /// Message of the condition.
     pub fn message(&self) -> &str {
         &self.message
     }
 }
 
-/// A condition that holds.
+/// A condition with status `True`.
 pub fn yes(type_: &'static str, reason: impl Into<String>, message: impl Into<String>) -> Draft {
     Draft {
         type_,
@@ -97,7 +153,7 @@ pub fn yes(type_: &'static str, reason: impl Into<String>, message: impl Into<St
     }
 }
 
-/// A condition that does not hold.
+/// A condition with status `False`.
 pub fn no(type_: &'static str, reason: impl Into<String>, message: impl Into<String>) -> Draft {
     Draft {
         type_,
@@ -107,13 +163,13 @@ pub fn no(type_: &'static str, reason: impl Into<String>, message: impl Into<Str
     }
 }
 
-/// What it means that somebody paused an object with this annotation.
+/// The condition of an object that is paused by this annotation.
 pub fn paused(annotation: &str) -> Draft {
-    let message = format!("Reconciliation is paused: remove the annotation {annotation} to go on");
-    yes(PAUSED, "Paused", message)
+    let message = format!("Reconciliation is paused: remove the annotation {annotation} to continue");
+    yes(PAUSED, CoreReason::Paused, message)
 }
 
-/// Longest message the API accepts for `metav1.Condition`.
+/// Maximum length of a message in `metav1.Condition`, in bytes.
 const MAX_MESSAGE: usize = 32 * 1024;
 
 /// Turns drafts into conditions: a transition time is taken from `previous` unless the status changed.
@@ -138,7 +194,7 @@ pub fn settle(drafts: Vec<Draft>, previous: &[Condition], generation: Option<i64
         .collect()
 }
 
-/// The conditions of an object that nobody works on because it is paused: what was said before stays as it was.
+/// Conditions of a paused object: the previous ones, with `Paused` added.
 pub fn settle_paused(paused: Draft, previous: &[Condition], generation: Option<i64>, now: Timestamp) -> Vec<Condition> {
     let mut drafts = Vec::new();
     if previous.get_condition(READY).is_none() {
@@ -155,12 +211,15 @@ pub fn settle_paused(paused: Draft, previous: &[Condition], generation: Option<i
     all
 }
 
-/// `metav1.Time` has whole seconds on the wire.
+/// The time in whole seconds, as `metav1.Time` is serialized.
 pub fn whole_seconds(time: Timestamp) -> Timestamp {
     Timestamp::from_second(time.as_second()).unwrap_or(time)
 }
 
-/// Cuts a text at a character boundary, marking the cut.
+/// Maximum length of a message in a status, in bytes. Messages may repeat texts of users and upstreams.
+pub const MAX_STATUS_MESSAGE: usize = 4096;
+
+/// Cuts a text at a character boundary, and marks the cut with `…`.
 pub fn shorten(mut text: String, max_bytes: usize) -> String {
     if text.len() > max_bytes {
         let cut = text.floor_char_boundary(max_bytes.saturating_sub('…'.len_utf8()));
@@ -170,7 +229,7 @@ pub fn shorten(mut text: String, max_bytes: usize) -> String {
     text
 }
 
-/// Questions asked of a list of conditions.
+/// Queries on a list of conditions.
 pub trait Conditions {
     /// The condition of this type.
     fn get_condition(&self, type_: &str) -> Option<&Condition>;
@@ -185,7 +244,7 @@ pub trait Conditions {
         self.get_condition(type_).filter(|c| c.status == "False")
     }
 
-    /// Whether the condition of this type is there and `True`.
+    /// Whether the condition of this type is present and `True`.
     fn is_true(&self, type_: &str) -> bool {
         self.when_true(type_).is_some()
     }

@@ -5,56 +5,62 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 /// Prefix of the labels that are copied from a ModelDeployment to its upstream object (design 4.12).
 pub const PREFIX: &str = "kubeairunway.ai/";
 
-/// Label on everything we create; the value is [`MANAGED_BY_VALUE`].
+/// Label on every object that we create; the value is [`MANAGED_BY_VALUE`].
 pub const MANAGED_BY: &str = "kubeairunway.ai/managed-by";
 /// Value of [`MANAGED_BY`].
 pub const MANAGED_BY_VALUE: &str = "kubeairunway";
-/// The label by which all of Kubernetes tells who manages an object (Kubernetes documentation, "Recommended Labels").
+/// Kubernetes' label for the tool that manages an object (Kubernetes documentation, "Recommended Labels").
 pub const RECOMMENDED_MANAGED_BY: &str = "app.kubernetes.io/managed-by";
-/// Label that carries the name of the ModelDeployment an object was made for.
+/// Label with the name of the ModelDeployment that an object was created for.
 pub const DEPLOYMENT: &str = "kubeairunway.ai/deployment";
-/// Label that carries the name of the provider that made an object.
+/// Label with the name of the provider that created an object.
 pub const PROVIDER: &str = "kubeairunway.ai/provider";
-/// Label that carries `spec.model.source`.
+/// Label with `spec.model.source`.
 pub const MODEL_SOURCE: &str = "kubeairunway.ai/model-source";
-/// Label that carries `spec.engine.type`.
+/// Label with `spec.engine.type`.
 pub const ENGINE_TYPE: &str = "kubeairunway.ai/engine-type";
 
-/// Annotation: `"true"` stops all changes to upstream objects, deletion aside (design 4.6).
+/// Annotation: `"true"` stops all changes to upstream objects except deletion (design 4.6).
 pub const PAUSED: &str = "kubeairunway.ai/reconcile-paused";
-/// The same on an AsyncActor: its workload, its binding, its queues and its scaling stay as they are.
+/// Same as [`PAUSED`] for an AsyncActor: its workload, binding, queues and scaling are not changed.
 pub const ASYA_PAUSED: &str = "asya.sh/reconcile-paused";
 /// Annotation: `"true"` puts the plan into `status.plan` and creates nothing (design 5, phase 2).
 pub const DRY_RUN: &str = "kubeairunway.ai/dry-run";
-/// Annotation on an upstream object: the identity it was made for, as JSON. When it differs, the object is recreated.
+/// Annotation on an upstream object: the identity that it was created for, as JSON. If it differs, the object is recreated.
 pub const MADE_FOR: &str = "kubeairunway.ai/made-for";
-/// Annotation on an upstream object: hash of what was applied last, so that a restart sends nothing again.
+/// Annotation on an upstream object: hash of the last applied state, so that nothing is applied again after a restart.
 pub const APPLIED_HASH: &str = "kubeairunway.ai/applied-hash";
 
-/// The one finalizer of a ModelDeployment.
+/// Annotation with the trace of an object, as a W3C `traceparent`.
+pub const TRACE: &str = "kubeairunway.ai/traceparent";
+
+/// Default namespace of the control plane.
+pub const SYSTEM_NAMESPACE: &str = "kubeairunway-system";
+
+/// Finalizer of a ModelDeployment.
 pub const FINALIZER: &str = "kubeairunway.ai/provider-cleanup";
 
-/// The finalizer of an AsyncActor.
+/// Finalizer of an AsyncActor.
 pub const ASYA_FINALIZER: &str = "asya.sh/finalizer";
 /// Field manager of the AsyncActor operator.
 pub const ASYA_MANAGER: &str = "asya-operator";
-/// Label on everything made for an AsyncActor; the value is its name.
+/// Label on every object of an AsyncActor; the value is its name.
 pub const ASYA_ACTOR: &str = "asya.sh/actor";
-/// Label that the public Asya puts on the pods of an actor; the value is its name.
+/// Label of the public Asya on the pods of an actor; the value is its name.
 pub const ASYA_LEGACY: &str = "asya.sh/asya";
-/// Annotation on a target that an AsyncActor is bound to in place: namespace and name, so that people see who did it.
+/// Annotation on a target that an AsyncActor is bound to in place: the name of the AsyncActor.
 pub const ASYA_MANAGED_BY: &str = "asya.sh/managed-by";
-/// Annotation on the same: the uid of the AsyncActor.
+/// Annotation on the same target: the UID of the AsyncActor.
 pub const ASYA_BOUND_UID: &str = "asya.sh/bound-uid";
-/// Annotation on the same: hash of what was put in.
+/// Annotation on the same target: hash of the added fields.
 pub const ASYA_BOUND_HASH: &str = "asya.sh/bound-hash";
-/// Annotation on a parent whose pod spec was extended: what to take out again, as JSON.
+/// Annotation on a parent whose pod spec is extended: `list` if the operator created the list of containers, otherwise `items`.
 pub const ASYA_ADDED: &str = "asya.sh/added";
 
 /// Field manager of the core controller (design 3.10).
 pub const CORE_MANAGER: &str = "kubeairunway-controller";
 
-/// Whether the annotation is there and says `"true"`.
+/// Whether the annotation is present with the value `"true"`.
 pub fn is_set(metadata: &ObjectMeta, annotation: &str) -> bool {
     let annotations = metadata.annotations.as_ref();
     annotations
@@ -62,30 +68,30 @@ pub fn is_set(metadata: &ObjectMeta, annotation: &str) -> bool {
         .is_some_and(|value| value == "true")
 }
 
-/// Field manager of a provider: `kaito` writes as `kaito-provider` (design 3.10, contract rule).
+/// Field manager of a provider: `kaito-provider` for `kaito` (design 3.10, contract rule).
 pub fn provider_manager(provider: &str) -> String {
     format!("{provider}-provider")
 }
 
-/// What the Llama Stack operator writes: names of the public operator, so that objects it made before are known again.
+/// Names of the Llama Stack operator. They are those of the public operator, so that existing objects are recognized.
 pub mod llama_stack {
     /// Field manager of the operator, and value of [`MANAGED_BY`].
     pub const MANAGER: &str = "llama-stack-operator";
-    /// Annotation on a LlamaStackDistribution: `"true"` stops all changes to what was made for it.
+    /// Annotation on a LlamaStackDistribution: `"true"` stops all changes to its objects.
     pub const PAUSED: &str = "llamastack.io/reconcile-paused";
-    /// Label on everything the operator makes, pods included; the value is [`MANAGER`].
+    /// Label on every object of the operator, including pods; the value is [`MANAGER`].
     pub const MANAGED_BY: &str = super::RECOMMENDED_MANAGED_BY;
     /// Label with the name of the LlamaStackDistribution.
     pub const INSTANCE: &str = "app.kubernetes.io/instance";
-    /// Label by which a Deployment finds its pods, with [`INSTANCE`]; the value is [`APP_VALUE`].
+    /// Label by which a Deployment selects its pods, with [`INSTANCE`]; the value is [`APP_VALUE`].
     pub const APP: &str = "app";
     /// Value of [`APP`] and of [`PART_OF`].
     pub const APP_VALUE: &str = "llama-stack";
-    /// Label with what an object is a part of.
+    /// Label with the application that an object is a part of.
     pub const PART_OF: &str = "app.kubernetes.io/part-of";
-    /// Annotation: hash of what was applied last, so that a restart sends nothing again.
+    /// Annotation: hash of the last applied state, so that nothing is applied again after a restart.
     pub const APPLIED_HASH: &str = "llamastack.io/applied-hash";
-    /// Annotation on pods: hash of the template they were made from, to tell new ones from old ones.
+    /// Annotation on pods: hash of their template, to distinguish new pods from old ones.
     pub const TEMPLATE: &str = "llamastack.io/template";
     /// Annotation on pods: hash of the content of the user's ConfigMap.
     pub const USER_CONFIG_HASH: &str = "configmap.hash/user-config";

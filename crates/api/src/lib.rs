@@ -3,13 +3,14 @@
 //! | module | what |
 //! |---|---|
 //! | [`async_actor`] | `AsyncActor`, a queue in front of a workload |
-//! | [`model_deployment`] | `ModelDeployment`, what a user writes |
+//! | [`model_deployment`] | `ModelDeployment`, a model to serve |
 //! | [`llama_stack_distribution`] | `LlamaStackDistribution`, a Llama Stack server |
-//! | [`provider_config`] | `InferenceProviderConfig`, what a provider registers |
-//! | [`condition`] | how conditions are made and kept |
+//! | [`provider_config`] | `InferenceProviderConfig`, the registration of a provider |
+//! | [`condition`] | condition types, and how conditions are built |
 //! | [`labels`] | every label, annotation, finalizer and field manager name |
-//! | [`name`] | names that may stand in a path of the API server |
-//! | [`tone`] | how well something is, by the word of its status |
+//! | [`name`] | names that are safe in a path of the API server |
+//! | [`reason`] | reasons of conditions |
+//! | [`tone`] | how well an object is, by its phase or state |
 //! | [`overrides`] | checks `spec.provider.overrides` against the documented keys |
 
 #![allow(
@@ -21,10 +22,12 @@ pub mod async_actor;
 pub mod condition;
 pub mod labels;
 pub mod llama_stack_distribution;
+mod managed;
 pub mod model_deployment;
 pub mod name;
 pub mod overrides;
 pub mod provider_config;
+pub mod reason;
 mod schema;
 pub mod tone;
 
@@ -34,4 +37,5 @@ pub use llama_stack_distribution::{LlamaStackDistribution, LlamaStackDistributio
 pub use model_deployment::{ModelDeployment, ModelDeploymentSpec, ModelDeploymentStatus, Phase};
 pub use name::{Name, Namespace};
 pub use provider_config::{InferenceProviderConfig, InferenceProviderConfigSpec, InferenceProviderConfigStatus};
+pub use reason::{CoreReason, ProviderReason, RegistrationReason};
 pub use tone::Tone;

@@ -1,7 +1,7 @@
-//! `LlamaStackDistribution`: a Llama Stack server, with providers that are installed from images when it starts.
+//! `LlamaStackDistribution`: a Llama Stack server with providers that are installed from images when it starts.
 //!
-//! Field-compatible with the public operator's `llamastack.io/v1alpha1`; `spec.server.externalProviders` and
-//! `status.externalProviders` are those of the specification of deploy-time modularity, level 1.
+//! Field-compatible with the public operator's `llamastack.io/v1alpha1`. `spec.server.externalProviders` and
+//! `status.externalProviders` follow the specification of deploy-time modularity, level 1.
 
 #![allow(clippy::struct_field_names, reason = "names of the public API")]
 
@@ -16,9 +16,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::labels;
+use crate::managed::managed;
 use crate::tone::words;
 
-/// A Llama Stack server and what belongs to it.
+/// A Llama Stack server and its storage, network and scaling.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[kube(
     group = "llamastack.io",
@@ -32,7 +33,7 @@ use crate::tone::words;
     derive = "PartialEq",
     derive = "Default",
     doc = "LlamaStackDistribution runs a Llama Stack server. Third-party providers are installed from their images when it starts (spec.server.externalProviders).",
-    validation = Rule::new("self.metadata.name.matches('^[a-z]([-a-z0-9]{0,53}[a-z0-9])?$')").message("metadata.name must be at most 55 lower case letters, digits and '-', beginning with a letter: a Service <name>-service is made from it"),
+    validation = Rule::new("self.metadata.name.matches('^[a-z]([-a-z0-9]{0,53}[a-z0-9])?$')").message("metadata.name must be at most 55 lower case letters, digits and '-', beginning with a letter: the name of the Service is derived from it"),
     selectable = ".spec.server.userConfig.configMapName",
     selectable = ".spec.server.userConfig.configMapNamespace",
     selectable = ".spec.server.tlsConfig.caBundle.configMapName",
@@ -48,32 +49,31 @@ use crate::tone::words;
 #[serde(rename_all = "camelCase")]
 #[schemars(transform = crate::schema::bounded)]
 pub struct LlamaStackDistributionSpec {
-    /// How many servers run. Defaults to 1; 0 means none. Ignored while server.autoscaling is set.
+    /// Number of servers. Defaults to 1; 0 scales to zero. Ignored while server.autoscaling is set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 1000))]
     pub replicas: Option<i32>,
 
-    /// The server.
+    /// Settings of the server.
     pub server: Server,
 
-    /// Who may reach the server.
+    /// Network access to the server.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub network: Option<Network>,
 }
 
-/// The server.
+/// Settings of the server.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Server {
-    /// The distribution that is run: by name or by image.
+    /// Distribution to run, by name or by image.
     pub distribution: Distribution,
 
-    /// The container of the server.
+    /// Container of the server.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub container_spec: Option<ContainerSpec>,
 
-    /// Processes that serve requests. Omitted: one. When given, the server is started with uvicorn and asks for one processor
-    /// for each.
+    /// Number of worker processes. Defaults to 1. If set, the server is started with uvicorn and requests one CPU per worker.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 1024))]
     pub workers: Option<i32>,
@@ -82,39 +82,39 @@ pub struct Server {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod_overrides: Option<PodOverrides>,
 
-    /// How many pods may be away at a time for maintenance. Omitted: one, if there is more than one replica.
+    /// Number of pods that may be unavailable during maintenance. Defaults to one if there is more than one replica.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod_disruption_budget: Option<PodDisruptionBudget>,
 
-    /// How pods are spread over the cluster. Omitted: over regions, zones and nodes where possible, if there is more than one
-    /// replica.
+    /// Spread of the pods over the cluster. Defaults to a spread over regions, zones and nodes where possible, if there is more
+    /// than one replica.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     pub topology_spread_constraints: Vec<TopologySpreadConstraint>,
 
-    /// Lets a HorizontalPodAutoscaler choose the number of replicas.
+    /// Lets a HorizontalPodAutoscaler set the number of replicas.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub autoscaling: Option<Autoscaling>,
 
-    /// Keeps the server's data in a PersistentVolumeClaim. Omitted: it is lost with the pod.
+    /// Stores the server's data in a PersistentVolumeClaim. If omitted, the data is lost with the pod.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub storage: Option<Storage>,
 
-    /// A configuration of your own in place of the distribution's.
+    /// Configuration that replaces the distribution's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user_config: Option<UserConfig>,
 
-    /// Whom the server trusts.
+    /// Certificate authorities that the server trusts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tls_config: Option<TlsConfig>,
 
-    /// Providers that are installed from their images before the server starts, by the API they implement. They are installed
-    /// in the order of the APIs here, and within an API in the order of its list.
+    /// Providers that are installed from images before the server starts, by the API that they implement. They are installed in
+    /// the order of the APIs here, and within an API in the order of its list.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub external_providers: Option<ExternalProviders>,
 }
 
-/// The distribution that is run.
+/// Distribution to run.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
@@ -122,36 +122,36 @@ pub struct Server {
     validation = Rule::new("has(self.name) && self.name != '' || has(self.image) && self.image != ''").message("server.distribution needs a name (starter, remote-vllm, meta-reference-gpu, postgres-demo, or one the operator was given) or an image")
 )]
 pub struct Distribution {
-    /// A name the operator knows: starter, remote-vllm, meta-reference-gpu, postgres-demo, and those it was given with
-    /// --distribution-image.
+    /// Name of a distribution: starter, remote-vllm, meta-reference-gpu, postgres-demo, or one that is set with
+    /// --distribution-image of the operator.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 63))]
     pub name: Option<String>,
-    /// A container image.
+    /// Container image of the distribution.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 512))]
     #[x_kube(validation = Rule::new("self.matches('^[^[:space:][:cntrl:]]*$')").message("server.distribution.image must not contain spaces or control characters"))]
     pub image: Option<String>,
 }
 
-/// The container of the server.
+/// Container of the server.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ContainerSpec {
-    /// Its name. Defaults to llama-stack.
+    /// Name of the container. Defaults to llama-stack.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 63))]
     #[x_kube(validation = Rule::new("self == '' || self.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$')").message("containerSpec.name must be lower case letters, digits and '-'"))]
     pub name: Option<String>,
-    /// The port the server listens on. Defaults to 8321, also when it is 0.
+    /// Port that the server listens on. Defaults to 8321, also if it is 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 65535))]
     pub port: Option<i32>,
-    /// What the server needs. Requests default to one processor for each worker and 1Gi of memory.
+    /// Resources of the server. Requests default to one CPU per worker and 1Gi of memory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resources: Option<Resources>,
-    /// Environment variables of the server. They win over those the operator sets, except for those that tell the server
-    /// where its configuration is while externalProviders are given.
+    /// Environment variables of the server. They override those that the operator sets, except the location of the configuration
+    /// if externalProviders is set.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 200))]
     pub env: Vec<EnvVar>,
@@ -159,41 +159,41 @@ pub struct ContainerSpec {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 50))]
     pub env_from: Vec<EnvFromSource>,
-    /// Replaces the command of the server. External providers are then not checked before it starts.
+    /// Replaces the command of the server. External providers are then not checked before the server starts.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "crate::schema::words")]
     pub command: Vec<String>,
-    /// Replaces the arguments of the server. External providers are then not checked before it starts.
+    /// Replaces the arguments of the server. External providers are then not checked before the server starts.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "crate::schema::words")]
     pub args: Vec<String>,
 }
 
-/// What a container needs.
+/// Resources of a container.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Resources {
-    /// The most it may use.
+    /// Maximum resources.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("maxProperties" = 32))]
     pub limits: BTreeMap<String, Quantity>,
-    /// What is set aside for it.
+    /// Reserved resources.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("maxProperties" = 32))]
     pub requests: BTreeMap<String, Quantity>,
-    /// Resource claims of the pod that it uses.
+    /// Resource claims of the pod that the container uses.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     pub claims: Vec<ResourceClaim>,
 }
 
-/// An amount of a resource: a number, or a text such as 500m or 2Gi.
+/// A quantity: a number, or a text such as 500m or 2Gi.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Quantity {
-    /// As 4.
+    /// A number, such as 4.
     Number(i64),
-    /// As 500m or 2Gi.
+    /// A text, such as 500m or 2Gi.
     Text(String),
 }
 
@@ -229,11 +229,12 @@ impl std::fmt::Display for Quantity {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct PodOverrides {
-    /// The ServiceAccount of the pods; its imagePullSecrets are used for every image. Omitted: one is made, with the name of the distribution and -sa.
+    /// ServiceAccount of the pods; its imagePullSecrets are used for every image. If omitted, the operator creates one with the
+    /// name of the distribution and the suffix -sa.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]
     pub service_account_name: Option<String>,
-    /// Seconds a pod has to end. Kubernetes' default is 30.
+    /// Termination grace period in seconds. Kubernetes' default is 30.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 86400))]
     pub termination_grace_period_seconds: Option<i64>,
@@ -241,38 +242,38 @@ pub struct PodOverrides {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 50))]
     pub volumes: Vec<Volume>,
-    /// Where the server's container sees them.
+    /// Mounts of these volumes in the server's container.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 50))]
     pub volume_mounts: Vec<VolumeMount>,
 }
 
-/// How many pods may be away at a time for maintenance.
+/// Number of pods that may be unavailable during maintenance.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("!(has(self.minAvailable) && has(self.maxUnavailable))").message("podDisruptionBudget takes one of minAvailable and maxUnavailable, not both"))]
 pub struct PodDisruptionBudget {
-    /// Pods that must stay: a number or a percentage.
+    /// Pods that must stay available: a number or a percentage.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub min_available: Option<IntOrString>,
-    /// Pods that may be away: a number or a percentage.
+    /// Pods that may be unavailable: a number or a percentage.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_unavailable: Option<IntOrString>,
 }
 
-/// Lets a HorizontalPodAutoscaler choose the number of replicas.
+/// Lets a HorizontalPodAutoscaler set the number of replicas.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("!has(self.minReplicas) || self.minReplicas <= self.maxReplicas").message("autoscaling.minReplicas must not be larger than maxReplicas"))]
 pub struct Autoscaling {
-    /// Fewest replicas. Defaults to spec.replicas, and is never below it; at least 1.
+    /// Minimum number of replicas. Defaults to spec.replicas, and is never below it; at least 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 1000))]
     pub min_replicas: Option<i32>,
-    /// Most replicas.
+    /// Maximum number of replicas.
     #[schemars(range(min = 1, max = 1000))]
     pub max_replicas: i32,
-    /// Use of processors to aim at, in percent of what is requested. Defaults to 80 if no target is given.
+    /// Target CPU utilization, in percent of the request. Defaults to 80 if no target is set.
     #[serde(
         default,
         rename = "targetCPUUtilizationPercentage",
@@ -280,60 +281,60 @@ pub struct Autoscaling {
     )]
     #[schemars(range(min = 1, max = 1000))]
     pub target_cpu_utilization_percentage: Option<i32>,
-    /// Use of memory to aim at, in percent of what is requested.
+    /// Target memory utilization, in percent of the request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 1000))]
     pub target_memory_utilization_percentage: Option<i32>,
 }
 
-/// Where the server keeps its data.
+/// Storage of the server's data.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Storage {
-    /// Size of the PersistentVolumeClaim. Defaults to 10Gi. It can grow where the storage class allows that, never shrink.
+    /// Size of the PersistentVolumeClaim. Defaults to 10Gi. It can grow if the storage class supports that, but never shrink.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size: Option<Quantity>,
-    /// Where the server sees it. Defaults to /.llama.
+    /// Mount path in the server's container. Defaults to /.llama.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 512))]
     #[x_kube(validation = Rule::new("self == '' || self.startsWith('/') && !self.contains(':')").message("storage.mountPath must be an absolute path without ':'"))]
     pub mount_path: Option<String>,
 }
 
-/// A configuration of your own.
+/// Configuration that replaces the distribution's.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct UserConfig {
-    /// A ConfigMap with the key config.yaml or run.yaml. A change of its content restarts the server.
+    /// Name of a ConfigMap with the key config.yaml or run.yaml. A change of its content restarts the server.
     #[schemars(length(min = 1, max = 253))]
     pub config_map_name: String,
-    /// Its namespace; only the one of the LlamaStackDistribution works, since pods cannot see another.
+    /// Namespace of the ConfigMap. It must be that of the LlamaStackDistribution, since pods cannot read others.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 63))]
     pub config_map_namespace: Option<String>,
 }
 
-/// Whom the server trusts.
+/// Certificate authorities that the server trusts.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct TlsConfig {
-    /// Certificate authorities of your own.
+    /// Your own certificate authorities.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ca_bundle: Option<CaBundle>,
 }
 
-/// Certificate authorities of your own.
+/// Your own certificate authorities.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct CaBundle {
-    /// A ConfigMap with certificates in PEM form. A change of its content restarts the server.
+    /// Name of a ConfigMap with certificates in PEM format. A change of its content restarts the server.
     #[schemars(length(min = 1, max = 253))]
     pub config_map_name: String,
-    /// Its namespace; only the one of the LlamaStackDistribution works.
+    /// Namespace of the ConfigMap. It must be that of the LlamaStackDistribution.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 63))]
     pub config_map_namespace: Option<String>,
-    /// The keys that hold certificates, joined in this order. Defaults to ca-bundle.crt.
+    /// Keys that contain certificates, joined in this order. Defaults to ca-bundle.crt.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(
         length(max = 50),
@@ -342,14 +343,14 @@ pub struct CaBundle {
     pub config_map_keys: Vec<String>,
 }
 
-/// Who may reach the server.
+/// Network access to the server.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Network {
-    /// Makes an Ingress. Defaults to false: the server is reached from inside the cluster only.
+    /// Creates an Ingress. Defaults to false: the server can be reached from inside the cluster only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expose_route: Option<bool>,
-    /// Makes a NetworkPolicy that lets in pods of the same namespace, the operator, and those named here.
+    /// Creates a NetworkPolicy that admits pods of the same namespace, the operator, and the namespaces listed here.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub allowed_from: Option<AllowedFrom>,
 }
@@ -358,19 +359,19 @@ pub struct Network {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct AllowedFrom {
-    /// Names of namespaces; "*" is all of them.
+    /// Names of namespaces; "*" stands for all.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 100), inner(length(max = 63)))]
     #[x_kube(validation = Rule::new("self.all(name, name.matches('^([*]|[a-z0-9]([-a-z0-9]*[a-z0-9])?)$'))").message("network.allowedFrom.namespaces must be names of namespaces, or '*'"))]
     pub namespaces: Vec<String>,
-    /// Label keys: a namespace that carries one of them is let in, whatever the value.
+    /// Label keys. A namespace with one of these labels is admitted, whatever the value.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 100), inner(length(max = 317)))]
     #[x_kube(validation = Rule::new("self.all(key, key.matches('^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$'))").message("network.allowedFrom.labels must be label keys such as example.com/team, without a value"))]
     pub labels: Vec<String>,
 }
 
-/// Providers that are installed from their images, by the API they implement.
+/// Providers that are installed from images, by the API that they implement.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new(UNIQUE_IDS).message(Message::Expression(DUPLICATE_IDS.to_owned())))]
@@ -383,7 +384,7 @@ pub struct ExternalProviders {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     pub safety: Vec<ExternalProvider>,
-    /// Providers of the API agents. Servers from release 0.7.0 on do not have it.
+    /// Providers of the API agents. Not supported by servers of release 0.7.0 and later.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     pub agents: Vec<ExternalProvider>,
@@ -407,13 +408,13 @@ pub struct ExternalProviders {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     pub tool_runtime: Vec<ExternalProvider>,
-    /// Providers of the API post_training. Servers from release 0.7.0 on do not have it.
+    /// Providers of the API post_training. Not supported by servers of release 0.7.0 and later.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     pub post_training: Vec<ExternalProvider>,
 }
 
-/// No id twice over all lists. Lists of different fields have different types in CEL; lists of texts do not.
+/// CEL rule that no ID occurs twice across all lists. Lists of different types cannot be joined in CEL; lists of strings can.
 const UNIQUE_IDS: &str = concat!(
     "[(has(self.inference) ? self.inference.map(p, p.providerId) : [])",
     " + (has(self.safety) ? self.safety.map(p, p.providerId) : [])",
@@ -427,7 +428,7 @@ const UNIQUE_IDS: &str = concat!(
     ".all(ids, ids.all(id, ids.exists_one(other, other == id)))"
 );
 
-/// Names every provider whose id is used twice, with section and image.
+/// CEL expression for the message that names every provider with a duplicate ID, with section and image.
 const DUPLICATE_IDS: &str = concat!(
     "'Duplicate providerId in externalProviders: ' + ",
     "[(has(self.inference) ? self.inference.map(p, [p.providerId, 'inference', p.image]) : [])",
@@ -441,45 +442,46 @@ const DUPLICATE_IDS: &str = concat!(
     " + (has(self.postTraining) ? self.postTraining.map(p, [p.providerId, 'postTraining', p.image]) : [])]",
     ".map(all, all.filter(p, all.filter(o, o[0] == p[0]).size() > 1)",
     ".map(p, \"'\" + p[0] + \"' (\" + p[1] + ', image ' + p[2] + ')').join(' and '))[0]",
-    " + '. Give each provider an id of its own'"
+    " + '. Give each provider a unique id'"
 );
 
-/// A provider that is installed from its image.
+/// A provider that is installed from an image.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ExternalProvider {
-    /// The provider's id in the server, unique among the external providers. One that the distribution has too is replaced.
+    /// ID of the provider in the server, unique among the external providers. It replaces a provider of the distribution with
+    /// the same ID.
     #[schemars(length(min = 1, max = 45))]
     #[x_kube(validation = Rule::new("self.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$')").message("providerId must be lower case letters, digits and '-': an init container is named after it"))]
     pub provider_id: String,
-    /// The provider's image: /lls-provider/lls-provider-spec.yaml, wheels in /lls-provider/packages, and Python with pip.
+    /// Image of the provider: /lls-provider/lls-provider-spec.yaml, wheels in /lls-provider/packages, and Python with pip.
     #[schemars(length(min = 1, max = 512))]
     #[x_kube(validation = Rule::new("self.matches('^[^[:space:][:cntrl:]]*$')").message("image must not contain spaces or control characters"))]
     pub image: String,
-    /// When the image is pulled. Defaults to IfNotPresent.
+    /// Image pull policy. Defaults to IfNotPresent.
     #[serde(default)]
     pub image_pull_policy: PullPolicy,
-    /// The provider's configuration, as it would stand in run.yaml. `modelDeploymentRef: {name: NAME}` in it becomes `url`
-    /// with the endpoint of that ModelDeployment; its optional `key` (default url) and `path` (default /v1) say where and what.
+    /// Configuration of the provider, as in run.yaml. `modelDeploymentRef: {name: NAME}` in it is replaced by `url` with the
+    /// endpoint of that ModelDeployment; the optional `key` (default url) and `path` (default /v1) set the name and the path.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "crate::schema::settings")]
     pub config: Option<Map<String, Value>>,
 }
 
-/// When an image is pulled.
+/// Image pull policy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum PullPolicy {
-    /// Each time a pod starts.
+    /// Pull each time a pod starts.
     Always,
-    /// Never: it must be on the node.
+    /// Never pull: the image must be on the node.
     Never,
-    /// When it is not on the node.
+    /// Pull if the image is not on the node.
     #[default]
     IfNotPresent,
 }
 
 impl PullPolicy {
-    /// As written in a pod.
+    /// Text in a manifest.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Always => "Always",
@@ -492,14 +494,14 @@ impl PullPolicy {
 /// An API of Llama Stack that external providers may implement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ApiSection {
-    /// The field of `externalProviders`, as `vectorIo`.
+    /// Field of `externalProviders`, such as `vectorIo`.
     pub field: &'static str,
-    /// The name in run.yaml, as `vector_io`.
+    /// Name in run.yaml, such as `vector_io`.
     pub api: &'static str,
 }
 
 impl ExternalProviders {
-    /// Every provider with its section, in the order in which they are installed.
+    /// Providers with their sections, in the order of installation.
     pub fn in_order(&self) -> Vec<(ApiSection, &ExternalProvider)> {
         let sections: [(&'static str, &'static str, &Vec<ExternalProvider>); 9] = [
             ("inference", "inference", &self.inference),
@@ -519,56 +521,56 @@ impl ExternalProviders {
     }
 }
 
-/// What is known of a LlamaStackDistribution.
+/// Observed state of a LlamaStackDistribution.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct LlamaStackDistributionStatus {
     /// Pending, Initializing, Ready, Failed or Terminating.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub phase: Option<DistributionPhase>,
-    /// What there is to say, for people.
+    /// Summary of the current state.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
-    /// The generation of the spec that this status speaks of.
+    /// Generation of the spec that this status is based on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
     /// Versions of the operator and the server.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub version: Option<VersionInfo>,
-    /// The distribution, and what the running server says of its providers.
+    /// Distribution, and the providers that the running server reports.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub distribution_config: Option<DistributionConfig>,
-    /// Servers that are available.
+    /// Number of available servers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub available_replicas: Option<i32>,
-    /// Where the server answers, inside the cluster.
+    /// URL of the server inside the cluster.
     #[serde(default, rename = "serviceURL", skip_serializing_if = "Option::is_none")]
     pub service_url: Option<String>,
-    /// Where it answers from outside; empty while the Ingress has no address.
+    /// URL of the server from outside the cluster; empty while the Ingress has no address.
     #[serde(default, rename = "routeURL", skip_serializing_if = "Option::is_none")]
     pub route_url: Option<String>,
-    /// The external providers, in the order in which they are installed.
+    /// External providers, in the order of installation.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 144), extend("x-kubernetes-list-type" = "atomic"))]
     pub external_providers: Vec<ExternalProviderStatus>,
-    /// Ready, DeploymentReady, ServiceReady, and others while they have something to say.
+    /// Ready, DeploymentReady, ServiceReady, and others while they apply.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "crate::schema::conditions")]
     pub conditions: Vec<Condition>,
 }
 
-/// Where a LlamaStackDistribution stands.
+/// Phase of a LlamaStackDistribution.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 pub enum DistributionPhase {
-    /// Nothing runs yet.
+    /// No pod runs yet.
     Pending,
     /// Pods are starting.
     Initializing,
-    /// It serves.
+    /// The server serves requests.
     Ready,
-    /// It cannot serve without a change.
+    /// The server cannot serve without a change.
     Failed,
-    /// It is being deleted.
+    /// The LlamaStackDistribution is being deleted.
     Terminating,
 }
 
@@ -584,102 +586,102 @@ words!(DistributionPhase {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct VersionInfo {
-    /// The operator's.
+    /// Version of the operator.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub operator_version: Option<String>,
-    /// The server's, as it says itself.
+    /// Version that the server reports.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub llama_stack_server_version: Option<String>,
-    /// When one of them changed last.
+    /// Time of the last change of either version.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_updated: Option<Time>,
 }
 
-/// The distribution, and what the running server says of its providers.
+/// Distribution, and the providers that the running server reports.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct DistributionConfig {
-    /// The name given in the spec, or custom where an image is given.
+    /// Name from the spec, or custom if an image is set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub active_distribution: Option<String>,
-    /// The names the operator knows, with their images.
+    /// Names that the operator knows, with their images.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub available_distributions: BTreeMap<String, String>,
-    /// The providers that the server lists; at most 256.
+    /// Providers that the server reports; at most 256.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 256), extend("x-kubernetes-list-type" = "atomic"))]
     pub providers: Vec<ProviderInfo>,
 }
 
-/// A provider as the server lists it.
+/// Provider that the server reports.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ProviderInfo {
-    /// The API it implements.
+    /// API that the provider implements.
     pub api: String,
-    /// Its id.
+    /// ID of the provider.
     pub provider_id: String,
-    /// Its type.
+    /// Type of the provider, such as remote::vllm.
     pub provider_type: String,
-    /// Its configuration; the server hides what looks like a secret.
+    /// Configuration of the provider; the server masks values that look like secrets.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "crate::schema::any_object")]
     pub config: Option<Map<String, Value>>,
-    /// What it says of its health.
+    /// Health that the provider reports.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub health: Option<ProviderHealth>,
 }
 
-/// What a provider says of its health.
+/// Health that a provider reports.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ProviderHealth {
-    /// As OK, Error or Not Implemented.
+    /// Status, such as OK, Error or Not Implemented.
     pub status: String,
-    /// More, if there is more.
+    /// Details, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
 }
 
-/// How far an external provider has come.
+/// State of an external provider.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ExternalProviderStatus {
-    /// Its id.
+    /// ID of the provider.
     pub provider_id: String,
-    /// The API it is placed under, as vectorIo.
+    /// API that the provider is listed under, such as vectorIo.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub api: Option<String>,
-    /// Its image.
+    /// Image of the provider.
     pub image: String,
     /// Pending, Installing, Ready or Failed.
     pub phase: ProviderPhase,
-    /// CamelCase, stable: why it is in this phase.
+    /// Reason for the phase: CamelCase, stable.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// What happened, for people.
+    /// Summary of the current state.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
-    /// What to do about it, for people.
+    /// Next step for the user.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resolution: Option<String>,
-    /// The init container that installs it.
+    /// Init container that installs the provider.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub init_container_name: Option<String>,
-    /// When the phase changed last.
+    /// Time of the last change of the phase.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_transition_time: Option<Time>,
 }
 
-/// How far an external provider has come.
+/// Phase of an external provider.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 pub enum ProviderPhase {
     /// Its init container has not started.
     #[default]
     Pending,
-    /// It is being installed, or waits for the server to start.
+    /// The provider is being installed, or the server is starting.
     Installing,
-    /// The server runs with it.
+    /// The server runs with the provider.
     Ready,
-    /// It keeps the server from starting.
+    /// The provider prevents the server from starting.
     Failed,
 }
 
@@ -691,17 +693,7 @@ words!(ProviderPhase {
 });
 
 impl LlamaStackDistribution {
-    /// Whether reconciliation is paused by annotation.
-    pub fn is_paused(&self) -> bool {
-        labels::is_set(&self.metadata, labels::llama_stack::PAUSED)
-    }
-
-    /// Whether it is being deleted.
-    pub fn is_deleting(&self) -> bool {
-        self.metadata.deletion_timestamp.is_some()
-    }
-
-    /// The external providers with their sections, in the order in which they are installed.
+    /// External providers with their sections, in the order of installation.
     pub fn external_providers(&self) -> Vec<(ApiSection, &ExternalProvider)> {
         self.spec
             .server
@@ -711,3 +703,5 @@ impl LlamaStackDistribution {
             .unwrap_or_default()
     }
 }
+
+managed!(LlamaStackDistribution, paused: labels::llama_stack::PAUSED);

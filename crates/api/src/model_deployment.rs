@@ -1,7 +1,6 @@
-//! `ModelDeployment`: what a user writes (design 4.1).
+//! `ModelDeployment`: a model that a user wants to serve (design 4.1).
 //!
-//! Absent and zero are different things: what a user may leave out is an `Option`, and nothing here has a serde default
-//! that would turn one into the other.
+//! Absent and zero are different: a field that a user may omit is an `Option`, and no serde default turns one into the other.
 
 use std::collections::BTreeMap;
 
@@ -12,10 +11,12 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use crate::condition::{self, Owner};
 use crate::labels;
+use crate::managed::managed;
 use crate::tone::words;
 
-/// What to serve, with which engine, and on what.
+/// A model to serve, with its engine and resources.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[kube(
     group = "kubeairunway.ai",
@@ -28,8 +29,8 @@ use crate::tone::words;
     status = "ModelDeploymentStatus",
     derive = "PartialEq",
     derive = "Default",
-    doc = "ModelDeployment serves a model. A provider is chosen for it (or named in spec.provider.name) and makes what is needed in the cluster.",
-    validation = Rule::new("self.metadata.name.size() <= 63").message("metadata.name must be at most 63 characters: Services and labels are made from it"),
+    doc = "ModelDeployment serves a model. A provider is selected for it, or named in spec.provider.name, and creates the necessary objects.",
+    validation = Rule::new("self.metadata.name.size() <= 63").message("metadata.name must be at most 63 characters: names of Services and labels are derived from it"),
     scale(
         spec_replicas_path = ".spec.scaling.replicas",
         status_replicas_path = ".status.replicas.ready",
@@ -47,30 +48,30 @@ use crate::tone::words;
 #[serde(rename_all = "camelCase")]
 #[schemars(transform = crate::schema::bounded)]
 pub struct ModelDeploymentSpec {
-    /// The model to serve.
+    /// Model to serve.
     pub model: Model,
 
-    /// Which provider serves it. Omitted: one is chosen by capabilities and rules.
+    /// Provider that serves the model. If omitted, it is selected by capabilities and rules.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub provider: Option<Provider>,
 
-    /// The inference engine. engine.type is required.
+    /// Inference engine. engine.type is required.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub engine: Option<Engine>,
 
-    /// How the model is served.
+    /// Serving mode.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub serving: Option<Serving>,
 
-    /// How many replicas serve it.
+    /// Number of replicas.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scaling: Option<Scaling>,
 
-    /// What each replica needs. In disaggregated mode GPUs are given in scaling.prefill and scaling.decode instead.
+    /// Resources of each replica. In disaggregated mode, GPUs are set in scaling.prefill and scaling.decode instead.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resources: Option<Resources>,
 
-    /// Container image. Omitted or empty: the provider's default for the engine.
+    /// Container image. Defaults to the provider's image for the engine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 1024))]
     pub image: Option<String>,
@@ -84,11 +85,11 @@ pub struct ModelDeploymentSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod_template: Option<PodTemplate>,
 
-    /// Secrets, by name. No controller reads them.
+    /// Names of Secrets. No controller reads their content.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secrets: Option<Secrets>,
 
-    /// Labels a node must have to run the model's pods.
+    /// Labels that a node must have to run the model's pods.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("maxProperties" = 64))]
     pub node_selector: BTreeMap<String, String>,
@@ -99,40 +100,41 @@ pub struct ModelDeploymentSpec {
     pub tolerations: Vec<Toleration>,
 }
 
-/// The model to serve.
+/// Model to serve.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Model {
-    /// Hugging Face model id, as meta-llama/Llama-3.1-8B-Instruct. Required when source is huggingface, omitted for custom.
-    /// Changing it recreates the deployment.
+    /// Hugging Face model ID, such as meta-llama/Llama-3.1-8B-Instruct. Required if source is huggingface; omitted for custom. A
+    /// change recreates the deployment.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 512))]
-    #[x_kube(validation = Rule::new("!self.matches('[[:space:][:cntrl:]]')").message("model.id must not contain spaces or control characters: give the id as it stands on the hub, such as org/model"))]
+    #[x_kube(validation = Rule::new("!self.matches('[[:space:][:cntrl:]]')").message("model.id must not contain spaces or control characters: use the ID on the hub, such as org/model"))]
     pub id: Option<String>,
 
-    /// The name clients use for the model. Defaults to the last part of the id. Ignored for custom source, where the image decides.
+    /// Name of the model in client requests. Defaults to the last part of the ID. Ignored if source is custom: the image
+    /// decides.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]
     pub served_name: Option<String>,
 
-    /// Where the model comes from: huggingface (default), or custom, pre-loaded in the image. Changing it recreates the deployment.
+    /// Source of the model: huggingface (default), or custom for a model in the image. A change recreates the deployment.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<ModelSource>,
 }
 
-/// Where a model comes from.
+/// Source of a model.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum ModelSource {
-    /// Loaded from the Hugging Face hub by its id.
+    /// Loaded from the Hugging Face Hub by ID.
     #[default]
     Huggingface,
-    /// Pre-loaded in the image.
+    /// Contained in the image.
     Custom,
 }
 
 impl ModelSource {
-    /// As written in a spec.
+    /// Text in a manifest.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Huggingface => "huggingface",
@@ -141,36 +143,36 @@ impl ModelSource {
     }
 }
 
-/// Which provider serves the model.
+/// Provider that serves the model.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Provider {
-    /// Name of an InferenceProviderConfig, such as kaito, dynamo, kuberay, direct. Omitted: chosen automatically. Changing it
-    /// deletes the old provider's resources before the new provider makes its own.
+    /// Name of an InferenceProviderConfig, such as kaito, dynamo, kuberay or direct. Selected automatically if omitted. A change
+    /// deletes the resources of the old provider before the new provider creates its own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 63))]
     #[x_kube(validation = Rule::new("self == '' || self.matches('^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$')").message("provider.name must be the name of an InferenceProviderConfig: lower case letters, digits, '-' and '.' (list them with: kubectl get ipc)"))]
     pub name: Option<String>,
 
-    /// Settings that only this provider knows; the documented keys of the provider are accepted, others answered with a warning.
+    /// Provider-specific settings. The provider's documented keys are accepted; other keys cause a warning and have no effect.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "crate::schema::settings")]
     pub overrides: Option<Map<String, Value>>,
 }
 
-/// The inference engine.
+/// Inference engine.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Engine {
-    /// vllm, sglang, trtllm, llamacpp, or another engine that a registered provider supports. Required. Changing it recreates
+    /// Engine: vllm, sglang, trtllm, llamacpp, or another one that a registered provider supports. Required. A change recreates
     /// the deployment.
     #[serde(default, rename = "type", skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 63))]
     #[x_kube(validation = Rule::new("self == '' || self.matches('^[A-Za-z0-9]([-_.A-Za-z0-9]*[A-Za-z0-9])?$')").message("engine.type must be a name such as vllm, sglang, trtllm or llamacpp: letters, digits, '-', '_' and '.'"))]
     pub kind: Option<String>,
 
-    /// Longest context in tokens. vllm: --max-model-len, sglang: --context-length, llamacpp: --ctx-size; ignored for trtllm,
-    /// where it is fixed when the engine is built.
+    /// Maximum context length in tokens. Passed as --max-model-len (vllm), --context-length (sglang) or --ctx-size (llamacpp);
+    /// ignored for trtllm, where it is fixed when the engine is built.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 100_000_000))]
     pub context_length: Option<i32>,
@@ -179,35 +181,36 @@ pub struct Engine {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trust_remote_code: Option<bool>,
 
-    /// Flags for the engine, without the leading dashes, as gpu-memory-utilization: "0.9". An empty value gives a bare flag.
+    /// Engine flags without leading dashes, such as gpu-memory-utilization: "0.9". An empty value passes the flag without a
+    /// value.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("maxProperties" = 100, "additionalProperties" = {"type": "string", "maxLength": 4096}))]
     #[x_kube(validation = Rule::new("self.all(key, key.matches('^[A-Za-z0-9][-_.A-Za-z0-9]{0,126}$'))").message("engine.args keys must be flag names without leading dashes, such as max-num-seqs: letters, digits, '-', '_' and '.', at most 127 characters"))]
     pub args: BTreeMap<String, String>,
 }
 
-/// How the model is served.
+/// Serving mode.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Serving {
-    /// aggregated (default), or disaggregated: prefill and decode on workers of their own. Changing it recreates the deployment.
+    /// aggregated (default), or disaggregated: prefill and decode run on separate workers. A change recreates the deployment.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode: Option<ServingMode>,
 }
 
-/// How the model is served.
+/// Serving mode.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum ServingMode {
-    /// Every worker does all the work.
+    /// Each worker runs prefill and decode.
     #[default]
     Aggregated,
-    /// Prefill and decode on workers of their own.
+    /// Prefill and decode run on separate workers.
     Disaggregated,
 }
 
 impl ServingMode {
-    /// As written in a spec.
+    /// Text in a manifest.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Aggregated => "aggregated",
@@ -216,18 +219,18 @@ impl ServingMode {
     }
 }
 
-/// How many replicas serve the model.
+/// Number of replicas.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Scaling {
-    /// Replicas in aggregated mode. Defaults to 1; 0 means none.
+    /// Replicas in aggregated mode. Defaults to 1; 0 scales to zero.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 1000))]
     pub replicas: Option<i32>,
-    /// The prefill workers of disaggregated mode.
+    /// Prefill workers, for disaggregated mode.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prefill: Option<Component>,
-    /// The decode workers of disaggregated mode.
+    /// Decode workers, for disaggregated mode.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub decode: Option<Component>,
 }
@@ -236,14 +239,14 @@ pub struct Scaling {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Component {
-    /// Replicas. Defaults to 1; 0 means none.
+    /// Number of replicas. Defaults to 1; 0 means none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 1000))]
     pub replicas: Option<i32>,
     /// GPUs of each replica. gpu.count is required.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpu: Option<Gpu>,
-    /// Memory of each replica, as 64Gi.
+    /// Memory of each replica, such as 64Gi.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 32))]
     #[x_kube(validation = Rule::new("self.matches('^[+]?[0-9]+([.][0-9]+)?(m|k|Ki|M|Mi|G|Gi|T|Ti|P|Pi|E|Ei)?$')").message("memory must be a quantity such as 64Gi"))]
@@ -254,30 +257,30 @@ pub struct Component {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Gpu {
-    /// How many. Omitted or 0: none.
+    /// Number of GPUs. Defaults to 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 1024))]
     pub count: Option<i32>,
-    /// The resource name of the GPU. Defaults to nvidia.com/gpu; amd.com/gpu and others work where the provider supports them.
+    /// Resource name of the GPU. Defaults to nvidia.com/gpu. Others, such as amd.com/gpu, work if the provider supports them.
     #[serde(default, rename = "type", skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]
     #[x_kube(validation = Rule::new("self == '' || self.matches('^[a-z0-9.-]+/[-A-Za-z0-9_.]+$')").message("gpu.type must be an extended resource name such as nvidia.com/gpu or amd.com/gpu"))]
     pub kind: Option<String>,
 }
 
-/// What each replica needs.
+/// Resources of each replica.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Resources {
-    /// GPUs. Omitted: none.
+    /// GPUs. Defaults to none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpu: Option<Gpu>,
-    /// Memory, as 32Gi.
+    /// Memory, such as 32Gi.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 32))]
     #[x_kube(validation = Rule::new("self.matches('^[+]?[0-9]+([.][0-9]+)?(m|k|Ki|M|Mi|G|Gi|T|Ti|P|Pi|E|Ei)?$')").message("resources.memory must be a quantity such as 32Gi"))]
     pub memory: Option<String>,
-    /// Processors, as 4 or 500m.
+    /// CPUs, such as 4 or 500m.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 32))]
     #[x_kube(validation = Rule::new("self.matches('^[+]?[0-9]+([.][0-9]+)?m?$')").message("resources.cpu must be a quantity such as 4 or 500m"))]
@@ -307,44 +310,44 @@ pub struct PodMetadata {
     pub annotations: BTreeMap<String, String>,
 }
 
-/// Secrets, by name.
+/// Names of Secrets.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Secrets {
-    /// Name of a Secret in the same namespace whose keys become environment variables of the model's containers; the hub's
-    /// token is expected under HF_TOKEN.
+    /// Name of a Secret in the same namespace. Its keys become environment variables of the model's containers. The key of the
+    /// Hugging Face token must be HF_TOKEN.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]
     #[x_kube(validation = Rule::new("self == '' || self.matches('^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$')").message("secrets.huggingFaceToken must be the name of a Secret, not a token"))]
     pub hugging_face_token: Option<String>,
 }
 
-/// What is known of a ModelDeployment. Written by the core controller until a provider is chosen, then by the provider too.
+/// Observed state of a ModelDeployment. Written by the core controller, and by the provider once one is selected.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ModelDeploymentStatus {
     /// Pending, Deploying, Running, Failed or Terminating.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub phase: Option<Phase>,
-    /// What there is to say, for people.
+    /// Summary of the current state.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
-    /// The generation of the spec that this status speaks of.
+    /// Generation of the spec that this status is based on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// The provider, and what it made.
+    /// Selected provider and its upstream object.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub provider: Option<ProviderStatus>,
-    /// Replicas that serve the model; routers and frontends do not count.
+    /// Replicas that serve the model, without routers and frontends.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replicas: Option<Replicas>,
-    /// Where the model answers, inside the cluster.
+    /// Endpoint of the model, inside the cluster.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub endpoint: Option<Endpoint>,
     /// Label selector of the model's pods, for autoscalers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub selector: Option<String>,
-    /// What would be applied, while the annotation kubeairunway.ai/dry-run is "true".
+    /// Objects that would be applied. Set while the annotation kubeairunway.ai/dry-run is "true".
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub plan: Option<DryRun>,
     /// Validated, ProviderSelected, ProviderCompatible, ResourceCreated, Ready, and others while they are true.
@@ -353,18 +356,18 @@ pub struct ModelDeploymentStatus {
     pub conditions: Vec<Condition>,
 }
 
-/// Where a ModelDeployment stands.
+/// Phase of a ModelDeployment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 pub enum Phase {
-    /// Not handed to a provider, or the provider's workload waits to start.
+    /// No provider is selected, or the workload has not started.
     Pending,
     /// The upstream objects exist and are starting.
     Deploying,
-    /// It serves.
+    /// The model serves requests.
     Running,
-    /// It cannot serve without a change.
+    /// The model cannot serve without a change.
     Failed,
-    /// It is being deleted, or handed to another provider.
+    /// The ModelDeployment is being deleted or handed over to another provider.
     Terminating,
 }
 
@@ -376,40 +379,40 @@ words!(Phase {
     Terminating "Terminating" Terminating,
 });
 
-/// The provider, and what it made.
+/// Selected provider and its upstream object.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ProviderStatus {
-    /// The provider chosen. Written by the core controller (or a selector of your own).
+    /// Name of the selected provider. Written by the core controller, or by your own selector.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// Why it was chosen, for people.
+    /// Reason for the selection.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub selected_reason: Option<String>,
-    /// Every provider that was considered and what became of it; at most 16.
+    /// Providers that were considered, with the result for each; at most 16.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16), extend("x-kubernetes-list-type" = "atomic"))]
     pub candidates: Vec<Candidate>,
     /// Kind of the upstream object. Written by the provider.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resource_kind: Option<String>,
-    /// Name of the upstream object. While it is set, the provider has something in the cluster. Written by the provider.
+    /// Name of the upstream object. Set while the provider has an object in the cluster. Written by the provider.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resource_name: Option<String>,
 }
 
-/// A provider that was considered.
+/// Provider that was considered.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Candidate {
-    /// Name of its InferenceProviderConfig.
+    /// Name of the InferenceProviderConfig.
     pub name: String,
-    /// Whether it could have been chosen.
+    /// Whether the provider can serve the model.
     pub eligible: bool,
-    /// Its priority by its rules, if eligible.
+    /// Priority by the provider's selection rules, if eligible.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub priority: Option<i32>,
-    /// Why it was chosen, or lost, or was not eligible.
+    /// Why the provider was selected, not selected, or not eligible.
     pub reason: String,
 }
 
@@ -417,18 +420,18 @@ pub struct Candidate {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Replicas {
-    /// As asked for.
+    /// Number of replicas that the spec asks for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub desired: Option<i32>,
-    /// Serving.
+    /// Number of replicas that are ready.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ready: Option<i32>,
-    /// Serving for long enough to count as available.
+    /// Number of replicas that have been ready for long enough to count as available.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub available: Option<i32>,
 }
 
-/// Where the model answers: a Service in the same namespace.
+/// Endpoint of the model: a Service in the same namespace.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Endpoint {
@@ -440,45 +443,45 @@ pub struct Endpoint {
     pub port: Option<i32>,
 }
 
-/// What would be applied.
+/// Result of a dry run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct DryRun {
-    /// The objects, in apply order.
+    /// Objects in apply order.
     #[schemars(schema_with = "crate::schema::objects")]
     pub objects: Vec<Value>,
 }
 
-/// GPU resource name when none is given (design 4.1).
+/// Default GPU resource name (design 4.1).
 pub const DEFAULT_GPU: &str = "nvidia.com/gpu";
 
 impl ModelDeploymentSpec {
-    /// The engine, if one is given.
+    /// Name of the engine, if set.
     pub fn engine_type(&self) -> Option<&str> {
         self.engine.as_ref()?.kind.as_deref().filter(|name| !name.is_empty())
     }
 
-    /// The model's id, if one is given.
+    /// ID of the model, if set.
     pub fn model_id(&self) -> Option<&str> {
         self.model.id.as_deref().filter(|id| !id.is_empty())
     }
 
-    /// Where the model comes from, default applied.
+    /// Source of the model, with the default applied.
     pub fn source(&self) -> ModelSource {
         self.model.source.unwrap_or_default()
     }
 
-    /// The serving mode, default applied.
+    /// Serving mode, with the default applied.
     pub fn mode(&self) -> ServingMode {
         self.serving.as_ref().and_then(|s| s.mode).unwrap_or_default()
     }
 
-    /// The provider the user names, if any.
+    /// Name of the provider that the user set, if any.
     pub fn provider_name(&self) -> Option<&str> {
         self.provider.as_ref()?.name.as_deref().filter(|name| !name.is_empty())
     }
 
-    /// GPUs of one aggregated replica; omitted is 0.
+    /// GPUs of one aggregated replica; 0 if omitted.
     pub fn gpu_count(&self) -> i32 {
         self.resources
             .as_ref()
@@ -487,7 +490,7 @@ impl ModelDeploymentSpec {
             .unwrap_or(0)
     }
 
-    /// Whether any worker asks for a GPU, in either mode.
+    /// Whether any worker requests a GPU, in either mode.
     pub fn wants_gpu(&self) -> bool {
         let component = |c: &Option<Component>| {
             c.as_ref()
@@ -505,8 +508,8 @@ impl ModelDeploymentSpec {
         }
     }
 
-    /// What the documents call identity: when one of these changes, the upstream object is recreated (design 4.11).
-    /// `provider.name` belongs to it too and is handled by hand-over.
+    /// Identity fields: a change of one of them recreates the upstream object (design 4.11). `provider.name` is one as well; its
+    /// change is a handover.
     pub fn identity(&self) -> BTreeMap<&'static str, Value> {
         BTreeMap::from([
             ("model.id", self.model_id().into()),
@@ -517,32 +520,25 @@ impl ModelDeploymentSpec {
     }
 }
 
-impl ModelDeployment {
-    /// Whether reconciliation is paused by annotation.
-    pub fn is_paused(&self) -> bool {
-        labels::is_set(&self.metadata, labels::PAUSED)
+impl ModelDeploymentStatus {
+    /// Whether the selected provider has written its part. Decided by what only a provider writes: a condition type of its own,
+    /// the name of its object, or a phase other than Pending. `Ready` and `message` do not count: the core writes them until a
+    /// provider is selected, and in place of a provider that does not act.
+    pub fn has_provider_part(&self) -> bool {
+        let is_of_provider = |c: &Condition| condition::owner(&c.type_) == Some(Owner::Provider);
+        self.conditions.iter().any(is_of_provider)
+            || self.provider.as_ref().is_some_and(|p| p.resource_name.is_some())
+            || self.phase.is_some_and(|phase| phase != Phase::Pending)
     }
+}
 
-    /// Whether only a plan is asked for, by annotation.
+impl ModelDeployment {
+    /// Whether the annotation for a dry run is set.
     pub fn is_dry_run(&self) -> bool {
         labels::is_set(&self.metadata, labels::DRY_RUN)
     }
 
-    /// Whether it is being deleted.
-    pub fn is_deleting(&self) -> bool {
-        self.metadata.deletion_timestamp.is_some()
-    }
-
-    /// Whether our finalizer is on it.
-    pub fn has_finalizer(&self) -> bool {
-        self.metadata
-            .finalizers
-            .iter()
-            .flatten()
-            .any(|f| f == labels::FINALIZER)
-    }
-
-    /// The provider chosen so far.
+    /// Name of the selected provider.
     pub fn selected_provider(&self) -> Option<&str> {
         self.status
             .as_ref()?
@@ -552,9 +548,6 @@ impl ModelDeployment {
             .as_deref()
             .filter(|name| !name.is_empty())
     }
-
-    /// The conditions, none if there is no status yet.
-    pub fn conditions(&self) -> &[Condition] {
-        self.status.as_ref().map_or(&[], |s| s.conditions.as_slice())
-    }
 }
+
+managed!(ModelDeployment, paused: labels::PAUSED, finalizer: labels::FINALIZER);

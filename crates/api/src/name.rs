@@ -1,8 +1,8 @@
-//! Names that may stand in a path of the API server.
+//! Names that are safe in a path of the API server.
 //!
-//! A text from outside (an argument, an address, a file, a field of another object) is parsed once, before a path is made of it.
-//! The types cannot hold a name that would lead elsewhere: `?` and `#` end a path, so that `DELETE …/modeldeployments/?` deletes
-//! all of them; `/`, `..` and `%2F` lead to other objects; an empty name means the whole collection.
+//! Input (an argument, an address, a file, a field of another object) is parsed once, before it becomes part of a path. The
+//! types exclude names that lead elsewhere: `?` and `#` end a path, so that `DELETE …/modeldeployments/?` deletes all of them;
+//! `/`, `..` and `%2F` lead to other objects; an empty name means the whole collection.
 
 use std::borrow::Borrow;
 use std::fmt;
@@ -11,14 +11,14 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// Longest RFC 1123 label.
+/// Maximum length of an RFC 1123 label.
 const MAX_LABEL: usize = 63;
-/// Longest RFC 1123 subdomain, and longest name of any object.
+/// Maximum length of an RFC 1123 subdomain, and of any object name.
 const MAX_SUBDOMAIN: usize = 253;
-/// Characters of a wrong name that a message repeats.
+/// Maximum characters of an invalid name in a message.
 const MAX_SHOWN: usize = 60;
 
-/// A text that is not a name.
+/// Error for an invalid name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("invalid {what} `{}`: {remedy}", shown(.text))]
 pub struct Invalid {
@@ -53,8 +53,8 @@ fn is_part(text: &str) -> bool {
     bytes.first().is_some_and(edge) && bytes.last().is_some_and(edge) && bytes.iter().all(|b| edge(b) || *b == b'-')
 }
 
-/// Whether a text stands for itself as one segment of a path (RFC 3986: pchar without percent-encoding). The names of roles and of
-/// external metrics are not all subdomains.
+/// Whether a text is one segment of a path without encoding (RFC 3986: pchar without percent-encoding). Names of roles and of
+/// external metrics are not always subdomains.
 fn is_segment(text: &str) -> bool {
     let plain = |b: u8| b.is_ascii_alphanumeric() || b"-._~!$&'()*+,;=:@".contains(&b);
     !matches!(text, "" | "." | "..") && text.len() <= MAX_SUBDOMAIN && text.bytes().all(plain)
@@ -65,7 +65,7 @@ const SUBDOMAIN: &str = "use lowercase letters, digits, `-` and `.`; start and e
 const PARTS: &str = "start and end each part between dots with a letter or digit";
 const SEGMENT: &str = "use letters, digits, `-`, `.` and `:`";
 
-/// What to do about a text that is not a subdomain, its length aside.
+/// Remedy for a text that is not a subdomain, apart from its length.
 fn subdomain_remedy(text: &str) -> &'static str {
     let edge = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
     let plain = text.chars().all(|c| edge(c) || c == '-' || c == '.');
@@ -84,7 +84,7 @@ macro_rules! names {
         pub struct $type(String);
 
         impl $type {
-            /// The name.
+            /// The name as a string slice.
             pub fn as_str(&self) -> &str {
                 &self.0
             }
@@ -181,14 +181,14 @@ impl Default for Namespace {
 mod tests {
     use super::*;
 
-    /// Texts that would lead elsewhere, or to no object at all.
+    /// Texts that lead elsewhere, or to no object at all.
     const HOSTILE: [&str; 24] = [
         "", "?", "#", "/", "//", ".", "..", "../x", "a/b", "a/../b", "%2F", "%252F", "%2e%2e", "a?b", "a#b", "A",
         "Gemma", "a b", "a\n", "a\0", "ä", "🦙", "-a", "a-",
     ];
 
     #[test]
-    fn a_text_that_would_lead_elsewhere_is_not_a_name() {
+    fn names_that_change_a_path_are_rejected() {
         for text in HOSTILE {
             assert!(text.parse::<Name>().is_err(), "{text:?}");
             assert!(text.parse::<Namespace>().is_err(), "{text:?}");
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn what_kubernetes_takes_is_a_name() {
+    fn valid_kubernetes_names_are_accepted() {
         for text in ["a", "0", "gemma-cpu", "a.b", "kube-root-ca.crt", &"a".repeat(253)] {
             assert_eq!(text.parse::<Name>().unwrap(), text);
         }
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_says_what_to_use() {
+    fn an_error_names_the_allowed_characters() {
         let name = |text: &str| text.parse::<Name>().unwrap_err().to_string();
         assert_eq!(
             name("?"),

@@ -1,39 +1,39 @@
 //! Checks `spec.provider.overrides` against a provider's documented keys (design 4.15).
 //!
-//! An allow-list: nothing that is not documented reaches an upstream object.
+//! Only documented keys reach an upstream object.
 
 use serde_json::{Map, Value};
 
 use crate::provider_config::{OverrideKey, OverrideType};
 
-/// Most bytes of all overrides together, as JSON.
+/// Maximum size of all overrides as JSON, in bytes.
 pub const MAX_SIZE: usize = 64 * 1024;
 
-/// What is wrong with an override.
+/// A problem with an override.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Finding {
-    /// A key nobody documented: a warning.
+    /// An undocumented key: a warning.
     #[error("spec.provider.overrides.{path} is unknown and ignored ({})", known_keys(known))]
     Unknown {
-        /// The path, with dots.
+        /// Dotted path.
         path: String,
-        /// The documented paths.
+        /// Documented paths.
         known: Vec<String>,
     },
     /// A documented key with a value of another type: the reconcile fails.
     #[error("spec.provider.overrides.{path} must be {expected}, not {found}")]
     WrongType {
-        /// The path, with dots.
+        /// Dotted path.
         path: String,
-        /// What is documented.
+        /// Documented type.
         expected: &'static str,
-        /// What was given.
+        /// Type of the given value.
         found: &'static str,
     },
 }
 
 impl Finding {
-    /// Whether this makes the overrides unusable, rather than only worth a warning.
+    /// Whether the overrides cannot be used. Otherwise the finding is a warning.
     pub fn is_error(&self) -> bool {
         matches!(self, Self::WrongType { .. })
     }
@@ -47,7 +47,7 @@ fn known_keys(known: &[String]) -> String {
     }
 }
 
-/// Everything that is wrong with `overrides`, at any depth, in document order.
+/// All problems of `overrides`, at any depth, in document order.
 pub fn check(overrides: &Map<String, Value>, documented: &[OverrideKey]) -> Vec<Finding> {
     let mut findings = Vec::new();
     visit("", overrides, documented, &mut findings);

@@ -1,4 +1,4 @@
-//! `InferenceProviderConfig`: what a provider registers (design 3.9, with the additions of `docs/provider-contract.md`).
+//! `InferenceProviderConfig`: the registration of a provider (design 3.9, with the additions of `docs/provider-contract.md`).
 
 use std::collections::BTreeSet;
 
@@ -11,10 +11,12 @@ use serde::{Deserialize, Serialize};
 use crate::model_deployment::ServingMode;
 use crate::tone::texts;
 
-/// A provider whose heartbeat is older than this is not chosen.
+/// Age of the heartbeat from which a provider is not selected.
 pub const HEARTBEAT_TIMEOUT: SignedDuration = SignedDuration::from_secs(180);
+/// The message about a provider whose heartbeat is older than [`HEARTBEAT_TIMEOUT`], without the subject.
+pub const SILENCE: &str = "has sent no heartbeat for 180 seconds";
 
-/// What a provider can do, and when it should be chosen. Each provider controller registers itself with one of these.
+/// Capabilities of a provider, and rules for its selection. Each provider controller creates its own.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[kube(
     group = "kubeairunway.ai",
@@ -25,8 +27,8 @@ pub const HEARTBEAT_TIMEOUT: SignedDuration = SignedDuration::from_secs(180);
     category = "ai",
     status = "InferenceProviderConfigStatus",
     derive = "PartialEq",
-    doc = "InferenceProviderConfig registers a provider: what it can do, and the rules by which it is chosen. Provider controllers create it themselves.",
-    validation = Rule::new("self.metadata.name.size() <= 63").message("metadata.name must be at most 63 characters: it is the provider's name and becomes a label value"),
+    doc = "InferenceProviderConfig registers a provider: its capabilities, and the rules for its selection. Provider controllers create it.",
+    validation = Rule::new("self.metadata.name.size() <= 63").message("metadata.name must be at most 63 characters: it is used as a label value"),
     printcolumn(name = "Ready", type_ = "boolean", json_path = ".status.ready"),
     printcolumn(name = "Engines", type_ = "string", json_path = ".spec.capabilities.engines"),
     printcolumn(name = "Policy", type_ = "string", json_path = ".spec.selectionPolicy"),
@@ -37,47 +39,47 @@ pub const HEARTBEAT_TIMEOUT: SignedDuration = SignedDuration::from_secs(180);
 )]
 #[serde(rename_all = "camelCase")]
 pub struct InferenceProviderConfigSpec {
-    /// What this provider supports. A ModelDeployment is never given to a provider that does not support it.
+    /// Capabilities of the provider. It is never selected for a ModelDeployment that it does not support.
     pub capabilities: Capabilities,
 
-    /// Rules that give this provider a priority for a ModelDeployment. The highest priority among the rules that hold
-    /// counts; with no rule that holds it is 0. A rule that cannot be evaluated counts only if its priority is below 0.
+    /// Rules for the provider's priority for a ModelDeployment: the highest priority of the rules that are true, or 0 without
+    /// one. A rule that cannot be evaluated counts only if its priority is below 0.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32))]
     pub selection_rules: Vec<SelectionRule>,
 
-    /// Automatic: may be chosen for a ModelDeployment that names no provider. Explicit: only when named in
-    /// spec.provider.name. Defaults to Automatic.
+    /// Automatic: may be selected for a ModelDeployment that names no provider. Explicit: must be named in spec.provider.name.
+    /// Defaults to Automatic.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub selection_policy: Option<SelectionPolicy>,
 
-    /// Rules that a ModelDeployment must meet on this provider, asked at admission when the provider is named and
-    /// before it is chosen otherwise. For what a provider knows beforehand, such as the names it cannot take.
+    /// Rules that a ModelDeployment must satisfy to use this provider, such as supported names. Checked at admission if the
+    /// provider is named, otherwise before it is selected.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32))]
     pub validation_rules: Vec<ValidationRule>,
 
-    /// The keys of spec.provider.overrides that this provider knows. Any other key is answered with a warning.
+    /// Documented keys of spec.provider.overrides. Other keys cause a warning and have no effect.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
     pub overrides: Vec<OverrideKey>,
 
-    /// Where the provider is documented: a URL.
+    /// URL of the provider's documentation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 2048))]
     pub documentation: Option<String>,
 
-    /// How the upstream operator is installed, for people.
+    /// Installation instructions for the upstream operator.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 4096))]
     pub installation: Option<String>,
 }
 
-/// What a provider supports.
+/// Capabilities of a provider.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Capabilities {
-    /// Engines by the name used in spec.engine.type, such as vllm, sglang, trtllm, llamacpp, or one of your own.
+    /// Engines by their names in spec.engine.type, such as vllm, sglang, trtllm or llamacpp. Your own names are allowed.
     #[serde(default)]
     #[schemars(length(max = 32), inner(length(min = 1, max = 63)))]
     pub engines: Vec<String>,
@@ -87,41 +89,41 @@ pub struct Capabilities {
     #[schemars(length(max = 8))]
     pub serving_modes: Vec<ServingMode>,
 
-    /// Whether models can be served without a GPU. Defaults to false.
+    /// Whether models can run without a GPU. Defaults to false.
     #[serde(default)]
     pub cpu_support: bool,
 
-    /// Whether models can be served on GPUs. Defaults to false.
+    /// Whether models can run on GPUs. Defaults to false.
     #[serde(default)]
     pub gpu_support: bool,
 
-    /// Refines the above for single engines; what is absent here is taken from above.
+    /// Differences for single engines. Omitted fields default to the values above.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
     pub per_engine: Vec<EngineCapabilities>,
 }
 
-/// What a provider supports for one engine, where it differs from the whole.
+/// Capabilities for one engine, if they differ.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct EngineCapabilities {
-    /// The engine, as in spec.engine.type.
+    /// Name of the engine, as in spec.engine.type.
     #[schemars(length(min = 1, max = 63))]
     pub name: String,
     /// Serving modes with this engine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 8))]
     pub serving_modes: Option<Vec<ServingMode>>,
-    /// Whether this engine runs without a GPU.
+    /// Whether this engine can run without a GPU.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu_support: Option<bool>,
-    /// Whether this engine runs on GPUs.
+    /// Whether this engine can run on GPUs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpu_support: Option<bool>,
 }
 
 impl Capabilities {
-    /// Every engine named, in `engines` or in `perEngine`.
+    /// All engines in `engines` and `perEngine`.
     pub fn engine_names(&self) -> BTreeSet<&str> {
         self.engines
             .iter()
@@ -130,7 +132,7 @@ impl Capabilities {
             .collect()
     }
 
-    /// What holds for one engine, refinements applied; `None` if the engine is not supported.
+    /// Capabilities for one engine, with the differences applied; `None` if the engine is not supported.
     pub fn for_engine(&self, engine: &str) -> Option<EngineSupport> {
         self.engine_names().contains(engine).then(|| {
             let refined = self.per_engine.iter().find(|e| e.name == engine);
@@ -145,24 +147,24 @@ impl Capabilities {
     }
 }
 
-/// What a provider supports for one engine, all told.
+/// Effective capabilities for one engine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EngineSupport {
     /// Serving modes.
     pub serving_modes: Vec<ServingMode>,
-    /// Without a GPU.
+    /// Whether it can run without a GPU.
     pub cpu: bool,
-    /// With GPUs.
+    /// Whether it can run on GPUs.
     pub gpu: bool,
 }
 
-/// When a provider may be chosen.
+/// When a provider may be selected.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum SelectionPolicy {
-    /// For any ModelDeployment it supports.
+    /// For any ModelDeployment that it supports.
     #[default]
     Automatic,
-    /// Only when spec.provider.name names it.
+    /// Only if spec.provider.name names it.
     Explicit,
 }
 
@@ -174,49 +176,49 @@ pub struct SelectionRule {
     /// as 0, and `metadata` (name, namespace, labels). Example: spec.engine.type == 'llamacpp'
     #[schemars(length(min = 1, max = 4096))]
     pub condition: String,
-    /// The priority when the condition holds; higher wins, ties go to the provider whose name comes first.
+    /// Priority if the condition is true. The highest wins; ties go to the provider whose name comes first.
     #[schemars(range(min = -10_000, max = 10_000))]
     pub priority: i32,
 }
 
-/// A rule that a ModelDeployment must meet.
+/// A rule that a ModelDeployment must satisfy.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ValidationRule {
-    /// A CEL expression over `spec` and `metadata`, as in selectionRules, that must hold.
+    /// CEL expression over `spec` and `metadata`, as in selectionRules, that must be true.
     #[schemars(length(min = 1, max = 4096))]
     pub rule: String,
-    /// What the user is told when it does not: the field, the reason and the way out.
+    /// Message if it is false: the field, the reason and the remedy.
     #[schemars(length(min = 1, max = 1024))]
     pub message: String,
 }
 
-/// A documented key of spec.provider.overrides.
+/// Documented key of spec.provider.overrides.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct OverrideKey {
-    /// The path, with dots: frontend.resources.cpu
+    /// Dotted path of the key, such as frontend.resources.cpu.
     #[schemars(length(min = 1, max = 253))]
     pub path: String,
-    /// The type of the value.
+    /// Type of the value.
     #[serde(rename = "type")]
     pub kind: OverrideType,
-    /// What it does, and its default.
+    /// Description with the default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 1024))]
     pub description: Option<String>,
 }
 
-/// The type of an override.
+/// Type of an override.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum OverrideType {
-    /// A text.
+    /// A string.
     String,
-    /// A whole number.
+    /// An integer.
     Integer,
-    /// true or false.
+    /// A bool.
     Boolean,
-    /// A map from text to text.
+    /// A map of strings.
     StringMap,
 }
 
@@ -227,49 +229,49 @@ texts!(OverrideType {
     StringMap "StringMap",
 });
 
-/// What is known of a registered provider.
+/// Observed state of a registered provider.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct InferenceProviderConfigStatus {
-    /// Whether the provider can take ModelDeployments. Written by the provider.
+    /// Whether the provider is ready for ModelDeployments. Written by the provider.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ready: Option<bool>,
-    /// Name and version of the provider controller, as kaito-provider:v1.2.0.
+    /// Name and version of the provider controller, such as kaito-provider:v1.2.0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub version: Option<String>,
-    /// When the provider controller was last alive. A provider silent for 180 seconds is not chosen.
+    /// Time of the provider controller's last heartbeat. A provider without one for 180 seconds is not selected.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_heartbeat: Option<Time>,
-    /// The upstream API in use, as kaito.sh/v1beta1.
+    /// API version of the upstream in use, such as kaito.sh/v1beta1.
     #[serde(default, rename = "upstreamCRDVersion", skip_serializing_if = "Option::is_none")]
     pub upstream_crd_version: Option<String>,
     /// Fingerprint of the upstream schema's fields that the provider writes and reads.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub upstream_schema_hash: Option<String>,
-    /// UpstreamReady by the provider, RulesValid by the core controller.
+    /// UpstreamReady, written by the provider, and RulesValid, written by the core controller.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "crate::schema::conditions")]
     pub conditions: Vec<Condition>,
 }
 
-/// Whether a provider can be chosen, and if not, why not.
+/// Whether a provider can be selected, and why not.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Health {
-    /// Ready, and alive within [`HEARTBEAT_TIMEOUT`].
+    /// Ready, with a heartbeat within [`HEARTBEAT_TIMEOUT`].
     Healthy,
-    /// It says itself that it is not ready.
+    /// The provider reports that it is not ready.
     NotReady(String),
-    /// It never reported, or its heartbeat is too old. One that reports ready and never beats is taken at its word.
+    /// There is no status, or the heartbeat is too old. A provider that reports ready without any heartbeat counts as healthy.
     Silent,
 }
 
 impl InferenceProviderConfig {
-    /// The policy, default applied.
+    /// Selection policy, with the default applied.
     pub fn policy(&self) -> SelectionPolicy {
         self.spec.selection_policy.unwrap_or_default()
     }
 
-    /// Whether the provider can be chosen at `now`.
+    /// Whether the provider can be selected at `now`.
     pub fn health(&self, now: Timestamp) -> Health {
         let Some(status) = &self.status else {
             return Health::Silent;

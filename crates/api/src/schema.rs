@@ -3,14 +3,14 @@
 use schemars::{Schema, SchemaGenerator, json_schema};
 use serde_json::{Map, Value};
 
-/// Longest text that a container gets as a variable, a command or an argument.
+/// Maximum length of a variable, a command or an argument of a container.
 const MAX_TEXT: usize = 32 * 1024;
-/// Longest text where the type says nothing, such as in Kubernetes' own types.
+/// Maximum length of a text without a limit in its type, such as in Kubernetes' own types.
 const MAX_OTHER_TEXT: usize = 4 * 1024;
-/// Most entries of a list or a map where the type says nothing.
+/// Maximum entries of a list or map without a limit in its type.
 const MAX_ENTRIES: usize = 256;
 
-/// Bounds every text, list and map that has no bound of its own: what is stored is kept in memory by every controller.
+/// Limits every text, list and map that has no limit of its own, since every controller keeps stored objects in memory.
 pub(crate) fn bounded(schema: &mut Schema) {
     if let Some(schema) = schema.as_object_mut() {
         bound(schema);
@@ -43,7 +43,7 @@ fn bound(schema: &mut Map<String, Value>) {
     }
 }
 
-/// `metav1.Condition` as a list-map: two writers must never replace each other's entries.
+/// `metav1.Condition` as a list-map, so that writers do not replace each other's entries.
 pub(crate) fn conditions(generator: &mut SchemaGenerator) -> Schema {
     let item = generator.subschema_for::<k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition>();
     json_schema!({
@@ -75,17 +75,17 @@ pub(crate) fn any_object(_: &mut SchemaGenerator) -> Schema {
     json_schema!({ "type": "object", "x-kubernetes-preserve-unknown-fields": true })
 }
 
-/// Any JSON object that a user writes. Its size is measured where it is used: a schema cannot.
+/// Any JSON object by a user. Its size is checked where it is used, since a schema cannot.
 pub(crate) fn settings(_: &mut SchemaGenerator) -> Schema {
     json_schema!({ "type": "object", "maxProperties": 64, "x-kubernetes-preserve-unknown-fields": true })
 }
 
-/// Words of a command line.
+/// Arguments of a command line.
 pub(crate) fn words(_: &mut SchemaGenerator) -> Schema {
     json_schema!({ "type": "array", "maxItems": 100, "items": { "type": "string", "maxLength": MAX_TEXT } })
 }
 
-/// A list of whole Kubernetes objects.
+/// A list of complete Kubernetes objects.
 pub(crate) fn objects(_: &mut SchemaGenerator) -> Schema {
     json_schema!({
         "type": "array",
@@ -95,7 +95,7 @@ pub(crate) fn objects(_: &mut SchemaGenerator) -> Schema {
     })
 }
 
-/// A pod template of which the checks see the names of containers; everything else is Kubernetes' to judge.
+/// A pod template in which only the names of containers are checked; Kubernetes validates the rest.
 pub(crate) fn actor_pod_template(_: &mut SchemaGenerator) -> Schema {
     let container = json_schema!({
         "type": "object",
@@ -138,7 +138,7 @@ mod tests {
     use super::*;
     use crate::{AsyncActor, InferenceProviderConfig, LlamaStackDistribution, ModelDeployment};
 
-    /// What Kubernetes itself judges, or a controller measures.
+    /// Fields that Kubernetes validates, or whose size a controller checks.
     const MEASURED_ELSEWHERE: [&str; 6] = [
         "spec.provider.overrides",
         "spec.server.externalProviders.",
@@ -148,7 +148,7 @@ mod tests {
         "spec.workload.template.spec.initContainers[]",
     ];
 
-    /// Every place below `schema` that takes more than a bounded amount.
+    /// Every path below `schema` without a limit.
     fn unbounded(schema: &Value, path: &str, found: &mut Vec<String>) {
         let has = |key: &str| schema.get(key).is_some();
         let is_open = match schema["type"].as_str() {
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_a_user_may_write_is_bounded() {
+    fn every_field_of_a_crd_has_a_limit() {
         let crds = [
             ModelDeployment::crd(),
             InferenceProviderConfig::crd(),
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn bounds_of_a_type_stay_and_what_has_none_gets_one() {
+    fn a_default_limit_is_added_only_where_a_type_has_none() {
         let mut schema = json_schema!({
             "type": "object",
             "properties": {

@@ -1,37 +1,37 @@
-//! How well an object is, whatever the word of its status: one classification for pages, screens and checks.
+//! Tone of a status: one classification of all phases and states, for pages, screens and checks.
 
 /// How well an object is (compare kstatus).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Tone {
-    /// As its spec asks for; asleep or stopped on request, too.
+    /// It matches its spec; includes scaled to zero and stopped on request.
     Current,
-    /// Controllers work on it, or wait for what may yet come.
+    /// Controllers are working on it, or waiting for something.
     InProgress,
-    /// It is being deleted, or handed over.
+    /// It is being deleted or handed over.
     Terminating,
-    /// Nothing is changed until it is resumed.
+    /// Reconciliation is paused.
     Paused,
-    /// It does not come right without a change.
+    /// It needs a change by the user.
     Failed,
-    /// No status yet, or a word of a newer version.
+    /// It has no status, or a state of a newer version.
     Unknown,
 }
 
-/// The words of a status: each with its text, as it is written into the status, and its tone.
+/// Phases or states of a status: each with its text in the status and its tone.
 macro_rules! words {
     ($type:ident { $($variant:ident $text:literal $tone:ident,)* }) => {
         impl $type {
             /// Every value.
             pub const ALL: &[Self] = &[$(Self::$variant,)*];
 
-            /// As written in a status.
+            /// Text in a status.
             pub const fn as_str(self) -> &'static str {
                 match self {
                     $(Self::$variant => $text,)*
                 }
             }
 
-            /// How well that is.
+            /// Tone of the value.
             pub const fn tone(self) -> $crate::tone::Tone {
                 match self {
                     $(Self::$variant => $crate::tone::Tone::$tone,)*
@@ -48,11 +48,11 @@ macro_rules! words {
 }
 pub(crate) use words;
 
-/// The texts of an enum, as they are written in a manifest or a status.
+/// Texts of an enum in a manifest or status.
 macro_rules! texts {
     ($type:ident { $($variant:ident $text:literal,)* }) => {
         impl $type {
-            /// As written in a manifest or a status.
+            /// Text in a manifest or status.
             pub const fn as_str(self) -> &'static str {
                 match self {
                     $(Self::$variant => $text,)*
@@ -76,9 +76,9 @@ mod tests {
     use crate::model_deployment::Phase;
     use crate::provider_config::OverrideType;
 
-    /// What `as_str` says is what serde writes.
+    /// `as_str` returns what serde writes.
     #[test]
-    fn words_are_written_as_they_are_shown() {
+    fn as_str_is_what_serde_writes() {
         let written = |value: serde_json::Value| value.as_str().unwrap_or_default().to_owned();
         macro_rules! same {
             ($($value:expr),* $(,)?) => {$(

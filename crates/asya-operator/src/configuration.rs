@@ -37,7 +37,7 @@ impl Configuration {
                 Ok(new) if new == *self.now() => told = None,
                 Ok(new) => {
                     let names: Vec<&str> = new.iter().map(|(name, _)| name).collect();
-                    tracing::info!(transports = names.join(", "), "transports have changed");
+                    tracing::info!(transports = names.join(", "), "transports changed");
                     let new = Arc::new(new);
                     *self.now.write().unwrap_or_else(PoisonError::into_inner) = new.clone();
                     changed(&new);
@@ -46,7 +46,10 @@ impl Configuration {
                 Err(error) => {
                     let text = error.to_string();
                     if told.as_ref() != Some(&text) {
-                        tracing::error!(error = text, "the new transports cannot be used; those of before stay");
+                        tracing::error!(
+                            error = text,
+                            "cannot use the new transports; the previous ones stay in use"
+                        );
                         told = Some(text);
                     }
                 }

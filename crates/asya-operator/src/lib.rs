@@ -6,6 +6,8 @@
 //! | [`request`] | what an actor asks for, in narrow types: pure |
 //! | [`targets`] | the table of targets: what each comes down to, and how it is bound: pure |
 //! | [`names`] | names of what is made: pure |
+//! | [`object`] | kinds, names and lookup results of objects: pure |
+//! | [`needs`] | the objects that a plan reads: pure |
 //! | [`observe`], [`plan`] | what a plan is made from, and the plan: pure |
 //! | [`policy`] | who may bind |
 //! | [`run`](fn@run) | starts the operator |
@@ -14,6 +16,8 @@ mod access;
 mod caches;
 mod configuration;
 pub mod names;
+pub mod needs;
+pub mod object;
 pub mod observe;
 pub mod plan;
 pub mod policy;

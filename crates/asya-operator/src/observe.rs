@@ -1,14 +1,13 @@
 //! The input of a plan, read from watch caches. The only live request reads an object that an actor needs and that has changed
 //! since it was read.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
-use kube::core::{ApiResource, DynamicObject};
+use kube::core::DynamicObject;
 use kube::runtime::reflector::Store;
 use runway_api::AsyncActor;
 use runway_operator::apply::Executor;
@@ -20,115 +19,8 @@ use crate::plan;
 use crate::queues::Keeper;
 use crate::transports::Transports;
 
-/// A kind of object.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Kind {
-    /// Its API group, empty for the core group.
-    pub group: &'static str,
-    /// Its kind.
-    pub kind: &'static str,
-    /// Its plural.
-    pub plural: &'static str,
-    /// The version we speak when nothing else is known.
-    pub version: &'static str,
-}
-
-impl Kind {
-    /// Whether it comes with Kubernetes.
-    pub fn is_built_in(self) -> bool {
-        matches!(self.group, "" | "apps")
-    }
-
-    /// As `apps/v1`, in this version.
-    pub fn api_version(self, version: &str) -> String {
-        if self.group.is_empty() {
-            version.to_owned()
-        } else {
-            format!("{}/{version}", self.group)
-        }
-    }
-
-    /// Where it lives in the API.
-    pub fn resource(self, version: &str) -> ApiResource {
-        ApiResource {
-            group: self.group.to_owned(),
-            version: version.to_owned(),
-            api_version: self.api_version(version),
-            kind: self.kind.to_owned(),
-            plural: self.plural.to_owned(),
-        }
-    }
-}
-
-/// An object in the actor's namespace.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Key {
-    /// Its kind.
-    pub kind: Kind,
-    /// Its name.
-    pub name: String,
-}
-
-impl Key {
-    /// An object of this kind and name.
-    pub fn new(kind: Kind, name: impl Into<String>) -> Self {
-        Self {
-            kind,
-            name: name.into(),
-        }
-    }
-
-    /// A sentence that names it.
-    pub fn told(&self) -> String {
-        format!("{} '{}'", self.kind.kind, self.name)
-    }
-}
-
-/// What is known of an object.
-#[derive(Clone, Debug)]
-pub enum Found {
-    /// Its kind is not installed.
-    NotInstalled,
-    /// It does not exist.
-    Absent {
-        /// The version of its kind.
-        version: String,
-    },
-    /// Here it is.
-    Here {
-        /// The version of its kind.
-        version: String,
-        /// As the server holds it, managed fields included.
-        object: Arc<DynamicObject>,
-    },
-}
-
-/// The objects that a plan looked for.
-pub type Objects = BTreeMap<Key, Found>;
-
-/// Where objects are looked up.
-pub trait Lookup {
-    /// What is known of an object, in the namespace of the actor.
-    fn find(&self, key: &Key) -> Found;
-}
-
-/// Everything that a plan for the actor looks for, and what was found: one may lead to the next.
-pub fn objects(actor: &AsyncActor, lookup: &impl Lookup) -> Objects {
-    let mut found = Objects::new();
-    loop {
-        let missing: Vec<Key> = plan::needs(actor, &found)
-            .into_iter()
-            .filter(|key| !found.contains_key(key))
-            .collect();
-        if missing.is_empty() {
-            return found;
-        }
-        for key in missing {
-            let object = lookup.find(&key);
-            found.insert(key, object);
-        }
-    }
-}
+pub use crate::needs::{Lookup, objects};
+pub use crate::object::{Found, Key, Kind, Objects};
 
 /// How the queue stands.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -202,18 +94,12 @@ pub struct Observed {
 impl Observed {
     /// A live object.
     pub fn live(&self, key: &Key) -> Option<&DynamicObject> {
-        match self.objects.get(key) {
-            Some(Found::Here { object, .. }) => Some(object),
-            _ => None,
-        }
+        self.objects.get(key)?.object()
     }
 
     /// The version of a kind that is installed.
     pub fn version(&self, key: &Key) -> Option<&str> {
-        match self.objects.get(key) {
-            Some(Found::Here { version, .. } | Found::Absent { version }) => Some(version),
-            _ => None,
-        }
+        self.objects.get(key)?.version()
     }
 
     /// The actor's name.

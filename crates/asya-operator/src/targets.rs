@@ -13,75 +13,174 @@
 //! | ModelDeployment | its provider's | | Proxy to its endpoint |
 //! | anything else | unknown | unknown | Proxy, `targetURL` required |
 
+use std::fmt;
+
 use kube::ResourceExt;
 use kube::core::DynamicObject;
 use runway_api::async_actor::{AskedStrategy, Strategy, WorkloadRef};
 use serde_json::Value;
 
-use crate::observe::{Found, Key, Kind, Objects};
+use crate::object::{Found, Key, Kind, Objects};
 use crate::request::{Bound, check_url};
 
-/// A Deployment.
-pub const DEPLOYMENT: Kind = kind("apps", "Deployment", "deployments", "v1");
-/// A StatefulSet.
-pub const STATEFUL_SET: Kind = kind("apps", "StatefulSet", "statefulsets", "v1");
+/// Deployment.
+pub const DEPLOYMENT: Kind = Kind::new("apps", "Deployment", "deployments", "v1");
+/// StatefulSet.
+pub const STATEFUL_SET: Kind = Kind::new("apps", "StatefulSet", "statefulsets", "v1");
 /// KAITO: one model on a set of nodes.
-pub const WORKSPACE: Kind = kind("kaito.sh", "Workspace", "workspaces", "v1beta1");
-/// KAITO: several Workspaces.
-pub const INFERENCE_SET: Kind = kind("kaito.sh", "InferenceSet", "inferencesets", "v1beta1");
+pub const WORKSPACE: Kind = Kind::new("kaito.sh", "Workspace", "workspaces", "v1beta1");
+/// KAITO: several Workspaces of one model.
+pub const INFERENCE_SET: Kind = Kind::new("kaito.sh", "InferenceSet", "inferencesets", "v1beta1");
 /// KServe.
-pub const INFERENCE_SERVICE: Kind = kind("serving.kserve.io", "InferenceService", "inferenceservices", "v1beta1");
+pub const INFERENCE_SERVICE: Kind = Kind::new("serving.kserve.io", "InferenceService", "inferenceservices", "v1beta1");
 /// KServe for language models.
-pub const LLM_INFERENCE_SERVICE: Kind = kind(
+pub const LLM_INFERENCE_SERVICE: Kind = Kind::new(
     "serving.kserve.io",
     "LLMInferenceService",
     "llminferenceservices",
     "v1alpha1",
 );
 /// KubeRay: a Ray cluster with Ray Serve.
-pub const RAY_SERVICE: Kind = kind("ray.io", "RayService", "rayservices", "v1");
+pub const RAY_SERVICE: Kind = Kind::new("ray.io", "RayService", "rayservices", "v1");
 /// KubeRay: a Ray cluster.
-pub const RAY_CLUSTER: Kind = kind("ray.io", "RayCluster", "rayclusters", "v1");
+pub const RAY_CLUSTER: Kind = Kind::new("ray.io", "RayCluster", "rayclusters", "v1");
 /// Seldon Core 1.
-pub const SELDON_DEPLOYMENT: Kind = kind(
+pub const SELDON_DEPLOYMENT: Kind = Kind::new(
     "machinelearning.seldon.io",
     "SeldonDeployment",
     "seldondeployments",
     "v1",
 );
 /// Seldon Core 2.
-pub const SELDON_SERVER: Kind = kind("mlops.seldon.io", "Server", "servers", "v1alpha1");
+pub const SELDON_SERVER: Kind = Kind::new("mlops.seldon.io", "Server", "servers", "v1alpha1");
 /// BentoML's Yatai.
-pub const BENTO_DEPLOYMENT: Kind = kind("serving.yatai.ai", "BentoDeployment", "bentodeployments", "v2alpha1");
-/// Ours.
-pub const MODEL_DEPLOYMENT: Kind = kind("kubeairunway.ai", "ModelDeployment", "modeldeployments", "v1alpha1");
+pub const BENTO_DEPLOYMENT: Kind = Kind::new("serving.yatai.ai", "BentoDeployment", "bentodeployments", "v2alpha1");
+/// ModelDeployment of this project.
+pub const MODEL_DEPLOYMENT: Kind = Kind::new("kubeairunway.ai", "ModelDeployment", "modeldeployments", "v1alpha1");
 
-/// Every kind of the table.
-pub const KNOWN: [Kind; 12] = [
-    DEPLOYMENT,
-    STATEFUL_SET,
-    WORKSPACE,
-    INFERENCE_SET,
-    INFERENCE_SERVICE,
-    LLM_INFERENCE_SERVICE,
-    RAY_SERVICE,
-    RAY_CLUSTER,
-    SELDON_DEPLOYMENT,
-    SELDON_SERVER,
-    BENTO_DEPLOYMENT,
-    MODEL_DEPLOYMENT,
-];
+/// Row of the table: everything that depends on the kind of a target.
+struct Row {
+    kind: Kind,
+    /// Deployment or StatefulSet whose pods serve the model: its kind, and the suffix of its name.
+    workload: Option<(Kind, &'static str)>,
+    /// Whether the workload exists for this object, depending on its mode.
+    has_workload: fn(&DynamicObject) -> bool,
+    /// Strategy for `Auto`, if nothing speaks against it.
+    auto: Strategy,
+    /// Whether KEDA may scale the workload (the key) with a strategy in place, or the reason against it.
+    scale: fn(&DynamicObject, &Key) -> Result<(), String>,
+    /// Whether KEDA can scale the target itself, beside a proxy.
+    scales: bool,
+    /// Port of the model in its pods; by default the first container port.
+    port: Option<i64>,
+    address: Address,
+}
 
-const fn kind(group: &'static str, kind: &'static str, plural: &'static str, version: &'static str) -> Kind {
-    Kind {
-        group,
-        kind,
-        plural,
-        version,
+/// Source of the address at which a target answers other pods.
+enum Address {
+    /// The user sets runtime.targetURL.
+    Given,
+    /// A Service: the suffix of its name, and its port.
+    Service(&'static str, i64),
+    /// The status, once the target's controller writes it. Arguments are the object and its namespace.
+    Status(fn(&DynamicObject, &str) -> Option<String>),
+}
+
+impl Row {
+    const fn of(kind: Kind) -> Self {
+        Self {
+            kind,
+            workload: None,
+            has_workload: |_| true,
+            auto: Strategy::Proxy,
+            scale: |_, _| Ok(()),
+            scales: false,
+            port: None,
+            address: Address::Given,
+        }
     }
 }
 
-/// Owners that put a Deployment or StatefulSet back as they want it, as soon as it differs.
+const TABLE: [Row; 12] = [
+    Row {
+        workload: Some((DEPLOYMENT, "")),
+        auto: Strategy::TemplatePatch,
+        scales: true,
+        ..Row::of(DEPLOYMENT)
+    },
+    Row {
+        workload: Some((STATEFUL_SET, "")),
+        auto: Strategy::TemplatePatch,
+        scales: true,
+        ..Row::of(STATEFUL_SET)
+    },
+    Row {
+        workload: Some((STATEFUL_SET, "")),
+        auto: Strategy::TemplatePatch,
+        scale: |_, _| {
+            Err("replicas of a KAITO Workspace are ranks of one model: set binding.strategy to Proxy, or bind to an InferenceSet".to_owned())
+        },
+        port: Some(5000),
+        address: Address::Service("", 80),
+        ..Row::of(WORKSPACE)
+    },
+    Row {
+        scales: true,
+        ..Row::of(INFERENCE_SET)
+    },
+    Row {
+        workload: Some((DEPLOYMENT, "-predictor")),
+        has_workload: kserve_is_standard,
+        auto: Strategy::ParentSpec,
+        scale: kserve_scale,
+        address: Address::Status(kserve_address),
+        ..Row::of(INFERENCE_SERVICE)
+    },
+    Row {
+        address: Address::Status(status_address),
+        ..Row::of(LLM_INFERENCE_SERVICE)
+    },
+    Row {
+        address: Address::Service("-serve-svc", 8000),
+        ..Row::of(RAY_SERVICE)
+    },
+    Row {
+        address: Address::Service("-head-svc", 8000),
+        ..Row::of(RAY_CLUSTER)
+    },
+    Row {
+        address: Address::Status(status_address),
+        ..Row::of(SELDON_DEPLOYMENT)
+    },
+    Row {
+        workload: Some((STATEFUL_SET, "")),
+        auto: Strategy::TemplatePatch,
+        ..Row::of(SELDON_SERVER)
+    },
+    Row {
+        workload: Some((DEPLOYMENT, "")),
+        auto: Strategy::TemplatePatch,
+        ..Row::of(BENTO_DEPLOYMENT)
+    },
+    Row {
+        scales: true,
+        address: Address::Status(endpoint),
+        ..Row::of(MODEL_DEPLOYMENT)
+    },
+];
+
+/// Kinds of the table.
+pub const KNOWN: [Kind; TABLE.len()] = {
+    let mut kinds = [DEPLOYMENT; TABLE.len()];
+    let mut row = 0;
+    while row < TABLE.len() {
+        kinds[row] = TABLE[row].kind;
+        row += 1;
+    }
+    kinds
+};
+
+/// Kinds of owners that revert changes of their Deployments and StatefulSets at once.
 const OWNERS_THAT_REVERT: [&str; 6] = [
     "InferenceService",
     "LLMInferenceService",
@@ -94,131 +193,173 @@ const OWNERS_THAT_REVERT: [&str; 6] = [
 /// A target that can be bound.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Resolved {
-    /// What workloadRef comes down to.
-    pub target: Key,
-    /// How it is bound.
-    pub strategy: Strategy,
-    /// The object that gets our containers, with a strategy in place.
-    pub holder: Option<Key>,
-    /// Where the model answers.
+    /// Object that serves the model.
+    pub target: Target,
+    /// URL of the model, as the handler calls it.
     pub url: String,
-    /// What KEDA scales with a strategy in place, or why it must not.
-    pub scale: Result<Key, String>,
-    /// What KEDA can scale of the target beside a proxy.
-    pub scale_too: Option<Key>,
+    /// How the target is bound.
+    pub way: Way,
 }
 
-/// Why a target cannot be bound, now or ever.
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Known(key) => write!(f, "{key}"),
+            Self::Unknown(WorkloadRef { kind, name, .. }) => write!(f, "{kind} '{name}'"),
+        }
+    }
+}
+
+/// Object that serves the model.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// The workload, or the object that workloadRef names if its workload is unknown.
+    Known(Key),
+    /// An object of a kind that is not in the table. It is called and never read.
+    Unknown(WorkloadRef),
+}
+
+/// How a target is bound.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// With containers in the target's pods.
+    InPlace(InPlace),
+    /// With a Deployment that calls the target.
+    Proxy {
+        /// Object that KEDA can scale along with the proxy.
+        scale_target: Option<Key>,
+    },
+}
+
+impl Way {
+    /// Strategy, as the status shows it.
+    pub fn strategy(&self) -> Strategy {
+        match self {
+            Self::InPlace(place) => place.strategy,
+            Self::Proxy { .. } => Strategy::Proxy,
+        }
+    }
+}
+
+/// Containers in the target's pods.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InPlace {
+    /// TemplatePatch or ParentSpec.
+    pub strategy: Strategy,
+    /// Workload whose pods get the containers.
+    pub workload: Key,
+    /// Object whose spec gets the containers: the workload, or its parent.
+    pub holder: Key,
+    /// Workload that KEDA scales, or the reason why KEDA must not scale it.
+    pub scale: Result<Key, String>,
+}
+
+/// Reason why a target cannot be bound.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unresolved {
-    /// A stable word.
+    /// Reason of the condition.
     pub reason: &'static str,
-    /// For people.
+    /// Message of the condition.
     pub message: String,
-    /// It may come by itself.
+    /// Whether this can change without a change of the actor.
     pub may_come: bool,
 }
 
-/// The kind that a reference names, if the table has it.
-pub fn known(reference: &WorkloadRef) -> Option<Kind> {
-    let group = reference.api_version.split_once('/').map_or("", |(group, _)| group);
-    KNOWN.into_iter().find(|k| k.group == group && k.kind == reference.kind)
+fn row(api_version: &str, kind: &str) -> Option<&'static Row> {
+    const ROWS: &[Row] = &TABLE;
+    let group = api_version.split_once('/').map_or("", |(group, _)| group);
+    ROWS.iter().find(|row| row.kind.group == group && row.kind.kind == kind)
 }
 
-/// The objects a reference leads to: the one it names, and what that comes down to.
+/// The kind of the table with this name, in any version of its group.
+pub fn known(api_version: &str, kind: &str) -> Option<Kind> {
+    row(api_version, kind).map(|row| row.kind)
+}
+
+/// The object that a reference names, if its kind is in the table.
+pub fn source(reference: &WorkloadRef) -> Option<Key> {
+    known(&reference.api_version, &reference.kind).map(|kind| Key::new(kind, &reference.name))
+}
+
+/// The objects to read for a reference: the named one and, once that is found, its workload.
 pub fn needs(reference: &WorkloadRef, found: &Objects) -> Vec<Key> {
-    let Some(kind) = known(reference) else {
+    let Some(row) = row(&reference.api_version, &reference.kind) else {
         return Vec::new();
     };
-    let source = Key::new(kind, &reference.name);
-    let workload = here(found, &source).and_then(|object| workload(kind, object));
-    [Some(source), workload].into_iter().flatten().collect()
+    let key = Key::new(row.kind, &reference.name);
+    let object = found.get(&key).and_then(Found::object);
+    let workload = object.and_then(|object| row.workload_of(object));
+    [Some(key), workload].into_iter().flatten().collect()
 }
 
-/// Every object that a reference may come down to: actors that share one cannot both be bound in place.
+/// Every object that a reference can resolve to. Two actors with a common claim cannot both be bound in place.
 pub fn claims(reference: &WorkloadRef) -> Vec<Key> {
-    let name = &reference.name;
-    let own = known(reference).map(|kind| Key::new(kind, name));
-    let workload = match known(reference) {
-        Some(WORKSPACE | SELDON_SERVER) => Some(Key::new(STATEFUL_SET, name)),
-        Some(BENTO_DEPLOYMENT) => Some(Key::new(DEPLOYMENT, name)),
-        Some(INFERENCE_SERVICE) => Some(Key::new(DEPLOYMENT, format!("{name}-predictor"))),
-        _ => None,
+    let Some(row) = row(&reference.api_version, &reference.kind) else {
+        return Vec::new();
     };
-    own.into_iter().chain(workload).collect()
+    let own = Key::new(row.kind, &reference.name);
+    [Some(own), row.workload_named(&reference.name)]
+        .into_iter()
+        .flatten()
+        .collect()
 }
 
-/// The workload whose pods serve the model, where it is a Deployment or StatefulSet.
-fn workload(kind: Kind, source: &DynamicObject) -> Option<Key> {
-    let name = source.name_any();
-    match kind {
-        DEPLOYMENT | STATEFUL_SET => Some(Key::new(kind, name)),
-        WORKSPACE | SELDON_SERVER => Some(Key::new(STATEFUL_SET, name)),
-        BENTO_DEPLOYMENT => Some(Key::new(DEPLOYMENT, name)),
-        INFERENCE_SERVICE if kserve_mode(source) == KServeMode::Standard => {
-            Some(Key::new(DEPLOYMENT, format!("{name}-predictor")))
-        }
-        _ => None,
+impl Row {
+    fn workload_named(&self, name: &str) -> Option<Key> {
+        self.workload
+            .map(|(kind, suffix)| Key::new(kind, format!("{name}{suffix}")))
+    }
+
+    fn workload_of(&self, object: &DynamicObject) -> Option<Key> {
+        self.workload_named(&object.name_any())
+            .filter(|_| (self.has_workload)(object))
     }
 }
 
-/// What a binding comes down to.
+/// Resolves the target of a binding. `scaling` is whether the actor asks for scaling.
+///
+/// # Errors
+/// If the target does not exist (yet), or cannot be bound as the actor asks for.
 pub fn resolve(bound: &Bound, namespace: &str, scaling: bool, found: &Objects) -> Result<Resolved, Unresolved> {
-    let Some(kind) = known(&bound.reference) else {
+    let reference = &bound.reference;
+    let Some(row) = row(&reference.api_version, &reference.kind) else {
         return resolve_unknown(bound);
     };
-    let source_key = Key::new(kind, &bound.reference.name);
-    let source = match found.get(&source_key) {
-        Some(Found::Here { object, .. }) if object.metadata.deletion_timestamp.is_some() => {
-            return Err(coming(
-                "TargetNotFound",
-                format!("{} is being deleted", source_key.told()),
-            ));
-        }
-        Some(Found::Here { object, .. }) => object.as_ref(),
-        Some(Found::NotInstalled) => {
-            return Err(coming(
-                "TargetKindNotInstalled",
-                format!(
-                    "{} cannot exist yet: the CRD {}.{} is not installed",
-                    source_key.told(),
-                    kind.plural,
-                    kind.group
-                ),
-            ));
-        }
-        _ => {
-            return Err(coming(
-                "TargetNotFound",
-                format!(
-                    "{} does not exist in namespace '{namespace}'; the actor is bound as soon as it does",
-                    source_key.told()
-                ),
-            ));
-        }
+    let source = Source::find(row, &reference.name, namespace, found)?;
+    let target = source.workload.clone().unwrap_or_else(|| source.key.clone());
+    let scale = (row.scale)(source.object, &target).map(|()| target.clone());
+    let strategy = source.choose(bound.strategy, scaling && scale.is_err())?;
+    let workload = match strategy {
+        Strategy::TemplatePatch => source.workload(&target, found)?,
+        Strategy::ParentSpec | Strategy::Proxy => None,
     };
-    let strategy = choose(kind, source, bound, scaling)?;
-    let target = workload(kind, source).unwrap_or_else(|| source_key.clone());
-    let holder = match strategy {
-        Strategy::TemplatePatch => Some(target.clone()),
-        Strategy::ParentSpec => Some(source_key.clone()),
-        Strategy::Proxy => None,
+    let url = match &bound.runtime.target_url {
+        Some(given) => given.clone(),
+        None => source.url(namespace, strategy, workload)?,
     };
-    if strategy == Strategy::TemplatePatch {
-        owned_as_expected(kind, source, &target, found)?;
-    }
-    let url = url(kind, source, bound, namespace, strategy, &target, found)?;
+    let in_place = |holder: &Key| {
+        Way::InPlace(InPlace {
+            strategy,
+            workload: target.clone(),
+            holder: holder.clone(),
+            scale,
+        })
+    };
+    let way = match strategy {
+        Strategy::TemplatePatch => in_place(&target),
+        Strategy::ParentSpec => in_place(&source.key),
+        Strategy::Proxy => Way::Proxy {
+            scale_target: row.scales.then_some(source.key),
+        },
+    };
     Ok(Resolved {
-        scale: in_place_scale(kind, source, &target),
-        scale_too: matches!(kind, DEPLOYMENT | STATEFUL_SET | INFERENCE_SET | MODEL_DEPLOYMENT).then_some(source_key),
-        target,
-        strategy,
-        holder,
+        target: Target::Known(target),
         url,
+        way,
     })
 }
 
-/// A kind that the table does not have can be called, and nothing else.
+/// Resolves a target of a kind that is not in the table: the only strategy is a proxy.
 fn resolve_unknown(bound: &Bound) -> Result<Resolved, Unresolved> {
     let reference = &bound.reference;
     let what = format!("{} of {}", reference.kind, reference.api_version);
@@ -226,235 +367,208 @@ fn resolve_unknown(bound: &Bound) -> Result<Resolved, Unresolved> {
         return Err(never(
             "TargetNotSupported",
             format!(
-                "workloadRef.kind: how pods of a {what} are made is not known: set binding.strategy to Proxy and runtime.targetURL"
+                "workloadRef.kind: cannot add containers to pods of a {what}, because the kind is not in the table of targets: set binding.strategy to Proxy and runtime.targetURL"
             ),
         ));
     }
     let Some(url) = &bound.runtime.target_url else {
         return Err(never(
             "TargetNotSupported",
-            format!("workloadRef.kind: where a {what} answers is not known: set runtime.targetURL to its Service"),
+            format!(
+                "workloadRef.kind: the URL of a {what} is not known, because the kind is not in the table of targets: set runtime.targetURL to its Service"
+            ),
         ));
     };
-    // Only its name is told: nobody looks for the object.
-    let named = Kind {
-        group: "",
-        kind: "",
-        plural: "",
-        version: "",
-    };
     Ok(Resolved {
-        target: Key::new(named, &reference.name),
-        strategy: Strategy::Proxy,
-        holder: None,
+        target: Target::Unknown(reference.clone()),
         url: url.clone(),
-        scale: Err(String::new()),
-        scale_too: None,
+        way: Way::Proxy { scale_target: None },
     })
 }
 
-fn choose(kind: Kind, source: &DynamicObject, bound: &Bound, scaling: bool) -> Result<Strategy, Unresolved> {
-    let patchable = match kind {
-        DEPLOYMENT | STATEFUL_SET | WORKSPACE | SELDON_SERVER | BENTO_DEPLOYMENT => true,
-        INFERENCE_SERVICE => kserve_mode(source) == KServeMode::Standard,
-        _ => false,
-    };
-    let has_parent_field = kind == INFERENCE_SERVICE && kserve_mode(source) == KServeMode::Standard;
-    let refuse = |strategy: &str, why: &str| {
-        Err(never(
-            "StrategyNotPossible",
-            format!(
-                "binding.strategy: {strategy} is not possible for {} '{}': {why}; use Auto or Proxy",
-                kind.kind,
-                source.name_any()
-            ),
-        ))
-    };
-    match bound.strategy {
-        AskedStrategy::Proxy => Ok(Strategy::Proxy),
-        AskedStrategy::TemplatePatch if patchable => Ok(Strategy::TemplatePatch),
-        AskedStrategy::TemplatePatch => refuse(
-            "TemplatePatch",
-            "its pods are not made by a Deployment or StatefulSet that can be changed",
-        ),
-        AskedStrategy::ParentSpec if has_parent_field => Ok(Strategy::ParentSpec),
-        AskedStrategy::ParentSpec => refuse(
-            "ParentSpec",
-            "only a KServe InferenceService in Standard mode takes further containers",
-        ),
-        AskedStrategy::Auto => Ok(match kind {
-            DEPLOYMENT | STATEFUL_SET if reverting_owner(source).is_some() => Strategy::Proxy,
-            DEPLOYMENT | STATEFUL_SET | SELDON_SERVER | BENTO_DEPLOYMENT => Strategy::TemplatePatch,
-            WORKSPACE if !scaling => Strategy::TemplatePatch,
-            INFERENCE_SERVICE if has_parent_field && (!scaling || kserve_leaves_scaling(source)) => {
-                Strategy::ParentSpec
+/// The object that workloadRef names.
+struct Source<'a> {
+    row: &'static Row,
+    key: Key,
+    object: &'a DynamicObject,
+    /// Workload whose pods serve the model, which need not exist yet.
+    workload: Option<Key>,
+}
+
+impl<'a> Source<'a> {
+    fn find(row: &'static Row, name: &str, namespace: &str, found: &'a Objects) -> Result<Self, Unresolved> {
+        let kind = row.kind;
+        let key = Key::new(kind, name);
+        match found.get(&key) {
+            Some(Found::Here { object, .. }) if object.metadata.deletion_timestamp.is_some() => {
+                Err(coming("TargetNotFound", format!("{key} is being deleted")))
             }
-            _ => Strategy::Proxy,
-        }),
+            Some(Found::Here { object, .. }) => Ok(Self {
+                row,
+                object,
+                workload: row.workload_of(object),
+                key,
+            }),
+            Some(Found::NotInstalled) => Err(coming(
+                "TargetKindNotInstalled",
+                format!(
+                    "{key} cannot exist yet: the CRD {}.{} is not installed",
+                    kind.plural, kind.group
+                ),
+            )),
+            _ => Err(coming(
+                "TargetNotFound",
+                format!("{key} does not exist in namespace '{namespace}'; the actor is bound as soon as it does"),
+            )),
+        }
     }
-}
 
-/// The owner of a workload that would put it back.
-fn reverting_owner(workload: &DynamicObject) -> Option<&str> {
-    let owner = workload
-        .owner_references()
-        .iter()
-        .find(|o| o.controller == Some(true))?;
-    OWNERS_THAT_REVERT
-        .contains(&owner.kind.as_str())
-        .then_some(owner.kind.as_str())
-}
-
-/// A workload of the right name is there, and its parent's.
-fn owned_as_expected(kind: Kind, source: &DynamicObject, target: &Key, found: &Objects) -> Result<(), Unresolved> {
-    if target.kind == kind {
-        return Ok(());
-    }
-    let Some(workload) = here(found, target) else {
-        return Err(coming(
-            "TargetNotFound",
-            format!(
-                "{} '{}' has not made its {} yet",
-                kind.kind,
-                source.name_any(),
-                target.told()
+    fn choose(&self, asked: AskedStrategy, scaling_needs_proxy: bool) -> Result<Strategy, Unresolved> {
+        let in_place = self.workload.is_some();
+        let refuse = |strategy: Strategy, why: &str| {
+            Err(never(
+                "StrategyNotPossible",
+                format!(
+                    "binding.strategy: {} is not possible for {}: {why}; use Auto or Proxy",
+                    strategy.as_str(),
+                    self.key
+                ),
+            ))
+        };
+        match asked {
+            AskedStrategy::TemplatePatch if in_place => Ok(Strategy::TemplatePatch),
+            AskedStrategy::TemplatePatch => refuse(
+                Strategy::TemplatePatch,
+                "its pods are not created by a Deployment or StatefulSet that can be changed",
             ),
-        ));
-    };
-    let is_its = workload
-        .owner_references()
-        .iter()
-        .any(|o| Some(&o.uid) == source.metadata.uid.as_ref());
-    if is_its || source.metadata.uid.is_none() {
-        return Ok(());
+            AskedStrategy::ParentSpec if in_place && self.row.auto == Strategy::ParentSpec => Ok(Strategy::ParentSpec),
+            AskedStrategy::ParentSpec => refuse(
+                Strategy::ParentSpec,
+                "only a KServe InferenceService in Standard mode accepts additional containers",
+            ),
+            AskedStrategy::Auto if in_place && !scaling_needs_proxy && !self.is_reverted() => Ok(self.row.auto),
+            AskedStrategy::Auto | AskedStrategy::Proxy => Ok(Strategy::Proxy),
+        }
     }
-    Err(coming(
-        "TargetNotFound",
-        format!(
-            "{} exists and does not belong to {} '{}'",
-            target.told(),
-            kind.kind,
-            source.name_any()
-        ),
-    ))
-}
 
-fn in_place_scale(kind: Kind, source: &DynamicObject, target: &Key) -> Result<Key, String> {
-    match kind {
-        WORKSPACE => Err("replicas of a KAITO Workspace are ranks of one model: set binding.strategy to Proxy, or bind to an InferenceSet".to_owned()),
-        INFERENCE_SERVICE if !kserve_leaves_scaling(source) => Err(format!(
-            "KServe scales {} itself: set the annotation serving.kserve.io/autoscalerClass to external on the InferenceService, or binding.strategy to Proxy",
-            target.told()
-        )),
-        _ => Ok(target.clone()),
+    /// Whether the named object is itself a workload, and its owner reverts changes.
+    fn is_reverted(&self) -> bool {
+        let reverts = |owner: &&str| OWNERS_THAT_REVERT.contains(owner);
+        let owners = self.object.owner_references().iter();
+        let controller = owners
+            .filter(|o| o.controller == Some(true))
+            .map(|o| o.kind.as_str())
+            .next();
+        self.workload.as_ref() == Some(&self.key) && controller.as_ref().is_some_and(reverts)
+    }
+
+    /// The live workload, which must exist and belong to the named object.
+    fn workload(&self, key: &Key, found: &'a Objects) -> Result<Option<&'a DynamicObject>, Unresolved> {
+        let workload = found.get(key).and_then(Found::object);
+        if *key == self.key {
+            return Ok(workload);
+        }
+        let Some(object) = workload else {
+            return Err(coming(
+                "TargetNotFound",
+                format!("{} has not created its {key} yet", self.key),
+            ));
+        };
+        let uid = self.object.metadata.uid.as_ref();
+        if uid.is_none_or(|uid| object.owner_references().iter().any(|o| o.uid == *uid)) {
+            return Ok(workload);
+        }
+        Err(coming(
+            "TargetNotFound",
+            format!("{key} exists and does not belong to {}", self.key),
+        ))
+    }
+
+    fn url(&self, namespace: &str, strategy: Strategy, workload: Option<&DynamicObject>) -> Result<String, Unresolved> {
+        let loopback = |port: i64| format!("http://127.0.0.1:{port}");
+        let url = match strategy {
+            // In the same pod: a Service would lead to another replica.
+            Strategy::TemplatePatch => self.row.port.or_else(|| first_port(workload?)).map(loopback),
+            Strategy::ParentSpec => Some(loopback(kserve_port(self.object))),
+            Strategy::Proxy => match self.row.address {
+                Address::Given => None,
+                Address::Service(suffix, port) => {
+                    Some(format!("http://{}{suffix}.{namespace}.svc:{port}", self.key.name))
+                }
+                Address::Status(read) => read(self.object, namespace),
+            },
+        };
+        let what = &self.key;
+        let Some(url) = url else {
+            return Err(match self.row.address {
+                Address::Status(_) => coming(
+                    "TargetURLUnknown",
+                    format!("{what} does not report its URL yet: wait, or set runtime.targetURL"),
+                ),
+                Address::Given | Address::Service(..) => never(
+                    "TargetURLRequired",
+                    format!(
+                        "runtime.targetURL is required: {what} does not report the URL of its model (no container port, no Service of its own); set it to its Service, or http://127.0.0.1:PORT with TemplatePatch"
+                    ),
+                ),
+            });
+        };
+        // Other controllers write the status: check the URL like one in the spec.
+        match check_url(&url) {
+            Ok(()) => Ok(url),
+            Err(_) => Err(never(
+                "TargetURLRequired",
+                format!("{what} reports the URL {url}, which is not allowed: set runtime.targetURL"),
+            )),
+        }
     }
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum KServeMode {
-    Standard,
-    Other,
-}
-
-/// The status goes before the annotation; without either it is Standard, KServe's default.
-fn kserve_mode(service: &DynamicObject) -> KServeMode {
-    let told = service.data["status"]["deploymentMode"].as_str();
-    let asked = service
+/// Whether KServe runs the service as a Deployment. The status counts before the annotation; without either it is Standard,
+/// KServe's default.
+fn kserve_is_standard(service: &DynamicObject) -> bool {
+    let observed = service.data["status"]["deploymentMode"].as_str();
+    let desired = service
         .annotations()
         .get("serving.kserve.io/deploymentMode")
         .map(String::as_str);
-    match told.or(asked) {
-        None | Some("Standard" | "RawDeployment") => KServeMode::Standard,
-        Some(_) => KServeMode::Other,
-    }
+    matches!(observed.or(desired), None | Some("Standard" | "RawDeployment"))
 }
 
-fn kserve_leaves_scaling(service: &DynamicObject) -> bool {
+fn kserve_scale(service: &DynamicObject, workload: &Key) -> Result<(), String> {
     let class = service.annotations().get("serving.kserve.io/autoscalerClass");
-    class.is_some_and(|class| class == "external" || class == "none")
-}
-
-fn url(
-    kind: Kind,
-    source: &DynamicObject,
-    bound: &Bound,
-    namespace: &str,
-    strategy: Strategy,
-    target: &Key,
-    found: &Objects,
-) -> Result<String, Unresolved> {
-    if let Some(given) = &bound.runtime.target_url {
-        return Ok(given.clone());
+    if class.is_some_and(|class| class == "external" || class == "none") {
+        return Ok(());
     }
-    let status = &source.data["status"];
-    let name = source.name_any();
-    let service = |service: &str, port: i64| Some(format!("http://{service}.{namespace}.svc:{port}"));
-    let told = |paths: &[&str]| {
-        let found = paths.iter().find_map(|path| status.pointer(path)?.as_str());
-        found.map(|url| url.trim_end_matches('/').to_owned())
-    };
-    let found = match (strategy, kind) {
-        // In the same pod: a Service would lead to another replica.
-        (Strategy::TemplatePatch, WORKSPACE) => Some(loopback(5000)),
-        (Strategy::ParentSpec, _) => Some(loopback(kserve_port(source))),
-        (Strategy::TemplatePatch, _) => here(found, target).and_then(first_port).map(loopback),
-        (Strategy::Proxy, WORKSPACE) => service(&name, 80),
-        (Strategy::Proxy, RAY_SERVICE) => service(&format!("{name}-serve-svc"), 8000),
-        (Strategy::Proxy, RAY_CLUSTER) => service(&format!("{name}-head-svc"), 8000),
-        (Strategy::Proxy, INFERENCE_SERVICE) => told(&[
-            "/address/url",
-            "/components/predictor/address/url",
-            "/components/predictor/url",
-        ])
-        .or_else(|| {
-            (kserve_mode(source) == KServeMode::Standard).then(|| format!("http://{name}-predictor.{namespace}.svc"))
-        }),
-        (Strategy::Proxy, LLM_INFERENCE_SERVICE | SELDON_DEPLOYMENT) => told(&["/address/url", "/url"]),
-        (Strategy::Proxy, MODEL_DEPLOYMENT) => {
-            let endpoint = &status["endpoint"];
-            endpoint["service"]
-                .as_str()
-                .and_then(|name| service(name, endpoint["port"].as_i64().unwrap_or(80)))
-        }
-        (Strategy::Proxy, _) => None,
-    };
-    let Some(url) = found else {
-        let what = format!("{} '{name}'", kind.kind);
-        let may_come = matches!(
-            kind,
-            INFERENCE_SERVICE | LLM_INFERENCE_SERVICE | SELDON_DEPLOYMENT | MODEL_DEPLOYMENT
-        );
-        let message = if may_come {
-            format!("{what} does not say yet where it answers: wait, or set runtime.targetURL")
-        } else {
-            format!(
-                "runtime.targetURL is required: {what} does not say where its model answers (no container port, no Service of its own); give its Service, or http://127.0.0.1:PORT with TemplatePatch"
-            )
-        };
-        return Err(Unresolved {
-            reason: if may_come {
-                "TargetURLUnknown"
-            } else {
-                "TargetURLRequired"
-            },
-            message,
-            may_come,
-        });
-    };
-    // A status is somebody else's word.
-    check_url(&url).map(|()| url.clone()).map_err(|_| {
-        never(
-            "TargetURLRequired",
-            format!(
-                "{} '{name}' says that it answers at {url}, which is not allowed: set runtime.targetURL",
-                kind.kind
-            ),
-        )
-    })
+    Err(format!(
+        "KServe scales {workload} itself: set the annotation serving.kserve.io/autoscalerClass to external on the InferenceService, or binding.strategy to Proxy"
+    ))
 }
 
-fn loopback(port: i64) -> String {
-    format!("http://127.0.0.1:{port}")
+fn kserve_address(service: &DynamicObject, namespace: &str) -> Option<String> {
+    let paths = [
+        "/status/address/url",
+        "/status/components/predictor/address/url",
+        "/status/components/predictor/url",
+    ];
+    let default = || format!("http://{}-predictor.{namespace}.svc", service.name_any());
+    first_url(service, &paths).or_else(|| kserve_is_standard(service).then(default))
+}
+
+fn status_address(object: &DynamicObject, _namespace: &str) -> Option<String> {
+    first_url(object, &["/status/address/url", "/status/url"])
+}
+
+fn first_url(object: &DynamicObject, paths: &[&str]) -> Option<String> {
+    let url = paths.iter().find_map(|path| object.data.pointer(path)?.as_str());
+    url.map(|url| url.trim_end_matches('/').to_owned())
+}
+
+/// The Service in the status of a ModelDeployment.
+fn endpoint(model: &DynamicObject, namespace: &str) -> Option<String> {
+    let endpoint = &model.data["status"]["endpoint"];
+    let (service, port) = (endpoint["service"].as_str()?, endpoint["port"].as_i64().unwrap_or(80));
+    Some(format!("http://{service}.{namespace}.svc:{port}"))
 }
 
 fn first_port(workload: &DynamicObject) -> Option<i64> {
@@ -467,13 +581,6 @@ fn kserve_port(service: &DynamicObject) -> i64 {
     let model = predictor["model"]["ports"][0]["containerPort"].as_i64();
     let own = || predictor["containers"][0]["ports"][0]["containerPort"].as_i64();
     model.or_else(own).unwrap_or(8080)
-}
-
-fn here<'a>(found: &'a Objects, key: &Key) -> Option<&'a DynamicObject> {
-    match found.get(key) {
-        Some(Found::Here { object, .. }) => Some(object),
-        _ => None,
-    }
 }
 
 fn coming(reason: &'static str, message: String) -> Unresolved {

@@ -181,7 +181,7 @@ pub enum Error {
         source: serde_json::Error,
     },
     /// A type that nobody knows.
-    #[error("ASYA_TRANSPORT_CONFIG: transports.{name}.type: '{kind}' is not known: use rabbitmq or sqs")]
+    #[error("ASYA_TRANSPORT_CONFIG: transports.{name}.type: unknown type '{kind}': use rabbitmq or sqs")]
     Type {
         /// The transport.
         name: String,
@@ -190,7 +190,7 @@ pub enum Error {
     },
     /// An SQS transport by which no queue can be named.
     #[error(
-        "ASYA_TRANSPORT_CONFIG: transports.{name}.config: accountId or endpoint is needed, queue URLs are made from it"
+        "ASYA_TRANSPORT_CONFIG: transports.{name}.config: set accountId or endpoint, from which queue URLs are built"
     )]
     NoAccount {
         /// The transport.
@@ -210,7 +210,7 @@ pub enum Unusable {
         known: Vec<String>,
     },
     /// It is switched off.
-    #[error("spec.transport: '{name}' is switched off on the operator: set transports.{name}.enabled to true")]
+    #[error("spec.transport: '{name}' is disabled on the operator: set transports.{name}.enabled to true")]
     Disabled {
         /// What was asked for.
         name: String,
@@ -219,7 +219,8 @@ pub enum Unusable {
 
 fn known_list(known: &[String]) -> String {
     if known.is_empty() {
-        "none is: make the ConfigMap asya-transports beside it, or set its ASYA_TRANSPORT_CONFIG".to_owned()
+        "no transport is: create the ConfigMap asya-transports in its namespace, or set its ASYA_TRANSPORT_CONFIG"
+            .to_owned()
     } else {
         format!("use one of: {}", known.join(", "))
     }

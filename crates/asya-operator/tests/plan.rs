@@ -147,7 +147,7 @@ fn a_name_that_is_taken_is_said_in_the_condition_that_needs_it() {
             "{told}"
         );
         assert!(said.message.starts_with(&format!(
-            "{kind} '{name}' exists and was not made for this AsyncActor (managed by 'helm'): "
+            "{kind} '{name}' exists and was not created for this AsyncActor (managed by 'helm'): "
         )));
         assert!(plan.kube.events.iter().any(|note| note.reason == "NameTaken"), "{told}");
     }

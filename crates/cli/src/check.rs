@@ -1,37 +1,58 @@
 //! `kubeairunway check`: reads, asks the judges, writes; with `--wait` until nothing is wrong.
 
+use clap::Args;
 use jiff::SignedDuration;
 use runway_client::check::observe::{Scope, observe};
 use runway_client::check::{self, Judgement, Level, Observed, report};
 use runway_client::cluster::Cluster;
 use runway_client::diagnostic::{Diagnostic, Level as Weight};
 use runway_client::documents::Documents;
+use runway_client::source::Place;
 use runway_client::text::Look;
 use runway_operator::client::ClientArgs;
 use tokio::time::Duration;
 
-use crate::args::CheckArgs;
-use crate::commands::{Answer, Error};
-use crate::install::console::Console;
+use crate::answer::{Answer, Error};
 use crate::patience::Patience;
+use crate::terminal::Terminal;
 
-/// How often is looked: a look is some fifty requests.
+/// Arguments of `check`.
+#[derive(Debug, Args)]
+pub struct CheckArgs {
+    /// Check whether the control plane can be installed, before an installation
+    #[arg(long)]
+    pub pre: bool,
+    /// Repeat the check until there are no errors, for at most this time, such as 90s or 5m
+    #[arg(long, value_name = "TIME", num_args = 0..=1, require_equals = true, default_missing_value = "5m", conflicts_with = "files")]
+    pub wait: Option<SignedDuration>,
+    /// Objects to check; all namespaces if none is given.
+    #[command(flatten)]
+    pub place: Place,
+    /// Check all namespaces; this is the default
+    #[arg(short = 'A', long, conflicts_with = "namespace")]
+    pub all_namespaces: bool,
+    /// Output format
+    #[arg(short, long, value_enum, default_value_t)]
+    pub output: runway_client::check::report::Format,
+}
+
+/// Interval between two checks; each sends about 50 requests.
 const PACE: Duration = Duration::from_secs(2);
 
 /// `check`.
 pub async fn check(
     args: &CheckArgs,
     client: &ClientArgs,
-    console: &mut Console<'_>,
+    terminal: &mut Terminal<'_>,
     look: Look,
 ) -> Result<Answer, Error> {
     let (judged, talk) = if args.place.files.is_empty() {
         let cluster = Cluster::connect(client)
             .await
             .map_err(runway_client::source::Error::from)?;
-        (patiently(args, &cluster, console).await, Vec::new())
+        (patiently(args, &cluster, terminal).await, Vec::new())
     } else {
-        let (mut observed, talk) = Observed::from_documents(Documents::read(&args.place.files, console.stdin));
+        let (mut observed, talk) = Observed::from_documents(Documents::read(&args.place.files, terminal.stdin));
         observed.facts.now = args.place.now.or(observed.facts.now);
         (check::judge(&observed, args.pre), talk)
     };
@@ -45,7 +66,7 @@ pub async fn check(
 }
 
 /// Looks until nothing is wrong or the time is over.
-async fn patiently(args: &CheckArgs, cluster: &Cluster, console: &mut Console<'_>) -> Vec<Judgement> {
+async fn patiently(args: &CheckArgs, cluster: &Cluster, terminal: &mut Terminal<'_>) -> Vec<Judgement> {
     let scope = Scope {
         namespace: args.place.namespace.clone(),
         before: args.pre,
@@ -66,7 +87,7 @@ async fn patiently(args: &CheckArgs, cluster: &Cluster, console: &mut Console<'_
             .map(|outcome| outcome.title)
             .collect();
         if args.wait.is_some() {
-            patience.say(&format!("waiting, not yet: {}", open.join("; ")), console);
+            patience.say(&format!("waiting for: {}", open.join("; ")), terminal);
         }
         if !patience.lasts().await {
             return judged;

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::mpsc;
 use std::time::Duration;
 
-use clap::{Arg, Command, CommandFactory, ValueEnum};
+use clap::{Arg, Args, Command, ValueEnum};
 use clap_complete::engine::{self, ArgValueCompleter, CompletionCandidate};
 use clap_complete::env::{CompleteEnv, Shells};
 use k8s_openapi::api::core::v1;
@@ -19,38 +19,55 @@ use runway_client::manifests;
 use runway_client::target::Kind;
 use runway_operator::client::ClientArgs;
 
-use crate::args::{CommandLine, Shell};
+/// Arguments of `completion`.
+#[derive(Debug, Args)]
+pub struct CompletionArgs {
+    /// Shell to generate the script for
+    #[arg(value_enum)]
+    pub shell: Shell,
+}
+
+/// Shells with a completion script.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[expect(missing_docs, reason = "names of the shells")]
+pub enum Shell {
+    Bash,
+    Elvish,
+    Fish,
+    Powershell,
+    Zsh,
+}
 
 /// The variable by which a shell's script asks for completion.
 const ASKED: &str = "KUBEAIRUNWAY_COMPLETE";
-/// Whoever presses Tab does not wait longer for names than this.
+/// Longest wait for names from the cluster.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// What kubectl looks for in the `PATH` when it completes `kubectl kubeairunway`.
+/// Name of the program that kubectl runs to complete `kubectl kubeairunway`.
 /// <https://kubernetes.io/docs/tasks/extend-kubectl/kubectl-plugins/>
 const KUBECTL: &str = "kubectl_complete-kubeairunway";
 /// Tells kubectl that files are no candidates (`ShellCompDirectiveNoFileComp` of cobra).
 const NO_FILES: &str = ":4";
 
 /// Answers if a shell, or kubectl, asks for completion; false if it is another call.
-pub fn answered(line: &[OsString]) -> bool {
+pub fn answered(line: &[OsString], command: fn() -> Command) -> bool {
     let called = line.first().map(Path::new).and_then(Path::file_stem);
     if called.is_some_and(|name| name == KUBECTL) {
         let mut words = vec![OsString::from("kubeairunway")];
         words.extend_from_slice(line.get(1..).unwrap_or_default());
-        for_kubectl(words);
+        for_kubectl(words, command());
         return true;
     }
     let words: Vec<OsString> = line.iter().skip_while(|word| *word != "--").skip(1).cloned().collect();
-    let env = CompleteEnv::with_factory(|| command(&Words::new(&words))).var(ASKED);
+    let env = CompleteEnv::with_factory(|| taught(command(), &Words::new(&words))).var(ASKED);
     let here = std::env::current_dir().ok();
     // A shell has no use for an error.
     env.try_complete(line.to_vec(), here.as_deref()).unwrap_or(true)
 }
 
-/// One candidate in a line, what it is after a tab, and what kubectl is to make of them.
-fn for_kubectl(words: Vec<OsString>) {
+/// Writes one candidate per line, its help after a tab, and a directive for kubectl.
+fn for_kubectl(words: Vec<OsString>, command: Command) {
     let last = words.len().saturating_sub(1);
-    let mut command = command(&Words::new(&words));
+    let mut command = taught(command, &Words::new(&words));
     let found = engine::complete(&mut command, words, last, None).unwrap_or_default();
     let mut out = io::stdout().lock();
     for candidate in found {
@@ -68,7 +85,7 @@ fn for_kubectl(words: Vec<OsString>) {
     let _ = writeln!(out, "{NO_FILES}");
 }
 
-/// What a shell runs to complete the command.
+/// Completion script of a shell.
 pub fn script(shell: Shell) -> io::Result<String> {
     let (shells, called) = (Shells::builtins(), shell.to_possible_value());
     let shell = called.and_then(|shell| shells.completer(shell.get_name()));
@@ -78,11 +95,7 @@ pub fn script(shell: Shell) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&script).into_owned())
 }
 
-/// The command line, its arguments knowing what may stand there.
-fn command(words: &Words) -> Command {
-    taught(CommandLine::command(), words)
-}
-
+/// Adds completers of live names to the arguments of a command.
 fn taught(command: Command, words: &Words) -> Command {
     let verb = command.get_name().to_owned();
     let command = command.mut_args(|arg| match Names::of(&verb, &arg) {
@@ -97,18 +110,18 @@ fn taught(command: Command, words: &Words) -> Command {
     command.mut_subcommands(|inner| taught(inner, words))
 }
 
-/// Which names may stand somewhere.
+/// Kinds of names that complete an argument.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Names {
-    /// Of ModelDeployments.
+    /// Names of ModelDeployments.
     Deployments,
-    /// Of ModelDeployments, and `KIND/NAME` of what is of the other kinds.
+    /// Names of ModelDeployments, and `KIND/NAME` of other kinds.
     Targets,
-    /// Of providers, registered ones included.
+    /// Names of providers, including registered ones.
     Providers,
-    /// Of namespaces.
+    /// Names of namespaces.
     Namespaces,
-    /// Of the contexts of the kubeconfig.
+    /// Names of contexts of the kubeconfig.
     Contexts,
 }
 
@@ -125,7 +138,7 @@ impl Names {
     }
 }
 
-/// What was typed so far of where to look.
+/// Cluster and namespace options on the command line so far.
 #[derive(Clone, Debug, Default)]
 struct Words {
     client: ClientArgs,
@@ -165,14 +178,14 @@ fn candidates(names: Names, words: &Words, typed: &OsStr) -> Vec<CompletionCandi
     found.into_iter().map(CompletionCandidate::new).collect()
 }
 
-/// What `work` gives, or nothing: a plugin of the kubeconfig may take as long as it likes.
+/// The result of `work`, or `None` after a timeout, because a plugin of the kubeconfig may hang.
 fn in_time<T: Send + 'static>(work: impl FnOnce() -> Option<T> + Send + 'static) -> Option<T> {
     let (send, receive) = mpsc::channel();
     std::thread::spawn(move || send.send(work()));
     receive.recv_timeout(PATIENCE).ok()?
 }
 
-/// What is the same in every cluster: the kinds, with the slash that a name goes behind, and the providers that come with us.
+/// Candidates that are the same in every cluster: kinds with a slash, and built-in providers.
 fn known(names: Names, typed: &str) -> Vec<String> {
     match names {
         Names::Targets if !typed.contains('/') => ["asya/", "llsd/", "ipc/"].map(str::to_owned).into(),
@@ -184,7 +197,7 @@ fn known(names: Names, typed: &str) -> Vec<String> {
     }
 }
 
-/// What is there now.
+/// Candidates from the cluster.
 #[tokio::main(flavor = "current_thread")]
 async fn live(names: Names, words: &Words, typed: &str) -> Option<Vec<String>> {
     if names == Names::Contexts {

@@ -1,27 +1,29 @@
-//! What the `kubeairunway` command is made of, for the command itself, for tests and for `cargo xtask`. What it shows comes
-//! from `runway-client`.
+//! The `kubeairunway` command as a library, for the command itself, for tests and for `cargo xtask`. The content that it shows
+//! comes from `runway-client`.
 //!
-//! | module | what |
+//! | module | content |
 //! |---|---|
-//! | [`args`], [`commands`] | the command line, and what each command does |
-//! | [`check`] | what is not as it should be in a cluster |
-//! | [`complete`] | what may stand at the cursor, for shells and kubectl |
-//! | [`install`] | brings the product into a cluster, and out again |
-//! | [`support_bundle`] | an archive for who is to help |
-//! | [`migrate`] | moves a ModelDeployment to another provider |
-//! | [`patience`] | waiting |
+//! | [`args`], [`commands`] | the command line, and dispatch to the commands |
+//! | [`verbs`] | the verbs about models, actors and distributions |
+//! | [`install`] | installs, upgrades and removes the product |
+//! | [`check`] | problems of a cluster |
+//! | [`support_bundle`] | archive of diagnostics for support |
+//! | [`complete`] | candidates at the cursor, for shells and kubectl |
 //! | [`ui`] | serves the web console |
-//! | [`version`] | what is of which version |
-//! | [`verbs`] | every other verb that talks to the cluster for more than a look |
+//! | [`version`] | versions of the command and in the cluster |
+//! | [`answer`], [`exit`] | output, errors and exit codes of commands |
+//! | [`terminal`], [`patience`] | progress messages and questions; timeouts |
 
+pub mod answer;
 pub mod args;
 pub mod check;
 pub mod commands;
 pub mod complete;
+pub mod exit;
 pub mod install;
-pub mod migrate;
 pub mod patience;
 pub mod support_bundle;
+pub mod terminal;
 pub mod ui;
 pub mod verbs;
 pub mod version;

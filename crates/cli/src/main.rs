@@ -6,16 +6,16 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, FromArgMatches};
+use runway_cli::answer::Answer;
 use runway_cli::args::CommandLine;
-use runway_cli::commands::{self, Answer};
-use runway_cli::complete;
+use runway_cli::{commands, complete};
 use runway_client::diagnostic::Diagnostic;
 use runway_client::text::Look;
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
     let line: Vec<OsString> = std::env::args_os().collect();
-    if complete::answered(&line) {
+    if complete::answered(&line, CommandLine::command) {
         return ExitCode::SUCCESS;
     }
     let line = parse(line);

@@ -4,9 +4,9 @@ use std::time::{Duration, Instant};
 
 use tokio::time::sleep;
 
-use crate::install::console::Console;
+use crate::terminal::Terminal;
 
-/// How often is looked, where a look costs little.
+/// Default interval.
 const PACE: Duration = Duration::from_millis(500);
 
 /// A wait that has begun.
@@ -29,21 +29,21 @@ impl Patience {
         }
     }
 
-    /// The same, looking so often.
+    /// Sets the interval.
     #[must_use]
     pub fn every(self, pace: Duration) -> Self {
         Self { pace, ..self }
     }
 
-    /// Says where it stands, if that is new.
-    pub fn say(&mut self, line: &str, console: &mut Console<'_>) {
+    /// Reports a state if it has changed.
+    pub fn say(&mut self, line: &str, terminal: &mut Terminal<'_>) {
         if self.said != line {
-            console.say(line);
+            terminal.say(line);
             line.clone_into(&mut self.said);
         }
     }
 
-    /// What was said last.
+    /// Last reported state.
     pub fn last(&self) -> &str {
         &self.said
     }

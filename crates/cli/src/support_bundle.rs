@@ -1,5 +1,7 @@
 //! `kubeairunway support-bundle`: an archive for who is to help.
 
+use clap::Args;
+use runway_api::name::Namespace;
 use std::fs::OpenOptions;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -10,8 +12,18 @@ use runway_client::source;
 use runway_operator::client::ClientArgs;
 use runway_operator::clock;
 
-use crate::args::SupportBundleArgs;
-use crate::commands::{Answer, Error};
+use crate::answer::{Answer, Error};
+
+/// Arguments of `support-bundle`.
+#[derive(Debug, Args)]
+pub struct SupportBundleArgs {
+    /// Archive to write; named after the current time if omitted
+    #[arg(short, long, value_name = "FILE.tar.gz")]
+    pub output: Option<PathBuf>,
+    /// Collect only this namespace and the namespace of the controllers
+    #[arg(short, long)]
+    pub namespace: Option<Namespace>,
+}
 
 /// `support-bundle`.
 pub async fn support_bundle(args: &SupportBundleArgs, client: &ClientArgs) -> Result<Answer, Error> {
@@ -30,7 +42,7 @@ pub async fn support_bundle(args: &SupportBundleArgs, client: &ClientArgs) -> Re
     })?;
     Ok(Answer {
         data: format!(
-            "{}\n{}look into it before you give it away\n",
+            "{}\n{}Review the archive before you share it.\n",
             file.display(),
             bundle.summary()
         ),
@@ -38,7 +50,7 @@ pub async fn support_bundle(args: &SupportBundleArgs, client: &ClientArgs) -> Re
     })
 }
 
-/// Only for its owner: names of models and machines are nobody else's.
+/// Writes a file that only its owner may read, because it contains names of models and machines.
 fn write(file: &Path, content: &[u8]) -> io::Result<()> {
     let mut options = OpenOptions::new();
     options.write(true).create(true).truncate(true);

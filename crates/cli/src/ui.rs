@@ -1,6 +1,11 @@
 //! `kubeairunway ui`: serves the web console until Ctrl-C.
 
+use clap::Args;
+use runway_operator::telemetry::LogArgs;
+use runway_web::site::Site;
 use std::io::{self, Write};
+use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -10,10 +15,90 @@ use runway_operator::{shutdown, telemetry};
 use runway_web::oidc::{ClaimNames, Impersonation, Settings};
 use runway_web::server::{Console, Error, LoginOptions, Options};
 
-use crate::args::{OidcArgs, UiArgs};
-use crate::commands::Answer;
+use crate::answer::Answer;
 
-/// Serves, and says where.
+/// Arguments of `ui`.
+#[derive(Debug, Args)]
+pub struct UiArgs {
+    /// Address to listen on; port 0 selects a free port
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:0")]
+    pub address: SocketAddr,
+    /// Open the console in the browser
+    #[arg(long)]
+    pub open: bool,
+    /// Require users to sign in with their own credentials; only the cluster's address is taken from the kubeconfig
+    #[arg(long, requires = "sites")]
+    pub login: bool,
+    /// URL at which browsers reach a console with --login, such as https://console.example.com; repeatable
+    #[arg(long = "public-url", value_name = "URL", requires = "login")]
+    pub sites: Vec<Site>,
+    /// TLS certificate file, if the console itself terminates TLS; reloaded when it changes
+    #[arg(long, value_name = "FILE", requires_all = ["login", "tls_key"])]
+    pub tls_cert: Option<PathBuf>,
+    /// TLS key file
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    pub tls_key: Option<PathBuf>,
+    /// Lifetime of a session in hours; users then sign in again
+    #[arg(long, value_name = "HOURS", default_value_t = 12, value_parser = clap::value_parser!(u16).range(1..=720), requires = "login")]
+    pub session_lifetime: u16,
+    /// Address of /healthz, /readyz and /metrics; not served if omitted
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    pub admin_address: Option<SocketAddr>,
+    /// Sign-in at an OpenID Connect issuer.
+    #[command(flatten)]
+    pub oidc: OidcArgs,
+    /// Log settings, used with --login.
+    #[command(flatten)]
+    pub log: LogArgs,
+}
+
+/// Sign-in at an OpenID Connect issuer; the flags are named like those of kube-apiserver.
+#[derive(Debug, Args)]
+pub struct OidcArgs {
+    /// OpenID Connect issuer at which users sign in; tokens are accepted as well
+    #[arg(long = "oidc-issuer", value_name = "URL", requires_all = ["login", "client_id"])]
+    pub issuer: Option<String>,
+    /// Client ID of the console at the issuer
+    #[arg(long = "oidc-client-id", value_name = "ID", requires = "issuer")]
+    pub client_id: Option<String>,
+    /// Client secret file; a public client if omitted
+    #[arg(long = "oidc-client-secret-file", value_name = "FILE", requires = "issuer")]
+    pub client_secret_file: Option<PathBuf>,
+    /// Scopes to request in addition to openid; offline_access for sessions that outlive an ID token
+    #[arg(
+        long = "oidc-scopes",
+        value_name = "SCOPE",
+        value_delimiter = ',',
+        default_value = "profile,email,groups,offline_access"
+    )]
+    pub scopes: Vec<String>,
+    /// CA certificate file for the issuer; the public CAs if omitted
+    #[arg(long = "oidc-ca-file", value_name = "FILE", requires = "issuer")]
+    pub ca_file: Option<PathBuf>,
+    /// Impersonate users with the console's own credentials, for clusters that do not trust the issuer
+    #[arg(long, requires = "issuer")]
+    pub impersonate: bool,
+    /// With --impersonate, the claim that contains the user name
+    #[arg(long = "oidc-username-claim", value_name = "CLAIM", default_value = "sub")]
+    pub username_claim: String,
+    /// Prefix of user names; the issuer URL and # if omitted, none for the claim email or for -
+    #[arg(long = "oidc-username-prefix", value_name = "PREFIX", allow_hyphen_values = true)]
+    pub username_prefix: Option<String>,
+    /// With --impersonate, the claim that contains the user's groups; no groups if omitted
+    #[arg(long = "oidc-groups-claim", value_name = "CLAIM")]
+    pub groups_claim: Option<String>,
+    /// Prefix of group names
+    #[arg(long = "oidc-groups-prefix", value_name = "PREFIX", default_value = "")]
+    pub groups_prefix: String,
+    /// Impersonate only these users
+    #[arg(long, value_name = "USER", value_delimiter = ',', requires = "impersonate")]
+    pub impersonate_users: Vec<String>,
+    /// Impersonate only users in these groups, and pass only these groups on
+    #[arg(long, value_name = "GROUP", value_delimiter = ',', requires = "impersonate")]
+    pub impersonate_groups: Vec<String>,
+}
+
+/// Serves the console, and prints its URL.
 pub async fn run(args: &UiArgs, client: &ClientArgs) -> Result<Answer, Error> {
     let options = Options {
         address: args.address,
@@ -31,10 +116,10 @@ pub async fn run(args: &UiArgs, client: &ClientArgs) -> Result<Answer, Error> {
     let _ = writeln!(io::stdout(), "{}", console.url).and_then(|()| io::stdout().flush());
     let _ = writeln!(
         io::stderr(),
-        "The console is served until Ctrl-C. Open the address above."
+        "Serving the console. Open the address above; press Ctrl-C to stop."
     );
     if args.open && !open(&console.url) {
-        let _ = writeln!(io::stderr(), "No browser could be started.");
+        let _ = writeln!(io::stderr(), "warning: cannot start a browser");
     }
     console.serve().await?;
     Ok(Answer::default())
@@ -69,7 +154,7 @@ fn settings(args: &OidcArgs) -> Option<Settings> {
     })
 }
 
-/// What stands between commas; a list without any is empty.
+/// Non-empty items of a comma-separated list.
 fn listed(words: &[String]) -> Vec<String> {
     words.iter().filter(|word| !word.is_empty()).cloned().collect()
 }

@@ -1,27 +1,39 @@
 //! `version`: this command, and what runs in the cluster.
 
+use clap::Args;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::{Api, ResourceExt};
 use runway_client::cluster::{self, Cluster};
 use runway_client::diagnostic::{Diagnostic, Level};
 use runway_client::manifests;
+use runway_client::text::Format;
 use runway_client::text::{aligned, table};
 use runway_operator::client::ClientArgs;
 use serde::Serialize;
 
-use crate::args::VersionArgs;
-use crate::commands::{Answer, Error};
+use crate::answer::{Answer, Error};
 use crate::install::report;
 use runway_client::text;
 
-/// What is of which version.
+/// Arguments of `version`.
+#[derive(Debug, Args)]
+pub struct VersionArgs {
+    /// Show only the version of this command, without contacting a cluster
+    #[arg(long = "client")]
+    pub client_only: bool,
+    /// Output format; text for people if omitted
+    #[arg(short, long, value_enum)]
+    pub output: Option<Format>,
+}
+
+/// Versions of the command and in the cluster.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Versions {
     /// This command.
     client: &'static str,
-    /// What runs in the cluster; left out if it was not asked for, or does not answer.
+    /// Versions in the cluster; absent with `--client`, or if the cluster does not respond.
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     cluster: Option<InCluster>,
 }
@@ -29,7 +41,7 @@ struct Versions {
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct InCluster {
-    /// Of Kubernetes.
+    /// Version of Kubernetes.
     kubernetes: String,
     controllers: Vec<Controller>,
     crds: Vec<Crd>,
@@ -39,9 +51,9 @@ struct InCluster {
 #[serde(rename_all = "camelCase")]
 struct Controller {
     name: String,
-    /// As it was installed.
+    /// Version by its label.
     version: String,
-    /// What it runs.
+    /// Image.
     image: String,
 }
 
@@ -131,14 +143,14 @@ fn apart(controller: &Controller) -> Option<Diagnostic> {
     let own = env!("CARGO_PKG_VERSION");
     let differs = controller.version.trim_start_matches('v') != own;
     let text = format!(
-        "it is {}, this command is {own}: bring them together with: kubeairunway controller upgrade",
+        "version {} differs from this command ({own}): to upgrade, run: kubeairunway controller upgrade",
         controller.version
     );
     differs.then(|| Diagnostic::about(Level::Warning, controller.name.clone(), text))
 }
 
 fn screen(versions: &Versions) -> String {
-    let mut rows = table(&["WHAT", "VERSION", "FROM"]);
+    let mut rows = table(&["COMPONENT", "VERSION", "SOURCE"]);
     rows.add_row(vec!["kubeairunway", versions.client, "this command"]);
     if let Some(cluster) = &versions.cluster {
         rows.add_row(vec!["Kubernetes", &cluster.kubernetes, "the cluster"]);

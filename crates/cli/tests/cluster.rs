@@ -30,13 +30,13 @@ async fn what_a_cluster_holds_is_shown() -> Result<()> {
     expect(
         &missing,
         1,
-        "does not know ModelDeployment: is the control plane installed in this cluster?",
+        "does not serve ModelDeployment (is the control plane installed?)",
     )?;
     let missing = run(&admin, &["status", "gemma"]).await?;
     expect(
         &missing,
         1,
-        "does not know ModelDeployment: is the control plane installed in this cluster?",
+        "does not serve ModelDeployment (is the control plane installed?)",
     )?;
 
     let api: Api<CustomResourceDefinition> = Api::all(client.clone());
@@ -48,7 +48,7 @@ async fn what_a_cluster_holds_is_shown() -> Result<()> {
         expect(
             &output,
             0,
-            "note: no ModelDeployments in namespace 'default' (see all with -A)",
+            "note: no ModelDeployments found in namespace 'default' (use -A for all namespaces)",
         )
     })
     .await?;
@@ -158,7 +158,7 @@ async fn paused_and_resumed(kubeconfig: &Path, client: &Client) -> Result<()> {
     expect(
         &run(kubeconfig, &["pause", "ipc/kaito"]).await?,
         1,
-        "pause is for what runs: InferenceProviderConfig/kaito has no such switch",
+        "cannot pause InferenceProviderConfig/kaito: only ModelDeployments, AsyncActors and LlamaStackDistributions can be paused",
     )
 }
 

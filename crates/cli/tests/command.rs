@@ -242,8 +242,8 @@ fn a_hostile_name_is_wrong_usage_and_nothing_is_asked() {
                 "invalid name",
                 "invalid namespace",
                 "invalid container name",
-                "there is no kind",
-                "a name is missing",
+                "unknown kind",
+                "missing name",
             ];
             assert!(told.iter().any(|told| said.contains(told)), "{args:?}: {said}");
         }

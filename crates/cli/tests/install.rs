@@ -35,7 +35,7 @@ async fn installed_twice_mended_upgraded_and_gone_without_a_trace() -> Result<()
     expect(
         &run(&admin, &["provider", "install", "kaito"]).await?,
         1,
-        "run first: kubeairunway controller install",
+        "to install it, run: kubeairunway controller install",
     )?;
     expect(
         &run(&admin, &["controller", "upgrade"]).await?,
@@ -50,7 +50,7 @@ async fn installed_twice_mended_upgraded_and_gone_without_a_trace() -> Result<()
         1,
         "create  Deployment/kubeairunway-controller in kubeairunway-system",
     )?;
-    expect(&asked, 1, "not confirmed, so nothing was changed")?;
+    expect(&asked, 1, "not confirmed: nothing was changed")?;
     let shown = run(&admin, &["controller", "install", "--dry-run"]).await?;
     expect(
         &shown,
@@ -64,7 +64,7 @@ async fn installed_twice_mended_upgraded_and_gone_without_a_trace() -> Result<()
     expect(
         &waited,
         1,
-        "not ready after 3s: Deployment/kubeairunway-controller: pod kubeairunway-controller-",
+        "timed out after 3s waiting for pods to become ready: Deployment/kubeairunway-controller: pod kubeairunway-controller-",
     )?;
     expect(&waited, 1, "Pending, not scheduled yet")?;
     let pods: Api<Pod> = Api::namespaced(client.clone(), NAMESPACE);
@@ -82,11 +82,11 @@ async fn installed_twice_mended_upgraded_and_gone_without_a_trace() -> Result<()
         1,
         "Unschedulable: 0/1 nodes are available: 1 Insufficient memory.",
     )?;
-    expect(&full, 1, "unchanged: everything is as it should be")?;
+    expect(&full, 1, "unchanged: all objects are up to date")?;
 
     all_ready(&client).await?;
     let again = run(&admin, &["controller", "install", "--yes"]).await?;
-    expect(&again, 0, "unchanged: everything is as it should be")?;
+    expect(&again, 0, "unchanged: all objects are up to date")?;
     expect(&again, 0, "Deployment/kubeairunway-controller: ready, 2 of 2 pods")?;
     expect(
         &run(&admin, &["controller", "status"]).await?,
@@ -127,7 +127,7 @@ async fn mended(admin: &Path, client: &Client) -> Result<()> {
         .patch("kubeairunway-controller", &hand, &Patch::Merge(scale))
         .await?;
     let out = run(admin, &["controller", "install", "--yes", "--wait=false"]).await?;
-    expect(&out, 1, "was changed by somebody else")?;
+    expect(&out, 1, "was changed by another field manager")?;
     expect(&out, 1, ".spec.replicas")?;
     expect(&out, 1, "Nothing was changed")?;
     let out = run(
@@ -155,7 +155,7 @@ async fn upgraded_and_back(admin: &Path, client: &Client) -> Result<()> {
     expect(
         &run(admin, &["provider", "install", "acme"]).await?,
         1,
-        "there is no built-in provider 'acme'",
+        "unknown built-in provider 'acme'",
     )?;
     let list = run(admin, &["provider", "list"]).await?;
     expect(&list, 0, "dynamo    no")?;
@@ -207,13 +207,13 @@ async fn gone(admin: &Path, client: &Client, before: &BTreeSet<String>) -> Resul
         &["provider", "uninstall", "kaito", "--yes"],
     ] {
         let out = run(admin, command).await?;
-        expect(&out, 1, "1 ModelDeployment is served: default/served")?;
+        expect(&out, 1, "1 ModelDeployment exists: default/served")?;
         expect(&out, 1, "Nothing was changed")?;
     }
     // Another provider's models are no reason to keep this one.
     let out = run(admin, &["provider", "uninstall", "kuberay", "--yes"]).await?;
     expect(&out, 0, "deleted Deployment/kuberay-provider")?;
-    expect(&out, 0, "all gone")?;
+    expect(&out, 0, "all objects deleted")?;
 
     // A namespace that holds what others need stays, and so do the CRDs.
     let secrets: Api<Secret> = Api::namespaced(client.clone(), NAMESPACE);
@@ -224,7 +224,7 @@ async fn gone(admin: &Path, client: &Client, before: &BTreeSet<String>) -> Resul
     expect(
         &out,
         0,
-        "keep    Namespace/kubeairunway-system, which also holds Secret/precious",
+        "keep    Namespace/kubeairunway-system, which also contains Secret/precious",
     )?;
     ensure!(
         Api::<Namespace>::all(client.clone())
@@ -243,7 +243,7 @@ async fn gone(admin: &Path, client: &Client, before: &BTreeSet<String>) -> Resul
     expect(
         &run(admin, &["controller", "uninstall", "--yes", "--crds"]).await?,
         0,
-        "nothing of it is in this cluster",
+        "nothing is installed in this cluster",
     )?;
     eventually(PATIENCE, async || {
         let after = inventory(client).await?;
@@ -279,7 +279,7 @@ async fn what_cannot_work_is_refused_before_the_first_write() -> Result<()> {
     expect(
         &out,
         1,
-        "CustomResourceDefinition/modeldeployments.kubeairunway.ai is there, and is not ours: it was written by",
+        "CustomResourceDefinition/modeldeployments.kubeairunway.ai already exists and is not part of KubeAIRunway: its field managers are",
     )?;
     expect(&out, 1, "somebody-else")?;
     ensure!(inventory(&client).await? == with_foreign);
@@ -294,7 +294,7 @@ async fn what_cannot_work_is_refused_before_the_first_write() -> Result<()> {
     )
     .await?;
     let out = run(&admin, &["controller", "install", "--yes"]).await?;
-    expect(&out, 1, "has objects stored as v1, which this version does not know")?;
+    expect(&out, 1, "has objects stored as v1, which this version does not serve")?;
 
     // Helm's are Helm's.
     let helm = json!({ "metadata": { "annotations": { "meta.helm.sh/release-name": "theirs" } } });
@@ -311,7 +311,7 @@ async fn what_cannot_work_is_refused_before_the_first_write() -> Result<()> {
 
     // Without the Prometheus operator there are no ServiceMonitors.
     let out = run(&admin, &["controller", "install", "--yes", "--monitoring"]).await?;
-    expect(&out, 1, "the server refuses ServiceMonitor/kubeairunway-controller")?;
+    expect(&out, 1, "the API server rejects ServiceMonitor/kubeairunway-controller")?;
 
     // A namespace that is on its way out.
     let namespaces: Api<Namespace> = Api::all(client.clone());
@@ -324,7 +324,7 @@ async fn what_cannot_work_is_refused_before_the_first_write() -> Result<()> {
     expect(
         &out,
         1,
-        "Namespace/kubeairunway-system is being deleted: try again when it is gone",
+        "Namespace/kubeairunway-system is being deleted: try again when the deletion is complete",
     )?;
     let release = Patch::Merge(json!({ "metadata": { "finalizers": null } }));
     namespaces.patch(NAMESPACE, &PatchParams::default(), &release).await?;
@@ -384,7 +384,7 @@ async fn missing_rights(cluster: &ControlPlane, client: &Client) -> Result<()> {
         .await?;
     eventually(PATIENCE, async || {
         let out = run(&stranger, &["controller", "install", "--yes"]).await?;
-        expect(&out, 1, "the server refuses ClusterRole/kubeairunway-controller")?;
+        expect(&out, 1, "the API server rejects ClusterRole/kubeairunway-controller")?;
         expect(&out, 1, "is attempting to grant RBAC permissions not currently held")?;
         expect(&out, 1, "Nothing was changed")
     })
@@ -428,7 +428,7 @@ async fn a_cluster_that_is_too_old_is_left_alone() -> Result<()> {
         expect(
             &run(&kubeconfig, command).await?,
             1,
-            "this cluster runs Kubernetes v1.25.16, and this needs 1.26 or newer: upgrade the cluster. Nothing was changed",
+            "the cluster runs Kubernetes v1.25.16, but KubeAIRunway requires 1.26 or newer: upgrade the cluster. Nothing was changed",
         )?;
     }
     let asked = asked.lock().unwrap().clone();
@@ -464,10 +464,10 @@ async fn a_third_partys_manifest_comes_and_goes() -> Result<()> {
     expect(
         &run(&admin, &["controller", "uninstall", "--yes"]).await?,
         1,
-        "a provider is of others still registered: acme",
+        "a third-party provider is still registered: acme",
     )?;
     let out = run(&admin, &["provider", "uninstall", "-f", &file, "--yes", "--crds"]).await?;
-    expect(&out, 0, "all gone")?;
+    expect(&out, 0, "all objects deleted")?;
     nothing_stays(&client, &before).await
 }
 

@@ -52,11 +52,11 @@ async fn ready_pods_from_our_own_images_serve_an_example_and_go_without_a_trace(
     the_console_serves_who_signs_in(&node, &programs, &admin).await?;
 
     let out = run(&admin, &["controller", "uninstall", "--yes"]).await?;
-    expect(&out, 1, "1 ModelDeployment is served: default/hello")?;
+    expect(&out, 1, "1 ModelDeployment exists: default/hello")?;
     let all = ["controller", "uninstall", "--yes", "--delete-models", "--crds"];
     let out = run(&admin, &all).await?;
     expect(&out, 0, "deleted 1 of 1 ModelDeployments")?;
-    expect(&out, 0, "all gone")?;
+    expect(&out, 0, "all objects deleted")?;
     nothing_stays(&client, &before).await?;
     node.stop().await
 }
@@ -82,7 +82,7 @@ async fn without_images_the_end_says_what_the_kubelet_says(admin: &Path) -> Resu
         expect(
             &out,
             1,
-            "not ready after 5s: Deployment/kubeairunway-controller: pod kubeairunway-controller-",
+            "timed out after 5s waiting for pods to become ready: Deployment/kubeairunway-controller: pod kubeairunway-controller-",
         )?;
         let said = text(&out);
         ensure!(
@@ -256,7 +256,11 @@ async fn the_console_serves_who_signs_in(node: &Node, programs: &Path, admin: &P
     let page = browser.request_text(page).await?;
     ensure!(page.contains("/deployments/default/hello"), "{page}");
 
-    expect(&run(admin, &["console", "uninstall", "--yes"]).await?, 0, "all gone")?;
+    expect(
+        &run(admin, &["console", "uninstall", "--yes"]).await?,
+        0,
+        "all objects deleted",
+    )?;
     secrets.delete(&secret.name_any(), &DeleteParams::default()).await?;
     kubectl(node, &["delete", "clusterrolebinding", "viewer"]).await?;
     kubectl(node, &["delete", "serviceaccount", "viewer", "-n", "default"]).await

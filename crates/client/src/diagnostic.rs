@@ -4,30 +4,30 @@ use std::fmt;
 
 use runway_operator::telemetry::chain;
 
-/// How much it matters.
+/// Severity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Level {
-    /// Something that was asked for was not done.
+    /// A request was not fulfilled.
     Error,
-    /// It was done, and its author should know this.
+    /// A problem that does not block the request.
     Warning,
-    /// What the controllers would do beside what is printed.
+    /// Additional information.
     Note,
 }
 
 /// A line on stderr.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Diagnostic {
-    /// How much it matters.
+    /// Severity.
     pub level: Level,
-    /// What it is about, as `ModelDeployment/NAME`; `None` if the text says so itself.
+    /// Object, such as `ModelDeployment/NAME`; `None` if the text names it.
     pub subject: Option<String>,
     /// The text.
     pub text: String,
 }
 
 impl Diagnostic {
-    /// An error that says itself what it is about.
+    /// A diagnostic from an error whose text names the object.
     pub fn error(error: &impl std::error::Error) -> Self {
         Self {
             level: Level::Error,

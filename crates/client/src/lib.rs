@@ -1,49 +1,28 @@
-//! What the `kubeairunway` command and the web console share: what is there, what would be made of it, and why.
+//! The part of the product that the `kubeairunway` command and the web console share.
 //!
-//! | module | what |
-//! |---|---|
-//! | [`render`](mod@render) | the offline face of `plan`: pure |
-//! | [`validate`](mod@validate) | what would be refused, without a cluster: pure |
-//! | [`get`], [`status`], [`why`], [`held`], [`tree`], [`pods`] | what people see of an object: pure |
-//! | [`queue`], [`quantity`] | how many messages wait for an actor |
-//! | [`diff`], [`operated`], [`change`] | what would change, field by field |
-//! | [`bundle`] | what belongs into an archive for who is to help, without secrets |
-//! | [`check`] | what is not as it should be in a cluster, and what to do: read, then pure |
-//! | [`deploy`] | from a model and a few wishes to a ModelDeployment: pure |
-//! | [`target`], [`events`], [`endpoint`], [`chat`], [`talk`] | what a command is about; what was told of it; where it answers, and what |
-//! | [`documents`], [`state`] | files become documents, documents become what a cluster holds |
-//! | [`source`], [`cluster`], [`access`] | where what is shown is read, and what the user may do there |
-//! | [`manifests`] | what must be in a cluster for the control plane to run |
-//! | [`text`], [`diagnostic`] | how answers are written, and what goes beside them |
+//! | folder | content | modules |
+//! |---|---|---|
+//! | `manifests/` | the installation: components and their objects | [`manifests`] |
+//! | `offline/` | functions that read manifests instead of a cluster: render, validate, why, deploy | [`documents`], [`state`], [`render`](mod@render), [`validate`](mod@validate), [`why`], [`deploy`] |
+//! | `view/` | what people see of an object, computed from values | [`get`], [`status`], [`held`], [`tree`], [`pods`], [`events`], [`endpoint`], [`change`], [`chat`], [`depth`] |
+//! | `live/` | requests to a cluster, with the user's permissions | [`cluster`], [`source`], [`access`], [`diff`], [`operated`], [`queue`], [`talk`] |
+//! | `doctor/` | problems of a cluster, and archives for support | [`check`], [`bundle`] |
+//!
+//! Each folder uses those above it only. [`target`], [`text`], [`diagnostic`] and [`quantity`] are below all.
 
-pub mod access;
-pub mod bundle;
-pub mod change;
-pub mod chat;
-pub mod check;
-pub mod cluster;
-pub mod deploy;
+mod doctor;
+mod live;
+mod offline;
+mod view;
+
 pub mod diagnostic;
-pub mod diff;
-pub mod documents;
-pub mod endpoint;
-pub mod events;
-pub mod get;
-pub mod held;
 pub mod manifests;
-pub mod operated;
-pub mod pods;
 pub mod quantity;
-pub mod queue;
-pub mod render;
-pub mod source;
-pub mod state;
-pub mod status;
-pub mod talk;
 pub mod target;
 pub mod text;
-pub mod tree;
-pub mod validate;
-pub mod why;
 
-pub use render::render;
+pub use doctor::{bundle, check};
+pub use live::{access, cluster, diff, operated, queue, source, talk};
+pub use offline::render::render;
+pub use offline::{deploy, documents, render, state, validate, why};
+pub use view::{change, chat, depth, endpoint, events, get, held, pods, status, tree};

@@ -1,6 +1,6 @@
 //! Quantities as the API server writes them, as numbers.
 
-/// A quantity as a number, as `1500m` or `5k`. Exact enough to compare and to show.
+/// Value of a quantity such as `1500m` or `5k`, with the precision of `f64`.
 pub fn number(text: &str) -> Option<f64> {
     let unit = text
         .find(|c: char| c.is_ascii_alphabetic() && c != 'e')

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use kube::Resource;
 use kube::core::ApiResource;
 use runway_api::name::Invalid;
 use runway_api::{AsyncActor, InferenceProviderConfig, LlamaStackDistribution, ModelDeployment, Name, labels};
@@ -21,56 +22,95 @@ pub enum Kind {
     InferenceProviderConfig,
 }
 
-/// All kinds, with every name by which they are known.
-const KINDS: [(Kind, &[&str]); 4] = [
-    (Kind::ModelDeployment, &["md", "modeldeployment", "modeldeployments"]),
-    (Kind::AsyncActor, &["asya", "asyas", "asyncactor", "asyncactors"]),
-    (
-        Kind::LlamaStackDistribution,
-        &["llsd", "llamastackdistribution", "llamastackdistributions"],
-    ),
-    (
-        Kind::InferenceProviderConfig,
-        &["ipc", "inferenceproviderconfig", "inferenceproviderconfigs"],
-    ),
-];
+/// Facts about a kind of this product. A new kind needs an `impl`, and a line in [`of_kind`].
+pub trait Ours: Resource<DynamicType = ()> {
+    /// The kind.
+    const KIND: Kind;
+    /// Name in manifests.
+    const NAME: &'static str;
+    /// Names on the command line, in lower case, the shortest first.
+    const WORDS: &'static [&'static str];
+    /// Annotation that pauses reconciliation, if there is one.
+    const PAUSED_BY: Option<&'static str>;
+}
+
+impl Ours for ModelDeployment {
+    const KIND: Kind = Kind::ModelDeployment;
+    const NAME: &'static str = "ModelDeployment";
+    const WORDS: &'static [&'static str] = &["md", "modeldeployment", "modeldeployments"];
+    const PAUSED_BY: Option<&'static str> = Some(labels::PAUSED);
+}
+
+impl Ours for AsyncActor {
+    const KIND: Kind = Kind::AsyncActor;
+    const NAME: &'static str = "AsyncActor";
+    const WORDS: &'static [&'static str] = &["asya", "asyas", "asyncactor", "asyncactors"];
+    const PAUSED_BY: Option<&'static str> = Some(labels::ASYA_PAUSED);
+}
+
+impl Ours for LlamaStackDistribution {
+    const KIND: Kind = Kind::LlamaStackDistribution;
+    const NAME: &'static str = "LlamaStackDistribution";
+    const WORDS: &'static [&'static str] = &["llsd", "llamastackdistribution", "llamastackdistributions"];
+    const PAUSED_BY: Option<&'static str> = Some(labels::llama_stack::PAUSED);
+}
+
+impl Ours for InferenceProviderConfig {
+    const KIND: Kind = Kind::InferenceProviderConfig;
+    const NAME: &'static str = "InferenceProviderConfig";
+    const WORDS: &'static [&'static str] = &["ipc", "inferenceproviderconfig", "inferenceproviderconfigs"];
+    const PAUSED_BY: Option<&'static str> = None;
+}
+
+/// Evaluates an expression with `$type` as the Rust type of a [`Kind`].
+macro_rules! of_kind {
+    ($kind:expr, $type:ident => $body:expr) => {
+        match $kind {
+            Kind::ModelDeployment => of_kind!(@ $type ModelDeployment $body),
+            Kind::AsyncActor => of_kind!(@ $type AsyncActor $body),
+            Kind::LlamaStackDistribution => of_kind!(@ $type LlamaStackDistribution $body),
+            Kind::InferenceProviderConfig => of_kind!(@ $type InferenceProviderConfig $body),
+        }
+    };
+    (@ $type:ident $actual:ident $body:expr) => {{
+        type $type = $actual;
+        $body
+    }};
+}
 
 impl Kind {
-    /// The kind of this name, in any case: `asya`, `AsyncActor`, `asyncactors`.
+    /// All kinds.
+    pub const ALL: [Self; 4] = [
+        Self::ModelDeployment,
+        Self::AsyncActor,
+        Self::LlamaStackDistribution,
+        Self::InferenceProviderConfig,
+    ];
+
+    /// The kind with this name, in any case: `asya`, `AsyncActor`, `asyncactors`.
     pub fn known_as(word: &str) -> Option<Self> {
         let word = word.to_lowercase();
-        let found = KINDS.iter().find(|(_, names)| names.contains(&word.as_str()));
-        found.map(|(kind, _)| *kind)
+        Self::ALL.into_iter().find(|kind| kind.words().contains(&word.as_str()))
     }
 
-    /// As in a manifest.
+    /// Names on the command line.
+    fn words(self) -> &'static [&'static str] {
+        of_kind!(self, K => K::WORDS)
+    }
+
+    /// Name in manifests.
     pub fn as_str(self) -> &'static str {
-        match self {
-            Self::ModelDeployment => "ModelDeployment",
-            Self::AsyncActor => "AsyncActor",
-            Self::LlamaStackDistribution => "LlamaStackDistribution",
-            Self::InferenceProviderConfig => "InferenceProviderConfig",
-        }
+        of_kind!(self, K => K::NAME)
     }
 
-    /// Where it lives in the API.
+    /// Group, version and plural in the API.
     pub fn resource(self) -> ApiResource {
-        match self {
-            Self::ModelDeployment => ApiResource::erase::<ModelDeployment>(&()),
-            Self::AsyncActor => ApiResource::erase::<AsyncActor>(&()),
-            Self::LlamaStackDistribution => ApiResource::erase::<LlamaStackDistribution>(&()),
-            Self::InferenceProviderConfig => ApiResource::erase::<InferenceProviderConfig>(&()),
-        }
+        of_kind!(self, K => ApiResource::erase::<K>(&()))
     }
 
-    /// The annotation that stops the controllers from changing what runs; what only registers has none.
+    /// Annotation that pauses reconciliation, if there is one.
     pub fn paused_by(self) -> Option<&'static str> {
-        match self {
-            Self::ModelDeployment => Some(labels::PAUSED),
-            Self::AsyncActor => Some(labels::ASYA_PAUSED),
-            Self::LlamaStackDistribution => Some(labels::llama_stack::PAUSED),
-            Self::InferenceProviderConfig => None,
-        }
+        of_kind!(self, K => K::PAUSED_BY)
     }
 
     /// Whether its objects are in namespaces.
@@ -79,12 +119,12 @@ impl Kind {
     }
 }
 
-/// One object.
+/// An object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Target {
-    /// Its kind.
+    /// Kind.
     pub kind: Kind,
-    /// Its name.
+    /// Name.
     pub name: Name,
 }
 
@@ -92,15 +132,15 @@ pub struct Target {
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// No kind is called so.
-    #[error("there is no kind '{word}' here{}: give NAME for a ModelDeployment, or md/NAME, asya/NAME, llsd/NAME, ipc/NAME", did_you_mean(.closest.as_deref()))]
+    #[error("unknown kind '{word}'{}: use NAME for a ModelDeployment, or md/NAME, asya/NAME, llsd/NAME, ipc/NAME", did_you_mean(.closest.as_deref()))]
     Kind {
-        /// As given.
+        /// Text as given.
         word: String,
         /// The kind that looks most like it.
         closest: Option<String>,
     },
-    /// Nothing stands after the slash.
-    #[error("a name is missing after '{0}/'")]
+    /// The name after the slash is missing.
+    #[error("missing name after '{0}/'")]
     Missing(String),
     /// No object can be called so.
     #[error(transparent)]
@@ -110,7 +150,7 @@ pub enum Error {
 impl Error {
     /// No kind is called so.
     pub fn kind(word: &str) -> Self {
-        let names = KINDS.iter().flat_map(|(_, names)| names.iter().copied());
+        let names = Kind::ALL.into_iter().flat_map(|kind| kind.words().iter().copied());
         Self::Kind {
             word: word.to_owned(),
             closest: closest(word, names),
@@ -148,9 +188,9 @@ impl fmt::Display for Target {
 /// A kind, or one object: `KIND`, `NAME` or `KIND/NAME`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Subject {
-    /// All objects of a kind.
+    /// All objects of the kind.
     Kind(Kind),
-    /// One object.
+    /// An object.
     Object(Target),
 }
 
@@ -162,7 +202,7 @@ impl FromStr for Subject {
     }
 }
 
-/// Less alike than this is no mistyping.
+/// Lowest similarity of a suggestion.
 const ALIKE: f64 = 0.75;
 
 /// The known name that looks most like the one given.
@@ -202,14 +242,14 @@ mod tests {
     fn what_is_no_target_says_what_would_be() {
         let said = "aysa/resize".parse::<Target>().unwrap_err().to_string();
         assert!(
-            said.starts_with("there is no kind 'aysa' here (did you mean 'asya'?): give NAME"),
+            said.starts_with("unknown kind 'aysa' (did you mean 'asya'?): use NAME"),
             "{said}"
         );
         let said = "pod/x".parse::<Target>().unwrap_err().to_string();
-        assert!(said.starts_with("there is no kind 'pod' here: "), "{said}");
+        assert!(said.starts_with("unknown kind 'pod': "), "{said}");
         assert_eq!(
             "md/".parse::<Target>().unwrap_err().to_string(),
-            "a name is missing after 'md/'"
+            "missing name after 'md/'"
         );
         for text in [
             "", "?", "#", "..", "md//", "md/?", "asya/a/b", "llsd/%2F", "Gemma", "a\n", "md/\0",

@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use runway_api::Tone;
 use serde::Serialize;
 
-/// How documents are written.
+/// Format of documents.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum Format {
     /// YAML, documents separated by ---
@@ -21,10 +21,10 @@ pub enum Format {
 /// A document that cannot be written.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// As YAML.
+    /// YAML cannot be written.
     #[error("cannot write YAML")]
     Yaml(#[from] serde_saphyr::ser_error::Error),
-    /// As JSON.
+    /// JSON cannot be written.
     #[error("cannot write JSON")]
     Json(#[from] serde_json::Error),
 }
@@ -132,19 +132,19 @@ pub fn cell(text: &str) -> String {
     crate::diagnostic::one_line(text)
 }
 
-/// Whether words are coloured. What colour says, words say too.
+/// Whether text is colored. Colors add no information.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Look {
     /// On a terminal: colours, and marks instead of words.
     pub terminal: bool,
 }
 
-/// How good something is.
+/// Severity, as a color.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mood {
-    /// As it should be.
+    /// No problem.
     Good,
-    /// Under way, or to be known.
+    /// In progress, or a warning.
     Open,
     /// Wrong.
     Bad,
@@ -175,7 +175,7 @@ impl Look {
         format!("{style}{text}{style:#}")
     }
 
-    /// A text that stands out.
+    /// Bold text.
     pub fn strong(self, text: &str) -> String {
         if !self.terminal {
             return text.to_owned();

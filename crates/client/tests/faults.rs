@@ -68,7 +68,7 @@ fn machines_get_the_same() {
     assert_eq!(json["level"], "error");
     let junit = report::write(&judged, Format::Junit, Look::default()).unwrap();
     assert!(
-        junit.contains(r#"<failure message="the controllers of the providers are alive">"#),
+        junit.contains(r#"<failure message="provider controllers send heartbeats">"#),
         "{junit}"
     );
     let checks: usize = judged.iter().map(|group| group.checks.len()).sum();

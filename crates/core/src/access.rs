@@ -1,4 +1,4 @@
-//! What the core controller may do in a cluster: exactly what it uses.
+//! RBAC rules of the core controller: exactly what it uses.
 
 use k8s_openapi::api::rbac::v1::PolicyRule;
 use runway_api::labels;
@@ -8,7 +8,7 @@ use runway_operator::lease;
 use crate::admission::manifests::{MUTATING_CONFIGURATION, VALIDATING_CONFIGURATION};
 use crate::conversion;
 
-/// The rules of the core's ClusterRole.
+/// Rules of the core's ClusterRole.
 pub fn access() -> Vec<PolicyRule> {
     let mut rules = vec![
         rule("kubeairunway.ai", &["modeldeployments"], &["list", "watch", "patch"]),
@@ -33,13 +33,13 @@ pub fn access() -> Vec<PolicyRule> {
     rules
 }
 
-/// To keep the CA bundle in one webhook configuration.
+/// Rule for the CA bundle in one webhook configuration.
 fn configuration(resource: &str, name: &str) -> PolicyRule {
     let all = rule("admissionregistration.k8s.io", &[resource], &["list", "watch", "patch"]);
     named(all, &[name])
 }
 
-/// The rules of the core's Role in its own namespace: the one Secret with its certificate authority, and its Lease.
+/// Rules of the core's Role in its own namespace: the one Secret with its certificate authority, and its Lease.
 pub fn access_in_namespace(secret: &str) -> Vec<PolicyRule> {
     let mut rules = vec![
         // A create cannot be limited to a name.

@@ -1,8 +1,7 @@
-//! ModelDeployments from one version of the API to another. Pure.
+//! Conversion of ModelDeployments between versions of the API. Pure.
 //!
-//! Today there is one version, and the API server asks nobody. When a second one is added to the CRD, the core serves its
-//! conversion beside admission, keeps the CA bundle in the CRD, and has the right to do so: all three follow from
-//! [`is_needed`].
+//! With one version, the API server calls no webhook. When the CRD has a second one, the core serves its conversion next to
+//! admission, keeps the CA bundle in the CRD, and has the permission to do so: all three follow from [`is_needed`].
 
 use kube::CustomResourceExt;
 use runway_api::ModelDeployment;
@@ -11,10 +10,10 @@ use serde_json::{Value, json};
 /// Path of the conversion webhook.
 pub const CONVERT_PATH: &str = "/convert";
 
-/// Versions between which nothing but the name differs. A version with another schema gets steps of its own in [`convert`].
+/// Versions that differ in name only. A version with another schema gets its own steps in [`convert`].
 const ALIKE: [&str; 2] = ["kubeairunway.ai/v1alpha1", "kubeairunway.ai/v1beta1"];
 
-/// Whether the CRD has versions to convert between.
+/// Whether the CRD has several versions.
 pub fn is_needed() -> bool {
     ModelDeployment::crd().spec.versions.len() > 1
 }
@@ -24,7 +23,11 @@ pub fn crd_name() -> &'static str {
     ModelDeployment::crd_name()
 }
 
-/// Brings a ModelDeployment to `api_version`. Nothing is lost: what a version does not know stays where it is.
+/// Converts a ModelDeployment to `api_version`. Nothing is lost: fields that a version does not know stay in place.
+///
+/// # Errors
+///
+/// The message for the API server, if the version or the object is not supported.
 pub fn convert(mut object: Value, api_version: &str) -> Result<Value, String> {
     let from = object["apiVersion"].as_str().unwrap_or_default().to_owned();
     if let Some(unknown) = [from.as_str(), api_version]
@@ -44,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn there_and_back_is_the_same() {
+    fn conversion_round_trips() {
         let object =
             json!({ "apiVersion": ALIKE[0], "metadata": { "uid": "u" }, "spec": { "new": [0, null] }, "status": {} });
         let there = convert(object.clone(), ALIKE[1]).unwrap();
@@ -53,7 +56,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_is_refused_by_name() {
+    fn unknown_versions_are_refused_by_name() {
         let object = json!({ "apiVersion": ALIKE[0] });
         let refused = convert(object, "kubeairunway.ai/v2").unwrap_err();
         assert!(

@@ -4,11 +4,11 @@
 //! |---|---|
 //! | [`admission`] | defaults, validation, and the webhook server |
 //! | [`rules`] | CEL rules, bounded |
-//! | [`providers`], [`registry`] | the registered providers, and who keeps the list current |
-//! | [`selection`] | which provider serves a ModelDeployment: pure |
-//! | [`observe`], [`plan`] | what a plan is made from, and the plan: pure |
+//! | [`providers`], [`registry`] | registered providers, and their current snapshot |
+//! | [`selection`] | selection of a provider for a ModelDeployment: pure |
+//! | [`observe`], [`plan`] | observed state, and the plan: pure |
 //! | [`conversion`] | ModelDeployments between versions of the API: pure |
-//! | [`metrics`] | what is told of ModelDeployments |
+//! | [`metrics`] | metrics about ModelDeployments |
 //! | [`run`](fn@run), [`serve`] | start the controller, and the admission server |
 
 mod access;

@@ -1,4 +1,4 @@
-//! `kubeairunway-controller`: the core controller as a process.
+//! `kubeairunway-controller`: process of the core controller.
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -9,20 +9,20 @@ use runway_core::Registry;
 use runway_core::serve::{self, WebhookArgs};
 use runway_operator::process::{self, Process, ProcessArgs};
 
-/// Validates ModelDeployments, fills in defaults and chooses their provider.
+/// Validate ModelDeployments, set defaults and select their provider
 #[derive(Debug, Parser)]
 #[command(name = "kubeairunway-controller", version)]
 struct Args {
     #[command(flatten)]
     process: ProcessArgs,
-    /// Choose a provider for ModelDeployments that name none. Off: a selector of your own writes status.provider.name.
+    /// Select a provider for ModelDeployments that name none. With false, your own selector must write status.provider.name
     #[arg(long, default_value_t = true, num_args = 0..=1, require_equals = true, default_missing_value = "true", action = clap::ArgAction::Set)]
     enable_provider_selector: bool,
     #[command(flatten)]
     webhook: WebhookArgs,
 }
 
-// As many threads as a controller needs, not as many as the node has cores.
+// The number of threads that a controller needs, independent of the node's cores.
 #[tokio::main(worker_threads = 2)]
 async fn main() -> ExitCode {
     let args = Args::parse();
@@ -36,7 +36,7 @@ async fn run(process: Process, args: &Args) -> Result<(), serve::Error> {
     let registry = Arc::new(Registry::default());
     let admission = serve::admission(&process, &args.webhook, registry.clone()).await?;
     runway_core::run(process, registry, args.enable_provider_selector).await;
-    // Requests under way are answered; how that task ended matters to nobody any more.
+    // Requests in progress get their responses; the result of that task does not matter anymore.
     let _ = admission.await;
     Ok(())
 }

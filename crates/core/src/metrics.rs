@@ -1,5 +1,5 @@
-//! What is told of ModelDeployments (design section 9): read off the watch cache when somebody asks, so that nothing has to be
-//! taken back when an object goes. Only the leader tells, so that two replicas do not count everything twice.
+//! Metrics about ModelDeployments (design section 9), computed from the watch cache at each scrape, so that nothing has to be
+//! removed when an object is deleted. Only the leader reports them, so that replicas do not count objects twice.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -23,13 +23,13 @@ const TOTAL: Metric = Metric {
     name: "kubeairunway_modeldeployment_total",
     kind: "gauge",
     labels: &["namespace", "phase"],
-    help: "ModelDeployments there are. phase is Unknown where there is no status yet",
+    help: "Number of ModelDeployments. phase is Unknown without a status",
 };
 const SELECTION: Metric = Metric {
     name: "kubeairunway_provider_selection",
     kind: "gauge",
     labels: &["provider", "reason"],
-    help: "ModelDeployments by the provider selected for them. reason is explicit, capabilities, or other where a selector of somebody else chose",
+    help: "ModelDeployments by the provider selected for them. reason is explicit, capabilities, or other for your own selector",
 };
 const REPLICAS: Metric = Metric {
     name: "kubeairunway_deployment_replicas",
@@ -41,13 +41,13 @@ const PHASE: Metric = Metric {
     name: "kubeairunway_deployment_phase",
     kind: "gauge",
     labels: &["name", "namespace", "phase"],
-    help: "1 for the phase that a ModelDeployment is in",
+    help: "1 for the current phase of a ModelDeployment",
 };
 
-/// The metrics about ModelDeployments.
+/// Metrics about ModelDeployments.
 pub const METRICS: [Metric; 4] = [TOTAL, SELECTION, REPLICAS, PHASE];
 
-/// Tells of all ModelDeployments in a watch cache.
+/// Collector for all ModelDeployments in a watch cache.
 pub(crate) struct Deployments {
     store: Store<Packed<ModelDeployment>>,
     leadership: Leadership,
@@ -81,7 +81,7 @@ impl Collector for Deployments {
     }
 }
 
-/// What is read of a ModelDeployment for it: a scrape looks at all of them.
+/// Fields of a ModelDeployment for the metrics: a scrape reads them from all objects.
 #[derive(Deserialize)]
 struct Told {
     status: Option<ToldStatus>,
@@ -94,10 +94,10 @@ struct ToldStatus {
     replicas: Option<Replicas>,
 }
 
-/// The values of a metric by those of its labels.
+/// Values of a metric by its labels.
 type Values = BTreeMap<Vec<String>, i64>;
 
-/// What there is to tell of these ModelDeployments.
+/// Counts these ModelDeployments.
 fn tell<'a>(deployments: impl Iterator<Item = (&'a Packed<ModelDeployment>, Told)>) -> [(&'static Metric, Values); 4] {
     let [mut total, mut selection, mut replicas, mut phases] = [const { Values::new() }; 4];
     for (md, told) in deployments {
@@ -136,7 +136,7 @@ fn tell<'a>(deployments: impl Iterator<Item = (&'a Packed<ModelDeployment>, Told
     ]
 }
 
-/// The reason as a label: anybody may write anything into the status.
+/// The reason as a label value. Any text may be in a status.
 fn reason(said: &str) -> &'static str {
     match said {
         EXPLICIT_REASON => "explicit",
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_is_told_and_taken_back_when_the_object_goes() {
+    fn metrics_of_a_deleted_object_disappear() {
         let (store, mut writer) = reflector::store();
         let metrics = Metrics::new("core", Leadership::always());
         metrics.collect(Deployments::new(store, Leadership::always()));

@@ -1,4 +1,4 @@
-//! The registered providers, with their rules compiled: a snapshot that admission and selection read.
+//! Registered providers with compiled rules: a snapshot that admission and selection read.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -7,48 +7,48 @@ use jiff::Timestamp;
 use kube::ResourceExt;
 use runway_api::condition::{self, no, yes};
 use runway_api::provider_config::Health;
-use runway_api::{InferenceProviderConfig, InferenceProviderConfigStatus};
+use runway_api::{InferenceProviderConfig, InferenceProviderConfigStatus, RegistrationReason};
 use serde_json::Value;
 
 use crate::rules::{Budget, Rule};
 
-/// All registered providers, by name.
+/// Registered providers, by name.
 #[derive(Clone, Debug, Default)]
 pub struct Providers(BTreeMap<String, Arc<Registered>>);
 
 /// A registered provider.
 #[derive(Clone, Debug)]
 pub struct Registered {
-    /// As it registered itself.
+    /// InferenceProviderConfig of the provider.
     pub config: Arc<InferenceProviderConfig>,
-    /// Its selection rules that compile.
+    /// Selection rules that compile.
     pub selection: Vec<Selection>,
-    /// Its validation rules that compile.
+    /// Validation rules that compile.
     pub validation: Vec<Validation>,
-    /// What is wrong with the others.
+    /// Problems of the other rules.
     pub problems: Vec<String>,
 }
 
-/// A selection rule, compiled.
+/// A compiled selection rule.
 #[derive(Clone, Debug)]
 pub struct Selection {
-    /// The condition.
+    /// Condition of the rule.
     pub rule: Rule,
-    /// The priority when it holds.
+    /// Priority if the condition is true.
     pub priority: i32,
 }
 
-/// A validation rule, compiled.
+/// A compiled validation rule.
 #[derive(Clone, Debug)]
 pub struct Validation {
-    /// What must hold.
+    /// Rule that must be true.
     pub rule: Rule,
-    /// What the user is told when it does not.
+    /// Message for the user if it is not.
     pub message: String,
 }
 
 impl Providers {
-    /// Compiles what `configs` ask for; a provider whose spec is as in `previous` keeps its compiled rules.
+    /// Compiles the rules of `configs`. A provider whose spec is the same as in `previous` keeps its compiled rules.
     pub fn compile(configs: impl IntoIterator<Item = Arc<InferenceProviderConfig>>, previous: &Self) -> Self {
         Self(
             configs
@@ -73,26 +73,26 @@ impl Providers {
         self.0.get(name).map(Arc::as_ref)
     }
 
-    /// All of them, by name.
+    /// All providers with their names.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &Registered)> {
         self.0
             .iter()
             .map(|(name, registered)| (name.as_str(), registered.as_ref()))
     }
 
-    /// Whether there is none.
+    /// Whether no provider is registered.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Every engine that some provider supports.
+    /// Every engine that at least one provider supports.
     pub fn engines(&self) -> BTreeSet<&str> {
         self.iter()
             .flat_map(|(_, provider)| provider.config.spec.capabilities.engine_names())
             .collect()
     }
 
-    /// What of this snapshot can change a selection: specs and health, not heartbeats.
+    /// The parts that can change a selection: specs and health, not heartbeats.
     pub fn meaning(&self, now: Timestamp) -> Vec<(String, String)> {
         self.iter()
             .map(|(name, provider)| {
@@ -138,20 +138,24 @@ impl Registered {
         compiled
     }
 
-    /// Whether it can be chosen.
+    /// Health of the provider at this time.
     pub fn health(&self, now: Timestamp) -> Health {
         self.config.health(now)
     }
 
-    /// Our part of its status, if it is not there yet.
+    /// The core's part of its status, if it has to be written.
     pub fn status_to_write(&self, now: Timestamp) -> Option<Value> {
         let draft = if self.problems.is_empty() {
-            yes(condition::RULES_VALID, "RulesCompiled", "Every rule compiles")
+            yes(
+                condition::RULES_VALID,
+                RegistrationReason::RulesCompiled,
+                "Every rule compiles",
+            )
         } else {
             no(
                 condition::RULES_VALID,
-                "RulesRejected",
-                format!("Left out, the others go on: {}", self.problems.join("; ")),
+                RegistrationReason::RulesRejected,
+                format!("Skipped, the others still apply: {}", self.problems.join("; ")),
             )
         };
         let previous = self.config.status.as_ref().map_or(&[][..], |s| s.conditions.as_slice());

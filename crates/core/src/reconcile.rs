@@ -1,4 +1,4 @@
-//! One reconcile of the core: observe, plan, execute.
+//! The core's reconcile loop: observe, plan, apply.
 
 use std::sync::Arc;
 

@@ -126,7 +126,7 @@ impl Registry {
             match api.patch_status(name, &params, &Patch::Apply(document)).await {
                 Ok(_) => {
                     for problem in &provider.problems {
-                        tracing::warn!(provider = name, problem, "rule left out");
+                        tracing::warn!(provider = name, problem, "rule skipped");
                     }
                     said.insert(name.to_owned(), saying);
                 }

@@ -21,8 +21,8 @@ use crate::observe::Context;
 use crate::reconcile::reconcile;
 use crate::registry::Registry;
 
-/// Runs the core controller until the process shuts down. A replica that stands by watches as the leader does: it needs the
-/// registered providers for admission, and the ModelDeployments to go on at once.
+/// Runs the core controller until the process shuts down. A standby replica watches as the leader does: it needs the registered
+/// providers for admission, and the ModelDeployments to take over at once.
 pub async fn run(process: Process, registry: Arc<Registry>, selector_enabled: bool) {
     let client = process.client.clone();
     let (listed, all_seen) = tokio::sync::oneshot::channel();

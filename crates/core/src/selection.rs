@@ -1,13 +1,13 @@
-//! Which provider serves a ModelDeployment (design 3.5.2). Pure.
+//! Selection of a provider for a ModelDeployment (design 3.5.2). Pure.
 //!
-//! Every provider gets a [`Verdict`]; the eligible one with the highest priority wins, ties go to the first name.
+//! Every provider gets a [`Verdict`]. The eligible provider with the highest priority wins; ties go to the first name.
 
 use std::cmp::Reverse;
 
 use jiff::Timestamp;
 use kube::ResourceExt;
 use runway_api::model_deployment::{Candidate, ServingMode};
-use runway_api::provider_config::{Health, SelectionPolicy};
+use runway_api::provider_config::{Health, SILENCE, SelectionPolicy};
 use runway_api::{ModelDeployment, ModelDeploymentSpec};
 use serde_json::{Value, json};
 
@@ -15,49 +15,49 @@ use crate::admission::defaults::apply_defaults;
 use crate::providers::{Providers, Registered};
 use crate::rules::Input;
 
-/// Candidates kept in a status.
+/// Maximum candidates in a status.
 const MAX_CANDIDATES: usize = 16;
-/// Longest reason kept for a candidate, in bytes.
+/// Maximum length of a candidate's reason, in bytes.
 const MAX_REASON: usize = 512;
 
-/// Said when no provider is alive and ready (design 3.5.2).
+/// Message if no provider is healthy (design 3.5.2).
 pub const NO_HEALTHY_PROVIDERS: &str = "No healthy providers available";
 
-/// What one provider is worth for one ModelDeployment.
+/// Evaluation of one provider for one ModelDeployment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Verdict {
-    /// The provider.
+    /// Name of the provider.
     pub provider: String,
-    /// Why it cannot be chosen; `None` if it can.
+    /// Why the provider cannot be selected; `None` if it can.
     pub obstacle: Option<Obstacle>,
-    /// Its rules, with what each came to.
+    /// Results of its rules.
     pub rules: Vec<RuleOutcome>,
-    /// The highest priority of the rules that hold, or that cannot be evaluated and are below 0; 0 if there are none.
+    /// Highest priority of the rules that are true, or that cannot be evaluated and are below 0; 0 without such a rule.
     pub priority: i32,
 }
 
-/// What a rule came to.
+/// Result of one rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RuleOutcome {
-    /// The condition, as written.
+    /// Condition as written.
     pub condition: String,
-    /// Its priority.
+    /// Priority of the rule.
     pub priority: i32,
-    /// Whether it holds, or why that cannot be said.
+    /// Whether the condition is true, or why it cannot be evaluated.
     pub holds: Result<bool, String>,
 }
 
-/// Why a provider cannot be chosen.
+/// Why a provider cannot be selected.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Obstacle {
-    /// It does not support what is asked for, or takes only those who name it.
+    /// It does not support the spec, or must be named explicitly.
     Unsuitable(String),
-    /// It would do, but is not ready or not alive.
+    /// It supports the spec, but is not healthy.
     Unhealthy(String),
 }
 
 impl Obstacle {
-    /// For people.
+    /// Reason for the user.
     pub fn reason(&self) -> &str {
         match self {
             Self::Unsuitable(reason) | Self::Unhealthy(reason) => reason,
@@ -65,25 +65,25 @@ impl Obstacle {
     }
 }
 
-/// The result of a selection.
+/// Result of a selection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Selected {
-    /// The provider chosen, or why there is none.
+    /// Name of the selected provider, or why none is selected.
     pub winner: Result<String, NoProvider>,
-    /// Everyone that was considered, winner first.
+    /// Evaluated providers, the selected one first.
     pub candidates: Vec<Candidate>,
 }
 
-/// Why no provider was chosen.
+/// Why no provider is selected.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NoProvider {
-    /// None is ready and alive, or none of those that would do.
+    /// No provider is healthy, or none of those that support the spec.
     NoneHealthy,
-    /// None supports what is asked for.
+    /// No provider supports the spec.
     NoneSuitable(String),
 }
 
-/// Chooses a provider for a ModelDeployment that names none.
+/// Selects a provider for a ModelDeployment that names none.
 pub fn select(md: &ModelDeployment, providers: &Providers, now: Timestamp) -> Selected {
     let input = input(md);
     let mut verdicts: Vec<Verdict> = providers
@@ -111,7 +111,7 @@ pub fn select(md: &ModelDeployment, providers: &Providers, now: Timestamp) -> Se
     Selected { winner, candidates }
 }
 
-/// What every provider is worth, by name: for `kubeairunway why`.
+/// Evaluations of all providers by name, for `kubeairunway why`.
 pub fn explain(md: &ModelDeployment, providers: &Providers, now: Timestamp) -> Vec<Verdict> {
     let input = input(md);
     providers
@@ -120,7 +120,7 @@ pub fn explain(md: &ModelDeployment, providers: &Providers, now: Timestamp) -> V
         .collect()
 }
 
-/// Why a provider was chosen (design 3.3).
+/// Reason for the selection (design 3.3).
 pub fn matched(spec: &ModelDeploymentSpec) -> String {
     format!("matched capabilities: {}", asked_for(spec))
 }
@@ -170,8 +170,8 @@ fn judge(name: &str, provider: &Registered, spec: &ModelDeploymentSpec, input: &
     }
 }
 
-/// Whether a rule has a say. One that cannot be evaluated, as on a spec that is too large, is never to its provider's
-/// advantage: a priority below 0 stays.
+/// Whether a rule counts. One that cannot be evaluated, for example on a spec that is too large, must never favor its provider:
+/// only a priority below 0 counts.
 fn counts(rule: &RuleOutcome) -> bool {
     match rule.holds {
         Ok(holds) => holds,
@@ -182,7 +182,7 @@ fn counts(rule: &RuleOutcome) -> bool {
 fn unsuitable(provider: &Registered, spec: &ModelDeploymentSpec, input: &Input) -> Option<String> {
     let config = &provider.config;
     if config.policy() == SelectionPolicy::Explicit {
-        return Some("is chosen only when spec.provider.name names it".to_owned());
+        return Some("is selected only if spec.provider.name names it".to_owned());
     }
     let engine = spec.engine_type().unwrap_or_default();
     let Some(support) = config.spec.capabilities.for_engine(engine) else {
@@ -210,7 +210,7 @@ fn unhealthy(provider: &Registered, now: Timestamp) -> Option<String> {
     match provider.health(now) {
         Health::Healthy => None,
         Health::NotReady(why) => Some(format!("is not ready: {why}")),
-        Health::Silent => Some("has sent no heartbeat for 180 seconds".to_owned()),
+        Health::Silent => Some(SILENCE.to_owned()),
     }
 }
 
@@ -236,7 +236,7 @@ fn candidate(verdict: &Verdict, winner: Option<&str>) -> Candidate {
     }
 }
 
-/// What rules see of a ModelDeployment.
+/// Input of the rules for a ModelDeployment.
 pub fn input(md: &ModelDeployment) -> Input {
     let metadata = json!({
         "name": md.name_any(),
@@ -247,7 +247,7 @@ pub fn input(md: &ModelDeployment) -> Input {
 }
 
 /// The spec as rules see it: every documented object present, absent numbers 0, absent switches false. `gpu`, `prefill` and
-/// `decode` are there only when the user gave them, so that `has()` can ask.
+/// `decode` are present only if the user set them, so that `has()` works.
 pub fn normalised(spec: &ModelDeploymentSpec) -> Value {
     let mut spec = spec.clone();
     apply_defaults(&mut spec);

@@ -1,10 +1,11 @@
-//! Starts the admission server: certificates, the server, and the CA bundle where the API server looks for it.
+//! Starts the admission server: certificates, the server, and the CA bundle in the webhook configurations.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
+use axum::http::Uri;
 use k8s_openapi::api::admissionregistration::v1::{MutatingWebhookConfiguration, ValidatingWebhookConfiguration};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use runway_api::labels;
@@ -24,27 +25,27 @@ use crate::admission::manifests::{
 use crate::conversion::{self, CONVERT_PATH};
 use crate::registry::Registry;
 
-/// Where admission is served, and how the API server gets there.
+/// Address of the admission server, and how the API server reaches it.
 #[derive(Clone, Debug, clap::Args)]
 pub struct WebhookArgs {
-    /// Address to serve admission on.
+    /// Address to serve admission on
     #[arg(long, value_name = "ADDRESS", default_value = "0.0.0.0:9443")]
     pub webhook_address: SocketAddr,
-    /// URL by which the API server reaches it, for a controller outside the cluster. Without it: the Service.
+    /// URL of the admission server for a controller outside the cluster. Without it, the API server uses the Service
     #[arg(long, value_name = "URL")]
     pub webhook_url: Option<String>,
-    /// Service by which the API server reaches it.
+    /// Service of the admission server
     #[arg(long, value_name = "NAME", default_value = "kubeairunway-webhook")]
     pub webhook_service: String,
-    /// Namespace of the Service and of the Secret with the certificate authority.
+    /// Namespace of the Service and of the Secret with the certificate authority
     #[arg(
         long,
         value_name = "NAMESPACE",
-        default_value = "kubeairunway-system",
+        default_value = labels::SYSTEM_NAMESPACE,
         env = "POD_NAMESPACE"
     )]
     pub webhook_namespace: String,
-    /// Secret that holds the certificate authority; the only Secret this controller reads.
+    /// Secret with the certificate authority; the only Secret that this controller reads
     #[arg(long, value_name = "NAME", default_value = "kubeairunway-webhook-ca")]
     pub webhook_secret: String,
 }
@@ -52,15 +53,15 @@ pub struct WebhookArgs {
 /// Why admission cannot be served.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The address is taken, or not ours.
+    /// The address is in use or does not belong to this host.
     #[error("cannot serve admission on {address}: choose another with --webhook-address")]
     Listen {
-        /// The address.
+        /// Requested address.
         address: SocketAddr,
-        /// What the system said.
+        /// Error of the operating system.
         source: std::io::Error,
     },
-    /// No TLS.
+    /// TLS cannot be configured.
     #[error("cannot set up TLS for admission")]
     Tls(#[from] rustls::Error),
 }
@@ -77,35 +78,32 @@ impl WebhookArgs {
         }
     }
 
-    /// What the API server calls us.
+    /// Host names by which the API server connects.
     fn names(&self) -> Vec<String> {
         if let Some(url) = &self.webhook_url {
-            return vec![host(url).to_owned()];
+            return vec![host(url)];
         }
         let service = format!("{}.{}.svc", self.webhook_service, self.webhook_namespace);
         vec![format!("{service}.cluster.local"), service]
     }
 }
 
-/// The host of a URL, brackets of an IPv6 address taken off.
-fn host(url: &str) -> &str {
-    let authority = url
-        .split_once("://")
-        .map_or(url, |(_, rest)| rest)
-        .split('/')
-        .next()
-        .unwrap_or_default();
-    match authority.strip_prefix('[') {
-        Some(v6) => v6.split(']').next().unwrap_or_default(),
-        None => authority.rsplit_once(':').map_or(authority, |(host, _)| host),
-    }
+/// The host of a URL, without the brackets of an IPv6 address.
+fn host(url: &str) -> String {
+    let uri: Option<Uri> = url.parse().ok();
+    let host = uri.as_ref().and_then(Uri::host).unwrap_or(url);
+    host.trim_matches(['[', ']']).to_owned()
 }
 
-/// How long a replica that ends still answers, when the API server gets here through a Service: what routes to it hears of
-/// the end a little later.
+/// Time that a terminating replica continues to respond if the API server connects through a Service: endpoints are updated with
+/// a delay.
 const LAME_DUCK: Duration = Duration::from_secs(5);
 
-/// Serves admission, in every replica, until the process shuts down; the task ends when the last request is answered.
+/// Serves admission in every replica until the process shuts down. The task ends after the last response.
+///
+/// # Errors
+///
+/// The address cannot be used, or TLS cannot be configured.
 pub async fn admission(
     process: &Process,
     args: &WebhookArgs,
@@ -147,7 +145,7 @@ pub async fn admission(
         }))
 }
 
-/// Admission, and conversion if the CRD has versions to convert between: what nobody needs is not served.
+/// Router for admission, and for conversion if the CRD has several versions.
 fn served(admission: Router) -> (Router, Limits) {
     if !conversion::is_needed() {
         return (admission, Limits::WEBHOOK);
@@ -155,15 +153,15 @@ fn served(admission: Router) -> (Router, Limits) {
     let converts = webhook::conversion::router(CONVERT_PATH, conversion::convert);
     let limits = Limits {
         body: webhook::conversion::MAX_BODY,
-        // As long as an API server waits for a conversion.
+        // Timeout of the API server for a conversion.
         request: Some(Duration::from_secs(30)),
         ..Limits::WEBHOOK
     };
     (admission.merge(converts), limits)
 }
 
-/// Keeps the certificates current, and the bundle in both webhook configurations. Replicas share the authority, so all of
-/// them write the same.
+/// Keeps the certificates and the CA bundle in both webhook configurations current. Replicas share the authority and write the
+/// same.
 fn keep_current(process: &Process, args: &WebhookArgs, authority: Authority) {
     let Process {
         client,

@@ -1,4 +1,4 @@
-//! Admission with a real API server: certificates, the CA bundle, rotation, and silence at rest.
+//! Admission with a real API server: certificates, the CA bundle, rotation, and steady state.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -25,7 +25,7 @@ use tokio_util::sync::CancellationToken;
 
 const SECRET: &str = "webhook-authority";
 
-/// A controller's webhooks, as far as this test needs one.
+/// Webhooks of a controller, reduced to what this test needs.
 struct Webhooks {
     endpoint: Endpoint,
     bundle: watch::Receiver<Option<String>>,
@@ -107,7 +107,7 @@ async fn control_plane() -> Result<ControlPlane> {
     .await
 }
 
-/// A client with the rights the webhooks need, and no others.
+/// A client with exactly the permissions that the webhooks need.
 async fn webhooks_client(cluster: &ControlPlane, user: &str) -> Result<Client> {
     let configurations = ["mutatingwebhookconfigurations", "validatingwebhookconfigurations"];
     let names = [manifests::MUTATING_CONFIGURATION, manifests::VALIDATING_CONFIGURATION];
@@ -130,7 +130,7 @@ async fn webhooks_client(cluster: &ControlPlane, user: &str) -> Result<Client> {
     cluster.client(user, &[]).await
 }
 
-/// Installs the configurations; with `Fail`, a webhook that does not answer shows.
+/// Installs the configurations. With `Fail`, a webhook that does not respond is noticed.
 async fn install(admin: &Client, endpoint: &Endpoint) -> Result<()> {
     let (mut mutating, mut validating) = (manifests::mutating(endpoint), manifests::validating(endpoint));
     mutating
@@ -152,7 +152,7 @@ async fn install(admin: &Client, endpoint: &Endpoint) -> Result<()> {
     Ok(())
 }
 
-/// What the API server makes of a deployment, without keeping it.
+/// The result of a dry-run request for a deployment.
 async fn admit(client: &Client, spec: Value) -> kube::Result<ModelDeployment> {
     let spec = serde_json::from_value(spec).map_err(kube::Error::SerdeError)?;
     let parameters = PostParams {
@@ -183,12 +183,12 @@ async fn bundles(admin: &Client) -> Result<[Option<ByteString>; 2]> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_api_server_trusts_and_calls_the_webhooks_and_is_left_alone() -> Result<()> {
+async fn webhooks_are_called_and_configurations_are_stable_at_rest() -> Result<()> {
     let cluster = control_plane().await?;
     let admin = cluster.admin_client().await?;
     let webhooks = Webhooks::start(webhooks_client(&cluster, "webhooks").await?, Lifetimes::default()).await?;
 
-    // The configurations come later than the controller, and without a bundle.
+    // The configurations are created after the controller, without a bundle.
     install(&admin, &webhooks.endpoint).await?;
     let admitted = eventually(PATIENCE, async || Ok(admit(&admin, good()).await?)).await?;
     assert_eq!(admitted.finalizers(), [labels::FINALIZER]);
@@ -198,7 +198,7 @@ async fn the_api_server_trusts_and_calls_the_webhooks_and_is_left_alone() -> Res
         Some("nvidia.com/gpu")
     );
 
-    // A refusal keeps its fields all the way to the user.
+    // A rejection keeps its fields up to the user.
     let bad = json!({"model": {}, "engine": {"type": "vllm"}});
     let Err(kube::Error::Api(status)) = admit(&admin, bad).await else {
         panic!("must be refused")
@@ -217,13 +217,13 @@ async fn the_api_server_trusts_and_calls_the_webhooks_and_is_left_alone() -> Res
         (422, "Invalid", vec!["spec.model.id", "spec.resources.gpu.count"])
     );
 
-    // A second replica agrees with the first.
+    // A second replica uses the same authority.
     let mut other = Webhooks::start(webhooks_client(&cluster, "replica").await?, Lifetimes::default()).await?;
     let theirs = other.bundle.wait_for(Option::is_some).await?.clone();
     assert_eq!(theirs, *webhooks.bundle.borrow());
     drop(other);
 
-    // Somebody else writes a bundle: it is put right.
+    // Another writer replaces the bundle: it is restored.
     eventually(PATIENCE, async || {
         let wanted = webhooks.bundle.borrow().clone().map(|pem| ByteString(pem.into_bytes()));
         ensure!(
@@ -240,7 +240,7 @@ async fn the_api_server_trusts_and_calls_the_webhooks_and_is_left_alone() -> Res
     let overwritten = configurations
         .patch(manifests::MUTATING_CONFIGURATION, &PatchParams::default(), &overwrite)
         .await;
-    // Some API servers look into the bundle and refuse this one: a trusted one without our authority does as well.
+    // Some API servers validate the bundle and reject an invalid one: a valid one without our authority works as well.
     if overwritten.is_err() {
         let empty = json!([{"op": "remove", "path": "/webhooks/0/clientConfig/caBundle"}]);
         let empty = Patch::Json::<()>(serde_json::from_value(empty)?);
@@ -254,7 +254,7 @@ async fn the_api_server_trusts_and_calls_the_webhooks_and_is_left_alone() -> Res
     })
     .await?;
 
-    // Then nothing more is sent.
+    // In steady state nothing is sent.
     tokio::time::sleep(Duration::from_secs(2)).await;
     let audit = cluster.audit().await?;
     let mark = audit.mark().await?;
@@ -266,7 +266,7 @@ async fn the_api_server_trusts_and_calls_the_webhooks_and_is_left_alone() -> Res
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn rotation_is_not_noticed() -> Result<()> {
+async fn certificate_rotation_does_not_interrupt_admission() -> Result<()> {
     let cluster = control_plane().await?;
     let admin = cluster.admin_client().await?;
     // A new authority every 8 seconds, which signs 2 seconds later.
@@ -292,7 +292,7 @@ async fn rotation_is_not_noticed() -> Result<()> {
         }
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
-    // Each rotation changes the bundle twice: one authority comes, later one goes.
+    // Each rotation changes the bundle twice: an authority is added, later one is removed.
     assert!(changes >= 5, "{changes} changes");
     Ok(())
 }
@@ -336,7 +336,7 @@ async fn replicas_that_start_at_once_agree_and_a_broken_secret_heals() -> Result
     })
     .await?;
 
-    // Half of it is missing; or it has run out while nobody was there.
+    // A part of the Secret is missing, or its authority expired while no replica was running.
     let half = Patch::Merge(json!({"data": {"ca.key": null}}));
     secrets.patch(SECRET, &PatchParams::default(), &half).await?;
     let third = eventually(PATIENCE, async || {

@@ -1,5 +1,5 @@
-//! A second version of the API, as it will come one day: the API server converts with our webhook, both ways, and objects
-//! move from one stored version to the other.
+//! A second version of the API: the API server converts with our webhook in both directions, and objects move from one storage
+//! version to the other.
 
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-/// The CRD with a v1beta1 of the same schema, converted by nobody known yet.
+/// The CRD with a v1beta1 of the same schema, without a conversion webhook yet.
 fn two_versions(stored: &str) -> Result<CustomResourceDefinition> {
     let mut crd = serde_json::to_value(ModelDeployment::crd())?;
     let mut beta = crd["spec"]["versions"][0].clone();
@@ -47,7 +47,7 @@ fn model(name: &str, version: &str) -> Result<DynamicObject> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn v1beta1_can_come() -> Result<()> {
+async fn a_second_version_is_served_and_converted() -> Result<()> {
     let crds = vec![two_versions("v1alpha1")?];
     let cluster = ControlPlane::start(Options {
         crds,
@@ -57,7 +57,7 @@ async fn v1beta1_can_come() -> Result<()> {
     let admin = cluster.admin_client().await?;
     let _shutdown = serve_conversion(admin.clone()).await?.drop_guard();
 
-    // Our webhook finds its way into the CRD, and then every version can be had of every object.
+    // Our webhook is registered in the CRD, and every object is available in every version.
     let (alpha, beta) = (models(&admin, "v1alpha1"), models(&admin, "v1beta1"));
     eventually(PATIENCE, async || {
         beta.create(
@@ -90,14 +90,14 @@ async fn v1beta1_can_come() -> Result<()> {
         ensure!(as_alpha.data == as_beta.data && as_alpha.uid() == as_beta.uid());
         ensure!(as_beta.data["spec"]["scaling"]["replicas"] == 0, "{}", as_beta.data);
     }
-    // Who speaks the old version goes on as before, and a write in one shows in the other.
+    // Clients of the old version are not affected, and a write in one version is visible in the other.
     let grow = json!({ "spec": { "scaling": { "replicas": 2 } } });
     beta.patch("old", &PatchParams::default(), &Patch::Merge(grow)).await?;
     let typed: Api<ModelDeployment> = Api::default_namespaced(admin.clone());
     let seen = typed.get("old").await?.spec.scaling.and_then(|s| s.replicas);
     ensure!(seen == Some(2), "{seen:?}");
 
-    // The stored version moves; what is stored in the old one is still served, and rewriting it moves it.
+    // The storage version changes; objects in the old one are still served, and a write moves them.
     let api: Api<CustomResourceDefinition> = Api::all(admin.clone());
     let versions: Value = serde_json::to_value(two_versions("v1beta1")?.spec.versions)?;
     let patch = Patch::Merge(json!({ "spec": { "versions": versions } }));
@@ -125,7 +125,7 @@ async fn v1beta1_can_come() -> Result<()> {
     Ok(())
 }
 
-/// The conversion webhook as the core serves it, and the keeper that tells the CRD of it.
+/// The conversion webhook as the core serves it, and the task that registers it in the CRD.
 async fn serve_conversion(client: Client) -> Result<CancellationToken> {
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let endpoint = Endpoint::Url(format!("https://{}", listener.local_addr()?));

@@ -1,11 +1,11 @@
 //! A folder for each case in `tests/plan`:
 //! - `deployment.yaml`: the ModelDeployment;
-//! - `given.yaml`: the time, the registered providers and how they are, whether the built-in selector is on;
-//! - `provider-NAME.yaml`: what a provider registers, where `tests/providers` has none of that name;
-//! - `plan.yaml`: what is done. `{}` is nothing at all.
+//! - `given.yaml`: the time, the registered providers with their health, and whether the built-in selector is enabled;
+//! - `provider-NAME.yaml`: registration of a provider, unless `tests/providers` has one of that name;
+//! - `plan.yaml`: the expected plan. `{}` is silent.
 //!
-//! After every plan is carried out, the next one must have nothing to do. `UPDATE_CASES=1 cargo test` writes the plans anew:
-//! read what you commit.
+//! After every plan the next one must be silent. `UPDATE_CASES=1 cargo test` writes the actual plans: review them before you
+//! commit.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests are tests")]
 
 #[path = "../../provider/tests/common/mod.rs"]
@@ -56,7 +56,7 @@ fn every_case_gives_what_is_expected() {
         }
         let mut next = plan::plan(&next);
         if let Some(of) = next.status_of.take() {
-            // A provider that was named a while ago and has said nothing: the same again would be written once.
+            // A provider that was selected a while ago without a status: the core's stand-in is written once.
             assert_eq!(
                 of.manager,
                 labels::provider_manager(plan_names(&plan)),
@@ -75,13 +75,13 @@ fn every_case_gives_what_is_expected() {
     assert!(differences.is_empty(), "{}", differences.join("\n"));
 }
 
-/// The provider that a plan names.
+/// Name of the provider in a plan.
 fn plan_names(plan: &Plan) -> &str {
     let status = plan.status.as_ref();
     status.and_then(|s| s["provider"]["name"].as_str()).unwrap_or_default()
 }
 
-/// The Events of the design that the core sends: one for each change, and none for what was told.
+/// Events of the design that the core sends: one per change.
 #[test]
 fn each_event_is_sent_once_per_change() {
     let table: [(&str, &[&str]); 8] = [
@@ -141,19 +141,19 @@ fn observed(here: &Path, folder: &Path) -> Observed {
     }
 }
 
-/// What is seen when a plan was carried out, and the fields that we and others hold.
+/// The state after a plan, and fields with two owners.
 fn carried_out(seen: &Observed, plan: &Plan) -> (Observed, Vec<String>) {
     let mut md = serde_json::to_value(&*seen.md).unwrap();
     let before = seen.md.status.clone().unwrap_or_default();
     let mine = ssa::fields(&serde_json::to_value(plan::owned(&before, !seen.selector_enabled)).unwrap());
     let mut theirs = ssa::fields(&serde_json::to_value(&before).unwrap());
-    // A selector of the user's own holds its choice, whatever the core held before.
+    // The user's own selector owns its selection, whatever the core owned before.
     let own_selector =
         !seen.selector_enabled && seen.md.spec.provider_name().is_none() && seen.md.selected_provider().is_some();
     let is_choice = |path: &[String]| path[0] == "provider" || path.get(1).is_some_and(|p| p == "ProviderSelected");
     theirs.retain(|path, _| !mine.contains_key(path) || own_selector && is_choice(path));
     let mut status = Applied::default();
-    // Written for a provider: the whole of what it wrote is replaced.
+    // Written for a provider: replaces all of its fields.
     match &plan.status_of {
         None => status.apply("others", &ssa::whole(&theirs)).unwrap(),
         Some(of) => status.apply(&of.manager, &of.status).unwrap(),

@@ -1,6 +1,6 @@
-//! What holds whatever happens: the core and two providers, against a server that does server-side apply.
+//! Invariants of the core and two providers with a server that does server-side apply.
 //!
-//! The planners are the real ones; the server, the upstream operators and the clock are simulated in memory.
+//! The planners are real; the server, the upstream operators and the clock are simulated in memory.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests are tests")]
 
 #[path = "../../provider/tests/common/mod.rs"]
@@ -26,7 +26,7 @@ use world::{Step, World};
 use crate::common::{ssa, told};
 use crate::registered::{How, registered};
 
-/// A spec as a user may write it: anything may be left out, or 0, or empty.
+/// A spec by a user: any field may be absent, 0 or empty.
 fn any_spec() -> impl Strategy<Value = Value> {
     let number = || option::of(prop_oneof![Just(0), Just(1), Just(2), Just(1000)]);
     let text = || {
@@ -107,7 +107,7 @@ fn any_provider() -> impl Strategy<Value = (InferenceProviderConfigSpec, How)> {
     )
 }
 
-/// What defaults may fill in, beside the type of a GPU.
+/// Fields that may get defaults, besides the type of a GPU.
 const FILLED: [&str; 5] = [
     "model.source",
     "serving.mode",
@@ -118,13 +118,13 @@ const FILLED: [&str; 5] = [
 
 proptest! {
     #[test]
-    fn filling_in_twice_changes_nothing_more(spec in any_spec()) {
+    fn applying_defaults_twice_changes_no_spec(spec in any_spec()) {
         let once = defaulted(&spec);
         prop_assert_eq!(&defaulted(&once), &once);
     }
 
     #[test]
-    fn what_was_given_stays_and_what_is_no_default_stays_out(spec in any_spec()) {
+    fn defaults_keep_given_values_and_add_only_documented_ones(spec in any_spec()) {
         let after = ssa::fields(&defaulted(&spec));
         let before = ssa::fields(&spec);
         for (path, value) in &before {
@@ -167,9 +167,9 @@ proptest! {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 400, max_shrink_iters: 4000, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Invariants are checked at every write (see [`World`]); here is what must hold once everybody has had a turn.
+    /// Invariants are checked at every write (see [`World`]); this is checked after all controllers have settled.
     #[test]
-    fn whatever_happens_everybody_comes_to_rest_and_deletion_ends(steps in vec(world::step(), 0..24)) {
+    fn all_controllers_settle_and_deletion_completes(steps in vec(world::step(), 0..24)) {
         let mut world = World::new();
         for step in steps {
             world.take(&step);
@@ -184,7 +184,7 @@ proptest! {
 }
 
 #[test]
-fn a_hostile_spec_gets_an_answer_of_bounded_length_once() {
+fn status_of_a_hostile_spec_is_bounded_and_written_once() {
     let long = "é".repeat(500);
     let rules: Vec<Value> = (0..32)
         .map(|n| json!({"rule": "false", "message": format!("{n} {long}")}))

@@ -1,4 +1,4 @@
-//! The decision table of the design (4.4, 4.5), with what KAITO registers and what Dynamo and KubeRay will.
+//! The decision table of the design (4.4, 4.5) with the providers' registrations.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests are tests")]
 
 #[path = "../../provider/tests/common/mod.rs"]
@@ -68,7 +68,7 @@ fn disaggregated() -> Value {
 fn the_decision_table() {
     const ALL: &[&str] = &["dynamo", "kaito", "kuberay"];
     let table = [
-        // No GPU, asked for in three ways: only KAITO runs without one.
+        // Three ways to request no GPU: only KAITO supports that.
         (
             "llamacpp",
             json!({}),
@@ -87,7 +87,7 @@ fn the_decision_table() {
             "kaito",
             "engine=llamacpp, gpu=false, mode=aggregated",
         ),
-        // Engines that one provider alone has.
+        // Engines that a single provider supports.
         ("trtllm", gpus(1), "dynamo", "engine=trtllm, gpu=true, mode=aggregated"),
         ("sglang", gpus(8), "dynamo", "engine=sglang, gpu=true, mode=aggregated"),
         (
@@ -96,7 +96,7 @@ fn the_decision_table() {
             "kaito",
             "engine=llamacpp, gpu=true, mode=aggregated",
         ),
-        // Prefill and decode on workers of their own.
+        // Separate prefill and decode workers.
         (
             "vllm",
             disaggregated(),
@@ -109,7 +109,7 @@ fn the_decision_table() {
             "dynamo",
             "engine=trtllm, gpu=true, mode=disaggregated",
         ),
-        // The default; with several GPUs too, where a rule of KubeRay once won.
+        // The default; also with several GPUs, for which a rule of KubeRay once won.
         ("vllm", gpus(1), "dynamo", "engine=vllm, gpu=true, mode=aggregated"),
         ("vllm", gpus(2), "dynamo", "engine=vllm, gpu=true, mode=aggregated"),
         ("vllm", gpus(8), "dynamo", "engine=vllm, gpu=true, mode=aggregated"),
@@ -130,26 +130,26 @@ fn the_decision_table() {
 }
 
 #[test]
-fn nobody_is_chosen_for_what_nobody_runs() {
+fn selection_fails_without_a_provider_for_the_engine() {
     let table = [
         (
             "vllm",
             json!({}),
             "No provider supports engine=vllm, gpu=false, mode=aggregated: kaito does not run vllm without a GPU; \
-             dynamo does not run vllm without a GPU; kuberay is chosen only when spec.provider.name names it",
+             dynamo does not run vllm without a GPU; kuberay is selected only if spec.provider.name names it",
         ),
         (
             "trtllm",
             gpus(0),
             "No provider supports engine=trtllm, gpu=false, mode=aggregated: dynamo does not run trtllm without a GPU; \
-             kaito does not support engine trtllm; kuberay is chosen only when spec.provider.name names it",
+             kaito does not support engine trtllm; kuberay is selected only if spec.provider.name names it",
         ),
         (
             "llamacpp",
             disaggregated(),
             "No provider supports engine=llamacpp, gpu=true, mode=disaggregated: dynamo does not support engine llamacpp; \
              kaito does not support serving mode disaggregated with llamacpp; \
-             kuberay is chosen only when spec.provider.name names it",
+             kuberay is selected only if spec.provider.name names it",
         ),
     ];
     for (engine, patch, message) in table {
@@ -163,7 +163,7 @@ fn nobody_is_chosen_for_what_nobody_runs() {
 }
 
 #[test]
-fn kuberay_is_never_chosen_even_alone() {
+fn kuberay_is_never_selected_automatically() {
     let selected = select(&asking("vllm", &gpus(2)), &providers(&["kuberay"]), now());
     assert!(
         matches!(selected.winner, Err(NoProvider::NoneSuitable(_))),
@@ -207,7 +207,7 @@ fn the_capability_matrix() {
 }
 
 #[test]
-fn a_name_that_kaito_cannot_take_goes_to_somebody_else() {
+fn a_name_that_kaito_does_not_support_selects_another_provider() {
     let mut md = asking("vllm", &gpus(1));
     md.metadata.name = Some("7b-chat".to_owned());
     let selected = select(&md, &providers(&["dynamo", "kaito"]), now());
@@ -222,7 +222,7 @@ fn a_name_that_kaito_cannot_take_goes_to_somebody_else() {
 }
 
 #[test]
-fn losers_learn_why() {
+fn candidates_that_are_not_selected_have_a_reason() {
     let selected = select(
         &asking("vllm", &gpus(1)),
         &providers(&["dynamo", "kaito", "kuberay"]),
@@ -247,15 +247,15 @@ fn losers_learn_why() {
                 "kuberay",
                 false,
                 None,
-                "is chosen only when spec.provider.name names it"
+                "is selected only if spec.provider.name names it"
             ),
         ]
     );
 }
 
-/// An upstream that fits wins, and without one plain Deployments do.
+/// A matching upstream wins; without one, plain Deployments do.
 #[test]
-fn direct_serves_what_is_left() {
+fn direct_serves_models_without_another_eligible_provider() {
     let alone = providers(&["direct"]);
     let everybody = providers(&["direct", "dynamo", "kaito", "kuberay"]);
     for (engine, patch, upstream) in [
@@ -273,7 +273,7 @@ fn direct_serves_what_is_left() {
     assert!(select(&asking("vllm", &disaggregated()), &alone, now()).winner.is_err());
 }
 
-/// A provider that has no rules at all has priority 0, also where the spec is too large for any rule to be evaluated.
+/// A provider without rules has priority 0, even if the spec is too large for the evaluation of any rule.
 #[test]
 fn direct_comes_after_a_provider_without_rules() {
     let simple = InferenceProviderConfigSpec {

@@ -1,44 +1,6 @@
 //! The kinds that the operator makes, and their names for one LlamaStackDistribution.
 
-use kube::core::ApiResource;
-
-/// A built-in kind.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Kind {
-    /// API group, empty for the core group.
-    pub group: &'static str,
-    /// Version of the API that we write.
-    pub version: &'static str,
-    /// As `Deployment`.
-    pub kind: &'static str,
-    /// As `deployments`.
-    pub plural: &'static str,
-}
-
-impl Kind {
-    const fn new(group: &'static str, version: &'static str, kind: &'static str, plural: &'static str) -> Self {
-        Self {
-            group,
-            version,
-            kind,
-            plural,
-        }
-    }
-
-    /// Where it lives in the API.
-    pub fn resource(self) -> ApiResource {
-        ApiResource {
-            group: self.group.to_owned(),
-            version: self.version.to_owned(),
-            api_version: match self.group {
-                "" => self.version.to_owned(),
-                group => format!("{group}/{}", self.version),
-            },
-            kind: self.kind.to_owned(),
-            plural: self.plural.to_owned(),
-        }
-    }
-}
+pub use runway_operator::object::Kind;
 
 /// Identity of the pods.
 pub const SERVICE_ACCOUNT: Kind = Kind::new("", "v1", "ServiceAccount", "serviceaccounts");

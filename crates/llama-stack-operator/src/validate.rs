@@ -52,7 +52,7 @@ pub(crate) fn duplicate_ids(providers: &[(ApiSection, &ExternalProvider)]) -> Ve
 fn name(name: &str) -> Option<String> {
     let starts = name.starts_with(|c: char| c.is_ascii_lowercase());
     (!(starts && is_label(name) && name.len() <= MAX_NAME)).then(|| {
-        format!("metadata.name must be at most {MAX_NAME} lower case letters, digits and '-', beginning with a letter: a Service <name>-service is made from it")
+        format!("metadata.name must be at most {MAX_NAME} lower case letters, digits and '-', beginning with a letter: the name of the Service is derived from it")
     })
 }
 

@@ -1,4 +1,4 @@
-//! Roles: rules as controllers declare them.
+//! RBAC rules, as controllers declare them.
 
 use k8s_openapi::api::rbac::v1::PolicyRule;
 
@@ -12,7 +12,7 @@ pub fn rule(group: &str, resources: &[&str], verbs: &[&str]) -> PolicyRule {
     }
 }
 
-/// The same, for objects of these names only.
+/// The same rule for these object names only.
 pub fn named(rule: PolicyRule, names: &[&str]) -> PolicyRule {
     PolicyRule {
         resource_names: Some(owned(names)),

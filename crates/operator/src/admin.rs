@@ -1,7 +1,7 @@
-//! What a process says of itself over HTTP: `/metrics`, `/healthz` and `/readyz`.
+//! HTTP endpoints of a process: `/metrics`, `/healthz` and `/readyz`.
 //!
-//! Ready means: everything that was to be listed is listed, and everything that was to be served is served. What is missing
-//! is named. Healthy means: no task that should run for ever has ended, and no reconcile hangs.
+//! Ready means that all initial lists are complete and all servers have started; the response names what is missing. Healthy
+//! means that no permanent task has ended and no reconcile hangs.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt::{self, Write as _};
@@ -21,15 +21,15 @@ use tokio_util::sync::CancellationToken;
 
 use crate::metrics::Metrics;
 
-/// A reconcile that is not broken off after its own limit ([`crate::controller::LIMIT`]) blocks its thread.
+/// Age of a reconcile that ignored its own limit ([`crate::controller::LIMIT`]) and therefore blocks its thread.
 const HANGS: Duration = Duration::from_mins(3);
-/// As the OpenMetrics specification has it.
+/// Content type of the OpenMetrics specification.
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// Where a process tells of itself.
+/// Arguments of the admin server.
 #[derive(Clone, Debug, clap::Args)]
 pub struct AdminArgs {
-    /// Address to serve /metrics, /healthz and /readyz on.
+    /// Address to serve /metrics, /healthz and /readyz on
     #[arg(long, value_name = "ADDRESS", default_value = "0.0.0.0:8080")]
     pub admin_address: SocketAddr,
 }
@@ -42,23 +42,23 @@ pub struct Error {
     source: std::io::Error,
 }
 
-/// Whether a process is well. Cheap to clone.
+/// Health of a process. Cheap to clone.
 #[derive(Clone, Debug, Default)]
 pub struct Health(Arc<Inner>);
 
 #[derive(Debug, Default)]
 struct Inner {
-    /// What is not ready, and how many of it.
+    /// What is not ready, with a count.
     pending: Mutex<BTreeMap<String, usize>>,
-    /// Tasks that ended and should not have.
+    /// Permanent tasks that ended.
     ended: Mutex<BTreeSet<&'static str>>,
-    /// Reconciles under way.
+    /// Reconciles in progress.
     busy: Mutex<HashMap<u64, (Instant, String)>>,
     number: AtomicU64,
     checks: Mutex<Vec<Check>>,
 }
 
-/// Looks at what may become unready again, and says why it is.
+/// Check that returns why something is not ready.
 struct Check(Box<dyn Fn() -> Option<String> + Send + Sync>);
 
 impl fmt::Debug for Check {
@@ -68,7 +68,7 @@ impl fmt::Debug for Check {
 }
 
 impl Health {
-    /// The process is not ready before [`Pending::done`].
+    /// Makes the process unready until [`Pending::done`].
     #[must_use = "dropped without `done`, it is waited for until the end"]
     pub fn waits_for(&self, what: impl Into<String>) -> Pending {
         let what = what.into();
@@ -79,7 +79,7 @@ impl Health {
         }
     }
 
-    /// Runs a task that is to last until `shutdown`; when it ends before, the process is not healthy.
+    /// Runs a permanent task until `shutdown`. If it ends earlier, the process is unhealthy.
     pub fn supervise(
         &self,
         what: &'static str,
@@ -97,7 +97,7 @@ impl Health {
         })
     }
 
-    /// A reconcile of `what` is under way until the answer is dropped.
+    /// Registers a reconcile of `what` until the result is dropped.
     pub(crate) fn busy_with(&self, what: String) -> Busy {
         let number = self.0.number.fetch_add(1, Ordering::Relaxed);
         lock(&self.0.busy).insert(number, (Instant::now(), what));
@@ -107,7 +107,7 @@ impl Health {
         }
     }
 
-    /// The process is ready only while `reason` finds no reason why not. Asked at each probe.
+    /// Makes the process unready while `reason` returns a reason. Called at each probe.
     pub fn ready_unless(&self, reason: impl Fn() -> Option<String> + Send + Sync + 'static) {
         lock(&self.0.checks).push(Check(Box::new(reason)));
     }
@@ -120,7 +120,7 @@ impl Health {
         waiting.chain(checks.iter().filter_map(|check| check.0())).collect()
     }
 
-    /// What is wrong with the process.
+    /// Why the process is not healthy.
     pub fn problems(&self) -> Vec<String> {
         self.problems_after(HANGS)
     }
@@ -139,7 +139,7 @@ impl Health {
     }
 }
 
-/// Something that is waited for.
+/// A pending part of the start.
 #[derive(Debug)]
 pub struct Pending {
     health: Health,
@@ -147,7 +147,7 @@ pub struct Pending {
 }
 
 impl Pending {
-    /// It is there.
+    /// Marks it as completed.
     pub fn done(self) {
         let mut pending = lock(&self.health.0.pending);
         if let Some(count) = pending.get_mut(&self.what) {
@@ -159,7 +159,7 @@ impl Pending {
     }
 }
 
-/// A reconcile under way.
+/// A reconcile in progress.
 #[derive(Debug)]
 pub(crate) struct Busy {
     health: Health,
@@ -176,7 +176,11 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Serves until the process ends, also while it shuts down; returns the address.
+/// Serves until the process ends, including shutdown; returns the address.
+///
+/// # Errors
+///
+/// The address cannot be used.
 pub async fn serve(
     args: &AdminArgs,
     health: Health,
@@ -217,7 +221,7 @@ fn router(health: Health, metrics: Metrics, shutdown: CancellationToken) -> Rout
         )
 }
 
-/// One line per reason why not.
+/// One line per reason.
 fn verdict(well: &str, reasons: &[String]) -> impl IntoResponse + use<> {
     if reasons.is_empty() {
         return (StatusCode::OK, format!("{well}\n"));

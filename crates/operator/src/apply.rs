@@ -13,9 +13,9 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use crate::child;
 use crate::echo::{Deletions, Echo};
 use crate::events::Events;
+use crate::object;
 use crate::plan::{Apply, Delete, Edit, Finalizer, Note, Plan};
 use crate::trace::{Recording, Traces};
 
@@ -350,8 +350,8 @@ where
             return Error::Outdated { kind, name, source };
         }
         match find(&self.client, &apply.resource, &namespace, &name).await {
-            Ok(Some(found)) if !child::is_same(&apply.object, &found, &self.manager) => Error::NameTaken {
-                manager: child::manager_of(&found),
+            Ok(Some(found)) if !object::is_same(&apply.object, &found, &self.manager) => Error::NameTaken {
+                manager: object::manager_of(&found),
                 kind,
                 name,
                 source,

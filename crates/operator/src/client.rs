@@ -1,51 +1,58 @@
-//! Command line arguments and the client made from them.
+//! Client for the API server, with its command line arguments.
 
 use std::path::PathBuf;
 
+use http::HeaderValue;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 use runway_api::{Namespace, name};
+use secrecy::ExposeSecret;
 
-/// Which cluster to talk to. Without arguments: `KUBECONFIG`, `~/.kube/config`, or the pod's service account.
+/// Arguments that select the cluster. Defaults to `KUBECONFIG`, `~/.kube/config`, or the pod's service account.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct ClientArgs {
-    /// Path of the kubeconfig file to use.
+    /// Path of the kubeconfig file
     #[arg(long, value_name = "FILE", global = true)]
     pub kubeconfig: Option<PathBuf>,
-    /// Context of the kubeconfig to use.
+    /// Context of the kubeconfig
     #[arg(long, value_name = "NAME", global = true)]
     pub context: Option<String>,
 }
 
-/// Why there is no client.
+/// Why a client cannot be created.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The file given cannot be used.
+    /// The kubeconfig file cannot be read.
     #[error("cannot read the kubeconfig {}", path.display())]
     File {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Why not.
+        /// Cause.
         source: Box<kube::config::KubeconfigError>,
     },
-    /// The kubeconfig lacks what was asked of it.
+    /// The kubeconfig lacks the selected context, cluster or user.
     #[error("the kubeconfig cannot be used (does the context exist?)")]
     Kubeconfig(#[source] Box<kube::config::KubeconfigError>),
-    /// The namespace of the context, or of the pod, would lead to other paths of the API server.
+    /// The namespace of the context or pod is not a valid name.
     #[error("the namespace of the kubeconfig's context cannot be used")]
     Namespace(#[source] name::Invalid),
-    /// Neither a kubeconfig nor a pod's service account.
+    /// The user's token cannot be a part of a header.
+    #[error(
+        "the token of the kubeconfig's user cannot be sent: it contains a line break or another control character; remove it"
+    )]
+    Token,
+    /// Neither a kubeconfig nor a pod's service account is available.
     #[error("no cluster to talk to: give --kubeconfig FILE, set KUBECONFIG, or run inside a cluster")]
     Nowhere(#[source] Box<kube::config::InferConfigError>),
-    /// The client could not be made from the configuration.
+    /// The configuration is not supported.
     #[error("cannot make a client from the kubeconfig (are its certificates whole?)")]
     Client(#[source] Box<kube::Error>),
 }
 
-/// Where a pod finds the token of its ServiceAccount.
+/// Path of the service account token in a pod.
 const SERVICE_ACCOUNT_TOKEN: &str = "/var/run/secrets/kubernetes.io/serviceaccount/token";
 
-/// Whether a configuration is a pod's own, so that the process is inside the cluster.
+/// Whether a configuration is that of a pod, so that the process is inside the cluster.
 pub fn is_in_cluster(config: &Config) -> bool {
     config.auth_info.token_file.as_deref() == Some(SERVICE_ACCOUNT_TOKEN)
 }
@@ -53,53 +60,70 @@ pub fn is_in_cluster(config: &Config) -> bool {
 /// The namespace of a configuration.
 ///
 /// # Errors
-/// It is not a name.
+/// The namespace is not a valid name.
 pub fn namespace(config: &Config) -> Result<Namespace, Error> {
     config.default_namespace.parse().map_err(Error::Namespace)
 }
 
+/// kube panics where a token does not fit into a header.
+fn checked(config: Config) -> Result<Config, Error> {
+    namespace(&config)?;
+    let token = config.auth_info.token.as_ref().map(ExposeSecret::expose_secret);
+    if token.is_some_and(|token| HeaderValue::from_str(token).is_err()) {
+        return Err(Error::Token);
+    }
+    Ok(config)
+}
+
 impl ClientArgs {
-    /// The configuration these arguments ask for; its namespace is one.
+    /// The configuration for these arguments. Its namespace is a valid name.
     ///
     /// # Errors
-    /// There is no usable kubeconfig, or its namespace is not a name.
+    /// No kubeconfig is usable, its namespace is not a valid name, or its token does not fit into a header.
     pub async fn config(&self) -> Result<Config, Error> {
-        let config = self.read().await?;
-        namespace(&config)?;
-        Ok(config)
-    }
-
-    async fn read(&self) -> Result<Config, Error> {
-        let options = KubeConfigOptions {
-            context: self.context.clone(),
-            ..KubeConfigOptions::default()
-        };
-        match &self.kubeconfig {
+        let config = match &self.kubeconfig {
             Some(path) => {
                 let file = Kubeconfig::read_from(path).map_err(|source| Error::File {
                     path: path.clone(),
                     source: Box::new(source),
                 })?;
-                Config::from_custom_kubeconfig(file, &options)
-                    .await
-                    .map_err(|e| Error::Kubeconfig(Box::new(e)))
+                return self.config_of(file).await;
             }
-            None if self.context.is_some() => Config::from_kubeconfig(&options)
+            None if self.context.is_some() => Config::from_kubeconfig(&self.options())
                 .await
-                .map_err(|e| Error::Kubeconfig(Box::new(e))),
-            None => Config::infer().await.map_err(|e| Error::Nowhere(Box::new(e))),
+                .map_err(|e| Error::Kubeconfig(Box::new(e)))?,
+            None => Config::infer().await.map_err(|e| Error::Nowhere(Box::new(e)))?,
+        };
+        checked(config)
+    }
+
+    /// The configuration that these arguments select in a kubeconfig.
+    ///
+    /// # Errors
+    /// The context does not exist or cannot be used, its namespace is not a name, or its token is not text for a header.
+    pub async fn config_of(&self, kubeconfig: Kubeconfig) -> Result<Config, Error> {
+        let config = Config::from_custom_kubeconfig(kubeconfig, &self.options())
+            .await
+            .map_err(|e| Error::Kubeconfig(Box::new(e)))?;
+        checked(config)
+    }
+
+    fn options(&self) -> KubeConfigOptions {
+        KubeConfigOptions {
+            context: self.context.clone(),
+            ..KubeConfigOptions::default()
         }
     }
 
-    /// A client; no request is made yet.
+    /// Creates a client; sends no request.
     pub async fn client(&self) -> Result<Client, Error> {
         install_crypto();
         Client::try_from(self.config().await?).map_err(|e| Error::Client(Box::new(e)))
     }
 }
 
-/// Makes ring the TLS provider of the process; first thing in every main.
+/// Sets ring as the TLS provider of the process. Call it first in every main function.
 pub fn install_crypto() {
-    // Already installed is as good as installed now.
+    // It may be set already.
     let _ = rustls::crypto::ring::default_provider().install_default();
 }

@@ -1,5 +1,5 @@
-//! A CustomResourceDefinition with only what controllers ask of it: which versions are served, and the types of their fields.
-//! Some schemas are megabytes, and the whole of one as Kubernetes' own types is ten: memory that a process keeps for good.
+//! A CustomResourceDefinition reduced to what controllers need: served versions, and the types of fields. Some schemas are
+//! megabytes as text and ten times that as Kubernetes' own types, which a process would keep in memory.
 
 use std::fmt;
 
@@ -11,7 +11,7 @@ use serde::Deserialize;
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{Deserializer, MapAccess, Visitor};
 
-/// A CustomResourceDefinition.
+/// A reduced CustomResourceDefinition.
 pub type Crd = Object<Spec, NotUsed>;
 
 /// Its versions.
@@ -24,11 +24,11 @@ pub struct Spec {
 /// A version of a kind.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Version {
-    /// As `v1beta1`.
+    /// Name, such as `v1beta1`.
     pub name: String,
-    /// Objects can be read and written in it.
+    /// Whether the API server serves it.
     pub served: bool,
-    /// Objects are stored in it.
+    /// Whether objects are stored in it.
     pub storage: bool,
     #[serde(default)]
     schema: Option<Schema>,
@@ -58,44 +58,44 @@ pub struct Field {
     int_or_string: bool,
 }
 
-/// Fields by name. A list: a map of one has room for eleven.
+/// Fields by name. A list needs less memory: a map of one entry has room for eleven.
 #[derive(Clone, Debug, Default)]
 struct Fields(Box<[(Box<str>, Field)]>);
 
-/// What a map holds, if it is one.
+/// Type of a map's values, if it is a map.
 #[derive(Clone, Debug, Default)]
 struct Values(Option<Box<Field>>);
 
 impl Version {
-    /// The whole object, if the version has a schema.
+    /// Root of the schema, if the version has one.
     pub fn root(&self) -> Option<&Field> {
         self.schema.as_ref()?.root.as_ref()
     }
 }
 
 impl Field {
-    /// As `string`; nothing if it may be anything.
+    /// Type, such as `string`; `any` without a type.
     pub fn kind(&self) -> Option<&str> {
         self.kind.as_deref().filter(|_| !self.int_or_string && !self.is_open())
     }
 
-    /// It keeps whatever is written below it.
+    /// Whether it preserves unknown fields.
     pub fn is_open(&self) -> bool {
         self.keeps_unknown && self.properties.is_none()
     }
 
-    /// A field below this one.
+    /// The field of this name.
     pub fn field(&self, name: &str) -> Option<&Self> {
         let Fields(fields) = self.properties.as_ref()?;
         fields.iter().find(|(n, _)| **n == *name).map(|(_, field)| field)
     }
 
-    /// What a list holds.
+    /// Type of a list's items.
     pub fn items(&self) -> Option<&Self> {
         self.items.as_deref()
     }
 
-    /// What a map holds.
+    /// Type of a map's values.
     pub fn values(&self) -> Option<&Self> {
         self.additional_properties.0.as_deref()
     }
@@ -146,7 +146,7 @@ impl<'de> Deserialize<'de> for Values {
     }
 }
 
-/// The versions of a whole one, for who has it anyway.
+/// Reduces a complete definition.
 impl From<&CustomResourceDefinition> for Spec {
     fn from(crd: &CustomResourceDefinition) -> Self {
         let versions = crd.spec.versions.iter().map(|version| Version {

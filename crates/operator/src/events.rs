@@ -1,4 +1,4 @@
-//! Events: sent in the background, dropped rather than waited for.
+//! Events: sent in the background, and dropped if too many are waiting.
 
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::Client;
@@ -8,13 +8,13 @@ use tokio::sync::mpsc;
 use crate::json;
 use crate::plan::Note;
 
-/// Longest note the API accepts, in bytes.
+/// Maximum length of an Event's note, in bytes.
 const MAX_NOTE: usize = 1024;
-/// Events that may wait to be sent; more are dropped.
+/// Maximum number of Events that wait to be sent; more are dropped.
 const QUEUE: usize = 1024;
 
-/// A recorder keeps all it has sent for six minutes, to fold repeats into a series, and looks through all of it each time. After
-/// so many a new one begins: a repeat is then an Event of its own.
+/// Number of Events after which a new recorder is created. A recorder keeps all sent Events for six minutes, to fold repeats
+/// into a series, and searches all of them each time.
 const REMEMBERED: usize = 256;
 
 /// Sends Events in the background. Cheap to clone.
@@ -24,7 +24,7 @@ pub struct Events {
 }
 
 impl Events {
-    /// Starts sending as `controller`.
+    /// Starts to send as `controller`.
     pub fn start(client: Client, controller: &str) -> Self {
         let (queue, mut waiting) = mpsc::channel::<(ObjectReference, Note)>(QUEUE);
         let reporter = Reporter {
@@ -47,7 +47,7 @@ impl Events {
         Self { queue }
     }
 
-    /// Says something about an object.
+    /// Sends an Event about an object.
     pub fn say(&self, object: ObjectReference, note: Note) {
         tracing::info!(
             object = object.name,
@@ -76,7 +76,8 @@ fn event(note: Note) -> Event {
         },
         reason: note.reason.to_owned(),
         note: Some(message.clone()),
-        // The recorder folds Events of one action into the first, whatever they say; so what they say is part of it.
+        // The recorder folds Events with the same action into the first, whatever their message; therefore the message is part
+        // of the action.
         action: format!("{}/{}", note.reason, json::hash(&message)),
         secondary: None,
     }

@@ -4,8 +4,8 @@ use serde::Serialize;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
-/// Whether `live` has everything that `desired` asks for. Maps may hold more (the server's defaults, other writers'
-/// fields), lists must match entry by entry.
+/// Whether `live` contains everything in `desired`. Maps may have more entries (the server's defaults, other writers' fields),
+/// lists must match item by item.
 pub fn contains(live: &Value, desired: &Value) -> bool {
     match (live, desired) {
         (Value::Object(live), Value::Object(desired)) => desired.iter().all(|(key, wanted)| match live.get(key) {
@@ -28,7 +28,7 @@ pub fn hash(value: &impl Serialize) -> String {
     format!("{:012x}", first >> 16)
 }
 
-/// Bytes of a value as JSON text.
+/// Size of a value as JSON text, in bytes.
 pub fn size(value: &impl Serialize) -> usize {
     struct Counter(usize);
     impl std::io::Write for Counter {
@@ -41,7 +41,7 @@ pub fn size(value: &impl Serialize) -> usize {
         }
     }
     let mut counter = Counter(0);
-    // What cannot be written has no size.
+    // A value that cannot be serialized has no size.
     let _ = serde_json::to_writer(&mut counter, value);
     counter.0
 }

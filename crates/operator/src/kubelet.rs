@@ -1,4 +1,4 @@
-//! How far a pod has come, and what keeps it: read from what the kubelet says of its containers.
+//! State of a pod and its containers, from what the kubelet reports.
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ContainerState, ContainerStateTerminated, ContainerStatus, Pod};
@@ -6,31 +6,31 @@ use kube::ResourceExt;
 
 use crate::packed::Text;
 
-/// A pod that is not ready, and why.
+/// A pod that is not ready, with the cause.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unready {
     /// Name of the pod.
     pub pod: String,
-    /// When it was created.
+    /// Creation time.
     pub created: Option<Timestamp>,
-    /// The rollout that it belongs to: the hash of its template, as Deployments and StatefulSets write it.
+    /// Rollout that the pod belongs to: the hash of its template, as Deployments and StatefulSets set it.
     pub revision: Option<String>,
-    /// What keeps it from being ready.
+    /// Why the pod is not ready.
     pub cause: Cause,
 }
 
-/// What keeps a pod from being ready.
+/// Why a pod is not ready.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Cause {
-    /// It needs time: nothing has failed.
+    /// It is starting; nothing has failed.
     Starting,
-    /// No node fits: the scheduler's message.
+    /// No node fits; the scheduler's message.
     Unschedulable(String),
-    /// It ended as a whole, by an eviction for instance.
+    /// It failed as a whole, for example by eviction.
     Ended {
-        /// CamelCase, as the kubelet gives it, such as `Evicted`.
+        /// Reason by the kubelet, such as `Evicted`.
         reason: String,
-        /// The kubelet's message.
+        /// Message by the kubelet.
         message: String,
     },
     /// A container fails.
@@ -44,49 +44,49 @@ pub struct Failing {
     pub name: String,
     /// Whether it is an init container.
     pub init: bool,
-    /// Its image, as the pod names it.
+    /// Image in the pod's status.
     pub image: String,
-    /// Why it fails.
+    /// Why the container fails.
     pub failure: Failure,
-    /// Whether the kubelet has restarted it before, and so will again and again.
+    /// Whether the kubelet restarts it again and again.
     pub repeated: bool,
-    /// The most memory it may use, such as `512Mi`, if it is limited.
+    /// Memory limit, such as `512Mi`, if set.
     pub memory_limit: Option<String>,
 }
 
-/// How far a container has come.
+/// Progress of a container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Stage {
-    /// It has not started.
+    /// Not started.
     Waiting,
-    /// It runs; one that serves is not ready yet.
+    /// Running. A server is not ready yet.
     Running,
-    /// It has ended well, with what it left to say; one that serves is ready.
+    /// Exited successfully, with its termination message. A server is ready.
     Done(String),
-    /// It cannot go on.
+    /// Failed.
     Failed(Failure),
 }
 
-/// Why a container cannot go on.
+/// Why a container fails.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Failure {
-    /// Its image cannot be had: what the kubelet says.
+    /// The image cannot be pulled; the kubelet's message.
     Image(String),
-    /// It cannot be made, or not be started: what the kubelet says.
+    /// The container cannot be created or started; the kubelet's message.
     Start(String),
-    /// It used more memory than it may.
+    /// It exceeded its memory limit.
     OutOfMemory,
-    /// It ended: the exit code, and what it left to say.
+    /// It exited.
     Exit {
-        /// Its exit code.
+        /// Exit code.
         code: i32,
-        /// What it left to say, or nothing.
+        /// Termination message, or empty.
         message: String,
     },
 }
 
 /// Reasons with which the kubelet waits for an image (kubernetes `pkg/kubelet/images/types.go`).
-const IMAGE_REASONS: [&str; 7] = [
+pub const IMAGE_REASONS: [&str; 7] = [
     "ErrImagePull",
     "ImagePullBackOff",
     "ErrImageNeverPull",
@@ -96,8 +96,8 @@ const IMAGE_REASONS: [&str; 7] = [
     "SignatureValidationFailed",
 ];
 
-/// Reasons with which it waits to make or start a container.
-const START_REASONS: [&str; 6] = [
+/// Reasons with which the kubelet waits to create or start a container (kubernetes `pkg/kubelet/container/sync_result.go`).
+pub const START_REASONS: [&str; 6] = [
     "CreateContainerConfigError",
     "CreateContainerError",
     "RunContainerError",
@@ -113,7 +113,7 @@ pub fn without_spec(mut pod: Pod) -> Text {
     Text::of(&pod)
 }
 
-/// The pod to speak of: one that is not ready if there is one, and the newest.
+/// The most informative pod: one that is not ready if possible, and the newest.
 pub fn telling<'a>(pods: &[&'a Pod]) -> Option<&'a Pod> {
     pods.iter().copied().max_by_key(|pod| {
         (
@@ -129,7 +129,7 @@ pub fn is_ready(pod: &Pod) -> bool {
     condition(pod, "Ready").is_some_and(|(status, _, _)| status == "True")
 }
 
-/// When a pod became ready, in seconds.
+/// Time when a pod became ready, in seconds since the epoch; 0 if it is not.
 pub fn ready_since(pod: &Pod) -> i64 {
     let conditions = pod.status.iter().flat_map(|s| s.conditions.iter().flatten());
     conditions
@@ -138,7 +138,7 @@ pub fn ready_since(pod: &Pod) -> i64 {
         .unwrap_or(0)
 }
 
-/// Why a pod cannot be placed on a node.
+/// The scheduler's message, if a pod is unschedulable.
 pub fn unschedulable(pod: &Pod) -> Option<&str> {
     match condition(pod, "PodScheduled") {
         Some(("False", Some("Unschedulable"), message)) => message,
@@ -146,10 +146,10 @@ pub fn unschedulable(pod: &Pod) -> Option<&str> {
     }
 }
 
-/// Labels by which the pods of one rollout are told from those of another.
+/// Labels that distinguish the pods of different rollouts.
 const REVISIONS: [&str; 2] = ["pod-template-hash", "controller-revision-hash"];
 
-/// Why a pod is not ready; `None` if it is ready, has done its work, or is being deleted.
+/// Why a pod is not ready; `None` if it is ready, completed, or being deleted.
 pub fn unready(pod: &Pod) -> Option<Unready> {
     let phase = pod.status.as_ref().and_then(|s| s.phase.as_deref());
     if is_ready(pod) || phase == Some("Succeeded") || pod.metadata.deletion_timestamp.is_some() {
@@ -168,7 +168,7 @@ pub fn unready(pod: &Pod) -> Option<Unready> {
     })
 }
 
-/// The container to speak of: the first that fails and left a message, or else the first that fails.
+/// The most informative failing container: the first one with a termination message, or else the first.
 fn failing(pod: &Pod) -> Option<Failing> {
     let status = pod.status.as_ref()?;
     let init = status.init_container_statuses.iter().flatten().map(|c| (c, true));
@@ -213,7 +213,7 @@ fn ended(pod: &Pod) -> Option<Cause> {
     })
 }
 
-/// Why a pod was ended by the kubelet, as when a volume grew over its limit.
+/// Why the kubelet evicted a pod, such as a volume over its limit.
 pub fn evicted(pod: &Pod) -> Option<&str> {
     let status = pod.status.as_ref()?;
     (status.phase.as_deref() == Some("Failed") && status.reason.as_deref() == Some("Evicted"))
@@ -226,7 +226,7 @@ fn condition<'a>(pod: &'a Pod, type_: &str) -> Option<(&'a str, Option<&'a str>,
     Some((&found.status, found.reason.as_deref(), found.message.as_deref()))
 }
 
-/// How far an init container has come.
+/// Progress of an init container.
 pub fn init_stage(pod: &Pod, container: &str) -> Stage {
     let statuses = pod
         .status
@@ -238,7 +238,7 @@ pub fn init_stage(pod: &Pod, container: &str) -> Stage {
     }
 }
 
-/// How far a container that serves has come.
+/// Progress of a container that serves.
 pub fn server_stage(pod: &Pod, container: &str) -> Stage {
     let statuses = pod.status.iter().flat_map(|s| s.container_statuses.iter().flatten());
     match statuses.into_iter().find(|s| s.name == container) {
@@ -248,8 +248,8 @@ pub fn server_stage(pod: &Pod, container: &str) -> Stage {
     }
 }
 
-/// How far a container has come, whether it is ready or not; `serves` says that it has no good end. While it is tried again, it
-/// is as it was the last time: or its status would say one thing and another in turn.
+/// Progress of a container, ready or not. With `serves`, exit code 0 is a failure. While a container restarts, its last failure
+/// counts: otherwise the result would alternate.
 pub fn stage(status: &ContainerStatus, serves: bool) -> Stage {
     let last = status.last_state.as_ref().and_then(ended_badly);
     let Some(state) = &status.state else {
@@ -290,7 +290,7 @@ pub fn stage(status: &ContainerStatus, serves: bool) -> Stage {
     }
 }
 
-/// Between two attempts the kubelet repeats the error in other words: that is no news.
+/// The error without the back-off prefix that the kubelet adds between two attempts.
 fn pull_error(said: &str) -> String {
     said.split_once("ErrImagePull: ")
         .map_or(said, |(_, error)| error)
@@ -302,9 +302,9 @@ fn ended_badly(state: &ContainerState) -> Option<Failure> {
     let reason = ended.reason.as_deref().unwrap_or_default();
     match ended.exit_code {
         0 => None,
-        // The second is runc's, when the limit is too low for a container to start at all.
+        // The second text is runc's, if the limit is too low for the container to start.
         _ if reason == "OOMKilled" || text(ended).contains("OOM-killed") => Some(Failure::OutOfMemory),
-        // The runtime could not start it: there is no exit code of its own.
+        // The runtime could not start it, so that there is no exit code of the process.
         _ if matches!(reason, "StartError" | "ContainerCannotRun") => Some(Failure::Start(text(ended))),
         code => Some(Failure::Exit {
             code,
@@ -313,7 +313,7 @@ fn ended_badly(state: &ContainerState) -> Option<Failure> {
     }
 }
 
-/// The end of a container that was to go on.
+/// Exit code 0 of a container that should keep running.
 fn ended_well(status: &ContainerStatus) -> Option<Failure> {
     let ended = status.last_state.as_ref()?.terminated.as_ref()?;
     (ended.exit_code == 0).then(|| Failure::Exit {

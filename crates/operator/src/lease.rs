@@ -1,10 +1,10 @@
-//! Leader election by a Lease: of several replicas one works, the others stand by.
+//! Leader election by a Lease: one of several replicas is active, the others stand by.
 //!
-//! Clocks of two machines are never compared. A candidate looks at how long, by its own monotonic clock, the Lease has stayed
-//! as it is; the leader counts from before it sent its last renewal, and stops a sixth of the Lease's duration before anybody
-//! else may begin. Every write says which version of the Lease it replaces, so of two candidates the API server takes one.
+//! Clocks of different machines are never compared. A candidate measures with its own monotonic clock how long the Lease has
+//! been unchanged. The leader counts from before its last renewal, and stops a sixth of the duration before another replica may
+//! start. Every write names the version of the Lease that it replaces, so that the API server accepts one of two candidates.
 //!
-//! A leader renews three times per duration: 0.6 requests a second for a Lease of 5 seconds. Who stands by only watches.
+//! A leader renews three times per duration: 0.6 requests per second for a Lease of 5 seconds. Standby replicas only watch.
 
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
@@ -21,6 +21,7 @@ use kube::runtime::WatchStreamExt;
 use kube::runtime::utils::Backoff;
 use kube::runtime::watcher::watch_object;
 use kube::{Api, Client};
+use runway_api::labels;
 use serde_json::json;
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -29,34 +30,35 @@ use tokio_util::sync::CancellationToken;
 use crate::access::{named, rule};
 use crate::clock;
 
-/// After a write or a watch that failed.
+/// Delay after a failed write or watch.
 const RETRY: Duration = Duration::from_millis(500);
-/// Giving up the Lease may take this long; after that it runs out by itself.
+/// Time limit for releasing the Lease; afterwards it expires by itself.
 const FAREWELL: Duration = Duration::from_secs(2);
 
-/// Whether to take part in leader election, and how.
+/// Arguments for leader election.
 #[derive(Clone, Debug, clap::Args)]
 pub struct LeaseArgs {
-    /// Let one of several replicas work while the others stand by. Off: this process always works.
+    /// Elect a leader among the replicas; the others stand by. With false, this process is always active
     #[arg(long, default_value_t = true, num_args = 0..=1, require_equals = true, default_missing_value = "true", action = clap::ArgAction::Set)]
     pub leader_elect: bool,
-    /// Seconds after which a leader that is not heard of is replaced (2 to 3600). It renews three times as often.
+    /// Duration of the Lease in seconds (2 to 3600). Another replica takes over when it expires; the leader renews it three
+    /// times as often
     #[arg(long, value_name = "SECONDS", default_value_t = 5, value_parser = clap::value_parser!(u16).range(2..=3600))]
     pub lease_duration: u16,
-    /// Namespace of the Lease, which has the controller's name.
+    /// Namespace of the Lease, which has the controller's name
     #[arg(
         long,
         value_name = "NAMESPACE",
-        default_value = "kubeairunway-system",
+        default_value = labels::SYSTEM_NAMESPACE,
         env = "POD_NAMESPACE"
     )]
     pub lease_namespace: String,
-    /// Who this process is in the Lease; something unique is appended.
+    /// Identity of this process in the Lease; a unique suffix is added
     #[arg(long, value_name = "NAME", default_value = "local", env = "HOSTNAME")]
     pub lease_identity: String,
 }
 
-/// What leader election needs in the namespace of the Lease.
+/// Rules for leader election in the namespace of the Lease.
 pub fn access(name: &str) -> Vec<PolicyRule> {
     let group = "coordination.k8s.io";
     vec![
@@ -66,20 +68,20 @@ pub fn access(name: &str) -> Vec<PolicyRule> {
     ]
 }
 
-/// Whether this process leads. Cheap to clone.
+/// Whether this process is the leader. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Leadership {
-    /// Until when it is sure to lead, unless it renews.
+    /// Time until which it is certainly the leader, unless it renews.
     until: watch::Receiver<Option<Instant>>,
-    /// Cancelled to give up the Lease.
+    /// Cancelled to release the Lease.
     step_down: CancellationToken,
-    /// Cancelled when there is nothing to wait for any more.
+    /// Cancelled after the election has ended.
     ended: CancellationToken,
     elected: bool,
 }
 
 impl Leadership {
-    /// Of a process without leader election.
+    /// Leadership of a process without leader election.
     pub fn always() -> Self {
         const AGES: Duration = Duration::from_hours(24 * 365 * 30);
         let ended = CancellationToken::new();
@@ -92,17 +94,17 @@ impl Leadership {
         }
     }
 
-    /// Whether another replica may go on when this one ends.
+    /// Whether another replica may take over when this one ends.
     pub fn is_elected(&self) -> bool {
         self.elected
     }
 
-    /// Whether it leads at this moment.
+    /// Whether it is the leader at this moment.
     pub fn is_leading(&self) -> bool {
         self.until.borrow().is_some_and(|until| Instant::now() < until)
     }
 
-    /// Ticks whenever it begins to lead.
+    /// Emits an item whenever it becomes the leader.
     pub fn begins(&self) -> impl Stream<Item = ()> + Send + use<> {
         stream::unfold((self.clone(), false), |(leadership, led)| async move {
             if led {
@@ -113,15 +115,15 @@ impl Leadership {
         })
     }
 
-    /// Waits until it leads.
+    /// Waits until it is the leader.
     pub async fn gained(&self) {
-        // Nobody tells us any more: then there will be no election.
+        // The sender is gone: there will be no election.
         if self.until.clone().wait_for(Option::is_some).await.is_err() {
             std::future::pending::<()>().await;
         }
     }
 
-    /// Waits until it does not lead, or cannot be sure of it.
+    /// Waits until it is not certainly the leader.
     pub async fn lost(&self) {
         let mut until = self.until.clone();
         loop {
@@ -137,7 +139,7 @@ impl Leadership {
         }
     }
 
-    /// Does `work` as long as it leads; `None` if it was broken off.
+    /// Runs `work` while it is the leader; `None` if leadership was lost before the end.
     pub async fn while_leading<T>(&self, work: impl Future<Output = T>) -> Option<T> {
         tokio::select! {
             biased;
@@ -146,14 +148,14 @@ impl Leadership {
         }
     }
 
-    /// Gives the Lease up, so that another replica can go on at once. Nothing may be under way any more.
+    /// Releases the Lease, so that another replica can take over at once. No work may be in progress.
     pub async fn step_down(&self) {
         self.step_down.cancel();
         self.ended.cancelled().await;
     }
 }
 
-/// Takes part in an election.
+/// Participant in an election.
 #[derive(Debug)]
 pub struct Election {
     leases: Api<Lease>,
@@ -165,13 +167,13 @@ pub struct Election {
     ended: CancellationToken,
 }
 
-/// The Lease as last seen.
+/// The Lease as last observed.
 #[derive(Debug)]
 struct Seen {
     lease: Option<Lease>,
-    /// Since when it has been so, by our own clock.
+    /// Time since when it has been unchanged, by our own clock.
     since: Instant,
-    /// After a failure: not to be written earlier.
+    /// After a failure: earliest time of the next write.
     not_before: Instant,
 }
 
@@ -197,7 +199,7 @@ impl Election {
         (election, leadership)
     }
 
-    /// Takes part until the process steps down; from `shutdown` on it does not begin to lead any more.
+    /// Takes part until the process steps down. After `shutdown` it no longer becomes the leader.
     pub async fn run(self, shutdown: CancellationToken) {
         let _ended = self.ended.clone().drop_guard();
         let mut seen = None;
@@ -222,7 +224,7 @@ impl Election {
     async fn take_part(&self, last: &mut Option<Seen>) {
         let mut watched = pin!(watch_object(self.leases.clone(), &self.name).backoff(Steady));
         loop {
-            // Nothing can be decided before the watch has spoken.
+            // No decision before the first event of the watch.
             let due = last.as_ref().map(|seen| self.due(seen));
             tokio::select! {
                 event = watched.next() => match event {
@@ -237,24 +239,24 @@ impl Election {
         }
     }
 
-    /// When the Lease is to be written next, by a leader or by a candidate.
+    /// Time of the next write, as a leader or as a candidate.
     fn due(&self, seen: &Seen) -> Instant {
         let spec = seen.lease.as_ref().and_then(|lease| lease.spec.as_ref());
         let due = match seen.lease.as_ref().and_then(holder) {
-            // Its holder is sure of it for as long as it promised to renew it.
+            // The holder is certain until the end of the duration.
             Some(holder) if holder != self.identity => seen.since + promised(spec).unwrap_or(self.duration),
             Some(_) if self.is_leading() => seen.since + self.duration / 3,
-            // Free; or ours, by a write whose answer was lost.
+            // The Lease is free, or ours after a write without a response.
             _ => seen.since,
         };
         due.max(seen.not_before)
     }
 
-    /// Takes the Lease, or renews it.
+    /// Acquires or renews the Lease.
     async fn hold(&self, seen: &mut Seen) {
         let sent = Instant::now();
         let sure = *self.until.borrow();
-        // An answer that comes later is of no use.
+        // A later response is of no use.
         let written = tokio::time::timeout_at(sure.unwrap_or(sent + self.duration / 2), self.write(seen)).await;
         seen.not_before = Instant::now() + RETRY;
         match written {
@@ -270,21 +272,21 @@ impl Election {
             Ok(Err(kube::Error::Api(status)))
                 if status.is_conflict() || status.is_already_exists() || status.is_not_found() =>
             {
-                // It is not as we saw it; the watch may be behind.
+                // The Lease has changed; the watch may be behind.
                 match self.leases.get_opt(&self.name).await {
                     Ok(lease) => *seen = self.judge(lease),
                     Err(error) => tracing::warn!(%error, lease = self.name, "cannot read the Lease"),
                 }
             }
             Ok(Err(error)) => tracing::warn!(%error, lease = self.name, "cannot write the Lease"),
-            Err(_) => tracing::warn!(lease = self.name, "no answer in time to a write of the Lease"),
+            Err(_) => tracing::warn!(lease = self.name, "a write of the Lease timed out"),
         }
         if sure.is_some() && self.until.borrow().is_some_and(|until| until <= Instant::now()) {
             self.lose("it could not be renewed in time");
         }
     }
 
-    /// Takes in what the watch shows, unless we know better.
+    /// Processes a watch event, unless our own write is newer.
     fn take_in(&self, last: &mut Option<Seen>, lease: Option<Lease>) {
         let known = last.as_ref().and_then(|seen| seen.lease.as_ref());
         let is_news = match (known, &lease) {
@@ -297,7 +299,7 @@ impl Election {
         }
     }
 
-    /// A Lease that was not written by us, as seen just now.
+    /// A Lease of another writer, observed now.
     fn judge(&self, lease: Option<Lease>) -> Seen {
         let holder = lease.as_ref().and_then(holder);
         if self.is_leading() && holder != Some(self.identity.as_str()) {
@@ -316,7 +318,7 @@ impl Election {
     }
 
     async fn write(&self, seen: &Seen) -> kube::Result<Lease> {
-        // To the microsecond: a renewal that changes nothing would not be seen.
+        // To the microsecond: otherwise a renewal might change nothing and not be observed.
         let now = MicroTime(clock::exact());
         let renewal = self.is_leading();
         let spec = LeaseSpec {
@@ -358,9 +360,12 @@ impl Election {
 
     async fn release(&self, lease: Lease) {
         match tokio::time::timeout(FAREWELL, self.try_release(lease)).await {
-            Ok(Ok(())) => tracing::info!(lease = self.name, "gave up the Lease"),
-            Ok(Err(error)) => tracing::warn!(%error, lease = self.name, "cannot give up the Lease; it will run out"),
-            Err(_) => tracing::warn!(lease = self.name, "no answer when giving up the Lease; it will run out"),
+            Ok(Ok(())) => tracing::info!(lease = self.name, "released the Lease"),
+            Ok(Err(error)) => tracing::warn!(%error, lease = self.name, "cannot release the Lease; it will expire"),
+            Err(_) => tracing::warn!(
+                lease = self.name,
+                "no response to the release of the Lease; it will expire"
+            ),
         }
     }
 
@@ -368,7 +373,7 @@ impl Election {
         let free = json!({ "holderIdentity": null });
         while holder(&lease) == Some(self.identity.as_str()) {
             match self.patch(&lease, free.clone()).await {
-                // A renewal of ours was broken off, and has come through all the same.
+                // A renewal timed out, but was written.
                 Err(kube::Error::Api(status)) if status.is_conflict() => lease = self.leases.get(&self.name).await?,
                 other => return other.map(|_| ()),
             }
@@ -376,7 +381,7 @@ impl Election {
         Ok(())
     }
 
-    /// Only if the Lease is still as seen.
+    /// Only if the Lease is still as observed.
     async fn patch(&self, seen: &Lease, spec: serde_json::Value) -> kube::Result<Lease> {
         let patch = json!({ "metadata": { "resourceVersion": seen.metadata.resource_version }, "spec": spec });
         self.leases
@@ -396,7 +401,7 @@ impl Seen {
     }
 }
 
-/// A watch is tried again at this pace: a standby must not be the last to see that the API server is back.
+/// Constant delay of the watch: a standby replica must notice soon when the API server is back.
 struct Steady;
 
 impl Iterator for Steady {
@@ -423,13 +428,13 @@ fn holder(lease: &Lease) -> Option<&str> {
     (!holder.is_empty()).then_some(holder)
 }
 
-/// For how long the holder is sure of the Lease.
+/// Time for which the holder is certain of the Lease.
 fn promised(spec: Option<&LeaseSpec>) -> Option<Duration> {
     let seconds = spec?.lease_duration_seconds?;
     u64::try_from(seconds).ok().map(Duration::from_secs)
 }
 
-/// Two processes of one name must not take each other for themselves.
+/// Two processes with the same name must have different identities.
 fn random() -> u32 {
     let [a, b, c, d, ..] = RandomState::new().build_hasher().finish().to_be_bytes();
     u32::from_be_bytes([a, b, c, d])

@@ -1,7 +1,7 @@
-//! Metrics, in the OpenMetrics text format. Recorded in the controller loop and in the client, and nowhere else.
+//! Metrics in the OpenMetrics text format. Recorded only in the controller loop and in the client.
 
 use std::fmt::Debug;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -9,6 +9,7 @@ use axum::http::header::CONTENT_TYPE;
 use axum::http::{Request, Response};
 use futures::future::BoxFuture;
 use kube::client::Body;
+use parking_lot::Mutex;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric};
 use prometheus_client::metrics::counter::Counter;
@@ -20,52 +21,52 @@ use tower::{Layer, Service};
 
 use crate::lease::Leadership;
 
-/// A metric, as it is served and as the reference describes it.
+/// Description of a metric, for the endpoint and the reference.
 #[derive(Clone, Copy, Debug)]
 pub struct Metric {
-    /// Its name, as it is served.
+    /// Name without a suffix for counters.
     pub name: &'static str,
     /// `counter`, `gauge` or `histogram`.
     pub kind: &'static str,
-    /// Its labels.
+    /// Names of its labels.
     pub labels: &'static [&'static str],
-    /// What it means, and what its labels may be.
+    /// Meaning of the metric and its label values.
     pub help: &'static str,
 }
 
-/// How long reconciles take.
+/// Duration of reconciles.
 const DURATION: Metric = Metric {
     name: "kubeairunway_reconciliation_duration_seconds",
     kind: "histogram",
     labels: &["provider"],
     help: "Time a reconcile took, requests included. provider is the controller: core, or the name of a provider",
 };
-/// How they fail.
+/// Failures of reconciles.
 const ERRORS: Metric = Metric {
     name: "kubeairunway_reconciliation_errors_total",
     kind: "counter",
     labels: &["provider", "error_type"],
-    help: "Reconciles that failed and are tried again. error_type is conflict, forbidden, not_found, invalid, api, connection or timeout",
+    help: "Reconciles that failed and are retried. error_type is conflict, forbidden, not_found, invalid, api, connection or timeout",
 };
-/// What is asked of the API server.
+/// Requests to the API server.
 const REQUESTS: Metric = Metric {
     name: "kubeairunway_api_requests_total",
     kind: "counter",
     labels: &["provider", "verb", "code"],
-    help: "Requests to the API server. verb is read, watch, create, apply, patch or delete; code is the HTTP status, or none without an answer. What the client tries again by itself counts once",
+    help: "Requests to the API server. verb is read, watch, create, apply, patch or delete; code is the HTTP status, or none without a response. Retries by the client are not counted",
 };
-/// Who works.
+/// Leadership.
 const LEADER: Metric = Metric {
     name: "kubeairunway_leader",
     kind: "gauge",
     labels: &["provider"],
-    help: "1 for the replica that works, 0 for those that stand by",
+    help: "1 for the leader, 0 for standby replicas",
 };
 
-/// The metrics of every controller.
+/// Metrics of every controller.
 pub const METRICS: [Metric; 4] = [DURATION, ERRORS, REQUESTS, LEADER];
 
-/// From one millisecond to a minute, where a reconcile is broken off.
+/// From one millisecond to one minute, the timeout of a reconcile.
 const BUCKETS: [f64; 13] = [
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 20.0, 60.0,
 ];
@@ -91,7 +92,7 @@ struct RequestLabels {
 }
 
 impl Metrics {
-    /// For the controller that calls itself `provider` in its metrics.
+    /// Metrics of the controller with this value of the label `provider`.
     pub fn new(provider: &str, leadership: Leadership) -> Self {
         let duration = Histogram::new(BUCKETS);
         let errors = Family::default();
@@ -110,35 +111,32 @@ impl Metrics {
         }
     }
 
-    /// Adds metrics that are read off when they are asked for.
+    /// Adds metrics that are computed at each scrape.
     pub fn collect(&self, collector: impl Collector) {
-        self.registry
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .register_collector(Box::new(collector));
+        self.registry.lock().register_collector(Box::new(collector));
     }
 
-    /// Everything, as OpenMetrics text.
+    /// All metrics as OpenMetrics text.
     pub fn text(&self) -> String {
         let mut text = String::new();
-        let registry = self.registry.lock().unwrap_or_else(PoisonError::into_inner);
+        let registry = self.registry.lock();
         // Writing to a String does not fail.
         let _ = prometheus_client::encoding::text::encode(&mut text, &registry);
         text
     }
 
-    /// A reconcile ended, after this time.
+    /// Records the duration of a reconcile.
     pub(crate) fn reconciled(&self, took: Duration) {
         self.duration.observe(took.as_secs_f64());
     }
 
-    /// It failed.
+    /// Records a failed reconcile.
     pub(crate) fn failed(&self, error_type: &'static str) {
         self.errors.get_or_create(&ErrorLabels { error_type }).inc();
     }
 }
 
-/// The name under which a counter is registered: `_total` is appended when it is served.
+/// Registered name of a counter: `_total` is added when it is served.
 fn counted(metric: &Metric) -> &'static str {
     metric.name.strip_suffix("_total").unwrap_or(metric.name)
 }
@@ -253,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn verbs_are_told_apart() {
+    fn requests_are_counted_by_verb() {
         let of = |method: &str, uri: &str, content: &str| {
             let request = Request::builder().method(method).uri(uri).header(CONTENT_TYPE, content);
             verb(&request.body(Body::empty()).unwrap())

@@ -1,38 +1,48 @@
-//! What a pure planner returns. The executor in [`crate::apply`] is left with nothing to choose.
+//! Result of a pure planner. The executor in [`crate::apply`] makes no decisions.
 
 use std::time::Duration;
 
 use kube::core::{ApiResource, DynamicObject};
 use serde_json::Value;
 
-/// Everything a controller wants done about one object, in the order in which it is done:
-/// finalizer added, deletions, objects, status, finalizer removed.
+/// Everything to do for one object, in this order: add the finalizer, delete, apply, write the status, remove the finalizer.
+///
+/// ```
+/// use runway_operator::plan::{Note, Plan};
+///
+/// assert!(Plan::default().is_silent());
+/// let plan = Plan {
+///     events: vec![Note::normal("ResourceCreated", "Created Deployment 'web'")],
+///     ..Plan::default()
+/// };
+/// assert!(!plan.is_silent());
+/// ```
 #[derive(Clone, Debug, Default)]
 pub struct Plan {
-    /// What happens to our finalizer.
+    /// Change of our finalizer.
     pub finalizer: Finalizer,
-    /// Objects that must go.
+    /// Objects to delete.
     pub delete: Vec<Delete>,
-    /// Objects that must exist, in apply order.
+    /// Objects to apply, in order.
     pub apply: Vec<Apply>,
-    /// Changes of objects of others where server-side apply cannot say what is meant; after the objects.
+    /// Changes of other owners' objects that server-side apply cannot express; after `apply`.
     pub edit: Vec<Edit>,
-    /// The objects may come one by one: they are not tried on the server before the first is sent.
+    /// Whether the objects may be applied one by one, without a dry run of all of them first.
     pub unrehearsed: bool,
-    /// The whole of what this controller owns in the status, as it must be; `None` leaves the status alone.
+    /// The complete status fields of this controller; `None` leaves the status unchanged.
     pub status: Option<Value>,
-    /// Write the status only if the object is still as observed: for a claim that somebody else may be taking away.
+    /// Write the status only if the object is still as observed, because another writer may be changing it at the same time.
     pub status_guarded: bool,
-    /// The part of another field manager in the status, where it cannot write it itself; before ours.
+    /// Status fields of another field manager that does not write them itself; written before ours.
     pub status_of: Option<StatusOf>,
-    /// What people should hear of, once per change.
+    /// Events, once per change.
     pub events: Vec<Note>,
-    /// When to look again without being woken by a change.
+    /// Time until the next reconcile, if no change triggers one earlier.
     pub look_again: Option<Duration>,
 }
 
 impl Plan {
-    /// Whether carrying it out would send nothing.
+    /// Whether carrying it out would send no request.
     pub fn is_silent(&self) -> bool {
         self.finalizer == Finalizer::Keep
             && self.delete.is_empty()
@@ -44,19 +54,19 @@ impl Plan {
     }
 }
 
-/// A part of the status that is written for another field manager.
+/// Status fields that are written for another field manager.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StatusOf {
     /// The field manager.
     pub manager: String,
-    /// The whole of its part; an empty object drops it.
+    /// All of its fields; an empty object removes them.
     pub status: Value,
-    /// Write it only if the object is still as observed: the manager may be writing it itself.
+    /// Write them only if the object is still as observed: the manager may be writing them itself.
     pub guarded: bool,
 }
 
 impl StatusOf {
-    /// Drops the part of a field manager that writes no more.
+    /// Removes the fields of a field manager that no longer writes.
     pub fn dropped(manager: String) -> Self {
         Self {
             manager,
@@ -66,80 +76,80 @@ impl StatusOf {
     }
 }
 
-/// What happens to our finalizer.
+/// Change of our finalizer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Finalizer {
-    /// It stays as it is.
+    /// No change.
     #[default]
     Keep,
-    /// It is put on, before anything is made.
+    /// Add it before any object is created.
     Add,
-    /// It is taken off, after everything is gone.
+    /// Remove it after all objects are gone.
     Remove,
 }
 
-/// An object that must exist.
+/// An object to apply.
 #[derive(Clone, Debug)]
 pub struct Apply {
-    /// Where it lives in the API.
+    /// Location of its kind in the API.
     pub resource: ApiResource,
-    /// The object, whole: what is absent here and was applied before is removed.
+    /// The complete object: fields that were applied before and are absent here are removed.
     pub object: DynamicObject,
-    /// The uid of the live object that was observed, `None` where there is none. It guards the write: without a uid an object
-    /// is only ever created, with one only that very object is changed.
+    /// UID of the observed live object, `None` if there is none. It guards the write: without a UID an object is only created,
+    /// with one only this object is changed.
     pub live: Option<String>,
-    /// Put back what others changed in our fields. Otherwise their fields are left alone, and a difference is a conflict.
+    /// Override other field managers in our fields. Otherwise a difference is a conflict.
     pub force: bool,
-    /// What webhooks say when it is tried on the server before anything is sent counts. Not so for an object whose admission
-    /// looks for another one that is made by the same plan.
+    /// Whether the result of webhooks counts in the dry run before the first write. False for an object whose admission needs
+    /// another object of the same plan.
     pub rehearsed: bool,
-    /// It is there as it should be: nothing is sent.
+    /// The live object is as desired: nothing is sent.
     pub unchanged: bool,
-    /// Told when it was sent and changed something.
+    /// Event to send if the write changed something.
     pub note: Option<Note>,
 }
 
-/// A change of an object of somebody else's.
+/// A change of another owner's object.
 #[derive(Clone, Debug)]
 pub struct Edit {
-    /// Where it lives in the API.
+    /// Location of its kind in the API.
     pub resource: ApiResource,
-    /// Its namespace.
+    /// Namespace of the object.
     pub namespace: String,
-    /// Its name.
+    /// Name of the object.
     pub name: String,
-    /// A JSON merge patch. It carries the resource version that it was made for, so that nobody's change is lost.
+    /// JSON merge patch with the resource version that it is based on, so that no other change is lost.
     pub patch: Value,
-    /// Told when it was sent.
+    /// Event to send after the write.
     pub note: Option<Note>,
 }
 
-/// An object that must go.
+/// An object to delete.
 #[derive(Clone, Debug)]
 pub struct Delete {
-    /// Where it lives in the API.
+    /// Location of its kind in the API.
     pub resource: ApiResource,
-    /// Its namespace.
+    /// Namespace of the object.
     pub namespace: String,
-    /// Its name.
+    /// Name of the object.
     pub name: String,
-    /// The very object meant: a later one of the same name stays.
+    /// UID of the object: a later one with the same name is not deleted.
     pub uid: String,
 }
 
-/// Something people should hear of.
+/// An Event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Note {
-    /// Whether something is wrong.
+    /// Whether the type is Warning instead of Normal.
     pub warning: bool,
-    /// CamelCase, stable.
+    /// Reason: CamelCase, stable.
     pub reason: &'static str,
-    /// For people.
+    /// Message for the user.
     pub message: String,
 }
 
 impl Note {
-    /// Something went as it should.
+    /// An Event of type Normal.
     pub fn normal(reason: &'static str, message: impl Into<String>) -> Self {
         Self {
             warning: false,
@@ -148,7 +158,7 @@ impl Note {
         }
     }
 
-    /// Something is wrong.
+    /// An Event of type Warning.
     pub fn warning(reason: &'static str, message: impl Into<String>) -> Self {
         Self {
             warning: true,

@@ -1,4 +1,4 @@
-//! A controller's process: its arguments, and what its parts share.
+//! Process of a controller: arguments and shared parts.
 
 use std::process::ExitCode;
 
@@ -15,7 +15,7 @@ use crate::shutdown;
 use crate::telemetry::{self, LogArgs};
 use crate::trace::{self, TraceArgs, Traces};
 
-/// The arguments that every controller takes.
+/// Arguments of every controller.
 #[derive(Clone, Debug, clap::Args)]
 pub struct ProcessArgs {
     #[command(flatten)]
@@ -30,41 +30,41 @@ pub struct ProcessArgs {
     trace: TraceArgs,
 }
 
-/// What the parts of a controller's process share. Cheap to clone.
+/// Shared parts of a controller's process. Cheap to clone.
 #[derive(Clone)]
 pub struct Process {
-    /// Talks to the API server.
+    /// Client for the API server.
     pub client: Client,
-    /// Sends requests to Services.
+    /// Client for Services.
     pub services: Services,
-    /// Cancelled when the process is to end.
+    /// Cancelled when the process shuts down.
     pub shutdown: CancellationToken,
-    /// Whether this replica works or stands by.
+    /// Whether this replica is the leader.
     pub leadership: Leadership,
-    /// What `/healthz` and `/readyz` say.
+    /// Source of `/healthz` and `/readyz`.
     pub health: Health,
-    /// What `/metrics` says.
+    /// Source of `/metrics`.
     pub metrics: Metrics,
-    /// Where spans go, if anywhere.
+    /// Recorder of spans.
     pub traces: Traces,
 }
 
 /// Why a process cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// No client.
+    /// The client cannot be created.
     #[error(transparent)]
     Client(#[from] client::Error),
-    /// No admin server.
+    /// The admin server cannot be started.
     #[error(transparent)]
     Admin(#[from] admin::Error),
-    /// No traces.
+    /// Traces cannot be sent.
     #[error(transparent)]
     Trace(#[from] trace::Error),
 }
 
 impl Process {
-    /// A process without leader election and admin server: for tests, and for programs that hold several controllers.
+    /// A process without leader election and admin server, for tests and for programs with several controllers.
     pub fn alone(client: Client, shutdown: CancellationToken) -> Self {
         let leadership = Leadership::always();
         Self {
@@ -78,7 +78,7 @@ impl Process {
         }
     }
 
-    /// `name` is the controller's name and that of its Lease; `provider` is what it is called in metrics.
+    /// `name` is the name of the controller and its Lease; `provider` is its label in metrics.
     async fn start(name: &str, provider: &str, args: &ProcessArgs) -> Result<Self, Error> {
         install_crypto();
         let shutdown = shutdown::on_signal();
@@ -87,7 +87,7 @@ impl Process {
         let services = Services::of(&config)?;
         let failed = |error| client::Error::Client(Box::new(error));
 
-        // The election has a client of its own: a renewal never waits behind other requests, and is not counted with them.
+        // The election has its own client: a renewal never waits behind other requests, and is not counted with them.
         let own = Client::try_from(config.clone()).map_err(failed)?;
         let leadership = if args.lease.leader_elect {
             let (election, leadership) = Election::new(own, &args.lease, name);
@@ -115,7 +115,7 @@ impl Process {
     }
 }
 
-/// The whole of a controller's main: sets everything up, runs `body`, and tells an error in one line.
+/// Main function of a controller: starts the shared parts, runs `body`, and logs an error in one line.
 pub async fn main<E>(
     name: &str,
     provider: &str,

@@ -1,21 +1,60 @@
-//! Amounts as the API server writes them: `1024Mi` comes back as `1Gi`. What is sent must read the same as what is stored,
-//! or it would look changed for ever.
+//! Quantities in the canonical form of the API server, which stores `1024Mi` as `1Gi`. What is applied must equal what is
+//! stored; otherwise it would look changed forever.
 
-/// A number with its decimal places taken out: `digits / 10^places`.
+/// A number without its decimal point: `digits / 10^places`.
 struct Decimal {
     digits: i128,
     places: u32,
 }
 
-/// The canonical form (apimachinery `resource.Quantity`). A text that is no quantity stays as it is: the server says so.
+/// The canonical form (apimachinery `resource.Quantity`). A text that is not a quantity stays unchanged: the API server rejects
+/// it.
 pub fn canonical(text: &str) -> String {
     parse(text).unwrap_or_else(|| text.to_owned())
 }
 
-/// Whether one amount is smaller than another; `None` if one of them is no quantity.
+/// Whether one quantity is smaller than another; `None` if one of them is not a quantity.
 pub fn is_less(a: &str, b: &str) -> Option<bool> {
     let (a, b) = (in_nanos(a)?, in_nanos(b)?);
     Some(a < b)
+}
+
+/// Suffixes of an amount of memory.
+pub const MEMORY_SUFFIXES: &[&str] = &[
+    "", "m", "k", "Ki", "M", "Mi", "G", "Gi", "T", "Ti", "P", "Pi", "E", "Ei",
+];
+/// Suffixes of an amount of processors.
+pub const CPU_SUFFIXES: &[&str] = &["", "m"];
+
+/// Value of a quantity, as far as validation needs it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Amount {
+    /// The text is not a quantity with one of the suffixes.
+    Unreadable,
+    /// Zero.
+    Zero,
+    /// More than zero.
+    Positive,
+}
+
+/// Reads a quantity as the patterns of our CRDs do: digits, an optional fraction, one of the suffixes. A sign other than `+` and
+/// exponents are not accepted.
+pub fn amount(text: &str, suffixes: &[&str]) -> Amount {
+    let text = text.strip_prefix('+').unwrap_or(text);
+    let end = text
+        .find(|c: char| !c.is_ascii_digit() && c != '.')
+        .unwrap_or(text.len());
+    let (number, suffix) = text.split_at(end);
+    let (whole, fraction) = number.split_once('.').unwrap_or((number, "0"));
+    let digits = |part: &str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit());
+
+    if !digits(whole) || !digits(fraction) || !suffixes.contains(&suffix) {
+        Amount::Unreadable
+    } else if number.bytes().any(|b| matches!(b, b'1'..=b'9')) {
+        Amount::Positive
+    } else {
+        Amount::Zero
+    }
 }
 
 fn parse(text: &str) -> Option<String> {
@@ -62,7 +101,7 @@ fn binary_power(suffix: &str) -> Option<u32> {
     u32::try_from(position + 1).ok()
 }
 
-/// `1e3` is left to the server: nobody writes it.
+/// `1e3` is left to the API server.
 fn decimal_exponent(suffix: &str) -> Option<i32> {
     let known = [
         ("n", -9),
@@ -83,7 +122,7 @@ fn binary(number: &Decimal, power: u32) -> Option<String> {
     let scaled = number.digits.checked_mul(1024_i128.checked_pow(power)?)?;
     let divisor = 10_i128.checked_pow(number.places)?;
     if scaled / divisor < 1024 {
-        // Small amounts are written in decimals.
+        // Small quantities are written in decimals.
         return decimal(
             &Decimal {
                 digits: scaled,
@@ -156,5 +195,29 @@ mod tests {
         assert_eq!(is_less("1G", "1Gi"), Some(true));
         assert_eq!(is_less("1024Mi", "1Gi"), Some(false));
         assert_eq!(is_less("10Gi", "much"), None);
+    }
+
+    #[test]
+    fn amounts() {
+        for (text, expected) in [
+            ("32Gi", Amount::Positive),
+            ("+0.5Gi", Amount::Positive),
+            ("500m", Amount::Positive),
+            ("4", Amount::Positive),
+            ("0", Amount::Zero),
+            ("0.0Gi", Amount::Zero),
+            ("", Amount::Unreadable),
+            ("-1Gi", Amount::Unreadable),
+            ("1.", Amount::Unreadable),
+            (".5", Amount::Unreadable),
+            ("1.2.3", Amount::Unreadable),
+            ("32GB", Amount::Unreadable),
+            ("32 Gi", Amount::Unreadable),
+            ("lots", Amount::Unreadable),
+            ("1ä", Amount::Unreadable),
+        ] {
+            assert_eq!(amount(text, MEMORY_SUFFIXES), expected, "{text:?}");
+        }
+        assert_eq!(amount("4Gi", CPU_SUFFIXES), Amount::Unreadable);
     }
 }

@@ -1,6 +1,6 @@
 //! Bounded HTTP requests to Services of the cluster: no redirects, a time limit, a size limit.
 //!
-//! Inside a cluster they go to the Service by its DNS name; a controller beside it goes through the API server's Service proxy.
+//! Inside a cluster, requests go to the DNS name of the Service; outside, through the API server's Service proxy.
 
 use std::fmt;
 use std::time::Duration;
@@ -18,9 +18,9 @@ use serde_json::Value;
 use crate::client;
 use crate::telemetry::chain;
 
-/// Longest time from the request to the last byte of its response.
+/// Time limit from the request to the last byte of its response.
 pub const PATIENCE: Duration = Duration::from_secs(10);
-/// Longest response that is read, in bytes.
+/// Maximum size of a response, in bytes.
 pub const MAX_RESPONSE: usize = 64 * 1024;
 
 /// Sends requests to Services. Cheap to clone.
@@ -46,40 +46,40 @@ pub struct ServicePort {
     pub port: u16,
 }
 
-/// A response, read to its end.
+/// A complete response.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Response {
-    /// Its status.
+    /// Status code.
     pub status: StatusCode,
-    /// Its body.
+    /// Body.
     pub body: Bytes,
 }
 
 /// Why there is no response.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The Service, or the API server before it, cannot be reached or broke off.
+    /// The Service or the API server cannot be reached, or the connection broke.
     #[error("{}", .0)]
     Broken(String),
-    /// The response did not end in time.
+    /// The response timed out.
     #[error("no response within {} seconds", PATIENCE.as_secs())]
     Late,
-    /// The response is too long.
+    /// The response is too large.
     #[error("the response is longer than {} KiB", MAX_RESPONSE / 1024)]
     TooLong,
 }
 
 impl Services {
-    /// Requests as fits the process: by cluster DNS in a pod of the cluster, through the API server elsewhere.
+    /// Requests by cluster DNS in a pod of the cluster, otherwise through the API server.
     ///
     /// # Errors
-    /// The configuration makes no client.
+    /// The configuration is not supported.
     pub fn of(config: &Config) -> Result<Self, client::Error> {
         if client::is_in_cluster(config) {
             return Ok(Self::by_dns());
         }
         let mut config = config.clone();
-        // A Service's own 503 is an answer; kube would send the request again, up to a minute long.
+        // A 503 of the Service is a response; kube would repeat the request for up to a minute.
         config.default_retry = false;
         let client = kube::Client::try_from(config).map_err(|error| client::Error::Client(Box::new(error)))?;
         Ok(Self::by_proxy(client))
@@ -95,7 +95,7 @@ impl Services {
     fn by_dns() -> Self {
         let mut connector = HttpConnector::new();
         connector.set_connect_timeout(Some(PATIENCE));
-        // Each is asked rarely: no connection is kept.
+        // Requests are rare: no connection is kept.
         let client = legacy::Client::builder(TokioExecutor::new())
             .pool_max_idle_per_host(0)
             .build(connector);
@@ -104,18 +104,18 @@ impl Services {
         }
     }
 
-    /// Reads `path`.
+    /// Sends a GET request for `path`.
     ///
     /// # Errors
-    /// No response in time, a broken connection, or too long a response. A status such as 500 is a response.
+    /// No response in time, a broken connection, or a response that is too large. A status such as 500 is a response.
     pub async fn get(&self, at: &ServicePort, path: &str) -> Result<Response, Error> {
         self.send(at, Method::GET, path, Bytes::new()).await
     }
 
-    /// Sends a JSON document to `path`.
+    /// Sends a POST request with a JSON document to `path`.
     ///
     /// # Errors
-    /// As [`get`](Self::get).
+    /// Same as [`get`](Self::get).
     pub async fn post(&self, at: &ServicePort, path: &str, body: &Value) -> Result<Response, Error> {
         self.send(at, Method::POST, path, body.to_string().into()).await
     }

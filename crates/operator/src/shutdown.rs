@@ -1,4 +1,4 @@
-//! The end of a process: SIGTERM or Ctrl-C.
+//! Shutdown of a process: SIGTERM or Ctrl-C.
 
 use tokio_util::sync::CancellationToken;
 

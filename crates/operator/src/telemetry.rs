@@ -1,24 +1,24 @@
-//! Logs: to stderr, structured where asked for.
+//! Logs to stderr, as text or JSON.
 
 use std::process::ExitCode;
 
 use tracing_subscriber::EnvFilter;
 
-/// How to log.
+/// Arguments for logs.
 #[derive(Clone, Debug, clap::Args)]
 pub struct LogArgs {
-    /// What to log, as in `info` or `info,kube=debug`.
+    /// Log filter, such as info or info,kube=debug
     #[arg(long, value_name = "FILTER", default_value = "info", env = "KUBEAIRUNWAY_LOG")]
     pub log: String,
-    /// Log as JSON, one object a line.
+    /// Write logs as JSON, one object per line
     #[arg(long)]
     pub log_json: bool,
 }
 
-/// kube opens a span of its own around every reconcile; ours says more.
+/// kube adds its own span to every reconcile; ours has more fields.
 const QUIET: &str = "kube_runtime::controller=warn";
 
-/// Starts logging. A second call does nothing.
+/// Initializes logging. A second call has no effect.
 pub fn init(args: &LogArgs) {
     let filter = EnvFilter::try_new(format!("{QUIET},{}", args.log)).unwrap_or_else(|_| EnvFilter::new("info"));
     let builder = tracing_subscriber::fmt()
@@ -31,7 +31,7 @@ pub fn init(args: &LogArgs) {
     };
 }
 
-/// Runs the body of a main; an error is told in one line, with its causes.
+/// Runs the body of a main function. An error is logged in one line with its causes.
 pub async fn exit<E: std::error::Error + 'static>(body: impl Future<Output = Result<(), E>>) -> ExitCode {
     match body.await {
         Ok(()) => ExitCode::SUCCESS,
@@ -42,7 +42,7 @@ pub async fn exit<E: std::error::Error + 'static>(body: impl Future<Output = Res
     }
 }
 
-/// An error with its causes. kube's own texts include their causes already, so repeats are left out.
+/// An error with its causes. kube's messages contain their causes already, so that repetitions are omitted.
 pub fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();

@@ -1,9 +1,8 @@
-//! Traces: one per life of an object, from admission to Ready, sent over OTLP where an endpoint is set; otherwise nothing is
-//! done and nothing is kept.
+//! Traces: one per object, from admission to Ready, sent over OTLP. Without an endpoint nothing is recorded.
 //!
 //! The trace begins in the mutating webhook, which writes its `traceparent` (W3C Trace Context) into an annotation of the new
-//! object; a client that traces may bring its own. Everything that is written for the object later is a span below it.
-//! Reconciles that write nothing leave no span.
+//! object; a client with tracing may set its own. Every later write for the object is a span of this trace. Reconciles without a
+//! write have no span.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -22,36 +21,34 @@ use opentelemetry_http::{HttpClient, HttpError, Request, Response};
 use opentelemetry_otlp::{Protocol, SpanExporter, WithExportConfig, WithHttpConfig};
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::trace::{SdkTracer, SdkTracerProvider, Span};
+use runway_api::labels::TRACE;
 
-/// The annotation that carries the trace of an object.
-pub const ANNOTATION: &str = "kubeairunway.ai/traceparent";
-
-/// What is not sent by then is lost.
+/// Time limit for sending the remaining spans at shutdown.
 const FAREWELL: Duration = Duration::from_secs(2);
 
-/// Where traces go.
+/// Arguments for traces.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct TraceArgs {
-    /// Send traces to this OTLP receiver (HTTP, protobuf), as http://collector:4318. Without it there are none.
+    /// URL of an OTLP receiver for traces (HTTP, protobuf), such as http://collector:4318. Without it, no traces are sent
     #[arg(long, value_name = "URL", env = "OTEL_EXPORTER_OTLP_ENDPOINT")]
     pub otlp_endpoint: Option<String>,
 }
 
-/// Traces cannot be sent.
+/// Why traces cannot be sent.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Not a URL.
+    /// The endpoint is not a URL.
     #[error("--otlp-endpoint '{0}' is not a URL such as http://collector:4318")]
     Endpoint(String),
-    /// No client for it.
-    #[error("cannot make a client for the OTLP receiver")]
+    /// The client for the endpoint cannot be created.
+    #[error("cannot create a client for the OTLP receiver")]
     Client(#[source] Box<kube::Error>),
-    /// The exporter does not take the settings.
+    /// The exporter rejects the settings.
     #[error("cannot set up the OTLP exporter")]
     Exporter(#[source] Box<dyn std::error::Error + Send + Sync>),
 }
 
-/// Records spans, or does nothing. Cheap to clone.
+/// Recorder of spans; does nothing without a receiver. Cheap to clone.
 #[derive(Clone, Default)]
 pub struct Traces(Option<(SdkTracerProvider, SdkTracer)>);
 
@@ -62,7 +59,11 @@ impl fmt::Debug for Traces {
 }
 
 impl Traces {
-    /// Sends as the service `name`.
+    /// Starts to send spans as the service `name`.
+    ///
+    /// # Errors
+    ///
+    /// The endpoint is not a URL, or the exporter cannot be created.
     pub fn start(name: &str, args: &TraceArgs) -> Result<Self, Error> {
         let Some(endpoint) = args.otlp_endpoint.as_deref().filter(|endpoint| !endpoint.is_empty()) else {
             return Ok(Self::default());
@@ -86,19 +87,19 @@ impl Traces {
         Ok(Self(Some((provider, tracer))))
     }
 
-    /// Whether anybody wants to know.
+    /// Whether traces are sent.
     pub fn is_on(&self) -> bool {
         self.0.is_some()
     }
 
-    /// A span about an object, below the trace it carries; ended when dropped. `None` without a receiver or a trace.
+    /// A span about an object, within its trace; ends when dropped. `None` without a receiver or a trace.
     pub fn about(&self, object: &ObjectMeta, name: impl Into<String>) -> Option<Recording> {
         let parent = Context::new().with_remote_span_context(parent(object)?);
         self.begin(name.into(), SpanKind::Internal, &parent, None)
             .map(|recording| recording.described(object))
     }
 
-    /// The first span of an object's trace, or one below the trace that a client has brought.
+    /// The first span of an object's trace, or a span within the trace that the client has set.
     pub fn admission(&self, object: &ObjectMeta) -> Option<Recording> {
         let parent = match parent(object) {
             Some(parent) => Context::new().with_remote_span_context(parent),
@@ -108,7 +109,7 @@ impl Traces {
             .map(|recording| recording.described(object))
     }
 
-    /// A span that began when the object was created and ends now.
+    /// A span from the creation of the object until now.
     pub fn since_creation(&self, object: &ObjectMeta, name: &str) {
         let (Some(parent), Some(created)) = (parent(object), &object.creation_timestamp) else {
             return;
@@ -131,7 +132,7 @@ impl Traces {
         })
     }
 
-    /// Sends what is left. Blocks for a moment.
+    /// Sends the remaining spans. Blocks for a moment.
     pub async fn end(self) {
         let Some((provider, _)) = self.0 else { return };
         let ended = tokio::task::spawn_blocking(move || provider.shutdown_with_timeout(FAREWELL)).await;
@@ -141,7 +142,7 @@ impl Traces {
     }
 }
 
-/// A span under way.
+/// A span in progress.
 #[derive(Debug)]
 pub struct Recording {
     span: Span,
@@ -149,7 +150,7 @@ pub struct Recording {
 }
 
 impl Recording {
-    /// What a child carries in its annotation.
+    /// Value of the annotation for child objects.
     pub fn traceparent(&self) -> String {
         let context = self.span.span_context();
         format!(
@@ -166,13 +167,13 @@ impl Recording {
         self.traces.begin(name.into(), SpanKind::Client, &parent, None)
     }
 
-    /// Something that happened, as in a log.
+    /// Adds an event.
     pub fn event(&mut self, name: &'static str, message: &str) {
         self.span
             .add_event(name, vec![KeyValue::new("message", message.to_owned())]);
     }
 
-    /// It did not go well.
+    /// Marks the span as failed.
     pub fn failed(&mut self, error: &dyn std::error::Error) {
         self.span.set_status(Status::error(crate::telemetry::chain(error)));
     }
@@ -192,15 +193,15 @@ impl Recording {
     }
 }
 
-/// The id of the trace that an object carries, for logs.
+/// ID of an object's trace, for logs.
 pub fn trace_id(object: &ObjectMeta) -> Option<String> {
     Some(parent(object)?.trace_id().to_string())
 }
 
-/// The annotation by itself.
+/// The annotation with this value.
 pub fn carried(object: &ObjectMeta) -> Option<BTreeMap<String, String>> {
     let traceparent = annotation(object.annotations.as_ref()?)?;
-    Some([(ANNOTATION.to_owned(), traceparent.to_owned())].into())
+    Some([(TRACE.to_owned(), traceparent.to_owned())].into())
 }
 
 fn parent(object: &ObjectMeta) -> Option<SpanContext> {
@@ -208,11 +209,11 @@ fn parent(object: &ObjectMeta) -> Option<SpanContext> {
 }
 
 fn annotation(annotations: &BTreeMap<String, String>) -> Option<&str> {
-    annotations.get(ANNOTATION).map(String::as_str)
+    annotations.get(TRACE).map(String::as_str)
 }
 
-/// A `traceparent`, as in <https://www.w3.org/TR/trace-context/#traceparent-header>. Users write annotations: what is not valid
-/// is not there.
+/// A `traceparent`, as in <https://www.w3.org/TR/trace-context/#traceparent-header>. Users can write annotations: an invalid
+/// value is ignored.
 fn read(text: &str) -> Option<SpanContext> {
     let mut parts = text.split('-');
     let (version, trace, span, flags) = (parts.next()?, parts.next()?, parts.next()?, parts.next()?);
@@ -230,7 +231,8 @@ fn read(text: &str) -> Option<SpanContext> {
     context.is_valid().then_some(context)
 }
 
-/// Sends with kube's HTTP client: the process has no other. The exporter's thread has no runtime, so requests run on ours.
+/// Sends with kube's HTTP client, the only one in the process. The exporter's thread has no runtime, so that requests run on
+/// ours.
 struct Sender {
     client: Client,
     runtime: tokio::runtime::Handle,
@@ -248,7 +250,7 @@ impl HttpClient for Sender {
         let client = self.client.clone();
         let sent = self.runtime.spawn(async move {
             let (mut head, body) = request.into_parts();
-            // The client knows the host.
+            // The client adds the host.
             head.uri = "/v1/traces".parse()?;
             let answer = client.send(Request::from_parts(head, Body::from(body))).await?;
             let (head, body) = answer.into_parts();
@@ -285,7 +287,7 @@ mod tests {
     fn without_a_receiver_nothing_is_recorded() {
         let traceparent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01".to_owned();
         let object = ObjectMeta {
-            annotations: Some(BTreeMap::from([(ANNOTATION.to_owned(), traceparent)])),
+            annotations: Some(BTreeMap::from([(TRACE.to_owned(), traceparent)])),
             ..ObjectMeta::default()
         };
         let traces = Traces::start("toy", &TraceArgs::default()).unwrap();

@@ -1,4 +1,4 @@
-//! What the provider cannot do is refused here, so that building objects cannot fail.
+//! Validates a request for this provider: what it does not support is refused here, so that building objects cannot fail.
 
 use runway_api::model_deployment::ModelSource;
 use runway_provider::request::Gpu;
@@ -8,7 +8,7 @@ use crate::engine::{self, Dialect, flag};
 use crate::overrides::{self, Rollout};
 use crate::registration::name_problem;
 
-/// A request that can be served.
+/// A supported request.
 pub(crate) struct Accepted<'a> {
     pub(crate) engine: &'static Dialect,
     pub(crate) worker: &'a Worker,
@@ -19,21 +19,21 @@ pub(crate) struct Accepted<'a> {
     pub(crate) service_type: &'static str,
 }
 
-/// Where the engine finds the model.
+/// Location of the model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Model<'a> {
-    /// At Hugging Face, by its id.
+    /// On Hugging Face, by its ID.
     Hub(&'a str),
-    /// In the image, at the path that a flag in `engine.args` names.
+    /// In the image, at the path in a flag of `engine.args`.
     Path { key: &'a str, path: &'a str },
-    /// In the image, whose own entrypoint knows.
+    /// In the image; its entrypoint knows the path.
     Image,
 }
 
-/// Flags that name a path in the image.
+/// Flags with a path in the image.
 const PATHS: [&str; 2] = ["model", "model-path"];
 
-/// Everything that can refuse, in the order in which a user should hear of it.
+/// All checks, in the order in which their messages are useful.
 pub(crate) fn accept(request: &Request) -> Result<Accepted<'_>, Refusal> {
     let engine = engine(request)?;
     let worker = worker(request, engine)?;
@@ -63,7 +63,7 @@ fn engine(request: &Request) -> Result<&'static Dialect, Refusal> {
     }
 }
 
-/// The text about GPUs is that of design 8.
+/// The text about GPUs is from design 8.
 fn worker<'a>(request: &'a Request, engine: &Dialect) -> Result<&'a Worker, Refusal> {
     let Topology::Aggregated(worker) = &request.topology else {
         return refuse(
@@ -95,7 +95,7 @@ fn model<'a>(request: &'a Request, engine: &Dialect) -> Result<Model<'a>, Refusa
     let twice = |(key, _): &(&str, &str)| loads.contains(&format!("--{}", key.replace('_', "-")));
     match flag(&request.args, "hf-file").filter(twice) {
         Some((key, _)) => refuse(format!(
-            "engine.args.{key} names a file, and so does model.id, which is '{id}': name it in one of them"
+            "engine.args.{key} and model.id '{id}' both name a file: use one of them"
         )),
         None => Ok(Model::Hub(id)),
     }
@@ -117,7 +117,7 @@ fn in_image(request: &Request) -> Result<Model<'_>, Refusal> {
     }
 }
 
-/// The user's image, or the engine's own, which are built for NVIDIA's GPUs.
+/// The user's image, or the engine's default, which is built for NVIDIA GPUs.
 fn image<'a>(request: &'a Request, engine: &Dialect, worker: &Worker) -> Result<&'a str, Refusal> {
     match (&request.image, &worker.gpu, engine.cpu_image) {
         (Some(image), ..) => Ok(image),
@@ -130,7 +130,7 @@ fn image<'a>(request: &'a Request, engine: &Dialect, worker: &Worker) -> Result<
     }
 }
 
-/// The Service and the probes follow the port that the server is told.
+/// The Service and the probes use the port of the server.
 fn port(request: &Request, engine: &Dialect) -> Result<u16, Refusal> {
     let Some((key, text)) = flag(&request.args, "port") else {
         return Ok(engine.port);

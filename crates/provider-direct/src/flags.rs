@@ -1,5 +1,5 @@
-//! Engine flags: `spec.engine` in the words of the engine's own command line (design 15). `engine.args` has the last word;
-//! what the engine does not know it refuses itself, and its last words show in the status.
+//! Engine flags: `spec.engine` as flags of the engine's command line (design 15). `engine.args` takes precedence; the engine
+//! rejects unknown flags itself, and its last log lines are reported in the status.
 
 use std::collections::BTreeMap;
 
@@ -9,17 +9,17 @@ use runway_provider::Request;
 use crate::compatible::{Accepted, Model};
 use crate::engine::{PARALLEL, ServedName, flag};
 
-/// Where the server listens, unless it is told: on all addresses of IPv4.
+/// Default address of the server: all IPv4 addresses.
 const HOST: &str = "0.0.0.0";
 
-/// Flags by name, an empty value being a bare flag, and what is ignored in their favour.
+/// Flags by name, with an empty value for a flag without one, and messages about fields that have no effect.
 #[derive(Debug, Default)]
 pub(crate) struct Flags {
     pub(crate) values: BTreeMap<String, String>,
     pub(crate) ignored: Vec<String>,
 }
 
-/// The flags for a request, without those that load the model.
+/// Flags of a request, except those that load the model.
 pub(crate) fn of(request: &Request, accepted: &Accepted) -> Flags {
     let mut flags = Flags {
         values: request.args.clone(),
@@ -36,12 +36,12 @@ pub(crate) fn of(request: &Request, accepted: &Accepted) -> Flags {
     flags
 }
 
-/// The name under which `/v1/models` lists the model; `None` where the image decides.
+/// Name under which `/v1/models` lists the model; `None` if the image decides it.
 pub(crate) fn model_name(accepted: &Accepted, flags: &Flags) -> Option<String> {
     let given = |name| flag(&flags.values, name).map(|(_, value)| first(value));
     match accepted.engine.served_name {
         ServedName::Flag(name) => given(name),
-        // The release in the user's image may have a flag that ours has not.
+        // The release in the user's image may have a flag that the default release lacks.
         ServedName::Fixed(_) => given("served-model-name").or_else(|| match accepted.model {
             Model::Hub(id) => Some(id.to_owned()),
             Model::Path { path, .. } => Some(last(path)),
@@ -50,7 +50,7 @@ pub(crate) fn model_name(accepted: &Accepted, flags: &Flags) -> Option<String> {
     }
 }
 
-/// The first of several names: llama.cpp takes a list with commas.
+/// The first of several names: llama.cpp accepts a comma-separated list.
 fn first(names: &str) -> String {
     names.split(',').next().unwrap_or(names).trim().to_owned()
 }
@@ -71,10 +71,10 @@ impl Flags {
         }
     }
 
-    /// The name that clients use: the one given, the last part of the model's id, or the ModelDeployment's.
+    /// Name in client requests: the given one, the last part of the model's ID, or the name of the ModelDeployment.
     fn name(&mut self, request: &Request, accepted: &Accepted) {
         let given = request.served_name.as_deref();
-        // What an image serves on its own has a name of its own, unless the engine would list a path.
+        // An image with its own model has its own name for it, unless the engine would list a path.
         let is_ours = accepted.model != Model::Image || accepted.engine.command.is_empty();
         match accepted.engine.served_name {
             ServedName::Flag(flag) if request.served_name_given => {
@@ -90,12 +90,12 @@ impl Flags {
         }
         if let (ModelSource::Custom, Some(id)) = (request.source, &request.model_id) {
             self.ignored.push(format!(
-                "model.id: '{id}' loads nothing for custom source: name the model's path in the image in engine.args.model"
+                "model.id: '{id}' has no effect for custom source: set engine.args.model to the model's path in the image"
             ));
         }
     }
 
-    /// All GPUs of a pod serve one model, unless the user says otherwise.
+    /// All GPUs of a pod serve one model, unless the user sets a parallel size.
     fn parallel(&mut self, accepted: &Accepted) {
         let is_told = PARALLEL.iter().any(|way| flag(&self.values, way).is_some());
         let gpus = accepted.worker.gpu.as_ref().map_or(0, |gpu| gpu.count);
@@ -104,13 +104,13 @@ impl Flags {
         }
     }
 
-    /// Sets the flag that a field of the spec stands for, or says why the field does nothing.
+    /// Sets the flag for a field of the spec, or reports why the field has no effect.
     fn field(&mut self, field: &str, flag_or_why: Result<&str, &str>, value: &str) {
         let why = match flag_or_why {
             Err(why) => why.to_owned(),
             Ok(name) => match flag(&self.values, name) {
                 Some((key, _)) => {
-                    format!("engine.args.{key} says the same in the engine's own words and has the last word")
+                    format!("engine.args.{key} sets the same and takes precedence")
                 }
                 None => return self.derive(name, value),
             },
@@ -125,7 +125,7 @@ impl Flags {
         }
     }
 
-    /// As arguments of a command: `--key value`, or `--key` alone.
+    /// Arguments of a command: `--key value`, or `--key` alone.
     pub(crate) fn arguments(&self) -> impl Iterator<Item = String> {
         self.values.iter().flat_map(|(key, value)| {
             let value = Some(value).filter(|value| !value.is_empty()).cloned();

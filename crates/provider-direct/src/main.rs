@@ -1,4 +1,4 @@
-//! `direct-provider`: the direct provider as a process.
+//! `direct-provider`: process of the direct provider.
 
 use std::process::ExitCode;
 
@@ -6,7 +6,7 @@ use clap::Parser;
 use runway_provider::ProviderArgs;
 use runway_provider_direct::Direct;
 
-/// Serves ModelDeployments as plain Deployments and Services.
+/// Serve ModelDeployments as Deployments and Services
 #[derive(Debug, Parser)]
 #[command(name = "direct-provider", version)]
 struct Args {
@@ -14,7 +14,7 @@ struct Args {
     provider: ProviderArgs,
 }
 
-// As many threads as a controller needs, not as many as the node has cores.
+// The number of threads that a controller needs, independent of the node's cores.
 #[tokio::main(worker_threads = 2)]
 async fn main() -> ExitCode {
     let args = Args::parse();

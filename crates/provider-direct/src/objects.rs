@@ -1,4 +1,4 @@
-//! The Deployment and the Service.
+//! Deployment and Service.
 
 use std::collections::BTreeMap;
 
@@ -14,13 +14,13 @@ use crate::overrides::Rollout;
 use crate::schema::{DEPLOYMENT, SERVICE};
 use crate::{NAME, pod};
 
-/// Port of the Service, whatever the engine's own.
+/// Port of the Service, independent of the engine's.
 const SERVICE_PORT: i32 = 80;
 
-/// Name of the container's port, by which the Service and the probes find it.
+/// Name of the container's port, which the Service and the probes refer to.
 pub(crate) const PORT_NAME: &str = "http";
 
-/// Seconds without progress after which a rollout counts as stuck: the pod's start-up budget, and as much for the image.
+/// Seconds without progress after which a rollout counts as stuck: the start-up time of a pod, and the same again for the image.
 const PROGRESS_DEADLINE: i32 = 2 * pod::START_UP_BUDGET;
 
 pub(crate) fn translation(request: &Request, accepted: &Accepted, flags: Flags) -> Translation {
@@ -78,13 +78,13 @@ fn strategy(rollout: Rollout) -> Value {
     json!({"type": "RollingUpdate", "rollingUpdate": {"maxSurge": surge, "maxUnavailable": unavailable}})
 }
 
-/// Labels by which the pods are found. They never change: a Deployment's selector may not. The provider is among them
-/// because pods of an earlier provider, which end slowly, may carry the name too.
+/// Labels that select the pods. They never change, since the selector of a Deployment is immutable. The provider is one of them
+/// because terminating pods of an earlier provider may have the name as well.
 fn selector(name: &str) -> BTreeMap<&'static str, &str> {
     BTreeMap::from([(NAME_LABEL, name), (PROVIDER, NAME)])
 }
 
-/// The user's labels with ours above them, and what is said of those that are overruled.
+/// The user's labels overridden by ours, and a message about each overridden label.
 fn pod_labels(request: &Request) -> (BTreeMap<String, String>, Option<String>) {
     let ours = selector(&request.name);
     let is_ours = |key: &&String| ours.contains_key(key.as_str());

@@ -1,4 +1,4 @@
-//! The documented keys of `provider.overrides`. The loop has warned of unknown keys and refused wrong types.
+//! Documented keys of `provider.overrides`. The loop warns of unknown keys and refuses wrong types.
 
 use runway_api::provider_config::{OverrideKey, OverrideType};
 use runway_provider::Refusal;
@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 
 use crate::compatible::refuse;
 
-/// Keys, types and what they do, with the defaults.
+/// Keys, types and descriptions with the defaults.
 pub(crate) fn documented() -> Vec<OverrideKey> {
     let key = |path: &str, description: &str| OverrideKey {
         path: path.to_owned(),
@@ -26,16 +26,16 @@ pub(crate) fn documented() -> Vec<OverrideKey> {
     ]
 }
 
-/// How pods are replaced after a change.
+/// How a rollout replaces pods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Rollout {
-    /// A new pod starts before an old one ends.
+    /// A new pod starts before an old one terminates.
     Surge,
-    /// An old pod ends before a new one starts.
+    /// An old pod terminates before a new one starts.
     InPlace,
 }
 
-/// What is asked for, or what suits a worker with GPUs or without: GPUs to spare for one more pod are rare.
+/// The requested strategy, or the default for a worker with or without GPUs: a spare GPU for one more pod is rare.
 pub(crate) fn rollout(overrides: &Map<String, Value>, has_gpus: bool) -> Result<Rollout, Refusal> {
     match text(overrides, "rollout") {
         Some("Surge") => Ok(Rollout::Surge),

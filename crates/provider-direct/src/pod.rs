@@ -1,7 +1,7 @@
 //! The pod: one container with the engine's server.
 //!
-//! It is admitted under Pod Security `baseline`. Under `restricted` it is not: the engines' images run as root, and who wants
-//! another user needs an image for it.
+//! The pod is admitted under Pod Security `baseline`, not under `restricted`: the engines' images run as root, and another user
+//! needs another image.
 
 use runway_api::model_deployment::ModelSource;
 use runway_operator::quantity;
@@ -13,22 +13,22 @@ use crate::compatible::{Accepted, Model};
 use crate::flags::Flags;
 use crate::objects::PORT_NAME;
 
-/// Seconds that a server may take from its start to its first answer: download, load, compile.
+/// Seconds from the start of a server to its first response: download, load, compile.
 pub(crate) const START_UP_BUDGET: i32 = 3600;
 
-/// Seconds for running requests after a pod was told to end.
+/// Seconds for running requests after a pod has begun to terminate.
 const GRACE: i32 = 120;
 
-/// Path on which every engine tells whether the model is loaded and answers.
+/// Path on which every engine reports whether the model is loaded and serves.
 const HEALTH: &str = "/health";
 
-/// The variable that all engines read the token from, and the key that it has in the Secret.
+/// Variable from which all engines read the token, and its key in the Secret.
 const TOKEN: &str = "HF_TOKEN";
 
-/// Where downloads go: they outlive a container that crashes, and end with the pod.
+/// Directory for downloads. They survive a restart of the container, and end with the pod.
 const CACHE: &str = "/cache";
 
-/// A pod's spec, and what of the request is not in it.
+/// The spec of a pod, and the ignored fields of the request.
 pub(crate) struct Pod {
     pub(crate) spec: Value,
     pub(crate) ignored: Option<String>,
@@ -42,9 +42,9 @@ pub(crate) fn pod(request: &Request, accepted: &Accepted, flags: &Flags) -> Pod 
         .with("nodeSelector", json!(request.node_selector))
         .with("tolerations", json!(request.tolerations))
         .with("terminationGracePeriodSeconds", GRACE)
-        // A model needs no rights in the cluster, and may bring code of its own.
+        // A model needs no permissions in the cluster, and may contain code.
         .with("automountServiceAccountToken", false)
-        // A Service named vllm would otherwise become VLLM_PORT, which vLLM takes for its own (vllm/envs.py, get_vllm_port).
+        // Otherwise a Service named vllm would set VLLM_PORT, which vLLM reads as its own setting (vllm/envs.py, get_vllm_port).
         .with("enableServiceLinks", false);
     let overruled = request.token_secret.is_some() && sets(request, TOKEN);
     Pod {
@@ -69,9 +69,9 @@ fn container(request: &Request, accepted: &Accepted, flags: &Flags, volumes: &[V
         // Every second, so that a small model serves at once.
         .with("startupProbe", probe(1, START_UP_BUDGET, 5))
         .with("readinessProbe", probe(5, 6, 10))
-        // A server under load answers slowly, and SGLang within 20 seconds: only one that is silent for minutes is ended.
+        // A server under load responds slowly, SGLang within 20 seconds: only one that is silent for minutes is restarted.
         .with("livenessProbe", probe(10, 10, 30))
-        // An engine that refuses its arguments says so at its end.
+        // An engine that rejects its arguments logs the reason last.
         .with("terminationMessagePolicy", "FallbackToLogsOnError")
         .with(
             "securityContext",
@@ -84,7 +84,7 @@ fn container(request: &Request, accepted: &Accepted, flags: &Flags, volumes: &[V
         .into()
 }
 
-/// The engine's command, unless the image alone knows what it serves.
+/// Command of the engine, unless only the image knows what it serves.
 fn command(accepted: &Accepted) -> Vec<&'static str> {
     match accepted.model {
         Model::Image => Vec::new(),
@@ -92,7 +92,7 @@ fn command(accepted: &Accepted) -> Vec<&'static str> {
     }
 }
 
-/// What to load, and the flags.
+/// Arguments that load the model, and the flags.
 fn arguments(accepted: &Accepted, flags: &Flags) -> Vec<String> {
     let load = match accepted.model {
         Model::Hub(id) => (accepted.engine.from_hub)(id),
@@ -102,7 +102,7 @@ fn arguments(accepted: &Accepted, flags: &Flags) -> Vec<String> {
     load.into_iter().chain(flags.arguments()).collect()
 }
 
-/// Ours first, each unless the user sets it: a name may be there once only.
+/// Generated variables first, each unless the user sets it: a name must be unique.
 fn environment(request: &Request, accepted: &Accepted) -> Vec<Value> {
     let cache = keeps_downloads(request).then(|| json!({"name": accepted.engine.cache_variable, "value": CACHE}));
     let token = request
@@ -123,7 +123,7 @@ fn keeps_downloads(request: &Request) -> bool {
     request.source == ModelSource::Huggingface
 }
 
-/// A volume that lives as long as its pod.
+/// A volume with the lifetime of its pod.
 struct Volume {
     name: &'static str,
     path: &'static str,
@@ -163,15 +163,15 @@ fn volumes(request: &Request, accepted: &Accepted) -> Vec<Volume> {
         .collect()
 }
 
-/// The processes of one server, one for each GPU, talk through shared memory, of which a container has 64 MiB. llama.cpp is
-/// one process.
+/// The processes of one server, one per GPU, communicate through shared memory, of which a container has 64 MiB by default.
+/// llama.cpp is one process.
 fn wants_shared_memory(accepted: &Accepted) -> bool {
     let gpus = accepted.worker.gpu.as_ref().map_or(0, |gpu| gpu.count);
     accepted.engine.tensor_parallel.is_some() && gpus > 1
 }
 
-/// Memory is a limit too: a model that needs more is ended and told as OOMKilled, instead of taking a node with it.
-/// Processors are no limit: a model uses what is idle.
+/// Memory is request and limit: a model that needs more is killed and reported as OOMKilled, instead of affecting the node. CPU
+/// has no limit: a model may use idle capacity.
 fn resources(worker: &Worker) -> Value {
     let memory = worker.memory.as_deref().map(quantity::canonical);
     let cpu = worker.cpu.as_deref().map(quantity::canonical);
@@ -192,7 +192,7 @@ fn resources(worker: &Worker) -> Value {
         .into()
 }
 
-/// Asks every `period` seconds, and gives up after so many failures, each of which takes at most `timeout` seconds.
+/// A probe every `period` seconds. It fails after this number of failures, each of which takes at most `timeout` seconds.
 fn probe(period: i32, failures: i32, timeout: i32) -> Value {
     json!({
         "httpGet": {"path": HEALTH, "port": PORT_NAME},

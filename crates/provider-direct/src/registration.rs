@@ -1,4 +1,4 @@
-//! What the provider registers (design 3.9).
+//! Registration of the provider (design 3.9).
 
 use runway_api::InferenceProviderConfigSpec;
 use runway_api::model_deployment::ServingMode;
@@ -7,7 +7,7 @@ use runway_api::provider_config::{Capabilities, EngineCapabilities, SelectionPol
 use crate::engine::{self, Dialect};
 use crate::overrides;
 
-/// The lowest priority that a rule may have: a provider without a rule that holds has 0, so any other that fits wins.
+/// The lowest priority of a rule. A provider without a matching rule has 0, so that any other eligible provider wins.
 const LAST: i32 = -10_000;
 
 pub(crate) fn registration() -> InferenceProviderConfigSpec {
@@ -63,7 +63,7 @@ const BAD_NAME: &str = "metadata.name must begin with a letter and have no dots 
 const LONG_NAME: &str = "metadata.name must have at most 63 characters on provider direct, because a Service is named after it: \
                          choose a shorter name";
 
-/// Why a Service cannot have this name: the same as the rules, for a ModelDeployment that was validated without them.
+/// Why a Service cannot have this name: the same rules, for a ModelDeployment that was validated without them.
 pub(crate) fn name_problem(name: &str) -> Option<&'static str> {
     let is_label = name.starts_with(|c: char| c.is_ascii_lowercase())
         && name.ends_with(|c: char| c.is_ascii_lowercase() || c.is_ascii_digit())

@@ -1,20 +1,12 @@
-//! The kinds of Kubernetes' own that are made.
+//! Built-in kinds that the provider creates.
 
 use runway_provider::{ChildRef, Kind, Upstream};
 
 /// Runs the pods; its status is read.
-pub const DEPLOYMENT: Kind = Kind {
-    group: "apps",
-    kind: "Deployment",
-    plural: "deployments",
-};
+pub const DEPLOYMENT: Kind = Kind::new("apps", "v1", "Deployment", "deployments");
 
-/// Gives the pods one address.
-pub const SERVICE: Kind = Kind {
-    group: "",
-    kind: "Service",
-    plural: "services",
-};
+/// Service for the pods.
+pub const SERVICE: Kind = Kind::new("", "v1", "Service", "services");
 
 /// A built-in kind needs no schema.
 pub(crate) fn upstreams() -> Vec<Upstream> {
@@ -24,7 +16,7 @@ pub(crate) fn upstreams() -> Vec<Upstream> {
     }]
 }
 
-/// Both objects have the ModelDeployment's name.
+/// Both objects have the name of the ModelDeployment.
 pub(crate) fn children(name: &str) -> Vec<ChildRef> {
     [SERVICE, DEPLOYMENT]
         .map(|kind| ChildRef {

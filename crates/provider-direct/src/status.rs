@@ -1,4 +1,4 @@
-//! What a Deployment says of itself, in the terms of `kubectl rollout status` (Kubernetes
+//! Status of a Deployment, by the rules of `kubectl rollout status` (Kubernetes
 //! `staging/src/k8s.io/kubectl/pkg/polymorphichelpers/rollout_status.go`).
 
 use jiff::Timestamp;
@@ -7,7 +7,7 @@ use runway_operator::json;
 use runway_provider::Reading;
 use serde_json::Value;
 
-/// Reads a Deployment of which so many replicas and this spec are wanted.
+/// Reads a Deployment with this desired spec and number of replicas.
 pub(crate) fn read(object: &Value, wanted: i32, spec: &Value) -> Reading {
     let status = &object["status"];
     if !status["observedGeneration"].is_i64() {
@@ -41,22 +41,22 @@ pub(crate) fn read(object: &Value, wanted: i32, spec: &Value) -> Reading {
     }
 }
 
-/// Whether the status is about the spec that is wanted: applied, and seen by the Deployment's controller.
+/// Whether the status is about the desired spec: applied, and observed by the Deployment's controller.
 fn is_observed(object: &Value, spec: &Value) -> bool {
     object["status"]["observedGeneration"] == object["metadata"]["generation"] && json::contains(&object["spec"], spec)
 }
 
 struct Counts {
     wanted: i32,
-    /// Pods that are not ending, old and new.
+    /// Pods that are not terminating, old and new.
     replicas: i32,
-    /// Those of the latest template.
+    /// Pods of the latest template.
     updated: i32,
     ready: i32,
 }
 
 impl Counts {
-    /// Whether the pods of the latest template serve, all that are wanted and no others.
+    /// Whether all desired pods of the latest template serve, and no others exist.
     fn is_complete(&self) -> bool {
         self.updated >= self.wanted
             && self.ready >= self.wanted
@@ -83,7 +83,7 @@ impl Counts {
     }
 }
 
-/// Pods that cannot be made, or a rollout that is stuck, in the Deployment's own words.
+/// Why pods cannot be created or a rollout is stuck: the Deployment's own message.
 fn failure(status: &Value) -> Option<(String, String)> {
     let conditions = || status["conditions"].as_array().into_iter().flatten();
     let is = |c: &&Value, kind: &str, value: &str| c["type"] == kind && c["status"] == value;

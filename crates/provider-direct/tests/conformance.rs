@@ -1,4 +1,4 @@
-//! The direct provider keeps the contract, with GPUs and without.
+//! Conformance of the direct provider, with and without GPUs.
 
 use runway_provider::conformance::{Report, Samples, check};
 use runway_provider_direct::Direct;
@@ -100,7 +100,7 @@ fn samples(served: Value) -> Samples {
         served,
         identity: Vec::new(),
         updates: Vec::new(),
-        // A Deployment forbids a change of its selector only, which is made from the name.
+        // A Deployment does not allow to change its selector only, which is derived from the name.
         recreates: Vec::new(),
         refused: Vec::new(),
         ready: |deployment| {

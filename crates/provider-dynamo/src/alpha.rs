@@ -43,7 +43,7 @@ fn service(component: &Component) -> Value {
         .into()
 }
 
-/// Another vendor's GPU is a type beside the number, which is a text.
+/// The type of another vendor's GPU is next to the number, which is a string.
 fn resources(component: &Component) -> Fields {
     let gpu_type = component
         .gpu

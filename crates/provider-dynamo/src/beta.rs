@@ -34,9 +34,9 @@ fn component(component: &Component) -> Value {
         .into()
 }
 
-/// Prefill and decode are types of their own: Dynamo's conversion makes them of v1alpha1 workers of these subtypes (pull
-/// request 9082, `shared_spec_conversion.go`, sharedComponentTypeToHub), and the type cannot change once it is set (pull
-/// request 13763), so that a graph made as v1alpha1 can be updated only with them.
+/// Prefill and decode have their own types: Dynamo's conversion derives them from v1alpha1 workers of these subtypes (pull
+/// request 9082, `shared_spec_conversion.go`, sharedComponentTypeToHub), and a type cannot change (pull request 13763). A graph
+/// that was created as v1alpha1 can therefore be updated only with these types.
 fn kind(role: Role) -> &'static str {
     match role {
         Role::Frontend => "frontend",
@@ -46,7 +46,7 @@ fn kind(role: Role) -> &'static str {
     }
 }
 
-/// Dynamo's container has this name, and is found by it.
+/// Dynamo finds its container by this name.
 fn main(component: &Component) -> Fields {
     let env_from: Vec<_> = component
         .token_secret

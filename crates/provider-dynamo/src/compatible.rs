@@ -1,4 +1,4 @@
-//! What Dynamo cannot do is refused here, so that building objects cannot fail.
+//! Validates a request for this provider: what Dynamo does not support is refused here, so that building objects cannot fail.
 
 use runway_api::model_deployment::ModelSource;
 use runway_provider::request::Gpu;
@@ -11,7 +11,7 @@ use crate::overrides::{self, Frontend};
 use crate::runtime::Runtime;
 use crate::schema::Shape;
 
-/// A request that Dynamo can serve.
+/// A supported request.
 pub(crate) struct Accepted<'a> {
     pub(crate) engine: Engine,
     pub(crate) model: Model<'a>,
@@ -21,7 +21,7 @@ pub(crate) struct Accepted<'a> {
     pub(crate) shape: Shape,
 }
 
-/// The engines that Dynamo has workers for.
+/// Engines with a Dynamo worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Engine {
     Vllm,
@@ -29,7 +29,7 @@ pub(crate) enum Engine {
     TrtLlm,
 }
 
-/// What a component does.
+/// Role of a component.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
     Frontend,
@@ -38,25 +38,25 @@ pub(crate) enum Role {
     Decode,
 }
 
-/// What the workers load, and who starts them.
+/// Location of the model, and the command that loads it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Model<'a> {
-    /// Dynamo's worker loads it by its id.
+    /// Dynamo's worker loads it by its ID.
     Id(&'a str),
-    /// Dynamo's worker loads it from where a flag in `engine.args` says.
+    /// Dynamo's worker loads it from the path in a flag of `engine.args`.
     InArgs,
-    /// The image's own command knows.
+    /// The command of the image loads it.
     InImage,
 }
 
-/// Workers of one kind. Dynamo serves on GPUs only.
+/// Workers of one kind. Dynamo requires GPUs.
 pub(crate) struct GpuWorker<'a> {
     pub(crate) role: Role,
     pub(crate) worker: &'a Worker,
     pub(crate) gpu: &'a Gpu,
 }
 
-/// Everything that can refuse, in the order in which a user should hear of it.
+/// All checks, in the order in which their messages are useful.
 pub(crate) fn accept<'a>(
     request: &'a Request,
     installed: &Installed,
@@ -79,7 +79,7 @@ pub(crate) fn accept<'a>(
     })
 }
 
-/// Texts of design 8.
+/// Texts from design 8.
 fn engine(request: &Request) -> Result<Engine, Refusal> {
     match request.engine.as_str() {
         "vllm" => Ok(Engine::Vllm),
@@ -99,7 +99,7 @@ fn workers(request: &Request) -> Result<Vec<GpuWorker<'_>>, Refusal> {
     }
 }
 
-/// Names of a request's workers, whether it can be served or not.
+/// Names of a request's workers, even if it is not supported.
 pub(crate) fn worker_names(request: &Request) -> Vec<&'static str> {
     let roles: &[Role] = match request.topology {
         Topology::Aggregated(_) => &[Role::Worker],
@@ -112,7 +112,7 @@ pub(crate) fn worker_names(request: &Request) -> Vec<&'static str> {
         .collect()
 }
 
-/// The text of design 8, with the field in question.
+/// The text of design 8 with the field in question.
 fn on_gpu<'a>(role: Role, worker: &'a Worker, field: &str) -> Result<GpuWorker<'a>, Refusal> {
     match &worker.gpu {
         Some(gpu) => Ok(GpuWorker { role, worker, gpu }),
@@ -140,7 +140,7 @@ fn model(request: &Request) -> Result<Model<'_>, Refusal> {
     }
 }
 
-/// One set of flags goes to all workers, so they cannot say what each one is.
+/// All workers get the same flags, so that these cannot set their roles.
 fn flags_are_possible(request: &Request, engine: Engine) -> Result<(), Refusal> {
     const ROLES: [&str; 3] = ["disaggregation-mode", "is-prefill-worker", "is-decode-worker"];
     if let Some((key, _)) = ROLES.iter().find_map(|flag| flags::find(&request.args, flag)) {
@@ -150,7 +150,7 @@ fn flags_are_possible(request: &Request, engine: Engine) -> Result<(), Refusal> 
     }
     match flags::doubly_told(request, engine) {
         Some((option, flag)) => refuse(format!(
-            "engine.args.{option} is an option of TensorRT-LLM and is passed in --{flag}, which engine.args.{flag} sets as well: say both in one of them"
+            "engine.args.{option} is an option of TensorRT-LLM and is passed in --{flag}, which engine.args.{flag} sets as well: use one of them"
         )),
         None => Ok(()),
     }

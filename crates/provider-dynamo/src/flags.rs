@@ -1,7 +1,7 @@
-//! Engine flags: `spec.engine` in the words of Dynamo's worker for the engine (design 15).
+//! Engine flags: `spec.engine` as flags of Dynamo's worker for the engine (design 15).
 //!
-//! dynamo.vllm takes vLLM's flags, dynamo.sglang SGLang's, dynamo.trtllm a few of its own; all of them refuse what they do
-//! not know (Dynamo `components/src/dynamo/*/args.py`). TensorRT-LLM's own options have no flags: they go into one, as JSON.
+//! dynamo.vllm accepts vLLM's flags, dynamo.sglang SGLang's, dynamo.trtllm a few of its own; all reject unknown flags (Dynamo
+//! `components/src/dynamo/*/args.py`). TensorRT-LLM's own options have no flags: they go into one flag, as JSON.
 
 use std::collections::BTreeMap;
 
@@ -16,18 +16,18 @@ use crate::runtime::{self, ENGINE_OPTIONS};
 /// Flags that name the model.
 pub(crate) const MODEL: [&str; 2] = ["model", "model-path"];
 
-/// The flag that names the model to clients.
+/// Flag with the served name.
 const MODEL_NAME: &str = "served-model-name";
 
-/// The arguments of a worker, and what of the spec is not among them.
+/// Arguments of a worker, and fields of the spec that have no effect.
 pub(crate) struct Arguments {
     pub(crate) list: Vec<String>,
-    /// The name that clients use, where a flag says it.
+    /// Served name, if a flag sets it.
     pub(crate) model_name: Option<String>,
     pub(crate) ignored: Vec<String>,
 }
 
-/// The arguments for one kind of worker. `engine.args` has the last word.
+/// Arguments of one kind of worker. `engine.args` takes precedence.
 pub(crate) fn of(request: &Request, accepted: &Accepted, worker: &GpuWorker) -> Arguments {
     let engine = accepted.engine;
     let mut flags = Flags::given(request, engine);
@@ -50,7 +50,7 @@ pub(crate) fn of(request: &Request, accepted: &Accepted, worker: &GpuWorker) -> 
     }
 }
 
-/// What the worker's role and the router ask for, for the runtime in use.
+/// Flags for the role of the worker and the router, for the runtime in use.
 fn derived(accepted: &Accepted, worker: &GpuWorker) -> impl Iterator<Item = (&'static str, &'static str)> {
     let (engine, version) = (accepted.engine, accepted.runtime.version);
     let events = match accepted.frontend.router {
@@ -63,7 +63,7 @@ fn derived(accepted: &Accepted, worker: &GpuWorker) -> impl Iterator<Item = (&'s
         .copied()
 }
 
-/// Ways to spread a model over GPUs. With any of them the user has decided.
+/// Flags that distribute a model over GPUs. With any of them, the user has decided.
 const PARALLEL: [&str; 10] = [
     "tensor-parallel-size",
     "tp-size",
@@ -91,26 +91,26 @@ fn tensor_parallel(engine: Engine) -> &'static str {
     }
 }
 
-/// A flag as it is spelt in `args`: dashes and underscores alike.
+/// A flag in the spelling of `args`: dashes and underscores are equivalent.
 pub(crate) fn find<'a>(args: &'a BTreeMap<String, String>, flag: &str) -> Option<(&'a str, &'a str)> {
     args.iter()
         .find(|(key, _)| key.replace('_', "-") == flag)
         .map(|(key, value)| (key.as_str(), value.as_str()))
 }
 
-/// An option of TensorRT-LLM beside the flag that carries all of them.
+/// An option of TensorRT-LLM next to the flag that contains all of them.
 pub(crate) fn doubly_told(request: &Request, engine: Engine) -> Option<(&str, &'static str)> {
     let is_told = engine == Engine::TrtLlm && request.args.contains_key(ENGINE_OPTIONS);
     let option = request.args.keys().find(|key| is_option(key)).filter(|_| is_told)?;
     Some((option, ENGINE_OPTIONS))
 }
 
-/// Flags are written with dashes, TensorRT-LLM's options with underscores (design 4.1: enable_block_reuse, kv_cache_config).
+/// Flags have dashes, TensorRT-LLM's options underscores (design 4.1: enable_block_reuse, kv_cache_config).
 fn is_option(key: &str) -> bool {
     key.contains('_')
 }
 
-/// Flags by name, an empty value being a bare flag.
+/// Flags by name, with an empty value for a flag without one.
 struct Flags {
     values: BTreeMap<String, String>,
     options: Map<String, Value>,
@@ -140,12 +140,12 @@ impl Flags {
         find(&self.values, flag)
     }
 
-    /// Whether a flag is there, or TensorRT-LLM's option of that name.
+    /// Whether a flag is set, or TensorRT-LLM's option of that name.
     fn tells(&self, flag: &str) -> bool {
         self.find(flag).is_some() || self.options.keys().any(|option| option.replace('_', "-") == flag)
     }
 
-    /// Length of the context, and trust (design 15.1, 15.2).
+    /// Flags for context length and trust (design 15.1, 15.2).
     fn spec(&mut self, request: &Request, engine: Engine) {
         match (request.context_length, engine) {
             (None, _) => {}
@@ -170,11 +170,11 @@ impl Flags {
         }
     }
 
-    /// The name that clients use.
+    /// Name in client requests.
     fn name(&mut self, request: &Request) {
         match (request.source, &request.served_name) {
             (ModelSource::Custom, _) if request.served_name_given => self.ignored.push(
-                "model.servedName is ignored for custom source: the image decides the model's name; if its worker takes a flag for it, set it in engine.args".to_owned(),
+                "model.servedName is ignored for custom source: the image decides the model's name; if its worker supports a flag for it, set it in engine.args".to_owned(),
             ),
             (ModelSource::Huggingface, Some(name)) if request.served_name_given => {
                 self.set("model.servedName", MODEL_NAME, name);
@@ -189,22 +189,20 @@ impl Flags {
         }
     }
 
-    /// Sets a flag that a field of the spec stands for, unless `engine.args` has it.
+    /// Sets the flag for a field of the spec, unless `engine.args` has it.
     fn set(&mut self, field: &str, flag: &str, value: &str) {
         match self.find(flag) {
             Some((key, _)) => {
-                let ignored = format!(
-                    "{field} is ignored: engine.args.{key} says the same in the engine's own words and has the last word"
-                );
+                let ignored = format!("{field} is ignored: engine.args.{key} sets the same and takes precedence");
                 self.ignored.push(ignored);
             }
             None => self.derive(flag, value),
         }
     }
 
-    /// Sets a flag that nobody asked for, unless `engine.args` has it.
+    /// Sets a generated flag, unless `engine.args` has it.
     fn derive(&mut self, flag: &str, value: &str) {
-        // A file or a text of options is the user's own whole.
+        // A file or JSON text of options is left to the user.
         let options_are_told = || self.find(ENGINE_OPTIONS).is_some() || self.find("extra-engine-args").is_some();
         if flag == ENGINE_OPTIONS {
             if !options_are_told() {
@@ -217,12 +215,12 @@ impl Flags {
         }
     }
 
-    /// SGLang's own tokenizer must not be left out.
+    /// SGLang's own tokenizer must not be skipped.
     fn excludes(&self, flag: &str) -> bool {
         flag == "skip-tokenizer-init" && self.find("use-sglang-tokenizer").is_some()
     }
 
-    /// As arguments of a command: `--key value`, or `--key` alone.
+    /// Arguments of a command: `--key value`, or `--key` alone.
     fn arguments(&self) -> Vec<String> {
         let options = (!self.options.is_empty()).then(|| {
             (
@@ -239,7 +237,7 @@ impl Flags {
     }
 }
 
-/// Values are texts in `engine.args` and JSON in an option; nothing is true.
+/// Values are texts in `engine.args` and JSON in an option; an empty one stands for true.
 fn option(text: &str) -> Value {
     if text.is_empty() {
         json!(true)
@@ -248,7 +246,7 @@ fn option(text: &str) -> Value {
     }
 }
 
-/// The design names `enable_block_reuse`, which TensorRT-LLM has within `kv_cache_config`.
+/// The design names `enable_block_reuse`, which is part of TensorRT-LLM's `kv_cache_config`.
 fn nested(mut options: Map<String, Value>) -> Map<String, Value> {
     const INNER: &str = "enable_block_reuse";
     if let Some(value) = options.remove(INNER) {

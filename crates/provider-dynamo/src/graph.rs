@@ -1,4 +1,4 @@
-//! The deployment as Dynamo thinks of it, whatever its schema: a frontend and workers.
+//! The deployment independent of its schema: a frontend and workers.
 
 use std::collections::BTreeMap;
 
@@ -11,25 +11,25 @@ use crate::compatible::{Accepted, Engine, GpuWorker, Model, Role};
 use crate::flags;
 use crate::runtime::{RuntimeVersion, ToldBy};
 
-/// Name of the frontend. Dynamo names its Service after the deployment and this in small letters.
+/// Name of the frontend. Dynamo's Service has the name of the deployment with this in lower case.
 pub(crate) const FRONTEND: &str = "Frontend";
 
 /// A frontend, and workers behind it.
 pub(crate) struct Graph<'a> {
     pub(crate) framework: &'static str,
     pub(crate) components: Vec<Component<'a>>,
-    /// The name of the model at its API, where it is known.
+    /// Name of the model in client requests, if known.
     pub(crate) model_name: Option<String>,
     pub(crate) ignored: Vec<String>,
 }
 
-/// Pods that are alike.
+/// Pods with the same template.
 pub(crate) struct Component<'a> {
     pub(crate) name: &'static str,
     pub(crate) role: Role,
     pub(crate) replicas: i32,
     pub(crate) image: &'a str,
-    /// Empty for the image's own.
+    /// Empty for the image's own command.
     pub(crate) command: Vec<&'static str>,
     pub(crate) args: Vec<String>,
     pub(crate) env: Vec<EnvVar>,
@@ -42,12 +42,12 @@ pub(crate) struct Component<'a> {
     pub(crate) annotations: &'a BTreeMap<String, String>,
     pub(crate) node_selector: Option<&'a BTreeMap<String, String>>,
     pub(crate) tolerations: &'a [Toleration],
-    /// Told to Dynamo where it cannot read it from the image.
+    /// Version for Dynamo, if Dynamo cannot read it from the image.
     pub(crate) runtime_version: Option<RuntimeVersion>,
 }
 
-/// Names of the workers, by role. They are a part of the names of Dynamo's own objects, the same in all schemas: Dynamo
-/// forbids to add or take away components (`dynamographdeployment.go`, validateDynamoGraphDeploymentSpecUpdate).
+/// Names of the workers by role. They are part of the names of Dynamo's objects, the same in all schemas: Dynamo does not allow
+/// to add or remove components (`dynamographdeployment.go`, validateDynamoGraphDeploymentSpecUpdate).
 pub(crate) fn worker_name(engine: Engine, role: Role) -> &'static str {
     match (engine, role) {
         (_, Role::Frontend) => FRONTEND,
@@ -70,7 +70,7 @@ pub(crate) fn graph<'a>(request: &'a Request, accepted: &'a Accepted) -> Graph<'
     for worker in &accepted.workers {
         let arguments = flags::of(request, accepted, worker);
         components.push(worker_component(request, accepted, worker, arguments.list));
-        // The same for all workers.
+        // Common to all workers.
         ignored = arguments.ignored;
         model_name = arguments.model_name;
     }
@@ -92,7 +92,7 @@ fn framework(engine: Engine) -> &'static str {
     }
 }
 
-/// The command is Dynamo's own. The token is for the tokenizer, which the frontend reads.
+/// The command is Dynamo's. The token is for the tokenizer, which the frontend reads.
 fn frontend<'a>(request: &'a Request, accepted: &'a Accepted) -> Component<'a> {
     let frontend = &accepted.frontend;
     let router = frontend.router.environment().map(|mode| EnvVar {
@@ -111,7 +111,7 @@ fn frontend<'a>(request: &'a Request, accepted: &'a Accepted) -> Component<'a> {
     }
 }
 
-/// Memory is a limit, as in the design's example; processors are a request: a worker that could use more may.
+/// Memory is a limit, as in the design's example. CPU is a request: a worker may use more.
 fn worker_component<'a>(
     request: &'a Request,
     accepted: &'a Accepted,
@@ -137,7 +137,7 @@ fn worker_component<'a>(
     }
 }
 
-/// What all components have in common.
+/// Common to all components.
 fn bare<'a>(request: &'a Request, accepted: &'a Accepted) -> Component<'a> {
     Component {
         name: FRONTEND,
@@ -175,7 +175,7 @@ fn command(accepted: &Accepted) -> Vec<&'static str> {
     }
 }
 
-/// The user's, but for those by which pods are found: ours, and Dynamo's (`deploy/operator/internal/consts/consts.go`).
+/// The user's labels, except those that select pods: ours, and Dynamo's (`deploy/operator/internal/consts/consts.go`).
 fn pod_labels(request: &Request) -> BTreeMap<&str, &str> {
     request
         .pod_labels

@@ -1,34 +1,33 @@
-//! Translates a ModelDeployment into a DynamoGraphDeployment, and its status back. Nothing else: watching, applying,
-//! deleting and hand-over are the loop's (`runway-provider`).
+//! Translates a ModelDeployment into a DynamoGraphDeployment, and its status back. The loop does the rest (`runway-provider`).
 //!
-//! | what is asked for | what is made |
+//! | request | objects |
 //! |---|---|
-//! | aggregated | `Frontend` and one kind of worker, as `VllmWorker` |
-//! | disaggregated | `Frontend`, and prefill and decode workers, as `VllmPrefillWorker` and `VllmDecodeWorker` |
+//! | aggregated | `Frontend` and one kind of worker, such as `VllmWorker` |
+//! | disaggregated | `Frontend`, and prefill and decode workers, such as `VllmPrefillWorker` and `VllmDecodeWorker` |
 //!
-//! The object is written in the version that the cluster stores: v1beta1 as a list of components, v1alpha1 as a map of
-//! services. When an upgrade of Dynamo moves the storage from one to the other, the object is updated in place.
+//! The object is written in the storage version of the cluster: v1beta1 as a list of components, v1alpha1 as a map of services.
+//! If an upgrade of Dynamo changes the storage version, the object is updated in place.
 //!
-//! It owns that object alone, named after the ModelDeployment. It never touches what Dynamo makes from it: Deployments or
-//! PodCliqueSets, pods, Services.
+//! The provider owns this object only, named after the ModelDeployment. It never changes what Dynamo creates from it:
+//! Deployments or PodCliqueSets, pods, Services.
 //!
-//! Choices a user meets:
-//! - The model answers at NAME-frontend, port 8000. Counted are workers, not frontends.
-//! - Environment, node selector and tolerations are the workers'; labels and annotations go to all pods, and the token
-//!   secret too: the frontend reads the tokenizer with it.
-//! - Memory is a limit of a worker, processors are a request. All GPUs of a worker serve one copy of the model, by tensor
-//!   parallelism, unless `engine.args` has a parallel size.
-//! - The flags follow the version of Dynamo's runtime, which the tag of `spec.image` tells. Of an image whose tag tells
-//!   none the provider's default is assumed (`--runtime-version`), told as a warning, and said to Dynamo in
-//!   `runtimeVersionOverride`. An image of one's own with a tag of one's own is read as that version of Dynamo.
-//! - `engine.args` become flags of all workers, and have the last word. Flags that name the model or a worker's part are
-//!   refused: `model.id` and `serving.mode` say that. For trtllm, names with underscores are options of TensorRT-LLM and
-//!   go into `--override-engine-args`.
-//! - `model.source: custom` needs `spec.image`. Its own command starts the worker, with the flags as arguments; if
-//!   `engine.args.model` says where the model is, Dynamo's worker is started.
-//! - With `routerMode: kv` the workers are told to publish what they have cached.
+//! Behavior:
+//! - The endpoint is NAME-frontend, port 8000. Replicas are workers, not frontends.
+//! - Environment, node selector and tolerations apply to workers. Labels, annotations and the token secret apply to all pods:
+//!   the frontend reads the tokenizer with the token.
+//! - Memory is a limit of a worker, CPU is a request. All GPUs of a worker serve one copy of the model by tensor parallelism,
+//!   unless `engine.args` has a parallel size.
+//! - The flags depend on the version of Dynamo's runtime, which is read from the tag of `spec.image`. If the tag contains no
+//!   version, the provider assumes its default (`--runtime-version`), reports a warning, and passes the version to Dynamo in
+//!   `runtimeVersionOverride`. The tag of a custom image is read as a version of Dynamo as well.
+//! - `engine.args` become flags of all workers, and take precedence. Flags for the model or the role of a worker are refused:
+//!   use `model.id` and `serving.mode`. For trtllm, names with underscores are options of TensorRT-LLM and go into
+//!   `--override-engine-args`.
+//! - `model.source: custom` requires `spec.image`. Its own command starts the worker, with the flags as arguments. If
+//!   `engine.args.model` contains the path of the model, Dynamo's worker is started.
+//! - With `routerMode: kv`, workers publish their KV caches.
 //!
-//! Facts about Dynamo come from its repository (`ai-dynamo/dynamo`); each is cited where it is used.
+//! Facts about Dynamo are from its repository (`ai-dynamo/dynamo`); each is cited where it is used.
 
 mod alpha;
 mod beta;
@@ -66,7 +65,7 @@ pub struct Dynamo {
 }
 
 impl Dynamo {
-    /// With settings for what cannot be read from a ModelDeployment.
+    /// A provider with settings for what a ModelDeployment does not contain.
     pub fn new(config: DynamoConfig) -> Self {
         Self { config }
     }
@@ -130,7 +129,7 @@ fn translation(request: &Request, shape: Shape, graph: Graph) -> Translation {
         model_name: graph.model_name,
         ignored: graph.ignored,
         replicas: request.topology.replicas(),
-        // Prefill and decode workers are not to be scaled as one.
+        // Prefill and decode workers must not be scaled together.
         pod_label: match request.topology {
             Topology::Aggregated(_) => Some(DEPLOYMENT),
             Topology::Disaggregated { .. } => None,
@@ -138,9 +137,9 @@ fn translation(request: &Request, shape: Shape, graph: Graph) -> Translation {
     }
 }
 
-/// Dynamo forbids to change which components there are, the type of one, and the framework
-/// (`dynamographdeployment.go`, validateDynamoGraphDeploymentSpecUpdate). Names of components stand for all of them, and
-/// are the same in all schemas, so that another schema is no change.
+/// Dynamo does not allow to change the set of components, their types, or the framework (`dynamographdeployment.go`,
+/// validateDynamoGraphDeploymentSpecUpdate). The names of components identify all of them, and are the same in all schemas, so
+/// that a change of the schema does not recreate the object.
 fn immutable(graph: &Graph) -> BTreeMap<String, Value> {
     let components: Vec<_> = graph.components.iter().map(|component| component.name).collect();
     BTreeMap::from([("Dynamo's components".to_owned(), json!(components.join(", ")))])

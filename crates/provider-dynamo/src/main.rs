@@ -1,4 +1,4 @@
-//! `dynamo-provider`: the Dynamo provider as a process.
+//! `dynamo-provider`: process of the Dynamo provider.
 
 use std::process::ExitCode;
 
@@ -6,7 +6,7 @@ use clap::Parser;
 use runway_provider::ProviderArgs;
 use runway_provider_dynamo::{Dynamo, DynamoConfig};
 
-/// Serves ModelDeployments with Dynamo.
+/// Serve ModelDeployments with Dynamo
 #[derive(Debug, Parser)]
 #[command(name = "dynamo-provider", version)]
 struct Args {
@@ -16,7 +16,7 @@ struct Args {
     dynamo: DynamoConfig,
 }
 
-// As many threads as a controller needs, not as many as the node has cores.
+// The number of threads that a controller needs, independent of the node's cores.
 #[tokio::main(worker_threads = 2)]
 async fn main() -> ExitCode {
     let args = Args::parse();

@@ -1,10 +1,11 @@
-//! The documented keys of `provider.overrides` (design 4.15). The loop has warned of unknown keys and refused wrong types.
+//! Documented keys of `provider.overrides` (design 4.15). The loop warns of unknown keys and refuses wrong types.
 
 use runway_api::provider_config::{OverrideKey, OverrideType};
+use runway_operator::quantity::{self, Amount};
 use runway_provider::Refusal;
 use serde_json::{Map, Value};
 
-/// Keys, types and what they do, with the defaults.
+/// Keys, types and descriptions with the defaults.
 pub(crate) fn documented() -> Vec<OverrideKey> {
     let key = |path: &str, kind, description: &str| OverrideKey {
         path: path.to_owned(),
@@ -26,17 +27,17 @@ pub(crate) fn documented() -> Vec<OverrideKey> {
         key(
             "frontend.resources.cpu",
             OverrideType::String,
-            "Processors each frontend pod asks for. Defaults to 2.",
+            "CPU request of each frontend pod. Defaults to 2.",
         ),
         key(
             "frontend.resources.memory",
             OverrideType::String,
-            "Memory each frontend pod asks for. Defaults to 4Gi.",
+            "Memory request of each frontend pod. Defaults to 4Gi.",
         ),
     ]
 }
 
-/// What is asked of the frontend, defaults applied.
+/// Settings of the frontend, with defaults applied.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Frontend {
     pub(crate) router: Router,
@@ -45,12 +46,12 @@ pub(crate) struct Frontend {
     pub(crate) memory: String,
 }
 
-/// How the frontend chooses a worker.
+/// How the frontend selects a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Router {
     Kv,
     RoundRobin,
-    /// As Dynamo does when it is told nothing.
+    /// Dynamo's default.
     Untold,
 }
 
@@ -71,8 +72,8 @@ pub(crate) fn frontend(overrides: &Map<String, Value>) -> Result<Frontend, Refus
     Ok(Frontend {
         router: router(overrides.get("routerMode"))?,
         replicas: replicas(&frontend["replicas"])?,
-        cpu: quantity("cpu", &resources["cpu"], "2", &["m"])?,
-        memory: quantity("memory", &resources["memory"], "4Gi", &MEMORY)?,
+        cpu: amount("cpu", &resources["cpu"], "2", quantity::CPU_SUFFIXES)?,
+        memory: amount("memory", &resources["memory"], "4Gi", quantity::MEMORY_SUFFIXES)?,
     })
 }
 
@@ -93,30 +94,20 @@ fn replicas(given: &Value) -> Result<i32, Refusal> {
         None => Ok(1),
         Some(Ok(replicas)) if replicas >= 0 => Ok(replicas),
         Some(_) => Err(invalid(format!(
-            "spec.provider.overrides.frontend.replicas is {given}, which is no number of pods: set it to 0 or more"
+            "spec.provider.overrides.frontend.replicas must be 0 or more, not {given}"
         ))),
     }
 }
 
-const MEMORY: [&str; 13] = ["m", "k", "Ki", "M", "Mi", "G", "Gi", "T", "Ti", "P", "Pi", "E", "Ei"];
-
-/// As in `resources.cpu` and `resources.memory` of a ModelDeployment: v1alpha1 takes any text here, and fails later.
-fn quantity(name: &str, given: &Value, default: &str, suffixes: &[&str]) -> Result<String, Refusal> {
+/// Same limits as `resources.cpu` and `resources.memory` of a ModelDeployment: v1alpha1 accepts any text here, and fails later.
+fn amount(name: &str, given: &Value, default: &str, suffixes: &[&str]) -> Result<String, Refusal> {
     let text = given.as_str().unwrap_or(default);
-    let digits = text.strip_prefix('+').unwrap_or(text);
-    let end = digits
-        .find(|c: char| !c.is_ascii_digit() && c != '.')
-        .unwrap_or(digits.len());
-    let (number, suffix) = digits.split_at(end);
-    let (whole, fraction) = number.split_once('.').unwrap_or((number, "0"));
-    let is_number = !whole.is_empty() && !fraction.is_empty() && !fraction.contains('.');
-    if is_number && (suffix.is_empty() || suffixes.contains(&suffix)) {
-        Ok(text.to_owned())
-    } else {
-        Err(invalid(format!(
-            "spec.provider.overrides.frontend.resources.{name} is '{text}', which is no quantity: write it as {default}, or remove it"
-        )))
+    if quantity::amount(text, suffixes) == Amount::Unreadable {
+        return Err(invalid(format!(
+            "spec.provider.overrides.frontend.resources.{name} must be a quantity such as {default}, not '{text}'"
+        )));
     }
+    Ok(text.to_owned())
 }
 
 fn invalid(message: String) -> Refusal {

@@ -1,4 +1,4 @@
-//! What Dynamo can do, and when it is chosen (design 4.4, 4.5).
+//! Registration of the provider: capabilities and rules (design 4.4, 4.5).
 
 use runway_api::InferenceProviderConfigSpec;
 use runway_api::model_deployment::ServingMode;
@@ -44,7 +44,7 @@ fn rule(condition: &str, priority: i32) -> SelectionRule {
     }
 }
 
-/// Names that Dynamo, or what Dynamo makes, cannot have (Dynamo `deploy/operator/internal/dynamo/graph.go`):
+/// Names that Dynamo or its objects cannot have (Dynamo `deploy/operator/internal/dynamo/graph.go`):
 /// - the Service NAME-frontend: a letter first, no dots (GenerateComponentService);
 /// - the label `nvidia.com/selector` with NAME-COMPONENT-HASH, of at most 63 characters, of which the hash has 8
 ///   (GetDCDResourceName);

@@ -1,7 +1,7 @@
-//! Dynamo's runtime: its images, its version, and the flags that came and went with it.
+//! Dynamo's runtime: images, version, and flags that differ between versions.
 //!
-//! One image holds the engine and Dynamo's worker for it, and its tag is Dynamo's version. The flags of the engines
-//! themselves have not changed in these releases.
+//! One image contains the engine and Dynamo's worker for it; its tag is Dynamo's version. The flags of the engines themselves
+//! are the same in these releases.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,7 +9,7 @@ use std::str::FromStr;
 use crate::compatible::{Engine, Role};
 use crate::schema::Shape;
 
-/// A version of Dynamo's runtime, as 1.3.1.
+/// A version of Dynamo's runtime, such as 1.3.1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct RuntimeVersion {
     major: u32,
@@ -17,26 +17,26 @@ pub struct RuntimeVersion {
     patch: u32,
 }
 
-/// A text that is no version.
+/// The text is not a version.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("'{0}' is not a version of Dynamo, as 1.3.1")]
+#[error("'{0}' is not a version of Dynamo, such as 1.3.1")]
 pub struct NotAVersion(String);
 
 const fn v(major: u32, minor: u32, patch: u32) -> RuntimeVersion {
     RuntimeVersion { major, minor, patch }
 }
 
-/// What runs where the user and the cluster's administrator have not said.
+/// Default version, unless the user or the administrator sets one.
 pub(crate) fn default_version(shape: Shape) -> RuntimeVersion {
     match shape {
-        // The last release before 1.0, of the same time as the operators that store v1alpha1 alone (CRD of 2026-02).
+        // The last release before 1.0, of the same time as operators that store only v1alpha1 (CRD of 2026-02).
         Shape::V1Alpha1 => v(0, 9, 1),
         // The release in Dynamo's own examples of v1beta1 (`examples/backends/*/deploy/v1beta1`).
         Shape::V1Beta1 => v(1, 3, 1),
     }
 }
 
-/// What all components of a deployment run.
+/// Runtime of all components of a deployment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Runtime {
     pub(crate) image: String,
@@ -44,19 +44,19 @@ pub(crate) struct Runtime {
     pub(crate) told_by: ToldBy,
 }
 
-/// Where the version is known from.
+/// Origin of the version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ToldBy {
-    /// The image's tag, in a way that Dynamo reads as well.
+    /// The tag of the image, which Dynamo reads as well.
     Tag,
-    /// The image's tag, but Dynamo does not read it: 0.7.0.post1, or a tag beside a digest.
+    /// The tag of the image, which Dynamo does not read: 0.7.0.post1, or a tag with a digest.
     TagInOurReading,
-    /// Nobody.
+    /// Not known.
     Assumption,
 }
 
 impl Runtime {
-    /// The runtime in an image of the user, or in Dynamo's own.
+    /// The runtime in the user's image, or in Dynamo's.
     pub(crate) fn of(image: Option<&str>, engine: Engine, otherwise: RuntimeVersion) -> Self {
         let Some(image) = image else {
             return Self {
@@ -86,8 +86,8 @@ fn repository(engine: Engine) -> &'static str {
     }
 }
 
-/// The version that an image's tag tells: digits at its beginning. Dynamo itself wants the rest to be as in semver, and no
-/// digest (Dynamo `deploy/operator/internal/webhook/validation/shared_helpers.go`, runtimeVersionOverrideRequired).
+/// The version in an image's tag: the digits at its beginning. Dynamo itself requires semver for the rest, and no digest (Dynamo
+/// `deploy/operator/internal/webhook/validation/shared_helpers.go`, runtimeVersionOverrideRequired).
 fn version_of(image: &str) -> Option<(RuntimeVersion, ToldBy)> {
     let (reference, digest) = image.split_once('@').map_or((image, None), |(r, d)| (r, Some(d)));
     let (_, tag) = reference.rsplit('/').next()?.split_once(':')?;
@@ -116,7 +116,7 @@ impl FromStr for RuntimeVersion {
             .collect::<Result<_, _>>()
             .map_err(|_| NotAVersion(text.to_owned()))?;
         match parts[..] {
-            // What Dynamo takes for runtimeVersionOverride.
+            // Format of runtimeVersionOverride.
             [major, minor, patch] if parts.iter().all(|part| *part < 10_000) => Ok(v(major, minor, patch)),
             _ => Err(NotAVersion(text.to_owned())),
         }
@@ -129,20 +129,20 @@ impl fmt::Display for RuntimeVersion {
     }
 }
 
-/// Flags with their values; an empty value is a bare flag.
+/// Flags with their values; an empty value stands for a flag without one.
 pub(crate) type FlagList = &'static [(&'static str, &'static str)];
 
-/// The flags of one engine's worker that are Dynamo's, from one release on.
+/// Dynamo's own flags of one engine's worker, since a release.
 struct Release {
     since: RuntimeVersion,
     prefill: FlagList,
     decode: FlagList,
-    /// For prefill and aggregated workers behind a router that follows their KV caches. Decode workers have nothing to
-    /// tell: the router does not look at their caches (Dynamo `docs/components/router/disaggregated-serving`).
+    /// For prefill and aggregated workers behind a router that uses their KV caches. Decode workers publish nothing: the router
+    /// does not use their caches (Dynamo `docs/components/router/disaggregated-serving`).
     kv_events: FlagList,
 }
 
-/// The flags that make a worker what it is.
+/// Flags for the role of a worker.
 pub(crate) fn role_flags(engine: Engine, version: RuntimeVersion, role: Role) -> FlagList {
     let release = release(engine, version);
     match role {
@@ -152,7 +152,7 @@ pub(crate) fn role_flags(engine: Engine, version: RuntimeVersion, role: Role) ->
     }
 }
 
-/// The flags with which a worker tells the router what it has cached.
+/// Flags by which a worker publishes its KV cache to the router.
 pub(crate) fn kv_event_flags(engine: Engine, version: RuntimeVersion, role: Role) -> FlagList {
     match role {
         Role::Worker | Role::Prefill => release(engine, version).kv_events,
@@ -177,8 +177,8 @@ const NIXL: (&str, &str) = (
     r#"{"kv_connector":"NixlConnector","kv_role":"kv_both"}"#,
 );
 
-/// 1.0.0 brought `--disaggregation-mode` (pull request 6483; the flags before it were removed in 1.4.0, 12089), took away
-/// the default connector (6450) and stopped sending KV events unasked (6404).
+/// 1.0.0 added `--disaggregation-mode` (pull request 6483; the earlier flags were removed in 1.4.0, 12089), removed the default
+/// connector (6450) and no longer sends KV events by default (6404).
 const VLLM: Releases = (
     &[Release {
         since: v(1, 0, 0),
@@ -197,8 +197,8 @@ const VLLM: Releases = (
     },
 );
 
-/// The same in all releases (Dynamo `examples/backends/sglang/deploy`, `disagg.yaml` and `agg_router.yaml`). Prefill and
-/// decode must have pages of one size; the router counts in pages, and SGLang's are of one token unless told otherwise.
+/// The same in all releases (Dynamo `examples/backends/sglang/deploy`, `disagg.yaml` and `agg_router.yaml`). Prefill and decode
+/// must have pages of the same size; the router counts in pages, and SGLang's default is one token per page.
 const SGLANG: Releases = (
     &[],
     &Release {
@@ -236,12 +236,12 @@ const TRT_PREFILL: FlagList = &[
 const TRT_DECODE: FlagList = &[("disaggregation-mode", "decode"), (ENGINE_OPTIONS, TRT_DECODE_OPTIONS)];
 
 /// As in Dynamo's `examples/backends/trtllm/engine_configs/qwen3/prefill.yaml` and `decode.yaml`: without a transceiver
-/// TensorRT-LLM cannot hand over a cache, and its overlap scheduler does not work in prefill workers.
+/// TensorRT-LLM cannot transfer a cache, and its overlap scheduler does not work in prefill workers.
 const TRT_PREFILL_OPTIONS: &str =
     r#"{"cache_transceiver_config":{"backend":"DEFAULT"},"disable_overlap_scheduler":true}"#;
 const TRT_DECODE_OPTIONS: &str = r#"{"cache_transceiver_config":{"backend":"DEFAULT"}}"#;
 
-/// The flag with which dynamo.trtllm takes TensorRT-LLM's own options, as JSON.
+/// The flag of dynamo.trtllm for TensorRT-LLM's own options, as JSON.
 pub(crate) const ENGINE_OPTIONS: &str = "override-engine-args";
 
 /// 1.3.0 renamed the flag for KV events (Dynamo `docs/components/router`, the table of backends).
@@ -265,7 +265,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_tag_tells_the_version() {
+    fn the_version_is_read_from_the_tag() {
         for (image, expected) in [
             (
                 "nvcr.io/nvidia/ai-dynamo/vllm-runtime:1.3.1",

@@ -1,15 +1,16 @@
-//! The upstream kind in its two shapes, and the fields of them that are written and read.
+//! The upstream kind in its two schemas, with the fields that are written and read.
 
 use runway_provider::{Installed, Kind, Schema, Upstream};
 
 /// A frontend and workers that serve one model (Dynamo `deploy/operator/api/v1beta1/dynamographdeployment_types.go`).
-pub const DYNAMO_GRAPH_DEPLOYMENT: Kind = Kind {
-    group: "nvidia.com",
-    kind: "DynamoGraphDeployment",
-    plural: "dynamographdeployments",
-};
+pub const DYNAMO_GRAPH_DEPLOYMENT: Kind = Kind::new(
+    "nvidia.com",
+    "v1beta1",
+    "DynamoGraphDeployment",
+    "dynamographdeployments",
+);
 
-/// How a DynamoGraphDeployment is written.
+/// Structure of a DynamoGraphDeployment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Shape {
     /// A map of `services`, each with fields of Dynamo's own.
@@ -19,7 +20,7 @@ pub(crate) enum Shape {
 }
 
 impl Shape {
-    /// The shape that the installed version wants.
+    /// Structure of the installed version.
     pub(crate) fn installed(installed: &Installed) -> Option<Self> {
         match installed.version(DYNAMO_GRAPH_DEPLOYMENT)?.as_str() {
             "v1alpha1" => Some(Self::V1Alpha1),
@@ -58,8 +59,8 @@ const SCHEMAS: [Schema; 3] = [
     },
 ];
 
-/// The releases that brought v1beta1 had no `runtimeVersionOverride`. It is written for images alone whose tag tells Dynamo
-/// no version.
+/// The first releases with v1beta1 had no `runtimeVersionOverride`. It is written only for images from whose tag Dynamo cannot
+/// read a version.
 const FIRST_COMPONENTS: &[(&str, &str)] = {
     let [_, first @ ..] = &COMPONENTS;
     first

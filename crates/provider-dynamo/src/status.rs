@@ -1,15 +1,15 @@
-//! What a DynamoGraphDeployment says of itself (design 4.9; Dynamo
+//! Status of a DynamoGraphDeployment (design 4.9; Dynamo
 //! `deploy/operator/internal/controller/dynamographdeployment_controller.go` and the status of both API versions).
 //!
-//! Dynamo's `state` is initializing, pending, successful or failed; the design's deploying is understood as well. Pending
-//! is what Dynamo says of a deployment whose pods are on their way, so it is Deploying here.
+//! Dynamo's `state` is initializing, pending, successful or failed; the design's deploying is supported as well. Dynamo reports
+//! pending while pods are starting, so that it is Deploying here.
 
 use jiff::Timestamp;
 use runway_api::Phase;
 use runway_provider::Reading;
 use serde_json::Value;
 
-/// Reads the status for the workers of these names.
+/// Reads the status for workers with these names.
 pub(crate) fn read(object: &Value, workers: &[&str], desired: i32) -> Reading {
     let status = &object["status"];
     if status.is_null() {
@@ -36,7 +36,7 @@ pub(crate) fn read(object: &Value, workers: &[&str], desired: i32) -> Reading {
     }
 }
 
-/// Dynamo has not seen the newest spec: what it says is of another one.
+/// Dynamo has not observed the latest spec: its status is about an earlier one.
 fn is_outdated(object: &Value) -> bool {
     let seen = object["status"]["observedGeneration"].as_i64();
     let newest = object["metadata"]["generation"].as_i64();
@@ -54,13 +54,13 @@ fn reason(phase: Phase, unmet: Option<Condition>) -> String {
 }
 
 fn message(status: &Value, phase: Phase, unmet: Option<Condition>, counts: &Counts, desired: i32) -> String {
-    // The design's field. Dynamo itself has the condition.
+    // The field of the design. Dynamo itself has the condition.
     let told = status["message"].as_str().filter(|text| !text.is_empty());
     let told = told
         .or_else(|| unmet.map(|c| c.message))
         .filter(|text| !text.is_empty());
     match (phase, told) {
-        (Phase::Running, _) if desired == 0 => "Scaled to zero: no worker is asked for".to_owned(),
+        (Phase::Running, _) if desired == 0 => "Scaled to zero: no worker is desired".to_owned(),
         (Phase::Running, _) => String::new(),
         (_, Some(told)) => told.to_owned(),
         (Phase::Failed, None) => unmet.map(|c| c.reason.to_owned()).unwrap_or_default(),
@@ -68,8 +68,8 @@ fn message(status: &Value, phase: Phase, unmet: Option<Condition>, counts: &Coun
     }
 }
 
-/// Workers that serve. What backs a component decides which of the two numbers there is: a scaling group has no ready
-/// ones, a clique and a LeaderWorkerSet no available ones.
+/// Number of ready workers. The object behind a component decides which number exists: a scaling group has no ready number, a
+/// clique and a LeaderWorkerSet have no available one.
 struct Counts {
     ready: i32,
     available: i32,
@@ -83,7 +83,7 @@ impl Counts {
         }
     }
 
-    /// `None` if Dynamo counts nothing.
+    /// `None` if Dynamo reports no number.
     fn of(status: &Value, workers: &[&str]) -> Option<Self> {
         let components = [&status["components"], &status["services"]]
             .into_iter()
@@ -107,7 +107,7 @@ struct Condition<'a> {
 }
 
 impl<'a> Condition<'a> {
-    /// The condition that says why a deployment does not serve.
+    /// The condition with the reason why a deployment does not serve.
     fn ready(status: &'a Value) -> Option<Self> {
         let condition = conditions(status).find(|c| c["type"] == "Ready")?;
         let text = |field: &str| condition[field].as_str().unwrap_or_default();
@@ -129,7 +129,7 @@ fn newest(status: &Value) -> Option<Timestamp> {
         .max()
 }
 
-/// Dynamo writes its reasons with underscores.
+/// Dynamo's reasons contain underscores.
 fn camel_case(reason: &str) -> String {
     let word = |word: &str| {
         let mut letters = word.chars();

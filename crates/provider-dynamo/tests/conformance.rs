@@ -1,4 +1,4 @@
-//! Dynamo keeps the contract, aggregated and in parts.
+//! Conformance of the Dynamo provider, aggregated and disaggregated.
 
 use runway_provider::conformance::{Report, Samples, check};
 use runway_provider_dynamo::Dynamo;
@@ -80,7 +80,7 @@ fn disaggregated_keeps_the_contract() -> Result<(), Report> {
     check(&Dynamo::default(), &samples).map(drop)
 }
 
-/// Dynamo lets everything change that is not of the identity.
+/// Dynamo allows to change everything outside the identity.
 fn samples(served: Value) -> Samples {
     Samples {
         served,

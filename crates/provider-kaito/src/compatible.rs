@@ -1,4 +1,4 @@
-//! What KAITO cannot do is refused here, so that building objects cannot fail.
+//! Validates a request for this provider: what KAITO does not support is refused here, so that building objects cannot fail.
 
 use runway_api::model_deployment::{DEFAULT_GPU, ModelSource};
 use runway_provider::upstream::crd_name;
@@ -9,7 +9,7 @@ use crate::flags::{self, PORT};
 use crate::registration::LONGEST_NAME;
 use crate::schema::{INFERENCE_SET, WORKSPACE};
 
-/// A request that KAITO can serve.
+/// A supported request.
 pub(crate) struct Accepted<'a> {
     pub(crate) engine: Engine,
     pub(crate) workload: Workload<'a>,
@@ -18,32 +18,32 @@ pub(crate) struct Accepted<'a> {
     pub(crate) instance_type: Option<&'a str>,
 }
 
-/// The engines that KAITO runs.
+/// Engines that KAITO supports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Engine {
     Vllm,
     LlamaCpp,
 }
 
-/// Who knows how to start the engine.
+/// Origin of the engine's command.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Workload<'a> {
-    /// KAITO does, for this model.
+    /// A preset of KAITO for this model.
     Preset { model: &'a str },
-    /// The user's image does.
+    /// The user's image.
     Container { image: &'a str },
 }
 
-/// The kind that is made, with its API version.
+/// Kind of the created object, with its API version.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Shape {
-    /// One replica.
+    /// For one replica.
     Workspace { version: String },
-    /// Any other number, 0 included.
+    /// For any other number, including 0.
     InferenceSet { version: String, replicas: i32 },
 }
 
-/// Everything that can refuse, in the order in which a user should hear of it.
+/// All checks, in the order in which their messages are useful.
 pub(crate) fn accept<'a>(
     request: &'a Request,
     installed: &Installed,
@@ -62,7 +62,7 @@ pub(crate) fn accept<'a>(
     })
 }
 
-/// Texts of design 8.
+/// Texts from design 8.
 fn engine(request: &Request) -> Result<Engine, Refusal> {
     match request.engine.as_str() {
         "vllm" => Ok(Engine::Vllm),
@@ -99,10 +99,10 @@ fn workload<'a>(request: &'a Request, engine: Engine, worker: &Worker) -> Result
     }
 }
 
-/// A preset's pods are KAITO's own: there is no place in a Workspace for what is asked of them. What would break the
-/// deployment without a sign is refused here; what only has no effect is ignored with a warning in `preset.rs`.
+/// KAITO creates the pods of a preset, and a Workspace has no field for these settings. Settings whose loss would break the
+/// deployment without notice are refused here; settings without effect are ignored with a warning in `preset.rs`.
 fn preset_can_do(request: &Request, worker: &Worker) -> Result<(), Refusal> {
-    const OWN_IMAGE: &str = "set spec.image to run vLLM in a container of your own";
+    const OWN_IMAGE: &str = "set spec.image to run vLLM in your own container";
     if !request.env.is_empty() {
         return refuse(format!(
             "spec.env cannot be passed to KAITO's preset pods: {OWN_IMAGE}, or remove spec.env"
@@ -122,7 +122,7 @@ fn preset_can_do(request: &Request, worker: &Worker) -> Result<(), Refusal> {
     }
 }
 
-/// KAITO's Service sends requests to one port, and the model is not the flags' to choose.
+/// KAITO's Service uses one port, and flags must not name the model.
 fn flags_are_possible(request: &Request, workload: &Workload) -> Result<(), Refusal> {
     for name in ["port", "address"] {
         if let Some((key, value)) = flags::find(&request.args, name)
@@ -154,7 +154,7 @@ fn shape(request: &Request, worker: &Worker, installed: &Installed) -> Result<Sh
     let longest = LONGEST_NAME - 6;
     if request.name.len() > longest {
         return refuse(format!(
-            "metadata.name has {} characters, but with scaling.replicas other than 1 KAITO can take at most {longest}: choose a shorter name, or set scaling.replicas to 1",
+            "metadata.name has {} characters, but KAITO supports at most {longest} unless scaling.replicas is 1: choose a shorter name, or set scaling.replicas to 1",
             request.name.len()
         ));
     }
@@ -183,7 +183,7 @@ fn several(replicas: i32, why: &str, way_out: &str) -> String {
     )
 }
 
-/// KAITO wants an instance type when it provisions nodes, and refuses one when it does not.
+/// KAITO requires an instance type if it provisions nodes, and rejects one otherwise.
 fn instance_type(config: &KaitoConfig, gpu: bool) -> Result<Option<&str>, Refusal> {
     if !config.node_auto_provisioning {
         return Ok(None);

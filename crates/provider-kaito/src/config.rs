@@ -1,33 +1,33 @@
-//! What cannot be read from a ModelDeployment: how this cluster's KAITO gets its nodes.
+//! Settings that a ModelDeployment does not contain: how this cluster's KAITO gets its nodes.
 
 use std::collections::BTreeMap;
 
 use clap::Args;
 
-/// Settings of the KAITO provider, given as arguments of its process. The default is a KAITO that provisions no nodes.
+/// Settings of the KAITO provider: arguments of its process. The default is a KAITO that does not provision nodes.
 #[derive(Args, Clone, Debug, Default, PartialEq, Eq)]
 pub struct KaitoConfig {
-    /// KAITO provisions nodes itself (its feature gate disableNodeAutoProvisioning is off). It then wants an instance
-    /// type on every Workspace, and without it refuses one (KAITO workspace_validation.go, validateCreate). Changing the
-    /// instance types recreates the Workspaces made with others.
+    /// KAITO provisions nodes itself (its feature gate disableNodeAutoProvisioning is off). It then requires an instance type on
+    /// every Workspace, and rejects one otherwise (KAITO workspace_validation.go, validateCreate). A change of the instance
+    /// types recreates the Workspaces
     #[arg(long)]
     pub node_auto_provisioning: bool,
 
-    /// Instance type of nodes for models without GPUs, such as Standard_D8s_v5.
+    /// Instance type of nodes for models without GPUs, such as Standard_D8s_v5
     #[arg(long, value_name = "TYPE", requires = "node_auto_provisioning")]
     pub cpu_instance_type: Option<String>,
 
-    /// Instance type of nodes for models with GPUs, such as Standard_NC24ads_A100_v4.
+    /// Instance type of nodes for models with GPUs, such as Standard_NC24ads_A100_v4
     #[arg(long, value_name = "TYPE", requires = "node_auto_provisioning")]
     pub gpu_instance_type: Option<String>,
 
-    /// A label of the GPU nodes, as nvidia.com/gpu.present=true; may be repeated. It is selected for models with GPUs.
-    /// KAITO refuses a preset when any node that is selected lacks NVIDIA's labels, which nodes without GPUs do.
+    /// Label of the GPU nodes, such as nvidia.com/gpu.present=true; repeatable. Selected for models with GPUs. KAITO rejects a
+    /// preset if any selected node lacks NVIDIA's labels, which nodes without GPUs do
     #[arg(long = "gpu-node-label", value_name = "KEY=VALUE", value_parser = key_value)]
     pub gpu_node_labels: Vec<(String, String)>,
 }
 
-/// An argument that cannot be used.
+/// Why an argument is invalid.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigError(String);
 
@@ -63,7 +63,7 @@ fn key_value(text: &str) -> Result<(String, String), ConfigError> {
     match text.split_once('=') {
         Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
         _ => Err(ConfigError(format!(
-            "'{text}' is not KEY=VALUE, as nvidia.com/gpu.present=true"
+            "'{text}' is not KEY=VALUE, such as nvidia.com/gpu.present=true"
         ))),
     }
 }

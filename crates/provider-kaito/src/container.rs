@@ -1,6 +1,6 @@
-//! An engine in the user's image, by a pod template (design 4.2, example 2).
+//! An engine in the user's image, with a pod template (design 4.2, example 2).
 //!
-//! Nodes are not selected here: KAITO overwrites the pod's affinity with the Workspace's labelSelector (KAITO
+//! The node selector is not set here: KAITO overwrites the pod's affinity with the Workspace's labelSelector (KAITO
 //! `pkg/workspace/manifests/manifests.go`, GenerateManifestWithPodTemplate). It adds its own tolerations to the user's.
 
 use std::collections::BTreeMap;
@@ -45,9 +45,9 @@ pub(crate) fn inference(request: &Request, accepted: &Accepted, image: &str) -> 
     }
 }
 
-/// vLLM uses one GPU unless it is told otherwise.
+/// vLLM uses one GPU by default.
 fn parallel(accepted: &Accepted, flags: &mut Flags) {
-    // The GPUs of one server are the product of these (vLLM `vllm/config/parallel.py`, world_size).
+    // The number of GPUs of one server is the product of these (vLLM `vllm/config/parallel.py`, world_size).
     const WAYS: [&str; 4] = [
         "tensor-parallel-size",
         "pipeline-parallel-size",
@@ -65,12 +65,12 @@ fn parallel(accepted: &Accepted, flags: &mut Flags) {
     }
 }
 
-/// The processes of one vLLM server, one for each GPU, talk through shared memory, of which a container has 64 MiB.
+/// The processes of one vLLM server, one per GPU, communicate through shared memory, of which a container has 64 MiB by default.
 fn wants_shared_memory(accepted: &Accepted) -> bool {
     accepted.engine == Engine::Vllm && accepted.worker.gpu.as_ref().is_some_and(|gpu| gpu.count > 1)
 }
 
-/// The flag by which a server is given the name of its model.
+/// Flag with the served name.
 fn model_name_flag(engine: Engine) -> &'static str {
     match engine {
         Engine::Vllm => "served-model-name",
@@ -78,7 +78,7 @@ fn model_name_flag(engine: Engine) -> &'static str {
     }
 }
 
-/// The name that clients use. llama.cpp answers to any.
+/// Name in client requests. llama.cpp accepts any.
 fn named(request: &Request, engine: Engine, flags: &mut Flags) -> Vec<String> {
     let mut ignored = Vec::new();
     match (request.source, engine, &request.served_name) {
@@ -94,14 +94,14 @@ fn named(request: &Request, engine: Engine, flags: &mut Flags) -> Vec<String> {
             flags.set("model.servedName", "served-model-name", name);
         }
         (_, Engine::LlamaCpp, Some(name)) if request.served_name_given => ignored.push(format!(
-            "model.servedName: {name} is ignored: a llama.cpp image names its model itself; if yours takes a flag for it, set it in engine.args"
+            "model.servedName: {name} is ignored: the llama.cpp image decides the model's name; if its server supports a flag for it, set it in engine.args"
         )),
         _ => {}
     }
     ignored
 }
 
-/// The user's labels, and ours and KAITO's above them.
+/// The user's labels, overridden by ours and KAITO's.
 fn pod_labels(request: &Request) -> (BTreeMap<&str, &str>, Option<String>) {
     const RESERVED: [&str; 3] = [DEPLOYMENT, labels::POD_WORKSPACE, labels::POD_INFERENCE_SET];
     let is_reserved = |key: &String| RESERVED.contains(&key.as_str());
@@ -132,7 +132,7 @@ fn container(request: &Request, accepted: &Accepted, image: &str, flags: &Flags)
         "terminationMessagePolicy": "FallbackToLogsOnError",
     });
     if accepted.engine == Engine::Vllm && request.source == ModelSource::Huggingface {
-        // Images differ in their entrypoint, and with it in how they take the model.
+        // Images differ in their entrypoint, and therefore in how they get the model.
         container["command"] = json!(["vllm", "serve"]);
     }
     if wants_shared_memory(accepted) {
@@ -151,8 +151,8 @@ fn container(request: &Request, accepted: &Accepted, image: &str, flags: &Flags)
     container
 }
 
-/// KAITO adds no probe to a template, and calls a Workspace ready when its pods are. Images of llama.cpp differ in their health
-/// path, so there an open port has to do.
+/// KAITO adds no probe to a template, and reports a Workspace as ready when its pods are. Images of llama.cpp differ in their
+/// health path, so that an open port has to suffice.
 fn readiness(engine: Engine) -> Value {
     match engine {
         Engine::Vllm => json!({"httpGet": {"path": "/health", "port": 5000}, "periodSeconds": 5}),
@@ -160,7 +160,7 @@ fn readiness(engine: Engine) -> Value {
     }
 }
 
-/// What to load, where to listen, and the flags.
+/// Arguments for the model, the address and the flags.
 fn arguments(request: &Request, engine: Engine, flags: &Flags) -> Vec<String> {
     let model = request
         .model_id
@@ -181,7 +181,7 @@ fn arguments(request: &Request, engine: Engine, flags: &Flags) -> Vec<String> {
     load.into_iter().chain(listen).chain(flags.arguments()).collect()
 }
 
-/// Memory and processors are requests, as in the design's example: what a model needs is not where it must be stopped.
+/// Memory and CPU are requests, as in the design's example, not limits.
 fn resources(worker: &Worker) -> Option<Value> {
     let requests: Map<String, Value> = [("memory", &worker.memory), ("cpu", &worker.cpu)]
         .into_iter()
@@ -201,8 +201,8 @@ fn resources(worker: &Worker) -> Option<Value> {
     (!resources.is_empty()).then(|| resources.into())
 }
 
-/// What the template was made from, by the fields of the spec. Values that may be long or private are hashed: they end up
-/// in an annotation and in Events.
+/// The template by the fields of the spec. Values that may be long or private are hashed, since they are stored in an annotation
+/// and shown in Events.
 fn settings(request: &Request, worker: &Worker, image: &str, flags: &Flags) -> BTreeMap<String, Value> {
     BTreeMap::from([
         ("spec.image".to_owned(), json!(image)),

@@ -7,20 +7,20 @@ use runway_provider::Request;
 
 use crate::compatible::Engine;
 
-/// The port of the container that KAITO's Service sends requests to (KAITO `pkg/workspace/manifests/manifests.go`).
+/// Port of the container that KAITO's Service sends requests to (KAITO `pkg/workspace/manifests/manifests.go`).
 pub(crate) const PORT: &str = "5000";
 
-/// A key of `engine.args` that is not a flag: the file to load from a repository of GGUF files, by llama.cpp's name for it.
+/// A key of `engine.args` that is not a flag: the file to load from a repository of GGUF files, with llama.cpp's name for it.
 pub(crate) const MODEL_FILE: &str = "hf-file";
 
-/// Flags by name, an empty value being a bare flag, and what is ignored in their favour.
+/// Flags by name, with an empty value for a flag without one, and messages about fields that have no effect.
 #[derive(Debug, Default)]
 pub(crate) struct Flags {
     pub(crate) values: BTreeMap<String, String>,
     pub(crate) ignored: Vec<String>,
 }
 
-/// The flags for an engine. `engine.args` has the last word.
+/// Flags of an engine. `engine.args` takes precedence.
 pub(crate) fn of(request: &Request, engine: Engine) -> Flags {
     let mut flags = Flags {
         values: request.args.clone(),
@@ -49,13 +49,11 @@ pub(crate) fn of(request: &Request, engine: Engine) -> Flags {
 }
 
 impl Flags {
-    /// Sets a flag that a field stands for, unless `engine.args` has it.
+    /// Sets the flag for a field, unless `engine.args` has it.
     pub(crate) fn set(&mut self, field: &str, flag: &str, value: &str) {
         match find(&self.values, flag) {
             Some((key, _)) => {
-                let ignored = format!(
-                    "{field} is ignored: engine.args.{key} says the same in the engine's own words and has the last word"
-                );
+                let ignored = format!("{field} is ignored: engine.args.{key} sets the same and takes precedence");
                 self.ignored.push(ignored);
             }
             None => {
@@ -64,7 +62,7 @@ impl Flags {
         }
     }
 
-    /// As arguments of a command: `--key value`, or `--key` alone.
+    /// Arguments of a command: `--key value`, or `--key` alone.
     pub(crate) fn arguments(&self) -> impl Iterator<Item = String> {
         self.values.iter().flat_map(|(key, value)| {
             let value = Some(value).filter(|v| !v.is_empty()).cloned();
@@ -73,7 +71,7 @@ impl Flags {
     }
 }
 
-/// A flag as it is spelt in `args`: vLLM takes dashes and underscores alike.
+/// A flag in the spelling of `args`: vLLM accepts dashes and underscores.
 pub(crate) fn find<'a>(args: &'a BTreeMap<String, String>, flag: &str) -> Option<(&'a str, &'a str)> {
     args.iter()
         .find(|(key, _)| key.replace('_', "-") == flag)

@@ -1,33 +1,32 @@
-//! Translates a ModelDeployment into KAITO objects, and their status back. Nothing else: watching, applying, deleting
-//! and hand-over are the loop's (`runway-provider`).
+//! Translates a ModelDeployment into KAITO objects, and their status back. The loop does the rest (`runway-provider`).
 //!
-//! | what is asked for | what is made |
+//! | request | objects |
 //! |---|---|
 //! | vllm | a Workspace with a preset; engine flags in a ConfigMap |
 //! | vllm with `spec.image`, llamacpp | a Workspace with a pod template |
-//! | `scaling.replicas` other than 1 | the same as an InferenceSet, and a Service in front of its replicas |
+//! | `scaling.replicas` other than 1 | the same as an InferenceSet, and a Service for its replicas |
 //!
-//! It owns those objects, all named after the ModelDeployment. It never touches what KAITO makes from them: the
+//! The provider owns these objects, all named after the ModelDeployment. It never changes what KAITO creates from them: the
 //! StatefulSets, pods and Services of Workspaces, and the Workspaces of an InferenceSet.
 //!
-//! Choices a user meets:
-//! - A Workspace is one replica; `resource.count` counts nodes of one replica and stays 1. Going from 1 replica to
-//!   another number, or back, replaces the object: the model is away until the new one is ready. Between other numbers
-//!   the InferenceSet is scaled in place.
-//! - KAITO does not let the node selector, the instance type, the preset and its token secret change, reads engine flags
-//!   when a server starts, and keeps the replicas of an InferenceSet as they were made. A change to any of these
-//!   recreates the object, and the Event says which field it was.
-//! - One replica answers at the Service NAME, which KAITO makes; several at NAME-replicas, which is ours, for KAITO makes
-//!   none in front of an InferenceSet. `status.endpoint` says which.
+//! Behavior:
+//! - A Workspace is one replica; `resource.count` is the number of nodes of one replica and stays 1. A change between 1 replica
+//!   and another number replaces the object: the model is unavailable until the new one is ready. Between other numbers the
+//!   InferenceSet is scaled in place.
+//! - KAITO does not allow to change the node selector, the instance type, the preset and its token secret, reads engine flags
+//!   only when a server starts, and does not update the replicas of an InferenceSet. A change of any of these recreates the
+//!   object, and the Event names the field.
+//! - The endpoint of one replica is the Service NAME, which KAITO creates. That of several replicas is NAME-replicas, which the
+//!   provider creates, since KAITO creates none for an InferenceSet. `status.endpoint` shows which.
 //! - The token secret needs the key `HF_TOKEN`: KAITO reads no other for a preset.
-//! - A preset has no place for environment, tolerations and other GPUs than NVIDIA's: they are refused, with the way out
-//!   of `spec.image`. What only has no effect there (served name, memory, pod labels, …) is told as a warning.
-//! - `engine.args` become flags, with three exceptions: `hf-file` names the file to load from a repository of GGUF files
-//!   (llamacpp; an id of the form ORG/REPOSITORY/FILE does the same), `model` is refused where `model.id` says it, and
-//!   `port` or `address` must be KAITO's port 5000.
-//! - vLLM in the user's image is told to use all GPUs of a replica, unless `engine.args` has a parallel size.
+//! - A preset does not support environment, tolerations and GPUs of other vendors than NVIDIA: they are refused, with
+//!   `spec.image` as the remedy. Fields that only have no effect (served name, memory, pod labels, …) cause a warning.
+//! - `engine.args` become flags, with three exceptions: `hf-file` is the file to load from a repository of GGUF files (llamacpp;
+//!   an ID of the form ORG/REPOSITORY/FILE does the same), `model` is refused next to `model.id`, and `port` or `address` must
+//!   be KAITO's port 5000.
+//! - vLLM in the user's image uses all GPUs of a replica, unless `engine.args` has a parallel size.
 //!
-//! Facts about KAITO come from its repository (`kaito-project/kaito`); each is cited where it is used.
+//! Facts about KAITO are from its repository (`kaito-project/kaito`); each is cited where it is used.
 
 mod compatible;
 mod config;
@@ -56,7 +55,7 @@ pub struct Kaito {
 }
 
 impl Kaito {
-    /// With settings for what cannot be read from a ModelDeployment.
+    /// A provider with settings for what a ModelDeployment does not contain.
     pub fn new(config: KaitoConfig) -> Self {
         Self { config }
     }

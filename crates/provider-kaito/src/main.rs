@@ -1,4 +1,4 @@
-//! `kaito-provider`: the KAITO provider as a process.
+//! `kaito-provider`: process of the KAITO provider.
 
 use std::process::ExitCode;
 
@@ -6,7 +6,7 @@ use clap::Parser;
 use runway_provider::ProviderArgs;
 use runway_provider_kaito::{Kaito, KaitoConfig};
 
-/// Serves ModelDeployments with KAITO.
+/// Serve ModelDeployments with KAITO
 #[derive(Debug, Parser)]
 #[command(name = "kaito-provider", version)]
 struct Args {
@@ -16,7 +16,7 @@ struct Args {
     kaito: KaitoConfig,
 }
 
-// As many threads as a controller needs, not as many as the node has cores.
+// The number of threads that a controller needs, independent of the node's cores.
 #[tokio::main(worker_threads = 2)]
 async fn main() -> ExitCode {
     let args = Args::parse();

@@ -1,4 +1,4 @@
-//! Workspace or InferenceSet, and what goes with it.
+//! Workspace or InferenceSet, with their ConfigMap and Service.
 
 use std::collections::BTreeMap;
 
@@ -11,20 +11,20 @@ use crate::config::KaitoConfig;
 use crate::labels;
 use crate::schema::{INFERENCE_SET, SERVICE, WORKSPACE};
 
-/// How the model is run, the same for a Workspace and for the template of an InferenceSet.
+/// How the model is run; the same for a Workspace and for the template of an InferenceSet.
 pub(crate) struct Inference {
     /// The field `inference`.
     pub(crate) spec: Value,
     /// Settings that KAITO reads from a ConfigMap.
     pub(crate) config_map: Option<Object>,
-    /// What KAITO forbids to change, or does not carry out.
+    /// Fields that KAITO does not allow to change, or whose changes it ignores.
     pub(crate) immutable: BTreeMap<String, Value>,
-    /// What KAITO lets change, but does not carry to the pods that are there (KAITO `pkg/workspace/inference/template_inference.go`,
+    /// Fields whose changes KAITO does not roll out to existing pods (KAITO `pkg/workspace/inference/template_inference.go`,
     /// CreateTemplateInference; its issue 2124).
     pub(crate) settings: BTreeMap<String, Value>,
-    /// The name of the model at its API, where it is known.
+    /// Name of the model in client requests, if known.
     pub(crate) model_name: Option<String>,
-    /// Fields that do nothing here.
+    /// Fields without effect.
     pub(crate) ignored: Vec<String>,
 }
 
@@ -94,7 +94,7 @@ fn inference_set(accepted: &Accepted, replicas: i32, nodes: &BTreeMap<String, St
     json!({"spec": {"replicas": replicas, "labelSelector": {"matchLabels": nodes}, "template": template}})
 }
 
-/// The design's selector, the cluster's labels of GPU nodes, and what the user selects.
+/// The design's selector, the cluster's labels of GPU nodes, and the user's node selector.
 fn node_labels(request: &Request, accepted: &Accepted, config: &KaitoConfig) -> BTreeMap<String, String> {
     let mut nodes = BTreeMap::from([(labels::NODE_OS.to_owned(), "linux".to_owned())]);
     nodes.extend(config.node_labels(accepted.worker.gpu.is_some()));
@@ -102,13 +102,14 @@ fn node_labels(request: &Request, accepted: &Accepted, config: &KaitoConfig) -> 
     nodes
 }
 
-/// Name of the Service in front of the replicas of an InferenceSet. Not the ModelDeployment's: until the garbage collector
-/// has been there, that is held by KAITO's Service of a single Workspace.
+/// Name of the Service for the replicas of an InferenceSet. It differs from the name of the ModelDeployment, because KAITO's
+/// Service of a single Workspace keeps that name until it is garbage-collected.
 pub(crate) fn service_name(name: &str) -> String {
     format!("{name}-replicas")
 }
 
-/// KAITO gives every Workspace a Service of its own; an InferenceSet gets none (inferenceset_controller.go), so it gets ours.
+/// KAITO creates a Service for every Workspace, but none for an InferenceSet (inferenceset_controller.go); the provider creates
+/// it.
 fn service(request: &Request, accepted: &Accepted) -> Object {
     let mut selector = BTreeMap::from([(labels::POD_INFERENCE_SET, request.name.as_str())]);
     if matches!(accepted.workload, Workload::Preset { .. }) {
@@ -140,7 +141,7 @@ fn immutable(accepted: &Accepted, inference: &Inference, nodes: &BTreeMap<String
     if let Some(instance_type) = accepted.instance_type {
         immutable.insert("the provider's instance type".to_owned(), json!(instance_type));
     }
-    // Absent stays absent: null would differ from nothing.
+    // An absent value stays absent: null would be a difference.
     immutable.retain(|_, value| !value.is_null());
     immutable
 }

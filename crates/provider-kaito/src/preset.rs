@@ -1,4 +1,4 @@
-//! vLLM by one of KAITO's presets: the model's id, and flags in a ConfigMap.
+//! vLLM with one of KAITO's presets: the model's ID, and flags in a ConfigMap.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -32,7 +32,7 @@ pub(crate) fn inference(request: &Request, accepted: &Accepted, model: &str) -> 
         config_map,
         immutable: BTreeMap::from([
             ("secrets.huggingFaceToken".to_owned(), json!(request.token_secret)),
-            // KAITO reads the file when a server starts, and does not restart its servers for it.
+            // KAITO reads the file when a server starts, and does not restart servers after a change.
             ("engine flags".to_owned(), json!(flags.values)),
         ]),
         settings: BTreeMap::new(),
@@ -47,12 +47,12 @@ pub(crate) fn inference(request: &Request, accepted: &Accepted, model: &str) -> 
     }
 }
 
-/// Settings that change nothing on a preset, each with the reason.
+/// Settings without effect on a preset, each with the reason.
 fn ignored(request: &Request, accepted: &Accepted, model: &str) -> Vec<String> {
     let mut ignored = Vec::new();
     if request.served_name_given {
         ignored.push(format!(
-            "model.servedName is ignored: KAITO names its presets itself, clients must send '{}'",
+            "model.servedName is ignored: KAITO sets the names of its presets; clients must send '{}'",
             name_for_clients(model)
         ));
     }
@@ -69,7 +69,7 @@ fn ignored(request: &Request, accepted: &Accepted, model: &str) -> Vec<String> {
     ] {
         if let Some(given) = given {
             ignored.push(format!(
-                "{field}: {given} is ignored: KAITO sizes the pods of its presets itself"
+                "{field}: {given} is ignored: KAITO sets the resources of its presets' pods"
             ));
         }
     }
@@ -80,7 +80,7 @@ fn ignored(request: &Request, accepted: &Accepted, model: &str) -> Vec<String> {
         if !given.is_empty() {
             let keys: Vec<_> = given.keys().map(String::as_str).collect();
             ignored.push(format!(
-                "podTemplate.metadata.{field} ({}) are ignored: KAITO makes the pods of its presets itself; set spec.image to make them yours",
+                "podTemplate.metadata.{field} ({}) are ignored: KAITO creates the pods of its presets; set spec.image to use your own container",
                 keys.join(", ")
             ));
         }
@@ -88,7 +88,7 @@ fn ignored(request: &Request, accepted: &Accepted, model: &str) -> Vec<String> {
     ignored
 }
 
-/// The name of a preset at its API: the last part of the id in lower case.
+/// Served name of a preset: the last part of the ID in lower case.
 fn name_for_clients(model: &str) -> String {
     model.rsplit('/').next().unwrap_or(model).to_lowercase()
 }
@@ -106,10 +106,10 @@ fn config_map(request: &Request, flags: &Flags) -> Object {
 }
 
 /// KAITO turns every entry of the section `vllm` into two arguments, `--KEY` and the value as Python prints it
-/// (`presets/workspace/inference/vllm/inference_api.py`, KAITOArgumentParser.parse_args). So
-/// - texts stay texts: a quoted "08" or "{...}" arrives as it was given, a list or a map would not;
-/// - a bare flag is given as its own value, `--enforce-eager --enforce-eager`: the second changes nothing. With `true` the
-///   word True would be left over, and vLLM does not start with two of them.
+/// (`presets/workspace/inference/vllm/inference_api.py`, KAITOArgumentParser.parse_args). Therefore
+/// - texts stay texts: a quoted "08" or "{...}" arrives unchanged, a list or a map would not;
+/// - a flag without a value is its own value, `--enforce-eager --enforce-eager`: the second has no effect. With `true`, the word
+///   True would be left over, and vLLM does not start with two of them.
 fn config_file(flags: &Flags) -> String {
     let mut text = "# KAITO passes each entry as two arguments: a flag without a value therefore stands for itself twice.\nvllm:\n".to_owned();
     for (key, value) in &flags.values {
@@ -124,14 +124,14 @@ fn config_file(flags: &Flags) -> String {
     text
 }
 
-/// A number as a number if it is printed as it was given, anything else quoted.
+/// An unquoted number if Python prints it unchanged; otherwise a quoted text.
 fn scalar(value: &str) -> String {
     let is_plain = value.parse::<i64>().is_ok_and(|n| n.to_string() == value)
         || (value.contains('.') && value.parse::<f64>().is_ok_and(|n| n.to_string() == value));
     if is_plain { value.to_owned() } else { quoted(value) }
 }
 
-/// A key that YAML could take for something else than a text is quoted.
+/// A key that YAML could parse as another type is quoted.
 fn mapping_key(key: &str) -> String {
     const WORDS: [&str; 9] = ["y", "n", "yes", "no", "on", "off", "true", "false", "null"];
     let is_plain = key.starts_with(|c: char| c.is_ascii_alphabetic())
@@ -140,7 +140,7 @@ fn mapping_key(key: &str) -> String {
     if is_plain { key.to_owned() } else { quoted(key) }
 }
 
-/// JSON's texts are YAML's double-quoted scalars, but for characters that YAML does not print or takes for the end of a line.
+/// JSON strings are double-quoted YAML scalars, except for characters that YAML does not print or treats as a line break.
 fn quoted(text: &str) -> String {
     let is_printable = |c: char| {
         !matches!(

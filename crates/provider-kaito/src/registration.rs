@@ -1,4 +1,4 @@
-//! What the provider registers (design 3.9).
+//! Registration of the provider (design 3.9).
 
 use runway_api::InferenceProviderConfigSpec;
 use runway_api::model_deployment::ServingMode;
@@ -50,9 +50,9 @@ fn rule(condition: &str, priority: i32) -> SelectionRule {
     }
 }
 
-/// Names that KAITO, or what KAITO makes, cannot have. A Workspace's name must be a DNS-1123 label (KAITO
-/// workspace_validation.go, Validate); its Service has the same name, which must begin with a letter; and so has its
-/// StatefulSet, whose pods carry the name and 11 more characters in a label of at most 63 (kubernetes issue 64023).
+/// Names that KAITO or its objects cannot have. A Workspace's name must be a DNS-1123 label (KAITO workspace_validation.go,
+/// Validate). Its Service has the same name, which must begin with a letter. So has its StatefulSet, whose pods carry the name
+/// and 11 more characters in a label of at most 63 (kubernetes issue 64023).
 fn names() -> Vec<ValidationRule> {
     vec![
         ValidationRule {
@@ -71,5 +71,5 @@ fn names() -> Vec<ValidationRule> {
     ]
 }
 
-/// Longest name of a Workspace whose pods can be made.
+/// Maximum length of the name of a Workspace, so that its pods can be created.
 pub(crate) const LONGEST_NAME: usize = 52;

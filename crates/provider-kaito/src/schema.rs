@@ -1,28 +1,16 @@
-//! The upstream kinds, and the fields of them that are written and read.
+//! The upstream kinds, with the fields that are written and read.
 
 use runway_provider::{Kind, Schema, Upstream};
 
-/// One replica of a model (KAITO `api/v1beta1/workspace_types.go`). It has no `spec`: `resource` and `inference` stand at
-/// the top.
-pub const WORKSPACE: Kind = Kind {
-    group: "kaito.sh",
-    kind: "Workspace",
-    plural: "workspaces",
-};
+/// One replica of a model (KAITO `api/v1beta1/workspace_types.go`). It has no `spec`: `resource` and `inference` are top-level
+/// fields.
+pub const WORKSPACE: Kind = Kind::new("kaito.sh", "v1beta1", "Workspace", "workspaces");
 
 /// Replicas of a model, each a Workspace (KAITO `api/v1beta1/inferenceset_types.go`).
-pub const INFERENCE_SET: Kind = Kind {
-    group: "kaito.sh",
-    kind: "InferenceSet",
-    plural: "inferencesets",
-};
+pub const INFERENCE_SET: Kind = Kind::new("kaito.sh", "v1beta1", "InferenceSet", "inferencesets");
 
-/// One address for the replicas of an InferenceSet, which KAITO gives none.
-pub const SERVICE: Kind = Kind {
-    group: "",
-    kind: "Service",
-    plural: "services",
-};
+/// Service for the replicas of an InferenceSet, which KAITO does not create.
+pub const SERVICE: Kind = Kind::new("", "v1", "Service", "services");
 
 /// The kinds, the main one first.
 pub(crate) fn upstreams() -> Vec<Upstream> {

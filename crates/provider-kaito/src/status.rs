@@ -1,4 +1,4 @@
-//! What KAITO's objects say of themselves (design 4.9; KAITO `pkg/workspace/controllers/workspace_controller.go`,
+//! Status of KAITO's objects (design 4.9; KAITO `pkg/workspace/controllers/workspace_controller.go`,
 //! applyInferenceWorkspaceStatus, and `pkg/inferenceset/inferenceset_controller.go`).
 
 use jiff::Timestamp;
@@ -6,7 +6,7 @@ use runway_api::Phase;
 use runway_provider::Reading;
 use serde_json::Value;
 
-/// Start-up, in the order in which KAITO does it: the first that is not done says what is being waited for.
+/// Steps of the start, in KAITO's order: the first that is not completed is the current one.
 const STEPS: [&str; 7] = [
     "NodeClaimReady",
     "NodesReady",
@@ -17,10 +17,10 @@ const STEPS: [&str; 7] = [
     "WorkspaceSucceeded",
 ];
 
-/// The reason with which `WorkspaceSucceeded` is False all through a normal start.
+/// Reason of a False `WorkspaceSucceeded` during a normal start.
 const PENDING: &str = "workspacePending";
 
-/// A Workspace is one replica: it serves or it does not.
+/// A Workspace is one replica: ready or not.
 pub(crate) fn of_workspace(object: &Value) -> Reading {
     let conditions = Conditions::of(object);
     let state = object["status"]["state"].as_str().unwrap_or_default();
@@ -36,7 +36,7 @@ pub(crate) fn of_workspace(object: &Value) -> Reading {
             } else if state.is_empty() && conditions.is_true("WorkspaceSucceeded") {
                 (Phase::Running, None)
             } else if state == "NotReady" {
-                // It has served before: what matters is the server, not the nodes.
+                // It has served before: the state of the server matters, not that of the nodes.
                 (
                     Phase::Deploying,
                     conditions
@@ -52,7 +52,7 @@ pub(crate) fn of_workspace(object: &Value) -> Reading {
     reading(phase, told, ready, &conditions)
 }
 
-/// An InferenceSet counts the Workspaces that serve. One that is asked for none serves as it should.
+/// An InferenceSet counts the Workspaces that serve. With none desired, it serves as desired.
 pub(crate) fn of_inference_set(object: &Value, desired: i32) -> Reading {
     let conditions = Conditions::of(object);
     let status = &object["status"];
@@ -72,7 +72,7 @@ pub(crate) fn of_inference_set(object: &Value, desired: i32) -> Reading {
     };
     let reading = reading(phase, told, ready, &conditions);
     let message = match phase {
-        Phase::Running if desired == 0 => "Scaled to zero: no replica is asked for".to_owned(),
+        Phase::Running if desired == 0 => "Scaled to zero: no replica is desired".to_owned(),
         Phase::Deploying => format!("{ready} of {desired} replicas ready"),
         _ => reading.message,
     };
@@ -90,7 +90,7 @@ fn reading(phase: Phase, told: Option<Condition>, ready: i32, conditions: &Condi
         reason: told
             .and_then(|c| camel_case(c.reason))
             .unwrap_or_else(|| reason.to_owned()),
-        // The condition's name tells which step it is at; of a failure only the reason counts.
+        // The name of the condition shows the step; for a failure only the reason matters.
         message: told
             .map(|c| {
                 if phase == Phase::Failed && !c.message.is_empty() {
@@ -106,7 +106,7 @@ fn reading(phase: Phase, told: Option<Condition>, ready: i32, conditions: &Condi
     }
 }
 
-/// KAITO begins some reasons with a small letter.
+/// Some of KAITO's reasons begin with a lower-case letter.
 fn camel_case(reason: &str) -> Option<String> {
     let mut letters = reason.chars();
     letters
@@ -160,7 +160,7 @@ impl<'a> Conditions<'a> {
         kinds.iter().find_map(|kind| self.unmet(kind))
     }
 
-    /// An end that is not part of a normal start: the last condition with a reason of its own, or one that reports an error.
+    /// A failure that is not part of a normal start: the last condition with a specific reason, or one that reports an error.
     fn failure(&self) -> Option<Condition<'a>> {
         let ended = self.unmet("WorkspaceSucceeded").filter(|c| c.reason != PENDING);
         let failed_set = self

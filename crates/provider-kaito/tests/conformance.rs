@@ -1,4 +1,4 @@
-//! KAITO keeps the contract, with a container of the user's and with a preset of its own.
+//! Conformance of the KAITO provider, with the user's container and with a preset.
 
 use runway_provider::conformance::{Report, Samples, check};
 use runway_provider_kaito::Kaito;
@@ -34,7 +34,7 @@ fn a_container_keeps_the_contract() -> Result<(), Report> {
             ),
             ("serving.mode", disaggregated()),
         ],
-        // KAITO carries nothing else to pods that run.
+        // KAITO rolls out no other change to existing pods.
         updates: vec![json!({ "spec": { "scaling": { "replicas": 3 } } })],
         recreates: vec![
             (

@@ -1,7 +1,7 @@
-//! Engine arguments: `spec.engine` as the keyword arguments of vLLM's engine, with the types it wants (vLLM 0.32.0
-//! `vllm/engine/arg_utils.py`, EngineArgs; `vllm/entrypoints/launchers/cli_args.py`, FrontendArgs). Ray gives them on as they are
+//! Engine arguments: `spec.engine` as keyword arguments of vLLM's engine, with the types it requires (vLLM 0.32.0
+//! `vllm/engine/arg_utils.py`, EngineArgs; `vllm/entrypoints/launchers/cli_args.py`, FrontendArgs). Ray passes them on unchanged
 //! (Ray `llm/_internal/serve/engines/vllm/vllm_models.py`, from_llm_config). The lane `vllm` compares the types with those that
-//! vLLM's own command line makes of the same texts.
+//! vLLM's own command line derives from the same texts.
 
 use std::collections::BTreeMap;
 
@@ -11,17 +11,17 @@ use serde_json::{Map, Value, json};
 
 use crate::compatible::refuse;
 
-/// The argument that names the model; Ray takes it from elsewhere.
+/// The argument that names the model; Ray sets it.
 pub(crate) const MODEL: &str = "model";
 
-/// Arguments by the engine's names, and what is ignored in their favour.
+/// Arguments by the engine's names, and messages about fields that have no effect.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Arguments {
     pub(crate) values: Map<String, Value>,
     pub(crate) ignored: Vec<String>,
 }
 
-/// The arguments for vLLM. `engine.args` has the last word.
+/// Arguments for vLLM. `engine.args` takes precedence.
 pub(crate) fn of(request: &Request) -> Result<Arguments, Refusal> {
     let mut arguments = Arguments::default();
     let mut spelt = BTreeMap::new();
@@ -40,7 +40,7 @@ pub(crate) fn of(request: &Request) -> Result<Arguments, Refusal> {
     }
     let mut set = |field: &str, name: &str, value: Value| match spelt.get(name) {
         Some(key) => arguments.ignored.push(format!(
-            "{field} is ignored: engine.args.{key} says the same in the engine's own words and has the last word"
+            "{field} is ignored: engine.args.{key} sets the same and takes precedence"
         )),
         None => {
             arguments.values.insert(name.to_owned(), value);
@@ -55,13 +55,13 @@ pub(crate) fn of(request: &Request) -> Result<Arguments, Refusal> {
     Ok(arguments)
 }
 
-/// The value of an argument as it was given, by the engine's name for it.
+/// The given value of an argument, by the engine's name for it.
 pub(crate) fn given<'a>(request: &'a Request, name: &str) -> Option<&'a str> {
     let found = request.args.iter().find(|(key, _)| snake_case(key) == name);
     found.map(|(_, value)| value.as_str())
 }
 
-/// As vLLM's command line does, `no-` before a truth value turns it round.
+/// As on vLLM's command line, `no-` before a switch negates it.
 fn argument(key: &str, text: &str) -> Result<(String, Value), Refusal> {
     let name = snake_case(key);
     if let Some(positive) = name.strip_prefix("no_").filter(|name| kind(name) == Kind::Truth) {
@@ -85,33 +85,31 @@ fn snake_case(key: &str) -> String {
 fn unfit(key: &str, text: &str, kind: Kind) -> String {
     let (wanted, example) = kind.wanted();
     format!(
-        "engine.args.{key} is '{text}', but vLLM wants {wanted} there: set it, for example, to {example}, or remove it"
+        "engine.args.{key} is '{text}', but vLLM requires {wanted}: set it, for example, to {example}, or remove it"
     )
 }
 
-/// What Ray Serve decides itself, or does not let the engine do.
+/// Arguments that Ray Serve sets itself, or does not support.
 fn is_ours_to_give(key: &str, name: &str, value: &Value) -> Result<(), Refusal> {
     let why = match name {
         MODEL => "would replace the model: name the model in model.id and remove the argument",
-        "served_model_name" => {
-            "is not the engine's to say under Ray Serve: use model.servedName and remove the argument"
-        }
+        "served_model_name" => "is set by Ray Serve: use model.servedName and remove the argument",
         "host" | "port" => "has no effect under Ray Serve, which answers on port 8000: remove the argument",
         "distributed_executor_backend" if value != "ray" => {
-            "must be 'ray' under Ray Serve, which spreads a replica over its GPUs: remove the argument"
+            "must be 'ray' under Ray Serve, which distributes a replica over its GPUs: remove the argument"
         }
         "data_parallel_size" if *value != 1 => {
-            "is not possible here: ask for more replicas in scaling and remove the argument"
+            "is not supported: request more replicas in scaling and remove the argument"
         }
         "disable_log_stats" if *value == true => {
-            "is not possible under Ray Serve, which reads the engine's metrics: remove the argument"
+            "is not supported under Ray Serve, which reads the engine's metrics: remove the argument"
         }
         _ => return Ok(()),
     };
     refuse(format!("engine.args.{key} {why}"))
 }
 
-/// What an argument's value must be.
+/// Type of an argument's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     /// A whole number.
@@ -132,12 +130,12 @@ enum Kind {
     Texts,
     /// A list of whole numbers, or some with commas between them.
     Wholes,
-    /// Not known here: what it looks like.
+    /// Unknown: derived from the text.
     Unknown,
 }
 
 impl Kind {
-    /// The value that a text stands for, if it can be one of this kind. An empty text is a flag that is set.
+    /// The value of a text, if it has this type. An empty text is a flag without a value.
     fn value(self, text: &str) -> Option<Value> {
         let text = text.trim();
         let whole = || text.parse::<i64>().ok();
@@ -174,7 +172,7 @@ impl Kind {
         }
     }
 
-    /// In words, and an example.
+    /// Description and example.
     fn wanted(self) -> (&'static str, &'static str) {
         match self {
             Self::Whole => ("a whole number", "8192"),
@@ -190,7 +188,7 @@ impl Kind {
     }
 }
 
-/// What is known of arguments, a line of names for each kind.
+/// Known arguments, a line of names for each type.
 const KNOWN: [(Kind, &str); 9] = [
     (
         Kind::Count,
@@ -312,12 +310,12 @@ mod tests {
     }
 
     #[test]
-    fn what_vllm_could_not_take_is_refused_with_the_way_out() {
+    fn values_of_the_wrong_type_are_refused_with_an_example() {
         for (key, text, told) in [
             (
                 "max-num-seqs",
                 "many",
-                "is 'many', but vLLM wants a whole number of at least 1 there: set it, for example, to 8",
+                "is 'many', but vLLM requires a whole number of at least 1: set it, for example, to 8",
             ),
             (
                 "max-model-len",

@@ -1,4 +1,4 @@
-//! The Ray cluster: a head, and groups of workers (KubeRay `apis/ray/v1/raycluster_types.go`).
+//! The Ray cluster: a head and groups of workers (KubeRay `apis/ray/v1/raycluster_types.go`).
 
 use std::collections::BTreeMap;
 
@@ -9,13 +9,13 @@ use serde_json::{Value, json};
 use crate::compatible::{Accepted, Part, Parts};
 use crate::{head, image, labels};
 
-/// Ray's name for what the prefill workers have, and no other.
+/// Name of the Ray resource that only prefill workers have.
 pub(crate) const PREFILL: &str = "prefill";
 
-/// Ray's name for what the decode workers have, and no other.
+/// Name of the Ray resource that only decode workers have.
 pub(crate) const DECODE: &str = "decode";
 
-/// More workers than anybody asks for. The limit never changes: KubeRay would not tell a running cluster of it.
+/// Upper limit of workers. It never changes: KubeRay would not update a running cluster.
 const MOST_WORKERS: i32 = 1_000_000;
 
 pub(crate) fn config(request: &Request, accepted: &Accepted, pod_labels: &BTreeMap<String, String>) -> Value {
@@ -33,7 +33,7 @@ pub(crate) fn config(request: &Request, accepted: &Accepted, pod_labels: &BTreeM
     };
     fields()
         .with("rayVersion", image::ray_version(accepted.image))
-        // Ray makes and removes the worker pods that its replicas ask for: KubeRay takes no changed number to a running
+        // Ray's autoscaler creates and removes the worker pods for its replicas: KubeRay does not update the number in a running
         // cluster.
         .with("enableInTreeAutoscaling", true)
         .with("headGroupSpec", pods.head())
@@ -41,7 +41,7 @@ pub(crate) fn config(request: &Request, accepted: &Accepted, pod_labels: &BTreeM
         .into()
 }
 
-/// What all pods have in common.
+/// Common to all pods.
 struct Pods<'a> {
     request: &'a Request,
     image: &'a str,
@@ -73,8 +73,8 @@ impl Pods<'_> {
         labels.insert(labels::WORKER.to_owned(), self.request.name.clone());
         fields()
             .with("groupName", name)
-            // Where the cluster starts from; the autoscaler goes on. KubeRay leaves these three out when it compares
-            // clusters (rayservice_controller.go, generateHashWithoutReplicasAndWorkersToDelete).
+            // Initial sizes; the autoscaler changes them. KubeRay ignores these three fields when it compares clusters
+            // (rayservice_controller.go, generateHashWithoutReplicasAndWorkersToDelete).
             .with("replicas", part.pods())
             .with("minReplicas", 0)
             .with("maxReplicas", MOST_WORKERS)
@@ -98,8 +98,8 @@ impl Pods<'_> {
         fields().with("metadata", metadata).with("spec", spec)
     }
 
-    /// The workers load the model. The application is built in a task without a place of its own, which may run on the
-    /// head: it needs environment and token there.
+    /// The workers load the model. The application is built in a task without a fixed node, which may run on the head: it needs
+    /// environment and token there.
     fn container(&self, name: &str, resources: Value) -> Fields {
         // All keys become variables (design 4.13).
         let token = |secret: &String| json!([{"secretRef": {"name": secret}}]);
@@ -112,23 +112,23 @@ impl Pods<'_> {
     }
 }
 
-/// Ray's processors are places for its processes, not cores. A replica takes one, and so does each of the few that
-/// answer requests: with fewer places than that, the autoscaler would add a pod with GPUs for one of them. The
-/// autoscaler wants a number here when `resources.cpu` gives none (Ray `kuberay/autoscaling_config.py`, _get_num_cpus).
+/// Ray's CPUs are slots for its processes, not cores. A replica takes one, and so does each of the few processes that serve
+/// requests: with fewer slots, the autoscaler would add a pod with GPUs for one of them. The autoscaler requires a number here
+/// even without `resources.cpu` (Ray `kuberay/autoscaling_config.py`, _get_num_cpus).
 const PLACES: &str = "8";
 
-/// What a worker offers to Ray. KubeRay would not take every GPU resource for GPUs (KubeRay `common/pod.go`).
+/// GPUs that a worker offers to Ray. KubeRay does not recognize every GPU resource (KubeRay `common/pod.go`).
 fn worker_start_params(part: &Part, resource: Option<&str>) -> Value {
     let mut params = json!({"num-cpus": PLACES, "num-gpus": part.gpu.count.to_string()});
     if let Some(resource) = resource {
-        // Keeps replicas to the workers that are made for them. The value passes through a shell, and Ray's autoscaler
-        // reads exactly this form (Ray `kuberay/autoscaling_config.py`, _get_custom_resources).
+        // Binds replicas to the workers that are created for them. The value passes through a shell, and Ray's autoscaler parses
+        // exactly this form (Ray `kuberay/autoscaling_config.py`, _get_custom_resources).
         params["resources"] = json!(format!(r#""{{\"{resource}\": 1}}""#));
     }
     params
 }
 
-/// Memory is a limit too: Ray sizes its object store by it, and Kubernetes its shared memory.
+/// Memory is request and limit: Ray derives the size of its object store from it, and Kubernetes that of the shared memory.
 fn worker_resources(part: &Part) -> Value {
     let memory = part.worker.memory.as_deref().unwrap_or("32Gi");
     let mut resources = json!({

@@ -1,4 +1,4 @@
-//! What KubeRay cannot do is refused here, so that building objects cannot fail.
+//! Validates a request for this provider: what KubeRay does not support is refused here, so that building objects cannot fail.
 
 use runway_api::model_deployment::ModelSource;
 use runway_provider::request::Gpu;
@@ -9,51 +9,51 @@ use crate::arguments::{self, MODEL};
 use crate::image;
 use crate::schema::{self, RAY_SERVICE};
 
-/// A request that KubeRay can serve.
+/// A supported request.
 pub(crate) struct Accepted<'a> {
-    /// API version of RayService.
+    /// API version of the RayService.
     pub(crate) version: String,
     pub(crate) model: Model<'a>,
     pub(crate) image: &'a str,
     pub(crate) parts: Parts<'a>,
-    /// No replica is asked for.
+    /// Whether no replica is desired.
     pub(crate) suspended: bool,
-    /// Fields that do nothing here.
+    /// Fields without effect.
     pub(crate) ignored: Vec<String>,
 }
 
-/// What is served.
+/// Model and its name.
 pub(crate) struct Model<'a> {
-    /// The name clients use.
+    /// Name in client requests.
     pub(crate) name: &'a str,
-    /// Id on Hugging Face, or path in the image.
+    /// ID on Hugging Face, or path in the image.
     pub(crate) source: &'a str,
 }
 
-/// Who does the work.
+/// Workers that serve the model.
 pub(crate) enum Parts<'a> {
     Aggregated(Part<'a>),
     Disaggregated { prefill: Part<'a>, decode: Part<'a> },
 }
 
-/// Replicas of one kind, and the pods they run in.
+/// Replicas of one kind, and their pods.
 pub(crate) struct Part<'a> {
     pub(crate) worker: &'a Worker,
     pub(crate) gpu: &'a Gpu,
     /// Arguments of the engine.
     pub(crate) arguments: Map<String, Value>,
-    /// Pods that one replica spans.
+    /// Number of pods per replica.
     pub(crate) span: i32,
 }
 
 impl Part<'_> {
-    /// Pods for all replicas.
+    /// Number of pods of all replicas.
     pub(crate) fn pods(&self) -> i32 {
         self.worker.replicas.saturating_mul(self.span)
     }
 }
 
-/// Everything that can refuse, in the order in which a user should hear of it.
+/// All checks, in the order in which their messages are useful.
 pub(crate) fn accept<'a>(request: &'a Request, installed: &Installed) -> Result<Accepted<'a>, Refusal> {
     let Some(version) = installed.version(RAY_SERVICE) else {
         return refuse("Provider 'kuberay' CRD not installed in cluster");
@@ -88,7 +88,7 @@ fn model<'a>(request: &'a Request, ignored: &mut Vec<String>) -> Result<Model<'a
         (Some(path), id) => {
             if let Some(id) = id {
                 ignored.push(format!(
-                    "model.id: {id} is ignored for custom source: engine.args.model says where the model lies"
+                    "model.id: {id} is ignored for custom source: engine.args.model is the path of the model"
                 ));
             }
             path
@@ -114,7 +114,7 @@ fn parts(request: &Request, mut arguments: Map<String, Value>) -> Result<Parts<'
     match &request.topology {
         Topology::Aggregated(worker) => Ok(Parts::Aggregated(part("resources", worker, arguments)?)),
         Topology::Disaggregated { prefill, decode } => {
-            // The parts hand the model's state over through NIXL, each way (Ray `prefill_decode/builder.py`,
+            // The parts transfer the model's state through NIXL, in both directions (Ray `prefill_decode/builder.py`,
             // PDServingArgs).
             arguments
                 .entry("kv_transfer_config")
@@ -127,8 +127,8 @@ fn parts(request: &Request, mut arguments: Map<String, Value>) -> Result<Parts<'
     }
 }
 
-/// Ray takes one GPU for each of the parallel processes of a replica (Ray `vllm_models.py`, num_devices): they are all
-/// of a pod's, or those of several pods.
+/// Ray uses one GPU for each of the parallel processes of a replica (Ray `vllm_models.py`, num_devices): all GPUs of one pod, or
+/// those of several pods.
 fn part<'a>(field: &str, worker: &'a Worker, mut arguments: Map<String, Value>) -> Result<Part<'a>, Refusal> {
     let Some(gpu) = &worker.gpu else {
         return refuse(format!("KubeRay requires GPU (set {field}.gpu.count > 0)"));
@@ -180,7 +180,7 @@ fn image<'a>(request: &'a Request, parts: &Parts) -> Result<&'a str, Refusal> {
     }
 }
 
-/// A Serve deployment has at least one replica, so none means no cluster.
+/// A Serve deployment has at least one replica: zero means no cluster.
 fn is_suspended(request: &Request, installed: &Installed) -> Result<bool, Refusal> {
     let field = match &request.topology {
         Topology::Aggregated(worker) if worker.replicas > 0 => return Ok(false),

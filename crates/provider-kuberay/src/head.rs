@@ -1,4 +1,4 @@
-//! The head of a Ray cluster, as overrides want it (design 4.15).
+//! The head of a Ray cluster, as set by overrides (design 4.15).
 
 use std::collections::BTreeMap;
 
@@ -9,14 +9,14 @@ const CPU: &str = "head.resources.cpu";
 const MEMORY: &str = "head.resources.memory";
 const RAY_START_PARAMS: &str = "head.rayStartParams";
 
-/// What can be chosen about the head.
+/// Settings of the head.
 pub(crate) struct Head<'a> {
     pub(crate) cpu: &'a str,
     pub(crate) memory: &'a str,
     pub(crate) ray_start_params: BTreeMap<&'a str, &'a str>,
 }
 
-/// What is documented, with its defaults.
+/// Documented keys with their defaults.
 pub(crate) fn overrides() -> Vec<OverrideKey> {
     let key = |path: &str, kind, description: &str| OverrideKey {
         path: path.to_owned(),
@@ -34,7 +34,7 @@ pub(crate) fn overrides() -> Vec<OverrideKey> {
     ]
 }
 
-/// The head a request asks for. The loop has checked the types.
+/// The requested head. The loop has checked the types.
 pub(crate) fn of(request: &Request) -> Head<'_> {
     let given = |path: &str| {
         let mut steps = path.split('.');
@@ -42,7 +42,7 @@ pub(crate) fn of(request: &Request) -> Head<'_> {
         steps.try_fold(first, |at, step| at.get(step))
     };
     let text = |path: &str| given(path).and_then(|value| value.as_str());
-    // Without processors no replica lands on it; the dashboard is where KubeRay sends the Serve config.
+    // Without CPUs no replica is placed on it; KubeRay sends the Serve config to its dashboard.
     let mut ray_start_params = BTreeMap::from([("dashboard-host", "0.0.0.0"), ("num-cpus", "0")]);
     let params = given(RAY_START_PARAMS).and_then(|value| value.as_object());
     ray_start_params.extend(

@@ -1,10 +1,10 @@
-//! The image of head and workers, and the Ray inside it.
+//! Image of head and workers, and its Ray version.
 
-/// Runs vLLM on NVIDIA's GPUs, NIXL included. The family ray-ml of the design is no longer made.
+/// vLLM for NVIDIA GPUs, with NIXL. The design's ray-ml images are no longer built.
 pub(crate) const DEFAULT: &str = "rayproject/ray-llm:2.56.0-py312-cu130";
 
-/// The Ray version that an image's tag tells: `2.56.0-py312-cu130` in any repository, `2.56.0` in one whose name is
-/// that of Ray's own (`ray`, `ray-llm`, …). Any other tag may be the version of something else.
+/// Ray version in an image's tag: `2.56.0-py312-cu130` in any repository, `2.56.0` in repositories with the name of Ray's own
+/// (`ray`, `ray-llm`, …). Any other tag may be the version of something else.
 pub(crate) fn ray_version(image: &str) -> Option<&str> {
     let named = image.split('@').next()?;
     let (repository, tag) = named.rsplit_once(':').filter(|(_, tag)| !tag.contains('/'))?;
@@ -24,7 +24,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_tag_tells_the_version_or_nothing_is_said() {
+    fn the_version_is_read_from_the_tag_or_omitted() {
         for (image, version) in [
             (DEFAULT, Some("2.56.0")),
             ("rayproject/ray-llm:2.52.0-py311-cu128", Some("2.52.0")),

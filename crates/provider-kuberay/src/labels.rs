@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use runway_api::labels::DEPLOYMENT;
 use runway_provider::Request;
 
-/// Carries the name of the ModelDeployment on the pods that do its work: all but the head. Autoscalers count these.
+/// Name of the ModelDeployment on the pods that serve it: all except the head. Autoscalers count these.
 pub(crate) const WORKER: &str = "kubeairunway.ai/worker";
 
-/// Labels by which KubeRay finds its own pods (KubeRay `utils/constant.go`).
+/// Labels by which KubeRay selects its pods (KubeRay `utils/constant.go`).
 const KUBERAYS: [&str; 6] = [
     "ray.io/cluster",
     "ray.io/group",
@@ -18,7 +18,7 @@ const KUBERAYS: [&str; 6] = [
     "ray.io/serve",
 ];
 
-/// The user's labels with ours above them, and what is said of those that are overruled.
+/// The user's labels overridden by ours, and a message about each overridden label.
 pub(crate) fn of_pods(request: &Request) -> (BTreeMap<String, String>, Option<String>) {
     let is_taken = |key: &str| key == DEPLOYMENT || key == WORKER || KUBERAYS.contains(&key);
     let mut labels = request.pod_labels.clone();

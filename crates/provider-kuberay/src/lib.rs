@@ -1,42 +1,38 @@
-//! Translates a ModelDeployment into a KubeRay RayService, and its status back. Nothing else: watching, applying,
-//! deleting and hand-over are the loop's (`runway-provider`).
+//! Translates a ModelDeployment into a KubeRay RayService, and its status back. The loop does the rest (`runway-provider`).
 //!
-//! | what is asked for | what is made |
+//! | request | objects |
 //! |---|---|
 //! | aggregated | the application `ray.serve.llm:build_openai_app` and one group of workers |
-//! | disaggregated | the application `ray.serve.llm:build_pd_openai_app`, NIXL between its parts, and a group of workers for each |
+//! | disaggregated | the application `ray.serve.llm:build_pd_openai_app`, with NIXL between its parts, and one group of workers for each |
 //! | `scaling.replicas: 0` | the same with `spec.suspend`: no pod runs |
 //!
-//! It owns the RayService, named after the ModelDeployment. It never touches what KubeRay makes from it: RayClusters,
-//! pods and Services.
+//! The provider owns the RayService, named after the ModelDeployment. It never changes what KubeRay creates from it:
+//! RayClusters, pods and Services.
 //!
-//! Choices a user meets:
-//! - KubeRay is never chosen by itself: a ModelDeployment names it in `provider.name`.
-//! - Scaling happens in the Serve config alone. KubeRay does not carry a changed number of workers to a cluster that
-//!   runs (rayservice_controller.go, shouldUpdateCluster), so Ray's autoscaler is on: it makes the worker pods that the
-//!   replicas ask for, and takes those away that have been idle for a minute. The model is not loaded anew, for the
-//!   number of replicas stands beside the arguments of the application, not in them.
-//! - A change of `engine`, `model.servedName` or a parallel size loads the model anew in the cluster that is there. A
-//!   change of what is in the pods (image, env, token, resources, pod metadata, node selector, tolerations, overrides)
-//!   starts a second cluster, and KubeRay switches to it when it serves: meanwhile twice the GPUs are needed.
-//! - `scaling.replicas: 0` needs KubeRay 1.7, whose RayService can be suspended; a Serve deployment cannot have a fixed
-//!   number of no replicas. With an older KubeRay it is refused. Prefill and decode stop together or not at all.
-//! - A worker pod has the GPUs of one replica. A parallel size in `engine.args` may span several pods, if it is a
-//!   multiple.
-//! - The head takes no replica (`num-cpus: "0"`), and no GPU. It gets environment, token, pod metadata, node selector
-//!   and tolerations as the workers do: the application is built in a task that Ray may run there, and all pods of a
-//!   deployment stay on the nodes that the user chose.
-//! - `rayVersion` is read from the image's tag, where that tells it; otherwise it is left out, for a wrong one is
-//!   worse.
-//! - The default image runs on NVIDIA's GPUs; others need `spec.image`.
-//! - `engine.args` are given to vLLM with the types it wants. What cannot be such a value is refused. What the project
-//!   does not know is given as the number, truth value, list or object that it looks like, otherwise as text.
-//! - With `model.source: custom` the model lies in `spec.image`, at the path in `model.id` or `engine.args.model`.
-//! - A change that KubeRay cannot bring to work while the earlier version serves is told, and is no failure of the
-//!   deployment.
+//! Behavior:
+//! - KubeRay is never selected automatically: a ModelDeployment must name it in `provider.name`.
+//! - Scaling changes the Serve config only. KubeRay does not update the number of workers of a running cluster
+//!   (rayservice_controller.go, shouldUpdateCluster), so that Ray's autoscaler is enabled: it creates the worker pods for the
+//!   replicas, and removes those that have been idle for a minute. The model is not reloaded, since the number of replicas is
+//!   not one of the application's arguments.
+//! - A change of `engine`, `model.servedName` or a parallel size reloads the model in the existing cluster. A change of the pods
+//!   (image, env, token, resources, pod metadata, node selector, tolerations, overrides) starts a second cluster, and KubeRay
+//!   switches to it when it serves: meanwhile twice the GPUs are required.
+//! - `scaling.replicas: 0` requires KubeRay 1.7, which can suspend a RayService; a Serve deployment cannot have a fixed number
+//!   of zero replicas. With an older KubeRay it is refused. Prefill and decode can be stopped only together.
+//! - A worker pod has the GPUs of one replica. A parallel size in `engine.args` may span several pods if it is a multiple.
+//! - The head runs no replica (`num-cpus: "0"`), and has no GPU. It gets environment, token, pod metadata, node selector and
+//!   tolerations as the workers do: Ray may build the application there, and all pods of a deployment stay on the nodes that the
+//!   user selected.
+//! - `rayVersion` is read from the image's tag if possible; otherwise it is omitted.
+//! - The default image is for NVIDIA GPUs; others require `spec.image`.
+//! - `engine.args` are passed to vLLM with the types it requires. Values of another type are refused. For an unknown argument
+//!   the type is derived from the text: number, bool, list, object, or text.
+//! - With `model.source: custom` the model is in `spec.image`, at the path in `model.id` or `engine.args.model`.
+//! - A change that does not start while the earlier version serves is reported, but is not a failure of the deployment.
 //!
-//! Facts about KubeRay and Ray come from their repositories (`ray-project/kuberay`, `ray-project/ray`); each is cited
-//! where it is used.
+//! Facts about KubeRay and Ray are from their repositories (`ray-project/kuberay`, `ray-project/ray`); each is cited where it is
+//! used.
 
 mod arguments;
 mod cluster;
@@ -110,7 +106,7 @@ impl Provider for KubeRay {
                 not_rolled_out: BTreeMap::new(),
             }],
             ignored: accepted.ignored.into_iter().chain(overruled).collect(),
-            // KubeRay makes the Service when the model serves (utils/util.go, GenerateServeServiceName).
+            // KubeRay creates the Service when the model serves (utils/util.go, GenerateServeServiceName).
             endpoint: Some(Endpoint {
                 service: Some(format!("{}-serve-svc", request.name)),
                 port: Some(8000),
@@ -134,7 +130,7 @@ fn spec(request: &Request, accepted: &Accepted, pod_labels: &BTreeMap<String, St
         .into()
 }
 
-/// The spec that a RayService should have; null if there is none.
+/// Desired spec of a RayService; null if the request is refused.
 fn wanted(request: &Request) -> Value {
     let newest = Installed::newest(&schema::upstreams());
     compatible::accept(request, &newest).map_or(Value::Null, |accepted| {

@@ -1,4 +1,4 @@
-//! `kuberay-provider`: the KubeRay provider as a process.
+//! `kuberay-provider`: process of the KubeRay provider.
 
 use std::process::ExitCode;
 
@@ -6,7 +6,7 @@ use clap::Parser;
 use runway_provider::ProviderArgs;
 use runway_provider_kuberay::KubeRay;
 
-/// Serves ModelDeployments with KubeRay.
+/// Serve ModelDeployments with KubeRay
 #[derive(Debug, Parser)]
 #[command(name = "kuberay-provider", version)]
 struct Args {
@@ -14,7 +14,7 @@ struct Args {
     provider: ProviderArgs,
 }
 
-// As many threads as a controller needs, not as many as the node has cores.
+// The number of threads that a controller needs, independent of the node's cores.
 #[tokio::main(worker_threads = 2)]
 async fn main() -> ExitCode {
     let args = Args::parse();

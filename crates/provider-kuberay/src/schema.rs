@@ -1,13 +1,9 @@
-//! The upstream kind, and the fields of it that are written and read.
+//! The upstream kind, with the fields that are written and read.
 
 use runway_provider::{Installed, Kind, Schema, Upstream};
 
 /// A Serve application and the Ray cluster that runs it (KubeRay `apis/ray/v1/rayservice_types.go`).
-pub const RAY_SERVICE: Kind = Kind {
-    group: "ray.io",
-    kind: "RayService",
-    plural: "rayservices",
-};
+pub const RAY_SERVICE: Kind = Kind::new("ray.io", "v1", "RayService", "rayservices");
 
 pub(crate) fn upstreams() -> Vec<Upstream> {
     vec![Upstream {
@@ -16,12 +12,13 @@ pub(crate) fn upstreams() -> Vec<Upstream> {
     }]
 }
 
-/// Whether the installed RayService can be suspended. The schemas share a version, so the fingerprint tells them apart.
+/// Whether the installed RayService can be suspended. The schemas have the same version, so that the fingerprint distinguishes
+/// them.
 pub(crate) fn can_suspend(installed: &Installed) -> bool {
     installed.state(RAY_SERVICE) == Installed::newest(&upstreams()).state(RAY_SERVICE)
 }
 
-/// From KubeRay 1.7 a RayService can be suspended, from 1.3 it has conditions; v1 exists from 1.0 on.
+/// RayService can be suspended since KubeRay 1.7 and has conditions since 1.3; v1 exists since 1.0.
 const SCHEMAS: [Schema; 3] = [
     Schema {
         version: "v1",
@@ -37,7 +34,7 @@ const SCHEMAS: [Schema; 3] = [
     },
 ];
 
-/// The newest last: earlier schemas are beginnings of this one.
+/// The newest last: earlier schemas are prefixes of this one.
 const FIELDS: [(&str, &str); 31] = [
     ("spec.serveConfigV2", "string"),
     ("spec.rayClusterConfig.rayVersion", "string"),
@@ -74,7 +71,7 @@ const FIELDS: [(&str, &str); 31] = [
         "status.pendingServiceStatus.applicationStatuses{}.serveDeploymentStatuses{}.message",
         "string",
     ),
-    // From 1.3.
+    // Since 1.3.
     (
         "status.activeServiceStatus.rayClusterStatus.readyWorkerReplicas",
         "integer",
@@ -85,6 +82,6 @@ const FIELDS: [(&str, &str); 31] = [
     ("status.conditions[].message", "string"),
     ("status.conditions[].lastTransitionTime", "string"),
     ("status.conditions[].observedGeneration", "integer"),
-    // From 1.7.
+    // Since 1.7.
     ("spec.suspend", "boolean"),
 ];

@@ -1,4 +1,4 @@
-//! The Serve config: which application Ray Serve runs (Ray `serve/schema.py`, ServeDeploySchema).
+//! The Serve config: the application that Ray Serve runs (Ray `serve/schema.py`, ServeDeploySchema).
 
 use runway_provider::Request;
 use runway_provider::fields::fields;
@@ -35,8 +35,8 @@ pub(crate) fn config(request: &Request, accepted: &Accepted) -> Value {
     fields().with("applications", [Value::from(application)]).into()
 }
 
-/// Ray `llm_config.py`, LLMConfig. A change of it loads the model anew, so the number of replicas has its place
-/// elsewhere: the 1 here only says that it is a fixed number, without which Ray Serve would scale by load.
+/// Ray `llm_config.py`, LLMConfig. A change of it reloads the model, so that the number of replicas is set elsewhere: the 1 here
+/// only selects a fixed number, without which Ray Serve would scale by load.
 fn llm_config(name: &str, model: &Model, part: &Part, resource: Option<&str>) -> Value {
     let mut deployment = json!({"name": name, "num_replicas": 1});
     if let Some(resource) = resource {
@@ -52,9 +52,8 @@ fn llm_config(name: &str, model: &Model, part: &Part, resource: Option<&str>) ->
         .into()
 }
 
-/// Options that take effect without loading the model anew (Ray `serve/_private/deploy_utils.py`,
-/// get_app_code_version). The builders put a prefix before the name in `deployment_config`. No replica cannot be said
-/// here: that is `spec.suspend`.
+/// Options that take effect without reloading the model (Ray `serve/_private/deploy_utils.py`, get_app_code_version). The
+/// builders prefix the name in `deployment_config`. Zero replicas are not supported here: see `spec.suspend`.
 fn scaled(prefix: &str, name: &str, part: &Part) -> Value {
     json!({"name": format!("{prefix}:{name}"), "num_replicas": part.worker.replicas.max(1)})
 }

@@ -1,29 +1,30 @@
-//! What a RayService says of itself (design 4.9; KubeRay `apis/ray/v1/rayservice_types.go`, and
-//! rayservice_controller.go, calculateStatus).
+//! Status of a RayService (design 4.9; KubeRay `apis/ray/v1/rayservice_types.go`, and rayservice_controller.go,
+//! calculateStatus).
 //!
-//! On a first rollout only the pending cluster reports its applications. While there are both, only the pending one
-//! does, and the active one goes on serving. `Ready` says that something answers, not that all of it does.
+//! On a first rollout only the pending cluster reports its applications. While both exist, only the pending one does, and the
+//! active one continues to serve. `Ready` means that something serves, not that everything does.
 
 use jiff::Timestamp;
 use runway_api::Phase;
+use runway_api::condition::shorten;
 use runway_operator::json;
 use runway_provider::Reading;
 use serde_json::Value;
 
-/// Reasons of `Ready` with which KubeRay gives up.
+/// Reasons of `Ready` for a permanent failure.
 const TERMINAL: [&str; 2] = ["InitializingTimeout", "ValidationFailed"];
 
-/// Longest text that is passed on from an application: they may hold whole stack traces.
+/// Maximum length of an application's message, in bytes: it may contain stack traces.
 const LONGEST: usize = 500;
 
-/// Reads a RayService of which so many replicas and this spec are wanted.
+/// Reads a RayService with this desired spec and number of replicas.
 pub(crate) fn of(object: &Value, desired: i32, wanted: &Value) -> Reading {
     if object["status"].as_object().is_none_or(serde_json::Map::is_empty) {
         return Reading::silent();
     }
     let service = Service::of(object, desired, wanted);
     let (phase, reason, message) = match service.given_up() {
-        Some(verdict) => verdict,
+        Some(state) => state,
         None if desired == 0 => service.suspended(),
         None => service.serving(),
     };
@@ -38,10 +39,10 @@ pub(crate) fn of(object: &Value, desired: i32, wanted: &Value) -> Reading {
     }
 }
 
-/// Phase, reason and words.
-type Verdict = (Phase, String, String);
+/// Phase, reason and message.
+type State = (Phase, String, String);
 
-fn verdict(phase: Phase, reason: &str, message: impl Into<String>) -> Verdict {
+fn state(phase: Phase, reason: &str, message: impl Into<String>) -> State {
     (phase, reason.to_owned(), message.into())
 }
 
@@ -67,25 +68,25 @@ impl<'a> Service<'a> {
         }
     }
 
-    fn given_up(&self) -> Option<Verdict> {
+    fn given_up(&self) -> Option<State> {
         let ready = self.condition("Ready").filter(|c| TERMINAL.contains(&c.reason))?;
-        Some(verdict(Phase::Failed, ready.reason, ready.text()))
+        Some(state(Phase::Failed, ready.reason, ready.text()))
     }
 
-    fn suspended(&self) -> Verdict {
+    fn suspended(&self) -> State {
         let asked = self.object["spec"]["suspend"] == true;
         if asked && self.condition("Suspended").is_some_and(Condition::is_true) {
-            verdict(
+            state(
                 Phase::Running,
                 "Suspended",
-                "Scaled to zero: no replica is asked for, and no pod runs",
+                "Scaled to zero: no replica is desired, and no pod runs",
             )
         } else {
-            verdict(Phase::Deploying, "Suspending", "KubeRay is taking the pods away")
+            state(Phase::Deploying, "Suspending", "KubeRay is deleting the pods")
         }
     }
 
-    fn serving(&self) -> Verdict {
+    fn serving(&self) -> State {
         match (self.answers(), self.upgrades()) {
             (true, true) => self.upgrading(),
             (true, false) => self.changing(),
@@ -94,40 +95,40 @@ impl<'a> Service<'a> {
     }
 
     /// Two clusters: the earlier one serves.
-    fn upgrading(&self) -> Verdict {
+    fn upgrading(&self) -> State {
         if let Some(app) = failing(&self.pending) {
             let told = format!(
                 "An earlier version still serves, and the new one does not start: {}",
                 app.text()
             );
-            return verdict(Phase::Deploying, "UpgradeFailing", told);
+            return state(Phase::Deploying, "UpgradeFailing", told);
         }
         let told = "An earlier version serves while the new one starts in a second cluster";
         let told = unfinished(&self.pending).map_or_else(|| told.to_owned(), |app| format!("{told}: {}", app.text()));
-        verdict(Phase::Deploying, "UpgradeInProgress", told)
+        state(Phase::Deploying, "UpgradeInProgress", told)
     }
 
-    /// One cluster that has served before, and answers.
-    fn changing(&self) -> Verdict {
+    /// One cluster that has served before, and still does.
+    fn changing(&self) -> State {
         if let Some(app) = failing(&self.active) {
-            return verdict(
+            return state(
                 Phase::Failed,
                 app.reason(),
-                format!("{} (what served before may still answer)", app.text()),
+                format!("{} (the previous version may still serve)", app.text()),
             );
         }
         match unfinished(&self.active) {
-            Some(app) => verdict(Phase::Deploying, app.reason(), app.text()),
-            None if !self.is_seen() => verdict(
+            Some(app) => state(Phase::Deploying, app.reason(), app.text()),
+            None if !self.is_seen() => state(
                 Phase::Deploying,
                 "Updating",
-                "KubeRay has yet to look at the latest change",
+                "Waiting for KubeRay to observe the latest change",
             ),
-            None => verdict(Phase::Running, "Ready", ""),
+            None => state(Phase::Running, "Ready", ""),
         }
     }
 
-    /// Whether KubeRay has looked at what is wanted now. Of its status only the conditions follow each generation.
+    /// Whether KubeRay has observed the desired spec. In its status only the conditions carry a generation.
     fn is_seen(&self) -> bool {
         let seen = self.condition("Ready").and_then(|c| c.generation);
         let generation = self.object["metadata"]["generation"].as_i64();
@@ -135,39 +136,39 @@ impl<'a> Service<'a> {
         is_applied && seen.zip(generation).is_none_or(|(seen, now)| seen >= now)
     }
 
-    /// Nothing answers.
-    fn starting(&self) -> Verdict {
+    /// No cluster serves.
+    fn starting(&self) -> State {
         let apps = if self.pending.is_empty() {
             &self.active
         } else {
             &self.pending
         };
         if let Some(app) = failing(apps) {
-            return verdict(Phase::Failed, app.reason(), app.text());
+            return state(Phase::Failed, app.reason(), app.text());
         }
-        // Words of before conditions, and of the design.
+        // States of KubeRay before it had conditions, and of the design.
         match self.status["serviceStatus"].as_str().unwrap_or_default() {
             "Failed" => {
-                return verdict(
+                return state(
                     Phase::Failed,
                     "Failed",
                     unfinished(apps).map(Application::text).unwrap_or_default(),
                 );
             }
-            "Pending" => return verdict(Phase::Pending, "Pending", ""),
+            "Pending" => return state(Phase::Pending, "Pending", ""),
             _ => {}
         }
         if let Some(app) = unfinished(apps) {
-            return verdict(Phase::Deploying, app.reason(), app.text());
+            return state(Phase::Deploying, app.reason(), app.text());
         }
         match (self.condition("Ready"), self.status["serviceStatus"].as_str()) {
-            (Some(ready), _) if !ready.is_true() => verdict(Phase::Deploying, ready.reason, ready.text()),
-            (None, Some(word)) if !word.is_empty() => verdict(Phase::Deploying, word, format!("serviceStatus: {word}")),
-            _ => verdict(Phase::Deploying, "Deploying", ""),
+            (Some(ready), _) if !ready.is_true() => state(Phase::Deploying, ready.reason, ready.text()),
+            (None, Some(word)) if !word.is_empty() => state(Phase::Deploying, word, format!("serviceStatus: {word}")),
+            _ => state(Phase::Deploying, "Deploying", ""),
         }
     }
 
-    /// Whether requests are answered by something.
+    /// Whether any cluster serves requests.
     fn answers(&self) -> bool {
         match self.condition("Ready") {
             Some(ready) => ready.is_true(),
@@ -175,7 +176,7 @@ impl<'a> Service<'a> {
         }
     }
 
-    /// Whether a second cluster is on its way.
+    /// Whether a second cluster is starting.
     fn upgrades(&self) -> bool {
         self.condition("UpgradeInProgress").is_some_and(Condition::is_true)
             || self.status["pendingServiceStatus"]["rayClusterName"]
@@ -183,8 +184,8 @@ impl<'a> Service<'a> {
                 .is_some_and(|name| !name.is_empty())
     }
 
-    /// Replicas that serve. KubeRay passes on no number of them, only that Ray Serve runs all (this is Running). Short
-    /// of that, there are no more than the workers that are ready, and never all.
+    /// Number of ready replicas. KubeRay reports only that Ray Serve runs all of them (Running). Before that, there are at most
+    /// as many as ready workers, and never all.
     fn ready(&self, phase: Phase) -> i32 {
         if self.desired == 0 || !self.answers() {
             return 0;
@@ -265,12 +266,12 @@ fn condition(value: &Value) -> Condition<'_> {
     }
 }
 
-/// A Serve application as Ray's dashboard tells it.
+/// A Serve application, as Ray's dashboard reports it.
 struct Application<'a> {
     name: &'a str,
     status: &'a str,
     message: &'a str,
-    /// What the deployments within say that are not as they should be.
+    /// Messages of its unhealthy deployments.
     troubles: Vec<String>,
 }
 
@@ -306,7 +307,7 @@ fn unfinished<'a, 'b>(apps: &'b [Application<'a>]) -> Option<&'b Application<'a>
 }
 
 impl Application<'_> {
-    /// As a condition's reason.
+    /// Reason of a condition.
     fn reason(&self) -> &'static str {
         match self.status {
             "NOT_STARTED" => "NotStarted",
@@ -317,7 +318,7 @@ impl Application<'_> {
         }
     }
 
-    /// The status, and why: what the application says, or else its deployments.
+    /// The state and its cause: the message of the application, or else of its deployments.
     fn text(&self) -> String {
         let told = if self.message.is_empty() {
             self.troubles.join("; ")
@@ -332,7 +333,7 @@ impl Application<'_> {
     }
 }
 
-/// The first line of a text and the last: between them there are stack traces.
+/// The first and the last line of a text: between them are stack traces.
 fn essence(text: &str) -> String {
     let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
     let first = lines.next().unwrap_or_default();
@@ -340,8 +341,5 @@ fn essence(text: &str) -> String {
         Some(last) => format!("{first} … {last}"),
         None => first.to_owned(),
     };
-    if whole.chars().count() <= LONGEST {
-        return whole;
-    }
-    whole.chars().take(LONGEST).chain(['…']).collect()
+    shorten(whole, LONGEST)
 }

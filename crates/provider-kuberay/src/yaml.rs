@@ -1,5 +1,5 @@
-//! The Serve config as text. KubeRay reads it as YAML 1.1, where many plain words are not texts (`no`, `0o7`, `1_000`):
-//! so every text is quoted, and keys come in the order of the alphabet.
+//! The Serve config as text. KubeRay parses it as YAML 1.1, where many plain scalars are not strings (`no`, `0o7`, `1_000`):
+//! every string is quoted, and keys are sorted.
 
 use std::fmt::Write;
 
@@ -12,7 +12,7 @@ pub(crate) fn text(value: &Value) -> String {
     text
 }
 
-/// Writes a value that begins at the start of a line, or behind a list's dash.
+/// Writes a value at the start of a line, or after a list's dash.
 fn block(text: &mut String, value: &Value, indent: usize) {
     match value {
         Value::Object(fields) if is_block(value) => {
@@ -30,14 +30,14 @@ fn block(text: &mut String, value: &Value, indent: usize) {
                 block(text, entry, indent + 2);
             }
         }
-        // JSON is YAML.
+        // JSON is valid YAML.
         _ => {
             let _ = writeln!(text, "{value}");
         }
     }
 }
 
-/// Whether a value takes lines of its own: maps, and lists of maps.
+/// Whether a value needs its own lines: maps, and lists of maps.
 fn is_block(value: &Value) -> bool {
     match value {
         Value::Object(fields) => !fields.is_empty(),
@@ -46,7 +46,7 @@ fn is_block(value: &Value) -> bool {
     }
 }
 
-/// A key that YAML could take for something else than a text is quoted.
+/// A key that YAML could parse as another type is quoted.
 fn key(name: &str) -> String {
     const WORDS: [&str; 11] = [
         "y", "n", "yes", "no", "on", "off", "true", "false", "null", "nan", "inf",
@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_reads_well() {
+    fn yaml_is_formatted_for_readers() {
         let value =
             json!({"a": [{"b": "no", "c": {"d": [1, 2], "e": {}}}, {"f": []}], "no": 0.5, "g": {"h": [[{"i": 1}]]}});
         assert_eq!(
@@ -97,7 +97,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_what_is_read(value in any_value()) {
+        fn written_yaml_parses_to_the_same_value(value in any_value()) {
             let read: Value = serde_saphyr::from_str(&text(&value)).unwrap();
             prop_assert_eq!(read, value);
         }

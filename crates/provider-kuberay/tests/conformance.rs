@@ -1,4 +1,4 @@
-//! KubeRay keeps the contract, in both serving modes.
+//! Conformance of the KubeRay provider, in both serving modes.
 
 use runway_provider::conformance::{Report, Samples, check};
 use runway_provider_kuberay::KubeRay;
@@ -88,7 +88,7 @@ fn a_disaggregated_model_keeps_the_contract() -> Result<(), Report> {
     check(&KubeRay, &samples).map(drop)
 }
 
-/// KubeRay forbids no change: it starts a second cluster where it must.
+/// KubeRay allows every change: it starts a second cluster if necessary.
 fn samples(served: Value) -> Samples {
     Samples {
         served,

@@ -1,4 +1,4 @@
-//! What a provider may do in a cluster: exactly what the loop uses.
+//! RBAC rules of a provider: exactly what the loop uses.
 
 use k8s_openapi::api::rbac::v1::PolicyRule;
 use runway_api::labels;
@@ -6,26 +6,25 @@ use runway_operator::access::{named, rule};
 use runway_operator::lease;
 
 use crate::contract::Provider;
-use crate::upstream::crd_name;
 
-/// The rules of a provider's Role in its own namespace: its Lease.
+/// Rules of a provider's Role in its own namespace: its Lease.
 pub fn access_in_namespace(provider: &dyn Provider) -> Vec<PolicyRule> {
     lease::access(&labels::provider_manager(provider.name()))
 }
 
-/// The rules that are added for a controller outside of the cluster: it reaches endpoints through the API server.
+/// Additional rules for a controller outside the cluster, which reaches endpoints through the API server.
 pub fn access_from_outside() -> Vec<PolicyRule> {
     vec![rule("", &["services/proxy"], &["get", "create"])]
 }
 
-/// The rules of a provider's ClusterRole.
+/// Rules of a provider's ClusterRole.
 pub fn access(provider: &dyn Provider) -> Vec<PolicyRule> {
     let mut rules = vec![
         rule("kubeairunway.ai", &["modeldeployments"], &["list", "watch", "patch"]),
         rule("kubeairunway.ai", &["modeldeployments/status"], &["patch"]),
-        // Owner references that block deletion ask for this where the cluster enforces it.
+        // Required for owner references that block deletion, in clusters that enforce it.
         rule("kubeairunway.ai", &["modeldeployments/finalizers"], &["update"]),
-        // Its own and nobody else's; an apply that creates is asked for by name too.
+        // Limited to the provider's own object. An apply that creates is authorized by name too.
         named(
             rule("kubeairunway.ai", &["inferenceproviderconfigs"], &["create", "patch"]),
             &[provider.name()],
@@ -38,8 +37,8 @@ pub fn access(provider: &dyn Provider) -> Vec<PolicyRule> {
         rule("events.k8s.io", &["events"], &["create", "patch"]),
     ];
     let by_crd = provider.upstreams().into_iter().filter(|u| !u.kind.is_built_in());
-    let crds: Vec<String> = by_crd.map(|u| crd_name(u.kind)).collect();
-    // A rule without names would be for all of them.
+    let crds: Vec<String> = by_crd.map(|u| u.kind.crd_name()).collect();
+    // A rule without names would apply to all objects.
     if !crds.is_empty() {
         let crds: Vec<&str> = crds.iter().map(String::as_str).collect();
         rules.push(named(

@@ -1,31 +1,32 @@
-//! Asks endpoints for one answer, in the background: at most once for each question, and never at rest.
+//! Sends one request to each endpoint, in the background: at most once for each question, and none in steady state.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
+use parking_lot::Mutex;
 use runway_operator::clock;
 use runway_operator::services::Services;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 use crate::plan::{Inquiry, Question};
-use crate::talk::{self, Failure};
+use crate::talk::{self, Error};
 
-/// A new Service is known everywhere only after a moment, and an engine may still load: so long a failure may pass.
+/// Time in which failures may pass: a new Service takes a moment to be routed, and an engine may still load.
 const MAY_PASS: Duration = Duration::from_secs(8);
-/// Wait before the second attempt; it doubles.
+/// Delay before the second attempt; doubles with each attempt.
 const FIRST_WAIT: Duration = Duration::from_millis(100);
-/// Endpoints asked at the same time. One that hangs is given up after seconds.
+/// Endpoints asked concurrently. A request to one that hangs times out.
 const AT_ONCE: usize = 64;
-/// Longest wait between two attempts.
+/// Longest delay between two attempts.
 const LONGEST_WAIT: Duration = Duration::from_secs(2);
 
 /// Namespace and name of a ModelDeployment.
 type Key = (String, String);
 
-/// Called with namespace and name of a ModelDeployment.
+/// Callback with namespace and name of a ModelDeployment.
 type OnAnswer = dyn Fn(&str, &str) + Send + Sync;
 
 /// What is known of the endpoint of a ModelDeployment.
@@ -52,23 +53,23 @@ pub struct Answer {
     pub attempt: u32,
 }
 
-/// The answers of endpoints, by ModelDeployment.
+/// Responses of endpoints, by ModelDeployment.
 pub(crate) struct Answers {
-    /// `None`: endpoints are not asked.
+    /// `None` if endpoints are not asked.
     services: Option<Services>,
     entries: Mutex<HashMap<Key, Entry>>,
     answered: Box<OnAnswer>,
     turns: Semaphore,
 }
 
-/// The latest question about a ModelDeployment, and the latest answer.
+/// The latest question about a ModelDeployment, and the latest response.
 struct Entry {
     asked: String,
     answer: Option<Answer>,
 }
 
 impl Answers {
-    /// Asks through `services`, and calls `answered` with namespace and name when an answer is there.
+    /// Sends requests through `services`, and calls `answered` with namespace and name after each response.
     pub(crate) fn new(services: Option<Services>, answered: impl Fn(&str, &str) + Send + Sync + 'static) -> Arc<Self> {
         Arc::new(Self {
             services,
@@ -78,29 +79,29 @@ impl Answers {
         })
     }
 
-    /// What is known of the endpoint of a ModelDeployment.
+    /// What is known about the endpoint of a ModelDeployment.
     pub(crate) fn of(&self, namespace: &str, name: &str) -> Verification {
         if self.services.is_none() {
             return Verification::Off;
         }
         let key = (namespace.to_owned(), name.to_owned());
-        Verification::On(self.lock().get(&key).and_then(|entry| entry.answer.clone()))
+        Verification::On(self.entries.lock().get(&key).and_then(|entry| entry.answer.clone()))
     }
 
-    /// Asks, keeps or forgets.
+    /// Sends, keeps or drops a request.
     pub(crate) fn carry_out(self: &Arc<Self>, namespace: &str, name: &str, inquiry: Inquiry) {
         let key = (namespace.to_owned(), name.to_owned());
         match inquiry {
             Inquiry::Ask(question) => self.ask(key, question),
             Inquiry::Keep => {}
             Inquiry::Forget => {
-                self.lock().remove(&key);
+                self.entries.lock().remove(&key);
             }
         }
     }
 
     fn ask(self: &Arc<Self>, key: Key, question: Question) {
-        let mut entries = self.lock();
+        let mut entries = self.entries.lock();
         let before = entries.get(&key);
         if before.is_some_and(|entry| entry.asked == question.id) {
             return;
@@ -114,7 +115,7 @@ impl Answers {
 
     async fn find_out(self: Arc<Self>, key: Key, question: Question) {
         let Some(services) = &self.services else { return };
-        // It is never closed.
+        // The semaphore is never closed.
         let Ok(_turn) = self.turns.acquire().await else { return };
         let outcome = insist(services, &question).await;
         let answer = Answer {
@@ -123,16 +124,17 @@ impl Answers {
             at: clock::now(),
             attempt: question.attempt,
         };
-        match self.lock().get_mut(&key).filter(|entry| entry.asked == question.id) {
+        match self
+            .entries
+            .lock()
+            .get_mut(&key)
+            .filter(|entry| entry.asked == question.id)
+        {
             Some(entry) => entry.answer = Some(answer),
-            // Something else was asked meanwhile, or nothing is to be known any more.
+            // A newer question was asked meanwhile, or the response is no longer needed.
             None => return,
         }
         (self.answered)(&key.0, &key.1);
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<Key, Entry>> {
-        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -143,7 +145,7 @@ async fn insist(services: &Services, question: &Question) -> Result<(), String> 
     loop {
         match talk::ask(services, question).await {
             Ok(()) => return Ok(()),
-            Err(Failure { may_pass, message }) if !may_pass || start.elapsed() + wait > MAY_PASS => {
+            Err(Error { may_pass, message }) if !may_pass || start.elapsed() + wait > MAY_PASS => {
                 return Err(message);
             }
             Err(_) => tokio::time::sleep(wait).await,

@@ -1,12 +1,13 @@
 //! What a provider implements: a name, a registration, the upstream schemas it knows, and two pure functions.
 //!
-//! Everything else (watching, applying, deleting, hand-over, drift, finalizer, staleness, dry run) is the loop's.
-//! `docs/provider-contract.md` states the rules by number.
+//! The loop does the rest: watch, apply, delete, handover, drift, finalizer, staleness, dry run. `docs/provider-contract.md`
+//! lists the rules by number.
 
 use std::collections::BTreeMap;
 
-use runway_api::InferenceProviderConfigSpec;
 use runway_api::model_deployment::{Endpoint, Phase};
+use runway_api::{InferenceProviderConfigSpec, ProviderReason};
+pub use runway_operator::object::Kind;
 use serde_json::Value;
 
 use crate::request::Request;
@@ -15,146 +16,167 @@ use crate::upstream::{Installed, Upstream};
 /// Version of the contract, as in `docs/provider-contract.md`.
 pub const VERSION: &str = "v1alpha1";
 
-/// A provider: translates a ModelDeployment into upstream objects, and their status back. Both ways are pure.
+/// A provider: translates a ModelDeployment into upstream objects, and their status back. Both directions are pure.
 pub trait Provider: Send + Sync + 'static {
-    /// Name of the provider and of its InferenceProviderConfig, as `kaito`.
+    /// Name of the provider and of its InferenceProviderConfig, such as `kaito`.
     fn name(&self) -> &'static str;
 
-    /// Name and version of the provider's controller, as `kaito-provider:v0.1.0`.
+    /// Name and version of the provider's controller, such as `kaito-provider:v0.1.0`.
     fn version(&self) -> String;
 
-    /// What the provider registers: capabilities, rules, documented overrides.
+    /// Capabilities, rules and documented overrides.
     fn registration(&self) -> InferenceProviderConfigSpec;
 
-    /// The upstream kinds it makes, and the schemas of each that it knows. The first is the main one: without it the
-    /// provider is not ready. Kinds that only serve them, such as a ConfigMap, are named in [`children`](Self::children) alone.
+    /// Upstream kinds that the provider creates, with the schemas that it knows. The first is the main kind: without it the
+    /// provider is not ready. Auxiliary kinds, such as ConfigMap, are listed in [`children`](Self::children) only.
     fn upstreams(&self) -> Vec<Upstream>;
 
-    /// Every object that may exist for a ModelDeployment of this name, whatever its spec says or said.
+    /// Every object that may exist for a ModelDeployment of this name, for any spec.
     fn children(&self, name: &str) -> Vec<ChildRef>;
 
-    /// Labels by which pods are found: each carries the name of its ModelDeployment. Pods are read for what keeps them waiting.
+    /// Labels that select the model's pods; the value is the name of the ModelDeployment. The loop reads from these pods why
+    /// they are not ready.
     fn pod_labels(&self) -> Vec<&'static str> {
         vec![runway_api::labels::DEPLOYMENT]
     }
 
-    /// Translates a request for the upstream schemas that are installed.
+    /// Translates a request for the installed upstream schemas.
+    ///
+    /// # Errors
+    ///
+    /// A [`Refusal`] for a request that the provider does not support. It names the field, the reason and the remedy.
     fn translate(&self, request: &Request, installed: &Installed) -> Result<Translation, Refusal>;
 
-    /// What the upstream object says of itself. It is called with the main object of a [`Translation`], when it exists.
+    /// Reads the status of the main object of a [`Translation`], if it exists. An object that the provider does not understand
+    /// is never an error: see [`Reading::silent`].
     fn read_status(&self, request: &Request, object: &Value) -> Reading;
 }
 
-/// A kind of object that a provider makes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Kind {
-    /// API group, empty for the core group.
-    pub group: &'static str,
-    /// Kind, as `Workspace`.
-    pub kind: &'static str,
-    /// Plural, as `workspaces`.
-    pub plural: &'static str,
-}
+/// `ConfigMap`, for upstreams that read settings from one.
+pub const CONFIG_MAP: Kind = Kind::new("", "v1", "ConfigMap", "configmaps");
 
-impl Kind {
-    /// Whether Kubernetes itself brings it: the group of a CRD has a dot.
-    pub fn is_built_in(self) -> bool {
-        !self.group.contains('.')
-    }
-}
-
-/// `ConfigMap`, for settings that an upstream reads from one.
-pub const CONFIG_MAP: Kind = Kind {
-    group: "",
-    kind: "ConfigMap",
-    plural: "configmaps",
-};
-
-/// An object that may exist for a ModelDeployment.
+/// Reference to an object that may exist for a ModelDeployment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChildRef {
-    /// Its kind.
+    /// Kind of the object.
     pub kind: Kind,
-    /// Its name.
+    /// Name of the object, in the namespace of the ModelDeployment.
     pub name: String,
 }
 
-/// What a ModelDeployment becomes upstream.
+/// Upstream objects for a ModelDeployment.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Translation {
-    /// The objects in apply order; the last one is the main one, whose status is read.
+    /// Objects in apply order. The last one is the main object, whose status is read.
     pub objects: Vec<Object>,
-    /// Fields of the spec that do nothing here, each a sentence that says why. Told as a warning, never dropped in silence.
+    /// Fields of the spec without effect, each with the reason in one sentence. They are reported in the condition
+    /// `FieldsIgnored`.
     pub ignored: Vec<String>,
-    /// Where the model will answer.
+    /// Endpoint of the model.
     pub endpoint: Option<Endpoint>,
-    /// The name under which `/v1/models` of the endpoint lists the model; `None` where the image decides it.
+    /// Name of the model in `/v1/models` of the endpoint; `None` if the image decides it.
     pub model_name: Option<String>,
-    /// Workers that serve the model, as asked for.
+    /// Desired number of workers that serve the model.
     pub replicas: i32,
     /// Which of [`Provider::pod_labels`] its pods carry, for autoscalers; `None` if they cannot be told apart.
     pub pod_label: Option<&'static str>,
 }
 
-/// An upstream object, as the provider wants it. Labels, annotations and the owner reference are added by the loop.
+/// An upstream object. The loop adds labels, annotations and the owner reference.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Object {
-    /// Its kind.
+    /// Kind of the object.
     pub kind: Kind,
-    /// API version within the group, as `v1beta1`.
+    /// API version within the group, such as `v1beta1`.
     pub version: String,
-    /// Its name.
+    /// Name of the object, in the namespace of the ModelDeployment.
     pub name: String,
-    /// Annotations it needs, beside ours.
+    /// Additional annotations.
     pub annotations: BTreeMap<String, String>,
-    /// Everything beside `apiVersion`, `kind` and `metadata`.
+    /// The object without `apiVersion`, `kind` and `metadata`.
     pub body: Value,
-    /// What the upstream forbids to change, by a name that people understand. A difference recreates the object.
+    /// Values that the upstream does not allow to change, by a name for the user. A difference recreates the object.
     pub immutable: BTreeMap<String, Value>,
-    /// Changes that the upstream accepts and does not carry to the pods that run, by names as above. A difference recreates the
-    /// object as well, unless it was made before this was recorded on it.
+    /// Values whose changes the upstream accepts but does not roll out, by a name for the user. A difference recreates the
+    /// object, unless the object was created before the value was recorded on it.
     pub not_rolled_out: BTreeMap<String, Value>,
 }
 
-/// Why a provider does not translate a ModelDeployment. It gives `ProviderCompatible=False` and phase Failed.
+/// Why a provider does not support a ModelDeployment. It results in `ProviderCompatible=False` and phase Failed.
+///
+/// ```
+/// use runway_provider::Refusal;
+///
+/// let refusal = Refusal::incompatible("spec.engine.type is sglang: set it to vllm, or use another provider");
+/// assert_eq!(refusal.reason, "Incompatible");
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct Refusal {
-    /// CamelCase, stable.
+    /// Reason of the condition: CamelCase, stable.
     pub reason: &'static str,
-    /// The field, the reason and the way out.
+    /// The field, the reason and the remedy.
     pub message: String,
 }
 
 impl Refusal {
-    /// The provider cannot do what is asked for.
+    /// The provider does not support the request.
     pub fn incompatible(message: impl Into<String>) -> Self {
         Self {
-            reason: "Incompatible",
+            reason: ProviderReason::Incompatible.into(),
             message: message.into(),
         }
     }
 }
 
-/// What an upstream object says of itself.
+/// Status of an upstream object.
+///
+/// ```
+/// use runway_api::Phase;
+/// use runway_provider::Reading;
+/// use serde_json::{Value, json};
+///
+/// fn read_status(object: &Value, desired: i32) -> Reading {
+///     let Some(ready) = object["status"]["readyReplicas"].as_i64() else {
+///         return Reading::silent();
+///     };
+///     let ready = i32::try_from(ready).unwrap_or(i32::MAX);
+///     let (phase, reason) = if ready < desired {
+///         (Phase::Deploying, "Deploying")
+///     } else {
+///         (Phase::Running, "Ready")
+///     };
+///     Reading {
+///         phase,
+///         reason: reason.to_owned(),
+///         message: format!("{ready} of {desired} replicas ready"),
+///         ready,
+///         available: ready,
+///         last_change: None,
+///     }
+/// }
+///
+/// assert_eq!(read_status(&json!({}), 2), Reading::silent());
+/// assert_eq!(read_status(&json!({"status": {"readyReplicas": 2}}), 2).phase, Phase::Running);
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reading {
-    /// Where it stands.
+    /// Phase of the model.
     pub phase: Phase,
-    /// CamelCase, for the condition Ready.
+    /// Reason of the condition Ready: CamelCase.
     pub reason: String,
-    /// What the upstream says, for people; empty if it says nothing worth reading.
+    /// Message of the upstream; empty if it has none.
     pub message: String,
-    /// Workers that serve.
+    /// Number of ready workers.
     pub ready: i32,
-    /// Workers that have served for long enough, where the upstream tells; otherwise as `ready`.
+    /// Number of workers that have been ready for long enough; the same as `ready` if the upstream does not report it.
     pub available: i32,
-    /// When the upstream last said something new, in RFC 3339, if it tells.
+    /// Time of the upstream's last change, if it reports one.
     pub last_change: Option<jiff::Timestamp>,
 }
 
 impl Reading {
-    /// The upstream has said nothing yet.
+    /// The upstream has not reported anything yet.
     pub fn silent() -> Self {
         Self {
             phase: Phase::Deploying,

@@ -1,13 +1,13 @@
-//! JSON objects of moved values. `json!` copies every value that it is given, so an object built level by level with it is
-//! copied once for each level.
+//! JSON objects built from moved values. `json!` copies every value, so that an object built level by level would be copied once
+//! per level.
 
 use serde_json::{Map, Value};
 
-/// Fields of an object, none of them empty: what is not asked for is not written.
+/// Fields of an object without empty values: what a user does not request is not written.
 #[derive(Debug, Default)]
 pub struct Fields(Map<String, Value>);
 
-/// No fields yet.
+/// An empty object.
 pub fn fields() -> Fields {
     Fields::default()
 }

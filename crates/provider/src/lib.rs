@@ -1,17 +1,17 @@
-//! The provider contract: one trait, one reconcile loop, registration, and the conformance suite every provider runs.
+//! The provider contract: a trait, a reconcile loop, registration, and the conformance suite.
 //!
-//! A provider implements [`contract::Provider`]: a name, a registration, the upstream schemas it knows and two pure
-//! functions. Everything else is here.
+//! A provider implements [`contract::Provider`]: a name, a registration, the upstream schemas it knows, and two pure functions.
+//! The rest is here.
 //!
 //! | module | what |
 //! |---|---|
-//! | [`contract`] | the trait and what goes through it |
+//! | [`contract`] | the trait and its types |
 //! | [`request`] | a ModelDeployment in narrow types |
-//! | [`fields`] | builds upstream objects |
-//! | [`upstream`] | which upstream schemas are installed |
-//! | [`observe`], [`plan`] | what a plan is made from, and the plan: pure |
-//! | [`run`](fn@run) | starts all of it |
-//! | `conformance` | the suite that every provider runs; behind the feature of that name |
+//! | [`fields`] | builder for upstream objects |
+//! | [`upstream`] | detection of installed upstream schemas |
+//! | [`observe`], [`plan`] | observed state, and the plan: pure |
+//! | [`run`](fn@run) | starts a provider's controller |
+//! | `conformance` | test suite for providers; behind the feature of that name |
 
 mod access;
 mod answers;
@@ -26,7 +26,7 @@ mod reconcile;
 mod register;
 pub mod request;
 mod run;
-// Not of the contract: public for the fuzz targets.
+// Not a part of the contract: public for the fuzz targets.
 #[doc(hidden)]
 pub mod talk;
 pub mod upstream;

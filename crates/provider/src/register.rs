@@ -1,4 +1,4 @@
-//! Registration: the provider's InferenceProviderConfig, and its heartbeat.
+//! Registration: the provider's InferenceProviderConfig and its heartbeat.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::api::{Patch, PatchParams, ValidationDirective};
 use kube::{Api, Resource};
 use runway_api::condition::{self, no, yes};
-use runway_api::{InferenceProviderConfig, InferenceProviderConfigStatus, labels};
+use runway_api::{InferenceProviderConfig, InferenceProviderConfigStatus, RegistrationReason, labels};
 use runway_operator::clock;
 use runway_operator::process::Process;
 use serde_json::{Map, Value, json};
@@ -17,15 +17,15 @@ use tokio_util::sync::CancellationToken;
 
 use crate::caches::Caches;
 use crate::contract::Provider;
-use crate::upstream::{Installed, State, crd_name};
+use crate::upstream::{Installed, State};
 
-/// Three heartbeats fit into the time after which a provider counts as silent.
+/// Interval of heartbeats: three of them fit into the timeout.
 const HEARTBEAT: Duration = Duration::from_mins(1);
-/// How soon to try again when the server did not answer.
+/// Delay before a retry if the API server does not respond.
 const RETRY: Duration = Duration::from_secs(2);
 
-/// While this replica leads: registers the provider and keeps its heartbeat. A provider that ends and has no other replica
-/// says that it is not ready.
+/// Registers the provider and sends its heartbeat while this replica is the leader. When it shuts down without another replica,
+/// it reports that it is not ready.
 pub(crate) async fn keep_registered(process: Process, provider: Arc<dyn Provider>, caches: Arc<Caches>) {
     let registration = Registration {
         api: Api::all(process.client),
@@ -38,17 +38,18 @@ pub(crate) async fn keep_registered(process: Process, provider: Arc<dyn Provider
         let conditions = leadership
             .while_leading(keep_heartbeat(&registration, &caches, &process.shutdown))
             .await;
-        // After an election somebody else goes on in a moment, and a provider that is not ready for a moment worries everybody.
+        // With leader election another replica takes over in a moment; a provider that is briefly not ready would cause false
+        // alarms.
         if let Some(conditions) = conditions
             && !leadership.is_elected()
             && let Err(error) = registration.resign(&conditions).await
         {
-            tracing::warn!(%error, "cannot say goodbye in the InferenceProviderConfig");
+            tracing::warn!(%error, "cannot report the shutdown in the InferenceProviderConfig");
         }
     }
 }
 
-/// Returns the conditions last said, at `shutdown`.
+/// Returns the last conditions at `shutdown`.
 async fn keep_heartbeat(registration: &Registration, caches: &Caches, shutdown: &CancellationToken) -> Vec<Condition> {
     let mut upstream = caches.installed_changes();
     let mut conditions = Vec::new();
@@ -80,7 +81,7 @@ struct Registration {
 }
 
 impl Registration {
-    /// The spec once, the status every time; the spec again when somebody deleted it.
+    /// Applies the spec once and the status every time; the spec again if the object was deleted.
     async fn beat(
         &self,
         registered: &mut bool,
@@ -104,8 +105,7 @@ impl Registration {
         }
     }
 
-    /// Applied without force: what an administrator has changed stays as the administrator wants it. Returns the conditions
-    /// that a predecessor has left.
+    /// Applied without force: changes by an administrator are kept. Returns the conditions of the previous process.
     async fn apply_spec(&self) -> Result<Vec<Condition>, kube::Error> {
         let Value::Object(mut spec) = serde_json::to_value(self.provider.registration()).unwrap_or_default() else {
             return Ok(Vec::new());
@@ -145,7 +145,7 @@ impl Registration {
     async fn resign(&self, conditions: &[Condition]) -> Result<(), kube::Error> {
         let drafts = vec![no(
             condition::UPSTREAM_READY,
-            "ShutDown",
+            RegistrationReason::ShutDown,
             "The provider controller was shut down",
         )];
         let status = InferenceProviderConfigStatus {
@@ -175,7 +175,7 @@ impl Registration {
     }
 }
 
-/// Takes out the fields that somebody else owns; false if there is nothing to take out.
+/// Removes the fields that another field manager owns; false if there are none.
 fn leave_out_conflicts(spec: &mut Map<String, Value>, answer: &kube::core::Status) -> bool {
     let causes = answer.details.iter().flat_map(|d| &d.causes);
     let fields: Vec<String> = causes
@@ -192,7 +192,7 @@ fn leave_out_conflicts(spec: &mut Map<String, Value>, answer: &kube::core::Statu
         if spec.remove(&field).is_some() {
             tracing::info!(
                 field,
-                "InferenceProviderConfig: somebody else set spec.{field}; it is left to them"
+                "InferenceProviderConfig: another field manager owns spec.{field}; the value is kept"
             );
             any = true;
         }
@@ -200,7 +200,7 @@ fn leave_out_conflicts(spec: &mut Map<String, Value>, answer: &kube::core::Statu
     any
 }
 
-/// What the provider says of itself.
+/// Status of the provider.
 fn status(provider: &dyn Provider, installed: &Installed, previous: &[Condition]) -> InferenceProviderConfigStatus {
     let main = provider.upstreams().first().map(|u| u.kind);
     let state = main.map(|kind| (kind, installed.state(kind)));
@@ -208,8 +208,8 @@ fn status(provider: &dyn Provider, installed: &Installed, previous: &[Condition]
         Some((kind, State::Known { version, hash })) => (
             yes(
                 condition::UPSTREAM_READY,
-                "SchemaKnown",
-                format!("{} {version} is installed", crd_name(kind)),
+                RegistrationReason::SchemaKnown,
+                format!("{} {version} is installed", kind.crd_name()),
             ),
             Some(format!("{}/{version}", kind.group)),
             Some(hash),
@@ -217,8 +217,8 @@ fn status(provider: &dyn Provider, installed: &Installed, previous: &[Condition]
         Some((kind, State::Missing)) => (
             no(
                 condition::UPSTREAM_READY,
-                "CRDNotInstalled",
-                format!("{} is not installed: install the upstream operator", crd_name(kind)),
+                RegistrationReason::CRDNotInstalled,
+                format!("{} is not installed: install the upstream operator", kind.crd_name()),
             ),
             None,
             None,
@@ -226,10 +226,10 @@ fn status(provider: &dyn Provider, installed: &Installed, previous: &[Condition]
         Some((kind, State::Unknown { served, problems })) => (
             no(
                 condition::UPSTREAM_READY,
-                "UnknownUpstreamSchema",
+                RegistrationReason::UnknownUpstreamSchema,
                 format!(
                     "{} (served: {}) has a schema this controller does not know: {}",
-                    crd_name(kind),
+                    kind.crd_name(),
                     served.join(", "),
                     problems.join("; ")
                 ),
@@ -240,7 +240,7 @@ fn status(provider: &dyn Provider, installed: &Installed, previous: &[Condition]
         None => (
             yes(
                 condition::UPSTREAM_READY,
-                "NoUpstream",
+                RegistrationReason::NoUpstream,
                 "This provider needs no upstream CRD",
             ),
             None,

@@ -1,5 +1,5 @@
-//! A ModelDeployment's spec in narrow types: defaults applied, empty texts absent, GPUs absent or more than none.
-//! What cannot be is refused here, so that building objects cannot fail.
+//! A ModelDeployment's spec in narrow types: defaults applied, empty texts absent, GPUs absent or at least one. Invalid specs
+//! are refused here, so that building objects cannot fail.
 
 use std::collections::BTreeMap;
 
@@ -8,55 +8,55 @@ use runway_api::ModelDeployment;
 use runway_api::model_deployment::{self as api, DEFAULT_GPU, ModelSource, ServingMode};
 use serde_json::{Map, Value};
 
-/// What is asked of a provider.
+/// A validated spec, as a provider gets it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Request {
     /// Name of the ModelDeployment.
     pub name: String,
-    /// Its namespace.
+    /// Namespace of the ModelDeployment.
     pub namespace: String,
-    /// What to load; `None` only for [`ModelSource::Custom`].
+    /// ID of the model; `None` only for [`ModelSource::Custom`].
     pub model_id: Option<String>,
-    /// Where it comes from.
+    /// Source of the model.
     pub source: ModelSource,
-    /// The name clients use: as given, or the last part of the id.
+    /// Name of the model in client requests: as set, or the last part of the ID.
     pub served_name: Option<String>,
-    /// Whether the user gave a served name.
+    /// Whether the user set a served name.
     pub served_name_given: bool,
-    /// The engine.
+    /// Name of the engine, such as `vllm`.
     pub engine: String,
-    /// Longest context in tokens.
+    /// Maximum context length in tokens.
     pub context_length: Option<i32>,
-    /// Run code that comes with the model.
+    /// Whether to run code that comes with the model.
     pub trust_remote_code: bool,
-    /// Flags for the engine, without dashes.
+    /// Engine flags without leading dashes.
     pub args: BTreeMap<String, String>,
-    /// Who does the work.
+    /// Workers that serve the model.
     pub topology: Topology,
-    /// Container image, if given.
+    /// Container image, if set.
     pub image: Option<String>,
-    /// Environment of the model's containers.
+    /// Environment variables of the model's containers.
     pub env: Vec<EnvVar>,
-    /// Labels for the pods.
+    /// Labels of the pods.
     pub pod_labels: BTreeMap<String, String>,
-    /// Annotations for the pods.
+    /// Annotations of the pods.
     pub pod_annotations: BTreeMap<String, String>,
-    /// Secret that holds HF_TOKEN.
+    /// Secret that contains HF_TOKEN.
     pub token_secret: Option<String>,
-    /// Labels of the nodes wanted.
+    /// Labels that a node must have.
     pub node_selector: BTreeMap<String, String>,
-    /// Taints tolerated.
+    /// Taints that the pods tolerate.
     pub tolerations: Vec<Toleration>,
-    /// Overrides, as given.
+    /// Overrides, unchanged.
     pub overrides: Map<String, Value>,
 }
 
-/// Who does the work.
+/// Workers that serve the model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Topology {
-    /// Every worker does all of it.
+    /// Each worker runs prefill and decode.
     Aggregated(Worker),
-    /// Prefill and decode on workers of their own.
+    /// Prefill and decode run on separate workers.
     Disaggregated {
         /// Prefill workers.
         prefill: Worker,
@@ -68,41 +68,41 @@ pub enum Topology {
 /// One kind of worker.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Worker {
-    /// How many; 0 is none.
+    /// Number of replicas; may be 0.
     pub replicas: i32,
-    /// GPUs of each; absent is none.
+    /// GPUs of each replica.
     pub gpu: Option<Gpu>,
-    /// Memory of each.
+    /// Memory of each replica, such as `32Gi`.
     pub memory: Option<String>,
-    /// Processors of each.
+    /// CPUs of each replica, such as `4` or `500m`.
     pub cpu: Option<String>,
 }
 
 /// GPUs of one worker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Gpu {
-    /// How many, at least 1.
+    /// Number of GPUs, at least 1.
     pub count: i32,
-    /// Resource name.
+    /// Resource name, such as `nvidia.com/gpu`.
     pub resource: String,
 }
 
-/// What keeps a spec from being a request. Admission and the core controller say it better and earlier.
+/// Why a spec is invalid. Admission and the core controller report it earlier and in more detail.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Invalid {
-    /// No engine.
+    /// `spec.engine.type` is missing.
     #[error("engine.type is required")]
     Engine,
-    /// No model.
+    /// `spec.model.id` is missing.
     #[error("model.id is required when source is huggingface")]
     Model,
-    /// Not both parts.
+    /// One of `spec.scaling.prefill` and `spec.scaling.decode` is missing.
     #[error("Disaggregated mode requires scaling.prefill and scaling.decode")]
     Parts,
 }
 
 impl Topology {
-    /// The serving mode.
+    /// Serving mode.
     pub fn mode(&self) -> ServingMode {
         match self {
             Self::Aggregated(_) => ServingMode::Aggregated,
@@ -110,7 +110,7 @@ impl Topology {
         }
     }
 
-    /// All workers asked for.
+    /// Number of workers of all kinds.
     pub fn replicas(&self) -> i32 {
         match self {
             Self::Aggregated(worker) => worker.replicas,

@@ -1,4 +1,4 @@
-//! Starts a provider: caches first, then registration and the controller.
+//! Starts a provider: caches, then registration and the controller.
 
 use std::convert::Infallible;
 use std::process::ExitCode;
@@ -26,18 +26,18 @@ use crate::plan::{self, Inquiry};
 use crate::reconcile::reconcile;
 use crate::register::keep_registered;
 
-/// The arguments that every provider's controller takes.
+/// Arguments of every provider's controller.
 #[derive(Clone, Debug, clap::Args)]
 pub struct ProviderArgs {
     #[command(flatten)]
     process: ProcessArgs,
-    /// Send each model one request after a rollout, and set Ready only when it has answered. With false, Ready is True
-    /// as soon as the pods are ready.
+    /// Send each model one request after a rollout, and set Ready only when it has answered. With false, Ready is True as soon
+    /// as the pods are ready
     #[arg(long, value_name = "BOOL", default_value_t = true, action = clap::ArgAction::Set)]
     verify_endpoints: bool,
 }
 
-/// The whole main of a provider's controller.
+/// Main function of a provider's controller.
 pub async fn main(provider: impl Provider, args: &ProviderArgs) -> ExitCode {
     let name = provider.name();
     process::main(&labels::provider_manager(name), name, &args.process, async |process| {
@@ -47,8 +47,8 @@ pub async fn main(provider: impl Provider, args: &ProviderArgs) -> ExitCode {
     .await
 }
 
-/// Runs a provider until the process shuts down. A replica that stands by watches as the leader does, to go on at once.
-/// With `verify_endpoints`, Ready is True only when the model has answered a request.
+/// Runs a provider until the process shuts down. A standby replica watches as the leader does, so that it can take over at once.
+/// With `verify_endpoints`, Ready is True only after the model has answered a request.
 pub async fn run(provider: impl Provider, process: Process, verify_endpoints: bool) {
     let client = process.client.clone();
     let provider: Arc<dyn Provider> = Arc::new(provider);
@@ -110,7 +110,7 @@ pub async fn run(provider: impl Provider, process: Process, verify_endpoints: bo
         answers,
     });
     controller::run(controller, &process, Waits::ForApiServer, context, unpacked(reconcile)).await;
-    // The goodbye is worth waiting for; a panic in it is not.
+    // Waits for the last status; a panic in it is ignored.
     let _ = registered.await;
     process.leadership.step_down().await;
 }

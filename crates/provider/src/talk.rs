@@ -1,9 +1,9 @@
-//! The one request that proves that a model answers, in the words of the OpenAI API (vLLM, SGLang, TensorRT-LLM, llama-server,
-//! Dynamo and Ray Serve speak it).
+//! Sends the request that shows whether a model answers, in the OpenAI API of vLLM, SGLang, TensorRT-LLM, llama-server, Dynamo
+//! and Ray Serve.
 
 use http::StatusCode;
 use runway_api::condition::shorten;
-use runway_operator::services::{Error, Response, Services};
+use runway_operator::services::{self, Response, Services};
 use serde_json::{Value, json};
 
 use crate::plan::Question;
@@ -12,42 +12,46 @@ const MODELS: &str = "/v1/models";
 const CHAT: &str = "/v1/chat/completions";
 const COMPLETIONS: &str = "/v1/completions";
 
-/// So much of a response is shown, in bytes.
+/// Longest part of a response in a message, in bytes.
 const SHOWN: usize = 300;
-/// So many names of models are shown.
+/// Most model names in a message.
 const NAMES_SHOWN: usize = 5;
 
 /// Why a model has not answered.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Failure {
-    /// Whether asking again in a moment may help.
+pub struct Error {
+    /// Whether a retry may succeed.
     pub may_pass: bool,
-    /// The request and what came back.
+    /// The request and the response.
     pub message: String,
 }
 
-/// What a response means.
+/// Result of one request.
 #[derive(Debug, PartialEq, Eq)]
-enum Verdict {
-    /// The request was served.
+enum Reply {
+    /// The request succeeded.
     Served(Value),
-    /// The engine does not serve this path, or not for this model.
-    NotOffered(Failure),
-    /// It wants credentials, which the provider does not have: it is there.
+    /// The engine does not support this path, or not for this model.
+    NotOffered(Error),
+    /// The server requires credentials, which the provider does not have. The server is available.
     Guarded,
-    /// Something is wrong.
-    Failed(Failure),
+    /// The request failed.
+    Failed(Error),
 }
 
-/// Asks the endpoint for its models, and for one token where the engine generates text.
-pub async fn ask(services: &Services, question: &Question) -> Result<(), Failure> {
+/// Requests the list of models, and one token if the engine generates text.
+///
+/// # Errors
+///
+/// The first request that failed, with the response.
+pub async fn ask(services: &Services, question: &Question) -> Result<(), Error> {
     let at = &question.at;
-    let models = verdict(at, "GET", MODELS, services.get(at, MODELS).await);
+    let models = reply(at, "GET", MODELS, services.get(at, MODELS).await);
     let model = match models {
-        Verdict::Served(models) => listed(question, &models)?,
-        Verdict::Guarded => return Ok(()),
-        Verdict::NotOffered(_) if !question.generates => return Ok(()),
-        Verdict::NotOffered(failure) | Verdict::Failed(failure) => return Err(failure),
+        Reply::Served(models) => listed(question, &models)?,
+        Reply::Guarded => return Ok(()),
+        Reply::NotOffered(_) if !question.generates => return Ok(()),
+        Reply::NotOffered(failure) | Reply::Failed(failure) => return Err(failure),
     };
     if !question.generates {
         return Ok(());
@@ -56,9 +60,9 @@ pub async fn ask(services: &Services, question: &Question) -> Result<(), Failure
     let chat = json!({"model": model, "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1});
     let completion = json!({"model": model, "prompt": "Hi", "max_tokens": 1});
     for (path, body) in [(CHAT, chat), (COMPLETIONS, completion)] {
-        match verdict(at, "POST", path, services.post(at, path, &body).await) {
-            Verdict::Served(completion) if has_choice(&completion) => return Ok(()),
-            Verdict::Served(other) => {
+        match reply(at, "POST", path, services.post(at, path, &body).await) {
+            Reply::Served(completion) if has_choice(&completion) => return Ok(()),
+            Reply::Served(other) => {
                 return Err(final_failure(
                     at,
                     "POST",
@@ -66,17 +70,17 @@ pub async fn ask(services: &Services, question: &Question) -> Result<(), Failure
                     &format!("not a completion: {}", shown(&other.to_string())),
                 ));
             }
-            Verdict::Guarded => return Ok(()),
-            // Such as an embedding model, which neither chats nor completes.
-            Verdict::NotOffered(_) => {}
-            Verdict::Failed(failure) => return Err(failure),
+            Reply::Guarded => return Ok(()),
+            // The model supports neither chat nor completion, such as an embedding model.
+            Reply::NotOffered(_) => {}
+            Reply::Failed(failure) => return Err(failure),
         }
     }
     Ok(())
 }
 
-/// The name to ask for: the one that is expected, or the first of the list.
-fn listed(question: &Question, models: &Value) -> Result<Option<String>, Failure> {
+/// Name for the next request: the expected one, or the first of the list.
+fn listed(question: &Question, models: &Value) -> Result<Option<String>, Error> {
     let names: Vec<&str> = models["data"]
         .as_array()
         .into_iter()
@@ -95,8 +99,8 @@ fn listed(question: &Question, models: &Value) -> Result<Option<String>, Failure
                     .collect::<Vec<_>>()
                     .join(", "),
             };
-            Err(Failure {
-                // A frontend lists a model when its first worker has registered.
+            Err(Error {
+                // A frontend lists a model once its first worker is registered.
                 may_pass: true,
                 message: format!("{}: GET {MODELS} lists {others}, not '{wanted}'", question.at),
             })
@@ -111,14 +115,14 @@ fn has_choice(completion: &Value) -> bool {
         .is_some_and(|choices| !choices.is_empty())
 }
 
-fn verdict(at: &impl std::fmt::Display, method: &str, path: &str, outcome: Result<Response, Error>) -> Verdict {
-    let failure = |may_pass, what: &str| Failure {
+fn reply(at: &impl std::fmt::Display, method: &str, path: &str, outcome: Result<Response, services::Error>) -> Reply {
+    let failure = |may_pass, what: &str| Error {
         may_pass,
         message: format!("{at}: {method} {path}: {what}"),
     };
     let response = match outcome {
         Ok(response) => response,
-        Err(error) => return Verdict::Failed(failure(matches!(error, Error::Broken(_)), &error.to_string())),
+        Err(error) => return Reply::Failed(failure(matches!(error, services::Error::Broken(_)), &error.to_string())),
     };
     let status = response.status;
     let words = words(&response.body);
@@ -128,41 +132,39 @@ fn verdict(at: &impl std::fmt::Display, method: &str, path: &str, outcome: Resul
         format!("{status}: {words}")
     };
     match status {
-        // In place of the Service: it is not there, has no ready pod, or may not be asked.
-        _ if is_of_api_server(&response.body) => Verdict::Failed(failure(true, &said)),
-        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => Verdict::Guarded,
+        // Response of the API server: the Service is missing, has no ready pod, or may not be reached.
+        _ if is_of_api_server(&response.body) => Reply::Failed(failure(true, &said)),
+        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => Reply::Guarded,
         StatusCode::BAD_REQUEST
         | StatusCode::NOT_FOUND
         | StatusCode::METHOD_NOT_ALLOWED
         | StatusCode::UNPROCESSABLE_ENTITY
-        | StatusCode::NOT_IMPLEMENTED => Verdict::NotOffered(failure(false, &said)),
+        | StatusCode::NOT_IMPLEMENTED => Reply::NotOffered(failure(false, &said)),
         StatusCode::BAD_GATEWAY | StatusCode::SERVICE_UNAVAILABLE | StatusCode::GATEWAY_TIMEOUT => {
-            Verdict::Failed(failure(true, &said))
+            Reply::Failed(failure(true, &said))
         }
-        _ if status.is_redirection() => {
-            Verdict::Failed(failure(false, &format!("{status}: redirects are not followed")))
-        }
-        _ if !status.is_success() => Verdict::Failed(failure(false, &said)),
+        _ if status.is_redirection() => Reply::Failed(failure(false, &format!("{status}: redirects are not followed"))),
+        _ if !status.is_success() => Reply::Failed(failure(false, &said)),
         _ => match serde_json::from_slice(&response.body) {
-            Ok(value) => Verdict::Served(value),
-            Err(_) => Verdict::Failed(failure(false, &format!("{status}, but the body is not JSON: {words}"))),
+            Ok(value) => Reply::Served(value),
+            Err(_) => Reply::Failed(failure(false, &format!("{status}, but the body is not JSON: {words}"))),
         },
     }
 }
 
-fn final_failure(at: &impl std::fmt::Display, method: &str, path: &str, what: &str) -> Failure {
-    Failure {
+fn final_failure(at: &impl std::fmt::Display, method: &str, path: &str, what: &str) -> Error {
+    Error {
         may_pass: false,
         message: format!("{at}: {method} {path}: {what}"),
     }
 }
 
-/// Whether the API server answered itself, instead of passing a request on.
+/// Whether the response comes from the API server instead of the Service.
 fn is_of_api_server(body: &[u8]) -> bool {
     serde_json::from_slice::<Value>(body).is_ok_and(|body| body["kind"] == "Status" && body["apiVersion"] == "v1")
 }
 
-/// The message of an error as engines and the API server give it, or the start of the body.
+/// Error message of a response in the format of the engines or the API server, or the start of the body.
 fn words(body: &[u8]) -> String {
     let parsed: Value = serde_json::from_slice(body).unwrap_or_default();
     let message = [&parsed["error"]["message"], &parsed["message"], &parsed["error"]]
@@ -175,7 +177,7 @@ fn words(body: &[u8]) -> String {
     shown(&message)
 }
 
-/// One line, not too long, without control characters: an engine may send anything.
+/// The text as one short line without control characters: an engine may send anything.
 fn shown(text: &str) -> String {
     let line: Vec<&str> = text
         .split(|c: char| c.is_whitespace() || c.is_control())
@@ -212,11 +214,11 @@ mod tests {
         )
     }
 
-    /// A server that answers by the path of a request, and the outcome of asking it.
+    /// Server that responds by path, and the result of asking it.
     async fn outcome(
         model: Option<&str>,
         answer: impl Fn(&str) -> Option<String> + Send + Sync + 'static,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), Error> {
         install_crypto();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
@@ -245,7 +247,7 @@ mod tests {
         outcome
     }
 
-    /// No answer at all is one that never ends.
+    /// A timeout counts as no response.
     async fn serve(mut socket: TcpStream, answer: Arc<impl Fn(&str) -> Option<String>>) {
         let mut request = Vec::new();
         while !request.windows(4).any(|end| end == b"\r\n\r\n")
@@ -303,7 +305,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_bad_engine_is_named_with_its_response() {
+    async fn a_failed_request_is_reported_with_the_response() {
         type Hostile = Box<dyn Fn(&str) -> Option<String> + Send + Sync>;
         let completion = |answer: &'static str| -> Hostile {
             Box::new(move |path| Some(if path == MODELS { ok(LISTED) } else { answer.to_owned() }))
@@ -388,7 +390,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_engine_that_hangs_is_given_up() {
+    async fn a_request_to_a_hanging_engine_times_out() {
         let failure = outcome(Some("llama"), |_| None).await.unwrap_err();
         assert!(
             failure.message.ends_with("no response within 10 seconds"),

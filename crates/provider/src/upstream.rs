@@ -1,65 +1,66 @@
-//! Which upstream schemas are installed: found by served version and by a fingerprint of the fields a translator writes
-//! and reads, taken from the live CRD.
+//! Detection of installed upstream schemas: by served version, and by a fingerprint of the fields that a provider writes and
+//! reads, from the live CRD.
 
 use std::collections::BTreeMap;
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use kube::core::{ApiResource, GroupVersionKind};
+use kube::core::ApiResource;
 use runway_operator::{crd, json};
 
 use crate::contract::Kind;
 
-/// An upstream kind and the schemas of it that a provider knows, newest first.
+/// An upstream kind and the schemas that a provider knows.
 #[derive(Clone, Debug)]
 pub struct Upstream {
     /// The kind.
     pub kind: Kind,
-    /// The schemas, newest first.
+    /// Known schemas, newest first.
     pub schemas: &'static [Schema],
 }
 
-/// A schema that a translator is written for.
+/// A schema that a provider supports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Schema {
-    /// API version, as `v1beta1`.
+    /// API version, such as `v1beta1`.
     pub version: &'static str,
-    /// Every field the translator writes or reads, as a dotted path, with its type (`string`, `integer`, `object`, `array`,
-    /// `any`). `[]` steps into a list, `{}` into a map: `inference.template`, `status.conditions[].type`.
+    /// Fields that the provider writes or reads, as dotted paths with their types (`string`, `integer`, `object`, `array`,
+    /// `any`). `[]` stands for the items of a list, `{}` for the values of a map: `inference.template`,
+    /// `status.conditions[].type`.
     pub fields: &'static [(&'static str, &'static str)],
 }
 
-/// What is known of one upstream kind in the cluster.
+/// State of an upstream kind in the cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum State {
     /// The CRD is not installed.
     Missing,
-    /// Installed, but no known schema fits.
+    /// The CRD is installed, but no known schema fits.
     Unknown {
-        /// The versions that are served, the storage version first.
+        /// Served versions, the storage version first.
         served: Vec<String>,
-        /// What does not fit, for the newest schema known.
+        /// Differences from the newest known schema.
         problems: Vec<String>,
     },
-    /// Installed with a schema that a translator is written for.
+    /// The CRD is installed with a known schema.
     Known {
-        /// API version in use, as `v1beta1`.
+        /// API version in use, such as `v1beta1`.
         version: String,
-        /// Fingerprint of the fields written and read.
+        /// Fingerprint of the fields that are written and read.
         hash: String,
     },
 }
 
-/// What is installed of every kind that a provider makes.
+/// States of the upstream kinds of a provider.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Installed(BTreeMap<Kind, State>);
 
 impl Installed {
-    /// From states.
+    /// Collects the states of kinds.
     pub fn new(states: impl IntoIterator<Item = (Kind, State)>) -> Self {
         Self(states.into_iter().collect())
     }
 
-    /// The newest schema known of every kind: what holds when nothing is known of a cluster.
+    /// The newest known schema of every kind: the assumption if nothing is known about a cluster.
     pub fn newest(upstreams: &[Upstream]) -> Self {
         Self::new(upstreams.iter().filter_map(|upstream| {
             let schema = upstream.schemas.first()?;
@@ -74,7 +75,7 @@ impl Installed {
         }))
     }
 
-    /// What is known of a kind.
+    /// State of a kind.
     pub fn state(&self, kind: Kind) -> State {
         self.0
             .get(&kind)
@@ -82,7 +83,7 @@ impl Installed {
             .unwrap_or_else(|| if kind.is_built_in() { built_in() } else { State::Missing })
     }
 
-    /// The version in use, if the kind is installed with a known schema.
+    /// Version in use, if the kind is installed with a known schema.
     pub fn version(&self, kind: Kind) -> Option<String> {
         match self.state(kind) {
             State::Known { version, .. } => Some(version),
@@ -90,7 +91,7 @@ impl Installed {
         }
     }
 
-    /// The version by which objects of a kind can be seen and deleted, also where no translator knows its schema.
+    /// Version for reading and deleting objects of a kind, even if its schema is unknown.
     pub fn visible_version(&self, kind: Kind) -> Option<String> {
         match self.state(kind) {
             State::Known { version, .. } => Some(version),
@@ -99,13 +100,13 @@ impl Installed {
         }
     }
 
-    /// Where the kind lives in the API, if it can be used.
+    /// Location of the kind in the API, if it can be used.
     pub fn resource(&self, kind: Kind) -> Option<ApiResource> {
-        Some(api_resource(kind, &self.version(kind)?))
+        Some(kind.resource_in(&self.version(kind)?))
     }
 }
 
-/// The state of a kind that Kubernetes itself brings.
+/// State of a built-in kind.
 pub fn built_in() -> State {
     State::Known {
         version: "v1".to_owned(),
@@ -113,23 +114,23 @@ pub fn built_in() -> State {
     }
 }
 
-/// Where a kind lives in the API.
+/// Location of a kind in the API.
 pub fn api_resource(kind: Kind, version: &str) -> ApiResource {
-    ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(kind.group, version, kind.kind), kind.plural)
+    kind.resource_in(version)
 }
 
 /// Name of a kind's CRD.
 pub fn crd_name(kind: Kind) -> String {
-    format!("{}.{}", kind.plural, kind.group)
+    kind.crd_name()
 }
 
-/// Finds the schema of an upstream in its live CRD: the first known one that is served and fits, the storage version
-/// before others, since a write in any other version needs the upstream's conversion webhook.
+/// Finds the schema of an upstream in its live CRD: the first known one that is served and fits. The storage version comes
+/// first, since writes in other versions need the upstream's conversion webhook.
 pub fn detect(upstream: &Upstream, crd: Option<&CustomResourceDefinition>) -> State {
     detect_in(upstream, crd.map(crd::Spec::from).as_ref())
 }
 
-/// The same in what a controller keeps of a CRD.
+/// Same as [`detect`], for the parts of a CRD that a controller keeps.
 pub(crate) fn detect_in(upstream: &Upstream, crd: Option<&crd::Spec>) -> State {
     if upstream.kind.is_built_in() {
         return built_in();
@@ -165,7 +166,7 @@ pub(crate) fn detect_in(upstream: &Upstream, crd: Option<&crd::Spec>) -> State {
     }
 }
 
-/// Enough to know what is wrong; a schema of another kind misses everything.
+/// The first few problems. A schema of another kind would lack every field.
 fn a_few(mut problems: Vec<String>) -> Vec<String> {
     const SHOWN: usize = 3;
     let more = problems.len().saturating_sub(SHOWN);
@@ -176,7 +177,7 @@ fn a_few(mut problems: Vec<String>) -> Vec<String> {
     problems
 }
 
-/// The hash of the fields a translator writes and reads, or what does not fit.
+/// Hash of the fields that are written and read, or the differences.
 fn fingerprint(schema: &Schema, version: &crd::Version) -> Result<String, Vec<String>> {
     let root = version.root();
     let mut found = BTreeMap::new();
@@ -197,7 +198,7 @@ fn fingerprint(schema: &Schema, version: &crd::Version) -> Result<String, Vec<St
     }
 }
 
-/// The type of the field at a path; below a field that keeps unknown fields, anything goes.
+/// Type of the field at a path. Below a field that preserves unknown fields, every path exists.
 fn type_at<'a>(root: &'a crd::Field, path: &str) -> Option<&'a str> {
     let mut at = root;
     for step in path.split('.') {

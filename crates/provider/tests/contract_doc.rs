@@ -1,4 +1,4 @@
-//! `docs/provider-contract.md` and the tests speak of the same rules.
+//! `docs/provider-contract.md` and the tests have the same rules.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests are tests")]
 
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use runway_provider::contract::VERSION;
 
-/// Where the rules are tested.
+/// Files with the tests of rules.
 const TESTS: [&str; 2] = ["crates/provider/src/conformance", "crates/testbed/tests/contract.rs"];
 
 #[test]
@@ -69,7 +69,7 @@ fn rules_are_numbered_without_gaps_and_each_is_written_once() {
     );
 }
 
-/// As GitHub makes it.
+/// The anchor that GitHub generates.
 fn anchor_of(heading: &str) -> String {
     let text = heading.trim_start_matches('#').trim().to_lowercase();
     let kept = text.chars().filter(|c| c.is_alphanumeric() || *c == ' ' || *c == '-');
@@ -85,7 +85,7 @@ fn rule_of(name: &str) -> Option<u32> {
     name.strip_prefix('r')?.split_once('_')?.0.parse().ok()
 }
 
-/// The functions in a file or folder that are named after a rule.
+/// Functions in a file or folder that are named after a rule.
 fn functions(place: &Path) -> Vec<String> {
     if place.is_dir() {
         return fs::read_dir(place)

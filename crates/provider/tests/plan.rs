@@ -1,10 +1,10 @@
 //! A folder for each case in `tests/plan`:
 //! - `deployment.yaml`: the ModelDeployment;
-//! - `given.yaml`: the time (`now`), and what else the provider sees (see [`Given`]);
-//! - `plan.yaml`: what is done. `{}` is nothing at all.
+//! - `given.yaml`: the time (`now`), and the rest of the observed state (see [`Given`]);
+//! - `plan.yaml`: the expected plan. `{}` is silent.
 //!
-//! After every plan is carried out, the next one must have nothing to do, or only to say what the objects say now. `UPDATE_CASES=1 cargo test` writes the plans anew:
-//! read what you commit.
+//! After every plan the next one must be silent, or only write the status of the new objects. `UPDATE_CASES=1 cargo test` writes
+//! the actual plans: review them before you commit.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests are tests")]
 
 mod common;
@@ -29,46 +29,46 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 const ACME: Acme = Acme("acme");
-/// When objects of the cases were made.
+/// Creation time of the objects.
 const MADE: &str = "2026-03-01T10:00:00Z";
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct Given {
     now: Timestamp,
-    /// What was made before: a merge patch that leads back to the ModelDeployment it was made from.
+    /// Objects from an earlier spec: a merge patch from the ModelDeployment to the earlier one.
     made_from: Option<Value>,
-    /// What became of it since then: a merge patch for each kind, `gone` if it was deleted.
+    /// Changes since then: a merge patch for each kind, `gone` if it was deleted.
     #[serde(default)]
     since: BTreeMap<String, Value>,
-    /// Objects of others, in full.
+    /// Complete objects with other owners.
     #[serde(default)]
     others: Vec<Value>,
-    /// CRDs that are not as Acme knows them best: `missing`, an older version, or what is served and what does not fit.
+    /// CRDs that differ from the newest known schema: `missing`, an older version, or the served versions with the problems.
     #[serde(default)]
     installed: BTreeMap<String, Crd>,
-    /// Its pods, those that are ready as well.
+    /// Pods, including ready ones.
     #[serde(default)]
     pods: Vec<Pod>,
-    /// Whether its endpoint is asked; `assumed` if nothing is said.
+    /// State of the endpoint's verification; `assumed` by default.
     endpoint: Option<Endpoint>,
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 enum Endpoint {
-    /// It is not asked.
+    /// The endpoint is not asked.
     Off,
-    /// It is asked, and has not answered yet.
+    /// A request is in progress.
     Unanswered,
-    /// It was asked about the rollout that is there.
+    /// The endpoint responded for the current rollout.
     Answered {
         at: Timestamp,
         #[serde(default = "one")]
         attempt: u32,
-        /// What came back, if that was no answer.
+        /// The failure, if the request failed.
         failure: Option<String>,
-        /// It was about an earlier rollout.
+        /// The response is for an earlier rollout.
         #[serde(default)]
         earlier: bool,
     },
@@ -107,7 +107,7 @@ fn every_case_gives_what_is_expected() {
     assert!(differences.is_empty(), "{}", differences.join("\n"));
 }
 
-/// The Events of the design that a provider sends: one for each change, and none for what was told.
+/// Events of the design that a provider sends: one per change.
 #[test]
 fn each_event_is_sent_once_per_change() {
     let table: [(&str, &[&str]); 12] = [
@@ -123,7 +123,7 @@ fn each_event_is_sent_once_per_change() {
             "failed",
             &["Warning ProviderError: Provider resource in error state: CUDA out of memory"],
         ),
-        // The same reason in other words.
+        // The same reason with another message.
         ("failed-for-another-reason", &[]),
         (
             "drift",
@@ -156,7 +156,7 @@ fn each_event_is_sent_once_per_change() {
     }
 }
 
-/// The question to an endpoint; nothing if it is not asked.
+/// The question to an endpoint, if any.
 fn shown(inquiry: &Inquiry) -> String {
     match inquiry {
         Inquiry::Forget => String::new(),
@@ -175,7 +175,7 @@ fn shown(inquiry: &Inquiry) -> String {
     }
 }
 
-/// The plan that comes when `plan` and the status after it are written.
+/// The plan after `plan` and its status are written.
 fn settled(seen: &Observed, plan: &Plan) -> Plan {
     let seen = carried_out(seen, plan);
     let next = plan::plan(&ACME, &seen);
@@ -200,7 +200,7 @@ fn observed(folder: &Path) -> Observed {
     seen
 }
 
-/// What is known of the endpoint: an answer is about the question that is asked without one.
+/// State of the verification: a response refers to the question of the plan without one.
 fn verification(seen: &Observed, given: Option<&Endpoint>) -> Verification {
     match given {
         None => Verification::Assumed,
@@ -272,7 +272,7 @@ fn children(md: &Value, given: &Given) -> Vec<Child> {
         .collect()
 }
 
-/// The objects that were made for the ModelDeployment as it was.
+/// Objects for the earlier ModelDeployment.
 fn made(md: &Value, back: &Value) -> Vec<Value> {
     let mut before = md.clone();
     ssa::patch(&mut before, back);
@@ -305,7 +305,7 @@ fn validated(generation: i64) -> Value {
     })
 }
 
-/// An object as the server keeps it.
+/// An object as the server stores it.
 fn stored(object: &DynamicObject, created: &str) -> Value {
     let mut stored = serde_json::to_value(object).unwrap();
     let kind = object.types.as_ref().unwrap().kind.to_lowercase();
@@ -318,7 +318,7 @@ fn kind(name: &str) -> Kind {
     *[SERVER, FLEET, CONFIG_MAP].iter().find(|k| k.kind == name).unwrap()
 }
 
-/// What is seen when a plan was carried out: objects are there, those deleted are on their way, the status is written.
+/// The state after a plan: objects exist, deleted ones are terminating, the status is written.
 fn carried_out(seen: &Observed, plan: &Plan) -> Observed {
     let mut next = seen.clone();
     next.children.retain(|child| {
@@ -364,7 +364,7 @@ fn carried_out(seen: &Observed, plan: &Plan) -> Observed {
     next
 }
 
-/// The status after the provider has applied `wanted`. What the core wrote stays as it is.
+/// The status after the provider has applied `wanted`, with the core's part unchanged.
 fn written(md: &ModelDeployment, wanted: &Value) -> Value {
     let before = md.status.clone().unwrap_or_default();
     let mine = ssa::fields(&serde_json::to_value(plan::owned(&before)).unwrap());

@@ -1,5 +1,4 @@
-//! What holds for the plan of a provider whatever it sees. The plans of the core and of two providers together are tried in
-//! `runway-core`.
+//! Invariants of a provider's plan for any observed state. `runway-core` tests the plans of the core and two providers together.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests are tests")]
 
 mod common;
@@ -23,7 +22,7 @@ use serde_json::{Value, json};
 const ACME: Acme = Acme("acme");
 const START: &str = "2026-03-01T10:00:00Z";
 
-/// What a user may ask for; whether it can be done is another question.
+/// A spec by a user, supported or not.
 fn any_spec() -> impl Strategy<Value = Value> {
     let engine = prop_oneof![3 => Just("vllm"), 1 => Just("llamacpp"), 1 => Just("sglang")];
     let overrides = option::of(prop_oneof![
@@ -53,7 +52,7 @@ fn any_spec() -> impl Strategy<Value = Value> {
     )
 }
 
-/// What became of the objects, as merge patches that are tried on each.
+/// States of the objects, as merge patches.
 fn any_changes() -> impl Strategy<Value = Vec<Value>> {
     let change = prop_oneof![
         Just(json!({"metadata": {"labels": null}})),
@@ -252,7 +251,7 @@ proptest! {
     }
 
     #[test]
-    fn a_plan_that_was_carried_out_leaves_nothing_to_do(situation in any_situation()) {
+    fn the_plan_after_an_applied_plan_is_silent(situation in any_situation()) {
         let mut objects = earlier(&situation);
         let mut md = deployment(&situation.spec);
         md["metadata"]["annotations"] = situation.annotations.clone();
@@ -282,13 +281,13 @@ proptest! {
         let mut next = plan::plan(&ACME, &see(&md, &objects, &situation, situation.age));
         let is_applied = plan.apply.iter().any(|apply| !apply.unchanged);
         if (plan.status.is_none() || is_applied) && next.apply.iter().all(|apply| apply.unchanged) {
-            // What the objects say of the spec is written when they are applied.
+            // The message about the spec is written when the objects are applied.
             carry_out(&next, &mut md, &mut objects, seen.now);
             next = plan::plan(&ACME, &see(&md, &objects, &situation, situation.age));
         }
         prop_assert!(next.is_silent(), "after\n{}\nwith {:#}\nstill\n{}", told::plan(&plan), before["status"], told::plan(&next));
 
-        // Later words move no transition time, unless the status of the condition turned.
+        // A later message changes no transition time, unless the status of the condition changed.
         let later = plan::plan(&ACME, &see(&md, &objects, &situation, situation.age + 100));
         for condition in later.status.iter().flat_map(|s| s["conditions"].as_array().cloned().unwrap_or_default()) {
             let conditions = md["status"]["conditions"].as_array().unwrap();
@@ -300,7 +299,7 @@ proptest! {
 }
 
 #[test]
-fn hostile_overrides_get_an_answer_of_bounded_length() {
+fn messages_about_hostile_overrides_are_bounded() {
     let wrong: Value = (0..2000)
         .map(|n| (format!("{}-{n}", "x".repeat(100)), json!(1)))
         .collect::<serde_json::Map<_, _>>()

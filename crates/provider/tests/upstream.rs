@@ -1,4 +1,4 @@
-//! Upstream schemas found in live CRDs.
+//! Detection of upstream schemas in live CRDs.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -75,7 +75,7 @@ fn known(state: State) -> (String, String) {
     }
 }
 
-/// What does not fit.
+/// Differences from the known schema.
 fn unknown(state: State) -> (Vec<String>, Vec<String>) {
     match state {
         State::Unknown { served, problems } => (served, problems),
@@ -104,7 +104,7 @@ fn the_storage_version_goes_before_a_newer_one() {
 }
 
 #[test]
-fn a_storage_version_that_does_not_fit_gives_way_to_one_that_does() {
+fn a_served_version_is_used_if_the_storage_version_does_not_fit() {
     let changed = with(&json!({"properties": {"spec": {"properties": {"zone": {"type": "integer"}}}}}));
     assert_eq!(
         known(found(json!([version("v1", &v1()), stored("v2", &changed)]))).0,
@@ -191,11 +191,11 @@ fn what_is_taken_for_the_newest_schema_is_what_is_found_in_its_crd() {
 }
 
 #[test]
-fn anything_goes_below_a_field_that_keeps_unknown_fields() {
+fn every_path_exists_below_a_field_that_preserves_unknown_fields() {
     let open = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
     let schema = json!({"type": "object", "properties": {"spec": open, "status": open}});
     let (_, hash) = known(found(json!([stored("v2", &schema)])));
-    // A schema that says nothing is not the one that was checked.
+    // A schema without types is not the one that was checked.
     assert_ne!(hash, known(found(json!([stored("v2", &v2())]))).1);
     let string_or_number =
         json!({"properties": {"spec": {"properties": {"zone": {"type": null, "x-kubernetes-int-or-string": true}}}}});
@@ -231,11 +231,7 @@ fn a_map_is_stepped_into() {
 
 #[test]
 fn kinds_of_kubernetes_itself_need_no_crd() {
-    let deployment = Kind {
-        group: "apps",
-        kind: "Deployment",
-        plural: "deployments",
-    };
+    let deployment = Kind::new("apps", "v1", "Deployment", "deployments");
     for kind in [CONFIG_MAP, deployment] {
         let state = detect(&Upstream { kind, schemas: &[] }, None);
         assert_eq!(known(state).0, "v1");
@@ -244,9 +240,9 @@ fn kinds_of_kubernetes_itself_need_no_crd() {
     assert_eq!(Installed::default().version(server().kind), None);
 }
 
-/// KAITO's own CRDs. They are data beside the project, not in it: where they are absent this is said, and nothing is checked.
+/// KAITO's own CRDs, which are not part of the project. Without them the test reports it and checks nothing.
 #[test]
-fn the_real_crds_of_kaito_are_told_apart() {
+fn real_crds_of_kaito_are_distinguished() {
     const WORKSPACE: &[Schema] = &[Schema {
         version: "v1beta1",
         fields: &[
@@ -258,11 +254,7 @@ fn the_real_crds_of_kaito_are_told_apart() {
         ],
     }];
     let upstream = Upstream {
-        kind: Kind {
-            group: "kaito.sh",
-            kind: "Workspace",
-            plural: "workspaces",
-        },
+        kind: Kind::new("kaito.sh", "v1beta1", "Workspace", "workspaces"),
         schemas: WORKSPACE,
     };
     let Some(crd) = real("kaito.sh_workspaces.yaml") else {

@@ -67,7 +67,7 @@ test('a model is made, runs, is edited and deleted by clicks; the page follows b
   await field('Engine').first().fill('llamacpp');
   await page.getByLabel('Image').fill('ghcr.io/sozercan/llama-cpp-runner:latest');
   await page.getByLabel('Replicas', { exact: true }).fill('two');
-  await preview.getByText('1 field is not right yet').waitFor();
+  await preview.getByText('1 field is invalid').waitFor();
   assert.equal(await page.getByLabel('Replicas', { exact: true }).getAttribute('aria-invalid'), 'true');
   await page.getByLabel('Replicas', { exact: true }).fill('1');
   await preview.getByText('kind: Workspace').waitFor();
@@ -83,11 +83,11 @@ test('a model is made, runs, is edited and deleted by clicks; the page follows b
   await page.getByText('kubectl port-forward').waitFor();
 
   await page.getByRole('link', { name: 'Edit' }).click();
-  await page.getByLabel('Served as').fill('gemma');
+  await page.getByLabel('Served model name').fill('gemma');
   await preview.getByText('kind: Workspace').waitFor();
   await page.getByRole('button', { name: 'Save' }).click();
   await page.waitForURL('**/deployments/default/by-clicks');
-  await page.getByText('Then, as gemma').waitFor();
+  await page.getByText('Then send a request to model gemma').waitFor();
 
   await page.getByRole('link', { name: 'Delete' }).click();
   await page.getByRole('button', { name: 'Delete by-clicks' }).click();

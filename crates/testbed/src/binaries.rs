@@ -78,6 +78,26 @@ const DEX: Module = Module {
     cgo: false,
 };
 
+/// For tests of the workflows in .github.
+const ACTIONLINT: Module = Module {
+    name: "actionlint",
+    go_mod: include_str!("../actionlint/go.mod"),
+    go_sum: include_str!("../actionlint/go.sum"),
+    ldflags: "-s -w",
+    tags: "",
+    cgo: false,
+};
+
+/// For tests of health scripts: the Lua interpreter that Argo CD uses.
+const GLUA: Module = Module {
+    name: "glua",
+    go_mod: include_str!("../glua/go.mod"),
+    go_sum: include_str!("../glua/go.sum"),
+    ldflags: "-s -w",
+    tags: "",
+    cgo: false,
+};
+
 /// For tests of scaling. It has every scaler of KEDA's in it, so it takes its time: 8 minutes.
 const KEDA: Module = Module {
     name: "keda",
@@ -127,6 +147,16 @@ const DEX_SERVER: Program = Program {
     name: "dex",
     package: "github.com/dexidp/dex/cmd/dex",
     module: &DEX,
+};
+const ACTIONLINT_COMMAND: Program = Program {
+    name: "actionlint",
+    package: "github.com/rhysd/actionlint/cmd/actionlint",
+    module: &ACTIONLINT,
+};
+const GLUA_COMMAND: Program = Program {
+    name: "glua",
+    package: "github.com/yuin/gopher-lua/cmd/glua",
+    module: &GLUA,
 };
 const KEDA_OPERATOR: Program = Program {
     name: "keda",
@@ -285,6 +315,28 @@ pub fn dex() -> Result<PathBuf> {
     let cache = cache_folder()?;
     build_missing(&cache, &[&DEX_SERVER])?;
     Ok(DEX_SERVER.path(&cache))
+}
+
+/// Path of actionlint, which is built if it is missing. Blocking; takes half a minute the first time.
+///
+/// # Errors
+///
+/// If Go is missing or the build fails.
+pub fn actionlint() -> Result<PathBuf> {
+    let cache = cache_folder()?;
+    build_missing(&cache, &[&ACTIONLINT_COMMAND])?;
+    Ok(ACTIONLINT_COMMAND.path(&cache))
+}
+
+/// Path of a Lua interpreter, which is built if it is missing. Blocking; takes some seconds the first time.
+///
+/// # Errors
+///
+/// If Go is missing or the build fails.
+pub fn lua() -> Result<PathBuf> {
+    let cache = cache_folder()?;
+    build_missing(&cache, &[&GLUA_COMMAND])?;
+    Ok(GLUA_COMMAND.path(&cache))
 }
 
 /// What [`hold`] calls programs that are built from source.

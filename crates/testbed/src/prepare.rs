@@ -18,6 +18,8 @@ use crate::{
 pub fn what_some_tests_need() {
     let browser = Path::new(env!("CARGO_MANIFEST_DIR")).join("browser");
     attempt("Debian packages", packages::ensure_small);
+    attempt("actionlint", || binaries::actionlint().map(drop));
+    attempt("Lua", || binaries::lua().map(drop));
     attempt("Helm", || binaries::helm().map(drop));
     attempt("Dex", || binaries::dex().map(drop));
     attempt("moto", || sqs::moto().map(drop));

@@ -710,7 +710,7 @@ async fn with_the_policy_only_those_use_a_provider_who_may_make_its_objects() ->
     // The policies take a moment to be in force.
     let said = eventually(PATIENCE, async || refusal(&named("other", "dynamo")?).await).await?;
     ensure!(
-        said.contains("spec.provider.name: provider dynamo makes dynamographdeployments.nvidia.com, which you may not create in namespace default: ask for the right"),
+        said.contains("spec.provider.name: provider dynamo creates dynamographdeployments.nvidia.com, which you may not create in namespace default: ask an administrator for permission"),
         "{said}"
     );
     eventually(PATIENCE, async || refusal(&named("other", "kuberay")?).await).await?;
@@ -729,10 +729,10 @@ async fn with_the_policy_only_those_use_a_provider_who_may_make_its_objects() ->
     any["status"] = json!({ "provider": { "name": "kaito" } });
     let said = refusal(&serde_json::from_value(any.clone())?).await?;
     ensure!(
-        said.contains("without a name, provider dynamo may be chosen, and it makes"),
+        said.contains("without a name, provider dynamo may be selected, and it creates"),
         "{said}"
     );
-    ensure!(said.contains("name a provider that you may use"), "{said}");
+    ensure!(said.contains("set a provider that you may use"), "{said}");
 
     // What was chosen for it counts from then on.
     bed.create(any).await?;

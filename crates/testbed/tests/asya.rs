@@ -11,10 +11,11 @@ use kube::api::{DeleteParams, Patch, PatchParams};
 use kube::{Api, Client};
 use runway_api::{AsyncActor, ModelDeployment, labels};
 use runway_client::cluster::Cluster;
+use runway_client::depth::Depth;
 use runway_client::endpoint;
 use runway_client::manifests::{self, Component, Release};
 use runway_client::operated;
-use runway_client::queue::{self, Depth};
+use runway_client::queue;
 use runway_client::source::Source;
 use runway_client::tree::Row;
 use runway_operator::clock;
@@ -169,7 +170,7 @@ impl Play<'_> {
         let actor = self.actors().get(name).await?;
         let depth = queue::depth(&cluster(onlooker), &actor).await;
         ensure!(
-            depth.to_string().starts_with("not to be had: you may not read it"),
+            depth.to_string().starts_with("unknown: not allowed to read it"),
             "{depth}"
         );
         Ok(())

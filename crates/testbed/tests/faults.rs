@@ -14,8 +14,9 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomRe
 use kube::Api;
 use kube::api::{DeleteParams, Patch, PatchParams};
 use kube::core::{ApiResource, DynamicObject, GroupVersionKind};
+use runway_cli::answer::Answer;
 use runway_cli::args::CommandLine;
-use runway_cli::commands::{self, Answer};
+use runway_cli::commands;
 use runway_client::documents::{Document, Documents};
 use runway_client::manifests::{self, Release};
 use runway_client::text::Look;
@@ -597,7 +598,7 @@ async fn a_support_bundle_holds_no_secret() -> Result<()> {
     )
     .await?;
     ensure!(
-        answer.data.contains("Secrets and ConfigMaps: they are not read"),
+        answer.data.contains("Secrets and ConfigMaps: never read"),
         "{}",
         answer.data
     );

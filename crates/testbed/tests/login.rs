@@ -137,7 +137,7 @@ async fn sign_in<'a>(served: &'a Served, dex: &Dex, user: &str) -> Result<User<'
         "{all}"
     );
     let again = come_back(served, &location, &flow).await?;
-    ensure!(again.code == 401 && again.body.contains("used already"), "{again:?}");
+    ensure!(again.code == 401 && again.body.contains("already used"), "{again:?}");
     served.with_cookie(&session_of(&entered)?).await
 }
 
@@ -265,7 +265,7 @@ async fn a_cluster_that_does_not_know_the_issuer_says_so_and_takes_the_consoles_
     let (url, flow) = begin(&served).await?;
     let refused = come_back(&served, &dex.sign_in(&url, USERS[0].0).await?, &flow).await?;
     ensure!(
-        refused.code == 401 && refused.body.contains("does not take its word"),
+        refused.code == 401 && refused.body.contains("rejects the ID token"),
         "{refused:?}"
     );
     drop(served);
@@ -471,7 +471,7 @@ async fn what_is_forged_expired_or_kubernetes_own_is_refused_and_says_why() -> R
         let path = format!("/login/callback?code=x&state={state}");
         let answer = served.ask("GET", &path, &[("cookie", cookie)], "").await?;
         ensure!(
-            answer.code == 401 && answer.body.contains("not begun in this browser"),
+            answer.code == 401 && answer.body.contains("not started in this browser"),
             "{answer:?}"
         );
     }
@@ -499,7 +499,7 @@ async fn sign_ins_that_strangers_begin_end_no_sign_in_under_way() -> Result<()> 
     let known = served.ask("GET", &path, &[("cookie", &flow)], "").await?;
     ensure!(known.body.contains("known (access_denied)"), "{known:?}");
     let again = served.ask("GET", &path, &[("cookie", &flow)], "").await?;
-    ensure!(again.body.contains("used already"), "{again:?}");
+    ensure!(again.body.contains("already used"), "{again:?}");
     Ok(())
 }
 
@@ -557,7 +557,7 @@ async fn an_issuer_that_is_away_is_told_on_the_page() -> Result<()> {
         answer.code == 401
             && answer
                 .body
-                .contains("the issuer does not answer at https://127.0.0.1:9"),
+                .contains("the issuer does not respond at https://127.0.0.1:9"),
         "{answer:?}"
     );
     Ok(())

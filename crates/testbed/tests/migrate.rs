@@ -6,8 +6,9 @@ mod support;
 use anyhow::{Result, ensure};
 use clap::Parser;
 use kube::ResourceExt;
+use runway_cli::answer::{self, Answer};
 use runway_cli::args::CommandLine;
-use runway_cli::commands::{self, Answer};
+use runway_cli::commands;
 use runway_client::diagnostic::Diagnostic;
 use runway_client::text::Look;
 use support::{Bed, Upstream, gemma, vllm};
@@ -28,12 +29,12 @@ async fn shows_asks_and_moves() -> Result<()> {
     // What cannot be is said before anything is lost.
     let error = refused(&bed, &["moving", "--to", "nobody", "--yes"]).await?;
     ensure!(
-        error.contains("no provider 'nobody' is registered (there are: dynamo, kaito)"),
+        error.contains("provider 'nobody' is not registered (registered: dynamo, kaito)"),
         "{error}"
     );
     let error = refused(&bed, &["staying", "--to", "dynamo", "--yes"]).await?;
     ensure!(
-        error.contains("dynamo would not take it, so nothing was changed: Dynamo does not support llamacpp engine"),
+        error.contains("provider dynamo would reject the ModelDeployment: Dynamo does not support llamacpp engine"),
         "{error}"
     );
     ensure!(bed.deployments().get("staying").await?.metadata.generation == Some(1));
@@ -65,7 +66,7 @@ async fn shows_asks_and_moves() -> Result<()> {
     Ok(())
 }
 
-async fn migrate(bed: &Bed, args: &[&str]) -> Result<Result<Answer, commands::Error>> {
+async fn migrate(bed: &Bed, args: &[&str]) -> Result<Result<Answer, answer::Error>> {
     let kubeconfig = bed.cluster.admin()?.display().to_string();
     let line = [
         "kubeairunway",

@@ -15,7 +15,8 @@ use kube::ResourceExt;
 use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
 use opentelemetry_proto::tonic::trace::v1::Span;
 use prost::Message;
-use runway_operator::trace::{ANNOTATION, TraceArgs, Traces};
+use runway_api::labels::TRACE;
+use runway_operator::trace::{TraceArgs, Traces};
 use runway_testbed::eventually;
 use support::*;
 
@@ -71,18 +72,14 @@ async fn one_trace_from_admission_to_ready() -> Result<()> {
     bed.admission_is_up().await?;
 
     let md = bed.create(gemma("gemma")).await?;
-    let traceparent = md
-        .annotations()
-        .get(ANNOTATION)
-        .context("admission began no trace")?
-        .clone();
+    let traceparent = md.annotations().get(TRACE).context("admission began no trace")?.clone();
     bed.running("gemma").await?;
     // A client that traces brings its own.
     let mut brought = gemma("brought");
     let own = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
-    brought["metadata"]["annotations"] = serde_json::json!({ ANNOTATION: own });
+    brought["metadata"]["annotations"] = serde_json::json!({ TRACE: own });
     let md = bed.create(brought).await?;
-    ensure!(md.annotations().get(ANNOTATION).is_some_and(|kept| kept == own));
+    ensure!(md.annotations().get(TRACE).is_some_and(|kept| kept == own));
     bed.running("brought").await?;
 
     core.stop().await;

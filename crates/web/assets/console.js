@@ -101,16 +101,16 @@ function listen() {
   stream.addEventListener('change', () => refresh());
   stream.addEventListener('cluster', ({ data }) => {
     const up = data === 'up';
-    say(up ? 'good' : 'bad', up ? 'Live' : 'The cluster does not answer');
+    say(up ? 'good' : 'bad', up ? 'Live' : 'The cluster does not respond');
     // What was missed, or what there is to say about it.
     if (lost || !up) refresh();
     lost = !up;
   });
   // Not read again by itself: many browsers would drop each other's watches for ever.
-  stream.addEventListener('dropped', () => say('bad', 'Too many users at once for live pages; reload this one'));
+  stream.addEventListener('dropped', () => say('bad', 'Too many users for live updates; reload the page'));
   stream.onerror = () => {
     lost = true;
-    say('bad', 'The console does not answer; trying again');
+    say('bad', 'The console does not respond; retrying');
     // Browsers give up on an answer that refuses.
     if (stream.readyState !== EventSource.CLOSED) return;
     // Where the session is over, the page that is read instead says how to sign in.
@@ -242,7 +242,7 @@ document.addEventListener('submit', async (event) => {
     });
   } catch (error) {
     answer.className = 'fault';
-    answer.textContent += `The answer broke off: ${error.message}`;
+    answer.textContent += `The response ended early: ${error.message}`;
   }
   answer.removeAttribute('aria-busy');
   box.focus();

@@ -3,7 +3,7 @@
 //! A user is what the cluster says of a credential, by name, uid, groups and extra. The caches of all users together take a
 //! bounded number of bytes: where there is no room, those go that were not used for longest.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Instant;
@@ -13,16 +13,53 @@ use runway_api::{AsyncActor, InferenceProviderConfig, LlamaStackDistribution, Mo
 use tokio::sync::{Semaphore, broadcast};
 
 use crate::credentials::{Holders, Who};
-use crate::lens::Scope;
+use crate::health::Health;
+use crate::kind::Kind;
+use crate::seen::News;
 use crate::store::Used;
-use crate::watches::{Health, Kind, News, Watched};
+use crate::watches::{Feed, Owner, Watched};
 
 /// Bytes of all caches together.
 const ROOM: usize = 32 * 1024 * 1024;
 /// Lists that are read at a time.
 const LISTS: usize = 4;
-/// Changes that a browser may lag behind before it is told to read the page again.
+/// Buffered changes per browser; a browser that lags further behind reloads the page.
 const BACKLOG: usize = 256;
+
+/// Namespaces in which a session may list and watch a kind.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Scope {
+    /// In all namespaces.
+    Everywhere,
+    /// Only these namespaces.
+    In(Vec<String>),
+}
+
+impl Scope {
+    /// The namespaces to watch; `None` is all.
+    pub fn places(&self) -> BTreeSet<Option<String>> {
+        match self {
+            Self::Everywhere => BTreeSet::from([None]),
+            Self::In(namespaces) => namespaces.iter().cloned().map(Some).collect(),
+        }
+    }
+
+    /// Whether it includes a namespace.
+    pub fn holds(&self, namespace: &str) -> bool {
+        match self {
+            Self::Everywhere => true,
+            Self::In(namespaces) => namespaces.iter().any(|allowed| allowed == namespace),
+        }
+    }
+
+    /// The namespaces, unless it is all.
+    pub fn namespaces(&self) -> Option<Vec<String>> {
+        match self {
+            Self::Everywhere => None,
+            Self::In(namespaces) => Some(namespaces.clone()),
+        }
+    }
+}
 
 /// The caches of all users.
 pub struct Users {
@@ -68,13 +105,13 @@ impl Users {
             let Some(victim) = self.least_used(asking) else {
                 return false;
             };
-            tracing::info!("the caches of a user are dropped to make room for another's");
+            tracing::info!("dropping the caches of one user to make room for another user");
             victim.drop_all();
         }
         true
     }
 
-    /// Of those that have any watches: first those that no browser listens to, then by their last use.
+    /// The caches to drop first: those without listening browsers, then the least recently used.
     fn least_used(&self, asking: &Caches) -> Option<Arc<Caches>> {
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         let others = known.values().filter_map(Weak::upgrade);
@@ -87,16 +124,46 @@ impl Users {
 /// The watches of a kind: by namespace, or of all.
 pub type Slot<K> = Mutex<BTreeMap<Option<String>, Arc<Watched<K>>>>;
 
-/// What the sessions of one user share.
+/// A kind with a slot in the caches.
+pub trait Cached: Kind {
+    /// The watches of this kind.
+    fn slot(caches: &Caches) -> &Slot<Self>;
+}
+
+impl Cached for ModelDeployment {
+    fn slot(caches: &Caches) -> &Slot<Self> {
+        &caches.deployments
+    }
+}
+
+impl Cached for InferenceProviderConfig {
+    fn slot(caches: &Caches) -> &Slot<Self> {
+        &caches.providers
+    }
+}
+
+impl Cached for AsyncActor {
+    fn slot(caches: &Caches) -> &Slot<Self> {
+        &caches.actors
+    }
+}
+
+impl Cached for LlamaStackDistribution {
+    fn slot(caches: &Caches) -> &Slot<Self> {
+        &caches.distributions
+    }
+}
+
+/// Watches and their results, shared by the sessions of one user.
 pub struct Caches {
     users: Arc<Users>,
-    /// With whose credentials is watched.
+    /// Credentials of the watches.
     pub holders: Arc<Holders>,
     /// Calls with one of them.
     pub client: Client,
-    /// What browsers are told.
+    /// News for browsers.
     pub changes: broadcast::Sender<News>,
-    /// Whether the cluster answers.
+    /// Health of the connection.
     pub health: Arc<Health>,
     used_at: Mutex<Instant>,
     /// ModelDeployments.
@@ -129,7 +196,7 @@ impl Caches {
 
     /// The watches of a kind where `scope` says; they begin when they are first asked for. Watches elsewhere end: the user
     /// may no longer see what they show.
-    pub fn watched<K: Kind>(self: &Arc<Self>, scope: &Scope) -> Vec<Arc<Watched<K>>> {
+    pub fn watched<K: Cached>(self: &Arc<Self>, scope: &Scope) -> Vec<Arc<Watched<K>>> {
         *self.used_at.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
         let mut slot = K::slot(self).lock().unwrap_or_else(PoisonError::into_inner);
         let places = scope.places();
@@ -137,21 +204,21 @@ impl Caches {
         let begin = |place: Option<String>| {
             let begun = slot.entry(place.clone());
             begun
-                .or_insert_with(|| Arc::new(Watched::start(self, place.as_deref())))
+                .or_insert_with(|| Arc::new(Watched::start(self.feed(), place.as_deref())))
                 .clone()
         };
         places.into_iter().map(begin).collect()
     }
 
     /// The watches of a kind that there are, in a namespace or in all.
-    pub fn running<K: Kind>(&self, namespace: &str) -> Vec<Arc<Watched<K>>> {
+    pub fn running<K: Cached>(&self, namespace: &str) -> Vec<Arc<Watched<K>>> {
         let slot = K::slot(self).lock().unwrap_or_else(PoisonError::into_inner);
         let places = [None, Some(namespace.to_owned())];
         places.iter().filter_map(|place| slot.get(place).cloned()).collect()
     }
 
     /// Ends the watches of a kind, and forgets what they have shown.
-    pub fn drop_kind<K: Kind>(&self) {
+    pub fn drop_kind<K: Cached>(&self) {
         let mut slot = K::slot(self).lock().unwrap_or_else(PoisonError::into_inner);
         for watched in std::mem::take(&mut *slot).into_values() {
             watched.end();
@@ -181,13 +248,24 @@ impl Caches {
         *self.used_at.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Room for what has come. `false` if this user alone has more than there is.
-    pub fn make_room(&self) -> bool {
-        self.users.make_room(self)
+    fn feed(self: &Arc<Self>) -> Feed {
+        let owner: Weak<Self> = Arc::downgrade(self);
+        Feed {
+            owner,
+            client: self.client.clone(),
+            used: self.users.used.clone(),
+            changes: self.changes.clone(),
+            health: self.health.clone(),
+        }
+    }
+}
+
+impl Owner for Caches {
+    fn has_another_holder(&self) -> bool {
+        self.holders.has_another()
     }
 
-    /// The bytes in use, of all users together.
-    pub fn used(&self) -> Used {
-        self.users.used.clone()
+    fn make_room(&self) -> bool {
+        self.users.make_room(self)
     }
 }

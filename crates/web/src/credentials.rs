@@ -51,13 +51,13 @@ impl From<UserInfo> for Who {
     }
 }
 
-/// Why it is not known whose a credential is.
+/// Reason why the user of a credential is unknown.
 #[derive(Debug, thiserror::Error)]
 pub enum Unknown {
     /// The cluster does not accept it.
     #[error("{0}")]
     Refused(String),
-    /// It may not ask, or not in that name. A server that has just started says so, too.
+    /// The request is forbidden. A server that has just started responds like this as well.
     #[error("{0}")]
     Forbidden(String),
     /// The cluster does not answer.
@@ -65,7 +65,7 @@ pub enum Unknown {
     Away(String),
 }
 
-/// Whose credential this is: a SelfSubjectReview.
+/// User of a credential, by a SelfSubjectReview.
 pub async fn whoami(client: &Client) -> Result<Who, Unknown> {
     let reviews: Api<SelfSubjectReview> = Api::all(client.clone());
     let (params, empty) = (PostParams::default(), SelfSubjectReview::default());
@@ -83,17 +83,17 @@ pub async fn whoami(client: &Client) -> Result<Who, Unknown> {
     Ok(user.into())
 }
 
-/// How requests say who asks.
+/// Authentication of requests.
 enum How {
     /// The connections do: those of a kubeconfig.
     Connection,
-    /// With the same headers each time.
+    /// Constant headers.
     Headers(HeaderMap),
-    /// With the newest ID token, whichever that is when a request is made.
+    /// The newest ID token at the time of the request.
     Newest(Arc<ArcSwap<Tokens>>),
 }
 
-/// What a session calls the cluster with.
+/// Credential of a session.
 pub struct Credential {
     cluster: Client,
     how: How,
@@ -102,7 +102,7 @@ pub struct Credential {
 }
 
 impl Credential {
-    /// Of a client that has its own.
+    /// Credential of a client with its own authentication.
     pub fn of_connection(cluster: Client) -> Arc<Self> {
         Self::new(cluster, How::Connection, CancellationToken::new())
     }
@@ -113,7 +113,7 @@ impl Credential {
         Some(Self::new(cluster, How::Headers(headers), over))
     }
 
-    /// What the issuer gives, always the newest.
+    /// Credential from the issuer, always the newest.
     pub fn of_issuer(cluster: Client, tokens: Arc<ArcSwap<Tokens>>, over: CancellationToken) -> Arc<Self> {
         Self::new(cluster, How::Newest(tokens), over)
     }
@@ -186,7 +186,7 @@ struct NoneLeft;
 pub struct Holders(Mutex<Vec<Weak<Credential>>>);
 
 impl Holders {
-    /// One more session.
+    /// Adds a session.
     pub fn add(&self, credential: &Arc<Credential>) {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         all.retain(|held| held.strong_count() > 0);
@@ -200,7 +200,7 @@ impl Holders {
         held.find(|credential| !credential.over.is_cancelled())
     }
 
-    /// Whether another credential may be accepted where one was not.
+    /// Whether another credential may be accepted after one was rejected.
     pub fn has_another(&self) -> bool {
         let picked = self.pick();
         picked.is_some_and(|credential| !matches!(credential.how, How::Connection))

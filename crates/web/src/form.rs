@@ -15,7 +15,7 @@ use serde_json::{Map, Value, json};
 pub struct Pairs(Vec<(String, String)>);
 
 impl Pairs {
-    /// From the body of a form.
+    /// Parses the body of a form.
     pub fn parse(body: &[u8]) -> Self {
         Self(form_urlencoded::parse(body).into_owned().collect())
     }
@@ -26,7 +26,7 @@ impl Pairs {
     }
 }
 
-/// What a field holds.
+/// Type of a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Holds {
     /// A text.
@@ -35,7 +35,7 @@ pub enum Holds {
     Number,
     /// Yes or no.
     Flag,
-    /// One of these; the first stands for what is omitted.
+    /// One of these; the first means omitted.
     Choice(&'static [&'static str]),
     /// Lines of NAME=VALUE that are a map.
     Map,
@@ -46,23 +46,23 @@ pub enum Holds {
 /// A field of the form.
 #[derive(Clone, Copy, Debug)]
 pub struct Field {
-    /// Its path in the object.
+    /// Path in the object.
     pub path: &'static str,
-    /// What it is called.
+    /// Label.
     pub label: &'static str,
-    /// What to write into it.
+    /// Hint.
     pub hint: &'static str,
-    /// What it holds.
+    /// Type.
     pub holds: Holds,
-    /// Whether it must be given.
+    /// Whether it is required.
     pub required: bool,
 }
 
 /// Fields that belong together.
 pub struct Group {
-    /// What they are about.
+    /// Title.
     pub title: &'static str,
-    /// Whether they are shown at once.
+    /// Whether the group is expanded.
     pub open: bool,
     /// The fields.
     pub fields: &'static [Field],
@@ -96,123 +96,128 @@ pub const IDENTITY: &[Field] = &[
         Holds::Text,
         "lowercase letters, digits, - and .",
     ),
-    required("metadata.namespace", "Namespace", Holds::Text, "one that exists"),
+    required("metadata.namespace", "Namespace", Holds::Text, "an existing namespace"),
 ];
 
-/// What a ModelDeployment can say.
+/// Fields of a ModelDeployment.
 pub const GROUPS: &[Group] = &[
     Group {
-        title: "What is served",
+        title: "Model",
         open: true,
         fields: &[
             field(
                 "spec.model.id",
                 "Model",
                 Holds::Text,
-                "Hugging Face id, such as org/model",
+                "Hugging Face model ID, such as org/model",
             ),
             required(
                 "spec.engine.type",
                 "Engine",
                 Holds::Text,
-                "vllm, sglang, trtllm, llamacpp, or one of a provider's own",
+                "vllm, sglang, trtllm, llamacpp, or a provider-specific engine",
             ),
             field(
                 "spec.provider.name",
                 "Provider",
                 Holds::Text,
-                "empty: chosen by capabilities and rules",
+                "default: selected by capabilities and rules",
             ),
             field(
                 "spec.model.source",
                 "Source",
                 Holds::Choice(&["", "huggingface", "custom"]),
-                "custom: the model is in the image",
+                "custom: the image contains the model",
             ),
-            field("spec.image", "Image", Holds::Text, "empty: the provider's own"),
+            field("spec.image", "Image", Holds::Text, "default: the provider's image"),
             field(
                 "spec.model.servedName",
-                "Served as",
+                "Served model name",
                 Holds::Text,
-                "empty: the last part of the id",
+                "default: the last part of the model ID",
             ),
         ],
     },
     Group {
-        title: "On what",
+        title: "Resources",
         open: true,
         fields: &[
-            field("spec.scaling.replicas", "Replicas", Holds::Number, "empty: 1"),
+            field("spec.scaling.replicas", "Replicas", Holds::Number, "default: 1"),
             field(
                 "spec.resources.gpu.count",
-                "GPUs of a replica",
+                "GPUs per replica",
                 Holds::Number,
-                "empty: none",
+                "default: none",
             ),
             field(
                 "spec.resources.gpu.type",
-                "Kind of GPU",
+                "GPU resource name",
                 Holds::Text,
-                "empty: nvidia.com/gpu",
+                "default: nvidia.com/gpu",
             ),
             field("spec.resources.memory", "Memory", Holds::Text, "such as 32Gi"),
-            field("spec.resources.cpu", "Processors", Holds::Text, "such as 4 or 500m"),
+            field("spec.resources.cpu", "CPUs", Holds::Text, "such as 4 or 500m"),
             field(
                 "spec.serving.mode",
                 "Mode",
                 Holds::Choice(&["", "aggregated", "disaggregated"]),
-                "disaggregated: prefill and decode apart",
+                "disaggregated: separate workers for prefill and decode",
             ),
         ],
     },
     Group {
-        title: "Prefill and decode, when disaggregated",
+        title: "Prefill and decode (disaggregated mode)",
         open: false,
         fields: &[
             field("spec.scaling.prefill.replicas", "Prefill workers", Holds::Number, ""),
-            field("spec.scaling.prefill.gpu.count", "GPUs of each", Holds::Number, ""),
-            field("spec.scaling.prefill.memory", "Memory of each", Holds::Text, ""),
+            field("spec.scaling.prefill.gpu.count", "GPUs per worker", Holds::Number, ""),
+            field("spec.scaling.prefill.memory", "Memory per worker", Holds::Text, ""),
             field("spec.scaling.decode.replicas", "Decode workers", Holds::Number, ""),
-            field("spec.scaling.decode.gpu.count", "GPUs of each", Holds::Number, ""),
-            field("spec.scaling.decode.memory", "Memory of each", Holds::Text, ""),
+            field("spec.scaling.decode.gpu.count", "GPUs per worker", Holds::Number, ""),
+            field("spec.scaling.decode.memory", "Memory per worker", Holds::Text, ""),
         ],
     },
     Group {
-        title: "More",
+        title: "Advanced",
         open: false,
         fields: &[
             field(
                 "spec.secrets.huggingFaceToken",
-                "Secret with the hub's token",
+                "Secret with the Hugging Face token",
                 Holds::Text,
-                "the name of a Secret, not a token",
+                "name of the Secret, not the token",
             ),
-            field("spec.engine.contextLength", "Context, in tokens", Holds::Number, ""),
+            field(
+                "spec.engine.contextLength",
+                "Context length (tokens)",
+                Holds::Number,
+                "",
+            ),
             field(
                 "spec.engine.trustRemoteCode",
-                "Run code that comes with the model",
+                "Trust remote code of the model",
                 Holds::Flag,
                 "",
             ),
             field(
                 "spec.engine.args",
-                "Flags of the engine",
+                "Engine arguments",
                 Holds::Map,
-                "a line each: max-num-seqs=64",
+                "one per line, such as max-num-seqs=64",
             ),
             field(
                 "spec.nodeSelector",
-                "Labels of nodes",
+                "Node selector",
                 Holds::Map,
-                "a line each: name=value",
+                "one per line: key=value",
             ),
-            field("spec.env", "Environment", Holds::Yaml, "YAML, a list of name and value"),
-            field("spec.tolerations", "Tolerations", Holds::Yaml, "YAML, a list"),
+            field("spec.env", "Environment", Holds::Yaml, "YAML list of name and value"),
+            field("spec.tolerations", "Tolerations", Holds::Yaml, "YAML list"),
             field(
                 "spec.provider.overrides",
                 "Overrides",
                 Holds::Yaml,
-                "YAML: what only this provider knows",
+                "YAML, provider-specific settings",
             ),
         ],
     },
@@ -223,10 +228,10 @@ pub fn fields() -> impl Iterator<Item = &'static Field> {
     GROUPS.iter().flat_map(|group| group.fields)
 }
 
-/// What is wrong, by the path of the field.
+/// Errors by field path.
 pub type Faults = BTreeMap<String, String>;
 
-/// Writes what a form says into an object. What is empty in the form goes out of the object.
+/// Writes the values of a form into an object. Empty values are removed from the object.
 pub fn fill(object: &mut Value, form: &Pairs, fields: impl Iterator<Item = &'static Field>) -> Faults {
     let mut faults = Faults::new();
     for field in fields {
@@ -246,13 +251,10 @@ fn read(field: &Field, text: &str) -> Result<Option<Value>, String> {
     }
     Ok(Some(match field.holds {
         Holds::Text | Holds::Choice(_) => json!(text),
-        Holds::Number => json!(
-            text.parse::<i64>()
-                .map_err(|_| format!("'{text}' is no whole number"))?
-        ),
+        Holds::Number => json!(text.parse::<i64>().map_err(|_| format!("'{text}' is not an integer"))?),
         Holds::Flag => json!(true),
         Holds::Map => Value::Object(map(text)?),
-        Holds::Yaml => serde_saphyr::from_str(text).map_err(|e| format!("this is no YAML: {e}"))?,
+        Holds::Yaml => serde_saphyr::from_str(text).map_err(|e| format!("invalid YAML: {e}"))?,
     }))
 }
 
@@ -263,14 +265,14 @@ fn map(text: &str) -> Result<Map<String, Value>, String> {
             let (name, value) = line.split_once('=').unwrap_or((line, ""));
             let name = name.trim();
             if name.is_empty() {
-                return Err(format!("'{line}' has no name before the ="));
+                return Err(format!("'{line}' has no key before the ="));
             }
             Ok((name.to_owned(), json!(value.trim())))
         })
         .collect()
 }
 
-/// Sets a value by its path, or takes it out with what becomes empty by that.
+/// Sets a value by its path, or removes it and parents that become empty.
 pub fn put(object: &mut Value, path: &str, value: Option<Value>) {
     let (first, rest) = path
         .split_once('.')
@@ -300,7 +302,7 @@ pub fn put(object: &mut Value, path: &str, value: Option<Value>) {
     }
 }
 
-/// Whether Kubernetes takes this as the name, or the namespace, of an object: `path` says which of the two.
+/// Validates a name or a namespace, depending on `path`.
 pub fn check_name(path: &str, text: &str) -> Result<(), Invalid> {
     match path {
         "metadata.namespace" => text.parse::<Namespace>().map(drop),
@@ -321,7 +323,7 @@ pub fn pointer(path: &str) -> String {
     format!("/{}", path.replace('.', "/"))
 }
 
-/// What an object holds, as the form shows it.
+/// Value of a field as text for the form.
 pub fn shown(object: &Value, field: &Field) -> String {
     match (object.pointer(&pointer(field.path)), field.holds) {
         (None | Some(Value::Null), _) => String::new(),
@@ -352,7 +354,7 @@ pub fn placed(violations: &[Violation]) -> Faults {
     faults
 }
 
-/// What the server refuses becomes faults of fields, where it says which they are. False if it does not.
+/// Assigns causes of a rejection to fields. False if the API server names no field.
 pub fn place_status(status: &Status, faults: &mut Faults) -> bool {
     let details = status.details.as_ref();
     let causes = details.map(|d| d.causes.as_slice()).unwrap_or_default();
@@ -360,10 +362,10 @@ pub fn place_status(status: &Status, faults: &mut Faults) -> bool {
         mark(faults, &cause.field, &cause.message);
     }
     if status.reason == "AlreadyExists" {
-        mark(faults, "metadata.name", "there is one of this name already");
+        mark(faults, "metadata.name", "a ModelDeployment of this name already exists");
     }
     if let Some(missing) = details.filter(|d| status.reason == "NotFound" && d.kind == "namespaces") {
-        let text = format!("there is no namespace '{}'", missing.name);
+        let text = format!("namespace '{}' does not exist", missing.name);
         mark(faults, "metadata.namespace", &text);
     }
     !faults.is_empty()

@@ -1,9 +1,6 @@
 //! What every request goes through: the name it asks for, where it comes from, who asks, the form's token; and the headers
 //! that every answer carries.
 
-use std::fmt;
-use std::net::{IpAddr, SocketAddr};
-use std::str::FromStr;
 use std::sync::Arc;
 
 use axum::body::Body;
@@ -12,114 +9,31 @@ use axum::http::header::{
     CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, COOKIE, HOST, HeaderMap, HeaderName, HeaderValue, ORIGIN,
     REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS, X_FRAME_OPTIONS,
 };
-use axum::http::{Method, StatusCode, Uri, request::Parts};
+use axum::http::{Method, StatusCode, request::Parts};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Redirect, Response};
 use runway_api::name::{Invalid, Name, Namespace};
 
+use crate::app::App;
+use crate::crypto::same;
 use crate::form::Pairs;
 use crate::oidc::FLOW_TIME;
-use crate::page;
-use crate::server::App;
-use crate::sessions::{Session, same};
+use crate::refusal;
+use crate::sessions::Session;
+use crate::site::Site;
 
 /// Largest form.
 const MAX_FORM: usize = 1024 * 1024;
 /// The field of every form that changes something.
 pub const CSRF_FIELD: &str = "csrf";
-/// Where a script puts the same.
+/// Header with the form token, for scripts.
 const CSRF_HEADER: &str = "x-csrf-token";
 
-/// Nothing from elsewhere, nothing inline, in no frame.
+/// Content security policy: no external and no inline content, no frames.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
                       form-action 'self'; base-uri 'none'; frame-ancestors 'none'";
 
-/// An address by which browsers reach the console.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Site {
-    https: bool,
-    /// Name, and port if it is not the scheme's own.
-    host: String,
-}
-
-/// Why an address is none of a console.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum NoSite {
-    /// It has another form.
-    #[error("give it as https://console.example.com, with a port if it has one and without a path")]
-    Form,
-    /// Tokens and cookies would be read on the way.
-    #[error("tokens and cookies must not travel in the clear: make it https://, unless it is localhost")]
-    Clear,
-}
-
-impl FromStr for Site {
-    type Err = NoSite;
-
-    fn from_str(text: &str) -> Result<Self, NoSite> {
-        let uri: Uri = text.parse().map_err(|_| NoSite::Form)?;
-        let name = uri.host().filter(|name| !name.is_empty()).ok_or(NoSite::Form)?;
-        let https = match uri.scheme_str() {
-            Some("https") => true,
-            Some("http") => false,
-            _ => return Err(NoSite::Form),
-        };
-        let bare =
-            uri.path() == "/" && uri.query().is_none() && uri.authority().is_some_and(|a| !a.as_str().contains('@'));
-        if !bare {
-            return Err(NoSite::Form);
-        }
-        if !https && !is_loopback(name) {
-            return Err(NoSite::Clear);
-        }
-        let port = uri.port_u16().filter(|port| *port != if https { 443 } else { 80 });
-        let name = name.to_ascii_lowercase();
-        let host = port.map_or_else(|| name.clone(), |port| format!("{name}:{port}"));
-        Ok(Self { https, host })
-    }
-}
-
-impl fmt::Display for Site {
-    /// As browsers write it in Origin.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "http{}://{}", if self.https { "s" } else { "" }, self.host)
-    }
-}
-
-/// Whether a host is this machine.
-pub(crate) fn is_loopback(host: &str) -> bool {
-    let bare = host.trim_matches(['[', ']']);
-    bare.eq_ignore_ascii_case("localhost") || bare.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
-}
-
-/// Where the console may be asked for. Any other name is that of a stranger's page that points here (DNS rebinding).
-#[derive(Clone, Debug)]
-pub struct Sites(Vec<Site>);
-
-impl Sites {
-    /// Those of an address on this machine.
-    pub fn loopback(address: SocketAddr) -> Self {
-        let port = address.port();
-        let hosts = ["localhost", "127.0.0.1", "[::1]"].map(|host| format!("{host}:{port}"));
-        Self(hosts.map(|host| Site { https: false, host }).into())
-    }
-
-    /// Those that were given.
-    pub fn given(sites: Vec<Site>) -> Self {
-        Self(sites)
-    }
-
-    /// Whether cookies are for https alone.
-    pub fn secure(&self) -> bool {
-        self.0.iter().any(|site| site.https)
-    }
-
-    fn find(&self, host: &str) -> Option<&Site> {
-        self.0.iter().find(|site| site.host.eq_ignore_ascii_case(host))
-    }
-}
-
-/// Host and Origin, before anything else is looked at.
+/// Checks Host and Origin before all other checks.
 pub async fn door(State(app): State<Arc<App>>, mut request: Request, next: Next) -> Response {
     let host = text(request.headers(), HOST).or_else(|| request.uri().authority().map(|a| a.as_str().to_owned()));
     let health = request.uri().path() == "/healthz";
@@ -127,18 +41,18 @@ pub async fn door(State(app): State<Arc<App>>, mut request: Request, next: Next)
         return headed(next.run(request).await);
     }
     let Some(site) = host.and_then(|host| app.sites.find(&host)).cloned() else {
-        let text = "This server is not known by that name. Open it by the address that it printed.";
+        let text = "Unknown host name. Open the console at the address that it printed.";
         return headed((StatusCode::MISDIRECTED_REQUEST, text).into_response());
     };
     if changes(request.method()) && !from_here(request.headers(), &site) {
-        let text = "This request comes from another site, so nothing was changed.";
+        let text = "This request comes from another site. Nothing was changed.";
         return headed((StatusCode::FORBIDDEN, text).into_response());
     }
     request.extensions_mut().insert(site);
     headed(next.run(request).await)
 }
 
-/// Browsers say where a form was: in Origin, and in Sec-Fetch-Site. One that says nothing is not believed.
+/// Whether a form was sent from this site, by Origin and Sec-Fetch-Site. A request without Origin is rejected.
 fn from_here(headers: &HeaderMap, here: &Site) -> bool {
     let origin = text(headers, ORIGIN).is_some_and(|origin| origin.eq_ignore_ascii_case(&here.to_string()));
     let site = text(headers, HeaderName::from_static("sec-fetch-site"));
@@ -170,7 +84,7 @@ fn headed(mut response: Response) -> Response {
     response
 }
 
-/// Where a session ends by itself.
+/// Path of the sign-out form.
 const LOGOUT: &str = "/logout";
 
 /// Who asks, if the cluster still accepts their credential, and for what is changed the token of the form. Behind it, every
@@ -202,7 +116,7 @@ async fn inside(session: Arc<Session>, request: Request, next: Next) -> Response
     let mut pairs = Pairs::default();
     if changes(&parts.method) {
         let Ok(body) = axum::body::to_bytes(body, MAX_FORM).await else {
-            return page::refuse(StatusCode::PAYLOAD_TOO_LARGE, "The form is larger than 1 MiB.");
+            return refusal::refuse(StatusCode::PAYLOAD_TOO_LARGE, "The form is larger than 1 MiB.");
         };
         let is_form =
             text(&parts.headers, CONTENT_TYPE).is_some_and(|t| t.starts_with("application/x-www-form-urlencoded"));
@@ -212,8 +126,8 @@ async fn inside(session: Arc<Session>, request: Request, next: Next) -> Response
         let given = text(&parts.headers, HeaderName::from_static(CSRF_HEADER));
         let given = given.or_else(|| pairs.get(CSRF_FIELD).map(str::to_owned));
         if !given.is_some_and(|given| same(&given, &session.csrf)) {
-            let text = "The form is older than your session, so nothing was changed. Go back, read the page again and send it once more.";
-            return page::refuse(StatusCode::FORBIDDEN, text);
+            let text = "The form is older than your session. Nothing was changed. Go back, reload the page, and submit the form again.";
+            return refusal::refuse(StatusCode::FORBIDDEN, text);
         }
         parts.extensions.insert(pairs);
         parts.extensions.insert(session);
@@ -225,11 +139,11 @@ async fn inside(session: Arc<Session>, request: Request, next: Next) -> Response
 
 fn not_in(app: &App, request: &Request) -> Response {
     if !app.sessions.by_login() {
-        let text = "Open the address that `kubeairunway ui` printed: its key lets you in, and keeps other users of this machine out.";
-        return page::refuse(StatusCode::UNAUTHORIZED, text);
+        let text = "Open the address that `kubeairunway ui` printed: it contains the key that is required to sign in.";
+        return refusal::refuse(StatusCode::UNAUTHORIZED, text);
     }
     if changes(request.method()) || request.uri().path() == "/live" {
-        return page::refuse(StatusCode::UNAUTHORIZED, "Your session is over: sign in again.");
+        return refusal::refuse(StatusCode::UNAUTHORIZED, "Your session has ended: sign in again.");
     }
     Redirect::to("/login").into_response()
 }
@@ -290,9 +204,9 @@ impl<S: Sync> FromRequestParts<S> for Asker {
 /// The object that an address is about: `/PART/NAMESPACE/NAME/…`. Browsers and proxies decode differently, so what is not a name
 /// once it is decoded is refused before anything is asked of the cluster.
 pub struct Of {
-    /// Its namespace.
+    /// Namespace.
     pub namespace: Namespace,
-    /// Its name.
+    /// Name.
     pub name: Name,
 }
 
@@ -303,12 +217,16 @@ impl<S: Send + Sync> FromRequestParts<S> for Of {
         let Path((namespace, name)): Path<(String, String)> = Path::from_request_parts(parts, state)
             .await
             .map_err(IntoResponse::into_response)?;
-        Self::parse(namespace, name).map_err(|invalid| page::refuse(StatusCode::BAD_REQUEST, &invalid.to_string()))
+        Self::parse(namespace, name).map_err(|invalid| refusal::refuse(StatusCode::BAD_REQUEST, &invalid.to_string()))
     }
 }
 
 impl Of {
-    fn parse(namespace: String, name: String) -> Result<Self, Invalid> {
+    /// Parses namespace and name.
+    ///
+    /// # Errors
+    /// One of them is not a valid name.
+    pub fn parse(namespace: String, name: String) -> Result<Self, Invalid> {
         Ok(Self {
             namespace: namespace.try_into()?,
             name: name.try_into()?,
@@ -357,40 +275,6 @@ mod tests {
             &[("origin", "http://127.0.0.1:81"), ("sec-fetch-site", "same-site")],
         ] {
             assert!(!from_here(&headers(bad), &here), "{bad:?}");
-        }
-    }
-
-    #[test]
-    fn names_of_a_loopback_address_are_known_and_no_others() {
-        let sites = Sites::loopback("127.0.0.1:8080".parse().unwrap());
-        let know = |host: &str| sites.find(host).is_some();
-        assert!(know("localhost:8080") && know("127.0.0.1:8080") && know("LOCALHOST:8080"));
-        assert!(!know("evil.example:8080") && !know("localhost:81") && !know("localhost"));
-    }
-
-    #[test]
-    fn an_address_is_read_as_browsers_write_it_and_only_this_machine_goes_without_tls() {
-        let read = |text: &str| text.parse::<Site>().map(|site| site.to_string());
-        for (text, origin) in [
-            ("https://Console.Example.com/", "https://console.example.com"),
-            ("https://console.example.com:443", "https://console.example.com"),
-            ("https://console.example.com:8443", "https://console.example.com:8443"),
-            ("http://localhost:8080", "http://localhost:8080"),
-            ("http://[::1]:8080", "http://[::1]:8080"),
-        ] {
-            assert_eq!(read(text).as_deref(), Ok(origin));
-        }
-        assert_eq!(read("http://console.example.com"), Err(NoSite::Clear));
-        for text in [
-            "",
-            "console.example.com",
-            "ftp://a",
-            "https://a/b",
-            "https://a?b",
-            "https://u@a",
-            "https://",
-        ] {
-            assert_eq!(read(text), Err(NoSite::Form), "{text}");
         }
     }
 }

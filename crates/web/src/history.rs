@@ -5,28 +5,28 @@ use std::sync::{Mutex, PoisonError};
 
 use jiff::Timestamp;
 
-use crate::page::Moment;
+use crate::moment::Moment;
 
 /// Changes that are kept of an object; the oldest make room.
 const MOST: usize = 200;
 /// The width of a chart, in its own units.
 const WIDTH: f64 = 600.0;
-/// Its height.
+/// Height.
 const HEIGHT: f64 = 60.0;
 
 /// The replicas of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Replicas {
-    /// Those that serve.
+    /// Ready replicas.
     pub ready: i32,
-    /// Those that are asked for.
+    /// Desired replicas.
     pub desired: i32,
 }
 
 /// The replicas of an object from a moment on.
 pub type Step = (Timestamp, Replicas);
 
-/// Those of all objects of a kind, by namespace and name.
+/// Replica counts of all objects of a kind, by namespace and name.
 #[derive(Debug, Default)]
 pub struct Histories(Mutex<BTreeMap<(String, String), Vec<Step>>>);
 
@@ -64,13 +64,13 @@ impl Histories {
 pub struct Chart {
     /// Corners of the line of those that serve, as SVG has it.
     pub ready: String,
-    /// Corners of the line of those that are asked for.
+    /// Points of the line of desired replicas.
     pub desired: String,
-    /// What the height stands for.
+    /// Largest count in the chart.
     pub most: i32,
-    /// What there is now.
+    /// Current counts.
     pub last: Replicas,
-    /// Where it begins.
+    /// Start of the chart.
     pub since: Moment,
 }
 
@@ -90,7 +90,7 @@ impl Chart {
     }
 }
 
-/// A line that goes level from step to step.
+/// Points of a step line.
 fn line(steps: &[Step], first: Timestamp, now: Timestamp, most: i32, of: fn(&Replicas) -> i32) -> String {
     let seconds = |at: Timestamp| at.duration_since(first).as_secs_f64();
     let all = seconds(now).max(1.0);

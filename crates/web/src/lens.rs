@@ -15,60 +15,28 @@ use runway_client::access::{self, Right};
 use runway_client::cluster::Cluster;
 use tokio::sync::{broadcast, watch as latest};
 
-use crate::caches::Caches;
+use crate::caches::{Cached, Caches, Scope};
 use crate::credentials::Credential;
+use crate::health::{Connection, FIRST_LIST};
 use crate::history::Step;
-use crate::watches::{Change, Connection, FIRST_LIST, Kind, News, Seen, Trouble};
+use crate::seen::{Change, News, Seen, Trouble};
 
-/// Namespaces that are asked for one by one when the whole cluster is not allowed.
+/// Most namespaces that are checked one by one if the user may not list the whole cluster.
 const MAX_NAMESPACES: usize = 500;
 /// Questions about namespaces that are asked at a time.
 const AT_A_TIME: usize = 16;
 /// For so long the cluster's answer counts where a session may look; for longer where that takes many questions.
 const COUNTS: Duration = Duration::from_secs(1);
-/// The same, for each namespace.
+/// Time that an answer is valid, per namespace.
 const COUNTS_EACH: Duration = Duration::from_millis(100);
-/// The same, whatever the number of namespaces.
+/// Longest time that an answer is valid.
 const COUNTS_AT_MOST: Duration = Duration::from_secs(30);
-/// So often rights in other namespaces are looked for.
+/// Interval at which permissions in other namespaces are checked.
 const DISCOVERY: Duration = Duration::from_mins(1);
-/// While the cluster does not answer, for so long a session sees what it was last allowed to see.
+/// While the cluster does not respond, for so long a session sees what it was last allowed to see.
 const GRACE: Duration = Duration::from_mins(15);
 
-/// Where a session may list and watch a kind.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Scope {
-    /// In all namespaces.
-    Everywhere,
-    /// In these.
-    In(Vec<String>),
-}
-
-impl Scope {
-    /// The namespaces to watch; `None` is all.
-    pub fn places(&self) -> BTreeSet<Option<String>> {
-        match self {
-            Self::Everywhere => BTreeSet::from([None]),
-            Self::In(namespaces) => namespaces.iter().cloned().map(Some).collect(),
-        }
-    }
-
-    fn holds(&self, namespace: &str) -> bool {
-        match self {
-            Self::Everywhere => true,
-            Self::In(namespaces) => namespaces.iter().any(|allowed| allowed == namespace),
-        }
-    }
-
-    fn namespaces(&self) -> Option<Vec<String>> {
-        match self {
-            Self::Everywhere => None,
-            Self::In(namespaces) => Some(namespaces.clone()),
-        }
-    }
-}
-
-/// Where the cluster lets a session look.
+/// Permission of a session to read a kind.
 #[derive(Clone)]
 struct Pass {
     scope: Scope,
@@ -86,24 +54,24 @@ impl Pass {
     }
 }
 
-/// What one session sees of a cluster.
+/// The cluster as one session sees it.
 pub struct Lens {
     client: Client,
     /// The address of the cluster.
     pub url: String,
-    /// Who looks.
+    /// Name of the user.
     pub user: String,
     /// The namespace that is looked into when none is named: that of the kubeconfig's context, or of the service account.
     pub home: Namespace,
     caches: Arc<Caches>,
-    /// By the plural of the kind.
+    /// Permissions by plural of the kind.
     passes: Mutex<BTreeMap<String, Pass>>,
     /// The caches call with it too, for as long as there is a session.
     _credential: Arc<Credential>,
 }
 
 impl Lens {
-    /// Nothing is asked yet.
+    /// Creates it without sending a request.
     pub fn new(credential: Arc<Credential>, caches: Arc<Caches>, url: String, user: String, home: Namespace) -> Self {
         caches.holders.add(&credential);
         Self {
@@ -127,12 +95,12 @@ impl Lens {
         self.client.clone()
     }
 
-    /// What changes from now on for the user, whatever this session may see of it.
+    /// Subscribes to changes of the user's watches, regardless of what this session may see.
     pub fn news(&self) -> broadcast::Receiver<News> {
         self.caches.changes.subscribe()
     }
 
-    /// Whether this session may hear of a change.
+    /// Whether this session may see a change.
     pub async fn may_hear(&self, change: &Change) -> bool {
         // After a new list anything may have changed: that tells nothing.
         if change.name.is_empty() {
@@ -151,12 +119,12 @@ impl Lens {
         scope.is_ok_and(|scope| scope.holds(&change.namespace))
     }
 
-    /// Whether the cluster answers.
+    /// Health of the connection.
     pub fn connection(&self) -> latest::Receiver<Connection> {
         self.caches.health.connection()
     }
 
-    /// Whether the cluster is known to be away.
+    /// Whether the connection is known to be down.
     pub fn is_down(&self) -> bool {
         matches!(*self.connection().borrow(), Connection::Down(..))
     }
@@ -171,7 +139,7 @@ impl Lens {
         self.seen().await
     }
 
-    /// One ModelDeployment, if it is there and may be seen.
+    /// A ModelDeployment, if it exists and the session may see it.
     pub async fn deployment(&self, namespace: &str, name: &str) -> Option<Arc<ModelDeployment>> {
         self.one(namespace, name).await
     }
@@ -191,7 +159,7 @@ impl Lens {
         self.seen().await
     }
 
-    /// One AsyncActor, if it is there and may be seen.
+    /// An AsyncActor, if it exists and the session may see it.
     pub async fn actor(&self, namespace: &str, name: &str) -> Option<Arc<AsyncActor>> {
         self.one(namespace, name).await
     }
@@ -206,12 +174,12 @@ impl Lens {
         self.seen().await
     }
 
-    /// One LlamaStackDistribution, if it is there and may be seen.
+    /// A LlamaStackDistribution, if it exists and the session may see it.
     pub async fn distribution(&self, namespace: &str, name: &str) -> Option<Arc<LlamaStackDistribution>> {
         self.one(namespace, name).await
     }
 
-    async fn seen<K: Kind>(&self) -> Seen<K> {
+    async fn seen<K: Cached>(&self) -> Seen<K> {
         let scope = match self.scope::<K>().await {
             Ok(scope) => scope,
             Err(trouble) => return Seen::nothing(trouble),
@@ -227,7 +195,7 @@ impl Lens {
         }
     }
 
-    async fn one<K: Kind>(&self, namespace: &str, name: &str) -> Option<Arc<K>> {
+    async fn one<K: Cached>(&self, namespace: &str, name: &str) -> Option<Arc<K>> {
         let scope = self.scope::<K>().await.ok()?;
         let watched = self.caches.watched::<K>(&scope);
         join_all(watched.iter().map(|watched| watched.trouble())).await;
@@ -237,7 +205,7 @@ impl Lens {
             .map(Arc::new)
     }
 
-    fn history<K: Kind>(&self, namespace: &str, name: &str) -> Vec<Step> {
+    fn history<K: Cached>(&self, namespace: &str, name: &str) -> Vec<Step> {
         let watched = self.caches.running::<K>(namespace);
         watched
             .iter()
@@ -246,8 +214,8 @@ impl Lens {
             .unwrap_or_default()
     }
 
-    /// Where the cluster lets this session look. Its answer counts for about a second.
-    async fn scope<K: Kind>(&self) -> Result<Scope, Trouble> {
+    /// Namespaces that the session may read. Answers of the cluster are valid for about one second.
+    async fn scope<K: Cached>(&self) -> Result<Scope, Trouble> {
         let plural = K::plural(&()).into_owned();
         let last = self.passes().get(&plural).cloned();
         if let Some(pass) = last.as_ref().filter(|pass| pass.counts()) {
@@ -264,7 +232,7 @@ impl Lens {
                 None => self.discover::<K>().await,
             }
         };
-        let late = || Err(Trouble::Away("no answer within 5 seconds".to_owned()));
+        let late = || Err(Trouble::Away("no response within 5 seconds".to_owned()));
         match tokio::time::timeout(FIRST_LIST, asked).await.unwrap_or_else(|_| late()) {
             Ok(pass) => {
                 self.passes().insert(plural, pass.clone());
@@ -290,7 +258,7 @@ impl Lens {
     }
 
     /// Asks once more where the session was allowed to look before.
-    async fn confirm<K: Kind>(&self, pass: &Pass) -> Result<Pass, Trouble> {
+    async fn confirm<K: Cached>(&self, pass: &Pass) -> Result<Pass, Trouble> {
         let scope = match &pass.scope {
             Scope::Everywhere if self.may_watch::<K>(None).await? => Some(Scope::Everywhere),
             Scope::Everywhere => None,
@@ -307,7 +275,7 @@ impl Lens {
     }
 
     /// Looks everywhere, or else for namespaces where the session may.
-    async fn discover<K: Kind>(&self) -> Result<Pass, Trouble> {
+    async fn discover<K: Cached>(&self) -> Result<Pass, Trouble> {
         let scope = if self.may_watch::<K>(None).await? {
             Some(Scope::Everywhere)
         } else if K::within(self.client.clone(), "").is_some() {
@@ -325,8 +293,8 @@ impl Lens {
         })
     }
 
-    /// Those of the namespaces where the session may list and watch a kind; `None` if there are none.
-    async fn allowed<K: Kind>(&self, namespaces: Vec<String>) -> Result<Option<Scope>, Trouble> {
+    /// The namespaces in which the session may list and watch a kind; `None` if there are none.
+    async fn allowed<K: Cached>(&self, namespaces: Vec<String>) -> Result<Option<Scope>, Trouble> {
         let asked = namespaces.into_iter().map(|namespace| async move {
             let may = self.may_watch::<K>(Some(namespace.clone())).await?;
             Ok::<_, Trouble>(may.then_some(namespace))
@@ -338,7 +306,7 @@ impl Lens {
     }
 
     /// Whether the session may list and watch a kind, in a namespace or in all.
-    async fn may_watch<K: Kind>(&self, namespace: Option<String>) -> Result<bool, Trouble> {
+    async fn may_watch<K: Cached>(&self, namespace: Option<String>) -> Result<bool, Trouble> {
         let plural = K::plural(&()).into_owned();
         let may = async |verb: &str| {
             let right = Right {

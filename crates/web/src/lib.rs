@@ -4,33 +4,44 @@
 //! Pages are made on the server and can be read without a script. A script of ours keeps them up to date: it hears of changes
 //! over server-sent events and reads the page again.
 //!
-//! | module | what |
+//! | module | content |
 //! |---|---|
-//! | [`server`] | the routes, and the socket |
-//! | [`guard`] | what every request goes through: name, origin, session, form token; headers of every answer |
-//! | [`sessions`] | who asks |
-//! | [`credentials`] | with what a session calls the cluster, and who that is |
-//! | [`oidc`] | sign-in at an issuer of OpenID Connect |
-//! | [`lens`] | what one session sees of the cluster |
-//! | [`caches`] | what the sessions of one user share |
-//! | [`watches`], [`store`] | the watch of a kind, and the objects it has shown |
-//! | [`live`] | tells browsers what has changed |
-//! | [`history`] | what a watch tells and nobody keeps, for the small charts |
-//! | [`page`], [`pages`] | the frame of a page, and the pages |
-//! | [`form`] | what a form sends |
+//! | [`server`], [`app`] | the routes and the socket; state shared by all handlers |
+//! | [`guard`] | checks of every request: host, origin, session, form token; headers of every response |
+//! | [`site`] | addresses of the console |
+//! | [`sessions`] | open sessions and sign-in |
+//! | [`credentials`] | credentials of a session, and the identity of its user |
+//! | [`oidc`] | sign-in at an OpenID Connect issuer |
+//! | [`crypto`] | random keys, comparison of secrets |
+//! | [`lens`] | the cluster as one session sees it |
+//! | [`caches`] | watches shared by the sessions of one user |
+//! | [`watches`], [`store`], [`kind`], [`seen`] | the watch of a kind, its objects and its changes |
+//! | [`health`] | health of the connection to the cluster |
+//! | [`live`] | server-sent events about changes |
+//! | [`history`] | recent replica counts, for charts |
+//! | [`refusal`], [`page`], [`pages`] | rendering and refusals; the frame of a page; the pages |
+//! | [`form`], [`moment`] | values of forms; points in time |
 
+pub mod app;
 pub mod caches;
 pub mod credentials;
+pub mod crypto;
 pub mod form;
 pub mod guard;
+pub mod health;
 pub mod history;
+pub mod kind;
 pub mod lens;
 pub mod live;
+pub mod moment;
 pub mod oidc;
 pub mod page;
 pub mod pages;
+pub mod refusal;
+pub mod seen;
 pub mod server;
 pub mod sessions;
+pub mod site;
 pub mod store;
 #[cfg(test)]
 mod tests;

@@ -11,22 +11,23 @@ use serde::Deserialize;
 use tokio::sync::broadcast::error::RecvError;
 
 use crate::guard::Asker;
+use crate::health::Connection;
+use crate::seen::{Change, News};
 use crate::sessions::Session;
-use crate::watches::{Change, Connection, News};
 
-/// A line that says nothing, so often: what lies between notices that somebody is there.
+/// Interval of keep-alive comments, so that proxies do not close the connection.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
-/// What a page is about.
+/// Kinds and object of a page.
 #[derive(Clone, Debug, Default, Deserialize)]
 pub struct Interest {
     /// Plurals of kinds, separated by commas; none: all.
     #[serde(default)]
     pub kinds: String,
-    /// Of this namespace only.
+    /// Namespace; empty for all.
     #[serde(default)]
     pub namespace: String,
-    /// Of this name only.
+    /// Name; empty for all.
     #[serde(default)]
     pub name: String,
 }
@@ -57,7 +58,7 @@ pub async fn events(
     Sse::new(events.map(Ok).take_until(over)).keep_alive(KeepAlive::new().interval(KEEP_ALIVE))
 }
 
-/// What changes, as far as the session may still see it.
+/// Changes that the session may see.
 fn changes(session: Arc<Session>, interest: Interest) -> impl Stream<Item = Event> {
     let news = session.lens.news();
     stream::unfold((news, session, interest), async |(mut news, session, interest)| {
@@ -82,7 +83,7 @@ fn changes(session: Arc<Session>, interest: Interest) -> impl Stream<Item = Even
     })
 }
 
-/// Whether the cluster answers.
+/// Health of the connection.
 fn connection(session: &Session) -> impl Stream<Item = Event> + use<> {
     stream::unfold((session.lens.connection(), true), async |(mut connection, first)| {
         if !first {

@@ -1,50 +1,24 @@
 //! The frame of every page, and the parts that many have.
 
-use std::hash::{DefaultHasher, Hash, Hasher};
-use std::sync::LazyLock;
-
-use askama::Template;
-use axum::http::StatusCode;
-use axum::response::{Html, IntoResponse, Response};
-use jiff::Timestamp;
 use runway_api::{Phase, Tone};
 use runway_client::text::{self, Format};
 use runway_operator::clock;
 use serde::Serialize;
 
+use crate::health::Connection;
+use crate::refusal::asset_path;
+use crate::seen::{Seen, Trouble};
 use crate::sessions::Session;
-use crate::watches::{Connection, Seen, Trouble};
-
-const CSS: &str = include_str!("../assets/console.css");
-const SCRIPT: &str = include_str!("../assets/console.js");
-const ICON: &str = include_str!("../assets/icon.svg");
-
-/// Changes with what the files hold.
-static VERSION: LazyLock<String> = LazyLock::new(|| {
-    let mut hasher = DefaultHasher::new();
-    (CSS, SCRIPT, ICON).hash(&mut hasher);
-    format!("{:016x}", hasher.finish())
-});
-
-/// A file of ours: its type and text.
-pub fn asset(name: &str) -> Option<(&'static str, &'static str)> {
-    match name {
-        "console.css" => Some(("text/css; charset=utf-8", CSS)),
-        "console.js" => Some(("text/javascript; charset=utf-8", SCRIPT)),
-        "icon.svg" => Some(("image/svg+xml", ICON)),
-        _ => None,
-    }
-}
 
 /// The frame of a page.
 pub struct Shell {
-    /// What it is about.
+    /// Title.
     pub title: String,
-    /// Which part of the console it belongs to.
+    /// Section of the console.
     pub part: &'static str,
-    /// What must change for it to be read again, as the query of `/live`.
+    /// Query of `/live` that selects the changes of this page.
     pub live: String,
-    /// Who looks; empty if nobody is in.
+    /// Name of the user; empty without a session.
     pub user: String,
     /// At which cluster.
     pub cluster: String,
@@ -56,20 +30,20 @@ pub struct Shell {
 
 /// Something to know about the page.
 pub struct Notice {
-    /// How good it is: `bad` or `open`.
+    /// CSS class: `bad` or `open`.
     pub mood: &'static str,
-    /// What it says.
+    /// Text.
     pub text: String,
 }
 
 impl Shell {
-    /// The frame of a page for somebody.
+    /// Frame of a page for a session.
     pub fn new(session: &Session, part: &'static str, title: impl Into<String>) -> Self {
         let lens = &session.lens;
         let mut notices = Vec::new();
         if let Connection::Down(since, why) = &*lens.connection().borrow() {
             let text = format!(
-                "The cluster has not answered for {}: what you see is what was seen last. It is asked every second. ({why})",
+                "The cluster has not responded for {}: this page shows the last known state. Retrying every second. ({why})",
                 text::since(*since, clock::now())
             );
             notices.push(Notice { mood: "bad", text });
@@ -85,14 +59,14 @@ impl Shell {
         }
     }
 
-    /// The same, and it is read again when these kinds change.
+    /// Reloads the page when these kinds change.
     #[must_use]
     pub fn live(mut self, kinds: &str) -> Self {
         self.live = format!("kinds={kinds}");
         self
     }
 
-    /// The same about one object: the first of these kinds counts by its name.
+    /// Reloads the page when these kinds change, the first only for one object.
     #[must_use]
     pub fn live_of(mut self, kinds: &str, namespace: &str, name: &str) -> Self {
         self.live = format!("kinds={kinds}&namespace={namespace}&name={name}");
@@ -104,28 +78,28 @@ impl Shell {
         let notice = match (&seen.trouble, &seen.only_in) {
             (Some(Trouble::Forbidden(_)), _) => Some((
                 "open",
-                format!("You may not list {what}: ask for a role that allows it. The rest is shown."),
+                format!("You may not list {what}: ask an administrator for this permission. All other data is shown."),
             )),
             (Some(Trouble::NotInstalled(_)), _) => Some((
                 "open",
-                format!("The cluster does not know {what}: its part of the control plane is not installed."),
+                format!("The cluster does not serve {what}: this part of the control plane is not installed."),
             )),
             (Some(Trouble::SignedOut(why)), _) => Some((
                 "bad",
-                format!("The cluster no longer accepts your credentials: sign in again. ({why})"),
+                format!("The cluster rejects your credentials: sign in again. ({why})"),
             )),
             (Some(Trouble::Away(why)), _) => {
                 let told = self.notices.iter().any(|n| n.mood == "bad");
-                (!told).then(|| ("bad", format!("{what} cannot be read from the cluster: {why}")))
+                (!told).then(|| ("bad", format!("Cannot read {what} from the cluster: {why}")))
             }
             (Some(Trouble::TooMuch), _) => Some((
                 "bad",
-                format!("There are more {what} than this console has room for: use `kubeairunway get` instead."),
+                format!("Too many {what} for this console: use `kubeairunway get`."),
             )),
             (None, Some(namespaces)) => Some((
                 "open",
                 format!(
-                    "You may list {what} in these namespaces only: {}.",
+                    "You may list {what} only in these namespaces: {}.",
                     namespaces.join(", ")
                 ),
             )),
@@ -145,90 +119,17 @@ impl Shell {
     }
 }
 
-/// The address of a file of ours.
-pub fn asset_path(name: &str) -> String {
-    format!("/assets/{}/{name}", *VERSION)
-}
-
-/// A page, or an apology.
-pub fn html(template: &impl Template) -> Response {
-    status_html(StatusCode::OK, template)
-}
-
-/// The same with a status.
-pub fn status_html(status: StatusCode, template: &impl Template) -> Response {
-    match template.render() {
-        Ok(text) => (status, Html(text)).into_response(),
-        Err(error) => {
-            tracing::error!(%error, "a page cannot be written");
-            (StatusCode::INTERNAL_SERVER_ERROR, "this page cannot be written").into_response()
-        }
-    }
-}
-
-#[derive(Template)]
-#[template(path = "refusal.html")]
-struct Refusal<'a> {
-    heading: &'a str,
-    text: &'a str,
-    style: String,
-    back: bool,
-}
-
-/// A page for somebody who is not in.
-pub fn refuse(status: StatusCode, text: &str) -> Response {
-    let page = Refusal {
-        heading: status.canonical_reason().unwrap_or("No"),
-        text,
-        style: asset_path("console.css"),
-        back: status != StatusCode::UNAUTHORIZED,
-    };
-    status_html(status, &page)
-}
-
-/// There is no such object, or none that the user may see.
-pub fn absent(kind: &str) -> Response {
-    refuse(
-        StatusCode::NOT_FOUND,
-        &format!("There is no such {kind}, or you may not see it."),
-    )
-}
-
 /// An object as it is written on a page.
 pub fn yaml(object: &impl Serialize) -> String {
     text::documents(&[object], Format::Yaml).unwrap_or_else(|e| e.to_string())
 }
 
-/// There is no such page.
-pub async fn nowhere() -> Response {
-    refuse(StatusCode::NOT_FOUND, "There is no such page.")
-}
-
-/// A moment, as it is shown: how long ago, and exactly when on hover.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Moment {
-    /// For machines.
-    pub at: String,
-    /// How long ago.
-    pub ago: String,
-}
-
-impl Moment {
-    /// A moment as seen now.
-    pub fn new(at: Timestamp, now: Timestamp) -> Self {
-        Self {
-            at: at.to_string(),
-            ago: text::since(at, now),
-        }
-    }
-}
-
-/// How good a phase is, as a class.
+/// CSS class of a phase.
 pub fn mood(phase: Option<Phase>) -> &'static str {
     class(phase.map_or(Tone::Unknown, Phase::tone))
 }
 
-/// How well something is, as a class: `good`, `open`, `bad` or, where that is no question, `none`.
+/// CSS class of a tone: `good`, `open`, `bad` or `none`.
 pub fn class(tone: Tone) -> &'static str {
     match tone {
         Tone::Current => "good",

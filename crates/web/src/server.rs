@@ -24,70 +24,72 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
+use crate::app::App;
 use crate::caches::Users;
 use crate::credentials::{Credential, Who, whoami};
-use crate::guard::{self, Site, Sites};
+use crate::guard;
 use crate::lens::Lens;
 use crate::oidc::{self, CALLBACK, Impersonation, Issuer};
 use crate::sessions::{self, Door, Login, Refused, Sessions};
-use crate::{live, page, pages};
+use crate::site::{Site, Sites};
+use crate::{crypto, live, pages, refusal};
 
-/// How long the cluster may take to pick up the phone.
+/// Timeout of a connection to the cluster.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// How often a cluster that has not answered is asked.
+/// Interval of requests to a cluster that has not responded.
 const PROBE: Duration = Duration::from_secs(1);
-/// How often the files of a certificate are read again.
+/// Interval at which certificate files are reloaded.
 const RENEWAL: Duration = Duration::from_mins(1);
 
-/// How the console is served.
+/// Options of the console.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Where it listens; port 0 takes a free one.
+    /// Address to listen on; port 0 selects a free port.
     pub address: SocketAddr,
     /// Users sign in, and the server has no rights of its own.
     pub login: Option<LoginOptions>,
 }
 
-/// How a console is reached by others, and how they sign in.
+/// Options of a console with sign-in.
 #[derive(Clone, Debug, Default)]
 pub struct LoginOptions {
     /// The addresses by which browsers reach it, at least one.
     pub sites: Vec<Site>,
     /// Files with a certificate and its key; without them something before the console ends TLS.
     pub tls: Option<(PathBuf, PathBuf)>,
-    /// Where users sign in, beside with a token.
+    /// OpenID Connect issuer, in addition to tokens.
     pub oidc: Option<oidc::Settings>,
-    /// The server calls the cluster with its own credentials, in the name of whom the issuer names.
+    /// Impersonation of users by the console's own credentials.
     pub impersonate: Option<Impersonation>,
-    /// How long a session lasts at most, however much it is used; 12 hours if absent.
+    /// Longest lifetime of a session; 12 hours if absent.
     pub session_lifetime: Option<Duration>,
 }
 
-/// Why it is not served.
+/// Failure to serve the console.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// There is no way to a cluster.
+    /// There is no usable kubeconfig.
     #[error(transparent)]
     Client(#[from] client::Error),
     /// No key can be made.
     #[error(transparent)]
     Key(#[from] Refused),
     /// Somebody else listens there, or it may not be listened there.
-    #[error("cannot listen on {address}: give another address with --address, or port 0 for any that is free")]
+    #[error("cannot listen on {address}: set another address with --address, or port 0 for any free port")]
     Listen {
         /// The address.
         address: SocketAddr,
-        /// Why not.
+        /// Cause.
         source: std::io::Error,
     },
-    /// Without login, everybody who reaches the address would have the rights of the kubeconfig.
+    /// Without login, all users who can reach the address would have the permissions of the kubeconfig.
     #[error(
-        "{0} can be reached from other machines, where the kubeconfig's rights have no business: add --login, or listen on 127.0.0.1"
+        "{0} is reachable from other machines, which would get the permissions of the kubeconfig: add --login, or listen on 127.0.0.1"
     )]
     Exposed(IpAddr),
-    /// With login, an address is needed.
+    /// A console with login requires an address.
     #[error(
-        "give the address by which browsers reach the console with --public-url, such as https://console.example.com"
+        "missing --public-url: set the URL at which browsers reach the console, such as https://console.example.com"
     )]
     Nameless,
     /// The issuer's settings are wrong.
@@ -100,27 +102,15 @@ pub enum Error {
         certificate: PathBuf,
         /// The file with the key.
         key: PathBuf,
-        /// Why not.
+        /// Cause.
         source: std::io::Error,
     },
     /// Health cannot be served.
     #[error(transparent)]
     Admin(#[from] admin::Error),
     /// The socket broke.
-    #[error("the console cannot go on serving")]
+    #[error("the console has stopped serving")]
     Serve(#[source] std::io::Error),
-}
-
-/// What all handlers share.
-pub struct App {
-    /// Who is in.
-    pub sessions: Sessions,
-    /// Where it may be asked for.
-    pub sites: Sites,
-    /// The name of the cookie.
-    pub cookie: String,
-    /// Cancelled when the server ends.
-    pub end: CancellationToken,
 }
 
 /// A console that listens, and does not yet answer.
@@ -128,7 +118,7 @@ pub struct Console {
     listener: TcpListener,
     tls: Option<Certificate>,
     app: Arc<App>,
-    /// What to open in a browser.
+    /// URL to open in a browser.
     pub url: String,
     cluster: Client,
 }
@@ -172,7 +162,7 @@ impl Console {
         })
     }
 
-    /// Where it listens.
+    /// Address that it listens on.
     pub fn address(&self) -> Result<SocketAddr, Error> {
         self.listener.local_addr().map_err(Error::Serve)
     }
@@ -191,7 +181,7 @@ impl Console {
                 if matches!(error, kube::Error::Api(_)) {
                     break;
                 }
-                tracing::warn!(error = chain(&error), "the cluster does not answer");
+                tracing::warn!(error = chain(&error), "the cluster does not respond");
                 tokio::time::sleep(PROBE).await;
             }
             pending.done();
@@ -212,7 +202,7 @@ impl Console {
     }
 }
 
-/// How users come in, where, by which address to begin, and the cluster.
+/// Sign-in, addresses, start URL, and cluster.
 type Entrance = (Door, Sites, String, Client);
 
 fn with_login(login: &LoginOptions, config: Config) -> Result<Entrance, Error> {
@@ -240,7 +230,7 @@ fn with_login(login: &LoginOptions, config: Config) -> Result<Entrance, Error> {
     ))
 }
 
-/// The console's own credentials. Whom to impersonate is said with each request.
+/// The console's own credentials, without impersonation, which each request sets.
 fn as_itself(mut own: Config) -> Config {
     own.auth_info.impersonate = None;
     own.auth_info.impersonate_groups = None;
@@ -256,7 +246,7 @@ async fn on_loopback(at: SocketAddr, config: Config) -> Result<Entrance, Error> 
     let caches = Users::new(client.default_namespace()).caches(&Who::default());
     let credential = Credential::of_connection(client.clone());
     let lens = Arc::new(Lens::new(credential, caches, address, user, home));
-    let key = sessions::random_key()?;
+    let key = crypto::random_key().map_err(Refused::from)?;
     let url = format!("http://{at}/?key={key}");
     Ok((Door::Key { key, lens }, Sites::loopback(at), url, client))
 }
@@ -265,7 +255,7 @@ fn connect(config: Config) -> Result<Client, Error> {
     Ok(Client::try_from(config).map_err(|e| client::Error::Client(Box::new(e)))?)
 }
 
-/// A certificate in files, which somebody else renews.
+/// A certificate in files that are renewed externally.
 struct Certificate {
     /// The certificate's, and the key's.
     files: (PathBuf, PathBuf),
@@ -288,7 +278,7 @@ impl Certificate {
         loop {
             tokio::time::sleep(RENEWAL).await;
             if let Err(error) = self.tls.reload(&self.files.0, &self.files.1).await {
-                tracing::warn!(%error, certificate = %self.files.0.display(), "a new certificate cannot be used");
+                tracing::warn!(%error, certificate = %self.files.0.display(), "cannot load the renewed certificate");
             }
         }
     }
@@ -307,10 +297,10 @@ fn router(app: Arc<App>) -> Router {
             "/deployments/{namespace}/{name}/chat",
             get(pages::chat::show).post(pages::chat::ask),
         )
-        .route("/deployments/{namespace}/{name}/pause", post(pages::actions::pause))
-        .route("/deployments/{namespace}/{name}/resume", post(pages::actions::resume))
+        .route("/{part}/{namespace}/{name}/pause", post(pages::actions::pause))
+        .route("/{part}/{namespace}/{name}/resume", post(pages::actions::resume))
         .route(
-            "/deployments/{namespace}/{name}/delete",
+            "/{part}/{namespace}/{name}/delete",
             get(pages::actions::ask).post(pages::actions::delete),
         )
         .route("/new", get(pages::edit::new).post(pages::edit::create))
@@ -321,24 +311,12 @@ fn router(app: Arc<App>) -> Router {
         .route("/providers", get(pages::providers::show))
         .route("/actors", get(pages::actors::show))
         .route("/actors/{namespace}/{name}", get(pages::actors::one))
-        .route("/actors/{namespace}/{name}/pause", post(pages::actions::pause))
-        .route("/actors/{namespace}/{name}/resume", post(pages::actions::resume))
-        .route(
-            "/actors/{namespace}/{name}/delete",
-            get(pages::actions::ask).post(pages::actions::delete),
-        )
         .route("/stacks", get(pages::stacks::show))
         .route("/stacks/{namespace}/{name}", get(pages::stacks::one))
-        .route("/stacks/{namespace}/{name}/pause", post(pages::actions::pause))
-        .route("/stacks/{namespace}/{name}/resume", post(pages::actions::resume))
-        .route(
-            "/stacks/{namespace}/{name}/delete",
-            get(pages::actions::ask).post(pages::actions::delete),
-        )
         .route("/admin", get(pages::admin::show))
         .route("/live", get(live::events))
         .route("/logout", post(pages::login::leave))
-        .fallback(page::nowhere)
+        .fallback(refusal::nowhere)
         .route_layer(from_fn_with_state(app.clone(), guard::session))
         .layer(from_fn_with_state(app.clone(), enter));
     Router::new()
@@ -352,7 +330,7 @@ fn router(app: Arc<App>) -> Router {
         .with_state(app)
 }
 
-/// The key of the printed address becomes a cookie, and leaves the address.
+/// Exchanges the key in the printed address for a cookie.
 async fn enter(State(app): State<Arc<App>>, request: axum::extract::Request, next: axum::middleware::Next) -> Response {
     let query = request.uri().query().unwrap_or_default();
     let key = form_urlencoded::parse(query.as_bytes())
@@ -363,13 +341,13 @@ async fn enter(State(app): State<Arc<App>>, request: axum::extract::Request, nex
     };
     match app.sessions.enter_with_key(&key) {
         Ok(id) => ([(SET_COOKIE, guard::set_cookie(&app, &id))], Redirect::to("/")).into_response(),
-        Err(refused) => page::refuse(StatusCode::UNAUTHORIZED, &refused.to_string()),
+        Err(refused) => refusal::refuse(StatusCode::UNAUTHORIZED, &refused.to_string()),
     }
 }
 
 /// Our own files, compiled in. The version in their address lets browsers keep them.
 async fn asset(Path((_, name)): Path<(String, String)>) -> Response {
-    let Some((content_type, text)) = page::asset(&name) else {
+    let Some((content_type, text)) = refusal::asset(&name) else {
         return StatusCode::NOT_FOUND.into_response();
     };
     let forever = HeaderValue::from_static("public, max-age=31536000, immutable");

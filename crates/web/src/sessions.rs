@@ -23,43 +23,44 @@ use tokio_util::task::AbortOnDropHandle;
 
 use crate::caches::Users;
 use crate::credentials::{Credential, Unknown, Who, whoami};
+use crate::crypto::{random_key, same};
+use crate::health::FIRST_LIST;
 use crate::lens::Lens;
 use crate::oidc::{self, Impersonation, Issuer, Tokens};
-use crate::watches::FIRST_LIST;
 
-/// A session that nobody used for so long is over.
+/// Idle time after which a session ends.
 const IDLE: Duration = Duration::from_hours(8);
-/// How long a session lasts at most, where nothing else is said.
+/// Default of the longest lifetime of a session.
 pub const LIFETIME: Duration = Duration::from_hours(12);
-/// Sessions at a time. One more is refused: nobody loses a session because a stranger comes.
+/// Most sessions at a time. Further sign-ins are rejected, so that no user loses a session.
 const MAX_SESSIONS: usize = 1000;
 /// Sessions of one user at a time; the one that was longest idle makes room.
 const MAX_OF_A_USER: usize = 64;
 /// For so long the cluster's word that it accepts a credential counts.
 const COUNTS: Duration = Duration::from_secs(1);
-/// How often sessions that are over are looked for.
+/// Interval at which ended sessions are removed.
 const SWEEP: Duration = Duration::from_secs(1);
 /// Longest token that is tried.
 const MAX_TOKEN: usize = 16 * 1024;
-/// So long before its end an ID token is refreshed.
+/// Time before its expiry at which an ID token is refreshed.
 const REFRESH_BEFORE: Duration = Duration::from_mins(1);
-/// When the issuer does not answer.
+/// Interval of retries if the issuer does not respond.
 const RETRY: Duration = Duration::from_secs(5);
 
-/// How users come in.
+/// Kind of sign-in.
 pub enum Door {
-    /// With the key of the address that was printed; all see through one lens.
+    /// By the key of the printed address; all sessions share one lens.
     Key {
         /// The key.
         key: String,
-        /// What the kubeconfig sees.
+        /// Lens with the permissions of the kubeconfig.
         lens: Arc<Lens>,
     },
-    /// As themselves, one by one.
+    /// Each user with their own credentials.
     Login(Box<Login>),
 }
 
-/// How users sign in.
+/// Settings of sign-in.
 pub struct Login {
     /// The cluster, without any credentials.
     pub cluster: Client,
@@ -67,29 +68,30 @@ pub struct Login {
     pub url: String,
     /// The namespace of the console's own context.
     pub namespace: Namespace,
-    /// What the sessions of each user share.
+    /// Caches of all users.
     pub users: Arc<Users>,
-    /// Where they sign in, beside with a token.
+    /// Issuer, in addition to tokens.
     pub issuer: Option<Arc<Issuer>>,
-    /// If the cluster does not know the issuer: the cluster with the server's own credentials, and whom it may impersonate.
+    /// Client with the console's own credentials and the users that it may impersonate, for clusters that do not trust the
+    /// issuer.
     pub impersonate: Option<(Client, Impersonation)>,
 }
 
 /// Somebody who is in.
 pub struct Session {
-    /// What goes into every form, and must come back with it.
+    /// Token that every form must contain.
     pub csrf: String,
-    /// What the user sees.
+    /// The cluster as the user sees it.
     pub lens: Arc<Lens>,
     /// The user; `None` behind a key, where it is the kubeconfig's.
     who: Option<Who>,
     /// Cancelled when it is over, whatever the reason.
     over: CancellationToken,
-    /// When it ends, however much it is used.
+    /// End of its lifetime.
     ends: Timestamp,
-    /// What the issuer gave, always the newest.
+    /// Tokens of the issuer, always the newest.
     at_issuer: Option<AtIssuer>,
-    /// When the cluster last accepted its credential, for the same user.
+    /// Time at which the cluster last accepted its credential for the same user.
     accepted: tokio::sync::Mutex<Option<Instant>>,
 }
 
@@ -100,12 +102,12 @@ struct AtIssuer {
 }
 
 impl Session {
-    /// What the issuer gave.
+    /// Tokens of the issuer.
     pub fn tokens(&self) -> Option<Arc<Tokens>> {
         self.at_issuer.as_ref().map(|at| at.tokens.load_full())
     }
 
-    /// Whether it is over.
+    /// Whether it has ended.
     pub fn is_over(&self) -> bool {
         let now = clock::now();
         self.over.is_cancelled() || self.ends <= now || self.tokens().is_some_and(|tokens| tokens.expires <= now)
@@ -135,54 +137,52 @@ impl Session {
             // Then it may see nothing either, and each page asks for that.
             Ok(Err(Unknown::Forbidden(_))) => {}
             Ok(Err(Unknown::Away(why))) => self.lens.lost(why),
-            Err(_) => self.lens.lost("no answer within 5 seconds".to_owned()),
+            Err(_) => self.lens.lost("no response within 5 seconds".to_owned()),
         }
         !self.is_over()
     }
 }
 
-/// Why somebody is not let in.
+/// Reason why a sign-in is rejected.
 #[derive(Debug, thiserror::Error)]
 pub enum Refused {
-    /// It is not the key that was printed.
-    #[error("this is not the address that `kubeairunway ui` printed: its key is missing or old")]
+    /// The key is not the printed one.
+    #[error("missing or outdated key: open the address that `kubeairunway ui` printed")]
     Key,
-    /// There is no token in it.
-    #[error("paste a token: the form was empty, or what was pasted is no token")]
+    /// The form contains no token.
+    #[error("no bearer token found in the form: paste a token")]
     NoToken,
     /// The cluster does not know the token.
-    #[error("the cluster does not accept this token: it is wrong, or no longer valid ({0})")]
+    #[error("the cluster rejects this token: it is invalid or expired ({0})")]
     Unknown(String),
     /// The cluster does not know the issuer.
     #[error(
-        "the issuer knows you, but the cluster does not take its word: it must trust the same issuer and client ({0}). Tell who runs this console"
+        "the cluster rejects the ID token: it must trust the same issuer and client ({0}). Contact the administrator of this console"
     )]
     Distrusted(String),
     /// The server may not impersonate the user.
-    #[error(
-        "the issuer says that you are {user}, whom this console may not impersonate ({why}). Tell who runs this console"
-    )]
+    #[error("this console may not impersonate user {user} ({why}). Contact the administrator of this console")]
     NotYou {
         /// The user.
         user: String,
-        /// What the cluster says.
+        /// Message of the cluster.
         why: String,
     },
     /// The issuer does not let them in.
     #[error(transparent)]
     Issuer(#[from] oidc::Error),
-    /// The issuer names nobody.
+    /// The ID token identifies no user.
     #[error(transparent)]
     Nobody(#[from] oidc::Nobody),
     /// The cluster does not answer.
-    #[error("the cluster cannot be asked whose token this is: {0}")]
+    #[error("cannot verify the token at the cluster: {0}")]
     Away(String),
     /// No key can be made.
-    #[error("there is no randomness for a session's key: {0}")]
-    Random(String),
+    #[error("cannot generate a session key: {0}")]
+    Random(#[from] getrandom::Error),
     /// There are too many sessions.
     #[error(
-        "{MAX_SESSIONS} sessions are open at this console, and it takes no more: try again later, or tell who runs this console"
+        "the limit of {MAX_SESSIONS} sessions is reached: try again later, or contact the administrator of this console"
     )]
     Full,
 }
@@ -213,12 +213,12 @@ pub struct Sessions {
     _sweeper: AbortOnDropHandle<()>,
 }
 
-/// What a session begins with.
+/// Data of a new session.
 struct Entry {
     lens: Arc<Lens>,
     who: Option<Who>,
     over: CancellationToken,
-    /// When the credential ends, if it says so.
+    /// Expiry of the credential, if known.
     expires: Option<Timestamp>,
     at_issuer: Option<AtIssuer>,
 }
@@ -243,12 +243,12 @@ impl Sessions {
         }
     }
 
-    /// Whether users sign in, each as themselves.
+    /// Whether users sign in with their own credentials.
     pub fn by_login(&self) -> bool {
         matches!(self.door, Door::Login(_))
     }
 
-    /// Where users sign in, beside with a token.
+    /// OpenID Connect issuer, in addition to tokens.
     pub fn issuer(&self) -> Option<&Arc<Issuer>> {
         match &self.door {
             Door::Login(login) => login.issuer.as_ref(),
@@ -308,7 +308,7 @@ impl Sessions {
         })
     }
 
-    /// Opens a session for somebody whom the issuer has let in. Returns its id.
+    /// Opens a session for a user of the issuer. Returns its ID.
     pub async fn enter_from_issuer(&self, tokens: Tokens) -> Result<String, Refused> {
         let Door::Login(login) = &self.door else {
             return Err(Refused::NoToken);
@@ -377,7 +377,7 @@ fn sweep(held: &mut ById) {
     });
 }
 
-/// Where there is no room for one more session of a user, the user's own that was longest idle ends.
+/// Ends the longest idle session of a user who has too many.
 fn make_room(held: &mut ById, who: Option<&Who>) -> Result<(), Refused> {
     sweep(held);
     let own = || held.iter().filter(|(_, h)| h.session.who.as_ref() == who);
@@ -390,7 +390,7 @@ fn make_room(held: &mut ById, who: Option<&Who>) -> Result<(), Refused> {
     Ok(())
 }
 
-/// When a token ends by its own word: its signature is the cluster's matter.
+/// Expiry of a token by its own claim; the cluster verifies the signature.
 fn expiry(token: &str) -> Option<Timestamp> {
     let claims = URL_SAFE_NO_PAD.decode(token.split('.').nth(1)?).ok()?;
     let claims: Value = serde_json::from_slice(&claims).ok()?;
@@ -405,7 +405,7 @@ impl Login {
     }
 }
 
-/// What is asked with, who that is, and what keeps it valid.
+/// Credential, user, and the task that renews it.
 type Entered = (Arc<Credential>, Who, AbortOnDropHandle<()>);
 
 /// The cluster trusts the issuer: it reads the ID token itself.
@@ -438,7 +438,7 @@ async fn in_their_name(
         why,
     };
     let credential = Credential::in_the_name_of(own.clone(), &identity, over.clone())
-        .ok_or_else(|| refused("the name cannot be sent".to_owned()))?;
+        .ok_or_else(|| refused("the user name cannot be sent in a header".to_owned()))?;
     let who = whoami(&credential.client()).await.map_err(|unknown| match unknown {
         Unknown::Refused(why) | Unknown::Forbidden(why) => refused(why),
         Unknown::Away(why) => Refused::Away(why),
@@ -470,11 +470,11 @@ fn keep(
                 Ok(new) if is_same(&new) => tokens.store(Arc::new(new)),
                 Ok(_) => {
                     over.cancel();
-                    return tracing::info!("the issuer names another user or other groups: the session is over");
+                    return tracing::info!("the issuer reports another user or other groups: the session is closed");
                 }
                 Err(error @ oidc::Error::Ended(_)) => {
                     over.cancel();
-                    return tracing::info!(error = chain(&error), "the session is over at the issuer, and so here");
+                    return tracing::info!(error = chain(&error), "the issuer has ended the session: it is closed");
                 }
                 Err(error @ oidc::Error::Away { .. }) => {
                     tracing::warn!(error = chain(&error), "an ID token is not refreshed yet");
@@ -492,19 +492,6 @@ fn keep(
 fn home(user: &str) -> Option<Namespace> {
     let (namespace, _) = user.strip_prefix("system:serviceaccount:")?.split_once(':')?;
     namespace.parse().ok()
-}
-
-/// 256 random bits, in hexadecimal digits.
-pub fn random_key() -> Result<String, Refused> {
-    let mut bytes = [0_u8; 32];
-    getrandom::fill(&mut bytes).map_err(|e| Refused::Random(e.to_string()))?;
-    let digit = |half: u8| char::from_digit(u32::from(half), 16).unwrap_or('0');
-    Ok(bytes.iter().flat_map(|b| [digit(b >> 4), digit(b & 15)]).collect())
-}
-
-/// Equality that takes as long for a near miss as for a wild guess.
-pub fn same(a: &str, b: &str) -> bool {
-    a.len() == b.len() && a.bytes().zip(b.bytes()).fold(0, |differs, (a, b)| differs | (a ^ b)) == 0
 }
 
 #[cfg(test)]

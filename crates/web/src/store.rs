@@ -9,12 +9,12 @@ use kube::runtime::watcher::Event;
 use runway_operator::packed::Packed;
 use runway_operator::watch::key;
 
-use crate::watches::Kind;
+use crate::kind::Kind;
 
 /// Bytes that a watch takes beside its objects: its connection above all.
 const OF_A_WATCH: usize = 64 * 1024;
 
-/// How many bytes are in use, of all stores together.
+/// Number of bytes in use by all stores.
 pub type Used = Arc<AtomicUsize>;
 
 /// Namespace and name.
@@ -49,7 +49,7 @@ fn text<K: Kind>(object: &K) -> usize {
 /// Objects, and how many bytes they take.
 struct Objects<K> {
     shown: HashMap<Key, Kept<K>>,
-    /// What a list has brought so far. It counts when it is complete.
+    /// Objects of an incomplete list.
     arriving: HashMap<Key, Kept<K>>,
     size: usize,
 }
@@ -132,13 +132,13 @@ impl<K: Kind> Store<K> {
         gone
     }
 
-    /// All of them, as lists show them.
+    /// All objects, shortened for lists.
     pub fn all(&self) -> Vec<Arc<K>> {
         let objects = self.objects.read().unwrap_or_else(PoisonError::into_inner);
         objects.shown.values().map(|kept| kept.brief.clone()).collect()
     }
 
-    /// One of them, whole.
+    /// One complete object.
     pub fn one(&self, namespace: &str, name: &str) -> Option<K> {
         let objects = self.objects.read().unwrap_or_else(PoisonError::into_inner);
         let kept = objects.shown.get(&(namespace.to_owned(), name.to_owned()))?;

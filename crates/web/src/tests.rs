@@ -20,8 +20,8 @@ use tokio_util::sync::CancellationToken;
 use tower::{BoxError, service_fn};
 
 use crate::caches::Users;
+use crate::seen::{Change, Trouble};
 use crate::sessions::{Door, LIFETIME, Login, Refused, Session, Sessions};
-use crate::watches::{Change, Trouble};
 
 const ROOM: usize = 32 * 1024 * 1024;
 

@@ -3,262 +3,59 @@
 //! A watch reads as one of the user's sessions. A cluster that goes away is noticed by the watches and asked every second until
 //! it is back.
 
-use std::fmt::Debug;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use futures::StreamExt;
-use jiff::Timestamp;
 use kube::runtime::utils::Backoff;
 use kube::runtime::watcher::{self, Event};
 use kube::runtime::{WatchStreamExt, watcher as watch};
-use kube::{Api, Client, Resource, ResourceExt};
-use runway_api::{AsyncActor, InferenceProviderConfig, LlamaStackDistribution, ModelDeployment, labels};
+use kube::{Api, Client, ResourceExt};
 use runway_operator::clock;
 use runway_operator::telemetry::chain;
 use runway_operator::watch::{Guarded, readable};
-use serde::Serialize;
-use serde::de::DeserializeOwned;
 use tokio::sync::{broadcast, watch as latest};
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::caches::{Caches, Slot};
-use crate::history::{Histories, Replicas};
-use crate::store::Store;
+use crate::health::{FIRST_LIST, Health};
+use crate::history::Histories;
+use crate::kind::Kind;
+use crate::seen::{Change, News, Trouble};
+use crate::store::{Store, Used};
 
-/// How long a page waits for the first list.
-pub const FIRST_LIST: Duration = Duration::from_secs(5);
 /// Objects in one answer to a list.
 const CHUNK: u32 = 100;
-/// How often a cluster that is away is asked.
-const PROBE: Duration = Duration::from_secs(1);
 /// After so long a kind that was too much is tried again.
 const TOO_MUCH_FOR: Duration = Duration::from_mins(1);
-/// Annotations that lists show something of.
-const SHOWN: [&str; 3] = [labels::PAUSED, labels::ASYA_PAUSED, labels::llama_stack::PAUSED];
-
-/// A kind that is watched.
-pub trait Kind:
-    Resource<DynamicType = ()> + Clone + Debug + Serialize + DeserializeOwned + Send + Sync + 'static
-{
-    /// Its objects in one namespace; `None` if they live in none.
-    fn within(client: Client, namespace: &str) -> Option<Api<Guarded<Self>>>;
-
-    /// The watches of this kind.
-    fn slot(caches: &Caches) -> &Slot<Self>;
-
-    /// Its replicas, if it has any.
-    fn replicas(&self) -> Option<Replicas> {
-        None
-    }
-
-    /// Leaves out what may be long and no list shows.
-    fn shorten(&mut self) {
-        if let Some(annotations) = &mut self.meta_mut().annotations {
-            annotations.retain(|name, _| SHOWN.contains(&name.as_str()));
-        }
-        self.meta_mut().managed_fields = None;
-        self.shorten_spec();
-    }
-
-    /// The same, of its spec.
-    fn shorten_spec(&mut self) {}
-}
-
-impl Kind for ModelDeployment {
-    fn within(client: Client, namespace: &str) -> Option<Api<Guarded<Self>>> {
-        Some(Api::namespaced(client, namespace))
-    }
-
-    fn slot(caches: &Caches) -> &Slot<Self> {
-        &caches.deployments
-    }
-
-    fn replicas(&self) -> Option<Replicas> {
-        let replicas = self.status.as_ref()?.replicas.as_ref()?;
-        Some(Replicas {
-            ready: replicas.ready.unwrap_or_default(),
-            desired: replicas.desired?,
-        })
-    }
-
-    fn shorten_spec(&mut self) {
-        self.spec.env = Vec::new();
-        self.spec.pod_template = None;
-        self.spec.tolerations = Vec::new();
-        if let Some(provider) = &mut self.spec.provider {
-            provider.overrides = None;
-        }
-        if let Some(engine) = &mut self.spec.engine {
-            engine.args.clear();
-        }
-        if let Some(status) = &mut self.status {
-            status.plan = None;
-        }
-    }
-}
-
-impl Kind for AsyncActor {
-    fn within(client: Client, namespace: &str) -> Option<Api<Guarded<Self>>> {
-        Some(Api::namespaced(client, namespace))
-    }
-
-    fn slot(caches: &Caches) -> &Slot<Self> {
-        &caches.actors
-    }
-
-    fn replicas(&self) -> Option<Replicas> {
-        let status = self.status.as_ref()?;
-        Some(Replicas {
-            ready: status.ready_replicas.unwrap_or_default(),
-            desired: status.desired_replicas?,
-        })
-    }
-
-    fn shorten_spec(&mut self) {
-        self.spec.workload = None;
-        self.spec.runtime = None;
-        self.spec.sidecar = None;
-    }
-}
-
-impl Kind for LlamaStackDistribution {
-    fn within(client: Client, namespace: &str) -> Option<Api<Guarded<Self>>> {
-        Some(Api::namespaced(client, namespace))
-    }
-
-    fn slot(caches: &Caches) -> &Slot<Self> {
-        &caches.distributions
-    }
-
-    fn shorten_spec(&mut self) {
-        let server = &mut self.spec.server;
-        server.container_spec = None;
-        server.pod_overrides = None;
-        server.external_providers = None;
-    }
-}
-
-impl Kind for InferenceProviderConfig {
-    fn within(_: Client, _: &str) -> Option<Api<Guarded<Self>>> {
-        None
-    }
-
-    fn slot(caches: &Caches) -> &Slot<Self> {
-        &caches.providers
-    }
-}
-
-/// An object changed, was made, or is gone.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Change {
-    /// The plural of its kind.
-    pub kind: String,
-    /// Its namespace, empty if it has none.
-    pub namespace: String,
-    /// Its name.
-    pub name: String,
-}
-
-impl Change {
-    fn of<K: Kind>(object: &K) -> Self {
-        Self {
-            kind: K::plural(&()).into_owned(),
-            namespace: object.namespace().unwrap_or_default(),
-            name: object.name_any(),
-        }
-    }
-
-    /// Any object of the kind may have changed.
-    fn of_all<K: Kind>() -> Self {
-        Self {
-            kind: K::plural(&()).into_owned(),
-            namespace: String::new(),
-            name: String::new(),
-        }
-    }
-}
-
-/// What browsers are told.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum News {
-    /// Something changed.
-    Changed(Change),
-    /// The watches of the user were dropped to make room for others': the next request begins them anew.
-    Dropped,
-}
-
-/// Why a kind cannot be shown, or only as it was.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Trouble {
-    /// The user may not list it anywhere that is known.
-    Forbidden(String),
-    /// The cluster does not know the kind.
-    NotInstalled(String),
-    /// The user is no longer known to the cluster.
-    SignedOut(String),
-    /// The cluster does not answer.
-    Away(String),
-    /// There are more objects than the console has room for.
-    TooMuch,
-}
-
-impl Trouble {
-    /// What there is to say of an error.
-    pub fn of(kind: &str, error: &kube::Error) -> Self {
-        match error {
-            kube::Error::Api(status) => Self::of_status(kind, status),
-            other => Self::Away(chain(other)),
-        }
-    }
-
-    fn of_status(kind: &str, status: &kube::core::Status) -> Self {
-        match status.code {
-            401 => Self::SignedOut(status.message.clone()),
-            403 => Self::Forbidden(status.message.clone()),
-            404 => Self::NotInstalled(format!("the cluster does not know {kind}")),
-            _ => Self::Away(status.message.clone()),
-        }
-    }
-
-    fn of_watch(kind: &str, error: &watcher::Error) -> Self {
-        match error {
-            watcher::Error::InitialListFailed(e)
-            | watcher::Error::WatchStartFailed(e)
-            | watcher::Error::WatchFailed(e) => Self::of(kind, e),
-            watcher::Error::WatchError(status) => Self::of_status(kind, status),
-            watcher::Error::NoResourceVersion => Self::Away(error.to_string()),
-        }
-    }
-}
-
-/// What is seen of a kind.
-#[derive(Clone, Debug)]
-pub struct Seen<K> {
-    /// The objects, in the order of namespace and name.
-    pub items: Vec<Arc<K>>,
-    /// Why there are none, or none newer.
-    pub trouble: Option<Trouble>,
-    /// The namespaces that are looked into, if not all are.
-    pub only_in: Option<Vec<String>>,
-}
-
-impl<K> Seen<K> {
-    /// Nothing, and why.
-    pub fn nothing(trouble: Trouble) -> Self {
-        Self {
-            items: Vec::new(),
-            trouble: Some(trouble),
-            only_in: None,
-        }
-    }
-}
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Standing {
     Starting,
     Listed,
     Failed(Trouble),
+}
+
+/// Owner of the watches of one user.
+pub trait Owner: Send + Sync {
+    /// Whether another session of the user may still be accepted by the cluster.
+    fn has_another_holder(&self) -> bool;
+
+    /// Makes room for new objects. `false` if this user alone exceeds the limit.
+    fn make_room(&self) -> bool;
+}
+
+/// Connections of a watch to the rest of the console.
+pub struct Feed {
+    /// Owner of the watch.
+    pub owner: Weak<dyn Owner>,
+    /// Client of the user.
+    pub client: Client,
+    /// Counter of the bytes in use.
+    pub used: Used,
+    /// Receivers of changes.
+    pub changes: broadcast::Sender<News>,
+    /// Health of the connection.
+    pub health: Arc<Health>,
 }
 
 /// A kind, watched in one namespace or in all.
@@ -271,22 +68,22 @@ pub struct Watched<K: Kind> {
 }
 
 impl<K: Kind> Watched<K> {
-    /// Begins to watch for `caches`, in a namespace or in all.
-    pub fn start(caches: &Arc<Caches>, namespace: Option<&str>) -> Self {
+    /// Starts a watch in a namespace, or in all.
+    pub fn start(feed: Feed, namespace: Option<&str>) -> Self {
         let api = match namespace {
-            None => Some(Api::all(caches.client.clone())),
-            Some(namespace) => K::within(caches.client.clone(), namespace),
+            None => Some(Api::all(feed.client)),
+            Some(namespace) => K::within(feed.client, namespace),
         };
-        let store = Arc::new(Store::new(caches.used()));
+        let store = Arc::new(Store::new(feed.used));
         let histories = Arc::new(Histories::default());
         let (standing, seen) = latest::channel(Standing::Starting);
         let follower = Follower {
             store: store.clone(),
             histories: histories.clone(),
             standing,
-            caches: Arc::downgrade(caches),
-            changes: caches.changes.clone(),
-            health: caches.health.clone(),
+            owner: feed.owner,
+            changes: feed.changes,
+            health: feed.health,
         };
         let task = tokio::spawn(async move {
             if let Some(api) = api {
@@ -301,7 +98,7 @@ impl<K: Kind> Watched<K> {
         }
     }
 
-    /// Whether nothing is watched any more.
+    /// Whether the watch has ended.
     pub fn is_over(&self) -> bool {
         self.task.is_finished()
     }
@@ -312,7 +109,7 @@ impl<K: Kind> Watched<K> {
         self.store.clear();
     }
 
-    /// Why there is nothing, or nothing newer, once that is known.
+    /// Waits for the first result; returns the reason if there are no objects, or no newer ones.
     pub async fn trouble(&self) -> Option<Trouble> {
         let mut standing = self.standing.clone();
         let known = standing.wait_for(|standing| *standing != Standing::Starting);
@@ -322,35 +119,35 @@ impl<K: Kind> Watched<K> {
                 Standing::Starting | Standing::Listed => None,
             },
             Ok(Err(_)) => None,
-            Err(_) => Some(Trouble::Away("no answer within 5 seconds".to_owned())),
+            Err(_) => Some(Trouble::Away("no response within 5 seconds".to_owned())),
         }
     }
 
-    /// All objects, as lists show them.
+    /// All objects, shortened for lists.
     pub fn all(&self) -> Vec<Arc<K>> {
         self.store.all()
     }
 
-    /// One object, whole.
+    /// One complete object.
     pub fn one(&self, namespace: &str, name: &str) -> Option<K> {
         self.store.one(namespace, name)
     }
 }
 
-/// What becomes of a watch after an error.
+/// Continuation of a watch after an error.
 enum After {
-    /// It begins anew by itself.
+    /// It restarts automatically.
     Again,
-    /// It is over.
+    /// It has ended.
     Over,
 }
 
-/// Takes in what a watch shows, and tells browsers of it.
+/// Stores the events of a watch, and notifies browsers.
 struct Follower<K: Kind> {
     store: Arc<Store<K>>,
     histories: Arc<Histories>,
     standing: latest::Sender<Standing>,
-    caches: Weak<Caches>,
+    owner: Weak<dyn Owner>,
     changes: broadcast::Sender<News>,
     health: Arc<Health>,
 }
@@ -453,7 +250,7 @@ impl<K: Kind> Follower<K> {
     }
 
     fn has_holder(&self) -> bool {
-        self.caches.upgrade().is_some_and(|caches| caches.holders.has_another())
+        self.owner.upgrade().is_some_and(|owner| owner.has_another_holder())
     }
 
     /// The objects may not be shown any more, or do not exist.
@@ -466,79 +263,13 @@ impl<K: Kind> Follower<K> {
     }
 
     fn has_room(&self) -> bool {
-        self.caches.upgrade().is_none_or(|caches| caches.make_room())
+        self.owner.upgrade().is_none_or(|owner| owner.make_room())
     }
 
     /// Even alone, the user's objects are too many.
     async fn rest(&self) {
         self.forget(Trouble::TooMuch);
         tokio::time::sleep(TOO_MUCH_FOR).await;
-    }
-}
-
-/// Whether the cluster answers.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Connection {
-    /// As far as is known.
-    Up,
-    /// Not since then, for this reason.
-    Down(Timestamp, String),
-}
-
-/// The health of the connection, asked for only while it is bad.
-pub struct Health {
-    client: Client,
-    connection: latest::Sender<Connection>,
-}
-
-impl Health {
-    /// As far as is known, it answers.
-    pub fn new(client: Client) -> Arc<Self> {
-        let connection = latest::channel(Connection::Up).0;
-        Arc::new(Self { client, connection })
-    }
-
-    /// Whether it answers, from now on.
-    pub fn connection(&self) -> latest::Receiver<Connection> {
-        self.connection.subscribe()
-    }
-
-    /// It has not answered.
-    pub fn lost(self: &Arc<Self>, why: String) {
-        let newly = self.connection.send_if_modified(|connection| {
-            let newly = *connection == Connection::Up;
-            if newly {
-                *connection = Connection::Down(clock::now(), why);
-            }
-            newly
-        });
-        if newly {
-            tokio::spawn(Self::probe(Arc::downgrade(self)));
-        }
-    }
-
-    fn found(&self) {
-        self.connection.send_if_modified(|connection| {
-            let newly = *connection != Connection::Up;
-            *connection = Connection::Up;
-            newly
-        });
-    }
-
-    /// Asks until there is an answer, or nobody is left who wants to know.
-    async fn probe(health: Weak<Self>) {
-        loop {
-            tokio::time::sleep(PROBE).await;
-            let Some(health) = health.upgrade() else { return };
-            let answer = tokio::time::timeout(FIRST_LIST, health.client.apiserver_version()).await;
-            // An answer that refuses is an answer.
-            if matches!(answer, Ok(Ok(_) | Err(kube::Error::Api(_)))) {
-                health.found();
-            }
-            if *health.connection.borrow() == Connection::Up {
-                return;
-            }
-        }
     }
 }
 

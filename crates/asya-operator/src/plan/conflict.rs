@@ -7,8 +7,11 @@
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use runway_api::async_actor::AsyncActorStatus;
 use runway_operator::json;
+
+use super::part::Conflicts;
 
 /// So many losses are answered; the next one is not.
 pub(super) const MOST: i32 = 5;
@@ -58,44 +61,41 @@ pub(super) struct Sight<'a> {
     pub(super) now: Timestamp,
 }
 
-/// Judges, and keeps count in the status that is being made.
-pub(super) fn judge(sight: &Sight<'_>, before: &AsyncActorStatus, status: &mut AsyncActorStatus) -> Verdict {
-    let mut count = if sight.new_chance {
-        0
+/// The verdict, and what the status remembers of it.
+#[derive(Clone, Debug)]
+pub(super) struct Judged {
+    pub(super) verdict: Verdict,
+    pub(super) conflicts: Conflicts,
+    /// Whether the containers are missing, and that is counted already.
+    pub(super) lost: bool,
+}
+
+pub(super) fn judge(sight: &Sight<'_>, before: &AsyncActorStatus) -> Judged {
+    let (mut count, mut last_time) = if sight.new_chance {
+        (0, None)
     } else {
-        before.conflict_count.unwrap_or(0)
+        (before.conflict_count.unwrap_or(0), before.last_conflict_time.clone())
     };
-    let mut last_time = before.last_conflict_time.clone().filter(|_| !sight.new_chance);
-    let since = |last: &Option<k8s_openapi::apimachinery::pkg::apis::meta::v1::Time>| {
-        last.as_ref()
-            .map_or(SignedDuration::MAX, |t| sight.now.duration_since(t.0))
-    };
+    let since = last_time
+        .as_ref()
+        .map_or(SignedDuration::MAX, |last| sight.now.duration_since(last.0));
     let was_lost = before.binding.as_ref().and_then(|b| b.lost).unwrap_or(false) && !sight.new_chance;
-    let mut is_lost = None;
     let verdict = if count > MOST {
         Verdict::Stopped { now: false }
     } else if sight.intact {
-        if since(&last_time) >= QUIET {
+        if since >= QUIET {
             (count, last_time) = (0, None);
         }
         Verdict::Intact
     } else if was_lost {
-        let wait = left(wait(sight, count), since(&last_time));
-        if wait.is_zero() {
-            Verdict::Apply
-        } else {
-            is_lost = Some(true);
-            Verdict::Waiting { wait }
+        match left(wait(sight, count), since) {
+            Duration::ZERO => Verdict::Apply,
+            wait => Verdict::Waiting { wait },
         }
     } else if sight.was_put_in && !sight.new_chance {
-        if since(&last_time) >= QUIET {
-            count = 0;
-        }
-        count += 1;
-        last_time = Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(sight.now));
-        is_lost = Some(true);
+        count = if since >= QUIET { 1 } else { count + 1 };
+        last_time = Some(Time(sight.now));
         if count > MOST {
-            is_lost = None;
             Verdict::Stopped { now: true }
         } else {
             Verdict::Lost {
@@ -105,15 +105,16 @@ pub(super) fn judge(sight: &Sight<'_>, before: &AsyncActorStatus, status: &mut A
     } else {
         Verdict::Apply
     };
-    status.conflict_count = (count > 0).then_some(count);
-    status.last_conflict_time = last_time;
-    status.binding.get_or_insert_default().lost = is_lost;
-    verdict
+    Judged {
+        lost: matches!(verdict, Verdict::Lost { .. } | Verdict::Waiting { .. }),
+        verdict,
+        conflicts: Conflicts { count, last_time },
+    }
 }
 
 /// How long until a count that stays where it is would be forgotten.
-pub(super) fn forgotten_in(status: &AsyncActorStatus, now: Timestamp) -> Option<Duration> {
-    let last = status.last_conflict_time.as_ref()?;
+pub(super) fn forgotten_in(conflicts: &Conflicts, now: Timestamp) -> Option<Duration> {
+    let last = conflicts.last_time.as_ref()?;
     Some(left(QUIET.unsigned_abs(), now.duration_since(last.0)))
 }
 
@@ -134,6 +135,8 @@ fn wait(sight: &Sight<'_>, count: i32) -> Duration {
 
 #[cfg(test)]
 mod tests {
+    use runway_api::async_actor::BindingStatus;
+
     use super::*;
 
     fn at(second: i64) -> Timestamp {
@@ -152,8 +155,20 @@ mod tests {
     }
 
     fn judged(sight: &Sight<'_>, before: &AsyncActorStatus) -> (Verdict, AsyncActorStatus) {
-        let mut status = AsyncActorStatus::default();
-        let verdict = judge(sight, before, &mut status);
+        let Judged {
+            verdict,
+            conflicts,
+            lost,
+        } = judge(sight, before);
+        let status = AsyncActorStatus {
+            conflict_count: (conflicts.count > 0).then_some(conflicts.count),
+            last_conflict_time: conflicts.last_time,
+            binding: Some(BindingStatus {
+                lost: lost.then_some(true),
+                ..BindingStatus::default()
+            }),
+            ..AsyncActorStatus::default()
+        };
         (verdict, status)
     }
 

@@ -3,39 +3,19 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
-use kube::core::{DynamicObject, ObjectMeta, TypeMeta};
+use kube::core::{ApiResource, DynamicObject, ObjectMeta, TypeMeta};
 use kube::{Resource, ResourceExt};
+use runway_api::async_actor::ObjectRef;
 use runway_api::{AsyncActor, labels};
 use runway_operator::plan::{Apply, Delete, Note};
 use runway_operator::{child, json};
 use serde_json::Value;
 
 use super::fields;
+use super::part::Part;
 use crate::names;
-use crate::observe::{Found, Key, Kind, Observed};
-use crate::request::Request;
-
-/// A ConfigMap.
-pub const CONFIG_MAP: Kind = Kind {
-    group: "",
-    kind: "ConfigMap",
-    plural: "configmaps",
-    version: "v1",
-};
-/// KEDA: what scales what.
-pub const SCALED_OBJECT: Kind = Kind {
-    group: "keda.sh",
-    kind: "ScaledObject",
-    plural: "scaledobjects",
-    version: "v1alpha1",
-};
-/// KEDA: where credentials are.
-pub const TRIGGER_AUTHENTICATION: Kind = Kind {
-    group: "keda.sh",
-    kind: "TriggerAuthentication",
-    plural: "triggerauthentications",
-    version: "v1alpha1",
-};
+use crate::object::{CONFIG_MAP, Found, Key};
+use crate::observe::Observed;
 
 /// Labels of everything made for an actor.
 pub(super) fn common_labels(actor: &str) -> BTreeMap<String, String> {
@@ -52,52 +32,65 @@ pub(super) fn common_labels(actor: &str) -> BTreeMap<String, String> {
     .collect()
 }
 
-/// An object of the actor's own.
-pub(super) fn owned(seen: &Observed, request: &Request, key: &Key, body: Value) -> Apply {
-    let mut object = DynamicObject {
-        types: None,
-        metadata: ObjectMeta {
-            name: Some(key.name.clone()),
-            namespace: Some(request.namespace.clone()),
-            labels: Some(common_labels(&request.name)),
-            owner_references: Some(vec![owner(&seen.actor)]),
-            ..ObjectMeta::default()
-        },
-        data: body,
-    };
-    stamp(seen, key, &mut object);
-    compared(seen, key, object, true)
+/// API resource of an object, in the installed version of its kind.
+pub(super) fn resource(seen: &Observed, key: &Key) -> ApiResource {
+    key.kind.resource(seen.version(key).unwrap_or(key.kind.version))
 }
 
-/// An object of the namespace, which no actor owns.
+/// `apiVersion` and `kind` of an object.
+pub(super) fn types(seen: &Observed, key: &Key) -> TypeMeta {
+    let ApiResource { api_version, kind, .. } = resource(seen, key);
+    TypeMeta { api_version, kind }
+}
+
+/// Reference to an object, for the status.
+pub(super) fn reference(seen: &Observed, key: &Key) -> ObjectRef {
+    let TypeMeta { api_version, kind } = types(seen, key);
+    ObjectRef {
+        api_version,
+        kind,
+        name: key.name.clone(),
+        namespace: Some(seen.namespace()),
+    }
+}
+
+/// The write of an object that the actor owns.
+pub(super) fn owned(seen: &Observed, key: &Key, body: Value) -> Apply {
+    let metadata = ObjectMeta {
+        labels: Some(common_labels(&seen.name())),
+        owner_references: Some(vec![owner(&seen.actor)]),
+        ..ObjectMeta::default()
+    };
+    compared(seen, key, stamped(seen, key, metadata, body), true)
+}
+
+/// The write of an object that all actors of the namespace use, and none owns.
 pub(super) fn shared(seen: &Observed, key: &Key, body: Value) -> Apply {
     let labels = [
         (labels::MANAGED_BY, labels::MANAGED_BY_VALUE),
         (labels::RECOMMENDED_MANAGED_BY, labels::ASYA_MANAGER),
     ];
+    let metadata = ObjectMeta {
+        labels: Some(labels.into_iter().map(|(k, v)| (k.to_owned(), v.to_owned())).collect()),
+        ..ObjectMeta::default()
+    };
+    compared(seen, key, stamped(seen, key, metadata, body), false)
+}
+
+/// The object with its type, name and namespace, and an annotation with the hash of all of it.
+fn stamped(seen: &Observed, key: &Key, metadata: ObjectMeta, body: Value) -> DynamicObject {
     let mut object = DynamicObject {
-        types: None,
+        types: Some(types(seen, key)),
         metadata: ObjectMeta {
             name: Some(key.name.clone()),
             namespace: Some(seen.namespace()),
-            labels: Some(labels.into_iter().map(|(k, v)| (k.to_owned(), v.to_owned())).collect()),
-            ..ObjectMeta::default()
+            ..metadata
         },
         data: body,
     };
-    stamp(seen, key, &mut object);
-    compared(seen, key, object, false)
-}
-
-/// The type, and the hash of the whole.
-fn stamp(seen: &Observed, key: &Key, object: &mut DynamicObject) {
-    let version = seen.version(key).unwrap_or(key.kind.version);
-    object.types = Some(TypeMeta {
-        api_version: key.kind.api_version(version),
-        kind: key.kind.kind.to_owned(),
-    });
     let hash = json::hash(&object);
     object.annotations_mut().insert(labels::APPLIED_HASH.to_owned(), hash);
+    object
 }
 
 fn compared(seen: &Observed, key: &Key, object: DynamicObject, told: bool) -> Apply {
@@ -107,15 +100,15 @@ fn compared(seen: &Observed, key: &Key, object: DynamicObject, told: bool) -> Ap
     };
     let intact = live.is_some_and(|live| fields::is_intact(live, &object));
     let note = match live {
-        None => Some(Note::normal("Created", format!("Created {}", key.told()))),
+        None => Some(Note::normal("Created", format!("Created {key}"))),
         Some(live) if asked_before(live) && !intact => Some(Note::warning(
             "DriftDetected",
-            format!("{} was changed directly{}, putting it back", key.told(), by(live)),
+            format!("{key} was changed directly{}, reverting it", by(live)),
         )),
         Some(_) => None,
     };
     Apply {
-        resource: key.kind.resource(seen.version(key).unwrap_or(key.kind.version)),
+        resource: resource(seen, key),
         live: live.and_then(ResourceExt::uid),
         force: live.is_some(),
         rehearsed: true,
@@ -137,6 +130,28 @@ pub(super) fn is_ours(seen: &Observed, key: &Key, live: &DynamicObject) -> bool 
     }
     let label = live.labels().get(labels::RECOMMENDED_MANAGED_BY).map(String::as_str);
     child::controller(live).is_none() && (label == Some(labels::ASYA_MANAGER) || fields::hold_something(live))
+}
+
+/// Whether an object that was created for this actor still exists, even if it is being deleted.
+pub(super) fn exists(seen: &Observed, key: &Key) -> bool {
+    seen.live(key)
+        .is_some_and(|live| child::is_made_for(seen.actor.as_ref(), live))
+}
+
+/// Whether a live object was created for this actor and is not being deleted yet.
+pub(super) fn is_leftover(seen: &Observed, live: &DynamicObject) -> bool {
+    child::is_made_for(seen.actor.as_ref(), live) && live.metadata.deletion_timestamp.is_none()
+}
+
+/// If an object with another owner has the name of one that is needed: a part that reports it in a condition of this type and
+/// in an Event, and leaves everything as it is.
+pub(super) fn taken(seen: &Observed, key: &Key, type_: &'static str) -> Option<Part> {
+    let live = seen.live(key).filter(|live| !is_ours(seen, key, live))?;
+    let message = taken_text(key.kind.kind, &key.name, &child::manager_of(live));
+    Some(Part {
+        keep_children: true,
+        ..Part::fails(seen, type_, "NameTaken", message)
+    })
 }
 
 /// The message about a name that is taken by an object that is not ours.

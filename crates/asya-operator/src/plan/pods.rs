@@ -6,10 +6,13 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
 use kube::ResourceExt;
 use runway_api::async_actor::ActorState;
+use runway_api::condition::Draft as Condition;
 use runway_operator::kubelet::{self, Failure, Stage};
 
-use super::Draft;
-use crate::request::{RUNTIME, SIDECAR, Work};
+use super::part::Part;
+use crate::object::Key;
+use crate::observe::Observed;
+use crate::request::{RUNTIME, Request, SIDECAR, Work};
 
 /// A container that is running again is believed after this long: one that ends again and again looks well in between.
 const BELIEVED_AFTER: Duration = Duration::from_mins(1);
@@ -19,12 +22,11 @@ const EXIT_HANDLER: i32 = 3;
 const EXIT_SETTINGS: i32 = 2;
 
 /// Why pods do not work.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) struct Trouble {
-    /// In one word, as the public Asya has it.
-    pub(super) word: ActorState,
-    /// What is wrong and what to do.
-    pub(super) message: String,
+struct Trouble {
+    /// State of the actor, as the public Asya names it.
+    word: ActorState,
+    /// Cause and remedy.
+    message: String,
 }
 
 /// What the condition on the workload, or on the binding, gives as its reason when pods do not work.
@@ -37,36 +39,93 @@ pub const WORDS: [ActorState; 6] = [
     ActorState::WorkloadError,
 ];
 
-/// The first trouble, from the newest pod on. While other pods work it is a warning and nothing else. Of a target's pods only our
-/// two containers count: the model is its owner's.
-pub(super) fn judge(draft: &mut Draft<'_>, own: bool) -> Option<Trouble> {
-    let mut pods: Vec<&Pod> = draft
-        .seen
+/// State of the pods of an actor.
+#[derive(Default)]
+pub(super) struct Health {
+    trouble: Option<Trouble>,
+    /// Trouble of some pods, while others work.
+    warning: Option<String>,
+    look_again: Option<Duration>,
+}
+
+impl Health {
+    /// The part with the condition `well` or, if there is trouble, one of its type that reports the trouble of `key`.
+    pub(super) fn part(self, seen: &Observed, type_: &'static str, key: &Key, well: Condition) -> Part {
+        let said = match self.trouble {
+            Some(Trouble { word, message }) => Part::fails(seen, type_, word.as_str(), format!("{key}: {message}")),
+            None => Part::says(well),
+        };
+        Part {
+            warnings: self.warning.into_iter().collect(),
+            look_again: self.look_again,
+            ..said
+        }
+    }
+}
+
+/// State of a workload that the actor owns: whether pods can be created, whether they work, whether they become ready in time.
+pub(super) fn of_workload(seen: &Observed, request: &Request, key: &Key) -> Health {
+    let Some(live) = seen.live(key) else {
+        return Health::default();
+    };
+    let conditions = live.data["status"]["conditions"].as_array();
+    let said = |type_: &str, status: &str| {
+        let mut conditions = conditions.into_iter().flatten();
+        let found = conditions.find(|c| c["type"] == type_ && c["status"] == status)?;
+        let part = |key: &str| found[key].as_str().unwrap_or_default();
+        Some(Trouble {
+            word: ActorState::WorkloadError,
+            message: format!("{} ({})", part("message"), part("reason")),
+        })
+    };
+    if let Some(trouble) = said("ReplicaFailure", "True") {
+        return Health {
+            trouble: Some(trouble),
+            ..Health::default()
+        };
+    }
+    let health = judge(seen, request, true);
+    Health {
+        trouble: health.trouble.or_else(|| said("Progressing", "False")),
+        ..health
+    }
+}
+
+/// State of the two containers in pods of a target. The other containers are their owner's responsibility.
+pub(super) fn of_target(seen: &Observed, request: &Request) -> Health {
+    judge(seen, request, false)
+}
+
+/// The first trouble, starting with the newest pod.
+fn judge(seen: &Observed, request: &Request, own: bool) -> Health {
+    let mut pods: Vec<&Pod> = seen
         .pods
         .iter()
         .map(AsRef::as_ref)
         .filter(|pod| pod.metadata.deletion_timestamp.is_none() && kubelet::evicted(pod).is_none())
         .collect();
     pods.sort_by_key(|pod| (pod.metadata.creation_timestamp.as_ref().map(|t| t.0), pod.name_any()));
+    let reader = Reader { seen, request, own };
     let (mut trouble, mut others_work, mut look_again) = (None, false, None);
     for pod in pods.into_iter().rev() {
-        let read = Reader { draft, own }.read(pod, &mut look_again);
+        let read = reader.read(pod, &mut look_again);
         others_work |= read.is_none() && kubelet::is_ready(pod);
         trouble = trouble.or(read);
     }
-    if let Some(wait) = look_again {
-        draft.look_again(wait);
+    let (trouble, warning) = match trouble {
+        Some(Trouble { message, .. }) if others_work => (None, Some(message)),
+        trouble => (trouble, None),
+    };
+    Health {
+        trouble,
+        warning,
+        look_again,
     }
-    let trouble: Trouble = trouble?;
-    if others_work {
-        draft.warnings.push(trouble.message);
-        return None;
-    }
-    Some(trouble)
 }
 
 struct Reader<'a> {
-    draft: &'a Draft<'a>,
+    seen: &'a Observed,
+    request: &'a Request,
     own: bool,
 }
 
@@ -75,7 +134,9 @@ impl Reader<'_> {
         if let Some(said) = kubelet::unschedulable(pod) {
             return Some(Trouble {
                 word: ActorState::PendingResources,
-                message: format!("no node takes a pod: {said}. Add a node with room for it, or ask for less"),
+                message: format!(
+                    "no node accepts the pod: {said}. Add a node with enough free resources, or reduce the requests"
+                ),
             });
         }
         let status = pod.status.as_ref()?;
@@ -84,7 +145,7 @@ impl Reader<'_> {
         let mut failed: Vec<(&ContainerStatus, Failure)> = first
             .chain(then)
             .filter(|(c, _)| self.own || [RUNTIME, SIDECAR].contains(&&*c.name))
-            .filter_map(|(c, serves)| Some((c, failure(c, serves, self.draft.seen.now, look_again)?)))
+            .filter_map(|(c, serves)| Some((c, failure(c, serves, self.seen.now, look_again)?)))
             .collect();
         // Who says something says why; the others may only follow.
         failed.sort_by_key(|(_, failure)| matches!(failure, Failure::Exit { message, .. } if message.is_empty()));
@@ -103,7 +164,7 @@ impl Reader<'_> {
             Failure::Image(said) => (
                 ActorState::ImagePullError,
                 format!(
-                    "image '{}' of {name} cannot be pulled: {said}. Is it right ({}), and may the node have it (imagePullSecrets)?",
+                    "cannot pull image '{}' of {name}: {said}. Check {}, and the imagePullSecrets of the pod",
                     container.image,
                     self.field(name, "image")
                 ),
@@ -112,19 +173,19 @@ impl Reader<'_> {
                 Some(what) => (
                     ActorState::ConfigError,
                     format!(
-                        "{name} cannot be started: {said}. Make {what} in namespace '{}'",
-                        self.draft.request.namespace
+                        "cannot start {name}: {said}. Create {what} in namespace '{}'",
+                        self.request.namespace
                     ),
                 ),
                 None => (
                     its_own,
-                    format!("{name} cannot be started: {said}. See {}", self.field(name, "image")),
+                    format!("cannot start {name}: {said}. Check {}", self.field(name, "image")),
                 ),
             },
             Failure::OutOfMemory => (
                 its_own,
                 format!(
-                    "{name} used more memory than it may: raise {}",
+                    "{name} exceeded its memory limit: increase {}",
                     self.field(name, "resources.limits.memory")
                 ),
             ),
@@ -136,9 +197,9 @@ impl Reader<'_> {
     fn exit(&self, name: &str, code: i32, said: &str) -> String {
         let log = format!(
             "kubectl -n {} logs -l {}={} -c {name} --previous",
-            self.draft.request.namespace,
+            self.request.namespace,
             runway_api::labels::ASYA_ACTOR,
-            self.draft.request.name
+            self.request.name
         );
         // Ours say it in the first line, and Python in the last one of its traceback.
         let said = match said.strip_prefix(&format!("{name}: ")) {
@@ -148,21 +209,18 @@ impl Reader<'_> {
         let said = said.map_or_else(String::new, |line| format!(": {}", line.trim()));
         match (name, code) {
             (RUNTIME, EXIT_HANDLER) => format!(
-                "the handler cannot be loaded{said}. Correct {} or the image; its log: {log}",
+                "cannot load the handler{said}. Correct {} or the image; print the logs with: {log}",
                 self.handler()
             ),
             (RUNTIME, EXIT_SETTINGS) => {
-                format!(
-                    "a setting of {name} is wrong{said}. Correct {}",
-                    self.field(name, "env")
-                )
+                format!("invalid setting of {name}{said}. Correct {}", self.field(name, "env"))
             }
-            _ => format!("{name} ended with code {code}{said}. Its log: {log}"),
+            _ => format!("{name} exited with code {code}{said}. Print its logs with: {log}"),
         }
     }
 
     fn handler(&self) -> &'static str {
-        match self.draft.request.work {
+        match self.request.work {
             Work::Standalone(_) => "the variable ASYA_HANDLER of asya-runtime in spec.workload.template",
             Work::Bound(_) => "spec.runtime.handler",
         }
@@ -170,7 +228,7 @@ impl Reader<'_> {
 
     /// The field of the actor that decides this about a container.
     fn field(&self, name: &str, what: &str) -> String {
-        match (name, &self.draft.request.work) {
+        match (name, &self.request.work) {
             (SIDECAR, _) => format!("spec.sidecar.{what}"),
             (RUNTIME, Work::Bound(_)) => format!("spec.runtime.{what}"),
             _ => format!("{what} of {name} in spec.workload.template"),

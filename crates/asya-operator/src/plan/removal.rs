@@ -4,13 +4,15 @@
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
-use runway_operator::child;
 use runway_operator::plan::{Finalizer, Note};
 
-use super::{LOOK_AGAIN, Plan, QueueWork, binding, objects, queues};
+use super::binding::holder;
+use super::objects;
+use super::part::{LOOK_AGAIN, Plan};
+use super::queue::{QueueWork, manages, queues};
 use crate::names;
-use crate::observe::{Key, Observed, QueueState};
-use crate::plan::SCALED_OBJECT;
+use crate::object::{Key, SCALED_OBJECT};
+use crate::observe::{Observed, QueueState};
 use crate::targets::{DEPLOYMENT, KNOWN, STATEFUL_SET};
 
 /// How long anything is waited for.
@@ -40,44 +42,49 @@ pub(super) fn for_deletion(seen: &Observed) -> Plan {
         Key::new(DEPLOYMENT, names::proxy(&name)),
     ];
     for key in scalers.iter().chain(&workloads) {
-        if seen.live(key).is_some_and(|live| super::is_leftover(seen, live)) {
+        if seen.live(key).is_some_and(|live| objects::is_leftover(seen, live)) {
             plan.kube.delete.extend(objects::deletion(seen, key));
         }
     }
-    for key in scalers.iter().filter(|key| still_goes(seen, key)) {
+    for key in scalers.iter().filter(|key| objects::exists(seen, key)) {
         match left {
             Some(left) => {
                 plan.kube.look_again = Some(left.min(LOOK_AGAIN));
                 return plan;
             }
-            None => orphans.push(key.told()),
+            None => orphans.push(key.to_string()),
         }
     }
     let holders = seen.objects.keys().filter(|key| KNOWN.contains(&key.kind));
     for key in holders {
-        let Some(live) = binding::held(seen, key) else { continue };
+        let Some(live) = holder::held(seen, key) else { continue };
         match left {
             Some(left) => {
-                binding::put_back(seen, key, live, &mut plan.kube);
+                let part = holder::put_back(seen, key, live);
+                plan.kube.apply.extend(part.apply);
+                plan.kube.edit.extend(part.edit);
                 plan.kube.look_again = Some(left.min(LOOK_AGAIN));
             }
-            None => orphans.push(format!("containers in {}", key.told())),
+            None => orphans.push(format!("containers in {key}")),
         }
     }
     if !plan.kube.apply.is_empty() || !plan.kube.edit.is_empty() {
-        let note = Note::normal("Unbound", "Took asya-sidecar and asya-runtime out of the target");
+        let note = Note::normal("Unbound", "Removed asya-sidecar and asya-runtime from the target");
         plan.kube.events.push(note);
         return plan;
     }
     if let Ok(transport) = seen.transports.get(&seen.actor.spec.transport)
-        && super::manages(&seen.settings, transport)
+        && manages(&seen.settings, transport)
     {
         let work = queues(&seen.actor, transport);
         match (&seen.queue, left) {
             (QueueState::Removed { left: None }, _) => {}
             (QueueState::Removed { left: Some(count) }, _) => plan.kube.events.push(Note::warning(
                 "QueueLeft",
-                format!("Queue '{}' holds {count} messages and is left as it is: empty and delete it yourself, or make the actor again", work.name),
+                format!(
+                    "Queue '{}' holds {count} messages and is kept: empty and delete it, or create the actor again",
+                    work.name
+                ),
             )),
             (_, Some(left)) => {
                 plan.queue = Some(QueueWork::Remove(work));
@@ -96,12 +103,6 @@ pub(super) fn for_deletion(seen: &Observed) -> Plan {
     }
     plan.kube.finalizer = Finalizer::Remove;
     plan
-}
-
-/// Whether an object of ours is there, on its way out or not.
-pub(super) fn still_goes(seen: &Observed, key: &Key) -> bool {
-    seen.live(key)
-        .is_some_and(|live| child::is_made_for(seen.actor.as_ref(), live))
 }
 
 /// What is left of the time for cleaning up.

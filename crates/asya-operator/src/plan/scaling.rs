@@ -1,64 +1,77 @@
 //! KEDA's part: ScaledObject and TriggerAuthentication.
 
+use std::iter;
+
 use kube::core::DynamicObject;
-use runway_api::async_actor::{MetricType, ObjectRef, SCALING_READY, Scaling, ScalingMode};
+use runway_api::async_actor::{MetricType, SCALING_READY, Scaling, ScalingMode};
 use runway_api::condition::{no, yes};
 use serde_json::{Value, json};
 
-use super::objects::{self, CONFIG_MAP, SCALED_OBJECT, TRIGGER_AUTHENTICATION};
-use super::{Draft, LOOK_AGAIN, standalone};
+use super::containers::without_empty;
+use super::objects;
+use super::part::{LOOK_AGAIN, Part, Scaled};
 use crate::names;
-use crate::observe::{Found, Key};
+use crate::object::{CONFIG_MAP, Found, Key, SCALED_OBJECT, TRIGGER_AUTHENTICATION};
+use crate::observe::Observed;
+use crate::request::Request;
 use crate::transports::{SecretKey, Transport};
 
-/// Scales `target` by the queue, if that is asked for. `own` says whether the pods are the actor's own: those of others may
-/// serve people directly, too.
-pub(super) fn plan(draft: &mut Draft<'_>, transport: &Transport, target: &Key, own: bool) {
-    let Some(scaling) = draft.request.scaling.clone() else {
-        draft.status.scaling_mode = Some(ScalingMode::Manual);
-        return;
+/// Scales `target` by the queue, if the actor asks for scaling. `own` is whether the pods are the actor's own: pods of others
+/// can have other clients, so by default one stays.
+pub(super) fn plan(
+    seen: &Observed,
+    request: &Request,
+    transport: &Transport,
+    target: &Key,
+    own: bool,
+) -> (Scaled, Part) {
+    let Some(scaling) = &request.scaling else {
+        return (manual(), Part::default());
     };
-    draft.status.scaling_mode = Some(ScalingMode::Keda);
     let minimum = scaling.min().unwrap_or_else(|| i32::from(!own));
-    draft.status.min_replicas = Some(minimum);
-    draft.status.max_replicas = Some(scaling.max());
-    let key = Key::new(SCALED_OBJECT, names::scaler(&draft.request.name));
-    if matches!(draft.seen.objects.get(&key), Some(Found::NotInstalled)) {
+    let scaled = Scaled {
+        mode: Some(ScalingMode::Keda),
+        min: Some(minimum),
+        max: Some(scaling.max()),
+        ..Scaled::default()
+    };
+    let key = Key::new(SCALED_OBJECT, names::scaler(&request.name));
+    if matches!(seen.objects.get(&key), Some(Found::NotInstalled)) {
         let message =
             "KEDA is not installed (no CRD scaledobjects.keda.sh): install it, or set scaling.enabled to false";
-        draft.conditions.push(no(SCALING_READY, "KedaNotInstalled", message));
-        return;
+        return (scaled, Part::says(no(SCALING_READY, "KedaNotInstalled", message)));
     }
-    if draft.is_taken(&key, SCALING_READY) || !authentication(draft, transport) {
-        return;
+    let authentication = authentication(request, transport);
+    let mut keys = iter::once(&key).chain(authentication.iter().map(|(key, _)| key));
+    if let Some(taken) = keys.find_map(|key| objects::taken(seen, key, SCALING_READY)) {
+        return (scaled, taken);
     }
-    let body = scaled_object(draft, transport, &scaling, target, minimum);
-    // KEDA puts replicas back when a ScaledObject goes, and not when it is pointed at something else.
-    let points_at = draft
-        .seen
-        .live(&key)
-        .map(|live| live.data["spec"]["scaleTargetRef"].clone());
+    let mut children: Vec<_> = authentication
+        .into_iter()
+        .map(|(key, body)| (key.clone(), objects::owned(seen, &key, body)))
+        .collect();
+    let live = seen.live(&key);
+    // KEDA restores replicas when a ScaledObject is deleted, and not when its target changes.
+    let points_at = live.map(|live| &live.data["spec"]["scaleTargetRef"]);
     if points_at.is_some_and(|there| there["name"] != target.name || there["kind"] != target.kind.kind) {
-        let message = format!("{} gives way to one for {}", key.told(), target.told());
-        draft.conditions.push(no(SCALING_READY, "ScaledObjectCreated", message));
-        draft.look_again(LOOK_AGAIN);
-        return;
+        let message = format!("{key} is replaced by one for {target}");
+        let part = Part {
+            children,
+            look_again: Some(LOOK_AGAIN),
+            ..Part::says(no(SCALING_READY, "ScaledObjectCreated", message))
+        };
+        return (scaled, part);
     }
-    draft.want(&key, objects::owned(draft.seen, draft.request, &key, body));
-    draft.status.queue_active = draft.seen.live(&key).and_then(sees_messages);
-    draft.status.scaled_object_ref = Some(ObjectRef {
-        ..standalone::made(draft, &key)
-    });
-    let told = match draft.seen.live(&key).map(read) {
+    let condition = match live.map(read) {
         None | Some(Reading::Silent) => no(
             SCALING_READY,
             "ScaledObjectCreated",
-            "KEDA has not taken the ScaledObject up yet",
+            "Waiting for KEDA to reconcile the ScaledObject",
         ),
         Some(Reading::Ready) => yes(
             SCALING_READY,
             "ScaledObjectReady",
-            format!("KEDA scales {} by the queue", target.told()),
+            format!("KEDA scales {target} by the queue"),
         ),
         Some(Reading::Paused) => yes(
             SCALING_READY,
@@ -68,31 +81,55 @@ pub(super) fn plan(draft: &mut Draft<'_>, transport: &Transport, target: &Key, o
         Some(Reading::Refused(why)) => no(
             SCALING_READY,
             "ScaledObjectRefused",
-            format!("KEDA says of {}: {why}", key.told()),
+            format!("KEDA rejects {key}: {why}"),
         ),
     };
-    draft.conditions.push(told);
+    let scaled = Scaled {
+        queue_active: live.and_then(sees_messages),
+        reference: Some(objects::reference(seen, &key)),
+        ..scaled
+    };
+    let body = scaled_object(seen, request, transport, scaling, target, minimum);
+    let apply = objects::owned(seen, &key, body);
+    children.push((key, apply));
+    let part = Part {
+        children,
+        ..Part::says(condition)
+    };
+    (scaled, part)
 }
 
-/// Scales a proxy's target besides.
-pub(super) fn plan_target(draft: &mut Draft<'_>, transport: &Transport, target: &Key) {
-    let Some(scaling) = draft.request.scaling.clone() else {
-        return;
+/// Scales the target of a proxy along with the proxy.
+pub(super) fn plan_target(seen: &Observed, request: &Request, transport: &Transport, target: &Key) -> Part {
+    let key = Key::new(SCALED_OBJECT, names::target_scaler(&request.name));
+    let Some(scaling) = &request.scaling else {
+        return Part::default();
     };
-    let key = Key::new(SCALED_OBJECT, names::target_scaler(&draft.request.name));
-    if matches!(draft.seen.objects.get(&key), Some(Found::NotInstalled)) || draft.is_taken(&key, SCALING_READY) {
-        return;
+    if matches!(seen.objects.get(&key), Some(Found::NotInstalled)) {
+        return Part::default();
+    }
+    if let Some(taken) = objects::taken(seen, &key, SCALING_READY) {
+        return taken;
     }
     let minimum = scaling.min().unwrap_or(1);
-    let body = scaled_object(draft, transport, &scaling, target, minimum);
-    draft.want(&key, objects::owned(draft.seen, draft.request, &key, body));
+    let body = scaled_object(seen, request, transport, scaling, target, minimum);
+    let apply = objects::owned(seen, &key, body);
+    Part::child(key, apply)
 }
 
-/// Scaling that the target does not allow.
-pub(super) fn impossible(draft: &mut Draft<'_>, why: &str) {
-    draft.status.scaling_mode = Some(ScalingMode::Manual);
-    if draft.request.scaling.is_some() {
-        draft.conditions.push(no(SCALING_READY, "TargetNotScalable", why));
+/// Reports that the target must not be scaled, if the actor asks for scaling.
+pub(super) fn impossible(request: &Request, why: &str) -> (Scaled, Part) {
+    let part = match request.scaling {
+        Some(_) => Part::says(no(SCALING_READY, "TargetNotScalable", why)),
+        None => Part::default(),
+    };
+    (manual(), part)
+}
+
+fn manual() -> Scaled {
+    Scaled {
+        mode: Some(ScalingMode::Manual),
+        ..Scaled::default()
     }
 }
 
@@ -132,13 +169,18 @@ fn read(object: &DynamicObject) -> Reading {
     }
 }
 
-fn scaled_object(draft: &Draft<'_>, transport: &Transport, scaling: &Scaling, target: &Key, minimum: i32) -> Value {
-    let bound = draft.request.is_bound();
+fn scaled_object(
+    seen: &Observed,
+    request: &Request,
+    transport: &Transport,
+    scaling: &Scaling,
+    target: &Key,
+    minimum: i32,
+) -> Value {
+    let bound = request.is_bound();
     let cooldown = scaling.cooldown_period.unwrap_or(60);
-    let version = draft.seen.version(target).unwrap_or(target.kind.version);
-    let reference = json!({
-        "apiVersion": target.kind.api_version(version), "kind": target.kind.kind, "name": target.name,
-    });
+    let types = objects::types(seen, target);
+    let reference = json!({"apiVersion": types.api_version, "kind": types.kind, "name": target.name});
     let modifiers = scaling.advanced.as_ref().filter(|a| a.formula.is_some()).map(|a| {
         json!({
             "formula": a.formula, "target": a.target, "activationTarget": a.activation_target,
@@ -152,7 +194,7 @@ fn scaled_object(draft: &Draft<'_>, transport: &Transport, scaling: &Scaling, ta
         .advanced
         .as_ref()
         .and_then(|a| a.restore_to_original_replica_count);
-    super::containers::without_empty(json!({"spec": {
+    without_empty(json!({"spec": {
         "scaleTargetRef": reference,
         "pollingInterval": scaling.polling_interval.unwrap_or(10),
         "cooldownPeriod": cooldown,
@@ -178,13 +220,13 @@ fn scaled_object(draft: &Draft<'_>, transport: &Transport, scaling: &Scaling, ta
                 },
             }},
         },
-        "triggers": [trigger(draft, transport, scaling)],
+        "triggers": [trigger(request, transport, scaling)],
     }}))
 }
 
 /// Messages under way count: who works on the last one must not be scaled away.
-fn trigger(draft: &Draft<'_>, transport: &Transport, scaling: &Scaling) -> Value {
-    let queue = names::queue(&draft.request.namespace, &draft.request.name);
+fn trigger(request: &Request, transport: &Transport, scaling: &Scaling) -> Value {
+    let queue = names::queue(&request.namespace, &request.name);
     let length = scaling.queue_length.unwrap_or(5).to_string();
     let (kind, metadata) = match transport {
         Transport::RabbitMq(rabbit) if rabbit.management_port != 0 => (
@@ -221,7 +263,7 @@ fn trigger(draft: &Draft<'_>, transport: &Transport, scaling: &Scaling) -> Value
             }),
         ),
     };
-    let name = names::authentication(&draft.request.name);
+    let name = names::authentication(&request.name);
     let authentication = credentials(transport, &name).map(|_| json!({"name": name}));
     json!({"type": kind, "name": "queue", "metadata": metadata, "authenticationRef": authentication})
 }
@@ -249,27 +291,18 @@ fn credentials(transport: &Transport, name: &str) -> Option<Value> {
     }
 }
 
-/// Wants the objects with the credentials. False if the name of one is taken.
-fn authentication(draft: &mut Draft<'_>, transport: &Transport) -> bool {
-    let name = names::authentication(&draft.request.name);
+/// The objects from which KEDA reads the credentials.
+fn authentication(request: &Request, transport: &Transport) -> Vec<(Key, Value)> {
+    let name = names::authentication(&request.name);
     let Some(spec) = credentials(transport, &name) else {
-        return true;
+        return Vec::new();
     };
-    let mut wanted = Vec::new();
-    if let Transport::RabbitMq(rabbit) = transport {
-        wanted.push((CONFIG_MAP, json!({"data": {"username": rabbit.username}})));
-    }
-    wanted.push((TRIGGER_AUTHENTICATION, json!({"spec": spec})));
-    let key = |kind| Key::new(kind, &name);
-    if wanted
-        .iter()
-        .any(|(kind, _)| draft.is_taken(&key(*kind), SCALING_READY))
-    {
-        return false;
-    }
-    for (kind, body) in wanted {
-        let apply = objects::owned(draft.seen, draft.request, &key(kind), body);
-        draft.want(&key(kind), apply);
-    }
-    true
+    let user = match transport {
+        Transport::RabbitMq(rabbit) => Some((CONFIG_MAP, json!({"data": {"username": rabbit.username}}))),
+        Transport::Sqs(_) => None,
+    };
+    user.into_iter()
+        .chain([(TRIGGER_AUTHENTICATION, json!({"spec": spec}))])
+        .map(|(kind, body)| (Key::new(kind, &name), body))
+        .collect()
 }

@@ -1,35 +1,50 @@
 //! A workload of the actor's own: Deployment or StatefulSet, with the runtime from the ConfigMap `asya-runtime`.
 
-use runway_api::async_actor::{ObjectRef, WORKLOAD_READY, WorkloadKind};
+use runway_api::async_actor::{WORKLOAD_READY, WorkloadKind};
+use runway_api::condition::{no, yes};
 use serde_json::{Map, Value, json};
 
 use super::containers::{self, Meeting};
-use super::objects::{self, CONFIG_MAP};
-use super::{Draft, fields, scaling, status};
+use super::part::{Outcome, Part};
+use super::{fields, objects, pods, scaling};
 use crate::names;
-use crate::observe::Key;
-use crate::request::{RUNTIME, Standalone};
+use crate::object::{CONFIG_MAP, Key};
+use crate::observe::Observed;
+use crate::request::{RUNTIME, Request, Standalone};
 use crate::targets::{DEPLOYMENT, STATEFUL_SET, replicas_asked};
 use crate::transports::Transport;
 
-pub(super) fn plan(draft: &mut Draft<'_>, workload: &Standalone, transport: Option<&Transport>) {
+pub(super) fn plan(
+    seen: &Observed,
+    request: &Request,
+    workload: &Standalone,
+    transport: Option<&Transport>,
+) -> Outcome {
     let kind = match workload.kind {
         WorkloadKind::Deployment => DEPLOYMENT,
         WorkloadKind::StatefulSet => STATEFUL_SET,
     };
-    let key = Key::new(kind, &draft.request.name);
-    draft.shown = Some(key.clone());
+    let key = Key::new(kind, &request.name);
+    let outcome = |parts: Vec<Part>| Outcome {
+        shown: Some(key.clone()),
+        parts,
+        ..Outcome::default()
+    };
     let Some(transport) = transport else {
-        status::workload(draft, &key);
-        return;
+        return outcome(vec![Part {
+            keep_children: true,
+            ..health(seen, request, &key)
+        }]);
     };
     let runtime = Key::new(CONFIG_MAP, names::RUNTIME_CONFIG_MAP);
-    if draft.is_taken(&key, WORKLOAD_READY) || draft.is_taken(&runtime, WORKLOAD_READY) {
-        return;
+    if let Some(taken) = [&key, &runtime]
+        .into_iter()
+        .find_map(|key| objects::taken(seen, key, WORKLOAD_READY))
+    {
+        return outcome(vec![taken]);
     }
-    let (seen, request) = (draft.seen, draft.request);
     let script = json!({"data": {names::RUNTIME_SCRIPT: seen.settings.runtime_script}});
-    draft.want(&runtime, objects::shared(seen, &runtime, script));
+    let script = objects::shared(seen, &runtime, script);
     let theirs = workload
         .template
         .get("spec")
@@ -42,35 +57,45 @@ pub(super) fn plan(draft: &mut Draft<'_>, workload: &Standalone, transport: Opti
         &seen.settings,
         (Meeting::Folder, Some(grace)),
     );
-    let template = template(draft, workload, sidecar);
-    let body = workload_body(draft, &key, &template, workload.kind, workload.replicas);
-    draft.want(&key, objects::owned(seen, request, &key, body));
-    draft.status.workload_ref = Some(made(draft, &key));
-    status::workload(draft, &key);
-    scaling::plan(draft, transport, &key, true);
+    let template = template(seen, request, workload, sidecar);
+    let body = workload_body(seen, request, &key, &template, workload.replicas);
+    let children = vec![(runtime, script), (key.clone(), objects::owned(seen, &key, body))];
+    let (scaled, scaling) = scaling::plan(seen, request, transport, &key, true);
+    let own = Part {
+        children,
+        ..health(seen, request, &key)
+    };
+    Outcome {
+        workload_ref: Some(objects::reference(seen, &key)),
+        scaled,
+        ..outcome(vec![own, scaling])
+    }
 }
 
-/// The body of a Deployment or StatefulSet of ours.
-pub(super) fn workload_body(
-    draft: &Draft<'_>,
-    key: &Key,
-    template: &Value,
-    kind: WorkloadKind,
-    replicas: i32,
-) -> Value {
+/// The condition `WorkloadReady`.
+fn health(seen: &Observed, request: &Request, key: &Key) -> Part {
+    let well = match seen.live(key) {
+        None => no(WORKLOAD_READY, "WorkloadCreated", format!("{key} is being created")),
+        Some(_) => yes(WORKLOAD_READY, "WorkloadCreated", format!("{key} exists")),
+    };
+    pods::of_workload(seen, request, key).part(seen, WORKLOAD_READY, key, well)
+}
+
+/// The body of a Deployment or StatefulSet that the actor owns.
+pub(super) fn workload_body(seen: &Observed, request: &Request, key: &Key, template: &Value, replicas: i32) -> Value {
     let mut spec = json!({
-        "selector": {"matchLabels": {runway_api::labels::ASYA_ACTOR: draft.request.name}},
+        "selector": {"matchLabels": {runway_api::labels::ASYA_ACTOR: request.name}},
         "template": template,
     });
-    if kind == WorkloadKind::StatefulSet {
+    if key.kind == STATEFUL_SET {
         spec["serviceName"] = json!(key.name);
         spec["podManagementPolicy"] = json!("Parallel");
     }
-    if draft.request.scaling.is_none() {
+    if request.scaling.is_none() {
         spec["replicas"] = json!(replicas);
     } else {
-        // Replicas are KEDA's. Until it writes them, what is there stays: a field that nobody holds would fall back to 1.
-        let live = draft.seen.live(key).filter(|live| fields::hold_replicas_alone(live));
+        // KEDA owns the replicas. Until it writes them, keep the live number: a field without an owner falls back to 1.
+        let live = seen.live(key).filter(|live| fields::hold_replicas_alone(live));
         if let Some(count) = live.and_then(replicas_asked) {
             spec["replicas"] = json!(count);
         }
@@ -78,28 +103,16 @@ pub(super) fn workload_body(
     json!({"spec": spec})
 }
 
-/// An object in a status.
-pub(super) fn made(draft: &Draft<'_>, key: &Key) -> ObjectRef {
-    ObjectRef {
-        api_version: key
-            .kind
-            .api_version(draft.seen.version(key).unwrap_or(key.kind.version)),
-        kind: key.kind.kind.to_owned(),
-        name: key.name.clone(),
-        namespace: Some(draft.request.namespace.clone()),
-    }
-}
-
 /// The user's template, with the sidecar last, and what the two containers share.
-fn template(draft: &Draft<'_>, workload: &Standalone, sidecar: Value) -> Value {
+fn template(seen: &Observed, request: &Request, workload: &Standalone, sidecar: Value) -> Value {
     let mut template = workload.template.clone();
     let mut metadata = map(template.remove("metadata"));
     let mut labels = map(metadata.remove("labels"));
-    let ours = objects::common_labels(&draft.request.name);
+    let ours = objects::common_labels(&request.name);
     labels.extend(ours.into_iter().map(|(key, value)| (key, value.into())));
     let mut annotations = map(metadata.remove("annotations"));
     // A new runtime means new pods.
-    let script = runway_operator::json::hash(&draft.seen.settings.runtime_script);
+    let script = runway_operator::json::hash(&seen.settings.runtime_script);
     annotations.insert("asya.sh/runtime-hash".to_owned(), script.into());
     metadata.insert("labels".to_owned(), labels.into());
     metadata.insert("annotations".to_owned(), annotations.into());
@@ -108,7 +121,7 @@ fn template(draft: &Draft<'_>, workload: &Standalone, sidecar: Value) -> Value {
     let mut containers = list(spec.remove("containers"));
     for container in containers.iter_mut().filter_map(Value::as_object_mut) {
         if container.get("name").is_some_and(|name| name == RUNTIME) {
-            containers::complete_runtime(container, draft.request, &workload.python);
+            containers::complete_runtime(container, request, &workload.python);
         }
     }
     containers.push(sidecar);

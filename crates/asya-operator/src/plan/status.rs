@@ -1,6 +1,8 @@
 //! The status: computed from what is seen, from scratch, each time; written only when it differs. What must be taken out of objects of
 //! others is carried on until it is.
 
+use std::{iter, mem};
+
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::core::DynamicObject;
 use runway_api::AsyncActorStatus;
@@ -10,13 +12,17 @@ use runway_api::async_actor::{
 };
 use runway_api::condition::{self, Conditions as _, Draft as Condition, no, yes};
 use runway_api::labels;
-use runway_operator::plan::{Apply, Note};
+use runway_operator::plan::{Apply, Note, Plan as KubePlan};
 use serde_json::Value;
 
-use super::pods::{self, Trouble};
-use super::{Draft, LOOK_AGAIN, Plan, binding};
-use crate::names;
-use crate::observe::{Key, Observed};
+use super::binding::holder;
+use super::part::{LOOK_AGAIN, Merged, Outcome, Part, Plan};
+use super::transport::Reading;
+use super::{objects, pods};
+use crate::object::Key;
+use crate::observe::Observed;
+use crate::request::{Request, Work};
+use crate::{names, needs};
 
 /// Longest message of a status, in bytes.
 const MAX_MESSAGE: usize = 4096;
@@ -33,48 +39,6 @@ const ORDER: [&str; 9] = [
     condition::PAUSED,
     WARNING,
 ];
-
-/// Whether a workload of ours is well.
-pub(super) fn workload(draft: &mut Draft<'_>, key: &Key) {
-    let condition = match trouble(draft, key) {
-        Some(trouble) => bad_news(draft, WORKLOAD_READY, &trouble, key),
-        None if draft.seen.live(key).is_none() => no(
-            WORKLOAD_READY,
-            "WorkloadCreated",
-            format!("{} is being made", key.told()),
-        ),
-        None => yes(WORKLOAD_READY, "WorkloadCreated", format!("{} exists", key.told())),
-    };
-    draft.conditions.push(condition);
-}
-
-/// What keeps a workload of ours from working: no pod may be made, or those made do not work, or they never become ready.
-pub(super) fn trouble(draft: &mut Draft<'_>, key: &Key) -> Option<Trouble> {
-    let live = draft.seen.live(key)?;
-    let conditions = live.data["status"]["conditions"].as_array();
-    let said = |type_: &str, status: &str| {
-        let found = conditions
-            .into_iter()
-            .flatten()
-            .find(|c| c["type"] == type_ && c["status"] == status)?;
-        let part = |key: &str| found[key].as_str().unwrap_or_default();
-        Some(Trouble {
-            word: ActorState::WorkloadError,
-            message: format!("{} ({})", part("message"), part("reason")),
-        })
-    };
-    said("ReplicaFailure", "True")
-        .or_else(|| pods::judge(draft, true))
-        .or_else(|| said("Progressing", "False"))
-}
-
-/// The condition that tells of a trouble; an Event does the first time.
-pub(super) fn bad_news(draft: &mut Draft<'_>, type_: &'static str, trouble: &Trouble, key: &Key) -> Condition {
-    let message = format!("{}: {}", key.told(), trouble.message);
-    let word = trouble.word.as_str();
-    draft.news(type_, Note::warning(word, &message));
-    no(type_, word, message)
-}
 
 /// The schema's rules were bypassed. Nothing is done; what an earlier spec asked for goes on.
 pub(super) fn invalid(seen: &Observed, wrong: &[String]) -> Plan {
@@ -99,11 +63,8 @@ pub(super) fn invalid(seen: &Observed, wrong: &[String]) -> Plan {
         no(condition::READY, REASON, &message),
         yes(condition::STALLED, REASON, &message),
     ];
-    let mut plan = write(seen, status, drafts, ActorState::Invalid, message.clone());
-    if !told {
-        plan.kube.events.push(Note::warning(REASON, message));
-    }
-    plan
+    let written = written(seen, status, drafts, ActorState::Invalid, message.clone());
+    only(written, (!told).then(|| Note::warning(REASON, message)))
 }
 
 /// Nothing changes but that it says so.
@@ -119,14 +80,11 @@ pub(super) fn paused(seen: &Observed) -> Plan {
         conditions: condition::settle_paused(paused, &before.conditions, seen.actor.metadata.generation, seen.now),
         ..before
     };
-    let mut plan = Plan::default();
-    if seen.actor.status.as_ref() != Some(&status) {
-        plan.kube.status = serde_json::to_value(&status).ok();
-    }
-    if is_news {
-        plan.kube.events.push(Note::normal("Paused", message));
-    }
-    plan
+    let differs = seen.actor.status.as_ref() != Some(&status);
+    only(
+        differs.then(|| serde_json::to_value(&status).ok()).flatten(),
+        is_news.then(|| Note::normal("Paused", message)),
+    )
 }
 
 /// An object of this kind was not accepted: what was said stays, but for the part that this is about.
@@ -157,133 +115,146 @@ pub(super) fn refused(seen: &Observed, (kind, name): (&str, &str), state: ActorS
         observed_generation: seen.actor.metadata.generation,
         ..before
     };
-    let mut plan = write(seen, status, drafts, state, message.clone());
-    if !told {
-        plan.kube.events.push(Note::warning(reason, message));
-    }
-    plan
+    let written = written(seen, status, drafts, state, message.clone());
+    only(written, (!told).then(|| Note::warning(reason, message)))
 }
 
-/// Puts a plan's status together.
-pub(super) fn settle(mut draft: Draft<'_>) -> Plan {
-    let seen = draft.seen;
-    not_forgotten(&mut draft);
-    count_replicas(&mut draft);
-    remember_scaling(&mut draft);
-    let (word, ready, message) = in_a_word(&draft);
+/// Makes the plan: merges the parts of all steps, deletes children that no step wants, and settles the status.
+pub(super) fn settle(seen: &Observed, request: &Request, transport: Reading<'_>, mut outcome: Outcome) -> Plan {
+    let parts = iter::once(transport.part).chain(mem::take(&mut outcome.parts));
+    let Merged {
+        mut kube,
+        mut conditions,
+        warnings,
+        wanted,
+        keep_children,
+    } = Part::merged(seen, parts);
+    if !keep_children {
+        let children = needs::children(&seen.actor).into_iter();
+        kube.delete = children
+            .filter(|key| !wanted.contains(key) && seen.live(key).is_some_and(|live| objects::is_leftover(seen, live)))
+            .filter_map(|key| objects::deletion(seen, &key))
+            .collect();
+    }
+    let shown = outcome.shown.clone();
+    let shown = shown.as_ref().and_then(|key| Some((key, seen.live(key)?)));
+    let status = status(seen, request, transport.queue, outcome);
+    let (word, ready, message) = match problem(&conditions) {
+        Some((word, message)) => (word, false, message),
+        None => running(&status, shown, &kube.apply, seen.actor.status.as_ref()),
+    };
     if word == ActorState::Updating {
-        // In case its end is not seen.
-        draft.look_again(LOOK_AGAIN);
+        // In case the event of its end is lost.
+        kube.look_again = Some(kube.look_again.map_or(LOOK_AGAIN, |after| after.min(LOOK_AGAIN)));
     }
-    let mut drafts = std::mem::take(&mut draft.conditions);
-    drafts.push(if ready {
-        yes(condition::READY, word.as_str(), &message)
+    let make = if ready { yes } else { no };
+    conditions.push(make(condition::READY, word.as_str(), &message));
+    if !warnings.is_empty() {
+        conditions.push(yes(WARNING, "Warning", warnings.join("; ")));
+    }
+    kube.status = written(seen, status, conditions, word, message);
+    Plan {
+        kube,
+        queue: transport.work,
+    }
+}
+
+/// The status without what its conditions decide.
+fn status(seen: &Observed, request: &Request, queue: Option<String>, outcome: Outcome) -> AsyncActorStatus {
+    let live = outcome.shown.and_then(|key| seen.live(&key));
+    let replicas = |path: &str| live.map(|live| count(live.data.pointer(path)));
+    let desired_replicas = replicas("/spec/replicas").map(|count| count.unwrap_or(1));
+    let (last_scale_time, last_scale_direction) = last_scale(seen, desired_replicas);
+    let mode = match request.work {
+        Work::Standalone(_) => Mode::Standalone,
+        Work::Bound(_) => Mode::Binding,
+    };
+    AsyncActorStatus {
+        mode: Some(mode),
+        observed_generation: seen.actor.metadata.generation,
+        queue,
+        workload_ref: outcome.workload_ref,
+        resolved_target: outcome.resolved_target,
+        binding: with_holder(seen, outcome.binding),
+        conflict_count: Some(outcome.conflicts.count).filter(|count| *count > 0),
+        last_conflict_time: outcome.conflicts.last_time,
+        scaling_mode: outcome.scaled.mode,
+        min_replicas: outcome.scaled.min,
+        max_replicas: outcome.scaled.max,
+        queue_active: outcome.scaled.queue_active,
+        scaled_object_ref: outcome.scaled.reference,
+        desired_replicas,
+        total_replicas: replicas("/status/replicas").map(Option::unwrap_or_default),
+        ready_replicas: replicas("/status/readyReplicas").map(Option::unwrap_or_default),
+        last_scale_time,
+        last_scale_direction,
+        ..AsyncActorStatus::default()
+    }
+}
+
+/// The binding with the holder of the containers, which stays in the status until the containers are out of it.
+fn with_holder(seen: &Observed, binding: Option<BindingStatus>) -> Option<BindingStatus> {
+    let recorded = seen.actor.status.as_ref().and_then(|s| s.binding.clone());
+    let key = needs::previous_holder(&seen.actor).filter(|key| holder::held(seen, key).is_some());
+    match (recorded, key) {
+        (Some(recorded), Some(_)) if binding.as_ref().is_none_or(|b| b.holder.is_none()) => Some(BindingStatus {
+            holder: recorded.holder,
+            holder_uid: recorded.holder_uid,
+            ..binding.unwrap_or_default()
+        }),
+        _ => binding,
+    }
+}
+
+fn count(value: Option<&Value>) -> Option<i32> {
+    value?.as_i64().and_then(|count| i32::try_from(count).ok())
+}
+
+/// Time and direction of the last change of the desired replicas. They are written together with the new number.
+fn last_scale(seen: &Observed, desired: Option<i32>) -> (Option<Time>, Option<ScaleDirection>) {
+    let before = seen.actor.status.as_ref();
+    let direction = match (before.and_then(|s| s.desired_replicas), desired) {
+        (Some(was), Some(is)) if is > was => ScaleDirection::Up,
+        (Some(was), Some(is)) if is < was => ScaleDirection::Down,
+        _ => {
+            let time = before.and_then(|s| s.last_scale_time.clone());
+            return (time, before.and_then(|s| s.last_scale_direction));
+        }
+    };
+    (Some(Time(seen.now)), Some(direction))
+}
+
+/// State and message of an actor with a condition that does not hold. The first of these conditions counts.
+fn problem(conditions: &[Condition]) -> Option<(ActorState, String)> {
+    let bad = |type_: &str| conditions.iter().find(|c| c.is(type_) && !c.holds());
+    let (state, condition) = if let Some(c) = bad(TARGET_RESOLVED) {
+        let state = match c.reason() {
+            "TargetNotFound" | "TargetKindNotInstalled" | "TargetURLUnknown" => ActorState::WaitingForTarget,
+            _ => ActorState::BindingError,
+        };
+        (state, c)
+    } else if let Some(c) = bad(TRANSPORT_READY) {
+        let state = match c.reason() {
+            "QueuePending" => ActorState::Creating,
+            _ => ActorState::TransportError,
+        };
+        (state, c)
+    } else if let Some(c) = bad(RUNTIME_INJECTED) {
+        let state = match c.reason() {
+            "ConflictDetected" => ActorState::Conflict,
+            "ConflictLoopDetected" => ActorState::ConflictStopped,
+            "AlreadyManaged" => ActorState::AlreadyManaged,
+            "Leaving" => ActorState::Moving,
+            reason => of_pods(reason).unwrap_or(ActorState::BindingError),
+        };
+        (state, c)
+    } else if let Some(c) = bad(WORKLOAD_READY).filter(|c| c.reason() != "WorkloadCreated") {
+        (of_pods(c.reason()).unwrap_or(ActorState::WorkloadError), c)
     } else {
-        no(condition::READY, word.as_str(), &message)
-    });
-    if !draft.warnings.is_empty() {
-        drafts.push(yes(WARNING, "Warning", draft.warnings.join("; ")));
-    }
-    let written = write(seen, std::mem::take(&mut draft.status), drafts, word, message);
-    let mut plan = Plan {
-        kube: draft.kube,
-        queue: draft.queue,
+        let c = bad(SCALING_READY).filter(|c| c.reason() != "ScaledObjectCreated")?;
+        (ActorState::ScalingError, c)
     };
-    plan.kube.status = written.kube.status;
-    plan
-}
-
-/// While an object of somebody else's holds what is ours, the status says which.
-fn not_forgotten(draft: &mut Draft<'_>) {
-    let recorded = draft.seen.actor.status.as_ref().and_then(|s| s.binding.clone());
-    let Some((recorded, key)) = recorded.zip(binding::previous_holder(&draft.seen.actor)) else {
-        return;
-    };
-    let names_one = draft.status.binding.as_ref().is_some_and(|b| b.holder.is_some());
-    if !names_one && binding::held(draft.seen, &key).is_some() {
-        let binding = draft.status.binding.get_or_insert_with(BindingStatus::default);
-        binding.holder = recorded.holder;
-        binding.holder_uid = recorded.holder_uid;
-    }
-}
-
-fn count_replicas(draft: &mut Draft<'_>) {
-    let Some(live) = draft.shown.as_ref().and_then(|key| draft.seen.live(key)) else {
-        return;
-    };
-    let count = |path: &str| {
-        live.data
-            .pointer(path)
-            .and_then(Value::as_i64)
-            .and_then(|n| i32::try_from(n).ok())
-    };
-    draft.status.desired_replicas = count("/spec/replicas").or(Some(1));
-    draft.status.total_replicas = count("/status/replicas").or(Some(0));
-    draft.status.ready_replicas = count("/status/readyReplicas").or(Some(0));
-}
-
-/// When the replicas asked for were others last, and which way that went. Written with the new number, so with nothing else.
-fn remember_scaling(draft: &mut Draft<'_>) {
-    let before = draft.seen.actor.status.as_ref();
-    let count = |status: &AsyncActorStatus| status.desired_replicas;
-    let (was, is) = (before.and_then(count), count(&draft.status));
-    let direction = match (was, is) {
-        (Some(was), Some(is)) if is > was => Some(ScaleDirection::Up),
-        (Some(was), Some(is)) if is < was => Some(ScaleDirection::Down),
-        _ => None,
-    };
-    draft.status.last_scale_time = before.and_then(|s| s.last_scale_time.clone());
-    draft.status.last_scale_direction = before.and_then(|s| s.last_scale_direction);
-    if direction.is_some() {
-        draft.status.last_scale_time = Some(Time(draft.seen.now));
-        draft.status.last_scale_direction = direction;
-    }
-}
-
-/// What is going on: a word, whether that is well, and a sentence.
-fn in_a_word(draft: &Draft<'_>) -> (ActorState, bool, String) {
-    let bad = |type_: &str| draft.conditions.iter().find(|c| c.is(type_) && !c.holds());
-    let problem = |word: ActorState, c: &Condition| (word, false, c.message().to_owned());
-    if let Some(c) = bad(TARGET_RESOLVED) {
-        let waits = ["TargetNotFound", "TargetKindNotInstalled", "TargetURLUnknown"].contains(&c.reason());
-        return problem(
-            if waits {
-                ActorState::WaitingForTarget
-            } else {
-                ActorState::BindingError
-            },
-            c,
-        );
-    }
-    if let Some(c) = bad(TRANSPORT_READY) {
-        return problem(
-            if c.reason() == "QueuePending" {
-                ActorState::Creating
-            } else {
-                ActorState::TransportError
-            },
-            c,
-        );
-    }
-    if let Some(c) = bad(RUNTIME_INJECTED) {
-        return problem(
-            match c.reason() {
-                "ConflictDetected" => ActorState::Conflict,
-                "ConflictLoopDetected" => ActorState::ConflictStopped,
-                "AlreadyManaged" => ActorState::AlreadyManaged,
-                "Leaving" => ActorState::Moving,
-                reason => of_pods(reason).unwrap_or(ActorState::BindingError),
-            },
-            c,
-        );
-    }
-    if let Some(c) = bad(WORKLOAD_READY).filter(|c| c.reason() != "WorkloadCreated") {
-        return problem(of_pods(c.reason()).unwrap_or(ActorState::WorkloadError), c);
-    }
-    if let Some(c) = bad(SCALING_READY).filter(|c| c.reason() != "ScaledObjectCreated") {
-        return problem(ActorState::ScalingError, c);
-    }
-    replicas_in_a_word(draft)
+    Some((state, condition.message().to_owned()))
 }
 
 /// The state of an actor whose pods do not work, by the reason of its condition.
@@ -291,61 +262,57 @@ fn of_pods(reason: &str) -> Option<ActorState> {
     pods::WORDS.into_iter().find(|state| state.as_str() == reason)
 }
 
-fn replicas_in_a_word(draft: &Draft<'_>) -> (ActorState, bool, String) {
-    let status = &draft.status;
-    let Some(shown) = draft.shown.as_ref().filter(|key| draft.seen.live(key).is_some()) else {
-        return (ActorState::Creating, false, "The workload is being made".to_owned());
+/// State of an actor without problems, by its replicas: the state, whether the actor is ready, and the message.
+fn running(
+    status: &AsyncActorStatus,
+    shown: Option<(&Key, &DynamicObject)>,
+    applies: &[Apply],
+    before: Option<&AsyncActorStatus>,
+) -> (ActorState, bool, String) {
+    let Some((what, live)) = shown else {
+        return (ActorState::Creating, false, "The workload is being created".to_owned());
     };
     let desired = status.desired_replicas.unwrap_or(0);
     let (ready, total) = (status.ready_replicas.unwrap_or(0), status.total_replicas.unwrap_or(0));
     let scaled = status.scaling_mode == Some(ScalingMode::Keda);
-    let what = shown.told();
-    let updated = draft.seen.live(shown).map_or(total, |live| updated(live, total));
+    let updated = updated(live, total);
+    let was = before.and_then(|s| ActorState::of(s.status.as_deref()?));
     match (desired, ready, total) {
-        (0, _, 1..) => (ActorState::ScalingDown, true, format!("{what} goes to 0 replicas")),
+        (0, _, 1..) => (
+            ActorState::ScalingDown,
+            true,
+            format!("{what} is scaling down to 0 replicas"),
+        ),
         (0, ..) if scaled => (
             ActorState::Napping,
             true,
-            format!("{what} sleeps until a message comes"),
+            format!("{what} is scaled to zero until a message arrives"),
         ),
-        (0, ..) => (
-            ActorState::Stopped,
-            true,
-            format!("{what} has 0 replicas, as asked for"),
-        ),
+        (0, ..) => (ActorState::Stopped, true, format!("{what} has 0 replicas, as desired")),
         _ if updated < total => (
             ActorState::Updating,
             ready > 0,
-            format!("{what} is rolled out: {updated} of {total} replicas are new, {ready} are ready"),
+            format!("{what} is rolling out: {updated} of {total} replicas are updated, {ready} are ready"),
         ),
-        _ if is_about_to_roll(draft, shown) => {
-            let message = format!("{what} is rolled out: its pods give way to new ones");
+        _ if is_about_to_roll(what, live, applies, was) => {
+            let message = format!("{what} is rolling out: its pods are being replaced");
             (ActorState::Updating, ready > 0, message)
         }
         _ if total > desired => (
             ActorState::ScalingDown,
             true,
-            format!("{what}: {total} replicas, {desired} asked for"),
+            format!("{what}: {total} replicas, {desired} desired"),
         ),
         _ if ready >= desired => (
             ActorState::Running,
             true,
             format!("{what}: {ready} of {desired} replicas are ready"),
         ),
-        (_, 0, _)
-            if status_was(
-                draft,
-                &[ActorState::Napping, ActorState::ScalingUp, ActorState::WakingUp],
-            ) =>
-        {
-            (
-                ActorState::WakingUp,
-                false,
-                format!("{what}: 0 of {desired} replicas are ready"),
-            )
-        }
         (_, 0, _) => (
-            ActorState::Creating,
+            match was {
+                Some(ActorState::Napping | ActorState::ScalingUp | ActorState::WakingUp) => ActorState::WakingUp,
+                _ => ActorState::Creating,
+            },
             false,
             format!("{what}: 0 of {desired} replicas are ready"),
         ),
@@ -360,10 +327,9 @@ fn replicas_in_a_word(draft: &Draft<'_>) -> (ActorState, bool, String) {
 /// How many of the replicas there are have the present template.
 fn updated(live: &DynamicObject, total: i32) -> i32 {
     let status = &live.data["status"];
-    let count = |count: &Value| count.as_i64().and_then(|n| i32::try_from(n).ok());
     // A controller that has looked counts, and leaves out a count of 0.
     match (
-        count(&status["updatedReplicas"]),
+        count(status.get("updatedReplicas")),
         status["observedGeneration"].is_null(),
     ) {
         (Some(updated), _) => updated,
@@ -373,49 +339,48 @@ fn updated(live: &DynamicObject, total: i32) -> i32 {
 }
 
 /// Whether this plan changes the workload, or one did and the workload's controller has not seen it yet.
-fn is_about_to_roll(draft: &Draft<'_>, shown: &Key) -> bool {
-    let is_it = |apply: &&Apply| {
+fn is_about_to_roll(shown: &Key, live: &DynamicObject, applies: &[Apply], was: Option<ActorState>) -> bool {
+    let is_changed = |apply: &Apply| {
         let name = apply.object.metadata.name.as_deref();
         apply.resource.kind == shown.kind.kind && name == Some(&shown.name) && !apply.unchanged
     };
-    let not_seen = |live: &DynamicObject| {
-        let observed = live.data["status"]["observedGeneration"].as_i64();
-        observed.is_some() && observed < live.metadata.generation
-    };
-    draft.kube.apply.iter().any(|apply| is_it(&apply))
-        || status_was(draft, &[ActorState::Updating]) && draft.seen.live(shown).is_some_and(not_seen)
+    let observed = live.data["status"]["observedGeneration"].as_i64();
+    let is_unseen = observed.is_some() && observed < live.metadata.generation;
+    applies.iter().any(is_changed) || was == Some(ActorState::Updating) && is_unseen
 }
 
-fn status_was(draft: &Draft<'_>, states: &[ActorState]) -> bool {
-    let before = draft.seen.actor.status.as_ref().and_then(|s| s.status.as_deref());
-    before
-        .and_then(ActorState::of)
-        .is_some_and(|state| states.contains(&state))
-}
-
-/// Settles conditions and writes only what differs.
-fn write(
+/// The status with settled conditions, if it differs from the present one.
+fn written(
     seen: &Observed,
     mut status: AsyncActorStatus,
     mut drafts: Vec<Condition>,
     state: ActorState,
     message: String,
-) -> Plan {
+) -> Option<Value> {
     drafts.sort_by_key(|draft| ORDER.iter().position(|type_| draft.is(type_)));
-    let before = seen.actor.status.clone().unwrap_or_default();
+    let before = seen.actor.status.as_ref();
+    let conditions = before.map_or(&[][..], |status| &status.conditions);
     status.status = Some(state.to_string());
     status.message = Some(condition::shorten(message, MAX_MESSAGE));
-    status.conditions = condition::settle(drafts, &before.conditions, seen.actor.metadata.generation, seen.now);
-    let same = seen.actor.status.as_ref().is_some_and(|before| {
+    status.conditions = condition::settle(drafts, conditions, seen.actor.metadata.generation, seen.now);
+    let same = before.is_some_and(|before| {
         let mut sorted = before.clone();
         sorted
             .conditions
             .sort_by_key(|c| ORDER.iter().position(|type_| *type_ == c.type_));
         sorted == status
     });
-    let mut plan = Plan::default();
-    if !same {
-        plan.kube.status = serde_json::to_value(&status).ok();
+    if same { None } else { serde_json::to_value(&status).ok() }
+}
+
+/// A plan that only writes the status and, if it is `news`, reports it in an Event.
+fn only(status: Option<Value>, news: Option<Note>) -> Plan {
+    Plan {
+        kube: KubePlan {
+            status,
+            events: news.into_iter().collect(),
+            ..KubePlan::default()
+        },
+        queue: None,
     }
-    plan
 }

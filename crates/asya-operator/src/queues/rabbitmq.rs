@@ -147,7 +147,7 @@ impl Rabbit {
         let exchange = self.config.exchange.as_str();
         let declared = channel.exchange_declare(exchange.into(), ExchangeKind::Topic, durable, FieldTable::default());
         if let Err(error) = declared.await {
-            tracing::warn!(%error, exchange, "the exchange cannot be declared as a durable topic exchange; it is used as it is");
+            tracing::warn!(%error, exchange, "cannot declare the exchange as a durable topic exchange; the existing exchange is used");
             return Ok(());
         }
         close(&channel).await;

@@ -3,7 +3,7 @@
 use kube::core::{ApiResource, DynamicObject};
 pub use runway_client::change::{id, kind};
 
-/// In apply order: group and version, kind, plural, whether it has a namespace.
+/// Group and version, kind, plural and scope of each kind, in apply order.
 const KINDS: [(&str, &str, &str, bool); 20] = [
     ("v1", "Namespace", "namespaces", false),
     (
@@ -62,13 +62,13 @@ const KINDS: [(&str, &str, &str, bool); 20] = [
     ),
 ];
 
-/// What an upgrade never takes away: with it goes what users made.
+/// Kinds that an upgrade never deletes, because users' objects would be deleted with them.
 pub const KEPT: [&str; 2] = ["Namespace", "CustomResourceDefinition"];
 
-/// What no component of ours consists of.
+/// Kinds that no component contains.
 pub const MADE_BY_OTHERS: [&str; 4] = ["ConfigMap", "Secret", "Lease", "InferenceProviderConfig"];
 
-/// Where the kind is in apply order.
+/// Position of a kind in apply order.
 pub fn rank(kind: &str) -> usize {
     KINDS
         .iter()
@@ -81,7 +81,7 @@ pub fn is_namespaced(object: &DynamicObject) -> Option<bool> {
     find(object).map(|(.., namespaced)| namespaced)
 }
 
-/// How to ask for the kind of an object, if it is one of these.
+/// API resource and scope of an object's kind, if it is one of these.
 pub fn resource(object: &DynamicObject) -> Option<(ApiResource, bool)> {
     let (group_version, kind, plural, namespaced) = find(object)?;
     Some((api_resource(group_version, kind, plural), namespaced))

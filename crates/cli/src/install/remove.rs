@@ -12,12 +12,13 @@ use kube::{Api, ResourceExt};
 use runway_api::{InferenceProviderConfig, ModelDeployment};
 use serde_json::json;
 
-use super::console::Console;
+use super::args::{ProviderUninstallArgs, RemoveArgs, UninstallArgs};
+use super::manifest::{built_in, names, read_manifest};
 use super::survey::Survey;
-use super::{Error, built_in, kinds, names, read_manifest};
-use crate::args::{ProviderUninstallArgs, RemoveArgs, UninstallArgs};
-use crate::commands::Answer;
+use super::{Error, kinds};
+use crate::answer::Answer;
 use crate::patience::Patience;
+use crate::terminal::Terminal;
 use runway_client::change;
 use runway_client::cluster::{Cluster, only};
 use runway_client::manifests::{self, NAMESPACE, WEBHOOK_SECRET};
@@ -27,8 +28,8 @@ use runway_client::text;
 const MOST_NAMES: usize = 5;
 
 /// `controller uninstall`: the core and the built-in providers.
-pub async fn controller(args: &UninstallArgs, cluster: &Cluster, console: &mut Console<'_>) -> Result<Answer, Error> {
-    let survey = Survey::of(cluster, console).await?;
+pub async fn controller(args: &UninstallArgs, cluster: &Cluster, terminal: &mut Terminal<'_>) -> Result<Answer, Error> {
+    let survey = Survey::of(cluster, terminal).await?;
     let components = manifests::all_components();
     let providers: Vec<&str> = manifests::built_in_providers().iter().map(|p| p.name()).collect();
     let registered = configs(&survey).await?;
@@ -39,11 +40,11 @@ pub async fn controller(args: &UninstallArgs, cluster: &Cluster, console: &mut C
         .collect();
     if !others.is_empty() {
         return Err(Error::Refused(vec![format!(
-            "{} of others still registered: {}. Uninstall with: kubeairunway provider uninstall -f FILE, or delete the InferenceProviderConfig if its controller is gone",
+            "{} still registered: {}. To remove it, run: kubeairunway provider uninstall -f FILE, or delete the InferenceProviderConfig if its controller is gone",
             if others.len() == 1 {
-                "a provider is"
+                "a third-party provider is"
             } else {
-                "providers are"
+                "third-party providers are"
             },
             others.join(", ")
         )]));
@@ -56,30 +57,33 @@ pub async fn controller(args: &UninstallArgs, cluster: &Cluster, console: &mut C
     let mut kept = Vec::new();
     if !args.crds {
         objects.retain(|o| kinds::kind(o) != "CustomResourceDefinition");
-        kept.push("the CRDs (--crds deletes them)".to_owned());
+        kept.push("CRDs (use --crds to delete them)".to_owned());
     }
     let strangers = strangers(&survey).await?;
     if !strangers.is_empty() {
         objects.retain(|o| kinds::kind(o) != "Namespace");
-        kept.push(format!("Namespace/{NAMESPACE}, which also holds {}", few(&strangers)));
+        kept.push(format!(
+            "Namespace/{NAMESPACE}, which also contains {}",
+            few(&strangers)
+        ));
     }
-    take_away(&survey, objects, models, &kept, &args.remove, console).await
+    take_away(&survey, objects, models, &kept, &args.remove, terminal).await
 }
 
 /// `console uninstall`.
-pub async fn web_console(args: &RemoveArgs, cluster: &Cluster, console: &mut Console<'_>) -> Result<Answer, Error> {
-    let survey = Survey::of(cluster, console).await?;
+pub async fn web_console(args: &RemoveArgs, cluster: &Cluster, terminal: &mut Terminal<'_>) -> Result<Answer, Error> {
+    let survey = Survey::of(cluster, terminal).await?;
     let objects = survey.labelled(&[manifests::console::NAME.to_owned()]).await?;
-    take_away(&survey, objects, Vec::new(), &[], args, console).await
+    take_away(&survey, objects, Vec::new(), &[], args, terminal).await
 }
 
 /// `provider uninstall`.
 pub async fn provider(
     args: &ProviderUninstallArgs,
     cluster: &Cluster,
-    console: &mut Console<'_>,
+    terminal: &mut Terminal<'_>,
 ) -> Result<Answer, Error> {
-    let survey = Survey::of(cluster, console).await?;
+    let survey = Survey::of(cluster, terminal).await?;
     let mut objects = Vec::new();
     let mut served: Vec<String> = args.which.names.clone();
     for name in &args.which.names {
@@ -87,10 +91,10 @@ pub async fn provider(
     }
     let mut kept = Vec::new();
     if !args.which.files.is_empty() {
-        for mut object in read_manifest(&args.which.files, console)? {
+        for mut object in read_manifest(&args.which.files, terminal)? {
             let kind = kinds::kind(&object);
             if kind == "Namespace" || (kind == "CustomResourceDefinition" && !args.uninstall.crds) {
-                kept.push(format!("{} (it may hold what others need)", kinds::id(&object)));
+                kept.push(format!("{} (other objects may depend on it)", kinds::id(&object)));
                 continue;
             }
             if kind == "InferenceProviderConfig" {
@@ -113,22 +117,22 @@ pub async fn provider(
     );
     let models = models(&survey, |md| uses(md, &served)).await?;
     may_go(&models, &args.uninstall)?;
-    take_away(&survey, objects, models, &kept, &args.uninstall.remove, console).await
+    take_away(&survey, objects, models, &kept, &args.uninstall.remove, terminal).await
 }
 
-/// Models serve users: they go only when that is said.
+/// Refuses the removal if there are ModelDeployments, unless `--delete-models` is set.
 fn may_go(models: &[ModelDeployment], args: &UninstallArgs) -> Result<(), Error> {
     if models.is_empty() || args.delete_models {
         return Ok(());
     }
     let all: Vec<String> = models.iter().map(called).collect();
     Err(Error::Refused(vec![format!(
-        "{} {} served: {}. Delete them first, or say --delete-models to delete them now",
+        "{} {}: {}. Delete them first, or use --delete-models",
         models.len(),
         if models.len() == 1 {
-            "ModelDeployment is"
+            "ModelDeployment exists"
         } else {
-            "ModelDeployments are"
+            "ModelDeployments exist"
         },
         few(&all)
     )]))
@@ -141,11 +145,11 @@ async fn take_away(
     models: Vec<ModelDeployment>,
     kept: &[String],
     args: &RemoveArgs,
-    console: &mut Console<'_>,
+    terminal: &mut Terminal<'_>,
 ) -> Result<Answer, Error> {
     objects.sort_by_key(|o| std::cmp::Reverse(kinds::rank(kinds::kind(o))));
     if objects.is_empty() && models.is_empty() {
-        console.say("unchanged: nothing of it is in this cluster");
+        terminal.say("unchanged: nothing is installed in this cluster");
         return Ok(Answer::default());
     }
     survey.rights_to_delete(&objects).await?;
@@ -161,21 +165,21 @@ async fn take_away(
             ..Answer::default()
         });
     }
-    console.say(shown.trim_end());
-    if !args.yes && !console.ask("Delete all this?") {
+    terminal.say(shown.trim_end());
+    if !args.yes && !terminal.ask("Delete these objects?") {
         return Err(Error::NotConfirmed);
     }
-    delete_models(survey, &models, args.timeout(), console).await?;
+    delete_models(survey, &models, args.timeout(), terminal).await?;
     for object in &objects {
         survey.delete(object).await?;
-        console.say(&format!("deleted {}", kinds::id(object)));
+        terminal.say(&format!("deleted {}", kinds::id(object)));
         if kinds::kind(object) == "Deployment" {
             // A controller that still runs would register itself again.
             until_no_pods(survey, object, args.timeout()).await?;
         }
     }
     if args.wait {
-        until_gone(survey, &objects, args.timeout(), console).await?;
+        until_gone(survey, &objects, args.timeout(), terminal).await?;
     }
     Ok(Answer::default())
 }
@@ -184,7 +188,7 @@ async fn delete_models(
     survey: &Survey<'_>,
     models: &[ModelDeployment],
     timeout: Duration,
-    console: &mut Console<'_>,
+    terminal: &mut Terminal<'_>,
 ) -> Result<(), Error> {
     for md in models {
         let api: Api<ModelDeployment> = Api::namespaced(survey.client(), &md.namespace().unwrap_or_default());
@@ -204,7 +208,7 @@ async fn delete_models(
             .map(called)
             .collect();
         if left.len() < before {
-            console.say(&format!(
+            terminal.say(&format!(
                 "deleted {} of {} ModelDeployments",
                 models.len() - left.len(),
                 models.len()
@@ -218,7 +222,7 @@ async fn delete_models(
             return Err(Error::StillThere {
                 after: text::age(timeout),
                 what: vec![format!(
-                    "ModelDeployments {}: their controllers clean up first, at most 5 minutes each (do they run?); nothing else was deleted",
+                    "ModelDeployments {}: their controllers clean up first, at most 5 minutes each (are the controllers running?); nothing else was deleted",
                     few(&left)
                 )],
             });
@@ -258,7 +262,7 @@ async fn until_gone(
     survey: &Survey<'_>,
     objects: &[DynamicObject],
     timeout: Duration,
-    console: &mut Console<'_>,
+    terminal: &mut Terminal<'_>,
 ) -> Result<(), Error> {
     let patience = Patience::of(timeout);
     loop {
@@ -276,7 +280,7 @@ async fn until_gone(
             }
         }
         if left.is_empty() {
-            console.say("all gone");
+            terminal.say("all objects deleted");
             return Ok(());
         }
         if !patience.lasts().await {
@@ -288,7 +292,7 @@ async fn until_gone(
     }
 }
 
-/// What controllers make for themselves: the authority of the webhook, and a Lease each.
+/// Objects that controllers create for themselves: the webhook's CA, and a Lease each.
 async fn left_by_controllers(survey: &Survey<'_>) -> Result<Vec<DynamicObject>, Error> {
     let names = names(&manifests::all_components());
     let mut wanted = vec![json!({ "apiVersion": "v1", "kind": "Secret",
@@ -311,7 +315,7 @@ async fn left_by_controllers(survey: &Survey<'_>) -> Result<Vec<DynamicObject>, 
     Ok(found)
 }
 
-/// What in our namespace is somebody else's and would be missed.
+/// Objects of others in the namespace of the controllers.
 async fn strangers(survey: &Survey<'_>) -> Result<Vec<String>, Error> {
     let ours = names(&manifests::all_components());
     let mut found = Vec::new();
@@ -338,7 +342,7 @@ async fn strangers(survey: &Survey<'_>) -> Result<Vec<String>, Error> {
     Ok(found)
 }
 
-/// Whether there is no such object, or no such kind: the latter has no reason, only a code.
+/// Whether object or kind do not exist; the latter error has a code, but no reason.
 fn is_unknown(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if status.is_not_found() || status.code == 404)
 }

@@ -7,17 +7,17 @@ use runway_api::condition::{self, Conditions};
 use runway_api::{InferenceProviderConfig, labels};
 use runway_operator::clock;
 
-use super::console::Console;
 use super::survey::Survey;
 use super::{Error, wait};
-use crate::commands::Answer;
+use crate::answer::Answer;
+use crate::terminal::Terminal;
 use runway_client::cluster::{self, Cluster};
 use runway_client::manifests::{self, COMPONENT_LABEL, NAMESPACE};
 use runway_client::text::{self, aligned, cell, table};
 
 /// `controller status`: each component, its version and its pods. It fails unless the core is there and all are ready.
-pub async fn status(cluster: &Cluster, console: &mut Console<'_>) -> Result<Answer, Error> {
-    Survey::of(cluster, console).await?;
+pub async fn status(cluster: &Cluster, terminal: &mut Terminal<'_>) -> Result<Answer, Error> {
+    Survey::of(cluster, terminal).await?;
     let found = deployments(cluster).await?;
     if !found.iter().any(|d| d.name_any() == labels::CORE_MANAGER) {
         return Err(Error::NotInstalled);
@@ -34,9 +34,9 @@ pub async fn status(cluster: &Cluster, console: &mut Console<'_>) -> Result<Answ
     })
 }
 
-/// `provider list`: the built-in providers, installed or not, and whoever has registered.
-pub async fn providers(cluster: &Cluster, console: &mut Console<'_>) -> Result<Answer, Error> {
-    Survey::of(cluster, console).await?;
+/// `provider list`: built-in providers, installed or not, and registered third-party providers.
+pub async fn providers(cluster: &Cluster, terminal: &mut Terminal<'_>) -> Result<Answer, Error> {
+    Survey::of(cluster, terminal).await?;
     let found = deployments(cluster).await?;
     let configs = cluster.configs().await?;
     let mut names: Vec<String> = manifests::built_in_providers()
@@ -58,7 +58,7 @@ pub async fn providers(cluster: &Cluster, console: &mut Console<'_>) -> Result<A
             (Some(deployment), _) => version(deployment),
             (None, Some(_)) => status
                 .and_then(|s| s.version.clone())
-                .unwrap_or_else(|| "by others".to_owned()),
+                .unwrap_or_else(|| "third party".to_owned()),
             (None, None) => "no".to_owned(),
         };
         let ready = status
@@ -87,7 +87,7 @@ fn upstream(config: Option<&InferenceProviderConfig>) -> String {
     condition.map(|c| c.message.clone()).unwrap_or_default()
 }
 
-/// The version a Deployment of the product says it is.
+/// Version of a Deployment of the product, by its label.
 pub fn version(deployment: &Deployment) -> String {
     deployment
         .labels()

@@ -10,8 +10,8 @@ use kube::discovery::{self, Scope};
 use kube::{Api, Client, ResourceExt};
 use runway_api::labels;
 
-use super::console::Console;
 use super::{Error, kinds};
+use crate::terminal::Terminal;
 use runway_client::access::{self, Right};
 use runway_client::change::{Change, Deed, place};
 use runway_client::cluster::{Cluster, only};
@@ -19,7 +19,10 @@ use runway_client::documents::typed;
 use runway_client::manifests::{COMPONENT_LABEL, NAMESPACE, OLDEST_KUBERNETES, Release, policy};
 use serde_json::json;
 
-/// Who asks, of which server.
+/// Field manager of objects from third-party manifests.
+pub const MANAGER_OF_OTHERS: &str = "kubeairunway-file";
+
+/// The cluster, and the version of its API server.
 pub struct Survey<'a> {
     cluster: &'a Cluster,
     minor: u32,
@@ -28,19 +31,19 @@ pub struct Survey<'a> {
 
 impl<'a> Survey<'a> {
     /// Asks the server what it is; one that is too old is refused.
-    pub async fn of(cluster: &'a Cluster, console: &mut Console<'_>) -> Result<Self, Error> {
+    pub async fn of(cluster: &'a Cluster, terminal: &mut Terminal<'_>) -> Result<Self, Error> {
         let info = cluster
             .client()
             .apiserver_version()
             .await
-            .map_err(|e| cluster.explain(e, "read the server's version".to_owned(), "its version"))?;
+            .map_err(|e| cluster.explain(e, "read the server version".to_owned(), "its version"))?;
         let survey = Self {
             cluster,
             minor: minor(&info.minor),
             version: info.git_version,
         };
-        survey.at_least(OLDEST_KUBERNETES, "this needs")?;
-        console.say(&format!("cluster {}, Kubernetes {}", cluster.url(), survey.version));
+        survey.at_least(OLDEST_KUBERNETES, "KubeAIRunway requires")?;
+        terminal.say(&format!("cluster {}, Kubernetes {}", cluster.url(), survey.version));
         Ok(survey)
     }
 
@@ -49,10 +52,10 @@ impl<'a> Survey<'a> {
         self.minor
     }
 
-    /// Whether the server has what the release asks for.
+    /// Checks whether the server supports the options of a release.
     pub fn suits(&self, release: &Release) -> Result<(), Error> {
         if release.policy {
-            self.at_least(policy::OLDEST_KUBERNETES, "--provider-policy needs")?;
+            self.at_least(policy::OLDEST_KUBERNETES, "--provider-policy requires")?;
         }
         Ok(())
     }
@@ -66,7 +69,7 @@ impl<'a> Survey<'a> {
         self.cluster.client()
     }
 
-    /// An error that says what was tried.
+    /// Converts an error of the client to one that names the action.
     pub fn failed(&self, error: kube::Error, doing: impl Into<String>) -> Error {
         self.cluster.explain(error, doing.into(), "it").into()
     }
@@ -78,11 +81,11 @@ impl<'a> Survey<'a> {
         let found = found.map_err(|e| self.failed(e, format!("read Deployment/{component}")))?;
         Ok(found.map(|deployment| {
             let label = deployment.labels().get("app.kubernetes.io/version");
-            label.cloned().unwrap_or_else(|| "an unknown version".to_owned())
+            label.cloned().unwrap_or_else(|| "unknown".to_owned())
         }))
     }
 
-    /// What lists objects of a kind, in our namespace or without one.
+    /// API for objects of a kind, in a namespace or cluster-scoped.
     fn api_of(&self, resource: &ApiResource, namespaced: bool, namespace: &str) -> Api<DynamicObject> {
         if namespaced {
             Api::namespaced_with(self.client(), namespace, resource)
@@ -91,20 +94,20 @@ impl<'a> Survey<'a> {
         }
     }
 
-    /// What reads and writes an object.
+    /// API for an object.
     pub async fn api(&self, object: &DynamicObject) -> Result<Api<DynamicObject>, Error> {
         let api = self.api_if_installed(object).await?;
         api.ok_or_else(|| unknown_kind(object))
     }
 
-    /// The same; `None` where the server does not know the kind.
+    /// Like [`Self::api`], but `None` if the server does not serve the kind.
     pub async fn api_if_installed(&self, object: &DynamicObject) -> Result<Option<Api<DynamicObject>>, Error> {
         let namespace = object.namespace().unwrap_or_else(|| NAMESPACE.to_owned());
         let found = self.resource(object).await?;
         Ok(found.map(|(resource, namespaced)| self.api_of(&resource, namespaced, &namespace)))
     }
 
-    /// Where objects of this kind live in the API, and whether in namespaces; `None` where the server does not know the kind.
+    /// API resource and scope of an object's kind; `None` if the server does not serve it.
     async fn resource(&self, object: &DynamicObject) -> Result<Option<(ApiResource, bool)>, Error> {
         if let Some(known) = kinds::resource(object) {
             return Ok(Some(known));
@@ -161,7 +164,7 @@ impl<'a> Survey<'a> {
         let mut missing = Vec::new();
         for right in asked {
             let allowed = access::may(&self.client(), right).await;
-            if !allowed.map_err(|e| self.failed(e, "ask what you may do"))? {
+            if !allowed.map_err(|e| self.failed(e, "check your permissions"))? {
                 missing.push(right.to_string());
             }
         }
@@ -172,7 +175,7 @@ impl<'a> Survey<'a> {
         }
     }
 
-    /// What an apply would do to each object. Refused if one belongs to somebody else, or if the server would not take it.
+    /// Changes of an apply, by dry run. Fails if an object has another owner, or if the server rejects it.
     pub async fn changes(&self, wanted: Vec<DynamicObject>, manager: &str, force: bool) -> Result<Vec<Change>, Error> {
         let parameters = PatchParams {
             dry_run: true,
@@ -211,14 +214,15 @@ impl<'a> Survey<'a> {
                         new_namespaces.insert(name.clone());
                     }
                     Some(live) if live.metadata.deletion_timestamp.is_some() => {
-                        let text = format!("Namespace/{name} is being deleted: try again when it is gone");
+                        let text =
+                            format!("Namespace/{name} is being deleted: try again when the deletion is complete");
                         return Err(Error::Refused(vec![text]));
                     }
                     Some(_) => {}
                 }
             }
             if let Some(whose) = live.as_ref().and_then(|live| stranger(live, manager)) {
-                refused.push(format!("{} is there, and {whose}", place(object)));
+                refused.push(format!("{} already exists and {whose}", place(object)));
                 continue;
             }
             if let Some(complaint) = live.as_ref().and_then(|live| stored_version_lost(live, object)) {
@@ -239,7 +243,7 @@ impl<'a> Survey<'a> {
                     deed: Deed::between(live.as_ref(), &then),
                 }),
                 Err(kube::Error::Api(status)) if status.is_conflict() => refused.push(format!(
-                    "{} was changed by somebody else ({}): --force-conflicts takes it back",
+                    "{} was changed by another field manager ({}): use --force-conflicts to take over the fields",
                     place(object),
                     status.message
                 )),
@@ -255,7 +259,7 @@ impl<'a> Survey<'a> {
                         message: status.message,
                     });
                 }
-                Err(error) => return Err(self.failed(error, format!("try {}", place(object)))),
+                Err(error) => return Err(self.failed(error, format!("dry-run {}", place(object)))),
             }
         }
         if refused.is_empty() {
@@ -336,13 +340,13 @@ fn unknown_kind(object: &DynamicObject) -> Error {
     Error::DryRun {
         what: place(object),
         message: format!(
-            "it does not know {} of {}: install what brings it first, or leave this out",
+            "no kind {} in {}: install its CRD first, or remove the object",
             types.kind, types.api_version
         ),
     }
 }
 
-/// Whether the kind of an object comes with another of them.
+/// Whether one of the objects is the CRD of this object.
 fn is_made_by(wanted: &[DynamicObject], object: &DynamicObject) -> bool {
     let kind = kinds::kind(object);
     wanted.iter().any(|other| {
@@ -351,15 +355,15 @@ fn is_made_by(wanted: &[DynamicObject], object: &DynamicObject) -> bool {
     })
 }
 
-/// Whose an object is, if not ours. A namespace may well have been made before.
+/// Description of the owner of an object that is not ours. A Namespace may exist before.
 fn stranger(live: &DynamicObject, manager: &str) -> Option<String> {
     if let Some(release) = live.annotations().get("meta.helm.sh/release-name") {
         return Some(format!(
-            "belongs to the Helm release '{release}': use helm for it, or uninstall that first"
+            "belongs to the Helm release '{release}': use helm, or uninstall that release first"
         ));
     }
     let ours = live.labels().get(labels::MANAGED_BY).map(String::as_str) == Some(labels::MANAGED_BY_VALUE);
-    if ours || kinds::kind(live) == "Namespace" || manager == super::MANAGER_OF_OTHERS {
+    if ours || kinds::kind(live) == "Namespace" || manager == MANAGER_OF_OTHERS {
         return None;
     }
     let managers: BTreeSet<&str> = live
@@ -372,7 +376,7 @@ fn stranger(live: &DynamicObject, manager: &str) -> Option<String> {
         .get(labels::RECOMMENDED_MANAGED_BY)
         .map(|l| format!(", managed by {l}"));
     Some(format!(
-        "is not ours: it was written by {}{}. Delete it if nobody needs it",
+        "is not part of KubeAIRunway: its field managers are {}{}. Delete it if it is not needed",
         managers.into_iter().collect::<Vec<_>>().join(", "),
         label.unwrap_or_default()
     ))
@@ -392,7 +396,7 @@ fn stored_version_lost(live: &DynamicObject, wanted: &DynamicObject) -> Option<S
         .collect();
     (!lost.is_empty()).then(|| {
         format!(
-            "CustomResourceDefinition/{} has objects stored as {}, which this version does not know: see 'Stored versions' in docs/install.md",
+            "CustomResourceDefinition/{} has objects stored as {}, which this version does not serve: see 'Stored versions' in docs/install.md",
             live.metadata.name.unwrap_or_default(),
             lost.join(", ")
         )
@@ -405,9 +409,21 @@ mod tests {
     use serde_json::json;
 
     fn server(minor: u32) -> Option<Error> {
-        at_least(minor, &format!("v1.{minor}.3"), OLDEST_KUBERNETES, "this needs")
-            .and_then(|()| at_least(minor, "v1.29.0", policy::OLDEST_KUBERNETES, "--provider-policy needs"))
-            .err()
+        at_least(
+            minor,
+            &format!("v1.{minor}.3"),
+            OLDEST_KUBERNETES,
+            "KubeAIRunway requires",
+        )
+        .and_then(|()| {
+            at_least(
+                minor,
+                "v1.29.0",
+                policy::OLDEST_KUBERNETES,
+                "--provider-policy requires",
+            )
+        })
+        .err()
     }
 
     #[test]
@@ -416,9 +432,14 @@ mod tests {
         let said = server(25).unwrap().to_string();
         assert_eq!(
             said,
-            "this cluster runs Kubernetes v1.25.3, and this needs 1.26 or newer: upgrade the cluster. Nothing was changed"
+            "the cluster runs Kubernetes v1.25.3, but KubeAIRunway requires 1.26 or newer: upgrade the cluster. Nothing was changed"
         );
-        assert!(server(29).unwrap().to_string().contains("--provider-policy needs 1.30"));
+        assert!(
+            server(29)
+                .unwrap()
+                .to_string()
+                .contains("--provider-policy requires 1.30")
+        );
         assert!(server(30).is_none());
     }
 
@@ -428,12 +449,12 @@ mod tests {
             serde_json::from_value(json!({ "apiVersion": "v1", "kind": "Service", "metadata": metadata })).unwrap()
         };
         let ours = object(json!({ "name": "a", "labels": { "kubeairunway.ai/managed-by": "kubeairunway" } }));
-        assert_eq!(stranger(&ours, super::super::MANAGER), None);
+        assert_eq!(stranger(&ours, runway_client::diff::MANAGER), None);
         let theirs = object(json!({ "name": "a", "managedFields": [{ "manager": "kubectl" }] }));
-        let said = stranger(&theirs, super::super::MANAGER).unwrap();
+        let said = stranger(&theirs, runway_client::diff::MANAGER).unwrap();
         assert_eq!(
             said,
-            "is not ours: it was written by kubectl. Delete it if nobody needs it"
+            "is not part of KubeAIRunway: its field managers are kubectl. Delete it if it is not needed"
         );
     }
 }

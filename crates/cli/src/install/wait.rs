@@ -9,18 +9,18 @@ use kube::api::ListParams;
 use kube::{Api, ResourceExt};
 
 use super::Error;
-use super::console::Console;
 use super::survey::Survey;
 use crate::patience::Patience;
+use crate::terminal::Terminal;
 use runway_client::manifests::COMPONENT_LABEL;
 use runway_client::{pods, text};
 
-/// Waits until every pod of these Deployments is ready and of this version; says each step.
+/// Waits until all pods of these Deployments are updated and ready, and reports progress.
 pub async fn until_ready(
     survey: &Survey<'_>,
     deployments: &[(String, String)],
     timeout: Duration,
-    console: &mut Console<'_>,
+    terminal: &mut Terminal<'_>,
 ) -> Result<(), Error> {
     let patience = Patience::of(timeout);
     let mut said = vec![String::new(); deployments.len()];
@@ -30,11 +30,11 @@ pub async fn until_ready(
             let api: Api<Deployment> = Api::namespaced(survey.client(), namespace);
             let found = api.get_opt(name).await;
             let found = found.map_err(|e| survey.failed(e, format!("read Deployment/{name}")))?;
-            let progress = found.as_ref().map_or_else(|| "it was deleted".to_owned(), progress);
+            let progress = found.as_ref().map_or_else(|| "deleted".to_owned(), progress);
             let done = found.as_ref().is_some_and(is_ready);
             let line = format!("Deployment/{name}: {progress}");
             if said[index] != line {
-                console.say(&line);
+                terminal.say(&line);
                 said[index] = line;
             }
             if !done {
@@ -92,12 +92,12 @@ pub async fn until_established(survey: &Survey<'_>, name: &str, timeout: Duratio
     }
 }
 
-/// How many pods are wanted.
+/// Desired number of pods.
 fn wanted(deployment: &Deployment) -> i32 {
     deployment.spec.as_ref().and_then(|s| s.replicas).unwrap_or(1)
 }
 
-/// Whether every pod is of the newest version and available, and no other is left.
+/// Whether all pods are updated and available, and no others are left.
 pub fn is_ready(deployment: &Deployment) -> bool {
     let status = deployment.status.clone().unwrap_or_default();
     let wanted = wanted(deployment);
@@ -107,7 +107,7 @@ pub fn is_ready(deployment: &Deployment) -> bool {
         && status.replicas.unwrap_or(0) == wanted
 }
 
-/// Where it stands.
+/// Rollout state, as text.
 pub fn progress(deployment: &Deployment) -> String {
     let status = deployment.status.clone().unwrap_or_default();
     let (ready, updated) = (
@@ -118,12 +118,12 @@ pub fn progress(deployment: &Deployment) -> String {
     if is_ready(deployment) {
         return format!("ready, {ready} of {wanted} pods");
     }
-    format!("{ready} of {wanted} pods ready, {updated} of this version")
+    format!("{ready} of {wanted} pods ready, {updated} updated")
 }
 
 async fn why(survey: &Survey<'_>, namespace: &str, name: &str, deployment: Option<&Deployment>) -> String {
     let Some(deployment) = deployment else {
-        return "it was deleted".to_owned();
+        return "deleted".to_owned();
     };
     let selector = deployment
         .spec
@@ -134,11 +134,11 @@ async fn why(survey: &Survey<'_>, namespace: &str, name: &str, deployment: Optio
     let pods: Api<Pod> = Api::namespaced(survey.client(), namespace);
     match pods.list(&ListParams::default().labels(&selector.join(","))).await {
         Ok(found) => reason(deployment, &found.items),
-        Err(_) => format!("{}; its pods cannot be read", progress(deployment)),
+        Err(_) => format!("{}; cannot read its pods", progress(deployment)),
     }
 }
 
-/// What keeps a Deployment: what its pods say, or why it has none.
+/// Reason why a Deployment is not ready: the problem of its pods, or why it has none.
 pub fn reason(deployment: &Deployment, pods: &[Pod]) -> String {
     let mut reasons: Vec<String> = Vec::new();
     for pod in pods {
@@ -169,7 +169,7 @@ pub fn reason(deployment: &Deployment, pods: &[Pod]) -> String {
     match failure.and_then(|c| c.message.clone()) {
         Some(message) if pods.is_empty() => format!("no pods: {message}"),
         Some(message) => message,
-        None if pods.is_empty() => "no pods were made yet (is kube-controller-manager running?)".to_owned(),
+        None if pods.is_empty() => "no pods created yet (is kube-controller-manager running?)".to_owned(),
         None => progress(deployment),
     }
 }
@@ -227,11 +227,11 @@ mod tests {
             ),
             (
                 json!({ "phase": "Running" }),
-                "pod p: runs, and its readiness probe fails: see its log",
+                "pod p: running, but its readiness probe fails: see its log",
             ),
             (
                 json!({ "phase": "Pending" }),
-                "pod p: Pending, not scheduled yet (is there a node, and kube-scheduler?)",
+                "pod p: Pending, not scheduled yet (does a node exist, and is kube-scheduler running?)",
             ),
         ];
         for (status, expected) in cases {

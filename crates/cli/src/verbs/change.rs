@@ -1,22 +1,56 @@
 //! `pause`, `resume` and `delete`.
 
+use clap::Args;
+use jiff::SignedDuration;
 use kube::ResourceExt;
 use runway_api::labels;
+use runway_api::name::Namespace;
 use runway_client::cluster::Cluster;
 use runway_client::diff::MANAGER;
 use runway_client::target::Kind;
+use runway_client::target::Target;
 
 use super::{Error, wait};
-use crate::args::{DeleteArgs, PauseArgs};
-use crate::commands::Answer;
-use crate::install::console::Console;
+use crate::answer::Answer;
+use crate::terminal::Terminal;
+
+/// Arguments of `pause` and `resume`.
+#[derive(Debug, Args)]
+pub struct PauseArgs {
+    /// Names of ModelDeployments, or KIND/NAME
+    #[arg(value_name = "NAME", required = true)]
+    pub targets: Vec<Target>,
+    /// Namespace; the namespace of the kubeconfig's current context if omitted
+    #[arg(short, long)]
+    pub namespace: Option<Namespace>,
+}
+
+/// Arguments of `delete`.
+#[derive(Debug, Args)]
+pub struct DeleteArgs {
+    /// Names of ModelDeployments, or KIND/NAME
+    #[arg(value_name = "NAME", required = true)]
+    pub targets: Vec<Target>,
+    /// Namespace; the namespace of the kubeconfig's current context if omitted
+    #[arg(short, long)]
+    pub namespace: Option<Namespace>,
+    /// Submit a server-side dry run without deleting anything
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Wait until the objects are gone, and report progress
+    #[arg(long, default_value_t = true, num_args = 0..=1, require_equals = true, default_missing_value = "true", action = clap::ArgAction::Set)]
+    pub wait: bool,
+    /// Time to wait, such as 90s or 6m; controllers wait at most 5 minutes for an upstream object to be deleted
+    #[arg(long, default_value = "6m", value_name = "TIME")]
+    pub timeout: SignedDuration,
+}
 
 /// Stops the controllers from changing what runs, or lets them go on.
 pub async fn pause(
     args: &PauseArgs,
     pause: bool,
     cluster: &Cluster,
-    console: &mut Console<'_>,
+    terminal: &mut Terminal<'_>,
 ) -> Result<Answer, Error> {
     let namespace = args.namespace.as_ref().unwrap_or(&cluster.namespace);
     for target in &args.targets {
@@ -28,19 +62,19 @@ pub async fn pause(
         };
         let object = cluster.get(target, namespace).await?;
         if labels::is_set(&object.metadata, annotation) == pause {
-            console.say(&format!("{target}: unchanged"));
+            terminal.say(&format!("{target}: unchanged"));
             continue;
         }
         let value = pause.then_some("true");
         cluster
             .annotate(target, namespace, (annotation, value), MANAGER)
             .await?;
-        console.say(&if pause {
+        terminal.say(&if pause {
             let shortest = match target.kind {
                 Kind::ModelDeployment => target.name.to_string(),
                 _ => target.to_string(),
             };
-            format!("{target}: paused; its pods run on, deletion still works, nothing else is changed until: kubeairunway resume {shortest}")
+            format!("{target}: paused; its pods keep running, and deletion still works. To resume, run: kubeairunway resume {shortest}")
         } else {
             format!("{target}: resumed")
         });
@@ -49,7 +83,7 @@ pub async fn pause(
 }
 
 /// Deletes, and waits until all is gone.
-pub async fn delete(args: &DeleteArgs, cluster: &Cluster, console: &mut Console<'_>) -> Result<Answer, Error> {
+pub async fn delete(args: &DeleteArgs, cluster: &Cluster, terminal: &mut Terminal<'_>) -> Result<Answer, Error> {
     let namespace = args.namespace.as_ref().unwrap_or(&cluster.namespace);
     // Nothing is deleted before every name is known.
     let mut found = Vec::new();
@@ -61,13 +95,13 @@ pub async fn delete(args: &DeleteArgs, cluster: &Cluster, console: &mut Console<
         let word = if args.dry_run {
             "would be deleted"
         } else {
-            "deletion asked for"
+            "deletion requested"
         };
-        console.say(&format!("{target}: {word}"));
+        terminal.say(&format!("{target}: {word}"));
     }
     if args.wait && !args.dry_run {
         for (target, uid) in &found {
-            wait::until_gone(cluster, namespace, target, uid, args.timeout.unsigned_abs(), console).await?;
+            wait::until_gone(cluster, namespace, target, uid, args.timeout.unsigned_abs(), terminal).await?;
         }
     }
     Ok(Answer::default())

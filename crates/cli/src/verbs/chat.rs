@@ -1,6 +1,8 @@
 //! `chat`: a talk with a model through the API server's proxy, so that no port has to be forwarded. Words are shown as they
 //! come.
 
+use clap::Args;
+use runway_api::name::{Name, Namespace};
 use std::io::{self, IsTerminal};
 
 use futures::{TryStreamExt, pin_mut};
@@ -11,19 +13,42 @@ use runway_client::endpoint;
 use runway_client::talk::Talk;
 
 use super::Error;
-use crate::args::ChatArgs;
-use crate::commands::Answer;
-use crate::install::console::{Console, print};
+use crate::answer::Answer;
+use crate::terminal::{Terminal, print};
 
-/// One question, or on a terminal a talk until the end of the input.
-pub async fn chat(args: &ChatArgs, cluster: &Cluster, console: &mut Console<'_>) -> Result<Answer, Error> {
+/// Arguments of `chat`.
+#[derive(Debug, Args)]
+pub struct ChatArgs {
+    /// Name of the ModelDeployment
+    pub name: Name,
+    /// Prompt; read from standard input if omitted, or an interactive chat on a terminal
+    pub prompt: Option<String>,
+    /// Namespace; the namespace of the kubeconfig's current context if omitted
+    #[arg(short, long)]
+    pub namespace: Option<Namespace>,
+    /// System prompt
+    #[arg(long, value_name = "TEXT")]
+    pub system: Option<String>,
+    /// Name of the model in API requests; requested from the server if omitted
+    #[arg(long)]
+    pub model: Option<String>,
+    /// Maximum tokens per answer
+    #[arg(long, value_name = "NUMBER")]
+    pub max_tokens: Option<u32>,
+    /// Sampling temperature; 0 is deterministic
+    #[arg(long, value_name = "NUMBER")]
+    pub temperature: Option<f64>,
+}
+
+/// Sends one prompt, or on a terminal chats until the end of the input.
+pub async fn chat(args: &ChatArgs, cluster: &Cluster, terminal: &mut Terminal<'_>) -> Result<Answer, Error> {
     let namespace = args.namespace.as_ref().unwrap_or(&cluster.namespace);
     let md = cluster.deployment(namespace, &args.name).await?;
     let access = endpoint::access(&md).ok_or_else(|| Error::no_endpoint(&md))?;
     if !access.serves {
         let phase = md.status.as_ref().and_then(|status| status.phase);
-        let phase = phase.map_or("without a status", Phase::as_str);
-        console.say(&format!("note: {} is {phase}, so it may not answer", args.name));
+        let phase = phase.map_or("without status", Phase::as_str);
+        terminal.say(&format!("note: {} is {phase} and may not answer", args.name));
     }
     let talk = Talk::begin(cluster, access, args.model.clone()).await?;
     let options = Options {
@@ -36,8 +61,11 @@ pub async fn chat(args: &ChatArgs, cluster: &Cluster, console: &mut Console<'_>)
         messages.push(message("user", prompt));
         answer(&talk, &messages, &options).await?;
     } else if io::stdin().is_terminal() {
-        console.say(&format!("{} answers; an empty line or Ctrl-D ends", talk.model));
-        while let Some(line) = console.line("> ").filter(|line| !line.is_empty()) {
+        terminal.say(&format!(
+            "Chatting with {}; an empty line or Ctrl-D ends the chat",
+            talk.model
+        ));
+        while let Some(line) = terminal.line("> ").filter(|line| !line.is_empty()) {
             messages.push(message("user", &line));
             let Some(answer) = answer(&talk, &messages, &options).await? else {
                 break;
@@ -46,7 +74,7 @@ pub async fn chat(args: &ChatArgs, cluster: &Cluster, console: &mut Console<'_>)
         }
     } else {
         let mut prompt = String::new();
-        let read = console.stdin.read_to_string(&mut prompt);
+        let read = terminal.stdin.read_to_string(&mut prompt);
         read.map_err(|e| Error::Usage(format!("cannot read the prompt from standard input: {e}")))?;
         messages.push(message("user", prompt.trim_end()));
         answer(&talk, &messages, &options).await?;
@@ -54,7 +82,7 @@ pub async fn chat(args: &ChatArgs, cluster: &Cluster, console: &mut Console<'_>)
     Ok(Answer::default())
 }
 
-/// Shows an answer while it comes, and returns it; `None` if nobody reads any more.
+/// Streams an answer to stdout and returns it; `None` if stdout is closed.
 async fn answer(talk: &Talk<'_>, messages: &[Message], options: &Options) -> Result<Option<String>, Error> {
     let words = talk.answer(messages, options).await?;
     pin_mut!(words);
@@ -75,7 +103,7 @@ fn message(role: &'static str, content: &str) -> Message {
     }
 }
 
-/// What a model says does not steer the terminal.
+/// Replaces control characters, so that an answer cannot control the terminal.
 fn visible(text: &str) -> String {
     text.chars()
         .map(|c| {

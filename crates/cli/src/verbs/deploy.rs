@@ -1,5 +1,8 @@
 //! `deploy`: works out a ModelDeployment, shows what would happen, asks, applies, and waits if that is wanted.
 
+use clap::Args;
+use jiff::SignedDuration;
+use runway_client::text::Format;
 use std::fmt::Write as _;
 use std::sync::Arc;
 
@@ -20,37 +23,112 @@ use runway_operator::clock;
 use runway_operator::telemetry::chain;
 
 use super::{Error, wait};
-use crate::args::DeployArgs;
-use crate::commands::{self, Answer};
-use crate::install::console::Console;
+use crate::answer::{self, Answer};
+use crate::terminal::Terminal;
+
+/// Arguments of `deploy`.
+#[derive(Debug, Args)]
+pub struct DeployArgs {
+    /// Model ID on Hugging Face, such as meta-llama/Llama-3.1-8B-Instruct
+    pub model: String,
+    /// Name of the ModelDeployment; derived from the model ID if omitted
+    #[arg(long)]
+    pub name: Option<Name>,
+    /// Namespace; the namespace of the kubeconfig's current context if omitted
+    #[arg(short, long)]
+    pub namespace: Option<Namespace>,
+    /// Engine, such as vllm, sglang, trtllm or llamacpp; the first that a registered provider supports if omitted
+    #[arg(long)]
+    pub engine: Option<String>,
+    /// GPUs per replica; 1 if omitted, 0 for models in the format of llama.cpp
+    #[arg(long, value_name = "NUMBER")]
+    pub gpu: Option<i32>,
+    /// Resource name of the GPU, such as amd.com/gpu
+    #[arg(long, value_name = "NAME")]
+    pub gpu_type: Option<String>,
+    /// CPUs per replica, such as 4 or 500m
+    #[arg(long)]
+    pub cpu: Option<String>,
+    /// Memory per replica, such as 32Gi
+    #[arg(long)]
+    pub memory: Option<String>,
+    /// Number of replicas
+    #[arg(long, value_name = "NUMBER")]
+    pub replicas: Option<i32>,
+    /// Provider; selected by its rules if omitted
+    #[arg(long)]
+    pub provider: Option<String>,
+    /// Maximum context length in tokens
+    #[arg(long, value_name = "TOKENS")]
+    pub context_length: Option<i32>,
+    /// Secret that contains the Hugging Face token under the key HF_TOKEN
+    #[arg(long, value_name = "NAME")]
+    pub secret: Option<String>,
+    /// Name of the model in API requests
+    #[arg(long, value_name = "NAME")]
+    pub served_name: Option<String>,
+    /// Container image; the provider's image for the engine if omitted
+    #[arg(long)]
+    pub image: Option<String>,
+    /// Argument for the engine, such as max-num-seqs=64; repeatable
+    #[arg(long = "engine-arg", value_name = "FLAG=VALUE", value_parser = pair)]
+    pub engine_args: Vec<(String, String)>,
+    /// Environment variable; repeatable
+    #[arg(long, value_name = "NAME=VALUE", value_parser = pair)]
+    pub env: Vec<(String, String)>,
+    /// Do not ask for confirmation
+    #[arg(short, long)]
+    pub yes: bool,
+    /// Only show the plan, without applying it
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Also write the manifest to stdout, in this format
+    #[arg(short, long, value_enum)]
+    pub output: Option<Format>,
+    /// Wait until the model runs
+    #[arg(long)]
+    pub wait: bool,
+    /// Time to wait, such as 90s or 20m
+    #[arg(long, default_value = "20m", value_name = "TIME")]
+    pub timeout: SignedDuration,
+}
+
+/// `NAME=VALUE`; a name alone has an empty value.
+fn pair(text: &str) -> Result<(String, String), String> {
+    let (name, value) = text.split_once('=').unwrap_or((text, ""));
+    if name.is_empty() {
+        return Err("a name is missing before '='".to_owned());
+    }
+    Ok((name.to_owned(), value.to_owned()))
+}
 
 /// Plan first, then the question, then the change.
 pub async fn deploy(
     args: &DeployArgs,
     client: &ClientArgs,
-    console: &mut Console<'_>,
-) -> Result<Answer, commands::Error> {
+    terminal: &mut Terminal<'_>,
+) -> Result<Answer, answer::Error> {
     let cluster = match Cluster::connect_patiently(client).await {
         Ok(cluster) => cluster,
-        Err(cluster::Error::Client(error)) if args.dry_run => return without_cluster(args, &error, console),
+        Err(cluster::Error::Client(error)) if args.dry_run => return without_cluster(args, &error, terminal),
         Err(error) => return Err(Error::from(error).into()),
     };
     let configs = cluster.configs().await.map_err(Error::from)?.into_iter().map(Arc::new);
     let providers = Providers::compile(configs, &Providers::default());
     let namespace = args.namespace.as_ref().unwrap_or(&cluster.namespace);
     let worked = deploy::work_out(&wish(args, namespace), &providers, clock::now()).map_err(Error::from)?;
-    console.say(choices(&worked).trim_end());
+    terminal.say(choices(&worked).trim_end());
 
     let written: DynamicObject = serde_json::from_value(worked.manifest.clone()).map_err(text::Error::from)?;
     let diff = diff::of_new(&cluster, &written, clock::now()).await;
     // Who may not make upstream objects may well be allowed to make a ModelDeployment: the controllers do the rest.
     let nothing_changes = match diff {
         Ok(diff) => {
-            console.say(diff::screen(&diff).trim_end());
+            terminal.say(diff::screen(&diff).trim_end());
             diff.is_empty()
         }
         Err(error @ cluster::Error::Forbidden { .. }) => {
-            console.say(&format!("note: not everything can be shown: {}", chain(&error)));
+            terminal.say(&format!("note: the plan is incomplete: {}", chain(&error)));
             false
         }
         Err(error) => return Err(Error::from(error).into()),
@@ -67,13 +145,13 @@ pub async fn deploy(
         return Ok(done);
     }
     if nothing_changes {
-        console.say("nothing to do: it is deployed like this");
+        terminal.say("unchanged: the ModelDeployment already has these settings");
     } else {
-        if !args.yes && !console.ask("Deploy it?") {
+        if !args.yes && !terminal.ask("Deploy?") {
             return Err(Error::NotConfirmed.into());
         }
         apply(&cluster, namespace, &written).await?;
-        console.say(&format!("applied ModelDeployment/{} in {namespace}", worked.why.name));
+        terminal.say(&format!("applied ModelDeployment/{} in {namespace}", worked.why.name));
     }
     if args.wait {
         let name = worked.why.name.parse::<Name>().map_err(cluster::Error::Name);
@@ -82,30 +160,30 @@ pub async fn deploy(
             kind: Kind::ModelDeployment,
             name,
         };
-        wait::until_ready(&cluster, namespace, &target, args.timeout.unsigned_abs(), console).await?;
-        console.say(&format!(
-            "ask it with: kubeairunway chat {} -n {namespace}",
+        wait::until_ready(&cluster, namespace, &target, args.timeout.unsigned_abs(), terminal).await?;
+        terminal.say(&format!(
+            "To chat with it, run: kubeairunway chat {} -n {namespace}",
             target.name
         ));
     }
     Ok(done)
 }
 
-/// Only for a look: the built-in providers are taken as registered and ready, as `render` does it.
+/// Plan without a cluster: built-in providers are assumed to be registered and ready, as in `render`.
 fn without_cluster(
     args: &DeployArgs,
     error: &dyn std::error::Error,
-    console: &mut Console<'_>,
-) -> Result<Answer, commands::Error> {
+    terminal: &mut Terminal<'_>,
+) -> Result<Answer, answer::Error> {
     let (state, _) = State::new(runway_client::documents::Documents::default());
     let namespace = args.namespace.clone().unwrap_or_default();
     let worked = deploy::work_out(&wish(args, &namespace), &state.providers, clock::now()).map_err(Error::from)?;
-    console.say(choices(&worked).trim_end());
+    terminal.say(choices(&worked).trim_end());
     let note = Diagnostic {
         level: Level::Note,
         subject: None,
         text: format!(
-            "the built-in providers are taken as registered and ready: {}",
+            "the built-in providers are assumed to be registered and ready: {}",
             chain(error)
         ),
     };
@@ -116,14 +194,14 @@ fn without_cluster(
     })
 }
 
-/// What was worked out, and who would serve it.
+/// Derived settings and provider, as text.
 fn choices(worked: &Worked) -> String {
     let mut said = String::new();
     // Writing to a String does not fail.
     for (what, value, why) in &worked.choices {
         let _ = writeln!(said, "{what:<9} {value} ({why})");
     }
-    let provider = worked.why.provider.as_deref().unwrap_or("none yet");
+    let provider = worked.why.provider.as_deref().unwrap_or("none");
     let _ = writeln!(said, "provider  {provider} ({})", one_line(&worked.why.because));
     for warning in &worked.warnings {
         let _ = writeln!(said, "warning: {}", one_line(warning));

@@ -1,5 +1,8 @@
 //! `logs`: what the pods of an object write, one after the other, or all at once while they write it.
 
+use clap::Args;
+use jiff::SignedDuration;
+use runway_api::name::{Container, Name, Namespace};
 use std::cell::RefCell;
 
 use futures::future::join_all;
@@ -13,22 +16,57 @@ use runway_client::pods;
 use runway_client::target::{Target, closest, did_you_mean};
 
 use super::Error;
-use crate::args::LogsArgs;
-use crate::commands::Answer;
-use crate::install::console::{Console, print};
+use crate::answer::Answer;
+use crate::terminal::{Terminal, print};
+
+/// Arguments of `logs`.
+#[derive(Debug, Args)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a switch of the command line")]
+pub struct LogsArgs {
+    /// Name of the ModelDeployment, or KIND/NAME
+    #[arg(value_name = "NAME")]
+    pub target: Target,
+    /// Namespace; the namespace of the kubeconfig's current context if omitted
+    #[arg(short, long)]
+    pub namespace: Option<Namespace>,
+    /// Name of a single pod
+    #[arg(long)]
+    pub pod: Option<Name>,
+    /// Container; if omitted, the main container, or the init container that blocks it
+    #[arg(short, long)]
+    pub container: Option<Container>,
+    /// All containers
+    #[arg(long, conflicts_with = "container")]
+    pub all_containers: bool,
+    /// Stream the logs
+    #[arg(short, long)]
+    pub follow: bool,
+    /// Print the logs of the previous instance of the container
+    #[arg(short, long)]
+    pub previous: bool,
+    /// Number of recent lines to print
+    #[arg(long, value_name = "LINES")]
+    pub tail: Option<i64>,
+    /// Print only logs newer than this, such as 90s or 2h
+    #[arg(long, value_name = "TIME")]
+    pub since: Option<SignedDuration>,
+    /// Include timestamps
+    #[arg(long)]
+    pub timestamps: bool,
+}
 
 /// A container whose log is read.
 struct Voice {
     pod: String,
     container: String,
-    /// What goes before each line.
+    /// Prefix of each line.
     prefix: String,
-    /// Why it may have nothing to say.
+    /// Reason why it may have no output.
     trouble: Option<String>,
 }
 
 /// Writes logs to stdout as they come.
-pub async fn logs(args: &LogsArgs, cluster: &Cluster, console: &mut Console<'_>) -> Result<Answer, Error> {
+pub async fn logs(args: &LogsArgs, cluster: &Cluster, terminal: &mut Terminal<'_>) -> Result<Answer, Error> {
     let namespace = args.namespace.as_ref().unwrap_or(&cluster.namespace);
     let mut pods = cluster.pods_of(&args.target, namespace).await?;
     if pods.is_empty() {
@@ -55,7 +93,7 @@ pub async fn logs(args: &LogsArgs, cluster: &Cluster, console: &mut Console<'_>)
     if args.follow {
         for voice in &voices {
             if let Some(trouble) = &voice.trouble {
-                console.say(&format!("Pod/{}: {trouble}", voice.pod));
+                terminal.say(&format!("Pod/{}: {trouble}", voice.pod));
             }
         }
         join_all(voices.iter().map(|voice| listen(&api, voice, args, &said))).await;
@@ -74,7 +112,7 @@ pub async fn logs(args: &LogsArgs, cluster: &Cluster, console: &mut Console<'_>)
     })
 }
 
-/// As the other verbs want it.
+/// The target as an argument of other verbs.
 fn name(target: &Target) -> String {
     match target.kind {
         runway_client::target::Kind::ModelDeployment => target.name.to_string(),
@@ -82,7 +120,7 @@ fn name(target: &Target) -> String {
     }
 }
 
-/// Which containers are read. With several, each line says whose it is.
+/// Containers to read. If there are several, each line has a prefix.
 fn voices(pods: &[Pod], args: &LogsArgs) -> Result<Vec<Voice>, Error> {
     let mut voices = Vec::new();
     for pod in pods {
@@ -103,7 +141,7 @@ fn voices(pods: &[Pod], args: &LogsArgs) -> Result<Vec<Voice>, Error> {
     Ok(voices)
 }
 
-/// False if nobody reads any more.
+/// Prints a log. False if stdout is closed.
 async fn listen(api: &Api<Pod>, voice: &Voice, args: &LogsArgs, said: &RefCell<Vec<Diagnostic>>) -> bool {
     let params = LogParams {
         container: Some(voice.container.clone()),
@@ -119,7 +157,7 @@ async fn listen(api: &Api<Pod>, voice: &Voice, args: &LogsArgs, said: &RefCell<V
         Ok(stream) => match copy(stream, &voice.prefix).await {
             Ok(Heard::Nothing) => {
                 if let Some(trouble) = &voice.trouble {
-                    let text = format!("has written nothing yet: {trouble}");
+                    let text = format!("no output yet: {trouble}");
                     let note = Diagnostic::about(Level::Note, format!("Pod/{}", voice.pod), text);
                     said.borrow_mut().push(note);
                 }
@@ -128,7 +166,8 @@ async fn listen(api: &Api<Pod>, voice: &Voice, args: &LogsArgs, said: &RefCell<V
             Ok(Heard::Lines) => true,
             Ok(Heard::Enough) => false,
             Err(error) => {
-                said.borrow_mut().push(about(format!("the log was cut off: {error}")));
+                said.borrow_mut()
+                    .push(about(format!("the log stream ended early: {error}")));
                 true
             }
         },
@@ -144,13 +183,13 @@ async fn listen(api: &Api<Pod>, voice: &Voice, args: &LogsArgs, said: &RefCell<V
     }
 }
 
-/// What came of listening.
+/// Result of printing a log.
 enum Heard {
     /// The log is empty.
     Nothing,
-    /// It was written out.
+    /// The log was printed.
     Lines,
-    /// Nobody reads any more.
+    /// Stdout is closed.
     Enough,
 }
 

@@ -1,6 +1,9 @@
 //! `get`, `status` and `events` of every kind. ModelDeployments have screens of their own; of the other kinds the server
 //! itself makes the table, by the columns of their CRDs.
 
+use clap::{Args, ValueEnum};
+use jiff::SignedDuration;
+use runway_client::source::Place;
 use std::io::Read;
 
 use jiff::Timestamp;
@@ -20,11 +23,87 @@ use runway_operator::client::ClientArgs;
 use serde_json::json;
 
 use super::{Error, wait};
-use crate::args::{EventsArgs, GetArgs, ListFormat, StatusArgs};
-use crate::commands::{self, Answer, answer, screens};
-use crate::install::console::Console;
+use crate::answer::{self, Answer, screens};
+use crate::terminal::Terminal;
 
-/// What `get` is asked for: a kind, and a name if it is about one object.
+/// Arguments of `get`.
+#[derive(Debug, Args)]
+pub struct GetArgs {
+    /// Name of a ModelDeployment, a kind, or KIND/NAME
+    #[arg(value_name = "NAME|KIND|KIND/NAME")]
+    pub what: Option<Subject>,
+    /// Name of an object of the given kind
+    pub name: Option<Name>,
+    /// Source of the objects.
+    #[command(flatten)]
+    pub place: Place,
+    /// Select all namespaces
+    #[arg(short = 'A', long, conflicts_with_all = ["namespace", "name"])]
+    pub all_namespaces: bool,
+    /// Output format
+    #[arg(short, long, value_enum)]
+    pub output: Option<ListFormat>,
+}
+
+/// Arguments of `status`.
+#[derive(Debug, Args)]
+pub struct StatusArgs {
+    /// Name of the ModelDeployment, or KIND/NAME
+    #[arg(value_name = "NAME")]
+    pub target: Target,
+    /// Source of the objects.
+    #[command(flatten)]
+    pub place: Place,
+    /// Output format of the object; text for people if omitted
+    #[arg(short, long, value_enum)]
+    pub output: Option<Format>,
+    /// Wait until the object is ready, and report progress
+    #[arg(long)]
+    pub wait: bool,
+    /// Time to wait, such as 90s or 20m
+    #[arg(long, default_value = "20m", value_name = "TIME")]
+    pub timeout: SignedDuration,
+}
+
+/// Arguments of `events`.
+#[derive(Debug, Args)]
+pub struct EventsArgs {
+    /// Name of the ModelDeployment, or KIND/NAME
+    #[arg(value_name = "NAME")]
+    pub target: Target,
+    /// Source of the objects.
+    #[command(flatten)]
+    pub place: Place,
+    /// Output format
+    #[arg(short, long, value_enum)]
+    pub output: Option<ListFormat>,
+}
+
+/// Output formats of lists.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ListFormat {
+    /// Objects as YAML
+    Yaml,
+    /// Objects as JSON
+    Json,
+    /// Table with additional columns
+    Wide,
+    /// Kind and name only, such as asyncactor.asya.sh/resize
+    Name,
+}
+
+impl ListFormat {
+    /// Document format, for the formats that write whole objects.
+    pub fn document(self) -> Option<Format> {
+        match self {
+            Self::Yaml => Some(Format::Yaml),
+            Self::Json => Some(Format::Json),
+            Self::Wide | Self::Name => None,
+        }
+    }
+}
+
+/// Arguments of `get`: a kind, and a name for one object.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Asked {
     /// The kind.
@@ -33,7 +112,7 @@ pub struct Asked {
     pub name: Option<Name>,
 }
 
-/// Understands `get`, `get NAME`, `get KIND`, `get KIND NAME` and `get KIND/NAME`.
+/// Parses `get`, `get NAME`, `get KIND`, `get KIND NAME` and `get KIND/NAME`.
 pub fn asked(what: Option<&Subject>, name: Option<&Name>) -> Result<Asked, Error> {
     let (kind, name) = match (what, name) {
         (None, _) => (Kind::ModelDeployment, None),
@@ -46,17 +125,17 @@ pub fn asked(what: Option<&Subject>, name: Option<&Name>) -> Result<Asked, Error
 }
 
 /// `get`.
-pub async fn get(args: &GetArgs, client: &ClientArgs, stdin: &mut dyn Read) -> Result<Answer, commands::Error> {
+pub async fn get(args: &GetArgs, client: &ClientArgs, stdin: &mut dyn Read) -> Result<Answer, answer::Error> {
     let asked = asked(args.what.as_ref(), args.name.as_ref())?;
     if asked.name.is_some() && args.all_namespaces {
-        let text = "a name is looked for in one namespace: give -n NAMESPACE instead of -A";
+        let text = "a name cannot be combined with --all-namespaces: use -n NAMESPACE";
         return Err(Error::Usage(text.to_owned()).into());
     }
     if asked.kind == Kind::ModelDeployment {
         return deployments(args, asked.name.as_ref(), client, stdin).await;
     }
     if !args.place.files.is_empty() {
-        let text = "only ModelDeployments are read from files: leave -f away, or the kind";
+        let text = "-f supports only ModelDeployments: omit -f or the kind";
         return Err(Error::Usage(text.to_owned()).into());
     }
     let cluster = Cluster::connect(client).await.map_err(Error::from)?;
@@ -72,11 +151,11 @@ pub async fn get(args: &GetArgs, client: &ClientArgs, stdin: &mut dyn Read) -> R
             Some(_) => text::documents(&found, format)?,
             None => text::list(&found, format)?,
         };
-        return Ok(answer(data, Vec::new()));
+        return Ok(Answer::new(data, Vec::new()));
     }
     if args.output == Some(ListFormat::Name) {
         let found = objects(&cluster, &asked, namespace).await?;
-        return Ok(answer(names(asked.kind, &found), Vec::new()));
+        return Ok(Answer::new(names(asked.kind, &found), Vec::new()));
     }
     let everywhere = namespace.is_none() && asked.kind.is_namespaced();
     let table = cluster
@@ -89,7 +168,7 @@ pub async fn get(args: &GetArgs, client: &ClientArgs, stdin: &mut dyn Read) -> R
     } else {
         Vec::new()
     };
-    Ok(answer(data, said))
+    Ok(Answer::new(data, said))
 }
 
 async fn objects(cluster: &Cluster, asked: &Asked, namespace: Option<&Namespace>) -> Result<Vec<DynamicObject>, Error> {
@@ -105,7 +184,7 @@ async fn objects(cluster: &Cluster, asked: &Asked, namespace: Option<&Namespace>
     })
 }
 
-/// As kubectl writes them: `asyncactor.asya.sh/resize`.
+/// Names as kubectl writes them: `asyncactor.asya.sh/resize`.
 fn names<T: ResourceExt>(kind: Kind, objects: &[T]) -> String {
     let resource = kind.resource();
     let kind = resource.kind.to_lowercase();
@@ -118,9 +197,9 @@ fn names<T: ResourceExt>(kind: Kind, objects: &[T]) -> String {
 
 fn none(kind: Kind, namespace: Option<&Namespace>) -> Diagnostic {
     let place = match namespace {
-        Some(namespace) => format!(" in namespace '{namespace}' (see all with -A)"),
-        None if kind.is_namespaced() => " in any namespace".to_owned(),
-        None => String::new(),
+        Some(namespace) => format!(" found in namespace '{namespace}' (use -A for all namespaces)"),
+        None if kind.is_namespaced() => " found in any namespace".to_owned(),
+        None => " found".to_owned(),
     };
     Diagnostic {
         level: Level::Note,
@@ -134,7 +213,7 @@ async fn deployments(
     name: Option<&Name>,
     client: &ClientArgs,
     stdin: &mut dyn Read,
-) -> Result<Answer, commands::Error> {
+) -> Result<Answer, answer::Error> {
     let mut source = Source::open(&args.place, client, stdin, Admission::Past).await?;
     let namespace = source.namespace(&args.place, args.all_namespaces);
     let found = source.deployments(namespace.as_ref(), name).await?;
@@ -160,32 +239,29 @@ async fn deployments(
     if found.is_empty() {
         source.said.push(none(Kind::ModelDeployment, namespace.as_ref()));
     }
-    Ok(answer(data, source.said))
+    Ok(Answer::new(data, source.said))
 }
 
 /// `status`.
 pub async fn status(
     args: &StatusArgs,
     client: &ClientArgs,
-    console: &mut Console<'_>,
+    terminal: &mut Terminal<'_>,
     look: Look,
-) -> Result<Answer, commands::Error> {
+) -> Result<Answer, answer::Error> {
     let mut waited = Ok(());
     if args.wait {
         if !args.place.files.is_empty() {
-            return Err(Error::Usage(
-                "files do not change while they are waited for: leave -f or --wait away".to_owned(),
-            )
-            .into());
+            return Err(Error::Usage("--wait cannot be combined with -f: omit one of them".to_owned()).into());
         }
         let cluster = Cluster::connect_patiently(client).await.map_err(Error::from)?;
         let namespace = args.place.namespace.as_ref().unwrap_or(&cluster.namespace);
-        waited = wait::until_ready(&cluster, namespace, &args.target, args.timeout.unsigned_abs(), console).await;
+        waited = wait::until_ready(&cluster, namespace, &args.target, args.timeout.unsigned_abs(), terminal).await;
         if let Err(error @ Error::Cluster(_)) = waited {
             return Err(error.into());
         }
     }
-    let mut shown = stands(args, client, console, look).await?;
+    let mut shown = stands(args, client, terminal, look).await?;
     if let Err(error) = waited {
         shown.failed = true;
         shown.code = error.code();
@@ -197,41 +273,44 @@ pub async fn status(
 async fn stands(
     args: &StatusArgs,
     client: &ClientArgs,
-    console: &mut Console<'_>,
+    terminal: &mut Terminal<'_>,
     look: Look,
-) -> Result<Answer, commands::Error> {
+) -> Result<Answer, answer::Error> {
     let now = args.place.now();
     if args.target.kind != Kind::ModelDeployment {
         if !args.place.files.is_empty() {
-            let text = "only ModelDeployments are read from files: leave -f away";
+            let text = "-f supports only ModelDeployments: omit -f";
             return Err(Error::Usage(text.to_owned()).into());
         }
         let cluster = Cluster::connect(client).await.map_err(Error::from)?;
         let namespace = args.place.namespace.as_ref().unwrap_or(&cluster.namespace);
         let object = cluster.get(&args.target, namespace).await.map_err(Error::from)?;
         if let Some(format) = args.output {
-            return Ok(answer(text::documents(&[object], format)?, Vec::new()));
+            return Ok(Answer::new(text::documents(&[object], format)?, Vec::new()));
         }
         let (all, said) = told(&cluster, namespace).await;
         let about = events::about(all, &[args.target.to_string()]);
         let facts = facts(&cluster, &object).await;
-        return Ok(answer(status::object_screen(&object, &facts, &about, now, look), said));
+        return Ok(Answer::new(
+            status::object_screen(&object, &facts, &about, now, look),
+            said,
+        ));
     }
-    let mut source = Source::open(&args.place, client, console.stdin, Admission::Past).await?;
+    let mut source = Source::open(&args.place, client, terminal.stdin, Admission::Past).await?;
     let namespace = source.namespace(&args.place, false);
     let found = source.deployments(namespace.as_ref(), Some(&args.target.name)).await?;
     if let Some(format) = args.output {
-        return Ok(answer(text::documents(&found, format)?, source.said));
+        return Ok(Answer::new(text::documents(&found, format)?, source.said));
     }
     let mut all = Vec::new();
     for md in found {
         let view = source.view(md, now).await;
         all.push(status::screen(&view, now, look));
     }
-    Ok(answer(screens(all.into_iter()), source.said))
+    Ok(Answer::new(screens(all.into_iter()), source.said))
 }
 
-/// What is worth knowing of an object and is not in its status: of an actor, how many messages wait.
+/// Additional facts that are not in the status: the queue length of an actor.
 async fn facts(cluster: &Cluster, object: &DynamicObject) -> Vec<(&'static str, String)> {
     match typed::<AsyncActor>(&json!(object)) {
         Ok(actor) => {
@@ -256,7 +335,7 @@ async fn told(cluster: &Cluster, namespace: &Namespace) -> (Vec<Event>, Vec<Diag
 }
 
 /// `events`.
-pub async fn events(args: &EventsArgs, client: &ClientArgs, stdin: &mut dyn Read) -> Result<Answer, commands::Error> {
+pub async fn events(args: &EventsArgs, client: &ClientArgs, stdin: &mut dyn Read) -> Result<Answer, answer::Error> {
     let now = args.place.now();
     let mut source = Source::open(&args.place, client, stdin, Admission::Past).await?;
     let namespace = source.namespace(&args.place, false);
@@ -285,12 +364,12 @@ fn told_of(
     found: &[Event],
     mut said: Vec<Diagnostic>,
     now: Timestamp,
-) -> Result<Answer, commands::Error> {
+) -> Result<Answer, answer::Error> {
     if found.is_empty() {
         said.push(Diagnostic::about(
             Level::Note,
             args.target.to_string(),
-            "no Events; the server forgets them after an hour",
+            "no Events found; the API server keeps them for one hour by default",
         ));
     }
     let data = match args.output {
@@ -302,7 +381,7 @@ fn told_of(
         _ if found.is_empty() => String::new(),
         output => events::table(found, now, output == Some(ListFormat::Wide)),
     };
-    Ok(answer(data, said))
+    Ok(Answer::new(data, said))
 }
 
 #[cfg(test)]
@@ -326,10 +405,7 @@ mod tests {
         }
         let (gemma, other) = ("gemma".parse().unwrap(), "other".parse().unwrap());
         let error = asked(Some(&gemma), Some(&other)).unwrap_err();
-        assert!(
-            error.to_string().starts_with("there is no kind 'gemma' here"),
-            "{error}"
-        );
+        assert!(error.to_string().starts_with("unknown kind 'gemma'"), "{error}");
         assert_eq!(error.code(), Some(2));
     }
 }

@@ -12,22 +12,22 @@ use runway_client::target::Target;
 use runway_client::text;
 
 use super::Error;
-use crate::install::console::Console;
 use crate::patience::Patience;
+use crate::terminal::Terminal;
 
-/// Until it is ready, whatever its kind.
+/// Waits until an object of any kind is ready.
 pub async fn until_ready(
     cluster: &Cluster,
     namespace: &Namespace,
     target: &Target,
     timeout: Duration,
-    console: &mut Console<'_>,
+    terminal: &mut Terminal<'_>,
 ) -> Result<(), Error> {
     let mut patience = Patience::of(timeout);
     loop {
         let object = cluster.get(target, namespace).await?;
         let (standing, line) = status::standing(&object);
-        patience.say(&format!("{target}: {}", one_line(&line)), console);
+        patience.say(&format!("{target}: {}", one_line(&line)), terminal);
         match standing {
             Standing::Ready => return Ok(()),
             Standing::Failed(message) => {
@@ -42,40 +42,40 @@ pub async fn until_ready(
     }
 }
 
-/// Until it is gone; what it waits for is said.
+/// Waits until an object is deleted, and reports progress.
 pub async fn until_gone(
     cluster: &Cluster,
     namespace: &Namespace,
     target: &Target,
     uid: &str,
     timeout: Duration,
-    console: &mut Console<'_>,
+    terminal: &mut Terminal<'_>,
 ) -> Result<(), Error> {
     let mut patience = Patience::of(timeout);
     loop {
         let found = cluster.find(target, namespace).await?;
         // Another one of the same name is not the one that was deleted.
         let Some(object) = found.filter(|object| object.uid().as_deref() == Some(uid)) else {
-            console.say(&format!("{target}: gone"));
+            terminal.say(&format!("{target}: deleted"));
             return Ok(());
         };
-        patience.say(&format!("{target}: {}", one_line(&keeps(&object))), console);
+        patience.say(&format!("{target}: {}", one_line(&keeps(&object))), terminal);
         if !patience.lasts().await {
-            return Err(late(target, "gone", timeout, patience.last()));
+            return Err(late(target, "deleted", timeout, patience.last()));
         }
     }
 }
 
-/// What keeps an object from going.
+/// What the deletion is waiting for.
 fn keeps(object: &DynamicObject) -> String {
     let made = &object.data["status"]["provider"];
     let upstream = match (made["resourceKind"].as_str(), made["resourceName"].as_str()) {
-        (Some(kind), Some(name)) => format!("waits for {kind}/{name} to go"),
-        _ => "waits for its controller to clean up".to_owned(),
+        (Some(kind), Some(name)) => format!("waiting for {kind}/{name} to be deleted"),
+        _ => "waiting for its controller to clean up".to_owned(),
     };
     let finalizers = object.finalizers().join(", ");
     if finalizers.is_empty() {
-        "waits for the server".to_owned()
+        "waiting for the API server".to_owned()
     } else {
         format!("{upstream} (finalizer {finalizers})")
     }

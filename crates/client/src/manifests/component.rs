@@ -4,45 +4,43 @@ use k8s_openapi::api::rbac::v1::PolicyRule;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::core::DynamicObject;
 
-use super::roles::{self, Identity};
-use super::{object, pods};
-
 /// A program of ours: what it needs in a cluster is derived from this.
 #[derive(Clone, Debug)]
 pub struct Component {
-    /// Its name, that of its ServiceAccount and of its objects, as `kaito-provider`.
+    /// Name of the component, its ServiceAccount and its objects, such as `kaito-provider`.
     pub name: String,
     /// Name of the program and its image.
     pub program: String,
-    /// Whether it acts by itself, and so elects one pod that does.
+    /// Whether it is a controller with leader election.
     pub is_controller: bool,
     /// Whether its pods have a token of its ServiceAccount.
     pub has_token: bool,
-    /// How many pods. More than one brings a PodDisruptionBudget.
+    /// Number of pods. If it is more than one, there is a PodDisruptionBudget.
     pub replicas: i32,
     /// Arguments beside those that every component gets.
     pub args: Vec<String>,
-    /// Variables that hold the image of another program of this release, as `ASYA_SIDECAR_IMAGE` and `asya-sidecar`.
+    /// Environment variables that contain the image of another program of this release, such as `ASYA_SIDECAR_IMAGE` and
+    /// `asya-sidecar`.
     pub images: Vec<(&'static str, &'static str)>,
     /// Variables that hold a fixed value.
     pub variables: Vec<(&'static str, String)>,
     /// Folders that the administrator may fill.
     pub folders: Vec<Folder>,
-    /// What it listens on, beside metrics and probes.
+    /// Ports, in addition to metrics and probes.
     pub ports: Vec<Port>,
-    /// What it may do everywhere.
+    /// Permissions in all namespaces.
     pub access: Vec<PolicyRule>,
-    /// What it may do in its own namespace.
+    /// Permissions in its own namespace.
     pub access_in_namespace: Vec<PolicyRule>,
-    /// What it may do everywhere as a process outside of the cluster, in addition.
+    /// Additional permissions of a process outside of the cluster.
     pub access_from_outside: Vec<PolicyRule>,
-    /// What must be there before anything else.
+    /// Objects that are applied first.
     pub first: Vec<DynamicObject>,
-    /// Its kinds.
+    /// CRDs.
     pub crds: Vec<CustomResourceDefinition>,
-    /// What comes last, such as webhook configurations.
+    /// Objects that are applied last, such as webhook configurations.
     pub extra: Vec<DynamicObject>,
-    /// What comes only if the administrator asks for it: who may use it.
+    /// Optional admission policies that limit its users.
     pub policy: Vec<DynamicObject>,
 }
 
@@ -51,9 +49,9 @@ pub struct Component {
 pub struct Folder {
     /// Name of the volume.
     pub name: &'static str,
-    /// Where it is.
+    /// Mount path.
     pub path: String,
-    /// What is in it.
+    /// Content.
     pub content: Content,
 }
 
@@ -69,17 +67,17 @@ pub enum Content {
 /// A port that a component serves behind a Service.
 #[derive(Clone, Debug)]
 pub struct Port {
-    /// Its name.
+    /// Name.
     pub name: &'static str,
-    /// Where the program listens.
+    /// Port number.
     pub number: u16,
     /// Name and port of the Service.
     pub service: (String, u16),
-    /// Who may open connections.
+    /// Allowed clients.
     pub from: Origin,
 }
 
-/// Who may open connections to a port, where the network of a cluster enforces NetworkPolicies.
+/// Allowed clients of a port, in clusters that enforce NetworkPolicies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
     /// Everybody. For the API server, whose address no policy can name.
@@ -88,20 +86,20 @@ pub enum Origin {
     Labelled(&'static str),
 }
 
-/// What is chosen when it is installed.
+/// Options of an installation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Release {
-    /// Where the images are, as `ghcr.io/kubeairunway`.
+    /// Registry of the images, such as `ghcr.io/kubeairunway`.
     pub registry: String,
-    /// Their tag, as `v0.1.0`.
+    /// Tag of the images, such as `v0.1.0`.
     pub tag: String,
-    /// Whether ServiceMonitors are wanted (the Prometheus operator's kind).
+    /// Whether to install ServiceMonitors, for the Prometheus Operator.
     pub monitoring: bool,
-    /// Whether the policies are wanted that limit who may use which provider.
+    /// Whether to install the policies that limit the users of each provider.
     pub policy: bool,
 }
 
-/// Where released images are.
+/// Registry of released images.
 pub const REGISTRY: &str = "ghcr.io/kubeairunway";
 /// The tag of this version's images.
 pub const TAG: &str = concat!("v", env!("CARGO_PKG_VERSION"));
@@ -146,32 +144,5 @@ impl Component {
             extra: Vec::new(),
             policy: Vec::new(),
         }
-    }
-
-    /// Everything it needs, in apply order.
-    pub fn objects(&self, release: &Release) -> Vec<DynamicObject> {
-        let mut all = self.first.clone();
-        all.extend(self.crds.iter().map(object));
-        all.push(roles::service_account(&self.name));
-        all.extend(self.roles(Identity::ServiceAccount));
-        all.extend(pods::around(self));
-        if release.monitoring {
-            all.push(pods::service_monitor(self));
-        }
-        all.push(pods::deployment(self, release));
-        all.extend(self.extra.clone());
-        if release.policy {
-            all.extend(self.policy.clone());
-        }
-        all
-    }
-
-    /// Its roles, bound to it.
-    pub fn roles(&self, identity: Identity) -> Vec<DynamicObject> {
-        let mut everywhere = self.access.clone();
-        if matches!(identity, Identity::User) {
-            everywhere.extend(self.access_from_outside.clone());
-        }
-        roles::of_controller(&self.name, &everywhere, &self.access_in_namespace, identity)
     }
 }

@@ -6,14 +6,13 @@
 use k8s_openapi::api::rbac::v1::PolicyRule;
 use runway_operator::access::rule;
 
-use super::component::{Content, Origin};
-use super::{Component, Folder, Port};
+use super::component::{Component, Content, Folder, Origin, Port};
 
 /// Name of the component.
 pub const NAME: &str = "kubeairunway-console";
 /// The program, which is also what users have on their machines.
 pub const PROGRAM: &str = "kubeairunway";
-/// How it is reached when nobody has said otherwise: through `kubectl port-forward`.
+/// Default URL, reached through `kubectl port-forward`.
 pub const DEFAULT_URL: &str = "http://localhost:8080";
 /// The administrator's optional Secrets for it, each with where it is mounted: certificate and key (`tls.crt`, `tls.key`), and
 /// what the issuer of OpenID Connect takes (`client-secret`, `ca.crt`).
@@ -26,11 +25,11 @@ pub const SECRETS: [(&str, &str, &str); 2] = [
 /// none: it comes from the node.
 pub const CLIENTS_LABEL: &str = "kubeairunway.ai/console-clients";
 
-/// Where it listens in its pod.
+/// Port in the pod.
 const PORT: u16 = 8000;
 const IMPERSONATE: &str = "--impersonate";
 
-/// Arguments that every console in a cluster has; what it is told beside follows them.
+/// Arguments of every console in a cluster; its settings follow them.
 pub fn own_arguments() -> Vec<String> {
     let address = format!("--address=0.0.0.0:{PORT}");
     ["ui", "--login", &address, "--admin-address=0.0.0.0:8080"]
@@ -73,13 +72,14 @@ pub fn console(settings: &[String]) -> Component {
     }
 }
 
-/// What a console that is there was told, from the arguments of its container.
+/// Settings of an installed console, from the arguments of its container.
 pub fn settings(args: &[String]) -> Vec<String> {
     let own = own_arguments();
     args.iter().filter(|arg| !own.contains(arg)).cloned().collect()
 }
 
-/// Who may be impersonated. Without a list that is everybody, `system:masters` too: the program refuses it, the role cannot.
+/// Rules for impersonation. Without a list they include all users and groups, also `system:masters`: the program rejects it,
+/// but a role cannot.
 fn impersonation(settings: &[String]) -> Vec<PolicyRule> {
     [("users", "--impersonate-users="), ("groups", "--impersonate-groups=")]
         .map(|(resource, flag)| {

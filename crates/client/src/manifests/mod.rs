@@ -1,7 +1,7 @@
 //! What must be in a cluster for the product to run, made from code. `cargo xtask gen` writes it to `deploy/`, `kubeairunway
 //! controller install` applies it, and the test bed applies the part that controllers beside a cluster need.
 //!
-//! | module | what |
+//! | module | content |
 //! |---|---|
 //! | [`component`] | a program of ours in a cluster, and everything that follows from it |
 //! | [`pods`] | Deployment, Services, PodDisruptionBudget, NetworkPolicy of a component |
@@ -13,11 +13,11 @@
 
 pub mod component;
 pub mod console;
+mod metadata;
+mod objects;
 pub mod pods;
 pub mod policy;
 pub mod roles;
-
-use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::Namespace;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
@@ -27,28 +27,14 @@ use runway_api::{AsyncActor, InferenceProviderConfig, LlamaStackDistribution, Mo
 use runway_core::admission::manifests::{mutating, validating};
 use runway_operator::webhook::Endpoint;
 use runway_provider::Provider;
-use serde::Serialize;
 use serde_json::Value;
 
 pub use component::{Component, Content, Folder, Origin, Port, Release};
-pub use roles::{Identity, provider_roles};
+pub use metadata::{COMPONENT_LABEL, NAMESPACE, OLDEST_KUBERNETES, TRANSPORTS, WEBHOOK_SECRET, WEBHOOK_SERVICE};
+use metadata::{labelled, object, ours};
+pub use roles::Identity;
 
-/// Where the controllers live.
-pub const NAMESPACE: &str = "kubeairunway-system";
-/// The Secret with the core's certificate authority.
-pub const WEBHOOK_SECRET: &str = "kubeairunway-webhook-ca";
-/// The Service by which the API server reaches the core's admission.
-pub const WEBHOOK_SERVICE: &str = "kubeairunway-webhook";
-/// Says of which component an object is a part; the value is the component's name.
-pub const COMPONENT_LABEL: &str = "app.kubernetes.io/component";
-/// Oldest minor version of Kubernetes 1 that will do (design 5: CEL in CRDs, server-side apply).
-pub const OLDEST_KUBERNETES: u32 = 26;
-
-/// The ConfigMap with `transports.json`, and the Secret with what it refers to, for the AsyncActor operator. Both are the
-/// administrator's, and optional.
-pub const TRANSPORTS: &str = "asya-transports";
-
-/// Where the core serves admission.
+/// Port of the core's webhooks.
 const WEBHOOK_PORT: u16 = 9443;
 
 /// The CRD of every kind of the product.
@@ -133,7 +119,7 @@ pub fn asya() -> Component {
     }
 }
 
-/// The core controller; with it comes what the others need.
+/// The core controller, with the objects that all components need.
 pub fn core() -> Component {
     let endpoint = Endpoint::Service {
         namespace: NAMESPACE.to_owned(),
@@ -184,7 +170,12 @@ pub fn llama_stack() -> Component {
     }
 }
 
-/// What controllers beside a cluster need in it: everything but CRDs and pods, in apply order.
+/// The roles of a provider's controller.
+pub fn provider_roles(provider: &dyn Provider, identity: Identity) -> Vec<DynamicObject> {
+    self::provider(provider).roles(identity)
+}
+
+/// Objects for controllers outside of the cluster: all but CRDs and pods, in apply order.
 pub fn objects(endpoint: &Endpoint, identity: Identity) -> Vec<DynamicObject> {
     let mut all = vec![object(&namespace())];
     all.extend(components().iter().flat_map(|component| component.roles(identity)));
@@ -224,42 +215,6 @@ fn namespace() -> Namespace {
         },
         ..Namespace::default()
     }
-}
-
-/// Labels of every object of a component. By them it is found again, also by another version of this command.
-fn ours(component: &str) -> BTreeMap<String, String> {
-    [
-        (labels::MANAGED_BY, labels::MANAGED_BY_VALUE),
-        ("app.kubernetes.io/name", "kubeairunway"),
-        (COMPONENT_LABEL, component),
-    ]
-    .map(|(key, value)| (key.to_owned(), value.to_owned()))
-    .into()
-}
-
-fn meta(component: &str, name: &str, namespace: Option<&str>) -> ObjectMeta {
-    ObjectMeta {
-        name: Some(name.to_owned()),
-        namespace: namespace.map(str::to_owned),
-        labels: Some(ours(component)),
-        ..ObjectMeta::default()
-    }
-}
-
-fn labelled(mut object: DynamicObject, component: &str) -> DynamicObject {
-    object.labels_mut().extend(ours(component));
-    object
-}
-
-/// Any object as the API takes it. Types of Kubernetes always serialize.
-fn object(typed: &impl Serialize) -> DynamicObject {
-    serde_json::to_value(typed)
-        .and_then(serde_json::from_value)
-        .unwrap_or_else(|_| DynamicObject {
-            types: None,
-            metadata: ObjectMeta::default(),
-            data: Value::Null,
-        })
 }
 
 #[cfg(test)]

@@ -3,8 +3,8 @@
 use kube::core::DynamicObject;
 use serde_json::{Value, json};
 
-use super::component::{Content, Folder, Origin};
-use super::{COMPONENT_LABEL, Component, NAMESPACE, Port, Release, meta, object};
+use super::component::{Component, Content, Folder, Origin, Port, Release};
+use super::metadata::{COMPONENT_LABEL, NAMESPACE, meta, object};
 
 /// Metrics and probes.
 pub const ADMIN_PORT: u16 = 8080;
@@ -34,7 +34,7 @@ pub fn resources() -> Value {
     })
 }
 
-/// What is around the pods: Services, PodDisruptionBudget, NetworkPolicy.
+/// Services, PodDisruptionBudget and NetworkPolicy of a component.
 pub(super) fn around(component: &Component) -> Vec<DynamicObject> {
     let name = component.name.as_str();
     let mut all: Vec<DynamicObject> = component
@@ -78,7 +78,7 @@ fn network_policy(component: &Component) -> DynamicObject {
     }))
 }
 
-/// From where metrics may be read, as peers of a NetworkPolicy.
+/// Allowed clients of metrics, as peers of a NetworkPolicy.
 pub fn metrics_from() -> Value {
     let usual = json!({ "key": "kubernetes.io/metadata.name", "operator": "In", "values": MONITORING });
     json!([
@@ -87,7 +87,7 @@ pub fn metrics_from() -> Value {
     ])
 }
 
-/// From where the console may be reached, as peers of a NetworkPolicy.
+/// Allowed clients of the console, as peers of a NetworkPolicy.
 pub fn console_from() -> Value {
     json!([labelled(super::console::CLIENTS_LABEL)])
 }
@@ -209,7 +209,7 @@ fn pod(component: &Component, release: &Release) -> Value {
     pod
 }
 
-/// What is mounted where a token would be, so that clients find the cluster: its authority, and a token only if there is one.
+/// Volume with the cluster's CA certificate and, if the component has one, its token.
 fn cluster(has_token: bool) -> Value {
     let mut sources = vec![
         json!({ "configMap": { "name": "kube-root-ca.crt", "items": [{ "key": "ca.crt", "path": "ca.crt" }] } }),
@@ -238,7 +238,7 @@ fn environment(component: &Component, release: &Release) -> Vec<Value> {
     .collect()
 }
 
-/// Optional: a program that nobody has configured starts, and says what it lacks where it matters.
+/// Optional volume: an unconfigured program starts, and reports what is missing when it needs it.
 fn volume(folder: &Folder) -> Value {
     match folder.content {
         Content::ConfigMap(name) => json!({ "name": folder.name, "configMap": { "name": name, "optional": true } }),

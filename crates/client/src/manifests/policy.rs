@@ -9,7 +9,7 @@ use runway_api::provider_config::SelectionPolicy;
 use runway_provider::{Kind, Provider};
 use serde_json::json;
 
-use super::{meta, object};
+use super::metadata::{meta, object};
 
 /// The oldest minor version of Kubernetes 1 that knows ValidatingAdmissionPolicies as v1.
 pub const OLDEST_KUBERNETES: u32 = 30;
@@ -40,12 +40,12 @@ pub fn of_provider(provider: &dyn Provider) -> Vec<DynamicObject> {
             json!({
                 "expression": format!("!({concerned}) || {may}"),
                 "messageExpression": format!(
-                    "'spec.provider.name: ' + (variables.provider == '' ? 'without a name, provider {name} may be chosen, and it' : \
-                     'provider {name}') + ' makes {plural}.{group}, which you may not create in namespace ' + \
-                     object.metadata.namespace + ': ' + (variables.provider == '' ? 'name a provider that you may use, or ' : '') + \
-                     'ask for the right to create {plural}.{group}'"
+                    "'spec.provider.name: ' + (variables.provider == '' ? 'without a name, provider {name} may be selected, and it' : \
+                     'provider {name}') + ' creates {plural}.{group}, which you may not create in namespace ' + \
+                     object.metadata.namespace + ': ' + (variables.provider == '' ? 'set a provider that you may use, or ' : '') + \
+                     'ask an administrator for permission to create {plural}.{group}'"
                 ),
-                "message": format!("provider {name} makes {plural}.{group}, which you may not create"),
+                "message": format!("provider {name} creates {plural}.{group}, which you may not create"),
                 "reason": "Forbidden",
             })
         })

@@ -6,22 +6,16 @@ use kube::ResourceExt;
 use kube::core::DynamicObject;
 use runway_api::labels;
 use runway_operator::access::rule;
-use runway_provider::Provider;
 
-use super::{NAMESPACE, meta, object};
+use super::metadata::{NAMESPACE, meta, object};
 
-/// Who a controller is to the API server.
+/// Identity of a controller at the API server.
 #[derive(Clone, Copy, Debug)]
 pub enum Identity {
     /// A ServiceAccount in [`NAMESPACE`].
     ServiceAccount,
     /// A user named by a client certificate: a controller beside the cluster.
     User,
-}
-
-/// The roles of a provider's controller.
-pub fn provider_roles(provider: &dyn Provider, identity: Identity) -> Vec<DynamicObject> {
-    super::provider(provider).roles(identity)
 }
 
 /// The account of a controller. Only its pods say that they want a token.

@@ -1,10 +1,10 @@
-//! What is filled in when a ModelDeployment comes in (design 4.1).
+//! Default values of a ModelDeployment (design 4.1).
 
 use runway_api::model_deployment::{Component, DEFAULT_GPU, Gpu, ModelDeploymentSpec, ServingMode};
 
-/// Fills in what was left out. What was given stays, zeros included; filling in twice changes nothing more.
+/// Sets omitted values. Given values stay, including zeros. A second call changes nothing.
 ///
-/// The served name is not among the defaults: it follows the model's id, which may change later. Nor is a number of GPUs:
+/// The served name has no default here: it follows the model's ID, which may change later. Neither has the number of GPUs:
 /// omitted means none.
 pub fn apply_defaults(spec: &mut ModelDeploymentSpec) {
     spec.model.source.get_or_insert_default();

@@ -1,7 +1,7 @@
-//! The two webhooks: reads a review, asks [`super::defaults`] or [`super::validate`](mod@super::validate), answers.
+//! The two webhooks: parse a review, call [`super::defaults`] or [`super::validate`](mod@super::validate), respond.
 //!
-//! The object is kept as it came. Only its spec is read into our type, and only for the decision: what a user wrote and we
-//! do not know is nobody's to touch. Objects come from whoever may create them, so they are measured before they are read.
+//! The object itself is not changed. Only its spec is parsed into our type, to make the decision, so that unknown fields are
+//! kept. Objects come from any user who may create them, so their size is checked before they are parsed.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,7 +21,7 @@ use runway_api::condition::shorten;
 use runway_api::{ModelDeployment, ModelDeploymentSpec, labels};
 use runway_http::body::size;
 use runway_http::{Budget, Limits};
-use runway_operator::trace::{ANNOTATION, Recording, Traces};
+use runway_operator::trace::{Recording, Traces};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
@@ -36,29 +36,29 @@ pub const MUTATE_PATH: &str = "/mutate";
 /// Path of the validating webhook.
 pub const VALIDATE_PATH: &str = "/validate";
 
-/// Bytes of a spec, as JSON. The bounds in the CRD allow for large values in every field; all of them together are a mistake
-/// or an attack.
+/// Maximum size of a spec as JSON, in bytes. The CRD allows for a large value in each field; large values in all of them are an
+/// error or an attack.
 const MAX_SPEC: usize = 256 * 1024;
-/// Bytes of the metadata, as JSON: the API server takes 256 KiB of annotations, and notes which field belongs to whom.
+/// Maximum size of the metadata as JSON, in bytes: the API server allows 256 KiB of annotations, and adds the managed fields.
 const MAX_METADATA: usize = 512 * 1024;
-/// The API server cuts longer warnings itself, in the middle of a character if need be.
+/// Maximum length of a warning. The API server cuts longer ones itself, possibly within a character.
 const MAX_WARNING: usize = 256;
 
-/// What reviews may hold of memory. Without a limit of their own, a few large ones in parallel would end the process, and an
-/// API server that gets no answer lets everything through.
+/// Memory for reviews. Without a limit, a few large concurrent reviews could end the process; without a response, the API server
+/// admits every request.
 ///
-/// Ordinary reviews have a few KiB: they always find room, and are worked on in parallel.
+/// Memory for ordinary reviews of a few KiB: they are always admitted, and handled concurrently.
 const REVIEWS: Budget = Budget {
     body: Limits::WEBHOOK.body,
     always: 64 * 1024,
     received: 16 * 1024 * 1024,
-    // What is read of a body takes no more memory than its objects may have, and there are two threads to do it.
+    // Parsing a body needs no more memory than its objects may have, on at most two threads.
     worked_on: Limits::WEBHOOK.body,
-    // A little less than the API server waits.
+    // Slightly less than the API server's timeout.
     patience: Duration::from_secs(4),
 };
 
-/// The webhooks; `providers` gives the registered providers as they are now. The trace of a new object begins here.
+/// Router of the webhooks. `providers` returns the current registered providers. The trace of a new object begins here.
 pub fn router(providers: impl Fn() -> Arc<Providers> + Clone + Send + Sync + 'static, traces: Traces) -> Router {
     let router = Router::new()
         .route(MUTATE_PATH, post(async move |body: Bytes| mutate(&body, &traces)))
@@ -69,7 +69,7 @@ pub fn router(providers: impl Fn() -> Arc<Providers> + Clone + Send + Sync + 'st
 fn mutate(body: &[u8], traces: &Traces) -> Response {
     match read(body) {
         Ok(request) => {
-            // The API server's own validation will say what is wrong with the object, and say it better.
+            // The API server's own validation reports the error in more detail.
             let object = subject(&request).unwrap_or_default();
             let span = object.as_ref().and_then(|object| first_span(&request, object, traces));
             reply(mutation(&request, object, span.map(|span| span.traceparent())))
@@ -87,7 +87,7 @@ fn check(body: &[u8], providers: &Providers) -> Response {
     }
 }
 
-/// The first span of a new object.
+/// First span of a new object.
 fn first_span(request: &Request, object: &Object, traces: &Traces) -> Option<Recording> {
     if request.operation != Operation::Create || request.dry_run {
         return None;
@@ -98,7 +98,7 @@ fn first_span(request: &Request, object: &Object, traces: &Traces) -> Option<Rec
     traces.admission(&about)
 }
 
-/// Fills in defaults, and adds the finalizer to a new object, and its trace.
+/// Sets defaults, and adds the finalizer and the trace to a new object.
 fn mutation(request: &Request, object: Option<Object>, traceparent: Option<String>) -> AdmissionResponse {
     let response = allow(request.uid.clone());
     let Some(object) = object else { return response };
@@ -117,7 +117,7 @@ fn mutation(request: &Request, object: Option<Object>, traceparent: Option<Strin
         .unwrap_or_else(|_| allow(request.uid.clone()))
 }
 
-/// Refuses what is invalid, all violations at once.
+/// Rejects an invalid object with all violations.
 fn validation(request: &Request, providers: &Providers) -> AdmissionResponse {
     let response = allow(request.uid.clone());
     let read = subject(request).and_then(|object| match object {
@@ -133,15 +133,15 @@ fn validation(request: &Request, providers: &Providers) -> AdmissionResponse {
         },
         Err(violation) => return deny(response, &request.name, &[violation]),
     };
-    let verdict = validate(&deployment, providers);
-    let mut response = if verdict.is_valid() {
+    let findings = validate(&deployment, providers);
+    let mut response = if findings.is_valid() {
         response
     } else {
-        deny(response, &request.name, &verdict.errors)
+        deny(response, &request.name, &findings.errors)
     };
-    if !verdict.warnings.is_empty() {
+    if !findings.warnings.is_empty() {
         response.warnings = Some(
-            verdict
+            findings
                 .warnings
                 .into_iter()
                 .map(|warning| shorten(warning, MAX_WARNING))
@@ -151,8 +151,8 @@ fn validation(request: &Request, providers: &Providers) -> AdmissionResponse {
     response
 }
 
-/// The object to look at, if there is anything to look at: deletion must always end, so an object that is being deleted
-/// goes through as it is, and so does a change that leaves the spec alone (finalizers, labels, status).
+/// The object to check, if any. An object that is being deleted is admitted unchanged, since deletion must always complete; so
+/// is a change outside the spec (finalizers, labels, status).
 fn subject(request: &Request) -> Result<Option<Object>, Violation> {
     let is_ours = request.kind.kind == ModelDeployment::kind(&())
         && request.sub_resource.as_deref().unwrap_or_default().is_empty();
@@ -165,7 +165,7 @@ fn subject(request: &Request) -> Result<Option<Object>, Violation> {
     Object::read(&parts).map(Some)
 }
 
-/// Whether the request is about the spec.
+/// Whether the request changes the spec.
 fn changes(request: &Request, parts: &Parts) -> bool {
     match request.operation {
         Operation::Create => true,
@@ -176,7 +176,7 @@ fn changes(request: &Request, parts: &Parts) -> bool {
     }
 }
 
-/// Whether two texts are the same JSON. An API server writes what is the same with the same bytes, so large ones are not read.
+/// Whether two texts are equal JSON. The API server serializes equal values identically, so that large ones need not be parsed.
 fn is_same(one: Option<&RawValue>, other: Option<&RawValue>) -> bool {
     let (Some(one), Some(other)) = (one.map(RawValue::get), other.map(RawValue::get)) else {
         return one.is_none() && other.is_none();
@@ -185,12 +185,12 @@ fn is_same(one: Option<&RawValue>, other: Option<&RawValue>) -> bool {
     one == other || (one.len().max(other.len()) <= MAX_SPEC && value(one) == value(other))
 }
 
-/// A patch of additions alone: both sides are our type's reading of the spec, so what only the user's text has is in neither.
+/// A patch with additions only: both sides are our type's view of the spec, so that the user's unknown fields are in neither.
 fn defaults_patch(object: &Object, before: &ModelDeploymentSpec) -> Vec<PatchOperation> {
     let mut after = before.clone();
     apply_defaults(&mut after);
     let patch = json_patch::diff(&json!({ "spec": before }), &json!({ "spec": after }));
-    // A list can pass for an object when it is read, but nothing can be added to it by name. The schema will refuse it.
+    // A list may be parsed as an object, but no named field can be added to it. The schema will reject it.
     let fits = patch.is_empty() || json_patch::patch(&mut json!({ "spec": object.spec }), &patch).is_ok();
     if fits { patch.0 } else { Vec::new() }
 }
@@ -210,34 +210,34 @@ fn finalizer_patch(metadata: &ObjectMeta) -> Option<PatchOperation> {
     Some(PatchOperation::Add(AddOperation { path, value }))
 }
 
-/// A client that traces has brought its own.
+/// A client with tracing has set its own.
 fn trace_patch(metadata: &ObjectMeta, traceparent: &str) -> Option<PatchOperation> {
     let (path, value) = match &metadata.annotations {
-        Some(annotations) if annotations.contains_key(ANNOTATION) => return None,
+        Some(annotations) if annotations.contains_key(labels::TRACE) => return None,
         Some(_) => (
-            PointerBuf::from_tokens(["metadata", "annotations", ANNOTATION]),
+            PointerBuf::from_tokens(["metadata", "annotations", labels::TRACE]),
             json!(traceparent),
         ),
         None => (
             PointerBuf::from_tokens(["metadata", "annotations"]),
-            json!({ ANNOTATION: traceparent }),
+            json!({ labels::TRACE: traceparent }),
         ),
     };
     Some(PatchOperation::Add(AddOperation { path, value }))
 }
 
-/// A request that cannot be read.
+/// A request that cannot be parsed.
 #[derive(Debug, thiserror::Error)]
 enum Unreadable {
-    /// It cannot even be answered.
+    /// Without a uid there can be no response.
     #[error("the body must be an AdmissionReview with a request: {0}")]
     Review(serde_json::Error),
-    /// It can be answered, but what it is about cannot be read.
+    /// There can be a response, but the object cannot be parsed.
     #[error("{}", violation.message)]
     Request { uid: String, violation: Violation },
 }
 
-/// The version that the API server is asked to send, and the only one that is answered.
+/// The version in the webhook configurations, and the only one that is supported.
 #[derive(Deserialize)]
 enum Version {
     #[serde(rename = "admission.k8s.io/v1")]
@@ -249,7 +249,7 @@ enum Kind {
     AdmissionReview,
 }
 
-/// A review. Objects stay text until it is known that somebody has to look at them, and that they are not too large.
+/// A review. Objects stay text until it is known that they must be checked and are not too large.
 #[derive(Deserialize)]
 struct Review<'a> {
     #[serde(rename = "apiVersion")]
@@ -260,7 +260,7 @@ struct Review<'a> {
     request: Request<'a>,
 }
 
-/// The request of a review, as far as it matters here.
+/// The request of a review, with the fields that are used here.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Request<'a> {
@@ -279,7 +279,7 @@ struct Request<'a> {
     old_object: Option<&'a RawValue>,
 }
 
-/// What a request must have to be answered.
+/// Fields that a request needs for a response.
 #[derive(Deserialize)]
 struct Asked {
     #[serde(rename = "apiVersion")]
@@ -304,12 +304,12 @@ fn read(body: &[u8]) -> Result<Request<'_>, Unreadable> {
         uid: asked.request.uid,
         violation: Violation {
             field: String::new(),
-            message: shorten(format!("the review cannot be read: {error}"), MAX_MESSAGE),
+            message: shorten(format!("cannot parse the review: {error}"), MAX_MESSAGE),
         },
     })
 }
 
-/// The parts of an object, as text; what it has beside them is not looked at.
+/// The parts of an object as text; other parts are skipped.
 #[derive(Default, Deserialize)]
 struct Parts<'a> {
     #[serde(borrow)]
@@ -319,7 +319,7 @@ struct Parts<'a> {
 }
 
 impl<'a> Parts<'a> {
-    /// What is no object has no parts.
+    /// A value that is not an object has no parts.
     fn of(object: &'a RawValue) -> Self {
         serde_json::from_str(object.get()).unwrap_or_default()
     }
@@ -335,7 +335,7 @@ impl<'a> Parts<'a> {
     }
 }
 
-/// An object to look at.
+/// An object to check.
 #[derive(Debug)]
 struct Object {
     metadata: ObjectMeta,
@@ -356,7 +356,7 @@ impl Object {
     }
 }
 
-/// A part of an object, null if it is not there.
+/// A part of an object, null if it is absent.
 fn read_part(field: &str, text: Option<&RawValue>, most: usize, way_out: &str) -> Result<Value, Violation> {
     let text = text.map_or("null", RawValue::get);
     let violation = |message: String| Violation {
@@ -382,7 +382,7 @@ fn read_spec(object: &Object) -> Result<ModelDeploymentSpec, Violation> {
     serde_path_to_error::deserialize(&object.spec).map_err(|error| unreadable(error, "spec"))
 }
 
-/// What could not be read, below `root`.
+/// The path that could not be parsed, below `root`.
 fn unreadable(error: serde_path_to_error::Error<serde_json::Error>, root: &str) -> Violation {
     let path = error.path().to_string();
     let field = match path.as_str() {
@@ -395,7 +395,7 @@ fn unreadable(error: serde_path_to_error::Error<serde_json::Error>, root: &str) 
     }
 }
 
-/// A denial that kubectl shows as a list with one line per field.
+/// A rejection that kubectl shows as a list with one line per field.
 fn deny(mut response: AdmissionResponse, name: &str, violations: &[Violation]) -> AdmissionResponse {
     let causes = violations.iter().map(|violation| StatusCause {
         reason: "FieldValueInvalid".to_owned(),
@@ -418,7 +418,7 @@ fn deny(mut response: AdmissionResponse, name: &str, violations: &[Violation]) -
     response
 }
 
-/// A response to a request of which only the uid could be read.
+/// Response to a request of which only the uid could be parsed.
 fn allow(uid: String) -> AdmissionResponse {
     let mut response = AdmissionResponse::invalid("");
     response.uid = uid;

@@ -1,4 +1,4 @@
-//! The objects that tell the API server of the webhooks.
+//! Webhook configurations.
 
 use k8s_openapi::api::admissionregistration::v1::{
     MatchCondition, MutatingWebhook, MutatingWebhookConfiguration, RuleWithOperations, ValidatingWebhook,
@@ -14,18 +14,18 @@ use super::handlers::{MUTATE_PATH, VALIDATE_PATH};
 pub const MUTATING_CONFIGURATION: &str = "kubeairunway-mutating";
 /// Name of the ValidatingWebhookConfiguration.
 pub const VALIDATING_CONFIGURATION: &str = "kubeairunway-validating";
-/// Name of the webhook that fills in defaults.
+/// Name of the defaulting webhook.
 pub const MUTATING_WEBHOOK: &str = "default.modeldeployments.kubeairunway.ai";
-/// Name of the webhook that validates.
+/// Name of the validating webhook.
 pub const VALIDATING_WEBHOOK: &str = "validate.modeldeployments.kubeairunway.ai";
 
-/// Without the webhooks nothing is lost: the controllers default and validate again when they reconcile, and add the
-/// finalizer (design 8, Webhook Unavailability). So a controller that is down must not keep anybody from working.
+/// Without the webhooks nothing is lost: controllers apply defaults, validate and add the finalizer when they reconcile (design
+/// 8, Webhook Unavailability). A controller that is down must therefore not block requests.
 const FAILURE_POLICY: &str = "Ignore";
-/// Longer than the slowest answer, shorter than a user's patience.
+/// Timeout in seconds: longer than the slowest response, and short for a user who waits.
 const TIMEOUT_SECONDS: i32 = 5;
 
-/// The configuration of the webhook that fills in defaults. The controller adds the CA bundle.
+/// Configuration of the defaulting webhook. The controller adds the CA bundle.
 pub fn mutating(endpoint: &Endpoint) -> MutatingWebhookConfiguration {
     MutatingWebhookConfiguration {
         metadata: metadata(MUTATING_CONFIGURATION),
@@ -45,7 +45,7 @@ pub fn mutating(endpoint: &Endpoint) -> MutatingWebhookConfiguration {
     }
 }
 
-/// The configuration of the webhook that validates. The controller adds the CA bundle.
+/// Configuration of the validating webhook. The controller adds the CA bundle.
 pub fn validating(endpoint: &Endpoint) -> ValidatingWebhookConfiguration {
     ValidatingWebhookConfiguration {
         metadata: metadata(VALIDATING_CONFIGURATION),
@@ -73,7 +73,7 @@ fn metadata(name: &str) -> ObjectMeta {
     }
 }
 
-/// ModelDeployments as they are made and changed; not their status, nor the scale subresource.
+/// ModelDeployments on create and update; not their status or scale subresource.
 fn rule() -> RuleWithOperations {
     RuleWithOperations {
         api_groups: Some(vec![ModelDeployment::group(&()).into_owned()]),
@@ -84,7 +84,7 @@ fn rule() -> RuleWithOperations {
     }
 }
 
-/// What the handlers would let through unread is not even sent: deletion and our own writes never wait for a webhook.
+/// Excludes requests that the handlers would admit unread: deletions and our own writes never wait for a webhook.
 fn match_conditions() -> Vec<MatchCondition> {
     let condition = |name: &str, expression: &str| MatchCondition {
         name: name.to_owned(),

@@ -1,12 +1,12 @@
-//! What happens to a ModelDeployment before it is stored: defaulting, then validation.
+//! Admission of ModelDeployments: defaults, then validation.
 //!
 //! | module | what |
 //! |---|---|
-//! | [`defaults`] | what is filled in, pure |
-//! | [`syntax`] | what small texts look like |
-//! | [`validate`](mod@validate) | what is refused and what is warned of, pure; asked again at reconcile, and by `render` |
+//! | [`defaults`] | default values, pure |
+//! | [`syntax`] | syntax of label keys and values |
+//! | [`validate`](mod@validate) | violations and warnings, pure; also used at reconcile and by `render` |
 //! | [`handlers`] | the two webhooks, as an axum router |
-//! | [`manifests`] | the objects that tell the API server of them |
+//! | [`manifests`] | webhook configurations |
 
 pub mod defaults;
 pub mod handlers;
@@ -17,4 +17,4 @@ mod tests;
 pub mod validate;
 
 pub use defaults::apply_defaults;
-pub use validate::{Verdict, Violation, validate};
+pub use validate::{Findings, Violation, validate};

@@ -1,7 +1,7 @@
-//! What is refused and what is warned of (design 8, and our own).
+//! Violations and warnings (design 8, and our own rules).
 //!
-//! Pure, so that it says the same at admission, at reconcile and in `render`. Every problem is found at once, in the order
-//! of the spec. The documents' texts stand word for word; the path of the field is carried beside them.
+//! Pure, so that the result is the same at admission, at reconcile and in `render`. All problems are found at once, in the order
+//! of the spec. Messages from the design are used verbatim; the path of the field is separate.
 
 use std::collections::BTreeMap;
 
@@ -14,47 +14,49 @@ use runway_api::model_deployment::{
 use runway_api::{labels, overrides};
 use runway_operator::json;
 
-use super::syntax::{self, Amount, CPU_SUFFIXES, MEMORY_SUFFIXES};
+use runway_operator::quantity::{self, Amount, CPU_SUFFIXES, MEMORY_SUFFIXES};
+
+use super::syntax;
 use crate::providers::{Providers, Registered};
 use crate::selection;
 
-/// Engines that are accepted whatever is registered.
+/// Engines that are accepted even if no provider supports them.
 pub const KNOWN_ENGINES: [&str; 4] = ["vllm", "sglang", "trtllm", "llamacpp"];
 
-/// At most this many violations are told, and as many warnings.
+/// Maximum number of reported violations, and of warnings.
 const MAX_FINDINGS: usize = 50;
-/// Longest message, in bytes.
+/// Maximum length of a message, in bytes.
 pub(super) const MAX_MESSAGE: usize = 1024;
-/// Bytes of all values of `env` together; a node gives a process little more for all of its variables and arguments.
+/// Maximum size of all values of `env`, in bytes. A process gets little more for all of its variables and arguments.
 const MAX_ENV: usize = 128 * 1024;
-/// Longest part of a user's text that a message repeats, in bytes.
+/// Maximum length of a quoted user value, in bytes.
 const MAX_QUOTE: usize = 80;
 
-/// A reason why a ModelDeployment is refused.
+/// Why a ModelDeployment is invalid.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
-    /// The path of the field, as spec.engine.type.
+    /// Path of the field, such as spec.engine.type.
     pub field: String,
-    /// What is wrong and what to do.
+    /// The problem and the remedy.
     pub message: String,
 }
 
-/// What there is to say of a ModelDeployment.
+/// Result of the validation of a ModelDeployment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Verdict {
-    /// Why it is refused; empty if it is not.
+pub struct Findings {
+    /// Violations; empty if the ModelDeployment is valid.
     pub errors: Vec<Violation>,
-    /// What its author should know all the same.
+    /// Warnings.
     pub warnings: Vec<String>,
 }
 
-impl Verdict {
-    /// Whether there is nothing to refuse.
+impl Findings {
+    /// Whether there is no violation.
     pub fn is_valid(&self) -> bool {
         self.errors.is_empty()
     }
 
-    /// Every violation in one line.
+    /// All violations in one line.
     pub fn message(&self) -> String {
         let messages: Vec<_> = self.errors.iter().map(|violation| violation.message.as_str()).collect();
         messages.join("; ")
@@ -71,7 +73,7 @@ impl Verdict {
         self.warnings.push(shorten(message.into(), MAX_MESSAGE));
     }
 
-    /// A hostile spec must not make a hostile answer.
+    /// The length is bounded: a spec may have any number of problems.
     fn bounded(mut self) -> Self {
         if self.errors.len() > MAX_FINDINGS {
             let more = self.errors.len() - (MAX_FINDINGS - 1);
@@ -83,53 +85,53 @@ impl Verdict {
     }
 }
 
-/// Everything that is wrong with a ModelDeployment, given the registered providers.
+/// Validates a ModelDeployment against the schema, the design's rules and the registered providers.
 ///
-/// What a provider supports is not asked here: providers answer for themselves, in the condition `ProviderCompatible`.
-pub fn validate(deployment: &ModelDeployment, providers: &Providers) -> Verdict {
+/// What a provider supports is not checked here: providers report it in the condition `ProviderCompatible`.
+pub fn validate(deployment: &ModelDeployment, providers: &Providers) -> Findings {
     let spec = &deployment.spec;
-    let mut verdict = Verdict::default();
+    let mut findings = Findings::default();
 
-    check_name(deployment, &mut verdict);
-    check_model(spec, &mut verdict);
-    check_provider(deployment, providers, &mut verdict);
-    check_engine(spec, providers, &mut verdict);
+    check_name(deployment, &mut findings);
+    check_model(spec, &mut findings);
+    check_provider(deployment, providers, &mut findings);
+    check_engine(spec, providers, &mut findings);
     match spec.mode() {
-        ServingMode::Aggregated => check_aggregated(spec, &mut verdict),
-        ServingMode::Disaggregated => check_disaggregated(spec, &mut verdict),
+        ServingMode::Aggregated => check_aggregated(spec, &mut findings),
+        ServingMode::Disaggregated => check_disaggregated(spec, &mut findings),
     }
-    check_sizes(spec, &mut verdict);
-    check_numbers(spec, &mut verdict);
-    check_quantities(spec, &mut verdict);
-    check_env(&spec.env, &mut verdict);
+    check_sizes(spec, &mut findings);
+    check_numbers(spec, &mut findings);
+    check_quantities(spec, &mut findings);
+    check_env(&spec.env, &mut findings);
     if let Some(metadata) = spec
         .pod_template
         .as_ref()
         .and_then(|template| template.metadata.as_ref())
     {
-        check_pod_metadata(metadata, &mut verdict);
+        check_pod_metadata(metadata, &mut findings);
     }
-    check_labels("spec.nodeSelector", &spec.node_selector, &mut verdict);
+    check_labels("spec.nodeSelector", &spec.node_selector, &mut findings);
 
-    verdict.bounded()
+    findings.bounded()
 }
 
-/// The CRD says the same; this is for manifests that never met it.
-fn check_name(deployment: &ModelDeployment, verdict: &mut Verdict) {
+/// The CRD has the same rule; this check is for manifests that were not sent to an API server.
+fn check_name(deployment: &ModelDeployment, findings: &mut Findings) {
     if deployment.name_any().len() > 63 {
-        verdict.refuse(
+        findings.refuse(
             "metadata.name",
-            "metadata.name must be at most 63 characters: Services and labels are made from it",
+            "metadata.name must be at most 63 characters: names of Services and labels are derived from it",
         );
     }
 }
 
-/// What a schema cannot measure.
-fn check_sizes(spec: &ModelDeploymentSpec, verdict: &mut Verdict) {
+/// Limits that a schema cannot express.
+fn check_sizes(spec: &ModelDeploymentSpec, findings: &mut Findings) {
     let overrides = spec.provider.as_ref().and_then(|provider| provider.overrides.as_ref());
     let found = overrides.map_or(0, json::size);
     if found > overrides::MAX_SIZE {
-        verdict.refuse(
+        findings.refuse(
             "spec.provider.overrides",
             format!(
                 "provider.overrides is {} KiB of JSON, and at most {} KiB are accepted: give the documented keys of the provider only",
@@ -141,7 +143,7 @@ fn check_sizes(spec: &ModelDeploymentSpec, verdict: &mut Verdict) {
     let values = spec.env.iter().filter_map(|variable| variable.value.as_ref());
     let found: usize = values.map(String::len).sum();
     if found > MAX_ENV {
-        verdict.refuse(
+        findings.refuse(
             "spec.env",
             format!(
                 "the values of env are {} KiB together, and at most {} KiB are accepted: put large ones into a ConfigMap, and name it in valueFrom",
@@ -152,42 +154,42 @@ fn check_sizes(spec: &ModelDeploymentSpec, verdict: &mut Verdict) {
     }
 }
 
-fn check_model(spec: &ModelDeploymentSpec, verdict: &mut Verdict) {
+fn check_model(spec: &ModelDeploymentSpec, findings: &mut Findings) {
     match spec.source() {
         ModelSource::Huggingface => match spec.model_id() {
-            None => verdict.refuse("spec.model.id", "model.id is required when source is huggingface"),
-            Some(id) if id.contains(|c: char| c.is_whitespace() || c.is_control()) => verdict.refuse(
+            None => findings.refuse("spec.model.id", "model.id is required when source is huggingface"),
+            Some(id) if id.contains(|c: char| c.is_whitespace() || c.is_control()) => findings.refuse(
                 "spec.model.id",
-                "model.id must not contain spaces or control characters: give the id as it stands on the hub, such as org/model",
+                "model.id must not contain spaces or control characters: use the ID on the hub, such as org/model",
             ),
             Some(_) => {}
         },
         ModelSource::Custom => {
             if spec.model.served_name.as_ref().is_some_and(|name| !name.is_empty()) {
-                verdict.warn("servedName is ignored for custom source");
+                findings.warn("servedName is ignored for custom source");
             }
         }
     }
 }
 
-fn check_provider(deployment: &ModelDeployment, providers: &Providers, verdict: &mut Verdict) {
+fn check_provider(deployment: &ModelDeployment, providers: &Providers, findings: &mut Findings) {
     let Some(name) = deployment.spec.provider_name() else {
         return;
     };
     match providers.get(name) {
         Some(provider) => {
-            check_rules(deployment, name, provider, verdict);
-            check_overrides(&deployment.spec, provider, verdict);
+            check_rules(deployment, name, provider, findings);
+            check_overrides(&deployment.spec, provider, findings);
         }
-        None => verdict.refuse(
+        None => findings.refuse(
             "spec.provider.name",
             format!("Provider '{}' CRD not installed in cluster", quote(name)),
         ),
     }
 }
 
-/// The provider's own rules. One that cannot be evaluated is the provider's mistake and not the user's.
-fn check_rules(deployment: &ModelDeployment, name: &str, provider: &Registered, verdict: &mut Verdict) {
+/// Rules of the provider. A rule that cannot be evaluated is the provider's error, not the user's.
+fn check_rules(deployment: &ModelDeployment, name: &str, provider: &Registered, findings: &mut Findings) {
     if provider.validation.is_empty() {
         return;
     }
@@ -195,32 +197,32 @@ fn check_rules(deployment: &ModelDeployment, name: &str, provider: &Registered, 
     for validation in &provider.validation {
         match validation.rule.evaluate(&input) {
             Ok(true) => {}
-            Ok(false) => verdict.refuse("spec", validation.message.clone()),
-            Err(error) => verdict.warn(format!("a validation rule of provider '{name}' was skipped: {error}")),
+            Ok(false) => findings.refuse("spec", validation.message.clone()),
+            Err(error) => findings.warn(format!("a validation rule of provider '{name}' was skipped: {error}")),
         }
     }
 }
 
-/// Only warnings: overrides that cannot be used fail the reconcile, where the provider's own version decides (design 4.15).
-fn check_overrides(spec: &ModelDeploymentSpec, provider: &Registered, verdict: &mut Verdict) {
+/// Only warnings: invalid overrides fail the reconcile, where the provider's own version decides (design 4.15).
+fn check_overrides(spec: &ModelDeploymentSpec, provider: &Registered, findings: &mut Findings) {
     let Some(given) = spec.provider.as_ref().and_then(|provider| provider.overrides.as_ref()) else {
         return;
     };
     for finding in overrides::check(given, &provider.config.spec.overrides) {
-        verdict.warn(finding.to_string());
+        findings.warn(finding.to_string());
     }
 }
 
-fn check_engine(spec: &ModelDeploymentSpec, providers: &Providers, verdict: &mut Verdict) {
+fn check_engine(spec: &ModelDeploymentSpec, providers: &Providers, findings: &mut Findings) {
     let Some(engine) = spec.engine_type() else {
-        return verdict.refuse("spec.engine.type", "engine.type is required");
+        return findings.refuse("spec.engine.type", "engine.type is required");
     };
     let registered = providers.engines();
-    // With no provider at all there is nothing to compare with: whoever installs one later may know the engine.
+    // Without any provider the engine cannot be checked: one that is installed later may support it.
     if !KNOWN_ENGINES.contains(&engine) && !registered.is_empty() && !registered.contains(engine) {
         let mut known = KNOWN_ENGINES.to_vec();
         known.extend(registered.iter().filter(|name| !KNOWN_ENGINES.contains(name)));
-        verdict.refuse(
+        findings.refuse(
             "spec.engine.type",
             format!(
                 "engine.type '{}' is supported by no registered provider (known: {}): correct it, or install a provider that supports it",
@@ -231,16 +233,16 @@ fn check_engine(spec: &ModelDeploymentSpec, providers: &Providers, verdict: &mut
     }
     let options = spec.engine.as_ref();
     if engine == "trtllm" && options.is_some_and(|options| options.context_length.is_some()) {
-        verdict.warn("contextLength is ignored for trtllm: it is fixed when the engine is built, so use an image built for the length you need");
+        findings.warn("contextLength is ignored for trtllm: it is fixed when the engine is built, so use an image built for the length you need");
     }
     if options.and_then(|options| options.trust_remote_code) == Some(true) {
-        verdict.warn(
+        findings.warn(
             "trustRemoteCode runs code that comes with the model: enable it only for models whose authors you trust",
         );
     }
 }
 
-fn check_aggregated(spec: &ModelDeploymentSpec, verdict: &mut Verdict) {
+fn check_aggregated(spec: &ModelDeploymentSpec, findings: &mut Findings) {
     let needs_gpu = match spec.engine_type() {
         Some("vllm") => Some("vLLM"),
         Some("sglang") => Some("SGLang"),
@@ -248,7 +250,7 @@ fn check_aggregated(spec: &ModelDeploymentSpec, verdict: &mut Verdict) {
         _ => None,
     };
     if let Some(engine) = needs_gpu.filter(|_| spec.gpu_count() == 0) {
-        verdict.refuse(
+        findings.refuse(
             "spec.resources.gpu.count",
             format!("{engine} engine requires GPU (set resources.gpu.count > 0)"),
         );
@@ -258,33 +260,33 @@ fn check_aggregated(spec: &ModelDeploymentSpec, verdict: &mut Verdict) {
         .as_ref()
         .is_some_and(|scaling| scaling.prefill.is_some() || scaling.decode.is_some())
     {
-        verdict.warn("scaling.prefill and scaling.decode are ignored in aggregated mode: set serving.mode to disaggregated to use them");
+        findings.warn("scaling.prefill and scaling.decode are ignored in aggregated mode: set serving.mode to disaggregated to use them");
     }
 }
 
-/// The need for GPUs is read from prefill and decode, whatever the engine.
-fn check_disaggregated(spec: &ModelDeploymentSpec, verdict: &mut Verdict) {
+/// Whether GPUs are required depends on prefill and decode, for any engine.
+fn check_disaggregated(spec: &ModelDeploymentSpec, findings: &mut Findings) {
     if spec.resources.as_ref().is_some_and(|resources| resources.gpu.is_some()) {
-        verdict.refuse(
+        findings.refuse(
             "spec.resources.gpu",
             "Cannot specify both resources.gpu and scaling.prefill/decode",
         );
     }
     if spec.scaling.as_ref().is_some_and(|scaling| scaling.replicas.is_some()) {
-        verdict.warn("scaling.replicas is ignored in disaggregated mode: set scaling.prefill.replicas and scaling.decode.replicas");
+        findings.warn("scaling.replicas is ignored in disaggregated mode: set scaling.prefill.replicas and scaling.decode.replicas");
     }
     if spec
         .resources
         .as_ref()
         .is_some_and(|resources| resources.memory.is_some())
     {
-        verdict.warn(
+        findings.warn(
             "resources.memory is ignored in disaggregated mode: set scaling.prefill.memory and scaling.decode.memory",
         );
     }
     let [prefill, decode] = components(spec);
     if prefill.1.is_none() || decode.1.is_none() {
-        verdict.refuse(
+        findings.refuse(
             "spec.scaling",
             "Disaggregated mode requires scaling.prefill and scaling.decode",
         );
@@ -292,7 +294,7 @@ fn check_disaggregated(spec: &ModelDeploymentSpec, verdict: &mut Verdict) {
     for (name, component) in [prefill, decode] {
         let gpus = |component: &Component| component.gpu.as_ref().and_then(|gpu| gpu.count).unwrap_or(0);
         if component.is_some_and(|component| gpus(component) == 0) {
-            verdict.refuse(
+            findings.refuse(
                 format!("spec.scaling.{name}.gpu.count"),
                 format!("Disaggregated mode requires scaling.{name}.gpu.count"),
             );
@@ -308,11 +310,11 @@ fn components(spec: &ModelDeploymentSpec) -> [(&'static str, Option<&Component>)
     ]
 }
 
-/// The limits of the CRD.
-fn check_numbers(spec: &ModelDeploymentSpec, verdict: &mut Verdict) {
+/// Same limits as in the CRD.
+fn check_numbers(spec: &ModelDeploymentSpec, findings: &mut Findings) {
     let mut within = |path: &str, number: Option<i32>, min: i32, max: i32| match number {
         Some(number) if !(min..=max).contains(&number) => {
-            verdict.refuse(
+            findings.refuse(
                 format!("spec.{path}"),
                 format!("{path} must be between {min} and {max}, not {number}"),
             );
@@ -353,15 +355,15 @@ fn check_numbers(spec: &ModelDeploymentSpec, verdict: &mut Verdict) {
     );
 }
 
-fn check_quantities(spec: &ModelDeploymentSpec, verdict: &mut Verdict) {
+fn check_quantities(spec: &ModelDeploymentSpec, findings: &mut Findings) {
     let mut positive = |path: &str, text: Option<&String>, suffixes: &[&str], example: &str| {
         let Some(text) = text else { return };
-        let complaint = match syntax::amount(text, suffixes) {
+        let complaint = match quantity::amount(text, suffixes) {
             Amount::Positive => return,
-            Amount::Zero => format!("{path} must be more than 0, such as {example}: leave it out to ask for nothing"),
+            Amount::Zero => format!("{path} must be greater than 0, such as {example}: omit it to request nothing"),
             Amount::Unreadable => format!("{path} must be a quantity such as {example}, not '{}'", quote(text)),
         };
-        verdict.refuse(format!("spec.{path}"), complaint);
+        findings.refuse(format!("spec.{path}"), complaint);
     };
     for (name, component) in components(spec) {
         positive(
@@ -386,28 +388,28 @@ fn check_quantities(spec: &ModelDeploymentSpec, verdict: &mut Verdict) {
     );
 }
 
-fn check_env(env: &[EnvVar], verdict: &mut Verdict) {
+fn check_env(env: &[EnvVar], findings: &mut Findings) {
     for (index, variable) in env.iter().enumerate() {
         if variable.name.is_empty() {
-            verdict.refuse(
+            findings.refuse(
                 format!("spec.env[{index}].name"),
                 format!("env[{index}] has no name: name the variable, or remove the entry"),
             );
         }
-        // The API server would refuse the pods, which nobody sees.
+        // Otherwise the API server would reject the pods, where the user does not see it.
         let is_printable = |c: char| matches!(c, ' '..='~') && c != '=';
         if !variable.name.chars().all(is_printable) {
-            verdict.refuse(
+            findings.refuse(
                 format!("spec.env[{index}].name"),
                 format!(
-                    "env[{index}]: '{}' cannot be the name of a variable: use letters, digits, '_', '-' and '.'",
+                    "env[{index}]: invalid variable name '{}': use letters, digits, '_', '-' and '.'",
                     quote(&variable.name)
                 ),
             );
         }
-        // As Kubernetes does it: an empty value beside valueFrom is no contradiction.
+        // As in Kubernetes: an empty value next to valueFrom is allowed.
         if variable.value.as_ref().is_some_and(|value| !value.is_empty()) && variable.value_from.is_some() {
-            verdict.refuse(
+            findings.refuse(
                 format!("spec.env[{index}]"),
                 format!(
                     "env[{index}] ('{}') has both value and valueFrom: keep one of them",
@@ -418,29 +420,29 @@ fn check_env(env: &[EnvVar], verdict: &mut Verdict) {
     }
 }
 
-fn check_pod_metadata(metadata: &PodMetadata, verdict: &mut Verdict) {
-    check_labels("spec.podTemplate.metadata.labels", &metadata.labels, verdict);
+fn check_pod_metadata(metadata: &PodMetadata, findings: &mut Findings) {
+    check_labels("spec.podTemplate.metadata.labels", &metadata.labels, findings);
     for key in metadata.annotations.keys() {
-        check_key("spec.podTemplate.metadata.annotations", key, verdict);
+        check_key("spec.podTemplate.metadata.annotations", key, findings);
     }
     for (kind, map) in [("labels", &metadata.labels), ("annotations", &metadata.annotations)] {
         for key in map.keys().filter(|key| key.starts_with(labels::PREFIX)) {
-            verdict.refuse(
+            findings.refuse(
                 format!("spec.podTemplate.metadata.{kind}[{}]", quote(key)),
-                format!("podTemplate.metadata.{kind}: '{}' is reserved, every key under {} is set by the controllers: use a prefix of your own", quote(key), labels::PREFIX),
+                format!("podTemplate.metadata.{kind}: '{}' is reserved, every key under {} is set by the controllers: use your own prefix", quote(key), labels::PREFIX),
             );
         }
     }
 }
 
-fn check_labels(path: &str, labels: &BTreeMap<String, String>, verdict: &mut Verdict) {
+fn check_labels(path: &str, labels: &BTreeMap<String, String>, findings: &mut Findings) {
     for (key, value) in labels {
-        check_key(path, key, verdict);
+        check_key(path, key, findings);
         if !syntax::is_label_value(value) {
-            verdict.refuse(
+            findings.refuse(
                 format!("{path}[{}]", quote(key)),
                 format!(
-                    "{}: '{}' cannot be the value of '{}': use at most 63 letters, digits, '-', '_' and '.', beginning and ending with a letter or digit",
+                    "{}: invalid value '{}' of '{}': use at most 63 letters, digits, '-', '_' and '.', beginning and ending with a letter or digit",
                     path.trim_start_matches("spec."),
                     quote(value),
                     quote(key)
@@ -450,12 +452,12 @@ fn check_labels(path: &str, labels: &BTreeMap<String, String>, verdict: &mut Ver
     }
 }
 
-fn check_key(path: &str, key: &str, verdict: &mut Verdict) {
+fn check_key(path: &str, key: &str, findings: &mut Findings) {
     if !syntax::is_key(key) {
-        verdict.refuse(
+        findings.refuse(
             format!("{path}[{}]", quote(key)),
             format!(
-                "{}: '{}' is no valid key: use at most 63 letters, digits, '-', '_' and '.', perhaps after a domain and '/', such as example.com/team",
+                "{}: invalid key '{}': use at most 63 letters, digits, '-', '_' and '.', optionally after a domain and '/', such as example.com/team",
                 path.trim_start_matches("spec."),
                 quote(key)
             ),
@@ -463,7 +465,7 @@ fn check_key(path: &str, key: &str, verdict: &mut Verdict) {
     }
 }
 
-/// A user's text, short enough to repeat and on one line.
+/// A user's value for a message: bounded, on one line.
 fn quote(text: &str) -> String {
     let line = text
         .chars()

@@ -1,9 +1,12 @@
-//! What the core controller says of a ModelDeployment. Pure and deterministic: no client, no clock, no memory.
+//! The core controller's plan for a ModelDeployment. Pure and deterministic: no client, no clock, no state.
 
 mod removal;
 mod status;
 
+use runway_api::CoreReason;
 use runway_api::condition::{self, Conditions, no, yes};
+use runway_api::provider_config::{Health, SILENCE};
+use runway_operator::object;
 use runway_operator::plan::{Note, Plan};
 
 use crate::admission::validate::validate;
@@ -14,31 +17,31 @@ use crate::selection::{self, NO_HEALTHY_PROVIDERS, NoProvider};
 pub use status::owned;
 use status::{Choice, Draft};
 
-/// Said when nobody chooses (design 3.5.2).
+/// Message if no provider is named and selection is disabled (design 3.5.2).
 pub const NO_SELECTOR: &str = "No provider specified and provider-selector not installed";
 
 /// The plan for one ModelDeployment.
 pub fn plan(seen: &Observed) -> Plan {
     let md = &seen.md;
-    // Deletion goes before pause: nothing may keep an object from going.
+    // Deletion takes precedence over pause: nothing may block it.
     if md.is_deleting() {
         return removal::plan(seen);
     }
     if md.is_paused() {
         return status::paused(seen);
     }
-    let mut verdict = validate(md, &seen.providers);
+    let mut findings = validate(md, &seen.providers);
     if md.selected_provider().is_some() && md.selected_provider() == md.spec.provider_name() {
-        // Chosen is chosen: a provider that was uninstalled since does not make the spec wrong (design 3.5.2).
-        verdict.errors.retain(|v| v.field != "spec.provider.name");
+        // A selected provider stays selected: uninstalling it does not make the spec invalid (design 3.5.2).
+        findings.errors.retain(|v| v.field != "spec.provider.name");
     }
-    if !verdict.is_valid() {
-        return status::invalid(seen, &verdict.message());
+    if !findings.is_valid() {
+        return status::invalid(seen, &findings.message());
     }
     status::valid(seen, choose(seen))
 }
 
-/// Which provider it shall be, from what is asked for and what was chosen before.
+/// Chooses a provider by the spec and the previous selection.
 fn choose(seen: &Observed) -> Choice {
     let md = &seen.md;
     match (md.selected_provider(), md.spec.provider_name()) {
@@ -46,18 +49,18 @@ fn choose(seen: &Observed) -> Choice {
         (Some(current), asked) => keep(seen, current, asked.is_some()),
         (None, Some(wanted)) => take_named(seen, wanted),
         (None, None) if seen.selector_enabled => select(seen),
-        (None, None) => Choice::none("NoProvider", NO_SELECTOR),
+        (None, None) => Choice::none(CoreReason::NoProvider, NO_SELECTOR),
     }
 }
 
-/// Selection is once: what was chosen stays, whatever became of the rules since.
+/// Keeps the selected provider, even if the rules have changed since.
 fn keep(seen: &Observed, current: &str, explicit: bool) -> Choice {
     if !explicit && !seen.selector_enabled {
         return Choice::Foreign;
     }
     let before = seen.md.status.as_ref().and_then(|s| s.provider.as_ref());
     let selected = seen.md.conditions().when_true(condition::PROVIDER_SELECTED);
-    let was_explicit = selected.map_or(explicit, |c| c.reason == EXPLICIT);
+    let was_explicit = selected.map_or(explicit, |c| c.reason == CoreReason::ExplicitSelection);
     Choice::Provider {
         name: current.to_owned(),
         reason: before
@@ -70,57 +73,57 @@ fn keep(seen: &Observed, current: &str, explicit: bool) -> Choice {
     }
 }
 
-/// Reason of the condition when the user named the provider.
-const EXPLICIT: &str = "ExplicitSelection";
-/// `status.provider.selectedReason` when the user named the provider (design 3.3).
+/// `status.provider.selectedReason` if the user named the provider (design 3.3).
 pub(crate) const EXPLICIT_REASON: &str = "explicit provider selection";
 
 fn selected_condition(name: &str, explicit: bool) -> Draft {
     if explicit {
         yes(
             condition::PROVIDER_SELECTED,
-            EXPLICIT,
+            CoreReason::ExplicitSelection,
             format!("Provider {name} explicitly selected"),
         )
     } else {
         yes(
             condition::PROVIDER_SELECTED,
-            "AutoSelected",
+            CoreReason::AutoSelected,
             format!("Provider {name} auto-selected"),
         )
     }
 }
 
-/// A provider that is named is taken as soon as it can act: until then it is honest to say that we wait for it.
+/// Selects the named provider once it is healthy. Until then the status says what is missing.
 fn take_named(seen: &Observed, wanted: &str) -> Choice {
-    use runway_api::provider_config::Health;
     let Some(provider) = seen.providers.get(wanted) else {
         return Choice::none(
-            "ProviderNotFound",
+            CoreReason::ProviderNotFound,
             format!("Provider '{wanted}' CRD not installed in cluster"),
         );
     };
     match provider.health(seen.now) {
         Health::Healthy => taken(wanted),
-        Health::NotReady(why) => Choice::none("ProviderNotReady", format!("Waiting for provider '{wanted}': {why}")),
+        Health::NotReady(why) => Choice::none(
+            CoreReason::ProviderNotReady,
+            format!("Waiting for provider '{wanted}': {why}"),
+        ),
         Health::Silent => Choice::none(
-            "ProviderNotReady",
+            CoreReason::ProviderNotReady,
             format!("Waiting for provider '{wanted}': {}", silence(provider)),
         ),
     }
 }
 
-/// How a provider is silent.
-fn silence(provider: &Registered) -> &'static str {
+/// Why a provider counts as silent.
+fn silence(provider: &Registered) -> String {
     if provider
         .config
         .status
         .as_ref()
         .is_some_and(|s| s.last_heartbeat.is_some())
     {
-        "its controller has sent no heartbeat for 180 seconds"
+        format!("its controller {SILENCE}")
     } else {
-        "its controller has not reported yet"
+        "its controller has not reported yet".to_owned()
     }
 }
 
@@ -154,13 +157,13 @@ fn select(seen: &Observed) -> Choice {
             }
         }
         Err(NoProvider::NoneHealthy) => Choice::None {
-            reason: "NoHealthyProviders",
+            reason: CoreReason::NoHealthyProviders,
             message: NO_HEALTHY_PROVIDERS.to_owned(),
             candidates: selected.candidates,
             release: None,
         },
         Err(NoProvider::NoneSuitable(message)) => Choice::None {
-            reason: "NoMatchingProvider",
+            reason: CoreReason::NoMatchingProvider,
             message,
             candidates: selected.candidates,
             release: None,
@@ -168,21 +171,21 @@ fn select(seen: &Observed) -> Choice {
     }
 }
 
-/// The old provider sees that it is no longer asked for, deletes what it made and clears its part of the status. Only then is
-/// the new one named: there are never two upstream objects.
+/// Hands over to another provider. The old one deletes its objects and clears its part of the status; only then is the new one
+/// selected, so that there are never two upstream objects.
 fn hand_over(seen: &Observed, current: &str, wanted: &str) -> Choice {
     let provider = seen.md.status.as_ref().and_then(|s| s.provider.as_ref());
     let resource = provider.and_then(|p| p.resource_name.as_deref());
     let Some(resource) = resource else {
-        // It has nothing, but perhaps its say: why it made nothing. It may not get to take that back.
+        // The old provider has no object, but may have written why. It cannot remove that itself afterwards.
         let manager = runway_api::labels::provider_manager(current);
         let says_something = seen.md.conditions().get_condition(condition::READY).is_some();
         return take_named(seen, wanted).releasing(says_something.then_some(manager));
     };
 
     let kind = provider.and_then(|p| p.resource_kind.as_deref()).unwrap_or("resource");
-    let (over, left) = removal::time_left(handing_over_since(seen), seen.now);
-    if over {
+    let left = object::time_left(handing_over_since(seen), seen.now);
+    if left.is_zero() {
         let orphan = format!("Provider '{current}' did not clean up in time, {kind} '{resource}' may be orphaned");
         let Choice::Provider {
             name,
@@ -218,13 +221,10 @@ fn hand_over(seen: &Observed, current: &str, wanted: &str) -> Choice {
 fn handing_over_since(seen: &Observed) -> jiff::Timestamp {
     let condition = seen.md.conditions().get_condition(condition::PROVIDER_SELECTED);
     condition
-        .filter(|c| c.reason == HANDING_OVER)
+        .filter(|c| c.reason == CoreReason::HandingOver)
         .map_or(seen.now, |c| c.last_transition_time.0)
 }
 
-/// Reason of the condition while one provider gives way to another.
-const HANDING_OVER: &str = "HandingOver";
-
 fn handing_over(message: &str) -> Draft {
-    no(condition::PROVIDER_SELECTED, HANDING_OVER, message)
+    no(condition::PROVIDER_SELECTED, CoreReason::HandingOver, message)
 }

@@ -1,16 +1,13 @@
-//! Deletion, as far as it is the core's: where no provider was chosen, and where the provider is dead. It always ends.
+//! Deletion by the core: without a selected provider, or if the provider does not act. It always ends.
 
-use std::time::Duration;
-
-use jiff::{SignedDuration, Timestamp};
+use jiff::SignedDuration;
+use runway_operator::object;
 use runway_operator::plan::{Finalizer, Note, Plan};
 
 use super::status;
 use crate::observe::Observed;
 
-/// Clean-up is given up after this (design 4.7).
-const CLEANUP_TIMEOUT: SignedDuration = SignedDuration::from_mins(5);
-/// A provider that is alive keeps the same time itself; it goes first.
+/// Additional time for the provider, which has the same timeout and acts first.
 const GRACE: SignedDuration = SignedDuration::from_secs(15);
 
 pub(super) fn plan(seen: &Observed) -> Plan {
@@ -24,8 +21,8 @@ pub(super) fn plan(seen: &Observed) -> Plan {
             ..Plan::default()
         };
     };
-    let (over, left) = time_left(since.0 + GRACE, seen.now);
-    if !over {
+    let left = object::time_left(since.0 + GRACE, seen.now);
+    if !left.is_zero() {
         return Plan {
             look_again: Some(left),
             ..status::deletion_stands_still(seen)
@@ -49,10 +46,4 @@ pub(super) fn plan(seen: &Observed) -> Plan {
         )],
         ..Plan::default()
     }
-}
-
-/// Whether the time for cleaning up is over, and what is left of it.
-pub(super) fn time_left(since: Timestamp, now: Timestamp) -> (bool, Duration) {
-    let left = Duration::try_from(CLEANUP_TIMEOUT - now.duration_since(since)).unwrap_or(Duration::ZERO);
-    (left.is_zero(), left)
 }

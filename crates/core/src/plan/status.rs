@@ -1,54 +1,37 @@
-//! The core's part of the status: computed from scratch each time, written only when it differs.
+//! The core's part of the status: computed from scratch each time, written only if it differs.
 //!
-//! Phase, message, observedGeneration, Ready and Stalled are the core's until a provider is selected, then the provider's.
+//! Phase, message, observedGeneration, Ready and Stalled belong to the core until a provider is selected, then to the provider.
 
 use std::time::Duration;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
-use runway_api::ModelDeploymentStatus;
-use runway_api::condition::{self, Conditions, no, yes};
+use runway_api::condition::{self, Conditions, Owner, no, yes};
 use runway_api::model_deployment::{Candidate, Phase, ProviderStatus};
-use runway_api::provider_config::Health;
+use runway_api::provider_config::{Health, SILENCE};
+use runway_api::{CoreReason, ModelDeploymentStatus};
 use runway_operator::plan::{Note, Plan, StatusOf};
 
 pub(super) use runway_api::condition::Draft;
 
 use crate::observe::Observed;
 
-/// Longest message of a status, in bytes: what is said is for people, and what it repeats may be hostile.
-const MAX_MESSAGE: usize = 4096;
-
-/// How long a provider may take to its first word. Long enough for a burst of hundreds of objects, each of which would otherwise
-/// cost a write more.
+/// Time for the provider's first status before the core writes one. Long enough for a burst of hundreds of objects, each of
+/// which would otherwise cost an additional write.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Reasons of Ready that the core writes in place of a provider that has not spoken.
-const WAITING_FOR_PROVIDER: &str = "WaitingForProvider";
-const PROVIDER_UNAVAILABLE: &str = "ProviderUnavailable";
-
-/// The condition types that the core always owns.
-const OWNED: [&str; 4] = [
-    condition::VALIDATED,
-    condition::PROVIDER_SELECTED,
-    condition::PAUSED,
-    condition::PROVIDER_UNAVAILABLE,
-];
-/// The condition types that the core owns until a provider is selected.
-const OWNED_BEFORE_SELECTION: [&str; 2] = [condition::READY, condition::STALLED];
-
-/// What selection came to.
+/// Result of the selection.
 pub(super) enum Choice {
-    /// This provider.
+    /// This provider is selected.
     Provider {
         name: String,
         reason: String,
         candidates: Vec<Candidate>,
         condition: Draft,
         note: Option<Note>,
-        /// Drops the status fields of this field manager, which writes no more.
+        /// Removes the status fields of this field manager, which no longer writes.
         release: Option<String>,
     },
-    /// Still the old provider, which is cleaning up.
+    /// The old provider is still deleting its objects.
     HandingOver {
         name: String,
         reason: String,
@@ -56,20 +39,20 @@ pub(super) enum Choice {
         message: String,
         look_again: Duration,
     },
-    /// A provider that a selector of the user's own wrote: its fields are not ours.
+    /// The user's own selector has selected a provider: its fields are not ours.
     Foreign,
-    /// None, and this is why.
+    /// No provider is selected.
     None {
-        reason: &'static str,
+        reason: CoreReason,
         message: String,
         candidates: Vec<Candidate>,
-        /// As above.
+        /// Removes the status fields of this field manager, which no longer writes.
         release: Option<String>,
     },
 }
 
 impl Choice {
-    pub(super) fn none(reason: &'static str, message: impl Into<String>) -> Self {
+    pub(super) fn none(reason: CoreReason, message: impl Into<String>) -> Self {
         Self::None {
             reason,
             message: message.into(),
@@ -78,7 +61,7 @@ impl Choice {
         }
     }
 
-    /// Drops what a field manager has left in the status, where this choice leaves it behind.
+    /// Removes the status fields of a field manager that no longer writes, if there is one.
     pub(super) fn releasing(mut self, manager: Option<String>) -> Self {
         if let Self::Provider { release, .. } | Self::None { release, .. } = &mut self {
             *release = manager;
@@ -87,9 +70,13 @@ impl Choice {
     }
 }
 
-/// The spec is good; this is who serves it.
+/// Status of a valid spec with the result of the selection.
 pub(super) fn valid(seen: &Observed, choice: Choice) -> Plan {
-    let validated = yes(condition::VALIDATED, "ValidationPassed", "Schema validation passed");
+    let validated = yes(
+        condition::VALIDATED,
+        CoreReason::ValidationPassed,
+        "Schema validation passed",
+    );
     match choice {
         Choice::Provider {
             name,
@@ -135,10 +122,10 @@ pub(super) fn valid(seen: &Observed, choice: Choice) -> Plan {
                 ..ProviderStatus::default()
             };
             let before = seen.md.conditions().get_condition(condition::PROVIDER_SELECTED);
-            let is_news = before.is_none_or(|c| c.reason != super::HANDING_OVER);
+            let is_news = before.is_none_or(|c| c.reason != CoreReason::HandingOver);
             let mut plan = write(seen, Some(provider), drafts, None);
             plan.events
-                .extend(is_news.then(|| Note::normal(super::HANDING_OVER, message)));
+                .extend(is_news.then(|| Note::normal(CoreReason::HandingOver.as_str(), message)));
             plan.look_again = Some(look_again);
             plan
         }
@@ -166,10 +153,11 @@ pub(super) fn valid(seen: &Observed, choice: Choice) -> Plan {
     }
 }
 
-/// Admission was bypassed. Nothing is done until the spec is good; a provider that serves an earlier spec goes on with it.
+/// Status of an invalid spec that bypassed admission. Nothing is done until it is corrected; a provider continues to serve an
+/// earlier spec.
 pub(super) fn invalid(seen: &Observed, message: &str) -> Plan {
-    const REASON: &str = "ValidationFailed";
-    let message = condition::shorten(message.to_owned(), MAX_MESSAGE);
+    const REASON: CoreReason = CoreReason::ValidationFailed;
+    let message = condition::shorten(message.to_owned(), condition::MAX_STATUS_MESSAGE);
     let message = message.as_str();
     let before = seen
         .md
@@ -194,25 +182,25 @@ pub(super) fn invalid(seen: &Observed, message: &str) -> Plan {
         .is_none_or(|c| c.message != message);
     let mut plan = write(seen, provider, drafts, Pending::unless_selected(seen, REASON, message));
     if was_valid {
-        plan.events.push(Note::warning(REASON, message));
+        plan.events.push(Note::warning(REASON.as_str(), message));
     }
     plan
 }
 
-/// Nothing changes but that it says so.
+/// Status of a paused ModelDeployment: the previous one with the condition Paused.
 pub(super) fn paused(seen: &Observed) -> Plan {
     let paused = condition::paused(runway_api::labels::PAUSED);
-    let pending = Pending::unless_selected(seen, "Paused", paused.message());
+    let pending = Pending::unless_selected(seen, CoreReason::Paused, paused.message());
     write_as_before(seen, paused, pending)
 }
 
-/// The provider that should clean up is gone: that is why nothing happens until the time is up.
+/// Status of a ModelDeployment that waits for deletion by a provider that is gone.
 pub(super) fn deletion_stands_still(seen: &Observed) -> Plan {
     let silence = seen.md.selected_provider().and_then(|name| unavailable(seen, name));
     silence.map_or_else(Plan::default, |silence| write_as_before(seen, silence, None))
 }
 
-/// What was said stays, and this is added.
+/// The previous status with one more condition.
 fn write_as_before(seen: &Observed, added: Draft, pending: Option<Pending>) -> Plan {
     let foreign = is_chosen_by_others(seen);
     let mut drafts = vec![added];
@@ -229,20 +217,20 @@ fn write_as_before(seen: &Observed, added: Draft, pending: Option<Pending>) -> P
     write(seen, provider, drafts, pending)
 }
 
-/// Whether a selector of the user's own has chosen: what it wrote is not ours to repeat.
+/// Whether the user's own selector has selected the provider. Its fields must not be written.
 fn is_chosen_by_others(seen: &Observed) -> bool {
     let md = &seen.md;
     !seen.selector_enabled && md.spec.provider_name().is_none() && md.selected_provider().is_some()
 }
 
-/// What is said while no provider is selected.
+/// Reason and message while no provider is selected.
 struct Pending {
-    reason: &'static str,
+    reason: CoreReason,
     message: String,
 }
 
 impl Pending {
-    fn unless_selected(seen: &Observed, reason: &'static str, message: &str) -> Option<Self> {
+    fn unless_selected(seen: &Observed, reason: CoreReason, message: &str) -> Option<Self> {
         seen.md.selected_provider().is_none().then(|| Self {
             reason,
             message: message.to_owned(),
@@ -250,18 +238,18 @@ impl Pending {
     }
 }
 
-/// What a provider says first of an object that it was chosen for.
+/// State of the provider's first status.
 enum FirstWord {
-    /// It has spoken, or somebody has spoken for it.
+    /// The provider has written it, or the core in its place.
     Said,
-    /// It has a moment left.
+    /// The provider has this time left.
     Awaited(Duration),
-    /// It has not spoken: this is said in its place, and its first write replaces it.
+    /// The provider has not written it: this is written in its place, and the provider's first write replaces it.
     Missing(StatusOf),
 }
 
-/// A provider's controller speaks at once. In place of one that does not, the status says what is waited for: without a phase
-/// and Ready, tools would take the object for ready.
+/// Writes the first status in place of a provider that does not act. Without a phase and Ready, tools would take the object for
+/// ready.
 fn first_word(seen: &Observed, name: &str, silence: Option<&Draft>) -> FirstWord {
     let md = &seen.md;
     if md.selected_provider() != Some(name) {
@@ -270,11 +258,14 @@ fn first_word(seen: &Observed, name: &str, silence: Option<&Draft>) -> FirstWord
     let conditions = md.conditions();
     let ready = conditions.get_condition(condition::READY);
     let (reason, message) = match silence {
-        Some(draft) => (PROVIDER_UNAVAILABLE, draft.message().to_owned()),
-        None => (WAITING_FOR_PROVIDER, format!("Waiting for provider '{name}' to act")),
+        Some(draft) => (CoreReason::ProviderUnavailable, draft.message().to_owned()),
+        None => (
+            CoreReason::WaitingForProvider,
+            format!("Waiting for provider '{name}' to act"),
+        ),
     };
-    let said_for_it = [PROVIDER_UNAVAILABLE, WAITING_FOR_PROVIDER];
-    if ready.is_some_and(|c| !said_for_it.contains(&c.reason.as_str()) || c.message == message) {
+    let has_spoken = md.status.as_ref().is_some_and(ModelDeploymentStatus::has_provider_part);
+    if has_spoken || ready.is_some_and(|c| !stands_in(c) || c.message == message) {
         return FirstWord::Said;
     }
     let since = conditions
@@ -289,7 +280,7 @@ fn first_word(seen: &Observed, name: &str, silence: Option<&Draft>) -> FirstWord
     let drafts = vec![no(condition::READY, reason, &message)];
     let status = ModelDeploymentStatus {
         phase: Some(Phase::Pending),
-        message: Some(condition::shorten(message, MAX_MESSAGE)),
+        message: Some(condition::shorten(message, condition::MAX_STATUS_MESSAGE)),
         observed_generation: generation,
         conditions: condition::settle(drafts, conditions, generation, seen.now),
         ..ModelDeploymentStatus::default()
@@ -301,60 +292,54 @@ fn first_word(seen: &Observed, name: &str, silence: Option<&Draft>) -> FirstWord
     })
 }
 
-/// A condition as it was.
+/// A condition from the previous status.
 fn carried_over(seen: &Observed, type_: &'static str) -> Option<Draft> {
     let before = seen.md.conditions().get_condition(type_)?;
     let make = if before.status == "True" { yes } else { no };
     Some(make(type_, &before.reason, &before.message))
 }
 
-/// Present only while the selected provider's controller is gone. One that restarts is not ready for a moment, and one whose
-/// upstream is missing says so itself: neither is worth a write to every object it serves.
+/// Present only while the selected provider's controller is gone. A short restart, or a missing upstream, which the provider
+/// reports itself, would not be worth a write to every object.
 fn unavailable(seen: &Observed, name: &str) -> Option<Draft> {
     let why = match seen.providers.get(name).map(|p| p.health(seen.now)) {
         Some(Health::Healthy | Health::NotReady(_)) => return None,
-        Some(Health::Silent) => "its controller has sent no heartbeat for 180 seconds".to_owned(),
+        Some(Health::Silent) => format!("its controller {SILENCE}"),
         None => "it is no longer registered".to_owned(),
     };
     Some(yes(
         condition::PROVIDER_UNAVAILABLE,
-        "ProviderUnavailable",
+        CoreReason::ProviderUnavailable,
         format!("Provider '{name}' cannot act: {why}. The status may be out of date"),
     ))
 }
 
-/// Reasons of Ready that the core gives while no provider is named.
-const UNSELECTED: [&str; 7] = [
-    "NoProvider",
-    "NoHealthyProviders",
-    "NoMatchingProvider",
-    "ProviderNotFound",
-    "ProviderNotReady",
-    "ValidationFailed",
-    "Paused",
-];
-
-/// Whether phase, message and Ready are the provider's: from the moment when it is named. Where another selector names it, what
-/// the core said before stays until the core drops it; a provider that has made something has spoken since.
-fn is_handed_over(status: &ModelDeploymentStatus, foreign_selector: bool) -> bool {
-    let Some(provider) = status.provider.as_ref().filter(|p| p.name.is_some()) else {
-        return false;
-    };
-    let ready = status.conditions.get_condition(condition::READY);
-    !foreign_selector
-        || provider.resource_name.is_some()
-        || ready.is_none_or(|c| !UNSELECTED.contains(&c.reason.as_str()))
+/// Whether the core wrote this Ready in place of a provider, given that the provider has not written its part.
+fn stands_in(ready: &Condition) -> bool {
+    CoreReason::of(&ready.reason).is_none_or(CoreReason::stands_in)
 }
 
-/// The part of a status that is the core's (design 3.10).
+/// Whether phase, message and Ready belong to the provider: from its selection on. If the user's own selector wrote it, the
+/// core's previous fields stay until the core removes them.
+fn is_handed_over(status: &ModelDeploymentStatus, foreign_selector: bool) -> bool {
+    if status.provider.as_ref().is_none_or(|p| p.name.is_none()) {
+        return false;
+    }
+    let ready = status.conditions.get_condition(condition::READY);
+    !foreign_selector || status.has_provider_part() || ready.is_none_or(stands_in)
+}
+
+/// The core's part of a status (design 3.10).
 pub fn owned(status: &ModelDeploymentStatus, foreign_selector: bool) -> ModelDeploymentStatus {
     let selected = is_handed_over(status, foreign_selector);
-    let mut ours: Vec<&str> = OWNED.to_vec();
-    if !selected {
-        ours.extend(OWNED_BEFORE_SELECTION);
-    }
+    let owners: &[Owner] = if selected {
+        &[Owner::Core]
+    } else {
+        &[Owner::Core, Owner::Shared]
+    };
+    let mut conditions = condition::owned_by(&status.conditions, owners);
     if selected && foreign_selector {
-        ours.retain(|t| *t != condition::PROVIDER_SELECTED);
+        conditions.retain(|c| c.type_ != condition::PROVIDER_SELECTED);
     }
     let provider = status.provider.as_ref().filter(|_| !(selected && foreign_selector));
     let provider = provider.map(|p| ProviderStatus {
@@ -362,13 +347,6 @@ pub fn owned(status: &ModelDeploymentStatus, foreign_selector: bool) -> ModelDep
         resource_name: None,
         ..p.clone()
     });
-    let mut conditions: Vec<Condition> = status
-        .conditions
-        .iter()
-        .filter(|c| ours.contains(&c.type_.as_str()))
-        .cloned()
-        .collect();
-    conditions.sort_by_key(|c| ours.iter().position(|t| *t == c.type_));
     ModelDeploymentStatus {
         phase: status.phase.filter(|_| !selected),
         message: status.message.clone().filter(|_| !selected),
@@ -379,7 +357,7 @@ pub fn owned(status: &ModelDeploymentStatus, foreign_selector: bool) -> ModelDep
     }
 }
 
-/// Settles conditions and writes only what differs.
+/// Settles conditions, and writes the status only if it differs.
 fn write(seen: &Observed, provider: Option<ProviderStatus>, mut drafts: Vec<Draft>, pending: Option<Pending>) -> Plan {
     let md = &seen.md;
     let generation = md.metadata.generation;
@@ -396,29 +374,19 @@ fn write(seen: &Observed, provider: Option<ProviderStatus>, mut drafts: Vec<Draf
             .is_some_and(|c| c.reason == reason);
         match reason {
             _ if told => {}
-            // Told by the caller, whether or not a provider is selected.
-            "ValidationFailed" => {}
-            "Paused" => events.push(Note::normal(reason, &message)),
-            _ => events.push(Note::warning(reason, &message)),
+            // The caller sends this Event, whether or not a provider is selected.
+            CoreReason::ValidationFailed => {}
+            CoreReason::Paused => events.push(Note::normal(reason.as_str(), &message)),
+            _ => events.push(Note::warning(reason.as_str(), &message)),
         }
         drafts.push(no(condition::READY, reason, &message));
         wanted.phase = Some(Phase::Pending);
-        wanted.message = Some(condition::shorten(message, MAX_MESSAGE));
+        wanted.message = Some(condition::shorten(message, condition::MAX_STATUS_MESSAGE));
         wanted.observed_generation = generation;
     }
-    wanted.conditions = condition::settle(drafts, md.conditions(), generation, seen.now);
-    let wanted = ModelDeploymentStatus {
-        conditions: sorted(wanted.conditions),
-        ..wanted
-    };
-    let before = md
-        .status
-        .as_ref()
-        .map(|s| owned(s, foreign_selector))
-        .map(|s| ModelDeploymentStatus {
-            conditions: sorted(s.conditions),
-            ..s
-        });
+    let settled = condition::settle(drafts, md.conditions(), generation, seen.now);
+    wanted.conditions = condition::owned_by(&settled, &[Owner::Core, Owner::Shared]);
+    let before = md.status.as_ref().map(|s| owned(s, foreign_selector));
     let unchanged = before.is_some_and(|before| before == wanted);
     Plan {
         status: if unchanged {
@@ -429,11 +397,4 @@ fn write(seen: &Observed, provider: Option<ProviderStatus>, mut drafts: Vec<Draf
         events,
         ..Plan::default()
     }
-}
-
-/// In the order in which things happen.
-fn sorted(mut conditions: Vec<Condition>) -> Vec<Condition> {
-    let order: Vec<&str> = OWNED.into_iter().chain(OWNED_BEFORE_SELECTION).collect();
-    conditions.sort_by_key(|c| order.iter().position(|type_| *type_ == c.type_));
-    conditions
 }

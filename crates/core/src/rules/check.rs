@@ -1,9 +1,8 @@
-//! One walk over a parsed rule: names, functions, and what it can cost at most.
+//! One pass over a parsed rule: names, functions, and worst-case cost.
 //!
-//! The model is the static cost of CEL in Kubernetes: every node costs one step, loops multiply,
-//! and what copies, compares or searches costs by size. Sizes are upper bounds too: those of the
-//! input come from the limits of [`Input`](super::Input), those of results from the operands, so
-//! that lists and strings that double in each step are seen to do so.
+//! The model is the static cost of CEL in Kubernetes: every node costs one step, loops multiply, and copies, comparisons and
+//! searches cost by size. Sizes are upper bounds too: those of the input follow from the limits of [`Input`](super::Input),
+//! those of results from the operands. Lists and strings that double in each step are therefore detected.
 
 use std::mem;
 
@@ -15,20 +14,20 @@ use super::input::{BYTES_PER_WEIGHT, MAX_ENTRIES, MAX_STRING, MAX_WEIGHT};
 use super::pattern::{self, Pattern};
 use super::{MAX_COST, RuleError, shortened};
 
-/// Steps of one round of a loop besides its body: binding the variable.
+/// Steps of one iteration of a loop besides its body: binding the variable.
 const ROUND: u64 = 4;
-/// Steps of a call: its arguments are collected and its overload looked up.
+/// Steps of a call: collecting its arguments and looking up its overload.
 const CALL: u64 = 4;
-/// Steps of copying and dropping a value, for each weight of it: maps are made anew.
+/// Steps of copying and dropping a value, per unit of its weight: maps are rebuilt.
 const COPY: u64 = 2;
-/// Steps of matching a pattern for each weight of text: a look-up for each byte, whatever the pattern.
+/// Steps of matching a pattern, per unit of the text's weight: one lookup per byte for any pattern.
 const MATCH: u64 = 2;
 
-/// What a rule that passed needs to run.
+/// A rule that passed, ready to run.
 pub(super) struct Checked {
     /// Estimated worst case, in steps.
     pub(super) cost: u64,
-    /// Patterns of `matches`, by the index the rewritten rule calls them with.
+    /// Patterns of `matches`, by the index in the rewritten rule.
     pub(super) patterns: Vec<Pattern>,
 }
 
@@ -40,7 +39,7 @@ pub(super) fn check(program: &mut Expression) -> Result<Checked, RuleError> {
         patterns_cost: 0,
         budget: pattern::Budget::default(),
     };
-    // A pattern is compiled once, also in a loop.
+    // A pattern is compiled once, even in a loop.
     let evaluation = checker.estimate(program)?.cost;
     let cost = evaluation.saturating_add(checker.patterns_cost);
     if cost > MAX_COST {
@@ -55,11 +54,11 @@ pub(super) fn check(program: &mut Expression) -> Result<Checked, RuleError> {
 /// Upper bounds of a value.
 #[derive(Clone, Copy)]
 struct Shape {
-    /// Entries of the longest list or map in it.
+    /// Entries of its longest list or map.
     entries: u64,
-    /// Weight of the longest text in it.
+    /// Weight of its longest text.
     text: u64,
-    /// Weight of all of it: what copying or comparing costs.
+    /// Total weight: the cost of copying or comparing it.
     weight: u64,
 }
 
@@ -84,7 +83,7 @@ impl Shape {
         }
     }
 
-    /// One or the other.
+    /// Bounds of a value that is one or the other.
     fn or(self, other: Self) -> Self {
         Self {
             entries: self.entries.max(other.entries),
@@ -93,7 +92,7 @@ impl Shape {
         }
     }
 
-    /// Both, one after the other.
+    /// Bounds of a concatenation.
     fn and(self, other: Self) -> Self {
         Self {
             entries: self.entries.saturating_add(other.entries),
@@ -102,7 +101,7 @@ impl Shape {
         }
     }
 
-    /// A list or map of these.
+    /// Bounds of a list or map of these values.
     fn collection(items: &[Self]) -> Self {
         let whole = Self {
             entries: items.len() as u64,
@@ -115,8 +114,8 @@ impl Shape {
         })
     }
 
-    /// One element in a loop over all of them: the average weighs `weight / entries`, and as all
-    /// costs are linear in the weight, the sum over the loop is right.
+    /// Bounds of one element in a loop over all of them. The average element weighs `weight / entries`; since all costs are
+    /// linear in the weight, the sum over the loop is correct.
     fn element(self) -> Self {
         Self {
             weight: self.weight.div_ceil(self.entries.max(1)),
@@ -147,7 +146,7 @@ struct Checker {
     patterns: Vec<Pattern>,
     /// Steps of compiling the patterns.
     patterns_cost: u64,
-    /// What the patterns may still take.
+    /// Remaining budget for patterns.
     budget: pattern::Budget,
 }
 
@@ -218,7 +217,7 @@ impl Checker {
             (operators::EQUALS | operators::NOT_EQUALS, [left, right]) => {
                 (left.weight.min(right.weight), Shape::SCALAR)
             }
-            // Only a number or a text on the left gets as far as looking at the right.
+            // The right operand is evaluated only if the left one is a number or a text.
             (
                 operators::LESS | operators::LESS_EQUALS | operators::GREATER | operators::GREATER_EQUALS,
                 [left, right],
@@ -267,7 +266,7 @@ impl Checker {
         })
     }
 
-    /// Compiles the pattern of a `matches`, puts its index in the pattern's place, and returns the steps it took.
+    /// Compiles the pattern of a `matches`, replaces it with its index, and returns the steps it took.
     fn compile_pattern(&mut self, call: &mut CallExpr) -> Result<u64, RuleError> {
         let text = call.target.take().map(|text| *text);
         let mut arguments: Vec<Expression> = text.into_iter().chain(mem::take(&mut call.args)).collect();
@@ -294,8 +293,7 @@ impl Checker {
         let rounds = range.shape.entries;
         let item = range.shape.element();
         let before = self.estimate(&mut comprehension.accu_init)?;
-        // `map` and `filter` append in place, the others keep a bool or a number: the
-        // accumulator itself is never copied.
+        // `map` and `filter` append in place, the others keep a bool or a number: the accumulator is never copied.
         let appends = matches!(comprehension.accu_init.expr, Expr::List(_));
 
         let outer = self.scopes.len();
@@ -333,31 +331,29 @@ impl Checker {
     }
 }
 
-/// Operators given values they do not work on put copies of them in the error, and such an error
-/// may be overruled by `||` or `exists`. Costs twice as much as a plain copy, and more than any
-/// success.
+/// Operators with unsupported operands copy them into the error, and `||` or `exists` may ignore such an error. This costs twice
+/// as much as a copy, and more than any success.
 fn failure(operands: &[Shape]) -> u64 {
     operands.iter().fold(0, |sum: u64, operand| {
         sum.saturating_add(operand.weight.saturating_mul(2))
     })
 }
 
-/// A list literal is in order; anything else may be a map.
+/// A list literal is sorted; any other value may be a map.
 fn put_in_order(range: &mut Expression) {
     if !matches!(range.expr, Expr::List(_)) {
         wrap(range, ORDERED);
     }
 }
 
-/// A key that is written down is of a good type; anything else may be a fraction, and the error
-/// for that carries a copy of the list.
+/// A literal key has a supported type; any other may be a fraction, and the error for that copies the list.
 fn check_key(key: &mut Expression) {
     if !matches!(key.expr, Expr::Literal(LiteralValue::Int(_) | LiteralValue::String(_))) {
         wrap(key, KEY);
     }
 }
 
-/// Puts a call of one of our functions around an expression.
+/// Wraps an expression in a call of one of our functions.
 fn wrap(expression: &mut Expression, function: &str) {
     let inner = mem::take(expression);
     *expression = Expression {
@@ -389,7 +385,7 @@ fn literal_shape(literal: &LiteralValue) -> Shape {
     }
 }
 
-/// The parser's names of operators, which no rule can spell.
+/// The parser's names of operators, which no rule can use.
 fn is_operator(name: &str) -> bool {
     !name.starts_with(|first: char| first.is_ascii_alphabetic() || first == '.') && !is_identifier(name)
 }

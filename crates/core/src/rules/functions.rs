@@ -1,4 +1,4 @@
-//! What a rule can call: the pure part of CEL's standard functions, and two of our own.
+//! Functions that a rule can call: the pure part of CEL's standard functions, and two of our own.
 
 use std::sync::{Arc, LazyLock};
 
@@ -9,20 +9,19 @@ use cel::{Context, DeclarationError, Env, ExecutionError};
 use super::input::Variables;
 use super::pattern::Pattern;
 
-/// What the range of a comprehension goes through. No rule can spell the name.
+/// Function around the range of a comprehension. No rule can use this name.
 pub(super) const ORDERED: &str = "@ordered";
-/// What an index that is not written down goes through. No rule can spell the name.
+/// Function around an index that is not a literal. No rule can use this name.
 pub(super) const KEY: &str = "@key";
-/// What `matches` becomes, with the index of the compiled pattern. No rule can spell the name.
+/// Replacement of `matches`, with the index of the compiled pattern. No rule can use this name.
 pub(super) const MATCHES: &str = "@matches";
 
-/// For messages: everything a rule can call.
+/// Names of the callable functions, for messages.
 pub(super) const SIGNATURES: &str = "has(a.b), size(x), x.startsWith(y), x.endsWith(y), x.contains(y), x.matches('pattern'), \
      int(x), uint(x), double(x), string(x), and x.all(v, …), x.exists(v, …), x.exists_one(v, …), x.map(v, …), x.filter(v, …)";
 
-/// Whether a rule may call `name` with this number of arguments, as a method or not. Everything
-/// else the crate registers is left out: what parses times or durations, and what a rule over a
-/// spec has no use for.
+/// Whether a rule may call `name` with this number of arguments, as a method or a function. The crate's other functions are
+/// excluded: they parse times or durations, or have no use in a rule over a spec.
 pub(super) fn is_callable(name: &str, method: bool, arguments: usize) -> bool {
     match name {
         "size" => arguments == usize::from(!method),
@@ -33,7 +32,7 @@ pub(super) fn is_callable(name: &str, method: bool, arguments: usize) -> bool {
     }
 }
 
-/// The context of one evaluation.
+/// Context of one evaluation.
 pub(super) fn context<'a>(variables: &'a Variables, patterns: &Arc<[Pattern]>) -> Context<'a, 'a> {
     static ENV: LazyLock<Arc<Env>> = LazyLock::new(|| Arc::new(environment()));
     let mut context = Context::with_env(Arc::clone(&ENV));
@@ -44,7 +43,7 @@ pub(super) fn context<'a>(variables: &'a Variables, patterns: &Arc<[Pattern]>) -
             let pattern = usize::try_from(index).ok().and_then(|index| patterns.get(index));
             pattern.is_some_and(|pattern| pattern.is_match(&text))
         };
-        // The name is ours alone, so it cannot be taken.
+        // No other function can have this name.
         let _: Result<(), DeclarationError> = context.add_function(MATCHES, matches);
     }
     context
@@ -52,7 +51,7 @@ pub(super) fn context<'a>(variables: &'a Variables, patterns: &Arc<[Pattern]>) -
 
 fn environment() -> Env {
     let mut env = Env::default().with_optional_support(false).with_stdlib();
-    // The names are ours alone, so they cannot be taken.
+    // No other function can have these names.
     let _: Result<(), DeclarationError> = env
         .add_overload(ORDERED, "ordered_map", vec![MAP_TYPE], ordered_map)
         .and_then(|()| env.add_overload(ORDERED, "ordered_list", vec![LIST_TYPE], unchanged))
@@ -70,8 +69,8 @@ fn unchanged<'b, 'v>(arguments: Vec<CowVal<'b, 'v>>) -> Result<CowVal<'b, 'v>, E
         .ok_or(ExecutionError::MissingArgumentOrTarget)
 }
 
-/// The keys of a map, sorted: CEL leaves their order open and the crate's is random, which would
-/// make `map` and `filter` give another answer each time.
+/// Keys of a map in sorted order. CEL does not define the order, and the crate's is random: `map` and `filter` would return
+/// different results each time.
 #[expect(clippy::needless_pass_by_value, reason = "the signature of the crate's functions")]
 fn ordered_map<'b, 'v>(arguments: Vec<CowVal<'b, 'v>>) -> Result<CowVal<'b, 'v>, ExecutionError> {
     let map = arguments.first().ok_or(ExecutionError::MissingArgumentOrTarget)?;

@@ -1,4 +1,4 @@
-//! What a rule reads: a spec and metadata, turned into CEL values once.
+//! Input of a rule: spec and metadata, converted to CEL values once.
 
 use std::collections::HashMap;
 
@@ -7,37 +7,37 @@ use cel::common::value::{CowVal, Val};
 use cel::context::VariableResolver;
 use serde_json::Value as Json;
 
-/// Most entries of one list or object.
+/// Maximum entries of one list or object.
 pub(super) const MAX_ENTRIES: usize = 100;
-/// Longest string, in bytes.
+/// Maximum length of a string, in bytes.
 pub(super) const MAX_STRING: usize = 4096;
-/// Greatest weight of the spec, and of the metadata: one for each value, and one more for each
-/// [`BYTES_PER_WEIGHT`] bytes of its text and of its key.
+/// Maximum weight of the spec, and of the metadata: one per value, and one more per [`BYTES_PER_WEIGHT`] bytes of its text and
+/// of its key.
 pub(super) const MAX_WEIGHT: u64 = 2048;
-/// Bytes of text that weigh as much as one value.
+/// Bytes of text with the weight of one value.
 pub(super) const BYTES_PER_WEIGHT: u64 = 32;
-/// Values inside values, at most. CEL compares, copies and drops them by recursion.
+/// Maximum nesting of values. CEL compares, copies and drops them recursively.
 const MAX_NESTING: usize = 16;
 
-/// The input is larger than the cost of rules is estimated for.
+/// The input is larger than the cost estimate of rules assumes.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{path} has {found}, rules can be evaluated with at most {allowed}; set spec.provider.name to choose a provider without rules"
+    "{path} has {found}, rules can be evaluated with at most {allowed}; set spec.provider.name to select a provider without rules"
 )]
 pub struct InputTooLarge {
-    /// Where, such as `spec.env`.
+    /// Path of the value, such as `spec.env`.
     pub path: String,
-    /// What was found there.
+    /// Description of the value.
     pub found: String,
-    /// The limit.
+    /// Limit that it exceeds.
     pub allowed: usize,
 }
 
-/// What rules are evaluated on. Made once for each ModelDeployment, read by all rules.
+/// Data for the evaluation of rules. Built once per ModelDeployment, read by all rules.
 #[derive(Debug)]
 pub struct Input(Result<Variables, InputTooLarge>);
 
-/// The names a rule can read.
+/// Names that a rule can read.
 #[derive(Debug)]
 pub(super) struct Variables {
     spec: Box<dyn Val>,
@@ -45,7 +45,7 @@ pub(super) struct Variables {
 }
 
 impl Input {
-    /// Takes the normalised spec, and the metadata a rule may read: `name`, `namespace`, `labels`.
+    /// Converts the normalized spec, and the metadata that a rule may read: `name`, `namespace`, `labels`.
     ///
     /// Lists and objects of more than 100 entries, strings of more than 4096 bytes, more than 16
     /// levels, or about 2000 values in all make every evaluation fail with [`InputTooLarge`].
@@ -67,7 +67,7 @@ impl Variables {
     }
 }
 
-/// Lends the values out: adding them to a context would copy them for each evaluation.
+/// Passes references to the values: adding them to a context would copy them for each evaluation.
 impl VariableResolver for Variables {
     fn resolve<'b>(&'b self, variable: &str) -> Option<CowVal<'b, 'b>> {
         match variable {

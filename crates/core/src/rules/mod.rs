@@ -1,4 +1,4 @@
-//! Rules users write in CEL: `selectionRules[].condition` and `validationRules[].rule`.
+//! CEL rules by users: `selectionRules[].condition` and `validationRules[].rule`.
 //!
 //! A rule comes from a user and runs inside the controller, so it is bounded before it can do
 //! harm. The `cel` crate has no limits of its own: deep nesting overflows the stack and aborts
@@ -10,8 +10,8 @@
 //!    evaluation.
 //! 3. [`Input`] refuses data larger than the cost estimate assumed. It guards the estimate.
 //!
-//! What passes all three takes less than 5 ms from text to answer in a release build. [`Budget`] adds up what the rules of one
-//! provider cost: less than 50 ms in all.
+//! A rule that passes all three takes less than 5 ms from text to result in a release build. [`Budget`] limits the rules of one
+//! provider to less than 50 ms in total.
 
 mod check;
 mod functions;
@@ -27,29 +27,29 @@ use std::sync::Arc;
 use cel::common::types::CelBool;
 use cel::parser::{Expression, PrattParser};
 use cel::{ExecutionError, Value};
+use runway_api::condition::shorten;
 
 pub use input::{Input, InputTooLarge};
 pub use pattern::MAX_TABLE_BYTES;
 
 /// Longest rule, in bytes.
 pub const MAX_LENGTH: usize = 4096;
-/// Deepest nesting: brackets, and operators that build on each other. `&&`, `||` and lists cost
-/// no depth per term.
+/// Maximum nesting: brackets, and operators that build on each other. `&&`, `||` and lists add no depth per term.
 ///
 /// The evaluator needs up to 40 KiB of stack per level in a debug build and 2 KiB in a release
 /// build; this leaves room on the 2 MiB of a worker thread in both.
 pub const MAX_DEPTH: u32 = 32;
-/// Deepest nesting of `all`, `exists`, `exists_one`, `map` and `filter`.
+/// Maximum nesting of `all`, `exists`, `exists_one`, `map` and `filter`.
 pub const MAX_COMPREHENSIONS: u32 = 2;
 /// Highest estimated cost, patterns included. One unit is one step of the evaluator or one value copied, about 100 ns in a
 /// release build: 2.5 ms in all.
 pub const MAX_COST: u64 = 25_000;
 /// Highest estimated cost of all rules of one provider: 25 ms.
 pub const MAX_COST_OF_ALL: u64 = 10 * MAX_COST;
-/// Bytes of all the patterns given to `matches()` in one rule.
+/// Maximum size of all patterns of `matches()` in one rule, in bytes.
 pub const MAX_PATTERN_BYTES: usize = 256;
 
-/// Why a rule was refused when it was compiled. The texts are for the author of the rule.
+/// Why a rule does not compile. The messages are for the author of the rule.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RuleError {
@@ -59,28 +59,28 @@ pub enum RuleError {
         /// Length of the rule in bytes.
         length: usize,
     },
-    /// Not CEL.
+    /// The text is not CEL.
     #[error("line {line}, column {column}: {reason}")]
     Syntax {
         /// Line, from 1.
         line: usize,
         /// Column in bytes, from 1.
         column: usize,
-        /// What is wrong there.
+        /// Description of the syntax error.
         reason: String,
     },
-    /// Nested deeper than [`MAX_DEPTH`].
+    /// Nested more deeply than [`MAX_DEPTH`].
     #[error(
         "the rule is nested {depth} levels deep, {MAX_DEPTH} are allowed; use fewer brackets, or join shorter terms with && and ||"
     )]
     TooDeep {
-        /// Depth at which the rule was refused.
+        /// Depth at which the rule was rejected.
         depth: u32,
     },
-    /// Comprehensions nested deeper than [`MAX_COMPREHENSIONS`].
+    /// Comprehensions nested more deeply than [`MAX_COMPREHENSIONS`].
     #[error("all, exists, exists_one, map and filter are nested {depth} deep, {MAX_COMPREHENSIONS} are allowed")]
     TooManyLoops {
-        /// Depth at which the rule was refused.
+        /// Depth at which the rule was rejected.
         depth: u32,
     },
     /// A name that is neither an input nor the variable of a comprehension.
@@ -95,16 +95,16 @@ pub enum RuleError {
         /// The call in short, such as `x.lower()`.
         call: String,
     },
-    /// A construct rules have no use for.
+    /// A construct that is not supported.
     #[error("{construct} cannot be used in a rule")]
     Unsupported {
         /// The construct.
         construct: &'static str,
     },
-    /// The pattern of `matches()` cannot be used.
+    /// The pattern of `matches()` is not supported.
     #[error("pattern of matches(): {reason}")]
     Pattern {
-        /// Why, and what to do.
+        /// The reason and the remedy.
         reason: String,
     },
     /// Estimated to cost more than [`MAX_COST`].
@@ -115,41 +115,41 @@ pub enum RuleError {
         /// Estimated worst case, in steps.
         estimated: u64,
     },
-    /// More than the rules before it leave of [`MAX_COST_OF_ALL`].
+    /// Estimated to cost more than the remainder of [`MAX_COST_OF_ALL`].
     #[error(
         "the rule could cost {estimated} steps, the rules before it leave {left} of the {MAX_COST_OF_ALL} that all rules of a provider may cost; make the rules cheaper or fewer"
     )]
     NothingLeft {
         /// Estimated worst case, in steps.
         estimated: u64,
-        /// What is left of the limit.
+        /// Remainder of the limit.
         left: u64,
     },
 }
 
-/// Why a compiled rule gave no answer for one input. The texts are for the author of the rule.
+/// Why a compiled rule has no result for an input. The messages are for the author of the rule.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum EvalError {
-    /// The input is larger than rules are made for.
+    /// The input is too large.
     #[error(transparent)]
     Input(#[from] InputTooLarge),
-    /// The rule gave something else than true or false.
+    /// The result is not a bool.
     #[error("the rule gives {found}, it must give true or false")]
     NotBool {
         /// Type of the result.
         found: String,
     },
-    /// A field that is not there; `has()` tells.
+    /// A field that does not exist; `has()` checks for it.
     #[error("no such key: {key}; test it with has() first")]
     NoSuchKey {
         /// The missing key.
         key: String,
     },
-    /// An operation that is not possible with the values at hand.
+    /// An operation that is not possible with the given values.
     #[error("{reason}")]
     Failed {
-        /// What failed.
+        /// The operation that failed.
         reason: String,
     },
 }
@@ -166,7 +166,11 @@ struct Compiled {
 }
 
 impl Rule {
-    /// Compiles a rule, or says why it is refused.
+    /// Compiles a rule.
+    ///
+    /// # Errors
+    ///
+    /// The reason and the position, if the rule is not CEL or exceeds a limit.
     pub fn compile(source: &str) -> Result<Self, RuleError> {
         scan::scan(source)?;
         let mut program = parse(source)?;
@@ -189,7 +193,11 @@ impl Rule {
         self.0.cost
     }
 
-    /// Whether the rule holds for `input`. The same rule and input always give the same answer.
+    /// Whether the rule is true for `input`. The same rule and input always have the same result.
+    ///
+    /// # Errors
+    ///
+    /// The reason, if the rule cannot be evaluated on this input.
     pub fn evaluate(&self, input: &Input) -> Result<bool, EvalError> {
         let variables = input.variables()?;
         let context = functions::context(variables, &self.0.patterns);
@@ -203,8 +211,8 @@ impl Rule {
     }
 }
 
-/// What the rules of one provider may still cost. Rules are taken in order: one that costs too much is refused, and those after it
-/// have what is left.
+/// Remaining cost for the rules of one provider. Rules are compiled in order: one that exceeds the remainder is rejected, and
+/// later rules can still use it.
 #[derive(Debug)]
 pub struct Budget {
     left: u64,
@@ -217,8 +225,11 @@ impl Default for Budget {
 }
 
 impl Budget {
-    /// Compiles a rule and takes its cost away, or says why it is refused. Reading costs a step for each byte, also of a rule
-    /// that is refused.
+    /// Compiles a rule and subtracts its cost. Parsing costs one step per byte, also for a rule that is rejected.
+    ///
+    /// # Errors
+    ///
+    /// As [`Rule::compile`], or the rule exceeds the remaining cost.
     pub fn compile(&mut self, source: &str) -> Result<Rule, RuleError> {
         self.spend(source.len() as u64)?;
         let rule = Rule::compile(source).inspect_err(|error| self.charge_refused(error))?;
@@ -226,7 +237,7 @@ impl Budget {
         Ok(rule)
     }
 
-    /// To find out that a rule is too expensive takes what the most expensive one does.
+    /// Rejecting a rule as too expensive costs as much as the most expensive rule.
     fn charge_refused(&mut self, error: &RuleError) {
         if matches!(error, RuleError::Pattern { .. } | RuleError::TooExpensive { .. }) {
             self.left = self.left.saturating_sub(MAX_COST);
@@ -248,7 +259,7 @@ impl fmt::Debug for Rule {
     }
 }
 
-/// Two rules are equal when they were written alike.
+/// Rules are equal if their texts are equal.
 impl PartialEq for Rule {
     fn eq(&self, other: &Self) -> bool {
         self.0.source == other.0.source
@@ -282,8 +293,7 @@ fn syntax_error(source: &str, errors: &cel::ParseErrors) -> RuleError {
     }
 }
 
-/// Only types and keys are named: printing values would be unbounded, and the order of a map's
-/// entries is random.
+/// Contains only types and keys: values have no bounded length, and the order of a map's entries is random.
 impl From<ExecutionError> for EvalError {
     fn from(error: ExecutionError) -> Self {
         let reason = match error {
@@ -316,9 +326,7 @@ impl From<ExecutionError> for EvalError {
             ExecutionError::DivisionByZero(_) | ExecutionError::RemainderByZero(_) => "division by zero".to_owned(),
             ExecutionError::Overflow(name, ..) => format!("`{name}` overflows"),
             ExecutionError::IndexOutOfBounds(_) => "index out of bounds".to_owned(),
-            ExecutionError::UnsupportedKeyType(_) => {
-                "a map is asked for a key that is no string, number or bool".to_owned()
-            }
+            ExecutionError::UnsupportedKeyType(_) => "a map key must be a string, number or bool".to_owned(),
             ExecutionError::DuplicateKey(_) => "a map literal repeats a key".to_owned(),
             _ => "the rule cannot be evaluated on this input".to_owned(),
         };
@@ -328,13 +336,10 @@ impl From<ExecutionError> for EvalError {
     }
 }
 
-/// Messages end up in conditions, so a key or literal of the rule may not fill them.
+/// A reason for a condition, of bounded length: it may repeat keys and literals of the rule.
 fn shortened(text: &str) -> String {
     const LONGEST: usize = 200;
-    match text.char_indices().nth(LONGEST) {
-        Some((end, _)) => format!("{}…", &text[..end]),
-        None => text.to_owned(),
-    }
+    shorten(text.to_owned(), LONGEST)
 }
 
 fn with_article(type_name: &str) -> String {

@@ -1,8 +1,8 @@
-//! Patterns of `matches`: compiled to tables, so that searching costs one look-up for each byte.
+//! Patterns of `matches`, compiled to tables, so that a search costs one lookup per byte.
 //!
-//! The engines of the `regex` crate answer in a time that grows with the size of the pattern times the length of the text: some
-//! milliseconds for 4 KiB. A table of all states does not, but it may be large, and take long to fill. Both are bounded before, for
-//! all the patterns of one rule together.
+//! The engines of the `regex` crate need a time proportional to the size of the pattern times the length of the text: some
+//! milliseconds for 4 KiB. A table of all states does not, but it may be large and slow to build. Both are bounded in advance,
+//! for all patterns of one rule together.
 
 use regex_automata::dfa::dense::{self, DFA};
 use regex_automata::dfa::{Automaton, StartKind};
@@ -12,31 +12,30 @@ use regex_automata::{Anchored, Input};
 
 use super::{MAX_COST, MAX_PATTERN_BYTES, RuleError, shortened};
 
-/// Bytes of the tables of all patterns of one rule.
+/// Maximum size of the tables of all patterns of one rule, in bytes.
 pub const MAX_TABLE_BYTES: usize = 64 << 10;
-/// Size of a pattern before its table is made, in bytes.
+/// Maximum size of a pattern before its table is built, in bytes.
 const NFA_BYTES: usize = 16 << 10;
-/// Brackets within brackets in a pattern.
+/// Maximum nesting of brackets in a pattern.
 const NESTING: u32 = 32;
-/// Steps that attempts to fill a table may take: how many one takes is not known before.
+/// Maximum steps for building tables, since the steps of one table are not known in advance.
 const ATTEMPTS: [u64; 5] = [64, 256, 1024, 4096, 16_384];
-/// What is done in one step of filling a table: bytes of the sets of states, times the kinds of bytes that each of them is
-/// followed for.
+/// Cost of one step of building a table: bytes of the state sets, times the byte classes that each of them is followed for.
 const WORK_PER_STEP: u64 = 40;
 
 /// A compiled pattern.
 pub(super) struct Pattern(DFA<Vec<u32>>);
 
 impl Pattern {
-    /// Whether it is found in `text`. As in RE2, `\w`, `\d` and `\b` know ASCII only; `.` is one byte.
+    /// Whether `text` contains a match. As in RE2, `\w`, `\d` and `\b` match ASCII only; `.` matches one byte.
     pub(super) fn is_match(&self, text: &str) -> bool {
         let input = Input::new(text).anchored(Anchored::No).earliest(true);
-        // A table fails on bytes it was told to stop at, and there are none.
+        // A table fails only on configured stop bytes, and there are none.
         self.0.try_search_fwd(&input).is_ok_and(|found| found.is_some())
     }
 }
 
-/// What the patterns of one rule may still take.
+/// Remaining budget for the patterns of one rule.
 pub(super) struct Budget {
     source: usize,
     table: usize,
@@ -54,7 +53,7 @@ impl Default for Budget {
 }
 
 impl Budget {
-    /// Compiles a pattern, and says how many steps that took; or what of the budget it exceeds.
+    /// Compiles a pattern, and returns the steps that it took, or the exceeded limit.
     pub(super) fn compile(&mut self, source: &str) -> Result<(Pattern, u64), RuleError> {
         self.source = self.source.checked_sub(source.len()).ok_or_else(|| {
             refused(format!(
@@ -115,7 +114,7 @@ fn table(nfa: &NFA, bytes: usize, steps: u64) -> Result<DFA<Vec<u32>>, Box<dense
         .map_err(Box::new)
 }
 
-/// Why a pattern does not compile. The last line of the parser's message is the reason; the lines before draw the pattern.
+/// Why a pattern does not compile. The last line of the parser's message is the reason; the lines before show the pattern.
 fn reason(source: &str, error: &thompson::BuildError) -> String {
     if error.size_limit().is_some() {
         return format!(

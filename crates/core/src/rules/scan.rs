@@ -9,8 +9,8 @@ use super::{MAX_COMPREHENSIONS, MAX_DEPTH, MAX_LENGTH, RuleError};
 
 const COMPREHENSIONS: [&str; 6] = ["all", "exists", "exists_one", "existsOne", "map", "filter"];
 
-/// Checks length, characters, strings, brackets and nesting, and returns a bound of the depth of
-/// the parsed rule. Linear in the length of the rule, constant if it is too long.
+/// Checks length, characters, strings, brackets and nesting, and returns an upper bound of the depth of the parsed rule. Linear
+/// in the length of the rule, constant if it is too long.
 pub(super) fn scan(source: &str) -> Result<u32, RuleError> {
     if source.len() > MAX_LENGTH {
         return Err(RuleError::TooLong { length: source.len() });
@@ -26,22 +26,22 @@ pub(super) fn scan(source: &str) -> Result<u32, RuleError> {
     scanner.finish()
 }
 
-/// What is between two brackets, or the whole rule.
+/// The text between two brackets, or the whole rule.
 ///
-/// Its elements are separated by commas, the terms of an element by `&&`, `||`, `?` and `:`.
+/// Whether commas separate its elements, and `&&`, `||`, `?` and `:` the terms of an element.
 struct Group {
-    /// The bracket that closes it, and where it was opened.
+    /// The closing bracket, and the position of the opening one.
     close: Option<(u8, usize)>,
     comprehension: bool,
     /// Depth of the deepest complete element.
     depth: u32,
     /// Depth of the deepest complete term of the current element.
     terms: u32,
-    /// `?` in the current element: each nests the rest.
+    /// Number of `?` in the current element: each nests the rest.
     branches: u32,
-    /// `&&` and `||` in the current element: the parser balances them.
+    /// Number of `&&` and `||` in the current element: the parser balances them.
     joints: u32,
-    /// Other operators in the current term: in the worst case a chain.
+    /// Number of other operators in the current term: in the worst case a chain.
     operators: u32,
     /// Depth of the deepest group in the current term.
     inner: u32,
@@ -129,7 +129,7 @@ impl<'a> Scanner<'a> {
     }
 
     fn group(&mut self) -> &mut Group {
-        // The first group is never closed, so the default is never made.
+        // The first group is never closed, so that the default is never used.
         if self.groups.is_empty() {
             self.groups.push(Group::new(None, false));
         }
@@ -183,7 +183,7 @@ impl<'a> Scanner<'a> {
         let word = self.take_word();
         let number = word.starts_with(|first: char| first.is_ascii_digit());
         match self.peek(0) {
-            // The decimal point is no selection.
+            // A decimal point is not a field selection.
             Some(b'.') if number && self.peek(1).is_some_and(|next| next.is_ascii_digit()) => {
                 self.at += 1;
             }
@@ -193,7 +193,7 @@ impl<'a> Scanner<'a> {
             }
             _ if word == "in" => self.group().operators += 1,
             _ if COMPREHENSIONS.contains(&word) => {
-                // The macros add operators of their own around their argument.
+                // The macros add operators around their argument.
                 self.group().operators += 2;
                 self.skip_blanks();
                 if self.peek(0) == Some(b'(') {

@@ -1,7 +1,6 @@
-//! Rules that must work, limits from both sides, and rules made to do harm.
+//! Rules that must work, limits from both sides, and hostile rules.
 //!
-//! A stack overflow aborts the process, so a test that runs to its end on a small stack proves
-//! that there was none.
+//! A stack overflow aborts the process: a test that completes on a small stack shows that there was none.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -13,8 +12,8 @@ use serde_json::{Value as Json, json};
 
 use super::*;
 
-/// The stack of the threads that run hostile rules. A debug build needs up to 40 KiB a level, and
-/// gets what a worker thread of tokio has.
+/// Stack size of the threads that run hostile rules. A debug build needs up to 40 KiB per level, and gets the size of a tokio
+/// worker's stack.
 const STACK: usize = if cfg!(debug_assertions) { 2 << 20 } else { 512 << 10 };
 
 fn on_small_stack(test: impl FnOnce() + Send) {
@@ -79,8 +78,7 @@ fn largest_inputs() -> Vec<Input> {
     .collect()
 }
 
-/// What must hold for any text: compiling ends, what passes is within the cost limit, and gives
-/// the same answer twice.
+/// Invariants for any text: compiling ends, an accepted rule is within the cost limit, and its result is deterministic.
 fn check_any(rule: &str, inputs: &[Input]) {
     let Ok(rule) = Rule::compile(rule) else {
         return;
@@ -144,7 +142,7 @@ fn rules_read_spec_and_metadata_with_the_standard_functions() {
 }
 
 #[test]
-fn a_chain_of_forty_alternatives_is_no_nesting() {
+fn a_chain_of_forty_alternatives_does_not_count_as_nesting() {
     let rule = (0..40)
         .map(|i| format!("spec.model.id == 'org/model-{i}'"))
         .collect::<Vec<_>>()
@@ -371,11 +369,11 @@ fn depth_is_limited_from_both_sides() {
 }
 
 #[test]
-fn the_killers_are_refused() {
+fn rules_that_crash_or_hang_the_evaluator_are_refused() {
     on_small_stack(|| {
         for (_, nesting) in nestings() {
             for n in [60, 200, 1000, 30_000] {
-                // A chain of `||` is no nesting, so only its length and cost count.
+                // A chain of `||` does not nest, so that only its length and cost count.
                 let _ = Rule::compile(&nesting(n));
             }
         }
@@ -420,13 +418,13 @@ fn cost_is_limited_from_both_sides() {
         next.to_string().contains("25000 are allowed; loop over shorter lists"),
         "{next}"
     );
-    // A bound of what one term costs: the limit is not missed by more.
+    // Upper bound of the cost of one term: the limit is not missed by more.
     let one = Rule::compile(&sum(1)).unwrap().cost();
     assert!(Rule::compile(&sum(most)).unwrap().cost() + one + 2 > MAX_COST);
 }
 
 #[test]
-fn bombs_are_seen_by_their_sizes() {
+fn rules_that_multiply_sizes_are_refused_by_cost() {
     for bomb in [
         "['aaaaaaaaaaaaaaaa'].map(x, x+x+x+x+x+x+x+x).map(x, x+x+x+x+x+x+x+x).map(x, x+x+x+x+x+x+x+x).map(x, x+x+x+x+x+x+x+x) == []",
         "[[1,2,3,4,5,6,7,8]].map(x, x+x+x+x+x+x+x+x).map(x, x+x+x+x+x+x+x+x).map(x, x+x+x+x+x+x+x+x).all(x, x.all(y, true))",
@@ -493,7 +491,7 @@ fn the_rules_of_a_provider_share_a_budget() {
             .contains("of the 250000 that all rules of a provider may cost"),
         "{error}"
     );
-    // What is cheap still passes, and what is refused is not for free.
+    // Cheap rules still pass, and rejected ones cost something.
     assert!(budget.compile("spec.engine.type == 'vllm'").is_ok());
     let mut budget = Budget::default();
     let refusals = (0..64).map(|_| budget.compile("spec.s.matches('a.{200}c')").unwrap_err());
@@ -564,7 +562,7 @@ fn inputs_larger_than_the_estimates_assume_are_refused_and_named() {
 #[test]
 fn an_input_nested_a_hundred_thousand_deep_does_not_overflow() {
     on_small_stack(|| {
-        // Built and leaked in one piece: dropping it would itself recurse.
+        // Built and leaked in one piece, since dropping it would recurse.
         let mut deep = json!(1);
         for _ in 0..100_000 {
             deep = Json::Array(vec![deep]);
@@ -588,7 +586,7 @@ fn maps_are_looped_over_in_the_order_of_their_keys() {
             evaluate("{'b': 1, 'a': 2, 'c': 3}.map(k, k)[0] == 'a'", &spec()),
             Ok(true)
         );
-        // Which element fails is the same each time too.
+        // The failing element is the same each time.
         let error = evaluate(
             "spec.labels.all(k, spec.labels[k].size() > 0)",
             &json!({"labels": {"a": 1, "b": 1.5, "c": true}}),
@@ -598,7 +596,7 @@ fn maps_are_looped_over_in_the_order_of_their_keys() {
 }
 
 #[test]
-fn a_refused_rule_disturbs_no_other() {
+fn a_refused_rule_does_not_affect_others() {
     let good = Rule::compile("spec.engine.type == 'vllm'").unwrap();
     let data = input(&spec());
     thread::scope(|scope| {
@@ -625,7 +623,7 @@ fn rules_are_shared_between_threads_and_cheap_to_clone() {
 
 // ---- Hostile rules
 
-/// What hostile rules repeat.
+/// Parts of hostile rules.
 #[rustfmt::skip]
 const PIECES: &[&str] = &[
     "(", "[", "{", ")", "]", "}", "((", "[{(", "()", "[]", "{}", "a(", "a[", "a{", "a.b(", "f(a,",
@@ -643,7 +641,7 @@ const PIECES: &[&str] = &[
     "timestamp(", "optional.of(",
 ];
 
-/// Texts of about `bytes` bytes, each made to break something.
+/// Hostile texts of about `bytes` bytes.
 fn hostile(bytes: usize) -> Vec<String> {
     let fill = |piece: &str| piece.repeat(bytes / piece.len());
     let mut texts: Vec<String> = nestings()
@@ -679,7 +677,7 @@ fn hostile(bytes: usize) -> Vec<String> {
 }
 
 #[test]
-fn the_hostile_corpus_does_no_harm() {
+fn hostile_rules_neither_panic_nor_exceed_limits() {
     let inputs = largest_inputs();
     on_small_stack(|| {
         for bytes in [64, 600, 4000, 16 << 10, 64 << 10] {
@@ -687,7 +685,7 @@ fn the_hostile_corpus_does_no_harm() {
                 check_any(&text, &inputs);
             }
         }
-        // Just what fits: longer ones end at the first gate.
+        // Within the length limit: longer ones fail the first check.
         for text in hostile(MAX_LENGTH * 2) {
             for length in [100, 1000, MAX_LENGTH] {
                 let end = (0..=length.min(text.len()))
@@ -700,7 +698,7 @@ fn the_hostile_corpus_does_no_harm() {
     });
 }
 
-/// Rules that use up the whole cost limit, in each way that costs.
+/// Rules that use the whole cost limit, in each way that costs.
 fn most_expensive() -> Vec<Rule> {
     let terms = [
         "[spec] == []",
@@ -770,7 +768,7 @@ fn dearest_configuration(rules: &[Rule]) -> Vec<Rule> {
     accepted.filter_map(|rule| budget.compile(rule.source()).ok()).collect()
 }
 
-/// The fastest of many runs: what else the machine does is not counted.
+/// The fastest of many runs, so that other load does not count.
 fn fastest(mut run: impl FnMut()) -> Duration {
     let time = |_| {
         let start = Instant::now();
@@ -843,7 +841,7 @@ fn depth(expression: &Expression) -> u32 {
     }
 }
 
-/// Levels the macros may add below the ones that the scan counts, for each nested loop.
+/// Levels that the macros may add below those of the scan, for each nested loop.
 const LEVELS_OF_A_LOOP: u32 = 4;
 
 #[test]
@@ -867,7 +865,7 @@ fn check_depth(text: &str) {
     }
 }
 
-/// Pieces that make something parse now and then.
+/// Tokens that parse now and then.
 fn token() -> impl Strategy<Value = &'static str> {
     prop::sample::select(vec![
         "spec",
@@ -1005,14 +1003,14 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
     #[test]
-    fn token_soup_does_no_harm(tokens in prop::collection::vec(token(), 0..40)) {
+    fn random_tokens_neither_panic_nor_exceed_limits(tokens in prop::collection::vec(token(), 0..40)) {
         let text = tokens.concat();
         check_depth(&text);
         check_any(&text, &[input(&spec())]);
     }
 
     #[test]
-    fn any_text_does_no_harm(text in "\\PC{0,200}") {
+    fn random_text_neither_panics_nor_exceeds_limits(text in "\\PC{0,200}") {
         check_depth(&text);
         check_any(&text, &[input(&spec())]);
     }
@@ -1022,7 +1020,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
     #[test]
-    fn any_expression_does_no_harm(
+    fn random_expressions_neither_panic_nor_exceed_limits(
         body in expression(),
         wrapper in prop::sample::select(vec!["", "spec.l.exists(x, [1, 'a'].all(y, ", "spec.l.map(x, ", "[spec, 1].all(x, "]),
     ) {

@@ -1,11 +1,11 @@
-//! Registered providers, healthy and not.
+//! Registered providers, healthy or not.
 
 use jiff::{SignedDuration, Timestamp};
 use runway_api::{InferenceProviderConfig, InferenceProviderConfigSpec};
 use serde::Deserialize;
 use serde_json::json;
 
-/// How a provider is.
+/// Health of a provider.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
 pub(crate) enum How {
     #[serde(rename = "healthy")]
@@ -15,12 +15,12 @@ pub(crate) enum How {
     /// No heartbeat for 181 seconds.
     #[serde(rename = "silent")]
     Silent,
-    /// Nothing reported yet.
+    /// No status yet.
     #[serde(rename = "new")]
     New,
 }
 
-/// A provider as it is seen at `now`.
+/// A provider as observed at `now`.
 pub(crate) fn registered(
     name: &str,
     spec: InferenceProviderConfigSpec,

@@ -1,7 +1,7 @@
-//! A server, two providers with their upstreams, and a user: all in memory.
+//! An API server, two providers with their upstreams, and a user: all in memory.
 //!
-//! Each write is checked when it happens: no field is held by two, transition times move only on a transition, nothing is
-//! unbounded, a plan made twice is the same, and there are never two upstream objects.
+//! Each write is checked: no field has two owners, transition times change only on transitions, nothing is unbounded, plans are
+//! deterministic, and there are never two upstream objects.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,32 +28,32 @@ pub(crate) const START: &str = "2026-03-01T10:00:00Z";
 
 const RIVALS: [Acme; 2] = [Acme("acme"), Acme("zenith")];
 
-/// Something that happens.
+/// A step of a scenario.
 #[derive(Clone, Debug)]
 pub(crate) enum Step {
-    /// The core gets a turn.
+    /// The core reconciles.
     Core,
-    /// A provider gets a turn, if it is alive.
+    /// A provider reconciles, if it is running.
     Provider(usize),
-    /// Everybody gets turns until nobody has anything to do.
+    /// All controllers reconcile until their plans are silent.
     Rest,
-    /// Time goes by.
+    /// Time passes.
     Seconds(i64),
-    /// The user changes the spec: a merge patch.
+    /// The user changes the spec by a merge patch.
     Edit(Value),
-    /// The user sets or takes off an annotation.
+    /// The user sets or removes an annotation.
     Annotate(&'static str, bool),
-    /// The user deletes it.
+    /// The user deletes the ModelDeployment.
     Delete,
-    /// Upstream objects say something new.
+    /// Upstream objects report something new.
     Upstream(&'static str),
-    /// Upstream objects that are deleted stay for now.
+    /// Deleted upstream objects stay for now.
     Hold(bool),
-    /// A provider dies, or comes back.
+    /// A provider stops or starts.
     Alive(usize, bool),
-    /// The upstream CRDs of a provider come, or go with their objects.
+    /// The upstream CRDs of a provider are installed, or removed with their objects.
     Installed(usize, bool),
-    /// Somebody changes an upstream object.
+    /// Another writer changes an upstream object.
     Meddle,
 }
 
@@ -94,7 +94,7 @@ pub(crate) fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Everything there is.
+/// State of the simulated cluster.
 pub(crate) struct World {
     now: Timestamp,
     /// The ModelDeployment without its status; `None` when it is gone.
@@ -105,9 +105,9 @@ pub(crate) struct World {
     installed: [bool; 2],
     holds: bool,
     made: u32,
-    /// A provider ran out of time, so that its object may be left beside another one.
+    /// A provider has timed out, so that its object may exist next to another one.
     given_up: bool,
-    /// What was done, for the report of a failure.
+    /// Actions so far, for the report of a failure.
     history: Vec<String>,
 }
 
@@ -200,7 +200,7 @@ impl World {
         }
     }
 
-    /// Turns until nobody has anything to do.
+    /// Reconciles until all plans are silent.
     pub(crate) fn rest(&mut self) -> Option<Duration> {
         for _ in 0..16 {
             let plans: Vec<Plan> = [self.turn_of_core(), self.turn_of_provider(0), self.turn_of_provider(1)]
@@ -214,7 +214,7 @@ impl World {
         self.fail("nobody comes to rest");
     }
 
-    /// At rest a user can see where it stands, and who wrote it.
+    /// In steady state the status shows where the ModelDeployment stands, and which controller wrote it.
     pub(crate) fn is_explained(&self) {
         let Some(md) = self.observed() else { return };
         let status = md.status.clone().unwrap_or_default();
@@ -227,7 +227,7 @@ impl World {
             return;
         }
         if status.phase.is_none() || md.conditions().get_condition(READY).is_none() {
-            // A pause stops every word but the one that says so.
+            // A paused object has no status except the condition Paused.
             let said = md.is_paused() && md.conditions().is_true("Paused");
             let invalid = !md.conditions().is_true("Validated");
             if !said && !invalid {
@@ -236,7 +236,7 @@ impl World {
         }
     }
 
-    /// After the object was deleted: whatever is dead or stuck, it goes.
+    /// Deletion completes after any failure.
     pub(crate) fn deletion_ends(&mut self) {
         let begun = self.now;
         while self.md.is_some() {
@@ -371,7 +371,7 @@ impl World {
             };
             let moved = earlier.last_transition_time != condition.last_transition_time;
             let turned = earlier.status != condition.status;
-            // One that turns twice within a second cannot move.
+            // Two transitions within one second have the same time.
             if moved != turned && (moved || earlier.last_transition_time.0 != self.now) {
                 self.fail(&format!("the transition time of {} is wrong", condition.type_));
             }

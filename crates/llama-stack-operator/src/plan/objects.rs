@@ -2,14 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use kube::ResourceExt;
 use kube::core::{DynamicObject, ObjectMeta, TypeMeta};
-use kube::{Resource, ResourceExt};
 use runway_api::LlamaStackDistribution;
 use runway_api::labels::llama_stack as labels;
-use runway_operator::child;
 use runway_operator::plan::{Apply, Delete};
-use runway_operator::{json, quantity};
+use runway_operator::{json, object, quantity};
 use serde_json::{Value, json};
 
 use super::pod;
@@ -64,7 +62,7 @@ pub(super) fn apply(seen: &Observed, wanted: &[Wanted]) -> Vec<Apply> {
     wanted
         .iter()
         .map(|object| {
-            child::wanted(
+            object::wanted(
                 object.kind.resource(),
                 dress(&seen.llsd, object),
                 seen.child(object.kind, &object.name),
@@ -83,17 +81,10 @@ pub(super) fn delete(seen: &Observed, wanted: &[Wanted]) -> Vec<Delete> {
             let name = live.object.name_any();
             live.kind != kinds::CLAIM
                 && live.object.metadata.deletion_timestamp.is_none()
-                && child::is_made_for(seen.llsd.as_ref(), &live.object)
+                && object::is_ours(seen.llsd.as_ref(), &live.object)
                 && !wanted.iter().any(|w| w.kind == live.kind && w.name == name)
         })
-        .filter_map(|live| {
-            Some(Delete {
-                resource: live.kind.resource(),
-                namespace: live.object.namespace().unwrap_or_default(),
-                name: live.object.name_any(),
-                uid: live.object.uid()?,
-            })
-        })
+        .filter_map(|live| object::deletion(live.kind.resource(), &live.object))
         .collect()
 }
 
@@ -101,14 +92,14 @@ pub(super) fn delete(seen: &Observed, wanted: &[Wanted]) -> Vec<Delete> {
 pub(super) fn taken(seen: &Observed, wanted: &[Wanted]) -> Option<String> {
     wanted.iter().find_map(|w| {
         let live = seen.child(w.kind, &w.name)?;
-        (!child::is_made_for(seen.llsd.as_ref(), live))
-            .then(|| taken_text(w.kind.kind, &w.name, &child::manager_of(live)))
+        (!object::is_ours(seen.llsd.as_ref(), live))
+            .then(|| taken_text(w.kind.kind, &w.name, &object::manager_of(live)))
     })
 }
 
 /// The message about a name that is taken.
 pub(super) fn taken_text(kind: &str, name: &str, manager: &str) -> String {
-    let taken = child::taken(&format!("{kind} '{name}'"), "LlamaStackDistribution", manager);
+    let taken = object::taken(&format!("{kind} '{name}'"), "LlamaStackDistribution", manager);
     format!("{taken}: rename the LlamaStackDistribution, or delete the other object")
 }
 
@@ -130,21 +121,10 @@ fn dress(llsd: &LlamaStackDistribution, object: &Wanted) -> DynamicObject {
             name: Some(object.name.clone()),
             namespace: llsd.namespace(),
             labels: Some(labels),
-            owner_references: Some(vec![owner(llsd)]),
+            owner_references: Some(vec![object::owner(llsd)]),
             ..ObjectMeta::default()
         },
         data: object.body.clone(),
-    }
-}
-
-fn owner(llsd: &LlamaStackDistribution) -> OwnerReference {
-    OwnerReference {
-        api_version: LlamaStackDistribution::api_version(&()).into_owned(),
-        kind: LlamaStackDistribution::kind(&()).into_owned(),
-        name: llsd.name_any(),
-        uid: llsd.uid().unwrap_or_default(),
-        controller: Some(true),
-        block_owner_deletion: Some(true),
     }
 }
 

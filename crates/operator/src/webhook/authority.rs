@@ -1,7 +1,7 @@
-//! Keeps an authority in a Secret, so that replicas agree, and serves with leaves signed by it.
+//! Keeps a certificate authority in a Secret, so that replicas share it, and serves with leaves signed by it.
 //!
-//! The Secret is watched by its name and no other is ever read. Two replicas that create or rotate at once are told apart
-//! by the API server: the loser's write is refused, and the watch shows it what the winner wrote.
+//! The Secret is watched by its name; no other Secret is read. If two replicas create or rotate at the same time, the API server
+//! rejects one write, and the watch delivers the other.
 
 use std::collections::BTreeMap;
 use std::pin::pin;
@@ -26,30 +26,30 @@ use tokio_util::sync::CancellationToken;
 
 use super::certificates::{self, Authorities, Leaf, Lifetimes};
 
-/// What an [`Authority`] needs to know.
+/// Settings of an [`Authority`].
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// Namespace of the Secret.
     pub namespace: String,
     /// Name of the Secret.
     pub secret: String,
-    /// What clients call the server: DNS names and IP addresses.
+    /// DNS names and IP addresses by which clients connect.
     pub names: Vec<String>,
-    /// Who writes the Secret.
+    /// Field manager of the Secret.
     pub field_manager: String,
-    /// How long certificates live.
+    /// Lifetimes of the certificates.
     pub lifetimes: Lifetimes,
-    /// The clock.
+    /// Clock.
     pub clock: fn() -> Timestamp,
 }
 
-/// After a write that failed, and for one whose echo does not come.
+/// Delay after a failed write, and after one that the watch does not deliver.
 const RETRY: Duration = Duration::from_secs(10);
-/// Timers stand still while a machine sleeps, so the clock is read now and then. This asks nobody.
+/// Interval of checks of the clock: timers stop while a machine is suspended. Sends no request.
 const LONGEST_SLEEP: Duration = Duration::from_mins(10);
 const SHORTEST_SLEEP: Duration = Duration::from_secs(1);
 
-/// The authority is not as it should be.
+/// Why the authority is not current.
 #[derive(Debug, thiserror::Error)]
 enum Error {
     #[error(transparent)]
@@ -58,7 +58,7 @@ enum Error {
     Write { secret: String, source: Box<kube::Error> },
 }
 
-/// Keeps the authority, a leaf signed by it, and the bundle that clients need.
+/// Keeps the authority, a leaf signed by it, and the bundle for clients.
 #[derive(Debug)]
 pub struct Authority {
     secrets: Api<Secret>,
@@ -68,7 +68,7 @@ pub struct Authority {
 }
 
 impl Authority {
-    /// Nothing happens before [`run`](Self::run).
+    /// Creates an authority; nothing happens before [`run`](Self::run).
     pub fn new(client: Client, settings: Settings) -> Self {
         Self {
             secrets: Api::namespaced(client, &settings.namespace),
@@ -78,12 +78,16 @@ impl Authority {
         }
     }
 
-    /// For the server: always the current leaf. Handshakes fail while there is none.
+    /// Resolver for the TLS server: always the current leaf. Handshakes fail while there is none.
+    ///
+    /// # Errors
+    ///
+    /// The TLS provider is not supported.
     pub fn tls(&self) -> Result<Tls, rustls::Error> {
         Tls::resolved_by(self.serving.clone())
     }
 
-    /// Says why the certificate that is served at the moment would be refused, if it would.
+    /// Why clients would reject the current certificate, if they would.
     pub fn refused(&self) -> impl Fn() -> Option<String> + Send + Sync + use<> {
         let (serving, clock) = (Arc::clone(&self.serving), self.settings.clock);
         move || match serving.0.load_full() {
@@ -92,7 +96,7 @@ impl Authority {
         }
     }
 
-    /// The certificates that clients should trust, as PEM; `None` while there is no authority.
+    /// CA bundle for clients, as PEM; `None` while there is no authority.
     pub fn bundle(&self) -> watch::Receiver<Option<String>> {
         self.bundle.subscribe()
     }
@@ -105,7 +109,7 @@ impl Authority {
     async fn keep(&self) {
         let mut watched = pin!(watch_object(self.secrets.clone(), &self.settings.secret).default_backoff());
         let mut leaf = None;
-        // Nothing can be decided before the watch has spoken: the Secret may exist.
+        // No decision before the first event of the watch: the Secret may exist.
         let mut secret = loop {
             match watched.next().await {
                 Some(Ok(secret)) => break secret,
@@ -129,7 +133,7 @@ impl Authority {
         }
     }
 
-    /// Does what is due, and says when to look again if the watch shows nothing before.
+    /// Does what is due, and returns when to check again without an event of the watch.
     async fn step(&self, secret: Option<&Secret>, leaf: &mut Option<Leaf>) -> Result<Duration, Error> {
         let Settings {
             secret: name,
@@ -161,7 +165,7 @@ impl Authority {
                 .await?;
             return Ok(RETRY);
         }
-        // First with what there is: the server must go on when the API server cannot be reached.
+        // First with the existing authority: the server must continue if the API server cannot be reached.
         let renewal = self.install(&authorities, leaf, now)?;
         if authorities.rotation() <= now {
             self.replace(secret, &authorities.next(name, now, *lifetimes)?).await?;
@@ -176,7 +180,7 @@ impl Authority {
         Ok(pause.unwrap_or_default().clamp(SHORTEST_SLEEP, LONGEST_SLEEP))
     }
 
-    /// Serves with a current leaf and publishes the bundle; says when the leaf is due.
+    /// Serves with a current leaf and publishes the bundle; returns when the leaf is due.
     fn install(&self, authorities: &Authorities, leaf: &mut Option<Leaf>, now: Timestamp) -> Result<Timestamp, Error> {
         let signer = authorities.signer(now);
         let current = match leaf.take().filter(|leaf| leaf.is_current(signer, now)) {
@@ -219,7 +223,7 @@ impl Authority {
         self.settle(self.secrets.create(&parameters, &object).await)
     }
 
-    /// Only if the Secret is still as seen.
+    /// Only if the Secret is still as observed.
     async fn replace(&self, seen: &Secret, authorities: &Authorities) -> Result<(), Error> {
         let Settings {
             secret, field_manager, ..
@@ -233,7 +237,7 @@ impl Authority {
         self.settle(self.secrets.patch(secret, &parameters, &Patch::Merge(patch)).await)
     }
 
-    /// Whoever was faster is right: the watch will show what they wrote.
+    /// Another replica was faster: the watch will deliver its write.
     fn settle(&self, written: kube::Result<Secret>) -> Result<(), Error> {
         let Settings { namespace, secret, .. } = &self.settings;
         match written {
@@ -274,14 +278,14 @@ mod tests {
     use serde_json::Value;
     use tower::service_fn;
 
-    /// The clock of the only test that has one.
+    /// Clock for tests.
     static NOW: AtomicI64 = AtomicI64::new(1_800_000_000);
 
     fn clock() -> Timestamp {
         Timestamp::from_second(NOW.load(Ordering::Relaxed)).unwrap()
     }
 
-    /// An API server that accepts every write and remembers the last.
+    /// An API server that accepts every write and keeps the last.
     fn api_server(last: Arc<Mutex<Option<Secret>>>) -> Client {
         let service = service_fn(move |request: http::Request<Body>| {
             let last = Arc::clone(&last);
@@ -314,7 +318,7 @@ mod tests {
         let (refused, mut leaf) = (authority.refused(), None);
         assert_eq!(refused().as_deref(), Some("there is none yet"));
 
-        // A year ahead.
+        // One year ahead.
         let right = NOW.fetch_add(365 * 86_400, Ordering::Relaxed);
         authority.step(None, &mut leaf).await.unwrap();
         let ahead = written.lock().unwrap().take().unwrap();

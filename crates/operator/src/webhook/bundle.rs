@@ -1,4 +1,4 @@
-//! Keeps the CA bundle in webhook configurations, where the API server looks for it.
+//! Keeps the CA bundle in webhook configurations.
 
 use std::fmt::Debug;
 use std::pin::pin;
@@ -20,24 +20,24 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-/// Where the API server finds the webhooks.
+/// Location of the webhooks for the API server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Endpoint {
-    /// Behind a Service.
+    /// A Service.
     Service {
-        /// Its namespace.
+        /// Namespace of the Service.
         namespace: String,
-        /// Its name.
+        /// Name of the Service.
         name: String,
-        /// Its port.
+        /// Port of the Service.
         port: i32,
     },
-    /// At a URL without a path, as https://127.0.0.1:9443: for a controller outside the cluster.
+    /// A URL without a path, such as https://127.0.0.1:9443, for a controller outside the cluster.
     Url(String),
 }
 
 impl Endpoint {
-    /// What a webhook's `clientConfig` says.
+    /// Value of a webhook's `clientConfig`.
     pub fn client_config(&self, path: &str, bundle: Option<&str>) -> WebhookClientConfig {
         let ca_bundle = bundle.map(|pem| ByteString(pem.as_bytes().to_vec()));
         match self.clone() {
@@ -63,32 +63,32 @@ impl Endpoint {
     }
 }
 
-/// Which webhooks to keep.
+/// Webhooks to keep current.
 #[derive(Clone, Debug)]
 pub struct Target {
     /// Name of the configuration.
     pub configuration: String,
-    /// Names of its webhooks, each with its path.
+    /// Names of its webhooks with their paths.
     pub webhooks: Vec<(String, String)>,
-    /// Where they are served.
+    /// Location of the webhooks.
     pub endpoint: Endpoint,
-    /// Who writes the configuration.
+    /// Field manager of the configuration.
     pub field_manager: String,
 }
 
-/// Two writers with different ideas must not keep the API server busy.
+/// Minimum interval between writes: two writers with different bundles must not overload the API server.
 const PACE: Duration = Duration::from_secs(1);
-/// After a write that failed.
+/// Delay after a failed write.
 const RETRY: Duration = Duration::from_secs(10);
 
-/// A kind that holds webhooks.
+/// A kind of object with webhooks.
 pub trait Configuration:
     Resource<DynamicType = (), Scope = ClusterResourceScope> + Clone + Debug + DeserializeOwned + Send + 'static
 {
-    /// Each webhook's name and what the API server knows of its server.
+    /// Names of the webhooks with their client configurations.
     fn clients(&self) -> impl Iterator<Item = (&str, WebhookClientConfig)>;
 
-    /// What to apply so that it knows this.
+    /// Object to apply for these client configurations.
     fn with_clients(clients: Vec<(&str, WebhookClientConfig)>) -> Value {
         let webhooks: Vec<_> = clients
             .into_iter()
@@ -116,7 +116,7 @@ impl Configuration for ValidatingWebhookConfiguration {
     }
 }
 
-/// A CRD has one webhook, for conversion, if it has any.
+/// A CRD has at most one webhook, for conversion.
 impl Configuration for CustomResourceDefinition {
     fn clients(&self) -> impl Iterator<Item = (&str, WebhookClientConfig)> {
         let conversion = self
@@ -143,11 +143,11 @@ impl Configuration for CustomResourceDefinition {
     }
 }
 
-/// What the webhook of a CRD is called in a [`Target`]; it has no name of its own.
+/// Name of a CRD's webhook in a [`Target`]; it has no name itself.
 pub const CONVERSION: &str = "conversion";
 
-/// Keeps the latest bundle in a configuration until shutdown, again after somebody has overwritten it. A configuration
-/// that does not exist is waited for; it is never made.
+/// Keeps the latest bundle in a configuration until shutdown, and restores it after other writes. A missing configuration is
+/// waited for, never created.
 pub async fn keep_bundle<K: Configuration>(
     client: Client,
     target: Target,
@@ -170,7 +170,7 @@ async fn keep<K: Configuration>(api: Api<K>, target: Target, mut bundle: watch::
             .zip(wanted)
             .and_then(|(live, bundle)| patch(live, &target, &bundle));
         let failed = if let Some(patch) = patch {
-            // By force: the bundle is ours to say, whoever wrote another.
+            // With force: the bundle is our field, whoever changed it.
             let parameters = PatchParams::apply(&target.field_manager).force();
             match api.patch(name, &parameters, &Patch::Apply(patch)).await {
                 Ok(written) => {
@@ -199,7 +199,7 @@ async fn keep<K: Configuration>(api: Api<K>, target: Target, mut bundle: watch::
     }
 }
 
-/// What to apply, if the configuration has one of the webhooks otherwise than it should.
+/// Object to apply, if one of the webhooks in the configuration is not as desired.
 fn patch<K: Configuration>(live: &K, target: &Target, bundle: &str) -> Option<Value> {
     let wanted = |path: &str| target.endpoint.client_config(path, Some(bundle));
     let found = |name: &str| {
@@ -221,7 +221,7 @@ fn patch<K: Configuration>(live: &K, target: &Target, bundle: &str) -> Option<Va
         let mut patch = K::with_clients(clients);
         patch["apiVersion"] = json!(K::api_version(&()));
         patch["kind"] = json!(K::kind(&()));
-        // With the uid, so that applying never makes a configuration that was just deleted.
+        // With the UID, so that a configuration that was just deleted is not created again.
         patch["metadata"] = json!({"name": target.configuration, "uid": live.meta().uid});
         patch
     })

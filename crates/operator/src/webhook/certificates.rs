@@ -1,6 +1,6 @@
-//! Authorities and leaves, and who signs when. Pure: time comes in as a value.
+//! Authorities, leaves, and their rotation. Pure: the time is an argument.
 //!
-//! The life of an authority, in parts of it:
+//! The life of an authority, in fractions of it:
 //!
 //! ```text
 //! 0                                   2/3       5/6       1
@@ -8,9 +8,9 @@
 //!                                     |-trusted-|-- signs ---...   the new one
 //! ```
 //!
-//! At 2/3 the next authority is made. Until 5/6 it is only in the bundle, so that every API server trusts it before the
-//! first leaf needs it; the old one stays in the bundle until it expires. All of this follows from the dates in the
-//! certificates: replicas agree without talking, and a rotation is one write.
+//! At 2/3 the next authority is created. Until 5/6 it is only in the bundle, so that every API server trusts it before the first
+//! leaf needs it; the old one stays in the bundle until it expires. All of this follows from the dates in the certificates:
+//! replicas agree without communication, and a rotation is one write.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -26,12 +26,12 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::sign::CertifiedKey;
 
-/// How long certificates live.
+/// Lifetimes of certificates.
 #[derive(Clone, Copy, Debug)]
 pub struct Lifetimes {
-    /// An authority.
+    /// Lifetime of an authority.
     pub authority: Duration,
-    /// A leaf. It is renewed at two thirds, or when another authority begins to sign.
+    /// Lifetime of a leaf. It is renewed at two thirds, or when another authority begins to sign.
     pub leaf: Duration,
 }
 
@@ -45,33 +45,33 @@ impl Default for Lifetimes {
     }
 }
 
-/// Certificates are valid from a little earlier, for clocks that are behind ours. So this is also how far the clock of another
-/// replica may be ahead of ours before what it makes is of no use.
+/// Time before the creation from which certificates are valid, for clocks that are behind. The clock of another replica may be
+/// ahead by the same amount before its certificates are of no use.
 const BACKDATE: SignedDuration = SignedDuration::from_mins(5);
 
-/// A certificate that could not be made or read.
+/// Why a certificate cannot be created or read.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The Secret lacks an authority.
     #[error("the Secret has no {0}")]
     Missing(&'static str),
-    /// The Secret holds an authority that makes no sense.
+    /// The Secret contains an invalid authority.
     #[error("the Secret's {key} cannot be read: {reason}")]
     Unreadable {
-        /// The Secret's key.
+        /// Key in the Secret.
         key: &'static str,
-        /// Why.
+        /// Cause.
         reason: String,
     },
-    /// A certificate could not be made.
+    /// A certificate cannot be created.
     #[error("cannot make a certificate: {0}")]
     Make(#[from] rcgen::Error),
-    /// A leaf's key could not be used.
+    /// The key of a leaf is not supported.
     #[error("cannot use the key of a certificate: {0}")]
     Use(#[from] rustls::Error),
 }
 
-/// An authority: its certificate, its key, and its dates.
+/// An authority: certificate, key and dates.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Signer {
     certificate: String,
@@ -85,7 +85,7 @@ impl Signer {
         let (created, expires) = (now, later(now, lifetime));
         let key = KeyPair::generate()?;
         let mut params = dated(CertificateParams::default(), created, expires);
-        // A name of its own, so that two authorities in one bundle are never taken for each other.
+        // A unique name, so that two authorities in one bundle are distinguished.
         params.distinguished_name = common_name(&format!("{name} {}", created.as_second()));
         params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::DigitalSignature];
@@ -140,7 +140,7 @@ impl Signer {
     }
 }
 
-/// What the Secret holds: the newest authority, and the one before while it is of use.
+/// Content of the Secret: the newest authority, and the previous one while it is needed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Authorities {
     newest: Signer,
@@ -151,7 +151,11 @@ const NEWEST: (&str, &str) = ("ca.crt", "ca.key");
 const PREVIOUS: (&str, &str) = ("previous.crt", "previous.key");
 
 impl Authorities {
-    /// A first authority.
+    /// Creates the first authority.
+    ///
+    /// # Errors
+    ///
+    /// The certificate cannot be created.
     pub fn first(name: &str, now: Timestamp, lifetimes: Lifetimes) -> Result<Self, Error> {
         Ok(Self {
             newest: Signer::make(name, now, lifetimes.authority)?,
@@ -159,13 +163,17 @@ impl Authorities {
         })
     }
 
-    /// Whether what signs at `now` is not yet valid: it was made by a clock that was ahead, and whoever has the right time
-    /// refuses all that it signs.
+    /// Whether the signer at `now` is not yet valid: it was created by a clock that was ahead, and clients with the correct time
+    /// reject everything that it signs.
     pub fn is_from_the_future(&self, now: Timestamp) -> bool {
         self.signer(now).created - BACKDATE > now
     }
 
-    /// The next authority, with the newest until now before it.
+    /// Creates the next authority; the newest until now becomes the previous one.
+    ///
+    /// # Errors
+    ///
+    /// The certificate cannot be created.
     pub fn next(self, name: &str, now: Timestamp, lifetimes: Lifetimes) -> Result<Self, Error> {
         let previous = Some(self.newest).filter(|signer| signer.expires > now);
         Ok(Self {
@@ -174,7 +182,11 @@ impl Authorities {
         })
     }
 
-    /// Reads the data of a Secret. A previous authority that makes no sense is no loss.
+    /// Reads the data of a Secret. An invalid previous authority is ignored.
+    ///
+    /// # Errors
+    ///
+    /// The newest authority is missing or invalid.
     pub fn read(data: &BTreeMap<String, ByteString>) -> Result<Self, Error> {
         let newest = Signer::read(data, NEWEST.0, NEWEST.1)?;
         Ok(Self {
@@ -183,7 +195,7 @@ impl Authorities {
         })
     }
 
-    /// The data of a Secret; `None` for what must not be there.
+    /// The data of a Secret; `None` for keys to remove.
     pub fn data(&self) -> BTreeMap<&'static str, Option<ByteString>> {
         let bytes = |text: &String| ByteString(text.clone().into_bytes());
         let previous = self.previous.as_ref();
@@ -195,12 +207,12 @@ impl Authorities {
         ])
     }
 
-    /// When the next authority is due.
+    /// Time when the next authority is due.
     pub fn rotation(&self) -> Timestamp {
         two_thirds(self.newest.created, self.newest.expires)
     }
 
-    /// Who signs at `now`.
+    /// The authority that signs at `now`.
     pub fn signer(&self, now: Timestamp) -> &Signer {
         match &self.previous {
             Some(previous) if now < self.handover(previous) => previous,
@@ -217,7 +229,7 @@ impl Authorities {
             .collect()
     }
 
-    /// When the signer or the bundle changes next, if nobody writes the Secret.
+    /// Time of the next change of the signer or bundle, without a write of the Secret.
     pub fn next_change(&self, now: Timestamp) -> Option<Timestamp> {
         let previous = self.previous.as_ref()?;
         [self.handover(previous), previous.expires]
@@ -226,7 +238,7 @@ impl Authorities {
             .min()
     }
 
-    /// When the newest begins to sign: midway between its making and the end of the previous one.
+    /// Time when the newest begins to sign: midway between its creation and the end of the previous one.
     fn handover(&self, previous: &Signer) -> Timestamp {
         self.newest.created + previous.expires.duration_since(self.newest.created) / 2
     }
@@ -235,21 +247,25 @@ impl Authorities {
 /// A server's certificate.
 #[derive(Clone, Debug)]
 pub struct Leaf {
-    /// For rustls.
+    /// Certificate and key for rustls.
     pub certified: Arc<CertifiedKey>,
-    /// When it should be replaced.
+    /// Time of its renewal.
     pub renewal: Timestamp,
     signer: String,
-    /// The first and the last moment at which clients accept it.
+    /// First and last moment at which clients accept it.
     valid: (Timestamp, Timestamp),
 }
 
 impl Leaf {
-    /// A leaf for `names`, DNS names and IP addresses.
+    /// Creates a leaf for `names`, DNS names and IP addresses.
+    ///
+    /// # Errors
+    ///
+    /// A name is not supported, or the certificate cannot be created.
     pub fn make(signer: &Signer, names: &[String], now: Timestamp, lifetimes: Lifetimes) -> Result<Self, Error> {
         let expires = later(now, lifetimes.leaf).min(signer.expires);
         let key = KeyPair::generate()?;
-        // From when its authority is valid, not from now: our own clock may be the one that is ahead.
+        // Valid from the start of its authority, not from now: our own clock may be ahead.
         let mut params = dated(CertificateParams::new(names)?, signer.created, expires);
         params.distinguished_name = common_name("webhook");
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
@@ -272,7 +288,7 @@ impl Leaf {
         })
     }
 
-    /// Why clients refuse it at `now`; `None` if they do not.
+    /// Why clients reject it at `now`; `None` if they accept it.
     pub fn refused(&self, now: Timestamp) -> Option<String> {
         let (from, until) = self.valid;
         if now < from {
@@ -281,14 +297,14 @@ impl Leaf {
         (until < now).then(|| format!("it expired at {until}"))
     }
 
-    /// Whether it will do: made by who signs now, and not yet due.
+    /// Whether it can be used: signed by the current signer, and not yet due.
     pub fn is_current(&self, signer: &Signer, now: Timestamp) -> bool {
         self.signer == signer.certificate && now < self.renewal && self.refused(now).is_none()
     }
 }
 
 fn dated(mut params: CertificateParams, created: Timestamp, expires: Timestamp) -> CertificateParams {
-    // rcgen speaks the `time` crate: its epoch and a duration spare us the dependency.
+    // rcgen uses the `time` crate; its epoch and a duration avoid the dependency.
     let epoch = rcgen::date_time_ymd(1970, 1, 1);
     let since_epoch = |time: Timestamp| Duration::from_secs(time.as_second().unsigned_abs());
     params.not_before = epoch + since_epoch(created - BACKDATE);
@@ -323,7 +339,7 @@ mod tests {
         leaf: Duration::from_mins(10),
     };
 
-    /// Seconds after some day, later than what certificates are backdated by.
+    /// Seconds after some day, later than the backdating of certificates.
     fn at(second: i64) -> Timestamp {
         Timestamp::from_second(1_800_000_000 + second).unwrap()
     }
@@ -443,7 +459,7 @@ mod tests {
                 current = leaf(&authorities, now);
             }
             bundles.push(authorities.bundle(now));
-            // Nine steps: a little less than the time for which a new authority only waits.
+            // Nine steps: slightly less than the time in which a new authority is only in the bundle.
             for bundle in [&bundles[bundles.len().saturating_sub(10)], &bundles[bundles.len() - 1]] {
                 assert!(trusts(bundle, &current, "hook.ns.svc", now), "at {second}");
                 assert!(trusts(bundle, &current, "127.0.0.1", now), "at {second}");
@@ -464,7 +480,7 @@ mod tests {
         assert!(!made(0).is_from_the_future(at(0)));
         assert!(!made(300).is_from_the_future(at(0)));
         assert!(made(301).is_from_the_future(at(0)));
-        // As long as the one before it signs, the next one has time.
+        // The next authority has time as long as the previous one signs.
         let rotated = made(0).next("ca", at(4000), LIFETIMES).unwrap();
         assert!(!rotated.is_from_the_future(at(1000)));
     }

@@ -1,4 +1,4 @@
-//! A conversion webhook: the API server sends objects in one version and gets them in another.
+//! Conversion webhook: the API server sends objects in one version and gets them in another.
 
 use std::time::Duration;
 
@@ -13,11 +13,11 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-/// Bytes of a review. A list is converted in one request, and has no bound but the API server's own; this is one of several
-/// thousand objects.
+/// Maximum size of a review, in bytes. A list is converted in one request and limited only by the API server; this is enough for
+/// several thousand objects.
 pub const MAX_BODY: usize = 32 * 1024 * 1024;
 
-/// One large list at a time.
+/// Concurrent reviews: one large list at a time.
 const BUDGET: Budget = Budget {
     body: MAX_BODY,
     always: 64 * 1024,
@@ -26,7 +26,7 @@ const BUDGET: Budget = Budget {
     patience: Duration::from_secs(20),
 };
 
-/// Brings an object to an `apiVersion`, or says why that cannot be. Pure; `metadata` must stay as it is.
+/// Converts an object to an `apiVersion`, or returns why it cannot. Pure; `metadata` must not change.
 pub type Convert = fn(object: Value, api_version: &str) -> Result<Value, String>;
 
 /// Serves `convert` at `path`.
@@ -34,7 +34,7 @@ pub fn router(path: &str, convert: Convert) -> Router {
     BUDGET.hold(Router::new().route(path, post(async move |body: Bytes| answer(&body, convert))))
 }
 
-/// A review as it comes. Objects stay text until it is their turn: all of them, read at once, would take many times the memory.
+/// A request. Objects stay text until they are converted: all of them parsed at once would take many times the memory.
 #[derive(Deserialize)]
 struct Review<'a> {
     #[serde(borrow)]
@@ -50,7 +50,7 @@ struct Request<'a> {
     objects: Vec<&'a RawValue>,
 }
 
-/// A review as it goes back.
+/// A response.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Answer {
@@ -75,7 +75,7 @@ fn answer(body: &[u8], convert: Convert) -> Response {
             return (StatusCode::BAD_REQUEST, text).into_response();
         }
     };
-    // All or nothing, in the order they came.
+    // All objects or none, in the given order.
     let all: Result<Vec<_>, String> = request
         .objects
         .iter()

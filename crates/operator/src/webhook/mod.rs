@@ -1,14 +1,14 @@
-//! Webhooks over TLS without anybody's help: certificates, and the CA bundle where the API server looks for it. Served by
+//! Webhooks over TLS without external tools: certificates, and the CA bundle in the webhook configurations. Served by
 //! [`runway_http::serve`].
 //!
 //! | module | what |
 //! |---|---|
-//! | [`certificates`] | authorities, leaves, and who signs when; pure |
+//! | [`certificates`] | authorities, leaves, and their rotation; pure |
 //! | [`authority`] | keeps the authority in a Secret, and the leaf and the bundle current |
-//! | [`bundle`] | keeps the bundle in webhook configurations, and in CRDs that are converted |
+//! | [`bundle`] | keeps the bundle in webhook configurations, and in CRDs with a conversion webhook |
 //! | [`conversion`] | serves the conversion of objects between versions |
 //!
-//! At rest nothing is sent: everything waits for a watch or a timer.
+//! In steady state no request is sent: everything waits for a watch or a timer.
 
 pub mod authority;
 pub mod bundle;

@@ -1,15 +1,15 @@
-//! llama.cpp's `llama-server`. Its flags are those that `llama-server --help` of build 11669 lists (`common/arg.cpp`).
+//! llama.cpp's `llama-server`. Its flags are those of `llama-server --help` of build 11669 (`common/arg.cpp`).
 //!
-//! `/health` answers 503 until the model is loaded. Without `--hf-file`, `--hf-repo` takes the repository's Q4_K_M file, or
-//! its first. The images' entrypoint is the server (`.devops/cpu.Dockerfile`), in a folder that is not in the PATH. With
-//! several GPUs it spreads a model's layers over all of them.
+//! `/health` answers 503 until the model is loaded. Without `--hf-file`, `--hf-repo` loads the repository's Q4_K_M file, or its
+//! first. The images' entrypoint is the server (`.devops/cpu.Dockerfile`), in a directory that is not in the PATH. With several
+//! GPUs it distributes a model's layers over all of them.
 
 use super::{Dialect, ServedName};
 
 pub(super) const DIALECT: Dialect = Dialect {
     name: "llamacpp",
     title: "llama.cpp",
-    // The same build for both, tried together by others; newer tags come every day.
+    // The same build for both images, which are tested together upstream; newer tags appear every day.
     gpu_image: "ghcr.io/ggml-org/llama.cpp:server-cuda-b10257",
     cpu_image: Some("ghcr.io/ggml-org/llama.cpp:server-b10257"),
     command: &[],
@@ -21,11 +21,11 @@ pub(super) const DIALECT: Dialect = Dialect {
     context_length: Ok("ctx-size"),
     trust_remote_code: Err("llama.cpp runs no code that comes with a model"),
     tensor_parallel: None,
-    // The first that llama.cpp looks at, also before it shared Hugging Face's cache (common/hf-cache.cpp).
+    // The first directory that llama.cpp reads, also before it shared Hugging Face's cache (common/hf-cache.cpp).
     cache_variable: "LLAMA_CACHE",
 };
 
-/// An id of the form ORG/REPOSITORY/FILE names the file too.
+/// An ID of the form ORG/REPOSITORY/FILE contains the file name.
 fn from_hub(id: &str) -> Vec<String> {
     let (repository, file) = split(id);
     let repository = ["--hf-repo", repository];
@@ -33,7 +33,7 @@ fn from_hub(id: &str) -> Vec<String> {
     repository.into_iter().chain(file).map(str::to_owned).collect()
 }
 
-/// The repository in an id, and the file, which may be in a folder.
+/// The repository of an ID, and the file, which may be in a directory.
 fn split(id: &str) -> (&str, Option<&str>) {
     match id.match_indices('/').nth(1) {
         Some((at, _)) => (&id[..at], Some(&id[at + 1..])),

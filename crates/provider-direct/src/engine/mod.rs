@@ -1,4 +1,4 @@
-//! The command lines of the engines. A new engine is a module with a [`Dialect`], and a line in [`ALL`].
+//! Command lines of the engines. A new engine is a module with a [`Dialect`], and a line in [`ALL`].
 
 mod llamacpp;
 mod sglang;
@@ -10,49 +10,49 @@ use std::collections::BTreeMap;
 /// Every engine.
 pub(crate) const ALL: [&Dialect; 4] = [&llamacpp::DIALECT, &vllm::DIALECT, &sglang::DIALECT, &trtllm::DIALECT];
 
-/// An engine's server: how it is started, and what its command line calls things.
+/// The server of an engine: its command and the names of its flags.
 #[derive(Debug)]
 pub(crate) struct Dialect {
-    /// The name in `engine.type`.
+    /// Name in `engine.type`.
     pub(crate) name: &'static str,
-    /// The name in messages.
+    /// Name in messages.
     pub(crate) title: &'static str,
     /// Image for NVIDIA GPUs.
     pub(crate) gpu_image: &'static str,
-    /// Image for models without GPUs; `None` if the engine needs GPUs.
+    /// Image for models without GPUs; `None` if the engine requires GPUs.
     pub(crate) cpu_image: Option<&'static str>,
-    /// Command of the server; empty where every image's own entrypoint is the server.
+    /// Command of the server; empty if the entrypoint of every image is the server.
     pub(crate) command: &'static [&'static str],
-    /// Port on which the server listens by default.
+    /// Default port of the server.
     pub(crate) port: u16,
-    /// Arguments that load a model from Hugging Face by its id.
+    /// Arguments that load a model from Hugging Face by ID.
     pub(crate) from_hub: fn(&str) -> Vec<String>,
     /// Arguments that load a model from a path in the image.
     pub(crate) from_path: fn(&str) -> Vec<String>,
-    /// Flags that name a model. `model.id` does that, so they are refused beside it.
+    /// Flags that name a model. They are refused next to `model.id`.
     pub(crate) model_flags: &'static [&'static str],
-    /// How the engine is told the name that clients use.
+    /// How the served name is set.
     pub(crate) served_name: ServedName,
-    /// Flag for the longest context, or why there is none.
+    /// Flag for the maximum context length, or why there is none.
     pub(crate) context_length: Result<&'static str, &'static str>,
     /// Flag for trust in code that comes with a model, or why there is none.
     pub(crate) trust_remote_code: Result<&'static str, &'static str>,
-    /// Flag for the number of GPUs over which each layer is spread; `None` if the engine uses all GPUs unasked.
+    /// Flag for the number of GPUs that share each layer; `None` if the engine always uses all GPUs.
     pub(crate) tensor_parallel: Option<&'static str>,
-    /// Variable that says where downloads are kept.
+    /// Variable for the directory of downloads.
     pub(crate) cache_variable: &'static str,
 }
 
-/// How an engine is told the name under which `/v1/models` lists the model.
+/// How the name is set under which `/v1/models` lists the model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ServedName {
     /// By a flag.
     Flag(&'static str),
-    /// Not at all, and why: the name follows from where the model is loaded.
+    /// It cannot be set, with the reason: it follows from the location of the model.
     Fixed(&'static str),
 }
 
-/// Flags by which a user decides how a model is spread over GPUs.
+/// Flags by which a user distributes a model over GPUs.
 pub(crate) const PARALLEL: [&str; 12] = [
     "tensor-parallel-size",
     "tp-size",
@@ -65,7 +65,7 @@ pub(crate) const PARALLEL: [&str; 12] = [
     "dp",
     "context-parallel-size",
     "cp-size",
-    // Of vLLM, as for the three above: GPUs are the product of all. Its decode-context-parallel-size takes none of its own.
+    // vLLM's flags: the number of GPUs is their product. Its decode-context-parallel-size needs no additional GPUs.
     "prefill-context-parallel-size",
 ];
 
@@ -74,7 +74,7 @@ pub(crate) fn find(name: &str) -> Option<&'static Dialect> {
     ALL.into_iter().find(|dialect| dialect.name == name)
 }
 
-/// A flag as it is spelled in `args`: dashes and underscores are the same.
+/// A flag in the spelling of `args`: dashes and underscores are equivalent.
 pub(crate) fn flag<'a>(args: &'a BTreeMap<String, String>, name: &str) -> Option<(&'a str, &'a str)> {
     let wanted = name.replace('_', "-");
     args.iter()

@@ -1,8 +1,8 @@
 //! SGLang's server (SGLang `python/sglang/srt/server_args.py`, ServerArgs; commit 001067ff): each field is a flag with dashes,
-//! and the command line also takes `--model` for `--model-path` and `--tensor-parallel-size` for `--tp-size`.
+//! and the command line also accepts `--model` for `--model-path` and `--tensor-parallel-size` for `--tp-size`.
 //!
-//! `/health` answers 503 until the server has warmed up, then makes the model answer one token and waits up to 20 seconds for
-//! it (`python/sglang/srt/entrypoints/http_server.py`, health_generate). The image's entrypoint runs any command.
+//! `/health` answers 503 until the server has warmed up, then generates one token and waits up to 20 seconds for it
+//! (`python/sglang/srt/entrypoints/http_server.py`, health_generate). The image's entrypoint runs any command.
 
 use super::{Dialect, ServedName};
 

@@ -1,9 +1,9 @@
 //! TensorRT-LLM's `trtllm-serve MODEL` (TensorRT-LLM `tensorrt_llm/commands/serve.py`, serve; commit 00209af1): flags have
-//! underscores, and dashes are not taken instead.
+//! underscores, and dashes are not accepted.
 //!
-//! It listens after the model is loaded (launch_server), on localhost unless it is told a host, and on IPv4 only. It lists the
-//! model by its id, or by the name of the folder it is in (`tensorrt_llm/serve/openai_server.py`, OpenAIServer). Later
-//! releases take `--served_model_name` (pull request 11711).
+//! It listens after the model is loaded (launch_server), on localhost unless a host is set, and on IPv4 only. It lists the model
+//! by its ID, or by the name of its directory (`tensorrt_llm/serve/openai_server.py`, OpenAIServer). Later releases accept
+//! `--served_model_name` (pull request 11711).
 
 use super::{Dialect, ServedName};
 
@@ -21,9 +21,9 @@ pub(super) const DIALECT: Dialect = Dialect {
         "trtllm-serve 1.2 lists a model by its id, or by the name of the folder it is in; if spec.image has a later release, \
          set served_model_name in engine.args",
     ),
-    // As admission says for every provider.
+    // The same text as in admission.
     context_length: Err(
-        "TensorRT-LLM takes it when the engine is built; to limit requests at run time set max_seq_len in engine.args",
+        "TensorRT-LLM fixes it when the engine is built; to limit requests at run time, set max_seq_len in engine.args",
     ),
     trust_remote_code: Ok("trust_remote_code"),
     tensor_parallel: Some("tp_size"),

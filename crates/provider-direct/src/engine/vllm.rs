@@ -2,9 +2,9 @@
 //! `vllm/entrypoints/openai/cli_args.py` in older releases; `vllm/engine/arg_utils.py`, AsyncEngineArgs). The lane `vllm` gives
 //! it these arguments.
 //!
-//! It listens after the model is loaded, and `/health` says whether the engine lives
+//! It listens after the model is loaded, and `/health` reports whether the engine runs
 //! (`vllm/entrypoints/serve/instrumentator/health.py`). Images differ in their entrypoint (`vllm serve` since v0.11, a Python
-//! module before), so the command is given.
+//! module before), so that the command is set.
 
 use super::{Dialect, ServedName};
 

@@ -2,8 +2,8 @@
 //! - `input.yaml`: the ModelDeployment;
 //! - `upstream.yaml`, if the status is read: the Deployment as its controller left it.
 //!
-//! What comes out is compared with `expected-objects.yaml` and `expected-translation.yaml`, or `expected-refusal.txt`, and
-//! `expected-reading.yaml`. `UPDATE_CASES=1 cargo test` writes them anew.
+//! The result is compared with `expected-objects.yaml` and `expected-translation.yaml`, or `expected-refusal.txt`, and
+//! `expected-reading.yaml`. `UPDATE_CASES=1 cargo test` writes them.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! ModelDeployments in, Deployments and Services out, and the way back.
+//! Translation of ModelDeployments to Deployments and Services, and of their status back.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests are tests")]
 
 mod cases;
@@ -30,7 +30,7 @@ fn translate(md: &Value) -> Result<Translation, Refusal> {
     Direct.translate(&request(md), &Installed::default())
 }
 
-/// The objects as they go to the server, without what the loop adds.
+/// The objects as they are applied, without the loop's metadata.
 fn documents(translation: &Translation) -> Vec<Value> {
     translation
         .objects
@@ -50,7 +50,7 @@ fn documents(translation: &Translation) -> Vec<Value> {
         .collect()
 }
 
-/// What a server would not take of an object: a field that the type does not know is lost on the way.
+/// Fields that a server would drop because the type does not have them.
 fn problems(object: &Value) -> Vec<String> {
     match object["kind"].as_str().unwrap() {
         "Service" => typed::<Service>(object),
@@ -73,7 +73,7 @@ fn typed<T: DeserializeOwned + Serialize>(object: &Value) -> Vec<String> {
 }
 
 #[test]
-fn mistakes_are_seen() {
+fn schema_check_finds_invalid_fields() {
     let good = documents(
         &translate(&json!({
             "apiVersion": "kubeairunway.ai/v1alpha1", "kind": "ModelDeployment",

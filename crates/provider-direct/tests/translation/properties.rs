@@ -1,4 +1,4 @@
-//! What holds for every spec.
+//! Invariants for every spec.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::{documents, translate};
 
-/// Where a spec starts from.
+/// Base spec.
 const BASES: [&str; 8] = [
     "llamacpp",
     "llamacpp on gpus",
@@ -36,7 +36,7 @@ fn base(which: &str) -> Value {
     json!({"apiVersion": "kubeairunway.ai/v1alpha1", "kind": "ModelDeployment", "metadata": {"name": "md", "namespace": "default"}, "spec": spec})
 }
 
-/// A field set to something that can be found again, and how it is found.
+/// A field with a recognizable value, and how it is found in the result.
 struct Setting {
     field: &'static str,
     value: Value,
@@ -98,7 +98,7 @@ fn settings() -> Vec<Setting> {
     ]
 }
 
-/// Fields that decide what is made, and are tried case by case; overrides and provider are the loop's.
+/// Fields that decide which objects are created, tested case by case; overrides and provider are handled by the loop.
 const ELSEWHERE: [&str; 7] = [
     "model.source",
     "provider.name",
@@ -119,7 +119,7 @@ fn apply(md: &mut Value, setting: &Setting) {
     at[field] = setting.value.clone();
 }
 
-/// What a user can see of an outcome: the objects, and what they are told.
+/// The visible result: the objects and the messages.
 fn seen(outcome: &Result<Translation, Refusal>) -> String {
     match outcome {
         Ok(translation) => format!(
@@ -168,13 +168,13 @@ fn leaves(path: &str, schema: &Value, found: &mut BTreeSet<String>) {
 }
 
 #[test]
-fn nothing_is_dropped_without_a_word() {
+fn every_field_is_used_or_reported_as_ignored() {
     for which in BASES {
         for setting in settings() {
             let mut md = base(which);
             apply(&mut md, &setting);
             let outcome = seen(&translate(&md));
-            // A GPU type alone asks for no GPU: there is nothing of that type.
+            // A GPU type alone requests no GPU: there is no resource of that type.
             if setting.field == "resources.gpu.type" && !base(which)["spec"]["resources"].is_object() {
                 continue;
             }
@@ -221,7 +221,7 @@ proptest! {
     }
 
     #[test]
-    fn absent_never_becomes_zero_or_the_reverse(
+    fn absent_and_zero_stay_different(
         replicas in proptest::option::of(0_i32..4),
         gpus in proptest::option::of(0_i32..4),
         memory in proptest::option::of(Just("0")),
@@ -249,7 +249,7 @@ proptest! {
         prop_assert_eq!(container["args"].as_array().unwrap().contains(&json!("--ctx-size")), context.is_some());
     }
 
-    /// What is sent reads as the server stores it: nothing empty, no amount in another form.
+    /// Applied objects equal what the server stores: no empty values, and canonical quantities.
     #[test]
     fn objects_compare_equal_with_what_the_server_stores(
         (md, _) in any_md(),
@@ -273,7 +273,7 @@ proptest! {
     }
 }
 
-/// Whether something in it is null or empty; an `emptyDir` is there by being empty.
+/// Whether it contains null or empty values; an `emptyDir` is an empty object.
 fn holds_nothing(value: &Value) -> bool {
     match value {
         Value::Null => true,

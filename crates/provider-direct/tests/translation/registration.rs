@@ -1,4 +1,4 @@
-//! The registration, and its rules as the core controller sees them.
+//! The registration with its rules, as the core controller evaluates them.
 
 use cel::{Context, Program};
 use runway_provider::Provider;
@@ -30,7 +30,7 @@ fn llamacpp_needs_no_gpus_and_the_others_do() {
 
 /// At admission by the rules, and by the provider for a ModelDeployment that was validated before it registered.
 #[test]
-fn names_that_a_service_cannot_have_are_refused_twice() {
+fn invalid_service_names_are_refused_at_admission_and_reconcile() {
     let (long, longest) = ("a".repeat(64), "a".repeat(63));
     for (name, refused_for) in [
         ("llama-8b", None),

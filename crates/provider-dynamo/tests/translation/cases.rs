@@ -3,8 +3,8 @@
 //! - `given.yaml`, if needed: `arguments` of the provider;
 //! - `upstream.yaml`, if the status is read: the object as Dynamo left it.
 //!
-//! What comes out is compared with `expected-v1alpha1.yaml`, `expected-v1beta1.yaml` and `expected-translation.yaml`, or
-//! `expected-refusal.txt`, and `expected-reading.yaml`. `UPDATE_CASES=1 cargo test` writes them anew.
+//! The result is compared with `expected-v1alpha1.yaml`, `expected-v1beta1.yaml` and `expected-translation.yaml`, or
+//! `expected-refusal.txt`, and `expected-reading.yaml`. `UPDATE_CASES=1 cargo test` writes them.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -57,7 +57,7 @@ fn run(folder: &Path, differences: &mut Vec<String>) {
         };
         outcome.compare(&format!("expected-{version}.yaml"), object);
     }
-    // Another schema is no other deployment.
+    // Another schema does not change the deployment.
     assert!(
         told.windows(2).all(|pair| pair[0] == pair[1]),
         "{}: {told:?}",

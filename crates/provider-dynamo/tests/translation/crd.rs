@@ -1,5 +1,5 @@
-//! Objects against the real CRDs, as a server with strict field validation looks at them. The CRDs are data beside the
-//! project, not in it: where they are absent this is said, and nothing is checked.
+//! Objects validated against the real CRDs with strict field validation. The CRDs are not part of the project. Without them the
+//! test reports it and checks nothing.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -14,7 +14,7 @@ use runway_provider::{Provider, State, Upstream};
 use runway_provider_dynamo::Dynamo;
 use serde_json::{Value, json};
 
-/// The releases of the CRD, by month.
+/// Releases of the CRD, by month.
 static RELEASES: LazyLock<BTreeMap<&str, CustomResourceDefinition>> = LazyLock::new(|| {
     let releases = ["2026-02", "2026-08"];
     releases.into_iter().filter_map(|r| Some((r, real(r)?))).collect()
@@ -97,7 +97,7 @@ fn a_changed_field_is_an_unknown_schema() {
 }
 
 #[test]
-fn mistakes_are_seen() {
+fn schema_check_finds_invalid_fields() {
     let good = json!({
         "apiVersion": "nvidia.com/v1beta1", "kind": "DynamoGraphDeployment", "metadata": {"name": "x"},
         "spec": {"backendFramework": "vllm", "components": [{"name": "a", "type": "worker", "podTemplate": {"spec": {"containers": [{"name": "main"}]}}}]},
@@ -127,7 +127,7 @@ fn mistakes_are_seen() {
     }
 }
 
-/// What servers would not take of an object, with each release that serves its version.
+/// Validation errors of an object, with each release that serves its version.
 pub(crate) fn problems(object: &Value) -> Vec<String> {
     let version = object["apiVersion"].as_str().unwrap().rsplit('/').next().unwrap();
     let mut problems = Vec::new();
@@ -148,7 +148,7 @@ pub(crate) fn problems(object: &Value) -> Vec<String> {
     problems
 }
 
-/// A field that the type does not know is lost on the way.
+/// A field that the type does not have would be dropped.
 fn pod_template(template: &Value) -> Option<String> {
     match serde_json::from_value::<PodTemplateSpec>(template.clone()) {
         Err(error) => Some(error.to_string()),
@@ -192,7 +192,7 @@ fn visit(path: &str, value: &Value, schema: &JSONSchemaProps, is_root: bool, pro
         Value::Object(fields) => {
             for (name, inner) in fields {
                 let at = format!("{path}.{name}");
-                // The server's own.
+                // Fields that the server sets.
                 if is_root && ["apiVersion", "kind", "metadata"].contains(&name.as_str()) {
                     continue;
                 }

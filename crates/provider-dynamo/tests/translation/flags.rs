@@ -1,4 +1,4 @@
-//! The flags of every engine and role, by the release of Dynamo's runtime.
+//! Flags of every engine and role, by the release of Dynamo's runtime.
 
 use serde_json::json;
 
@@ -9,7 +9,7 @@ const VLLM_EVENTS: &str = r#"--kv-events-config {"publisher":"zmq","topic":"kv-e
 const SGLANG_EVENTS: &str = r#"--kv-events-config {"publisher":"zmq","topic":"kv-events","endpoint":"tcp://*:5557"}"#;
 const SGLANG_PD: &str = "--disaggregation-bootstrap-port 12345 --disaggregation-mode ROLE --disaggregation-transfer-backend nixl --host 0.0.0.0";
 
-/// Without the model and its name, for two GPUs behind a router that follows the caches.
+/// Without the model and its name, for two GPUs behind a router that uses KV caches.
 #[test]
 fn each_release_gets_the_flags_it_has() {
     let sglang = |role: &str, events: &str| {
@@ -22,7 +22,7 @@ fn each_release_gets_the_flags_it_has() {
         r#"--disaggregation-mode decode --override-engine-args {"cache_transceiver_config":{"backend":"DEFAULT"}}"#;
     let rest = "--served-model-name m --tensor-parallel-size 2";
     let table = [
-        // vLLM before 1.0.0: flags for roles, NIXL and KV events by themselves.
+        // vLLM before 1.0.0: one flag per role, NIXL and KV events by default.
         ("0.7.1", "vllm", "VllmWorker", rest.to_owned()),
         (
             "0.7.1",
@@ -36,7 +36,7 @@ fn each_release_gets_the_flags_it_has() {
             "VllmDecodeWorker",
             format!("--is-decode-worker {rest}"),
         ),
-        // vLLM from 1.0.0 on: one flag for the role, and nothing by itself.
+        // vLLM since 1.0.0: one flag for the role, and no defaults.
         ("1.0.0", "vllm", "VllmWorker", format!("{VLLM_EVENTS} {rest}")),
         (
             "1.0.0",
@@ -50,7 +50,7 @@ fn each_release_gets_the_flags_it_has() {
             "VllmDecodeWorker",
             format!("--disaggregation-mode decode {NIXL} {rest}"),
         ),
-        // SGLang: always the same.
+        // SGLang: the same in all releases.
         (
             "0.7.1",
             "sglang",

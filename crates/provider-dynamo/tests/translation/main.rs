@@ -1,4 +1,4 @@
-//! ModelDeployments in, DynamoGraphDeployments out, and the way back.
+//! Translation of ModelDeployments to DynamoGraphDeployments, and of their status back.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -23,7 +23,7 @@ use serde_json::{Map, Value, json};
 /// The API versions, the newest first.
 const VERSIONS: [&str; 2] = ["v1beta1", "v1alpha1"];
 
-/// The arguments of the provider's process that concern Dynamo.
+/// Arguments of the provider's process for Dynamo.
 #[derive(Parser)]
 struct Arguments {
     #[command(flatten)]
@@ -57,7 +57,7 @@ fn translate(dynamo: &Dynamo, md: &Value, version: &str) -> Result<Translation, 
     runway_provider::Provider::translate(dynamo, &request(md), &installed(version))
 }
 
-/// The object as it goes to the server, without what the loop adds.
+/// The object as it is applied, without the loop's metadata.
 fn document(translation: &Translation) -> Value {
     let [object] = &translation.objects[..] else {
         panic!("not one object")
@@ -72,7 +72,7 @@ fn document(translation: &Translation) -> Value {
     document
 }
 
-/// A component's arguments.
+/// Arguments of a component.
 fn args(document: &Value, name: &str) -> Vec<String> {
     let service = &document["spec"]["services"][name];
     let args = if service.is_null() {

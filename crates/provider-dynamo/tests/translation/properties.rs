@@ -1,4 +1,4 @@
-//! What holds for every spec.
+//! Invariants for every spec.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::{VERSIONS, args, document, translate};
 
-/// Where a spec starts from.
+/// Base spec.
 const BASES: [&str; 9] = [
     "vllm",
     "sglang",
@@ -46,12 +46,12 @@ fn base(which: &str) -> Value {
     json!({"apiVersion": "kubeairunway.ai/v1alpha1", "kind": "ModelDeployment", "metadata": {"name": "md", "namespace": "default"}, "spec": spec})
 }
 
-/// A field set to something that can be found again, and how it is found.
+/// A field with a recognizable value, and how it is found in the result.
 struct Setting {
     field: &'static str,
     value: Value,
     marks: &'static [&'static str],
-    /// Where it means something: aggregated, disaggregated, or both.
+    /// Modes in which it applies: aggregated, disaggregated, or both.
     parts: Option<bool>,
 }
 
@@ -142,7 +142,7 @@ fn settings() -> Vec<Setting> {
     settings
 }
 
-/// Fields that decide what is made, and are tried case by case.
+/// Fields that decide which object is created, tested case by case.
 const ELSEWHERE: [&str; 4] = ["model.source", "provider.name", "engine.type", "serving.mode"];
 
 impl Setting {
@@ -159,7 +159,7 @@ impl Setting {
             at = at.as_object_mut().unwrap().entry(step).or_insert_with(|| json!({}));
         }
         match (&mut at[field], &self.value) {
-            // Args are added to those that name the model.
+            // Arguments are added to those for the model.
             (Value::Object(given), Value::Object(more)) if field == "args" => given.extend(more.clone()),
             (place, value) => *place = value.clone(),
         }
@@ -170,7 +170,7 @@ fn translated(md: &Value, version: &str) -> Result<Translation, Refusal> {
     translate(&Dynamo::default(), md, version)
 }
 
-/// What a user can see of an outcome: the object, and what they are told.
+/// The visible result: the object and the messages.
 fn seen(outcome: &Result<Translation, Refusal>) -> String {
     match outcome {
         Ok(translation) => format!("{} {}", document(translation), translation.ignored.join("\n")),
@@ -212,7 +212,7 @@ fn leaves(path: &str, schema: &Value, tried: &BTreeSet<String>, found: &mut BTre
 }
 
 #[test]
-fn nothing_is_dropped_without_a_word() {
+fn every_field_is_used_or_reported_as_ignored() {
     for which in BASES {
         for version in VERSIONS {
             for setting in settings() {
@@ -278,7 +278,7 @@ proptest! {
     }
 
     #[test]
-    fn absent_never_becomes_zero_or_the_reverse(
+    fn absent_and_zero_stay_different(
         version in proptest::sample::select(VERSIONS.to_vec()),
         replicas in proptest::option::of(0_i32..4),
         frontends in proptest::option::of(0_i32..4),

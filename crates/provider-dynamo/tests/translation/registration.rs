@@ -1,4 +1,4 @@
-//! The registration, and its rules as the core controller sees them.
+//! The registration with its rules, as the core controller evaluates them.
 
 use cel::{Context, Program};
 use runway_api::overrides;
@@ -17,7 +17,7 @@ fn dynamo_is_the_default_for_gpus() {
         ("vllm", "aggregated", 0, 0),
         ("llamacpp", "aggregated", 4, 0),
     ] {
-        // As the core normalises it: absent GPUs are 0 and there is no object for them.
+        // The core normalizes the spec: absent GPUs are 0, without an object.
         let resources = if gpus == 0 {
             json!({})
         } else {
@@ -47,7 +47,7 @@ fn all_engines_run_in_all_modes_on_gpus_alone() {
 }
 
 #[test]
-fn names_that_dynamo_cannot_take_are_told_at_admission() {
+fn unsupported_names_are_refused_at_admission() {
     let name = |length: usize| "a".repeat(length);
     for (name, namespace, mode, refused_for) in [
         ("llama-8b".to_owned(), "default", "aggregated", None),

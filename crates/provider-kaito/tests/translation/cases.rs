@@ -3,8 +3,8 @@
 //! - `given.yaml`, if needed: `arguments` of the provider, CRDs that are `missing`;
 //! - `upstream.yaml`, if the status is read: the main object as KAITO left it.
 //!
-//! What comes out is compared with `expected-objects.yaml` and `expected-translation.yaml`, or `expected-refusal.txt`, and
-//! `expected-reading.yaml`. `UPDATE_CASES=1 cargo test` writes them anew.
+//! The result is compared with `expected-objects.yaml` and `expected-translation.yaml`, or `expected-refusal.txt`, and
+//! `expected-reading.yaml`. `UPDATE_CASES=1 cargo test` writes them.
 
 use std::fs;
 use std::path::{Path, PathBuf};

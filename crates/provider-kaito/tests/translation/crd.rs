@@ -1,5 +1,5 @@
-//! Objects against the real CRDs, as a server with strict field validation looks at them. The CRDs are data beside the
-//! project, not in it: where they are absent this is said, and nothing is checked.
+//! Objects validated against the real CRDs with strict field validation. The CRDs are not part of the project. Without them the
+//! test reports it and checks nothing.
 
 use std::path::PathBuf;
 
@@ -43,7 +43,7 @@ fn inference_sets_are_known_from_their_first_version_on() {
 }
 
 #[test]
-fn mistakes_are_seen() {
+fn schema_check_finds_invalid_fields() {
     let good = serde_json::json!({
         "apiVersion": "kaito.sh/v1beta1", "kind": "Workspace", "metadata": {"name": "x"},
         "resource": {"labelSelector": {"matchLabels": {}}},
@@ -76,7 +76,7 @@ fn mistakes_are_seen() {
     }
 }
 
-/// What a server would not take of an object.
+/// Validation errors of an object.
 pub(crate) fn problems(object: &Value) -> Vec<String> {
     match object["kind"].as_str().unwrap() {
         "ConfigMap" => typed::<ConfigMap>(object),
@@ -121,7 +121,7 @@ fn file_of(crd: &str) -> String {
     format!("{group}_{plural}")
 }
 
-/// A field that the type does not know is lost on the way.
+/// A field that the type does not have would be dropped.
 fn typed<T: DeserializeOwned + Serialize>(object: &Value) -> Vec<String> {
     match serde_json::from_value::<T>(object.clone()) {
         Err(error) => vec![error.to_string()],
@@ -169,7 +169,7 @@ fn visit(path: &str, value: &Value, schema: &JSONSchemaProps, problems: &mut Vec
         Value::Object(fields) => {
             for (name, inner) in fields {
                 let at = format!("{path}.{name}");
-                // The server's own.
+                // Fields that the server sets.
                 if path.is_empty() && ["apiVersion", "kind", "metadata"].contains(&name.as_str()) {
                     continue;
                 }

@@ -1,4 +1,4 @@
-//! ModelDeployments in, KAITO objects out, and the way back.
+//! Translation of ModelDeployments to KAITO objects, and of their status back.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -19,7 +19,7 @@ use runway_provider::{Installed, Provider, Request, Translation, Upstream};
 use runway_provider_kaito::{Kaito, KaitoConfig};
 use serde_json::{Map, Value, json};
 
-/// The arguments of the provider's process that concern KAITO.
+/// Arguments of the provider's process for KAITO.
 #[derive(Parser)]
 struct Arguments {
     #[command(flatten)]
@@ -41,7 +41,7 @@ fn request(md: &Value) -> Request {
     Request::try_from(&md).unwrap()
 }
 
-/// The newest schemas of all kinds, or of all but some.
+/// The newest schemas of all kinds except some.
 fn installed(without: &[&str]) -> Installed {
     let upstreams: Vec<Upstream> = Kaito::default()
         .upstreams()
@@ -51,7 +51,7 @@ fn installed(without: &[&str]) -> Installed {
     Installed::newest(&upstreams)
 }
 
-/// The objects as they go to the server, without what the loop adds.
+/// The objects as they are applied, without the loop's metadata.
 fn documents(translation: &Translation) -> Vec<Value> {
     translation
         .objects

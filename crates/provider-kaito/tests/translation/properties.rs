@@ -1,4 +1,4 @@
-//! What holds for every spec.
+//! Invariants for every spec.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::{documents, installed, request};
 
-/// Where a spec starts from.
+/// Base spec.
 const BASES: [&str; 5] = ["preset", "vllm by image", "llamacpp", "llamacpp on gpus", "custom"];
 
 fn base(which: &str) -> Value {
@@ -36,7 +36,7 @@ fn base(which: &str) -> Value {
     json!({"apiVersion": "kubeairunway.ai/v1alpha1", "kind": "ModelDeployment", "metadata": {"name": "md", "namespace": "default"}, "spec": spec})
 }
 
-/// A field set to something that can be found again, and how it is found.
+/// A field with a recognizable value, and how it is found in the result.
 struct Setting {
     field: &'static str,
     value: Value,
@@ -98,7 +98,7 @@ fn settings() -> Vec<Setting> {
     ]
 }
 
-/// Fields that decide what is made, and are tried case by case; overrides and provider are the loop's.
+/// Fields that decide which objects are created, tested case by case; overrides and provider are handled by the loop.
 const ELSEWHERE: [&str; 7] = [
     "model.source",
     "provider.name",
@@ -123,7 +123,7 @@ fn translate(md: &Value) -> Result<Translation, Refusal> {
     Kaito::default().translate(&request(md), &installed(&[]))
 }
 
-/// What a user can see of an outcome: the objects, and what they are told.
+/// The visible result: the objects and the messages.
 fn seen(outcome: &Result<Translation, Refusal>) -> String {
     match outcome {
         Ok(translation) => format!(
@@ -172,13 +172,13 @@ fn leaves(path: &str, schema: &Value, found: &mut BTreeSet<String>) {
 }
 
 #[test]
-fn nothing_is_dropped_without_a_word() {
+fn every_field_is_used_or_reported_as_ignored() {
     for which in BASES {
         for setting in settings() {
             let mut md = base(which);
             apply(&mut md, &setting);
             let outcome = seen(&translate(&md));
-            // A GPU type alone asks for no GPU: there is nothing of that type.
+            // A GPU type alone requests no GPU: there is no resource of that type.
             if setting.field == "resources.gpu.type" && !base(which)["spec"]["resources"].is_object() {
                 continue;
             }
@@ -225,7 +225,7 @@ proptest! {
     }
 
     #[test]
-    fn absent_never_becomes_zero_or_the_reverse(
+    fn absent_and_zero_stay_different(
         replicas in proptest::option::of(0_i32..4),
         gpus in proptest::option::of(0_i32..4),
         memory in proptest::option::of(Just("0")),
@@ -270,7 +270,7 @@ fn holds_null(value: &Value) -> bool {
     }
 }
 
-/// Python's `--KEY`, `str(value)` for every entry of the section, as KAITO's server does it.
+/// `--KEY` and Python's `str(value)` for every entry of the section, as KAITO's server builds them.
 #[test]
 fn kaito_reads_the_flags_as_they_were_given() {
     let args = [

@@ -1,4 +1,4 @@
-//! The registration, and its rules as the core controller sees them.
+//! The registration with its rules, as the core controller evaluates them.
 
 use cel::{Context, Program};
 use runway_provider::Provider;
@@ -34,7 +34,7 @@ fn vllm_needs_gpus_and_llamacpp_does_not() {
 }
 
 #[test]
-fn names_that_kaito_cannot_take_are_told_at_admission() {
+fn unsupported_names_are_refused_at_admission() {
     let long = "a".repeat(53);
     for (name, refused_for) in [
         ("llama-8b", None),

@@ -1,10 +1,10 @@
 //! A folder for each case in `tests/cases`:
 //! - `input.yaml`: the ModelDeployment;
-//! - `given.yaml`, if needed: the KubeRay that is installed, as `schema`, counted back from the newest that is known;
+//! - `given.yaml`, if needed: the installed KubeRay, as `schema`, counted back from the newest known one;
 //! - `upstream.yaml`, if the status is read: status of the RayService as KubeRay left it.
 //!
-//! What comes out is compared with `expected-object.yaml` and `expected-translation.yaml`, or `expected-refusal.txt`,
-//! and `expected-reading.yaml`. `UPDATE_CASES=1 cargo test` writes them anew.
+//! The result is compared with `expected-object.yaml` and `expected-translation.yaml`, or `expected-refusal.txt`, and
+//! `expected-reading.yaml`. `UPDATE_CASES=1 cargo test` writes them.
 
 use std::fs;
 use std::path::{Path, PathBuf};

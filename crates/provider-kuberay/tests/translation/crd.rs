@@ -1,5 +1,5 @@
-//! Objects against the real CRD, as a server with strict field validation looks at them. The CRD is data beside the
-//! project, not in it: where it is absent this is said, and nothing is checked.
+//! Objects validated against the real CRD with strict field validation. The CRD is not part of the project. Without it the test
+//! reports it and checks nothing.
 
 use std::path::PathBuf;
 use std::sync::LazyLock;
@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 use crate::installed;
 
-/// By the number of steps before the newest schema.
+/// Number of schemas before the newest one.
 fn detected(crd: &CustomResourceDefinition) -> Option<usize> {
     let upstream = &KubeRay.upstreams()[0];
     let found = detect(upstream, Some(crd));
@@ -50,7 +50,7 @@ fn older_releases_are_known_by_what_they_lack() {
 }
 
 #[test]
-fn mistakes_are_seen() {
+fn schema_check_finds_invalid_fields() {
     if CRD.is_none() {
         return;
     }
@@ -91,7 +91,7 @@ fn mistakes_are_seen() {
     }
 }
 
-/// What a server would not take of a RayService.
+/// Validation errors of a RayService.
 pub(crate) fn problems(object: &Value) -> Vec<String> {
     let Some(crd) = &*CRD else { return Vec::new() };
     let v1 = crd.spec.versions.iter().find(|v| v.name == "v1").unwrap();
@@ -120,7 +120,7 @@ static CRD: LazyLock<Option<CustomResourceDefinition>> = LazyLock::new(|| {
     }
 });
 
-/// A field that the type does not know is lost on the way.
+/// A field that the type does not have would be dropped.
 fn typed(template: &Value) -> Option<String> {
     match serde_json::from_value::<PodTemplateSpec>(template.clone()) {
         Err(error) => Some(error.to_string()),
@@ -159,7 +159,7 @@ fn visit(path: &str, value: &Value, schema: &JSONSchemaProps, problems: &mut Vec
         Value::Object(fields) => {
             for (name, inner) in fields {
                 let at = format!("{path}.{name}");
-                // The server's own, and those of pod templates, which the CRD leaves to the types of Kubernetes.
+                // Fields that the server sets, and those of pod templates, which the CRD leaves open.
                 if ["apiVersion", "kind", "metadata"].contains(&name.as_str()) {
                     continue;
                 }

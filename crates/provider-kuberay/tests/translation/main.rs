@@ -1,4 +1,4 @@
-//! ModelDeployments in, RayServices out, and the way back.
+//! Translation of ModelDeployments to RayServices, and of their status back.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -29,7 +29,7 @@ fn request(md: &Value) -> Request {
     Request::try_from(&md).unwrap()
 }
 
-/// The schema so many steps before the newest.
+/// The schema with this many newer ones.
 fn installed(before: usize) -> Installed {
     let upstreams: Vec<Upstream> = KubeRay.upstreams();
     let older = upstreams.iter().map(|u| Upstream {
@@ -39,7 +39,7 @@ fn installed(before: usize) -> Installed {
     Installed::newest(&older.collect::<Vec<_>>())
 }
 
-/// The object as it goes to the server, without what the loop adds.
+/// The object as it is applied, without the loop's metadata.
 fn document(translation: &Translation) -> Value {
     let [object] = translation.objects.as_slice() else {
         panic!("one object is made, not {:?}", translation.objects)
@@ -56,7 +56,7 @@ fn document(translation: &Translation) -> Value {
     document
 }
 
-/// The Serve config, read back.
+/// The parsed Serve config.
 fn serve_config(document: &Value) -> Value {
     serde_saphyr::from_str(document["spec"]["serveConfigV2"].as_str().unwrap()).unwrap()
 }

@@ -1,4 +1,4 @@
-//! What holds for every spec.
+//! Invariants for every spec.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::{crd, document, installed, request, serve_config};
 
-/// Where a spec starts from.
+/// Base spec.
 const BASES: [&str; 4] = ["aggregated", "by image", "custom", "disaggregated"];
 
 fn base(which: &str) -> Value {
@@ -31,7 +31,7 @@ fn base(which: &str) -> Value {
     md
 }
 
-/// A field set to something that can be found again, and how it is found.
+/// A field with a recognizable value, and how it is found in the result.
 struct Setting {
     field: &'static str,
     value: Value,
@@ -98,10 +98,10 @@ fn settings() -> Vec<Setting> {
     ]
 }
 
-/// Fields that decide what is made, and are tried case by case.
+/// Fields that decide which object is created, tested case by case.
 const ELSEWHERE: [&str; 4] = ["model.source", "provider.name", "engine.type", "serving.mode"];
 
-/// Fields of the other mode, which admission refuses or the request does not carry.
+/// Fields of the other mode, which admission rejects or the request does not contain.
 fn belongs(field: &str, which: &str) -> bool {
     let in_parts = field.starts_with("scaling.prefill") || field.starts_with("scaling.decode");
     let whole = field == "scaling.replicas" || field.starts_with("resources.gpu") || field == "resources.memory";
@@ -122,7 +122,7 @@ fn translate(md: &Value) -> Result<Translation, Refusal> {
     KubeRay.translate(&request(md), &installed(0))
 }
 
-/// What a user can see of an outcome: the object, and what they are told.
+/// The visible result: the object and the messages.
 fn seen(outcome: &Result<Translation, Refusal>) -> String {
     match outcome {
         Ok(translation) => format!("{} {}", document(translation), translation.ignored.join("\n")),
@@ -161,7 +161,7 @@ fn leaves(path: &str, schema: &Value, found: &mut BTreeSet<String>) {
 }
 
 #[test]
-fn nothing_is_dropped_without_a_word() {
+fn every_field_is_used_or_reported_as_ignored() {
     for which in BASES {
         for setting in settings().into_iter().filter(|s| belongs(s.field, which)) {
             let mut md = base(which);
@@ -200,7 +200,7 @@ proptest! {
     }
 
     #[test]
-    fn a_server_takes_every_object((md, _) in any_md()) {
+    fn every_object_matches_the_crd((md, _) in any_md()) {
         if let Ok(translation) = translate(&md) {
             prop_assert_eq!(crd::problems(&document(&translation)), Vec::<String>::new());
             prop_assert!(serve_config(&document(&translation)).is_object());
@@ -214,7 +214,7 @@ proptest! {
     }
 
     #[test]
-    fn absent_never_becomes_zero_or_the_reverse(
+    fn absent_and_zero_stay_different(
         replicas in proptest::option::of(0_i32..4),
         gpus in proptest::option::of(0_i32..4),
         memory in proptest::option::of(Just("0")),

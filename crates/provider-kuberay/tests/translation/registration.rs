@@ -1,4 +1,4 @@
-//! The registration, and its rules as the core controller sees them.
+//! The registration with its rules, as the core controller evaluates them.
 
 use cel::{Context, Program};
 use runway_api::model_deployment::ServingMode;
@@ -9,7 +9,7 @@ use runway_provider_kuberay::KubeRay;
 use serde_json::json;
 
 #[test]
-fn it_is_never_chosen_by_itself() {
+fn kuberay_must_be_named() {
     let registration = KubeRay.registration();
     assert_eq!(registration.selection_policy, Some(SelectionPolicy::Explicit));
     assert!(registration.selection_rules.is_empty());
@@ -30,7 +30,7 @@ fn it_serves_vllm_on_gpus_in_both_modes() {
 }
 
 #[test]
-fn names_that_kuberay_cannot_take_are_told_at_admission() {
+fn unsupported_names_are_refused_at_admission() {
     let (fits, long) = ("a".repeat(47), "a".repeat(48));
     for (name, refused_for) in [
         ("llama-8b", None),

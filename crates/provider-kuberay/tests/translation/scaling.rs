@@ -1,4 +1,4 @@
-//! Scaling touches neither the pods nor the model.
+//! Scaling changes neither the pods nor the loaded model.
 
 use runway_provider::Provider;
 use runway_provider_kuberay::KubeRay;
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::{document, installed, request, serve_config};
 
-/// What KubeRay leaves out when it compares the spec of a cluster with the one that runs (rayservice_controller.go,
+/// Fields that KubeRay ignores when it compares clusters (rayservice_controller.go,
 /// generateHashWithoutReplicasAndWorkersToDelete).
 const EXEMPT: [&str; 3] = ["replicas", "minReplicas", "maxReplicas"];
 
@@ -27,7 +27,7 @@ fn made_in_parts(prefill: i32, decode: i32) -> Value {
     document(&KubeRay.translate(&request(&md), &installed(0)).unwrap())
 }
 
-/// The part of a cluster by which KubeRay decides whether it needs a new one.
+/// The part of a cluster by which KubeRay decides whether to create a new one.
 fn compared(object: &Value) -> Value {
     let mut cluster = object["spec"]["rayClusterConfig"].clone();
     for group in cluster["workerGroupSpecs"].as_array_mut().unwrap() {
@@ -39,7 +39,7 @@ fn compared(object: &Value) -> Value {
     cluster
 }
 
-/// The part of an application for which Ray Serve loads the model anew when it changes.
+/// The part of an application whose change makes Ray Serve reload the model.
 fn loaded(object: &Value) -> Value {
     let mut application = serve_config(object)["applications"][0].clone();
     application.as_object_mut().unwrap().remove("deployments");
@@ -72,9 +72,9 @@ fn no_number_of_replicas_starts_a_second_cluster_or_loads_the_model_anew() {
     assert_eq!(replicas(&made_in_parts(2, 5)), [2, 5]);
 }
 
-/// KubeRay does not tell a running cluster of a changed limit, so it must not stand in the way.
+/// KubeRay does not update the limit of a running cluster, so that it must be high enough.
 #[test]
-fn the_autoscaler_has_room() {
+fn the_autoscaler_limits_exceed_every_number_of_replicas() {
     for object in [made(1), made_in_parts(1, 1)] {
         let cluster = &object["spec"]["rayClusterConfig"];
         assert_eq!(cluster["enableInTreeAutoscaling"], true);
@@ -83,14 +83,14 @@ fn the_autoscaler_has_room() {
                 (&group["minReplicas"], &group["maxReplicas"]),
                 (&json!(0), &json!(1_000_000))
             );
-            // It must not have to guess what a worker offers.
+            // The autoscaler must not have to guess the resources of a worker.
             assert!(group["rayStartParams"]["num-cpus"].is_string() && group["rayStartParams"]["num-gpus"].is_string());
         }
     }
 }
 
 #[test]
-fn none_at_all_is_a_stop_and_not_a_number() {
+fn zero_replicas_suspend_the_service() {
     assert_eq!(made(0)["spec"]["suspend"], true);
     assert_eq!(replicas(&made(0)), [1]);
     assert_eq!(made(1)["spec"].get("suspend"), None);

@@ -1,4 +1,4 @@
-//! R8 to R11: when a provider acts, and when it does not.
+//! R8 to R11: when a provider acts.
 
 use runway_api::model_deployment::Phase;
 use runway_api::{condition, labels};
@@ -6,10 +6,10 @@ use serde_json::json;
 
 use super::cluster::Cluster;
 use super::trial::{Trial, annotate, condition_of, delete, phase, said};
-use super::{Verdict, ensure};
+use super::{RuleResult, ensure};
 
-/// Only `status.provider.name` counts: what the user asks for is the core's to decide.
-pub(super) fn r8_it_acts_only_when_chosen(trial: &Trial) -> Verdict {
+/// Only `status.provider.name` counts; the core evaluates the user's request.
+pub(super) fn r8_it_acts_only_when_chosen(trial: &Trial) -> RuleResult {
     for chosen in [None, Some(""), Some("another")] {
         let mut cluster = trial.fresh(&json!({"spec": {"provider": {"name": trial.provider.name()}}}))?;
         if let Some(provider) = cluster.md.status.as_mut().and_then(|s| s.provider.as_mut()) {
@@ -25,8 +25,8 @@ pub(super) fn r8_it_acts_only_when_chosen(trial: &Trial) -> Verdict {
     Ok(())
 }
 
-/// What the core has not accepted, or not yet, is not acted upon.
-pub(super) fn r9_it_acts_only_on_a_validated_generation(trial: &Trial) -> Verdict {
+/// A generation that the core has not accepted is not acted upon.
+pub(super) fn r9_it_acts_only_on_a_validated_generation(trial: &Trial) -> RuleResult {
     for (status, generation) in [
         ("True", Some(0)),
         ("True", None),
@@ -59,8 +59,8 @@ pub(super) fn r9_it_acts_only_on_a_validated_generation(trial: &Trial) -> Verdic
     does_nothing(&cluster, "for a change that is not validated")
 }
 
-/// Pause stops changes of every kind; nothing stops deletion.
-pub(super) fn r10_pause_stops_everything_but_deletion(trial: &Trial) -> Verdict {
+/// Pause stops every change except deletion.
+pub(super) fn r10_pause_stops_everything_but_deletion(trial: &Trial) -> RuleResult {
     let mut fresh = trial.fresh(&json!({}))?;
     annotate(&mut fresh, labels::PAUSED, Some("true"));
     does_nothing(&fresh, "paused from the beginning")?;
@@ -93,8 +93,8 @@ pub(super) fn r10_pause_stops_everything_but_deletion(trial: &Trial) -> Verdict 
     Ok(())
 }
 
-/// The plan goes to the status, and nothing else happens; then it is carried out as announced.
-pub(super) fn r11_a_dry_run_makes_nothing(trial: &Trial) -> Verdict {
+/// A dry run writes the plan to the status and nothing else; afterwards the plan is carried out as announced.
+pub(super) fn r11_a_dry_run_makes_nothing(trial: &Trial) -> RuleResult {
     let mut cluster = trial.fresh(&json!({}))?;
     annotate(&mut cluster, labels::DRY_RUN, Some("true"));
     cluster.settle()?;
@@ -143,7 +143,7 @@ fn plan_of(cluster: &Cluster) -> Vec<(String, String)> {
         .collect()
 }
 
-fn does_nothing(cluster: &Cluster, when: &str) -> Verdict {
+fn does_nothing(cluster: &Cluster, when: &str) -> RuleResult {
     let plan = cluster.plan();
     ensure!(plan.is_silent() && plan.apply.is_empty(), "{when} it acts: {plan:?}");
     Ok(())

@@ -1,5 +1,5 @@
-//! A cluster in memory, for one ModelDeployment: carries out plans as the API server would, and shows the next plan what
-//! it would see. Every upstream object has a finalizer of its operator, so that its deletion takes a while.
+//! A cluster in memory for one ModelDeployment. It carries out plans as the API server would, and supplies the observed state
+//! for the next plan. Every upstream object has a finalizer of its operator, so that its deletion takes a while.
 
 use std::sync::Arc;
 
@@ -17,10 +17,10 @@ use crate::observe::{self, Observed, Verification};
 use crate::plan;
 use crate::upstream::Installed;
 
-/// A plan that is not carried out in as many rounds never comes to rest.
+/// Rounds after which a plan that is never silent counts as an endless loop.
 const MANY_ROUNDS: usize = 12;
 
-/// Maps of Kubernetes' own types that are dropped when they are empty.
+/// Maps of built-in types that the API server drops when they are empty.
 const OMITTED_WHEN_EMPTY: [&str; 8] = [
     "annotations",
     "labels",
@@ -37,24 +37,24 @@ const OMITTED_WHEN_EMPTY: [&str; 8] = [
 pub(super) struct Cluster<'a> {
     pub(super) provider: &'a dyn Provider,
     pub(super) md: ModelDeployment,
-    /// The ModelDeployment is gone for good.
+    /// The ModelDeployment is gone.
     pub(super) gone: bool,
     pub(super) objects: Vec<Stored>,
     pub(super) installed: Installed,
     /// Pods that are not ready.
     pub(super) unready: Vec<Unready>,
-    /// What its endpoint answers.
+    /// Response of its endpoint.
     pub(super) verification: Verification,
     pub(super) now: Timestamp,
-    /// What people heard.
+    /// Events that were sent.
     pub(super) events: Vec<Note>,
-    /// Every status that was written.
+    /// Statuses that were written.
     pub(super) statuses: Vec<Value>,
-    /// Every write, as `apply Workspace 'gemma'`.
+    /// Writes, such as `apply Workspace 'gemma'`.
     pub(super) writes: Vec<String>,
-    /// Writes until the controller is killed.
+    /// Number of writes until the controller is killed.
     pub(super) budget: Option<usize>,
-    /// The caches show no objects: they are behind.
+    /// The caches are behind and show no objects.
     pub(super) blind: bool,
     made: usize,
 }
@@ -64,7 +64,7 @@ pub(super) struct Cluster<'a> {
 pub(super) struct Stored {
     pub(super) kind: Kind,
     pub(super) object: Value,
-    /// What was applied last, by the provider; `None` if somebody else made it.
+    /// What the provider applied last; `None` for an object with another creator.
     applied: Option<Value>,
 }
 
@@ -81,7 +81,7 @@ impl Stored {
         !self.object["metadata"]["deletionTimestamp"].is_null()
     }
 
-    /// What was applied last; null if somebody else made it.
+    /// What was applied last; null for an object with another creator.
     pub(super) fn applied(&self) -> &Value {
         self.applied.as_ref().unwrap_or(&Value::Null)
     }
@@ -91,11 +91,11 @@ impl Stored {
     }
 }
 
-/// Why a plan was not carried out to its end.
+/// Why a plan was not completed.
 pub(super) enum Stop {
     /// The controller was killed.
     Killed,
-    /// The server refused a write.
+    /// The API server rejected a write.
     Refused(apply::Error),
 }
 
@@ -132,12 +132,12 @@ impl<'a> Cluster<'a> {
         }
     }
 
-    /// The plan for what is there now.
+    /// The plan for the current state.
     pub(super) fn plan(&self) -> Plan {
         plan::plan(self.provider, &self.observe())
     }
 
-    /// One reconcile: a plan, carried out. A refusal is told as the loop tells it.
+    /// One reconcile: plan and apply. A rejection is reported as the loop does.
     pub(super) fn step(&mut self) -> Plan {
         if self.gone {
             return Plan::default();
@@ -145,13 +145,13 @@ impl<'a> Cluster<'a> {
         let seen = self.observe();
         let plan = plan::plan(self.provider, &seen);
         if let Err(Stop::Refused(error)) = self.execute(&plan) {
-            // What is to be said after a failure is a status, which is never refused here.
+            // The plan after a failure is a status, which is never rejected here.
             let _ = self.execute(&plan::after_failure(self.provider, &seen, &error));
         }
         plan
     }
 
-    /// Reconciles until nothing is left to do.
+    /// Reconciles until the plan is silent.
     pub(super) fn settle(&mut self) -> Result<(), String> {
         for _ in 0..MANY_ROUNDS {
             if self.gone || self.plan().is_silent() {
@@ -165,7 +165,7 @@ impl<'a> Cluster<'a> {
         ))
     }
 
-    /// Carries out a plan, in the order in which the executor does.
+    /// Carries out a plan in the executor's order.
     pub(super) fn execute(&mut self, plan: &Plan) -> Result<(), Stop> {
         if plan.finalizer == Finalizer::Add {
             self.write("add the finalizer")?;
@@ -213,7 +213,7 @@ impl<'a> Cluster<'a> {
         Ok(())
     }
 
-    /// A deletion begins; it ends with [`Self::upstream_lets_go`].
+    /// Starts a deletion; [`Self::upstream_lets_go`] completes it.
     fn delete(&mut self, uid: &str) {
         let now = self.now.to_string();
         for object in self.objects.iter_mut().filter(|o| o.uid() == uid) {
@@ -221,12 +221,12 @@ impl<'a> Cluster<'a> {
         }
     }
 
-    /// The upstream operator takes its finalizers off.
+    /// The upstream operator removes its finalizers.
     pub(super) fn upstream_lets_go(&mut self) {
         self.objects.retain(|o| !o.is_going());
     }
 
-    /// Server-side apply, of lists as a whole.
+    /// Server-side apply with atomic lists.
     fn apply(&mut self, apply: &Apply) -> Result<(), Stop> {
         let mut wanted = serde_json::to_value(&apply.object).unwrap_or_default();
         let name = apply.object.metadata.name.clone().unwrap_or_default();
@@ -276,7 +276,7 @@ impl<'a> Cluster<'a> {
         Ok(())
     }
 
-    /// The status as both owners left it: what is the core's stays.
+    /// The status as both owners left it: the core's part stays.
     fn set_status(&mut self, status: &Value) {
         self.statuses.push(status.clone());
         let before = self.md.status.clone().unwrap_or_default();
@@ -297,7 +297,7 @@ impl<'a> Cluster<'a> {
         self.md.status = Some(after);
     }
 
-    /// Somebody else makes an object.
+    /// Another creator adds an object.
     pub(super) fn put_foreign(&mut self, kind: Kind, name: &str, owner: Option<Value>) {
         self.made += 1;
         let metadata = json!({
@@ -325,7 +325,7 @@ impl<'a> Cluster<'a> {
         }
     }
 
-    /// Those of an upstream kind, going or not.
+    /// Objects of the upstream kinds, including those being deleted.
     pub(super) fn upstream_objects(&self) -> Vec<&Stored> {
         let upstreams = self.upstream_kinds();
         self.objects.iter().filter(|o| upstreams.contains(&o.kind)).collect()
@@ -335,7 +335,7 @@ impl<'a> Cluster<'a> {
         self.now += time;
     }
 
-    /// Reasons of what people heard, and forgets them.
+    /// Returns the reasons of the Events sent so far, and clears them.
     pub(super) fn heard(&mut self) -> Vec<&'static str> {
         self.events.drain(..).map(|note| note.reason).collect()
     }
@@ -355,7 +355,7 @@ impl<'a> Cluster<'a> {
 }
 
 impl observe::Lookup for Cluster<'_> {
-    /// A kind is watched while it is there, with a schema that is known or not.
+    /// A kind is watched while it is installed, with a known schema or not.
     fn find(&self, kind: Kind, _: &str, name: &str) -> Option<Arc<DynamicObject>> {
         self.installed.visible_version(kind).filter(|_| !self.blind)?;
         let found = self.objects.iter().find(|o| o.kind == kind && o.name() == name)?;
@@ -363,7 +363,7 @@ impl observe::Lookup for Cluster<'_> {
     }
 }
 
-/// Sets what is wanted, and removes what was applied before and is not wanted any more.
+/// Sets the desired fields, and removes those that were applied before and are no longer desired.
 fn merge(live: &mut Value, applied: &Value, wanted: &Value) {
     let (Value::Object(fields), Value::Object(wanted)) = (&mut *live, wanted) else {
         live.clone_from(wanted);
@@ -381,7 +381,7 @@ fn merge(live: &mut Value, applied: &Value, wanted: &Value) {
     }
 }
 
-/// What Kubernetes' own types do not keep: empty lists, and some empty maps.
+/// Removes what built-in types do not store: empty lists, and some empty maps.
 fn omit_empty(value: &mut Value) {
     match value {
         Value::Object(fields) => {
@@ -399,7 +399,7 @@ fn omit_empty(value: &mut Value) {
     }
 }
 
-/// The executor's error for a guard that did not hold; `found` is the object of that name.
+/// The executor's error for a failed guard; `found` is the object with that name.
 fn refused(apply: &Apply, found: Option<&Stored>) -> apply::Error {
     let answer = kube::core::Status::failure("the object has been modified", "Conflict").with_code(409);
     let source = Box::new(kube::Error::Api(Box::new(answer)));

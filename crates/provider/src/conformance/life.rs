@@ -1,4 +1,4 @@
-//! R12 and R19 to R25: the life of the objects.
+//! R12 and R19 to R25: creation, update, handover and deletion of objects.
 
 use std::collections::BTreeSet;
 
@@ -10,12 +10,12 @@ use serde_json::{Value, json};
 
 use super::cluster::{Cluster, Stored};
 use super::trial::{Trial, annotate, condition_of, delete, message, minutes, phase, said};
-use super::{Verdict, ensure};
+use super::{RuleResult, ensure};
 use crate::plan;
 use crate::upstream::{Installed, State};
 
-/// What was applied and is no longer so is put back, field by field, and said once; what others add is theirs.
-pub(super) fn r12_drift_is_put_back(trial: &Trial) -> Verdict {
+/// A changed field is reverted and reported once; fields of other field managers are kept.
+pub(super) fn r12_drift_is_put_back(trial: &Trial) -> RuleResult {
     let running = trial.running()?;
     for index in 0..running.objects.len() {
         for edit in edits(&running.objects[index]) {
@@ -53,7 +53,7 @@ pub(super) fn r12_drift_is_put_back(trial: &Trial) -> Verdict {
     Ok(())
 }
 
-/// One edit by hand.
+/// One manual edit.
 struct Edit {
     path: String,
     value: Option<Value>,
@@ -75,7 +75,7 @@ impl Edit {
     }
 }
 
-/// Every single value that was applied, changed; labels and annotations also removed.
+/// Every applied value, changed; labels and annotations also removed.
 fn edits(stored: &Stored) -> Vec<Edit> {
     let mut edits = Vec::new();
     for (field, value) in stored.applied().as_object().into_iter().flatten() {
@@ -93,7 +93,7 @@ fn edits(stored: &Stored) -> Vec<Edit> {
             _ => leaves(&format!("/{}", escaped(field)), value, &mut edits),
         }
     }
-    // What the object was made for and what was applied last is ours to remember: a change there is no edit of the object.
+    // These annotations are the controller's own records: a change of them is not drift.
     edits.retain(|e| !e.path.ends_with("made-for") && !e.path.ends_with("applied-hash"));
     edits
 }
@@ -127,8 +127,8 @@ fn escaped(key: &str) -> String {
     key.replace('~', "~0").replace('/', "~1")
 }
 
-/// Whose owner reference is not ours, or is no controller's, was not made by us: it is neither changed nor deleted.
-pub(super) fn r19_foreign_objects_are_never_touched(trial: &Trial) -> Verdict {
+/// An object without our controller reference was created by another owner: it is neither changed nor deleted.
+pub(super) fn r19_foreign_objects_are_never_touched(trial: &Trial) -> RuleResult {
     let made = trial.made()?;
     let name = made.md.metadata.name.clone().unwrap_or_default();
     let another = json!({"apiVersion": "kubeairunway.ai/v1alpha1", "kind": "ModelDeployment", "name": name, "uid": "of-another", "controller": true});
@@ -186,8 +186,8 @@ pub(super) fn r19_foreign_objects_are_never_touched(trial: &Trial) -> Verdict {
     Ok(())
 }
 
-/// The finalizer comes first; a controller that is killed after any write ends where one that was not does.
-pub(super) fn r20_a_crash_between_two_writes_changes_nothing(trial: &Trial) -> Verdict {
+/// The finalizer comes first. A controller that is killed after any write reaches the same state as one that is not.
+pub(super) fn r20_a_crash_between_two_writes_changes_nothing(trial: &Trial) -> RuleResult {
     let mut fresh = trial.fresh(&json!({}))?;
     fresh.md.metadata.finalizers = None;
     let mut deleted = trial.running()?;
@@ -212,7 +212,7 @@ pub(super) fn r20_a_crash_between_two_writes_changes_nothing(trial: &Trial) -> V
         for writes in 0..whole.writes.len() {
             let mut killed = start.clone();
             killed.budget = Some(writes);
-            // It is killed over and over here; that it does not come to rest is no finding.
+            // The controller is killed repeatedly here; that it does not settle is expected.
             let _ = finish(&mut killed);
             killed.budget = None;
             finish(&mut killed)?;
@@ -227,7 +227,7 @@ pub(super) fn r20_a_crash_between_two_writes_changes_nothing(trial: &Trial) -> V
     Ok(())
 }
 
-/// Everything that lasts, without what a server numbers.
+/// The persistent parts of the state, without server-generated values.
 fn outcome(cluster: &Cluster) -> Value {
     let objects: Vec<Value> = cluster
         .objects
@@ -245,8 +245,8 @@ fn outcome(cluster: &Cluster) -> Value {
     json!({"gone": cluster.gone, "finalizers": cluster.md.metadata.finalizers, "status": cluster.md.status, "objects": objects})
 }
 
-/// Reconciles, with an upstream that lets go of what is deleted.
-fn finish(cluster: &mut Cluster) -> Verdict {
+/// Reconciles with an upstream that completes deletions.
+fn finish(cluster: &mut Cluster) -> RuleResult {
     for _ in 0..3 {
         cluster.settle()?;
         cluster.upstream_lets_go();
@@ -254,8 +254,8 @@ fn finish(cluster: &mut Cluster) -> Verdict {
     cluster.settle()
 }
 
-/// The same object, with other content.
-pub(super) fn r21_config_changes_are_made_in_place(trial: &Trial) -> Verdict {
+/// The same object with another body.
+pub(super) fn r21_config_changes_are_made_in_place(trial: &Trial) -> RuleResult {
     ensure!(!trial.samples.updates.is_empty(), "samples: give at least one update");
     for patch in &trial.samples.updates {
         let mut cluster = trial.running()?;
@@ -294,8 +294,8 @@ fn applied(cluster: &Cluster) -> Vec<Value> {
     all
 }
 
-/// First the old object goes, and only when it is gone the new one comes: there are never two.
-pub(super) fn r22_a_recreated_object_goes_before_the_new_one_comes(trial: &Trial) -> Verdict {
+/// The new object is created only after the old one is gone: there are never two.
+pub(super) fn r22_a_recreated_object_goes_before_the_new_one_comes(trial: &Trial) -> RuleResult {
     let samples = trial.samples;
     for field in ["model.id", "model.source", "engine.type", "serving.mode"] {
         ensure!(
@@ -314,7 +314,7 @@ pub(super) fn r22_a_recreated_object_goes_before_the_new_one_comes(trial: &Trial
     Ok(())
 }
 
-fn recreates(trial: &Trial, what: &str, patch: &Value) -> Verdict {
+fn recreates(trial: &Trial, what: &str, patch: &Value) -> RuleResult {
     let mut cluster = trial.running()?;
     let old = upstream_uids(&cluster);
     let made_for = made_for(&cluster);
@@ -382,8 +382,8 @@ fn made_for(cluster: &Cluster) -> Vec<Option<String>> {
         .collect()
 }
 
-/// Everything is deleted, and when it is gone the provider's part of the status is cleared: that is the sign for the core.
-pub(super) fn r23_hand_over_ends_with_a_cleared_status(trial: &Trial) -> Verdict {
+/// Deletes all objects, then clears the provider's part of the status, which tells the core to continue.
+pub(super) fn r23_hand_over_ends_with_a_cleared_status(trial: &Trial) -> RuleResult {
     let successor = json!({"spec": {"provider": {"name": "another"}}});
     let mut unknown_upstream = trial.running()?;
     unknown_upstream.installed = unknown(trial);
@@ -432,8 +432,8 @@ fn resource_name<'c>(cluster: &'c Cluster) -> Option<&'c str> {
     cluster.md.status.as_ref()?.provider.as_ref()?.resource_name.as_deref()
 }
 
-/// Ours goes when another provider was chosen meanwhile; what that one made stays.
-pub(super) fn r24_what_another_provider_serves_now_is_deleted(trial: &Trial) -> Verdict {
+/// Our objects are deleted if another provider was selected meanwhile; its objects stay.
+pub(super) fn r24_what_another_provider_serves_now_is_deleted(trial: &Trial) -> RuleResult {
     let mut cluster = trial.running()?;
     if let Some(provider) = cluster.md.status.as_mut().and_then(|s| s.provider.as_mut()) {
         provider.name = Some("another".to_owned());
@@ -463,8 +463,8 @@ pub(super) fn r24_what_another_provider_serves_now_is_deleted(trial: &Trial) -> 
     Ok(())
 }
 
-/// In whatever state it is: deletion goes on when the objects are gone, and without them after five minutes.
-pub(super) fn r25_deletion_always_ends(trial: &Trial) -> Verdict {
+/// Deletion completes from any state: when the objects are gone, or after five minutes.
+pub(super) fn r25_deletion_always_ends(trial: &Trial) -> RuleResult {
     for (what, start) in states(trial)? {
         let mut smooth = start.clone();
         delete(&mut smooth);
@@ -502,7 +502,7 @@ pub(super) fn r25_deletion_always_ends(trial: &Trial) -> Verdict {
     Ok(())
 }
 
-fn is_given_up_in_time(what: &str, mut stuck: Cluster, visible: &[String]) -> Verdict {
+fn is_given_up_in_time(what: &str, mut stuck: Cluster, visible: &[String]) -> RuleResult {
     delete(&mut stuck);
     stuck.settle()?;
     stuck.pass(minutes(5) - SignedDuration::from_secs(1));
@@ -531,7 +531,7 @@ fn is_given_up_in_time(what: &str, mut stuck: Cluster, visible: &[String]) -> Ve
     Ok(())
 }
 
-/// An upstream release that nobody knows.
+/// An upstream release with an unknown schema.
 fn unknown(trial: &Trial) -> Installed {
     let by_crd = trial.provider.upstreams().into_iter().filter(|u| !u.kind.is_built_in());
     let states = by_crd.map(|u| {

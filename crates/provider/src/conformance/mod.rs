@@ -1,8 +1,8 @@
-//! The conformance suite: the rules of `docs/provider-contract.md` that need no API server, run against any provider.
+//! Conformance suite: the rules of `docs/provider-contract.md` that need no API server, run against any provider.
 //!
-//! A provider's author gives [`Samples`]: ModelDeployments, and how the upstream object looks when it serves and when it
-//! has failed. [`check`] plays a cluster in memory, carries out the loop's plans in it, and looks whether the rules hold.
-//! Each rule is a function with the rule's number. A test of a provider is one call:
+//! The author of a provider supplies [`Samples`]: ModelDeployments, and edits that make an upstream object look ready or failed.
+//! [`check`] simulates a cluster in memory, carries out the loop's plans, and checks the rules. Each rule is a function with the
+//! rule's number. The test of a provider is one call:
 //!
 //! ```ignore
 //! #[test]
@@ -29,46 +29,50 @@ use serde_json::Value;
 use crate::contract::Provider;
 use trial::Trial;
 
-/// What the suite needs to know of a provider. Patches are JSON merge patches (RFC 7386) of [`served`](Self::served).
+/// What the suite needs from a provider. Patches are JSON merge patches (RFC 7386) of [`served`](Self::served).
 #[derive(Clone, Debug)]
 pub struct Samples {
-    /// A ModelDeployment that the provider serves.
+    /// A ModelDeployment that the provider supports.
     pub served: Value,
-    /// For each identity field (`model.id`, `model.source`, `engine.type`, `serving.mode`) a patch that changes it. The
+    /// For each identity field (`model.id`, `model.source`, `engine.type`, `serving.mode`), a patch that changes it. The
     /// provider may refuse some of them, but not all.
     pub identity: Vec<(&'static str, Value)>,
-    /// Patches that change the objects that are there, without replacing the main one.
+    /// Patches that update the existing objects without replacing the main one.
     pub updates: Vec<Value>,
-    /// Patches that replace the main object because the upstream forbids the change, each with a part of what people are
-    /// told.
+    /// Patches that replace the main object because the upstream does not allow the change, each with a part of the expected
+    /// message.
     pub recreates: Vec<(&'static str, Value)>,
-    /// Patches that the provider refuses, each with a part of what people are told.
+    /// Patches that the provider refuses, each with a part of the expected message.
     pub refused: Vec<(&'static str, Value)>,
-    /// Edits an upstream object (whole, with its kind and metadata) so that it looks as if all of it served.
+    /// Edits an upstream object (complete, with kind and metadata) so that it looks ready.
     pub ready: fn(&mut Value),
-    /// Edits an upstream object so that it looks as if it had failed for good.
+    /// Edits an upstream object so that it looks permanently failed.
     pub failed: fn(&mut Value),
-    /// A part of what the upstream says when it has failed.
+    /// A part of the upstream's message after a failure.
     pub failure: &'static str,
 }
 
-/// What became of the rules. Shown one on each line.
+/// Results of the rules, displayed one per line.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Report {
     provider: &'static str,
     outcomes: Vec<Outcome>,
 }
 
-/// What became of one rule.
+/// Result of one rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outcome {
-    /// The name of its function, as `r12_drift_is_put_back`.
+    /// Name of the rule's function, such as `r12_drift_is_put_back`.
     pub rule: &'static str,
-    /// Why it does not hold; `None` if it does.
+    /// Why the rule is broken; `None` if it holds.
     pub broken: Option<String>,
 }
 
-/// Runs all rules. The report says which hold; it is the error if one does not.
+/// Runs all rules.
+///
+/// # Errors
+///
+/// The report, if a rule is broken.
 pub fn check(provider: &dyn Provider, samples: &Samples) -> Result<Report, Report> {
     let trial = Trial { provider, samples };
     let outcomes = RULES
@@ -92,12 +96,12 @@ pub fn check(provider: &dyn Provider, samples: &Samples) -> Result<Report, Repor
 }
 
 impl Report {
-    /// Every rule that was tried.
+    /// Results of all rules.
     pub fn outcomes(&self) -> &[Outcome] {
         &self.outcomes
     }
 
-    /// Those that do not hold.
+    /// Results of the broken rules.
     pub fn broken(&self) -> impl Iterator<Item = &Outcome> {
         self.outcomes.iter().filter(|o| o.broken.is_some())
     }
@@ -121,7 +125,7 @@ impl fmt::Display for Report {
     }
 }
 
-/// As shown: a test that returns the report prints it like this.
+/// The same as `Display`: a test that returns the report prints it like this.
 impl fmt::Debug for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{self}")
@@ -130,18 +134,18 @@ impl fmt::Debug for Report {
 
 impl std::error::Error for Report {}
 
-/// Whether a rule holds, and if not, why not.
-type Verdict = Result<(), String>;
+/// `Err` with the reason if the rule is broken.
+type RuleResult = Result<(), String>;
 
-/// A rule, tried on a provider.
-type Rule = fn(&Trial) -> Verdict;
+/// Checks a rule for a provider.
+type Rule = fn(&Trial) -> RuleResult;
 
-/// Rules by the names of their functions.
+/// Rules with the names of their functions.
 macro_rules! rules {
     ($($module:ident :: $rule:ident),* $(,)?) => { [$((stringify!($rule), $module::$rule)),*] };
 }
 
-/// All of them, in the order of the document.
+/// All rules, in the order of the document.
 const RULES: [(&str, Rule); 32] = rules![
     registration::r1_the_name_fits_where_it_is_written,
     registration::r2_the_registration_covers_what_is_served,

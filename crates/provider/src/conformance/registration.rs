@@ -1,4 +1,4 @@
-//! R1 to R7: the name, the registration and the upstream schemas.
+//! R1 to R7: name, registration and upstream schemas.
 
 use std::collections::BTreeMap;
 
@@ -7,12 +7,12 @@ use runway_api::model_deployment::Phase;
 use serde_json::{Value, json};
 
 use super::trial::{Trial, condition_of, message, phase, said};
-use super::{Verdict, ensure};
+use super::{RuleResult, ensure};
 use crate::contract::{Kind, Provider};
 use crate::upstream::{Installed, Schema, State};
 
-/// The name becomes an object's name, a label's value and a part of the field manager.
-pub(super) fn r1_the_name_fits_where_it_is_written(trial: &Trial) -> Verdict {
+/// The name is used in object names, label values and the field manager.
+pub(super) fn r1_the_name_fits_where_it_is_written(trial: &Trial) -> RuleResult {
     let name = trial.provider.name();
     ensure!(
         runway_api::name::is_label(name),
@@ -27,8 +27,8 @@ pub(super) fn r1_the_name_fits_where_it_is_written(trial: &Trial) -> Verdict {
     Ok(())
 }
 
-/// What is served must be among what is registered: otherwise the core would never hand it over.
-pub(super) fn r2_the_registration_covers_what_is_served(trial: &Trial) -> Verdict {
+/// The core selects a provider only for what it registers.
+pub(super) fn r2_the_registration_covers_what_is_served(trial: &Trial) -> RuleResult {
     let spec = trial.provider.registration();
     ensure!(
         spec == trial.provider.registration(),
@@ -73,8 +73,8 @@ pub(super) fn r2_the_registration_covers_what_is_served(trial: &Trial) -> Verdic
     Ok(())
 }
 
-/// Missing is waited for, unknown is a failure; both pass when a schema that is known is there.
-pub(super) fn r6_a_missing_or_unknown_upstream_is_told(trial: &Trial) -> Verdict {
+/// A missing CRD is waited for, an unknown schema is a failure; both resolve when a known schema is installed.
+pub(super) fn r6_a_missing_or_unknown_upstream_is_told(trial: &Trial) -> RuleResult {
     let upstreams = trial.provider.upstreams();
     let Some(main) = upstreams.first().map(|u| u.kind) else {
         return Err("upstreams() is empty: name the main kind, built in or not".to_owned());
@@ -83,6 +83,17 @@ pub(super) fn r6_a_missing_or_unknown_upstream_is_told(trial: &Trial) -> Verdict
         upstreams.iter().all(|u| u.kind.is_built_in() || !u.schemas.is_empty()),
         "an upstream kind with a CRD has no schema: no version of it could ever be used"
     );
+    for upstream in &upstreams {
+        ensure!(
+            upstream
+                .schemas
+                .first()
+                .is_none_or(|s| s.version == upstream.kind.version),
+            "the version of {} is {}, and its newest schema has another one",
+            upstream.kind.kind,
+            upstream.kind.version
+        );
+    }
     if !main.is_built_in() {
         for (state, wanted, reason) in [
             (State::Missing, Phase::Pending, "False CRDNotInstalled"),
@@ -150,8 +161,8 @@ fn with(installed: &Installed, provider: &dyn Provider, kind: Kind, state: State
     Installed::new(states)
 }
 
-/// A field that is written and not declared would not be missed when an upstream release drops it.
-pub(super) fn r7_every_field_written_is_declared(trial: &Trial) -> Verdict {
+/// A field that is written but not declared would be pruned silently after an upstream release drops it.
+pub(super) fn r7_every_field_written_is_declared(trial: &Trial) -> RuleResult {
     let upstreams = trial.provider.upstreams();
     for (_, translation) in trial.translations()? {
         for object in &translation.objects {
@@ -178,7 +189,7 @@ pub(super) fn r7_every_field_written_is_declared(trial: &Trial) -> Verdict {
     Ok(())
 }
 
-/// The first field of a value that no declared path leads to.
+/// The first field of a value without a declared path.
 fn undeclared(schema: &Schema, path: &str, value: &Value) -> Option<String> {
     let declared = schema
         .fields
@@ -213,8 +224,8 @@ fn undeclared(schema: &Schema, path: &str, value: &Value) -> Option<String> {
     }
 }
 
-/// What is made, watched and reported, by name and by verb.
-pub(super) fn r35_the_role_names_what_is_used(trial: &Trial) -> Verdict {
+/// Objects that are created, watched and reported, by name and verb.
+pub(super) fn r35_the_role_names_what_is_used(trial: &Trial) -> RuleResult {
     let rules = crate::access(trial.provider);
     for rule in &rules {
         let words = rule

@@ -1,9 +1,9 @@
-//! R26 to R28, R31, R32, R36 and R37: what the status says.
+//! R26 to R28, R31, R32, R36 and R37: the status.
 
 use std::collections::BTreeSet;
 
 use jiff::SignedDuration;
-use runway_api::condition::{self, Conditions};
+use runway_api::condition::{self, Conditions, Owner};
 use runway_api::model_deployment::Phase;
 use runway_api::{ModelDeploymentStatus, labels};
 use runway_operator::kubelet;
@@ -11,24 +11,12 @@ use serde_json::{Value, json};
 
 use super::cluster::Cluster;
 use super::trial::{Trial, annotate, condition_of, delete, message, minutes, phase, said};
-use super::{Verdict, ensure};
+use super::{RuleResult, ensure};
 use crate::observe::{Answer, Verification};
 use crate::plan::{self, Decision, Inquiry, Question};
 
-/// The condition types that a provider writes.
-const CONDITIONS: [&str; 8] = [
-    condition::PROVIDER_COMPATIBLE,
-    condition::RESOURCE_CREATED,
-    condition::READY,
-    condition::STALLED,
-    condition::STALE_STATUS,
-    condition::OVERRIDES_IGNORED,
-    condition::FIELDS_IGNORED,
-    condition::DRY_RUN,
-];
-
-/// Nothing of the core's, always a phase, `Ready` and the generation; and it reads back as it was written.
-pub(super) fn r26_the_status_is_the_providers_part_and_complete(trial: &Trial) -> Verdict {
+/// The status has no field of the core, always has a phase, `Ready` and the generation, and survives a round trip.
+pub(super) fn r26_the_status_is_the_providers_part_and_complete(trial: &Trial) -> RuleResult {
     let cluster = tour(trial)?;
     for written in &cluster.statuses {
         let status: ModelDeploymentStatus = serde_json::from_value(written.clone())
@@ -56,10 +44,14 @@ pub(super) fn r26_the_status_is_the_providers_part_and_complete(trial: &Trial) -
             status.conditions.get_condition(condition::READY).is_some(),
             "a status without the condition Ready: {written}"
         );
+        ensure!(
+            status.has_provider_part(),
+            "a status that does not show that the provider wrote it, by a condition of its own or the name of its object: {written}"
+        );
         let mut types = BTreeSet::new();
         for c in &status.conditions {
             ensure!(
-                CONDITIONS.contains(&c.type_.as_str()),
+                matches!(condition::owner(&c.type_), Some(Owner::Provider | Owner::Shared)),
                 "the condition {} is not the provider's",
                 c.type_
             );
@@ -95,7 +87,7 @@ pub(super) fn r26_the_status_is_the_providers_part_and_complete(trial: &Trial) -
     Ok(())
 }
 
-/// Through as many states as there are.
+/// Passes through as many states as possible.
 fn tour<'a>(trial: &Trial<'a>) -> Result<Cluster<'a>, String> {
     let samples = trial.samples;
     let mut cluster = trial.fresh(&json!({}))?;
@@ -130,8 +122,8 @@ fn is_camel_case(reason: &str) -> bool {
     reason.starts_with(|c: char| c.is_ascii_uppercase()) && reason.chars().all(|c| c.is_ascii_alphanumeric())
 }
 
-/// Each change is written once; then, and after a restart, nothing is.
-pub(super) fn r27_one_write_per_change_and_silence_at_rest(trial: &Trial) -> Verdict {
+/// Each change is written once; afterwards, and after a restart, nothing is.
+pub(super) fn r27_one_write_per_change_and_silence_at_rest(trial: &Trial) -> RuleResult {
     let mut cluster = trial.fresh(&json!({}))?;
     once(&mut cluster, "creation")?;
     for (what, edit) in [
@@ -182,8 +174,8 @@ fn once(cluster: &mut Cluster, what: &str) -> Result<Vec<String>, String> {
     Ok(cluster.writes.clone())
 }
 
-/// The words of the upstream in the words of the design, both ways, and never a guess.
-pub(super) fn r28_ready_is_running_and_failed_is_failed(trial: &Trial) -> Verdict {
+/// The upstream's states are translated in both directions, without guesses.
+pub(super) fn r28_ready_is_running_and_failed_is_failed(trial: &Trial) -> RuleResult {
     let samples = trial.samples;
     let mut cluster = trial.made()?;
     ensure!(
@@ -243,8 +235,8 @@ pub(super) fn r28_ready_is_running_and_failed_is_failed(trial: &Trial) -> Verdic
     Ok(())
 }
 
-/// Work under way of which nothing is heard.
-pub(super) fn r31_a_silent_upstream_is_told_after_five_minutes(trial: &Trial) -> Verdict {
+/// Work in progress without any report.
+pub(super) fn r31_a_silent_upstream_is_told_after_five_minutes(trial: &Trial) -> RuleResult {
     let mut cluster = trial.made()?;
     cluster.heard();
     cluster.pass(minutes(5) - SignedDuration::from_secs(1));
@@ -273,8 +265,8 @@ pub(super) fn r31_a_silent_upstream_is_told_after_five_minutes(trial: &Trial) ->
     Ok(())
 }
 
-/// The kubelet's word is enough: no Secret is read.
-pub(super) fn r32_a_missing_secret_is_told(trial: &Trial) -> Verdict {
+/// The kubelet's message is sufficient: no Secret is read.
+pub(super) fn r32_a_missing_secret_is_told(trial: &Trial) -> RuleResult {
     let mut cluster = trial.made()?;
     cluster.heard();
     cluster.unready = unready(&json!({
@@ -310,8 +302,8 @@ pub(super) fn r32_a_missing_secret_is_told(trial: &Trial) -> Verdict {
     Ok(())
 }
 
-/// Asked once for each rollout; what comes back decides.
-pub(super) fn r36_ready_is_true_only_after_an_answer(trial: &Trial) -> Verdict {
+/// One request per rollout; the response decides.
+pub(super) fn r36_ready_is_true_only_after_an_answer(trial: &Trial) -> RuleResult {
     let mut cluster = trial.made()?;
     cluster.verification = Verification::On(None);
     cluster.upstream_says(trial.samples.ready);
@@ -367,7 +359,7 @@ pub(super) fn r36_ready_is_true_only_after_an_answer(trial: &Trial) -> Verdict {
     Ok(())
 }
 
-/// What is asked now.
+/// The next request.
 fn asked(trial: &Trial, cluster: &Cluster) -> Result<Question, String> {
     match plan::decide(trial.provider, &cluster.observe()).inquiry {
         Inquiry::Ask(question) => Ok(question),
@@ -377,8 +369,8 @@ fn asked(trial: &Trial, cluster: &Cluster) -> Result<Question, String> {
     }
 }
 
-/// A crash loop, after which the upstream has said nothing for an hour.
-pub(super) fn r37_pods_say_why_a_model_does_not_serve(trial: &Trial) -> Verdict {
+/// A crash loop, after which the upstream has reported nothing for an hour.
+pub(super) fn r37_pods_say_why_a_model_does_not_serve(trial: &Trial) -> RuleResult {
     let mut cluster = trial.made()?;
     cluster.heard();
     cluster.unready = unready(&json!({

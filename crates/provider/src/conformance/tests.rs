@@ -1,4 +1,4 @@
-//! The suite against a small provider that keeps the rules, and against others that break one each.
+//! The suite against a minimal correct provider, and against variants that break one rule each.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,11 +13,7 @@ use crate::contract::{CONFIG_MAP, ChildRef, Kind, Object, Provider, Reading, Ref
 use crate::request::{Request, Topology};
 use crate::upstream::{Installed, Schema, Upstream};
 
-const TOY: Kind = Kind {
-    group: "toys.example",
-    kind: "Toy",
-    plural: "toys",
-};
+const TOY: Kind = Kind::new("toys.example", "v1", "Toy", "toys");
 const TOYS: [Schema; 1] = [Schema {
     version: "v1",
     fields: &[
@@ -27,7 +23,7 @@ const TOYS: [Schema; 1] = [Schema {
     ],
 }];
 
-/// What a toy provider does wrong.
+/// Defect of a toy provider.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Flaw {
     #[default]
@@ -271,7 +267,7 @@ fn a_provider_that_keeps_the_rules_passes() {
     assert!(report.outcomes().len() >= 30);
 }
 
-/// For each flaw the rules that must notice it. Others may: what is never ready breaks more than one.
+/// The rules that must detect each flaw. Others may too: a provider that is never ready breaks several.
 #[test]
 fn each_flaw_breaks_its_rule() {
     for (flaw, rule) in [
@@ -318,14 +314,10 @@ fn a_kind_that_is_not_installed_is_not_made() {
     );
 }
 
-/// It makes a second kind without asking whether that is there.
+/// Creates a second kind without checking that it is installed.
 struct TwoKinds;
 
-const DOLL: Kind = Kind {
-    group: "toys.example",
-    kind: "Doll",
-    plural: "dolls",
-};
+const DOLL: Kind = Kind::new("toys.example", "v1", "Doll", "dolls");
 
 impl Provider for TwoKinds {
     fn name(&self) -> &'static str {
@@ -367,7 +359,7 @@ impl Provider for TwoKinds {
 }
 
 #[test]
-fn samples_that_prove_nothing_are_refused() {
+fn samples_without_effect_are_refused() {
     let toy = Toy::with(Flaw::None);
     let no_identity = Samples {
         identity: Vec::new(),

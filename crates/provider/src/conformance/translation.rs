@@ -1,4 +1,4 @@
-//! R13 to R18, R29 and R30: the translation itself.
+//! R13 to R18, R29 and R30: the translation.
 
 use std::collections::BTreeSet;
 
@@ -8,14 +8,14 @@ use runway_api::{condition, labels};
 use serde_json::{Value, json};
 
 use super::trial::{Trial, condition_of, merge, message, phase, said};
-use super::{Verdict, ensure};
+use super::{RuleResult, ensure};
 use crate::contract::{Refusal, Translation};
 
-/// How often the same is asked.
+/// Number of repetitions of the same request.
 const TIMES: usize = 8;
 
-/// Both ways are pure: no clock, no randomness, no order of a hash map.
-pub(super) fn r13_the_same_request_gives_the_same_translation(trial: &Trial) -> Verdict {
+/// Both directions are pure: no clock, no randomness, no hash map order.
+pub(super) fn r13_the_same_request_gives_the_same_translation(trial: &Trial) -> RuleResult {
     let refused = trial.samples.refused.iter().map(|(_, patch)| patch.clone());
     for patch in trial.variants().into_iter().chain(refused) {
         let request = trial.request(&patch)?;
@@ -45,8 +45,8 @@ pub(super) fn r13_the_same_request_gives_the_same_translation(trial: &Trial) -> 
     Ok(())
 }
 
-/// A refusal names what is wrong, makes nothing, and leaves alone what is there.
-pub(super) fn r14_what_cannot_be_served_is_refused_with_the_way_out(trial: &Trial) -> Verdict {
+/// A refusal names the cause, creates nothing, and changes no existing object.
+pub(super) fn r14_what_cannot_be_served_is_refused_with_the_way_out(trial: &Trial) -> RuleResult {
     ensure!(
         !trial.samples.refused.is_empty(),
         "samples: give at least one that is refused"
@@ -84,7 +84,7 @@ pub(super) fn r14_what_cannot_be_served_is_refused_with_the_way_out(trial: &Tria
     Ok(())
 }
 
-fn is_told(patch: &Value, text: &str, cluster: &super::cluster::Cluster) -> Verdict {
+fn is_told(patch: &Value, text: &str, cluster: &super::cluster::Cluster) -> RuleResult {
     ensure!(
         phase(cluster) == Some(Phase::Failed) && message(cluster).contains(text),
         "{patch} is to be refused with '{text}', and the status is {}",
@@ -104,8 +104,8 @@ fn is_told(patch: &Value, text: &str, cluster: &super::cluster::Cluster) -> Verd
     Ok(())
 }
 
-/// Each field of the spec either changes what is made, or is told of, or is refused.
-pub(super) fn r15_no_field_is_dropped_without_a_word(trial: &Trial) -> Verdict {
+/// Each field of the spec changes the objects, is reported as ignored, or is refused.
+pub(super) fn r15_no_field_is_dropped_without_a_word(trial: &Trial) -> RuleResult {
     for patch in trial.variants() {
         let request = trial.request(&patch)?;
         let Ok(plain) = trial.translate(&request) else { continue };
@@ -143,7 +143,7 @@ pub(super) fn r15_no_field_is_dropped_without_a_word(trial: &Trial) -> Verdict {
     Ok(())
 }
 
-/// One patch for every field of the spec that a provider has to deal with.
+/// One patch for every field of the spec that a provider handles.
 fn probes(trial: &Trial, patch: &Value) -> Result<Vec<Value>, String> {
     let spec = trial.md(patch)?.spec;
     let trusts = spec.engine.as_ref().and_then(|e| e.trust_remote_code).unwrap_or(false);
@@ -183,8 +183,8 @@ fn probes(trial: &Trial, patch: &Value) -> Result<Vec<Value>, String> {
     Ok(probes.into_iter().map(|probe| json!({"spec": probe})).collect())
 }
 
-/// Unknown keys warn, wrong types fail with the path, and every documented key does something.
-pub(super) fn r16_overrides_are_an_allow_list(trial: &Trial) -> Verdict {
+/// Unknown keys cause a warning, wrong types fail with the path, and every documented key has an effect.
+pub(super) fn r16_overrides_are_an_allow_list(trial: &Trial) -> RuleResult {
     let plain = trial
         .translate(&trial.request(&json!({}))?)
         .map_err(|refusal| format!("samples: {refusal}"))?;
@@ -227,14 +227,14 @@ pub(super) fn r16_overrides_are_an_allow_list(trial: &Trial) -> Verdict {
     Ok(())
 }
 
-/// A patch that sets one override, by its path with dots.
+/// A patch that sets one override by its dotted path.
 fn overrides(path: &str, value: &Value) -> Value {
     let nested = path.rsplit('.').fold(value.clone(), |inner, key| json!({key: inner}));
     json!({"spec": {"provider": {"overrides": nested}}})
 }
 
-/// What is not listed is not watched, and would be neither put back nor deleted.
-pub(super) fn r17_children_lists_every_object(trial: &Trial) -> Verdict {
+/// An object that is not listed is not watched, and would be neither reverted nor deleted.
+pub(super) fn r17_children_lists_every_object(trial: &Trial) -> RuleResult {
     for (request, translation) in trial.translations()? {
         let children = trial.provider.children(&request.name);
         ensure!(
@@ -273,8 +273,8 @@ pub(super) fn r17_children_lists_every_object(trial: &Trial) -> Verdict {
     Ok(())
 }
 
-/// The provider gives a body; what marks the object as ours is put on it.
-pub(super) fn r18_objects_carry_labels_annotations_and_owner(trial: &Trial) -> Verdict {
+/// The provider supplies the body; the loop adds the metadata that marks the object as ours.
+pub(super) fn r18_objects_carry_labels_annotations_and_owner(trial: &Trial) -> RuleResult {
     for (_, translation) in trial.translations()? {
         for object in &translation.objects {
             let what = format!("{} '{}'", object.kind.kind, object.name);
@@ -340,8 +340,8 @@ pub(super) fn r18_objects_carry_labels_annotations_and_owner(trial: &Trial) -> V
     Ok(())
 }
 
-/// Routers and frontends are no replicas; absent is one, and zero is none.
-pub(super) fn r29_only_workers_count_and_zero_stays_zero(trial: &Trial) -> Verdict {
+/// Routers and frontends do not count as replicas; an absent number is one, and zero is none.
+pub(super) fn r29_only_workers_count_and_zero_stays_zero(trial: &Trial) -> RuleResult {
     for (request, translation) in trial.translations()? {
         let (asked, told) = (request.topology.replicas(), translation.replicas);
         ensure!(
@@ -379,8 +379,8 @@ pub(super) fn r29_only_workers_count_and_zero_stays_zero(trial: &Trial) -> Verdi
     Ok(())
 }
 
-/// A Service in the namespace and a port; where the provider makes the Service itself, it has that port.
-pub(super) fn r30_the_endpoint_is_a_service_and_a_port(trial: &Trial) -> Verdict {
+/// A Service in the namespace with a port. If the provider creates the Service, it has that port.
+pub(super) fn r30_the_endpoint_is_a_service_and_a_port(trial: &Trial) -> RuleResult {
     for (_, translation) in trial.translations()? {
         if let Some(label) = translation.pod_label {
             ensure!(

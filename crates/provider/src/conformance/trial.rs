@@ -1,4 +1,4 @@
-//! ModelDeployments made from the samples, as the core hands them over, and clusters with them.
+//! ModelDeployments from the samples, as the core hands them over, and clusters with them.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use runway_api::{ModelDeployment, ModelDeploymentStatus, labels};
 use serde_json::{Value, json};
 
 use super::cluster::Cluster;
-use super::{Samples, Verdict, ensure};
+use super::{RuleResult, Samples, ensure};
 use crate::contract::{Provider, Refusal, Translation};
 use crate::request::Request;
 use crate::upstream::Installed;
@@ -22,7 +22,7 @@ pub(super) struct Trial<'a> {
 }
 
 impl<'a> Trial<'a> {
-    /// Every patch of the served sample that the provider may have to translate, the empty one first.
+    /// Patches of the served sample that the provider may have to translate, the empty one first.
     pub(super) fn variants(&self) -> Vec<Value> {
         let samples = self.samples;
         let named = samples
@@ -37,7 +37,7 @@ impl<'a> Trial<'a> {
             .collect()
     }
 
-    /// Variants that the provider serves, with their translations.
+    /// Variants that the provider supports, with their translations.
     pub(super) fn translations(&self) -> Result<Vec<(Request, Translation)>, String> {
         let mut all = Vec::new();
         for patch in self.variants() {
@@ -68,7 +68,7 @@ impl<'a> Trial<'a> {
         self.provider.translate(request, &self.installed())
     }
 
-    /// What is asked for by a patch of the served sample.
+    /// The request for a patch of the served sample.
     pub(super) fn request(&self, patch: &Value) -> Result<Request, String> {
         Request::try_from(&self.md(patch)?).map_err(|invalid| format!("samples: {patch} is no request: {invalid}"))
     }
@@ -100,12 +100,12 @@ impl<'a> Trial<'a> {
         Ok(md)
     }
 
-    /// A cluster with a ModelDeployment that was just handed over.
+    /// A cluster with a new ModelDeployment.
     pub(super) fn fresh(&self, patch: &Value) -> Result<Cluster<'a>, String> {
         Ok(Cluster::new(self.provider, self.md(patch)?, self.installed()))
     }
 
-    /// One whose objects are made; the upstream has said nothing yet.
+    /// A cluster with all objects, before the upstream has reported anything.
     pub(super) fn made(&self) -> Result<Cluster<'a>, String> {
         let mut cluster = self.fresh(&json!({}))?;
         cluster.settle()?;
@@ -117,7 +117,7 @@ impl<'a> Trial<'a> {
         Ok(cluster)
     }
 
-    /// One that serves.
+    /// A cluster with a model that serves.
     pub(super) fn running(&self) -> Result<Cluster<'a>, String> {
         let mut cluster = self.made()?;
         self.becomes_ready(&mut cluster)?;
@@ -125,8 +125,8 @@ impl<'a> Trial<'a> {
         Ok(cluster)
     }
 
-    /// The upstream gets ready, and the provider sees it.
-    pub(super) fn becomes_ready(&self, cluster: &mut Cluster) -> Verdict {
+    /// The upstream becomes ready, and the provider observes it.
+    pub(super) fn becomes_ready(&self, cluster: &mut Cluster) -> RuleResult {
         cluster.upstream_says(self.samples.ready);
         cluster.settle()?;
         ensure!(
@@ -138,7 +138,7 @@ impl<'a> Trial<'a> {
     }
 
     /// The user changes the spec, and the core accepts it.
-    pub(super) fn change(&self, cluster: &mut Cluster, patch: &Value) -> Verdict {
+    pub(super) fn change(&self, cluster: &mut Cluster, patch: &Value) -> RuleResult {
         let changed = self.md(patch)?;
         cluster.md.spec = changed.spec;
         cluster.md.metadata.generation = cluster.md.metadata.generation.map(|g| g + 1);
@@ -147,7 +147,7 @@ impl<'a> Trial<'a> {
     }
 }
 
-/// The core accepts this generation.
+/// The core accepts the current generation.
 pub(super) fn validate(md: &mut ModelDeployment) {
     let at = jiff::Timestamp::constant(1_767_225_600, 0);
     let accepted = condition::settle(
@@ -161,7 +161,7 @@ pub(super) fn validate(md: &mut ModelDeployment) {
     status.conditions.extend(accepted);
 }
 
-/// The user deletes it.
+/// The user deletes the ModelDeployment.
 pub(super) fn delete(cluster: &mut Cluster) {
     cluster.md.metadata.deletion_timestamp = Some(Time(cluster.now));
 }
@@ -192,7 +192,7 @@ pub(super) fn message<'c>(cluster: &'c Cluster) -> &'c str {
         .unwrap_or_default()
 }
 
-/// Status and reason of a condition, as `False UnknownUpstreamSchema`; empty if it is absent.
+/// Status and reason of a condition, such as `False UnknownUpstreamSchema`; empty if it is absent.
 pub(super) fn condition_of(cluster: &Cluster, type_: &str) -> String {
     cluster
         .md
@@ -202,7 +202,7 @@ pub(super) fn condition_of(cluster: &Cluster, type_: &str) -> String {
         .unwrap_or_default()
 }
 
-/// What the status says, for the reason of a verdict.
+/// Summary of the status, for the reason of a broken rule.
 pub(super) fn said(cluster: &Cluster) -> String {
     format!("{:?}: {}", phase(cluster), message(cluster))
 }

@@ -1,4 +1,4 @@
-//! What must exist, what must go, and what to say of it. Pure and deterministic: no client, no clock, no memory.
+//! Desired objects, objects to delete, and the status. Pure and deterministic: no client, no clock, no state.
 
 mod objects;
 mod pods;
@@ -19,12 +19,12 @@ use crate::observe::Observed;
 pub use status::owned;
 pub use verify::{Inquiry, Question};
 
-/// What to do about one ModelDeployment.
+/// What to do for one ModelDeployment.
 #[derive(Clone, Debug, Default)]
 pub struct Decision {
     /// What to write.
     pub plan: Plan,
-    /// What to ask the endpoint when that is done.
+    /// The request to send to the endpoint afterwards.
     pub inquiry: Inquiry,
 }
 
@@ -38,24 +38,26 @@ impl From<Plan> for Decision {
 }
 
 /// The writes for one ModelDeployment.
+///
+/// The result depends on `seen` alone. Once it is carried out, the next plan is silent.
 pub fn plan(provider: &dyn Provider, seen: &Observed) -> Plan {
     decide(provider, seen).plan
 }
 
-/// The writes for one ModelDeployment, and the question to its endpoint.
+/// The writes for one ModelDeployment, and the request to its endpoint.
 pub fn decide(provider: &dyn Provider, seen: &Observed) -> Decision {
     let md = &seen.md;
     if md.selected_provider() != Some(provider.name()) {
         return removal::of_leftovers(provider, seen).into();
     }
-    // Deletion goes before pause: nothing may keep an object from going.
+    // Deletion takes precedence over pause: nothing may block it.
     if md.is_deleting() {
         return removal::for_deletion(provider, seen).into();
     }
     if md.is_paused() {
         return Decision::default();
     }
-    // Also for a hand-over: nothing is given up for a successor that the core does not know.
+    // Applies to handovers too: nothing is deleted for a successor that the core does not know.
     if !is_validated(seen) {
         return Decision::default();
     }
@@ -86,7 +88,7 @@ pub fn least(provider: &dyn Provider, md: ModelDeployment) -> ModelDeployment {
     }
 }
 
-/// What to say when the server did not take what [`plan`] asked for. Silent when trying again may help.
+/// The status after the API server rejected what [`plan`] requested. Empty if a retry may succeed.
 pub fn after_failure(provider: &dyn Provider, seen: &Observed, error: &apply::Error) -> Plan {
     match error {
         apply::Error::NameTaken {
@@ -94,17 +96,17 @@ pub fn after_failure(provider: &dyn Provider, seen: &Observed, error: &apply::Er
         } => status::failed(
             provider,
             seen,
-            &status::Failure::name_taken(&format!("{kind} '{name}'"), manager),
+            &status::Blocked::name_taken(&format!("{kind} '{name}'"), manager),
         ),
         apply::Error::Apply { kind, name, source } if error.is_refusal() => {
             let message = format!("{kind} '{name}' was refused: {source}");
-            status::failed(provider, seen, &status::Failure::rejected(message))
+            status::failed(provider, seen, &status::Blocked::rejected(message))
         }
         _ => Plan::default(),
     }
 }
 
-/// The core controller has accepted this very generation. Without that nothing is done, also where admission was bypassed.
+/// Whether the core controller has accepted the current generation. Otherwise nothing is done, even if admission was bypassed.
 fn is_validated(seen: &Observed) -> bool {
     seen.md
         .conditions()

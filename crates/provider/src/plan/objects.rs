@@ -1,25 +1,23 @@
-//! Upstream objects as they are sent: the provider's body, with the metadata of the contract.
+//! Upstream objects as they are applied: the provider's body with the metadata of the contract.
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use kube::ResourceExt;
 use kube::core::{DynamicObject, ObjectMeta, TypeMeta};
-use kube::{Resource, ResourceExt};
 use runway_api::{ModelDeployment, labels};
-use runway_operator::child;
+use runway_operator::object;
 use runway_operator::plan::Apply;
 use serde_json::Value;
 
-use crate::contract::{Kind, Object};
-use crate::upstream::api_resource;
+use crate::contract::Object;
 
-/// What an object was made for: the identity of the spec, and what the upstream forbids to change.
+/// What an object was created for: the identity of the spec, and the fields that the upstream does not allow to change.
 pub(super) type MadeFor = BTreeMap<String, Value>;
 
-/// An object to apply, compared with the live one.
+/// Object to apply, compared with the live one.
 pub(super) fn apply(md: &ModelDeployment, provider: &str, object: &Object, live: Option<&DynamicObject>) -> Apply {
-    child::wanted(
-        api_resource(object.kind, &object.version),
+    object::wanted(
+        object.kind.resource_in(&object.version),
         dress(md, provider, object),
         live,
         labels::APPLIED_HASH,
@@ -27,7 +25,7 @@ pub(super) fn apply(md: &ModelDeployment, provider: &str, object: &Object, live:
     )
 }
 
-/// What this object is made for.
+/// What this object is created for.
 pub(super) fn made_for(md: &ModelDeployment, object: &Object) -> MadeFor {
     let identity = md
         .spec
@@ -40,14 +38,14 @@ pub(super) fn made_for(md: &ModelDeployment, object: &Object) -> MadeFor {
         .collect()
 }
 
-/// The fields in which a live object was made for something else, each as a sentence; empty if it can be updated.
+/// Differences in what a live object was created for, each as a sentence; empty if it can be updated.
 pub(super) fn outgrown(md: &ModelDeployment, live: &DynamicObject, object: &Object) -> Vec<String> {
     let recorded = live.annotations().get(labels::MADE_FOR);
     let Some(made_for) = recorded.and_then(|text| serde_json::from_str::<MadeFor>(text).ok()) else {
         return Vec::new();
     };
     let mut wanted = self::made_for(md, object);
-    // Recreating what an earlier release made would restart pods for nothing.
+    // Objects of an earlier release lack these fields. Recreating them would restart pods needlessly.
     if !object.not_rolled_out.keys().any(|field| made_for.contains_key(field)) {
         wanted.retain(|field, _| !object.not_rolled_out.contains_key(field));
     }
@@ -73,16 +71,6 @@ fn shown(value: Option<&Value>) -> String {
     }
 }
 
-/// Whether a live object was made for this very ModelDeployment.
-pub(super) fn is_ours(md: &ModelDeployment, live: &DynamicObject) -> bool {
-    child::is_made_for(md, live)
-}
-
-/// A sentence that names an object.
-pub(super) fn named(kind: Kind, name: &str) -> String {
-    format!("{} '{name}'", kind.kind)
-}
-
 fn dress(md: &ModelDeployment, provider: &str, object: &Object) -> DynamicObject {
     let mut annotations = object.annotations.clone();
     annotations.insert(
@@ -91,7 +79,7 @@ fn dress(md: &ModelDeployment, provider: &str, object: &Object) -> DynamicObject
     );
     DynamicObject {
         types: Some(TypeMeta {
-            api_version: api_resource(object.kind, &object.version).api_version,
+            api_version: object.kind.resource_in(&object.version).api_version,
             kind: object.kind.kind.to_owned(),
         }),
         metadata: ObjectMeta {
@@ -99,14 +87,14 @@ fn dress(md: &ModelDeployment, provider: &str, object: &Object) -> DynamicObject
             namespace: md.namespace(),
             labels: Some(object_labels(md, provider)),
             annotations: Some(annotations),
-            owner_references: Some(vec![owner(md)]),
+            owner_references: Some(vec![object::owner(md)]),
             ..ObjectMeta::default()
         },
         data: object.body.clone(),
     }
 }
 
-/// Labels of ours, and those of the user under our prefix (design 4.12); ours win.
+/// Our labels, and the user's labels with our prefix (design 4.12). Ours take precedence.
 fn object_labels(md: &ModelDeployment, provider: &str) -> BTreeMap<String, String> {
     let mut all: BTreeMap<String, String> = md
         .labels()
@@ -123,15 +111,4 @@ fn object_labels(md: &ModelDeployment, provider: &str) -> BTreeMap<String, Strin
         md.spec.engine_type().unwrap_or_default().to_owned(),
     );
     all
-}
-
-fn owner(md: &ModelDeployment) -> OwnerReference {
-    OwnerReference {
-        api_version: ModelDeployment::api_version(&()).into_owned(),
-        kind: ModelDeployment::kind(&()).into_owned(),
-        name: md.name_any(),
-        uid: md.uid().unwrap_or_default(),
-        controller: Some(true),
-        block_owner_deletion: Some(true),
-    }
 }

@@ -1,25 +1,25 @@
-//! Pods that are not ready, as the reason and the message of Ready: the object, the cause, the next step.
+//! Reason and message of Ready for pods that are not ready: the object, the cause, the next step.
 
+use runway_api::ProviderReason;
 use runway_api::condition::shorten;
 use runway_operator::kubelet::{Cause, Failing, Failure, Unready};
 
 use crate::observe::Observed;
 use kube::ResourceExt;
 
-/// So many bytes of a container's last words are shown.
+/// Longest part of a container's last message, in bytes.
 const LAST_WORDS: usize = 400;
 
 /// Why pods do not serve.
 pub(super) struct Obstacle {
-    /// CamelCase, for Ready.
-    pub(super) reason: &'static str,
-    /// For people.
+    pub(super) reason: ProviderReason,
+    /// Message for the user.
     pub(super) message: String,
-    /// Whether waiting longer will not help: the kubelet starts the container again and again.
+    /// Whether waiting does not help, because the kubelet restarts the container again and again.
     pub(super) lasting: bool,
 }
 
-/// The obstacle of the newest rollout: pods that an earlier one left behind may fail for a reason that is mended already.
+/// The obstacle of the newest rollout. Pods of an earlier rollout may fail for a reason that is already fixed.
 pub(super) fn obstacle(seen: &Observed) -> Option<Obstacle> {
     let newest = seen.unready.iter().max_by_key(|pod| pod.created)?;
     let mut pods: Vec<&Unready> = seen
@@ -41,7 +41,7 @@ fn of_pod(seen: &Observed, pod: &Unready) -> Option<Obstacle> {
     match &pod.cause {
         Cause::Starting => None,
         Cause::Unschedulable(said) => Some(passing(
-            "Unschedulable",
+            ProviderReason::Unschedulable,
             format!(
                 "Pod '{name}' cannot be scheduled: {}. {}",
                 scheduler_words(said),
@@ -49,7 +49,11 @@ fn of_pod(seen: &Observed, pod: &Unready) -> Option<Obstacle> {
             ),
         )),
         Cause::Ended { reason, message } => Some(passing(
-            if reason == "Evicted" { "Evicted" } else { "PodFailed" },
+            if reason == "Evicted" {
+                ProviderReason::Evicted
+            } else {
+                ProviderReason::PodFailed
+            },
             format!(
                 "Pod '{name}' failed: {}. See: kubectl describe pod {name} -n {}",
                 ended_words(reason, message),
@@ -64,7 +68,7 @@ fn of_container(seen: &Observed, pod: &str, failing: &Failing) -> Obstacle {
     let container = container(failing);
     let (reason, message) = match &failing.failure {
         Failure::Image(said) => (
-            "ImagePullFailed",
+            ProviderReason::ImagePullFailed,
             format!(
                 "Pod '{pod}': image '{}' of {container} cannot be pulled: {}. {}",
                 failing.image,
@@ -74,10 +78,13 @@ fn of_container(seen: &Observed, pod: &str, failing: &Failing) -> Obstacle {
         ),
         Failure::Start(said) => of_start(seen, pod, &container, said),
         Failure::OutOfMemory => (
-            "OOMKilled",
+            ProviderReason::OOMKilled,
             out_of_memory(pod, &container, failing.memory_limit.as_deref()),
         ),
-        Failure::Exit { code, message } => ("CrashLoopBackOff", exited(seen, pod, failing, *code, message)),
+        Failure::Exit { code, message } => (
+            ProviderReason::CrashLoopBackOff,
+            exited(seen, pod, failing, *code, message),
+        ),
     };
     Obstacle {
         reason,
@@ -120,7 +127,7 @@ fn exited(seen: &Observed, pod: &str, failing: &Failing, code: i32, message: &st
     )
 }
 
-/// The signal that ended a program, by the exit code that the runtime makes of it.
+/// Signal that ended a process, by the exit code of the container runtime.
 fn signal(code: i32) -> Option<&'static str> {
     Some(match code {
         132 => "SIGILL",
@@ -133,17 +140,17 @@ fn signal(code: i32) -> Option<&'static str> {
     })
 }
 
-/// Whether a program does not end so by itself.
+/// Whether the signal comes from outside the process.
 fn was_killed(code: i32) -> bool {
     matches!(signal(code), Some("SIGKILL" | "SIGTERM"))
 }
 
-/// A container that the kubelet cannot create or start: mostly for something that a user has to create first.
-fn of_start(seen: &Observed, pod: &str, container: &str, said: &str) -> (&'static str, String) {
+/// Reason and message for a container that cannot be created or started, usually because an object that it needs is missing.
+fn of_start(seen: &Observed, pod: &str, container: &str, said: &str) -> (ProviderReason, String) {
     let namespace = namespace(seen);
     if let Some(name) = missing("secret", said) {
         return (
-            "SecretNotFound",
+            ProviderReason::SecretNotFound,
             format!(
                 "Secret '{name}' not found in namespace '{namespace}': pod '{pod}' waits for it. Create it, or correct the name in spec.secrets or spec.env"
             ),
@@ -151,7 +158,7 @@ fn of_start(seen: &Observed, pod: &str, container: &str, said: &str) -> (&'stati
     }
     if let Some(name) = missing("configmap", said) {
         return (
-            "ConfigMapNotFound",
+            ProviderReason::ConfigMapNotFound,
             format!(
                 "ConfigMap '{name}' not found in namespace '{namespace}': pod '{pod}' waits for it. Create it, or correct the name in spec.env"
             ),
@@ -159,8 +166,8 @@ fn of_start(seen: &Observed, pod: &str, container: &str, said: &str) -> (&'stati
     }
     if let Some((key, kind, name)) = missing_key(said) {
         let reason = match kind {
-            "Secret" => "SecretKeyNotFound",
-            _ => "ConfigMapKeyNotFound",
+            "Secret" => ProviderReason::SecretKeyNotFound,
+            _ => ProviderReason::ConfigMapKeyNotFound,
         };
         return (
             reason,
@@ -170,16 +177,16 @@ fn of_start(seen: &Observed, pod: &str, container: &str, said: &str) -> (&'stati
         );
     }
     let step = if lacks_program(said) {
-        "Check that spec.image holds the engine's program, for the processors of the nodes".to_owned()
+        "Check that spec.image contains the engine's program, for the CPU architecture of the nodes".to_owned()
     } else {
         format!("See: kubectl describe pod {pod} -n {namespace}")
     };
     let was_created = said.contains("unable to start container process") || lacks_program(said);
     (
         if was_created {
-            "ContainerStartFailed"
+            ProviderReason::ContainerStartFailed
         } else {
-            "ContainerConfigError"
+            ProviderReason::ContainerConfigError
         },
         format!(
             "Pod '{pod}': {container} cannot be started: {}. {step}",
@@ -188,7 +195,7 @@ fn of_start(seen: &Observed, pod: &str, container: &str, said: &str) -> (&'stati
     )
 }
 
-/// Whether the image has no such program, or one for other processors (runc, `libcontainer`).
+/// Whether the image lacks the program, or has it for another CPU architecture (runc, `libcontainer`).
 fn lacks_program(said: &str) -> bool {
     [
         "executable file not found",
@@ -199,7 +206,7 @@ fn lacks_program(said: &str) -> bool {
     .any(|sign| said.contains(sign))
 }
 
-/// What the runtime said, without the calls that led to it.
+/// Message of the container runtime without its call chain.
 fn runtime_words(said: &str) -> &str {
     let said = said.trim_end_matches('.');
     ["container init: ", "container process: "]
@@ -208,7 +215,7 @@ fn runtime_words(said: &str) -> &str {
         .unwrap_or(said)
 }
 
-/// Key, kind and name, of `couldn't find key KEY in Secret NAMESPACE/NAME` (kubernetes `pkg/kubelet/kubelet_pods.go`).
+/// Key, kind and name from `couldn't find key KEY in Secret NAMESPACE/NAME` (kubernetes `pkg/kubelet/kubelet_pods.go`).
 fn missing_key(said: &str) -> Option<(&str, &str, &str)> {
     let (key, object) = said.strip_prefix("couldn't find key ")?.split_once(" in ")?;
     let (kind, place) = object.split_once(' ')?;
@@ -216,26 +223,26 @@ fn missing_key(said: &str) -> Option<(&str, &str, &str)> {
     Some((key, kind, name))
 }
 
-/// The kubelet says `secret "NAME" not found`; that is all we know of Secrets, and all we want to.
+/// Name from the kubelet's message `secret "NAME" not found`. Secrets themselves are never read.
 fn missing<'a>(kind: &str, said: &'a str) -> Option<&'a str> {
     said.strip_prefix(kind)?
         .strip_prefix(" \"")?
         .strip_suffix("\" not found")
 }
 
-/// The scheduler's words, without those about pods that might give way.
+/// Message of the scheduler without the part about preemption.
 fn scheduler_words(said: &str) -> &str {
     let nodes = said.split_once(" preemption: ").map_or(said, |(nodes, _)| nodes);
     nodes.trim_end_matches(['.', ','])
 }
 
-/// The next step for a pod that no node takes, by the scheduler's words.
+/// Next step for an unschedulable pod, by the scheduler's message.
 fn room(said: &str, namespace: &str) -> String {
     if said.contains("persistentvolumeclaim") {
         return format!("Create the PersistentVolumeClaim, or see why it is not bound: kubectl get pvc -n {namespace}");
     }
     let step = if said.contains("Insufficient") {
-        "Add a node with room for it, or ask for less in spec.resources"
+        "Add a node with sufficient resources, or request less in spec.resources"
     } else if said.contains("taint") {
         "Add the taint to spec.tolerations, or remove it from a node"
     } else {
@@ -244,7 +251,7 @@ fn room(said: &str, namespace: &str) -> String {
     step.to_owned()
 }
 
-/// Why a pod ended as a whole; some reasons come without a message.
+/// Why a pod failed as a whole; some reasons have no message.
 fn ended_words(reason: &str, message: &str) -> String {
     match message.trim().trim_end_matches('.') {
         "" => reason.to_owned(),
@@ -252,7 +259,7 @@ fn ended_words(reason: &str, message: &str) -> String {
     }
 }
 
-/// The next step for an image that cannot be pulled, by the registry's words.
+/// Next step for an image that cannot be pulled, by the registry's message.
 fn pull(said: &str) -> &'static str {
     let refused = ["unauthorized", "forbidden", "denied"];
     if refused.iter().any(|sign| said.to_lowercase().contains(sign)) {
@@ -262,7 +269,7 @@ fn pull(said: &str) -> &'static str {
     }
 }
 
-/// What the registry said, without what the runtime puts around it.
+/// Message of the registry without the runtime's prefix.
 fn registry_words(said: &str, image: &str) -> String {
     let said = said.trim_end_matches('.');
     let said = said
@@ -273,7 +280,7 @@ fn registry_words(said: &str, image: &str) -> String {
     shorten(said.to_owned(), LAST_WORDS)
 }
 
-/// The lines that tell why a program ended: the first and the last that speak of an error, or the last one.
+/// Lines that explain why a process ended: the first and the last that mention an error, or the last line.
 fn last_words(message: &str) -> String {
     const SIGNS: [&str; 8] = [
         "error",
@@ -306,7 +313,7 @@ fn last_words(message: &str) -> String {
     format!(": {}", shorten(words, LAST_WORDS).trim_end_matches('.'))
 }
 
-/// A line without its time, which differs with every restart and would be news each time.
+/// The line without its timestamp, which would change the status with every restart.
 fn untimed(line: &str) -> &str {
     line.trim_start_matches(|c: char| !c.is_alphabetic()).trim_end()
 }

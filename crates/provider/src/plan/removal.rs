@@ -1,21 +1,17 @@
-//! The plans for going away: deletion, and hand-over to another provider. Both always end.
+//! Plans for deletion and for a handover to another provider. Both always end.
 
 use std::time::Duration;
 
-use jiff::SignedDuration;
 use kube::ResourceExt;
 use runway_api::labels;
-use runway_operator::plan::{Finalizer, Note, Plan};
+use runway_operator::object;
+use runway_operator::plan::{Delete, Finalizer, Note, Plan};
 
-use super::objects::{self, named};
 use super::{serve, status};
 use crate::contract::Provider;
 use crate::observe::{Child, Observed};
 
-/// Clean-up is given up after this (design 4.7).
-const CLEANUP_TIMEOUT: SignedDuration = SignedDuration::from_mins(5);
-
-/// Deletes what is there; takes the finalizer off when it is gone, or when the time is up.
+/// Deletes the objects; removes the finalizer when they are gone, or after the timeout.
 pub(super) fn for_deletion(provider: &dyn Provider, seen: &Observed) -> Plan {
     if !seen.md.has_finalizer() {
         return Plan::default();
@@ -27,7 +23,12 @@ pub(super) fn for_deletion(provider: &dyn Provider, seen: &Observed) -> Plan {
             ..Plan::default()
         };
     }
-    let left = time_left(seen);
+    let left = seen
+        .md
+        .metadata
+        .deletion_timestamp
+        .as_ref()
+        .map_or(Duration::ZERO, |since| object::time_left(since.0, seen.now));
     if left.is_zero() {
         let orphans = list(&remaining);
         return Plan {
@@ -41,13 +42,13 @@ pub(super) fn for_deletion(provider: &dyn Provider, seen: &Observed) -> Plan {
     }
     let message = format!("Waiting for {} to be deleted", list(&remaining));
     Plan {
-        delete: deletions(provider, seen, &remaining),
+        delete: deletions(seen, &remaining),
         look_again: Some(left),
         ..status::terminating(provider, seen, message)
     }
 }
 
-/// Deletes what is there; clears our part of the status when it is gone, which lets the core name the successor.
+/// Deletes the objects; clears the provider's part of the status when they are gone, so that the core can select the successor.
 pub(super) fn for_hand_over(provider: &dyn Provider, seen: &Observed, successor: &str) -> Plan {
     let remaining = ours(seen);
     if remaining.is_empty() {
@@ -58,12 +59,12 @@ pub(super) fn for_hand_over(provider: &dyn Provider, seen: &Observed, successor:
         list(&remaining)
     );
     Plan {
-        delete: deletions(provider, seen, &remaining),
+        delete: deletions(seen, &remaining),
         ..status::terminating(provider, seen, message)
     }
 }
 
-/// Another provider serves. If the choice was taken back while we were making something, it goes.
+/// Deletes objects that were created while the selection changed to another provider.
 pub(super) fn of_leftovers(provider: &dyn Provider, seen: &Observed) -> Plan {
     let made_here = |child: &&Child| {
         child
@@ -74,7 +75,7 @@ pub(super) fn of_leftovers(provider: &dyn Provider, seen: &Observed) -> Plan {
     };
     let leftovers: Vec<&Child> = ours(seen).into_iter().filter(made_here).collect();
     Plan {
-        delete: deletions(provider, seen, &leftovers),
+        delete: deletions(seen, &leftovers),
         ..Plan::default()
     }
 }
@@ -82,30 +83,22 @@ pub(super) fn of_leftovers(provider: &dyn Provider, seen: &Observed) -> Plan {
 fn ours(seen: &Observed) -> Vec<&Child> {
     seen.children
         .iter()
-        .filter(|c| objects::is_ours(&seen.md, &c.object))
+        .filter(|c| object::is_ours(seen.md.as_ref(), &c.object))
         .collect()
 }
 
-fn deletions(provider: &dyn Provider, seen: &Observed, remaining: &[&Child]) -> Vec<runway_operator::plan::Delete> {
+fn deletions(seen: &Observed, remaining: &[&Child]) -> Vec<Delete> {
     remaining
         .iter()
         .filter(|c| c.object.metadata.deletion_timestamp.is_none())
-        .filter_map(|c| serve::deletion(provider, seen, c.kind, &c.object))
+        .filter_map(|c| serve::deletion(seen, c.kind, &c.object))
         .collect()
 }
 
 fn list(remaining: &[&Child]) -> String {
     remaining
         .iter()
-        .map(|c| named(c.kind, &c.object.name_any()))
+        .map(|c| c.kind.named(&c.object.name_any()))
         .collect::<Vec<_>>()
         .join(", ")
-}
-
-fn time_left(seen: &Observed) -> Duration {
-    let Some(since) = &seen.md.metadata.deletion_timestamp else {
-        return Duration::ZERO;
-    };
-    let left = CLEANUP_TIMEOUT - seen.now.duration_since(since.0);
-    Duration::try_from(left).unwrap_or(Duration::ZERO)
 }

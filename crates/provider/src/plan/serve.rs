@@ -1,22 +1,23 @@
-//! The plan for a ModelDeployment that is to serve.
+//! The plan for a ModelDeployment that the provider serves.
 
 use std::time::Duration;
 
 use kube::ResourceExt;
 use kube::core::DynamicObject;
+use runway_api::ProviderReason;
 use runway_api::overrides::{self, Finding};
-use runway_operator::child;
+use runway_operator::object;
 use runway_operator::plan::{Apply, Delete, Finalizer, Note, Plan};
 
 use super::Decision;
-use super::objects::{self, named};
-use super::status::{self, Failure};
+use super::objects;
+use super::status::{self, Blocked};
 use crate::contract::{Kind, Object, Provider, Refusal, Translation};
 use crate::observe::Observed;
 use crate::request::Request;
-use crate::upstream::{State, api_resource, crd_name};
+use crate::upstream::State;
 
-/// While an old object goes, look again this often, in case its end is not seen.
+/// Interval of checks while an old object is being deleted, in case the watch misses its end.
 pub(super) const LOOK_AGAIN: Duration = Duration::from_mins(1);
 
 pub(super) fn decide(provider: &dyn Provider, seen: &Observed) -> Decision {
@@ -43,7 +44,7 @@ pub(super) fn decide(provider: &dyn Provider, seen: &Observed) -> Decision {
     decision
 }
 
-/// A request that can be carried out, translated.
+/// A valid request with its translation.
 pub(super) struct Prepared {
     pub(super) request: Request,
     pub(super) translation: Translation,
@@ -57,22 +58,22 @@ impl Prepared {
     }
 }
 
-/// Everything that can refuse does so here.
-fn prepare(provider: &dyn Provider, seen: &Observed) -> Result<Prepared, Failure> {
+/// Every check that can refuse the ModelDeployment.
+fn prepare(provider: &dyn Provider, seen: &Observed) -> Result<Prepared, Blocked> {
     upstream_is_usable(provider, seen)?;
     let request = Request::try_from(seen.md.as_ref())
-        .map_err(|invalid| Failure::refused(&Refusal::incompatible(invalid.to_string())))?;
+        .map_err(|invalid| Blocked::refused(&Refusal::incompatible(invalid.to_string())))?;
     let findings = overrides::check(&request.overrides, &provider.registration().overrides);
     let (wrong, unknown): (Vec<_>, Vec<_>) = findings.into_iter().partition(Finding::is_error);
     if !wrong.is_empty() {
-        return Err(Failure::refused(&Refusal {
-            reason: "InvalidOverrides",
+        return Err(Blocked::refused(&Refusal {
+            reason: ProviderReason::InvalidOverrides.into(),
             message: joined(&wrong),
         }));
     }
     let translation = provider
         .translate(&request, &seen.installed)
-        .map_err(|refusal| Failure::refused(&refusal))?;
+        .map_err(|refusal| Blocked::refused(&refusal))?;
     Ok(Prepared {
         request,
         translation,
@@ -84,21 +85,21 @@ fn joined(findings: &[Finding]) -> String {
     findings.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
 }
 
-fn upstream_is_usable(provider: &dyn Provider, seen: &Observed) -> Result<(), Failure> {
+fn upstream_is_usable(provider: &dyn Provider, seen: &Observed) -> Result<(), Blocked> {
     let Some(main) = provider.upstreams().first().map(|u| u.kind) else {
         return Ok(());
     };
     match seen.installed.state(main) {
         State::Known { .. } => Ok(()),
-        State::Missing => Err(Failure::missing(format!(
+        State::Missing => Err(Blocked::missing(format!(
             "Provider '{}' CRD not installed in cluster",
             provider.name()
         ))),
-        State::Unknown { served, problems } => Err(Failure::refused(&Refusal {
-            reason: "UnknownUpstreamSchema",
+        State::Unknown { served, problems } => Err(Blocked::refused(&Refusal {
+            reason: ProviderReason::UnknownUpstreamSchema.into(),
             message: format!(
                 "The installed {} (served: {}) has a schema that {} does not know: {}. Update the provider controller, or install a release it knows",
-                crd_name(main),
+                main.crd_name(),
                 served.join(", "),
                 provider.version(),
                 if problems.is_empty() {
@@ -111,19 +112,19 @@ fn upstream_is_usable(provider: &dyn Provider, seen: &Observed) -> Result<(), Fa
     }
 }
 
-/// An object of the right name that was made by somebody else is never touched.
-fn foreign(seen: &Observed, prepared: &Prepared) -> Option<Failure> {
+/// Refuses if an object with a required name has another owner. Such an object is never changed.
+fn foreign(seen: &Observed, prepared: &Prepared) -> Option<Blocked> {
     prepared.translation.objects.iter().find_map(|wanted| {
         let live = seen.child(wanted.kind, &wanted.name)?;
-        let object = named(wanted.kind, &wanted.name);
-        (!objects::is_ours(&seen.md, live)).then(|| Failure::name_taken(&object, &child::manager_of(live)))
+        let name = wanted.kind.named(&wanted.name);
+        (!object::is_ours(seen.md.as_ref(), live)).then(|| Blocked::name_taken(&name, &object::manager_of(live)))
     })
 }
 
-/// What must go before, or besides, what must come.
+/// Objects to delete before or while others are created.
 struct Outgoing {
     delete: Vec<Delete>,
-    /// An upstream object is on its way out: nothing new is made until it is gone.
+    /// Whether an upstream object is being deleted: nothing is created until it is gone.
     blocks: bool,
     reasons: Vec<String>,
 }
@@ -142,21 +143,21 @@ fn outgoing(provider: &dyn Provider, seen: &Observed, translation: &Translation)
             .iter()
             .find(|o| o.kind == child.kind && o.name == name)
         {
-            _ if !objects::is_ours(&seen.md, live) => continue,
+            _ if !object::is_ours(seen.md.as_ref(), live) => continue,
             Some(wanted) if is_upstream(provider, child.kind) => objects::outgrown(&seen.md, live, wanted),
             Some(_) => Vec::new(),
             None => {
                 let successor = translation
                     .objects
                     .last()
-                    .map(|main| named(main.kind, &main.name))
+                    .map(|main| main.kind.named(&main.name))
                     .unwrap_or_default();
-                vec![format!("{} gives way to {successor}", named(child.kind, &name))]
+                vec![format!("{} is replaced by {successor}", child.kind.named(&name))]
             }
         };
         let going = live.metadata.deletion_timestamp.is_some();
         if !reasons.is_empty() && !going {
-            outgoing.delete.extend(deletion(provider, seen, child.kind, live));
+            outgoing.delete.extend(deletion(seen, child.kind, live));
         }
         if is_upstream(provider, child.kind) && (going || !reasons.is_empty()) {
             outgoing.blocks = true;
@@ -168,32 +169,23 @@ fn outgoing(provider: &dyn Provider, seen: &Observed, translation: &Translation)
     outgoing
 }
 
-/// ConfigMaps and the like come and go beside the upstream object.
+/// Whether the kind has a status. Others, such as ConfigMaps, are created and deleted at any time.
 fn is_upstream(provider: &dyn Provider, kind: Kind) -> bool {
     provider.upstreams().iter().any(|u| u.kind == kind)
 }
 
-/// The deletion of a live object.
-pub(super) fn deletion(provider: &dyn Provider, seen: &Observed, kind: Kind, live: &DynamicObject) -> Option<Delete> {
-    let newest = || {
-        provider
-            .upstreams()
-            .into_iter()
-            .find(|u| u.kind == kind)
-            .and_then(|u| Some(u.schemas.first()?.version.to_owned()))
+/// Deletion of a live object, in the version that is served.
+pub(super) fn deletion(seen: &Observed, kind: Kind, live: &DynamicObject) -> Option<Delete> {
+    let resource = match seen.installed.visible_version(kind) {
+        Some(version) => kind.resource_in(&version),
+        None => kind.resource(),
     };
-    let version = seen.installed.visible_version(kind).or_else(newest)?;
-    Some(Delete {
-        resource: api_resource(kind, &version),
-        namespace: live.namespace().unwrap_or_default(),
-        name: live.name_any(),
-        uid: live.uid()?,
-    })
+    object::deletion(resource, live)
 }
 
 fn create(provider: &dyn Provider, seen: &Observed, prepared: &Prepared) -> Decision {
     let main = prepared.main();
-    // The upstream's admission may look for what the main object refers to.
+    // The upstream's admission may check that referenced objects exist.
     let complete = prepared
         .translation
         .objects
@@ -220,13 +212,13 @@ fn create(provider: &dyn Provider, seen: &Observed, prepared: &Prepared) -> Deci
     }
 }
 
-/// The Event that says why an object is recreated.
+/// Event with the reason for a recreation.
 pub(super) fn recreation_note(main: Option<&Object>, reasons: &[String]) -> Option<Note> {
     let main = main?;
     (!reasons.is_empty()).then(|| {
         Note::normal(
-            "Recreating",
-            format!("Recreating {}: {}", named(main.kind, &main.name), reasons.join("; ")),
+            ProviderReason::Recreating.into(),
+            format!("Recreating {}: {}", main.kind.named(&main.name), reasons.join("; ")),
         )
     })
 }

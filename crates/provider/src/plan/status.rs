@@ -1,4 +1,4 @@
-//! The provider's part of the status: computed from scratch each time, written only when it differs.
+//! The provider's part of the status: computed from scratch each time, written only if it differs.
 
 use std::time::Duration;
 
@@ -6,56 +6,41 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::ResourceExt;
 use kube::core::DynamicObject;
-use runway_api::ModelDeploymentStatus;
-use runway_api::condition::{self, Conditions, Draft, no, yes};
+use runway_api::condition::{self, Conditions, Draft, Owner, no, yes};
 use runway_api::model_deployment::{DryRun, Phase, ProviderStatus, Replicas};
-use runway_operator::child;
+use runway_api::{ModelDeploymentStatus, ProviderReason};
+use runway_operator::object;
 use runway_operator::plan::{Note, Plan};
 use serde_json::Value;
 
 use super::Decision;
-use super::objects::{self, named};
+use super::objects;
 use super::pods::{self, Obstacle};
 use super::serve::{self, Prepared};
-use super::verify::{self, Inquiry, Question, Verdict};
+use super::verify::{self, Endpoint, Inquiry, Question};
 use crate::contract::{Provider, Reading, Refusal};
 use crate::observe::{Observed, Verification};
 
-/// A status that has not moved for this long while work is under way is stale (design 13.4).
+/// Age after which the status of an upstream object in progress counts as stale (design 13.4).
 const STALE_AFTER: SignedDuration = SignedDuration::from_mins(5);
 
-/// Words about work under way are written when the upstream has said nothing new for this long.
+/// Time without changes after which a message about progress is written.
 const SETTLED_AFTER: SignedDuration = SignedDuration::from_secs(5);
 
-/// While the outcome of a write or of a question is waited for, look again after this long, in case its sign is missed.
+/// Interval of checks while the result of a write or request is pending, in case the watch misses it.
 const LOOK_AGAIN: Duration = Duration::from_secs(15);
 
-/// Longest message of a status, in bytes: it may repeat what a user or an upstream wrote.
-const MAX_MESSAGE: usize = 4096;
-
-/// The condition types that a provider owns.
-const OWNED: [&str; 8] = [
-    condition::PROVIDER_COMPATIBLE,
-    condition::RESOURCE_CREATED,
-    condition::READY,
-    condition::STALLED,
-    condition::STALE_STATUS,
-    condition::OVERRIDES_IGNORED,
-    condition::FIELDS_IGNORED,
-    condition::DRY_RUN,
-];
-
-/// Why nothing can be made.
-pub(super) struct Failure {
+/// Why no object can be created.
+pub(super) struct Blocked {
     phase: Phase,
-    /// The first step that did not succeed: [`condition::PROVIDER_COMPATIBLE`] or [`condition::RESOURCE_CREATED`].
+    /// The first step that failed: [`condition::PROVIDER_COMPATIBLE`] or [`condition::RESOURCE_CREATED`].
     step: &'static str,
     reason: &'static str,
     message: String,
 }
 
-impl Failure {
-    /// The provider cannot do what the spec asks for.
+impl Blocked {
+    /// The provider does not support the spec.
     pub(super) fn refused(refusal: &Refusal) -> Self {
         Self {
             phase: Phase::Failed,
@@ -65,35 +50,35 @@ impl Failure {
         }
     }
 
-    /// The upstream is not installed: this passes when it appears.
+    /// The upstream is not installed. Resolved when its CRD appears.
     pub(super) fn missing(message: String) -> Self {
         Self {
             phase: Phase::Pending,
             step: condition::PROVIDER_COMPATIBLE,
-            reason: "CRDNotInstalled",
+            reason: ProviderReason::CRDNotInstalled.into(),
             message,
         }
     }
 
-    /// An object that is not ours has a name that is needed.
-    pub(super) fn name_taken(object: &str, manager: &str) -> Self {
+    /// An object with a required name has another owner.
+    pub(super) fn name_taken(name: &str, manager: &str) -> Self {
         Self {
             phase: Phase::Failed,
             step: condition::RESOURCE_CREATED,
-            reason: "NameTaken",
+            reason: ProviderReason::NameTaken.into(),
             message: format!(
                 "{}: rename the ModelDeployment, or delete the other object",
-                child::taken(object, "ModelDeployment", manager)
+                object::taken(name, "ModelDeployment", manager)
             ),
         }
     }
 
-    /// The server refused the object.
+    /// The API server rejected the object.
     pub(super) fn rejected(message: String) -> Self {
         Self {
             phase: Phase::Failed,
             step: condition::RESOURCE_CREATED,
-            reason: "ResourceRejected",
+            reason: ProviderReason::ResourceRejected.into(),
             message,
         }
     }
@@ -101,12 +86,16 @@ impl Failure {
 
 fn compatible(provider: &dyn Provider) -> Draft {
     let message = format!("Configuration compatible with {}", provider.name());
-    yes(condition::PROVIDER_COMPATIBLE, "CompatibilityVerified", message)
+    yes(
+        condition::PROVIDER_COMPATIBLE,
+        ProviderReason::CompatibilityVerified,
+        message,
+    )
 }
 
-/// Nothing can be made, and this is why.
-pub(super) fn failed(provider: &dyn Provider, seen: &Observed, failure: &Failure) -> Plan {
-    let Failure {
+/// Status for a ModelDeployment whose objects cannot be created.
+pub(super) fn failed(provider: &dyn Provider, seen: &Observed, failure: &Blocked) -> Plan {
+    let Blocked {
         phase,
         step,
         reason,
@@ -126,7 +115,7 @@ pub(super) fn failed(provider: &dyn Provider, seen: &Observed, failure: &Failure
         provider: resource_of(provider, seen),
         ..ModelDeploymentStatus::default()
     };
-    // Of what does not exist there is no error state to speak of.
+    // Without an upstream object there is no error state to report.
     let event_reason = if *step == condition::PROVIDER_COMPATIBLE {
         "ProviderIncompatible"
     } else {
@@ -136,7 +125,7 @@ pub(super) fn failed(provider: &dyn Provider, seen: &Observed, failure: &Failure
     write(seen, status, drafts, event)
 }
 
-/// The objects are there, or will be in a moment; `applied` says that nothing of them has to change.
+/// Status for a ModelDeployment whose objects exist or are about to. `applied`: none of them has to change.
 pub(super) fn serving(provider: &dyn Provider, seen: &Observed, prepared: &Prepared, applied: bool) -> Decision {
     let Some(main) = prepared.main() else {
         return Decision::default();
@@ -147,14 +136,14 @@ pub(super) fn serving(provider: &dyn Provider, seen: &Observed, prepared: &Prepa
         provider.read_status(&prepared.request, &object)
     });
     let standing = standing(seen, prepared, live, &reading, applied);
-    let (reason, message) = standing.words(seen, &reading, &named(main.kind, &main.name));
+    let (reason, message) = standing.words(seen, &reading, &main.kind.named(&main.name));
     let phase = standing.phase(&reading);
     let is_ready = matches!(standing, Standing::Serves { .. });
     let draft = if is_ready { yes } else { no };
     let ready = draft(condition::READY, &reason, standing.ready_message(&message));
     let created = yes(
         condition::RESOURCE_CREATED,
-        "ResourceCreated",
+        ProviderReason::ResourceCreated,
         format!("{} created successfully", main.kind.kind),
     );
     let mut drafts = vec![compatible(provider), created, ready];
@@ -162,16 +151,16 @@ pub(super) fn serving(provider: &dyn Provider, seen: &Observed, prepared: &Prepa
         drafts.push(yes(condition::STALLED, &reason, &message));
     }
     drafts.extend(ignored(prepared));
-    // What is only now being made has not been silent yet, however long it was waited for.
+    // An object that is about to be created is not stale, however long the wait was.
     let created = live.map_or(Some(seen.now), |live| live.creation_timestamp().map(|t| t.0));
     let staleness = staleness(seen, created, &reading);
     if staleness == Staleness::Stale {
         drafts.push(yes(
             condition::STALE_STATUS,
-            "UpstreamSilent",
+            ProviderReason::UpstreamSilent,
             format!(
                 "{} has reported nothing for 5 minutes: is the upstream operator running?",
-                named(main.kind, &main.name)
+                main.kind.named(&main.name)
             ),
         ));
     }
@@ -202,7 +191,7 @@ pub(super) fn serving(provider: &dyn Provider, seen: &Observed, prepared: &Prepa
         Staleness::In(left) => Some(left),
         _ => None,
     };
-    // In a moment there is more to say than that it is waited for.
+    // A more precise status follows in a moment.
     if standing.passes() && has_spoken(seen) {
         plan = Plan {
             look_again: Some(LOOK_AGAIN),
@@ -218,24 +207,24 @@ pub(super) fn serving(provider: &dyn Provider, seen: &Observed, prepared: &Prepa
     standing.decide(plan)
 }
 
-/// How far the model has come.
+/// Progress of the model.
 enum Standing {
-    /// It serves as asked for, and has answered.
+    /// It serves the current spec, and has answered a request.
     Serves { message: &'static str },
-    /// It serves as asked for: with no replica.
+    /// It serves the current spec: no replica is desired.
     ScaledToZero,
-    /// It serves as an earlier generation asked for; the objects of this one are being applied.
+    /// It serves an earlier generation; the objects of the current one are being applied.
     Applying,
-    /// Its pods serve; the endpoint is being asked.
+    /// Its pods are ready; a request to the endpoint is in progress.
     Asking(Question),
-    /// Its pods serve; the endpoint has not answered.
+    /// Its pods are ready; the endpoint has not answered.
     NotAnswering {
         message: String,
         next: Result<Question, Duration>,
     },
-    /// Pods say why it does not serve.
+    /// Pods report why it does not serve.
     Obstructed(Obstacle),
-    /// It does not serve, and the upstream may say why.
+    /// It does not serve; the upstream may report why.
     NotServing,
 }
 
@@ -249,17 +238,17 @@ fn standing(
     if reading.phase != Phase::Running {
         return pods::obstacle(seen).map_or(Standing::NotServing, Standing::Obstructed);
     }
-    // With the same generation it is drift that is put back: what serves is what was asked for.
+    // With an unchanged generation the change is a reverted drift, and the pods match the spec.
     if !applied && !verify::is_verified(seen) && seen.verification != Verification::Assumed {
         return Standing::Applying;
     }
     if prepared.translation.replicas == 0 {
         return Standing::ScaledToZero;
     }
-    match verify::verdict(seen, prepared, live) {
-        Verdict::Answered { message } => Standing::Serves { message },
-        Verdict::Asking(question) => Standing::Asking(question),
-        Verdict::NotAnswering { message, next } => Standing::NotAnswering { message, next },
+    match verify::endpoint(seen, prepared, live) {
+        Endpoint::Answered { message } => Standing::Serves { message },
+        Endpoint::Asking(question) => Standing::Asking(question),
+        Endpoint::NotAnswering { message, next } => Standing::NotAnswering { message, next },
     }
 }
 
@@ -267,20 +256,23 @@ impl Standing {
     /// Reason and message.
     fn words(&self, seen: &Observed, reading: &Reading, main: &str) -> (String, String) {
         match self {
-            Self::Serves { .. } => ("DeploymentReady".to_owned(), message_of(reading, main)),
+            Self::Serves { .. } => (ProviderReason::DeploymentReady.to_string(), message_of(reading, main)),
             Self::ScaledToZero => (
-                condition::SCALED_TO_ZERO.to_owned(),
+                ProviderReason::ScaledToZero.to_string(),
                 "Scaled to zero: no replica is desired, so nothing serves".to_owned(),
             ),
-            Self::Applying => ("Updating".to_owned(), format!("Waiting for {main} to take the change")),
+            Self::Applying => (
+                ProviderReason::Updating.to_string(),
+                format!("Waiting for {main} to take the change"),
+            ),
             Self::Asking(question) => (
-                "WaitingForAnswer".to_owned(),
+                ProviderReason::WaitingForAnswer.to_string(),
                 format!("Pods are ready; waiting for the first answer of {}", question.at),
             ),
             Self::NotAnswering { message, .. } => (
-                "NotAnswering".to_owned(),
+                ProviderReason::NotAnswering.to_string(),
                 format!(
-                    "Pods are ready, but the model does not answer: {message}. Check spec.image, spec.engine.args and spec.model.servedName; logs: kubeairunway logs {} -n {}. It is asked again",
+                    "Pods are ready, but the model does not answer: {message}. Check spec.image, spec.engine.args and spec.model.servedName; logs: kubeairunway logs {} -n {}. The request is retried",
                     seen.md.name_any(),
                     seen.md.namespace().unwrap_or_default(),
                 ),
@@ -290,13 +282,13 @@ impl Standing {
                     0 => String::new(),
                     n => format!(". Replicas that still serve: {n}"),
                 };
-                (obstacle.reason.to_owned(), format!("{}{serving}", obstacle.message))
+                (obstacle.reason.to_string(), format!("{}{serving}", obstacle.message))
             }
             Self::NotServing => (reading.reason.clone(), message_of(reading, main)),
         }
     }
 
-    /// Of the condition Ready, where it is not that of the status.
+    /// Message of the condition Ready, if it differs from that of the status.
     fn ready_message<'a>(&'a self, message: &'a str) -> &'a str {
         match self {
             Self::Serves { message } => message,
@@ -304,7 +296,7 @@ impl Standing {
         }
     }
 
-    /// Whether it lasts a moment only.
+    /// Whether the state lasts only a moment.
     fn passes(&self) -> bool {
         matches!(self, Self::Applying | Self::Asking(_))
     }
@@ -320,8 +312,8 @@ impl Standing {
 
     fn event(&self, phase: Phase, message: String) -> Option<Note> {
         match self {
-            Self::Obstructed(obstacle) => Some(Note::warning(obstacle.reason, message)),
-            Self::NotAnswering { .. } => Some(Note::warning("NotAnswering", message)),
+            Self::Obstructed(obstacle) => Some(Note::warning(obstacle.reason.into(), message)),
+            Self::NotAnswering { .. } => Some(Note::warning(ProviderReason::NotAnswering.into(), message)),
             _ if phase == Phase::Failed => Some(Note::warning(
                 "ProviderError",
                 format!("Provider resource in error state: {message}"),
@@ -330,7 +322,7 @@ impl Standing {
         }
     }
 
-    /// Adds what to ask, or when to ask again.
+    /// Adds the next request, or the time until then.
     fn decide(self, mut plan: Plan) -> Decision {
         let inquiry = match self {
             Self::Asking(question) | Self::NotAnswering { next: Ok(question), .. } => Inquiry::Ask(question),
@@ -344,14 +336,14 @@ impl Standing {
     }
 }
 
-/// Whether the provider has said anything of the object yet.
+/// Whether the provider has written a status.
 fn has_spoken(seen: &Observed) -> bool {
     let phase = seen.md.status.as_ref().and_then(|status| status.phase);
     matches!(phase, Some(Phase::Pending | Phase::Deploying | Phase::Running))
 }
 
-/// How long until the upstream has been quiet for a moment. On its way up it says something new every second; people read
-/// the phase, and the words when they have settled.
+/// Time until the upstream has been unchanged for [`SETTLED_AFTER`]. While it starts, it reports something new every second; a
+/// phase is written at once, a message when it has settled.
 fn commotion(now: Timestamp, last_change: Option<Timestamp>) -> Option<Duration> {
     let since = now.duration_since(last_change?);
     Duration::try_from(SETTLED_AFTER - since)
@@ -359,7 +351,7 @@ fn commotion(now: Timestamp, last_change: Option<Timestamp>) -> Option<Duration>
         .filter(|left| !left.is_zero())
 }
 
-/// Whether a plan would change only the words and the counts about work that goes on.
+/// Whether a plan would change only messages and counts of work in progress.
 fn is_mere_progress(seen: &Observed, plan: &Plan) -> bool {
     let wanted = plan
         .status
@@ -385,12 +377,12 @@ fn is_mere_progress(seen: &Observed, plan: &Plan) -> bool {
     matches!(wanted.phase, Some(Phase::Pending | Phase::Deploying)) && wordless(&before) == wordless(&wanted)
 }
 
-/// The old object goes, so that a new one can come.
+/// Status while the old object is deleted, before the new one is created.
 pub(super) fn recreating(provider: &dyn Provider, seen: &Observed, prepared: &Prepared, reasons: &[String]) -> Plan {
     let previous = seen.md.conditions().get_condition(condition::RESOURCE_CREATED);
     let message = if reasons.is_empty() {
-        // On the way already: what was said stays.
-        previous.filter(|c| c.reason == "Recreating").map_or_else(
+        // Deletion is in progress: the message stays.
+        previous.filter(|c| c.reason == ProviderReason::Recreating).map_or_else(
             || "Waiting for the old resource to be deleted".to_owned(),
             |c| c.message.clone(),
         )
@@ -399,8 +391,8 @@ pub(super) fn recreating(provider: &dyn Provider, seen: &Observed, prepared: &Pr
     };
     let drafts = vec![
         compatible(provider),
-        no(condition::RESOURCE_CREATED, "Recreating", &message),
-        no(condition::READY, "Recreating", &message),
+        no(condition::RESOURCE_CREATED, ProviderReason::Recreating, &message),
+        no(condition::READY, ProviderReason::Recreating, &message),
     ];
     let status = ModelDeploymentStatus {
         phase: Some(Phase::Deploying),
@@ -419,7 +411,7 @@ pub(super) fn recreating(provider: &dyn Provider, seen: &Observed, prepared: &Pr
     plan
 }
 
-/// What would be applied; nothing is.
+/// Status with the objects that would be applied.
 pub(super) fn dry_run(provider: &dyn Provider, seen: &Observed, prepared: &Prepared) -> Plan {
     let objects: Vec<Value> = prepared
         .translation
@@ -434,15 +426,19 @@ pub(super) fn dry_run(provider: &dyn Provider, seen: &Observed, prepared: &Prepa
         .translation
         .objects
         .iter()
-        .map(|o| named(o.kind, &o.name))
+        .map(|o| o.kind.named(&o.name))
         .collect::<Vec<_>>()
         .join(", ");
     let message = format!("Dry run: would apply {names}; see status.plan");
-    let way_out = format!("Remove the annotation {} to go ahead", runway_api::labels::DRY_RUN);
+    let way_out = format!("Remove the annotation {} to continue", runway_api::labels::DRY_RUN);
     let mut drafts = vec![
         compatible(provider),
-        yes(condition::DRY_RUN, "DryRun", way_out),
-        no(condition::READY, "DryRun", "Nothing is applied in a dry run"),
+        yes(condition::DRY_RUN, ProviderReason::DryRun, way_out),
+        no(
+            condition::READY,
+            ProviderReason::DryRun,
+            "Nothing is applied in a dry run",
+        ),
     ];
     drafts.extend(ignored(prepared));
     let status = ModelDeploymentStatus {
@@ -455,9 +451,9 @@ pub(super) fn dry_run(provider: &dyn Provider, seen: &Observed, prepared: &Prepa
     write(seen, status, drafts, None)
 }
 
-/// Everything goes.
+/// Status while all objects are deleted.
 pub(super) fn terminating(provider: &dyn Provider, seen: &Observed, message: String) -> Plan {
-    let drafts = vec![no(condition::READY, "Terminating", &message)];
+    let drafts = vec![no(condition::READY, ProviderReason::Terminating, &message)];
     let status = ModelDeploymentStatus {
         phase: Some(Phase::Terminating),
         message: Some(message),
@@ -467,7 +463,7 @@ pub(super) fn terminating(provider: &dyn Provider, seen: &Observed, message: Str
     write(seen, status, drafts, None)
 }
 
-/// Nothing of ours is left in the status.
+/// Removes the provider's part of the status.
 pub(super) fn cleared(seen: &Observed) -> Plan {
     let ours = seen.md.status.as_ref().map(owned).unwrap_or_default();
     let status = (ours != ModelDeploymentStatus::default()).then(|| Value::Object(serde_json::Map::new()));
@@ -477,28 +473,21 @@ pub(super) fn cleared(seen: &Observed) -> Plan {
     }
 }
 
-/// The part of a status that a provider owns while it is the one selected (design 3.10).
+/// The part of a status that a provider owns while it is selected (design 3.10).
 pub fn owned(status: &ModelDeploymentStatus) -> ModelDeploymentStatus {
     let provider = status.provider.as_ref().map(|p| ProviderStatus {
         resource_kind: p.resource_kind.clone(),
         resource_name: p.resource_name.clone(),
         ..ProviderStatus::default()
     });
-    let mut conditions: Vec<Condition> = status
-        .conditions
-        .iter()
-        .filter(|c| OWNED.contains(&c.type_.as_str()))
-        .cloned()
-        .collect();
-    conditions.sort_by_key(|c| OWNED.iter().position(|t| *t == c.type_));
     ModelDeploymentStatus {
         provider: provider.filter(|p| *p != ProviderStatus::default()),
-        conditions,
+        conditions: condition::owned_by(&status.conditions, &[Owner::Provider, Owner::Shared]),
         ..status.clone()
     }
 }
 
-/// Settles conditions and writes only what differs. The event is told when its reason is new.
+/// Settles conditions, and writes the status only if it differs. The Event is sent if its reason is new.
 fn write(seen: &Observed, mut status: ModelDeploymentStatus, drafts: Vec<Draft>, event: Option<Note>) -> Plan {
     let md = &seen.md;
     let reason_before = md
@@ -511,7 +500,9 @@ fn write(seen: &Observed, mut status: ModelDeploymentStatus, drafts: Vec<Draft>,
         .map(|d| d.reason().to_owned());
     let event_is_new = reason_before != reason_now;
     status.observed_generation = md.metadata.generation;
-    status.message = status.message.map(|text| condition::shorten(text, MAX_MESSAGE));
+    status.message = status
+        .message
+        .map(|text| condition::shorten(text, condition::MAX_STATUS_MESSAGE));
     status.conditions = condition::settle(drafts, md.conditions(), md.metadata.generation, seen.now);
     let wanted = owned(&status);
     let before = md.status.as_ref().map(owned).unwrap_or_default();
@@ -524,14 +515,14 @@ fn write(seen: &Observed, mut status: ModelDeploymentStatus, drafts: Vec<Draft>,
         } else {
             serde_json::to_value(&wanted).ok()
         },
-        // The first word about an upstream object: the user may be taking the choice of provider back right now.
+        // The first status for an upstream object is guarded: the user may be changing the provider at the same time.
         status_guarded: before.provider.is_none() && md.metadata.resource_version.is_some(),
         events,
         ..Plan::default()
     }
 }
 
-/// Warnings that were not there before, or said something else.
+/// Warnings that are new or have a new message.
 fn news(before: &[Condition], now: &[Condition]) -> Vec<Note> {
     [
         (condition::OVERRIDES_IGNORED, "OverridesIgnored"),
@@ -547,13 +538,13 @@ fn news(before: &[Condition], now: &[Condition]) -> Vec<Note> {
     .collect()
 }
 
-/// The upstream object as it is named in the status while it exists.
+/// Kind and name of the upstream object, while it exists.
 fn resource_of(provider: &dyn Provider, seen: &Observed) -> Option<ProviderStatus> {
     let upstreams: Vec<_> = provider.upstreams().into_iter().map(|u| u.kind).collect();
     let child = seen
         .children
         .iter()
-        .find(|c| upstreams.contains(&c.kind) && objects::is_ours(&seen.md, &c.object))?;
+        .find(|c| upstreams.contains(&c.kind) && object::is_ours(seen.md.as_ref(), &c.object))?;
     Some(ProviderStatus {
         resource_kind: Some(child.kind.kind.to_owned()),
         resource_name: Some(child.object.name_any()),
@@ -575,14 +566,14 @@ fn ignored(prepared: &Prepared) -> Vec<Draft> {
     if !prepared.unknown_overrides.is_empty() {
         drafts.push(yes(
             condition::OVERRIDES_IGNORED,
-            "UnknownKeys",
+            ProviderReason::UnknownKeys,
             prepared.unknown_overrides.join("; "),
         ));
     }
     if !prepared.translation.ignored.is_empty() {
         drafts.push(yes(
             condition::FIELDS_IGNORED,
-            "NotSupportedHere",
+            ProviderReason::NotSupportedHere,
             prepared.translation.ignored.join("; "),
         ));
     }
@@ -596,13 +587,13 @@ enum Staleness {
     Stale,
 }
 
-/// Only work under way can be stale: a model that serves has nothing new to say.
+/// Only work in progress can be stale: a model that serves has nothing new to report.
 fn staleness(seen: &Observed, created: Option<Timestamp>, reading: &Reading) -> Staleness {
-    // Pods that are not ready explain the wait.
+    // Pods that are not ready explain the delay.
     if !matches!(reading.phase, Phase::Pending | Phase::Deploying) || !seen.unready.is_empty() {
         return Staleness::Settled;
     }
-    // One that was ready a moment ago has had no time to be silent.
+    // A model that was ready until a moment ago is not stale yet.
     let not_ready_since = seen
         .md
         .conditions()

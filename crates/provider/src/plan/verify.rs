@@ -1,4 +1,4 @@
-//! Whether the model has answered a request since its rollout, and what to ask if it has not.
+//! Decides whether the model has answered a request since its rollout, and which request to send if not.
 
 use std::time::Duration;
 
@@ -12,69 +12,69 @@ use runway_operator::services::ServicePort;
 use super::serve::Prepared;
 use crate::observe::{Observed, Verification};
 
-/// Engines whose servers generate text by the OpenAI API, unless the model is one that cannot, such as an embedding model.
+/// Engines whose servers generate text through the OpenAI API, except for models such as embedding models.
 const GENERATE: [&str; 4] = ["llamacpp", "sglang", "trtllm", "vllm"];
 
-/// Wait before an endpoint that did not answer is asked again; it doubles with each attempt.
+/// Delay before an endpoint that did not answer is asked again; doubles with each attempt.
 const FIRST_WAIT: SignedDuration = SignedDuration::from_secs(5);
-/// Longest wait between two attempts.
+/// Longest delay between two attempts.
 const LONGEST_WAIT: SignedDuration = SignedDuration::from_mins(1);
 
-/// The request by which an endpoint shows that its model serves.
+/// The request that shows whether an endpoint serves its model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Question {
-    /// Names the question: the rollout and the attempt.
+    /// ID of the rollout and the attempt.
     pub id: String,
-    /// Names the rollout: the generation, and the objects made for it.
+    /// ID of the rollout: the generation and the objects created for it.
     pub about: String,
-    /// Which attempt this is, from 1.
+    /// Number of the attempt, from 1.
     pub attempt: u32,
-    /// Where the model answers.
+    /// Service and port of the model.
     pub at: ServicePort,
-    /// The name under which it must be listed; `None` if the image decides it.
+    /// Name that the list of models must contain; `None` if the image decides it.
     pub model: Option<String>,
-    /// Whether the engine generates text: then it is asked for one token.
+    /// Whether the engine generates text. If so, one token is requested.
     pub generates: bool,
 }
 
-/// What to do about the answer of an endpoint.
+/// What to do about the request to an endpoint.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Inquiry {
-    /// None is needed, and an earlier one counts no more.
+    /// No request is needed, and an earlier response is dropped.
     #[default]
     Forget,
-    /// The one that is there counts for now.
+    /// The latest response stays valid for now.
     Keep,
-    /// Ask, unless this is being asked.
+    /// Send this request, unless it is already being sent.
     Ask(Question),
 }
 
 /// Whether the model has answered.
-pub(super) enum Verdict {
-    /// It has, or it is not to be asked.
+pub(super) enum Endpoint {
+    /// The model has answered, or need not be asked.
     Answered {
-        /// Of the condition Ready.
+        /// Message of the condition Ready.
         message: &'static str,
     },
-    /// It is being asked for the first time since the rollout.
+    /// The first request since the rollout is being sent.
     Asking(Question),
-    /// It has not.
+    /// The model has not answered.
     NotAnswering {
-        /// The request and what came back.
+        /// The request and the response.
         message: String,
-        /// What to ask now, or how long to wait before.
+        /// The next request, or the time until then.
         next: Result<Question, Duration>,
     },
 }
 
-/// Looks at the answer of an endpoint whose main object, `live`, says that it serves as asked for.
-pub(super) fn verdict(seen: &Observed, prepared: &Prepared, live: Option<&DynamicObject>) -> Verdict {
+/// Evaluates the response of an endpoint whose main object, `live`, reports that it serves the current spec.
+pub(super) fn endpoint(seen: &Observed, prepared: &Prepared, live: Option<&DynamicObject>) -> Endpoint {
     const READY: &str = "All replicas are ready";
-    let answered = Verdict::Answered { message: READY };
+    let answered = Endpoint::Answered { message: READY };
     let answer = match &seen.verification {
         Verification::Assumed => return answered,
         Verification::Off => {
-            return Verdict::Answered {
+            return Endpoint::Answered {
                 message: "All replicas are ready; the endpoint was not verified (--verify-endpoints=false)",
             };
         }
@@ -85,10 +85,10 @@ pub(super) fn verdict(seen: &Observed, prepared: &Prepared, live: Option<&Dynami
         return answered;
     };
     match answer.as_ref().filter(|answer| answer.about == first.about) {
-        None => Verdict::Asking(first),
+        None => Endpoint::Asking(first),
         Some(answer) => match &answer.outcome {
             Ok(()) => answered,
-            Err(message) => Verdict::NotAnswering {
+            Err(message) => Endpoint::NotAnswering {
                 message: message.clone(),
                 next: match left(seen, answer.at + wait(answer.attempt)) {
                     Some(left) => Err(left),
@@ -99,7 +99,7 @@ pub(super) fn verdict(seen: &Observed, prepared: &Prepared, live: Option<&Dynami
     }
 }
 
-/// Whether Ready is already true for this very generation: then nothing is asked again.
+/// Whether Ready is already True for the current generation. If so, no request is sent.
 pub(super) fn is_verified(seen: &Observed) -> bool {
     seen.md
         .conditions()
@@ -152,7 +152,7 @@ fn wait(attempt: u32) -> SignedDuration {
         .min(LONGEST_WAIT)
 }
 
-/// How long until a time; `None` if it has come.
+/// Time left until then; `None` if it has passed.
 fn left(seen: &Observed, until: jiff::Timestamp) -> Option<Duration> {
     Duration::try_from(until.duration_since(seen.now))
         .ok()

@@ -1,4 +1,4 @@
-//! A provider that exists for tests only: small, and with everything the contract has.
+//! A minimal provider for tests that uses every part of the contract.
 
 use std::collections::BTreeMap;
 
@@ -10,18 +10,10 @@ use runway_provider::{
 };
 use serde_json::{Value, json};
 
-/// Serves one replica. Its model and its zone cannot be changed.
-pub(crate) const SERVER: Kind = Kind {
-    group: "acme.example",
-    kind: "ModelServer",
-    plural: "modelservers",
-};
-/// Serves several.
-pub(crate) const FLEET: Kind = Kind {
-    group: "acme.example",
-    kind: "ModelFleet",
-    plural: "modelfleets",
-};
+/// Serves one replica. Its model and zone cannot be changed.
+pub(crate) const SERVER: Kind = Kind::new("acme.example", "v1", "ModelServer", "modelservers");
+/// Serves several replicas.
+pub(crate) const FLEET: Kind = Kind::new("acme.example", "v1", "ModelFleet", "modelfleets");
 
 const SERVER_SCHEMAS: &[Schema] = &[
     Schema {
@@ -49,7 +41,7 @@ const FLEET_SCHEMAS: &[Schema] = &[Schema {
     ],
 }];
 
-/// Acme, or a rival of another name with kinds of its own.
+/// Acme, or a provider with another name and its own kinds.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Acme(pub(crate) &'static str);
 

@@ -1,4 +1,4 @@
-//! What the tests of plans share, here and in the core.
+//! Helpers of the plan tests, here and in the core.
 #![allow(
     dead_code,
     clippy::unwrap_used,

@@ -1,19 +1,18 @@
-//! Server-side apply, as far as a status and an upstream object need it: maps by key, `conditions` by type, every other
-//! list as a whole.
+//! Server-side apply for statuses and upstream objects: maps by key, `conditions` by type, every other list as a whole.
 
 use std::collections::BTreeMap;
 
 use serde_json::{Map, Value};
 
-/// Every field that holds something, by its path.
+/// Fields with their values, by path.
 pub(crate) type Fields = BTreeMap<Vec<String>, Value>;
 
-/// What each field manager applied last.
+/// Fields that each field manager applied last.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Applied(BTreeMap<String, Fields>);
 
 impl Applied {
-    /// A manager applies the whole of what it wants. A field that another one holds with another value is a conflict.
+    /// Applies the complete fields of a manager. A field that another manager owns with another value is a conflict.
     pub(crate) fn apply(&mut self, manager: &str, wanted: &Value) -> Result<(), String> {
         let wanted = fields(wanted);
         for (other, theirs) in self.0.iter().filter(|(name, _)| *name != manager) {
@@ -33,7 +32,7 @@ impl Applied {
         Ok(())
     }
 
-    /// What everybody's fields come to.
+    /// The merged fields of all managers.
     pub(crate) fn merged(&self) -> Value {
         whole(self.0.values().flatten())
     }
@@ -43,7 +42,7 @@ impl Applied {
         self.0.get(manager).cloned().unwrap_or_default()
     }
 
-    /// Paths that more than one manager holds.
+    /// Paths with more than one owner.
     pub(crate) fn shared(&self) -> Vec<String> {
         let mut holders: BTreeMap<&Vec<String>, usize> = BTreeMap::new();
         for path in self.0.values().flat_map(BTreeMap::keys) {

@@ -1,4 +1,4 @@
-//! A plan as YAML for people, and the comparison with the file that says what it must be.
+//! A plan as readable YAML, and its comparison with the golden file.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use runway_operator::plan::{Apply, Delete, Edit, Finalizer, Note, Plan};
 use serde::ser::{Serialize, SerializeMap, SerializeSeq, Serializer};
 use serde_json::{Map, Value, json};
 
-/// The folders below `cases`, each of them a case.
+/// The folders below `cases`, one per case.
 pub(crate) fn folders(cases: &Path) -> Vec<PathBuf> {
     let mut folders: Vec<_> = fs::read_dir(cases)
         .unwrap_or_else(|error| panic!("{}: {error}", cases.display()))
@@ -17,7 +17,7 @@ pub(crate) fn folders(cases: &Path) -> Vec<PathBuf> {
     folders
 }
 
-/// How a file differs from what was found; with `UPDATE_CASES` set the file is written anew instead.
+/// The difference between a file and the actual text; with `UPDATE_CASES` set, the file is written instead.
 pub(crate) fn difference(file: &Path, found: &str) -> Option<String> {
     let expected = fs::read_to_string(file).unwrap_or_default();
     if expected == found {
@@ -33,7 +33,7 @@ pub(crate) fn difference(file: &Path, found: &str) -> Option<String> {
     ))
 }
 
-/// Everything a plan asks for; `{}` if that is nothing.
+/// Everything that a plan does; `{}` if it is silent.
 pub(crate) fn plan(plan: &Plan) -> String {
     let mut told = Map::new();
     let mut tell = |key: &str, value: Value| {
@@ -65,7 +65,7 @@ pub(crate) fn plan(plan: &Plan) -> String {
     serde_saphyr::to_string(&Ordered(&told.into())).unwrap()
 }
 
-/// The Events that are sent when a plan is carried out, in the order of what they are about.
+/// Events that are sent when a plan is carried out, in the order of their objects.
 pub(crate) fn events(plan: &Plan) -> Vec<Value> {
     let sent = plan.apply.iter().filter(|apply| !apply.unchanged);
     let of_objects = sent.filter_map(|apply| apply.note.as_ref());
@@ -93,7 +93,7 @@ fn application(apply: &Apply) -> Value {
     if let Some(said) = &apply.note {
         told["event"] = note(said);
     }
-    // An object that is sent is worth reading; one that is not is the same as in the case that sent it.
+    // The object is shown only if it is sent.
     if apply.unchanged {
         told["unchanged"] = format!(
             "{} {}",
@@ -120,7 +120,7 @@ fn note(note: &Note) -> Value {
     format!("{kind} {}: {}", note.reason, note.message).into()
 }
 
-/// Keys in the order in which people read them.
+/// Keys in reading order.
 struct Ordered<'a>(&'a Value);
 
 const FIRST: [&str; 12] = [

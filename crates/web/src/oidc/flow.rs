@@ -10,9 +10,10 @@ use ring::aead::{Aad, CHACHA20_POLY1305, LessSafeKey, NONCE_LEN, Nonce, UnboundK
 use runway_operator::clock;
 use serde::{Deserialize, Serialize};
 
-use super::Error;
+use super::error::Error;
+use crate::crypto::random;
 
-/// How long somebody may take at the issuer.
+/// Longest time from the start of a sign-in to its callback.
 pub const FLOW_TIME: Duration = Duration::from_mins(10);
 /// Ends of sign-ins that are remembered, so that none is tried twice; the issuer takes a code only once anyway.
 const REMEMBERED: usize = 4096;
@@ -20,13 +21,13 @@ const REMEMBERED: usize = 4096;
 /// A sign-in under way.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Flow {
-    /// What the issuer gives back with the browser.
+    /// State that the issuer returns.
     pub(super) state: String,
-    /// What the issuer writes into the ID token.
+    /// Nonce that the ID token must contain.
     pub(super) nonce: String,
-    /// Without it the code is worth nothing.
+    /// PKCE verifier.
     pub(super) verifier: String,
-    /// Where the issuer sends the browser.
+    /// Redirect URI.
     pub(super) redirect: String,
 }
 
@@ -48,7 +49,7 @@ impl Flows {
     /// A new key.
     pub(super) fn new() -> Result<Self, Error> {
         let key = UnboundKey::new(&CHACHA20_POLY1305, &random::<32>()?);
-        let key = key.map_err(|_| Error::Setup("no key for sign-ins can be made".to_owned()))?;
+        let key = key.map_err(|_| Error::Setup("cannot create a key for sign-ins".to_owned()))?;
         Ok(Self {
             key: LessSafeKey::new(key),
             ended: Mutex::default(),
@@ -57,7 +58,7 @@ impl Flows {
 
     /// For the cookie of the browser.
     pub(super) fn seal(&self, flow: Flow) -> Result<String, Error> {
-        let unsealed = |_| Error::Setup("a sign-in cannot be sealed".to_owned());
+        let unsealed = |_| Error::Setup("cannot encrypt the state of a sign-in".to_owned());
         let sealed = Sealed {
             flow,
             until: clock::now().as_second() + FLOW_TIME.as_secs().cast_signed(),
@@ -93,12 +94,6 @@ impl Flows {
         ended.push_back(flow.state.clone());
         true
     }
-}
-
-fn random<const N: usize>() -> Result<[u8; N], Error> {
-    let mut bytes = [0; N];
-    getrandom::fill(&mut bytes).map_err(|error| Error::Random(error.to_string()))?;
-    Ok(bytes)
 }
 
 #[cfg(test)]

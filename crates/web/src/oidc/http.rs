@@ -17,7 +17,7 @@ use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use rustls::{ClientConfig, RootCertStore};
 
-use super::Error;
+use super::error::Error;
 
 /// Somebody waits in front of a browser.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -64,20 +64,20 @@ impl Http {
             let body = Limited::new(answer.into_body(), LARGEST).collect().await;
             Ok((status, body.map_err(|error| away(error.to_string()))?.to_bytes()))
         };
-        let late = || away(format!("no answer in {} s", PATIENCE.as_secs()));
+        let late = || away(format!("no response within {} seconds", PATIENCE.as_secs()));
         tokio::time::timeout(PATIENCE, ask).await.map_err(|_| late())?
     }
 }
 
 fn read_authorities(path: &Path) -> Result<RootCertStore, Error> {
-    let unread = |why: String| Error::Setup(format!("cannot read authorities in {}: {why}", path.display()));
+    let unread = |why: String| Error::Setup(format!("cannot read CA certificates in {}: {why}", path.display()));
     let mut store = RootCertStore::empty();
     for certificate in CertificateDer::pem_file_iter(path).map_err(|error| unread(chain(&error)))? {
         let certificate = certificate.map_err(|error| unread(chain(&error)))?;
         store.add(certificate).map_err(|error| unread(chain(&error)))?;
     }
     if store.is_empty() {
-        return Err(unread("there is no certificate in it".to_owned()));
+        return Err(unread("it contains no certificate".to_owned()));
     }
     Ok(store)
 }

@@ -3,25 +3,25 @@
 
 use serde_json::{Map, Value};
 
-/// What belongs to Kubernetes itself, `system:masters` above all. No issuer may say that somebody is that.
+/// Prefix of users and groups of Kubernetes itself, such as `system:masters`. They are never impersonated.
 const RESERVED: &str = "system:";
 /// Means no prefix, as for kube-apiserver.
 const NONE: &str = "-";
 
-/// Which claims count, and what is put before them.
+/// Claims of the user name and groups, and their prefixes.
 #[derive(Clone, Debug)]
 pub struct ClaimNames {
     /// The claim with the name of the user.
     pub username: String,
-    /// What is put before it; `None` is kube-apiserver's default: the issuer and `#`, unless the claim is `email`.
+    /// Prefix of the user name; `None` is the default of kube-apiserver: the issuer and `#`, unless the claim is `email`.
     pub username_prefix: Option<String>,
     /// The claim with the groups.
     pub groups: Option<String>,
-    /// What is put before each.
+    /// Prefix of each group.
     pub groups_prefix: String,
 }
 
-/// Whom the console may impersonate; an empty list is no limit.
+/// Users and groups that the console may impersonate; an empty list is no limit.
 #[derive(Clone, Debug, Default)]
 pub struct Impersonation {
     /// Users.
@@ -39,32 +39,28 @@ pub struct Identity {
     pub groups: Vec<String>,
 }
 
-/// Why claims name nobody.
+/// Reason why claims identify no user.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Nobody {
     /// The claim is missing.
-    #[error("the issuer does not say who you are: the ID token has no text '{0}' (--oidc-username-claim)")]
+    #[error("the ID token has no string claim '{0}' for the user name (--oidc-username-claim)")]
     NoName(String),
     /// The claim is of another kind.
-    #[error(
-        "the issuer does not say your groups as it should: '{0}' is neither a text nor a list of texts (--oidc-groups-claim)"
-    )]
+    #[error("the claim '{0}' of the ID token is neither a string nor a list of strings (--oidc-groups-claim)")]
     Groups(String),
     /// Anybody may write any address into a profile.
-    #[error("the issuer has not verified your e-mail address, so it does not say who you are")]
+    #[error("the issuer has not verified your email address")]
     NotVerified,
-    /// It would be Kubernetes itself.
-    #[error(
-        "the issuer says that you are '{0}': names that begin with system: are Kubernetes' own, and never impersonated"
-    )]
+    /// The name is reserved for Kubernetes.
+    #[error("user name '{0}' is reserved: names that begin with system: are never impersonated")]
     Reserved(String),
     /// Others are named.
-    #[error("'{0}' is not among the users whom this console may impersonate (--impersonate-users)")]
+    #[error("this console may not impersonate user '{0}' (--impersonate-users)")]
     NotListed(String),
 }
 
 impl ClaimNames {
-    /// Whom the claims name.
+    /// Reads the identity from claims.
     pub fn read(&self, issuer: &str, claims: &Map<String, Value>, may: &Impersonation) -> Result<Identity, Nobody> {
         let name = claims.get(&self.username).and_then(Value::as_str).unwrap_or_default();
         if name.is_empty() {

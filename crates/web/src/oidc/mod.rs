@@ -1,12 +1,13 @@
 //! Sign-in at an issuer of OpenID Connect: authorization code with PKCE (S256), state and nonce.
 //!
-//! | module | what |
+//! | module | content |
 //! |---|---|
 //! | [`identity`] | whom claims name to the cluster, when the console impersonates |
 //! | `flow` | sign-ins under way |
 //! | `http` | the requests to the issuer |
 //! | `signature` | signatures of ID tokens |
 
+mod error;
 mod flow;
 mod http;
 pub mod identity;
@@ -36,82 +37,42 @@ use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 use tokio::sync::OnceCell;
 
-use crate::guard::is_loopback;
-use crate::sessions::{random_key, same};
+use crate::crypto::{random_key, same};
+use crate::site::is_loopback;
 use http::Http;
 
+pub use error::Error;
 pub use flow::FLOW_TIME;
 use flow::{Flow, Flows};
 pub use identity::{ClaimNames, Identity, Impersonation, Nobody};
 
 /// The path to which the issuer sends browsers back.
 pub const CALLBACK: &str = "/login/callback";
-/// By how much two clocks may differ.
+/// Largest difference between two clocks.
 const SKEW: Duration = Duration::from_mins(1);
 /// New keys of the issuer are fetched no more often.
 const KEYS_PAUSE: Duration = Duration::from_secs(10);
-/// What OpenID Connect asks for, beside what is set.
+/// Scope that is always requested.
 const SCOPE: &str = "openid";
 
 /// The issuer, and the console as its client.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// As in the `iss` of its tokens.
+    /// Issuer URL, equal to `iss` of its tokens.
     pub issuer: String,
     /// The console's name there.
     pub client_id: String,
     /// A file with the secret; without one the client is public.
     pub client_secret: Option<PathBuf>,
-    /// What is asked for beside `openid`.
+    /// Scopes in addition to `openid`.
     pub scopes: Vec<String>,
-    /// Who vouches for the issuer's certificate; without it the public authorities.
+    /// File with CA certificates for the issuer; the public CAs if absent.
     pub authorities: Option<PathBuf>,
-    /// Which claims say who somebody is.
+    /// Claims that identify a user.
     pub claims: ClaimNames,
 }
 
-/// Why nobody signs in at the issuer.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// A setting is wrong.
-    #[error("{0}")]
-    Setup(String),
-    /// The issuer does not answer.
-    #[error("the issuer does not answer at {place}: {why}. Try again; if it lasts, tell who runs this console")]
-    Away {
-        /// What was asked.
-        place: String,
-        /// Why not.
-        why: String,
-    },
-    /// It answers what it should not.
-    #[error("the issuer answers what it should not at {place}: {why}. Is --oidc-issuer right?")]
-    Malformed {
-        /// What was asked.
-        place: String,
-        /// What is wrong.
-        why: String,
-    },
-    /// It did not let the user in, or not to this console.
-    #[error("the issuer refuses: {0}")]
-    Refused(String),
-    /// It no longer vouches for the user: its own session is over, or was ended.
-    #[error("the issuer refuses: {0}")]
-    Ended(String),
-    /// The way back does not belong to a way there.
-    #[error(
-        "this sign-in was not begun in this browser, or is older than 10 minutes, or was used already: begin again"
-    )]
-    NoFlow,
-    /// Its token is not to be believed.
-    #[error("the ID token of the issuer is not to be believed: {0}")]
-    Token(String),
-    /// There is no randomness.
-    #[error("there is no randomness for a sign-in: {0}")]
-    Random(String),
-}
-
-/// What the issuer says of itself.
+/// Discovery document of the issuer.
 #[derive(Debug, Deserialize)]
 struct Discovery {
     issuer: String,
@@ -123,7 +84,7 @@ struct Discovery {
     token_endpoint_auth_methods_supported: Vec<String>,
 }
 
-/// Where to send a browser, and by what it is known again.
+/// Start of a sign-in: redirect URL and cookie.
 pub struct Begun {
     /// The address at the issuer.
     pub url: String,
@@ -131,20 +92,20 @@ pub struct Begun {
     pub flow: String,
 }
 
-/// What the issuer gives for somebody.
+/// Tokens of a user.
 #[derive(Clone)]
 pub struct Tokens {
     /// The ID token, as it came.
     pub id_token: String,
-    /// Its claims.
+    /// Claims of the ID token.
     pub claims: Map<String, Value>,
-    /// From then on it is worth nothing.
+    /// Expiry of the ID token.
     pub expires: Timestamp,
     /// For another one.
     refresh_token: Option<String>,
 }
 
-/// Without the tokens.
+/// Omits the tokens.
 impl fmt::Debug for Tokens {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut shown = formatter.debug_struct("Tokens");
@@ -187,7 +148,7 @@ pub struct Issuer {
 }
 
 impl Issuer {
-    /// Nothing is asked yet: a console whose issuer is away starts, and says so where somebody wants to sign in.
+    /// Creates it without a request, so that a console starts while its issuer is unavailable.
     pub fn new(settings: Settings) -> Result<Self, Error> {
         signature::install();
         check_place(&settings.issuer).map_err(|why| Error::Setup(format!("--oidc-issuer: {why}")))?;
@@ -198,7 +159,7 @@ impl Issuer {
                     path.display()
                 ))
             })?;
-            Ok(text.trim().to_owned())
+            Ok::<_, Error>(text.trim().to_owned())
         };
         Ok(Self {
             secret: settings.client_secret.as_ref().map(read).transpose()?,
@@ -210,21 +171,21 @@ impl Issuer {
         })
     }
 
-    /// Its name, for people.
+    /// Name for display.
     pub fn name(&self) -> &str {
         let bare = self.settings.issuer.split_once("://").map_or("", |(_, rest)| rest);
         bare.trim_end_matches('/')
     }
 
-    /// Whom the claims of its tokens name to the cluster.
+    /// Identity of the tokens for impersonation.
     pub fn identity(&self, tokens: &Tokens, may: &Impersonation) -> Result<Identity, Nobody> {
         self.settings.claims.read(&self.settings.issuer, &tokens.claims, may)
     }
 
-    /// Begins a sign-in of a browser that knows the console as `site`.
+    /// Starts a sign-in of a browser that uses the console at `site`.
     pub async fn begin(&self, site: &str) -> Result<Begun, Error> {
         let discovery = self.discovery().await?;
-        let key = || random_key().map_err(|error| Error::Random(error.to_string()));
+        let key = || random_key().map_err(Error::from);
         let flow = Flow {
             state: key()?,
             nonce: key()?,
@@ -263,7 +224,7 @@ impl Issuer {
         }
         // Where the issuer says who it is, an answer of another one is not mixed up with its own (RFC 9207).
         if given("iss").is_some_and(|iss| iss != self.settings.issuer) {
-            return Err(Error::Refused("the answer is another issuer's".to_owned()));
+            return Err(Error::Refused("the response comes from another issuer".to_owned()));
         }
         if let Some(error) = given("error") {
             let refusal = Refusal {
@@ -281,18 +242,16 @@ impl Issuer {
                 ("code_verifier", &flow.verifier),
             ])
             .await?;
-        let id_token = answer
-            .id_token
-            .ok_or_else(|| Error::Token("there is none".to_owned()))?;
+        let id_token = answer.id_token.ok_or_else(|| Error::Token("missing".to_owned()))?;
         let claims = self.verify(&id_token).await?;
         let nonce = claims.get("nonce").and_then(Value::as_str).unwrap_or_default();
         if !same(nonce, &flow.nonce) {
-            return Err(Error::Token("it was made for another sign-in (nonce)".to_owned()));
+            return Err(Error::Token("it belongs to another sign-in (nonce)".to_owned()));
         }
         tokens(id_token, claims, answer.refresh_token)
     }
 
-    /// Whether tokens can be had again without the user.
+    /// Whether there is a refresh token.
     pub fn is_refreshable(tokens: &Tokens) -> bool {
         tokens.refresh_token.is_some()
     }
@@ -303,12 +262,10 @@ impl Issuer {
         let answer = self
             .ask_token(&[("grant_type", "refresh_token"), ("refresh_token", refresh)])
             .await?;
-        let id_token = answer
-            .id_token
-            .ok_or_else(|| Error::Token("there is none".to_owned()))?;
+        let id_token = answer.id_token.ok_or_else(|| Error::Token("missing".to_owned()))?;
         let claims = self.verify(&id_token).await?;
         if claims.get("sub") != old.claims.get("sub") {
-            return Err(Error::Token("it is somebody else's (sub)".to_owned()));
+            return Err(Error::Token("it belongs to another user (sub)".to_owned()));
         }
         tokens(
             id_token,
@@ -317,7 +274,7 @@ impl Issuer {
         )
     }
 
-    /// Where the issuer ends its own session too, if it can; from there the browser comes back to `site`.
+    /// URL that ends the session at the issuer, if it has one, and redirects to `site`.
     pub async fn end_session(&self, tokens: &Tokens, site: &str) -> Option<String> {
         let discovery = self.discovery().await.ok()?;
         let endpoint = discovery.end_session_endpoint.as_deref()?;
@@ -347,7 +304,7 @@ impl Issuer {
             why,
         };
         if found.issuer != *issuer {
-            return Err(malformed(format!("it calls itself {}, not {issuer}", found.issuer)));
+            return Err(malformed(format!("its issuer is {}, not {issuer}", found.issuer)));
         }
         for endpoint in [&found.authorization_endpoint, &found.token_endpoint, &found.jwks_uri] {
             check_place(endpoint).map_err(|why| malformed(format!("{endpoint}: {why}")))?;
@@ -383,22 +340,22 @@ impl Issuer {
         Ok(claims)
     }
 
-    /// What is wrong with a token, for people.
+    /// Problem of a token, as text.
     fn why(&self, kind: &ErrorKind) -> String {
         match kind {
             ErrorKind::ExpiredSignature => {
-                "it has expired: are the clocks of this console and of the issuer right?".to_owned()
+                "it has expired (check the clocks of this console and of the issuer)".to_owned()
             }
             ErrorKind::ImmatureSignature => {
-                "it is from the future: are the clocks of this console and of the issuer right?".to_owned()
+                "it is not valid yet (check the clocks of this console and of the issuer)".to_owned()
             }
             ErrorKind::InvalidAudience => format!(
-                "it is for another client than '{}': is --oidc-client-id right?",
+                "its audience is not '{}' (check --oidc-client-id)",
                 self.settings.client_id
             ),
-            ErrorKind::InvalidIssuer => format!("it is of another issuer than {}", self.settings.issuer),
-            ErrorKind::InvalidSignature => "its signature is wrong".to_owned(),
-            ErrorKind::MissingRequiredClaim(claim) => format!("it does not say '{claim}'"),
+            ErrorKind::InvalidIssuer => format!("its issuer is not {}", self.settings.issuer),
+            ErrorKind::InvalidSignature => "invalid signature".to_owned(),
+            ErrorKind::MissingRequiredClaim(claim) => format!("claim '{claim}' is missing"),
             other => format!("{other:?}"),
         }
     }
@@ -415,7 +372,7 @@ impl Issuer {
             *keys = Some((Instant::now(), set));
         }
         let found = keys.as_ref().and_then(|(_, set)| choose(set, id, algorithm));
-        found.ok_or_else(|| Error::Token("it is signed with a key that is not among the issuer's".to_owned()))
+        found.ok_or_else(|| Error::Token("it is signed with an unknown key".to_owned()))
     }
 
     async fn ask_token(&self, fields: &[(&str, &str)]) -> Result<TokenAnswer, Error> {
@@ -504,7 +461,7 @@ fn choose(set: &JwkSet, id: Option<&str>, algorithm: Algorithm) -> Option<Decodi
 
 /// Codes and tokens travel there.
 fn check_place(place: &str) -> Result<(), String> {
-    let uri: Uri = place.parse().map_err(|_| "it is no address".to_owned())?;
+    let uri: Uri = place.parse().map_err(|_| "it is not a URL".to_owned())?;
     let host = uri.host().unwrap_or_default();
     match uri.scheme_str() {
         Some("https") if !host.is_empty() => Ok(()),

@@ -29,7 +29,7 @@ enum By {
     Other(&'static dyn VerificationAlgorithm),
 }
 
-/// Public keys alone: with a shared secret, whoever can check a token could make one.
+/// Accepts only algorithms with public keys: with a shared secret, each verifier could create tokens.
 fn checked_by(algorithm: Algorithm) -> Result<By> {
     Ok(match algorithm {
         Algorithm::RS256 => By::Rsa(&checks::RSA_PKCS1_2048_8192_SHA256),

@@ -1,7 +1,7 @@
 //! Pausing, resuming and deleting what a page is about, as the user. The answer to each is the page of the result.
 
 use askama::Template;
-use axum::extract::FromRequestParts;
+use axum::extract::{FromRequestParts, Path};
 use axum::http::StatusCode;
 use axum::http::request::Parts;
 use axum::response::{IntoResponse, Redirect, Response};
@@ -12,10 +12,11 @@ use runway_client::target::{Kind, Target};
 use runway_operator::telemetry::chain;
 
 use crate::guard::{Asker, Of, Sent};
-use crate::page::{self, Shell};
+use crate::page::Shell;
+use crate::refusal;
 use crate::sessions::Session;
 
-/// Who writes, as the server keeps it in managed fields.
+/// Field manager of the console.
 pub const MANAGER: &str = "kubeairunway-console";
 
 /// The parts of the console whose objects can be paused and deleted: how their addresses begin, what they are called.
@@ -38,17 +39,17 @@ impl Place {
         format!("/{}/{}/{}", self.part, self.namespace, self.target.name)
     }
 
-    /// What goes with the object, and what stays.
+    /// Consequences of a deletion.
     fn consequence(&self) -> &'static str {
         match self.target.kind {
             Kind::AsyncActor => {
-                "Messages are no longer taken from its queue, and what was made for the actor goes with it. A workload that \
-                 somebody else owns stays and is put back as it was; a queue that holds messages stays too."
+                "The actor stops processing messages from its queue, and the objects created for it are deleted. A workload \
+                 with another owner is kept and restored to its original state; a queue that contains messages is kept as well."
             }
             Kind::LlamaStackDistribution => {
-                "The server stops answering, and what was made for it in the cluster goes with it, its storage included."
+                "The server stops, and the objects created for it are deleted, including its storage."
             }
-            _ => "The model stops answering, and what its provider made for it in the cluster goes with it.",
+            _ => "The model stops serving, and the objects that its provider created for it are deleted.",
         }
     }
 }
@@ -57,11 +58,14 @@ impl<S: Send + Sync> FromRequestParts<S> for Place {
     type Rejection = Response;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Response> {
-        let Of { namespace, name } = Of::from_request_parts(parts, state).await?;
-        let first = parts.uri.path().split('/').nth(1);
-        let Some((part, title, kind)) = PARTS.into_iter().find(|(part, ..)| first == Some(part)) else {
-            return Err(page::nowhere().await);
+        let Path((part, namespace, name)): Path<(String, String, String)> = Path::from_request_parts(parts, state)
+            .await
+            .map_err(IntoResponse::into_response)?;
+        let Some((part, title, kind)) = PARTS.into_iter().find(|(known, ..)| *known == part) else {
+            return Err(refusal::nowhere().await);
         };
+        let Of { namespace, name } = Of::parse(namespace, name)
+            .map_err(|invalid| refusal::refuse(StatusCode::BAD_REQUEST, &invalid.to_string()))?;
         Ok(Self {
             part,
             title,
@@ -91,7 +95,7 @@ pub async fn resume(Asker(session): Asker, place: Place) -> Response {
 
 async fn annotate(session: &Session, place: &Place, paused: Option<&str>) -> Response {
     let Some(annotation) = place.target.kind.paused_by() else {
-        return page::nowhere().await;
+        return refusal::nowhere().await;
     };
     let cluster = session.lens.cluster();
     let done = cluster
@@ -106,7 +110,7 @@ async fn annotate(session: &Session, place: &Place, paused: Option<&str>) -> Res
 /// Asks whether it is meant.
 pub async fn ask(Asker(session): Asker, place: Place) -> Response {
     match session.lens.cluster().get(&place.target, &place.namespace).await {
-        Ok(object) => page::html(&Delete {
+        Ok(object) => refusal::html(&Delete {
             shell: Shell::new(&session, place.part, format!("Delete {}", place.target.name)),
             uid: object.uid().unwrap_or_default(),
             place,
@@ -118,8 +122,8 @@ pub async fn ask(Asker(session): Asker, place: Place) -> Response {
 /// Deletes the one that was shown.
 pub async fn delete(Asker(session): Asker, place: Place, Sent(form): Sent) -> Response {
     let Some(uid) = form.get("uid").filter(|uid| !uid.is_empty()) else {
-        let text = "The form does not say which object is meant, so nothing was deleted. Open its page and delete it from there.";
-        return page::refuse(StatusCode::BAD_REQUEST, text);
+        let text = "The form does not identify an object. Nothing was deleted. Open the page of the object and delete it there.";
+        return refusal::refuse(StatusCode::BAD_REQUEST, text);
     };
     let cluster = session.lens.cluster();
     match cluster.delete(&place.target, &place.namespace, uid, false).await {
@@ -128,9 +132,9 @@ pub async fn delete(Asker(session): Asker, place: Place, Sent(form): Sent) -> Re
     }
 }
 
-/// The page that says why something was not done.
+/// Page for a failed action.
 pub fn refused(error: &Error) -> Response {
-    page::refuse(status(error), &chain(error))
+    refusal::refuse(status(error), &chain(error))
 }
 
 /// The status of an answer that is an error.

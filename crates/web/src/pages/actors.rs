@@ -14,7 +14,9 @@ use super::deployment::{Entry, is_usual_when_operated, of_condition};
 use super::overview::actor_state;
 use crate::guard::{Asker, Of};
 use crate::history::Chart;
-use crate::page::{self, Moment, Shell};
+use crate::moment::Moment;
+use crate::page::{self, Shell};
+use crate::refusal;
 
 struct Actor {
     namespace: String,
@@ -54,7 +56,7 @@ struct Actors {
 struct One {
     shell: Shell,
     actor: Actor,
-    /// How many messages wait in its queue.
+    /// Queue length.
     depth: String,
     chart: Option<Chart>,
     tree: Tree,
@@ -69,19 +71,19 @@ pub async fn show(Asker(session): Asker) -> Response {
     shell.note("AsyncActors", &seen);
     let now = clock::now();
     let actors = seen.items.iter().map(|a| actor(a, now)).collect();
-    page::html(&Actors { shell, actors })
+    refusal::html(&Actors { shell, actors })
 }
 
 /// One of them.
 pub async fn one(Asker(session): Asker, Of { namespace, name }: Of) -> Response {
     let Some(found) = session.lens.actor(&namespace, &name).await else {
-        return page::absent("AsyncActor");
+        return refusal::absent("AsyncActor");
     };
     let now = clock::now();
     let conditions = found.status.iter().flat_map(|s| &s.conditions);
     let source = Source::from(session.lens.cluster());
     let (depth, tree) = source.actor(&found).await;
-    page::html(&One {
+    refusal::html(&One {
         shell: Shell::new(&session, "actors", name.to_string()).live_of("asyncactors", &namespace, &name),
         actor: actor(&found, now),
         depth: depth.to_string(),
@@ -102,7 +104,7 @@ fn actor(actor: &AsyncActor, now: Timestamp) -> Actor {
     let binding = status.binding.clone().unwrap_or_default();
     let scaling = match (status.scaling_mode, status.min_replicas, status.max_replicas) {
         (None, ..) => "not scaled".to_owned(),
-        (Some(mode), Some(min), Some(max)) => format!("{mode}, {min} to {max} by the queue"),
+        (Some(mode), Some(min), Some(max)) => format!("{mode}, {min} to {max} by queue length"),
         (Some(mode), ..) => mode.to_string(),
     };
     Actor {

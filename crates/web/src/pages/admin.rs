@@ -12,7 +12,9 @@ use runway_operator::clock;
 use runway_operator::telemetry::chain;
 
 use crate::guard::Asker;
-use crate::page::{self, Moment, Shell};
+use crate::moment::Moment;
+use crate::page::Shell;
+use crate::refusal;
 
 struct Program {
     name: String,
@@ -54,7 +56,7 @@ pub async fn show(Asker(session): Asker) -> Response {
     let why =
         |error, what: &str| chain(&cluster.explain(error, format!("list {what} in namespace '{NAMESPACE}'"), "it"));
     let now = clock::now();
-    page::html(&Admin {
+    refusal::html(&Admin {
         shell: Shell::new(&session, "admin", "Control plane"),
         version: env!("CARGO_PKG_VERSION"),
         kubernetes: version.map_or_else(|e| chain(&e), |v| v.git_version),

@@ -18,10 +18,11 @@ use serde::Deserialize;
 use super::deployment::{Head, find};
 use crate::form::Pairs;
 use crate::guard::{Asker, Of, Sent};
-use crate::page::{self, Shell};
+use crate::page::Shell;
+use crate::refusal;
 use crate::sessions::Session;
 
-/// What was said so far, as the browser keeps it.
+/// Chat history that the browser keeps.
 #[derive(Deserialize)]
 struct Said {
     role: String,
@@ -33,7 +34,7 @@ struct Said {
 struct Page {
     shell: Shell,
     head: Head,
-    /// Why it may not answer, or cannot.
+    /// Reason why it may not answer.
     note: String,
     can_be_asked: bool,
     talk: Vec<Message>,
@@ -96,7 +97,7 @@ async fn begin(
     let lens = &session.lens;
     let cluster = lens.cluster();
     let access = endpoint::access(md);
-    let access = access.ok_or_else(|| (StatusCode::CONFLICT, "it has no endpoint yet".to_owned()))?;
+    let access = access.ok_or_else(|| (StatusCode::CONFLICT, "no endpoint yet".to_owned()))?;
     let refused = |error: Error| {
         let status = match &error {
             Error::Cluster(error) => super::actions::status(error),
@@ -108,7 +109,7 @@ async fn begin(
     talk.answer(messages, &Options::default()).await.map_err(refused)
 }
 
-/// What was said so far, and what is said now.
+/// Messages of the chat, including the new one.
 fn messages(sent: &Pairs) -> Vec<Message> {
     let history: Vec<Said> = sent
         .get("history")
@@ -132,18 +133,18 @@ fn page(session: &Session, md: &ModelDeployment, status: StatusCode, talk: Vec<M
     let head = Head::new(md, "chat", clock::now());
     let access = endpoint::access(md);
     let note = match &access {
-        None => "It has no endpoint yet, so it cannot be asked.".to_owned(),
+        None => "The model has no endpoint yet and cannot be reached.".to_owned(),
         Some(access) if !access.serves => {
             let phase = md
                 .status
                 .as_ref()
                 .and_then(|s| s.phase)
-                .map_or("without a status", Phase::as_str);
-            format!("It is {phase}, so it may not answer.")
+                .map_or("without status", Phase::as_str);
+            format!("The model is {phase} and may not answer.")
         }
         Some(_) => String::new(),
     };
-    page::status_html(
+    refusal::status_html(
         status,
         &Page {
             shell: Shell::new(session, "deployments", format!("{}, chat", head.row.name)),

@@ -19,7 +19,9 @@ use runway_operator::clock;
 use super::deployments::Row;
 use crate::guard::{Asker, Of};
 use crate::history::Chart;
-use crate::page::{self, Moment, Shell};
+use crate::moment::Moment;
+use crate::page::{self, Shell};
+use crate::refusal;
 use crate::sessions::Session;
 
 /// The kinds that the page shows, its own first.
@@ -29,27 +31,27 @@ const MAX_ENTRIES: usize = 60;
 
 /// Something that happened.
 pub struct Entry {
-    /// When.
+    /// Time.
     pub when: Moment,
-    /// How good it is.
+    /// CSS class.
     pub mood: &'static str,
-    /// What, in a word.
+    /// Title.
     pub what: String,
-    /// Its reason, in a word.
+    /// Reason.
     pub reason: String,
-    /// What there is to say.
+    /// Message.
     pub message: String,
-    /// How often, if more than once.
+    /// Number of occurrences.
     pub count: i32,
 }
 
-/// What is above every page about one ModelDeployment.
+/// Head of all pages about one ModelDeployment.
 pub struct Head {
-    /// As in the list.
+    /// Row of the list.
     pub row: Row,
-    /// Which of its pages this is.
+    /// Current tab.
     pub tab: &'static str,
-    /// Its address.
+    /// URL.
     pub href: String,
     /// Whether it is being deleted.
     pub deleting: bool,
@@ -67,7 +69,7 @@ impl Head {
         }
     }
 
-    /// Whether this is that page.
+    /// Whether `tab` is the current tab.
     pub fn on(&self, tab: &str) -> bool {
         self.tab == tab
     }
@@ -112,7 +114,7 @@ pub async fn show(Asker(session): Asker, Of { namespace, name }: Of) -> Response
     let source = Source::from(lens.cluster());
     let (view, providers) = tokio::join!(source.view(md.as_ref().clone(), now), source.providers());
     let why = providers.ok().map(|providers| why::explain(&md, &providers, now));
-    page::html(&detail(&session, &view, why, now))
+    refusal::html(&detail(&session, &view, why, now))
 }
 
 fn detail(session: &Session, view: &View, why: Option<Why>, now: Timestamp) -> Detail {
@@ -122,10 +124,12 @@ fn detail(session: &Session, view: &View, why: Option<Why>, now: Timestamp) -> D
     let provider = status.provider.clone().unwrap_or_default();
     let upstream = provider.resource_kind.zip(provider.resource_name).map(|(kind, name)| {
         let says = match &view.upstream {
-            Upstream::Unknown => "cannot be read here".to_owned(),
+            Upstream::Unknown => "cannot be read".to_owned(),
             Upstream::Absent => "does not exist".to_owned(),
-            Upstream::Says(said) if said.message.is_empty() => format!("says {}: {}", said.phase.as_str(), said.reason),
-            Upstream::Says(said) => format!("says {}: {}", said.phase.as_str(), said.message),
+            Upstream::Says(said) if said.message.is_empty() => {
+                format!("reports {}: {}", said.phase.as_str(), said.reason)
+            }
+            Upstream::Says(said) => format!("reports {}: {}", said.phase.as_str(), said.message),
         };
         (format!("{kind}/{name}"), says)
     });
@@ -177,7 +181,7 @@ pub async fn yaml(Asker(session): Asker, Of { namespace, name }: Of) -> Response
         Ok(md) => md,
         Err(response) => return response,
     };
-    page::html(&Yaml {
+    refusal::html(&Yaml {
         shell: Shell::new(&session, "deployments", format!("{name}, YAML")).live_of(
             "modeldeployments",
             &namespace,
@@ -188,7 +192,7 @@ pub async fn yaml(Asker(session): Asker, Of { namespace, name }: Of) -> Response
     })
 }
 
-/// The ModelDeployment, or the page that says why not.
+/// The ModelDeployment, or an error page.
 pub async fn find(session: &Session, namespace: &Namespace, name: &Name) -> Result<Arc<ModelDeployment>, Response> {
     if let Some(md) = session.lens.deployment(namespace, name).await {
         return Ok(md);
@@ -252,12 +256,12 @@ fn conditions(md: &ModelDeployment, now: Timestamp) -> Vec<Entry> {
     all.into_iter().map(|c| of_condition(c, is_usual(c), now)).collect()
 }
 
-/// Those of the lifecycle should be true; the others are there only while something is unusual.
+/// Whether the condition is part of the lifecycle and expected to be True.
 fn is_usual(c: &Condition) -> bool {
     status::LIFECYCLE.iter().any(|(type_, _)| *type_ == c.type_)
 }
 
-/// The same for AsyncActors and LlamaStackDistributions.
+/// Like [`is_usual`], for AsyncActors and LlamaStackDistributions.
 pub fn is_usual_when_operated(c: &Condition) -> bool {
     ![condition::STALLED, condition::PAUSED, WARNING].contains(&c.type_.as_str())
 }

@@ -13,54 +13,56 @@ use runway_operator::clock;
 use serde::Deserialize;
 
 use crate::guard::Asker;
-use crate::page::{self, Moment, Shell, mood};
+use crate::moment::Moment;
+use crate::page::{Shell, mood};
+use crate::refusal;
 
 /// Rows of a page.
 const ROWS: usize = 100;
-/// The phases that can be asked for.
+/// Phases of the filter.
 const PHASES: [&str; 5] = ["Failed", "Pending", "Deploying", "Running", "Terminating"];
 
-/// What to show of the list.
+/// Filter and order of the list.
 #[derive(Clone, Debug, Default, Deserialize)]
 pub struct Asked {
     /// Part of a name, model, provider or message.
     #[serde(default)]
     q: String,
-    /// Of this namespace.
+    /// Namespace filter.
     #[serde(default)]
     namespace: String,
-    /// In this phase.
+    /// Phase filter.
     #[serde(default)]
     phase: String,
-    /// By `name`, `phase` or `age`.
+    /// Order: `name`, `phase` or `age`.
     #[serde(default)]
     sort: String,
-    /// Which page, from 1.
+    /// Page number, from 1.
     #[serde(default)]
     page: usize,
 }
 
 /// A ModelDeployment as a row.
 pub struct Row {
-    /// Its namespace.
+    /// Namespace.
     pub namespace: String,
-    /// Its name.
+    /// Name.
     pub name: String,
-    /// How good its phase is.
+    /// CSS class of the phase.
     pub mood: &'static str,
-    /// Its phase.
+    /// Phase.
     pub phase: &'static str,
     /// The model.
     pub model: String,
     /// The engine.
     pub engine: String,
-    /// Who serves it.
+    /// Provider.
     pub provider: String,
-    /// Ready and desired, as `1/2`.
+    /// Ready and desired replicas, such as `1/2`.
     pub replicas: String,
-    /// When it was made.
+    /// Creation time.
     pub age: Option<Moment>,
-    /// What there is to say.
+    /// Message.
     pub message: String,
     /// Whether it is paused.
     pub paused: bool,
@@ -103,7 +105,7 @@ struct List {
 }
 
 impl List {
-    /// The same list, asked for differently.
+    /// URL of the list with another order or page.
     fn link(&self, sort: &str, page: usize) -> String {
         let mut query = form_urlencoded::Serializer::new(String::new());
         let page = page.to_string();
@@ -148,7 +150,7 @@ pub async fn show(Asker(session): Asker, Query(asked): Query<Asked>) -> Response
         .take(ROWS)
         .map(|md| Row::new(md, now))
         .collect();
-    page::html(&List {
+    refusal::html(&List {
         shell,
         first: first + 1,
         last: first + rows.len(),
@@ -182,7 +184,7 @@ fn phase(md: &ModelDeployment) -> Option<Phase> {
     md.status.as_ref().and_then(|s| s.phase)
 }
 
-/// What is wrong comes first.
+/// Sort key: failures first.
 pub fn urgency(phase: Option<Phase>) -> usize {
     match phase {
         Some(Phase::Failed) => 0,

@@ -10,6 +10,7 @@ use runway_operator::telemetry::chain;
 use super::deployment::{Head, find};
 use crate::guard::{Asker, Of};
 use crate::page::{self, Shell};
+use crate::refusal;
 
 /// An object, and what would become of it.
 struct Item {
@@ -29,13 +30,13 @@ struct Page {
     items: Vec<Item>,
     deletes: Vec<String>,
     notes: Vec<String>,
-    /// Why it cannot be said.
+    /// Error.
     trouble: String,
 }
 
 impl Page {
     fn is_quiet(&self) -> bool {
-        self.trouble.is_empty() && self.deletes.is_empty() && self.items.iter().all(|i| i.deed == "stays as it is")
+        self.trouble.is_empty() && self.deletes.is_empty() && self.items.iter().all(|i| i.deed == "unchanged")
     }
 }
 
@@ -63,7 +64,7 @@ pub async fn show(Asker(session): Asker, Of { namespace, name }: Of) -> Response
         }
         Err(error) => page.trouble = chain(&error),
     }
-    page::html(&page)
+    refusal::html(&page)
 }
 
 fn item(change: change::Change) -> Item {
@@ -71,7 +72,7 @@ fn item(change: change::Change) -> Item {
     let (mood, deed, fields, yaml) = match change.deed {
         Deed::Create => ("open", "would be created", Vec::new(), page::yaml(&change.object)),
         Deed::Change(fields) => ("open", "would change", fields, String::new()),
-        Deed::Unchanged => ("good", "stays as it is", Vec::new(), String::new()),
+        Deed::Unchanged => ("good", "unchanged", Vec::new(), String::new()),
     };
     Item {
         mood,

@@ -28,7 +28,8 @@ use super::actions::MANAGER;
 use super::deployment::find;
 use crate::form::{self, Faults, Field, Group, Holds, Pairs};
 use crate::guard::{Asker, Of, Sent};
-use crate::page::{self, Shell};
+use crate::page::Shell;
+use crate::refusal;
 use crate::sessions::Session;
 
 /// The form of a new one.
@@ -45,7 +46,7 @@ pub async fn edit(Asker(session): Asker, Of { namespace, name }: Of) -> Response
     }
 }
 
-/// Makes it, or says what is wrong.
+/// Creates the ModelDeployment, or shows the form with errors.
 pub async fn create(Asker(session): Asker, Sent(sent): Sent) -> Response {
     Draft::new(&session, None).await.answer(sent).await
 }
@@ -62,14 +63,14 @@ pub async fn change(Asker(session): Asker, Of { namespace, name }: Of, Sent(sent
 struct Draft<'a> {
     session: &'a Session,
     providers: Arc<Providers>,
-    /// As it is in the cluster; none yet for a new one.
+    /// The live object; `None` for a new one.
     live: Option<Arc<ModelDeployment>>,
-    /// As the form would have it.
+    /// The object with the values of the form.
     object: Value,
-    /// What the form said, if it was sent.
+    /// Submitted values.
     sent: Option<Pairs>,
     faults: Faults,
-    /// Of which version the form is.
+    /// Resource version that the form is based on.
     version: String,
 }
 
@@ -96,7 +97,7 @@ impl<'a> Draft<'a> {
         }
     }
 
-    /// Takes in what was sent, and shows what would be made of it, or does it.
+    /// Processes submitted values: shows a preview, or applies them.
     async fn answer(mut self, sent: Pairs) -> Response {
         let preview = sent.get("then") == Some("preview");
         self.fill(sent);
@@ -119,7 +120,7 @@ impl<'a> Draft<'a> {
         self.page(code).await
     }
 
-    /// The object with what the form says, and what admission would say to that, without asking anybody.
+    /// Fills the object from the form, and validates it locally like admission.
     fn fill(&mut self, sent: Pairs) {
         let new = self.live.is_none();
         let fields = form::IDENTITY.iter().filter(|_| new).chain(form::fields());
@@ -156,7 +157,7 @@ impl<'a> Draft<'a> {
         }
     }
 
-    /// Sends it, as the user. What the server refuses becomes faults, with the status to answer with.
+    /// Applies the object with the user's credentials. A rejection becomes errors of fields.
     async fn send(&mut self, dry_run: bool) -> Result<(), StatusCode> {
         let place = || {
             Ok::<(Namespace, Name), Invalid>((
@@ -203,7 +204,7 @@ impl<'a> Draft<'a> {
                     .as_ref()
                     .and_then(|md| md.resource_version())
                     .unwrap_or_default();
-                let text = "Somebody has changed it since you opened the form. Your version is below: look at it once more, and save again to put it over theirs.";
+                let text = "Another user has changed the ModelDeployment since you opened the form. Your version is below: review it, and save again to overwrite the other change.";
                 form::mark(&mut self.faults, "", text);
                 return code;
             }
@@ -296,7 +297,7 @@ impl<'a> Draft<'a> {
             providers: self.providers.iter().map(|(name, _)| name.to_owned()).collect(),
             namespaces: self.session.lens.namespaces().await,
         };
-        page::status_html(code, &form)
+        refusal::status_html(code, &form)
     }
 
     fn section(&self, group: &'static Group) -> Section {
@@ -322,7 +323,7 @@ impl<'a> Draft<'a> {
         fields.iter().map(input).collect()
     }
 
-    /// Who would serve it, why, and what would be made: the controllers' own plans. Nothing for a form nobody has touched.
+    /// Preview by the controllers' plans: provider, reason, upstream object. `None` for an empty form.
     fn preview(&self) -> Option<Preview> {
         if self.live.is_none() && self.sent.is_none() {
             return None;
@@ -343,8 +344,10 @@ impl<'a> Draft<'a> {
         let nothing = match status.phase {
             _ if !objects.is_empty() => String::new(),
             Some(Phase::Pending | Phase::Failed) => status.message.unwrap_or_default(),
-            _ if planned.md.is_paused() => "It is paused: nothing is made until it is resumed.".to_owned(),
-            _ => "What its provider makes of it, only its controller knows.".to_owned(),
+            _ if planned.md.is_paused() => {
+                "The ModelDeployment is paused: no objects are created until it is resumed.".to_owned()
+            }
+            _ => "The provider is not built in: the console cannot show the objects that it would create.".to_owned(),
         };
         Some(Preview {
             why,
@@ -369,7 +372,7 @@ fn listed(faults: &Faults) -> Vec<(&'static Field, String)> {
         .collect()
 }
 
-/// What must be merged into `before` for it to become `after` (RFC 7386).
+/// Merge patch from `before` to `after` (RFC 7386).
 fn merge(before: &Value, after: &Value) -> Value {
     let (Value::Object(before), Value::Object(after)) = (before, after) else {
         return after.clone();
@@ -418,12 +421,12 @@ struct Section {
     inputs: Vec<Input>,
 }
 
-/// What would be made of the form.
+/// Preview of a form.
 struct Preview {
     why: Why,
     warnings: Vec<String>,
     yaml: String,
-    /// Why nothing is made upstream.
+    /// Reason why there is no upstream object.
     nothing: String,
 }
 
@@ -437,13 +440,13 @@ struct Form {
     version: String,
     button: &'static str,
     sections: Vec<Section>,
-    /// What is wrong with all of it.
+    /// Errors that belong to no field.
     whole: String,
-    /// What is wrong with fields.
+    /// Errors of fields.
     faults: Vec<(&'static Field, String)>,
-    /// Whether it was to be sent.
+    /// Whether the form was submitted.
     tried: bool,
-    /// What must still be filled in.
+    /// Required fields that are empty.
     open: Vec<(&'static Field, String)>,
     preview: Option<Preview>,
     engines: Vec<String>,

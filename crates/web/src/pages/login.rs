@@ -11,12 +11,13 @@ use axum::http::header::SET_COOKIE;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{AppendHeaders, IntoResponse, Redirect, Response};
 
+use crate::app::App;
 use crate::form::Pairs;
-use crate::guard::{self, Asker, Site};
+use crate::guard::{self, Asker};
 use crate::oidc::Issuer;
-use crate::page::{self, asset_path};
-use crate::server::App;
+use crate::refusal::{self, asset_path};
 use crate::sessions::Refused;
+use crate::site::Site;
 
 #[derive(Template)]
 #[template(path = "login.html")]
@@ -51,7 +52,7 @@ fn form(app: &App, status: StatusCode, error: String) -> Response {
         issuer: app.sessions.issuer().map_or("", |issuer| issuer.name()).to_owned(),
         error,
     };
-    page::status_html(status, &page)
+    refusal::status_html(status, &page)
 }
 
 fn refuse(app: &App, refused: &Refused) -> Response {
@@ -64,10 +65,10 @@ fn refuse(app: &App, refused: &Refused) -> Response {
 
 fn onward(heading: &str, url: &str) -> Response {
     let style = asset_path("console.css");
-    page::html(&Onward { style, heading, url })
+    refusal::html(&Onward { style, heading, url })
 }
 
-/// Lets somebody in whose token the cluster knows.
+/// Signs a user in with a token.
 pub async fn enter(State(app): State<Arc<App>>, body: Bytes) -> Response {
     let pairs = Pairs::parse(&body);
     match app
@@ -80,7 +81,7 @@ pub async fn enter(State(app): State<Arc<App>>, body: Bytes) -> Response {
     }
 }
 
-/// Sends somebody to the issuer.
+/// Redirects a user to the issuer.
 pub async fn go_to_issuer(State(app): State<Arc<App>>, Extension(site): Extension<Site>) -> Response {
     let Some(issuer) = app.sessions.issuer() else {
         return Redirect::to("/login").into_response();
@@ -95,7 +96,7 @@ pub async fn go_to_issuer(State(app): State<Arc<App>>, Extension(site): Extensio
     }
 }
 
-/// Lets somebody in whom the issuer sends back.
+/// Signs a user in after the redirect from the issuer.
 pub async fn come_from_issuer(
     State(app): State<Arc<App>>,
     Query(query): Query<BTreeMap<String, String>>,
@@ -109,7 +110,7 @@ pub async fn come_from_issuer(
         Ok(id) => {
             let cookies = [(SET_COOKIE, over), (SET_COOKIE, guard::set_cookie(&app, &id))];
             // After a redirect the browser would still be on its way from the issuer's site, and keep a Strict cookie back.
-            (AppendHeaders(cookies), onward("You are signed in", "/")).into_response()
+            (AppendHeaders(cookies), onward("Signed in", "/")).into_response()
         }
         Err(refused) => (AppendHeaders([(SET_COOKIE, over)]), refuse(&app, &refused)).into_response(),
     }
@@ -141,7 +142,7 @@ pub async fn leave(
         && let Some(url) = issuer.end_session(&tokens, &site.to_string()).await
     {
         // Our policy lets no form of ours end at another site, not even by a redirect.
-        return (cookie, onward("You are signed out here", &url)).into_response();
+        return (cookie, onward("Signed out of the console", &url)).into_response();
     }
     (cookie, Redirect::to("/login")).into_response()
 }

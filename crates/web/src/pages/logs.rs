@@ -20,13 +20,14 @@ use serde::Deserialize;
 
 use super::deployment::{Head, find};
 use crate::guard::{Asker, Of};
-use crate::page::{self, Shell};
+use crate::page::Shell;
+use crate::refusal;
 use crate::sessions::Session;
 
 /// Lines that are shown at first.
 const LINES: i64 = 500;
 
-/// Whose log.
+/// Selected log.
 #[derive(Clone, Debug, Default, Deserialize)]
 pub struct Asked {
     /// The pod; empty: the first.
@@ -35,7 +36,7 @@ pub struct Asked {
     /// The container; empty: the one that has something to say.
     #[serde(default)]
     container: String,
-    /// Of the run before this one.
+    /// Log of the previous instance.
     #[serde(default)]
     previous: bool,
 }
@@ -57,9 +58,9 @@ struct Page {
     pods: Vec<String>,
     voice: Option<Voice>,
     text: String,
-    /// Where the rest comes from.
+    /// URL of the stream.
     follow: String,
-    /// Why there is nothing.
+    /// Error.
     trouble: String,
 }
 
@@ -106,7 +107,7 @@ pub async fn show(Asker(session): Asker, Of { namespace, name }: Of, Query(asked
             page.follow = format!("{}/logs/follow?{}", page.head.href, query.finish());
         }
     }
-    page::html(&page)
+    refusal::html(&page)
 }
 
 /// The end of a log and what follows, as it is written.
@@ -116,7 +117,7 @@ pub async fn follow(Asker(session): Asker, Of { namespace, name }: Of, Query(ask
         Err(error) => return (super::actions::status(&error), chain(&error)).into_response(),
     };
     let Some(voice) = voice else {
-        return (StatusCode::NOT_FOUND, "there is no such pod").into_response();
+        return (StatusCode::NOT_FOUND, "pod not found").into_response();
     };
     let params = LogParams {
         container: Some(voice.container),
@@ -148,7 +149,7 @@ async fn pods(session: &Session, namespace: &Namespace, name: Name) -> Result<Ve
     cluster.pods_of(&target, namespace).await
 }
 
-/// The one that is asked for, if it is among these, or the first.
+/// The selected pod and container, or the first.
 fn voice(pods: &[Pod], asked: &Asked) -> Option<Voice> {
     let pod = pods
         .iter()

@@ -16,37 +16,39 @@ use runway_operator::clock;
 
 use super::deployments::urgency;
 use crate::guard::Asker;
-use crate::page::{self, Moment, Shell};
+use crate::moment::Moment;
+use crate::page::{self, Shell};
+use crate::refusal;
 
 /// Faults that are shown; the rest is a number.
 const MAX_PROBLEMS: usize = 50;
 
-/// Something that is wrong, or waits for somebody.
+/// An object that needs attention.
 pub struct Problem {
     urgency: usize,
-    /// Its class: `bad`, `open` for what may yet come right, or `none`.
+    /// CSS class: `bad`, `open` or `none`.
     pub mood: &'static str,
     /// The kind of object.
     pub kind: &'static str,
     /// The object, for people.
     pub what: String,
-    /// Its page.
+    /// URL of its page.
     pub href: String,
-    /// In a word.
+    /// State.
     pub state: String,
-    /// Why, and what to do.
+    /// Cause and remedy.
     pub why: String,
     /// Since when.
     pub since: Option<Moment>,
 }
 
-/// How many of a kind are how.
+/// Number of objects of a kind, by state.
 pub struct Tile {
     /// The kind, for people.
     pub title: &'static str,
-    /// Its page.
+    /// URL of its page.
     pub href: &'static str,
-    /// All of them.
+    /// Total.
     pub all: usize,
     /// State, number and mood of each that is not 0.
     pub parts: Vec<(String, usize, &'static str)>,
@@ -105,7 +107,7 @@ pub async fn show(Asker(session): Asker) -> Response {
         tile("Llama Stack", "/stacks", stacks.items.iter().map(|d| stack_state(d))),
     ];
     let empty = models.items.is_empty() && models.trouble.is_none();
-    page::html(&Overview {
+    refusal::html(&Overview {
         shell,
         problems,
         more,
@@ -173,7 +175,7 @@ fn of_deployment(md: &ModelDeployment, now: Timestamp) -> Option<Problem> {
             _ => phase.map_or("New", Phase::as_str).to_owned(),
         },
         why: message
-            .unwrap_or_else(|| "no controller has looked at it yet: is the core controller running?".to_owned()),
+            .unwrap_or_else(|| "not reconciled by a controller yet (is the core controller running?)".to_owned()),
         since: since.map(|t| Moment::new(t, now)),
     })
 }
@@ -183,11 +185,11 @@ fn of_provider(config: &InferenceProviderConfig, now: Timestamp) -> Option<Probl
     let bad_rules = status.and_then(|s| s.conditions.when_false(condition::RULES_VALID));
     let (state, why) = match (config.health(now), bad_rules) {
         (Health::Healthy, None) => return None,
-        (Health::Healthy, Some(rules)) => ("Rules left out".to_owned(), rules.message.clone()),
+        (Health::Healthy, Some(rules)) => ("Rules skipped".to_owned(), rules.message.clone()),
         (Health::NotReady(why), _) => ("Not ready".to_owned(), why),
         (health @ Health::Silent, _) => (
             "Silent".to_owned(),
-            format!("{}: is its controller running?", why::health(&health)),
+            format!("{} (is its controller running?)", why::health(&health)),
         ),
     };
     let beat = status.and_then(|s| s.last_heartbeat.as_ref());
@@ -244,7 +246,7 @@ fn of_distribution(distribution: &LlamaStackDistribution, now: Timestamp) -> Opt
     )
 }
 
-/// What an operator has to say of an object that is not well. `said` is the condition that dates it.
+/// Problem of an AsyncActor or LlamaStackDistribution. `said` is the condition that dates it.
 fn of_operated(
     object: &impl ResourceExt,
     (kind, pages): (&'static str, &str),
@@ -266,7 +268,7 @@ fn of_operated(
         state,
         why: message
             .or_else(|| said.map(|c| c.message.clone()))
-            .unwrap_or_else(|| "no operator has looked at it yet".to_owned()),
+            .unwrap_or_else(|| "not reconciled by an operator yet".to_owned()),
         since: said.map(|c| Moment::new(c.last_transition_time.0, now)),
     })
 }

@@ -12,9 +12,11 @@ use runway_client::manifests;
 use runway_operator::clock;
 
 use crate::guard::Asker;
-use crate::page::{self, Moment, Shell};
+use crate::moment::Moment;
+use crate::page::Shell;
+use crate::refusal;
 
-/// What is said of one of the two halves of a provider.
+/// State of the controller or of the operator of a provider.
 struct Half {
     mood: &'static str,
     state: &'static str,
@@ -82,7 +84,7 @@ pub async fn show(Asker(session): Asker) -> Response {
     } else {
         Vec::new()
     };
-    page::html(&All { shell, cards, absent })
+    refusal::html(&All { shell, cards, absent })
 }
 
 fn provider(config: &InferenceProviderConfig, models: usize, now: Timestamp) -> Card {
@@ -145,13 +147,13 @@ fn controller(config: &InferenceProviderConfig, now: Timestamp) -> Half {
             mood: "bad",
             state: "Silent",
             text: format!(
-                "No heartbeat for 180 seconds: is {} running?",
+                "No heartbeat for 180 seconds (is {} running?)",
                 labels::provider_manager(&config.name_any())
             ),
         },
         Health::Healthy | Health::NotReady(_) => Half {
             mood: "good",
-            state: "Alive",
+            state: "Running",
             text: String::new(),
         },
     }
@@ -175,8 +177,8 @@ fn upstream(config: &InferenceProviderConfig) -> Half {
         },
         None => Half {
             mood: "none",
-            state: "Not known",
-            text: "its controller has not said".to_owned(),
+            state: "Unknown",
+            text: "not reported by its controller".to_owned(),
         },
     }
 }

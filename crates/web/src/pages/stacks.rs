@@ -12,7 +12,9 @@ use runway_operator::clock;
 use super::deployment::{Entry, is_usual_when_operated, of_condition};
 use super::overview::stack_state;
 use crate::guard::{Asker, Of};
-use crate::page::{self, Moment, Shell};
+use crate::moment::Moment;
+use crate::page::{self, Shell};
+use crate::refusal;
 
 struct External {
     id: String,
@@ -77,18 +79,18 @@ pub async fn show(Asker(session): Asker) -> Response {
     shell.note("LlamaStackDistributions", &seen);
     let now = clock::now();
     let stacks = seen.items.iter().map(|d| stack(d, now)).collect();
-    page::html(&Stacks { shell, stacks })
+    refusal::html(&Stacks { shell, stacks })
 }
 
 /// One of them.
 pub async fn one(Asker(session): Asker, Of { namespace, name }: Of) -> Response {
     let Some(found) = session.lens.distribution(&namespace, &name).await else {
-        return page::absent("LlamaStackDistribution");
+        return refusal::absent("LlamaStackDistribution");
     };
     let now = clock::now();
     let conditions = found.status.iter().flat_map(|s| &s.conditions);
     let tree = Source::from(session.lens.cluster()).tree_of_distribution(&found).await;
-    page::html(&One {
+    refusal::html(&One {
         shell: Shell::new(&session, "stacks", name.to_string()).live_of("llamastackdistributions", &namespace, &name),
         stack: stack(&found, now),
         tree,

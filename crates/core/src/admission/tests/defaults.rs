@@ -1,4 +1,4 @@
-//! Defaulting: the documented values, and nothing else.
+//! Defaults: the documented values, and nothing else.
 
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -13,7 +13,7 @@ fn defaulted(spec: Value) -> Value {
 }
 
 #[test]
-fn the_least_a_user_can_write() {
+fn a_minimal_spec_gets_all_defaults() {
     assert_eq!(
         defaulted(json!({"model": {"id": "org/model"}, "engine": {"type": "vllm"}})),
         json!({
@@ -68,7 +68,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn twice_is_once(spec in any_spec()) {
+    fn applying_defaults_twice_changes_nothing(spec in any_spec()) {
         let mut once = spec;
         apply_defaults(&mut once);
         let mut twice = once.clone();

@@ -1,4 +1,4 @@
-//! The webhooks, through the router, as the API server calls them.
+//! The webhooks through the router, as the API server calls them.
 
 use std::sync::Arc;
 
@@ -29,7 +29,7 @@ async fn post(path: &str, body: impl Into<Body>) -> (StatusCode, Vec<u8>) {
     )
 }
 
-/// A request as the API server makes it, with some of it replaced.
+/// A request of the API server with a merge patch.
 fn review(change: Value) -> Value {
     let mut request = json!({
         "uid": "u-1",
@@ -153,7 +153,7 @@ async fn what_the_user_wrote_survives_to_the_byte() {
 }
 
 #[tokio::test]
-async fn nothing_stands_in_the_way_of_deletion_or_of_our_own_writes() {
+async fn deletion_and_our_own_writes_are_admitted_unread() {
     let bad = json!({"model": {}});
     let bad_update = |change: Value| {
         let mut whole = review(json!({"operation": "UPDATE"}));
@@ -264,7 +264,7 @@ async fn an_object_we_cannot_read_is_refused_with_the_path_and_never_patched() {
 }
 
 #[tokio::test]
-async fn what_is_no_review_gets_a_clean_refusal() {
+async fn a_body_that_is_not_a_review_is_rejected() {
     let deep = "[".repeat(100_000);
     let huge = format!("\"{}\"", "x".repeat(8 * 1024 * 1024));
     for path in [MUTATE_PATH, VALIDATE_PATH] {
@@ -335,7 +335,7 @@ async fn an_object_that_was_too_large_before_can_be_deleted_and_given_other_labe
     assert_eq!(answer(VALIDATE_PATH, &large).await["allowed"], true);
 }
 
-/// Any JSON at all, leaning to what looks like ours.
+/// Any JSON, often similar to ours.
 fn any_json() -> impl Strategy<Value = Value> {
     let leaf = prop_oneof![
         Just(Value::Null),
@@ -375,9 +375,9 @@ fn any_json() -> impl Strategy<Value = Value> {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// The mutating webhook only ever adds: what was there, is there.
+    /// The mutating webhook only adds fields.
     #[test]
-    fn any_spec_is_answered_and_kept(spec in any_json()) {
+    fn any_spec_gets_a_response_and_keeps_its_fields(spec in any_json()) {
         let mut review = review(json!({}));
         review["request"]["object"]["spec"] = spec.clone();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
@@ -387,7 +387,7 @@ proptest! {
     }
 }
 
-/// Whether everything but nulls is as before.
+/// Whether everything except nulls is unchanged.
 fn keeps(after: &Value, before: &Value) -> bool {
     match (after, before) {
         (_, Value::Null) => true,

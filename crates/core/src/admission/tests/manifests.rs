@@ -1,4 +1,4 @@
-//! The configurations: what must not be forgotten in them.
+//! Required settings of the webhook configurations.
 
 use runway_operator::webhook::Endpoint;
 use serde_json::{Value, json};
@@ -13,7 +13,7 @@ fn both(endpoint: &Endpoint) -> [Value; 2] {
 }
 
 #[test]
-fn nobody_is_kept_from_working_by_a_webhook_that_is_down() {
+fn webhooks_fail_open() {
     let endpoint = Endpoint::Service {
         namespace: "system".to_owned(),
         name: "controller".to_owned(),

@@ -1,4 +1,4 @@
-//! Tests of admission, and what they share.
+//! Tests of admission, with shared helpers.
 
 #![allow(
     clippy::needless_pass_by_value,

@@ -1,13 +1,13 @@
-//! Validation: every text, every rule, all at once, bounded.
+//! Validation: every message, every rule, all problems at once, bounded.
 
 use proptest::prelude::*;
 use serde_json::{Map, Value, json};
 
 use super::{any_spec, deployment, providers};
-use crate::admission::{Verdict, apply_defaults, validate};
+use crate::admission::{Findings, apply_defaults, validate};
 use crate::providers::Providers;
 
-/// A spec that is valid, with some of it replaced; null removes.
+/// A valid spec with a merge patch.
 fn spec(change: Value) -> Value {
     let mut spec =
         json!({"model": {"id": "org/model"}, "engine": {"type": "vllm"}, "resources": {"gpu": {"count": 1}}});
@@ -24,12 +24,12 @@ fn disaggregated(change: Value) -> Value {
     spec
 }
 
-fn verdict(spec: Value) -> Verdict {
+fn findings(spec: Value) -> Findings {
     validate(&deployment(spec), &Providers::default())
 }
 
 fn errors(spec: Value) -> Vec<(String, String)> {
-    verdict(spec)
+    findings(spec)
         .errors
         .into_iter()
         .map(|violation| (violation.field, violation.message))
@@ -46,7 +46,7 @@ fn refused(spec: Value, expected: &[(&str, &str)]) {
 }
 
 #[test]
-fn the_documented_refusals_word_for_word() {
+fn documented_messages_are_used_verbatim() {
     const VLLM: (&str, &str) = (
         "spec.resources.gpu.count",
         "vLLM engine requires GPU (set resources.gpu.count > 0)",
@@ -119,7 +119,7 @@ fn the_documented_refusals_word_for_word() {
 }
 
 #[test]
-fn what_is_valid_passes_without_a_word() {
+fn valid_specs_cause_no_warning() {
     for spec in [
         spec(json!({})),
         spec(json!({"engine": {"type": "llamacpp"}, "resources": null})),
@@ -135,7 +135,7 @@ fn what_is_valid_passes_without_a_word() {
             json!({"podTemplate": {"metadata": {"labels": {"team": "a", "x.io/y": ""}, "annotations": {"n": "any text at all"}}}, "nodeSelector": {"kubeairunway.ai/pool": "a"}}),
         ),
     ] {
-        assert_eq!(verdict(spec.clone()), Verdict::default(), "{spec}");
+        assert_eq!(findings(spec.clone()), Findings::default(), "{spec}");
     }
 }
 
@@ -168,8 +168,8 @@ fn warnings() {
         ),
     ] {
         assert_eq!(
-            verdict(spec.clone()),
-            Verdict {
+            findings(spec.clone()),
+            Findings {
                 errors: vec![],
                 warnings: vec![warning.to_owned()]
             },
@@ -179,7 +179,7 @@ fn warnings() {
 }
 
 #[test]
-fn everything_is_said_at_once_in_the_order_of_the_spec() {
+fn all_violations_are_reported_in_the_order_of_the_spec() {
     let spec = json!({
         "model": {},
         "provider": {"name": "nope"},
@@ -209,7 +209,7 @@ fn everything_is_said_at_once_in_the_order_of_the_spec() {
             ),
             (
                 "spec.resources.cpu",
-                "resources.cpu must be more than 0, such as 4 or 500m: leave it out to ask for nothing",
+                "resources.cpu must be greater than 0, such as 4 or 500m: omit it to request nothing",
             ),
             (
                 "spec.env[0].name",
@@ -221,29 +221,28 @@ fn everything_is_said_at_once_in_the_order_of_the_spec() {
             ),
             (
                 "spec.podTemplate.metadata.annotations[a b]",
-                "podTemplate.metadata.annotations: 'a b' is no valid key: use at most 63 letters, digits, '-', '_' and '.', perhaps after a domain and '/', such as example.com/team",
+                "podTemplate.metadata.annotations: invalid key 'a b': use at most 63 letters, digits, '-', '_' and '.', optionally after a domain and '/', such as example.com/team",
             ),
             (
                 "spec.podTemplate.metadata.labels[kubeairunway.ai/provider]",
-                "podTemplate.metadata.labels: 'kubeairunway.ai/provider' is reserved, every key under kubeairunway.ai/ is set by the controllers: use a prefix of your own",
+                "podTemplate.metadata.labels: 'kubeairunway.ai/provider' is reserved, every key under kubeairunway.ai/ is set by the controllers: use your own prefix",
             ),
             (
                 "spec.nodeSelector[zone]",
-                "nodeSelector: 'not valid' cannot be the value of 'zone': use at most 63 letters, digits, '-', '_' and '.', beginning and ending with a letter or digit",
+                "nodeSelector: invalid value 'not valid' of 'zone': use at most 63 letters, digits, '-', '_' and '.', beginning and ending with a letter or digit",
             ),
         ],
     );
 }
 
 #[test]
-fn names_of_variables_are_those_that_the_server_accepts() {
+fn variable_names_follow_the_rules_of_the_api_server() {
     let env = |name: &str| spec(json!({"env": [{"name": name, "value": "1"}]}));
     for name in ["HF_HOME", "_a.b-c", "1", "my var"] {
         refused(env(name), &[]);
     }
     for (name, shown) in [("A=B", "A=B"), ("ä", "ä"), ("A\nB", "A\u{fffd}B")] {
-        let message =
-            format!("env[0]: '{shown}' cannot be the name of a variable: use letters, digits, '_', '-' and '.'");
+        let message = format!("env[0]: invalid variable name '{shown}': use letters, digits, '_', '-' and '.'");
         refused(env(name), &[("spec.env[0].name", &message)]);
     }
 }
@@ -266,7 +265,7 @@ fn numbers_and_quantities_of_workers() {
             ),
             (
                 "spec.scaling.prefill.memory",
-                "scaling.prefill.memory must be more than 0, such as 64Gi: leave it out to ask for nothing",
+                "scaling.prefill.memory must be greater than 0, such as 64Gi: omit it to request nothing",
             ),
             (
                 "spec.scaling.decode.memory",
@@ -284,7 +283,7 @@ fn numbers_and_quantities_of_workers() {
 }
 
 #[test]
-fn an_engine_is_known_or_somebody_supports_it() {
+fn an_unknown_engine_needs_a_provider_that_supports_it() {
     let custom = spec(json!({"engine": {"type": "custom"}}));
     let kaito = json!({"capabilities": {"engines": ["vllm", "llamacpp"]}});
     let third = json!({"capabilities": {"perEngine": [{"name": "custom"}]}});
@@ -306,7 +305,7 @@ fn an_engine_is_known_or_somebody_supports_it() {
 }
 
 #[test]
-fn the_named_providers_rules_are_asked() {
+fn rules_of_the_named_provider_are_checked() {
     let registered = providers(json!({
         "strict": {
             "capabilities": {"engines": ["vllm"]},
@@ -334,11 +333,11 @@ fn the_named_providers_rules_are_asked() {
     );
 
     let unnamed = validate(&deployment(spec(json!({}))), &registered);
-    assert_eq!(unnamed, Verdict::default());
+    assert_eq!(unnamed, Findings::default());
 }
 
 #[test]
-fn overrides_of_the_named_provider_are_warned_of() {
+fn unknown_overrides_of_the_named_provider_cause_warnings() {
     let registered = providers(json!({
         "dynamo": {"capabilities": {"engines": ["vllm"]}, "overrides": [{"path": "frontend.replicas", "type": "Integer"}]},
     }));
@@ -346,7 +345,7 @@ fn overrides_of_the_named_provider_are_warned_of() {
     let overrides = json!({"frontend": {"replicsa": 1, "replicas": "two"}});
     assert_eq!(
         ask(json!({"name": "dynamo", "overrides": overrides})),
-        Verdict {
+        Findings {
             errors: vec![],
             warnings: vec![
                 "spec.provider.overrides.frontend.replicas must be a whole number, not a string".to_owned(),
@@ -355,7 +354,7 @@ fn overrides_of_the_named_provider_are_warned_of() {
             ],
         }
     );
-    assert_eq!(ask(json!({ "overrides": overrides })), Verdict::default());
+    assert_eq!(ask(json!({ "overrides": overrides })), Findings::default());
 }
 
 #[test]
@@ -369,15 +368,15 @@ fn a_name_must_fit_a_service() {
 }
 
 #[test]
-fn a_hostile_spec_gets_a_bounded_answer() {
+fn messages_about_a_hostile_spec_are_bounded() {
     let env: Vec<_> = (0..5000).map(|_| json!({"name": ""})).collect();
     let labels: Map<_, _> = (0..500)
         .map(|i| (format!("{i} {}", "ä\n".repeat(10_000)), json!("v".repeat(10_000))))
         .collect();
-    let verdict = verdict(spec(json!({"env": env, "nodeSelector": labels})));
-    assert_eq!(verdict.errors.len(), 50);
-    assert_eq!(verdict.errors[49].message, "and 5951 more");
-    for violation in &verdict.errors {
+    let findings = findings(spec(json!({"env": env, "nodeSelector": labels})));
+    assert_eq!(findings.errors.len(), 50);
+    assert_eq!(findings.errors[49].message, "and 5951 more");
+    for violation in &findings.errors {
         assert!(
             violation.message.len() <= 1024 && violation.field.len() <= 128,
             "{violation:?}"
@@ -390,17 +389,17 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn never_fails_and_always_says_the_same(spec in any_spec()) {
+    fn validation_never_panics_and_is_deterministic(spec in any_spec()) {
         let mut deployment = deployment(json!({"model": {}}));
         deployment.spec = spec;
-        let verdict = validate(&deployment, &Providers::default());
-        prop_assert_eq!(&verdict, &validate(&deployment, &Providers::default()));
-        prop_assert!(verdict.errors.iter().all(|violation| !violation.field.is_empty() && !violation.message.is_empty()));
+        let findings = validate(&deployment, &Providers::default());
+        prop_assert_eq!(&findings, &validate(&deployment, &Providers::default()));
+        prop_assert!(findings.errors.iter().all(|violation| !violation.field.is_empty() && !violation.message.is_empty()));
     }
 
-    /// Defaulting is no way to become valid or invalid.
+    /// Defaults make no spec valid or invalid.
     #[test]
-    fn defaults_do_not_change_the_verdict(spec in any_spec()) {
+    fn defaults_do_not_change_the_findings(spec in any_spec()) {
         let mut deployment = deployment(json!({"model": {}}));
         deployment.spec = spec;
         let before = validate(&deployment, &Providers::default());

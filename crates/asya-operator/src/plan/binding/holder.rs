@@ -1,0 +1,127 @@
+//! The object that holds the containers of a binding, and the writes to it.
+
+use std::collections::BTreeMap;
+
+use kube::ResourceExt;
+use kube::core::{DynamicObject, ObjectMeta};
+use runway_api::labels;
+use runway_operator::plan::{Apply, Edit};
+use serde_json::{Value, json};
+
+use crate::object::Key;
+use crate::observe::Observed;
+use crate::plan::part::Part;
+use crate::plan::{fields, objects};
+use crate::request::{RUNTIME, SIDECAR};
+use crate::targets::INFERENCE_SERVICE;
+
+/// The live object, if it holds the containers.
+pub(in crate::plan) fn held<'a>(seen: &'a Observed, holder: &Key) -> Option<&'a DynamicObject> {
+    let live = seen.live(holder)?;
+    let uid = seen.actor.uid().unwrap_or_default();
+    let is_ours = live.annotations().get(labels::ASYA_BOUND_UID) == Some(&uid);
+    // Another writer can remove the annotation and leave the containers.
+    let binding = seen.actor.status.as_ref().and_then(|s| s.binding.as_ref());
+    let recorded = binding.and_then(|b| b.holder_uid.clone());
+    let unmarked = !live.annotations().contains_key(labels::ASYA_BOUND_UID);
+    let left = unmarked && recorded.is_some() && recorded == live.uid() && fields::hold_something(live);
+    (is_ours || left).then_some(live)
+}
+
+/// Removes everything that the operator added to an object.
+pub(in crate::plan) fn put_back(seen: &Observed, holder: &Key, live: &DynamicObject) -> Part {
+    let is_parent = holder.kind == INFERENCE_SERVICE;
+    Part {
+        apply: (!is_parent).then(|| apply(seen, holder, live, bare(seen, holder, live))),
+        edit: is_parent.then(|| parent_edit(seen, holder, live, None)),
+        ..Part::default()
+    }
+}
+
+/// The write of the operator's fields to an object with another owner.
+pub(super) fn apply(seen: &Observed, holder: &Key, live: &DynamicObject, object: DynamicObject) -> Apply {
+    Apply {
+        resource: objects::resource(seen, holder),
+        object,
+        live: live.uid(),
+        // Never: if another field manager wants a different value, it keeps the field.
+        force: false,
+        rehearsed: true,
+        unchanged: false,
+        note: None,
+    }
+}
+
+/// The object's identity, without any field.
+pub(super) fn bare(seen: &Observed, key: &Key, live: &DynamicObject) -> DynamicObject {
+    DynamicObject {
+        types: Some(objects::types(seen, key)),
+        metadata: ObjectMeta {
+            name: Some(key.name.clone()),
+            namespace: Some(seen.namespace()),
+            uid: live.uid(),
+            ..ObjectMeta::default()
+        },
+        data: json!({}),
+    }
+}
+
+/// Annotations of an object that holds the containers.
+pub(super) fn marks(seen: &Observed, hash: &str) -> BTreeMap<String, String> {
+    [
+        (labels::ASYA_MANAGED_BY, seen.name()),
+        (labels::ASYA_BOUND_UID, seen.actor.uid().unwrap_or_default()),
+        (labels::ASYA_BOUND_HASH, hash.to_owned()),
+    ]
+    .into_iter()
+    .map(|(key, value)| (key.to_owned(), value))
+    .collect()
+}
+
+/// The change of a parent's list of containers, which has no keys by which server-side apply could own an item. The list is read,
+/// changed and written back, guarded by the resource version. An annotation records whether the list was created too.
+pub(super) fn parent_edit(
+    seen: &Observed,
+    holder: &Key,
+    live: &DynamicObject,
+    with: Option<(&[Value; 2], &str)>,
+) -> Edit {
+    let there = live
+        .data
+        .pointer("/spec/predictor/containers")
+        .and_then(Value::as_array);
+    let recorded = live.annotations().get(labels::ASYA_ADDED);
+    let made_list = recorded.map_or_else(|| there.is_none(), |r| r == "list");
+    let mut list: Vec<Value> = there
+        .into_iter()
+        .flatten()
+        .filter(|c| c["name"] != SIDECAR && c["name"] != RUNTIME)
+        .cloned()
+        .collect();
+    let annotations = match with {
+        Some((pair, hash)) => {
+            list.extend(pair.iter().cloned());
+            let mut marks = json!(marks(seen, hash));
+            marks[labels::ASYA_ADDED] = json!(if made_list { "list" } else { "items" });
+            marks
+        }
+        None => json!({
+            labels::ASYA_MANAGED_BY: null, labels::ASYA_BOUND_UID: null, labels::ASYA_BOUND_HASH: null, labels::ASYA_ADDED: null,
+        }),
+    };
+    let containers = if list.is_empty() && made_list {
+        Value::Null
+    } else {
+        list.into()
+    };
+    Edit {
+        resource: objects::resource(seen, holder),
+        namespace: seen.namespace(),
+        name: holder.name.clone(),
+        patch: json!({
+            "metadata": {"resourceVersion": live.resource_version(), "annotations": annotations},
+            "spec": {"predictor": {"containers": containers}},
+        }),
+        note: None,
+    }
+}

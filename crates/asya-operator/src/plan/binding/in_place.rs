@@ -1,0 +1,329 @@
+//! The strategies TemplatePatch and ParentSpec: two containers in the pods of the target.
+
+use kube::ResourceExt;
+use kube::core::DynamicObject;
+use runway_api::AsyncActor;
+use runway_api::async_actor::{AskedStrategy, BindingStatus, OnConflict, RUNTIME_INJECTED, Strategy};
+use runway_api::condition::{no, yes};
+use runway_api::labels;
+use runway_operator::json;
+use runway_operator::plan::{Apply, Edit, Note};
+use serde_json::{Value, json};
+
+use super::holder::{self, bare, held, marks, parent_edit};
+use super::proxy::{self, Binding};
+use super::release;
+use crate::object::Key;
+use crate::observe::Observed;
+use crate::plan::conflict::{self, Judged, Sight, Verdict};
+use crate::plan::objects::{self, by};
+use crate::plan::part::{Outcome, Part};
+use crate::plan::{fields, pods, scaling};
+use crate::request::{Bound, RUNTIME, Request, SIDECAR};
+use crate::targets::{self, INFERENCE_SERVICE, InPlace};
+
+pub(super) fn plan(binding: &Binding<'_>, place: &InPlace, url: &str) -> Outcome {
+    let seen = binding.seen;
+    let holder = &place.holder;
+    let status = binding.status(place.strategy, Some(holder));
+    let outcome = |parts: Vec<Part>| Outcome {
+        shown: Some(place.workload.clone()),
+        binding: Some(status.clone()),
+        parts,
+        ..Outcome::default()
+    };
+    let Some(live) = seen.live(holder) else {
+        let message = format!("{holder} does not exist yet");
+        return outcome(vec![Part::says(no(RUNTIME_INJECTED, "TargetNotFound", message))]);
+    };
+    if let Some(leaving) = release::leave(seen, Some(holder)) {
+        return Outcome {
+            shown: Some(place.workload.clone()),
+            ..leaving
+        };
+    }
+    if let Some(rival) = older_rival(seen, binding.bound, live) {
+        let message = format!(
+            "{holder} is already bound by AsyncActor '{rival}': delete one of the two, or set binding.strategy to Proxy"
+        );
+        let released = held(seen, holder).map(|live| release::take_out(seen, holder, live));
+        let failure = Part::fails(seen, RUNTIME_INJECTED, "AlreadyManaged", message);
+        return outcome(released.into_iter().chain([failure]).collect());
+    }
+    let insertion = match Insertion::new(seen, place.strategy, holder, live, &binding.pair(url, None)) {
+        Ok(insertion) => insertion,
+        Err(message) => {
+            return outcome(vec![Part::fails(
+                seen,
+                RUNTIME_INJECTED,
+                "ContainerNameConflict",
+                message,
+            )]);
+        }
+    };
+    let judged = judge(binding, live, &insertion, &status);
+    let conflicts = judged.conflicts.clone();
+    if let Verdict::Stopped { now } = judged.verdict {
+        return Outcome {
+            conflicts,
+            ..stopped(binding, place, live, outcome(Vec::new()), now)
+        };
+    }
+    let (scaled, scaling) = match &place.scale {
+        Ok(target) => scaling::plan(seen, binding.request, binding.transport, target, false),
+        Err(why) => scaling::impossible(binding.request, why),
+    };
+    let says = says(binding, place, live, &judged);
+    Outcome {
+        binding: Some(BindingStatus {
+            holder: Some(objects::reference(seen, holder)),
+            holder_uid: live.uid(),
+            applied_hash: Some(insertion.hash.clone()),
+            lost: judged.lost.then_some(true),
+            ..status.clone()
+        }),
+        conflicts,
+        scaled,
+        ..outcome(vec![says, insertion.part(binding, holder, live, &judged), scaling])
+    }
+}
+
+fn judge(binding: &Binding<'_>, live: &DynamicObject, insertion: &Insertion, status: &BindingStatus) -> Judged {
+    let seen = binding.seen;
+    let before = seen.actor.status.clone().unwrap_or_default();
+    let recorded = before.binding.clone().unwrap_or_default();
+    let new_spec = before.observed_generation.is_some() && before.observed_generation != seen.actor.metadata.generation;
+    let new_source = recorded.source_generation.is_some() && recorded.source_generation != status.source_generation;
+    let sight = Sight {
+        intact: insertion.intact,
+        was_put_in: recorded.applied_hash.as_ref() == Some(&insertion.hash) && recorded.holder_uid == live.uid(),
+        new_chance: new_spec || new_source,
+        first_wait: seen.settings.conflict_wait,
+        uid: &binding.request.uid,
+        now: seen.now,
+    };
+    conflict::judge(&sight, &before)
+}
+
+/// The condition `RuntimeInjected` for a verdict.
+fn says(binding: &Binding<'_>, place: &InPlace, live: &DynamicObject, judged: &Judged) -> Part {
+    let (seen, holder) = (binding.seen, &place.holder);
+    let (is_new, wait) = match judged.verdict {
+        Verdict::Lost { wait } => (true, wait),
+        Verdict::Waiting { wait } => (false, wait),
+        Verdict::Intact | Verdict::Apply | Verdict::Stopped { .. } => {
+            let message = format!(
+                "asya-sidecar and asya-runtime are in {holder} ({})",
+                place.strategy.as_str()
+            );
+            let well = yes(RUNTIME_INJECTED, "Injected", message);
+            return pods::of_target(seen, binding.request).part(seen, RUNTIME_INJECTED, holder, well);
+        }
+    };
+    let message = format!(
+        "The containers were removed from {holder}{} ({} of {} times) and are restored after a wait",
+        by(live),
+        judged.conflicts.count,
+        conflict::MOST
+    );
+    Part {
+        events: Vec::from_iter(is_new.then(|| Note::warning("ConflictDetected", &message))),
+        look_again: Some(wait),
+        ..Part::says(no(RUNTIME_INJECTED, "ConflictDetected", message))
+    }
+}
+
+/// After too many conflicts the other writer wins: containers that are left are removed and, if the actor asks for it, a proxy
+/// calls the target.
+fn stopped(binding: &Binding<'_>, place: &InPlace, live: &DynamicObject, outcome: Outcome, now: bool) -> Outcome {
+    let (seen, holder) = (binding.seen, &place.holder);
+    let before = seen.actor.status.as_ref();
+    let recorded = before
+        .and_then(|s| s.conditions.iter().find(|c| c.type_ == RUNTIME_INJECTED))
+        .filter(|c| c.reason == "ConflictLoopDetected" && !now);
+    let message = recorded.map_or_else(|| stopped_text(binding, place, live), |c| c.message.clone());
+    let events = Vec::from_iter(now.then(|| Note::warning("ConflictLoopDetected", &message)));
+    let says = |message: String| Part::says(no(RUNTIME_INJECTED, "ConflictLoopDetected", message));
+    let event = Part {
+        events,
+        ..Part::default()
+    };
+    if let Some(holding) = held(seen, holder) {
+        return Outcome {
+            binding: Some(BindingStatus {
+                lost: None,
+                ..before.and_then(|s| s.binding.clone()).unwrap_or_default()
+            }),
+            parts: vec![event, says(message), release::take_out(seen, holder, holding)],
+            ..outcome
+        };
+    }
+    if binding.bound.on_conflict != OnConflict::Proxy {
+        return Outcome {
+            parts: vec![event, says(message)],
+            ..outcome
+        };
+    }
+    let proxied = Bound {
+        strategy: AskedStrategy::Proxy,
+        ..binding.bound.clone()
+    };
+    let Request { namespace, scaling, .. } = binding.request;
+    match targets::resolve(&proxied, namespace, scaling.is_some(), &seen.objects) {
+        Err(why) => Outcome {
+            parts: vec![event, says(format!("{message}. No proxy: {}", why.message))],
+            ..outcome
+        },
+        Ok(resolved) => {
+            let status = BindingStatus {
+                strategy: Some(Strategy::Proxy),
+                fallback: Some(true),
+                ..outcome.binding.unwrap_or_default()
+            };
+            let mut fallback = proxy::plan(binding, &resolved, &status);
+            fallback.parts.insert(0, event);
+            fallback
+        }
+    }
+}
+
+fn stopped_text(binding: &Binding<'_>, place: &InPlace, live: &DynamicObject) -> String {
+    let is_kserve = targets::source(&binding.bound.reference).is_some_and(|source| source.kind == INFERENCE_SERVICE);
+    let way_out = if is_kserve && place.strategy == Strategy::TemplatePatch {
+        "set binding.strategy to ParentSpec or Proxy"
+    } else {
+        "set binding.strategy to Proxy, or binding.onConflict to Proxy"
+    };
+    format!(
+        "The containers were removed from {}{} more than {} times and are no longer restored. To continue, {way_out}; any change of this spec tries again",
+        place.holder,
+        by(live),
+        conflict::MOST
+    )
+}
+
+/// Name of another actor that has the right to the target: one that asked for it in place earlier, or one that still holds it.
+fn older_rival(seen: &Observed, bound: &Bound, live: &DynamicObject) -> Option<String> {
+    let claims = targets::claims(&bound.reference);
+    let age = |actor: &AsyncActor| (actor.metadata.creation_timestamp.clone().map(|t| t.0), actor.uid());
+    let holding = live.annotations().get(labels::ASYA_BOUND_UID);
+    let own = age(&seen.actor);
+    let competes = |other: &&std::sync::Arc<AsyncActor>| {
+        let wants = |reference| targets::claims(reference).iter().any(|claim| claims.contains(claim));
+        let in_place = other.spec.strategy() != AskedStrategy::Proxy;
+        let holds = holding.is_some() && holding == other.metadata.uid.as_ref();
+        other.uid() != seen.actor.uid()
+            && (holds
+                || in_place
+                    && !other.is_deleting()
+                    && other.spec.workload_ref.as_ref().is_some_and(wants)
+                    && age(other) < own)
+    };
+    seen.others.iter().filter(competes).map(|other| other.name_any()).min()
+}
+
+/// The containers as they must be in the holder.
+struct Insertion {
+    hash: String,
+    /// Whether they are there, unchanged.
+    intact: bool,
+    write: Part,
+}
+
+impl Insertion {
+    fn new(
+        seen: &Observed,
+        strategy: Strategy,
+        key: &Key,
+        live: &DynamicObject,
+        pair: &[Value; 2],
+    ) -> Result<Self, String> {
+        let hash = json::hash(pair);
+        let path = if strategy == Strategy::ParentSpec {
+            "/spec/predictor/containers"
+        } else {
+            "/spec/template/spec/containers"
+        };
+        let there = live.data.pointer(path).and_then(Value::as_array);
+        let is_held = held(seen, key).is_some();
+        if let Some(name) = [SIDECAR, RUNTIME]
+            .iter()
+            .find(|name| there.into_iter().flatten().any(|c| c["name"] == **name) && !is_held)
+        {
+            return Err(format!(
+                "{key} has a container named {name} that the operator did not add: rename it, or set binding.strategy to Proxy"
+            ));
+        }
+        if strategy == Strategy::ParentSpec {
+            let ours_are_there = pair.iter().all(|c| {
+                there
+                    .into_iter()
+                    .flatten()
+                    .any(|found| found["name"] == c["name"] && json::contains(found, c))
+            });
+            let marked = live.annotations().get(labels::ASYA_BOUND_HASH) == Some(&hash);
+            return Ok(Self {
+                intact: ours_are_there && marked && is_held,
+                write: Part {
+                    edit: Some(parent_edit(seen, key, live, Some((pair, &hash)))),
+                    ..Part::default()
+                },
+                hash,
+            });
+        }
+        let mut wanted = bare(seen, key, live);
+        wanted.metadata.annotations = Some(marks(seen, &hash));
+        // The operator finds the pods by this label.
+        wanted.data = json!({"spec": {"template": {
+            "metadata": {"labels": {labels::ASYA_ACTOR: seen.name()}},
+            "spec": {"containers": pair},
+        }}});
+        Ok(Self {
+            intact: is_held && fields::is_intact(live, &wanted),
+            write: Part {
+                apply: Some(holder::apply(seen, key, live, wanted)),
+                ..Part::default()
+            },
+            hash,
+        })
+    }
+
+    fn part(self, binding: &Binding<'_>, holder: &Key, live: &DynamicObject, judged: &Judged) -> Part {
+        let now = judged.verdict == Verdict::Apply;
+        let first = live.annotations().get(labels::ASYA_BOUND_UID).is_none();
+        let note = first.then(|| {
+            let message = format!("Added asya-sidecar and asya-runtime to {holder}");
+            Note::normal("Bound", message)
+        });
+        let is_put_in = matches!(judged.verdict, Verdict::Intact | Verdict::Apply);
+        let forgotten = conflict::forgotten_in(&judged.conflicts, binding.seen.now);
+        Part {
+            apply: self.write.apply.map(|apply| Apply {
+                unchanged: !now,
+                note: note.clone(),
+                ..apply
+            }),
+            edit: self.write.edit.filter(|_| now).map(|edit| Edit { note, ..edit }),
+            warnings: grace_warning(binding.request, live).into_iter().collect(),
+            // The containers must be removed before the actor goes.
+            needs_finalizer: true,
+            look_again: forgotten.filter(|_| is_put_in),
+            ..Part::default()
+        }
+    }
+}
+
+/// The target decides how long its pods have to end. Longer work is cut off.
+fn grace_warning(request: &Request, live: &DynamicObject) -> Option<String> {
+    let template = live.data.pointer("/spec/template")?;
+    let grace = template
+        .pointer("/spec/terminationGracePeriodSeconds")
+        .and_then(Value::as_i64)
+        .unwrap_or(30);
+    let processing = i64::from(request.processing);
+    (processing > grace && request.scaling.is_some()).then(|| {
+        format!(
+            "timeout.processing is {processing} s, and pods of the target have {grace} s to end: a message that is being processed when a pod ends is processed again. Increase terminationGracePeriodSeconds of the target"
+        )
+    })
+}

@@ -1,0 +1,151 @@
+//! Arguments of `controller`, `provider` and `console`.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+use jiff::SignedDuration;
+
+/// Arguments of `controller install` and `upgrade`.
+#[derive(Debug, Args)]
+pub struct InstallArgs {
+    /// Registry of the images
+    #[arg(long, value_name = "REGISTRY", default_value = runway_client::manifests::component::REGISTRY)]
+    pub image_registry: String,
+    /// Tag of the images; the version of this command if omitted
+    #[arg(long, value_name = "TAG")]
+    pub image_tag: Option<String>,
+    /// Also install ServiceMonitors, for the Prometheus Operator
+    #[arg(long)]
+    pub monitoring: bool,
+    /// Also install admission policies that allow a provider only to users who may create its upstream objects (Kubernetes 1.30)
+    #[arg(long)]
+    pub provider_policy: bool,
+    /// Options for changes in the cluster.
+    #[command(flatten)]
+    pub change: ChangeArgs,
+}
+
+/// Options of commands that apply objects.
+#[derive(Debug, Args)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a switch of the command line")]
+pub struct ChangeArgs {
+    /// Do not ask for confirmation
+    #[arg(short, long)]
+    pub yes: bool,
+    /// Only show the changes, without applying them
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Take over fields that another field manager has changed
+    #[arg(long)]
+    pub force_conflicts: bool,
+    /// Wait until all pods are ready
+    #[arg(long, default_value_t = true, num_args = 0..=1, require_equals = true, default_missing_value = "true", action = clap::ArgAction::Set)]
+    pub wait: bool,
+    /// Time to wait, such as 90s or 5m
+    #[arg(long, default_value = "5m", value_name = "TIME")]
+    pub timeout: SignedDuration,
+}
+
+impl ChangeArgs {
+    /// Longest time to wait.
+    pub fn timeout(&self) -> Duration {
+        self.timeout.unsigned_abs()
+    }
+}
+
+/// Selection of built-in or third-party providers.
+#[derive(Debug, Args)]
+pub struct ProvidersArgs {
+    /// Names of built-in providers: kaito, dynamo, kuberay, direct
+    #[arg(required_unless_present = "files", conflicts_with = "files")]
+    pub names: Vec<String>,
+    /// Manifest of a third-party provider: a file, a directory, or - for standard input; repeatable
+    #[arg(short, long = "file", value_name = "FILE")]
+    pub files: Vec<PathBuf>,
+}
+
+/// Arguments of `provider install`.
+#[derive(Debug, Args)]
+pub struct ProviderInstallArgs {
+    /// Selected providers.
+    #[command(flatten)]
+    pub which: ProvidersArgs,
+    /// Options for changes in the cluster.
+    #[command(flatten)]
+    pub install: InstallArgs,
+}
+
+/// Options of commands that delete objects.
+#[derive(Debug, Args)]
+pub struct RemoveArgs {
+    /// Do not ask for confirmation
+    #[arg(short, long)]
+    pub yes: bool,
+    /// Only show the objects that would be deleted
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Wait until all objects are gone
+    #[arg(long, default_value_t = true, num_args = 0..=1, require_equals = true, default_missing_value = "true", action = clap::ArgAction::Set)]
+    pub wait: bool,
+    /// Time to wait for each step, such as 90s or 6m
+    #[arg(long, default_value = "6m", value_name = "TIME")]
+    pub timeout: SignedDuration,
+}
+
+impl RemoveArgs {
+    /// Longest time to wait.
+    pub fn timeout(&self) -> Duration {
+        self.timeout.unsigned_abs()
+    }
+}
+
+/// Arguments of `controller uninstall`. ModelDeployments and CRDs are deleted only on request.
+#[derive(Debug, Args)]
+pub struct UninstallArgs {
+    /// First delete all ModelDeployments that use it
+    #[arg(long)]
+    pub delete_models: bool,
+    /// Also delete the CRDs
+    #[arg(long)]
+    pub crds: bool,
+    /// Options for changes in the cluster.
+    #[command(flatten)]
+    pub remove: RemoveArgs,
+}
+
+/// Arguments of `provider uninstall`.
+#[derive(Debug, Args)]
+pub struct ProviderUninstallArgs {
+    /// Selected providers.
+    #[command(flatten)]
+    pub which: ProvidersArgs,
+    /// Options for changes in the cluster.
+    #[command(flatten)]
+    pub uninstall: UninstallArgs,
+}
+
+/// Arguments of `console install`.
+#[derive(Debug, Args)]
+pub struct ConsoleInstallArgs {
+    /// Options for changes in the cluster.
+    #[command(flatten)]
+    pub install: InstallArgs,
+    /// Arguments of `kubeairunway ui --login`, after --
+    #[arg(last = true, value_name = "SETTINGS")]
+    pub settings: Vec<String>,
+}
+
+impl ConsoleInstallArgs {
+    /// Settings, each as `--name=value`, because they are parsed one by one in the cluster.
+    pub fn settings(&self) -> Vec<String> {
+        let mut settings: Vec<String> = Vec::new();
+        for word in &self.settings {
+            match settings.last_mut() {
+                Some(last) if !word.starts_with("--") && !last.contains('=') => *last = format!("{last}={word}"),
+                _ => settings.push(word.clone()),
+            }
+        }
+        settings
+    }
+}

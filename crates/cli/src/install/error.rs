@@ -1,0 +1,89 @@
+//! Errors of installation and removal.
+
+use runway_client::cluster;
+
+/// Failure of an installation, upgrade or removal.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The cluster cannot be read.
+    #[error(transparent)]
+    Cluster(#[from] cluster::Error),
+    /// The cluster is too old.
+    #[error(
+        "the cluster runs Kubernetes {found}, but {what} 1.{oldest} or newer: upgrade the cluster. Nothing was changed"
+    )]
+    TooOld {
+        /// The server's version.
+        found: String,
+        /// Requirement, as the subject of the sentence.
+        what: &'static str,
+        /// The oldest minor version that will do.
+        oldest: u32,
+    },
+    /// Rights are missing.
+    #[error("you are not allowed to {}: ask a cluster administrator for these permissions. Nothing was changed", .0.join(", "))]
+    Rights(Vec<String>),
+    /// Existing objects have other owners.
+    #[error("{}. Nothing was changed", .0.join("; "))]
+    Refused(Vec<String>),
+    /// The server would not take it.
+    #[error("the API server rejects {what}: {message}. Nothing was changed")]
+    DryRun {
+        /// The object.
+        what: String,
+        /// Message of the server.
+        message: String,
+    },
+    /// The server rejected a write after a successful dry run.
+    #[error("cannot {doing}: run the command again to continue")]
+    Write {
+        /// Action, as a phrase with a verb.
+        doing: String,
+        /// Message of the server.
+        source: Box<kube::Error>,
+    },
+    /// The user did not say yes.
+    #[error("not confirmed: nothing was changed (--yes skips the confirmation)")]
+    NotConfirmed,
+    /// Another version is there.
+    #[error("version {installed} is installed, not {wanted}: to change it, run: kubeairunway controller upgrade")]
+    OtherVersion {
+        /// The version that is there.
+        installed: String,
+        /// Requested version.
+        wanted: String,
+    },
+    /// The control plane is not installed.
+    #[error("the control plane is not installed in this cluster: to install it, run: kubeairunway controller install")]
+    NotInstalled,
+    /// There is no built-in provider of this name.
+    #[error("unknown built-in provider '{name}': use one of {}, or set a manifest with -f FILE", .known.join(", "))]
+    UnknownProvider {
+        /// Requested name.
+        name: String,
+        /// Built-in providers.
+        known: Vec<&'static str>,
+    },
+    /// The settings of a console are none.
+    #[error("invalid arguments for `kubeairunway ui --login`: {0}")]
+    Settings(String),
+    /// A manifest cannot be read.
+    #[error("{0}")]
+    File(String),
+    /// Pods do not become ready.
+    #[error("timed out after {after} waiting for pods to become ready: {}", .reasons.join("; "))]
+    NotReady {
+        /// Timeout.
+        after: String,
+        /// Reason for each Deployment.
+        reasons: Vec<String>,
+    },
+    /// Something does not go away.
+    #[error("timed out after {after} waiting for deletion: {}", .what.join(", "))]
+    StillThere {
+        /// Timeout.
+        after: String,
+        /// Remaining objects.
+        what: Vec<String>,
+    },
+}

@@ -1,0 +1,199 @@
+//! What the product works with: KEDA, policies, metrics.
+
+use kube::ResourceExt;
+use kube::core::DynamicObject;
+use runway_api::labels;
+use serde_json::Value;
+
+use super::cluster::minor;
+use super::shared::{each, unless_none};
+use crate::doctor::check::{Check, Finding, Observed};
+use crate::doctor::check::{Judged, Skip};
+use crate::manifests::{NAMESPACE, pods::metrics_service, policy};
+
+pub(super) const CHECKS: &[Check] = &[
+    Check {
+        id: "keda-installed",
+        title: "KEDA is installed if an actor requests scaling",
+        looks_at: "The CRD scaledobjects.keda.sh exists if an AsyncActor has scaling.enabled.",
+        remedy: "install KEDA: https://keda.sh/docs/latest/deploy",
+        judge: Some(keda),
+    },
+    Check {
+        id: "keda-metrics",
+        title: "KEDA's metrics API is available",
+        looks_at: "The APIService v1beta1.external.metrics.k8s.io is available; without it, no actor is scaled beyond one replica.",
+        remedy: "kubectl describe apiservice v1beta1.external.metrics.k8s.io; kubectl -n keda get pods",
+        judge: Some(keda_metrics),
+    },
+    Check {
+        id: "policy-binding",
+        title: "binding an actor to a workload requires permission to change the workload",
+        looks_at: "The ValidatingAdmissionPolicy of the AsyncActor operator and its binding exist (Kubernetes 1.30). Without them, a user who may create AsyncActors can change every workload of the namespace.",
+        remedy: "kubectl apply -k deploy/kustomize/asya-operator",
+        judge: Some(binding_policy),
+    },
+    Check {
+        id: "policy-provider",
+        title: "provider policies are enforced",
+        looks_at: "Each installed ValidatingAdmissionPolicy for a provider has a binding, and its expressions compile.",
+        remedy: "kubeairunway controller install --provider-policy",
+        judge: Some(provider_policies),
+    },
+    Check {
+        id: "metrics-services",
+        title: "controller metrics have a Service",
+        looks_at: "The Service for the metrics of each controller exists.",
+        remedy: "kubeairunway controller install",
+        judge: Some(metrics_services),
+    },
+    Check {
+        id: "metrics-scraped",
+        title: "Prometheus scrapes the controllers",
+        looks_at: "ServiceMonitors for the controllers exist if the Prometheus Operator is installed.",
+        remedy: "kubeairunway controller install --monitoring",
+        judge: Some(metrics_scraped),
+    },
+];
+
+const SCALED_OBJECTS: &str = "scaledobjects.keda.sh";
+
+fn keda_is_there(observed: &Observed) -> Result<bool, Skip> {
+    Ok(observed.crds()?.iter().any(|crd| crd.name_any() == SCALED_OBJECTS))
+}
+
+fn keda(observed: &Observed) -> Judged {
+    let asks: Vec<String> = observed
+        .actors()?
+        .iter()
+        .filter(|actor| actor.spec.scaling_on().is_some())
+        .map(|actor| format!("{}/{}", actor.namespace().unwrap_or_default(), actor.name_any()))
+        .collect();
+    unless_none(&asks, "AsyncActors with scaling")?;
+    if keda_is_there(observed)? {
+        return Ok(Vec::new());
+    }
+    let text = format!(
+        "not installed, but {} AsyncActors request scaling; the first is {}",
+        asks.len(),
+        asks[0]
+    );
+    Ok(vec![Finding::error(
+        format!("CustomResourceDefinition {SCALED_OBJECTS}"),
+        text,
+    )])
+}
+
+fn keda_metrics(observed: &Observed) -> Judged {
+    if !keda_is_there(observed)? {
+        return Err(Skip("KEDA is not installed".to_owned()));
+    }
+    let name = "v1beta1.external.metrics.k8s.io";
+    let subject = format!("APIService {name}");
+    let Some(service) = observed.others("APIService")?.find(|o| o.name_any() == name) else {
+        return Ok(vec![Finding::error(subject, "does not exist")]);
+    };
+    let conditions = service.data.pointer("/status/conditions").and_then(Value::as_array);
+    let available = conditions.into_iter().flatten().find(|c| c["type"] == "Available");
+    Ok(match available {
+        Some(c) if c["status"] == "True" => Vec::new(),
+        c => {
+            let message = c
+                .and_then(|c| c["message"].as_str())
+                .unwrap_or("no condition Available yet");
+            vec![Finding::error(subject, format!("not available: {message}"))]
+        }
+    })
+}
+
+fn policies_are_known(observed: &Observed) -> Result<(), Skip> {
+    observed.answers()?;
+    match minor(observed) {
+        Some(minor) if minor < policy::OLDEST_KUBERNETES => Err(Skip(format!(
+            "ValidatingAdmissionPolicies require Kubernetes 1.{}",
+            policy::OLDEST_KUBERNETES
+        ))),
+        _ => Ok(()),
+    }
+}
+
+fn is_bound(observed: &Observed, policy: &str) -> Result<bool, Skip> {
+    let mut bindings = observed.others("ValidatingAdmissionPolicyBinding")?;
+    Ok(bindings.any(|b| b.data.pointer("/spec/policyName").and_then(Value::as_str) == Some(policy)))
+}
+
+fn binding_policy(observed: &Observed) -> Judged {
+    policies_are_known(observed)?;
+    let deployments = observed.deployments()?;
+    if deployments.iter().all(|d| d.name_any() != labels::ASYA_MANAGER) {
+        return Err(Skip("the AsyncActor operator is not installed".to_owned()));
+    }
+    let name = runway_asya_operator::policy::POLICY;
+    let subject = format!("ValidatingAdmissionPolicy {name}");
+    if observed
+        .others("ValidatingAdmissionPolicy")?
+        .all(|p| p.name_any() != name)
+    {
+        return Ok(vec![Finding::error(subject, "does not exist")]);
+    }
+    if !is_bound(observed, name)? {
+        return Ok(vec![Finding::error(subject, "has no binding and is not enforced")]);
+    }
+    Ok(Vec::new())
+}
+
+fn provider_policies(observed: &Observed) -> Judged {
+    policies_are_known(observed)?;
+    let ours = |p: &&DynamicObject| p.name_any().starts_with("kubeairunway-");
+    let policies: Vec<&DynamicObject> = observed.others("ValidatingAdmissionPolicy")?.filter(ours).collect();
+    unless_none(&policies, "provider policies")?;
+    let mut findings = Vec::new();
+    for policy in policies {
+        let name = policy.name_any();
+        let subject = format!("ValidatingAdmissionPolicy {name}");
+        if !is_bound(observed, &name)? {
+            findings.push(Finding::warning(subject.as_str(), "has no binding and is not enforced"));
+        }
+        let warnings = policy.data.pointer("/status/typeChecking/expressionWarnings");
+        for warning in warnings.and_then(Value::as_array).into_iter().flatten() {
+            let text = warning["warning"].as_str().unwrap_or_default().trim();
+            findings.push(Finding::warning(
+                subject.as_str(),
+                format!("type check of an expression failed: {text}"),
+            ));
+        }
+    }
+    Ok(findings)
+}
+
+fn metrics_services(observed: &Observed) -> Judged {
+    let (services, components) = (observed.services()?, super::controllers::installed(observed)?);
+    unless_none(&components, "controllers in the cluster")?;
+    let find = |(component, _): &(&crate::manifests::Component, _)| {
+        let name = metrics_service(&component.name);
+        let there = services.iter().any(|s| s.name_any() == name);
+        (!there).then(|| {
+            Finding::warning(
+                format!("Service {NAMESPACE}/{name}"),
+                "does not exist: the metrics of the controller cannot be scraped",
+            )
+        })
+    };
+    Ok(each(&components, find))
+}
+
+fn metrics_scraped(observed: &Observed) -> Judged {
+    let components = super::controllers::installed(observed)?;
+    unless_none(&components, "controllers in the cluster")?;
+    // Where the Prometheus operator is not installed, this skips.
+    let none = observed.others("ServiceMonitor")?.next().is_none();
+    Ok(none
+        .then(|| {
+            Finding::warning(
+                "ServiceMonitors",
+                "the Prometheus Operator is installed, but no ServiceMonitor selects the controllers",
+            )
+        })
+        .into_iter()
+        .collect())
+}

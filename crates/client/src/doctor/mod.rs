@@ -1,0 +1,4 @@
+//! Problems of a cluster, and archives of diagnostics.
+
+pub mod bundle;
+pub mod check;

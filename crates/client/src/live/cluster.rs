@@ -1,0 +1,796 @@
+//! Reading a cluster, and saying what to do when that does not work.
+
+use std::collections::BTreeSet;
+use std::fmt::Debug;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::{join, join_all};
+use k8s_openapi::api::core::v1::{Event, Pod};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use kube::api::{DeleteParams, GetParams, ListParams, Patch, PatchParams, Preconditions, Request};
+use kube::core::{ApiResource, DynamicObject, GroupVersionKind, NamespaceResourceScope, TypeMeta};
+use kube::discovery::{self, Scope, verbs};
+use kube::{Api, Client, Resource, ResourceExt};
+use runway_api::name::{Invalid, Segment};
+use runway_api::{InferenceProviderConfig, ModelDeployment, Name, Namespace};
+use runway_operator::client::{self, ClientArgs};
+use runway_provider::Kind;
+use runway_provider::upstream::api_resource;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+use crate::offline::documents::typed;
+use crate::target::{self, Ours, Target};
+use crate::view::pods;
+use crate::view::tree::Belongings;
+use runway_operator::telemetry::chain;
+
+/// A cluster that does not answer by then is not reachable.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// A list may take longer.
+const READ_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Failure of a request.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// There is no usable kubeconfig.
+    #[error(transparent)]
+    Client(#[from] client::Error),
+    /// A field of an object holds a name that no object can have.
+    #[error(transparent)]
+    Name(#[from] Invalid),
+    /// The cluster does not respond.
+    #[error("cannot reach the cluster at {url} (is it running, and is the context correct?)")]
+    Unreachable {
+        /// URL of the API server.
+        url: String,
+        /// Cause.
+        source: Box<kube::Error>,
+    },
+    /// The server rejects the credentials.
+    #[error("the cluster at {url} rejects the credentials of the kubeconfig: log in again ({message})")]
+    Unauthorized {
+        /// URL of the API server.
+        url: String,
+        /// Message of the server.
+        message: String,
+    },
+    /// The user does not have the permission.
+    #[error("not allowed to {doing}: ask an administrator for this permission ({message})")]
+    Forbidden {
+        /// Action, as a phrase with a verb.
+        doing: String,
+        /// Message of the server.
+        message: String,
+    },
+    /// The object does not exist.
+    #[error(
+        "{kind} '{name}' not found{}: {}", in_namespace(.namespace), way_out(.kind, .namespace, .closest.as_deref())
+    )]
+    NotFound {
+        /// Kind.
+        kind: &'static str,
+        /// Name.
+        name: String,
+        /// Namespace that was searched; empty for cluster-scoped kinds.
+        namespace: String,
+        /// Most similar existing name.
+        closest: Option<String>,
+    },
+    /// The server does not serve the kind.
+    #[error("the cluster at {url} does not serve {kind} (is the control plane installed?)")]
+    NotInstalled {
+        /// URL of the API server.
+        url: String,
+        /// The kind.
+        kind: &'static str,
+    },
+    /// Any other error.
+    #[error("cannot {doing}")]
+    Other {
+        /// Action, as a phrase with a verb.
+        doing: String,
+        /// Cause.
+        source: Box<kube::Error>,
+    },
+}
+
+fn in_namespace(namespace: &str) -> String {
+    if namespace.is_empty() {
+        String::new()
+    } else {
+        format!(" in namespace '{namespace}'")
+    }
+}
+
+fn way_out(kind: &str, namespace: &str, closest: Option<&str>) -> String {
+    let get = match kind {
+        "ModelDeployment" => "get".to_owned(),
+        other => format!("get {}", other.to_lowercase()),
+    };
+    match closest {
+        Some(name) => format!("did you mean '{name}'? To list all, run: kubeairunway {get} -A"),
+        None if namespace.is_empty() => format!("to list all, run: kubeairunway {get}"),
+        None => format!("use -n for another namespace, or list all namespaces: kubeairunway {get} -A"),
+    }
+}
+
+/// Objects to look up around an object.
+pub(crate) struct Around<'a> {
+    /// Namespace.
+    pub(crate) namespace: &'a str,
+    /// Known objects, whose owners and siblings are looked up.
+    pub(crate) roots: &'a [Arc<DynamicObject>],
+    /// Additional kinds, with list parameters.
+    pub(crate) more: Vec<(ApiResource, ListParams)>,
+    /// Selectors of pods.
+    pub(crate) pods: Vec<String>,
+    /// A Service.
+    pub(crate) service: Option<String>,
+}
+
+/// Where an object is, or would be: `default` for one that does not say.
+///
+/// # Errors
+/// It is called as no object can be.
+pub(crate) fn place<K: ResourceExt>(object: &K) -> Result<(Namespace, Name), Invalid> {
+    let namespace = object
+        .namespace()
+        .map_or_else(|| Ok(Namespace::default()), Namespace::try_from)?;
+    Ok((namespace, object.name_any().parse()?))
+}
+
+/// A kind of Kubernetes' own.
+pub(crate) fn built_in(group: &str, version: &str, kind: &str, plural: &str) -> ApiResource {
+    ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(group, version, kind), plural)
+}
+
+/// The objects, or a message in `missing`. A kind that is not installed has no objects.
+fn or_missing(list: Result<Vec<DynamicObject>, Error>, missing: &mut Vec<String>) -> Vec<DynamicObject> {
+    list.unwrap_or_else(|error| {
+        if !matches!(error, Error::NotInstalled { .. }) {
+            missing.push(chain(&error));
+        }
+        Vec::new()
+    })
+}
+
+/// Kinds at the root of a chain.
+const OURS: [&str; 3] = ["ModelDeployment", "AsyncActor", "LlamaStackDistribution"];
+
+/// Longest chain of owners.
+const MOST_GENERATIONS: usize = 8;
+
+/// Objects in one answer of the server, as kubectl asks for them.
+const CHUNK: u32 = 500;
+
+/// Lists all objects in chunks.
+async fn listed<K: Clone + DeserializeOwned + Debug>(api: &Api<K>) -> kube::Result<Vec<K>> {
+    let (mut params, mut all) = (ListParams::default().limit(CHUNK), Vec::new());
+    loop {
+        let chunk = api.list(&params).await?;
+        all.extend(chunk.items);
+        match chunk.metadata.continue_.filter(|token| !token.is_empty()) {
+            Some(token) => params = params.continue_token(&token),
+            None => return Ok(all),
+        }
+    }
+}
+
+/// Parameters to delete exactly the object with this uid. The server rejects an empty uid.
+pub fn only(uid: &str) -> DeleteParams {
+    DeleteParams {
+        preconditions: Some(Preconditions {
+            uid: Some(uid.to_owned()),
+            resource_version: None,
+        }),
+        ..DeleteParams::background()
+    }
+}
+
+/// A cluster.
+pub struct Cluster {
+    client: Client,
+    url: String,
+    /// The namespace of the context.
+    pub namespace: Namespace,
+}
+
+impl Cluster {
+    /// Prepares a connection, without sending a request.
+    pub async fn connect(args: &ClientArgs) -> Result<Self, Error> {
+        // Somebody is waiting: an error now is better than an answer in minutes.
+        Self::connect_with(args, false, Some(READ_TIMEOUT)).await
+    }
+
+    /// Like [`Self::connect`], for streams such as logs: without a read timeout.
+    pub async fn connect_to_follow(args: &ClientArgs) -> Result<Self, Error> {
+        Self::connect_with(args, false, None).await
+    }
+
+    /// Like [`Self::connect`], for commands with many requests: retries if the server asks for it.
+    pub async fn connect_patiently(args: &ClientArgs) -> Result<Self, Error> {
+        Self::connect_with(args, true, Some(READ_TIMEOUT)).await
+    }
+
+    async fn connect_with(args: &ClientArgs, patient: bool, silence: Option<Duration>) -> Result<Self, Error> {
+        client::install_crypto();
+        let mut config = args.config().await?;
+        config.connect_timeout = Some(CONNECT_TIMEOUT);
+        config.read_timeout = silence;
+        config.default_retry = patient;
+        let (url, namespace) = (config.cluster_url.to_string(), client::namespace(&config)?);
+        let client = Client::try_from(config).map_err(|e| client::Error::Client(Box::new(e)))?;
+        Ok(Self {
+            client,
+            url: url.trim_end_matches('/').to_owned(),
+            namespace,
+        })
+    }
+
+    /// A cluster that is reached through an existing client.
+    pub fn of(client: Client, url: &str, namespace: Namespace) -> Self {
+        Self {
+            client,
+            url: url.trim_end_matches('/').to_owned(),
+            namespace,
+        }
+    }
+
+    /// The client.
+    pub fn client(&self) -> Client {
+        self.client.clone()
+    }
+
+    /// URL of the API server.
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// The ModelDeployments of a namespace, or of all.
+    pub async fn deployments(&self, namespace: Option<&Namespace>) -> Result<Vec<ModelDeployment>, Error> {
+        let api: Api<ModelDeployment> = match namespace {
+            Some(namespace) => Api::namespaced(self.client.clone(), namespace),
+            None => Api::all(self.client.clone()),
+        };
+        let place = namespace.map_or_else(|| "all namespaces".to_owned(), |n| format!("namespace '{n}'"));
+        let list = listed(&api).await;
+        list.map_err(|e| self.explain(e, format!("list ModelDeployments in {place}"), "ModelDeployment"))
+    }
+
+    /// Gets a ModelDeployment.
+    pub async fn deployment(&self, namespace: &Namespace, name: &Name) -> Result<ModelDeployment, Error> {
+        self.one(namespace, name).await
+    }
+
+    /// Gets an object of one of our kinds.
+    pub async fn one<K>(&self, namespace: &Namespace, name: &Name) -> Result<K, Error>
+    where
+        K: Ours + Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + Debug + DeserializeOwned,
+    {
+        let api: Api<K> = Api::namespaced(self.client.clone(), namespace);
+        match api.get(name).await {
+            Ok(found) => Ok(found),
+            Err(error) => Err(self.not_read(error, K::KIND, namespace, name).await),
+        }
+    }
+
+    /// Lists the objects of one of our kinds in a namespace.
+    pub async fn typed<K>(&self, namespace: &Namespace) -> Result<Vec<K>, Error>
+    where
+        K: Ours + Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + Debug + DeserializeOwned,
+    {
+        let list = listed(&Api::<K>::namespaced(self.client.clone(), namespace)).await;
+        let doing = || format!("list {}s in namespace '{namespace}'", K::NAME);
+        list.map_err(|e| self.explain(e, doing(), K::NAME))
+    }
+
+    /// API for objects of a kind, in a namespace or in all.
+    pub fn api(&self, kind: target::Kind, namespace: Option<&Namespace>) -> Api<DynamicObject> {
+        match namespace.filter(|_| kind.is_namespaced()) {
+            Some(namespace) => Api::namespaced_with(self.client.clone(), namespace, &kind.resource()),
+            None => Api::all_with(self.client.clone(), &kind.resource()),
+        }
+    }
+
+    /// An object of ours. Where there is none, the closest name is offered.
+    pub async fn get(&self, target: &Target, namespace: &Namespace) -> Result<DynamicObject, Error> {
+        match self.api(target.kind, Some(namespace)).get(&target.name).await {
+            Ok(object) => Ok(object),
+            Err(error) => Err(self.not_read(error, target.kind, namespace, &target.name).await),
+        }
+    }
+
+    /// Like [`Self::get`], but `None` if the object does not exist.
+    pub async fn find(&self, target: &Target, namespace: &Namespace) -> Result<Option<DynamicObject>, Error> {
+        let found = self.api(target.kind, Some(namespace)).get_opt(&target.name).await;
+        found.map_err(|e| {
+            self.explain(
+                e,
+                format!("read {target} in namespace '{namespace}'"),
+                target.kind.as_str(),
+            )
+        })
+    }
+
+    /// Sets an annotation as field manager `manager`, or removes it if there is no value.
+    pub async fn annotate(
+        &self,
+        target: &Target,
+        namespace: &Namespace,
+        (annotation, value): (&str, Option<&str>),
+        manager: &str,
+    ) -> Result<(), Error> {
+        let patch = json!({ "metadata": { "annotations": { annotation: value } } });
+        let params = PatchParams {
+            field_manager: Some(manager.to_owned()),
+            ..PatchParams::default()
+        };
+        let patched = self
+            .api(target.kind, Some(namespace))
+            .patch(&target.name, &params, &Patch::Merge(patch))
+            .await;
+        let doing = || format!("change {target} in namespace '{namespace}'");
+        patched
+            .map(drop)
+            .map_err(|e| self.explain(e, doing(), target.kind.as_str()))
+    }
+
+    /// Deletes the object with this uid, not another one of the same name.
+    pub async fn delete(&self, target: &Target, namespace: &Namespace, uid: &str, dry_run: bool) -> Result<(), Error> {
+        let params = DeleteParams { dry_run, ..only(uid) };
+        let deleted = self
+            .api(target.kind, Some(namespace))
+            .delete(&target.name, &params)
+            .await;
+        let doing = || format!("delete {target} in namespace '{namespace}'");
+        deleted
+            .map(drop)
+            .map_err(|e| self.explain(e, doing(), target.kind.as_str()))
+    }
+
+    /// Lists all objects of a kind, sorted by namespace and name.
+    pub async fn all(&self, kind: target::Kind, namespace: Option<&Namespace>) -> Result<Vec<DynamicObject>, Error> {
+        let list = listed(&self.api(kind, namespace)).await;
+        let mut all = list.map_err(|e| self.explain(e, format!("list {}s", kind.as_str()), kind.as_str()))?;
+        all.sort_by_key(|object| (object.namespace(), object.name_any()));
+        Ok(all)
+    }
+
+    /// The names of a kind in a namespace; none if they may not be read.
+    pub async fn names(&self, kind: target::Kind, namespace: Option<&Namespace>) -> Vec<String> {
+        let list = self.api(kind, namespace).list_metadata(&ListParams::default()).await;
+        list.map_or_else(
+            |_| Vec::new(),
+            |list| list.items.iter().map(ResourceExt::name_any).collect(),
+        )
+    }
+
+    async fn not_read(&self, error: kube::Error, kind: target::Kind, namespace: &Namespace, name: &Name) -> Error {
+        match &error {
+            // A server that does not know the kind does not name the object either.
+            kube::Error::Api(status)
+                if status.is_not_found() && status.details.as_ref().is_some_and(|d| !d.name.is_empty()) =>
+            {
+                let names = self.names(kind, Some(namespace)).await;
+                Error::NotFound {
+                    kind: kind.as_str(),
+                    name: name.to_string(),
+                    namespace: if kind.is_namespaced() {
+                        namespace.to_string()
+                    } else {
+                        String::new()
+                    },
+                    closest: target::closest(name, names.iter().map(String::as_str)),
+                }
+            }
+            _ => self.explain(
+                error,
+                format!("read {} '{name}' in namespace '{namespace}'", kind.as_str()),
+                kind.as_str(),
+            ),
+        }
+    }
+
+    /// The table that the server makes of a kind, or of one object, by the columns of its CRD.
+    pub async fn table(
+        &self,
+        kind: target::Kind,
+        namespace: Option<&Namespace>,
+        name: Option<&Name>,
+    ) -> Result<Value, Error> {
+        let within = namespace.filter(|_| kind.is_namespaced()).map(Namespace::as_str);
+        let path = DynamicObject::url_path(&kind.resource(), within);
+        let request = Request::new(path);
+        let request = match name {
+            Some(name) => request.get(name, &GetParams::default()),
+            None => request.list(&ListParams::default()),
+        };
+        let doing = || format!("list {}s", kind.as_str());
+        let built = request.map_err(kube::Error::BuildRequest);
+        let mut request = built.map_err(|e| self.explain(e, doing(), kind.as_str()))?;
+        if let Ok(table) = "application/json;as=Table;v=v1;g=meta.k8s.io".parse() {
+            request.headers_mut().insert("accept", table);
+        }
+        match (self.client.request(request).await, name) {
+            (Ok(table), _) => Ok(table),
+            (Err(error), Some(name)) => {
+                let namespace = namespace.unwrap_or(&self.namespace);
+                Err(self.not_read(error, kind, namespace, name).await)
+            }
+            (Err(error), None) => Err(self.explain(error, doing(), kind.as_str())),
+        }
+    }
+
+    /// The pods of an object of ours.
+    pub async fn pods_of(&self, target: &Target, namespace: &Namespace) -> Result<Vec<Pod>, Error> {
+        let name = &target.name;
+        let selectors: Vec<String> = match target.kind {
+            target::Kind::ModelDeployment => pods::pod_selectors(&self.deployment(namespace, name).await?),
+            target::Kind::AsyncActor => vec![pods::actor_selector(name)],
+            target::Kind::LlamaStackDistribution => vec![pods::distribution_selector(name)],
+            target::Kind::InferenceProviderConfig => Vec::new(),
+        };
+        let api: Api<Pod> = Api::namespaced(self.client.clone(), namespace);
+        let mut found: Vec<Pod> = Vec::new();
+        for selector in selectors {
+            let list = api.list(&ListParams::default().labels(&selector)).await;
+            let doing = || format!("list pods in namespace '{namespace}'");
+            found.extend(list.map_err(|e| self.explain(e, doing(), "Pod"))?.items);
+        }
+        found.sort_by_key(ResourceExt::name_any);
+        found.dedup_by_key(|pod| pod.uid());
+        Ok(found)
+    }
+
+    /// Lists the Events of a namespace.
+    pub async fn all_events(&self, namespace: &Namespace) -> Result<Vec<Event>, Error> {
+        let api: Api<Event> = Api::namespaced(self.client.clone(), namespace);
+        let list = listed(&api).await;
+        list.map_err(|e| self.explain(e, format!("list Events in namespace '{namespace}'"), "Event"))
+    }
+
+    /// The registered providers.
+    pub async fn configs(&self) -> Result<Vec<InferenceProviderConfig>, Error> {
+        let api: Api<InferenceProviderConfig> = Api::all(self.client.clone());
+        let list = listed(&api).await;
+        let mut items =
+            list.map_err(|e| self.explain(e, "list InferenceProviderConfigs".to_owned(), "InferenceProviderConfig"))?;
+        items.sort_by_key(ResourceExt::name_any);
+        Ok(items)
+    }
+
+    /// An upstream object, if it exists.
+    pub async fn upstream(
+        &self,
+        kind: Kind,
+        version: &str,
+        namespace: &Namespace,
+        name: &Name,
+    ) -> Result<Option<DynamicObject>, Error> {
+        let version: Segment = version.parse()?;
+        let api: Api<DynamicObject> =
+            Api::namespaced_with(self.client.clone(), namespace, &api_resource(kind, &version));
+        api.get_opt(name)
+            .await
+            .map_err(|e| self.explain(e, format!("read {} '{name}'", kind.kind), "it"))
+    }
+
+    /// An object of any kind, if it exists and its kind does.
+    pub async fn object(
+        &self,
+        gvk: &GroupVersionKind,
+        namespace: &Namespace,
+        name: &Name,
+    ) -> Result<Option<DynamicObject>, Error> {
+        // Group and version come from fields of objects, and are parts of the path.
+        for part in [&gvk.group, &gvk.version].into_iter().filter(|part| !part.is_empty()) {
+            part.parse::<Segment>()?;
+        }
+        let doing = || format!("read {} '{name}'", gvk.kind);
+        let resource = match discovery::pinned_kind(&self.client, gvk).await {
+            Ok((resource, _)) => resource,
+            Err(kube::Error::Api(status)) if status.code == 404 => return Ok(None),
+            Err(kube::Error::Discovery(_)) => return Ok(None),
+            Err(error) => return Err(self.explain(error, doing(), "it")),
+        };
+        let api: Api<DynamicObject> = Api::namespaced_with(self.client.clone(), namespace, &resource);
+        api.get_opt(name).await.map_err(|e| self.explain(e, doing(), "it"))
+    }
+
+    /// What may belong to an object: workloads of its namespace, objects of its upstream's group, its Service with addresses,
+    /// its pods, and who owns them. The user's own rights decide what is seen; the rest is told as missing.
+    pub(crate) async fn belongings(&self, around: &Around<'_>) -> Belongings {
+        match around.namespace.parse::<Namespace>() {
+            Ok(namespace) => self.belongings_in(&namespace, around).await,
+            Err(invalid) => Belongings {
+                missing: vec![invalid.to_string()],
+                ..Belongings::default()
+            },
+        }
+    }
+
+    async fn belongings_in(&self, namespace: &Namespace, around: &Around<'_>) -> Belongings {
+        let mut wanted: Vec<(ApiResource, ListParams)> = [
+            ("apps", "Deployment", "deployments"),
+            ("apps", "ReplicaSet", "replicasets"),
+            ("apps", "StatefulSet", "statefulsets"),
+            ("batch", "Job", "jobs"),
+        ]
+        .into_iter()
+        .map(|(group, kind, plural)| (built_in(group, "v1", kind, plural), ListParams::default()))
+        .collect();
+        for root in around.roots {
+            let siblings = self.siblings(root).await;
+            wanted.extend(siblings.into_iter().map(|kind| (kind, ListParams::default())));
+        }
+        wanted.extend(around.more.iter().cloned());
+        if let Some(name) = &around.service {
+            let named = ListParams::default().fields(&format!("metadata.name={name}"));
+            let of = ListParams::default().labels(&format!("kubernetes.io/service-name={name}"));
+            wanted.push((built_in("", "v1", "Service", "services"), named));
+            let slices = built_in("discovery.k8s.io", "v1", "EndpointSlice", "endpointslices");
+            wanted.push((slices, of));
+        }
+        let pod = built_in("", "v1", "Pod", "pods");
+        let pods = around.pods.iter().map(|selector| {
+            let labelled = ListParams::default().labels(selector);
+            self.list(&pod, namespace, labelled)
+        });
+        let lists = wanted
+            .iter()
+            .map(|(kind, params)| self.list(kind, namespace, params.clone()));
+        let (lists, pods) = join(join_all(lists), join_all(pods)).await;
+
+        let mut found = Belongings::default();
+        let mut all: Vec<DynamicObject> = Vec::new();
+        for list in lists {
+            all.extend(or_missing(list, &mut found.missing));
+        }
+        for list in pods {
+            let more = or_missing(list, &mut found.missing).into_iter();
+            found
+                .pods
+                .extend(more.filter_map(|object| typed::<Pod>(&json!(object)).ok()));
+        }
+        found.pods.sort_by_key(ResourceExt::name_any);
+        found.pods.dedup_by_key(|pod| pod.uid());
+        self.add_owners(namespace, around.roots, &found.pods, &mut all).await;
+        found.objects = around.roots.to_vec();
+        let known: BTreeSet<Option<String>> = found.objects.iter().map(|o| o.uid()).collect();
+        let new = all.into_iter().filter(|o| !known.contains(&o.uid()));
+        found.objects.extend(new.map(Arc::new));
+        found
+    }
+
+    /// Other kinds of the upstream's API group, as a RayService makes RayClusters.
+    async fn siblings(&self, upstream: &DynamicObject) -> Vec<ApiResource> {
+        let types = upstream.types.as_ref();
+        let Some((group, _)) = types.and_then(|types| types.api_version.split_once('/')) else {
+            return Vec::new();
+        };
+        if !group.contains('.') {
+            return Vec::new();
+        }
+        // Without discovery there is less to see; the pods' owners are found in any case.
+        let Ok(group) = discovery::group(&self.client, group).await else {
+            return Vec::new();
+        };
+        group
+            .recommended_resources()
+            .into_iter()
+            .filter(|(_, capabilities)| {
+                capabilities.scope == Scope::Namespaced && capabilities.supports_operation(verbs::LIST)
+            })
+            .map(|(resource, _)| resource)
+            .collect()
+    }
+
+    /// Owners of what was found that were not found themselves, up to the upstream object, whatever their kind.
+    async fn add_owners(
+        &self,
+        namespace: &Namespace,
+        roots: &[Arc<DynamicObject>],
+        pods: &[Pod],
+        all: &mut Vec<DynamicObject>,
+    ) {
+        let mut open: Vec<OwnerReference> = pods.iter().flat_map(|pod| pod.owner_references().to_vec()).collect();
+        let mut known: BTreeSet<String> = all.iter().filter_map(ResourceExt::uid).collect();
+        known.extend(roots.iter().filter_map(|root| root.uid()));
+        for _ in 0..MOST_GENERATIONS {
+            let above: Vec<OwnerReference> = open
+                .iter()
+                .flat_map(|owner| all.iter().filter(|o| o.uid().as_deref() == Some(&owner.uid)))
+                .flat_map(|o| o.owner_references().to_vec())
+                .collect();
+            let mut next = above;
+            for owner in open {
+                if !known.insert(owner.uid.clone()) || OURS.contains(&owner.kind.as_str()) {
+                    continue;
+                }
+                let (group, version) = owner.api_version.rsplit_once('/').unwrap_or(("", &owner.api_version));
+                let gvk = GroupVersionKind::gvk(group, version, &owner.kind);
+                let Ok(name) = owner.name.parse() else { continue };
+                if let Ok(Some(object)) = self.object(&gvk, namespace, &name).await {
+                    next.extend(object.owner_references().to_vec());
+                    all.push(object);
+                }
+            }
+            next.retain(|owner| {
+                !known.contains(&owner.uid) || all.iter().any(|o| o.uid().as_deref() == Some(&owner.uid))
+            });
+            if next.is_empty() {
+                return;
+            }
+            open = next;
+        }
+    }
+
+    async fn list(
+        &self,
+        resource: &ApiResource,
+        namespace: &Namespace,
+        params: ListParams,
+    ) -> Result<Vec<DynamicObject>, Error> {
+        let api: Api<DynamicObject> = Api::namespaced_with(self.client.clone(), namespace, resource);
+        let list = api.list(&params).await;
+        let list = list.map_err(|e| {
+            let doing = format!("list {} in namespace '{namespace}'", resource.plural);
+            self.explain(e, doing, "it")
+        })?;
+        let types = TypeMeta {
+            api_version: resource.api_version.clone(),
+            kind: resource.kind.clone(),
+        };
+        // The items of a list do not say what they are.
+        Ok(list
+            .items
+            .into_iter()
+            .map(|object| DynamicObject {
+                types: Some(types.clone()),
+                ..object
+            })
+            .collect())
+    }
+
+    /// A CRD, if it is installed.
+    pub async fn crd(&self, name: &str) -> Result<Option<CustomResourceDefinition>, Error> {
+        let name: Name = name.parse()?;
+        let api: Api<CustomResourceDefinition> = Api::all(self.client.clone());
+        api.get_opt(&name).await.map_err(|e| {
+            self.explain(
+                e,
+                format!("read CustomResourceDefinition '{name}'"),
+                "CustomResourceDefinition",
+            )
+        })
+    }
+
+    /// The Events about a ModelDeployment.
+    pub async fn events(&self, namespace: &Namespace, name: &Name) -> Result<Vec<Event>, Error> {
+        let api: Api<Event> = Api::namespaced(self.client.clone(), namespace);
+        let about = format!("involvedObject.kind=ModelDeployment,involvedObject.name={name}");
+        let list = api.list(&ListParams::default().fields(&about)).await;
+        Ok(list
+            .map_err(|e| self.explain(e, format!("list Events in namespace '{namespace}'"), "Event"))?
+            .items)
+    }
+
+    /// Converts an error of the client to one that names the action and the remedy.
+    pub fn explain(&self, error: kube::Error, doing: String, kind: &'static str) -> Error {
+        let url = self.url.clone();
+        match error {
+            kube::Error::Api(status) if status.code == 401 => Error::Unauthorized {
+                url,
+                message: status.message,
+            },
+            kube::Error::Api(status) if status.is_forbidden() => Error::Forbidden {
+                doing,
+                message: status.message,
+            },
+            kube::Error::Api(status) if status.is_not_found() || status.code == 404 => {
+                Error::NotInstalled { url, kind }
+            }
+            kube::Error::HyperError(_) | kube::Error::Service(_) => Error::Unreachable {
+                url,
+                source: Box::new(error),
+            },
+            error => Error::Other {
+                doing,
+                source: Box::new(error),
+            },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use http_body_util::BodyExt;
+    use kube::client::Body;
+
+    use super::*;
+
+    /// A cluster that knows nothing, and what it was asked: method, path and body.
+    /// Requests: method, path and body.
+    type Asked = Arc<Mutex<Vec<(String, String, Value)>>>;
+
+    fn cluster() -> (Cluster, Asked) {
+        let asked = Arc::<Mutex<Vec<_>>>::default();
+        let seen = asked.clone();
+        let server = tower::service_fn(move |request: http::Request<Body>| {
+            let seen = seen.clone();
+            async move {
+                let (head, body) = request.into_parts();
+                let body = body
+                    .collect()
+                    .await
+                    .map(http_body_util::Collected::to_bytes)
+                    .unwrap_or_default();
+                let body = serde_json::from_slice(&body).unwrap_or_default();
+                let line = (head.method.to_string(), head.uri.path().to_owned(), body);
+                seen.lock().unwrap().push(line);
+                let status = json!({ "kind": "Status", "apiVersion": "v1", "status": "Success" }).to_string();
+                Ok::<_, std::convert::Infallible>(http::Response::new(Body::from(status.into_bytes())))
+            }
+        });
+        let client = Client::new(server, "default");
+        (Cluster::of(client, "http://cluster.test", Namespace::default()), asked)
+    }
+
+    #[tokio::test]
+    async fn a_delete_is_of_one_object_with_its_uid() {
+        let (cluster, asked) = cluster();
+        let target: Target = "gemma".parse().unwrap();
+        cluster
+            .delete(&target, &cluster.namespace, "1-2-3", false)
+            .await
+            .unwrap();
+        let asked = asked.lock().unwrap();
+        let [(method, path, body)] = asked.as_slice() else {
+            panic!("{asked:?}");
+        };
+        assert_eq!(method, "DELETE");
+        assert_eq!(
+            path,
+            "/apis/kubeairunway.ai/v1alpha1/namespaces/default/modeldeployments/gemma"
+        );
+        assert_eq!(body["preconditions"], json!({ "uid": "1-2-3" }));
+    }
+
+    #[tokio::test]
+    async fn a_field_that_leads_elsewhere_is_not_followed() {
+        let (cluster, asked) = cluster();
+        let name: Name = "a".parse().unwrap();
+        for (group, version) in [
+            ("../../api", "v1"),
+            ("apps", "v1?watch"),
+            ("apps/..", "v1"),
+            ("..", "v1"),
+        ] {
+            let gvk = GroupVersionKind::gvk(group, version, "Deployment");
+            let error = cluster.object(&gvk, &cluster.namespace, &name).await.unwrap_err();
+            assert!(matches!(error, Error::Name(_)), "{group}/{version}: {error}");
+        }
+        let around = Around {
+            namespace: "../default",
+            roots: &[],
+            more: Vec::new(),
+            pods: vec!["a=b".to_owned()],
+            service: None,
+        };
+        let found = cluster.belongings(&around).await;
+        assert!(
+            found.missing[0].starts_with("invalid namespace `../default`"),
+            "{:?}",
+            found.missing
+        );
+        for name in ["?", "a/b", "..", "%2F", ""] {
+            assert!(matches!(cluster.crd(name).await, Err(Error::Name(_))), "{name}");
+        }
+        assert!(asked.lock().unwrap().is_empty());
+    }
+}

@@ -1,0 +1,406 @@
+//! `kubeairunway diff` for AsyncActors and LlamaStackDistributions: their operators' own plans are asked what must exist, given what
+//! the cluster holds and how the operators were started; the server, by dry run, what that would change.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::core::v1::{ConfigMap, Container};
+use kube::core::{ApiResource, DynamicObject, TypeMeta};
+use kube::{Api, ResourceExt};
+use runway_api::labels::{self, llama_stack};
+use runway_api::{AsyncActor, LlamaStackDistribution, Name, Namespace};
+use runway_asya_operator as asya;
+use runway_asya_operator::observe::{Found, Key, Objects, QueueState};
+use runway_asya_operator::transports::Transports;
+use runway_llama_stack_operator as stack;
+use runway_llama_stack_operator::observe::Child;
+use runway_operator::plan::{Apply, Delete};
+
+use crate::live::cluster::{self, Cluster};
+use crate::live::diff::{Diff, dynamic, tried, tried_as_written};
+use crate::manifests::{NAMESPACE, Release, TRANSPORTS};
+use crate::target::{Kind, Target};
+use crate::view::change::{Change, Deed};
+
+/// Changes that the operator would make for an existing AsyncActor.
+pub async fn of_actor(cluster: &Cluster, actor: AsyncActor, now: Timestamp) -> Result<Diff, cluster::Error> {
+    actor_diff(cluster, actor, Vec::new(), now).await
+}
+
+/// Changes that the operator would make for an existing LlamaStackDistribution.
+pub async fn of_distribution(
+    cluster: &Cluster,
+    llsd: LlamaStackDistribution,
+    now: Timestamp,
+) -> Result<Diff, cluster::Error> {
+    distribution_diff(cluster, llsd, Vec::new(), now).await
+}
+
+/// Changes if an AsyncActor was applied: in itself, and in the objects of its operator.
+pub async fn of_new_actor(cluster: &Cluster, written: &DynamicObject, now: Timestamp) -> Result<Diff, cluster::Error> {
+    let (live, then) = tried_as_written::<AsyncActor>(cluster, written).await?;
+    let change = changed(live.as_ref().map(dynamic).as_ref(), dynamic(&then));
+    actor_diff(cluster, then, vec![change], now).await
+}
+
+/// Changes if a LlamaStackDistribution was applied.
+pub async fn of_new_distribution(
+    cluster: &Cluster,
+    written: &DynamicObject,
+    now: Timestamp,
+) -> Result<Diff, cluster::Error> {
+    let (live, then) = tried_as_written::<LlamaStackDistribution>(cluster, written).await?;
+    let change = changed(live.as_ref().map(dynamic).as_ref(), dynamic(&then));
+    distribution_diff(cluster, then, vec![change], now).await
+}
+
+fn changed(live: Option<&DynamicObject>, then: DynamicObject) -> Change {
+    Change {
+        deed: Deed::between(live, &then),
+        object: then,
+    }
+}
+
+async fn actor_diff(
+    cluster: &Cluster,
+    actor: AsyncActor,
+    mut changes: Vec<Change>,
+    now: Timestamp,
+) -> Result<Diff, cluster::Error> {
+    let mut notes = Vec::new();
+    let (namespace, name) = cluster::place(&actor)?;
+    let started = Started::read(cluster, labels::ASYA_MANAGER, &mut notes).await?;
+    let settings = asya::observe::Settings {
+        sidecar_image: started.asya_sidecar(),
+        gateway_url: started.told("--gateway-url", "ASYA_GATEWAY_URL"),
+        manages_queues: started
+            .told("--disable-queue-management", "ASYA_DISABLE_QUEUE_MANAGEMENT")
+            .is_none_or(|said| said == "false"),
+        conflict_wait: Duration::from_secs(5),
+        runtime_script: asya::RUNTIME_SCRIPT.to_owned(),
+    };
+    let target = Target {
+        kind: Kind::AsyncActor,
+        name,
+    };
+    let others: Vec<AsyncActor> = cluster.typed(&namespace).await?;
+    let others = others
+        .into_iter()
+        .filter(|other| target.name != other.name_any().as_str() && other.spec.workload_ref.is_some());
+    let seen = asya::observe::Observed {
+        objects: seen_by_actor(cluster, &actor).await?,
+        pods: pods(cluster, &target, &namespace).await?,
+        others: others.map(Arc::new).collect(),
+        // Whether the broker has it, only the operator can ask.
+        queue: QueueState::Ready { drift: None },
+        transports: Arc::new(transports(cluster, &started, &mut notes).await?),
+        settings: Arc::new(settings),
+        now,
+        actor: Arc::new(actor),
+    };
+    let plan = asya::plan::plan(&seen).kube;
+    let is_new = seen.actor.uid().is_none();
+    changes.extend(all_tried(cluster, &plan.apply, labels::ASYA_MANAGER, is_new).await?);
+    for edit in &plan.edit {
+        notes.push(format!(
+            "{}/{} would be changed by {}",
+            edit.resource.kind, edit.name, edit.patch
+        ));
+    }
+    let said = plan.status.as_ref().and_then(|status| status["message"].as_str());
+    if let (true, Some(said)) = (plan.apply.is_empty() && plan.edit.is_empty(), said) {
+        notes.push(format!("nothing is created: {said}"));
+    }
+    Ok(diff(&target, namespace, changes, &plan.delete, notes))
+}
+
+async fn distribution_diff(
+    cluster: &Cluster,
+    llsd: LlamaStackDistribution,
+    mut changes: Vec<Change>,
+    now: Timestamp,
+) -> Result<Diff, cluster::Error> {
+    let mut notes = Vec::new();
+    let (namespace, name) = cluster::place(&llsd)?;
+    let started = Started::read(cluster, llama_stack::MANAGER, &mut notes).await?;
+    let mut children = Vec::new();
+    for (kind, name) in stack::kinds::children(&name) {
+        let object = read(cluster, &kind.resource(), &namespace, &name.parse()?).await?;
+        children.extend(object.map(|object| Child {
+            kind,
+            object: Arc::new(object),
+        }));
+    }
+    let mut config_maps = std::collections::BTreeMap::new();
+    for name in stack::references::config_maps(&llsd) {
+        let api: Api<ConfigMap> = Api::namespaced(cluster.client(), &namespace);
+        let found = api.get_opt(&name.parse::<Name>()?).await;
+        let found = found.map_err(|e| cluster.explain(e, format!("read ConfigMap '{name}'"), "ConfigMap"))?;
+        config_maps.extend(found.map(|found| (name, Arc::new(found))));
+    }
+    let mut model_deployments = std::collections::BTreeMap::new();
+    for name in stack::references::model_deployments(&llsd) {
+        match cluster.deployment(&namespace, &name.parse()?).await {
+            Ok(md) => drop(model_deployments.insert(name, md.status.and_then(|status| status.endpoint))),
+            Err(cluster::Error::NotFound { .. } | cluster::Error::NotInstalled { .. }) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    let target = Target {
+        kind: Kind::LlamaStackDistribution,
+        name,
+    };
+    let seen = stack::observe::Observed {
+        settings: Arc::new(started.stack_settings()),
+        children,
+        pods: pods(cluster, &target, &namespace).await?,
+        config_maps,
+        model_deployments,
+        // It says nothing of what must exist.
+        server: None,
+        now,
+        llsd: Arc::new(llsd),
+    };
+    let plan = stack::plan::plan(&seen);
+    let is_new = seen.llsd.uid().is_none();
+    changes.extend(all_tried(cluster, &plan.apply, llama_stack::MANAGER, is_new).await?);
+    let said = plan.status.as_ref().and_then(|status| status["message"].as_str());
+    if let (true, Some(said)) = (plan.apply.is_empty(), said) {
+        notes.push(format!("nothing is created: {said}"));
+    }
+    Ok(diff(&target, namespace, changes, &plan.delete, notes))
+}
+
+async fn all_tried(
+    cluster: &Cluster,
+    all: &[Apply],
+    manager: &str,
+    is_new: bool,
+) -> Result<Vec<Change>, cluster::Error> {
+    let mut changes = Vec::new();
+    for apply in all {
+        changes.push(tried(cluster, apply, manager, is_new).await?);
+    }
+    Ok(changes)
+}
+
+fn diff(target: &Target, namespace: Namespace, changes: Vec<Change>, deletes: &[Delete], notes: Vec<String>) -> Diff {
+    Diff {
+        kind: target.kind.as_str(),
+        name: target.name.to_string(),
+        namespace: namespace.into(),
+        provider: None,
+        changes,
+        deletes: deletes
+            .iter()
+            .map(|d| format!("{}/{}", d.resource.kind, d.name))
+            .collect(),
+        notes,
+    }
+}
+
+async fn pods(
+    cluster: &Cluster,
+    target: &Target,
+    namespace: &Namespace,
+) -> Result<Vec<Arc<k8s_openapi::api::core::v1::Pod>>, cluster::Error> {
+    let pods = cluster.pods_of(target, namespace).await?;
+    Ok(pods.into_iter().map(Arc::new).collect())
+}
+
+/// Objects that the plan of an actor requests; one may lead to the next.
+async fn seen_by_actor(cluster: &Cluster, actor: &AsyncActor) -> Result<Objects, cluster::Error> {
+    let (namespace, _) = cluster::place(actor)?;
+    let mut found = Objects::new();
+    loop {
+        let needed = asya::plan::needs(actor, &found);
+        let missing: Vec<Key> = needed.into_iter().filter(|key| !found.contains_key(key)).collect();
+        if missing.is_empty() {
+            return Ok(found);
+        }
+        for key in missing {
+            let state = seen(cluster, &key, &namespace).await?;
+            found.insert(key, state);
+        }
+    }
+}
+
+async fn seen(cluster: &Cluster, key: &Key, namespace: &Namespace) -> Result<Found, cluster::Error> {
+    let kind = key.kind;
+    let version = if kind.is_built_in() {
+        Some(kind.version.to_owned())
+    } else {
+        let crd = cluster.crd(&format!("{}.{}", kind.plural, kind.group)).await?;
+        crd.and_then(|crd| served(&crd.spec.versions, kind.version))
+    };
+    let Some(version) = version else {
+        return Ok(Found::NotInstalled);
+    };
+    let object = read(cluster, &kind.resource(&version), namespace, &key.name.parse()?).await?;
+    Ok(match object {
+        Some(object) => Found::Here {
+            version,
+            object: Arc::new(object),
+        },
+        None => Found::Absent { version },
+    })
+}
+
+/// The version that the operator speaks, or else the one that is stored.
+fn served(
+    versions: &[k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinitionVersion],
+    known: &str,
+) -> Option<String> {
+    let ours = versions.iter().find(|v| v.served && v.name == known);
+    let found = ours.or_else(|| versions.iter().find(|v| v.served && v.storage))?;
+    Some(found.name.clone())
+}
+
+async fn read(
+    cluster: &Cluster,
+    resource: &ApiResource,
+    namespace: &Namespace,
+    name: &Name,
+) -> Result<Option<DynamicObject>, cluster::Error> {
+    let api: Api<DynamicObject> = Api::namespaced_with(cluster.client(), namespace, resource);
+    let found = api.get_opt(name).await;
+    let found = found.map_err(|e| cluster.explain(e, format!("read {} '{name}'", resource.kind), "it"))?;
+    Ok(found.map(|mut object| {
+        object.types.get_or_insert_with(|| TypeMeta {
+            api_version: resource.api_version.clone(),
+            kind: resource.kind.clone(),
+        });
+        object
+    }))
+}
+
+/// The transports that the operator of actors was given.
+async fn transports(
+    cluster: &Cluster,
+    started: &Started,
+    notes: &mut Vec<String>,
+) -> Result<Transports, cluster::Error> {
+    let told = started.told("--transport-config", "ASYA_TRANSPORT_CONFIG");
+    let text = if let Some(json) = told.filter(|told| told.trim_start().starts_with('{')) {
+        json
+    } else {
+        let api: Api<ConfigMap> = Api::namespaced(cluster.client(), NAMESPACE);
+        let doing = || format!("read ConfigMap '{TRANSPORTS}' in namespace '{NAMESPACE}'");
+        let found = api.get_opt(TRANSPORTS).await;
+        let found = found.map_err(|e| cluster.explain(e, doing(), "ConfigMap"))?;
+        let data = found.and_then(|found| found.data).unwrap_or_default();
+        data.into_values().next().unwrap_or_default()
+    };
+    Ok(Transports::load(&text).unwrap_or_else(|error| {
+        let why = runway_operator::telemetry::chain(&error);
+        notes.push(format!("the transports of the operator cannot be used: {why}"));
+        Transports::default()
+    }))
+}
+
+/// Container of an installed operator.
+struct Started(Container);
+
+impl Started {
+    /// Reads its Deployment. If there is none, the defaults of this version are used.
+    async fn read(cluster: &Cluster, name: &str, notes: &mut Vec<String>) -> Result<Self, cluster::Error> {
+        let api: Api<Deployment> = Api::namespaced(cluster.client(), NAMESPACE);
+        let doing = || format!("read Deployment '{name}' in namespace '{NAMESPACE}'");
+        let found = api.get_opt(name).await;
+        let found = found.map_err(|e| cluster.explain(e, doing(), "Deployment"))?;
+        let pod = found.and_then(|found| found.spec?.template.spec);
+        let container = pod.and_then(|pod| pod.containers.into_iter().next());
+        Ok(Self(container.unwrap_or_else(|| {
+            notes.push(format!(
+                "{name} is not installed in namespace '{NAMESPACE}': the changes below are those that this version would make"
+            ));
+            Container {
+                image: Some(Release::default().image(name)),
+                ..Container::default()
+            }
+        })))
+    }
+
+    /// Value of a flag, or else of an environment variable. A flag without a value is `true`.
+    fn told(&self, flag: &str, variable: &str) -> Option<String> {
+        let by_flag = self.all(flag).pop();
+        let variables = self.0.env.iter().flatten();
+        by_flag.or_else(|| variables.into_iter().find(|e| e.name == variable)?.value.clone())
+    }
+
+    /// Every value of a flag.
+    fn all(&self, flag: &str) -> Vec<String> {
+        let args: Vec<&String> = self.0.command.iter().chain(&self.0.args).flatten().collect();
+        let value = |(index, arg): (usize, &&String)| {
+            let rest = arg.strip_prefix(flag)?;
+            if let Some(value) = rest.strip_prefix('=') {
+                return Some(value.to_owned());
+            }
+            let next = args.get(index + 1).filter(|next| !next.starts_with("--"));
+            rest.is_empty()
+                .then(|| next.map_or_else(|| "true".to_owned(), |next| (*next).clone()))
+        };
+        args.iter().enumerate().filter_map(value).collect()
+    }
+
+    fn asya_sidecar(&self) -> String {
+        self.told("--sidecar-image", "ASYA_SIDECAR_IMAGE")
+            .unwrap_or_else(|| Release::default().image("asya-sidecar"))
+    }
+
+    fn stack_settings(&self) -> stack::settings::Settings {
+        let mut settings = stack::settings::Settings {
+            operator_image: self
+                .told("--operator-image", "OPERATOR_IMAGE")
+                .or_else(|| self.0.image.clone()),
+            operator_namespace: Some(NAMESPACE.to_owned()),
+            network_policies: !self.all("--network-policies").is_empty(),
+            ..stack::settings::Settings::default()
+        };
+        let given = self.all("--distribution-image").into_iter();
+        let given = given.filter_map(|pair| pair.split_once('=').map(|(a, b)| (a.to_owned(), b.to_owned())));
+        settings.distributions.extend(given);
+        if let Some(size) = self.all("--provider-volume-size").pop() {
+            settings.provider_volume_size = size;
+        }
+        if let Some(domain) = self.all("--cluster-domain").pop() {
+            settings.cluster_domain = domain;
+        }
+        settings
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_an_operator_was_told_is_read_as_it_reads_it() {
+        let container = Container {
+            image: Some("registry.example/operator:1".to_owned()),
+            args: Some(
+                [
+                    "--network-policies",
+                    "--distribution-image=starter=a:1",
+                    "--distribution-image",
+                    "mine=b:2",
+                    "--cluster-domain=example.local",
+                ]
+                .map(str::to_owned)
+                .into(),
+            ),
+            ..Container::default()
+        };
+        let settings = Started(container).stack_settings();
+        assert_eq!(settings.operator_image.as_deref(), Some("registry.example/operator:1"));
+        assert!(settings.network_policies);
+        assert_eq!(settings.cluster_domain, "example.local");
+        assert_eq!(settings.provider_volume_size, "2Gi");
+        assert_eq!(
+            (&settings.distributions["starter"], &settings.distributions["mine"]),
+            (&"a:1".to_owned(), &"b:2".to_owned())
+        );
+    }
+}

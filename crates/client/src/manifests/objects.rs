@@ -1,0 +1,37 @@
+//! Objects of a component.
+
+use kube::core::DynamicObject;
+
+use super::component::{Component, Release};
+use super::metadata::object;
+use super::pods;
+use super::roles::{self, Identity};
+
+impl Component {
+    /// All objects, in apply order.
+    pub fn objects(&self, release: &Release) -> Vec<DynamicObject> {
+        let mut all = self.first.clone();
+        all.extend(self.crds.iter().map(object));
+        all.push(roles::service_account(&self.name));
+        all.extend(self.roles(Identity::ServiceAccount));
+        all.extend(pods::around(self));
+        if release.monitoring {
+            all.push(pods::service_monitor(self));
+        }
+        all.push(pods::deployment(self, release));
+        all.extend(self.extra.clone());
+        if release.policy {
+            all.extend(self.policy.clone());
+        }
+        all
+    }
+
+    /// Roles and role bindings.
+    pub fn roles(&self, identity: Identity) -> Vec<DynamicObject> {
+        let mut everywhere = self.access.clone();
+        if matches!(identity, Identity::User) {
+            everywhere.extend(self.access_from_outside.clone());
+        }
+        roles::of_controller(&self.name, &everywhere, &self.access_in_namespace, identity)
+    }
+}

@@ -1,0 +1,12 @@
+//! Views of objects, computed from values.
+
+pub mod change;
+pub mod chat;
+pub mod depth;
+pub mod endpoint;
+pub mod events;
+pub mod get;
+pub mod held;
+pub mod pods;
+pub mod status;
+pub mod tree;

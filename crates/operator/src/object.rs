@@ -1,0 +1,271 @@
+//! Objects that a controller creates for another object: their kinds, owner and deletion, and the comparison of the desired object
+//! with the live one, so that only differences are sent.
+
+use std::time::Duration;
+
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use kube::core::{ApiResource, DynamicObject};
+use kube::{Resource, ResourceExt};
+
+use crate::json;
+use crate::plan::{Apply, Delete, Note};
+
+/// Time after which a controller stops waiting for deleted objects to disappear (design 4.7).
+pub const CLEANUP_TIMEOUT: SignedDuration = SignedDuration::from_mins(5);
+
+/// A kind of object, with the version in which it is written unless the cluster serves another one.
+///
+/// ```
+/// use runway_operator::object::Kind;
+///
+/// const DEPLOYMENT: Kind = Kind::new("apps", "v1", "Deployment", "deployments");
+/// assert_eq!(DEPLOYMENT.resource().api_version, "apps/v1");
+/// assert_eq!(DEPLOYMENT.named("web"), "Deployment 'web'");
+/// assert!(DEPLOYMENT.is_built_in());
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Kind {
+    /// API group, empty for the core group.
+    pub group: &'static str,
+    /// API version within the group, such as `v1`.
+    pub version: &'static str,
+    /// Kind, such as `Deployment`.
+    pub kind: &'static str,
+    /// Plural, such as `deployments`.
+    pub plural: &'static str,
+}
+
+impl Kind {
+    /// A kind of this group, version, kind and plural.
+    pub const fn new(group: &'static str, version: &'static str, kind: &'static str, plural: &'static str) -> Self {
+        Self {
+            group,
+            version,
+            kind,
+            plural,
+        }
+    }
+
+    /// Whether Kubernetes itself brings it: the group of a CRD has a dot.
+    pub fn is_built_in(self) -> bool {
+        !self.group.contains('.')
+    }
+
+    /// Location in the API, in [`version`](Self::version).
+    pub fn resource(self) -> ApiResource {
+        self.resource_in(self.version)
+    }
+
+    /// Location in the API, in another version.
+    pub fn resource_in(self, version: &str) -> ApiResource {
+        ApiResource {
+            group: self.group.to_owned(),
+            version: version.to_owned(),
+            api_version: match self.group {
+                "" => version.to_owned(),
+                group => format!("{group}/{version}"),
+            },
+            kind: self.kind.to_owned(),
+            plural: self.plural.to_owned(),
+        }
+    }
+
+    /// Name of its CRD.
+    pub fn crd_name(self) -> String {
+        format!("{}.{}", self.plural, self.group)
+    }
+
+    /// An object of this kind in a message, such as `Deployment 'web'`.
+    pub fn named(self, name: &str) -> String {
+        format!("{} '{name}'", self.kind)
+    }
+}
+
+/// Owner reference for an object that `owner` controls.
+pub fn owner<K: Resource<DynamicType = ()>>(owner: &K) -> OwnerReference {
+    OwnerReference {
+        api_version: K::api_version(&()).into_owned(),
+        kind: K::kind(&()).into_owned(),
+        name: owner.name_any(),
+        uid: owner.uid().unwrap_or_default(),
+        controller: Some(true),
+        block_owner_deletion: Some(true),
+    }
+}
+
+/// Deletion of a live object; absent for one without a uid.
+pub fn deletion(resource: ApiResource, live: &DynamicObject) -> Option<Delete> {
+    Some(Delete {
+        resource,
+        namespace: live.namespace().unwrap_or_default(),
+        name: live.name_any(),
+        uid: live.uid()?,
+    })
+}
+
+/// What is left at `now` of a clean-up that began at `since`: zero after [`CLEANUP_TIMEOUT`].
+pub fn time_left(since: Timestamp, now: Timestamp) -> Duration {
+    Duration::try_from(CLEANUP_TIMEOUT - now.duration_since(since)).unwrap_or(Duration::ZERO)
+}
+
+/// Desired object, compared with the live one, which must be ours. Its hash is stored in the annotation `hash_key`, so that the
+/// last applied state is known after a restart.
+pub fn wanted(
+    resource: ApiResource,
+    mut desired: DynamicObject,
+    live: Option<&DynamicObject>,
+    hash_key: &str,
+    drift: &'static str,
+) -> Apply {
+    let hash = json::hash(&desired);
+    desired.annotations_mut().insert(hash_key.to_owned(), hash);
+    let same_request = live.is_some_and(|l| l.annotations().get(hash_key) == desired.annotations().get(hash_key));
+    let intact = live.is_some_and(|l| is_intact(l, &desired));
+    let note = match live {
+        None => Some(Note::normal(
+            "ResourceCreated",
+            format!("Created {} '{}'", resource.kind, desired.name_any()),
+        )),
+        Some(_) if same_request && !intact => Some(Note::warning("DriftDetected", drift)),
+        Some(_) => None,
+    };
+    Apply {
+        resource,
+        object: desired,
+        live: live.and_then(ResourceExt::uid),
+        force: live.is_some(),
+        rehearsed: true,
+        unchanged: same_request && intact,
+        note,
+    }
+}
+
+/// Whether a live object was created for this owner, by kind and uid.
+pub fn is_ours<K: Resource<DynamicType = ()>>(owner: &K, live: &DynamicObject) -> bool {
+    match (controller(live), &owner.meta().uid) {
+        (Some(made_for), uid) => made_for.uid == uid.as_deref().unwrap_or_default() && made_for.kind == K::kind(&()),
+        (None, Some(_)) => false,
+        // Offline: nothing has a uid yet.
+        (None, None) => true,
+    }
+}
+
+/// Whether a live object is the desired one: both have the same controller, or neither has one and this field manager has
+/// applied the live one.
+pub fn is_same(desired: &DynamicObject, live: &DynamicObject, manager: &str) -> bool {
+    match (controller(desired), controller(live)) {
+        (Some(wanted), Some(found)) => wanted.uid == found.uid && wanted.kind == found.kind,
+        (None, None) => is_applied_by(live, manager),
+        _ => false,
+    }
+}
+
+/// The owner reference of an object's controller.
+pub fn controller(object: &DynamicObject) -> Option<&OwnerReference> {
+    object.owner_references().iter().find(|o| o.controller == Some(true))
+}
+
+/// Whether this field manager has applied fields of an object.
+fn is_applied_by(object: &DynamicObject, manager: &str) -> bool {
+    object
+        .managed_fields()
+        .iter()
+        .any(|entry| entry.manager.as_deref() == Some(manager) && entry.operation.as_deref() == Some("Apply"))
+}
+
+/// Manager of an object that is not ours, such as `controlled by Deployment 'web'`: its controller, the label
+/// `app.kubernetes.io/managed-by`, or the field manager of the first write.
+pub fn manager_of(live: &DynamicObject) -> String {
+    if let Some(owner) = controller(live) {
+        return format!("controlled by {} '{}'", owner.kind, owner.name);
+    }
+    let first_writer = || {
+        // The writer of a status did not create the object, and may have written within the same second.
+        let entries = live.managed_fields().iter();
+        entries
+            .filter(|entry| entry.manager.is_some() && entry.subresource.as_deref().unwrap_or_default().is_empty())
+            .min_by_key(|entry| entry.time.as_ref().map(|t| t.0))?
+            .manager
+            .as_ref()
+    };
+    match live.labels().get("app.kubernetes.io/managed-by").or_else(first_writer) {
+        Some(manager) if !manager.is_empty() => format!("managed by '{manager}'"),
+        _ => "without a controller".to_owned(),
+    }
+}
+
+/// Message about a name that is in use: the object, the expected owner, the actual manager. Callers append the remedy.
+pub fn taken(object: &str, owner: &str, manager: &str) -> String {
+    format!("{object} exists and was not created for this {owner} ({manager})")
+}
+
+/// Whether the live object still has everything that is desired.
+fn is_intact(live: &DynamicObject, desired: &DynamicObject) -> bool {
+    let labels_kept = desired
+        .labels()
+        .iter()
+        .all(|(key, value)| live.labels().get(key) == Some(value));
+    let annotations_kept = desired
+        .annotations()
+        .iter()
+        .all(|(key, value)| live.annotations().get(key) == Some(value));
+    let owner_kept = desired
+        .owner_references()
+        .iter()
+        .all(|owner| live.owner_references().contains(owner));
+    labels_kept && annotations_kept && owner_kept && json::contains(&live.data, &desired.data)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn object(metadata: &Value) -> DynamicObject {
+        serde_json::from_value(json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata})).unwrap()
+    }
+
+    fn owned_by(uid: &str) -> DynamicObject {
+        object(&json!({"name": "c", "labels": {"app.kubernetes.io/managed-by": "toys"},
+            "ownerReferences": [{"apiVersion": "v1", "kind": "Toy", "name": "bear", "uid": uid, "controller": true}]}))
+    }
+
+    fn applied_by(manager: &str, operation: &str) -> DynamicObject {
+        object(&json!({"name": "c", "managedFields": [{"manager": manager, "operation": operation}]}))
+    }
+
+    #[test]
+    fn an_object_is_ours_by_its_controller_not_by_labels() {
+        assert!(is_same(&owned_by("a"), &owned_by("a"), "toys"));
+        assert!(!is_same(&owned_by("a"), &owned_by("b"), "toys"));
+        assert!(!is_same(&owned_by("a"), &applied_by("toys", "Apply"), "toys"));
+    }
+
+    #[test]
+    fn an_object_without_a_controller_is_ours_if_we_applied_it() {
+        let desired = object(&json!({"name": "c"}));
+        assert!(is_same(&desired, &applied_by("toys", "Apply"), "toys"));
+        assert!(!is_same(&desired, &applied_by("toys", "Update"), "toys"));
+        assert!(!is_same(&desired, &applied_by("kubectl", "Apply"), "toys"));
+        assert!(!is_same(&desired, &owned_by("a"), "toys"));
+    }
+
+    #[test]
+    fn the_manager_of_an_object_is_named() {
+        assert_eq!(manager_of(&owned_by("a")), "controlled by Toy 'bear'");
+        assert_eq!(
+            manager_of(&applied_by("kubectl-create", "Update")),
+            "managed by 'kubectl-create'"
+        );
+        assert_eq!(manager_of(&object(&json!({"name": "c"}))), "without a controller");
+        let status_within_the_same_second = json!({"name": "c", "managedFields": [
+            {"manager": "kube-controller-manager", "operation": "Update", "subresource": "status", "time": "2026-01-01T00:00:00Z"},
+            {"manager": "kubectl-create", "operation": "Update", "time": "2026-01-01T00:00:00Z"},
+        ]});
+        assert_eq!(
+            manager_of(&object(&status_within_the_same_second)),
+            "managed by 'kubectl-create'"
+        );
+    }
+}

@@ -1,0 +1,142 @@
+//! `book`: the documentation site.
+//!
+//! `docs/SUMMARY.md` is the table of contents. The pages keep their places in the repository, so that links work on the forge and in
+//! the book alike; links to files that are not pages lead to the forge.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail, ensure};
+use regex::{Captures, Regex};
+
+use crate::links::{self, Page};
+use crate::shell;
+
+/// Version of mdBook, built from crates.io into `target/tools`. Takes a minute of processor time, once.
+const MDBOOK: &str = "0.5.4";
+/// Table of contents.
+pub(crate) const SUMMARY: &str = "docs/SUMMARY.md";
+/// Start of links to files that are not pages.
+const FORGE: &str = "https://github.com/kubeairunway/kubeairunway/blob/main";
+
+/// Builds the book into `target/book/html`.
+pub(crate) fn run() -> Result<()> {
+    let mdbook = mdbook()?;
+    let book = shell::root().join("target/book");
+    let _ = fs::remove_dir_all(&book);
+    lay_out(&book)?;
+    let html = book.join("html");
+    let [mdbook, from, to] = [&mdbook, &book, &html].map(|path| path.display().to_string());
+    shell::run(&mdbook, &["build", &from, "--dest-dir", &to])?;
+    println!("{}", html.join("index.html").display());
+    Ok(())
+}
+
+fn mdbook() -> Result<PathBuf> {
+    let tools = shell::root().join("target/tools").join(format!("mdbook-{MDBOOK}"));
+    let program = tools.join("bin/mdbook");
+    if !program.is_file() {
+        let folder = tools.display().to_string();
+        let install = [
+            "install",
+            "mdbook",
+            "--locked",
+            "--no-default-features",
+            "--features",
+            "search",
+        ];
+        shell::run(
+            "cargo",
+            &[&install, ["--version", MDBOOK, "--root", &folder].as_slice()].concat(),
+        )?;
+    }
+    Ok(program)
+}
+
+/// Copies pages and pictures to `src`, as in the repository, with the table of contents at the top.
+fn lay_out(book: &Path) -> Result<()> {
+    let root = shell::root();
+    let pages = in_book()?;
+    let source = book.join("src");
+    let write = |path: &str, content: &[u8]| -> Result<()> {
+        let to = source.join(path);
+        fs::create_dir_all(to.parent().context("a file is in a folder")?)?;
+        fs::write(&to, content).with_context(|| format!("cannot write {}", to.display()))
+    };
+    for path in &pages {
+        let text = fs::read_to_string(root.join(path)).with_context(|| format!("cannot read {path}"))?;
+        write(path, outward(path, &text, &pages)?.as_bytes())?;
+    }
+    for picture in fs::read_dir(root.join("docs/pictures"))? {
+        let picture = picture?;
+        let name = picture.file_name().to_string_lossy().into_owned();
+        write(&format!("docs/pictures/{name}"), &fs::read(picture.path())?)?;
+    }
+    let summary = fs::read_to_string(root.join(SUMMARY))?;
+    let link = Regex::new(r"\]\(([^)]+)\)")?;
+    let summary = link.replace_all(&summary, |found: &Captures<'_>| {
+        let path = links::resolve(SUMMARY, &found[1]);
+        format!("]({path})")
+    });
+    write("SUMMARY.md", summary.as_bytes())?;
+    fs::copy(root.join("book.toml"), book.join("book.toml")).context("cannot copy book.toml")?;
+    Ok(())
+}
+
+/// The text of a page with links to what is not in the book as links to the forge.
+fn outward(page: &str, text: &str, pages: &BTreeSet<String>) -> Result<String> {
+    let link = Regex::new(r"\]\(([^)#:\s]+)(#[^)\s]*)?\)")?;
+    let replaced = link.replace_all(text, |found: &Captures<'_>| {
+        let path = links::resolve(page, &found[1]);
+        if pages.contains(&path) || path.starts_with("docs/pictures/") {
+            return found[0].to_owned();
+        }
+        format!("]({FORGE}/{path}{})", found.get(2).map_or("", |anchor| anchor.as_str()))
+    });
+    Ok(replaced.into_owned())
+}
+
+/// Paths of the pages in the book: those in the table of contents, and the decision records, which have their own.
+fn in_book() -> Result<BTreeSet<String>> {
+    let summary = Page::read(SUMMARY)?;
+    let mut pages = BTreeSet::new();
+    for link in &summary.links {
+        if !pages.insert(links::resolve(SUMMARY, &link.target)) {
+            bail!("{SUMMARY}:{}: {} is listed twice", link.line, link.target);
+        }
+    }
+    for record in fs::read_dir(shell::root().join("docs/adr"))? {
+        pages.insert(format!("docs/adr/{}", record?.file_name().to_string_lossy()));
+    }
+    Ok(pages)
+}
+
+/// Pages under `docs` that the table of contents lacks.
+pub(crate) fn missing() -> Result<Vec<String>> {
+    let pages = in_book()?;
+    ensure!(pages.len() > 20, "{SUMMARY} has no links");
+    let all = links::markdown_files()?;
+    let missing = all
+        .iter()
+        .filter(|path| path.starts_with("docs/") && *path != SUMMARY && !pages.contains(*path));
+    Ok(missing.map(|path| format!("{SUMMARY}: {path} is missing")).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn links_out_of_the_book_lead_to_the_forge() {
+        let pages = BTreeSet::from(["README.md".to_owned(), "guide/a.md".to_owned()]);
+        let text = "[a](a.md#b) [r](../README.md) [p](../docs/pictures/x.png) [e](../deploy/examples) [w](https://example.com/x) [h](#here)";
+        let told = outward("guide/a.md", text, &pages).unwrap();
+        assert_eq!(
+            told,
+            format!(
+                "[a](a.md#b) [r](../README.md) [p](../docs/pictures/x.png) [e]({FORGE}/deploy/examples) [w](https://example.com/x) [h](#here)"
+            )
+        );
+    }
+}

@@ -1,0 +1,453 @@
+//! Status of a ModelDeployment.
+
+use runway_api::condition;
+use runway_api::model_deployment::Phase;
+
+use super::Is::{False, True};
+use super::{Condition, Kind, Present, Reason, Table, Text};
+
+pub(super) fn kind() -> Kind {
+    Kind {
+        name: "ModelDeployment",
+        field: "phase",
+        words: Phase::ALL.iter().map(|phase| (phase.as_str(), text(*phase))).collect(),
+        conditions: CONDITIONS,
+        notes: &[UPSTREAM],
+        plans: Some("crates/core/tests/plan"),
+    }
+}
+
+fn text(phase: Phase) -> Text {
+    match phase {
+        Phase::Pending => (
+            "No provider is selected, or the provider has not created a workload",
+            "See the reason of `Ready`",
+        ),
+        Phase::Deploying => (
+            "The upstream objects exist; pods are starting, or the model has not answered yet",
+            "Wait. If `Ready` names an obstacle, remove it",
+        ),
+        Phase::Running => ("The model serves, or is scaled to zero as requested", "Nothing"),
+        Phase::Failed => (
+            "The model cannot serve without a change",
+            "Follow the message of `Stalled`; any change of the spec starts another attempt",
+        ),
+        Phase::Terminating => (
+            "The object is being deleted, or handed over to another provider",
+            "Wait. After five minutes the controllers stop waiting and record an Event `FinalizerTimeout`",
+        ),
+    }
+}
+
+const CONDITIONS: &[Condition] = &[
+    Condition {
+        kind: condition::VALIDATED,
+        present: Present::Always,
+        meaning: "The spec complies with the rules of the API. Written by the core.",
+        reasons: &[
+            Reason(True, "ValidationPassed", "The spec is valid", "Nothing"),
+            Reason(
+                False,
+                "ValidationFailed",
+                "The spec violates the rules that the message lists; the webhook was bypassed or unavailable. A model that already runs keeps its earlier spec",
+                "Correct the listed fields",
+            ),
+        ],
+    },
+    Condition {
+        kind: condition::PROVIDER_SELECTED,
+        present: Present::Always,
+        meaning: "A provider is selected. `status.provider.candidates` lists every provider that was considered. Written by the core.",
+        reasons: &[
+            Reason(
+                True,
+                "AutoSelected",
+                "The core selected the provider by its capabilities and rules",
+                "Nothing",
+            ),
+            Reason(
+                True,
+                "ExplicitSelection",
+                "`spec.provider.name` names the provider",
+                "Nothing",
+            ),
+            Reason(
+                False,
+                "HandingOver",
+                "`spec.provider.name` changed; the previous provider is deleting its upstream object",
+                "Wait, five minutes at most",
+            ),
+            Reason(
+                False,
+                "NoProvider",
+                "`spec.provider.name` is empty, and automatic selection is turned off in this installation",
+                "Set `spec.provider.name`",
+            ),
+            Reason(
+                False,
+                "NoHealthyProviders",
+                "No registered provider is ready",
+                "`kubeairunway provider list` shows why; install a provider or its upstream operator",
+            ),
+            Reason(
+                False,
+                "NoMatchingProvider",
+                "No ready provider supports this combination of engine, serving mode and hardware",
+                "Read the reasons in `status.provider.candidates`; change the spec, or install a provider that matches",
+            ),
+            Reason(
+                False,
+                "ProviderNotFound",
+                "The provider in `spec.provider.name` is not registered",
+                "Correct the name, or install the provider",
+            ),
+            Reason(
+                False,
+                "ProviderNotReady",
+                "The provider in `spec.provider.name` is registered, but not ready or silent",
+                "Examine its InferenceProviderConfig and the pods of its controller",
+            ),
+        ],
+    },
+    Condition {
+        kind: condition::PROVIDER_COMPATIBLE,
+        present: Present::If("from the provider's first status on"),
+        meaning: "The provider can translate the spec to its upstream. Written by the provider.",
+        reasons: &[
+            Reason(
+                True,
+                "CompatibilityVerified",
+                "The provider can serve this spec",
+                "Nothing",
+            ),
+            Reason(
+                False,
+                "Incompatible",
+                "The provider does not support a value in the spec",
+                "Change the field that the message names, or select another provider",
+            ),
+            Reason(
+                False,
+                "InvalidOverrides",
+                "A value in `spec.provider.overrides` has the wrong type or is not allowed",
+                "Correct the path that the message names",
+            ),
+            Reason(
+                False,
+                "CRDNotInstalled",
+                "The CRD of the upstream operator is not installed",
+                "Install the upstream operator; the provider notices it at once",
+            ),
+            Reason(
+                False,
+                "UnknownUpstreamSchema",
+                "The installed version of the upstream CRD has a schema that the provider does not know",
+                "Install a supported version of the upstream operator, or upgrade the provider",
+            ),
+        ],
+    },
+    Condition {
+        kind: condition::RESOURCE_CREATED,
+        present: Present::If("once the spec is found compatible"),
+        meaning: "The upstream objects exist. Written by the provider.",
+        reasons: &[
+            Reason(True, "ResourceCreated", "The upstream object exists", "Nothing"),
+            Reason(
+                False,
+                "NameTaken",
+                "An object with the required name exists and belongs to another owner; it is not changed",
+                "Rename the ModelDeployment, or delete the other object",
+            ),
+            Reason(
+                False,
+                "ResourceRejected",
+                "The API server or an admission webhook rejected the upstream object",
+                "Follow the message, which contains the API server's answer",
+            ),
+            Reason(
+                False,
+                "Recreating",
+                "The upstream object is being deleted and created again, because a field that cannot be changed in place changed",
+                "Wait",
+            ),
+        ],
+    },
+    Condition {
+        kind: condition::READY,
+        present: Present::Always,
+        meaning: "Pods of this generation serve, and the model has answered a request. Written by the core until a provider is selected, then by the provider. Before that it also has the reasons of `Validated`, `ProviderSelected`, `ProviderCompatible` and `ResourceCreated` when one of these is False.",
+        reasons: &[
+            Reason(True, "DeploymentReady", "The model serves", "Nothing"),
+            Reason(
+                False,
+                "ScaledToZero",
+                "No replica is desired, so nothing serves",
+                "Raise `spec.scaling.replicas` to serve",
+            ),
+            Reason(
+                False,
+                "WaitingForProvider",
+                "A provider is selected and has not written a status for five seconds",
+                "Wait. If it lasts, examine the provider's controller",
+            ),
+            Reason(
+                False,
+                "ProviderUnavailable",
+                "The selected provider's controller does not report; see the condition of that name",
+                "Start the provider's controller",
+            ),
+            Reason(
+                False,
+                "Updating",
+                "Pods serve, but not yet with the latest spec",
+                "Wait",
+            ),
+            Reason(
+                False,
+                "WaitingForAnswer",
+                "Pods are ready; the first request to the model is under way",
+                "Wait",
+            ),
+            Reason(
+                False,
+                "NotAnswering",
+                "Pods are ready, but the model does not answer the way the engine should. The request is repeated",
+                "Check `spec.image`, `spec.engine.args` and `spec.model.servedName`; read `kubeairunway logs`",
+            ),
+            Reason(
+                False,
+                "Unschedulable",
+                "No node accepts a pod",
+                "Add a node, lower `spec.resources`, or correct `spec.nodeSelector` and `spec.tolerations`",
+            ),
+            Reason(
+                False,
+                "ImagePullFailed",
+                "The kubelet cannot pull an image",
+                "Correct `spec.image`, or add pull credentials to the pod's ServiceAccount",
+            ),
+            Reason(
+                False,
+                "SecretNotFound",
+                "A Secret that a pod needs does not exist",
+                "Create it, or correct its name in `spec.secrets` or `spec.env`",
+            ),
+            Reason(
+                False,
+                "SecretKeyNotFound",
+                "A Secret lacks a key that a pod needs",
+                "Add the key, or correct its name in `spec.env`",
+            ),
+            Reason(
+                False,
+                "ConfigMapNotFound",
+                "A ConfigMap that a pod needs does not exist",
+                "Create it, or correct its name in `spec.env`",
+            ),
+            Reason(
+                False,
+                "ConfigMapKeyNotFound",
+                "A ConfigMap lacks a key that a pod needs",
+                "Add the key, or correct its name in `spec.env`",
+            ),
+            Reason(
+                False,
+                "ContainerConfigError",
+                "The kubelet cannot create a container",
+                "Follow the message; `kubectl describe pod` shows the details",
+            ),
+            Reason(
+                False,
+                "ContainerStartFailed",
+                "A container was created, but its program cannot be started",
+                "Check that `spec.image` contains the engine and matches the processors of the nodes",
+            ),
+            Reason(
+                False,
+                "CrashLoopBackOff",
+                "A container exits again and again; the message has its exit code and last output",
+                "Check `spec.engine.args`, `spec.image` and `spec.env`; read `kubeairunway logs --previous`",
+            ),
+            Reason(
+                False,
+                "OOMKilled",
+                "A container exceeded its memory limit",
+                "Raise `spec.resources.memory`, or lower `spec.engine.contextLength`",
+            ),
+            Reason(
+                False,
+                "Evicted",
+                "The kubelet evicted a pod",
+                "Free the resource that the message names on the node",
+            ),
+            Reason(
+                False,
+                "PodFailed",
+                "A pod ended as a whole",
+                "`kubectl describe pod` shows why",
+            ),
+            Reason(
+                False,
+                "DryRun",
+                "The object has the dry-run annotation",
+                "Remove the annotation to apply the plan",
+            ),
+            Reason(
+                False,
+                "Paused",
+                "The object was paused before a provider was selected",
+                "Remove the annotation, or run `kubeairunway resume`",
+            ),
+            Reason(False, "Recreating", "See `ResourceCreated`", "Wait"),
+            Reason(False, "Terminating", "The object is being deleted", "Wait"),
+        ],
+    },
+    Condition {
+        kind: condition::STALLED,
+        present: Present::WhileTrue,
+        meaning: "The controllers cannot continue without a change. The phase is Failed; the reason is that of `Ready`.",
+        reasons: &[],
+    },
+    Condition {
+        kind: condition::PAUSED,
+        present: Present::WhileTrue,
+        meaning: "Reconciliation is paused by annotation; pods keep running. Deletion is not paused. Written by the core.",
+        reasons: &[Reason(
+            True,
+            "Paused",
+            "The object is paused",
+            "Remove the annotation, or run `kubeairunway resume`",
+        )],
+    },
+    Condition {
+        kind: condition::PROVIDER_UNAVAILABLE,
+        present: Present::WhileTrue,
+        meaning: "The selected provider's controller is not registered any more, or has sent no heartbeat for 180 seconds. The rest of the status may be out of date. Written by the core.",
+        reasons: &[Reason(
+            True,
+            "ProviderUnavailable",
+            "The provider's controller does not report",
+            "Start the provider's controller, or set `spec.provider.name` to another provider",
+        )],
+    },
+    Condition {
+        kind: condition::STALE_STATUS,
+        present: Present::WhileTrue,
+        meaning: "The upstream object has reported no change for five minutes while it should make progress. Written by the provider.",
+        reasons: &[Reason(
+            True,
+            "UpstreamSilent",
+            "The upstream operator reports nothing",
+            "Check that the upstream operator runs, and read its log",
+        )],
+    },
+    Condition {
+        kind: condition::OVERRIDES_IGNORED,
+        present: Present::WhileTrue,
+        meaning: "`spec.provider.overrides` contains keys that the provider does not know. Written by the provider.",
+        reasons: &[Reason(
+            True,
+            "UnknownKeys",
+            "The keys that the message lists have no effect",
+            "Remove or correct them; [fields](reference/fields.md) lists the overrides of each provider",
+        )],
+    },
+    Condition {
+        kind: condition::FIELDS_IGNORED,
+        present: Present::WhileTrue,
+        meaning: "Fields of the spec have no effect with this provider and engine. Written by the provider.",
+        reasons: &[Reason(
+            True,
+            "NotSupportedHere",
+            "The fields that the message lists have no effect",
+            "Remove them, or select another provider or engine",
+        )],
+    },
+    Condition {
+        kind: condition::DRY_RUN,
+        present: Present::WhileTrue,
+        meaning: "The object has the dry-run annotation: nothing is applied. Written by the provider.",
+        reasons: &[Reason(
+            True,
+            "DryRun",
+            "`status.plan` contains the objects that would be applied",
+            "Remove the annotation to apply them",
+        )],
+    },
+];
+
+const UPSTREAM: Table = Table {
+    title: "Ready reasons from upstream operators",
+    text: "While no pod reports an obstacle, the provider passes on the reason of the upstream object, with a capital first letter. It may be any reason of the upstream operator; these occur most often.",
+    reasons: &[
+        (
+            "Deploying",
+            "The upstream operator has not reported a reason yet",
+            "Wait",
+        ),
+        ("Ready", "The upstream object is ready", "Nothing"),
+        (
+            "Failed",
+            "The upstream operator reports a failure without a reason",
+            "Read the message and the log of the upstream operator",
+        ),
+        ("Pending", "KubeRay has not started the Ray cluster", "Wait"),
+        ("NotStarted", "KubeRay: the Serve application has not started", "Wait"),
+        (
+            "DeployFailed",
+            "KubeRay: the Serve application failed to deploy",
+            "Read the message and the log of the Ray head pod",
+        ),
+        (
+            "Unhealthy",
+            "KubeRay: replicas of the Serve application fail their health checks",
+            "Read the message and the logs of the Ray workers",
+        ),
+        ("Deleting", "KubeRay: the Serve application is being deleted", "Wait"),
+        (
+            "InitializingTimeout",
+            "KubeRay gave up on the RayService after its initialization timeout",
+            "Correct what the message names; a change of the spec starts again",
+        ),
+        (
+            "ValidationFailed",
+            "KubeRay refused the RayService",
+            "Follow the message",
+        ),
+        (
+            "UpgradeInProgress",
+            "KubeRay: the previous version serves while a second cluster starts with the new one",
+            "Wait",
+        ),
+        (
+            "UpgradeFailing",
+            "KubeRay: the previous version serves; the new one does not start",
+            "Correct what the message names",
+        ),
+        (
+            "Suspending",
+            "KubeRay is deleting the pods, because no replica is desired",
+            "Wait",
+        ),
+        (
+            "Suspended",
+            "KubeRay: no replica is desired, and no pod runs",
+            "Nothing",
+        ),
+        (
+            "ProgressDeadlineExceeded",
+            "direct: a rollout of the Deployment does not progress",
+            "Examine its pods: `kubeairunway why`",
+        ),
+        (
+            "FailedCreate",
+            "direct: the Deployment cannot create pods",
+            "Follow the message; a quota or a policy of the namespace forbids them",
+        ),
+        (
+            "WorkspacePending",
+            "KAITO has not finished setting up the Workspace",
+            "Wait",
+        ),
+    ],
+};
