@@ -1,4 +1,4 @@
-//! What the operator may do in a cluster: exactly what it uses. It reads no Secret.
+//! RBAC rules of the operator: exactly the requests that it sends. It reads no Secrets.
 
 use k8s_openapi::api::rbac::v1::PolicyRule;
 use kube::CustomResourceExt;

@@ -116,7 +116,7 @@ impl Caches {
             .collect()
     }
 
-    /// What the server at `url` said since its pods became ready; `None` if it was not asked or has not answered yet.
+    /// Answer of the server at `url` since its pods became ready. Without one, asks in the background and returns `None`.
     pub(crate) fn answer(&self, namespace: &str, name: &str, readiness: &str, url: &str) -> Option<Answer> {
         let (wake, key) = (self.wake.clone(), (namespace.to_owned(), name.to_owned()));
         let id = key.clone();

@@ -1,4 +1,4 @@
-//! The kinds that the operator makes, and their names for one LlamaStackDistribution.
+//! The kinds that the operator creates, and the names of its objects for one LlamaStackDistribution.
 
 pub use runway_operator::object::Kind;
 
@@ -8,17 +8,17 @@ pub const SERVICE_ACCOUNT: Kind = Kind::new("", "v1", "ServiceAccount", "service
 pub const CONFIG_MAP: Kind = Kind::new("", "v1", "ConfigMap", "configmaps");
 /// The server's data.
 pub const CLAIM: Kind = Kind::new("", "v1", "PersistentVolumeClaim", "persistentvolumeclaims");
-/// Where the server answers.
+/// Endpoint of the server inside the cluster.
 pub const SERVICE: Kind = Kind::new("", "v1", "Service", "services");
-/// Who may reach it.
+/// Clients that may reach the server.
 pub const NETWORK_POLICY: Kind = Kind::new("networking.k8s.io", "v1", "NetworkPolicy", "networkpolicies");
-/// Where it answers from outside.
+/// Endpoint of the server outside the cluster.
 pub const INGRESS: Kind = Kind::new("networking.k8s.io", "v1", "Ingress", "ingresses");
-/// How many pods may be away.
+/// Number of pods that an eviction must leave.
 pub const DISRUPTION_BUDGET: Kind = Kind::new("policy", "v1", "PodDisruptionBudget", "poddisruptionbudgets");
 /// The pods.
 pub const DEPLOYMENT: Kind = Kind::new("apps", "v1", "Deployment", "deployments");
-/// How many of them.
+/// Number of pods, by load.
 pub const AUTOSCALER: Kind = Kind::new(
     "autoscaling",
     "v2",
@@ -29,7 +29,7 @@ pub const AUTOSCALER: Kind = Kind::new(
 /// A model that a provider refers to. Its CRD may be installed later, or never.
 pub const MODEL_DEPLOYMENT: Kind = Kind::new("kubeairunway.ai", "v1alpha1", "ModelDeployment", "modeldeployments");
 
-/// Every kind that the operator makes.
+/// Every kind that the operator creates.
 pub const ALL: [Kind; 9] = [
     SERVICE_ACCOUNT,
     CONFIG_MAP,
@@ -67,7 +67,7 @@ pub fn scripts(name: &str) -> String {
     format!("{name}-scripts")
 }
 
-/// Everything that may be there for a LlamaStackDistribution, in the order in which it is made.
+/// Every object that can exist for a LlamaStackDistribution, in the order of creation.
 pub fn children(name: &str) -> [(Kind, String); 10] {
     [
         (SERVICE_ACCOUNT, service_account(name)),

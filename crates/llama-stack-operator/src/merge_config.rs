@@ -9,11 +9,11 @@ use std::process::ExitCode;
 use crate::merge::{self, Errors, File, Merged, ProviderFiles, Unfit};
 use crate::pod;
 
-/// A ConfigMap cannot be larger, and no distribution's file comes near.
+/// Largest base configuration, in bytes: the limit of a ConfigMap, far above any distribution's file.
 const BASE_LIMIT: u64 = 1 << 20;
-/// Metadata are some lines.
+/// Largest metadata file of a provider, in bytes. A usual one has some lines.
 const METADATA_LIMIT: u64 = 64 << 10;
-/// Larger than what fits into the environment of a container.
+/// Largest `crd-config.yaml`, in bytes: more than fits into an environment variable.
 const CRD_CONFIG_LIMIT: u64 = 256 << 10;
 
 /// Merge the configuration of external providers into run.yaml.
@@ -50,7 +50,7 @@ pub fn run(args: &MergeArgs) -> ExitCode {
     }
 }
 
-/// Why run.yaml could not be written.
+/// A failure to write run.yaml.
 #[derive(Debug, thiserror::Error)]
 enum Error {
     #[error(transparent)]
@@ -69,7 +69,7 @@ enum Error {
     Write { path: PathBuf, source: io::Error },
 }
 
-/// The story: read, merge, write. Returns the log.
+/// Reads, merges and writes. Returns the log.
 fn merge(args: &MergeArgs) -> Result<String, Error> {
     let base = base(&args.base_config);
     let providers = providers(&args.external_providers.join("metadata"))?;
@@ -162,7 +162,7 @@ fn log(base: &File, providers: &[ProviderFiles], merged: &Merged) -> String {
     log
 }
 
-/// Whole or not at all, and readable by the user of the main container, who may be another.
+/// Writes a file as a whole or not at all, readable by the user of the main container, which may differ.
 fn write_file(path: &Path, text: &str) -> io::Result<()> {
     let part = path.with_extension("part");
     fs::write(&part, text)?;

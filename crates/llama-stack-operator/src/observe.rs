@@ -1,4 +1,5 @@
-//! The input of a plan, read from watch caches. The only wait is for the watch of a ConfigMap that is named for the first time.
+//! The input of a plan, read from watch caches. The only wait is for the watch of a ConfigMap that is named for the first
+//! time.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -31,19 +32,19 @@ pub(crate) struct Context {
 pub struct Observed {
     /// The LlamaStackDistribution.
     pub llsd: Arc<LlamaStackDistribution>,
-    /// What the operator was told.
+    /// Settings of the operator.
     pub settings: Arc<Settings>,
-    /// Those of its possible children that exist, ours or not.
+    /// Existing objects with the names of its children, ours or not.
     pub children: Vec<Child>,
     /// Its pods.
     pub pods: Vec<Arc<Pod>>,
-    /// Those of the ConfigMaps it names that exist, by name.
+    /// Existing ConfigMaps that it names, by name.
     pub config_maps: BTreeMap<String, Arc<ConfigMap>>,
-    /// Endpoints of those of the ModelDeployments it names that exist, by name.
+    /// Endpoints of the existing ModelDeployments that it names, by name.
     pub model_deployments: BTreeMap<String, Option<Endpoint>>,
-    /// What the running server said, since its pods became ready; `None` if it was not asked or has not answered yet.
+    /// Answer of the running server since its pods became ready; `None` before it.
     pub server: Option<Answer>,
-    /// The time.
+    /// Current time.
     pub now: Timestamp,
 }
 
@@ -97,7 +98,7 @@ pub(crate) async fn observe(context: &Context, llsd: Arc<LlamaStackDistribution>
     Ok(seen)
 }
 
-/// Whether the server of a LlamaStackDistribution is there to be asked, and since when: changes whenever its pods do.
+/// Fingerprint of the ready pods, which changes whenever they do; `None` if no pod is ready.
 fn readiness(seen: &Observed) -> Option<String> {
     let mut ready: Vec<String> = seen
         .pods
@@ -109,7 +110,7 @@ fn readiness(seen: &Observed) -> Option<String> {
     (!ready.is_empty()).then(|| ready.join(","))
 }
 
-/// The Service by its address: no name server is needed to find it.
+/// URL of the Service by its IP address, so that no DNS server is needed.
 fn service_address(seen: &Observed) -> Option<String> {
     let service = seen.child(kinds::SERVICE, &kinds::service(&seen.llsd.name_any()))?;
     let address: std::net::IpAddr = service.data["spec"]["clusterIP"].as_str()?.parse().ok()?;

@@ -1,4 +1,4 @@
-//! What runs inside pods besides this binary, and how it is told what to do.
+//! Scripts that run inside pods beside this binary, and their input.
 
 use std::fs;
 use std::io;
@@ -75,17 +75,17 @@ impl CrdConfig {
     }
 }
 
-/// What the kubelet keeps of a termination message (Kubernetes, `MaxContainerTerminationMessageLength`).
+/// Bytes of a termination message that the kubelet keeps (Kubernetes, `MaxContainerTerminationMessageLength`).
 const TERMINATION_MESSAGE: usize = 4096;
 
-/// Leaves a message for the status of the container. Outside a pod there is nobody to tell.
+/// Writes the termination message of the container. Does nothing outside a pod.
 pub(crate) fn tell_kubelet(file: &Path, message: &str) {
     if file.exists() {
         let _ = fs::write(file, shortened(message));
     }
 }
 
-/// Beginning and end of a message that is too long: what and who stand first, the way out stands last.
+/// Beginning and end of a message that is too long: the failure comes first, the remedy last.
 fn shortened(message: &str) -> String {
     const GAP: &str = "\n[...]\n";
     if message.len() <= TERMINATION_MESSAGE {
@@ -98,7 +98,7 @@ fn shortened(message: &str) -> String {
     format!("{}{GAP}{}", part(0..head), part(tail..message.len()))
 }
 
-/// What to do about a volume that does not take a file.
+/// Remedy for a volume that a file cannot be written to.
 pub(crate) fn way_out_of(error: &io::Error) -> &'static str {
     match error.kind() {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {

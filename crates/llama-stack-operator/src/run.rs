@@ -21,19 +21,19 @@ use crate::observe::Context;
 use crate::reconcile::reconcile;
 use crate::settings::Settings;
 
-/// What the operator is told on its command line and in its environment.
+/// Arguments and environment of the operator.
 #[derive(Clone, Debug, clap::Args)]
 pub struct RunArgs {
-    /// The operator's own image, which runs merge-config in pods. Without it: that of its own pod.
+    /// Image of the operator, which runs merge-config in pods. Default: the image of its own pod
     #[arg(long, value_name = "IMAGE", env = "OPERATOR_IMAGE")]
     operator_image: Option<String>,
-    /// The image of a distribution, as starter=registry.example/starter:1. May be given many times; known names are replaced.
+    /// Image of a distribution, such as starter=registry.example/starter:1. Repeatable; replaces known names
     #[arg(long, value_name = "NAME=IMAGE", value_parser = distribution)]
     distribution_image: Vec<(String, String)>,
-    /// Make a NetworkPolicy for every server, not only where spec.network.allowedFrom is given.
+    /// Create a NetworkPolicy for every server, not only if spec.network.allowedFrom is set
     #[arg(long)]
     network_policies: bool,
-    /// The most that external providers of a pod may take on a node's disk.
+    /// Disk space on a node for the external providers of a pod
     #[arg(long, value_name = "QUANTITY", default_value = "2Gi")]
     provider_volume_size: String,
     /// Domain of the cluster's Services.
@@ -66,7 +66,7 @@ fn distribution(text: &str) -> Result<(String, String), String> {
 }
 
 impl RunArgs {
-    /// The settings they come to. The operator's own pod is read once, if it must be.
+    /// The settings. Reads the operator's own pod once if the image is not given.
     pub async fn settings(&self, client: &Client) -> Settings {
         let mut settings = Settings {
             operator_image: self.operator_image.clone(),

@@ -1,5 +1,5 @@
-//! What running servers say of themselves. A server is asked once when its pods become ready, and again when they change;
-//! never in between.
+//! Versions and providers that running servers report. A server is asked once when its pods become ready, and again when
+//! they change.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,28 +13,28 @@ use runway_api::llama_stack_distribution::ProviderInfo;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
-/// A ready server answers at once; a busy one may take its time.
+/// Timeout of a request. A busy server may take some seconds.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// The Service may know its pods a moment later than we do.
+/// Attempts for one answer: the Service may route to new pods a moment after they are ready.
 const ATTEMPTS: u32 = 6;
 /// Wait before the second attempt; it doubles.
 const FIRST_WAIT: Duration = Duration::from_millis(500);
-/// Longest answer that is read.
+/// Longest answer that is read, in bytes.
 const MAX_ANSWER: usize = 4 * 1024 * 1024;
 
 /// Namespace and name of a LlamaStackDistribution.
 pub(crate) type Key = (String, String);
 
-/// What the running server said.
+/// Answer of a running server.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Answer {
     /// Its version and providers.
     Said(ServerInfo),
-    /// Nothing: why not.
+    /// No answer, with the cause.
     Silent(String),
 }
 
-/// What the running server says of itself.
+/// A server's version and providers.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ServerInfo {
     /// From `/v1/version`.
@@ -43,15 +43,15 @@ pub struct ServerInfo {
     pub providers: Vec<ProviderInfo>,
 }
 
-/// What running servers said.
+/// The latest answers of running servers.
 pub(crate) struct Servers {
     client: Client<HttpConnector, String>,
     known: Mutex<HashMap<Key, Known>>,
 }
 
-/// What one said, and when it was asked.
+/// The latest question to a server, and its answer.
 struct Known {
-    /// Of the pods when it was asked.
+    /// Fingerprint of the ready pods at the time of the question.
     readiness: String,
     answer: Option<Answer>,
 }
@@ -68,8 +68,8 @@ impl Default for Servers {
 }
 
 impl Servers {
-    /// What the server said since its pods are as they are. If it was not asked yet, it is asked now, and `wake` is called
-    /// when that is over.
+    /// The answer of the server since its ready pods last changed. Without one, asks in the background and calls `wake`
+    /// when the server has answered.
     pub(crate) fn answer(
         self: &Arc<Self>,
         key: &Key,

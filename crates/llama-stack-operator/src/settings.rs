@@ -1,24 +1,24 @@
-//! What the operator is told when it starts.
+//! Settings of the operator.
 
 use std::collections::BTreeMap;
 
 /// Distributions of the public releases, by name.
 const KNOWN: [&str; 4] = ["starter", "remote-vllm", "meta-reference-gpu", "postgres-demo"];
 
-/// What the operator is told when it starts. The same for every LlamaStackDistribution.
+/// Settings of the operator, the same for every LlamaStackDistribution.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// The operator's own image: `merge-config` runs from it. Without it external providers are refused.
+    /// Image of the operator, which runs `merge-config`. Without it, external providers are rejected.
     pub operator_image: Option<String>,
     /// The operator's version, for the status.
     pub operator_version: String,
-    /// The operator's namespace: NetworkPolicies let it in.
+    /// Namespace of the operator, which NetworkPolicies allow.
     pub operator_namespace: Option<String>,
     /// Images of distributions, by name.
     pub distributions: BTreeMap<String, String>,
-    /// A NetworkPolicy for every server, not only where `spec.network.allowedFrom` is given.
+    /// Create a NetworkPolicy for every server, not only if `spec.network.allowedFrom` is set.
     pub network_policies: bool,
-    /// The most that external providers may take on a node's disk, as `2Gi`.
+    /// Disk space on a node for the external providers of a pod, such as `2Gi`.
     pub provider_volume_size: String,
     /// Domain of the cluster's Services.
     pub cluster_domain: String,

@@ -1,4 +1,4 @@
-//! What the CRD's schema and rules say, once more as a function: for `render`, and for a cluster whose CRD is older.
+//! The schema and rules of the CRD as a function, for `render` and for clusters with an older CRD.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ const MAX_CONFIG: usize = 64 * 1024;
 /// Most providers in one section.
 const MAX_PROVIDERS: usize = 16;
 
-/// Everything that is wrong with a spec, each as a sentence; empty if nothing is.
+/// Errors of a spec, one sentence each.
 pub fn validate(llsd: &LlamaStackDistribution) -> Vec<String> {
     let mut wrong = Vec::new();
     wrong.extend(name(&llsd.name_any()));
@@ -30,7 +30,7 @@ pub fn validate(llsd: &LlamaStackDistribution) -> Vec<String> {
     wrong
 }
 
-/// One sentence for each id that two external providers share, with where they are and their images.
+/// Errors for IDs that two external providers share, with their positions and images.
 pub(crate) fn duplicate_ids(providers: &[(ApiSection, &ExternalProvider)]) -> Vec<String> {
     let mut by_id: BTreeMap<&str, Vec<String>> = BTreeMap::new();
     for (section, provider) in providers {
@@ -147,7 +147,7 @@ fn crowded(providers: &[(ApiSection, &ExternalProvider)]) -> Vec<String> {
         .collect()
 }
 
-/// A text that is there and not empty.
+/// A text that is set and not empty.
 pub(crate) fn given(text: Option<&String>) -> Option<&str> {
     text.map(String::as_str).filter(|t| !t.is_empty())
 }

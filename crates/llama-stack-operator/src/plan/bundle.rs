@@ -1,4 +1,4 @@
-//! The CA bundle: the certificates of a ConfigMap, and nothing else of it.
+//! The CA bundle: only the certificates of a ConfigMap.
 
 use k8s_openapi::api::core::v1::ConfigMap;
 use runway_operator::json;
@@ -17,23 +17,23 @@ pub(super) struct Bundle {
     pub(super) hash: String,
 }
 
-/// Why there is no bundle.
+/// A failure to build the bundle.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Error {
-    /// A key is not there.
+    /// A key does not exist.
     #[error("it has no key '{0}': name the keys with configMapKeys")]
     NoKey(String),
-    /// There is nothing to trust.
+    /// No certificate was found.
     #[error("no X.509 certificate in {0}: give certificates in PEM form")]
     NoCertificate(String),
-    /// More than fits.
+    /// The bundle exceeds its limits.
     #[error(
         "more than {MAX_CERTIFICATES} certificates, or more than {MAX_BYTES} bytes: a bundle must fit into a ConfigMap"
     )]
     TooLarge,
 }
 
-/// The certificates of these keys, in their order. What is no certificate is left out: a private key must not travel on.
+/// The certificates of these keys, in order. Everything else is skipped: a private key must not be copied.
 pub(super) fn collect(config_map: &ConfigMap, keys: &[String]) -> Result<Bundle, Error> {
     let default = [DEFAULT_KEY.to_owned()];
     let keys = if keys.is_empty() { &default } else { keys };
@@ -56,7 +56,7 @@ pub(super) fn collect(config_map: &ConfigMap, keys: &[String]) -> Result<Bundle,
     })
 }
 
-/// Each certificate as it stands in the text.
+/// Each certificate, unchanged.
 fn certificates_of(text: &str) -> Vec<String> {
     const BEGIN: &str = "-----BEGIN CERTIFICATE-----";
     const END: &str = "-----END CERTIFICATE-----";

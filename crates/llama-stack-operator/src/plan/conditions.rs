@@ -1,4 +1,4 @@
-//! The conditions beside Ready and Stalled.
+//! The conditions other than Ready and Stalled.
 
 use runway_api::condition::{self, Draft, no, yes};
 use runway_api::llama_stack_distribution::ProviderPhase;
@@ -128,7 +128,7 @@ pub(super) fn providers(request: &Request, story: &Story) -> Option<Draft> {
     })
 }
 
-/// What a user should know, present only while it is so.
+/// Warnings for the user, present only while they apply.
 pub(super) fn remarks(request: &Request, story: &Story) -> Vec<Draft> {
     let mut all = Vec::new();
     if !story.warnings.is_empty() {

@@ -1,4 +1,4 @@
-//! What must exist, what must go, and what to say of it. Pure and deterministic: no client, no clock, no memory.
+//! The desired objects, the deletions and the status. Pure and deterministic: no client, no clock, no state.
 
 mod bundle;
 mod conditions;
@@ -16,7 +16,7 @@ use crate::kinds;
 use crate::observe::Observed;
 use request::{Refusal, Request};
 
-/// The plan for one LlamaStackDistribution. There is no finalizer: all that is made is owned, and goes with it.
+/// The plan for one LlamaStackDistribution. It has no finalizer: all created objects are owned, and deleted with it.
 pub fn plan(seen: &Observed) -> Plan {
     if seen.llsd.is_deleting() {
         return status::terminating(seen);
@@ -48,7 +48,7 @@ pub fn plan(seen: &Observed) -> Plan {
     }
 }
 
-/// What to say when the server did not take what [`plan`] asked for. Silent when trying again may help.
+/// The plan after a write of [`plan`] failed: a status with the cause, or nothing if a retry may help.
 pub fn after_failure(seen: &Observed, error: &apply::Error) -> Plan {
     let refusal = match error {
         apply::Error::NameTaken {

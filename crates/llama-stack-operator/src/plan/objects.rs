@@ -1,4 +1,4 @@
-//! Everything that must exist, in the order in which it is made: the Deployment comes after what it refers to.
+//! The desired objects in the order of creation: the Deployment comes after the objects that it refers to.
 
 use std::collections::BTreeMap;
 
@@ -20,14 +20,14 @@ use crate::settings::Settings;
 /// Size of the claim when none is given (public operator).
 const DEFAULT_SIZE: &str = "10Gi";
 
-/// An object before it meets the live one: everything but its metadata.
+/// A desired object without its metadata, not yet compared with the live one.
 pub(super) struct Wanted {
     pub(super) kind: Kind,
     pub(super) name: String,
     pub(super) body: Value,
 }
 
-/// Everything that must exist.
+/// The desired objects.
 pub(super) fn wanted(seen: &Observed, request: &Request) -> Vec<Wanted> {
     let scripts = scripts(request);
     let scripts_hash = scripts.as_ref().map(|body| json::hash(&body["data"]));
@@ -57,7 +57,7 @@ pub(super) fn wanted(seen: &Observed, request: &Request) -> Vec<Wanted> {
         .collect()
 }
 
-/// The objects, compared with the live ones.
+/// The desired objects, compared with the live ones.
 pub(super) fn apply(seen: &Observed, wanted: &[Wanted]) -> Vec<Apply> {
     wanted
         .iter()
@@ -73,7 +73,7 @@ pub(super) fn apply(seen: &Observed, wanted: &[Wanted]) -> Vec<Apply> {
         .collect()
 }
 
-/// What is ours and not wanted any more. The claim stays: it holds the user's data.
+/// Our objects that are no longer desired. The claim stays, because it holds the user's data.
 pub(super) fn delete(seen: &Observed, wanted: &[Wanted]) -> Vec<Delete> {
     seen.children
         .iter()
@@ -155,7 +155,7 @@ fn service(request: &Request) -> Value {
     } })
 }
 
-/// What runs in the images of others.
+/// The scripts that run in other images.
 fn scripts(request: &Request) -> Option<Value> {
     (!request.providers.is_empty()).then(|| {
         json!({ "data": {
@@ -170,7 +170,7 @@ fn ca_bundle(request: &Request) -> Option<Value> {
     Some(json!({ "data": { pod::CA_BUNDLE_KEY: bundle.pem } }))
 }
 
-/// A claim can grow and never shrink: what is smaller than the live one is not asked for.
+/// The desired size of the claim. A claim cannot shrink, so a size below the live one is not applied.
 fn claim(request: &Request, live: Option<&DynamicObject>) -> Option<Value> {
     let storage = request.server().storage.as_ref()?;
     let asked = storage
@@ -188,7 +188,7 @@ fn claim(request: &Request, live: Option<&DynamicObject>) -> Option<Value> {
     } }))
 }
 
-/// Set where the claim stays larger than asked for: what is asked, what is there.
+/// Desired and live size, if the claim stays larger than desired.
 pub(super) fn shrinking(seen: &Observed) -> Option<(String, String)> {
     let asked = seen.llsd.spec.server.storage.as_ref()?.size.as_ref()?.to_string();
     let live = seen.child(kinds::CLAIM, &kinds::claim(&seen.llsd.name_any()))?;

@@ -29,11 +29,11 @@ const EXTERNAL_PROVIDERS: &str = "/opt/llama-stack/external-providers";
 const BASE_CONFIG: &str = "/opt/llama-stack/base-config";
 const CONFIG: &str = "/opt/llama-stack/config";
 const MERGED_RUN_YAML: &str = "/opt/llama-stack/config/run.yaml";
-/// Where init containers see our scripts.
+/// Mount path of our scripts in init containers.
 const SCRIPTS: &str = "/opt/llama-stack/scripts";
-/// Where the user's ConfigMap is seen (public operator).
+/// Mount path of the user's ConfigMap, as in the public operator.
 const USER_CONFIG: &str = "/etc/llama-stack";
-/// Where the CA bundle is seen (public operator).
+/// Mount path of the CA bundle, as in the public operator.
 const CA_BUNDLE: &str = "/etc/ssl/certs/ca-bundle";
 /// The file in it.
 pub(super) const CA_BUNDLE_KEY: &str = "ca-bundle.crt";
@@ -56,7 +56,7 @@ exec ogx stack run "$LLAMA_STACK_CONFIG" --port "$LLS_PORT"
 /// Environment variables by which a server finds its configuration: while we merge it, they are ours.
 pub(super) const CONFIG_ENV: [&str; 2] = ["LLAMA_STACK_CONFIG", "RUN_CONFIG_PATH"];
 
-/// The labels by which the Deployment finds its pods. They can never change.
+/// Labels in the selector of the Deployment. They can never change.
 pub(super) fn selector(name: &str) -> Value {
     json!({ labels::APP: labels::APP_VALUE, labels::INSTANCE: name })
 }
@@ -301,7 +301,7 @@ fn resources(request: &Request, own: Option<&Resources>) -> Value {
     all
 }
 
-/// Each name once: server-side apply refuses doubles. The last one counts, as it does in a container.
+/// Removes duplicate names, which server-side apply rejects. The last one counts, as in a container.
 fn env(request: &Request) -> Vec<Value> {
     let with_providers = !request.providers.is_empty();
     let mut all: Vec<(String, Value)> = Vec::new();
@@ -379,7 +379,7 @@ fn mounts(request: &Request) -> Vec<Value> {
     all
 }
 
-/// Names of the volumes that are ours.
+/// Names of the operator's volumes.
 pub(super) const VOLUMES: [&str; 7] = [
     "lls-storage",
     "user-config",
@@ -428,12 +428,12 @@ fn mount(volume: &str, path: &str, read_only: bool) -> Value {
     mount
 }
 
-/// Nobody is made to be another user: volumes are shared by group, files by umask.
+/// A restricted security context. It sets no user: volumes are shared by group, files by umask.
 fn restricted() -> Value {
     json!({ "allowPrivilegeEscalation": false, "capabilities": { "drop": ["ALL"] } })
 }
 
-/// As the server stores it: empty texts and false are left out, so that what was sent reads the same afterwards.
+/// The value as the API server stores it, without empty strings and `false`, so that the live object compares equal.
 fn pruned(value: &impl Serialize) -> Value {
     fn prune(value: Value) -> Value {
         match value {
@@ -450,7 +450,7 @@ fn pruned(value: &impl Serialize) -> Value {
     prune(json!(value))
 }
 
-/// The names of the user's environment variables that are not passed on.
+/// Names of the user's environment variables that are ignored.
 pub(super) fn ignored_env(request: &Request) -> Vec<&'static str> {
     if request.providers.is_empty() {
         return Vec::new();
@@ -462,19 +462,19 @@ pub(super) fn ignored_env(request: &Request) -> Vec<&'static str> {
         .collect()
 }
 
-/// The template's hash on a pod or in a template.
+/// Hash in the annotations of a template.
 pub(super) fn template_hash(template: &Value) -> &str {
     template["metadata"]["annotations"][labels::TEMPLATE]
         .as_str()
         .unwrap_or_default()
 }
 
-/// The template's hash on a pod.
+/// Hash of the template that a pod was created from.
 pub(super) fn template_of(pod: &Pod) -> &str {
     pod.annotations().get(labels::TEMPLATE).map_or("", String::as_str)
 }
 
-/// The pods that were made from this template and are to stay.
+/// Pods of this template that are not being deleted.
 pub(super) fn of_template<'a>(pods: impl IntoIterator<Item = &'a Pod>, template: &str) -> Vec<&'a Pod> {
     pods.into_iter()
         .filter(|pod| pod.metadata.deletion_timestamp.is_none() && template_of(pod) == template)

@@ -13,16 +13,16 @@ use crate::observe::Observed;
 use crate::pod::{ConfigTooLarge, CrdConfig};
 use crate::validate::{given, validate};
 
-/// Port when none is given (public operator).
+/// Default port, as in the public operator.
 const DEFAULT_PORT: i32 = 8321;
-/// Where the server keeps its data when nothing else is given (public operator).
+/// Default data directory of the server, as in the public operator.
 const DEFAULT_MOUNT: &str = "/.llama";
 /// Prefix of the init containers that install providers.
 pub(super) const PROVIDER_CONTAINER: &str = "external-provider-";
-/// What all configurations may come to: they go into one Deployment.
+/// Most bytes of all configurations together: they are part of one Deployment.
 const MAX_CONFIGS_BYTES: usize = 512 * 1024;
 
-/// What must run.
+/// The validated request.
 pub(super) struct Request<'a> {
     pub(super) llsd: &'a LlamaStackDistribution,
     pub(super) name: String,
@@ -34,7 +34,7 @@ pub(super) struct Request<'a> {
     pub(super) container: String,
     pub(super) mount_path: String,
     pub(super) service_account: String,
-    /// The fewest replicas there will be.
+    /// Lowest number of replicas.
     pub(super) replicas: i32,
     pub(super) user_config: Option<Mounted>,
     pub(super) ca_bundle: Option<bundle::Bundle>,
@@ -43,12 +43,12 @@ pub(super) struct Request<'a> {
     pub(super) operator_image: String,
 }
 
-/// A ConfigMap that pods see.
+/// A ConfigMap that pods mount.
 pub(super) struct Mounted {
     pub(super) name: String,
     /// The key with the configuration.
     pub(super) file: &'static str,
-    /// Of its content.
+    /// Hash of its content.
     pub(super) hash: String,
 }
 
@@ -61,20 +61,20 @@ pub(super) struct Provider {
     pub(super) pull_policy: PullPolicy,
     pub(super) config: Option<Map<String, Value>>,
     pub(super) container: String,
-    /// What its init container is told, once everything it refers to is known.
+    /// Input of its init container, once all references are resolved.
     pub(super) crd_config: String,
 }
 
-/// Why nothing is made, or changed.
+/// A reason to create or change nothing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Refusal {
-    /// CamelCase, stable.
+    /// Reason in CamelCase, part of the API.
     pub(super) reason: &'static str,
-    /// What is wrong, where, and what to do.
+    /// Failure, position and remedy.
     pub(super) message: String,
     /// The provider it is about.
     pub(super) provider: Option<String>,
-    /// Something else is to come, without a change by the user.
+    /// Whether it resolves without a change by the user.
     pub(super) waits: bool,
 }
 
@@ -159,7 +159,7 @@ impl<'a> Request<'a> {
         container.is_some_and(|c| !c.command.is_empty() || !c.args.is_empty())
     }
 
-    /// Where the server answers inside the cluster.
+    /// URL of the server inside the cluster.
     pub(super) fn service_url(&self, cluster_domain: &str) -> String {
         service_url(&self.name, &self.namespace, cluster_domain, self.port)
     }
@@ -214,7 +214,7 @@ fn mount_path(server: &Server) -> String {
         .to_owned()
 }
 
-/// With autoscaling, the fewest there will be.
+/// Lowest number of replicas, also with autoscaling.
 fn replicas(llsd: &LlamaStackDistribution) -> i32 {
     let asked = llsd.spec.replicas.unwrap_or(1);
     match &llsd.spec.server.autoscaling {
@@ -319,7 +319,7 @@ fn listed(keys: &[String]) -> String {
     }
 }
 
-/// Of the data only: a new label restarts nothing.
+/// Hash of the data only, so that a new label does not restart pods.
 fn content_hash(config_map: &ConfigMap) -> String {
     json::hash(&(&config_map.data, &config_map.binary_data))
 }
@@ -399,7 +399,7 @@ fn resolve_model(seen: &Observed, config: &mut Map<String, Value>) -> Result<(),
     Ok(())
 }
 
-/// An external provider as its init container is told of it.
+/// Encodes an external provider for its init container.
 fn crd_config(provider: &Provider, order: u64) -> Result<String, ConfigTooLarge> {
     CrdConfig {
         provider_id: provider.id.clone(),

@@ -1,14 +1,14 @@
-//! What the Deployment says of itself.
+//! The reported state of the Deployment.
 
 use kube::core::DynamicObject;
 use serde_json::{Value, json};
 
 use super::story::Trouble;
 
-/// What the Deployment says.
+/// The reported state of the Deployment.
 pub(super) struct Rollout {
     pub(super) exists: bool,
-    /// It is as we want it, and its status speaks of that.
+    /// Whether the live Deployment is the desired one, and its status is of that generation.
     pub(super) current: bool,
     pub(super) wanted: i64,
     pub(super) total: i64,

@@ -1,4 +1,4 @@
-//! The status, from scratch: from the Deployment, its newest pod, and what the server said.
+//! The status, computed from scratch: from the Deployment, its newest pod and the server's answer.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt;
@@ -20,14 +20,14 @@ use super::story::{self, Cast, Stages, Story, Told, Trouble};
 use crate::kinds;
 use crate::observe::{Answer, Observed, ServerInfo};
 
-/// Providers of the server that are shown.
+/// Most providers of the server in the status.
 const MAX_SHOWN: usize = 256;
-/// What their configurations may come to in a status.
+/// Most bytes of their configurations in the status.
 const MAX_SHOWN_BYTES: usize = 128 * 1024;
 /// Longest message about a provider, in bytes.
 const MAX_MESSAGE: usize = 8 * 1024;
 
-/// What the status says, before it meets its predecessor.
+/// The new status, not yet compared with the present one.
 struct Said {
     phase: DistributionPhase,
     /// Of the condition Ready.
@@ -152,10 +152,10 @@ pub(super) fn serving(seen: &Observed, request: &Request, template: &str, deploy
     finish(seen, Some(request), said)
 }
 
-/// Pods of the present template, read.
+/// The state of the pods of the current template.
 struct Telling {
     story: Story,
-    /// What befell the pod as a whole.
+    /// Failure of the pod as a whole.
     trouble: Option<Trouble>,
     unschedulable: Option<String>,
 }
@@ -281,7 +281,7 @@ fn verdict(
     )
 }
 
-/// What goes on, in words that change once for each step.
+/// Message about the progress, which changes once for each step.
 fn progress(request: &Request, rollout: &Rollout, story: &Story) -> String {
     let installing = request
         .providers
@@ -302,7 +302,7 @@ fn untold() -> Told {
     }
 }
 
-/// The status, if it differs from what is there, and what people should hear of.
+/// The plan with the status, if it differs from the present one, and its Events.
 fn finish(seen: &Observed, request: Option<&Request>, said: Said) -> Plan {
     let before = seen.llsd.status.clone().unwrap_or_default();
     let generation = seen.llsd.metadata.generation;
@@ -366,7 +366,7 @@ fn route_url(seen: &Observed, request: &Request) -> Option<String> {
     Some(address.map(|a| format!("http://{a}")).unwrap_or_default())
 }
 
-/// What the server said; while it is ready and was not asked again (a restart of the operator), what it said before.
+/// The server's answer. Until a ready server has answered again, such as after a restart of the operator, the previous one.
 fn server_info(seen: &Observed, before: &LlamaStackDistributionStatus, phase: DistributionPhase) -> Option<ServerInfo> {
     match &seen.server {
         Some(Answer::Said(server)) => Some(ServerInfo {
@@ -381,7 +381,7 @@ fn server_info(seen: &Observed, before: &LlamaStackDistributionStatus, phase: Di
     }
 }
 
-/// A status must stay small: of too much, configurations go first.
+/// Shortens a status that is too large: configurations are removed first.
 fn bounded(providers: &[ProviderInfo]) -> Vec<ProviderInfo> {
     let mut shown: Vec<ProviderInfo> = providers.iter().take(MAX_SHOWN).cloned().collect();
     if json!(shown).to_string().len() > MAX_SHOWN_BYTES {
@@ -442,7 +442,7 @@ fn shortened(text: &str) -> String {
     format!("{}…", text.get(..end).unwrap_or_default())
 }
 
-/// Once per change: when it becomes ready, and when something else goes wrong.
+/// Events, once per change: when it becomes ready, and when another failure occurs.
 fn events(before: &LlamaStackDistributionStatus, now: &LlamaStackDistributionStatus, reason: &str) -> Vec<Note> {
     let same = before.phase == now.phase && before.message == now.message;
     let message = now.message.clone().unwrap_or_default();

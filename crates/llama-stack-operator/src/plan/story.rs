@@ -1,4 +1,4 @@
-//! What the stages of a start mean: for each provider, and for the whole. Texts are for people who know no operator.
+//! Messages about a start, for each provider and the whole, for readers who do not know the operator.
 
 use runway_api::llama_stack_distribution::ProviderPhase;
 use runway_operator::kubelet::{Failure, Stage};
@@ -6,28 +6,28 @@ use runway_operator::kubelet::{Failure, Stage};
 use super::pod::{EXTRACT, MERGE};
 use super::request::Provider;
 
-/// How far a start has come.
+/// Progress of a start.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Story {
-    /// What there is to say of each provider, in their order.
+    /// Progress of each provider, in order.
     pub(super) providers: Vec<Told>,
-    /// What keeps the server from starting, if anything does.
+    /// Failure that keeps the server from starting.
     pub(super) trouble: Option<Trouble>,
-    /// What merge-config warned of.
+    /// Warnings of merge-config.
     pub(super) warnings: Vec<String>,
 }
 
-/// What there is to say of a provider.
+/// Progress of a provider.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Told {
     pub(super) phase: ProviderPhase,
     pub(super) trouble: Option<Trouble>,
 }
 
-/// What went wrong, and what to do.
+/// A failure and its remedy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Trouble {
-    /// CamelCase, stable.
+    /// Reason in CamelCase, part of the API.
     pub(super) reason: &'static str,
     pub(super) message: String,
     pub(super) resolution: Option<String>,
@@ -42,7 +42,7 @@ impl Trouble {
         }
     }
 
-    /// Message and resolution in one.
+    /// Message and remedy in one text.
     pub(super) fn whole(&self) -> String {
         match &self.resolution {
             Some(resolution) => format!("{}\nResolution: {resolution}", self.message),
@@ -53,14 +53,14 @@ impl Trouble {
 
 /// The stages of one pod's start.
 pub(super) struct Stages {
-    /// Of each provider, in their order.
+    /// Stage of each provider, in order.
     pub(super) providers: Vec<Stage>,
     pub(super) extract: Option<Stage>,
     pub(super) merge: Stage,
     pub(super) server: Stage,
 }
 
-/// Whom to speak of.
+/// Names for the messages.
 pub(super) struct Cast<'a> {
     pub(super) providers: &'a [Provider],
     pub(super) image: &'a str,
@@ -69,7 +69,7 @@ pub(super) struct Cast<'a> {
     pub(super) service_account: &'a str,
 }
 
-/// What the stages mean.
+/// Derives progress and failures from the stages.
 pub(super) fn tell(cast: &Cast, stages: &Stages) -> Story {
     let mut story = Story {
         providers: cast
@@ -118,7 +118,7 @@ fn told(cast: &Cast, provider: &Provider, stage: &Stage, server: &Stage) -> Told
     }
 }
 
-/// Whose failure it is.
+/// The container that failed.
 enum Container<'a> {
     Provider(&'a Provider),
     Extract,
@@ -153,7 +153,7 @@ impl Container<'_> {
         }
     }
 
-    /// Reason when its own words do not say more.
+    /// Reason if the container's own message does not name one.
     fn reason(&self) -> &'static str {
         match self {
             Self::Provider(_) => "InstallFailed",
@@ -236,7 +236,7 @@ fn failure(cast: &Cast, stage: &Stage, container: &Container) -> Option<Trouble>
     })
 }
 
-/// What a container said itself, in the formats of the specification.
+/// The container's own message, in the formats of the specification.
 fn exit(container: &Container, cast: &Cast, code: i32, said: &str) -> Trouble {
     if said.is_empty() {
         let text = format!(
@@ -275,7 +275,7 @@ fn named(container: &Container, cast: &Cast, message: &str) -> String {
     }
 }
 
-/// What the scripts and merge-config say, as stable words.
+/// Reasons for the messages of the scripts and merge-config.
 fn known_reason(message: &str) -> Option<&'static str> {
     const KNOWN: [(&str, &str); 11] = [
         ("due to dependency conflict", "DependencyConflict"),
