@@ -42,7 +42,7 @@ pub(crate) fn duplicate_ids(providers: &[(ApiSection, &ExternalProvider)]) -> Ve
         .filter(|(_, places)| places.len() > 1)
         .map(|(id, places)| {
             format!(
-                "Duplicate providerId '{id}' in {}: give each provider an id of its own",
+                "Duplicate providerId '{id}' in {}: give each provider a unique id",
                 places.join(" and ")
             )
         })

@@ -78,7 +78,7 @@ fn an_object_of_somebody_else_is_left_alone_and_named_whether_it_is_seen_or_met(
         assert!(seen.apply.is_empty() && seen.delete.is_empty(), "{told}");
         assert!(told.contains("reason: NameTaken"), "{told}");
         assert!(
-            told.contains(&format!("{} '{name}' exists and was not made for this", kind.kind)),
+            told.contains(&format!("{} '{name}' exists and was not created for this", kind.kind)),
             "{told}"
         );
         assert!(told.contains("controlled by StatefulSet 'db'"), "{told}");

@@ -152,8 +152,8 @@ impl Flags {
             (Some(tokens), Engine::Vllm) => self.set("engine.contextLength", "max-model-len", &tokens.to_string()),
             (Some(tokens), Engine::Sglang) => self.set("engine.contextLength", "context-length", &tokens.to_string()),
             (Some(_), Engine::TrtLlm) => self.ignored.push(
-                "engine.contextLength is ignored for trtllm: TensorRT-LLM takes it when the engine is built; \
-                 to limit requests at run time set max-seq-len in engine.args"
+                "engine.contextLength is ignored for trtllm: TensorRT-LLM fixes it when the engine is built; \
+                 to limit requests at run time, set max-seq-len in engine.args"
                     .to_owned(),
             ),
         }

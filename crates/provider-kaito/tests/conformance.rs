@@ -38,7 +38,7 @@ fn a_container_keeps_the_contract() -> Result<(), Report> {
         updates: vec![json!({ "spec": { "scaling": { "replicas": 3 } } })],
         recreates: vec![
             (
-                "InferenceSet 'gemma' gives way",
+                "InferenceSet 'gemma' is replaced",
                 json!({ "spec": { "scaling": { "replicas": 1 } } }),
             ),
             ("resources", json!({ "spec": { "resources": { "memory": "20Gi" } } })),
@@ -91,7 +91,7 @@ fn a_preset_keeps_the_contract() -> Result<(), Report> {
         updates: vec![json!({ "spec": { "scaling": { "replicas": 4 } } })],
         recreates: vec![
             (
-                "InferenceSet 'llama' gives way",
+                "InferenceSet 'llama' is replaced",
                 json!({ "spec": { "scaling": { "replicas": 1 } } }),
             ),
             ("nodeSelector", json!({ "spec": { "nodeSelector": { "pool": "b" } } })),

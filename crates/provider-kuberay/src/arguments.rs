@@ -320,10 +320,10 @@ mod tests {
             (
                 "max-model-len",
                 "",
-                "is '', but vLLM wants a whole number of at least 1",
+                "is '', but vLLM requires a whole number of at least 1",
             ),
             ("tensor-parallel-size", "0", "a whole number of at least 1"),
-            ("seed", "1.5", "a whole number there"),
+            ("seed", "1.5", "requires a whole number:"),
             ("gpu-memory-utilization", "90", "a number above 0 and up to 1"),
             ("gpu-memory-utilization", "nan", "a number above 0 and up to 1"),
             ("enforce-eager", "1", "true or false"),

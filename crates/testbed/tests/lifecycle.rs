@@ -636,7 +636,7 @@ async fn failures_are_told_by_what_the_user_can_do() -> Result<()> {
     ensure!(
         md.status
             .and_then(|s| s.message)
-            .is_some_and(|m| m.contains("was not made for this ModelDeployment"))
+            .is_some_and(|m| m.contains("was not created for this ModelDeployment"))
     );
     bed.delete("taken").await?;
     bed.gone("taken").await?;

@@ -524,7 +524,7 @@ async fn what_belongs_to_others_is_left_alone() -> Result<()> {
         .await?;
     let message = status.message.unwrap_or_default();
     ensure!(
-        message.contains("PersistentVolumeClaim 'stack-pvc' exists and was not made for"),
+        message.contains("PersistentVolumeClaim 'stack-pvc' exists and was not created for"),
         "{message}"
     );
     ensure!(claims.get("stack-pvc").await?.owner_references().is_empty());
