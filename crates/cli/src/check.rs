@@ -40,6 +40,9 @@ pub struct CheckArgs {
 const PACE: Duration = Duration::from_secs(2);
 
 /// `check`.
+///
+/// # Errors
+/// There is no usable kubeconfig, or the report cannot be written.
 pub async fn check(
     args: &CheckArgs,
     client: &ClientArgs,

@@ -17,6 +17,9 @@ use crate::verbs::{self, change, chat, deploy, explain, logs, look, migrate, off
 use crate::{check, complete, support_bundle, ui, version};
 
 /// Runs a command line.
+///
+/// # Errors
+/// The command fails; the error names the cause.
 pub async fn run(line: &CommandLine, stdin: &mut dyn Read, look: Look) -> Result<Answer, Error> {
     match &line.command {
         Command::Render(args) => offline::render(args, stdin),

@@ -74,7 +74,7 @@ fn for_kubectl(words: Vec<OsString>, command: Command) {
         let help = candidate
             .get_help()
             .map(|help| format!("\t{}", help.to_string().lines().next().unwrap_or_default()));
-        // Nobody reads on: there is nobody to tell.
+        // A closed stdout cannot be reported.
         let _ = writeln!(
             out,
             "{}{}",
@@ -86,6 +86,9 @@ fn for_kubectl(words: Vec<OsString>, command: Command) {
 }
 
 /// Completion script of a shell.
+///
+/// # Errors
+/// There is no script for the shell.
 pub fn script(shell: Shell) -> io::Result<String> {
     let (shells, called) = (Shells::builtins(), shell.to_possible_value());
     let shell = called.and_then(|shell| shells.completer(shell.get_name()));

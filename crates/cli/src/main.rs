@@ -53,7 +53,7 @@ fn parse(args: Vec<OsString>) -> CommandLine {
 /// Data to stdout, talk to stderr. Who stops reading has read enough: a broken pipe is success.
 fn tell(answer: &Answer) -> bool {
     for line in &answer.talk {
-        // There is nobody left to tell that stderr is gone.
+        // A closed stderr cannot be reported.
         let _ = writeln!(io::stderr(), "{line}");
     }
     let mut stdout = io::stdout().lock();

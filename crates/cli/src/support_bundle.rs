@@ -1,4 +1,4 @@
-//! `kubeairunway support-bundle`: an archive for who is to help.
+//! `kubeairunway support-bundle`: an archive of diagnostics for support.
 
 use clap::Args;
 use runway_api::name::Namespace;
@@ -26,6 +26,9 @@ pub struct SupportBundleArgs {
 }
 
 /// `support-bundle`.
+///
+/// # Errors
+/// There is no usable kubeconfig, or the archive cannot be written.
 pub async fn support_bundle(args: &SupportBundleArgs, client: &ClientArgs) -> Result<Answer, Error> {
     let now = clock::now();
     let cluster = Cluster::connect(client).await.map_err(source::Error::from)?;

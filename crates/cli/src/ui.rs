@@ -99,6 +99,9 @@ pub struct OidcArgs {
 }
 
 /// Serves the console, and prints its URL.
+///
+/// # Errors
+/// The console cannot connect to the cluster, or cannot listen.
 pub async fn run(args: &UiArgs, client: &ClientArgs) -> Result<Answer, Error> {
     let options = Options {
         address: args.address,

@@ -1,4 +1,4 @@
-//! `version`: this command, and what runs in the cluster.
+//! `version`: versions of this command and in the cluster.
 
 use clap::Args;
 use k8s_openapi::api::apps::v1::Deployment;
@@ -68,6 +68,9 @@ struct Crd {
 }
 
 /// The versions of all there is; a cluster that cannot be read leaves that of the command.
+///
+/// # Errors
+/// The result cannot be written.
 pub async fn version(args: &VersionArgs, client: &ClientArgs) -> Result<Answer, Error> {
     let mut versions = Versions {
         client: env!("CARGO_PKG_VERSION"),

@@ -257,7 +257,7 @@ async fn gone(admin: &Path, client: &Client, before: &BTreeSet<String>) -> Resul
 }
 
 #[tokio::test]
-async fn what_cannot_work_is_refused_before_the_first_write() -> Result<()> {
+async fn an_impossible_installation_fails_before_the_first_write() -> Result<()> {
     let cluster = ControlPlane::start(Options::default()).await?;
     let (admin, client) = (cluster.admin()?, cluster.admin_client().await?);
     let before = inventory(&client).await?;
@@ -460,7 +460,7 @@ async fn a_third_partys_manifest_comes_and_goes() -> Result<()> {
     let file = manifest.display().to_string();
     let out = run(&admin, &["provider", "install", "-f", &file, "--yes"]).await?;
     expect(&out, 0, "created InferenceProviderConfig/acme")?;
-    expect(&run(&admin, &["provider", "list"]).await?, 0, "acme      by others")?;
+    expect(&run(&admin, &["provider", "list"]).await?, 0, "acme      third party")?;
     expect(
         &run(&admin, &["controller", "uninstall", "--yes"]).await?,
         1,

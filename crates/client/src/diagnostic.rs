@@ -1,4 +1,4 @@
-//! What is said on stderr: one line each, so that a line is a whole message for people and for `grep`.
+//! Diagnostics on stderr. Each is one line, so that `grep` finds whole messages.
 
 use std::fmt;
 

@@ -1,4 +1,4 @@
-//! What a command is about: `NAME`, a ModelDeployment, or `KIND/NAME`, as kubectl writes it.
+//! Targets of commands: `NAME` (a ModelDeployment) or `KIND/NAME`, and the kinds of this product.
 
 use std::fmt;
 use std::str::FromStr;
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_target_says_what_would_be() {
+    fn an_unknown_target_names_the_alternatives() {
         let said = "aysa/resize".parse::<Target>().unwrap_err().to_string();
         assert!(
             said.starts_with("unknown kind 'aysa' (did you mean 'asya'?): use NAME"),

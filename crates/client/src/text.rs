@@ -1,4 +1,4 @@
-//! How things are written: documents as YAML or JSON, spans of time, words in colour.
+//! Formatting: documents as YAML or JSON, durations, colors, tables.
 
 use std::time::Duration;
 
@@ -30,6 +30,9 @@ pub enum Error {
 }
 
 /// Writes documents: each by itself in YAML; in JSON one as it is, and several as the items of a List, as kubectl does it.
+///
+/// # Errors
+/// An object cannot be serialized.
 pub fn documents<T: Serialize>(all: &[T], format: Format) -> Result<String, Error> {
     match (format, all) {
         (_, []) => Ok(String::new()),
@@ -40,6 +43,9 @@ pub fn documents<T: Serialize>(all: &[T], format: Format) -> Result<String, Erro
 }
 
 /// Writes the answer to a question for many: in JSON a List, whatever their number.
+///
+/// # Errors
+/// An object cannot be serialized.
 pub fn list<T: Serialize>(all: &[T], format: Format) -> Result<String, Error> {
     match format {
         Format::Yaml => documents(all, format),

@@ -45,7 +45,7 @@ fn each_fault_is_named_with_its_remedy_on_the_first_screen() {
 }
 
 #[test]
-fn nothing_is_said_of_a_cluster_that_is_well() {
+fn a_healthy_cluster_has_no_findings() {
     let judged = judge(&well());
     let outcomes = || judged.iter().flat_map(|group| &group.checks);
     let bad: Vec<_> = outcomes().filter(|c| c.level > Level::Skipped).collect();
@@ -62,7 +62,7 @@ fn what_was_observed_can_be_written_and_read_back() {
 }
 
 #[test]
-fn machines_get_the_same() {
+fn json_has_the_level_and_junit_has_all_checks() {
     let judged = judge(&with(&folder().join("provider-silent")));
     let json: Value = serde_json::from_str(&report::write(&judged, Format::Json, Look::default()).unwrap()).unwrap();
     assert_eq!(json["level"], "error");

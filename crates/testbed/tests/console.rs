@@ -538,7 +538,7 @@ async fn what_somebody_changed_upstream_is_on_the_page_of_changes() -> Result<()
         "inference.template.spec.containers[model].image",
         "evil:1",
         "ghcr.io/sozercan/llama-cpp-runner:latest",
-        "below is what resuming would change",
+        "the changes below would follow a resume",
     ] {
         ensure!(changed.body.contains(said), "no {said}: {changed:?}");
     }

@@ -118,13 +118,13 @@ async fn pods(bed: &Bed) -> Result<()> {
         ),
         (
             waiting("ErrImagePull", "failed to pull runner:typo"),
-            "is the image runner:typo right",
+            "the image runner:typo exists",
         ),
         (
             waiting("CrashLoopBackOff", "back-off 5m0s"),
             "logs starts-0 -c model --previous",
         ),
-        (unscheduled, "ask for less in spec.resources"),
+        (unscheduled, "reduce spec.resources"),
     ];
     for (status, remedy) in faults {
         bed.apply(&json!({ "apiVersion": "v1", "kind": "Pod",

@@ -1,4 +1,4 @@
-//! What the sessions of one user share: their watches, and what those have shown.
+//! Watches and their objects, shared by the sessions of one user.
 //!
 //! A user is what the cluster says of a credential, by name, uid, groups and extra. The caches of all users together take a
 //! bounded number of bytes: where there is no room, those go that were not used for longest.
@@ -72,7 +72,7 @@ pub struct Users {
 }
 
 impl Users {
-    /// Nobody is known yet. `namespace` is that of the console's own context.
+    /// Creates it without users. `namespace` is that of the console's own context.
     pub fn new(namespace: &str) -> Arc<Self> {
         Self::with_room(namespace, ROOM)
     }
@@ -230,7 +230,7 @@ impl Caches {
         self.drop_kind::<InferenceProviderConfig>();
         self.drop_kind::<AsyncActor>();
         self.drop_kind::<LlamaStackDistribution>();
-        // Nobody looks: nobody to tell.
+        // There may be no receiver.
         let _ = self.changes.send(News::Dropped);
     }
 

@@ -1,4 +1,4 @@
-//! What a session calls the cluster with, and who the cluster says that is.
+//! Credential of a session, and the user that the cluster reports for it.
 //!
 //! All sessions share the connections to the cluster: a credential is a header of each request, not a client of its own.
 
@@ -66,6 +66,9 @@ pub enum Unknown {
 }
 
 /// User of a credential, by a SelfSubjectReview.
+///
+/// # Errors
+/// The cluster rejects the credential, or cannot be reached.
 pub async fn whoami(client: &Client) -> Result<Who, Unknown> {
     let reviews: Api<SelfSubjectReview> = Api::all(client.clone());
     let (params, empty) = (PostParams::default(), SelfSubjectReview::default());
@@ -78,7 +81,7 @@ pub async fn whoami(client: &Client) -> Result<Who, Unknown> {
         Err(error) => return Err(Unknown::Away(chain(&error))),
     };
     if user.username.as_deref() == Some("system:anonymous") {
-        return Err(Unknown::Refused("it is nobody's".to_owned()));
+        return Err(Unknown::Refused("it belongs to no user".to_owned()));
     }
     Ok(user.into())
 }

@@ -303,6 +303,9 @@ pub fn put(object: &mut Value, path: &str, value: Option<Value>) {
 }
 
 /// Validates a name or a namespace, depending on `path`.
+///
+/// # Errors
+/// The text is not a valid name.
 pub fn check_name(path: &str, text: &str) -> Result<(), Invalid> {
     match path {
         "metadata.namespace" => text.parse::<Namespace>().map(drop),

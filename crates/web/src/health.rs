@@ -63,7 +63,7 @@ impl Health {
         });
     }
 
-    /// Asks until there is an answer, or nobody is left who wants to know.
+    /// Sends requests until there is a response, or no watch is left.
     async fn probe(health: Weak<Self>) {
         loop {
             tokio::time::sleep(PROBE).await;

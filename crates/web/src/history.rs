@@ -1,4 +1,4 @@
-//! How many replicas an object had since somebody looks: what the watch tells and nobody keeps, for the small charts.
+//! Replica counts of objects since the start of their watch, for the small charts.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};

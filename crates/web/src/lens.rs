@@ -102,7 +102,7 @@ impl Lens {
 
     /// Whether this session may see a change.
     pub async fn may_hear(&self, change: &Change) -> bool {
-        // After a new list anything may have changed: that tells nothing.
+        // After a new list any object may have changed, so the change reveals nothing.
         if change.name.is_empty() {
             return true;
         }

@@ -74,7 +74,7 @@ pub enum Error {
     /// No key can be made.
     #[error(transparent)]
     Key(#[from] Refused),
-    /// Somebody else listens there, or it may not be listened there.
+    /// The address is in use or not permitted.
     #[error("cannot listen on {address}: set another address with --address, or port 0 for any free port")]
     Listen {
         /// The address.
@@ -125,13 +125,16 @@ pub struct Console {
 
 impl Console {
     /// Listens.
+    ///
+    /// # Errors
+    /// The address cannot be used, or the options are incomplete.
     pub async fn bind(options: &Options, client: &ClientArgs, end: CancellationToken) -> Result<Self, Error> {
         if options.login.is_none() && !options.address.ip().is_loopback() {
             return Err(Error::Exposed(options.address.ip()));
         }
         client::install_crypto();
         let mut config = client.config().await?;
-        // Somebody is waiting: an error now is better than an answer in a minute.
+        // A user is waiting: an early error is better than a late response.
         config.default_retry = false;
         config.connect_timeout = Some(CONNECT_TIMEOUT);
         let tls = match options.login.as_ref().and_then(|login| login.tls.clone()) {
@@ -163,6 +166,9 @@ impl Console {
     }
 
     /// Address that it listens on.
+    ///
+    /// # Errors
+    /// The socket has no address.
     pub fn address(&self) -> Result<SocketAddr, Error> {
         self.listener.local_addr().map_err(Error::Serve)
     }
@@ -170,6 +176,9 @@ impl Console {
     /// Serves health beside the console: it is ready once the cluster has answered, whatever the answer, so that a roll-out
     /// with a wrong address or authority goes no further. Later it stays ready: a page that says that the cluster is away
     /// is better than none.
+    ///
+    /// # Errors
+    /// The admin address cannot be used.
     pub async fn tell_of_itself(&self, args: &AdminArgs, shutdown: CancellationToken) -> Result<(), Error> {
         let health = Health::default();
         let metrics = Metrics::new("kubeairunway_console", Leadership::always());
@@ -190,6 +199,9 @@ impl Console {
     }
 
     /// Answers until the end.
+    ///
+    /// # Errors
+    /// The socket fails.
     pub async fn serve(self) -> Result<(), Error> {
         let end = self.app.end.clone();
         let router = router(self.app);

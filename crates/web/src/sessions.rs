@@ -1,4 +1,4 @@
-//! Who asks: sessions live in the memory of the server, a cookie only holds their key.
+//! Sessions, kept in the memory of the server. A cookie holds only their key.
 //!
 //! On loopback a key in the address that is printed opens a session with the rights of the kubeconfig: other users of the
 //! machine do not have it. As a deployment the server has no rights at all: a user gives a token or signs in at the issuer,
@@ -77,7 +77,7 @@ pub struct Login {
     pub impersonate: Option<(Client, Impersonation)>,
 }
 
-/// Somebody who is in.
+/// An open session.
 pub struct Session {
     /// Token that every form must contain.
     pub csrf: String,
@@ -224,7 +224,7 @@ struct Entry {
 }
 
 impl Sessions {
-    /// Nobody is in yet. A session lasts for `lifetime` at most, and until `end`.
+    /// Creates it without sessions. A session lasts at most `lifetime`, and until `end`.
     pub fn new(door: Door, lifetime: Duration, end: CancellationToken) -> Self {
         let held = Arc::<Mutex<ById>>::default();
         let swept = held.clone();
@@ -273,6 +273,9 @@ impl Sessions {
     }
 
     /// Opens a session with the printed key. Returns its id.
+    ///
+    /// # Errors
+    /// The credential is rejected, or there are too many sessions.
     pub fn enter_with_key(&self, given: &str) -> Result<String, Refused> {
         match &self.door {
             Door::Key { key, lens } if same(key, given) => self.admit(Entry {
@@ -287,6 +290,9 @@ impl Sessions {
     }
 
     /// Opens a session with a token. Returns its id.
+    ///
+    /// # Errors
+    /// The credential is rejected, or there are too many sessions.
     pub async fn enter_with_token(&self, token: &str) -> Result<String, Refused> {
         let token = token.trim();
         let Door::Login(login) = &self.door else {
@@ -309,6 +315,9 @@ impl Sessions {
     }
 
     /// Opens a session for a user of the issuer. Returns its ID.
+    ///
+    /// # Errors
+    /// The credential is rejected, or there are too many sessions.
     pub async fn enter_from_issuer(&self, tokens: Tokens) -> Result<String, Refused> {
         let Door::Login(login) = &self.door else {
             return Err(Refused::NoToken);
@@ -499,7 +508,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_service_account_is_at_home_in_its_namespace() {
+    fn the_home_of_a_service_account_is_its_namespace() {
         assert_eq!(home("system:serviceaccount:team-a:viewer").as_deref(), Some("team-a"));
         assert_eq!(home("jane"), None);
         assert_eq!(home("system:serviceaccount:../x:viewer"), None);

@@ -1,4 +1,4 @@
-//! Sessions before a cluster of a few lines: who is asked for what, with which token, and what is forgotten when.
+//! Sessions with a minimal fake API server: requests, their tokens, and when data is dropped.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
@@ -39,7 +39,7 @@ struct Cluster {
     users: Mutex<BTreeMap<String, Known>>,
     /// Namespaces where a user may list, `*` for all; everywhere if the user is not named.
     allowed: Mutex<BTreeMap<String, BTreeSet<String>>>,
-    /// Tokens that may do nothing, whoever's they are.
+    /// Tokens without permissions.
     powerless: Mutex<BTreeSet<String>>,
     /// Each list and watch of ModelDeployments: the token, and the path.
     asked: Mutex<Vec<(String, String)>>,
@@ -280,7 +280,7 @@ async fn any_answer_that_refuses_a_credential_ends_its_session() {
 }
 
 #[tokio::test]
-async fn a_credential_that_becomes_somebody_elses_ends_its_session() {
+async fn a_session_ends_if_its_credential_changes_its_user() {
     let cluster = Cluster::new(100);
     cluster.knows("t", "jane", &["a"]);
     let console = Console::new(&cluster);
@@ -445,13 +445,13 @@ async fn a_stranger_ends_no_session_of_others_when_all_are_taken() {
     let refused = console.sessions.enter_with_token("stranger").await;
     assert!(matches!(refused, Err(Refused::Full)), "{refused:?}");
     assert!(all.iter().all(|id| console.sessions.find(id).is_some()));
-    // Somebody who is in may come in again, in place of an earlier session.
+    // A signed-in user may sign in again, in place of an earlier session.
     let again = console.sessions.enter_with_token("user-1").await.unwrap();
     assert!(console.sessions.find(&again).is_some() && console.sessions.find(&all[1]).is_none());
 }
 
 #[tokio::test]
-async fn where_there_is_no_room_the_caches_go_that_were_not_used_for_longest() {
+async fn the_least_recently_used_caches_are_dropped_without_room() {
     let cluster = Cluster::new(25_000);
     cluster.knows("jane", "jane", &[]);
     cluster.knows("joe", "joe", &[]);

@@ -197,7 +197,7 @@ impl<K: Kind> Follower<K> {
 
     fn tell(&self, change: Option<Change>) {
         if let Some(change) = change {
-            // Nobody looks: nobody to tell.
+            // There may be no receiver.
             let _ = self.changes.send(News::Changed(change));
         }
     }
@@ -273,7 +273,7 @@ impl<K: Kind> Follower<K> {
     }
 }
 
-/// Waits a little longer each time, never longer than two seconds: somebody is looking.
+/// Backoff of at most 2 seconds, because a user is waiting.
 #[derive(Default)]
 struct Patience(u32);
 

@@ -20,6 +20,9 @@ use crate::answer::Answer;
 use crate::terminal::Terminal;
 
 /// `controller install`.
+///
+/// # Errors
+/// The cluster cannot be read, a permission or the confirmation is missing, or a write fails.
 pub async fn install(args: &InstallArgs, cluster: &Cluster, terminal: &mut Terminal<'_>) -> Result<Answer, Error> {
     let release = release(args);
     let survey = Survey::of(cluster, terminal).await?;
@@ -35,6 +38,9 @@ pub async fn install(args: &InstallArgs, cluster: &Cluster, terminal: &mut Termi
 }
 
 /// `controller upgrade`: the core and the built-in providers that are there, to this version.
+///
+/// # Errors
+/// The cluster cannot be read, a permission or the confirmation is missing, or a write fails.
 pub async fn upgrade(args: &InstallArgs, cluster: &Cluster, terminal: &mut Terminal<'_>) -> Result<Answer, Error> {
     let mut release = release(args);
     let survey = Survey::of(cluster, terminal).await?;
@@ -44,7 +50,7 @@ pub async fn upgrade(args: &InstallArgs, cluster: &Cluster, terminal: &mut Termi
             installed.push(component);
         }
     }
-    // What the console was told stays too.
+    // The settings of the console stay as well.
     if let Some(web) = installed.iter_mut().find(|c| c.name == manifests::console::NAME) {
         *web = manifests::console::console(&told(&survey).await?);
     }
@@ -67,6 +73,9 @@ pub async fn upgrade(args: &InstallArgs, cluster: &Cluster, terminal: &mut Termi
 }
 
 /// `provider install`.
+///
+/// # Errors
+/// The cluster cannot be read, a permission or the confirmation is missing, or a write fails.
 pub async fn install_provider(
     args: &ProviderInstallArgs,
     cluster: &Cluster,
@@ -94,6 +103,9 @@ pub async fn install_provider(
 }
 
 /// `console install`.
+///
+/// # Errors
+/// The cluster cannot be read, a permission or the confirmation is missing, or a write fails.
 pub async fn install_console(
     args: &ConsoleInstallArgs,
     settings: &[String],

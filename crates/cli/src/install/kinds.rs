@@ -1,4 +1,4 @@
-//! Names and scope of the kinds of our objects, so that nobody has to be asked for them.
+//! Names and scope of the kinds of our objects, so that no discovery request is needed.
 
 use kube::core::{ApiResource, DynamicObject};
 pub use runway_client::change::{id, kind};

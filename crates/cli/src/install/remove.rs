@@ -28,6 +28,9 @@ use runway_client::text;
 const MOST_NAMES: usize = 5;
 
 /// `controller uninstall`: the core and the built-in providers.
+///
+/// # Errors
+/// ModelDeployments still exist, a permission or the confirmation is missing, or a deletion fails.
 pub async fn controller(args: &UninstallArgs, cluster: &Cluster, terminal: &mut Terminal<'_>) -> Result<Answer, Error> {
     let survey = Survey::of(cluster, terminal).await?;
     let components = manifests::all_components();
@@ -71,6 +74,9 @@ pub async fn controller(args: &UninstallArgs, cluster: &Cluster, terminal: &mut 
 }
 
 /// `console uninstall`.
+///
+/// # Errors
+/// ModelDeployments still exist, a permission or the confirmation is missing, or a deletion fails.
 pub async fn web_console(args: &RemoveArgs, cluster: &Cluster, terminal: &mut Terminal<'_>) -> Result<Answer, Error> {
     let survey = Survey::of(cluster, terminal).await?;
     let objects = survey.labelled(&[manifests::console::NAME.to_owned()]).await?;
@@ -78,6 +84,9 @@ pub async fn web_console(args: &RemoveArgs, cluster: &Cluster, terminal: &mut Te
 }
 
 /// `provider uninstall`.
+///
+/// # Errors
+/// ModelDeployments still exist, a permission or the confirmation is missing, or a deletion fails.
 pub async fn provider(
     args: &ProviderUninstallArgs,
     cluster: &Cluster,

@@ -1,4 +1,4 @@
-//! What is installed: the tables of `controller status` and `provider list`.
+//! Tables of `controller status` and `provider list`.
 
 use k8s_openapi::api::apps::v1::Deployment;
 use kube::api::ListParams;
@@ -16,6 +16,9 @@ use runway_client::manifests::{self, COMPONENT_LABEL, NAMESPACE};
 use runway_client::text::{self, aligned, cell, table};
 
 /// `controller status`: each component, its version and its pods. It fails unless the core is there and all are ready.
+///
+/// # Errors
+/// The control plane is not installed, or the cluster cannot be read.
 pub async fn status(cluster: &Cluster, terminal: &mut Terminal<'_>) -> Result<Answer, Error> {
     Survey::of(cluster, terminal).await?;
     let found = deployments(cluster).await?;
@@ -35,6 +38,9 @@ pub async fn status(cluster: &Cluster, terminal: &mut Terminal<'_>) -> Result<An
 }
 
 /// `provider list`: built-in providers, installed or not, and registered third-party providers.
+///
+/// # Errors
+/// The cluster cannot be read.
 pub async fn providers(cluster: &Cluster, terminal: &mut Terminal<'_>) -> Result<Answer, Error> {
     Survey::of(cluster, terminal).await?;
     let found = deployments(cluster).await?;
@@ -97,6 +103,9 @@ pub fn version(deployment: &Deployment) -> String {
 }
 
 /// The Deployments of the product, the core first.
+///
+/// # Errors
+/// The cluster cannot be read.
 pub async fn deployments(cluster: &Cluster) -> Result<Vec<Deployment>, cluster::Error> {
     let api: Api<Deployment> = Api::namespaced(cluster.client(), NAMESPACE);
     let ours = format!("{}={},{COMPONENT_LABEL}", labels::MANAGED_BY, labels::MANAGED_BY_VALUE);

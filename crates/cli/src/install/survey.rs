@@ -1,4 +1,4 @@
-//! The reader: what the server is, what its user may do, what is there, and what an apply would change.
+//! The reader: version of the server, permissions of the user, existing objects, and changes of an apply.
 
 use std::collections::BTreeSet;
 
@@ -31,6 +31,9 @@ pub struct Survey<'a> {
 
 impl<'a> Survey<'a> {
     /// Asks the server what it is; one that is too old is refused.
+    ///
+    /// # Errors
+    /// The server cannot be reached, or is too old.
     pub async fn of(cluster: &'a Cluster, terminal: &mut Terminal<'_>) -> Result<Self, Error> {
         let info = cluster
             .client()
@@ -53,6 +56,9 @@ impl<'a> Survey<'a> {
     }
 
     /// Checks whether the server supports the options of a release.
+    ///
+    /// # Errors
+    /// The server is too old for an option.
     pub fn suits(&self, release: &Release) -> Result<(), Error> {
         if release.policy {
             self.at_least(policy::OLDEST_KUBERNETES, "--provider-policy requires")?;
@@ -75,6 +81,9 @@ impl<'a> Survey<'a> {
     }
 
     /// The version of a component that is there, by its label.
+    ///
+    /// # Errors
+    /// The cluster cannot be read.
     pub async fn version_of(&self, component: &str) -> Result<Option<String>, Error> {
         let api: Api<Deployment> = Api::namespaced(self.client(), NAMESPACE);
         let found = api.get_opt(component).await;
@@ -95,12 +104,18 @@ impl<'a> Survey<'a> {
     }
 
     /// API for an object.
+    ///
+    /// # Errors
+    /// The server does not serve the kind.
     pub async fn api(&self, object: &DynamicObject) -> Result<Api<DynamicObject>, Error> {
         let api = self.api_if_installed(object).await?;
         api.ok_or_else(|| unknown_kind(object))
     }
 
     /// Like [`Self::api`], but `None` if the server does not serve the kind.
+    ///
+    /// # Errors
+    /// The cluster cannot be read.
     pub async fn api_if_installed(&self, object: &DynamicObject) -> Result<Option<Api<DynamicObject>>, Error> {
         let namespace = object.namespace().unwrap_or_else(|| NAMESPACE.to_owned());
         let found = self.resource(object).await?;
@@ -123,6 +138,9 @@ impl<'a> Survey<'a> {
     }
 
     /// Refuses if a right is missing, and names each.
+    ///
+    /// # Errors
+    /// A permission is missing, or the review fails.
     pub async fn rights(&self, wanted: &[DynamicObject], obsolete: &[DynamicObject]) -> Result<(), Error> {
         let mut asked = BTreeSet::new();
         for object in wanted {
@@ -135,6 +153,9 @@ impl<'a> Survey<'a> {
     }
 
     /// Refuses if an object may not be deleted, and names each right that is missing.
+    ///
+    /// # Errors
+    /// A permission is missing, or the review fails.
     pub async fn rights_to_delete(&self, objects: &[DynamicObject]) -> Result<(), Error> {
         let mut asked = BTreeSet::new();
         for object in objects {
@@ -176,6 +197,9 @@ impl<'a> Survey<'a> {
     }
 
     /// Changes of an apply, by dry run. Fails if an object has another owner, or if the server rejects it.
+    ///
+    /// # Errors
+    /// An object has another owner, or the server rejects the dry run.
     pub async fn changes(&self, wanted: Vec<DynamicObject>, manager: &str, force: bool) -> Result<Vec<Change>, Error> {
         let parameters = PatchParams {
             dry_run: true,
@@ -270,6 +294,9 @@ impl<'a> Survey<'a> {
     }
 
     /// Every object there of these components, in apply order.
+    ///
+    /// # Errors
+    /// The cluster cannot be read.
     pub async fn labelled(&self, components: &[String]) -> Result<Vec<DynamicObject>, Error> {
         let selector = format!(
             "{}={},{COMPONENT_LABEL} in ({})",
@@ -301,6 +328,9 @@ impl<'a> Survey<'a> {
     }
 
     /// Deletes an object as it was seen; one that is gone is fine.
+    ///
+    /// # Errors
+    /// The server rejects the deletion.
     pub async fn delete(&self, object: &DynamicObject) -> Result<(), Error> {
         match self
             .api(object)
@@ -444,7 +474,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stranger_is_named() {
+    fn an_object_of_another_owner_is_described() {
         let object = |metadata: serde_json::Value| -> DynamicObject {
             serde_json::from_value(json!({ "apiVersion": "v1", "kind": "Service", "metadata": metadata })).unwrap()
         };

@@ -16,6 +16,9 @@ use runway_client::manifests::COMPONENT_LABEL;
 use runway_client::{pods, text};
 
 /// Waits until all pods of these Deployments are updated and ready, and reports progress.
+///
+/// # Errors
+/// The timeout expires, or the cluster cannot be read.
 pub async fn until_ready(
     survey: &Survey<'_>,
     deployments: &[(String, String)],
@@ -61,6 +64,9 @@ pub async fn until_ready(
 }
 
 /// Waits until the server serves a kind.
+///
+/// # Errors
+/// The timeout expires, or the cluster cannot be read.
 pub async fn until_established(survey: &Survey<'_>, name: &str, timeout: Duration) -> Result<(), Error> {
     let patience = Patience::of(timeout);
     let api: Api<CustomResourceDefinition> = Api::all(survey.client());
@@ -206,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn what_keeps_a_pod_is_said_in_its_own_words() {
+    fn the_reason_of_a_pod_is_reported() {
         let waiting = |reason: &str, last: serde_json::Value| {
             json!({ "containerStatuses": [{ "name": "c", "image": "i", "imageID": "", "ready": false, "restartCount": 1,
                 "state": { "waiting": { "reason": reason, "message": "m" } }, "lastState": last }] })
@@ -240,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn without_pods_the_deployment_says_why() {
+    fn a_deployment_without_pods_reports_its_condition() {
         let refused =
             json!({ "conditions": [{ "type": "ReplicaFailure", "status": "True", "message": "exceeded quota" }] });
         assert_eq!(reason(&deployment(&refused), &[]), "no pods: exceeded quota");

@@ -46,6 +46,9 @@ pub struct DeleteArgs {
 }
 
 /// Stops the controllers from changing what runs, or lets them go on.
+///
+/// # Errors
+/// A target does not exist or cannot be paused, or the cluster rejects the change.
 pub async fn pause(
     args: &PauseArgs,
     pause: bool,
@@ -83,6 +86,9 @@ pub async fn pause(
 }
 
 /// Deletes, and waits until all is gone.
+///
+/// # Errors
+/// A target does not exist or cannot be paused, or the cluster rejects the change.
 pub async fn delete(args: &DeleteArgs, cluster: &Cluster, terminal: &mut Terminal<'_>) -> Result<Answer, Error> {
     let namespace = args.namespace.as_ref().unwrap_or(&cluster.namespace);
     // Nothing is deleted before every name is known.

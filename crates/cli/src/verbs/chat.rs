@@ -41,6 +41,9 @@ pub struct ChatArgs {
 }
 
 /// Sends one prompt, or on a terminal chats until the end of the input.
+///
+/// # Errors
+/// The model has no endpoint, cannot be reached, or rejects the request.
 pub async fn chat(args: &ChatArgs, cluster: &Cluster, terminal: &mut Terminal<'_>) -> Result<Answer, Error> {
     let namespace = args.namespace.as_ref().unwrap_or(&cluster.namespace);
     let md = cluster.deployment(namespace, &args.name).await?;

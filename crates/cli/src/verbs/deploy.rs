@@ -103,6 +103,9 @@ fn pair(text: &str) -> Result<(String, String), String> {
 }
 
 /// Plan first, then the question, then the change.
+///
+/// # Errors
+/// Settings cannot be derived, the confirmation is missing, or the cluster rejects the change.
 pub async fn deploy(
     args: &DeployArgs,
     client: &ClientArgs,

@@ -40,6 +40,9 @@ pub struct DiffArgs {
 }
 
 /// `diff`.
+///
+/// # Errors
+/// The cluster cannot be read, or rejects the dry run.
 pub async fn diff(args: &DiffArgs, client: &ClientArgs, stdin: &mut dyn Read) -> Result<Answer, Error> {
     let cluster = Cluster::connect_patiently(client).await.map_err(source::Error::from)?;
     let (mut diffs, mut said) = (Vec::new(), Vec::new());

@@ -41,6 +41,9 @@ pub struct TargetArgs {
 }
 
 /// `why`.
+///
+/// # Errors
+/// The objects cannot be read.
 pub async fn why(args: &WhyArgs, client: &ClientArgs, stdin: &mut dyn Read, look: Look) -> Result<Answer, Error> {
     let mut source = Source::open(&args.place, client, stdin, Admission::First).await?;
     let namespace = source.namespace(&args.place, false);
@@ -67,6 +70,9 @@ pub async fn why(args: &WhyArgs, client: &ClientArgs, stdin: &mut dyn Read, look
 }
 
 /// `tree`.
+///
+/// # Errors
+/// The objects cannot be read.
 pub async fn tree(args: &TargetArgs, client: &ClientArgs, stdin: &mut dyn Read, look: Look) -> Result<Answer, Error> {
     let mut source = Source::open(&args.place, client, stdin, Admission::Past).await?;
     let namespace = source.namespace(&args.place, false);
@@ -79,6 +85,9 @@ pub async fn tree(args: &TargetArgs, client: &ClientArgs, stdin: &mut dyn Read, 
 }
 
 /// `endpoint`.
+///
+/// # Errors
+/// The objects cannot be read, or have no endpoint yet.
 pub async fn endpoint(args: &TargetArgs, client: &ClientArgs, stdin: &mut dyn Read) -> Result<Answer, Error> {
     let mut source = Source::open(&args.place, client, stdin, Admission::Past).await?;
     let namespace = source.namespace(&args.place, false);

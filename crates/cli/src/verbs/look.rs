@@ -113,6 +113,9 @@ pub struct Asked {
 }
 
 /// Parses `get`, `get NAME`, `get KIND`, `get KIND NAME` and `get KIND/NAME`.
+///
+/// # Errors
+/// The first argument is not a kind.
 pub fn asked(what: Option<&Subject>, name: Option<&Name>) -> Result<Asked, Error> {
     let (kind, name) = match (what, name) {
         (None, _) => (Kind::ModelDeployment, None),
@@ -125,6 +128,9 @@ pub fn asked(what: Option<&Subject>, name: Option<&Name>) -> Result<Asked, Error
 }
 
 /// `get`.
+///
+/// # Errors
+/// The arguments contradict each other, or the objects cannot be read.
 pub async fn get(args: &GetArgs, client: &ClientArgs, stdin: &mut dyn Read) -> Result<Answer, answer::Error> {
     let asked = asked(args.what.as_ref(), args.name.as_ref())?;
     if asked.name.is_some() && args.all_namespaces {
@@ -243,6 +249,9 @@ async fn deployments(
 }
 
 /// `status`.
+///
+/// # Errors
+/// The arguments contradict each other, or the objects cannot be read.
 pub async fn status(
     args: &StatusArgs,
     client: &ClientArgs,
@@ -335,6 +344,9 @@ async fn told(cluster: &Cluster, namespace: &Namespace) -> (Vec<Event>, Vec<Diag
 }
 
 /// `events`.
+///
+/// # Errors
+/// The arguments contradict each other, or the objects cannot be read.
 pub async fn events(args: &EventsArgs, client: &ClientArgs, stdin: &mut dyn Read) -> Result<Answer, answer::Error> {
     let now = args.place.now();
     let mut source = Source::open(&args.place, client, stdin, Admission::Past).await?;
@@ -344,7 +356,7 @@ pub async fn events(args: &EventsArgs, client: &ClientArgs, stdin: &mut dyn Read
         // The server keeps Events about what is in no namespace in this one.
         let all = source.all_events(DEFAULT_NAMESPACE).await?;
         found.extend(events::about(all, &[args.target.to_string()]));
-        return told_of(args, &found, source.said, now);
+        return event_list(args, &found, source.said, now);
     }
     for tree in source.trees(&args.target, namespace.as_ref(), now).await? {
         for missing in &tree.missing {
@@ -356,10 +368,10 @@ pub async fn events(args: &EventsArgs, client: &ClientArgs, stdin: &mut dyn Read
         let objects = events::objects(&tree.root);
         found.extend(events::about(source.all_events(&tree.namespace).await?, &objects));
     }
-    told_of(args, &found, source.said, now)
+    event_list(args, &found, source.said, now)
 }
 
-fn told_of(
+fn event_list(
     args: &EventsArgs,
     found: &[Event],
     mut said: Vec<Diagnostic>,
@@ -389,7 +401,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn get_is_asked_as_kubectl_is() {
+    fn get_takes_kinds_and_names_like_kubectl() {
         for (what, name, kind, wanted) in [
             (None, None, Kind::ModelDeployment, None),
             (Some("gemma"), None, Kind::ModelDeployment, Some("gemma")),

@@ -66,6 +66,9 @@ impl MigrateArgs {
 }
 
 /// Moves it: read, show, ask, patch, wait.
+///
+/// # Errors
+/// The provider would reject the ModelDeployment, the confirmation is missing, or the timeout expires.
 pub async fn migrate(args: &MigrateArgs, cluster: &Cluster, terminal: &mut Terminal<'_>) -> Result<Answer, Error> {
     let namespace = args.namespace.as_ref().unwrap_or(&cluster.namespace);
     let md = cluster.deployment(namespace, &args.name).await?;
@@ -114,6 +117,9 @@ pub struct Outlook {
 }
 
 /// Plans a migration. Fails if the new provider would reject the ModelDeployment.
+///
+/// # Errors
+/// The provider is not registered, or would reject the ModelDeployment.
 pub fn outlook(
     md: &ModelDeployment,
     to: &str,

@@ -47,6 +47,9 @@ pub struct ValidateArgs {
 }
 
 /// `render`.
+///
+/// # Errors
+/// The transports are invalid, or the documents cannot be written.
 pub fn render(args: &RenderArgs, stdin: &mut dyn Read) -> Result<Answer, Error> {
     let documents = Documents::read(&args.files, stdin);
     let options = runway_client::render::Options {
@@ -68,6 +71,9 @@ pub fn render(args: &RenderArgs, stdin: &mut dyn Read) -> Result<Answer, Error> 
 }
 
 /// `validate`.
+///
+/// # Errors
+/// The result cannot be written.
 pub fn validate(args: &ValidateArgs, stdin: &mut dyn Read) -> Result<Answer, Error> {
     let validated = runway_client::validate::validate(Documents::read(&args.files, stdin), clock::now());
     let (data, talk) = match args.output {

@@ -16,6 +16,9 @@ use crate::patience::Patience;
 use crate::terminal::Terminal;
 
 /// Waits until an object of any kind is ready.
+///
+/// # Errors
+/// The object fails, or the timeout expires.
 pub async fn until_ready(
     cluster: &Cluster,
     namespace: &Namespace,
@@ -43,6 +46,9 @@ pub async fn until_ready(
 }
 
 /// Waits until an object is deleted, and reports progress.
+///
+/// # Errors
+/// The timeout expires, or the cluster cannot be read.
 pub async fn until_gone(
     cluster: &Cluster,
     namespace: &Namespace,

@@ -1,4 +1,4 @@
-//! What a user may do, as the API server says it.
+//! Permissions of a user, by SelfSubjectAccessReview.
 
 use std::fmt;
 
@@ -33,6 +33,9 @@ impl fmt::Display for Right {
 }
 
 /// Whether the user of `client` has a permission, by a SelfSubjectAccessReview.
+///
+/// # Errors
+/// The API server cannot be reached, or rejects the review.
 pub async fn may(client: &Client, right: &Right) -> Result<bool, kube::Error> {
     let review = SelfSubjectAccessReview {
         spec: SelfSubjectAccessReviewSpec {

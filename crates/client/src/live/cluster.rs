@@ -200,17 +200,26 @@ pub struct Cluster {
 
 impl Cluster {
     /// Prepares a connection, without sending a request.
+    ///
+    /// # Errors
+    /// There is no usable kubeconfig.
     pub async fn connect(args: &ClientArgs) -> Result<Self, Error> {
-        // Somebody is waiting: an error now is better than an answer in minutes.
+        // A user is waiting: an early error is better than a late response.
         Self::connect_with(args, false, Some(READ_TIMEOUT)).await
     }
 
     /// Like [`Self::connect`], for streams such as logs: without a read timeout.
+    ///
+    /// # Errors
+    /// There is no usable kubeconfig.
     pub async fn connect_to_follow(args: &ClientArgs) -> Result<Self, Error> {
         Self::connect_with(args, false, None).await
     }
 
     /// Like [`Self::connect`], for commands with many requests: retries if the server asks for it.
+    ///
+    /// # Errors
+    /// There is no usable kubeconfig.
     pub async fn connect_patiently(args: &ClientArgs) -> Result<Self, Error> {
         Self::connect_with(args, true, Some(READ_TIMEOUT)).await
     }
@@ -250,6 +259,9 @@ impl Cluster {
     }
 
     /// The ModelDeployments of a namespace, or of all.
+    ///
+    /// # Errors
+    /// The cluster cannot be reached, or rejects the request.
     pub async fn deployments(&self, namespace: Option<&Namespace>) -> Result<Vec<ModelDeployment>, Error> {
         let api: Api<ModelDeployment> = match namespace {
             Some(namespace) => Api::namespaced(self.client.clone(), namespace),
@@ -261,11 +273,17 @@ impl Cluster {
     }
 
     /// Gets a ModelDeployment.
+    ///
+    /// # Errors
+    /// The object does not exist, or the cluster cannot be reached or rejects the request.
     pub async fn deployment(&self, namespace: &Namespace, name: &Name) -> Result<ModelDeployment, Error> {
         self.one(namespace, name).await
     }
 
     /// Gets an object of one of our kinds.
+    ///
+    /// # Errors
+    /// The object does not exist, or the cluster cannot be reached or rejects the request.
     pub async fn one<K>(&self, namespace: &Namespace, name: &Name) -> Result<K, Error>
     where
         K: Ours + Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + Debug + DeserializeOwned,
@@ -278,6 +296,9 @@ impl Cluster {
     }
 
     /// Lists the objects of one of our kinds in a namespace.
+    ///
+    /// # Errors
+    /// The cluster cannot be reached, or rejects the request.
     pub async fn typed<K>(&self, namespace: &Namespace) -> Result<Vec<K>, Error>
     where
         K: Ours + Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + Debug + DeserializeOwned,
@@ -296,6 +317,9 @@ impl Cluster {
     }
 
     /// An object of ours. Where there is none, the closest name is offered.
+    ///
+    /// # Errors
+    /// The object does not exist, or the cluster cannot be reached or rejects the request.
     pub async fn get(&self, target: &Target, namespace: &Namespace) -> Result<DynamicObject, Error> {
         match self.api(target.kind, Some(namespace)).get(&target.name).await {
             Ok(object) => Ok(object),
@@ -304,6 +328,9 @@ impl Cluster {
     }
 
     /// Like [`Self::get`], but `None` if the object does not exist.
+    ///
+    /// # Errors
+    /// The cluster cannot be reached, or rejects the request.
     pub async fn find(&self, target: &Target, namespace: &Namespace) -> Result<Option<DynamicObject>, Error> {
         let found = self.api(target.kind, Some(namespace)).get_opt(&target.name).await;
         found.map_err(|e| {
@@ -316,6 +343,9 @@ impl Cluster {
     }
 
     /// Sets an annotation as field manager `manager`, or removes it if there is no value.
+    ///
+    /// # Errors
+    /// The object does not exist, or the cluster cannot be reached or rejects the request.
     pub async fn annotate(
         &self,
         target: &Target,
@@ -339,6 +369,9 @@ impl Cluster {
     }
 
     /// Deletes the object with this uid, not another one of the same name.
+    ///
+    /// # Errors
+    /// The object does not exist, or the cluster cannot be reached or rejects the request.
     pub async fn delete(&self, target: &Target, namespace: &Namespace, uid: &str, dry_run: bool) -> Result<(), Error> {
         let params = DeleteParams { dry_run, ..only(uid) };
         let deleted = self
@@ -352,6 +385,9 @@ impl Cluster {
     }
 
     /// Lists all objects of a kind, sorted by namespace and name.
+    ///
+    /// # Errors
+    /// The cluster cannot be reached, or rejects the request.
     pub async fn all(&self, kind: target::Kind, namespace: Option<&Namespace>) -> Result<Vec<DynamicObject>, Error> {
         let list = listed(&self.api(kind, namespace)).await;
         let mut all = list.map_err(|e| self.explain(e, format!("list {}s", kind.as_str()), kind.as_str()))?;
@@ -395,6 +431,9 @@ impl Cluster {
     }
 
     /// The table that the server makes of a kind, or of one object, by the columns of its CRD.
+    ///
+    /// # Errors
+    /// The cluster cannot be reached, or rejects the request.
     pub async fn table(
         &self,
         kind: target::Kind,
@@ -425,6 +464,9 @@ impl Cluster {
     }
 
     /// The pods of an object of ours.
+    ///
+    /// # Errors
+    /// The object does not exist, or the cluster cannot be reached or rejects the request.
     pub async fn pods_of(&self, target: &Target, namespace: &Namespace) -> Result<Vec<Pod>, Error> {
         let name = &target.name;
         let selectors: Vec<String> = match target.kind {
@@ -446,6 +488,9 @@ impl Cluster {
     }
 
     /// Lists the Events of a namespace.
+    ///
+    /// # Errors
+    /// The cluster cannot be reached, or rejects the request.
     pub async fn all_events(&self, namespace: &Namespace) -> Result<Vec<Event>, Error> {
         let api: Api<Event> = Api::namespaced(self.client.clone(), namespace);
         let list = listed(&api).await;
@@ -453,6 +498,9 @@ impl Cluster {
     }
 
     /// The registered providers.
+    ///
+    /// # Errors
+    /// The cluster cannot be reached, or rejects the request.
     pub async fn configs(&self) -> Result<Vec<InferenceProviderConfig>, Error> {
         let api: Api<InferenceProviderConfig> = Api::all(self.client.clone());
         let list = listed(&api).await;
@@ -463,6 +511,9 @@ impl Cluster {
     }
 
     /// An upstream object, if it exists.
+    ///
+    /// # Errors
+    /// The cluster cannot be reached, or rejects the request.
     pub async fn upstream(
         &self,
         kind: Kind,
@@ -479,6 +530,9 @@ impl Cluster {
     }
 
     /// An object of any kind, if it exists and its kind does.
+    ///
+    /// # Errors
+    /// The cluster cannot be reached, or rejects the request.
     pub async fn object(
         &self,
         gvk: &GroupVersionKind,
@@ -500,8 +554,8 @@ impl Cluster {
         api.get_opt(name).await.map_err(|e| self.explain(e, doing(), "it"))
     }
 
-    /// What may belong to an object: workloads of its namespace, objects of its upstream's group, its Service with addresses,
-    /// its pods, and who owns them. The user's own rights decide what is seen; the rest is told as missing.
+    /// Objects that may belong to an object: workloads of its namespace, objects of its upstream's group, its Service with addresses,
+    /// its pods, and their owners, as far as the user may read them; the others are listed as missing.
     pub(crate) async fn belongings(&self, around: &Around<'_>) -> Belongings {
         match around.namespace.parse::<Namespace>() {
             Ok(namespace) => self.belongings_in(&namespace, around).await,
@@ -656,6 +710,9 @@ impl Cluster {
     }
 
     /// A CRD, if it is installed.
+    ///
+    /// # Errors
+    /// The cluster cannot be reached, or rejects the request.
     pub async fn crd(&self, name: &str) -> Result<Option<CustomResourceDefinition>, Error> {
         let name: Name = name.parse()?;
         let api: Api<CustomResourceDefinition> = Api::all(self.client.clone());
@@ -669,6 +726,9 @@ impl Cluster {
     }
 
     /// The Events about a ModelDeployment.
+    ///
+    /// # Errors
+    /// The cluster cannot be reached, or rejects the request.
     pub async fn events(&self, namespace: &Namespace, name: &Name) -> Result<Vec<Event>, Error> {
         let api: Api<Event> = Api::namespaced(self.client.clone(), namespace);
         let about = format!("involvedObject.kind=ModelDeployment,involvedObject.name={name}");

@@ -58,11 +58,17 @@ impl Diff {
 }
 
 /// Changes that the controllers would make for an existing ModelDeployment.
+///
+/// # Errors
+/// A name is invalid, or the cluster rejects a read or the dry run.
 pub async fn of_live(cluster: &Cluster, md: ModelDeployment, now: Timestamp) -> Result<Diff, cluster::Error> {
     upstream(cluster, md, Vec::new(), now).await
 }
 
 /// Changes if a ModelDeployment was applied: in itself, and upstream. Admission runs, but nothing is written.
+///
+/// # Errors
+/// A name is invalid, or the cluster rejects a read or the dry run.
 pub async fn of_new(cluster: &Cluster, written: &DynamicObject, now: Timestamp) -> Result<Diff, cluster::Error> {
     let (live, then) = tried_as_written::<ModelDeployment>(cluster, written).await?;
     let change = Change {

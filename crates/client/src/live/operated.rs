@@ -25,11 +25,17 @@ use crate::target::{Kind, Target};
 use crate::view::change::{Change, Deed};
 
 /// Changes that the operator would make for an existing AsyncActor.
+///
+/// # Errors
+/// A name is invalid, or the cluster rejects a read or the dry run.
 pub async fn of_actor(cluster: &Cluster, actor: AsyncActor, now: Timestamp) -> Result<Diff, cluster::Error> {
     actor_diff(cluster, actor, Vec::new(), now).await
 }
 
 /// Changes that the operator would make for an existing LlamaStackDistribution.
+///
+/// # Errors
+/// A name is invalid, or the cluster rejects a read or the dry run.
 pub async fn of_distribution(
     cluster: &Cluster,
     llsd: LlamaStackDistribution,
@@ -39,6 +45,9 @@ pub async fn of_distribution(
 }
 
 /// Changes if an AsyncActor was applied: in itself, and in the objects of its operator.
+///
+/// # Errors
+/// A name is invalid, or the cluster rejects a read or the dry run.
 pub async fn of_new_actor(cluster: &Cluster, written: &DynamicObject, now: Timestamp) -> Result<Diff, cluster::Error> {
     let (live, then) = tried_as_written::<AsyncActor>(cluster, written).await?;
     let change = changed(live.as_ref().map(dynamic).as_ref(), dynamic(&then));
@@ -46,6 +55,9 @@ pub async fn of_new_actor(cluster: &Cluster, written: &DynamicObject, now: Times
 }
 
 /// Changes if a LlamaStackDistribution was applied.
+///
+/// # Errors
+/// A name is invalid, or the cluster rejects a read or the dry run.
 pub async fn of_new_distribution(
     cluster: &Cluster,
     written: &DynamicObject,
@@ -377,7 +389,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_an_operator_was_told_is_read_as_it_reads_it() {
+    fn settings_of_an_operator_are_read_from_its_container() {
         let container = Container {
             image: Some("registry.example/operator:1".to_owned()),
             args: Some(

@@ -1,4 +1,4 @@
-//! Where the commands that look read from: a cluster, or documents that say what one holds.
+//! Source of objects for commands that read: a cluster, or documents.
 
 use std::fmt::Debug;
 use std::io::Read;
@@ -54,7 +54,7 @@ pub struct Place {
     pub now: Option<Timestamp>,
 }
 
-/// What cannot be read.
+/// Failure to read the input.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The cluster cannot be read.
@@ -109,6 +109,9 @@ impl From<Cluster> for Source {
 
 impl Source {
     /// Opens what `place` names: its files, or else the cluster of `client`.
+    ///
+    /// # Errors
+    /// There is no usable kubeconfig.
     pub async fn open(
         place: &Place,
         client: &ClientArgs,
@@ -135,6 +138,9 @@ impl Source {
     }
 
     /// The ModelDeployments of a namespace or of all, or those of one name; it is an error if there is none of that name.
+    ///
+    /// # Errors
+    /// The cluster rejects a request, or the files do not contain the object.
     pub async fn deployments(
         &mut self,
         namespace: Option<&Namespace>,
@@ -171,6 +177,9 @@ impl Source {
     }
 
     /// The registered providers, their rules compiled.
+    ///
+    /// # Errors
+    /// The cluster rejects a request, or the files do not contain the object.
     pub async fn providers(&self) -> Result<Arc<Providers>, Error> {
         match &self.origin {
             Origin::Cluster(cluster) => {
@@ -182,6 +191,9 @@ impl Source {
     }
 
     /// Lists the Events of a namespace.
+    ///
+    /// # Errors
+    /// The cluster rejects a request, or the files do not contain the object.
     pub async fn all_events(&self, namespace: &str) -> Result<Vec<Event>, Error> {
         Ok(match &self.origin {
             Origin::Cluster(cluster) => {
@@ -215,6 +227,9 @@ impl Source {
     }
 
     /// Chains of the target: of one object, or in files of all with its name. Lookups that fail are listed in them.
+    ///
+    /// # Errors
+    /// The cluster rejects a request, or the files do not contain the object.
     pub async fn trees(
         &mut self,
         target: &Target,
@@ -244,6 +259,9 @@ impl Source {
     }
 
     /// Blocking conditions of the target, an AsyncActor or a LlamaStackDistribution.
+    ///
+    /// # Errors
+    /// The cluster rejects a request, or the files do not contain the object.
     pub async fn held(&mut self, target: &Target, namespace: Option<&Namespace>) -> Result<Vec<Held>, Error> {
         let mut all = Vec::new();
         match target.kind {
@@ -265,6 +283,9 @@ impl Source {
     }
 
     /// AsyncActors or LlamaStackDistributions of a name.
+    ///
+    /// # Errors
+    /// The cluster rejects a request, or the files do not contain the object.
     pub async fn named<K>(&mut self, target: &Target, namespace: Option<&Namespace>) -> Result<Vec<K>, Error>
     where
         K: Ours + Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + Debug + DeserializeOwned,

@@ -20,7 +20,7 @@ pub enum Error {
         /// Text of the message.
         message: String,
     },
-    /// Nobody knows the name to ask for.
+    /// The server reports no model name.
     #[error("service {0} does not report a model name: set --model")]
     Nameless(String),
     /// The cluster rejected the request.
@@ -39,6 +39,9 @@ pub struct Talk<'a> {
 impl<'a> Talk<'a> {
     /// Asks the server for the name of its model, unless one is given. A server that does not say is asked by the name that
     /// the spec gives.
+    ///
+    /// # Errors
+    /// The server cannot be reached, or reports no model name.
     pub async fn begin(cluster: &'a Cluster, access: Access, model: Option<String>) -> Result<Self, Error> {
         let model = match model {
             Some(model) => model,
@@ -48,6 +51,9 @@ impl<'a> Talk<'a> {
     }
 
     /// The words of an answer, as they come. It ends with an error if the answer breaks off, or is none.
+    ///
+    /// # Errors
+    /// The model cannot be reached, or rejects the request.
     pub async fn answer(
         &self,
         messages: &[Message],

@@ -55,7 +55,7 @@ pub struct Folder {
     pub content: Content,
 }
 
-/// What is in a [`Folder`]: the object's keys as files.
+/// Content of a [`Folder`]: the object's keys as files.
 #[derive(Clone, Debug)]
 pub enum Content {
     /// A ConfigMap of this name.

@@ -1,6 +1,6 @@
 //! The web console in the cluster: `kubeairunway ui --login`, for those who ask for it.
 //!
-//! It has no rights, and no token: whatever it does, it does as the user who has signed in. Only where it is told to
+//! It has no permissions and no token: it acts with the credentials of the signed-in user. Only where it is configured to
 //! impersonate, it has a token, and with it the one right to do that.
 
 use k8s_openapi::api::rbac::v1::PolicyRule;
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn what_it_was_told_is_read_back() {
+    fn settings_are_read_from_the_container() {
         let told = ["--public-url=https://a".to_owned(), "--impersonate".to_owned()];
         assert_eq!(settings(&console(&told).args), told);
     }

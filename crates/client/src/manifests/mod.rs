@@ -128,7 +128,7 @@ pub fn core() -> Component {
     };
     let webhooks = [object(&mutating(&endpoint)), object(&validating(&endpoint))];
     Component {
-        // Admission is served by both, so that the end of one is noticed by nobody.
+        // Both pods serve admission, so that one can stop without an interruption.
         replicas: 2,
         ports: vec![Port {
             name: "webhook",

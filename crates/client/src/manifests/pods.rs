@@ -1,4 +1,4 @@
-//! The pods of a component, and what is around them.
+//! Pods of a component, with Services, PodDisruptionBudget and NetworkPolicy.
 
 use kube::core::DynamicObject;
 use serde_json::{Value, json};
@@ -19,12 +19,12 @@ const MONITORING: [&str; 3] = [
 /// The volume, and its place in a pod, by which clients find the cluster.
 const CLUSTER: &str = "cluster";
 const CLUSTER_PATH: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
-/// Nobody, in images that have no users.
+/// UID of `nobody`, for images without users.
 const USER: u32 = 65532;
 /// Longer than the webhook's last answers and the release of the Lease take.
 const GRACE_SECONDS: u32 = 30;
 
-/// What a pod reserves and may use. Memory grows by about 2 KiB for each ModelDeployment (docs/performance.md); what clients
+/// Resources of a pod. Memory grows by about 2 KiB for each ModelDeployment (docs/performance.md); the memory that clients
 /// can make a program use beside that is bounded (`runway_http::Limits`): at most 96 MiB in all for the core, and 128 MiB for
 /// the console. No limit on CPU, which would only make a busy controller slow.
 pub fn resources() -> Value {
@@ -55,7 +55,7 @@ pub(super) fn around(component: &Component) -> Vec<DynamicObject> {
     all
 }
 
-/// Who may reach which port; nobody may reach any other. Probes always come through: they are the node's own.
+/// NetworkPolicy with the allowed clients of each port. Probes are always allowed, because they come from the node.
 ///
 /// Only what comes in: the API server's address and port differ from cluster to cluster, and a controller that cannot reach
 /// it does nothing at all.

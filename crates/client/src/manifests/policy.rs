@@ -1,7 +1,7 @@
-//! Who may use which provider: optional ValidatingAdmissionPolicies (Kubernetes 1.30 or newer).
+//! Optional ValidatingAdmissionPolicies that limit the users of each provider (Kubernetes 1.30 or newer).
 //!
-//! A controller may make upstream objects in every namespace, so whoever may create a ModelDeployment has them made (design
-//! 13.2). With the policy of a provider, the API server asks first whether the *user* may create what that provider makes.
+//! A controller may create upstream objects in every namespace, so a user who may create a ModelDeployment can indirectly create
+//! them. With the policy of a provider, the API server asks first whether the *user* may create what that provider makes.
 
 use kube::core::DynamicObject;
 use runway_api::labels;

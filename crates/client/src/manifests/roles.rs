@@ -1,4 +1,4 @@
-//! What controllers may do, and what users may do.
+//! Permissions of controllers and of users.
 
 use k8s_openapi::api::core::v1::ServiceAccount;
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, PolicyRule, Role, RoleBinding, RoleRef, Subject};
@@ -63,7 +63,7 @@ pub(super) fn of_controller(
     all
 }
 
-/// What users may do, as part of Kubernetes' own roles view, edit and admin.
+/// Permissions of users, aggregated to Kubernetes' own roles view, edit and admin.
 ///
 /// InferenceProviderConfigs have no namespace: admin's rights on them count only where it is bound in the whole cluster.
 pub(super) fn of_users() -> Vec<DynamicObject> {

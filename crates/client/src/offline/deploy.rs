@@ -71,7 +71,7 @@ pub enum Error {
     /// No name can be derived from the model ID.
     #[error("cannot derive a name from '{0}': set one with --name")]
     Name(String),
-    /// Nobody is registered who could serve anything.
+    /// No provider is registered.
     #[error("no provider is registered: to install one, run: kubeairunway provider install NAME")]
     NoProviders,
     /// Admission would refuse it.
@@ -100,6 +100,9 @@ const ON_CPU: [&str; 2] = ["llamacpp", "vllm"];
 const MOST_CHARS: usize = 63;
 
 /// Derives all settings that were not given.
+///
+/// # Errors
+/// No name or engine can be derived, or the settings are invalid.
 pub fn work_out(wish: &Wish, providers: &Providers, now: Timestamp) -> Result<Worked, Error> {
     if providers.is_empty() {
         return Err(Error::NoProviders);
@@ -276,7 +279,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_is_made_of_the_models() {
+    fn a_name_is_derived_from_the_model_id() {
         for (model, name) in [
             (
                 "google/gemma-3-1b-it-qat-q8_0-gguf",

@@ -54,7 +54,7 @@ impl fmt::Display for Origin {
     }
 }
 
-/// What cannot be read.
+/// Failure to read the input.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A file or folder cannot be opened or read.
@@ -339,6 +339,9 @@ impl Document {
     }
 
     /// The document as a type.
+    ///
+    /// # Errors
+    /// The document does not have the fields of the type.
     pub fn parse<T: DeserializeOwned>(&self) -> Result<T, Error> {
         typed(&self.value).map_err(|unfit| Error::Field {
             line: self.line_of(&unfit.path),
@@ -395,6 +398,9 @@ pub struct Unfit {
 
 /// A value as a type. Everything large is read through this one function: each further way to read a type is another copy of
 /// its code.
+///
+/// # Errors
+/// The document does not have the fields of the type.
 pub fn typed<T: DeserializeOwned>(value: &Value) -> Result<T, Unfit> {
     serde_path_to_error::deserialize(value).map_err(|error| {
         let path = error.path().to_string();

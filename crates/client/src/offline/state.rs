@@ -1,4 +1,4 @@
-//! What a cluster holds, as documents say it. ModelDeployments are set apart: they are what the commands are about.
+//! State of a cluster, from documents. ModelDeployments are kept apart, because the commands are about them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! What would change, field by field, and how that is shown. Pure.
+//! Changes of objects, field by field, and their text form. Pure.
 
 use std::fmt::{self, Write as _};
 
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_server_keeps_is_no_change() {
+    fn fields_of_the_server_are_not_changes() {
         assert_eq!(
             Deed::between(Some(&deployment("a:1", "1")), &deployment("a:1", "2")),
             Deed::Unchanged

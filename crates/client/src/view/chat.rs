@@ -1,4 +1,4 @@
-//! `kubeairunway chat`: what is sent to the OpenAI endpoint of a model, and what comes back, piece by piece. Pure.
+//! `kubeairunway chat`: requests to the OpenAI endpoint of a model, and its streamed responses. Pure.
 
 use serde::Serialize;
 use serde_json::{Value, json};

@@ -1,4 +1,4 @@
-//! `kubeairunway events`: what Kubernetes has told of an object and of all that was made for it, the oldest first. Pure.
+//! `kubeairunway events`: Events of an object and of the objects created for it, oldest first. Pure.
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Event;

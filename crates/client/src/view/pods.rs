@@ -216,6 +216,9 @@ pub struct UnknownContainer {
 
 /// Which containers of a pod are meant: the one given, all of them, or the main one. One that never began because an
 /// earlier one has not ended gives way to that.
+///
+/// # Errors
+/// The pod has no container of this name.
 pub fn containers(pod: &Pod, given: Option<&str>, all: bool) -> Result<Vec<String>, UnknownContainer> {
     let spec = pod.spec.clone().unwrap_or_default();
     let first: Vec<String> = spec.init_containers.iter().flatten().map(|c| c.name.clone()).collect();
@@ -303,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn the_container_meant_is_the_one_that_has_something_to_say() {
+    fn the_main_container_is_selected_unless_an_init_container_blocks_it() {
         let done = json!({ "terminated": { "exitCode": 0 } });
         let names = |pod: &Pod, given, all| containers(pod, given, all).map_err(|e| e.to_string());
         assert_eq!(names(&pod(None, &done), None, false).unwrap(), ["main"]);

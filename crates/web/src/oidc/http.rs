@@ -19,7 +19,7 @@ use rustls::{ClientConfig, RootCertStore};
 
 use super::error::Error;
 
-/// Somebody waits in front of a browser.
+/// Timeout; a user is waiting.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Longest answer: the keys of a large issuer are some ten KiB.
 const LARGEST: usize = 1024 * 1024;

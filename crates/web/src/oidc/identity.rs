@@ -30,7 +30,7 @@ pub struct Impersonation {
     pub groups: Vec<String>,
 }
 
-/// Somebody, as the API server knows people.
+/// A user, as the API server identifies users.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
     /// The name.
@@ -61,6 +61,9 @@ pub enum Nobody {
 
 impl ClaimNames {
     /// Reads the identity from claims.
+    ///
+    /// # Errors
+    /// A claim is missing or has the wrong type, or the user may not be impersonated.
     pub fn read(&self, issuer: &str, claims: &Map<String, Value>, may: &Impersonation) -> Result<Identity, Nobody> {
         let name = claims.get(&self.username).and_then(Value::as_str).unwrap_or_default();
         if name.is_empty() {
@@ -160,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_nobody_or_kubernetes_itself_is_refused() {
+    fn missing_and_reserved_user_names_are_rejected() {
         let bare = ClaimNames {
             username_prefix: Some("-".to_owned()),
             ..names("sub")

@@ -2,7 +2,7 @@
 //!
 //! | module | content |
 //! |---|---|
-//! | [`identity`] | whom claims name to the cluster, when the console impersonates |
+//! | [`identity`] | the user that claims identify, for impersonation |
 //! | `flow` | sign-ins under way |
 //! | `http` | the requests to the issuer |
 //! | `signature` | signatures of ID tokens |
@@ -149,6 +149,9 @@ pub struct Issuer {
 
 impl Issuer {
     /// Creates it without a request, so that a console starts while its issuer is unavailable.
+    ///
+    /// # Errors
+    /// A setting is invalid, or a file cannot be read.
     pub fn new(settings: Settings) -> Result<Self, Error> {
         signature::install();
         check_place(&settings.issuer).map_err(|why| Error::Setup(format!("--oidc-issuer: {why}")))?;
@@ -178,11 +181,17 @@ impl Issuer {
     }
 
     /// Identity of the tokens for impersonation.
+    ///
+    /// # Errors
+    /// The claims identify no user that may be impersonated.
     pub fn identity(&self, tokens: &Tokens, may: &Impersonation) -> Result<Identity, Nobody> {
         self.settings.claims.read(&self.settings.issuer, &tokens.claims, may)
     }
 
     /// Starts a sign-in of a browser that uses the console at `site`.
+    ///
+    /// # Errors
+    /// The issuer cannot be reached.
     pub async fn begin(&self, site: &str) -> Result<Begun, Error> {
         let discovery = self.discovery().await?;
         let key = || random_key().map_err(Error::from);
@@ -215,6 +224,9 @@ impl Issuer {
     }
 
     /// Ends a sign-in with what the browser brings back from the issuer. It can be ended once.
+    ///
+    /// # Errors
+    /// The sign-in is unknown or expired, or the issuer or its token is not accepted.
     pub async fn finish(&self, flow: Option<&str>, query: &BTreeMap<String, String>) -> Result<Tokens, Error> {
         let flow = flow.and_then(|cookie| self.flows.open(cookie)).ok_or(Error::NoFlow)?;
         let given = |name: &str| query.get(name).map(String::as_str);
@@ -257,6 +269,9 @@ impl Issuer {
     }
 
     /// Other tokens for the same user.
+    ///
+    /// # Errors
+    /// The issuer cannot be reached, or has ended the session.
     pub async fn refresh(&self, old: &Tokens) -> Result<Tokens, Error> {
         let refresh = old.refresh_token.as_deref().unwrap_or_default();
         let answer = self

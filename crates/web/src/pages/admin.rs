@@ -1,4 +1,4 @@
-//! The control plane itself: versions, who leads, what is ready.
+//! The control plane: versions, leaders, readiness.
 
 use askama::Template;
 use axum::response::Response;

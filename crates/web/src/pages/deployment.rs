@@ -193,6 +193,9 @@ pub async fn yaml(Asker(session): Asker, Of { namespace, name }: Of) -> Response
 }
 
 /// The ModelDeployment, or an error page.
+///
+/// # Errors
+/// The page to show instead.
 pub async fn find(session: &Session, namespace: &Namespace, name: &Name) -> Result<Arc<ModelDeployment>, Response> {
     if let Some(md) = session.lens.deployment(namespace, name).await {
         return Ok(md);

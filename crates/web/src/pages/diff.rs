@@ -1,4 +1,4 @@
-//! What the controllers would change upstream for a ModelDeployment, field by field, by dry run as the user.
+//! Changes that the controllers would make upstream for a ModelDeployment, field by field, by dry run as the user.
 
 use askama::Template;
 use axum::response::Response;

@@ -102,7 +102,7 @@ impl<'a> Draft<'a> {
         let preview = sent.get("then") == Some("preview");
         self.fill(sent);
         let mut code = StatusCode::UNPROCESSABLE_ENTITY;
-        // Asked first, and told only when nobody minds.
+        // The dry run comes first; the change is sent only if it succeeds.
         let rounds: &[bool] = if preview { &[true] } else { &[true, false] };
         for dry_run in rounds {
             if self.faults.is_empty()
@@ -125,7 +125,7 @@ impl<'a> Draft<'a> {
         let new = self.live.is_none();
         let fields = form::IDENTITY.iter().filter(|_| new).chain(form::fields());
         self.faults = form::fill(&mut self.object, &sent, fields);
-        // These are always there; what they lack is told by its name.
+        // These fields always exist; missing values are reported by name.
         for part in ["/metadata", "/spec", "/spec/model"] {
             form::keep(&mut self.object, part);
         }

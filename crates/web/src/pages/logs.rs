@@ -1,4 +1,4 @@
-//! What the pods of a ModelDeployment write: the end of it, and with a script what follows.
+//! Logs of a ModelDeployment's pods: the last lines, and a stream with a script.
 
 use askama::Template;
 use axum::body::Body;

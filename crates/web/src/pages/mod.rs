@@ -1,4 +1,4 @@
-//! The pages: each reads what it needs, turns it into what is shown, and fills its template.
+//! The pages: each reads its objects, converts them to values, and fills its template.
 
 pub mod actions;
 pub mod actors;

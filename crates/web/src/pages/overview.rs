@@ -1,4 +1,4 @@
-//! The overview: what is wrong first, then how much there is.
+//! The overview: problems first, then counts.
 
 use askama::Template;
 use axum::response::Response;

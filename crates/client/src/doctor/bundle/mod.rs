@@ -272,7 +272,7 @@ impl Bundle {
 
     fn versions(&mut self, observed: &Observed, look_at: Timestamp) {
         let text = format!(
-            "made {look_at}\nkubeairunway {}\nKubernetes {}\n\n{}",
+            "created {look_at}\nkubeairunway {}\nKubernetes {}\n\n{}",
             env!("CARGO_PKG_VERSION"),
             observed.facts.version.as_deref().unwrap_or("no response"),
             self.summary()
@@ -298,6 +298,9 @@ impl Bundle {
     }
 
     /// The archive, as .tar.gz; all files in one folder.
+    ///
+    /// # Errors
+    /// Compression fails.
     pub fn archive(&self, folder: &str, made: Timestamp) -> io::Result<Vec<u8>> {
         let mut archive = tar::Builder::new(GzEncoder::new(Vec::new(), Compression::default()));
         for (path, content) in &self.files {

@@ -1,9 +1,9 @@
-//! `kubeairunway check`: whether a cluster is as it should be, and if not, what is wrong and what to do.
+//! `kubeairunway check`: problems of a cluster, with causes and remedies.
 //!
 //! | module | content |
 //! |---|---|
 //! | [`observe`] | the reader: everything once, side by side; what may not be read is a result, too |
-//! | [`observed`] | what was read, also as documents |
+//! | [`observed`] | objects and facts that were read, also as documents |
 //! | [`judge`](mod@judge) | the table of checks, each with its judge: pure |
 //! | [`report`] | text, JSON, JUnit |
 //! | [`page`] | `docs/checks.md` |

@@ -1,5 +1,5 @@
 //! The reader of `check`: everything once, side by side, in a number of requests that does not grow with the number of objects.
-//! What may not be read is noted, and the rest goes on.
+//! Lists that are denied are recorded; the others are still read.
 
 use std::collections::BTreeSet;
 use std::fmt::Debug;

@@ -1,4 +1,4 @@
-//! What was read of a cluster. It can be written as documents and read back, so that a cluster can be judged elsewhere.
+//! Objects and facts read from a cluster. They can be written as documents and read back, to check a cluster elsewhere.
 
 use std::collections::BTreeMap;
 
@@ -217,6 +217,9 @@ impl Observed {
     }
 
     /// Objects of a kind that has no list of its own.
+    ///
+    /// # Errors
+    /// The kind could not be read, or the API server does not respond.
     pub fn others<'a>(&'a self, kind: &'a str) -> Result<impl Iterator<Item = &'a DynamicObject>, Skip> {
         self.readable(kind)?;
         let is = move |o: &&DynamicObject| o.types.as_ref().is_some_and(|t| t.kind == kind);
@@ -224,6 +227,9 @@ impl Observed {
     }
 
     /// Skips what cannot be judged because a kind was not read.
+    ///
+    /// # Errors
+    /// The kind could not be read, or the API server does not respond.
     pub fn readable(&self, kind: &str) -> Result<(), Skip> {
         self.answers()?;
         match self.facts.unread.get(kind) {
@@ -235,6 +241,9 @@ impl Observed {
     }
 
     /// Skips all checks if the API server does not respond or rejects the credentials.
+    ///
+    /// # Errors
+    /// The API server does not respond, or rejects the credentials.
     pub fn answers(&self) -> Result<(), Skip> {
         if self.facts.unreachable.is_some() {
             return Err(Skip("the API server does not respond".to_owned()));

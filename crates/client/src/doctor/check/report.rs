@@ -1,4 +1,4 @@
-//! How the outcome of `check` is written. What is wrong comes first, so that it is on the first screen.
+//! Output formats of `check`. Problems come first, so that they are on the first screen.
 
 use serde_json::json;
 
@@ -23,6 +23,9 @@ pub enum Format {
 }
 
 /// The report.
+///
+/// # Errors
+/// The JSON cannot be written.
 pub fn write(all: &[Judgement], format: Format, look: Look) -> Result<String, serde_json::Error> {
     Ok(match format {
         Format::Text => screen(all, look),

@@ -114,7 +114,7 @@ fn observed(llsd: LlamaStackDistribution, state: &State, now: Timestamp) -> Obse
             .into_iter()
             .filter_map(|name| Some((name.clone(), model(&name)?.status.and_then(|status| status.endpoint))))
             .collect(),
-        // Nobody can be asked.
+        // Offline: no cluster can be asked.
         server: None,
         now,
         llsd: Arc::new(llsd),

@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_owned_and_not_sent_goes() {
+    fn owned_fields_that_are_not_applied_are_removed() {
         let live = json!({"phase": "Running", "provider": {"name": "a", "resourceName": "x"}});
         let rest = json!({"provider": {"name": "a", "resourceName": "x"}});
         assert_eq!(applied(&live, &json!({"phase": "Running"}), &json!({})), rest);

@@ -206,11 +206,17 @@ pub struct Planned {
 
 /// Asks the core and every provider about a ModelDeployment that is past admission. No endpoint is asked: the plan is the one
 /// after the model has answered.
+///
+/// # Errors
+/// A computed status cannot be parsed.
 pub fn plans(md: ModelDeployment, state: &State, now: Timestamp) -> Result<Planned, serde_json::Error> {
     plans_verified(md, state, &Verification::Assumed, now)
 }
 
 /// Like [`plans`], with the last response of the endpoint.
+///
+/// # Errors
+/// A computed status cannot be parsed.
 pub fn plans_verified(
     md: ModelDeployment,
     state: &State,

@@ -66,7 +66,7 @@ pub struct Validated {
     pub documents: Vec<Verdict>,
     /// Skipped documents of other kinds.
     pub left_out: Vec<String>,
-    /// What cannot be read.
+    /// Failure to read the input.
     pub unreadable: Vec<String>,
 }
 
@@ -203,7 +203,7 @@ fn asked(document: &Document, state: &State, fine: bool, now: Timestamp) -> Vec<
 
 /// Admission with the core's and the providers' rules; then what would come of it.
 fn deployment(document: &Document, state: &State, now: Timestamp) -> Vec<Finding> {
-    // What cannot be read, the schema has told of.
+    // The schema has reported documents that cannot be parsed.
     let Ok(mut md) = render::held(document) else {
         return Vec::new();
     };

@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use super::finding::{By, Finding};
 
-/// What is CEL's own: a field that is called so is read as `__name__`.
+/// Reserved words of CEL: a field with such a name is read as `__name__`.
 /// <https://kubernetes.io/docs/reference/using-api/cel/#escaping>
 const RESERVED: [&str; 21] = [
     "true",

@@ -1,4 +1,4 @@
-//! What a CRD's schema says of an object, as the API server reads it: types, unknown fields, bounds, names of list entries.
+//! Validation against the schema of a CRD, as in the API server: types, unknown fields, bounds, keys of list entries.
 //! Then the rules of each place. Everything is found at once.
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
@@ -202,7 +202,7 @@ fn list(schema: &JSONSchemaProps, entries: &[Value], path: &str, found: &mut Vec
     if keys.is_empty() {
         return;
     }
-    // One without a name is told of already.
+    // A missing name is already reported.
     let named = |entry: &Value| {
         keys.iter()
             .map(|key| entry.get(key).cloned())

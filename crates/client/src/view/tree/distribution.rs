@@ -1,4 +1,4 @@
-//! A LlamaStackDistribution: the server's data, its Deployment down to what is installed in each pod, and where it answers.
+//! A LlamaStackDistribution: its storage, its Deployment down to the init containers of each pod, and its Service.
 
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
 use kube::ResourceExt;

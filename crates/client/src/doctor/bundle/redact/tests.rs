@@ -90,14 +90,14 @@ fn objects_keep_their_shape_and_lose_their_secrets() {
 }
 
 #[test]
-fn of_a_secret_only_the_name_is_left() {
+fn only_the_name_of_a_secret_is_kept() {
     let mut secret = json!({ "kind": "Secret", "metadata": { "name": "a" }, "data": { "x": "CANARY" }, "stringData": { "y": "CANARY" } });
     object(&mut secret);
     assert_eq!(secret, json!({ "kind": "Secret", "metadata": { "name": "a" } }));
 }
 
 #[test]
-fn names_that_count_tokens_are_no_secrets() {
+fn names_that_count_tokens_are_not_secrets() {
     for name in [
         "max-num-batched-tokens",
         "maxTokens",
@@ -156,7 +156,7 @@ fn digests_names_and_certificates_are_kept() {
 }
 
 #[test]
-fn a_value_that_is_a_name_is_not_looked_for_elsewhere() {
+fn a_value_that_is_a_name_is_kept_elsewhere() {
     let mut pod = json!({
         "kind": "Pod", "metadata": { "name": "gemma-server" },
         "spec": { "containers": [{ "env": [{ "name": "SELF", "value": "gemma-server" }, { "name": "PART", "value": "server" }] }] },

@@ -1,4 +1,4 @@
-//! The table of checks, and their judges. Nothing here reads anything but what was [observed](super::Observed).
+//! The table of checks, and their judges. They read only [observed](super::Observed) data.
 
 mod admission;
 mod cluster;

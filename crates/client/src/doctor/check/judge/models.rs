@@ -1,4 +1,4 @@
-//! ModelDeployments that are not as they should be: each is told of once, by what is at the root of it.
+//! Problems of ModelDeployments. Each ModelDeployment is reported once, with its root cause.
 
 use jiff::SignedDuration;
 use k8s_openapi::api::core::v1::Pod;

@@ -1,4 +1,4 @@
-//! What the product works with: KEDA, policies, metrics.
+//! Related systems: KEDA, policies, metrics.
 
 use kube::ResourceExt;
 use kube::core::DynamicObject;

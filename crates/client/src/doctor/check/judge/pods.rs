@@ -1,4 +1,4 @@
-//! What keeps a pod, and what to do about it.
+//! Problems of pods, and their remedies.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! Providers: their registrations, their controllers here, and the operators upstream. The two are told apart.
+//! Providers: registrations, KubeAIRunway's controllers for them, and their own operators.
 
 use std::sync::Arc;
 
