@@ -1,4 +1,4 @@
-//! What the operator may do in a cluster: exactly what it uses. It reads no Secret.
+//! RBAC rules of the operator: only those that it uses. It does not read Secrets.
 
 use k8s_openapi::api::rbac::v1::PolicyRule;
 use runway_api::labels;
@@ -7,12 +7,12 @@ use runway_operator::lease;
 
 use crate::targets::{DEPLOYMENT, INFERENCE_SERVICE, KNOWN, STATEFUL_SET};
 
-/// The rules of the operator's ClusterRole.
+/// Rules of the operator's ClusterRole.
 pub fn access() -> Vec<PolicyRule> {
     let mut rules = vec![
         rule("asya.sh", &["asyncactors"], &["list", "watch", "patch"]),
         rule("asya.sh", &["asyncactors/status"], &["patch"]),
-        // Owner references that block deletion ask for this where the cluster enforces it.
+        // Some clusters require this for owner references that block deletion (OwnerReferencesPermissionEnforcement).
         rule("asya.sh", &["asyncactors/finalizers"], &["update"]),
         rule(
             "apps",
@@ -54,7 +54,7 @@ pub fn access() -> Vec<PolicyRule> {
     rules
 }
 
-/// The rules of the operator's Role in its own namespace: its Lease.
+/// Rules of the operator's Role in its own namespace, for its Lease.
 pub fn access_in_namespace() -> Vec<PolicyRule> {
     lease::access(labels::ASYA_MANAGER)
 }

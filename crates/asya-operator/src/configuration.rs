@@ -1,4 +1,4 @@
-//! The transports that the operator works with: a mounted ConfigMap comes, and changes, under a running operator.
+//! The current transports. They come from a mounted ConfigMap, which can be created and changed while the operator runs.
 
 use std::io::ErrorKind;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -6,17 +6,17 @@ use std::time::Duration;
 
 use crate::transports::{Error, Transports};
 
-/// How often the file is looked at. Local, so nobody else notices.
+/// Interval of reads of the file, which is local.
 const LOOK: Duration = Duration::from_secs(5);
 
-/// What is configured now.
+/// Current transports.
 pub(crate) struct Configuration {
     source: String,
     now: RwLock<Arc<Transports>>,
 }
 
 impl Configuration {
-    /// Reads the value of `ASYA_TRANSPORT_CONFIG`. A file that is not there yet holds no transport; one that cannot be used is an error.
+    /// Reads the value of `ASYA_TRANSPORT_CONFIG`. A file that does not exist yet means no transports; an invalid one is an error.
     pub(crate) fn load(source: &str) -> Result<Self, Error> {
         Ok(Self {
             source: source.to_owned(),
@@ -28,7 +28,7 @@ impl Configuration {
         self.now.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Tells `changed` of every change. What cannot be used is told in the log, once, and changes nothing.
+    /// Calls `changed` after every change. Invalid transports are logged once and not used.
     pub(crate) async fn follow(&self, changed: impl Fn(&Transports)) {
         let mut told = None;
         loop {

@@ -1,15 +1,15 @@
-//! The AsyncActor operator: a queue in front of a workload, the actor's own or somebody else's.
+//! The AsyncActor operator: it runs a workload behind a message queue, or binds an existing one to a queue.
 //!
-//! | module | what |
+//! | module | content |
 //! |---|---|
 //! | [`transports`] | the transports that the operator is configured with |
-//! | [`request`] | what an actor asks for, in narrow types: pure |
-//! | [`targets`] | the table of targets: what each comes down to, and how it is bound: pure |
-//! | [`names`] | names of what is made: pure |
+//! | [`request`] | the spec of an actor, in narrow types: pure |
+//! | [`targets`] | the table of targets: workload, strategy and URL of each kind: pure |
+//! | [`names`] | names of created objects and queues: pure |
 //! | [`object`] | kinds, names and lookup results of objects: pure |
 //! | [`needs`] | the objects that a plan reads: pure |
-//! | [`observe`], [`plan`] | what a plan is made from, and the plan: pure |
-//! | [`policy`] | who may bind |
+//! | [`observe`], [`plan`] | the observed state, and the plan for it: pure |
+//! | [`policy`] | admission policy: authorization of bindings |
 //! | [`run`](fn@run) | starts the operator |
 
 mod access;
@@ -32,5 +32,5 @@ pub use access::{access, access_in_namespace};
 pub use reconcile::{ActorArgs, Args};
 pub use run::run;
 
-/// The runtime that standalone actors mount.
+/// Source of the runtime that standalone actors mount.
 pub const RUNTIME_SCRIPT: &str = include_str!("../../../python/asya-runtime/src/asya_runtime/runtime.py");

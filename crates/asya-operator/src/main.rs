@@ -7,7 +7,7 @@ use runway_api::labels;
 use runway_asya_operator::{Args, run};
 use runway_operator::process::{self, ProcessArgs};
 
-/// Runs AsyncActors: makes their workloads or binds them to those of others, and sees to queues and scaling.
+/// Runs the AsyncActor operator, which creates or binds workloads and manages their queues and scaling.
 #[derive(Debug, Parser)]
 #[command(name = "asya-operator", version)]
 struct Command {

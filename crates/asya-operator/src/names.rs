@@ -1,58 +1,60 @@
-//! Names of what is made for an actor. Pure.
+//! Names of the objects and queues of an actor. Pure.
 
 use runway_operator::json;
 
-/// Ends of a route (wire protocol, section 4).
+/// Actor at which successful routes end (wire protocol, section 4).
 pub const HAPPY_END: &str = "happy-end";
-/// Where errors go.
+/// Actor at which failed routes end.
 pub const ERROR_END: &str = "error-end";
-/// The ConfigMap with the runtime for standalone actors, one a namespace.
+/// ConfigMap with the runtime for standalone actors, one per namespace.
 pub const RUNTIME_CONFIG_MAP: &str = "asya-runtime";
-/// Its key.
+/// Key of the runtime in the ConfigMap.
 pub const RUNTIME_SCRIPT: &str = "asya_runtime.py";
 
 /// KEDA names its HPA `keda-hpa-NAME`, which must fit into 63 characters.
 const SCALER_MAX: usize = 54;
-/// Deployments become label values.
+/// Names of Deployments become label values.
 const NAME_MAX: usize = 63;
 
-/// The queue of an actor (wire protocol, section 1).
+/// Name of an actor's queue (wire protocol, section 1).
 pub fn queue(namespace: &str, actor: &str) -> String {
     format!("asya-{namespace}_{actor}")
 }
 
-/// Its dead-letter queue.
+/// Name of the dead-letter queue of a queue.
 pub fn dead_letters(queue: &str) -> String {
     format!("{queue}_dlq")
 }
 
-/// The Deployment of a proxy: never the target's name, whatever it is.
+/// Name of a proxy's Deployment, which differs from every possible name of the target.
 pub fn proxy(actor: &str) -> String {
     shortened(format!("{actor}-asya"), NAME_MAX)
 }
 
-/// The ScaledObject: never the name of a target, whose controller may delete what is called so (Seldon does).
+/// Name of the ScaledObject, which differs from that of the target: some controllers, such as Seldon's, delete ScaledObjects with
+/// the name of their own object.
 pub fn scaler(actor: &str) -> String {
     shortened(format!("asya-{actor}"), SCALER_MAX)
 }
 
-/// The ScaledObject of a proxy's target.
+/// Name of the ScaledObject for the target of a proxy.
 pub fn target_scaler(actor: &str) -> String {
     shortened(format!("asya-{actor}-target"), SCALER_MAX)
 }
 
-/// The TriggerAuthentication.
+/// Name of the TriggerAuthentication and its ConfigMap.
 pub fn authentication(actor: &str) -> String {
     shortened(format!("{actor}-trigger-auth"), NAME_MAX)
 }
 
-/// The abstract socket between the two containers: pods share one name space, hosts with host networking too.
+/// Abstract socket between the two containers. Pods with host networking share one namespace of sockets, so the name is unique in
+/// the cluster.
 pub fn socket(namespace: &str, actor: &str) -> String {
-    // The kernel takes 107 bytes.
+    // Limit of the Linux kernel.
     shortened(format!("@asya-runtime-{namespace}-{actor}"), 107)
 }
 
-/// Cut, with a hash of the whole, where it is too long.
+/// Shortens a name that is too long, and appends a hash of the whole.
 fn shortened(name: String, max: usize) -> String {
     if name.len() <= max {
         return name;
@@ -67,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn long_names_stay_within_bounds_and_apart() {
+    fn long_names_are_shortened_and_stay_unique() {
         let long = "a".repeat(62);
         let (b, c) = (format!("{long}b"), format!("{long}c"));
         assert!(scaler(&b).len() <= 54 && scaler(&b) != scaler(&c), "{}", scaler(&b));

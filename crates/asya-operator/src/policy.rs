@@ -1,5 +1,6 @@
-//! Who may bind: a user must be allowed to change the target himself. The operator has the right, so without this anybody who may make
-//! AsyncActors could put a container into any workload of the namespace. The API server asks its own authorizer; no webhook server.
+//! Authorization of bindings: a user who binds an AsyncActor must be allowed to update the target. The operator has this right, so
+//! without the policy each user who may create AsyncActors could add a container to any workload of the namespace. The API server
+//! evaluates the policy with its own authorizer, without a webhook.
 
 use k8s_openapi::api::admissionregistration::v1::{
     MatchResources, NamedRuleWithOperations, ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding,
@@ -12,7 +13,7 @@ use crate::targets::KNOWN;
 /// Name of the policy and of its binding.
 pub const POLICY: &str = "asya-binding-needs-the-right-to-update-the-target";
 
-/// The policy and its binding.
+/// The ValidatingAdmissionPolicy and its binding.
 pub fn policy() -> (ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding) {
     let policy = ValidatingAdmissionPolicy {
         metadata: meta(),
@@ -31,7 +32,7 @@ pub fn policy() -> (ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding)
             variables: Some(vec![
                 variable(
                     "asks",
-                    // Deletion must always end, and what does not change the binding is nobody's business.
+                    // Deletion must always finish, and changes beside the spec do not affect the binding.
                     "has(object.spec.workloadRef) && !has(object.metadata.deletionTimestamp) \
                      && (oldObject == null || !has(oldObject.spec.workloadRef) || object.spec != oldObject.spec)",
                 ),
@@ -70,7 +71,7 @@ pub fn policy() -> (ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding)
     (policy, binding)
 }
 
-/// The plural of a kind: by the table, else as plurals usually are.
+/// CEL expression for the plural of a kind: from the table, otherwise by the usual rule.
 fn plural() -> String {
     let known = KNOWN
         .iter()

@@ -1,4 +1,4 @@
-//! What an actor asks for, in narrow types: building objects from it cannot fail. Pure.
+//! The spec of an actor, parsed into narrow types, so that building objects from it cannot fail. Pure.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -10,75 +10,78 @@ use runway_api::{AsyncActor, name};
 use runway_operator::json;
 use serde_json::{Map, Value};
 
-/// Name of the container that moves messages.
+/// Name of the container that receives and sends messages.
 pub const SIDECAR: &str = "asya-sidecar";
 /// Name of the container that runs the handler.
 pub const RUNTIME: &str = "asya-runtime";
 
-/// Most bytes of a pod template, as JSON: it stands once more in the workload, and all of them in memory.
+/// Largest pod template, in bytes of JSON. It is stored again in the workload, and both are kept in memory.
 const MAX_TEMPLATE: usize = 256 * 1024;
 
-/// What an actor asks for.
+/// Parsed spec of an actor.
 #[derive(Clone, Debug)]
 pub struct Request {
-    /// Its name.
+    /// Name of the actor.
     pub name: String,
-    /// Its namespace.
+    /// Namespace of the actor.
     pub namespace: String,
-    /// Its uid; empty offline.
+    /// Uid of the actor; empty offline.
     pub uid: String,
-    /// Name of its transport.
+    /// Name of the transport.
     pub transport: String,
-    /// Seconds one message may take.
+    /// Longest time for one message, in seconds.
     pub processing: i32,
     /// Scaling, if it is on.
     pub scaling: Option<Scaling>,
-    /// What runs.
+    /// Workload of the actor.
     pub work: Work,
 }
 
-/// What runs.
+/// Workload of an actor.
 #[derive(Clone, Debug)]
 #[expect(clippy::large_enum_variant, reason = "one at a time, and short-lived")]
 pub enum Work {
-    /// A workload of its own.
+    /// A workload that the actor owns.
     Standalone(Standalone),
-    /// Somebody else's.
+    /// A binding to a workload with another owner.
     Bound(Bound),
 }
 
-/// A workload of its own.
+/// A workload that the actor owns.
 #[derive(Clone, Debug)]
 pub struct Standalone {
-    /// Its kind.
+    /// Deployment or StatefulSet.
     pub kind: WorkloadKind,
-    /// Replicas while scaling is off.
+    /// Replicas if scaling is off.
     pub replicas: i32,
-    /// The Python that runs the handler.
+    /// Python executable that runs the handler.
     pub python: String,
-    /// Seconds a pod may take to end.
+    /// Termination grace period, in seconds.
     pub grace: i32,
-    /// The pod template as the user wrote it.
+    /// Pod template of the user.
     pub template: Map<String, Value>,
 }
 
 /// A binding.
 #[derive(Clone, Debug)]
 pub struct Bound {
-    /// To what.
+    /// Reference to the target.
     pub reference: WorkloadRef,
-    /// The handler.
+    /// Image and handler of the runtime.
     pub runtime: Runtime,
-    /// How.
+    /// Strategy that the user chose.
     pub strategy: AskedStrategy,
-    /// What to do in a conflict.
+    /// Reaction to repeated conflicts about the target's pods.
     pub on_conflict: OnConflict,
-    /// Whether a proxy's target is scaled too.
+    /// Whether the target of a proxy is scaled along with the proxy.
     pub scale_target: bool,
 }
 
 impl Request {
-    /// What the actor asks for, or everything that is wrong with it.
+    /// Parses the spec of an actor.
+    ///
+    /// # Errors
+    /// All violations, if the spec is invalid.
     pub fn new(actor: &AsyncActor) -> Result<Self, Vec<String>> {
         let wrong = violations(actor);
         let spec = &actor.spec;
@@ -115,18 +118,18 @@ impl Request {
         })
     }
 
-    /// What of it is configured for the sidecar's image.
+    /// Whether the actor is bound to a workload with another owner.
     pub fn is_bound(&self) -> bool {
         matches!(self.work, Work::Bound(_))
     }
 }
 
-/// The default Python.
+/// Default Python executable.
 pub fn python() -> String {
     "python3".to_owned()
 }
 
-/// A pull policy as Kubernetes writes it.
+/// Pull policy in the notation of Kubernetes.
 pub fn policy(policy: PullPolicy) -> &'static str {
     match policy {
         PullPolicy::Always => "Always",
@@ -135,7 +138,7 @@ pub fn policy(policy: PullPolicy) -> &'static str {
     }
 }
 
-/// A handler mode as the runtime reads it.
+/// Handler mode in the notation of the runtime.
 pub fn mode(mode: HandlerMode) -> &'static str {
     match mode {
         HandlerMode::Payload => "payload",
@@ -143,7 +146,7 @@ pub fn mode(mode: HandlerMode) -> &'static str {
     }
 }
 
-/// Everything that is wrong with a spec: what the CRD's own rules refuse, in the same words, and what they cannot see.
+/// All violations of a spec: those of the CRD's validation rules, with the same messages, and those that the rules cannot check.
 #[expect(clippy::too_many_lines, reason = "a list of checks, each one line")]
 pub fn violations(actor: &AsyncActor) -> Vec<String> {
     let spec = &actor.spec;
@@ -289,7 +292,7 @@ fn named<'a>(template: &'a Map<String, Value>, list: &str) -> Vec<(&'a str, &'a 
         .collect()
 }
 
-/// Services are named after it: an RFC 1035 label.
+/// Whether a name is an RFC 1035 label, because Services get it.
 fn is_name(name: &str) -> bool {
     name::is_label(name) && name.starts_with(|c: char| c.is_ascii_lowercase())
 }
@@ -302,16 +305,19 @@ fn is_python_path(path: &str) -> bool {
     path.contains('.') && path.split('.').all(identifier)
 }
 
-/// What is wrong with a URL.
+/// Reason for rejecting a URL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Address {
-    /// It is no HTTP URL.
+    /// It is not an HTTP URL.
     NoUrl,
-    /// It leads to link-local addresses, where clouds keep credentials.
+    /// It points to a link-local address, at which clouds serve credentials.
     Hidden,
 }
 
-/// Whether a handler may be sent to this URL. Names are not looked up: what a name leads to is the network policy's affair.
+/// Checks that a handler may call a URL. Host names are not resolved; network policies restrict their addresses.
+///
+/// # Errors
+/// The reason for rejecting the URL.
 pub fn check_url(url: &str) -> Result<(), Address> {
     let rest = url
         .strip_prefix("http://")
@@ -345,7 +351,7 @@ pub fn check_url(url: &str) -> Result<(), Address> {
     {
         return Err(Address::Hidden);
     }
-    // What libraries read as a number may be any address: only the plain form counts.
+    // Libraries accept many notations of IPv4 addresses. Only the usual one is allowed.
     let numeric = host.split('.').next_back().is_some_and(|last| {
         last.chars().all(|c| c.is_ascii_digit())
             || last
@@ -379,7 +385,7 @@ fn check_v6(address: Ipv6Addr) -> Result<(), Address> {
         return check_v4(mapped);
     }
     let first = address.segments()[0];
-    // fe80::/10, and the fixed address of the metadata service on AWS.
+    // fe80::/10, and the address of the AWS metadata service.
     if first & 0xffc0 == 0xfe80
         || address == Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254)
         || address.is_unspecified()
@@ -394,7 +400,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_template_that_is_too_large_is_refused_with_its_size() {
+    fn too_large_template_is_rejected_with_its_size() {
         let wrong = |length: usize| {
             let containers = serde_json::json!([{"name": RUNTIME, "image": "i", "args": ["x".repeat(length)]}]);
             let template = serde_json::json!({"spec": {"containers": containers}});
@@ -431,7 +437,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_http_is_refused() {
+    fn other_urls_than_http_are_rejected() {
         for bad in [
             "ftp://x/",
             "file:///etc/passwd",
@@ -446,7 +452,7 @@ mod tests {
     }
 
     #[test]
-    fn ordinary_urls_pass() {
+    fn ordinary_urls_are_accepted() {
         for good in [
             "http://phi-3-inference:8080",
             "https://llm.models.svc.cluster.local/v1/chat/completions?x=1",

@@ -23,7 +23,10 @@ use crate::queues::{Id, Keeper};
 use crate::reconcile::{Args, reconcile};
 use crate::transports::{self, Transports};
 
-/// Runs the operator until the process shuts down. A replica that stands by watches as the leader does, to go on at once.
+/// Runs the operator until the process shuts down. A standby replica keeps its caches filled, so that it can take over at once.
+///
+/// # Errors
+/// If the transports cannot be read.
 pub async fn run(process: Process, args: Args) -> Result<(), transports::Error> {
     let configuration = Arc::new(Configuration::load(&args.actors.transport_config)?);
     let client = process.client.clone();
@@ -79,7 +82,7 @@ pub async fn run(process: Process, args: Args) -> Result<(), transports::Error> 
     Ok(())
 }
 
-/// Other transports: every actor is looked at again.
+/// Requeues all actors when the transports change.
 async fn follow(
     configuration: Arc<Configuration>,
     queues: Arc<Keeper>,
@@ -96,7 +99,7 @@ async fn follow(
     configuration.follow(changed).await;
 }
 
-/// Tells actors of changes of those that want the same target.
+/// Requeues actors when another actor with the same target changes.
 struct Rivals {
     caches: Arc<Caches>,
     queues: Arc<Keeper>,
@@ -118,7 +121,7 @@ impl Rivals {
         let changed = if gone {
             known.remove(&id).is_some()
         } else {
-            // A deletion is a new generation, too.
+            // A deletion is a new generation.
             known.insert(id.clone(), actor.metadata.generation) != Some(actor.metadata.generation)
         };
         drop(known);

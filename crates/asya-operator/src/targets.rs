@@ -1,17 +1,17 @@
-//! The table of targets: what each kind comes down to, how it can be bound, and where its model answers. Pure.
+//! The table of targets: the workload behind each kind, the possible strategies, and the URL of the model. Pure.
 //!
-//! | target | its pods | its controller | Auto |
+//! | target | pods | added containers | Auto |
 //! |---|---|---|---|
-//! | Deployment, StatefulSet | its own | keeps other containers | TemplatePatch |
-//! | the same, owned by KServe, Seldon 1 or a ModelDeployment | its own | puts them back | Proxy |
-//! | KAITO Workspace | StatefulSet of its name | keeps them until an upgrade | TemplatePatch; Proxy with scaling, whose replicas would be ranks |
+//! | Deployment, StatefulSet | its own | stay | TemplatePatch |
+//! | the same, owned by KServe, Seldon 1 or a ModelDeployment | its own | are removed by the owner | Proxy |
+//! | KAITO Workspace | StatefulSet of its name | stay until an upgrade | TemplatePatch; Proxy with scaling, because its replicas are ranks |
 //! | KAITO InferenceSet | several Workspaces | | Proxy, `targetURL` required |
-//! | KServe InferenceService, Standard | Deployment NAME-predictor | puts them back | ParentSpec; Proxy with scaling, unless its own autoscaler is off |
-//! | KServe InferenceService, Knative | Knative's | puts them back | Proxy |
-//! | KServe LLMInferenceService, RayService, RayCluster, SeldonDeployment | | put them back, or pods are immutable | Proxy |
-//! | Seldon 2 Server, BentoDeployment | StatefulSet, Deployment | keep them until they change | TemplatePatch |
+//! | KServe InferenceService, Standard | Deployment NAME-predictor | are removed by KServe | ParentSpec; Proxy with scaling, unless its own autoscaler is off |
+//! | KServe InferenceService, Knative | Knative's | are removed by Knative | Proxy |
+//! | KServe LLMInferenceService, RayService, RayCluster, SeldonDeployment | | are removed, or pods are immutable | Proxy |
+//! | Seldon 2 Server, BentoDeployment | StatefulSet, Deployment | stay until the object changes | TemplatePatch |
 //! | ModelDeployment | its provider's | | Proxy to its endpoint |
-//! | anything else | unknown | unknown | Proxy, `targetURL` required |
+//! | any other kind | unknown | unknown | Proxy, `targetURL` required |
 
 use std::fmt;
 
@@ -197,7 +197,7 @@ pub struct Resolved {
     pub target: Target,
     /// URL of the model, as the handler calls it.
     pub url: String,
-    /// How the target is bound.
+    /// Strategy, with the objects that it affects.
     pub way: Way,
 }
 
@@ -219,7 +219,7 @@ pub enum Target {
     Unknown(WorkloadRef),
 }
 
-/// How a target is bound.
+/// Strategy, with the objects that it affects.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Way {
     /// With containers in the target's pods.
@@ -599,7 +599,7 @@ fn never(reason: &'static str, message: String) -> Unresolved {
     }
 }
 
-/// A number of replicas that an object asks for.
+/// Desired replicas of an object.
 pub fn replicas_asked(object: &DynamicObject) -> Option<i64> {
     object.data.pointer("/spec/replicas").and_then(Value::as_i64)
 }

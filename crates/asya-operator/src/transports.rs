@@ -1,12 +1,12 @@
-//! Transports, as the operator is configured with them: `ASYA_TRANSPORT_CONFIG`, JSON or the path of a file that holds it.
-//! Unknown fields are refused: a setting that is misspelt must not be lost in silence.
+//! Transports of the operator, from `ASYA_TRANSPORT_CONFIG`: JSON, or the path of a file with JSON.
+//! Unknown fields are rejected, so that a misspelt setting is not ignored.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
 use serde::Deserialize;
 
-/// Everything configured, by name. None at all is fine: every actor then says so.
+/// Configured transports by name. Can be empty; then the condition of each actor reports it.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Transports {
@@ -22,21 +22,21 @@ struct Entry {
     enabled: bool,
     #[serde(default)]
     config: serde_json::Value,
-    /// Filled in by [`Transports::parse`].
+    /// Set by [`Transports::parse`].
     #[serde(skip)]
     parsed: Option<Transport>,
 }
 
-/// A transport that can be used.
+/// Valid transport.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Transport {
-    /// A RabbitMQ broker.
+    /// RabbitMQ broker.
     RabbitMq(RabbitMq),
-    /// Amazon SQS, or a server that speaks its protocol.
+    /// Amazon SQS, or a server with the same protocol.
     Sqs(Sqs),
 }
 
-/// A RabbitMQ broker.
+/// RabbitMQ broker.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct RabbitMq {
@@ -45,10 +45,10 @@ pub struct RabbitMq {
     /// AMQP port. Defaults to 5672.
     #[serde(default = "amqp_port")]
     pub port: u16,
-    /// User. Defaults to guest.
+    /// User name. Defaults to guest.
     #[serde(default = "guest")]
     pub username: String,
-    /// The Secret with the password, in every namespace with actors, and among the operator's mounted secrets.
+    /// Secret with the password. It must exist in each namespace with actors, and be mounted into the operator.
     pub password_secret_ref: Option<SecretKey>,
     /// Virtual host. Defaults to /.
     #[serde(default = "slash")]
@@ -56,11 +56,11 @@ pub struct RabbitMq {
     /// Topic exchange. Defaults to asya.
     #[serde(default = "asya")]
     pub exchange: String,
-    /// Port of the management API, by which KEDA counts messages that are under way too. Defaults to 15672; 0: there is none, and KEDA
-    /// sees waiting messages only.
+    /// Port of the management API, from which KEDA reads the number of messages including unacknowledged ones. Defaults to 15672.
+    /// 0: there is no management API, and KEDA counts only waiting messages.
     #[serde(default = "management_port")]
     pub management_port: u16,
-    /// Queues.
+    /// Settings of the queues.
     #[serde(default)]
     pub queues: Queues,
 }
@@ -71,23 +71,23 @@ pub struct RabbitMq {
 pub struct Sqs {
     /// AWS region.
     pub region: String,
-    /// Role of the pods, on EKS.
+    /// IAM role of the pods, on EKS.
     pub actor_role_arn: Option<String>,
-    /// AWS account. Needed for queue URLs, unless an endpoint is given.
+    /// AWS account, for queue URLs. Required unless `endpoint` is set.
     pub account_id: Option<String>,
-    /// Another server than AWS, such as `http://elasticmq:9324`.
+    /// URL of another server than AWS, such as `http://elasticmq:9324`.
     pub endpoint: Option<String>,
-    /// Seconds a message stays invisible. Defaults to twice the processing timeout.
+    /// Visibility timeout in seconds. Defaults to twice the processing timeout.
     pub visibility_timeout: Option<u32>,
-    /// Seconds of long polling. Defaults to 20.
+    /// Time of one long poll in seconds. Defaults to 20.
     #[serde(default = "long_poll")]
     pub wait_time_seconds: u32,
     /// Static credentials.
     pub credentials: Option<SqsCredentials>,
-    /// Queues.
+    /// Settings of the queues.
     #[serde(default)]
     pub queues: Queues,
-    /// Tags of queues.
+    /// Tags for queues that the operator creates.
     #[serde(default)]
     pub tags: BTreeMap<String, String>,
 }
@@ -96,33 +96,33 @@ pub struct Sqs {
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct SqsCredentials {
-    /// The access key's id.
+    /// Key with the access key id.
     pub access_key_id_secret_ref: SecretKey,
-    /// The access key.
+    /// Key with the secret access key.
     pub secret_access_key_secret_ref: SecretKey,
 }
 
-/// A key of a Secret, by name.
+/// Key of a Secret.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SecretKey {
     /// Name of the Secret.
     pub name: String,
-    /// Its key.
+    /// Key in the Secret.
     pub key: String,
 }
 
-/// How queues are made.
+/// Settings of the queues of a transport.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Queues {
-    /// Whether the operator makes queues, and removes empty ones. Defaults to true.
+    /// Whether the operator creates queues, and deletes empty ones. Defaults to true.
     #[serde(default = "yes")]
     pub auto_create: bool,
-    /// Accepted and not obeyed: a queue with other attributes is told of, and never deleted.
+    /// Accepted and ignored: a queue with different attributes is reported, and never deleted.
     #[serde(default)]
     pub force_recreate: bool,
-    /// Dead letters.
+    /// Settings of the dead-letter queues.
     #[serde(default)]
     pub dlq: DeadLetters,
 }
@@ -137,17 +137,17 @@ impl Default for Queues {
     }
 }
 
-/// Where messages go that cannot be handled.
+/// Settings of dead-letter queues, which get the messages that cannot be processed.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct DeadLetters {
-    /// Whether there is a dead-letter queue. Defaults to true.
+    /// Whether each queue has a dead-letter queue. Defaults to true.
     #[serde(default = "yes")]
     pub enabled: bool,
-    /// Deliveries before a message goes there. Defaults to 3.
+    /// Deliveries before a message becomes a dead letter. Defaults to 3.
     #[serde(default = "three")]
     pub max_retry_count: u32,
-    /// Days a dead letter is kept. Omitted: for ever on RabbitMQ, 14 on SQS.
+    /// Retention of dead letters in days. Defaults to no limit on RabbitMQ, 14 on SQS.
     pub retention_days: Option<u32>,
 }
 
@@ -161,58 +161,58 @@ impl Default for DeadLetters {
     }
 }
 
-/// Why a configuration cannot be used.
+/// Invalid configuration.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The file cannot be read.
+    /// Reading the file failed.
     #[error("ASYA_TRANSPORT_CONFIG: cannot read the file {path}")]
     File {
-        /// The file.
+        /// Path of the file.
         path: String,
-        /// Why not.
+        /// Cause.
         source: std::io::Error,
     },
-    /// It is not what it must be.
+    /// A field is invalid.
     #[error("ASYA_TRANSPORT_CONFIG: {path}: {source}")]
     Content {
-        /// The field.
+        /// Path of the field.
         path: String,
-        /// What is wrong with it.
+        /// Cause.
         source: serde_json::Error,
     },
-    /// A type that nobody knows.
+    /// The type of a transport is unknown.
     #[error("ASYA_TRANSPORT_CONFIG: transports.{name}.type: unknown type '{kind}': use rabbitmq or sqs")]
     Type {
-        /// The transport.
+        /// Name of the transport.
         name: String,
-        /// Its type.
+        /// Unknown type.
         kind: String,
     },
-    /// An SQS transport by which no queue can be named.
+    /// An SQS transport has neither an account nor an endpoint.
     #[error(
         "ASYA_TRANSPORT_CONFIG: transports.{name}.config: set accountId or endpoint, from which queue URLs are built"
     )]
     NoAccount {
-        /// The transport.
+        /// Name of the transport.
         name: String,
     },
 }
 
-/// Why an actor cannot use a transport.
+/// Reason why an actor cannot use a transport.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unusable {
-    /// Nobody configured it.
+    /// It is not configured.
     #[error("spec.transport: '{name}' is not configured on the operator ({})", known_list(known))]
     Unknown {
-        /// What was asked for.
+        /// Name of the transport.
         name: String,
-        /// What there is.
+        /// Names of the transports that can be used.
         known: Vec<String>,
     },
-    /// It is switched off.
+    /// It is disabled.
     #[error("spec.transport: '{name}' is disabled on the operator: set transports.{name}.enabled to true")]
     Disabled {
-        /// What was asked for.
+        /// Name of the transport.
         name: String,
     },
 }
@@ -227,7 +227,10 @@ fn known_list(known: &[String]) -> String {
 }
 
 impl Transports {
-    /// Reads the value of `ASYA_TRANSPORT_CONFIG`: JSON, or the path of a file. Empty: no transport.
+    /// Reads the value of `ASYA_TRANSPORT_CONFIG`: JSON, or the path of a file. An empty value means no transports.
+    ///
+    /// # Errors
+    /// If the file cannot be read, or its content is invalid.
     pub fn load(value: &str) -> Result<Self, Error> {
         let value = value.trim();
         if value.is_empty() {
@@ -243,7 +246,10 @@ impl Transports {
         Self::parse(&text)
     }
 
-    /// Reads JSON.
+    /// Parses JSON.
+    ///
+    /// # Errors
+    /// If a field is unknown or invalid.
     pub fn parse(text: &str) -> Result<Self, Error> {
         let mut json = serde_json::Deserializer::from_str(text);
         let mut all: Self = serde_path_to_error::deserialize(&mut json).map_err(|error| Error::Content {
@@ -256,7 +262,10 @@ impl Transports {
         Ok(all)
     }
 
-    /// The transport of this name.
+    /// The transport with this name.
+    ///
+    /// # Errors
+    /// If it is not configured, or disabled.
     pub fn get(&self, name: &str) -> Result<&Transport, Unusable> {
         match self.transports.get(name) {
             Some(entry) if !entry.enabled => Err(Unusable::Disabled { name: name.to_owned() }),
@@ -271,7 +280,7 @@ impl Transports {
         }
     }
 
-    /// Those that are switched on, by name.
+    /// Enabled transports, by name.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &Transport)> {
         let enabled = self.transports.iter().filter(|(_, entry)| entry.enabled);
         enabled.filter_map(|(name, entry)| Some((name.as_str(), entry.parsed.as_ref()?)))
@@ -304,7 +313,7 @@ impl Entry {
 }
 
 impl Transport {
-    /// How its queues are made.
+    /// Settings of the queues.
     pub fn queues(&self) -> &Queues {
         match self {
             Self::RabbitMq(rabbit) => &rabbit.queues,
@@ -314,7 +323,7 @@ impl Transport {
 }
 
 impl Sqs {
-    /// The URL of a queue.
+    /// URL of a queue.
     pub fn queue_url(&self, queue: &str) -> String {
         let account = self.account_id.as_deref().unwrap_or("000000000000");
         match &self.endpoint {
@@ -354,7 +363,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_documented_form_is_read() {
+    fn documented_configuration_is_parsed() {
         let all = Transports::parse(
             r#"{"transports": {
                 "rabbitmq": {"type": "rabbitmq", "enabled": true, "config": {"host": "rabbit.mq", "port": 5673,
@@ -384,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_misspelt_is_named() {
+    fn misspelt_settings_are_rejected_with_their_path() {
         let told = |text: &str| Transports::parse(text).unwrap_err().to_string();
         let field = told(r#"{"transports": {"r": {"type": "rabbitmq", "config": {"host": "h", "prot": 1}}}}"#);
         assert!(

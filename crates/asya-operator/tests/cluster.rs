@@ -1,5 +1,5 @@
-//! The operator on a real API server, under its own identity and rights, with the real CRDs of its neighbours where they can be had.
-//! Their controllers are played: the test bed's *reverting controller* does to a Deployment what KServe's does.
+//! The operator on a real API server, with its own identity and RBAC rules, and the real CRDs of target kinds where available. The
+//! controllers of targets are simulated: the test bed's *reverting controller* reverts a Deployment as KServe does.
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
 mod bed;
@@ -45,7 +45,7 @@ fn containers(deployment: &Deployment) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn bind_scale_unbind_and_be_silent() -> Result<()> {
+async fn actors_bind_scale_release_and_stay_silent() -> Result<()> {
     let bed = Bed::start().await?;
     let mark = bed.cluster.audit().await?.mark().await?;
     let _operator = bed.operator().await?;
@@ -153,7 +153,7 @@ async fn bind_scale_unbind_and_be_silent() -> Result<()> {
     Ok(())
 }
 
-/// Whatever happens to the target, nobody mends it until the actor is resumed.
+/// Changes of the target are not reverted until the actor is resumed.
 async fn paused(bed: &Bed) -> Result<()> {
     let before = bed.model_server("quiet").await?;
     bed.create("still", bound("Deployment", "quiet")).await?;
@@ -196,7 +196,7 @@ async fn paused(bed: &Bed) -> Result<()> {
     bed.delete("still").await
 }
 
-/// Without the label it is in none of the operator's watches, and the field has got another owner: it is ours all the same.
+/// An object without the label is in none of the operator's watches, and the field has another owner. It still belongs to the actor.
 async fn lost_label(bed: &Bed) -> Result<()> {
     const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
     bed.create(
@@ -220,7 +220,7 @@ async fn lost_label(bed: &Bed) -> Result<()> {
     bed.delete("lost").await
 }
 
-/// Our own ModelDeployment is called where its status says.
+/// A ModelDeployment is called at the endpoint in its status.
 async fn model_deployment(bed: &Bed) -> Result<()> {
     let models: Api<ModelDeployment> = Api::namespaced(bed.admin.clone(), NAMESPACE);
     let md = json!({"apiVersion": "kubeairunway.ai/v1alpha1", "kind": "ModelDeployment", "metadata": {"name": "gemma"},
@@ -255,7 +255,7 @@ async fn model_deployment(bed: &Bed) -> Result<()> {
     bed.delete("ask").await
 }
 
-/// At rest, and while things happen that no actor looks for, nothing is sent.
+/// In steady state, and while unrelated objects change, the operator sends nothing.
 async fn silence(bed: &Bed) -> Result<()> {
     for number in 0..20 {
         let target = format!("target-{number}");
@@ -300,7 +300,7 @@ async fn silence(bed: &Bed) -> Result<()> {
 }
 
 #[tokio::test]
-async fn who_fights_back_is_given_in_to() -> Result<()> {
+async fn binding_stops_after_repeated_conflicts() -> Result<()> {
     let bed = Bed::start().await?;
     let _operator = bed.operator().await?;
     for name in ["stubborn", "called"] {
@@ -369,7 +369,7 @@ async fn who_fights_back_is_given_in_to() -> Result<()> {
 }
 
 #[tokio::test]
-async fn bad_input_is_refused_with_the_field_and_the_way_out() -> Result<()> {
+async fn invalid_input_is_rejected_with_field_and_remedy() -> Result<()> {
     let bed = Bed::start().await?;
     let template = |containers: Value| json!({"transport": "rabbitmq", "workload": {"template": {"spec": {"containers": containers}}}});
     let runtime = json!({"name": "asya-runtime", "image": "p:1"});
@@ -479,7 +479,7 @@ async fn cleaned(bed: &Bed, name: &str) -> Result<()> {
 }
 
 #[tokio::test]
-async fn config_maps_of_others_are_left_alone() -> Result<()> {
+async fn config_maps_with_other_owners_are_not_changed() -> Result<()> {
     let bed = Bed::start().await?;
     let _operator = bed.operator().await?;
     let maps: Api<ConfigMap> = Api::namespaced(bed.admin.clone(), NAMESPACE);

@@ -1,4 +1,4 @@
-//! Lives of actors in a namespace in memory: moves, fights, ends; and what holds whatever happens.
+//! Life cycles of actors in a namespace in memory: new targets, conflicts, deletion, and properties of any sequence of changes.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests are tests")]
 
 mod common;
@@ -78,7 +78,7 @@ fn later(world: &mut World, seconds: i64) {
     world.now += SignedDuration::from_secs(seconds);
 }
 
-/// Another controller puts the target back as it wants it.
+/// Another controller reverts the target.
 fn revert(world: &mut World, name: &str) {
     let key = ("apps".to_owned(), "Deployment".to_owned(), name.to_owned());
     let object = world.objects.get_mut(&key).unwrap();
@@ -91,7 +91,7 @@ fn status(world: &World) -> runway_api::AsyncActorStatus {
 }
 
 #[test]
-fn a_target_that_moves_is_left_before_the_next_is_bound() {
+fn previous_target_is_released_before_the_next_is_bound() {
     let scaling = json!({"scaling": {"enabled": true}});
     let mut world = world(&bound("vllm", &scaling));
     world.rest();
@@ -109,7 +109,7 @@ fn a_target_that_moves_is_left_before_the_next_is_bound() {
 }
 
 #[test]
-fn a_strategy_that_changes_leaves_the_target_first() {
+fn change_of_strategy_releases_the_target_first() {
     let mut world = world(&bound("vllm", &json!({})));
     world.rest();
     change(&mut world, &bound("vllm", &json!({"binding": {"strategy": "Proxy"}})));
@@ -131,7 +131,7 @@ fn a_strategy_that_changes_leaves_the_target_first() {
 }
 
 #[test]
-fn deletion_takes_scaling_away_first_and_leaves_the_target_as_it_was() {
+fn deletion_removes_the_scaled_object_first_and_restores_the_target() {
     let mut world = world(&bound("vllm", &json!({"scaling": {"enabled": true}})));
     world.rest();
     let scaler = ("keda.sh".to_owned(), "ScaledObject".to_owned(), "asya-embed".to_owned());
@@ -148,7 +148,7 @@ fn deletion_takes_scaling_away_first_and_leaves_the_target_as_it_was() {
 }
 
 #[test]
-fn a_fight_ends_with_the_other_winning() {
+fn repeated_conflicts_stop_restoring_the_containers() {
     for (on_conflict, way) in [("Stop", None), ("Proxy", Some(Way::Proxy))] {
         let mut world = world(&bound("vllm", &json!({"binding": {"onConflict": on_conflict}})));
         world.rest();
@@ -179,7 +179,7 @@ fn a_fight_ends_with_the_other_winning() {
 }
 
 #[test]
-fn one_loss_an_hour_is_no_fight() {
+fn one_conflict_per_hour_does_not_stop_binding() {
     let mut world = world(&bound("vllm", &json!({})));
     for _ in 0..20 {
         world.rest();
@@ -244,9 +244,9 @@ impl Asked {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Model containers are never touched, plans are the same twice, everybody comes to rest, and the end leaves nothing behind.
+    /// Model containers never change, plans are deterministic, every actor reaches a steady state, and deletion leaves nothing behind.
     #[test]
-    fn whatever_happens(steps in vec(step(), 0..30)) {
+    fn targets_are_restored_after_any_sequence_of_changes(steps in vec(step(), 0..30)) {
         let mut asked = Asked::default();
         let mut world = world(&asked.spec());
         for step in steps {
@@ -299,7 +299,7 @@ proptest! {
 
 /// A time is a value.
 #[test]
-fn the_same_is_seen_the_same_at_any_hour() {
+fn unchanged_state_gives_a_silent_plan_at_any_time() {
     let mut world = world(&bound("vllm", &json!({})));
     world.rest();
     world.now = Timestamp::from_second(4_000_000_000).unwrap();

@@ -1,11 +1,11 @@
-//! A folder for each case in `tests/plan`:
+//! Golden cases, one folder of `tests/plan` each:
 //! - `actor.yaml`: the AsyncActor;
-//! - `given.yaml`: the time, and what is not as usual: the queue, other actors, KEDA, whether queues are managed;
-//! - `objects.yaml`: a list of what else is in the namespace;
-//! - `plan.yaml`: what is done. `{}` is nothing at all.
+//! - `given.yaml`: the time, and differences from the defaults: the queue, other actors, KEDA, whether queues are managed;
+//! - `objects.yaml`: a list of other objects in the namespace;
+//! - `plan.yaml`: the expected plan. `{}` is an empty plan.
 //!
-//! After every plan is carried out, the operator must come to rest within a few steps. `UPDATE_CASES=1 cargo test` writes the plans
-//! anew: read what you commit.
+//! After each case the operator must reach a steady state within a few steps. `UPDATE_CASES=1 cargo test` writes the actual plans:
+//! review them before you commit them.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests are tests")]
 
 mod common;
@@ -35,7 +35,7 @@ struct Given {
     keda: bool,
     #[serde(default = "yes", rename = "managesQueues")]
     manages_queues: bool,
-    /// Whether it comes to rest at this time.
+    /// Whether the actor reaches a steady state without a change of time.
     #[serde(default = "yes")]
     rests: bool,
 }
@@ -62,7 +62,7 @@ fn yaml<T: DeserializeOwned>(path: &Path) -> T {
 }
 
 #[test]
-fn every_case_gives_what_is_expected() {
+fn golden_cases_give_the_expected_plans() {
     let mut differences = Vec::new();
     let cases = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/plan");
     let folders = common::told::folders(&cases);
@@ -107,7 +107,7 @@ fn every_case_gives_what_is_expected() {
 }
 
 #[test]
-fn every_example_is_good() {
+fn examples_have_no_violations() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/examples/asya");
     let files = common::told::folders(&folder);
     assert!(files.len() > 8, "examples are missing");
@@ -118,9 +118,9 @@ fn every_example_is_good() {
     }
 }
 
-/// Only objects with our label are watched, so most often it is the write that meets an object of somebody else.
+/// The operator watches only objects with its label, so usually the write detects an object with another owner.
 #[test]
-fn a_name_that_is_taken_is_said_in_the_condition_that_needs_it() {
+fn name_conflict_is_reported_in_the_condition_that_needs_the_object() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/plan/standalone-scaled");
     let given: Given = yaml(&folder.join("given.yaml"));
     let seen = World::new(yaml(&folder.join("actor.yaml")), given.now).observed();

@@ -1,4 +1,4 @@
-//! The operator's queues on a real RabbitMQ and on a server that speaks SQS' protocol, and its configuration as it finds it in a pod: files that come and change.
+//! The operator's queues on a real RabbitMQ and on a server with the SQS protocol, and its configuration as in a pod: files that are created and changed.
 
 mod bed;
 
@@ -22,7 +22,7 @@ fn standalone(transport: &str) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn queues_are_made_kept_and_removed() -> Result<()> {
+async fn rabbitmq_queues_are_created_kept_and_deleted() -> Result<()> {
     let (bed, rabbit) = tokio::join!(Bed::start(), RabbitMq::start(RabbitMqOptions::default()));
     let (bed, mut rabbit) = (bed?, rabbit?);
     let folder = tempfile::tempdir()?;
@@ -84,7 +84,7 @@ async fn queues_are_made_kept_and_removed() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn so_are_queues_of_sqs() -> Result<()> {
+async fn sqs_queues_are_created_kept_and_deleted() -> Result<()> {
     if sqs::skip("the operator's queues on SQS") {
         return Ok(());
     }
@@ -135,7 +135,7 @@ async fn so_are_queues_of_sqs() -> Result<()> {
     left_alone(&bed, "'asya-default_busy' holds 1 messages").await
 }
 
-/// Waits until the condition on an actor's transport says something.
+/// Waits until the message of `TransportReady` contains a text.
 async fn says(bed: &Bed, actor: &str, what: &str) -> Result<AsyncActorStatus> {
     let told = |s: &AsyncActorStatus| {
         let condition = s.conditions.get_condition(TRANSPORT_READY);
@@ -144,7 +144,7 @@ async fn says(bed: &Bed, actor: &str, what: &str) -> Result<AsyncActorStatus> {
     bed.status(actor, what, told).await
 }
 
-/// An Event says why a queue is still there.
+/// Waits for the Event that explains why a queue was kept.
 async fn left_alone(bed: &Bed, why: &str) -> Result<()> {
     let events: Api<Event> = Api::namespaced(bed.admin.clone(), NAMESPACE);
     eventually(PATIENCE, async || {

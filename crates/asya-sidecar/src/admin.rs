@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::metrics::Metrics;
 
-/// Serves until the process ends. `is_ready` says whether messages can come and go.
+/// Serves until the process ends. `is_ready` returns whether messages can be received and sent.
 pub async fn serve(
     address: SocketAddr,
     metrics: Arc<Metrics>,
@@ -35,7 +35,7 @@ pub async fn serve(
             } else {
                 (
                     StatusCode::SERVICE_UNAVAILABLE,
-                    "the runtime or the broker cannot be reached",
+                    "cannot reach the runtime or the broker",
                 )
                     .into_response()
             }

@@ -1,4 +1,4 @@
-//! The environment variables, each an option too. The names are the public Asya's where it has one.
+//! Settings: environment variables, each of which is an option too. Names are those of the public Asya, if it has the setting.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -17,15 +17,15 @@ use crate::queues::Queues;
 use crate::runtime::Address;
 use crate::transport::{rabbitmq, sqs};
 
-/// Takes messages from the queue of one actor to its handler runtime and on to the next actor.
+/// Passes messages from the queue of an actor to its handler runtime, and the results to the next actor.
 #[derive(Clone, Debug, clap::Parser)]
 #[command(name = "asya-sidecar", version)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a variable of its own")]
 pub struct Config {
-    /// Name of the actor, as routes have it.
+    /// Name of the actor in routes.
     #[arg(long, env = "ASYA_ACTOR_NAME", value_name = "ASYA_ACTOR_NAME", value_parser = actor_name)]
     pub actor_name: String,
-    /// Namespace of the actor; part of its queue's name. Without it queues are named as in the public Asya.
+    /// Namespace of the actor, part of the name of its queue. If empty, queues are named as in the public Asya.
     #[arg(long, env = "ASYA_NAMESPACE", value_name = "ASYA_NAMESPACE")]
     pub namespace: Option<String>,
     /// Actor that gets finished messages.
@@ -44,7 +44,7 @@ pub struct Config {
         default_value = "error-end"
     )]
     pub actor_error_end: String,
-    /// This actor is happy-end or error-end: it takes every message and sends none on.
+    /// This actor is happy-end or error-end: it accepts every message and sends none.
     #[arg(long, env = "ASYA_IS_END_ACTOR", value_name = "ASYA_IS_END_ACTOR", default_value = "false",
         num_args = 0..=1, default_missing_value = "true", value_parser = BoolishValueParser::new())]
     pub is_end_actor: bool,
@@ -57,39 +57,39 @@ pub struct Config {
         default_value = "/var/run/asya"
     )]
     pub socket_dir: PathBuf,
-    /// The runtime's socket itself; `@NAME` is an abstract one. Wins over the folder.
+    /// Socket of the runtime; `@NAME` is an abstract socket. Takes precedence over the folder.
     #[arg(long, env = "ASYA_SOCKET", value_name = "ASYA_SOCKET", value_parser = NonEmptyStringValueParser::new())]
     pub socket: Option<String>,
-    /// Longest time of one call, as in `300s` or `5m`.
+    /// Timeout of one call, such as `300s` or `5m`.
     #[arg(long, env = "ASYA_RUNTIME_TIMEOUT", value_name = "ASYA_RUNTIME_TIMEOUT", default_value = "5m", value_parser = duration)]
     pub runtime_timeout: Duration,
-    /// How long to wait for the runtime at the start.
+    /// Longest wait for the runtime at the start.
     #[arg(long, env = "ASYA_RUNTIME_READY_TIMEOUT", value_name = "ASYA_RUNTIME_READY_TIMEOUT", default_value = "5m", value_parser = duration)]
     pub runtime_ready_timeout: Duration,
-    /// Connections to the runtime: messages it gets at the same time.
+    /// Connections to the runtime, which is the number of concurrent messages.
     #[arg(long, env = "ASYA_RUNTIME_CONCURRENCY", value_name = "ASYA_RUNTIME_CONCURRENCY", default_value = "1",
         value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub runtime_concurrency: u16,
-    /// How often a message is handled when the runtime dies of it.
+    /// Attempts per message if the runtime dies during the call.
     #[arg(long, env = "ASYA_RUNTIME_MAX_CRASHES", value_name = "ASYA_RUNTIME_MAX_CRASHES", default_value = "3",
         value_parser = clap::value_parser!(u32).range(1..))]
     pub runtime_max_crashes: u32,
-    /// Largest message and largest answer, in bytes.
+    /// Largest message and largest response, in bytes.
     #[arg(long, env = "ASYA_MAX_FRAME_BYTES", value_name = "ASYA_MAX_FRAME_BYTES", default_value = "67108864",
         value_parser = clap::value_parser!(u32).range(1024..=2_147_483_647))]
     pub max_frame_bytes: u32,
 
-    /// How often a message is handled when the handler reports an error. 1 is no retry.
+    /// Attempts per message if the handler reports an error. 1 means no retry.
     #[arg(long, env = "ASYA_RETRY_MAX_ATTEMPTS", value_name = "ASYA_RETRY_MAX_ATTEMPTS", default_value = "1",
         value_parser = clap::value_parser!(u32).range(1..))]
     pub retry_max_attempts: u32,
-    /// Pause before the second attempt; it doubles.
+    /// Pause before the second attempt. It doubles with each further one.
     #[arg(long, env = "ASYA_RETRY_BACKOFF", value_name = "ASYA_RETRY_BACKOFF", default_value = "1s", value_parser = duration)]
     pub retry_backoff: Duration,
     /// Longest pause between attempts.
     #[arg(long, env = "ASYA_RETRY_MAX_BACKOFF", value_name = "ASYA_RETRY_MAX_BACKOFF", default_value = "30s", value_parser = duration)]
     pub retry_max_backoff: Duration,
-    /// How often the broker may deliver a message, where it counts (quorum queues, SQS). 0 is without end.
+    /// Largest number of deliveries of a message, if the broker counts them (quorum queues, SQS). 0 means no limit.
     #[arg(
         long,
         env = "ASYA_MAX_DELIVERIES",
@@ -97,11 +97,11 @@ pub struct Config {
         default_value = "20"
     )]
     pub max_deliveries: u32,
-    /// At SIGTERM: how long messages under way may take before they go back to the queue.
+    /// Time after SIGTERM in which messages in progress can finish before they are returned to the queue.
     #[arg(long, env = "ASYA_DRAIN_TIMEOUT", value_name = "ASYA_DRAIN_TIMEOUT", default_value = "25s", value_parser = duration)]
     pub drain_timeout: Duration,
 
-    /// Which broker.
+    /// Message broker.
     #[arg(
         long,
         env = "ASYA_TRANSPORT",
@@ -109,7 +109,7 @@ pub struct Config {
         default_value = "rabbitmq"
     )]
     pub transport: Kind,
-    /// Make our queue and its dead-letter queue when they are missing.
+    /// Create the actor's queue and its dead-letter queue if they do not exist.
     #[arg(long, env = "ASYA_QUEUE_AUTO_CREATE", value_name = "ASYA_QUEUE_AUTO_CREATE", default_value = "true",
         action = clap::ArgAction::Set, value_parser = BoolishValueParser::new())]
     pub queue_auto_create: bool,
@@ -120,14 +120,14 @@ pub struct Config {
     #[command(flatten)]
     pub sqs: SqsArgs,
 
-    /// Where `/metrics`, `/healthz` and `/readyz` are served; `:8080` is every address.
+    /// Address of `/metrics`, `/healthz` and `/readyz`; `:8080` means all interfaces.
     #[arg(long, env = "ASYA_METRICS_ADDR", value_name = "ASYA_METRICS_ADDR", default_value = ":8080", value_parser = listen_address)]
     pub metrics_addr: SocketAddr,
-    /// Serve metrics and probes at all.
+    /// Serve metrics and probes.
     #[arg(long, env = "ASYA_METRICS_ENABLED", value_name = "ASYA_METRICS_ENABLED", default_value = "true",
         action = clap::ArgAction::Set, value_parser = BoolishValueParser::new())]
     pub metrics_enabled: bool,
-    /// What the names of metrics begin with.
+    /// Prefix of the names of metrics.
     #[arg(
         long,
         env = "ASYA_METRICS_NAMESPACE",
@@ -135,22 +135,22 @@ pub struct Config {
         default_value = "asya_actor"
     )]
     pub metrics_namespace: String,
-    /// What to log: `error`, `warn`, `info`, `debug` or `trace`. Payloads are never logged.
+    /// Log level: `error`, `warn`, `info`, `debug` or `trace`. Payloads are never logged.
     #[arg(long, env = "ASYA_LOG_LEVEL", value_name = "ASYA_LOG_LEVEL", default_value = "info", value_parser = log_level)]
     pub log_level: Targets,
-    /// Log as JSON, one object a line.
+    /// Log as JSON, one object per line.
     #[arg(long, env = "ASYA_LOG_JSON", value_name = "ASYA_LOG_JSON", default_value = "false",
         num_args = 0..=1, default_missing_value = "true", value_parser = BoolishValueParser::new())]
     pub log_json: bool,
 }
 
-/// The brokers.
+/// Message brokers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Kind {
     /// RabbitMQ.
     #[value(name = "rabbitmq")]
     RabbitMq,
-    /// Amazon SQS. Credentials are found as AWS' own clients find them.
+    /// Amazon SQS. Credentials come from the sources of the AWS SDKs.
     #[value(name = "sqs")]
     Sqs,
 }
@@ -158,7 +158,7 @@ pub enum Kind {
 /// Options of RabbitMQ.
 #[derive(Clone, clap::Args)]
 pub struct RabbitMqArgs {
-    /// Everything in one: `amqp[s]://user:password@host:port/vhost`. Wins over the parts.
+    /// URL `amqp[s]://user:password@host:port/vhost`. Takes precedence over host, port, user, password and virtual host.
     #[arg(
         long,
         env = "ASYA_RABBITMQ_URL",
@@ -208,7 +208,7 @@ pub struct RabbitMqArgs {
         default_value = "/"
     )]
     pub rabbitmq_vhost: String,
-    /// Topic exchange everything is published to; empty is the default exchange.
+    /// Topic exchange for all messages. If empty, the default exchange.
     #[arg(
         long,
         env = "ASYA_RABBITMQ_EXCHANGE",
@@ -216,7 +216,7 @@ pub struct RabbitMqArgs {
         default_value = "asya"
     )]
     pub rabbitmq_exchange: String,
-    /// Messages taken ahead. More is faster with quick handlers; with slow ones it keeps work from other replicas.
+    /// Prefetch count. Higher values are faster with quick handlers, but keep messages from other replicas if handlers are slow.
     #[arg(long, env = "ASYA_RABBITMQ_PREFETCH", value_name = "ASYA_RABBITMQ_PREFETCH", default_value = "1",
         value_parser = clap::value_parser!(u16).range(1..))]
     pub rabbitmq_prefetch: u16,
@@ -233,24 +233,25 @@ pub struct SqsArgs {
         default_value = "us-east-1"
     )]
     pub aws_region: String,
-    /// Another server than AWS, such as `http://elasticmq:9324`.
+    /// URL of another server than AWS, such as `http://elasticmq:9324`.
     #[arg(long, env = "ASYA_SQS_ENDPOINT", value_name = "ASYA_SQS_ENDPOINT")]
     pub sqs_endpoint: Option<String>,
-    /// Seconds a message stays hidden after its sidecar has died; while one works on it, it stays hidden. 0 is twice ASYA_RUNTIME_TIMEOUT.
+    /// Visibility timeout in seconds, renewed while a message is in progress. 0 means twice ASYA_RUNTIME_TIMEOUT.
     #[arg(long, env = "ASYA_SQS_VISIBILITY_TIMEOUT", value_name = "ASYA_SQS_VISIBILITY_TIMEOUT", default_value = "0",
         value_parser = clap::value_parser!(u32).range(0..=43_200))]
     pub sqs_visibility_timeout: u32,
-    /// Seconds one request waits for messages.
+    /// Time of one long poll in seconds.
     #[arg(long, env = "ASYA_SQS_WAIT_TIME_SECONDS", value_name = "ASYA_SQS_WAIT_TIME_SECONDS", default_value = "20",
         value_parser = clap::value_parser!(u32).range(0..=20))]
     pub sqs_wait_time_seconds: u32,
-    /// Messages held at a time. More is faster with quick handlers; with slow ones it keeps work from other replicas.
+    /// Largest number of received messages. Higher values are faster with quick handlers, but keep messages from other replicas if
+    /// handlers are slow.
     #[arg(long, env = "ASYA_SQS_PREFETCH", value_name = "ASYA_SQS_PREFETCH", default_value = "1",
         value_parser = clap::value_parser!(u16).range(1..))]
     pub sqs_prefetch: u16,
 }
 
-/// Without the password.
+/// Omits the password.
 impl fmt::Debug for RabbitMqArgs {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut shown = formatter.debug_struct("RabbitMqArgs");
@@ -270,7 +271,7 @@ impl Config {
     /// Reads the options.
     ///
     /// # Errors
-    /// When an option is wrong. A URL of RabbitMQ is not repeated: it may hold a password.
+    /// If an option is invalid. The message does not contain the URL of RabbitMQ, which can contain a password.
     pub fn read(line: impl IntoIterator<Item = OsString>) -> Result<Self, clap::Error> {
         Self::try_parse_from(line).map_err(|mut error| {
             let about = error.get(ContextKind::InvalidArg).map(ToString::to_string);
@@ -281,7 +282,7 @@ impl Config {
         })
     }
 
-    /// Who we are.
+    /// Names of this actor and of the end actors.
     pub fn actor(&self) -> Actor {
         Actor {
             name: self.actor_name.clone(),
@@ -291,7 +292,7 @@ impl Config {
         }
     }
 
-    /// What is allowed.
+    /// Limits and retries.
     pub fn policy(&self) -> Policy {
         Policy {
             timeout: self.runtime_timeout,
@@ -310,7 +311,7 @@ impl Config {
         Queues::new(namespace, &self.actor_name)
     }
 
-    /// Where the runtime is.
+    /// Address of the runtime.
     pub fn runtime_address(&self) -> Address {
         match &self.socket {
             Some(socket) => Address::parse(socket),
@@ -318,7 +319,7 @@ impl Config {
         }
     }
 
-    /// How to reach RabbitMQ.
+    /// Settings of RabbitMQ.
     pub fn rabbitmq(&self) -> rabbitmq::Config {
         let args = &self.rabbitmq;
         let uri = args.rabbitmq_url.clone().unwrap_or_else(|| AMQPUri {
@@ -336,7 +337,7 @@ impl Config {
         });
         let queues = self.queues();
         let queue = queues.of(&self.actor_name);
-        // The public gateway publishes with the bare name. Among namespaces that would reach all actors of the name.
+        // The public gateway publishes with the bare name, which would reach the actors with this name in all namespaces.
         let extra_keys = if self.namespace.is_none() {
             vec![self.actor_name.clone()]
         } else {
@@ -353,7 +354,7 @@ impl Config {
         }
     }
 
-    /// How to reach SQS.
+    /// Settings of SQS.
     pub fn sqs(&self) -> sqs::Config {
         let args = &self.sqs;
         let queues = self.queues();
@@ -377,28 +378,28 @@ impl Config {
     }
 }
 
-/// SQS keeps nothing hidden for longer: 12 hours.
+/// Longest visibility timeout of SQS: 12 hours.
 const LONGEST_VISIBILITY: Duration = Duration::from_hours(12);
 
 fn actor_name(text: &str) -> Result<String, &'static str> {
     let is_name = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_' || c == '.';
     if text.is_empty() || text.len() > 200 || !text.chars().all(is_name) {
-        return Err("an actor's name has 1 to 200 letters, digits, `-`, `_` or `.`");
+        return Err("use 1 to 200 letters, digits, `-`, `_` or `.`");
     }
     Ok(text.to_owned())
 }
 
-/// Python and Go write `WARNING` where Rust has `warn`.
+/// Parses a log level, including `WARNING` of Python and Go.
 fn log_level(text: &str) -> Result<Targets, &'static str> {
     let lower = text.to_ascii_lowercase().replace("warning", "warn");
     lower
         .parse()
-        .map_err(|_| "a level is wanted: `error`, `warn`, `info`, `debug` or `trace`")
+        .map_err(|_| "use `error`, `warn`, `info`, `debug` or `trace`")
 }
 
-/// As Go writes durations, which is how the operator does.
+/// Parses a duration in Go's notation, which the operator uses.
 fn duration(text: &str) -> Result<Duration, &'static str> {
-    const HINT: &str = "a duration above 0 is wanted, as in `300s`, `5m` or `1m30s`";
+    const HINT: &str = "use a duration above 0, such as `300s`, `5m` or `1m30s`";
     let parsed: jiff::SignedDuration = text.parse().map_err(|_| HINT)?;
     Duration::try_from(parsed)
         .ok()
@@ -406,13 +407,13 @@ fn duration(text: &str) -> Result<Duration, &'static str> {
         .ok_or(HINT)
 }
 
-/// The parser's own message repeats the URL, which may hold a password.
+/// Parses a URL. The parser's own message contains the URL, which can contain a password.
 fn amqp_url(text: &str) -> Result<AMQPUri, &'static str> {
     text.parse()
-        .map_err(|_| "the URL must have the form `amqp://USER:PASSWORD@HOST:PORT/VHOST`")
+        .map_err(|_| "use the form `amqp://USER:PASSWORD@HOST:PORT/VHOST`")
 }
 
-/// `:8080` is how Go writes every address.
+/// Parses an address, including Go's notation `:8080` for all interfaces.
 fn listen_address(text: &str) -> Result<SocketAddr, String> {
     let whole = if text.starts_with(':') {
         format!("0.0.0.0{text}")
@@ -421,7 +422,7 @@ fn listen_address(text: &str) -> Result<SocketAddr, String> {
     };
     whole
         .parse()
-        .map_err(|_| "an address is wanted, as in `:8080` or `127.0.0.1:8080`".to_owned())
+        .map_err(|_| "use an address such as `:8080` or `127.0.0.1:8080`".to_owned())
 }
 
 #[cfg(test)]
@@ -429,7 +430,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_password_is_not_shown() {
+    fn debug_output_has_no_password() {
         let line = |url: &str| ["asya-sidecar", "--actor-name", "a", "--rabbitmq-url", url].map(OsString::from);
         for wrong in [
             "amqp://app:hunter22@rabbit:port/",

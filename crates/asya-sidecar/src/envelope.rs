@@ -1,6 +1,6 @@
-//! The message in a queue. What the sidecar does not know it keeps, and a payload's text is never re-encoded.
+//! The message in a queue. Unknown fields are kept, and the text of a payload is never re-encoded.
 //!
-//! `docs/asya-protocol.md` section 2 is what this implements.
+//! Implements `docs/asya-protocol.md` section 2.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -11,17 +11,17 @@ use serde::ser::{Serialize, SerializeMap, Serializer};
 use serde::{Deserialize, de::Error as _};
 use serde_json::value::{RawValue, to_raw_value};
 
-/// A JSON object whose values stay the text they came as, in their order.
+/// A JSON object that keeps the text and the order of its values.
 #[derive(Clone, Debug, Default)]
 pub struct Object<'a>(Vec<(Cow<'a, str>, Cow<'a, RawValue>)>);
 
 impl<'a> Object<'a> {
-    /// The value of a key; the last one if it is there twice, as Python and Go read it.
+    /// Value of a key. If the key occurs twice, the last value, as in Python and Go.
     pub fn get(&self, key: &str) -> Option<&RawValue> {
         self.0.iter().rfind(|(name, _)| name == key).map(|(_, value)| &**value)
     }
 
-    /// Replaces the value where it stands, or adds it at the end.
+    /// Replaces a value in place, or appends it.
     pub fn set(&mut self, key: &'static str, value: Cow<'a, RawValue>) {
         let place = self.0.iter().position(|(name, _)| name == key);
         match place {
@@ -37,11 +37,11 @@ impl<'a> Object<'a> {
         }
     }
 
-    /// As JSON text.
+    /// The object as JSON text.
     pub fn to_bytes(&self) -> Vec<u8> {
         let text = self.0.iter().map(|(key, value)| key.len() + value.get().len() + 4);
         let mut bytes = Vec::with_capacity(text.sum::<usize>() + 2);
-        // Keys are strings and values are JSON already: this cannot fail.
+        // Cannot fail: keys are strings, and values are JSON already.
         let _ = serde_json::to_writer(&mut bytes, self);
         bytes
     }
@@ -79,7 +79,7 @@ impl<'de> Deserialize<'de> for Object<'de> {
     }
 }
 
-/// Borrowed where the text has no escapes; serde gives only owned strings to a plain `Cow`.
+/// Key, borrowed if it has no escapes. Serde deserializes a plain `Cow` only as an owned string.
 struct Key<'a>(Cow<'a, str>);
 
 impl<'de> Deserialize<'de> for Key<'de> {
@@ -104,19 +104,19 @@ impl<'de> Deserialize<'de> for Key<'de> {
     }
 }
 
-/// Where a message has been and where it goes.
+/// Route of a message.
 #[derive(Clone, Debug, Default)]
 pub struct Route<'a> {
     /// Actor names, in order.
     pub actors: Vec<Cow<'a, str>>,
-    /// Index of the actor whose turn it is; the number of actors or more means finished.
+    /// Index of the current actor. The route is finished if it is not less than the number of actors.
     pub current: u64,
-    /// All keys of the route, those we do not know among them.
+    /// All keys of the route, including unknown ones.
     object: Object<'a>,
 }
 
 impl<'a> Route<'a> {
-    /// The actor whose turn it is.
+    /// The current actor.
     pub fn actor(&self) -> Option<&str> {
         let index = usize::try_from(self.current).ok()?;
         self.actors.get(index).map(|name| &**name)
@@ -126,7 +126,7 @@ impl<'a> Route<'a> {
         let object: Object<'a> = serde_json::from_str(raw.get())?;
         let mut route = Route::default();
         for (key, value) in &object.0 {
-            // Values were borrowed from the message a moment ago, and are again.
+            // Values are borrowed from the message again.
             let Cow::Borrowed(value) = value else { continue };
             match &**key {
                 "actors" => {
@@ -146,26 +146,29 @@ impl<'a> Route<'a> {
     }
 }
 
-/// A message that has everything the sidecar needs.
+/// A valid message.
 #[derive(Clone, Debug)]
 pub struct Envelope<'a> {
-    /// Not empty.
+    /// Id, not empty.
     pub id: Cow<'a, str>,
     /// The route.
     pub route: Route<'a>,
-    /// Past it nobody wants the result any more.
+    /// Time after which the result is useless.
     pub deadline: Option<Timestamp>,
-    /// The whole message.
+    /// All fields of the message.
     pub object: Object<'a>,
 }
 
-/// Why a message is no envelope. The text is for people.
+/// Reason why a message is not an envelope.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct Malformed(String);
 
 impl<'a> Envelope<'a> {
-    /// Reads a message.
+    /// Parses a message.
+    ///
+    /// # Errors
+    /// If a required field is missing or invalid.
     pub fn parse(body: &'a [u8]) -> Result<Self, Malformed> {
         let object = parse_object(body)?;
         let id = match text(&object, "id")? {
@@ -179,7 +182,7 @@ impl<'a> Envelope<'a> {
             Some(text) if text.is_empty() => None,
             Some(text) => Some(text.parse().map_err(|_| {
                 Malformed(format!(
-                    "deadline: {text:?} is no RFC 3339 time, as in 2026-01-02T15:04:05Z"
+                    "deadline: {text:?} is not an RFC 3339 time, such as 2026-01-02T15:04:05Z"
                 ))
             })?),
         };
@@ -192,25 +195,25 @@ impl<'a> Envelope<'a> {
     }
 }
 
-/// A message as far as it is a JSON object.
+/// Parses a message as a JSON object.
 pub fn parse_object(body: &[u8]) -> Result<Object<'_>, Malformed> {
-    serde_json::from_slice(body).map_err(|error| Malformed(format!("no JSON object: {error}")))
+    serde_json::from_slice(body).map_err(|error| Malformed(format!("not a JSON object: {error}")))
 }
 
-/// The text under a key; `null` counts as absent.
+/// String value of a key. `null` counts as absent.
 pub fn text<'a>(object: &Object<'a>, key: &str) -> Result<Option<Cow<'a, str>>, Malformed> {
     let Some(raw) = borrowed(object, key) else {
         return Ok(None);
     };
     let text: Option<Key<'a>> =
-        serde_json::from_str(raw.get()).map_err(|_| Malformed(format!("{key} is no string")))?;
+        serde_json::from_str(raw.get()).map_err(|_| Malformed(format!("{key} is not a string")))?;
     Ok(text.map(|Key(text)| text))
 }
 
-/// The route under `route`, if there is one.
+/// The value of `route`, if any.
 pub fn route<'a>(object: &Object<'a>) -> Result<Option<Route<'a>>, Malformed> {
     borrowed(object, "route")
-        .map(|raw| Route::parse(raw).map_err(|error| Malformed(format!("route is not valid: {error}"))))
+        .map(|raw| Route::parse(raw).map_err(|error| Malformed(format!("invalid route: {error}"))))
         .transpose()
 }
 
@@ -221,7 +224,7 @@ fn borrowed<'a>(object: &Object<'a>, key: &str) -> Option<&'a RawValue> {
     }
 }
 
-/// The next message: the request, with what the answer's item says in its place.
+/// The next message: the request, with the fields of the response's item replaced.
 pub fn next<'a>(request: &Envelope<'a>, item: &Object<'a>, item_route: &Route<'a>, index: usize) -> Vec<u8> {
     let mut message = request.object.clone();
     if index > 0 {
@@ -237,7 +240,7 @@ pub fn next<'a>(request: &Envelope<'a>, item: &Object<'a>, item_route: &Route<'a
     message.to_bytes()
 }
 
-/// `route.metadata` is kept when the answer says nothing of it.
+/// `route.metadata` is kept if the response has none.
 fn merged_route<'a>(request: &Envelope<'a>, route: &Route<'a>) -> Cow<'a, RawValue> {
     let mut object = route.object.clone();
     if object.get("metadata").is_none()
@@ -248,7 +251,7 @@ fn merged_route<'a>(request: &Envelope<'a>, route: &Route<'a>) -> Cow<'a, RawVal
     owned(&object)
 }
 
-/// Any value as raw JSON. Values made here are strings and objects, which serialise always.
+/// A value as raw JSON. Cannot fail for strings and objects.
 pub fn owned<'a>(value: &(impl Serialize + ?Sized)) -> Cow<'a, RawValue> {
     to_raw_value(value).map_or_else(|_| Cow::Borrowed(RawValue::NULL), Cow::Owned)
 }

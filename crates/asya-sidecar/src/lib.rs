@@ -1,16 +1,16 @@
-//! The data plane of Asya: takes messages from a queue to the handler runtime and on to the next actor, and loses none.
+//! The data plane of Asya: passes messages from a queue to the handler runtime, and the results to the next actor, without loss.
 //!
-//! The wire protocol is `docs/asya-protocol.md`. Read in this order:
+//! The wire protocol is `docs/asya-protocol.md`. Modules, in reading order:
 //!
-//! | module | what it does |
+//! | module | content |
 //! |---|---|
-//! | [`worker`] | the story of a message |
-//! | [`plan`] | decides what becomes of it; pure |
-//! | [`envelope`] | the message; keeps what it does not know |
+//! | [`worker`] | processing of a message |
+//! | [`plan`] | decisions; pure |
+//! | [`envelope`] | the message; keeps unknown fields |
 //! | [`runtime`] | frames to and from the handler runtime |
 //! | [`transport`] | brokers behind one trait |
 //! | [`queues`], [`config`] | names and settings |
-//! | [`metrics`], [`admin`], [`process`] | what can be seen from outside |
+//! | [`metrics`], [`admin`], [`process`] | metrics, probes, logs and exit code |
 
 pub mod admin;
 pub mod config;
@@ -36,33 +36,36 @@ use transport::rabbitmq::RabbitMq;
 use transport::sqs::Sqs;
 use worker::Shared;
 
-/// Why the sidecar ends before it was told to.
+/// Failure that ends the sidecar.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The runtime did not come up.
-    #[error("the runtime was not ready after {0:?} (ASYA_RUNTIME_READY_TIMEOUT); it says why in its own log")]
+    /// The runtime did not become ready in time.
+    #[error("the runtime was not ready after {0:?} (ASYA_RUNTIME_READY_TIMEOUT); see its log for the cause")]
     RuntimeNotReady(std::time::Duration),
-    /// SQS is not configured as it must be.
-    #[error("SQS cannot be used (ASYA_SQS_ENDPOINT, ASYA_AWS_REGION)")]
+    /// The settings of SQS are invalid.
+    #[error("invalid settings of SQS (ASYA_SQS_ENDPOINT, ASYA_AWS_REGION)")]
     Sqs(#[from] runway_sqs::Error),
-    /// The port of the metrics is taken, or not ours to take.
+    /// The address of the metrics cannot be bound.
     #[error("cannot serve metrics on {address} (ASYA_METRICS_ADDR)")]
     Admin {
-        /// Where.
+        /// The address.
         address: std::net::SocketAddr,
-        /// Why.
+        /// Cause.
         source: std::io::Error,
     },
 }
 
-/// An error and what it comes from, in one line.
+/// An error with its causes, in one line.
 fn with_cause(error: &dyn std::error::Error) -> String {
     error
         .source()
         .map_or_else(|| error.to_string(), |cause| format!("{error}: {cause}"))
 }
 
-/// Runs until `stop` is cancelled, then finishes what is under way.
+/// Runs until `stop` is cancelled, then finishes messages in progress.
+///
+/// # Errors
+/// If the runtime does not become ready, or the settings cannot be used.
 pub async fn run(config: Config, stop: CancellationToken) -> Result<(), Error> {
     match config.transport {
         Kind::RabbitMq => run_on(&config, stop, "rabbitmq", || Ok(RabbitMq::start(config.rabbitmq()))).await,
@@ -115,7 +118,7 @@ async fn run_on<T: Transport>(
     Ok(())
 }
 
-/// Ready is: the runtime was seen, and the broker can be reached.
+/// Whether the runtime was ready once, and the broker can be reached.
 async fn serve_admin<T: Transport>(
     config: &Config,
     metrics: &Arc<Metrics>,
@@ -131,7 +134,7 @@ async fn serve_admin<T: Transport>(
         .map_err(|source| Error::Admin { address, source })
 }
 
-/// Finishes what is under way; gives back what does not finish in time, and what nobody has begun.
+/// Finishes messages in progress. Returns those to the queue that do not finish in time, or have not started.
 async fn drain<T: Transport>(shared: &Shared<T>, workers: &TaskTracker, patience: std::time::Duration) {
     shared.transport.stop().await;
     shared.settling.close();
@@ -142,7 +145,7 @@ async fn drain<T: Transport>(shared: &Shared<T>, workers: &TaskTracker, patience
     if tokio::time::timeout(patience, finished).await.is_err() {
         tracing::warn!(
             ?patience,
-            "not finished in time (ASYA_DRAIN_TIMEOUT): giving messages back"
+            "messages not finished in time (ASYA_DRAIN_TIMEOUT): returning them to the queue"
         );
         shared.give_up.cancel();
         workers.wait().await;

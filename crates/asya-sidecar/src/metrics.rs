@@ -1,4 +1,4 @@
-//! What Prometheus reads. The names are the public Asya's; `queue` is always the full name of a queue.
+//! Metrics for Prometheus. The names are those of the public Asya; `queue` is always the full name of a queue.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use prometheus_client::registry::Registry;
 
 use crate::plan::Kind;
 
-/// All metrics of this process.
+/// Metrics of this process.
 #[derive(Debug)]
 pub struct Metrics {
     registry: Registry,
@@ -22,7 +22,7 @@ pub struct Metrics {
     sent: Family<Sent, Counter>,
     failed: Family<Failed, Counter>,
     retried: Family<Queue, Counter>,
-    /// Messages taken from the queue and not settled yet.
+    /// Messages received and not settled yet.
     pub active: Gauge,
     processing: Histogram,
     execution: Histogram,
@@ -65,33 +65,33 @@ struct Direction {
     direction: &'static str,
 }
 
-/// How a message ended well.
+/// Success of a message, as a label value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelValue)]
 pub enum Status {
-    /// Its results were sent on.
+    /// Its results were sent to the next actor.
     #[allow(non_camel_case_types, reason = "the label value is the name")]
     success,
     /// The handler returned nothing.
     #[allow(non_camel_case_types, reason = "the label value is the name")]
     empty_response,
-    /// Taken by an end actor.
+    /// Consumed by an end actor.
     #[allow(non_camel_case_types, reason = "the label value is the name")]
     end_consumed,
 }
 
-/// How a message failed.
+/// Failure of a message, as a label value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelValue)]
 pub enum Reason {
-    /// It went to error-end, or to the dead-letter queue of an end actor.
+    /// Sent to error-end, or to the dead-letter queue of an end actor.
     #[allow(non_camel_case_types, reason = "the label value is the name")]
     runtime_error,
-    /// The runtime never saw it.
+    /// Rejected before the call of the runtime.
     #[allow(non_camel_case_types, reason = "the label value is the name")]
     validation_error,
-    /// A queue it should have gone to is missing.
+    /// The next queue does not exist.
     #[allow(non_camel_case_types, reason = "the label value is the name")]
     routing_error,
-    /// error-end could not have it; it is in the dead-letter queue.
+    /// error-end could not receive it; it is in the dead-letter queue.
     #[allow(non_camel_case_types, reason = "the label value is the name")]
     error_queue_send_failed,
 }
@@ -109,7 +109,7 @@ impl EncodeLabelValue for Kind {
 }
 
 impl Metrics {
-    /// Metrics of the sidecar of one queue; all names begin with `namespace` (ASYA_METRICS_NAMESPACE).
+    /// Registers the metrics for one queue. All names start with `namespace` (ASYA_METRICS_NAMESPACE).
     pub fn new(namespace: &str, queue: &str, transport: &'static str) -> Self {
         let mut registry = Registry::with_prefix(namespace);
         let seconds = || Histogram::new(exponential_buckets(0.000_1, 4.0, 12));
@@ -132,48 +132,48 @@ impl Metrics {
         };
         registry.register(
             "messages_received",
-            "Messages taken from the queue. queue is always the full name of a queue",
+            "Messages received from the queue. queue is always the full name of a queue",
             metrics.received.clone(),
         );
         registry.register(
             "messages_processed",
-            "Messages that ended well. status is success (results were sent on), empty_response (the handler returned nothing: to happy-end) or end_consumed (by an end actor)",
+            "Messages processed successfully. status is success (results were sent to the next actor), empty_response (the handler returned nothing: to happy-end) or end_consumed (consumed by an end actor)",
             metrics.processed.clone(),
         );
         registry.register(
             "messages_sent",
-            "Messages sent, and confirmed by the broker. message_type is routing, happy_end, error_end or dead_letter",
+            "Messages sent and confirmed by the broker. message_type is routing, happy_end, error_end or dead_letter",
             metrics.sent.clone(),
         );
         registry.register(
             "messages_failed",
-            "Messages that failed. reason is runtime_error (the handler reported an error, died or took too long), validation_error (no good envelope, or past its deadline: the runtime never saw it), routing_error (the next queue is missing) or error_queue_send_failed (error-end could not have it either: it is in the dead-letter queue)",
+            "Messages that failed. reason is runtime_error (the handler reported an error, died or took too long), validation_error (invalid envelope or deadline exceeded, before the call of the runtime), routing_error (the next queue does not exist) or error_queue_send_failed (error-end could not receive it: it is in the dead-letter queue)",
             metrics.failed.clone(),
         );
         registry.register("messages_retried", "Attempts after the first", metrics.retried.clone());
         registry.register(
             "active_messages",
-            "Messages taken and not settled yet",
+            "Messages received and not settled yet",
             metrics.active.clone(),
         );
         registry.register(
             "processing_duration_seconds",
-            "From taking a message to its acknowledgement",
+            "Time from receiving a message to its acknowledgement",
             metrics.processing.clone(),
         );
         registry.register(
             "runtime_execution_duration_seconds",
-            "One call of the runtime",
+            "Time of one call of the runtime",
             metrics.execution.clone(),
         );
         registry.register(
             "queue_receive_duration_seconds",
-            "Waiting for a message",
+            "Time of waiting for a message",
             metrics.receiving.clone(),
         );
         registry.register(
             "queue_send_duration_seconds",
-            "From sending to the confirm",
+            "Time from sending a message to its confirmation",
             metrics.sending.clone(),
         );
         registry.register(
@@ -184,7 +184,7 @@ impl Metrics {
         Self { registry, ..metrics }
     }
 
-    /// Those of a sidecar that has done everything once: for the reference of metrics.
+    /// Metrics with one observation each, for the reference documentation.
     pub fn example() -> Self {
         let metrics = Self::new("asya_actor", "asya-team_greet", "rabbitmq");
         let took = Duration::from_millis(1);
@@ -198,7 +198,7 @@ impl Metrics {
         metrics
     }
 
-    /// A message came, after so long a wait.
+    /// Records a received message, after this wait.
     pub fn received(&self, bytes: usize, waited: Duration) {
         let labels = Received {
             queue: self.queue.clone(),
@@ -209,25 +209,25 @@ impl Metrics {
         self.observe_size("received", bytes);
     }
 
-    /// A message ended well.
+    /// Records a successful message.
     pub fn processed(&self, status: Status) {
         let queue = self.queue.clone();
         self.processed.get_or_create(&Processed { queue, status }).inc();
     }
 
-    /// A message failed.
+    /// Records a failed message.
     pub fn failed(&self, reason: Reason) {
         let queue = self.queue.clone();
         self.failed.get_or_create(&Failed { queue, reason }).inc();
     }
 
-    /// A message is tried again.
+    /// Records a retry.
     pub fn retried(&self) {
         let queue = self.queue.clone();
         self.retried.get_or_create(&Queue { queue }).inc();
     }
 
-    /// A message was sent and confirmed.
+    /// Records a message that was sent and confirmed.
     pub fn sent(&self, queue: &str, kind: Kind, bytes: usize, took: Duration) {
         let labels = Sent {
             destination_queue: queue.to_owned(),
@@ -238,20 +238,20 @@ impl Metrics {
         self.sending.observe(took.as_secs_f64());
     }
 
-    /// A call of the runtime ended.
+    /// Records a call of the runtime.
     pub fn executed(&self, took: Duration) {
         self.execution.observe(took.as_secs_f64());
     }
 
-    /// A message was acknowledged.
+    /// Records an acknowledgement.
     pub fn settled(&self, took: Duration) {
         self.processing.observe(took.as_secs_f64());
     }
 
-    /// In the OpenMetrics text format.
+    /// The metrics in the OpenMetrics text format.
     pub fn text(&self) -> String {
         let mut text = String::new();
-        // Writing to a string does not fail.
+        // Writing to a string cannot fail.
         let _ = text::encode(&mut text, &self.registry);
         text
     }

@@ -1,7 +1,7 @@
-//! Decides. Pure: a message and what the runtime made of it go in; what to send, and what becomes of the message, comes out.
+//! Decisions. Pure: from a message and the response of the runtime to the messages to send and the fate of the message.
 //!
-//! Read [`admit`] (before the runtime sees a message), then [`decide`] (after), then [`undeliverable`] (a message that no
-//! queue takes). `docs/asya-protocol.md` sections 2 and 4 are what this implements.
+//! Read [`admit`] (before the call of the runtime), then [`decide`] (after it), then [`undeliverable`] (a message that no
+//! queue accepts). Implements `docs/asya-protocol.md` sections 2 and 4.
 
 use std::time::Duration;
 
@@ -13,31 +13,31 @@ use sha2::{Digest, Sha256};
 
 use crate::envelope::{self, Envelope, Object, Route};
 
-/// Who this sidecar works for.
+/// The actor of this sidecar.
 #[derive(Clone, Debug)]
 pub struct Actor {
-    /// Its name in routes.
+    /// Name in routes.
     pub name: String,
-    /// The actor that gets finished messages.
+    /// Actor that gets finished messages.
     pub happy_end: String,
-    /// The actor that gets failed ones.
+    /// Actor that gets failed messages.
     pub error_end: String,
-    /// An end actor sends nothing on and takes every message.
+    /// Whether it is an end actor, which accepts every message and sends none.
     pub is_end: bool,
 }
 
-/// How much is allowed, and how often.
+/// Limits and retries.
 #[derive(Clone, Debug)]
 pub struct Policy {
-    /// Longest time of one call.
+    /// Timeout of one call.
     pub timeout: Duration,
-    /// Largest message and largest answer, in bytes.
+    /// Largest message and largest response, in bytes.
     pub max_bytes: usize,
-    /// How often a message is handled when the handler reports an error. 1 is no retry.
+    /// Attempts per message if the handler reports an error. 1 means no retry.
     pub max_attempts: u32,
-    /// How often a message is handled when the runtime dies of it.
+    /// Attempts per message if the runtime dies during the call.
     pub max_crashes: u32,
-    /// How often the broker may deliver it, where the broker counts. 0 is without end.
+    /// Largest number of deliveries, if the broker counts them. 0 means no limit.
     pub max_deliveries: u32,
     /// Pause before the second attempt; it doubles with each further one.
     pub backoff: Duration,
@@ -46,99 +46,99 @@ pub struct Policy {
 }
 
 impl Policy {
-    /// The pause after the `failures`-th failure.
+    /// Pause after the `failures`-th failure.
     pub fn pause(&self, failures: u32) -> Duration {
         let doubled = 2_u32.saturating_pow(failures.saturating_sub(1));
         self.backoff.saturating_mul(doubled).min(self.max_backoff)
     }
 }
 
-/// How often this message has failed while we held it.
+/// Failed attempts of this delivery.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Failures {
-    /// The handler reported an error.
+    /// Errors of the handler.
     pub errors: u32,
-    /// The runtime went away during the call.
+    /// Calls during which the runtime closed the connection.
     pub crashes: u32,
 }
 
-/// What happens to a message before the runtime sees it.
+/// Decision before the call of the runtime.
 #[derive(Debug)]
 pub enum Admission<'a> {
-    /// Call the runtime with the bytes as they are. End actors take what is no envelope, too.
+    /// Call the runtime with the unchanged bytes. End actors also accept messages that are not envelopes.
     Call {
-        /// The message, read. `None` for end actors.
+        /// The parsed message. `None` for end actors.
         envelope: Option<Box<Envelope<'a>>>,
-        /// When the call must be over.
+        /// Time at which the call must be finished.
         limit: Duration,
     },
-    /// The runtime never sees it.
+    /// Do not call the runtime.
     Refuse(Decision),
 }
 
-/// How a call ended.
+/// Result of a call.
 #[derive(Debug)]
 pub enum Outcome {
-    /// The runtime answered.
+    /// Response of the runtime.
     Answer(Vec<u8>),
-    /// The connection ended in the middle of the call, for this reason.
+    /// The connection was closed during the call, for this reason.
     Crashed(String),
-    /// No answer within this time.
+    /// No response within this time.
     TimedOut(Duration),
-    /// The answer's frame is larger than the cap: so many bytes.
+    /// The response exceeds the limit; its size in bytes.
     TooLarge(u64),
 }
 
-/// What becomes of a message.
+/// Next step for a message.
 #[derive(Debug, PartialEq)]
 pub enum Decision {
-    /// Send these, each to be confirmed, then acknowledge. None at all: acknowledge.
+    /// Send these messages and wait for the confirms, then acknowledge the received one.
     Send(Vec<Outgoing>),
-    /// Handle it again.
+    /// Retry.
     Retry {
-        /// After this pause.
+        /// Pause before the retry.
         after: Duration,
-        /// What has failed so far.
+        /// Failures so far.
         failures: Failures,
-        /// What went wrong, for the log.
+        /// Cause, for the log.
         why: String,
     },
 }
 
-/// One message to send.
+/// Message to send.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Outgoing {
-    /// Where to.
+    /// Queue of the receiver.
     pub to: Destination,
-    /// What kind, as the metrics count it.
+    /// Kind of message, for the metrics.
     pub kind: Kind,
-    /// The message; `None` is the message that came, unchanged.
+    /// Content; `None` means the received message, unchanged.
     pub body: Option<Vec<u8>>,
 }
 
-/// A queue, by what it is for.
+/// Queue, by purpose.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Destination {
-    /// The queue of this actor.
+    /// Queue of this actor.
     Actor(String),
-    /// Our own dead-letter queue.
+    /// Dead-letter queue of the sidecar's own actor.
     DeadLetter,
 }
 
-/// Why a message is sent. The names are label values of `messages_sent_total`.
+/// Kind of message. The names are label values of `messages_sent_total`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
-    /// On to the next actor.
+    /// To the next actor.
     Routing,
-    /// Finished.
+    /// To happy-end.
     HappyEnd,
-    /// Failed.
+    /// To error-end.
     ErrorEnd,
-    /// Failed, and even error-end could not have it.
+    /// To the dead-letter queue, because error-end could not receive it.
     DeadLetter,
 }
 
-/// What went wrong with a message.
+/// Failure of a message.
 #[derive(Clone, Debug, Default)]
 pub struct Failure {
     code: String,
@@ -155,7 +155,7 @@ impl Failure {
         }
     }
 
-    /// In one line.
+    /// The failure in one line.
     fn summary(&self) -> String {
         match self.details.get("message").and_then(Value::as_str) {
             Some(message) => format!("{}: {message}", self.code),
@@ -164,7 +164,7 @@ impl Failure {
     }
 }
 
-/// Before the call. `deliveries` is how often the broker has delivered the message, where it counts.
+/// Decides before the call. `deliveries` is the number of deliveries of the message, if the broker counts them.
 pub fn admit<'a>(
     actor: &Actor,
     policy: &Policy,
@@ -176,7 +176,7 @@ pub fn admit<'a>(
         let failure = Failure::new(
             "message_too_large",
             format!(
-                "the message has {} bytes, and {} takes at most {} (ASYA_MAX_FRAME_BYTES); it is in the dead-letter queue",
+                "the message has {} bytes, and {} accepts at most {} (ASYA_MAX_FRAME_BYTES); it is in the dead-letter queue",
                 body.len(),
                 actor.name,
                 policy.max_bytes
@@ -191,7 +191,7 @@ pub fn admit<'a>(
         let failure = Failure::new(
             "too_many_deliveries",
             format!(
-                "delivered {count} times and never finished; at most {} are allowed (ASYA_MAX_DELIVERIES)",
+                "delivered {count} times without being finished; at most {} are allowed (ASYA_MAX_DELIVERIES)",
                 policy.max_deliveries
             ),
         );
@@ -250,7 +250,7 @@ fn check<'a>(
     }
 }
 
-/// After the call. `envelope` is what [`admit`] read, `failures` those before this call.
+/// Decides after the call. `envelope` is the result of [`admit`], `failures` are those before this call.
 pub fn decide(
     actor: &Actor,
     policy: &Policy,
@@ -274,16 +274,17 @@ pub fn decide(
             failures.crashes += 1;
             Failure::new(
                 "runtime_crashed",
-                format!("the runtime went away in the call: {reason}"),
+                format!("the runtime closed the connection during the call: {reason}"),
             )
         }
-        Outcome::TimedOut(limit) => {
-            Failure::new("timeout_error", format!("no answer from the runtime after {limit:?}"))
-        }
+        Outcome::TimedOut(limit) => Failure::new(
+            "timeout_error",
+            format!("no response from the runtime within {limit:?}"),
+        ),
         Outcome::TooLarge(length) => Failure::new(
             "processing_error",
             format!(
-                "the answer has {length} bytes, and at most {} are allowed (ASYA_MAX_FRAME_BYTES)",
+                "the response has {length} bytes, and at most {} are allowed (ASYA_MAX_FRAME_BYTES)",
                 policy.max_bytes
             ),
         ),
@@ -304,8 +305,8 @@ pub fn decide(
     fail(actor, body, &failure, attempts.max(1))
 }
 
-/// A message that was to be sent and has no queue, or is too large for one. Error-end is told of `told`; what cannot go there
-/// either is set aside as it came.
+/// Decides for a message that cannot be sent, because its queue does not exist or does not accept its size. It goes to error-end
+/// with the failure, otherwise unchanged to the dead-letter queue.
 pub fn undeliverable(actor: &Actor, kind: Kind, told: &[u8], why: &str) -> Option<Outgoing> {
     match kind {
         Kind::Routing | Kind::HappyEnd => {
@@ -317,15 +318,15 @@ pub fn undeliverable(actor: &Actor, kind: Kind, told: &[u8], why: &str) -> Optio
     }
 }
 
-/// The items of an answer with their routes, or why it is none. From an end actor anything will do that is no error.
+/// The items of a response with their routes. Responses of end actors are only checked for errors.
 fn read_answer<'a>(answer: &'a [u8], request: Option<&Envelope<'_>>) -> Result<Vec<(Object<'a>, Route<'a>)>, Failure> {
-    let bad = |text: String| Failure::new("processing_error", format!("the runtime's answer {text}"));
+    let bad = |text: String| Failure::new("processing_error", format!("the runtime's response {text}"));
     let items: Vec<&RawValue> =
-        serde_json::from_slice(answer).map_err(|error| bad(format!("is no JSON array: {error}")))?;
+        serde_json::from_slice(answer).map_err(|error| bad(format!("is not a JSON array: {error}")))?;
     let mut read = Vec::with_capacity(items.len());
     for (index, raw) in items.iter().enumerate() {
         let item: Object<'a> = serde_json::from_str(raw.get())
-            .map_err(|error| bad(format!("has an item {index} that is no object: {error}")))?;
+            .map_err(|error| bad(format!("has an item {index} that is not an object: {error}")))?;
         if let Some(failure) = reported(&item) {
             return Err(failure);
         }
@@ -340,7 +341,7 @@ fn read_answer<'a>(answer: &'a [u8], request: Option<&Envelope<'_>>) -> Result<V
             let route = match envelope::route(&item) {
                 Ok(Some(route)) => route,
                 Ok(None) => return Err(bad(format!("has an item {index} without a route"))),
-                Err(error) => return Err(bad(format!("has an item {index} whose {error}"))),
+                Err(error) => return Err(bad(format!("has an item {index} with an {error}"))),
             };
             if item.get("payload").is_none() {
                 return Err(bad(format!("has an item {index} without a payload")));
@@ -350,7 +351,7 @@ fn read_answer<'a>(answer: &'a [u8], request: Option<&Envelope<'_>>) -> Result<V
         .collect()
 }
 
-/// An error item: any object with an `error` that is not empty.
+/// Parses an error item: an object with a non-empty `error`.
 fn reported(item: &Object<'_>) -> Option<Failure> {
     let error: Value = serde_json::from_str(item.get("error")?.get()).ok()?;
     let code = match error {
@@ -368,7 +369,7 @@ fn reported(item: &Object<'_>) -> Option<Failure> {
     })
 }
 
-/// One message for each item; none of them means that the envelope ends here, as it came.
+/// One message per item. Without items the envelope goes to happy-end unchanged.
 fn forward(actor: &Actor, request: &Envelope<'_>, items: &[(Object<'_>, Route<'_>)]) -> Vec<Outgoing> {
     if items.is_empty() {
         return vec![Outgoing {
@@ -391,7 +392,7 @@ fn forward(actor: &Actor, request: &Envelope<'_>, items: &[(Object<'_>, Route<'_
     items.iter().enumerate().map(message).collect()
 }
 
-/// An end actor has nobody to tell but its dead-letter queue.
+/// A failed message of an end actor goes to its dead-letter queue.
 fn fail(actor: &Actor, body: &[u8], failure: &Failure, attempts: u32) -> Decision {
     let outgoing = if actor.is_end {
         dead_letter()
@@ -401,7 +402,7 @@ fn fail(actor: &Actor, body: &[u8], failure: &Failure, attempts: u32) -> Decisio
     Decision::Send(vec![outgoing])
 }
 
-/// What is too large to be read goes whole to the dead-letter queue, and error-end is told.
+/// A message that is too large goes unchanged to the dead-letter queue, and a report goes to error-end.
 fn set_aside(actor: &Actor, failure: &Failure) -> Decision {
     let mut outgoing = vec![dead_letter()];
     if !actor.is_end {
@@ -432,7 +433,7 @@ struct ErrorRoute<'a> {
     current: u32,
 }
 
-/// The same envelope with the failure as its payload; what is missing of an envelope is made up.
+/// The envelope with the failure as its payload. Missing fields get defaults.
 fn error_message(actor: &Actor, body: Option<&[u8]>, failure: &Failure, attempts: u32) -> Outgoing {
     let parsed = body.and_then(|body| envelope::parse_object(body).ok());
     let mut message = parsed.clone().unwrap_or_default();
@@ -469,7 +470,7 @@ fn error_message(actor: &Actor, body: Option<&[u8]>, failure: &Failure, attempts
     }
 }
 
-/// The same for the same message, so that a message delivered twice can be told.
+/// Id derived from the message, so that duplicates can be detected.
 fn made_up_id(body: &[u8]) -> String {
     let digest = Sha256::digest(body);
     format!("unidentified-{}", hex::encode(&digest[..8]))

@@ -1,4 +1,4 @@
-//! The process around it: logs, signals, exit code. Not `runway-operator`'s, which would bring a Kubernetes client along.
+//! Logs, signals and exit code. Does not use `runway-operator`, which depends on a Kubernetes client.
 
 use std::io::Write as _;
 use std::process::ExitCode;
@@ -10,10 +10,10 @@ use tracing_subscriber::util::SubscriberInitExt as _;
 
 use crate::config::Config;
 
-/// Runs the sidecar; an error is told in one line, with its causes.
+/// Runs the sidecar. Prints an error in one line, with its causes.
 pub async fn main(config: Config) -> ExitCode {
     log(&config);
-    // Twice is fine: the first stays.
+    // If a provider is installed already, it stays.
     let _ = rustls::crypto::ring::default_provider().install_default();
     match crate::run(config, on_signal()).await {
         Ok(()) => ExitCode::SUCCESS,
@@ -26,10 +26,10 @@ pub async fn main(config: Config) -> ExitCode {
     }
 }
 
-/// Where the kubelet looks for the last words of a container: so they are in the pod's status. Only it makes the file.
+/// Termination message of the container, which the kubelet copies to the pod status. Only the kubelet creates the file.
 fn leave_word(text: &str) {
     let file = std::fs::OpenOptions::new().write(true).open("/dev/termination-log");
-    // Outside of a pod there is nobody who reads it.
+    // The file does not exist outside of pods.
     let _ = file.and_then(|mut file| file.write_all(text.as_bytes()));
 }
 
@@ -43,7 +43,7 @@ fn log(config: &Config) {
     };
 }
 
-/// Cancelled at the first SIGTERM or SIGINT.
+/// Token that is cancelled at the first SIGTERM or SIGINT.
 fn on_signal() -> CancellationToken {
     let token = CancellationToken::new();
     let cancel = token.clone();

@@ -1,15 +1,15 @@
 //! Names of queues (`docs/asya-protocol.md` section 1).
 
-/// How queues are named here.
+/// Naming of queues.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Queues {
     prefix: String,
-    /// Our own dead-letter queue.
+    /// Dead-letter queue of the sidecar's own actor.
     pub dead_letter: String,
 }
 
 impl Queues {
-    /// The queues of a namespace; `actor` is ours.
+    /// Naming for a namespace; `actor` is the sidecar's own actor.
     pub fn new(namespace: Option<&str>, actor: &str) -> Self {
         let prefix = match namespace {
             Some(namespace) => format!("asya-{namespace}_"),
@@ -19,7 +19,7 @@ impl Queues {
         Self { prefix, dead_letter }
     }
 
-    /// The queue of an actor.
+    /// Queue of an actor.
     pub fn of(&self, actor: &str) -> String {
         format!("{}{actor}", self.prefix)
     }
@@ -30,7 +30,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_two_actors_share_a_queue() {
+    fn queue_names_are_unique() {
         let name = |namespace, actor| Queues::new(Some(namespace), actor).of(actor);
         assert_eq!(name("shop", "cart"), "asya-shop_cart");
         assert_ne!(name("a", "b-c"), name("a-b", "c"));

@@ -10,28 +10,28 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use crate::plan::Outcome;
 
-/// Requests up to this size are copied behind their length, so that one write sends both.
+/// Largest request that is copied behind its length, so that one write sends both.
 const ONE_WRITE: usize = 64 * 1024;
-/// Buffers above this size are given back to the system after the call.
+/// Largest buffer that is kept after a call.
 const KEPT_BUFFER: usize = 256 * 1024;
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
-/// Where the runtime listens.
+/// Address of the runtime.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Address {
-    /// A socket file; beside it the file `runtime-ready`.
+    /// Socket file, next to the file `runtime-ready`.
     File {
-        /// The socket.
+        /// Path of the socket.
         socket: PathBuf,
-        /// The file that says that the handler is loaded, and which protocol is spoken.
+        /// File that exists once the handler is loaded, with the version of the protocol.
         ready: PathBuf,
     },
-    /// A name in the network namespace of the pod: no volume is needed.
+    /// Name in the pod's network namespace, which requires no volume.
     Abstract(String),
 }
 
 impl Address {
-    /// `@NAME` is an abstract socket, anything else a path.
+    /// Parses an address: `@NAME` is an abstract socket, any other text a path.
     pub fn parse(text: &str) -> Self {
         match text.strip_prefix('@') {
             Some(name) => Self::Abstract(name.to_owned()),
@@ -51,7 +51,7 @@ impl Address {
         }
     }
 
-    /// Connects when the runtime says that it is ready.
+    /// Connects if the runtime is ready.
     async fn connect(&self) -> io::Result<(UnixStream, Protocol)> {
         match self {
             Self::Abstract(name) => {
@@ -74,13 +74,13 @@ impl Address {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Protocol {
-    /// The public v0.1 runtime: it closes after each answer.
+    /// The public v0.1 runtime, which closes the connection after each response.
     OneShot,
-    /// Ours: the connection stays.
+    /// Our runtime, which keeps the connection.
     Persistent,
 }
 
-/// Why there is no answer.
+/// Failed call.
 #[derive(Debug)]
 enum Lost {
     Io(io::Error),
@@ -93,19 +93,19 @@ impl From<io::Error> for Lost {
     }
 }
 
-/// One caller of the runtime. It makes one call at a time.
+/// Connection to the runtime, for one call at a time.
 #[derive(Debug)]
 pub struct Caller {
     address: Address,
     max_bytes: usize,
     connection: Option<(UnixStream, Protocol)>,
     buffer: Vec<u8>,
-    /// After a call that timed out, the runtime may still be busy with it.
+    /// Whether the runtime may still be busy with a call that timed out.
     may_be_busy: bool,
 }
 
 impl Caller {
-    /// A caller that is not connected yet.
+    /// Creates a caller, without connecting.
     pub fn new(address: Address, max_bytes: usize) -> Self {
         Self {
             address,
@@ -116,7 +116,7 @@ impl Caller {
         }
     }
 
-    /// Waits until the runtime can take a call. While it is away or busy, no message is at risk.
+    /// Waits until the runtime can accept a call. Messages are received only then.
     pub async fn ready(&mut self) {
         let mut told = false;
         loop {
@@ -135,10 +135,10 @@ impl Caller {
         }
     }
 
-    /// Sends one request and waits for its answer. Call [`Caller::ready`] first.
+    /// Sends a request and waits for the response. Call [`Caller::ready`] first.
     pub async fn call(&mut self, request: &[u8], limit: Duration) -> Outcome {
         let Some((mut stream, protocol)) = self.connection.take() else {
-            return Outcome::Crashed("it cannot be reached".to_owned());
+            return Outcome::Crashed("cannot connect".to_owned());
         };
         let buffer = &mut self.buffer;
         let exchange = async {
@@ -160,7 +160,7 @@ impl Caller {
         outcome
     }
 
-    /// A runtime that ended while we were idle has closed the connection: seen without a system call.
+    /// Whether the runtime closed the connection while idle, without a system call.
     fn is_connected(&self) -> bool {
         let Some((stream, _)) = &self.connection else {
             return false;
@@ -173,7 +173,7 @@ impl Caller {
         let (mut stream, protocol) = self.address.connect().await?;
         if self.may_be_busy {
             stream.write_all(&0_u32.to_be_bytes()).await?;
-            // Protocol 1 answers a ping with an error and closes. Either way it is free again.
+            // Protocol 1 responds to a ping with an error, and closes. The runtime is free in either case.
             match read_frame(&mut stream, self.max_bytes, &mut self.buffer).await {
                 Ok(_) => self.may_be_busy = false,
                 Err(Lost::Io(error)) => return Err(error),
@@ -188,7 +188,7 @@ impl Caller {
     }
 }
 
-/// Waits for the first sign of life; `false` after `patience`.
+/// Waits until the runtime is ready once; `false` after `patience`.
 pub async fn wait_until_ready(address: &Address, patience: Duration) -> bool {
     let mut probe = Caller::new(address.clone(), 0);
     timeout(patience, probe.ready()).await.is_ok()
@@ -214,13 +214,13 @@ fn outcome(answer: Result<Vec<u8>, Lost>) -> Outcome {
     }
 }
 
-/// Reads what a runtime answers, as [`Caller::call`] does. For the fuzz targets.
+/// Reads a response, as [`Caller::call`] does. For the fuzz targets.
 #[doc(hidden)]
 pub async fn read_answer(stream: &mut (impl AsyncRead + Unpin), max_bytes: usize) -> Outcome {
     outcome(read_frame(stream, max_bytes, &mut Vec::new()).await)
 }
 
-/// One frame and not a byte more: whoever sends more is out of step.
+/// Reads exactly one frame. Further bytes are an error, because they would be taken for the next response.
 async fn read_frame(
     stream: &mut (impl AsyncRead + Unpin),
     max_bytes: usize,
@@ -235,7 +235,7 @@ async fn read_frame(
                 let whole = 4 + usize::try_from(length).map_err(|_| Lost::TooLarge(length))?;
                 if buffer.len() > whole {
                     return Err(
-                        io::Error::new(io::ErrorKind::InvalidData, "more than one answer to one request").into(),
+                        io::Error::new(io::ErrorKind::InvalidData, "more than one response to one request").into(),
                     );
                 }
                 if buffer.len() == whole {
@@ -246,16 +246,12 @@ async fn read_frame(
             None => {}
         }
         if stream.read_buf(buffer).await? == 0 {
-            return Err(io::Error::new(
-                io::ErrorKind::UnexpectedEof,
-                "it closed the connection without a whole answer",
-            )
-            .into());
+            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "closed without a complete response").into());
         }
     }
 }
 
-/// The length a frame announces, as soon as it has been read.
+/// Length of a frame, once its header is read.
 pub fn frame_length(buffer: &[u8]) -> Option<u64> {
     buffer
         .first_chunk()

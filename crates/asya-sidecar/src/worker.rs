@@ -1,4 +1,4 @@
-//! The story of a message: take it, call the runtime, decide, send, have it confirmed, acknowledge.
+//! Processing of a message: receive it, call the runtime, decide, send, wait for the confirms, acknowledge.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -16,26 +16,26 @@ use crate::transport::{Backoff, Delivery, PublishError, Transport, jittered};
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
-/// What all messages share.
+/// State shared by all messages.
 #[derive(Debug)]
 pub struct Shared<T> {
-    /// The broker.
+    /// Client of the broker.
     pub transport: T,
-    /// Who we are.
+    /// The actor of this sidecar.
     pub actor: Actor,
-    /// What is allowed.
+    /// Limits and retries.
     pub policy: Policy,
     /// Names of queues.
     pub queues: Queues,
-    /// What we count.
+    /// Metrics.
     pub metrics: Arc<Metrics>,
-    /// Cancelled when the time to finish is over: what is not settled by then goes back to the queue.
+    /// Cancelled at the end of the drain timeout. Messages that are not settled by then return to the queue.
     pub give_up: CancellationToken,
-    /// Messages that are being sent and settled.
+    /// Tasks that send and settle messages.
     pub settling: TaskTracker,
 }
 
-/// Takes messages until the transport has no more. Sending goes on beside the next call.
+/// Processes messages until the transport is stopped. Results are sent while the next call runs.
 pub async fn work<T: Transport>(shared: Arc<Shared<T>>, mut caller: Caller) {
     let mut waiting = Instant::now();
     while let Some(delivery) = shared.transport.receive().await {
@@ -62,7 +62,7 @@ pub async fn work<T: Transport>(shared: Arc<Shared<T>>, mut caller: Caller) {
     }
 }
 
-/// Until there is something to send. A failed attempt is followed by the next one, here: the message stays ours.
+/// Calls the runtime, with retries, until there is a result to send. The message stays unacknowledged.
 async fn handle<T: Transport>(
     shared: &Shared<T>,
     caller: &mut Caller,
@@ -94,7 +94,7 @@ async fn handle<T: Transport>(
                 failures: so_far,
                 why,
             } => {
-                tracing::warn!(why, ?after, "trying again");
+                tracing::warn!(why, ?after, "retrying");
                 failures = so_far;
                 shared.metrics.retried();
                 tokio::time::sleep(jittered(after)).await;
@@ -108,7 +108,7 @@ fn count(metrics: &Metrics, actor: &Actor, decision: &Decision) {
     match outgoing.first() {
         None => metrics.processed(Status::end_consumed),
         Some(first) if matches!(first.kind, Kind::ErrorEnd | Kind::DeadLetter) => {
-            tracing::warn!(actor = actor.name, "a message failed");
+            tracing::warn!(actor = actor.name, "message failed");
             metrics.failed(Reason::runtime_error);
         }
         Some(Outgoing { body: None, .. }) => metrics.processed(Status::empty_response),
@@ -116,7 +116,7 @@ fn count(metrics: &Metrics, actor: &Actor, decision: &Decision) {
     }
 }
 
-/// Everything confirmed, then acknowledged. When the connection is lost the broker has the message, and nothing is left to do.
+/// Sends all results, then acknowledges. If the connection is lost, the broker delivers the message again.
 async fn settle<T: Transport>(shared: &Shared<T>, delivery: Delivery<T::Receipt>, outgoing: Vec<Outgoing>) {
     let all_sent = async {
         for message in outgoing {
@@ -135,10 +135,10 @@ async fn settle<T: Transport>(shared: &Shared<T>, delivery: Delivery<T::Receipt>
     }
 }
 
-/// The connection is gone, and the message with it.
+/// The connection is lost, and the broker delivers the message again.
 struct Lost;
 
-/// Sends one message; what its queue does not take goes to error-end, then to the dead-letter queue, and is kept until one has it.
+/// Sends a message. If its queue does not accept it, sends it to error-end, then to the dead-letter queue, until one accepts it.
 async fn send<T: Transport>(
     shared: &Shared<T>,
     delivery: &Delivery<T::Receipt>,
@@ -166,11 +166,11 @@ async fn send<T: Transport>(
             Err(error) => error,
         };
         let why = error.to_string();
-        tracing::error!(queue, why, "a message cannot be sent");
+        tracing::error!(queue, why, "cannot send a message");
         let undeliverable = |told| plan::undeliverable(&shared.actor, message.kind, told, &why);
         let instead = match error {
             PublishError::NoQueue(_) => undeliverable(bytes),
-            // It would be too large in an error envelope, too: what it was made of is told.
+            // It would also be too large in an error envelope, so error-end gets the received message.
             PublishError::TooLarge(_) => undeliverable(body),
             PublishError::Lost | PublishError::Refused(_) => None,
         };

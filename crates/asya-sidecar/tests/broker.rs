@@ -38,7 +38,7 @@ impl<'a> World<'a> {
         format!("asya-{}_{actor}", self.namespace)
     }
 
-    /// Starts an actor; done when it consumes.
+    /// Starts an actor and waits until it consumes.
     async fn actor(&self, name: &str, runtime: &[&str], environment: &[(&str, &str)]) -> Result<Actor> {
         self.actor_with(name, support::runtime(runtime), environment).await
     }
@@ -60,7 +60,7 @@ impl<'a> World<'a> {
         self.broker.consume(&self.queue(actor)).await
     }
 
-    /// Waits until so many messages are in an actor's queue.
+    /// Waits until an actor's queue has this number of messages.
     async fn wait_for(&self, actor: &str, count: u32) -> Result<()> {
         let queue = self.queue(actor);
         eventually(PATIENCE, async || {
@@ -77,7 +77,7 @@ async fn next(incoming: &mut Incoming) -> Result<Value> {
     serde_json::from_slice(&body).context("no JSON")
 }
 
-/// The next message, while something is done again and again.
+/// Waits for the next message, while repeating an action.
 async fn eventually_next(incoming: &mut Incoming, mut meanwhile: impl FnMut() -> Result<()>) -> Result<Value> {
     for _ in 0..900 {
         meanwhile()?;
@@ -93,9 +93,9 @@ fn message(id: &str, actors: &[&str], payload: Value) -> Value {
     json!({"id": id, "route": {"actors": actors, "current": 0}, "headers": {"traceparent": "00-1-2-01"}, "payload": payload})
 }
 
-/// One broker, then each of these in its own namespace, at the same time.
+/// Runs each test concurrently in a namespace of its own on one broker.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn with_a_real_broker() -> Result<()> {
+async fn messages_pass_through_a_real_rabbitmq() -> Result<()> {
     let options = RabbitMqOptions {
         tls: true,
         ..RabbitMqOptions::default()
@@ -120,9 +120,9 @@ async fn with_a_real_broker() -> Result<()> {
     Ok(())
 }
 
-/// As with the 16 MiB that RabbitMQ 4 takes by default.
+/// Same behavior as with the default limit of RabbitMQ 4, 16 MiB.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_answer_that_is_too_large_for_the_broker_goes_to_error_end_once() -> Result<()> {
+async fn too_large_response_for_the_broker_goes_to_error_end_once() -> Result<()> {
     let options = RabbitMqOptions {
         max_message_size: Some(100_000),
         ..RabbitMqOptions::default()
@@ -142,14 +142,14 @@ async fn an_answer_that_is_too_large_for_the_broker_goes_to_error_end_once() -> 
         );
         let text = error["payload"]["details"]["message"].to_string();
         assert!(
-            text.contains("RabbitMQ takes at most 100000 (max_message_size)"),
+            text.contains("RabbitMQ accepts at most 100000 (max_message_size)"),
             "{text}"
         );
     }
     world.send("a", &message("m", &["a"], json!("the next one"))).await?;
     assert_eq!(next(&mut out).await?["payload"], "the next one");
     world.wait_for("a", 0).await?;
-    let lost = actor.sidecar_log().matches("connection to RabbitMQ is lost").count();
+    let lost = actor.sidecar_log().matches("lost the connection to RabbitMQ").count();
     assert_eq!(lost, 1, "the broker says it once, and it is remembered");
     rabbit.stop().await;
     Ok(())
@@ -198,7 +198,7 @@ async fn the_public_protocol(rabbit: &RabbitMq) -> Result<()> {
     Ok(())
 }
 
-/// The runtime that handlers really get.
+/// With the real runtime.
 async fn the_python_runtime(rabbit: &RabbitMq) -> Result<()> {
     let world = World::new(rabbit, "python").await?;
     let folder = tempfile::tempdir()?;
@@ -392,8 +392,8 @@ async fn an_end_actor(rabbit: &RabbitMq) -> Result<()> {
     world.wait_for("happy-end", 0).await
 }
 
-/// A route ends at the happy or at the error end, whose handlers get the whole envelope, and nothing is sent on from there. What
-/// error-end fails on is kept.
+/// A route ends at happy-end or error-end, whose handlers get the whole envelope, and which send nothing. Messages on which error-end
+/// fails are kept.
 async fn to_both_ends(rabbit: &RabbitMq) -> Result<()> {
     const HANDLER: &str = r"
 import os
@@ -495,7 +495,7 @@ async fn over_tls(rabbit: &RabbitMq) -> Result<()> {
     let stranger = Actor::start(&programs, "b", &variables)?;
     says(
         &stranger,
-        "no TLS to localhost: invalid peer certificate: UnknownIssuer",
+        "TLS handshake with localhost failed: invalid peer certificate: UnknownIssuer",
     )
     .await
 }
@@ -504,12 +504,12 @@ async fn a_wrong_password(rabbit: &RabbitMq) -> Result<()> {
     let programs = support::programs(support::runtime(&[]));
     let wrong = rabbit.url().replace("guest@", "secret@");
     let actor = Actor::start(&programs, "a", &[("ASYA_RABBITMQ_URL", &wrong)])?;
-    says(&actor, "RabbitMQ refuses: ACCESS_REFUSED").await?;
+    says(&actor, "RabbitMQ rejects the request: ACCESS_REFUSED").await?;
     assert!(!actor.sidecar_log().contains("secret"), "{}", actor.sidecar_log());
     Ok(())
 }
 
-/// What AMQP has that JSON has not is no reason to stumble; text goes on.
+/// Headers of AMQP types without a JSON counterpart are ignored; text headers are kept.
 async fn headers_of_every_kind(rabbit: &RabbitMq) -> Result<()> {
     let world = World::new(rabbit, "headers").await?;
     let _actor = world.actor("a", &[], &[]).await?;

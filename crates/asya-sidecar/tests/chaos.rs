@@ -1,4 +1,4 @@
-//! Nothing is lost when processes are killed at random points. The full size is `cargo xtask bench asya --chaos`.
+//! No message is lost if processes are killed at random points. `cargo xtask bench asya --chaos` runs the full size.
 
 use runway_testbed::chaos::{self, ChaosOptions};
 use runway_testbed::{RabbitMq, RabbitMqOptions};
@@ -6,7 +6,7 @@ use runway_testbed::{RabbitMq, RabbitMqOptions};
 mod support;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nothing_is_lost_when_anything_is_killed() -> anyhow::Result<()> {
+async fn no_message_is_lost_when_processes_are_killed() -> anyhow::Result<()> {
     let rabbit = RabbitMq::start(RabbitMqOptions::default()).await?;
     let programs = support::programs(support::runtime(&[]));
     let options = ChaosOptions {

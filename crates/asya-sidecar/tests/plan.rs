@@ -1,4 +1,4 @@
-//! What becomes of a message: decisions, and what holds for every message and every answer.
+//! Decisions about messages, and properties of all messages and responses.
 #![allow(clippy::expect_used, clippy::panic, reason = "a test that cannot run should fail")]
 
 use std::time::Duration;
@@ -56,7 +56,7 @@ fn message() -> Value {
     })
 }
 
-/// The decision for a message and the runtime's answer to it.
+/// The decision for a message and the response of the runtime.
 fn handled(actor: &Actor, policy: &Policy, body: &[u8], outcome: &Outcome) -> Decision {
     match admit(actor, policy, body, None, now()) {
         Admission::Refuse(decision) => decision,
@@ -95,7 +95,7 @@ fn to(actor: &str) -> Destination {
 }
 
 #[test]
-fn one_item_goes_to_the_next_actor_with_everything_that_came() {
+fn one_item_goes_to_the_next_actor_with_all_received_fields() {
     let route = json!({"actors": ["a", "b", "c"], "current": 2});
     let outgoing = answered(&message(), &json!([{"payload": {"n": 1}, "route": route}]));
     assert_eq!((&outgoing[0].to, outgoing[0].kind), (&to("c"), Kind::Routing));
@@ -110,7 +110,7 @@ fn one_item_goes_to_the_next_actor_with_everything_that_came() {
 }
 
 #[test]
-fn headers_and_metadata_of_the_answer_win() {
+fn headers_and_metadata_of_the_response_take_precedence() {
     let route = json!({"actors": ["a", "b", "c"], "current": 2, "metadata": {"job": 8}});
     let item = json!({"payload": 1, "route": route, "headers": {"h": 1}, "id": "no", "deadline": "no"});
     let next = json_of(&answered(&message(), &json!([item]))[0]);
@@ -134,7 +134,7 @@ fn a_finished_route_goes_to_happy_end() {
 }
 
 #[test]
-fn an_empty_answer_ends_the_envelope_as_it_came() {
+fn empty_response_sends_the_unchanged_envelope_to_happy_end() {
     let outgoing = answered(&message(), &json!([]));
     assert_eq!(
         outgoing,
@@ -158,7 +158,7 @@ fn fan_out_gives_children_ids_and_a_parent() {
 }
 
 #[test]
-fn a_handlers_error_goes_to_error_end_with_the_payload_as_it_came() {
+fn error_of_the_handler_goes_to_error_end_with_the_unchanged_payload() {
     let details = json!({"message": "bad", "type": "ValueError", "traceback": "…"});
     let mut request = message().to_string();
     request = request.replace(r#"{"text":"hello"}"#, r#"{"big":12345678901234567890123,"f":1.10}"#);
@@ -182,7 +182,7 @@ fn a_handlers_error_goes_to_error_end_with_the_payload_as_it_came() {
 }
 
 #[test]
-fn an_error_among_items_means_that_nothing_is_sent_on() {
+fn error_item_prevents_sending_of_other_items() {
     let good = json!({"payload": 1, "route": {"actors": ["a", "b", "c"], "current": 2}});
     let outgoing = answered(&message(), &json!([good, {"error": "processing_error"}]));
     assert_eq!(outgoing.len(), 1);
@@ -190,11 +190,11 @@ fn an_error_among_items_means_that_nothing_is_sent_on() {
 }
 
 #[test]
-fn what_is_no_answer_is_an_error() {
+fn malformed_response_is_an_error() {
     for (answer, hint) in [
-        ("", "no JSON array"),
-        ("{}", "no JSON array"),
-        ("[1]", "item 0 that is no object"),
+        ("", "not a JSON array"),
+        ("{}", "not a JSON array"),
+        ("[1]", "item 0 that is not an object"),
         (r#"[{"payload": 1}]"#, "without a route"),
         (r#"[{"route": {"actors": [], "current": 0}}]"#, "without a payload"),
         (r#"[{"payload": 1, "route": {"actors": "a"}}]"#, "route.actors"),
@@ -206,7 +206,7 @@ fn what_is_no_answer_is_an_error() {
             r#"[{"payload": 1, "route": {"actors": [], "current": -1}}]"#,
             "route.current",
         ),
-        (r#"[{"payload": NaN, "route": {}}]"#, "no JSON array"),
+        (r#"[{"payload": NaN, "route": {}}]"#, "not a JSON array"),
     ] {
         let outcome = Outcome::Answer(answer.as_bytes().to_vec());
         let outgoing = sent(handled(&actor(), &policy(), message().to_string().as_bytes(), &outcome));
@@ -218,11 +218,11 @@ fn what_is_no_answer_is_an_error() {
 }
 
 #[test]
-fn messages_that_are_no_envelopes_go_to_error_end_once() {
+fn malformed_messages_go_to_error_end_once() {
     for (body, code, hint) in [
-        (&b"not json"[..], "msg_parsing_error", "no JSON object"),
-        (b"\xff\xfe", "msg_parsing_error", "no JSON object"),
-        (b"[1]", "msg_parsing_error", "no JSON object"),
+        (&b"not json"[..], "msg_parsing_error", "not a JSON object"),
+        (b"\xff\xfe", "msg_parsing_error", "not a JSON object"),
+        (b"[1]", "msg_parsing_error", "not a JSON object"),
         (
             br#"{"route": {"actors": ["b"]}, "payload": 1}"#,
             "msg_parsing_error",
@@ -236,7 +236,7 @@ fn messages_that_are_no_envelopes_go_to_error_end_once() {
         (
             br#"{"id": 7, "route": {"actors": ["b"]}}"#,
             "msg_parsing_error",
-            "id is no string",
+            "id is not a string",
         ),
         (br#"{"id": "1"}"#, "msg_parsing_error", "route is missing"),
         (
@@ -282,7 +282,7 @@ fn messages_that_are_no_envelopes_go_to_error_end_once() {
 }
 
 #[test]
-fn a_message_that_is_too_large_is_set_aside_whole_and_error_end_is_told() {
+fn too_large_message_goes_to_the_dead_letters_and_a_report_to_error_end() {
     let body = vec![b'x'; policy().max_bytes + 1];
     let outgoing = sent(handled(&actor(), &policy(), &body, &Outcome::Crashed(String::new())));
     assert_eq!((&outgoing[0].to, &outgoing[0].body), (&Destination::DeadLetter, &None));
@@ -292,7 +292,7 @@ fn a_message_that_is_too_large_is_set_aside_whole_and_error_end_is_told() {
 }
 
 #[test]
-fn end_actors_take_everything_and_send_nothing_on() {
+fn end_actors_accept_everything_and_send_nothing() {
     for body in [&b"not json"[..], br#"{"id": ""}"#, b"{}"] {
         for answer in ["[{}]", "[]", r#"[{"payload": 1, "route": null}]"#] {
             let taken = handled(&end_actor(), &policy(), body, &Outcome::Answer(answer.into()));
@@ -318,7 +318,7 @@ fn the_deadline_bounds_the_call() {
 }
 
 #[test]
-fn errors_and_crashes_are_tried_again_as_often_as_allowed() {
+fn errors_and_crashes_are_retried_up_to_their_limits() {
     let policy = Policy {
         max_attempts: 3,
         ..policy()
@@ -355,7 +355,7 @@ fn errors_and_crashes_are_tried_again_as_often_as_allowed() {
 }
 
 #[test]
-fn a_message_delivered_too_often_is_not_tried_again() {
+fn message_with_too_many_deliveries_is_not_retried() {
     let body = message().to_string();
     for (count, refused) in [(20, false), (21, true)] {
         let admission = admit(&actor(), &policy(), body.as_bytes(), Some(count), now());
@@ -364,7 +364,7 @@ fn a_message_delivered_too_often_is_not_tried_again() {
 }
 
 #[test]
-fn what_no_queue_takes_goes_to_error_end_then_to_the_dead_letters_then_nowhere() {
+fn undeliverable_message_goes_to_error_end_then_to_the_dead_letters() {
     let source = message().to_string();
     let instead = |kind| undeliverable(&actor(), kind, source.as_bytes(), "there is no queue");
     let error = instead(Kind::Routing).expect("error-end");
@@ -403,7 +403,7 @@ fn any_json() -> impl Strategy<Value = Value> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(512))]
 
-    /// Whatever comes in: it is called or sent somewhere, never to ourselves, and what is sent is an envelope.
+    /// Every message is passed to the runtime or sent to a queue, never to the actor's own, and sent messages are envelopes.
     #[test]
     fn no_message_and_no_answer_is_lost_or_loops(body in any_json(), answer in any_json(), is_end: bool) {
         let actor = if is_end { end_actor() } else { actor() };
@@ -422,7 +422,7 @@ proptest! {
         prop_assert_eq!(&decision, &handled(&actor, &policy(), body.as_bytes(), &outcome));
     }
 
-    /// Bytes that are no JSON at all.
+    /// Bytes that are not JSON.
     #[test]
     fn any_bytes_end_somewhere(body in prop::collection::vec(any::<u8>(), 0..200)) {
         let decision = handled(&actor(), &policy(), &body, &Outcome::Answer(body.clone()));
@@ -430,7 +430,7 @@ proptest! {
         prop_assert!(is_sent);
     }
 
-    /// A payload's text goes through as it is, and so does every key that we do not know.
+    /// The text of a payload and unknown keys do not change.
     #[test]
     fn payloads_and_unknown_keys_are_kept(payload in any_json(), extra in any_json(), key in "x[a-z]{1,5}") {
         let mut request = message();

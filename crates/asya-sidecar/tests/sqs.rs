@@ -1,4 +1,4 @@
-//! The sidecar with a server that speaks SQS' protocol, and a real runtime process. The server is started once for all of them.
+//! The sidecar with a server that implements the SQS protocol, and a real runtime process. All tests share the server.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -51,10 +51,10 @@ impl World {
     async fn url(&self, actor: &str) -> Result<String> {
         let queue = self.queue(actor);
         let url = self.client.queue_url(&queue).await?;
-        url.with_context(|| format!("there is no queue {queue}"))
+        url.with_context(|| format!("queue {queue} does not exist"))
     }
 
-    /// Starts an actor; done when it consumes.
+    /// Starts an actor and waits until it consumes.
     async fn actor(&self, name: &str, environment: &[(&str, &str)]) -> Result<Actor> {
         let mut variables = vec![
             ("ASYA_TRANSPORT", "sqs"),
@@ -73,7 +73,7 @@ impl World {
         Ok(self.client.send(&url, &message.to_string(), headers).await?)
     }
 
-    /// The next message at an actor's queue, which nobody else consumes.
+    /// The next message in the queue of an actor without a sidecar.
     async fn next(&self, actor: &str, patience: Duration) -> Result<(Value, Message)> {
         let url = self.url(actor).await?;
         let start = Instant::now();
@@ -94,7 +94,7 @@ fn message(id: &str, actors: &[&str], payload: Value) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn with_a_server_that_speaks_sqs() -> Result<()> {
+async fn messages_pass_through_an_sqs_server() -> Result<()> {
     if sqs::skip("the sidecar with SQS") {
         return Ok(());
     }
@@ -137,7 +137,7 @@ async fn two_hops(server: &Sqs) -> Result<()> {
     Ok(())
 }
 
-/// A message is worked on for longer than it was hidden at first: nobody else gets it.
+/// A message stays hidden if processing takes longer than the visibility timeout.
 async fn long_work_stays_hidden(server: &Sqs) -> Result<()> {
     let world = World::new(server, "long").await?;
     let short = [("ASYA_SQS_VISIBILITY_TIMEOUT", "3")];
@@ -170,7 +170,7 @@ async fn nowhere_to_go(server: &Sqs) -> Result<()> {
     Ok(())
 }
 
-/// kill -9 in the middle of work: the message is there again when its visibility timeout is over.
+/// After SIGKILL the message becomes visible when its visibility timeout ends.
 async fn killed_at_work(server: &Sqs) -> Result<()> {
     const MESSAGES: u64 = 60;
     let world = World::new(server, "killed").await?;
@@ -197,7 +197,7 @@ async fn killed_at_work(server: &Sqs) -> Result<()> {
     Ok(())
 }
 
-/// SIGTERM: what is under way is finished, and what was taken ahead is there at once for somebody else.
+/// After SIGTERM messages in progress are finished, and other received messages become visible at once.
 async fn ended_in_order(server: &Sqs) -> Result<()> {
     let world = World::new(server, "ended").await?;
     let environment = [("ASYA_SQS_VISIBILITY_TIMEOUT", "600"), ("ASYA_SQS_PREFETCH", "5")];

@@ -1,15 +1,15 @@
-//! A runtime for tests and benchmarks: it speaks the protocol (`docs/asya-protocol.md`) and echoes payloads, or does as the
-//! payload says. `echo_runtime [--protocol 1]`.
+//! A runtime for tests and benchmarks: it implements the protocol (`docs/asya-protocol.md`) and echoes payloads, or does what the
+//! payload requests. `echo_runtime [--protocol 1]`.
 //!
 //! | payload | what it does |
 //! |---|---|
-//! | `{"do": "nothing"}` | answers with no item |
+//! | `{"do": "nothing"}` | responds without items |
 //! | `{"do": "fan", "times": 3}` | three items |
-//! | `{"do": "error"}` | an error of the handler |
-//! | `{"do": "die"}` | ends the process in the call |
-//! | `{"do": "sleep", "ms": 5}` | takes its time |
+//! | `{"do": "error"}` | reports an error of the handler |
+//! | `{"do": "die"}` | ends the process during the call |
+//! | `{"do": "sleep", "ms": 5}` | responds after this time |
 //! | `{"do": "grow", "bytes": 5}` | a payload of this size |
-//! | `{"do": "garbage"}` | answers with what is no JSON |
+//! | `{"do": "garbage"}` | responds with invalid JSON |
 //! | anything else | echo |
 
 use std::fs;
@@ -25,7 +25,7 @@ use serde_json::{Value, json};
 
 #[derive(Parser)]
 struct Args {
-    /// 1 closes after each answer, as the public v0.1 runtime does.
+    /// 1 closes the connection after each response, as the public v0.1 runtime does.
     #[arg(long, default_value_t = 2)]
     protocol: u8,
     #[arg(long, env = "ASYA_SOCKET_DIR", default_value = "/var/run/asya")]
@@ -55,7 +55,7 @@ fn listen(args: &Args) -> io::Result<UnixListener> {
     }
     let socket = args.socket_dir.join("asya-runtime.sock");
     let ready = args.socket_dir.join("runtime-ready");
-    // After a kill both are still there.
+    // Both files remain after a kill.
     let _ = fs::remove_file(&ready);
     let _ = fs::remove_file(&socket);
     let listener = UnixListener::bind(socket)?;
@@ -64,7 +64,7 @@ fn listen(args: &Args) -> io::Result<UnixListener> {
     } else {
         "ready\nprotocol 2\n"
     };
-    // By a rename: the sidecar never reads a part of it.
+    // Renamed, so that the sidecar never reads a partial file.
     let unfinished = ready.with_extension("new");
     fs::write(&unfinished, text)?;
     fs::rename(unfinished, ready)?;
@@ -107,7 +107,7 @@ fn answer(request: &[u8]) -> Vec<u8> {
     let answer = match item["payload"]["do"].as_str() {
         Some("nothing") => json!([]),
         Some("error") => {
-            let details = json!({"message": "as you wish", "type": "ValueError", "traceback": "line 1"});
+            let details = json!({"message": "requested by the payload", "type": "ValueError", "traceback": "line 1"});
             json!([{"error": "processing_error", "details": details}])
         }
         Some("fan") => {

@@ -1,5 +1,5 @@
-//! What the benchmark (`cargo xtask bench asya`) compares the sidecar with: messages from one queue to another on the sidecar's own
-//! sessions. Consume, publish, confirm, acknowledge; nothing else. Not shipped.
+//! Baseline of the benchmark (`cargo xtask bench asya`): moves messages from one queue to another on the sidecar's own sessions.
+//! Consume, publish, confirm, acknowledge; nothing else. Not shipped.
 
 use std::sync::Arc;
 

@@ -1,10 +1,10 @@
-//! A small client of Amazon SQS, and of servers that speak its protocol: AWS JSON 1.0 over HTTP, signed. The whole SDK would take
-//! longer to compile than everything of ours.
+//! A small client for Amazon SQS and servers with the same protocol: signed AWS JSON 1.0 over HTTP. It replaces the AWS SDK, which
+//! takes longer to compile than the whole workspace.
 //!
-//! | module | what |
+//! | module | content |
 //! |---|---|
-//! | [`wire`] | requests: signed, sent, and their errors understood |
-//! | here | what can be asked for |
+//! | [`wire`] | signing and sending of requests, and parsing of errors |
+//! | this one | operations |
 
 pub mod wire;
 
@@ -17,39 +17,39 @@ use serde_json::{Map, Value, json};
 use wire::Wire;
 pub use wire::{Credentials, Error};
 
-/// Most attributes of a message.
+/// Largest number of attributes of a message.
 const MOST_ATTRIBUTES: usize = 10;
-/// Attributes of a queue that count its messages: those that wait, are worked on, or are delayed.
+/// Attributes of a queue that count its messages: visible, in flight, and delayed.
 const COUNTS: [&str; 3] = [
     "ApproximateNumberOfMessages",
     "ApproximateNumberOfMessagesNotVisible",
     "ApproximateNumberOfMessagesDelayed",
 ];
 
-/// Where queues are.
+/// Location of queues.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// AWS region.
     pub region: String,
-    /// Another server than AWS, such as `http://localhost:9324`.
+    /// URL of another server than AWS, such as `http://localhost:9324`.
     pub endpoint: Option<String>,
-    /// Who we are.
+    /// Source of the credentials.
     pub credentials: Credentials,
 }
 
-/// A client. Cheap to clone; its connections are kept.
+/// Client with a connection pool. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Client {
     wire: Wire,
 }
 
-/// A message that was taken from a queue. It is there again after its visibility timeout, unless it is deleted.
+/// Received message. It becomes visible again after its visibility timeout, unless it is deleted.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub struct Message {
-    /// What it is deleted by.
+    /// Receipt handle, for deletion.
     pub receipt_handle: String,
-    /// Its text.
+    /// Text of the message.
     pub body: String,
     #[serde(default)]
     attributes: BTreeMap<String, String>,
@@ -64,12 +64,12 @@ struct Attribute {
 }
 
 impl Message {
-    /// How often it was given out, this time included.
+    /// Number of deliveries, including this one.
     pub fn deliveries(&self) -> Option<u32> {
         self.attributes.get("ApproximateReceiveCount")?.parse().ok()
     }
 
-    /// Its attributes that are text.
+    /// Attributes of type String.
     pub fn headers(&self) -> Vec<(String, String)> {
         let text = |(name, attribute): (&String, &Attribute)| Some((name.clone(), attribute.string_value.clone()?));
         self.text.iter().filter_map(text).collect()
@@ -77,14 +77,20 @@ impl Message {
 }
 
 impl Client {
-    /// A client. Nothing is sent yet.
+    /// Creates a client, without sending anything.
+    ///
+    /// # Errors
+    /// If the endpoint or the region is invalid.
     pub fn new(settings: &Settings) -> Result<Self, Error> {
         Ok(Self {
             wire: Wire::new(settings)?,
         })
     }
 
-    /// The URL of a queue; nothing if it does not exist.
+    /// URL of a queue, or `None` if it does not exist.
+    ///
+    /// # Errors
+    /// If the request fails.
     pub async fn queue_url(&self, name: &str) -> Result<Option<String>, Error> {
         match self.wire.ask("GetQueueUrl", &json!({"QueueName": name})).await {
             Ok(answer) => url(&answer).map(Some),
@@ -93,7 +99,10 @@ impl Client {
         }
     }
 
-    /// Makes a queue and returns its URL. One that exists with the same attributes is fine.
+    /// Creates a queue and returns its URL. A queue with the same attributes may exist.
+    ///
+    /// # Errors
+    /// If the request fails, or the queue exists with different attributes.
     pub async fn create_queue(
         &self,
         name: &str,
@@ -104,20 +113,29 @@ impl Client {
         url(&self.wire.ask("CreateQueue", &asked).await?)
     }
 
-    /// Deletes a queue, whatever is in it.
+    /// Deletes a queue and its messages.
+    ///
+    /// # Errors
+    /// If the request fails.
     pub async fn delete_queue(&self, url: &str) -> Result<(), Error> {
         self.wire.ask("DeleteQueue", &json!({"QueueUrl": url})).await.map(drop)
     }
 
-    /// How many messages a queue holds, those that are being worked on included. AWS counts approximately, but what has been at
-    /// rest for a minute is counted right.
+    /// Number of messages in a queue, including those in flight. AWS reports an approximation, which is exact after a minute without
+    /// changes.
+    ///
+    /// # Errors
+    /// If the request fails.
     pub async fn count(&self, url: &str) -> Result<u64, Error> {
         let asked = json!({"QueueUrl": url, "AttributeNames": COUNTS});
         let answer = self.wire.ask("GetQueueAttributes", &asked).await?;
         Ok(count(&answer))
     }
 
-    /// Sends a message; done means that SQS keeps it. Of `headers` the first ten go along.
+    /// Sends a message. On success SQS has stored it. Only the first ten `headers` are sent.
+    ///
+    /// # Errors
+    /// If the request fails.
     pub async fn send(&self, url: &str, body: &str, headers: &[(String, String)]) -> Result<(), Error> {
         let attributes: Map<String, Value> = headers
             .iter()
@@ -132,7 +150,10 @@ impl Client {
         self.wire.ask("SendMessage", &asked).await.map(drop)
     }
 
-    /// Takes up to `most` messages (at most 10), for which nobody else gets them for `visibility`; waits up to `wait` for the first.
+    /// Receives up to `most` messages (at most 10) and hides them for `visibility`. Waits up to `wait` for the first.
+    ///
+    /// # Errors
+    /// If the request fails.
     pub async fn receive(
         &self,
         url: &str,
@@ -150,20 +171,26 @@ impl Client {
         messages(answer)
     }
 
-    /// The message is done with.
+    /// Deletes a received message.
+    ///
+    /// # Errors
+    /// If the request fails.
     pub async fn delete(&self, url: &str, receipt: &str) -> Result<(), Error> {
         let asked = json!({"QueueUrl": url, "ReceiptHandle": receipt});
         self.wire.ask("DeleteMessage", &asked).await.map(drop)
     }
 
-    /// Nobody else gets the message for so long from now on; 0 gives it back.
+    /// Hides a received message for this time from now on; 0 returns it to the queue.
+    ///
+    /// # Errors
+    /// If the request fails.
     pub async fn hide(&self, url: &str, receipt: &str, visibility: Duration) -> Result<(), Error> {
         let asked = json!({"QueueUrl": url, "ReceiptHandle": receipt, "VisibilityTimeout": visibility.as_secs()});
         self.wire.ask("ChangeMessageVisibility", &asked).await.map(drop)
     }
 }
 
-/// Everything that is read from answers: messages, the count of messages, and the URL of a queue. For the fuzz targets.
+/// Parses a response as messages, number of messages and URL of a queue. For the fuzz targets.
 #[doc(hidden)]
 pub fn read_answer(response: &http::Response<bytes::Bytes>) -> Result<(Vec<Message>, u64, Option<String>), Error> {
     let answer = wire::understood(response)?;
@@ -190,7 +217,7 @@ fn count(answer: &Value) -> u64 {
 fn url(answer: &Value) -> Result<String, Error> {
     let url = answer["QueueUrl"].as_str();
     url.map(str::to_owned)
-        .ok_or_else(|| Error::malformed("there is no QueueUrl"))
+        .ok_or_else(|| Error::malformed("QueueUrl is missing"))
 }
 
 #[cfg(test)]
@@ -202,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_are_counted_and_the_count_does_not_overflow() {
+    fn message_count_does_not_overflow() {
         assert_eq!(counted("2", "3"), 5);
         assert_eq!(counted("2", "many"), 2);
         assert_eq!(counted("2", "18446744073709551615"), u64::MAX);

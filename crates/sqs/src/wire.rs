@@ -1,4 +1,4 @@
-//! Requests: signed, sent, and their errors understood.
+//! Signing and sending of requests, and parsing of errors.
 
 use std::fmt;
 use std::sync::Arc;
@@ -17,21 +17,21 @@ use sha2::{Digest as _, Sha256};
 
 use crate::Settings;
 
-/// A server that does not answer within this time is away.
+/// Timeout for a response.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Ten messages of 1 MiB each, with room for their escapes.
+/// Largest response: ten messages of 1 MiB each, with room for escapes.
 const LARGEST_ANSWER: usize = 64 * 1024 * 1024;
 
-/// Who we are.
+/// Source of the credentials.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Credentials {
-    /// As AWS' own clients find them: environment, profile, web identity (EKS), container, instance.
+    /// The sources of the AWS SDKs: environment, profile, web identity (EKS), container, instance.
     Found,
-    /// These.
+    /// Static credentials.
     Static {
-        /// The access key's id.
+        /// Access key id.
         id: String,
-        /// The access key.
+        /// Secret access key.
         key: String,
     },
 }
@@ -45,36 +45,36 @@ impl fmt::Debug for Credentials {
     }
 }
 
-/// Why a request was in vain.
+/// Failed request.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The endpoint is no URL.
-    #[error("'{endpoint}' is no HTTP URL")]
+    /// The endpoint is not a URL.
+    #[error("'{endpoint}' is not an HTTP URL")]
     Endpoint {
-        /// What was given.
+        /// The invalid endpoint.
         endpoint: String,
     },
-    /// There are no credentials, or they cannot be used.
+    /// Loading credentials failed.
     #[error("no AWS credentials: {0}")]
     Credentials(#[source] reqsign_core::Error),
-    /// Nobody is there.
+    /// The server cannot be reached, or did not respond in time.
     #[error("SQS at {place} does not answer: {why}")]
     Unreachable {
-        /// Where.
+        /// Host of the server.
         place: String,
-        /// Why.
+        /// Cause.
         why: String,
     },
-    /// It did not want to.
-    #[error("SQS says {code}: {message}")]
+    /// SQS rejected the request.
+    #[error("SQS rejects the request: {code}: {message}")]
     Refused {
-        /// The kind of error, as `QueueDoesNotExist`.
+        /// Error code, such as `QueueDoesNotExist`.
         code: String,
-        /// Its message.
+        /// Message of SQS.
         message: String,
     },
-    /// It is not SQS that answers.
-    #[error("SQS answers what it should not: {0}")]
+    /// The response is not one of SQS.
+    #[error("unexpected response from SQS: {0}")]
     Malformed(String),
 }
 
@@ -87,19 +87,19 @@ impl Error {
         matches!(self, Self::Refused { code, .. } if words.iter().any(|word| code.contains(word)))
     }
 
-    /// There is no such queue.
+    /// Whether the queue does not exist.
     pub fn is_no_queue(&self) -> bool {
         self.says(&["QueueDoesNotExist", "NonExistentQueue"])
     }
 
-    /// The message itself is not taken: too long, or with characters that SQS does not take. Trying again is useless.
+    /// Whether SQS rejected the message itself, because it is too long or has invalid characters. A retry is useless.
     pub fn is_unfit_message(&self) -> bool {
         let is_long = |message: &str| message.contains("must be shorter than") || message.contains("longer than");
         self.says(&["InvalidMessageContents", "MessageTooLong"])
             || matches!(self, Self::Refused { code, message } if code.contains("InvalidParameterValue") && is_long(message))
     }
 
-    /// What was taken is no longer ours.
+    /// Whether the receipt handle has expired.
     pub fn is_stale_receipt(&self) -> bool {
         self.says(&["ReceiptHandleIsInvalid", "MessageNotInflight"])
     }
@@ -137,21 +137,21 @@ impl Http {
     }
 }
 
-/// An error with its causes: hyper tells the reason last.
+/// An error with its causes, because hyper puts the reason into the last one.
 fn told(error: &dyn std::error::Error) -> String {
     let causes = std::iter::successors(Some(error), |error| error.source());
     let all: Vec<String> = causes.map(ToString::to_string).collect();
     all.join(": ")
 }
 
-/// For tokens that are fetched over HTTP.
+/// HTTP client that fetches tokens.
 impl HttpSend for Http {
     async fn http_send(&self, request: Request<Bytes>) -> reqsign_core::Result<Response<Bytes>> {
         self.send(request).await.map_err(reqsign_core::Error::unexpected)
     }
 }
 
-/// For tokens that are mounted.
+/// Reader of mounted tokens.
 #[derive(Debug)]
 struct Files;
 
@@ -201,7 +201,7 @@ impl Wire {
         self.ask_and_wait(action, asked, Duration::ZERO).await
     }
 
-    /// The server may take `wait` longer.
+    /// Sends a request. The server may take `wait` longer than usual.
     pub(crate) async fn ask_and_wait(&self, action: &str, asked: &Value, wait: Duration) -> Result<Value, Error> {
         let place = || {
             self.endpoint
@@ -234,7 +234,7 @@ impl Wire {
     }
 }
 
-/// A URL, or what is between its slashes, without user and password.
+/// The authority of a URL, without user and password.
 fn without_login(url: &str) -> String {
     match url.rsplit_once('@') {
         Some((before, host)) => {
@@ -245,13 +245,13 @@ fn without_login(url: &str) -> String {
     }
 }
 
-/// China has a domain of its own.
+/// Domain of a region. Regions in China have another one.
 fn endpoint_of(region: &str) -> String {
     let tail = if region.starts_with("cn-") { ".cn" } else { "" };
     format!("https://sqs.{region}.amazonaws.com{tail}/")
 }
 
-/// What a server says: its answer, or its error.
+/// Parses a response or an error of the server.
 pub(crate) fn understood(response: &Response<Bytes>) -> Result<Value, Error> {
     let body = response.body();
     let json: Option<Value> = if body.is_empty() {
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn a_login_in_the_endpoint_is_not_repeated() {
+    fn errors_do_not_contain_credentials_of_the_endpoint() {
         for (url, shown) in [
             ("http://app:pa/ss@w@queue:9324/x", "http://queue:9324/x"),
             ("app:pass@queue", "queue"),
@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_are_understood() {
+    fn errors_are_classified() {
         let missing = answer(
             400,
             r#"{"__type": "com.amazonaws.sqs#QueueDoesNotExist", "message": "no such queue"}"#,

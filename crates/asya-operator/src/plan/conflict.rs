@@ -1,8 +1,8 @@
-//! Others who take out what was put into their object: seen exactly, waited for, and given in to.
+//! Conflicts with other writers that remove the containers from a target.
 //!
-//! A loss is counted once: `status.binding.lost` remembers that it was. What was put in is put back after a wait that doubles;
-//! above [`MOST`] losses it is left to the other. The count starts again when what was put in has stayed for an hour, or when the
-//! actor, or the object that it names, has a new generation.
+//! `status.binding.lost` ensures that each loss is counted once. The containers are restored after a wait that doubles with each
+//! loss. After [`MOST`] losses they are not restored any more. The count is reset if the containers stay for an hour, or if the
+//! actor or the object in workloadRef gets a new generation.
 
 use std::time::Duration;
 
@@ -13,51 +13,51 @@ use runway_operator::json;
 
 use super::part::Conflicts;
 
-/// So many losses are answered; the next one is not.
+/// Losses after which the containers are restored.
 pub(super) const MOST: i32 = 5;
-/// The longest.
+/// Longest wait, without jitter.
 const LONGEST_WAIT: Duration = Duration::from_mins(5);
-/// What stays so long is accepted.
+/// Time without a loss after which the count is reset.
 const QUIET: SignedDuration = SignedDuration::from_hours(1);
 
-/// What is to be done about an object that holds, or should hold, what is ours.
+/// Next step for an object that should hold the containers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// It is as it should be.
+    /// The containers are there, unchanged.
     Intact,
-    /// It is put in: for the first time, or changed, or again.
+    /// Add, change or restore the containers.
     Apply,
-    /// It was taken out just now.
+    /// The containers were removed since the last look.
     Lost {
-        /// How long until it is put back.
+        /// Time until they are restored.
         wait: Duration,
     },
-    /// It was taken out, and is put back later.
+    /// The containers were removed earlier.
     Waiting {
-        /// How long until then.
+        /// Time until they are restored.
         wait: Duration,
     },
-    /// It was taken out too often.
+    /// The containers were removed too often.
     Stopped {
-        /// Whether that is news.
+        /// Whether the limit was exceeded just now.
         now: bool,
     },
 }
 
-/// What is seen of the object.
+/// Observed state of the object.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sight<'a> {
-    /// Everything we want is there and ours.
+    /// The containers are there, and the operator owns their fields.
     pub(super) intact: bool,
-    /// The very same was put into this very object before.
+    /// The same containers were added to the same object before.
     pub(super) was_put_in: bool,
-    /// The spec of the actor, or of the object it names, is another one than before.
+    /// The actor, or the object in workloadRef, has a new generation.
     pub(super) new_chance: bool,
-    /// The wait after the first loss.
+    /// Wait after the first loss.
     pub(super) first_wait: Duration,
-    /// The actor's uid: waits differ from actor to actor.
+    /// Uid of the actor, for the jitter.
     pub(super) uid: &'a str,
-    /// The time.
+    /// Current time.
     pub(super) now: Timestamp,
 }
 
@@ -112,7 +112,7 @@ pub(super) fn judge(sight: &Sight<'_>, before: &AsyncActorStatus) -> Judged {
     }
 }
 
-/// How long until a count that stays where it is would be forgotten.
+/// Time until the count is reset, if there is no further loss.
 pub(super) fn forgotten_in(conflicts: &Conflicts, now: Timestamp) -> Option<Duration> {
     let last = conflicts.last_time.as_ref()?;
     Some(left(QUIET.unsigned_abs(), now.duration_since(last.0)))
@@ -122,13 +122,13 @@ fn left(wait: Duration, since: SignedDuration) -> Duration {
     wait.saturating_sub(Duration::try_from(since).unwrap_or_default())
 }
 
-/// The wait after so many losses: doubled each time, with up to a quarter more, by the uid, so that actors do not march in step.
+/// Wait after this number of losses: doubled each time, with a jitter of up to a quarter, derived from the uid.
 fn wait(sight: &Sight<'_>, count: i32) -> Duration {
     let doublings = u32::try_from(count.saturating_sub(1)).unwrap_or(0).min(16);
     let wait = sight.first_wait.saturating_mul(1 << doublings).min(LONGEST_WAIT);
     let digits = json::hash(&(sight.uid, count));
     let share = u32::from_str_radix(&digits[..4], 16).unwrap_or(0);
-    // Whole seconds: that is what a status can tell.
+    // Whole seconds, the resolution of times in the status.
     let jitter = wait.as_secs() * u64::from(share) / 4 / 0x1_0000;
     wait + Duration::from_secs(jitter)
 }
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn a_loss_is_counted_once_and_answered_after_a_wait() {
+    fn loss_is_counted_once_and_reverted_after_a_wait() {
         let (verdict, status) = judged(&sight(false, 100), &AsyncActorStatus::default());
         let Verdict::Lost { wait } = verdict else {
             panic!("{verdict:?}")
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn above_five_it_is_left_and_only_a_new_generation_helps() {
+    fn more_than_five_losses_stop_until_a_new_generation() {
         let mut status = AsyncActorStatus::default();
         let mut now = 0;
         for _ in 0..MOST {
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn a_quiet_hour_is_forgotten() {
+    fn count_is_reset_after_an_hour_without_loss() {
         let (_, status) = judged(&sight(false, 0), &AsyncActorStatus::default());
         assert_eq!(judged(&sight(true, 3599), &status).1.conflict_count, Some(1));
         assert_eq!(judged(&sight(true, 3600), &status).1.conflict_count, None);

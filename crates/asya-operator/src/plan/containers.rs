@@ -1,4 +1,4 @@
-//! The two containers: asya-sidecar moves messages, asya-runtime runs the handler.
+//! The two containers: asya-sidecar receives and sends messages, asya-runtime runs the handler.
 
 use std::collections::BTreeMap;
 
@@ -11,25 +11,25 @@ use crate::observe::Settings;
 use crate::request::{self, RUNTIME, Request, SIDECAR};
 use crate::transports::{RabbitMq, SecretKey, Sqs, Transport};
 
-/// Where the two meet.
+/// Socket between the two containers.
 #[derive(Clone, Copy)]
 pub(super) enum Meeting {
-    /// A folder that both mount: pods of our own, as existing handlers know it.
+    /// In a folder that both mount, as existing handlers expect. For pods of the actor's own.
     Folder,
-    /// An abstract socket: nothing is mounted into pods of others.
+    /// An abstract socket, which requires no mount. For pods of targets.
     Abstract,
 }
 
-/// The folder of the socket.
+/// Folder of the socket.
 pub(super) const SOCKET_DIR: &str = "/var/run/asya";
 
-/// The port of the sidecar's metrics: not one that model servers listen on, who may be in the same pod.
+/// Address of the sidecar's metrics. Model servers, which can run in the same pod, do not use this port.
 const METRICS_ADDRESS: &str = ":9464";
 
-/// A runtime that says why it ends is quoted in the status; from one that dies the end of its log is.
+/// The status quotes the termination message of the runtime or, without one, the end of its log.
 const LAST_WORDS: &str = "FallbackToLogsOnError";
 
-/// The sidecar. `grace` is the time the pod has to end, in seconds, where that is ours to say.
+/// The sidecar. `grace` is the termination grace period of the pod in seconds, if the operator sets it.
 pub(super) fn sidecar(
     request: &Request,
     asked: Option<&Sidecar>,
@@ -85,13 +85,13 @@ fn sidecar_env(
     env.extend(is_end(actor).then(|| plain("ASYA_IS_END_ACTOR", "true")));
     env.push(plain("ASYA_RUNTIME_TIMEOUT", &format!("{}s", request.processing)));
     if matches!(meeting, Meeting::Abstract) {
-        // A model may take long to load, and a sidecar that gives up would make its pod unready.
+        // Loading a model can take long, and a sidecar that exits would make its pod unready.
         env.push(plain("ASYA_RUNTIME_READY_TIMEOUT", "24h"));
     }
-    // What is under way is finished before the pod must be gone.
+    // Messages in progress must be finished before the pod is killed.
     env.extend(grace.map(|grace| plain("ASYA_DRAIN_TIMEOUT", &format!("{}s", (grace - 5).max(1)))));
     env.push(plain("ASYA_METRICS_ADDR", METRICS_ADDRESS));
-    // What the operator makes nobody else makes.
+    // The sidecar creates queues only if the operator does not.
     let manages = manages(settings, transport);
     env.push(plain("ASYA_QUEUE_AUTO_CREATE", if manages { "false" } else { "true" }));
     env.extend(match transport {
@@ -144,8 +144,8 @@ fn meeting_env(request: &Request, meeting: Meeting) -> Value {
     }
 }
 
-/// The runtime beside, or in front of, somebody else's model. No probes: one that is not ready would take the model out of its
-/// Service, and with it those who call it directly.
+/// The runtime of a binding. It has no probes: an unready container would remove the pod from the model's Service, which also has
+/// other clients.
 pub(super) fn bound_runtime(request: &Request, runtime: &Runtime, url: &str) -> Value {
     let env = vec![
         meeting_env(request, Meeting::Abstract),
@@ -155,7 +155,7 @@ pub(super) fn bound_runtime(request: &Request, runtime: &Runtime, url: &str) -> 
             request::mode(runtime.handler_mode.unwrap_or_default()),
         ),
         plain("ASYA_TARGET_URL", url),
-        // Below the sidecar's own limit, so that the handler's error is told and not a time-out.
+        // Less than the sidecar's own limit, so that the handler reports its error before the sidecar times out.
         plain(
             "ASYA_TARGET_TIMEOUT",
             &(request.processing - (request.processing / 5).max(1))
@@ -180,7 +180,7 @@ pub(super) fn bound_runtime(request: &Request, runtime: &Runtime, url: &str) -> 
     }))
 }
 
-/// Adds what the user's own asya-runtime container needs to talk to the sidecar.
+/// Adds the command, variables, mounts and probes of a standalone actor to the user's asya-runtime container.
 pub(super) fn complete_runtime(container: &mut Map<String, Value>, request: &Request, python: &str) {
     container.insert(
         "command".to_owned(),
@@ -200,7 +200,7 @@ pub(super) fn complete_runtime(container: &mut Map<String, Value>, request: &Req
             "subPath": names::RUNTIME_SCRIPT, "readOnly": true,
         }));
     }
-    // The user's image has Python, and perhaps no shell.
+    // The user's image has Python, but not always a shell.
     let ready = format!("import os, sys; sys.exit(not os.path.exists('{SOCKET_DIR}/runtime-ready'))");
     let probe = |period: i32, failures: i32| json!({"exec": {"command": [python, "-c", ready]}, "periodSeconds": period, "timeoutSeconds": 5, "failureThreshold": failures});
     container
@@ -222,7 +222,7 @@ fn secret(name: &str, key: &SecretKey) -> Value {
     json!({"name": name, "valueFrom": {"secretKeyRef": {"name": key.name, "key": key.key}}})
 }
 
-/// Generated variables, and those of the user, which win. Names are unique: server-side apply wants it so.
+/// Generated variables and those of the user, which take precedence. Names are unique, because server-side apply requires it.
 fn merged(generated: Vec<Value>, theirs: &Value) -> Vec<Value> {
     let theirs: Vec<&Value> = theirs.as_array().into_iter().flatten().collect();
     let mut last: BTreeMap<&str, usize> = BTreeMap::new();
@@ -240,7 +240,7 @@ fn merged(generated: Vec<Value>, theirs: &Value) -> Vec<Value> {
     kept.chain(own).collect()
 }
 
-/// Nothing empty is sent: what holds nothing cannot be told from what is absent.
+/// The value without empty fields, which the API server does not store.
 pub(super) fn without_empty(value: Value) -> Value {
     match value {
         Value::Object(map) => map

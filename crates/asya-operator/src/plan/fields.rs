@@ -1,4 +1,4 @@
-//! Who holds which field: read from `metadata.managedFields`, where server-side apply keeps it exactly.
+//! Field ownership, read from `metadata.managedFields`.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry;
 use kube::core::DynamicObject;
@@ -6,7 +6,7 @@ use runway_api::labels;
 use runway_operator::json;
 use serde_json::{Map, Value};
 
-/// What our controller holds of an object by server-side apply.
+/// Fields that the operator owns by server-side apply.
 fn ours(object: &DynamicObject) -> Option<&Value> {
     let entry = entries(object).find(|e| {
         e.manager.as_deref() == Some(labels::ASYA_MANAGER)
@@ -20,13 +20,13 @@ fn entries(object: &DynamicObject) -> impl Iterator<Item = &ManagedFieldsEntry> 
     object.metadata.managed_fields.iter().flatten()
 }
 
-/// Whether we hold anything of it.
+/// Whether the operator owns any field.
 pub(super) fn hold_something(object: &DynamicObject) -> bool {
     ours(object).is_some()
 }
 
-/// Whether every field we sent is still ours: who changes a field by other means than server-side apply takes it from us.
-/// Objects that come without managed fields (offline) are compared by value.
+/// Whether the operator still owns every applied field. Other writers take over ownership of the fields that they change. Objects
+/// without managed fields (offline) are compared by value.
 pub(super) fn is_intact(live: &DynamicObject, sent: &DynamicObject) -> bool {
     let kept = |wanted: &std::collections::BTreeMap<String, String>,
                 found: &std::collections::BTreeMap<String, String>| {
@@ -53,7 +53,7 @@ pub(super) fn is_intact(live: &DynamicObject, sent: &DynamicObject) -> bool {
     metadata && owned && body
 }
 
-/// Containment by value, where items of lists that have names are found by them.
+/// Containment by value. Items of lists are matched by name, if they have names.
 fn contains(live: &Value, sent: &Value) -> bool {
     let name = |item: &Value| item.get("name").and_then(Value::as_str).map(str::to_owned);
     match (live, sent) {
@@ -97,12 +97,12 @@ fn holds_all(held: &Value, sent: &Value) -> bool {
     }
 }
 
-/// An empty field set below a field is that field as a whole.
+/// Whether a field set below a field has every field of a value. An empty field set means the whole field.
 fn inner_holds(held: &Value, sent: &Value) -> bool {
     held.as_object().is_none_or(Map::is_empty) || holds_all(held, sent)
 }
 
-/// Whether `k:{"name":"x"}` means this item. Keys that the item leaves out are the server's defaults.
+/// Whether a key such as `k:{"name":"x"}` identifies this item. Keys that the item does not have are defaults of the API server.
 fn is_key_of(key: &str, item: &Value) -> bool {
     let Some(Ok(Value::Object(pairs))) = key.strip_prefix("k:").map(serde_json::from_str) else {
         return false;
@@ -111,7 +111,7 @@ fn is_key_of(key: &str, item: &Value) -> bool {
     given.clone().count() > 0 && given.into_iter().all(|(name, value)| item.get(name) == Some(value))
 }
 
-/// Who wrote last beside us, and through no subresource: the one who took our fields.
+/// The last other field manager that wrote the object itself, not a subresource. It took over the operator's fields.
 pub(super) fn last_writer(object: &DynamicObject) -> Option<String> {
     entries(object)
         .filter(|e| {
@@ -122,7 +122,7 @@ pub(super) fn last_writer(object: &DynamicObject) -> Option<String> {
         .and_then(|e| e.manager.clone())
 }
 
-/// Whether we alone hold `spec.replicas`: then giving it up would let the server fill in 1.
+/// Whether the operator is the only owner of `spec.replicas`. If it stopped applying the field, the API server would default it to 1.
 pub(super) fn hold_replicas_alone(object: &DynamicObject) -> bool {
     let holds = |fields: &Value| fields.pointer("/f:spec/f:replicas").is_some();
     ours(object).is_some_and(holds)
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn a_field_that_somebody_took_is_missed() {
+    fn field_with_another_owner_is_not_intact() {
         let whole = json!({".": {}, "f:name": {}, "f:image": {}, "f:command": {}, "f:env": {
             "k:{\"name\":\"E\"}": {".": {}, "f:name": {}, "f:value": {}}}});
         assert!(is_intact(&object(&held(&whole), "kserve"), &sent()));

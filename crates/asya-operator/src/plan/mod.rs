@@ -1,4 +1,4 @@
-//! What must exist, what must go, and what to say of it. Pure and deterministic: no client, no clock, no memory.
+//! The plan for an AsyncActor: objects, queues, status and Events. Pure and deterministic: no client, no clock, no memory.
 
 mod binding;
 mod conflict;
@@ -46,7 +46,7 @@ pub fn plan(seen: &Observed) -> Plan {
     status::settle(seen, &request, transport, outcome)
 }
 
-/// What to say when the server did not take what [`plan`] asked for. Silent when trying again may help.
+/// The plan after the API server rejected a write of [`plan`]: it reports the error. It is empty if a retry can help.
 pub fn after_failure(seen: &Observed, error: &apply::Error) -> Plan {
     match error {
         apply::Error::NameTaken {

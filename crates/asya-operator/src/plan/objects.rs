@@ -1,4 +1,4 @@
-//! Objects that are ours, as they are sent.
+//! Objects that the operator creates: writes, deletions, and ownership.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ use crate::names;
 use crate::object::{CONFIG_MAP, Found, Key};
 use crate::observe::Observed;
 
-/// Labels of everything made for an actor.
+/// Labels of all objects that are created for an actor.
 pub(super) fn common_labels(actor: &str) -> BTreeMap<String, String> {
     [
         (labels::MANAGED_BY, labels::MANAGED_BY_VALUE),
@@ -123,7 +123,7 @@ pub(super) fn by(live: &DynamicObject) -> String {
     fields::last_writer(live).map_or_else(String::new, |who| format!(" by '{who}'"))
 }
 
-/// Whether a live object is one of ours: made for this very actor or, where no actor owns it, for the namespace.
+/// Whether a live object was created for this actor or, if actors share it, for the namespace.
 pub(super) fn is_ours(seen: &Observed, key: &Key, live: &DynamicObject) -> bool {
     if *key != Key::new(CONFIG_MAP, names::RUNTIME_CONFIG_MAP) {
         return child::is_made_for(seen.actor.as_ref(), live);
@@ -154,7 +154,7 @@ pub(super) fn taken(seen: &Observed, key: &Key, type_: &'static str) -> Option<P
     })
 }
 
-/// The message about a name that is taken by an object that is not ours.
+/// Message for a name that an object with another owner has.
 pub(super) fn taken_text(kind: &str, name: &str, manager: &str) -> String {
     let taken = child::taken(&format!("{kind} '{name}'"), "AsyncActor", manager);
     let way_out = match (kind, name) {
@@ -167,7 +167,7 @@ pub(super) fn taken_text(kind: &str, name: &str, manager: &str) -> String {
     format!("{taken}: {way_out}")
 }
 
-/// The deletion of a live object.
+/// Deletion of a live object.
 pub(super) fn deletion(seen: &Observed, key: &Key) -> Option<Delete> {
     let Some(Found::Here { version, object }) = seen.objects.get(key) else {
         return None;

@@ -14,7 +14,7 @@ use crate::observe::Observed;
 /// Time until the next look at an object that must go first, in case the event of its deletion is lost.
 pub(super) const LOOK_AGAIN: Duration = Duration::from_mins(1);
 
-/// What to do for one actor.
+/// Everything to do for one actor.
 #[derive(Clone, Debug, Default)]
 pub struct Plan {
     /// Writes to the cluster.
@@ -61,7 +61,7 @@ pub(super) struct Scaled {
     pub(super) reference: Option<ObjectRef>,
 }
 
-/// What one step of planning adds to the plan.
+/// Addition of one step of planning to the plan.
 #[derive(Default)]
 pub(super) struct Part {
     pub(super) conditions: Vec<Condition>,

@@ -1,4 +1,4 @@
-//! What keeps the pods of an actor from working, and what to do about it: read from what the kubelet says of them.
+//! Failures of an actor's pods, and their remedies, from the pod status that the kubelet writes.
 
 use std::time::Duration;
 
@@ -14,14 +14,14 @@ use crate::object::Key;
 use crate::observe::Observed;
 use crate::request::{RUNTIME, Request, SIDECAR, Work};
 
-/// A container that is running again is believed after this long: one that ends again and again looks well in between.
+/// Time for which a restarted container must run before it counts as working, because a crash loop looks ready in between.
 const BELIEVED_AFTER: Duration = Duration::from_mins(1);
 
-/// `asya-runtime` ends so when it cannot load the handler, and when a setting is wrong (its README).
+/// Exit codes of asya-runtime for a handler that cannot be loaded, and for an invalid setting (see its README).
 const EXIT_HANDLER: i32 = 3;
 const EXIT_SETTINGS: i32 = 2;
 
-/// Why pods do not work.
+/// Failure of pods.
 struct Trouble {
     /// State of the actor, as the public Asya names it.
     word: ActorState,
@@ -29,7 +29,7 @@ struct Trouble {
     message: String,
 }
 
-/// What the condition on the workload, or on the binding, gives as its reason when pods do not work.
+/// Reasons of the conditions `WorkloadReady` and `RuntimeInjected` for failures of pods.
 pub const WORDS: [ActorState; 6] = [
     ActorState::PendingResources,
     ActorState::ImagePullError,
@@ -43,13 +43,13 @@ pub const WORDS: [ActorState; 6] = [
 #[derive(Default)]
 pub(super) struct Health {
     trouble: Option<Trouble>,
-    /// Trouble of some pods, while others work.
+    /// Failure of some pods, while others work.
     warning: Option<String>,
     look_again: Option<Duration>,
 }
 
 impl Health {
-    /// The part with the condition `well` or, if there is trouble, one of its type that reports the trouble of `key`.
+    /// The part with the condition `well` or, if there is a failure, a condition of the given type that reports it for `key`.
     pub(super) fn part(self, seen: &Observed, type_: &'static str, key: &Key, well: Condition) -> Part {
         let said = match self.trouble {
             Some(Trouble { word, message }) => Part::fails(seen, type_, word.as_str(), format!("{key}: {message}")),
@@ -96,7 +96,7 @@ pub(super) fn of_target(seen: &Observed, request: &Request) -> Health {
     judge(seen, request, false)
 }
 
-/// The first trouble, starting with the newest pod.
+/// The first failure, starting with the newest pod.
 fn judge(seen: &Observed, request: &Request, own: bool) -> Health {
     let mut pods: Vec<&Pod> = seen
         .pods
@@ -147,7 +147,7 @@ impl Reader<'_> {
             .filter(|(c, _)| self.own || [RUNTIME, SIDECAR].contains(&&*c.name))
             .filter_map(|(c, serves)| Some((c, failure(c, serves, self.seen.now, look_again)?)))
             .collect();
-        // Who says something says why; the others may only follow.
+        // A container with a termination message reports the cause; others may fail in consequence.
         failed.sort_by_key(|(_, failure)| matches!(failure, Failure::Exit { message, .. } if message.is_empty()));
         let (container, failure) = failed.first()?;
         Some(self.tell(container, failure))
@@ -201,7 +201,7 @@ impl Reader<'_> {
             runway_api::labels::ASYA_ACTOR,
             self.request.name
         );
-        // Ours say it in the first line, and Python in the last one of its traceback.
+        // Our programs report the cause in the first line, Python in the last line of its traceback.
         let said = match said.strip_prefix(&format!("{name}: ")) {
             Some(own) => own.lines().next(),
             None => said.lines().rfind(|line| !line.trim().is_empty()),
@@ -226,7 +226,7 @@ impl Reader<'_> {
         }
     }
 
-    /// The field of the actor that decides this about a container.
+    /// The field of the actor that sets this property of a container.
     fn field(&self, name: &str, what: &str) -> String {
         match (name, &self.request.work) {
             (SIDECAR, _) => format!("spec.sidecar.{what}"),
@@ -236,7 +236,7 @@ impl Reader<'_> {
     }
 }
 
-/// Why a container does not work, if it does not.
+/// Failure of a container, if any.
 fn failure(
     container: &ContainerStatus,
     serves: bool,
@@ -260,7 +260,7 @@ fn failure(
     Some(failure)
 }
 
-/// The Secret or ConfigMap that is missing, by what the kubelet says of it.
+/// The missing Secret or ConfigMap, from the kubelet's message.
 fn absent(said: &str) -> Option<String> {
     let named = |kind: &str, title: &str| {
         let (name, rest) = said.split_once(&format!("{kind} \""))?.1.split_once('"')?;

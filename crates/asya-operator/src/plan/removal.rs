@@ -1,5 +1,5 @@
-//! The end of an actor: scaling first (it may put replicas back), then what is ours in objects of others, then the queue. It always
-//! ends: what does not go within five minutes is told of and left.
+//! Cleanup of a deleted actor: first the ScaledObject (KEDA restores the replicas), then the containers in the target, then the
+//! queue. It ends after five minutes at the latest; an Event reports objects that may be left.
 
 use std::time::Duration;
 
@@ -15,9 +15,9 @@ use crate::object::{Key, SCALED_OBJECT};
 use crate::observe::{Observed, QueueState};
 use crate::targets::{DEPLOYMENT, KNOWN, STATEFUL_SET};
 
-/// How long anything is waited for.
+/// Longest time for the cleanup.
 const TIMEOUT: SignedDuration = SignedDuration::from_mins(5);
-/// How soon a broker is asked again.
+/// Time until the next try at a broker.
 const BROKER_AGAIN: Duration = Duration::from_secs(10);
 
 pub(super) fn for_deletion(seen: &Observed) -> Plan {
@@ -105,7 +105,7 @@ pub(super) fn for_deletion(seen: &Observed) -> Plan {
     plan
 }
 
-/// What is left of the time for cleaning up.
+/// Time left for the cleanup, if any.
 fn time_left(since: Timestamp, now: Timestamp) -> Option<Duration> {
     let left = Duration::try_from(TIMEOUT - now.duration_since(since)).unwrap_or(Duration::ZERO);
     Some(left).filter(|left| !left.is_zero())

@@ -1,4 +1,4 @@
-//! KEDA's part: ScaledObject and TriggerAuthentication.
+//! Scaling with KEDA: ScaledObject and TriggerAuthentication.
 
 use std::iter;
 
@@ -133,7 +133,7 @@ fn manual() -> Scaled {
     }
 }
 
-/// Whether KEDA sees messages, as its condition `Active` says; that changes when the first comes and when the last is done.
+/// Whether KEDA sees messages, according to its condition `Active`.
 fn sees_messages(object: &DynamicObject) -> Option<bool> {
     let active = condition(object, "Active")?;
     match active["status"].as_str()? {
@@ -198,7 +198,7 @@ fn scaled_object(
         "scaleTargetRef": reference,
         "pollingInterval": scaling.polling_interval.unwrap_or(10),
         "cooldownPeriod": cooldown,
-        // A live model is not put to sleep because it was attached to an empty queue a moment ago.
+        // A running model must not be scaled to zero right after it is bound to an empty queue.
         "initialCooldownPeriod": scaling.initial_cooldown_period.unwrap_or(if bound { cooldown } else { 0 }),
         "minReplicaCount": minimum,
         "maxReplicaCount": scaling.max(),
@@ -224,7 +224,7 @@ fn scaled_object(
     }}))
 }
 
-/// Messages under way count: who works on the last one must not be scaled away.
+/// The trigger. It counts unacknowledged messages, so that a replica that processes the last message is not removed.
 fn trigger(request: &Request, transport: &Transport, scaling: &Scaling) -> Value {
     let queue = names::queue(&request.namespace, &request.name);
     let length = scaling.queue_length.unwrap_or(5).to_string();
@@ -268,7 +268,7 @@ fn trigger(request: &Request, transport: &Transport, scaling: &Scaling) -> Value
     json!({"type": kind, "name": "queue", "metadata": metadata, "authenticationRef": authentication})
 }
 
-/// What KEDA needs to look at the queue; secrets by name.
+/// Spec of the TriggerAuthentication, with references to Secrets.
 fn credentials(transport: &Transport, name: &str) -> Option<Value> {
     let from = |parameter: &str, key: &SecretKey| json!({"parameter": parameter, "name": key.name, "key": key.key});
     match transport {
@@ -276,7 +276,7 @@ fn credentials(transport: &Transport, name: &str) -> Option<Value> {
             let password = rabbit.password_secret_ref.as_ref()?;
             Some(json!({
                 "secretTargetRef": [from("password", password)],
-                // The user's name is no secret, but KEDA takes it from here or from a pod, which need not have it.
+                // KEDA reads the user name from here or from the target's pods, which need not have it.
                 "configMapTargetRef": [{"parameter": "username", "name": name, "key": "username"}],
             }))
         }

@@ -1,4 +1,4 @@
-//! A workload of the actor's own: Deployment or StatefulSet, with the runtime from the ConfigMap `asya-runtime`.
+//! Standalone actors: a Deployment or StatefulSet, with the runtime from the ConfigMap `asya-runtime`.
 
 use runway_api::async_actor::{WORKLOAD_READY, WorkloadKind};
 use runway_api::condition::{no, yes};
@@ -103,7 +103,7 @@ pub(super) fn workload_body(seen: &Observed, request: &Request, key: &Key, templ
     json!({"spec": spec})
 }
 
-/// The user's template, with the sidecar last, and what the two containers share.
+/// The user's template with the sidecar as the last container, and the shared volumes.
 fn template(seen: &Observed, request: &Request, workload: &Standalone, sidecar: Value) -> Value {
     let mut template = workload.template.clone();
     let mut metadata = map(template.remove("metadata"));
@@ -111,7 +111,7 @@ fn template(seen: &Observed, request: &Request, workload: &Standalone, sidecar: 
     let ours = objects::common_labels(&request.name);
     labels.extend(ours.into_iter().map(|(key, value)| (key, value.into())));
     let mut annotations = map(metadata.remove("annotations"));
-    // A new runtime means new pods.
+    // A new runtime requires new pods.
     let script = runway_operator::json::hash(&seen.settings.runtime_script);
     annotations.insert("asya.sh/runtime-hash".to_owned(), script.into());
     metadata.insert("labels".to_owned(), labels.into());

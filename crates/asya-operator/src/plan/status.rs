@@ -1,5 +1,5 @@
-//! The status: computed from what is seen, from scratch, each time; written only when it differs. What must be taken out of objects of
-//! others is carried on until it is.
+//! The status. It is computed from the observed state each time, and written only if it differs. The holder of a binding stays in it
+//! until the containers are removed.
 
 use std::{iter, mem};
 
@@ -27,7 +27,7 @@ use crate::{names, needs};
 /// Longest message of a status, in bytes.
 const MAX_MESSAGE: usize = 4096;
 
-/// The order in which conditions are told.
+/// Order of the conditions.
 const ORDER: [&str; 9] = [
     TARGET_RESOLVED,
     RUNTIME_INJECTED,
@@ -40,7 +40,7 @@ const ORDER: [&str; 9] = [
     WARNING,
 ];
 
-/// The schema's rules were bypassed. Nothing is done; what an earlier spec asked for goes on.
+/// The plan for an invalid spec, which bypassed the validation rules of the CRD. Existing objects stay as they are.
 pub(super) fn invalid(seen: &Observed, wrong: &[String]) -> Plan {
     const REASON: &str = ActorState::Invalid.as_str();
     let before = seen.actor.status.clone().unwrap_or_default();
@@ -67,7 +67,7 @@ pub(super) fn invalid(seen: &Observed, wrong: &[String]) -> Plan {
     only(written, (!told).then(|| Note::warning(REASON, message)))
 }
 
-/// Nothing changes but that it says so.
+/// The plan for a paused actor: only the status changes.
 pub(super) fn paused(seen: &Observed) -> Plan {
     let paused = condition::paused(labels::ASYA_PAUSED);
     let word = paused.reason().to_owned();
@@ -87,7 +87,7 @@ pub(super) fn paused(seen: &Observed) -> Plan {
     )
 }
 
-/// An object of this kind was not accepted: what was said stays, but for the part that this is about.
+/// The plan after the API server rejected an object. Conditions stay as they are, except for the one that needs the object.
 pub(super) fn refused(seen: &Observed, (kind, name): (&str, &str), state: ActorState, message: String) -> Plan {
     let reason = state.as_str();
     let before = seen.actor.status.clone().unwrap_or_default();
@@ -144,7 +144,7 @@ pub(super) fn settle(seen: &Observed, request: &Request, transport: Reading<'_>,
         None => running(&status, shown, &kube.apply, seen.actor.status.as_ref()),
     };
     if word == ActorState::Updating {
-        // In case the event of its end is lost.
+        // In case the event at its end is lost.
         kube.look_again = Some(kube.look_again.map_or(LOOK_AGAIN, |after| after.min(LOOK_AGAIN)));
     }
     let make = if ready { yes } else { no };
@@ -257,7 +257,7 @@ fn problem(conditions: &[Condition]) -> Option<(ActorState, String)> {
     Some((state, condition.message().to_owned()))
 }
 
-/// The state of an actor whose pods do not work, by the reason of its condition.
+/// State of an actor whose pods fail, from the reason of the condition.
 fn of_pods(reason: &str) -> Option<ActorState> {
     pods::WORDS.into_iter().find(|state| state.as_str() == reason)
 }
@@ -324,10 +324,10 @@ fn running(
     }
 }
 
-/// How many of the replicas there are have the present template.
+/// Number of replicas with the current template.
 fn updated(live: &DynamicObject, total: i32) -> i32 {
     let status = &live.data["status"];
-    // A controller that has looked counts, and leaves out a count of 0.
+    // The workload's controller omits a count of 0.
     match (
         count(status.get("updatedReplicas")),
         status["observedGeneration"].is_null(),
@@ -338,7 +338,7 @@ fn updated(live: &DynamicObject, total: i32) -> i32 {
     }
 }
 
-/// Whether this plan changes the workload, or one did and the workload's controller has not seen it yet.
+/// Whether this plan changes the workload, or an earlier one did and the workload's controller has not observed it yet.
 fn is_about_to_roll(shown: &Key, live: &DynamicObject, applies: &[Apply], was: Option<ActorState>) -> bool {
     let is_changed = |apply: &Apply| {
         let name = apply.object.metadata.name.as_deref();

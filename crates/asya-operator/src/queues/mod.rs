@@ -1,4 +1,4 @@
-//! Queues at their brokers: made, looked at, and removed when they are empty. The executor's side of a plan's `queue`.
+//! Queues at their brokers: creation, checks, and deletion of empty ones. Executes the `queue` of a plan.
 
 mod rabbitmq;
 mod sqs;
@@ -14,11 +14,11 @@ use crate::observe::QueueState;
 use crate::plan::{QueueWork, Queues};
 use crate::transports::{SecretKey, Transport, Transports};
 
-/// A broker that does not answer within this time is down.
+/// Timeout for a reply of a broker.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How often what failed is tried again.
+/// Time between retries.
 const RETRY: Duration = Duration::from_secs(10);
-/// Every so many retries everything is looked at: somebody may have deleted a queue.
+/// Number of retry intervals between checks of all queues, which can be deleted by others.
 const LOOK_EVERY: u32 = 6;
 
 /// Namespace and name of an actor.
@@ -26,13 +26,13 @@ pub(crate) type Id = (String, String);
 
 /// A broker.
 trait Broker: Send + Sync {
-    /// The queues exist.
+    /// Creates queues that do not exist.
     fn ensure<'a>(&'a self, queues: &'a Queues) -> BoxFuture<'a, Result<(), Error>>;
-    /// The actor's queues go, unless they hold messages: how many.
+    /// Deletes the actor's queues, unless they hold messages. Returns the number of messages that kept them.
     fn remove<'a>(&'a self, queues: &'a Queues) -> BoxFuture<'a, Result<Option<u64>, Error>>;
 }
 
-/// What a broker did not do.
+/// Failed work at a broker.
 #[derive(Debug, thiserror::Error)]
 enum Error {
     #[error("the broker at {place} does not answer: {source}")]
@@ -49,7 +49,7 @@ enum Error {
     NoSecret { key: SecretKey, path: PathBuf },
 }
 
-/// Keeps queues as actors want them.
+/// State of the queues of all actors, and connections to their brokers.
 pub(crate) struct Keeper {
     secrets: PathBuf,
     brokers: RwLock<BTreeMap<String, Arc<dyn Broker>>>,
@@ -57,7 +57,7 @@ pub(crate) struct Keeper {
 }
 
 impl Keeper {
-    /// Brokers of every transport; `secrets` is the folder with mounted Secrets.
+    /// Creates a client for each transport. `secrets` is the folder with mounted Secrets.
     pub(crate) fn new(transports: &Transports, secrets: &Path) -> Self {
         Self {
             secrets: secrets.to_owned(),
@@ -66,14 +66,14 @@ impl Keeper {
         }
     }
 
-    /// Takes other transports; nothing is known of their queues yet.
+    /// Replaces the transports, and forgets the state of all queues.
     pub(crate) fn configure(&self, transports: &Transports) {
         let brokers = brokers(transports, &self.secrets);
         *self.brokers.write().unwrap_or_else(PoisonError::into_inner) = brokers;
         self.lock().clear();
     }
 
-    /// How the queues of an actor stand, if it is these.
+    /// State of an actor's queues; unknown if the last work was for other queues.
     pub(crate) fn state(&self, id: &Id, wanted: Option<&Queues>) -> QueueState {
         match self.lock().get(id) {
             Some((queues, state)) if wanted == Some(queues) => state.clone(),
@@ -81,7 +81,7 @@ impl Keeper {
         }
     }
 
-    /// Does what a plan asks for, and remembers what came of it.
+    /// Carries out the work of a plan, and stores the result.
     pub(crate) async fn carry_out(&self, id: &Id, work: &QueueWork) {
         let (queues, state) = match work {
             QueueWork::Ensure(queues) => (queues, self.ensure(queues).await),
@@ -114,12 +114,13 @@ impl Keeper {
         brokers.get(&queues.transport).cloned()
     }
 
-    /// Forgets an actor.
+    /// Forgets the queues of an actor.
     pub(crate) fn forget(&self, id: &Id) {
         self.lock().remove(id);
     }
 
-    /// Tries what failed again, and looks at everything now and then; `wake` is told of what changed. No request to the API server.
+    /// Retries failed work, checks all queues from time to time, and calls `wake` for each actor whose state changed. Sends no request
+    /// to the API server.
     pub(crate) async fn watch(self: Arc<Self>, wake: impl Fn(&Id)) {
         for round in 1_u32.. {
             tokio::time::sleep(RETRY).await;
@@ -137,7 +138,7 @@ impl Keeper {
             for (id, queues, before) in due {
                 let now = self.ensure(&queues).await;
                 let mut known = self.lock();
-                // Gone, or something else by now.
+                // Forgotten or replaced in the meantime.
                 let Some(entry) = known.get_mut(&id).filter(|(q, s)| *q == queues && *s == before) else {
                     continue;
                 };
@@ -166,7 +167,7 @@ fn brokers(transports: &Transports, secrets: &Path) -> BTreeMap<String, Arc<dyn 
     brokers.collect()
 }
 
-/// A mounted key, read anew each time: Secrets are rotated.
+/// Reads a key of a mounted Secret, each time anew because Secrets are rotated.
 fn secret(folder: &Path, key: &SecretKey) -> Result<String, Error> {
     let path = folder.join(&key.name).join(&key.key);
     let text = std::fs::read_to_string(&path).map_err(|_| Error::NoSecret { key: key.clone(), path })?;

@@ -1,5 +1,5 @@
-//! RabbitMQ: durable queues, each bound to the exchange by its own name (wire protocol, section 1). A queue that exists is taken as it
-//! is; one that holds messages is never deleted.
+//! RabbitMQ: durable queues, each bound to the exchange by its own name (wire protocol, section 1). An existing queue is not
+//! changed, and one that holds messages is not deleted.
 
 use std::path::PathBuf;
 
@@ -14,10 +14,10 @@ use super::{Broker, Error, PATIENCE, secret};
 use crate::plan::Queues;
 use crate::transports::RabbitMq;
 
-/// The reply of a broker that does not know a queue.
+/// AMQP reply code for a queue that does not exist.
 const NOT_FOUND: u16 = 404;
 
-/// A broker, with one connection that is made when it is needed.
+/// Broker with one connection, opened on first use.
 pub(super) struct Rabbit {
     config: RabbitMq,
     secrets: PathBuf,
@@ -79,7 +79,7 @@ impl Rabbit {
             queue: queue.to_owned(),
             source,
         };
-        // A refused passive declaration closes its channel.
+        // A rejected passive declaration closes its channel.
         if self.look(queue).await?.is_none() {
             let durable = QueueDeclareOptions {
                 durable: true,
@@ -112,7 +112,7 @@ impl Rabbit {
         Ok(())
     }
 
-    /// How many messages a queue holds; nothing if it does not exist.
+    /// Number of messages in a queue, if it exists.
     async fn look(&self, queue: &str) -> Result<Option<u64>, Error> {
         let passive = QueueDeclareOptions {
             passive: true,
@@ -185,7 +185,7 @@ impl Rabbit {
         Ok((left > 0).then_some(left))
     }
 
-    /// A connection that does not answer is given up, so that the next one is new.
+    /// Drops the connection if the broker does not answer, so that the next call opens a new one.
     async fn in_time<T>(&self, work: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
         if let Ok(done) = tokio::time::timeout(PATIENCE, work).await {
             return done;

@@ -1,4 +1,4 @@
-//! Amazon SQS. A queue that exists is taken as it is; one that holds messages is never deleted.
+//! Amazon SQS. An existing queue is not changed, and one that holds messages is not deleted.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -12,10 +12,10 @@ use crate::plan::Queues;
 use crate::transports;
 
 const DAY: u32 = 24 * 60 * 60;
-/// The longest that SQS keeps messages, in days.
+/// Longest retention of SQS, in days.
 const LONGEST_RETENTION: u32 = 14;
 
-/// A region, with a client for the credentials of now.
+/// Region with a client for the current credentials.
 pub(super) struct Sqs {
     config: transports::Sqs,
     secrets: PathBuf,

@@ -1,4 +1,4 @@
-//! A real API server for the operator, which runs under its own identity and rights.
+//! A real API server for the operator, which runs with its own identity and RBAC rules.
 #![allow(
     dead_code,
     clippy::unwrap_used,
@@ -95,7 +95,7 @@ impl Bed {
         Ok(())
     }
 
-    /// The operator, with the rights of its role and no others. Queues are left to sidecars: no broker runs here.
+    /// Starts the operator with the rules of its role only. Sidecars manage the queues, because no broker runs here.
     pub(crate) async fn operator(&self) -> Result<Running> {
         self.operator_with(Args {
             disable_queue_management: true,
@@ -192,7 +192,7 @@ impl Bed {
     }
 }
 
-/// The operator's arguments, with no wait after a conflict.
+/// Arguments of the operator, without a wait after a conflict.
 pub(crate) fn arguments(transports: &str, secrets_dir: PathBuf) -> Args {
     Args {
         actors: ActorArgs {
@@ -206,7 +206,7 @@ pub(crate) fn arguments(transports: &str, secrets_dir: PathBuf) -> Args {
     }
 }
 
-/// Everything that is not the server's bookkeeping. The revision is the Deployment controller's own count of roll-outs.
+/// The object without fields that the API server maintains, and without the Deployment controller's revision.
 pub(crate) fn likeness(deployment: &Deployment) -> Value {
     let mut annotations = deployment.annotations().clone();
     annotations.remove("deployment.kubernetes.io/revision");

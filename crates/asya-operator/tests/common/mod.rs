@@ -1,4 +1,4 @@
-//! A namespace in memory: what a plan does to it is what the server would do, as far as the next plan can see.
+//! A namespace in memory. Plans change it as the API server would, as far as the next plan can see.
 #![allow(dead_code, clippy::unwrap_used, clippy::panic, reason = "helpers of tests are tests")]
 
 #[path = "../../../provider/tests/common/told.rs"]
@@ -103,7 +103,7 @@ impl World {
         }
     }
 
-    /// As the operator: the queue first, then everything is planned again, and carried out.
+    /// One reconcile of the operator: first the queue, then a new plan, which is carried out.
     pub(crate) fn step(&mut self) -> Plan {
         let mut plan = plan::plan(&self.observed());
         match &plan.queue {
@@ -156,7 +156,7 @@ impl World {
         self.gone = self.actor.is_deleting() && !self.actor.has_finalizer();
     }
 
-    /// Server-side apply, as far as it matters: lists with names are merged by them; nothing at all takes out what is ours.
+    /// Server-side apply in simple form: lists are merged by name, and an empty object removes the operator's fields.
     fn applied(&mut self, sent: Value) {
         let key = at(&sent);
         if sent["metadata"]["uid"].is_string() {
@@ -188,7 +188,7 @@ impl World {
         }
     }
 
-    /// Steps until nothing is left to do.
+    /// Reconciles until the plan is silent.
     pub(crate) fn rest(&mut self) -> usize {
         for count in 0..12 {
             let plan = self.step();
@@ -219,7 +219,7 @@ pub(crate) fn at(object: &Value) -> (String, String, String) {
     )
 }
 
-/// What the operator's field manager held goes.
+/// Removes the fields of the operator's field manager.
 pub(crate) fn take_out(live: &mut Value) {
     if let Some(list) = live
         .pointer_mut("/spec/template/spec/containers")
@@ -280,7 +280,7 @@ fn merge_patch(target: &mut Value, patch: &Value) {
     }
 }
 
-/// The name of an actor.
+/// Name of an actor.
 pub(crate) fn name(actor: &AsyncActor) -> String {
     actor.name_any()
 }

@@ -1,57 +1,57 @@
-//! Queues, as little of them as the sidecar needs.
+//! Interface to the brokers.
 //!
-//! | module | what |
+//! | module | content |
 //! |---|---|
 //! | [`rabbitmq`] | AMQP 0-9-1: publisher confirms, mandatory publishing, acknowledgements in batches |
-//! | [`sqs`] | Amazon SQS: hidden while worked on, deleted when done |
+//! | [`sqs`] | Amazon SQS: messages are hidden while in progress, then deleted |
 
 pub mod rabbitmq;
 pub mod sqs;
 
 use std::time::Duration;
 
-/// A message that was taken from our queue and is not acknowledged yet.
+/// Received message that is not settled yet.
 #[derive(Debug)]
 pub struct Delivery<R> {
-    /// The message.
+    /// Content.
     pub body: Vec<u8>,
-    /// Headers of the transport that are kept at the next hop.
+    /// Transport headers, which are kept at the next hop.
     pub headers: Headers,
-    /// How often the broker has delivered it, this time included; `None` where it does not count.
+    /// Number of deliveries including this one; `None` if the broker does not count them.
     pub deliveries: Option<u32>,
-    /// What the transport needs to settle it.
+    /// Data with which the transport settles it.
     pub receipt: R,
 }
 
 /// Text headers beside the message.
 pub type Headers = Vec<(String, String)>;
 
-/// Why a message was not taken by a queue.
+/// Failed publication.
 #[derive(Debug, thiserror::Error)]
 pub enum PublishError {
-    /// The connection is gone. The broker gives the source message out again, so there is nothing left to do.
-    #[error("the connection to the broker is lost")]
+    /// The connection is lost. The broker delivers the source message again.
+    #[error("lost the connection to the broker")]
     Lost,
-    /// There is no such queue.
+    /// The queue does not exist.
     #[error("{0}")]
     NoQueue(String),
-    /// The queue does not take a message of this size.
+    /// The queue does not accept a message of this size.
     #[error("{0}")]
     TooLarge(String),
-    /// The broker refused it for now.
+    /// The broker rejected it for now.
     #[error("{0}")]
     Refused(String),
 }
 
 /// A broker.
 pub trait Transport: Send + Sync + 'static {
-    /// What settles a delivery.
+    /// Data with which a delivery is settled.
     type Receipt: Send + Sync + 'static;
 
-    /// The next message of our queue. It reconnects for ever; `None` only after [`Transport::stop`].
+    /// The next message. Reconnects without limit; `None` only after [`Transport::stop`].
     fn receive(&self) -> impl Future<Output = Option<Delivery<Self::Receipt>>> + Send;
 
-    /// Sends a message to a queue; done means that the broker has taken responsibility for it.
+    /// Sends a message to a queue. On success the broker has stored it.
     fn publish(
         &self,
         source: &Self::Receipt,
@@ -60,23 +60,23 @@ pub trait Transport: Send + Sync + 'static {
         headers: &Headers,
     ) -> impl Future<Output = Result<(), PublishError>> + Send;
 
-    /// The message is done with.
+    /// Acknowledges a message.
     fn acknowledge(&self, receipt: Self::Receipt) -> impl Future<Output = ()> + Send;
 
-    /// The message goes back to the queue.
+    /// Returns a message to the queue.
     fn give_back(&self, receipt: Self::Receipt) -> impl Future<Output = ()> + Send;
 
-    /// Takes no further messages. Those in flight can still be settled.
+    /// Stops receiving messages. Received ones can still be settled.
     fn stop(&self) -> impl Future<Output = ()> + Send;
 
-    /// Settles what is under way and disconnects.
+    /// Settles the remaining messages and disconnects.
     fn close(&self) -> impl Future<Output = ()> + Send;
 
-    /// Whether messages can come and go at this moment.
+    /// Whether messages can be received and sent now.
     fn is_connected(&self) -> bool;
 }
 
-/// Pauses between attempts: doubling, capped, and never the same for two sidecars.
+/// Exponential back-off with jitter.
 #[derive(Debug)]
 pub struct Backoff {
     failures: u32,
@@ -85,12 +85,12 @@ pub struct Backoff {
 }
 
 impl Backoff {
-    /// Begins with about `base` and ends at about `cap`.
+    /// Starts at about `base`, up to about `cap`.
     pub fn new(base: Duration, cap: Duration) -> Self {
         Self { failures: 0, base, cap }
     }
 
-    /// After a success.
+    /// Resets the pause after a success.
     pub fn reset(&mut self) {
         self.failures = 0;
     }
@@ -106,12 +106,12 @@ impl Backoff {
     }
 }
 
-/// Between half of it and all of it.
+/// A random duration between half of the given one and all of it.
 pub fn jittered(pause: Duration) -> Duration {
     pause.mul_f64(0.5 + 0.5 * random_fraction())
 }
 
-/// The standard library's hasher is seeded by the system: randomness enough to spread retries.
+/// A random number from the seed of the standard library's hasher, which is good enough to spread retries.
 fn random_fraction() -> f64 {
     use std::hash::{BuildHasher as _, RandomState};
     let bits = RandomState::new().hash_one(0_u8);

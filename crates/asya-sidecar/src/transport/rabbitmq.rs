@@ -1,7 +1,8 @@
-//! RabbitMQ. Publish, confirm, then acknowledge; a lost connection means that the broker gives out again what was in flight.
+//! RabbitMQ. Results are published and confirmed before the message is acknowledged. After a lost connection the broker delivers
+//! unacknowledged messages again.
 //!
-//! One connection with two channels at a time, a `Session`: an error of the publishing channel must not take the consumer along
-//! unseen, and everything of a session dies with it. A delivery belongs to its session; when that is dead, work on it is dropped.
+//! A `Session` is one connection with two channels, so that an error on the publishing channel does not close the consumer. A
+//! delivery belongs to its session and is dropped with it.
 
 mod confirms;
 mod session;
@@ -27,26 +28,26 @@ const CONNECT_PATIENCE: Duration = Duration::from_secs(10);
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 
-/// How to reach the broker, and what is ours there.
+/// Address of the broker, and names on it.
 #[derive(Clone)]
 pub struct Config {
-    /// Where the broker is.
+    /// URI of the broker.
     pub uri: AMQPUri,
-    /// The topic exchange everything is published to; empty is the default exchange.
+    /// Topic exchange for all messages. If empty, the default exchange.
     pub exchange: String,
-    /// Our queue.
+    /// Queue of this actor.
     pub queue: String,
-    /// Our dead-letter queue.
+    /// Dead-letter queue of this actor.
     pub dead_letter: String,
-    /// Further routing keys of our queue.
+    /// Additional routing keys of the queue.
     pub extra_keys: Vec<String>,
-    /// How many messages the broker hands out before it waits for acknowledgements.
+    /// Prefetch count: largest number of unacknowledged messages.
     pub prefetch: u16,
-    /// Make our queues if they are missing.
+    /// Whether to create the queues if they do not exist.
     pub create_queues: bool,
 }
 
-/// Without the password.
+/// Omits the password.
 impl fmt::Debug for Config {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut shown = formatter.debug_struct("Config");
@@ -64,7 +65,7 @@ pub struct RabbitMq {
     stopping: CancellationToken,
 }
 
-/// What settles a delivery.
+/// Data with which a delivery is settled.
 #[derive(Debug)]
 pub struct Receipt {
     tag: u64,
@@ -72,7 +73,7 @@ pub struct Receipt {
 }
 
 impl RabbitMq {
-    /// Starts to connect, and goes on connecting until [`Transport::stop`].
+    /// Connects in the background, and reconnects until [`Transport::stop`].
     pub fn start(config: Config) -> Self {
         let (deliveries_in, deliveries) = mpsc::unbounded_channel();
         let (session_in, session) = watch::channel(None);
@@ -88,7 +89,7 @@ impl RabbitMq {
     }
 }
 
-/// What is delivered by whoever is at the other end of a stream, until it ends. For the fuzz targets.
+/// Reads deliveries from a stream until it ends. For the fuzz targets.
 #[doc(hidden)]
 pub async fn deliveries_over(
     stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
@@ -112,7 +113,7 @@ async fn keep_connected(
     stopping: CancellationToken,
 ) {
     let mut backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
-    // The broker says what it takes when it is too late: for that session, not for the next.
+    // The broker reports its limit when it closes a session; the next session respects it.
     let largest = Arc::new(AtomicUsize::new(usize::MAX));
     while !stopping.is_cancelled() {
         let opened = Session::open(&config, &deliveries, &largest);
@@ -126,7 +127,7 @@ async fn keep_connected(
                     return;
                 }
                 current.send_replace(None);
-                tracing::warn!("the connection to RabbitMQ is lost; what was in flight will be delivered again");
+                tracing::warn!("lost the connection to RabbitMQ; unacknowledged messages will be delivered again");
             }
             Ok(Err(error)) => {
                 let why = with_cause(&error);
@@ -141,7 +142,7 @@ async fn keep_connected(
     }
 }
 
-/// Host and port. Never the password.
+/// Host and port, without the password.
 fn place(uri: &AMQPUri) -> String {
     format!("{}:{}", uri.authority.host, uri.authority.port)
 }
@@ -157,7 +158,7 @@ impl Transport for RabbitMq {
                 () = self.stopping.cancelled() => break,
                 delivery = deliveries.recv() => delivery?,
             };
-            // What was waiting here when its session ended is on its way to us again.
+            // Deliveries of an ended session are delivered again.
             if !delivery.receipt.session.dead.is_cancelled() {
                 return Some(delivery);
             }
@@ -177,14 +178,14 @@ impl Transport for RabbitMq {
         match session.publish(&self.exchange, queue, body, headers).await? {
             Published::Routed => return Ok(()),
             Published::Unroutable if self.exchange.is_empty() => {}
-            // Not bound to the exchange; the default exchange reaches every queue by its name.
+            // It is not bound to the exchange. The default exchange routes to every queue by its name.
             Published::Unroutable => {
                 if let Published::Routed = session.publish("", queue, body, headers).await? {
                     return Ok(());
                 }
             }
         }
-        Err(PublishError::NoQueue(format!("there is no queue {queue}")))
+        Err(PublishError::NoQueue(format!("queue {queue} does not exist")))
     }
 
     async fn acknowledge(&self, receipt: Receipt) {

@@ -1,5 +1,5 @@
-//! Amazon SQS. What is taken stays hidden from others for as long as it is worked on, and is deleted when everything that follows
-//! from it was taken by its queues. A sidecar that dies hides nothing any longer: the message comes again.
+//! Amazon SQS. A received message stays hidden while it is in progress, and is deleted when its results are stored. If the sidecar
+//! dies, the message becomes visible again after its visibility timeout.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -15,29 +15,29 @@ use super::{Backoff, Delivery, Headers, PublishError, Transport};
 
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
-/// Tries to delete a message that is done with; after that it comes again.
+/// Attempts to delete a processed message. If all fail, it is delivered again.
 const MOST_DELETIONS: u32 = 6;
-/// SQS gives out no more at a time.
+/// Most messages that SQS returns at a time.
 const MOST_AT_ONCE: usize = 10;
-/// The longest that SQS keeps messages: 14 days, in seconds.
+/// Longest retention of SQS: 14 days, in seconds.
 const RETENTION: &str = "1209600";
 
-/// How to reach SQS, and what is ours there.
+/// Address of SQS, and names on it.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Where SQS is.
+    /// Endpoint, region and credentials.
     pub settings: runway_sqs::Settings,
-    /// Our queue.
+    /// Queue of this actor.
     pub queue: String,
-    /// Our dead-letter queue.
+    /// Dead-letter queue of this actor.
     pub dead_letter: String,
-    /// How many messages are held at a time, those being worked on included.
+    /// Largest number of received messages, including those in progress.
     pub prefetch: u16,
-    /// How long one request waits for messages.
+    /// Time of one long poll.
     pub wait: Duration,
-    /// How long a message stays hidden when we are gone.
+    /// Visibility timeout.
     pub visibility: Duration,
-    /// Make our queues if they are missing.
+    /// Whether to create the queues if they do not exist.
     pub create_queues: bool,
 }
 
@@ -51,7 +51,7 @@ pub struct Sqs {
     receiving: TaskTracker,
 }
 
-/// What settles a delivery. While it is there nobody else gets the message.
+/// Data with which a delivery is settled. The message stays hidden while it exists.
 #[derive(Debug)]
 pub struct Receipt {
     url: Arc<str>,
@@ -84,7 +84,7 @@ impl Queues {
         self.urls.lock().await.remove(name);
     }
 
-    /// One that exists is taken as it is.
+    /// URL of a queue, which is created if it does not exist and the settings allow it.
     async fn ensure(&self, name: &str, config: &Config) -> Result<Option<Arc<str>>, Error> {
         let found = self.url(name).await?;
         if found.is_some() || !config.create_queues {
@@ -100,7 +100,7 @@ impl Queues {
 }
 
 impl Sqs {
-    /// Starts to take messages, and goes on until [`Transport::stop`].
+    /// Receives messages in the background until [`Transport::stop`].
     pub fn start(config: Config) -> Result<Self, Error> {
         let queues = Arc::new(Queues {
             client: Client::new(&config.settings)?,
@@ -147,7 +147,7 @@ impl Receiver {
                 Err(why) => {
                     self.connected.store(false, Ordering::Relaxed);
                     self.queues.forget(&self.config.queue).await;
-                    tracing::warn!(queue = self.config.queue, why, "cannot take messages from SQS");
+                    tracing::warn!(queue = self.config.queue, why, "cannot receive messages from SQS");
                     tokio::select! {
                         () = tokio::time::sleep(backoff.pause()) => {}
                         () = self.stopping.cancelled() => {}
@@ -157,9 +157,9 @@ impl Receiver {
         }
     }
 
-    /// Takes messages until something goes wrong, or there is to be an end.
+    /// Receives messages until an error or the stop.
     async fn take(&self) -> Result<(), String> {
-        let missing = || format!("there is no queue {}", self.config.queue);
+        let missing = || format!("queue {} does not exist", self.config.queue);
         let told = |error: Error| error.to_string();
         self.queues
             .ensure(&self.config.dead_letter, &self.config)
@@ -178,7 +178,7 @@ impl Receiver {
                 return Ok(());
             };
             let most = u8::try_from(slots.len()).unwrap_or(u8::MAX);
-            // Not given up half way at the end: what it brings would stay hidden.
+            // Not cancelled at the stop, because its messages would stay hidden.
             let client = &self.queues.client;
             let messages = client.receive(&url, most, self.config.wait, self.config.visibility);
             for message in messages.await.map_err(told)? {
@@ -193,7 +193,7 @@ impl Receiver {
         }
     }
 
-    /// One at least; none when there is to be an end.
+    /// Number of messages to receive, at least one. `None` after the stop.
     async fn free_slots(&self) -> Option<Vec<OwnedSemaphorePermit>> {
         let first = tokio::select! {
             first = Arc::clone(&self.slots).acquire_owned() => first.ok()?,
@@ -228,7 +228,7 @@ impl Receiver {
     }
 }
 
-/// Work may take longer than the visibility timeout, and waiting for its turn as well.
+/// Renews the visibility timeout, because waiting and processing can take longer.
 async fn keep_hidden(client: Client, url: Arc<str>, handle: String, visibility: Duration, released: CancellationToken) {
     loop {
         tokio::select! {
@@ -236,7 +236,7 @@ async fn keep_hidden(client: Client, url: Arc<str>, handle: String, visibility: 
             () = released.cancelled() => return,
         }
         if let Err(error) = client.hide(&url, &handle, visibility).await {
-            tracing::warn!(%error, "a message may be delivered to somebody else as well");
+            tracing::warn!(%error, "cannot renew the visibility timeout; the message may be delivered twice");
             if error.is_stale_receipt() {
                 return;
             }
@@ -246,7 +246,7 @@ async fn keep_hidden(client: Client, url: Arc<str>, handle: String, visibility: 
 
 async fn give_back(client: &Client, receipt: Receipt) {
     if let Err(error) = client.hide(&receipt.url, &receipt.handle, Duration::ZERO).await {
-        tracing::warn!(%error, "a message is given back late: when its visibility timeout is over");
+        tracing::warn!(%error, "cannot return a message; it becomes visible after its visibility timeout");
     }
 }
 
@@ -265,10 +265,10 @@ impl Transport for Sqs {
 
     async fn publish(&self, _: &Receipt, queue: &str, body: &[u8], headers: &Headers) -> Result<(), PublishError> {
         let refused = |error: &Error| PublishError::Refused(error.to_string());
-        let no_queue = || PublishError::NoQueue(format!("there is no queue {queue}"));
+        let no_queue = || PublishError::NoQueue(format!("queue {queue} does not exist"));
         let url = self.queues.url(queue).await.map_err(|error| refused(&error))?;
         let url = url.ok_or_else(no_queue)?;
-        // What came from SQS was text.
+        // Messages from SQS are text.
         let body = String::from_utf8_lossy(body);
         match self.queues.client.send(&url, &body, headers).await {
             Ok(()) => Ok(()),
@@ -288,12 +288,12 @@ impl Transport for Sqs {
                 Ok(()) => return,
                 Err(error) if error.is_stale_receipt() => break,
                 Err(error) => {
-                    tracing::warn!(%error, "a message that is done with cannot be deleted yet");
+                    tracing::warn!(%error, "cannot delete a processed message; retrying");
                     tokio::time::sleep(backoff.pause()).await;
                 }
             }
         }
-        tracing::error!("a message that is done with cannot be deleted: it will come again");
+        tracing::error!("cannot delete a processed message; it will be delivered again");
     }
 
     async fn give_back(&self, receipt: Receipt) {
@@ -305,7 +305,7 @@ impl Transport for Sqs {
     }
 
     async fn close(&self) {
-        // The last request for messages ends by itself; what it brings is given back.
+        // The last long poll ends by itself, and its messages are returned.
         self.receiving.wait().await;
     }
 

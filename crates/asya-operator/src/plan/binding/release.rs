@@ -1,4 +1,4 @@
-//! Release of a target: the containers are removed from an object that is no longer to hold them.
+//! Release of a target: removes the containers from an object that must not hold them any more.
 
 use kube::core::DynamicObject;
 use runway_api::async_actor::RUNTIME_INJECTED;

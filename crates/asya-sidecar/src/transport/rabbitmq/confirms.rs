@@ -1,7 +1,7 @@
-//! Which published message a confirm is about, and whether it had come back before.
+//! Assignment of confirms to published messages, including returned ones.
 //!
-//! A confirm names a message by the order of publishing, and may cover all before it. A message that no queue takes comes
-//! back before its confirm, with the number that it carries.
+//! A confirm contains the number of a message in the order of publishing, and can include all before it. A message that no queue
+//! accepts is returned before its confirm, with its number.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -9,42 +9,42 @@ use tokio::sync::oneshot;
 
 use crate::transport::PublishError;
 
-/// What the broker made of a message.
+/// Result of a publication.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Published {
-    /// It is in a queue.
+    /// A queue has the message.
     Routed,
-    /// No queue took it.
+    /// No queue accepted it.
     Unroutable,
 }
 
-/// What whoever publishes is told.
+/// Result for the publisher.
 pub(super) type Answer = Result<Published, PublishError>;
 
-/// The messages that wait for their confirm.
+/// Messages without a confirm so far.
 #[derive(Debug, Default)]
 pub(super) struct Confirms {
-    /// How many have been published.
+    /// Number of published messages.
     published: u64,
-    /// By number, rising.
+    /// Publishers by number, ascending.
     waiting: VecDeque<(u64, oneshot::Sender<Answer>)>,
     returned: BTreeSet<u64>,
 }
 
 impl Confirms {
-    /// One more is published; this is its number.
+    /// Adds a message and returns its number.
     pub(super) fn add(&mut self, answer: oneshot::Sender<Answer>) -> u64 {
         self.published += 1;
         self.waiting.push_back((self.published, answer));
         self.published
     }
 
-    /// No queue took it.
+    /// No queue accepted it.
     pub(super) fn returned(&mut self, number: u64) {
         self.returned.insert(number);
     }
 
-    /// The broker has taken, or refused, this one, and all before it if it is `multiple`. Those who wait are told.
+    /// Notifies the publisher of this message, and of all before it if `multiple`, that the broker accepted or rejected it.
     pub(super) fn settle(&mut self, number: u64, multiple: bool, taken: bool) {
         let settled = match self.waiting.binary_search_by_key(&number, |(waiting, _)| *waiting) {
             _ if multiple => 0..self.waiting.partition_point(|(waiting, _)| *waiting <= number),
@@ -56,14 +56,14 @@ impl Confirms {
             let told = match taken {
                 true if unroutable => Ok(Published::Unroutable),
                 true => Ok(Published::Routed),
-                false => Err(PublishError::Refused("the broker refused the message".to_owned())),
+                false => Err(PublishError::Refused("the broker rejected the message".to_owned())),
             };
-            // Whoever gave up no longer listens.
+            // The publisher may have given up.
             let _ = answer.send(told);
         }
     }
 
-    /// Whoever waits learns that the connection is lost.
+    /// Notifies all publishers that the connection is lost.
     pub(super) fn forget(&mut self) {
         self.waiting.clear();
     }
@@ -90,7 +90,7 @@ mod tests {
         Sent { confirms, told }
     }
 
-    /// `+` in a queue, `0` in none, `-` refused, `.` not told yet, `x` lost.
+    /// Results: `+` in a queue, `0` in none, `-` rejected, `.` none yet, `x` lost.
     fn told(sent: &mut Sent) -> String {
         let word = |told: &mut oneshot::Receiver<Answer>| match told.try_recv() {
             Ok(Ok(Published::Routed)) => '+',
@@ -103,18 +103,18 @@ mod tests {
     }
 
     #[test]
-    fn one_alone_or_all_before_it() {
+    fn confirm_covers_one_message_or_all_before_it() {
         let mut sent = sent(6);
         sent.confirms.settle(3, false, true);
         assert_eq!(told(&mut sent), "..+...");
         sent.confirms.settle(4, true, true);
-        assert_eq!(told(&mut sent), "++x+..", "each is told once");
+        assert_eq!(told(&mut sent), "++x+..", "each is notified once");
         sent.confirms.settle(6, true, false);
         assert_eq!(told(&mut sent), "xxxx--");
     }
 
     #[test]
-    fn one_that_came_back_is_told_apart_in_a_group() {
+    fn returned_message_is_recognized_in_a_group() {
         let mut sent = sent(4);
         sent.confirms.returned(2);
         sent.confirms.returned(4);
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_never_sent_or_is_settled_changes_nothing() {
+    fn unknown_and_settled_numbers_are_ignored() {
         let mut sent = sent(2);
         sent.confirms.settle(2, false, true);
         sent.confirms.settle(2, false, true);
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lost_connection_is_told() {
+    fn lost_connection_notifies_all_publishers() {
         let mut sent = sent(2);
         sent.confirms.forget();
         assert_eq!(told(&mut sent), "xx");

@@ -1,5 +1,5 @@
-//! One connection's worth of everything: a channel that consumes and one that publishes, and the task that reads and writes the
-//! socket. Whoever publishes or settles leaves frames in the outbox; what has gathered there is written at once.
+//! One connection: a channel that consumes, one that publishes, and the task that reads and writes the socket. Publishing and
+//! settling append frames to the outbox, which is written as a whole.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -24,45 +24,45 @@ use crate::with_cause;
 
 const CONSUMER: &str = "asya-sidecar";
 const GOODBYE_PATIENCE: Duration = Duration::from_secs(1);
-/// An acknowledgement waits so long for other frames to go with: each write wakes the broker.
+/// Longest wait of an acknowledgement for other frames, because each write wakes the broker.
 const ACKNOWLEDGE_WITHIN: Duration = Duration::from_millis(5);
-/// A message that is announced as larger is given room as it comes.
+/// Largest buffer that is allocated before the body of a message is received.
 const ROOM: u64 = 1024 * 1024;
-/// Buffers above this size are given back to the system when they are empty.
+/// Largest empty buffer that is kept.
 const KEPT_BUFFER: usize = 256 * 1024;
 
-/// Where what the broker hands out goes. No more waits there than is taken ahead.
+/// Channel for deliveries, limited by the prefetch count.
 type Deliveries = mpsc::UnboundedSender<Delivery<Receipt>>;
 
-/// One connection's worth of everything.
+/// One connection.
 #[derive(Debug)]
 pub(super) struct Session {
     consuming: u16,
     publishing: u16,
     frame_max: u32,
-    /// The largest message that the broker takes, in bytes, as far as it has said so.
+    /// Largest message that the broker accepts in bytes, if known.
     largest: Arc<AtomicUsize>,
-    /// So many acknowledgements do not wait: the broker would soon have nothing more to hand out.
+    /// Number of acknowledgements that are sent without waiting, before the prefetch count is exhausted.
     few: usize,
     outbox: Mutex<Outbox>,
-    /// Something is in the outbox.
+    /// Notified when the outbox gets a frame.
     wake: Notify,
-    /// The connection is over.
+    /// Cancelled when the connection ends.
     pub(super) dead: CancellationToken,
 }
 
-/// What is to be written, and who waits for what comes of it.
+/// Frames to write, and publishers that wait for confirms.
 #[derive(Debug, Default)]
 struct Outbox {
     frames: Vec<u8>,
     acknowledged: Tags,
     confirms: Confirms,
-    /// Nothing is written any more.
+    /// Whether the outbox is closed.
     over: bool,
 }
 
 impl Session {
-    /// Connects, makes what is missing, and begins to consume. The second is to be run for as long as the session is wanted.
+    /// Connects, creates missing queues, and starts consuming. Run the second value for the lifetime of the session.
     pub(super) async fn open(
         config: &Config,
         deliveries: &Deliveries,
@@ -72,7 +72,7 @@ impl Session {
         Self::begin(wire, config, deliveries, largest).await
     }
 
-    /// The same over a stream that is there.
+    /// Like [`Session::open`], on an existing stream.
     pub(super) async fn over(
         stream: Box<dyn Stream>,
         config: &Config,
@@ -128,12 +128,12 @@ impl Session {
         Ok((session, running))
     }
 
-    /// Done means confirmed.
+    /// Publishes a message and waits for its confirm.
     pub(super) async fn publish(&self, exchange: &str, key: &str, body: &[u8], headers: &Headers) -> Answer {
         let largest = self.largest.load(Ordering::Relaxed);
         if body.len() > largest {
             let text = format!(
-                "the message has {} bytes, and RabbitMQ takes at most {largest} (max_message_size)",
+                "the message has {} bytes, and RabbitMQ accepts at most {largest} (max_message_size)",
                 body.len()
             );
             return Err(PublishError::TooLarge(text));
@@ -153,7 +153,7 @@ impl Session {
                 body,
             };
             if let Err(error) = encode_message(self.publishing, &message, self.frame_max, &mut outbox.frames) {
-                tracing::warn!(%error, "a message cannot be published");
+                tracing::warn!(%error, "cannot publish a message");
                 self.dead.cancel();
                 return Err(PublishError::Lost);
             }
@@ -162,13 +162,13 @@ impl Session {
         told.await.unwrap_or(Err(PublishError::Lost))
     }
 
-    /// Soon. On a dead connection the broker has the message.
+    /// Acknowledges a message soon. If the connection is lost, the broker delivers it again.
     pub(super) fn acknowledge(&self, tag: u64) {
         self.outbox().acknowledged.add(tag);
         self.wake.notify_one();
     }
 
-    /// Back to the queue, soon.
+    /// Returns a message to the queue soon.
     pub(super) fn give_back(&self, tag: u64) {
         let nack = basic::Nack {
             delivery_tag: tag,
@@ -178,7 +178,7 @@ impl Session {
         self.say(self.consuming, AMQPClass::Basic(basic::AMQPMethod::Nack(nack)));
     }
 
-    /// The broker hands out nothing more.
+    /// Cancels the consumer.
     pub(super) fn stop_consuming(&self) {
         let cancel = basic::Cancel {
             consumer_tag: CONSUMER.into(),
@@ -187,7 +187,7 @@ impl Session {
         self.say(self.consuming, AMQPClass::Basic(basic::AMQPMethod::Cancel(cancel)));
     }
 
-    /// Writes what is left, and says goodbye.
+    /// Writes the remaining frames and closes the connection.
     pub(super) async fn close(&self) {
         self.outbox().acknowledge(self.consuming);
         let close = connection::Close {
@@ -206,8 +206,7 @@ impl Session {
         self.wake.notify_one();
     }
 
-    /// Takes what is to be written into `out`, which has been. Few acknowledgements wait for other frames to go with, unless it is
-    /// `late`; whether some do comes back.
+    /// Moves the frames to write into `out`. Few acknowledgements wait for other frames, unless `late`. Returns whether some wait.
     fn gather(&self, out: &mut Vec<u8>, late: bool) -> bool {
         out.clear();
         out.shrink_to(KEPT_BUFFER);
@@ -227,7 +226,7 @@ impl Session {
 impl Outbox {
     fn say(&mut self, channel: u16, method: AMQPClass) {
         if let Err(error) = encode(&AMQPFrame::Method(channel, method), &mut self.frames) {
-            tracing::error!(%error, "not said to RabbitMQ");
+            tracing::error!(%error, "cannot send a frame to RabbitMQ");
         }
     }
 
@@ -239,17 +238,17 @@ impl Outbox {
     }
 }
 
-/// The session's task.
+/// Task of the session.
 pub(super) struct Running {
     session: Arc<Session>,
     deliveries: Deliveries,
     wire: Wire,
-    /// By channel: the broker may mix frames of several.
+    /// Incomplete messages by channel, because the broker can interleave them.
     contents: BTreeMap<u16, Content>,
     heard: Instant,
 }
 
-/// A message of which not everything is there yet.
+/// Incomplete message.
 struct Content {
     about: About,
     header: Option<AMQPContentHeader>,
@@ -277,7 +276,7 @@ enum About {
 }
 
 impl Running {
-    /// Until the connection is over.
+    /// Runs until the connection ends.
     pub(super) async fn run(mut self) {
         let session = Arc::clone(&self.session);
         let over = self.exchange().await;
@@ -301,7 +300,7 @@ impl Running {
         tokio::pin!(patience);
         let mut some_wait = false;
         let (mut out, mut written) = (Vec::new(), 0);
-        // What came together with the last answer of the handshake.
+        // Frames received together with the last one of the handshake.
         if self.take_frames()?.is_break() {
             return Ok(());
         }
@@ -377,10 +376,10 @@ impl Running {
             AMQPClass::Connection(connection::AMQPMethod::CloseOk(_)) => return Ok(ControlFlow::Break(())),
             AMQPClass::Connection(connection::AMQPMethod::Blocked(blocked)) => {
                 let why = blocked.reason.to_string();
-                tracing::warn!(why, "RabbitMQ takes no messages for now");
+                tracing::warn!(why, "RabbitMQ blocks publishing");
             }
             AMQPClass::Connection(connection::AMQPMethod::Unblocked(_)) => {
-                tracing::info!("RabbitMQ takes messages again");
+                tracing::info!("RabbitMQ accepts messages again");
             }
             other => return Err(wire::unexpected(&other)),
         }
@@ -405,9 +404,9 @@ impl Running {
                 confirms.settle(nack.delivery_tag, nack.multiple, false);
             }
             basic::AMQPMethod::CancelOk(_) => {}
-            // The queue was deleted; connecting again makes it again.
+            // The queue was deleted. The next session creates it.
             basic::AMQPMethod::Cancel(_) => {
-                tracing::warn!("RabbitMQ ended the consumer: the queue is gone");
+                tracing::warn!("RabbitMQ cancelled the consumer: the queue was deleted");
                 return Ok(ControlFlow::Break(()));
             }
             other => return Err(wire::unexpected(&AMQPClass::Basic(other))),
@@ -417,7 +416,7 @@ impl Running {
 
     fn take_header(&mut self, on: u16, header: AMQPContentHeader) -> Result<ControlFlow<()>, Error> {
         let Some(content) = self.contents.get_mut(&on) else {
-            return Err(Error::Malformed("a header of no message"));
+            return Err(Error::Malformed("content header without a message"));
         };
         let room = usize::try_from(header.body_size.min(ROOM)).unwrap_or_default();
         content.body.reserve_exact(room);
@@ -427,7 +426,7 @@ impl Running {
 
     fn take_body(&mut self, on: u16, body: &[u8]) -> Result<ControlFlow<()>, Error> {
         let Some(content) = self.contents.get_mut(&on) else {
-            return Err(Error::Malformed("a body of no message"));
+            return Err(Error::Malformed("content body without a message"));
         };
         content.body.extend_from_slice(body);
         if !content.is_whole() {
@@ -456,7 +455,7 @@ impl Running {
                         session: Arc::clone(&self.session),
                     },
                 };
-                // Nobody receives any more: it goes back with the connection.
+                // The receiver is closed. The broker delivers the message again after the connection ends.
                 if self.deliveries.send(delivery).is_err() {
                     return ControlFlow::Break(());
                 }
@@ -472,19 +471,19 @@ impl Running {
     }
 }
 
-/// What the broker's lists call the connection.
+/// Name of the connection in the broker's management UI.
 fn connection_name(config: &Config) -> String {
     format!("asya-sidecar {}", config.queue)
 }
 
-/// What a broker takes, where that is why it closes a channel (RabbitMQ 3.8 to 4.1, `check_msg_size` in rabbit_channel.erl). The
-/// message that was too large comes again, and is then not sent.
+/// Largest message that a broker accepts, from the error with which it closes a channel (RabbitMQ 3.8 to 4.1, `check_msg_size` in
+/// rabbit_channel.erl). The too large message is then rejected when it is sent again.
 fn largest_message(reply: &str) -> Option<usize> {
     let (_, sizes) = reply.split_once("message size ")?;
     sizes.rsplit_once(" max size ")?.1.trim().parse().ok()
 }
 
-/// A queue that exists is taken as it is, whatever its arguments: only a passive declaration does not compare them.
+/// Creates a queue unless it exists. The check is a passive declaration, which does not compare arguments.
 async fn ensure_queues(wire: &mut Wire, config: &Config) -> Result<(), Error> {
     if !config.exchange.is_empty() {
         let declare = exchange::Declare {
@@ -498,7 +497,7 @@ async fn ensure_queues(wire: &mut Wire, config: &Config) -> Result<(), Error> {
         match wire.ask(channel, declared).await {
             Err(error @ Error::Refused(_)) => {
                 let exchange = &config.exchange;
-                tracing::warn!(%error, exchange, "the exchange cannot be declared as a durable topic exchange; it is used as it is");
+                tracing::warn!(%error, exchange, "cannot declare the exchange as a durable topic exchange; the existing exchange is used");
             }
             other => drop(other?),
         }
@@ -543,7 +542,7 @@ async fn declare(wire: &mut Wire, name: &str, passive: bool) -> Result<(), Error
         .map(drop)
 }
 
-/// Text headers to keep, and how often a quorum queue has delivered the message, this time included.
+/// Text headers, and the number of deliveries by a quorum queue, including this one.
 fn read_headers(table: Option<&FieldTable>) -> (Headers, Option<u32>) {
     let mut headers = Headers::new();
     let mut deliveries = None;
@@ -573,7 +572,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_size_that_a_broker_takes_is_read_off_its_reply() {
+    fn size_limit_is_parsed_from_the_brokers_reply() {
         let configured = "PRECONDITION_FAILED - message size 200 is larger than configured max size 100";
         assert_eq!(largest_message(configured), Some(100));
         let fixed = "PRECONDITION_FAILED - message size 536870913 is larger than max size 536870912";
@@ -582,7 +581,7 @@ mod tests {
     }
 
     #[test]
-    fn this_delivery_counts_and_the_count_does_not_overflow() {
+    fn delivery_count_includes_this_one_and_does_not_overflow() {
         let deliveries = |count| {
             let mut table = FieldTable::default();
             table.insert("x-delivery-count".into(), count);

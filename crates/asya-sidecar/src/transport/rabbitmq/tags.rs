@@ -1,31 +1,31 @@
-//! Acknowledgements, as few frames as possible: what has gathered meanwhile goes out together.
+//! Acknowledgements in as few frames as possible.
 
 use std::collections::BTreeSet;
 
-/// Which tags to acknowledge, and with which of them all before.
+/// Settled delivery tags.
 #[derive(Debug, Default)]
 pub(super) struct Tags {
     /// All tags up to here are settled.
     settled: u64,
-    /// Settled tags above it.
+    /// Settled tags above `done`.
     above: BTreeSet<u64>,
-    /// Those of them that the broker has not been told.
+    /// Settled tags that are not acknowledged yet.
     untold: BTreeSet<u64>,
 }
 
 impl Tags {
-    /// This delivery is done with.
+    /// Marks a delivery as settled.
     pub(super) fn add(&mut self, tag: u64) {
         self.above.insert(tag);
         self.untold.insert(tag);
     }
 
-    /// How many deliveries the broker has not been told about.
+    /// Number of settled deliveries that are not acknowledged yet.
     pub(super) fn untold(&self) -> usize {
         self.untold.len()
     }
 
-    /// What to tell the broker now: one tag for everything up to it, and each that stands alone.
+    /// Acknowledgements to send: one tag for all up to it, and single ones.
     pub(super) fn take(&mut self) -> Vec<(u64, bool)> {
         while self.above.remove(&(self.settled + 1)) {
             self.settled += 1;
@@ -53,14 +53,14 @@ mod tests {
     }
 
     #[test]
-    fn a_run_is_one_acknowledgement() {
+    fn consecutive_tags_are_acknowledged_together() {
         let mut tags = Tags::default();
         assert_eq!(told(&mut tags, &[1]), [(1, false)]);
         assert_eq!(told(&mut tags, &[2, 4, 3]), [(4, true)]);
     }
 
     #[test]
-    fn a_slow_message_does_not_hold_up_those_behind_it() {
+    fn slow_message_does_not_delay_later_acknowledgements() {
         let mut tags = Tags::default();
         assert_eq!(told(&mut tags, &[2, 3]), [(2, false), (3, false)]);
         assert_eq!(told(&mut tags, &[4]), [(4, false)]);

@@ -1,4 +1,4 @@
-//! Frames of AMQP 0-9-1 on a socket, and what is asked before messages flow. The encoding is amq-protocol's.
+//! Frames of AMQP 0-9-1 on a socket, and the handshake. The encoding is that of amq-protocol.
 
 use std::io;
 use std::sync::Arc;
@@ -15,46 +15,46 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::pki_types::ServerName;
 use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
-/// Before and after the payload of a frame (AMQP 0-9-1, section 4.2.3).
+/// Sizes of the parts before and after the payload of a frame (AMQP 0-9-1, section 4.2.3).
 const FRAME_HEADER: usize = 7;
 const FRAME_END: u8 = 0xCE;
 const HEADER_FRAME: u8 = 2;
 const BODY_FRAME: u8 = 3;
-/// The largest frame we take and send; RabbitMQ's default.
+/// Largest frame; RabbitMQ's default.
 const FRAME_MAX: u32 = 128 * 1024;
-/// The smallest that a peer may ask for.
+/// Smallest frame limit that a peer may request.
 const FRAME_MIN: u32 = 4 * 1024;
-/// Deeper tables are not read: the parser calls itself for each level, and who publishes a message chooses its headers.
+/// Deepest nesting of tables. The parser is recursive, and publishers choose the headers.
 const MAX_NESTING: usize = 64;
-/// What one read may bring.
+/// Largest read.
 const READ_ROOM: usize = 16 * 1024;
 const HEARTBEAT_SECONDS: u16 = 20;
-/// The class of messages.
+/// AMQP class of messages.
 const BASIC: u16 = 60;
 const PERSISTENT: u8 = 2;
 
-/// Why there is no connection, or no longer one.
+/// Failed or ended connection.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Error {
-    #[error("the connection broke")]
+    #[error("connection failed")]
     Io(#[from] io::Error),
     #[error("RabbitMQ closed the connection")]
     Ended,
-    #[error("nothing has come from RabbitMQ for two heartbeats")]
+    #[error("received nothing from RabbitMQ for two heartbeats")]
     Silent,
-    #[error("RabbitMQ refuses: {0}")]
+    #[error("RabbitMQ rejects the request: {0}")]
     Refused(String),
-    #[error("there is no AMQP 0-9-1 spoken: {0}")]
+    #[error("peer does not speak AMQP 0-9-1: {0}")]
     Malformed(&'static str),
-    #[error("RabbitMQ answers {0}, which is no answer to what was asked")]
+    #[error("unexpected reply from RabbitMQ: {0}")]
     Unexpected(String),
-    #[error("this cannot be said in AMQP 0-9-1: {0}")]
+    #[error("cannot encode as AMQP 0-9-1: {0}")]
     Unsayable(String),
-    #[error("no TLS to {host}: {why}")]
+    #[error("TLS handshake with {host} failed: {why}")]
     Tls { host: String, why: String },
 }
 
-/// A frame that came in.
+/// Received frame.
 #[derive(Debug)]
 pub(super) enum Frame {
     Method(u16, AMQPClass),
@@ -63,17 +63,17 @@ pub(super) enum Frame {
     Heartbeat,
 }
 
-/// A socket, in the clear or in TLS.
+/// Socket, plain or with TLS.
 pub(super) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 
-/// A connection on which frames come and go.
+/// Connection that reads and writes frames.
 pub(super) struct Wire {
     pub(super) reader: ReadHalf<Box<dyn Stream>>,
     pub(super) writer: WriteHalf<Box<dyn Stream>>,
     pub(super) input: BytesMut,
-    /// As agreed: the largest frame, and how many seconds without one mean that the peer is gone (0: for ever).
+    /// Negotiated largest frame and heartbeat in seconds (0: none).
     pub(super) frame_max: u32,
     pub(super) heartbeat: u16,
     channels: u16,
@@ -85,7 +85,7 @@ impl Wire {
         Self::over(connect(uri).await?, uri, name).await
     }
 
-    /// Signs in at whoever is at the other end of a stream.
+    /// Signs in on a stream.
     pub(super) async fn over(stream: Box<dyn Stream>, uri: &AMQPUri, name: &str) -> Result<Self, Error> {
         let (reader, writer) = tokio::io::split(stream);
         let mut wire = Self {
@@ -101,7 +101,7 @@ impl Wire {
         let credentials = Credentials::new(user.username.clone().into(), user.password.clone().into());
         let mechanism = uri.query.auth_mechanism.unwrap_or(SASLMechanism::Plain);
         let AMQPClass::Connection(connection::AMQPMethod::Start(_)) = wire.answer(0).await? else {
-            return Err(Error::Malformed("it does not begin with connection.start"));
+            return Err(Error::Malformed("the first frame is not connection.start"));
         };
         let start = connection::StartOk {
             client_properties: about_us(name),
@@ -133,7 +133,7 @@ impl Wire {
         Ok(wire)
     }
 
-    /// A new channel.
+    /// Opens a channel.
     pub(super) async fn channel(&mut self) -> Result<u16, Error> {
         self.channels += 1;
         let open = AMQPClass::Channel(channel::AMQPMethod::Open(channel::Open {}));
@@ -141,7 +141,7 @@ impl Wire {
         Ok(self.channels)
     }
 
-    /// Asks, and waits for the answer. A refusal has closed the channel.
+    /// Sends a method and waits for the reply. The broker closes the channel if it rejects the method.
     pub(super) async fn ask(&mut self, channel: u16, method: AMQPClass) -> Result<AMQPClass, Error> {
         self.say(channel, method).await?;
         self.answer(channel).await
@@ -163,7 +163,7 @@ impl Wire {
             match frame {
                 Frame::Method(_, AMQPClass::Connection(connection::AMQPMethod::Close(close))) => {
                     let closed = AMQPClass::Connection(connection::AMQPMethod::CloseOk(connection::CloseOk {}));
-                    // It is over either way.
+                    // The connection ends in any case.
                     let _ = self.say(0, closed).await;
                     return Err(refused(&close.reply_text));
                 }
@@ -179,7 +179,7 @@ impl Wire {
     }
 }
 
-/// Waits until more has come. Dropping it loses nothing.
+/// Waits for more bytes. Cancel safe.
 pub(super) async fn read_more(reader: &mut ReadHalf<Box<dyn Stream>>, input: &mut BytesMut) -> Result<(), Error> {
     if input.capacity() - input.len() < READ_ROOM / 2 {
         input.reserve(READ_ROOM);
@@ -213,8 +213,8 @@ async fn connect(uri: &AMQPUri) -> Result<Box<dyn Stream>, Error> {
     }
 }
 
-/// What the broker's lists show of us, and what it may send: without `basic.nack` it would close the connection instead, without
-/// `authentication_failure_close` a wrong password would look like a broken network.
+/// Properties and capabilities of the client. Without `basic.nack` the broker would close the connection instead, without
+/// `authentication_failure_close` a wrong password would look like a network failure.
 fn about_us(name: &str) -> FieldTable {
     let mut can = FieldTable::default();
     for ability in [
@@ -238,7 +238,7 @@ fn about_us(name: &str) -> FieldTable {
     about
 }
 
-/// The smaller of two wishes; 0 has no opinion.
+/// The smaller of two limits; 0 means no limit.
 fn agreed<T: Ord + Copy + From<u8>>(ours: T, theirs: T) -> T {
     let none = T::from(0);
     match (ours == none, theirs == none) {
@@ -247,7 +247,7 @@ fn agreed<T: Ord + Copy + From<u8>>(ours: T, theirs: T) -> T {
     }
 }
 
-/// A name as AMQP has them: 255 bytes at most.
+/// Encodes a name, which has at most 255 bytes in AMQP.
 pub(super) fn short(text: &str) -> Result<ShortString, Error> {
     ShortString::try_new(text).map_err(|_| Error::Unsayable(format!("{text:.100}… is longer than 255 bytes")))
 }
@@ -264,7 +264,7 @@ pub(super) fn unexpected(method: &AMQPClass) -> Error {
     ))
 }
 
-/// Puts a frame behind those that wait to be written.
+/// Appends a frame.
 pub(super) fn encode(frame: &AMQPFrame, out: &mut Vec<u8>) -> Result<(), Error> {
     let before = std::mem::take(out);
     let written = gen_frame(frame)(WriteContext::from(before)).map_err(|e| Error::Unsayable(e.to_string()))?;
@@ -272,17 +272,17 @@ pub(super) fn encode(frame: &AMQPFrame, out: &mut Vec<u8>) -> Result<(), Error> 
     Ok(())
 }
 
-/// A message that is to be published.
+/// Message to publish.
 pub(super) struct Message<'a> {
     pub(super) exchange: &'a str,
     pub(super) key: &'a str,
-    /// By this it is known when no queue takes it and it comes back.
+    /// Number that identifies the message if it is returned.
     pub(super) number: u64,
     pub(super) headers: &'a [(String, String)],
     pub(super) body: &'a [u8],
 }
 
-/// Puts the frames of a message behind those that wait to be written.
+/// Appends the frames of a message.
 pub(super) fn encode_message(channel: u16, message: &Message, frame_max: u32, out: &mut Vec<u8>) -> Result<(), Error> {
     let publish = basic::Publish {
         exchange: short(message.exchange)?,
@@ -320,17 +320,17 @@ pub(super) fn encode_message(channel: u16, message: &Message, frame_max: u32, ou
     Ok(())
 }
 
-/// The next frame, if it is there as a whole.
+/// The next frame, if it is complete.
 pub(super) fn next_frame(input: &mut BytesMut, frame_max: u32) -> Result<Option<Frame>, Error> {
     let Some(&[kind, channel @ .., a, b, c, d]) = input.first_chunk::<FRAME_HEADER>() else {
         return Ok(None);
     };
     if kind == b'A' {
-        return Err(Error::Malformed("it speaks another version"));
+        return Err(Error::Malformed("it speaks another version of the protocol"));
     }
     let payload = u32::from_be_bytes([a, b, c, d]);
     if payload > frame_max {
-        return Err(Error::Malformed("a frame is larger than was agreed"));
+        return Err(Error::Malformed("frame larger than negotiated"));
     }
     let whole = FRAME_HEADER + payload as usize + 1;
     if input.len() < whole {
@@ -339,7 +339,7 @@ pub(super) fn next_frame(input: &mut BytesMut, frame_max: u32) -> Result<Option<
     }
     let mut frame = input.split_to(whole).freeze();
     if frame.last() != Some(&FRAME_END) {
-        return Err(Error::Malformed("a frame has no end"));
+        return Err(Error::Malformed("frame without end octet"));
     }
     if kind == BODY_FRAME {
         frame.advance(FRAME_HEADER);
@@ -353,12 +353,12 @@ pub(super) fn next_frame(input: &mut BytesMut, frame_max: u32) -> Result<Option<
         Ok((_, AMQPFrame::Method(channel, method))) => Ok(Some(Frame::Method(channel, method))),
         Ok((_, AMQPFrame::Header(channel, header))) => Ok(Some(Frame::Header(channel, header))),
         Ok((_, AMQPFrame::Heartbeat)) => Ok(Some(Frame::Heartbeat)),
-        Ok(_) => Err(Error::Malformed("a frame of a kind that there is not")),
-        Err(_) => Err(Error::Malformed("a frame cannot be read")),
+        Ok(_) => Err(Error::Malformed("unknown type of frame")),
+        Err(_) => Err(Error::Malformed("malformed frame")),
     }
 }
 
-/// Whether tables or lists may be nested too deep to be parsed. Whatever looks like one counts: its type, and a length that fits.
+/// Whether tables or lists may be nested too deep for the parser. Any byte of their type with a plausible length counts.
 fn nests_too_deep(frame: &[u8]) -> bool {
     let mut ends: Vec<usize> = Vec::new();
     for (at, field) in frame.windows(5).enumerate() {
@@ -375,16 +375,16 @@ fn nests_too_deep(frame: &[u8]) -> bool {
     false
 }
 
-/// The header of a message as far as it can be had without parsing: its size.
+/// Header of a message without its properties, for which only the size is read.
 fn without_properties(frame: &[u8]) -> Result<Frame, Error> {
     let (Some(&[HEADER_FRAME, a, b]), Some(payload)) = (frame.first_chunk(), frame.get(FRAME_HEADER..)) else {
-        return Err(Error::Malformed("tables are nested too deep"));
+        return Err(Error::Malformed("tables nested too deep"));
     };
-    // Class and weight go before the size (AMQP 0-9-1, section 4.2.6.1).
+    // Class and weight precede the size (AMQP 0-9-1, section 4.2.6.1).
     let Some(size) = payload.get(4..).and_then(<[u8]>::first_chunk) else {
-        return Err(Error::Malformed("a frame cannot be read"));
+        return Err(Error::Malformed("malformed frame"));
     };
-    tracing::warn!("the headers of a message are nested too deep: it is handled without them");
+    tracing::warn!("the headers of a message are nested too deep and are ignored");
     let header = AMQPContentHeader {
         class_id: BASIC,
         body_size: u64::from_be_bytes(*size),
@@ -406,7 +406,7 @@ mod tests {
         out
     }
 
-    /// The body of the first message, when all of it has been read, piece by piece.
+    /// The body of the first message, read in pieces.
     fn read(bytes: &[u8], piece: usize, frame_max: u32) -> Result<(Vec<u8>, AMQPContentHeader), Error> {
         let (mut input, mut body, mut header) = (BytesMut::new(), Vec::new(), None);
         for piece in bytes.chunks(piece) {
@@ -423,7 +423,7 @@ mod tests {
         Err(Error::Ended)
     }
 
-    /// A header frame whose headers are lists in a list, so deep.
+    /// A header frame with lists nested this deep.
     fn nested(depth: usize) -> Vec<u8> {
         let mut lists = b"V".to_vec();
         for _ in 0..depth {
@@ -439,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn headers_that_are_nested_too_deep_are_left_out() {
+    fn too_deeply_nested_headers_are_ignored() {
         for (depth, is_read) in [
             (1, true),
             (MAX_NESTING, true),
@@ -483,19 +483,19 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_frame_is_told() {
+    fn malformed_frames_are_rejected_with_a_reason() {
         let said = |bytes: &[u8]| {
             next_frame(&mut BytesMut::from(bytes), FRAME_MIN)
                 .unwrap_err()
                 .to_string()
         };
         assert!(said(b"AMQP\x00\x00\x09\x01").contains("another version"));
-        assert!(said(&[1, 0, 0, 0xff, 0, 0, 0]).contains("larger than was agreed"));
-        assert!(said(&[8, 0, 0, 0, 0, 0, 0, 0]).contains("has no end"));
+        assert!(said(&[1, 0, 0, 0xff, 0, 0, 0]).contains("larger than negotiated"));
+        assert!(said(&[8, 0, 0, 0, 0, 0, 0, 0]).contains("without end octet"));
     }
 
     #[test]
-    fn a_name_that_amqp_cannot_have_is_an_error() {
+    fn too_long_names_are_rejected() {
         let key = "k".repeat(256);
         let message = Message {
             exchange: "",
