@@ -1,4 +1,4 @@
-//! What must hold for any input, a function for each fuzz target. [libFuzzer](https://llvm.org/docs/LibFuzzer.html) calls them by
+//! Properties that hold for any input, one function per fuzz target. [libFuzzer](https://llvm.org/docs/LibFuzzer.html) calls them by
 //! the programs in `targets/`, the tests of this crate with every file of `corpus/`.
 //!
 //! A function panics when its property does not hold. An input that a target cannot use, such as one that is not text, passes.

@@ -1,5 +1,5 @@
-//! Any JSON object as `spec.provider.overrides`, for each provider: translating ends without a panic and gives the same twice; what
-//! nobody documented changes nothing; and nothing reaches the name, the namespace or the owner of an object.
+//! Any JSON object as `spec.provider.overrides`, for each provider: translation does not panic and is deterministic; undocumented
+//! keys change nothing; and no override reaches the name, the namespace or the owner of an object.
 
 use std::sync::{Arc, LazyLock};
 
@@ -95,7 +95,7 @@ pub(crate) fn plan_of(provider: &dyn Provider, mut md: ModelDeployment) -> Plan 
     plan::plan(provider, &seen)
 }
 
-/// What is documented of the overrides.
+/// The documented part of the overrides.
 fn known(prefix: &str, overrides: &Map<String, Value>, keys: &[OverrideKey]) -> Map<String, Value> {
     let keep = |(key, value): (&String, &Value)| {
         let path = format!("{prefix}{key}");

@@ -7,15 +7,15 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomRe
 use runway_client::manifests;
 use serde_json::Value;
 
-/// Where the page is.
+/// Path of the page.
 pub(crate) const PATH: &str = "docs/reference/api.md";
 
 const INTRODUCTION: &str = "<!-- Made by `cargo xtask gen` from the code. Do not edit. -->
-# Fields of every kind
+# API reference
 
-From the CRDs, as `kubectl explain` has them: what a field means, its default, and what the API server lets in. `[]` is an item of a list,
-`*` a value of a map. Below a field of Kubernetes' own (`env`, `resources`, `volumes`, …) Kubernetes' documentation goes on.
-[fields.md](fields.md) says where each field of a ModelDeployment goes.
+Fields of every kind, from the CRDs: meaning, default and accepted values, as `kubectl explain` shows them. `[]` is an item of a list,
+`*` a value of a map. For fields of Kubernetes types (`env`, `resources`, `volumes`, …) see the Kubernetes documentation.
+[Field mapping](fields.md) shows how providers translate the fields of a ModelDeployment.
 ";
 
 /// Fields whose schema is Kubernetes' own.
@@ -51,9 +51,9 @@ fn kind(page: &mut String, crd: &CustomResourceDefinition) -> Result<()> {
             .map(|name| format!("`{name}`"))
             .collect();
         if !short.is_empty() {
-            write!(page, ", for short {}", short.join(", "))?;
+            write!(page, ", short name {}", short.join(", "))?;
         }
-        writeln!(page, ". {}", told(&schema))?;
+        writeln!(page, ". {}", description(&schema))?;
         for part in ["spec", "status"] {
             let mut table = Table::default();
             table.below(&schema["properties"][part], part)?;
@@ -68,7 +68,7 @@ fn kind(page: &mut String, crd: &CustomResourceDefinition) -> Result<()> {
 struct Table {
     rows: Vec<String>,
     rules: Vec<String>,
-    /// What was told already, and where: the same again is not told again.
+    /// Schemas that are described already, with their paths. A repeated schema becomes a reference.
     known: Vec<(Value, String)>,
 }
 
@@ -99,7 +99,7 @@ impl Table {
         let has_fields = inner["properties"].is_object() && !is_of_kubernetes(name, inner);
         let known = self.known.iter().find(|(schema, _)| schema == inner && has_fields);
         let known = known.map(|(_, at)| at.clone());
-        let mut meaning = told(field);
+        let mut meaning = description(field);
         ensure!(!meaning.is_empty(), "{path} has no description");
         if let Some(at) = &known {
             write!(meaning, " Fields as in `{at}`.")?;
@@ -119,12 +119,16 @@ impl Table {
         if self.rows.is_empty() {
             return Ok(());
         }
-        writeln!(page, "\n| field | kept to | meaning |\n|---|---|---|")?;
+        writeln!(page, "\n| field | type and limits | meaning |\n|---|---|---|")?;
         for row in &self.rows {
             writeln!(page, "{row}")?;
         }
         if !self.rules.is_empty() {
-            writeln!(page, "\nRefused with these words:\n\n{}", self.rules.join("\n"))?;
+            writeln!(
+                page,
+                "\nValidation rules, with their error messages:\n\n{}",
+                self.rules.join("\n")
+            )?;
         }
         Ok(())
     }
@@ -209,7 +213,7 @@ fn kind_of(schema: &Value) -> String {
     }
 }
 
-fn told(schema: &Value) -> String {
+fn description(schema: &Value) -> String {
     cell(schema["description"].as_str().unwrap_or_default())
 }
 

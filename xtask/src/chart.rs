@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 use crate::generate::{HEADER, document};
 
 const FOLDER: &str = "deploy/charts/kubeairunway";
-/// Where the console's values are.
+/// Path of the console's values.
 const CONSOLE_VALUES: &str = ".Values.console";
 /// Whether it impersonates.
 const IMPERSONATES: &str = ".Values.console.impersonate.enabled";
@@ -73,7 +73,7 @@ fn chart() -> Result<String> {
     Ok(format!("{HEADER}{}", document(&chart)?))
 }
 
-/// What may be chosen, with what `deploy/install.yaml` has.
+/// Values with their defaults, which equal `deploy/install.yaml`.
 fn values(components: &[Component]) -> Result<String> {
     let mut text = HEADER.to_owned();
     let mut add = |comment: &str, value: Value| -> Result<()> {
@@ -282,7 +282,7 @@ fn open_deployment(value: &mut Value, values: &str) -> Option<()> {
     Some(())
 }
 
-/// What of the console differs: how it is reached, and whether it impersonates.
+/// Opens the places of the console that differ: its address, and impersonation.
 fn open_console(value: &mut Value, kind: &str) -> Option<()> {
     match kind {
         "Deployment" => {

@@ -14,7 +14,7 @@ use runway_testbed::{ControlPlane, crds, programs};
 
 use crate::shell;
 
-/// Who applies what people would apply.
+/// Field manager for objects that users would apply.
 const ADMIN: &str = "xtask";
 /// Name of the upstream simulator's program, and its identity.
 pub(crate) const SIMULATOR: &str = "upstream-simulator";
@@ -130,7 +130,7 @@ pub(crate) fn start_core(control_plane: &mut ControlPlane, programs: &Programs, 
     )
 }
 
-/// One replica of each on this machine: nobody to elect, and a port of its own for each.
+/// Flags for a single replica on this machine: no leader election, and a separate port for each.
 pub(crate) const ALONE: [&str; 2] = ["--leader-elect=false", "--admin-address=127.0.0.1:0"];
 
 /// A provider's controller, with these further options.

@@ -5,13 +5,13 @@ use std::fmt::Write;
 use clap::{Command, CommandFactory};
 use runway_cli::args::CommandLine;
 
-/// Where the page is.
+/// Path of the page.
 pub(crate) const PATH: &str = "docs/reference/command.md";
 
 const INTRODUCTION: &str = "<!-- Made by `cargo xtask gen` from the code. Do not edit. -->
-# Every verb of `kubeairunway`
+# Command reference
 
-What `kubeairunway VERB --help` prints. [command.md](../command.md) shows the verbs at work, and lists the exit codes.
+Output of `kubeairunway VERB --help` for every verb. [The command](../command.md) has examples and the exit codes.
 ";
 
 /// The page.
@@ -23,7 +23,7 @@ pub(crate) fn page() -> String {
     page
 }
 
-/// The help of a command, then those of its own.
+/// The help of a command, followed by that of its subcommands.
 fn section(command: &mut Command, page: &mut String) {
     let name = command.get_bin_name().unwrap_or_else(|| command.get_name()).to_owned();
     let help = command.render_long_help().to_string();

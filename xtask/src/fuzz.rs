@@ -23,7 +23,7 @@ const TIMEOUT_SECONDS: u32 = 5;
 /// A target that needs more memory is a finding.
 const MEMORY_MIB: u32 = 2048;
 const MAX_LENGTH: u32 = 16 * 1024;
-/// What makes coverage visible to libFuzzer.
+/// Compiler flags that report coverage to libFuzzer.
 const INSTRUMENTATION: [&str; 5] = [
     "-Cpasses=sancov-module",
     "-Cllvm-args=-sanitizer-coverage-level=4",
@@ -32,7 +32,7 @@ const INSTRUMENTATION: [&str; 5] = [
     "-Cllvm-args=-sanitizer-coverage-trace-compares",
 ];
 
-/// What to run, and for how long.
+/// Targets and duration.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// 30 seconds for each target; the default.
@@ -49,7 +49,7 @@ pub(crate) struct Args {
     jobs: usize,
 }
 
-/// How a target did.
+/// Result of a target.
 struct Outcome {
     target: String,
     runs: String,
@@ -254,7 +254,7 @@ fn folder() -> PathBuf {
     shell::root().join("fuzz")
 }
 
-/// Where everything goes that is not committed.
+/// Folder of files that are not committed.
 fn built() -> PathBuf {
     shell::root().join("target/fuzz")
 }

@@ -1,4 +1,4 @@
-//! Generated files: made from code, committed, checked.
+//! Generated files: written from code, committed, and compared by the tests.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -15,7 +15,7 @@ use serde::Serialize;
 use crate::shell::root;
 use crate::{api, argocd, chart, command, krew, metrics, reference, status};
 
-/// How to treat generated files.
+/// Mode.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Write nothing; fail if a file is not current.
@@ -110,7 +110,7 @@ fn kustomize(components: &[Component]) -> Result<Vec<(String, String)>> {
     Ok(files)
 }
 
-/// What one choice has and another has not.
+/// Objects that a release has with one choice and lacks with another.
 fn added(components: &[Component], without: &Release, with: &Release) -> Vec<DynamicObject> {
     let known: BTreeSet<String> = components
         .iter()

@@ -16,7 +16,7 @@ use runway_testbed::images;
 
 use crate::{sbom, shell};
 
-/// Which images, and where to.
+/// Images to build, and the folder to write to.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Only these. Default: all.
@@ -34,7 +34,7 @@ struct Program {
     name: &'static str,
     package: &'static str,
     description: &'static str,
-    /// Where it is found beside `/NAME`.
+    /// Further paths of the program, beside `/NAME`.
     links: &'static [&'static str],
 }
 
@@ -233,7 +233,7 @@ fn image_name(name: &str) -> String {
 mod tests {
     use super::*;
 
-    /// How many crates the program of a package may link. A new dependency that exceeds this is a decision: cut another, or raise
+    /// Highest number of crates that the program of a package may link. A new dependency that exceeds this is a decision: cut another, or raise
     /// the number and say why in the commit.
     const BUDGETS: [(&str, usize); 6] = [
         // kube brings kubeconfigs (28 crates), cel an ANTLR runtime (8).

@@ -1,4 +1,4 @@
-//! The only entry points of the project: `up`, `down`, `test`, `gen`, `images`, `bench`, `fuzz`.
+//! Entry points for development: build, test, generate, measure, release.
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "this is a command line tool")]
 
 mod api;
@@ -33,7 +33,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 
-/// Everything there is to do with this repository.
+/// Development tasks of this repository.
 #[derive(Parser)]
 #[command(name = "cargo xtask", bin_name = "cargo xtask")]
 struct Args {
@@ -43,27 +43,27 @@ struct Args {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Start a control plane, run everything on it and show three models coming up.
+    /// Start a control plane with all controllers, and deploy models on it.
     Up(up::Args),
-    /// Stop what `up` left running.
+    /// Stop the control plane that `up` started.
     Down,
-    /// Run every check and test. CI calls this and nothing else.
+    /// Run every check and test, as CI does.
     Test(test::Args),
-    /// Write the generated files again, or check that they are current.
+    /// Regenerate files, or check that they are current.
     Gen(generate::Args),
-    /// Write an OCI archive for each program, without a container engine.
+    /// Build an OCI archive for each program, without a container engine.
     Images(images::Args),
     /// Build the documentation site into target/book.
     Book,
     /// Write the files of a release.
     Release(release::Args),
-    /// Print figures: time, requests, memory and CPU for many ModelDeployments.
+    /// Measure time, requests, memory and CPU.
     Bench(bench::Args),
-    /// Look for inputs that break a promise, with libFuzzer.
+    /// Run libFuzzer on each fuzz target.
     Fuzz(fuzz::Args),
-    /// Check the rules of the house: dependency direction, pure plans, licences.
+    /// Check repository rules: dependencies, licenses, pure plans, links, style.
     Tidy,
-    /// Lint python/asya-runtime and test it with every supported Python that is installed.
+    /// Lint python/asya-runtime and test it with each installed Python version.
     Python,
 }
 

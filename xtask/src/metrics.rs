@@ -4,34 +4,34 @@ use std::fmt::Write;
 
 use runway_operator::metrics::Metric;
 
-/// Where the page is.
+/// Path of the page.
 pub(crate) const PATH: &str = "docs/reference/metrics.md";
 
 const INTRODUCTION: &str = "<!-- Made by `cargo xtask gen` from the code. Do not edit. -->
 # Metrics
 
-Served as OpenMetrics at `/metrics`, by controllers on their `--admin-address` ([observability](../observability.md)). Only the metrics about single
-ModelDeployments have the label `name`; what anybody may write into an object is never a label value as it stands.
+Served as OpenMetrics at `/metrics`; controllers serve them on `--admin-address` ([observability](../observability.md)). Only metrics of single
+ModelDeployments have the label `name`. Free text of users never becomes a label value.
 ";
 
 pub(crate) fn page() -> String {
     let mut page = INTRODUCTION.to_owned();
     section(
         &mut page,
-        "Of every controller",
-        "Each process tells them of itself, the replica that stands by as well.",
+        "All controllers",
+        "Reported by each process, including the standby replica.",
         runway_operator::metrics::METRICS.iter().map(Row::from),
     );
     section(
         &mut page,
-        "About ModelDeployments",
-        "Told by the core's leader alone, and read off its watch cache when somebody asks: a series goes with its object.",
+        "ModelDeployments",
+        "Reported by the core's leader only, computed from its watch cache at each scrape. A series ends with its object.",
         runway_core::metrics::METRICS.iter().map(Row::from),
     );
     section(
         &mut page,
-        "Of asya-sidecar",
-        "Each pod of an AsyncActor tells them of its own queue, on `ASYA_METRICS_ADDR` (the operator sets `:9464`). They begin with `ASYA_METRICS_NAMESPACE`, by default `asya_actor`.",
+        "asya-sidecar",
+        "Reported by each pod of an AsyncActor for its own queue, on `ASYA_METRICS_ADDR` (the operator sets `:9464`). Names start with `ASYA_METRICS_NAMESPACE`, `asya_actor` by default.",
         of_the_sidecar().into_iter(),
     );
     page
@@ -56,7 +56,7 @@ impl From<&Metric> for Row {
     }
 }
 
-/// Read off what a sidecar serves that has done everything once.
+/// Metrics of a sidecar that has recorded one value of each.
 fn of_the_sidecar() -> Vec<Row> {
     let mut rows: Vec<Row> = Vec::new();
     for line in runway_asya_sidecar::metrics::Metrics::example().text().lines() {
@@ -83,7 +83,7 @@ fn of_the_sidecar() -> Vec<Row> {
     rows
 }
 
-/// A sample: a counter's name is longer by `_total`, and a histogram's `le` is no label of ours.
+/// Adds the labels of a sample. The name of a counter sample ends with `_total`; `le` belongs to histograms.
 fn take_in(row: &mut Row, sample: &str) {
     let Some((name, labels)) = sample.split_once('{') else {
         return;

@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::shell;
 
-/// What `requires-python` of the package promises.
+/// Versions that `requires-python` of the package allows.
 const VERSIONS: [&str; 4] = ["3.10", "3.11", "3.12", "3.13"];
 const PACKAGE: &str = "python/asya-runtime";
 

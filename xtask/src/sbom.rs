@@ -18,7 +18,7 @@ use crate::shell;
 
 /// The release of CycloneDX that the documents follow.
 const SPECIFICATION: &str = "1.6";
-/// What separates the fields of a line of `cargo tree`; no licence expression holds it.
+/// Separator of the fields in a line of `cargo tree`. License expressions do not contain it.
 const SEPARATOR: char = '|';
 
 /// A crate that is linked into a program.
@@ -143,7 +143,7 @@ fn debian_package(path: &Path) -> Result<Option<String>> {
     Ok(None)
 }
 
-/// What dpkg-query prints; `None` if it is not installed or knows nothing.
+/// Output of dpkg-query; `None` if it is not installed or finds nothing.
 fn dpkg(arguments: &[&str]) -> Result<Option<String>> {
     let output = match Command::new("dpkg-query").args(arguments).output() {
         Ok(output) => output,

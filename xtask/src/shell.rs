@@ -1,4 +1,4 @@
-//! Other programs, run loudly.
+//! Other programs, with their errors.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -14,7 +14,7 @@ pub(crate) fn root() -> PathBuf {
         .unwrap_or_default()
 }
 
-/// Runs a program in the root of the repository; its failure is ours.
+/// Runs a program in the root of the repository. Fails if the program fails.
 pub(crate) fn run(program: &str, args: &[&str]) -> Result<()> {
     let status = command(program)
         .args(args)
@@ -34,7 +34,7 @@ fn command(program: &str) -> Command {
     }
 }
 
-/// What a program prints.
+/// Output of a program.
 pub(crate) fn output(program: &str, args: &[&str]) -> Result<String> {
     let output = command(program)
         .args(args)

@@ -35,12 +35,12 @@ const LANGUAGES: &[&str] = &[
 struct Block {
     /// `FILE:LINE` of its fence.
     place: String,
-    /// What follows the fence, such as `yaml fragment`.
+    /// Text after the fence, such as `yaml fragment`.
     mark: String,
     text: String,
 }
 
-/// What is wrong in the blocks of all pages.
+/// Number of tried commands and documents in all pages, and the errors.
 fn wrong() -> Result<(usize, Vec<String>)> {
     let mut wrong = Vec::new();
     let mut tried = 0;
@@ -81,7 +81,7 @@ fn blocks(path: &str, text: &str) -> Vec<Block> {
 }
 
 impl Block {
-    /// How many things were tried, and what is wrong with them.
+    /// Number of tried commands or documents, and the errors.
     fn try_out(&self) -> (usize, Vec<String>) {
         let language = self.mark.split(' ').next().unwrap_or_default();
         if !LANGUAGES.contains(&language) {
@@ -155,7 +155,7 @@ fn split(line: &str) -> Vec<Vec<String>> {
     commands
 }
 
-/// Why the program would refuse these words.
+/// Error of the program for these arguments.
 fn refused(words: &[String]) -> Option<String> {
     let (mut command, words): (Command, &[String]) = match words {
         [cargo, xtask, ..] if cargo == "cargo" && xtask == "xtask" => (crate::Args::command(), &words[1..]),
@@ -176,7 +176,7 @@ fn refused(words: &[String]) -> Option<String> {
     Some(error.to_string().lines().next().unwrap_or_default().to_owned())
 }
 
-/// What a reader who applies this text would be told.
+/// Errors of a reader who applies this text.
 fn manifest(text: &str) -> Vec<String> {
     let mut documents = Documents::default();
     documents.take_in_text("block", text);

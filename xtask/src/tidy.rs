@@ -1,4 +1,4 @@
-//! The rules of the house that a compiler does not know.
+//! Rules of the repository that the compiler does not check.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::{book, links, shell};
 
-/// What each crate may depend on, of ours: binaries -> controllers -> provider/operator -> api (ARCHITECTURE.md).
+/// Crates of the workspace that each crate may depend on: binaries -> controllers -> provider/operator -> api (ARCHITECTURE.md).
 const MAY_USE: &[(&str, &[&str])] = &[
     ("runway-api", &[]),
     ("runway-http", &[]),
@@ -63,7 +63,7 @@ const BANNED: [(&str, &str); 3] = [
     ("chrono", "jiff is the one time library"),
 ];
 
-/// What api may not have in its tree: types must be cheap to use.
+/// Crates that api must not depend on, so that its types are cheap to use.
 const NOT_IN_API: [&str; 3] = ["tokio", "kube-client", "hyper"];
 
 /// Folders and files whose code must be pure: the same plan runs in production, in `render` and in tests.
@@ -98,12 +98,12 @@ const PURE: &[&str] = &[
     "crates/llama-stack-operator/src/validate.rs",
 ];
 
-/// What pure code must not contain, and why not.
+/// Forbidden text in pure code, with the reason.
 const IMPURE: [(&str, &str); 8] = [
     ("async ", "a plan does not wait"),
     (".await", "a plan does not wait"),
-    ("kube::Client", "a plan asks nobody"),
-    ("Api::", "a plan asks nobody"),
+    ("kube::Client", "a plan sends no requests"),
+    ("Api::", "a plan sends no requests"),
     ("clock::now", "time comes in as a value"),
     ("Timestamp::now", "time comes in as a value"),
     ("std::env", "configuration comes in as a value"),
@@ -117,7 +117,7 @@ const PAGES: &[&str] = &[
     "crates/client/src/tree",
 ];
 
-/// What pages must not contain, and why not.
+/// Forbidden text in pages, with the reason.
 const NOT_ON_PAGES: [(&str, &str); 2] = [
     (
         ":?}",
@@ -144,7 +144,7 @@ pub(crate) fn run() -> Result<()> {
     complaints.extend(links::broken()?);
     complaints.extend(book::missing()?);
     if complaints.is_empty() {
-        println!("tidy: dependencies, licences, pure code, module docs and the threat model are as they should be");
+        println!("tidy: no findings");
         return Ok(());
     }
     bail!("untidy:\n  {}", complaints.join("\n  "))
@@ -176,7 +176,7 @@ fn matches_pattern(pattern: &str, name: &str) -> bool {
     }
 }
 
-/// Licences as deny.toml allows them, banned crates, and what api drags in.
+/// Licenses that deny.toml does not allow, banned crates, and forbidden dependencies of api.
 fn foreign_crates(metadata: &Value) -> Result<Vec<String>> {
     let deny = fs::read_to_string(shell::root().join("deny.toml")).context("deny.toml is missing")?;
     let linked = linked_crates()?;
@@ -187,11 +187,9 @@ fn foreign_crates(metadata: &Value) -> Result<Vec<String>> {
         .collect();
     for package in metadata["packages"].as_array().into_iter().flatten() {
         let name = package["name"].as_str().unwrap_or_default();
-        let licence = package["license"].as_str().unwrap_or("none");
-        if linked.contains(name) && !licence_is_allowed(licence, &deny) {
-            complaints.push(format!(
-                "{name}: licence {licence} is not among those that deny.toml allows"
-            ));
+        let license = package["license"].as_str().unwrap_or("none");
+        if linked.contains(name) && !license_is_allowed(license, &deny) {
+            complaints.push(format!("{name}: license {license} is not allowed by deny.toml"));
         }
     }
     let api = shell::output(
@@ -214,7 +212,7 @@ fn foreign_crates(metadata: &Value) -> Result<Vec<String>> {
         NOT_IN_API
             .iter()
             .filter(|name| api.contains(**name))
-            .map(|name| format!("runway-api must not drag in {name}")),
+            .map(|name| format!("runway-api must not depend on {name}")),
     );
     Ok(complaints)
 }
@@ -260,7 +258,7 @@ fn features(args: &[&str]) -> Result<BTreeSet<String>> {
 }
 
 /// An expression such as `MIT OR Apache-2.0` or `(A OR B) AND C`: every AND needs one of its ORs.
-fn licence_is_allowed(expression: &str, deny: &str) -> bool {
+fn license_is_allowed(expression: &str, deny: &str) -> bool {
     let plain = expression.replace(['(', ')'], " ").replace('/', " OR ");
     plain.split(" AND ").all(|part| {
         part.split(" OR ")
@@ -276,7 +274,7 @@ fn pure_code() -> Result<Vec<String>> {
     .concat())
 }
 
-/// What code must not contain, its tests aside.
+/// Occurrences of forbidden text in code, except in tests.
 fn without(places: &[&str], words: &[(&str, &str)], what: &str) -> Result<Vec<String>> {
     let mut complaints = Vec::new();
     for place in places {
@@ -305,14 +303,14 @@ fn without(places: &[&str], words: &[(&str, &str)], what: &str) -> Result<Vec<St
     Ok(complaints)
 }
 
-/// Every module says first what it is.
+/// Modules without a description at the top.
 fn module_docs() -> Result<Vec<String>> {
     let mut complaints = Vec::new();
     for place in ["crates", "xtask", "examples", "fuzz"] {
         for file in rust_files(&shell::root().join(place))? {
             if !fs::read_to_string(&file)?.starts_with("//!") {
                 complaints.push(format!(
-                    "{}: a module starts with a //! line that says what it is",
+                    "{}: start the module with a //! line that describes it",
                     shown(&file)
                 ));
             }
@@ -321,7 +319,7 @@ fn module_docs() -> Result<Vec<String>> {
     Ok(complaints)
 }
 
-/// What `docs/threat-model.md` claims and the repository does not hold: a test that does not exist, or a threat that has
+/// Claims of `docs/threat-model.md` that the repository does not support: a test that does not exist, or a threat that has
 /// neither a test nor a reason why it is accepted.
 fn threats() -> Result<Vec<String>> {
     const MODEL: &str = "docs/threat-model.md";
@@ -377,6 +375,7 @@ pub(crate) fn rust_files(place: &Path) -> Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-fn shown(file: &Path) -> String {
+/// Path of a file in the repository.
+pub(crate) fn shown(file: &Path) -> String {
     file.strip_prefix(shell::root()).unwrap_or(file).display().to_string()
 }

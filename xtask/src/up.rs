@@ -22,13 +22,13 @@ use crate::cluster::{self, Programs};
 use crate::demo::{self, Demo};
 use crate::shell;
 
-/// How to bring it up.
+/// Options of `up`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Exit when the models run (0) or do not in time (1), and clean up.
     #[arg(long)]
     once: bool,
-    /// Use this cluster instead of starting a control plane. Its admission webhooks are left out: it cannot reach this machine.
+    /// Use this cluster instead of starting a control plane. Admission webhooks are skipped, because the cluster cannot reach this machine.
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
     /// Fail where there can be no real node. Without this, models then come up on the upstream simulator.
@@ -40,17 +40,17 @@ pub(crate) struct Args {
     /// Show this on the node, instead of a model that answers.
     #[arg(long, conflicts_with = "kubeconfig")]
     demo: Option<Demo>,
-    /// How long the upstream simulator takes to make a model ready.
+    /// Time until the upstream simulator reports a model as ready.
     #[arg(long, value_name = "SECONDS", default_value_t = 3.0)]
     ready_after: f64,
-    /// How long to wait for the models to run.
+    /// Time to wait for the models.
     #[arg(long, value_name = "SECONDS", default_value_t = 120)]
     patience: u64,
 }
 
 /// The model whose upstream object is shown at the end: the design's example 2.
 const SHOWN: &str = "gemma-cpu";
-/// How often the table is drawn again.
+/// Interval between updates of the table.
 const REDRAW: Duration = Duration::from_millis(500);
 
 pub(crate) async fn run(args: Args) -> Result<()> {
@@ -83,7 +83,7 @@ pub(crate) async fn down() -> Result<()> {
     Ok(())
 }
 
-/// Where a control plane that stays up lives.
+/// Folder of a control plane that keeps running.
 fn folder() -> PathBuf {
     shell::root().join("target").join("up")
 }
@@ -129,7 +129,7 @@ async fn on_our_own(args: &Args, programs: &Programs) -> Result<()> {
     outcome
 }
 
-/// What is shown.
+/// Columns of the table.
 enum Shown {
     /// A model that answers, on a node.
     Answer(Box<LlamaServer>),
@@ -318,7 +318,7 @@ async fn watch_models(args: &Args, programs: &Programs, client: &Client, kubecon
         let path = shell::root().join("deploy/examples").join(format!("{name}.yaml"));
         let text = std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
         let object: DynamicObject =
-            serde_saphyr::from_str(&text).with_context(|| format!("{} is no object", path.display()))?;
+            serde_saphyr::from_str(&text).with_context(|| format!("{} is not a Kubernetes object", path.display()))?;
         cluster::apply(client, &object).await?;
     }
     let deployments: Api<ModelDeployment> = Api::namespaced(client.clone(), "default");
@@ -352,7 +352,7 @@ async fn watch_models(args: &Args, programs: &Programs, client: &Client, kubecon
     Ok(())
 }
 
-/// Waits until the providers are registered: models applied earlier would come up too, but on whoever was first.
+/// Waits until the providers are registered: models applied earlier would be assigned to the first provider that registers.
 async fn ready_to_admit(client: &Client) -> Result<()> {
     let configs: Api<runway_api::InferenceProviderConfig> = Api::all(client.clone());
     runway_testbed::eventually(Duration::from_mins(1), async || {
@@ -375,7 +375,7 @@ fn is_running(md: &ModelDeployment) -> bool {
     md.status.as_ref().is_some_and(|s| s.phase == Some(Phase::Running)) && md.conditions().is_true(condition::READY)
 }
 
-/// What the product's own command shows.
+/// Output of the product's own command.
 async fn table(programs: &Programs, kubeconfig: &Path) -> Result<String> {
     let output = tokio::process::Command::new(programs.path("kubeairunway"))
         .args(["get", "--all-namespaces", "--kubeconfig"])

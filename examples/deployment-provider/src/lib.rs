@@ -20,14 +20,14 @@ pub const DEPLOYMENT: Kind = Kind {
     kind: "Deployment",
     plural: "deployments",
 };
-/// Where the model answers.
+/// Endpoint of the model.
 pub const SERVICE: Kind = Kind {
     group: "",
     kind: "Service",
     plural: "services",
 };
 
-/// Where the image must listen.
+/// Port on which the image must listen.
 const PORT: i32 = 8000;
 
 /// Serves any image as a Deployment.
@@ -52,7 +52,7 @@ impl Provider for DeploymentProvider {
                 gpu_support: true,
                 per_engine: Vec::new(),
             },
-            // Others know these engines better: it serves who asks for it by name.
+            // Only ModelDeployments that name it: other providers support these engines better.
             selection_policy: Some(SelectionPolicy::Explicit),
             overrides: vec![OverrideKey {
                 path: "serviceType".to_owned(),

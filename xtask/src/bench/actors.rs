@@ -1,4 +1,4 @@
-//! `bench asya --actors N`: what the operator of actors asks for while it binds many, and that it asks for nothing then. The
+//! `bench asya --actors N`: requests of the operator while it binds many actors, and none afterwards. The
 //! targets have no pods, and queues are left to sidecars: no broker runs here.
 
 use std::time::Duration;
@@ -50,7 +50,7 @@ async fn measure(control_plane: &mut ControlPlane, programs: &Programs, count: u
     let audit = control_plane.audit().await?;
     let mark = audit.mark().await?;
     create(&admin, count).await?;
-    super::step("waiting until all are bound, and nothing more is asked for");
+    super::step("waiting until all are bound and no requests are sent");
     all_bound(&admin, count).await?;
     let after = settled(control_plane).await?;
     let asked = Asked::by(&[OPERATOR], &audit.since(mark).await?);
@@ -152,7 +152,7 @@ async fn all_bound(admin: &Client, count: usize) -> Result<()> {
     .await
 }
 
-/// Waits until the operator asks for nothing. Returns its memory then, in MiB.
+/// Waits until the operator sends no requests. Returns its memory in MiB.
 async fn settled(control_plane: &ControlPlane) -> Result<f64> {
     silent(control_plane, &[OPERATOR], PATIENCE).await?;
     Ok(memory_of(control_plane, OPERATOR)?.0)

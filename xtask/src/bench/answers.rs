@@ -17,10 +17,10 @@ use super::step;
 use crate::cluster::Programs;
 use crate::demo::answer;
 
-/// How often.
+/// Number of rounds.
 #[derive(clap::Args)]
 pub(super) struct Args {
-    /// How often each is measured.
+    /// Number of measurements of each.
     #[arg(long, default_value_t = 5)]
     rounds: usize,
     /// Measure a development build.

@@ -12,7 +12,7 @@ use runway_testbed::{RabbitMq, RabbitMqOptions, programs};
 use serde_json::Value;
 use tokio::process::{Child, Command};
 
-/// How much of it.
+/// Amount of work.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Messages a second while latency is measured.
@@ -36,15 +36,15 @@ pub(crate) struct Args {
     /// With --chaos: kills.
     #[arg(long, default_value_t = 200)]
     kills: usize,
-    /// Bind this many actors instead, and count what the operator asks for then.
+    /// Bind this many actors instead, and count the requests of the operator.
     #[arg(long, value_name = "N", conflicts_with = "chaos")]
     actors: Option<usize>,
-    /// Do not compile with optimisation: to try the bench itself. The figures mean nothing.
+    /// Build without optimization, to try the benchmark itself. The figures are not meaningful.
     #[arg(long)]
     unoptimised: bool,
 }
 
-/// What is aimed at: beside the raw loop, or by itself.
+/// Target values, relative to the raw loop or absolute.
 mod goals {
     pub(super) const ADDED_P50: &str = "+100 at most";
     pub(super) const ADDED_P99: &str = "+500 at most";

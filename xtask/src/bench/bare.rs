@@ -16,7 +16,7 @@ use super::stage::{CONCURRENCY, SETTLE, Stage, delete_all, deployments, names};
 
 const USER: [&str; 1] = ["bare-client"];
 
-/// Creates and deletes this many. Nobody asks for admission: there is no server for it.
+/// Creates and deletes this many. Admission webhooks are removed, because their server does not run.
 pub(super) async fn measure(stage: &Stage<'_>, scripts: &[Script], count: usize) -> Result<Figures> {
     stage.remove_webhooks().await?;
     let mut figures = Figures::new();

@@ -1,4 +1,4 @@
-//! A steady flow of changes upstream, and how long until the status tells of each: by the API server's own clock, from its
+//! A steady flow of changes upstream, and how long until the status reports of each: by the API server's own clock, from its
 //! audit log.
 
 use std::collections::BTreeMap;
@@ -21,7 +21,7 @@ use crate::cluster::SIMULATOR;
 const COUNT: usize = 100;
 const PATIENCE: Duration = Duration::from_mins(5);
 
-/// Tells the simulated upstreams of running models to change.
+/// Changes the simulated upstream objects of running models.
 pub(super) async fn measure(stage: &Stage<'_>, count: usize, figures: &mut Figures) -> Result<()> {
     let count = count.min(COUNT);
     let meter = Meter::start(stage).await?;
@@ -43,7 +43,7 @@ pub(super) async fn measure(stage: &Stage<'_>, count: usize, figures: &mut Figur
     let told = told(used.requests());
     ensure!(
         told.len() >= count,
-        "of {} changes upstream the status told {}",
+        "of {} changes upstream, the status reported {}",
         count * 2,
         told.len()
     );

@@ -48,7 +48,7 @@ pub(super) async fn measure(stage: &Stage<'_>, figures: &mut Figures) -> Result<
     ] {
         ensure!(
             values.len() >= COUNT / 2,
-            "the audit log tells {} times of {COUNT}",
+            "the audit log has {} times of {COUNT}",
             values.len()
         );
         figures.extend(quantile(values, 0.5).map(|value| (half, value)));
@@ -108,7 +108,7 @@ async fn remove(stage: &Stage<'_>) -> Result<()> {
 struct Latencies {
     /// From the user's create, committed, to the upstream object, committed.
     made: Vec<f64>,
-    /// From the upstream's last change to the status that tells of it, both committed.
+    /// From the upstream's last change to the status that reports it, both committed.
     told: Vec<f64>,
 }
 

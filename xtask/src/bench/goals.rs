@@ -1,4 +1,4 @@
-//! What is to be reached, and what was.
+//! Targets and results.
 
 use std::fmt::Write as _;
 
@@ -173,6 +173,6 @@ mod tests {
         ] {
             assert!(table.lines().any(|l| l == line), "{line} is not in\n{table}");
         }
-        assert_eq!(table.lines().count(), 2 + 5, "what was not measured is left out");
+        assert_eq!(table.lines().count(), 2 + 5, "a target without a result is skipped");
     }
 }

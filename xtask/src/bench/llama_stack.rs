@@ -1,5 +1,5 @@
 //! `bench llama-stack`: LlamaStackDistributions by our operator, beside the same writes by a bare client on the same control
-//! plane, in the order A B B A. Nobody plays a kubelet: an object is done when its pods are made.
+//! plane, in the order A B B A. No kubelet runs: an object counts as done when its pods exist.
 
 use std::time::Duration;
 
@@ -21,16 +21,16 @@ use super::pilot::applied;
 use super::stage::{CONCURRENCY, PREFIX, names};
 use crate::cluster::{self, Programs};
 
-/// How many.
+/// Number of objects.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// LlamaStackDistributions in each run.
     #[arg(long, default_value_t = 100)]
     objects: usize,
-    /// How often each is measured; the order turns round every time.
+    /// Number of rounds. The order is reversed in every round.
     #[arg(long, default_value_t = 2)]
     rounds: usize,
-    /// Do not compile with optimisation: to try the bench itself. The figures mean nothing.
+    /// Build without optimization, to try the benchmark itself. The figures are not meaningful.
     #[arg(long)]
     pub(super) unoptimised: bool,
 }
@@ -42,11 +42,11 @@ const PILOT: &str = "pilot";
 const PATIENCE: Duration = Duration::from_mins(3);
 const QUIET: Duration = Duration::from_secs(20);
 
-/// What a run has shown.
+/// Result of a run.
 struct Figures {
     /// From the answer to the first create to the answer to the last object, in seconds.
     made: f64,
-    /// To the answer to the last status, which for the operator is one that tells of the pods.
+    /// To the answer to the last status, which for the operator is the one that reports the pods.
     told: f64,
     /// For each object.
     writes: f64,
@@ -136,7 +136,7 @@ fn distributions(client: &Client) -> Api<DynamicObject> {
     )
 }
 
-/// What the operator applied for one distribution: the objects in their order, then its status.
+/// Objects that the operator applied for one distribution, in order, followed by its status.
 async fn record(admin: &Client) -> Result<Vec<(ApiResource, Value)>> {
     let typed: Api<LlamaStackDistribution> = Api::namespaced(admin.clone(), NAMESPACE);
     typed.create(&PostParams::default(), &distribution(PILOT)?).await?;
@@ -244,7 +244,7 @@ async fn play(client: &Client, script: &[(ApiResource, Value)], owner: &LlamaSta
     Ok(())
 }
 
-/// How much the operator asks for while nothing changes.
+/// Requests of the operator while nothing changes.
 async fn rest(control_plane: &ControlPlane) -> Result<usize> {
     let audit = control_plane.audit().await?;
     let mark = audit.mark().await?;

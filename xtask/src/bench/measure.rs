@@ -10,14 +10,14 @@ use runway_testbed::{ControlPlane, eventually};
 use super::stage::{PREFIX, Stage, ours, providers};
 use crate::cluster;
 
-/// What a contender was seen to do, by the key of a row in [`super::report`].
+/// Measured values of a contender, by the key of a row in [`super::report`].
 pub(super) type Figures = BTreeMap<&'static str, f64>;
 
 /// The API server and its store: what a contender makes them spend is its cost for the cluster.
 const CLUSTER: [&str; 2] = ["kube-apiserver", "etcd"];
 /// In a second, on every Linux that there is.
 const TICKS: f64 = 100.0;
-/// How long nothing is asked for when all is done.
+/// Time without requests after which a contender counts as done.
 const SILENCE: Duration = Duration::from_secs(5);
 
 /// Everything used since a moment.
@@ -34,7 +34,7 @@ struct Cpu {
     seconds: f64,
 }
 
-/// What was used.
+/// Resources used.
 pub(super) struct Used {
     /// All requests.
     requests: Vec<Request>,
@@ -113,14 +113,14 @@ impl Used {
         CLUSTER.iter().map(|name| self.cpu(name)).sum::<f64>() * 1000.0 / as_number(count)
     }
 
-    /// What these users asked for.
+    /// Requests of these users.
     pub(super) fn asked_by(&self, users: &[&str]) -> Asked {
         Asked::by(users, &self.requests)
     }
 }
 
 impl Asked {
-    /// What these users asked for.
+    /// Requests of these users.
     pub(super) fn by(users: &[&str], requests: &[Request]) -> Self {
         let mut asked = Self::default();
         for request in requests.iter().filter(|r| users.contains(&r.user.as_str())) {
@@ -236,7 +236,7 @@ fn cpu(stage: &Stage<'_>) -> Result<BTreeMap<&'static str, Cpu>> {
         .collect()
 }
 
-/// Waits until these users have asked for nothing for a while: then everything is done. Returns after how long that began.
+/// Waits until these users send no requests for a while. Returns the time until the last request.
 pub(super) async fn silent(control_plane: &ControlPlane, users: &[&str], patience: Duration) -> Result<Duration> {
     let audit = control_plane.audit().await?;
     let start = Instant::now();

@@ -1,4 +1,4 @@
-//! What a run consists of: a model for each provider in turn.
+//! Models of a run: one per provider, in turn.
 
 use anyhow::{Context, Result};
 use kube::Client;
@@ -10,7 +10,7 @@ use crate::shell;
 
 /// A kind of model in a run.
 pub(super) struct Line {
-    /// Who serves it.
+    /// Name of the provider.
     pub(super) provider: &'static str,
     /// Its controller's process, and its name to the API server.
     pub(super) controller: &'static str,
@@ -76,7 +76,7 @@ impl Line {
     }
 }
 
-/// Which line an object of a run belongs to.
+/// Line that an object of a run belongs to.
 pub(super) fn of(index: usize) -> &'static Line {
     &LINES[index % LINES.len()]
 }

@@ -7,7 +7,7 @@
 //! | [`mix`] | what a run consists of: a model for each provider in turn |
 //! | [`pilot`] | a ModelDeployment for each provider by our controllers: what they write is the script of the bare client |
 //! | [`bare`], [`ours`] | the two contenders |
-//! | [`changes`] | a steady flow of changes upstream, and how long until the status tells of each |
+//! | [`changes`] | a steady flow of changes upstream, and how long until the status reports each |
 //! | [`flow`] | a steady flow of new models, and how long each answer takes |
 //! | [`measure`] | requests, CPU and memory |
 //! | [`goals`] | what is to be reached, and what was |
@@ -42,16 +42,16 @@ use crate::shell;
 use report::{Contender, Results};
 use stage::Stage;
 
-/// What to measure.
+/// Benchmark and its size.
 #[derive(clap::Args)]
 #[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct Args {
     #[command(subcommand)]
     what: Option<What>,
-    /// How many ModelDeployments, for each run.
+    /// Numbers of ModelDeployments, one run each.
     #[arg(long, value_delimiter = ',', default_value = "100,1000,10000")]
     objects: Vec<usize>,
-    /// How often each is measured; the order of the contenders turns round every time, and medians are printed.
+    /// Number of rounds. The order of the contenders is reversed in every round; medians are printed.
     #[arg(long, default_value_t = 2)]
     rounds: usize,
     /// Write all numbers to this file.
@@ -63,7 +63,7 @@ pub(crate) struct Args {
     /// Measure the programs of this folder, as far as it has them: `target/images/build/dist` are those of images.
     #[arg(long, value_name = "DIR")]
     programs: Option<PathBuf>,
-    /// Do not compile with optimisation: to try the bench itself. The figures mean nothing.
+    /// Build without optimization, to try the benchmark itself. The figures are not meaningful.
     #[arg(long, conflicts_with_all = ["docs", "json"])]
     unoptimised: bool,
 }

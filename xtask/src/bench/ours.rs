@@ -15,9 +15,9 @@ use super::{changes, flow};
 
 /// The fewest writes that bring an object to Running.
 const MINIMUM: usize = 4;
-/// How long we listen to silence.
+/// Duration of the measurement in steady state.
 const QUIET: Duration = Duration::from_secs(20);
-/// How long the Events of a burst may take to be sent, one after the other.
+/// Longest time to send the Events of a burst, one after the other.
 const PATIENCE: Duration = Duration::from_mins(10);
 
 /// Everything that is measured of our controllers. They are started for it and ended after it.
@@ -115,7 +115,7 @@ async fn rest(stage: &Stage<'_>, count: usize, figures: &mut Figures) -> Result<
     pilot::land(stage, first).await
 }
 
-/// The user changes what nobody has to answer: every object comes by all watches, and nothing is to be written.
+/// Changes every object in a way that requires no write: each passes through all watches.
 async fn touch(stage: &Stage<'_>, count: usize, figures: &mut Figures) -> Result<()> {
     let api = deployments(&stage.user);
     let touched = Patch::Merge(json!({ "metadata": { "annotations": { "example.org/touched": "yes" } } }));

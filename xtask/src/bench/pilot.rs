@@ -21,33 +21,33 @@ const PATIENCE: Duration = Duration::from_mins(1);
 
 /// A ModelDeployment from its creation to Running.
 pub(super) struct Flight {
-    /// How long it took.
+    /// Duration.
     pub(super) time: Duration,
     /// Each version that the watch has shown.
     versions: Vec<DynamicObject>,
 }
 
-/// What the bare client sends for one ModelDeployment.
+/// Requests of the bare client for one ModelDeployment.
 pub(super) struct Script {
-    /// Which model it is.
+    /// The model.
     pub(super) line: &'static Line,
     /// The ModelDeployment as admission leaves it.
     pub(super) create: DynamicObject,
-    /// What follows, in order.
+    /// Subsequent requests, in order.
     pub(super) writes: Vec<Write>,
 }
 
 /// A server-side apply.
 pub(super) struct Write {
-    /// Of whom the objects are to look.
+    /// Field manager of the write.
     pub(super) manager: String,
-    /// What is written.
+    /// Part of the object.
     pub(super) target: Target,
     /// The body; its owner's uid is to be filled in.
     pub(super) body: Value,
 }
 
-/// What is written.
+/// Part of an object that a write concerns.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Target {
     /// The status of the ModelDeployment.
@@ -183,7 +183,7 @@ fn script(line: &'static Line, versions: &[DynamicObject], upstream: &DynamicObj
     Ok(Script { line, create, writes })
 }
 
-/// What a field manager has applied to an object or to its subresource.
+/// Fields that a field manager has applied to an object or to its subresource.
 pub(super) fn applied(object: &DynamicObject, manager: &str, subresource: &str) -> Option<Value> {
     let entry = object.managed_fields().iter().find(|entry| {
         entry.manager.as_deref() == Some(manager) && entry.subresource.as_deref().unwrap_or_default() == subresource

@@ -12,7 +12,7 @@ use super::stage::ours;
 use crate::cluster::Programs;
 use crate::shell;
 
-/// Who is measured.
+/// A contender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Contender {
     /// The writes and nothing else.
@@ -51,7 +51,7 @@ impl Results {
         self.rounds.entry(contender).or_default().push(figures);
     }
 
-    /// How many objects.
+    /// Number of objects.
     pub(super) fn count(&self) -> usize {
         self.count
     }
@@ -181,7 +181,7 @@ pub(super) fn text(all: &[Results], sizes: &[(&str, f64)]) -> String {
     text.trim_end_matches(',').to_owned() + "\n"
 }
 
-/// Where the tables of the last recorded run are.
+/// Page with the tables of the last recorded run.
 const PAGE: &str = "docs/performance.md";
 /// Between these two lines.
 const MARKS: [&str; 2] = [

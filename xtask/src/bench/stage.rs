@@ -1,4 +1,4 @@
-//! Where both contenders appear: one control plane, one user who wants models, one upstream simulator, one watcher.
+//! Environment of both contenders: one control plane, one user who wants models, one upstream simulator, one watcher.
 
 use std::time::Duration;
 
@@ -18,13 +18,13 @@ use super::mix::{self, LINES};
 use super::watching::Watcher;
 use crate::cluster::{self, Programs};
 
-/// Where all ModelDeployments of a run are.
+/// Namespace of all ModelDeployments of a run.
 pub(super) const NAMESPACE: &str = "bench";
-/// What the names of all of them begin with; the pilot's does not.
+/// Common prefix of their names; the pilot has another.
 pub(super) const PREFIX: &str = "model-";
 /// Our core's process.
 pub(super) const CORE: &str = "kubeairunway-controller";
-/// Who creates, touches and deletes ModelDeployments.
+/// User that creates, changes and deletes ModelDeployments.
 pub(super) const USER: &str = "bench-user";
 /// Requests of the user, and objects of the bare client, under way at once.
 pub(super) const CONCURRENCY: usize = 32;
@@ -104,7 +104,7 @@ impl<'a> Stage<'a> {
         cluster::end(&self.control_plane, &ours()).await
     }
 
-    /// Without our webhooks the API server asks nobody.
+    /// Removes our webhooks, so that the API server calls no admission.
     pub(super) async fn remove_webhooks(&self) -> Result<()> {
         let ours = ListParams::default().labels(&format!("{}={}", labels::MANAGED_BY, labels::MANAGED_BY_VALUE));
         let params = DeleteParams::default();

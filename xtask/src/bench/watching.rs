@@ -15,7 +15,7 @@ use tokio::task::JoinSet;
 use super::mix::LINES;
 use super::stage::{PREFIX, deployments};
 
-/// Nothing that is watched stands still for so long and then goes on.
+/// Longest time without a change before a watch counts as stuck.
 const PATIENCE: Duration = Duration::from_mins(3);
 
 /// Watches the objects of a run.

@@ -22,7 +22,7 @@ use crate::up::step;
 const EXAMPLE: &str = "deploy/examples/test-bed/hello.yaml";
 /// The provider that serves where no upstream operator is installed.
 const PROVIDER: &str = "direct";
-const QUESTION: &str = "Is anybody there?";
+const QUESTION: &str = "Are you there?";
 
 /// Deploys the model with the product's own programs, and chats with it. `engine` is on the machine already.
 pub(crate) async fn show(

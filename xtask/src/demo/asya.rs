@@ -1,4 +1,4 @@
-//! A model server that somebody runs gets a queue, answers through it, goes to sleep, and wakes for the next question.
+//! Binds a queue to a running model server, which answers through it, is scaled to zero, and starts again for the next message.
 
 use std::time::{Duration, Instant};
 
@@ -21,7 +21,7 @@ const ACTOR: &str = "ask";
 /// Seconds without a message after which the model goes to sleep.
 const COOLDOWN: u32 = 20;
 const QUESTIONS: [&str; 3] = [
-    "Is anybody there?",
+    "Are you there?",
     "What is a queue good for?",
     "Who pays for an idle GPU?",
 ];
@@ -33,13 +33,13 @@ pub(super) async fn show(node: &Node) -> Result<()> {
     let engine = tokio::task::spawn_blocking(|| LlamaServer::prepare("the real engine behind the queue")).await??;
     let model_server = if let Some(engine) = engine {
         step(&format!(
-            "somebody runs a model server: Deployment '{MODEL}', a real llama-server"
+            "a model server is running: Deployment '{MODEL}', a real llama-server"
         ));
         node.import_image(&engine.image.archive).await?;
         real_model_server(MODEL, &engine.image.name)
     } else {
         step(&format!(
-            "somebody runs a model server: Deployment '{MODEL}', which speaks OpenAI's API"
+            "a model server is running: Deployment '{MODEL}', which speaks OpenAI's API"
         ));
         stage.model_server(MODEL, 0.5)
     };
@@ -78,7 +78,7 @@ pub(super) async fn show(node: &Node) -> Result<()> {
     converse(&stage, &QUESTIONS).await?;
 
     step(&format!(
-        "nobody asks any more: {COOLDOWN} seconds later the model goes to sleep"
+        "no more messages: after {COOLDOWN} seconds the model is scaled to zero"
     ));
     says(&client, "Napping").await?;
     kubectl(node, &["get", "asyas"]).await?;
@@ -94,7 +94,7 @@ pub(super) async fn show(node: &Node) -> Result<()> {
     says(&client, "Running").await?;
     kubectl(node, &["get", "asyas"]).await?;
     step(&format!(
-        "nobody asks any more: {COOLDOWN} seconds later it sleeps again, and that was the demo"
+        "no more messages: after {COOLDOWN} seconds the model is scaled to zero again. End of the demo"
     ));
     says(&client, "Napping").await?;
     kubectl(node, &["get", "asyas"]).await?;

@@ -20,10 +20,10 @@ use crate::up::step;
 
 /// The provider's image.
 const PROVIDER: &str = "registry.example.com/lls-echo:1.0.0";
-/// Its sources.
+/// Sources of the provider.
 const SOURCES: &str = "deploy/examples/llama-stack-provider";
-/// What it is asked.
-const QUESTION: &str = "Is anybody there?";
+/// Prompt.
+const QUESTION: &str = "Are you there?";
 /// The resource that names it.
 const EXAMPLE: &str = "deploy/examples/llama-stack/external-provider.yaml";
 
@@ -114,7 +114,7 @@ fn provider_image(archive: &Path) -> Result<()> {
 fn example() -> Result<Value> {
     let text =
         std::fs::read_to_string(shell::root().join(EXAMPLE)).with_context(|| format!("cannot read {EXAMPLE}"))?;
-    serde_saphyr::from_str(&text).with_context(|| format!("{EXAMPLE} is no object"))
+    serde_saphyr::from_str(&text).with_context(|| format!("{EXAMPLE} is not a Kubernetes object"))
 }
 
 /// The question goes to the Service, as any client's would.
@@ -141,7 +141,7 @@ async fn ask(client: &Client, name: &str) -> Result<()> {
     Ok(())
 }
 
-/// What the server lists, a model, the question and its answer.
+/// Providers that the server lists, a model, the prompt and the answer.
 fn conversation(address: &str) -> Result<(Value, String, Value, String)> {
     let get = |path| llama_stack::request(address, "GET", path, None);
     let (_, providers) = get("/v1/providers")?;

@@ -1,4 +1,4 @@
-//! What `up` shows on a real node: a model that answers, or with `--demo` one of the other systems, from nothing to an answer.
+//! Demonstrations of `up` on a real node: a model that answers, or with `--demo` one of the other systems, from nothing to an answer.
 
 pub(crate) mod answer;
 mod asya;
@@ -9,7 +9,7 @@ use runway_testbed::Node;
 
 use crate::cluster::Programs;
 
-/// What to show instead of models coming up.
+/// System to show instead of models.
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
 pub(crate) enum Demo {
     /// A model server that answers through a queue, goes to sleep, and wakes for the next question.

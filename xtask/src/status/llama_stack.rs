@@ -10,7 +10,7 @@ pub(super) fn kind() -> Kind {
     let phases = DistributionPhase::ALL
         .iter()
         .map(|phase| (phase.as_str(), text(*phase)));
-    // The compiler asks for a text for each phase of a provider, too.
+    // The compiler requires a text for each phase of a provider, too.
     debug_assert!(
         ProviderPhase::ALL
             .iter()

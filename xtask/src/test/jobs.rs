@@ -1,4 +1,4 @@
-//! What can run side by side: each program of tests, the tests in the documentation, and a few other checks that take their time.
+//! Jobs that run in parallel: each test program, the tests in the documentation, and other checks that take long.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -22,7 +22,7 @@ const NODES: [&str; 8] = [
     "crates/testbed/tests/asya.rs",
 ];
 
-/// Something to run, and to wait for.
+/// A command to run.
 pub(crate) struct Job {
     /// The file of its tests, or what it does.
     pub(crate) name: String,
@@ -31,7 +31,7 @@ pub(crate) struct Job {
     pub(crate) node: Option<usize>,
 }
 
-/// Which tests.
+/// Choice of tests.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Selection {
     All,
@@ -41,7 +41,7 @@ pub(crate) enum Selection {
     Lane(Lane),
 }
 
-/// What cargo says of each thing that it has built.
+/// Message of cargo about a build product.
 #[derive(Deserialize)]
 struct Message {
     manifest_path: Option<String>,
@@ -133,7 +133,7 @@ fn known(selection: Selection, jobs: &[Job]) -> Result<()> {
     }
 }
 
-/// What is no program of tests.
+/// Jobs that are not test programs.
 pub(crate) fn others() -> Result<Vec<Job>> {
     let ourselves = || Ok::<_, anyhow::Error>(Command::new(std::env::current_exe()?));
     Ok(vec![

@@ -15,7 +15,7 @@ const LANES: usize = 3;
 /// A node is a control plane, a kubelet and pods: no more than this many at a time.
 const LANES_WITH_NODES: usize = 2;
 
-/// What is still to be run.
+/// Jobs that have not started.
 struct Queue {
     nodes: VecDeque<Job>,
     others: VecDeque<Job>,

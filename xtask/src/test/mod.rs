@@ -20,7 +20,7 @@ use self::report::Report;
 use crate::lane::Lane;
 use crate::{generate, shell, tidy};
 
-/// Which tests.
+/// Choice of tests.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Leave out what needs a control plane.
@@ -86,7 +86,7 @@ fn only_lane(report: &mut Report, lane: Lane) -> Result<()> {
     side_by_side(report, jobs)
 }
 
-/// Tells when there is what most tests need, and goes on with what some need.
+/// Prepares the prerequisites of most tests, reports that they are ready, and continues with those of some tests.
 fn prepare_in_background() -> Receiver<Result<()>> {
     let (told, programs) = mpsc::channel();
     thread::spawn(move || {

@@ -1,4 +1,4 @@
-//! What became of a job: read from how it ended and what it printed.
+//! Result of a job: read from its exit status and its output.
 
 use std::fs::{self, File};
 use std::path::PathBuf;
@@ -10,7 +10,7 @@ use anyhow::{Context, Result};
 use super::jobs::Job;
 use crate::shell;
 
-/// How a job ended.
+/// Result of a job.
 pub(crate) struct Outcome {
     pub(crate) name: String,
     pub(crate) took: Duration,
@@ -19,17 +19,17 @@ pub(crate) struct Outcome {
     output: String,
 }
 
-/// What the test harness counts.
+/// Counts of the test harness.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Tally {
     pub(crate) passed: usize,
     pub(crate) failed: usize,
     pub(crate) ignored: usize,
-    /// What tests said that they leave out, and why.
+    /// Skipped tests with their reasons.
     pub(crate) skipped: Vec<String>,
 }
 
-/// Where the output of each job stays until the next run.
+/// Folder of the output of each job, kept until the next run.
 pub(crate) fn folder() -> PathBuf {
     shell::root().join("target/test-output")
 }

@@ -1,4 +1,4 @@
-//! Where the time went, and what failed: the last thing that a run prints.
+//! Report at the end of a run: time per step, and failures.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -7,10 +7,10 @@ use anyhow::Result;
 
 use super::outcome::Outcome;
 
-/// How many of the slowest jobs are named.
+/// Number of the slowest jobs to list.
 const SLOWEST: usize = 15;
 
-/// What a run has done so far.
+/// Results of a run so far.
 pub(crate) struct Report {
     start: Instant,
     steps: Vec<(&'static str, Duration)>,
