@@ -146,10 +146,17 @@ pub(crate) fn others() -> Result<Vec<Job>> {
         other("cargo xtask python", ourselves()?, &["python"]),
         other(
             "documentation",
-            programs::cargo(),
+            strict_docs(),
             &["doc", "--quiet", "--workspace", "--no-deps", "--locked"],
         ),
     ])
+}
+
+/// Cargo with warnings of rustdoc as errors. Bare URLs are allowed: doc comments of arguments become help, where `<…>` would show.
+fn strict_docs() -> Command {
+    let mut cargo = programs::cargo();
+    cargo.env("RUSTDOCFLAGS", "-D warnings -A rustdoc::bare_urls");
+    cargo
 }
 
 fn other(name: &str, mut command: Command, args: &[&str]) -> Job {
