@@ -24,6 +24,7 @@ mod shell;
 #[cfg(test)]
 mod snippets;
 mod status;
+mod style;
 mod test;
 mod tidy;
 mod up;

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
-use crate::{book, links, shell};
+use crate::{book, links, shell, style};
 
 /// Crates of the workspace that each crate may depend on: binaries -> controllers -> provider/operator -> api (ARCHITECTURE.md).
 const MAY_USE: &[(&str, &[&str])] = &[
@@ -142,6 +142,7 @@ pub(crate) fn run() -> Result<()> {
     complaints.extend(module_docs()?);
     complaints.extend(threats()?);
     complaints.extend(links::broken()?);
+    complaints.extend(style::complaints()?);
     complaints.extend(book::missing()?);
     if complaints.is_empty() {
         println!("tidy: no findings");

@@ -1,0 +1,271 @@
+//! Recurring forms that `docs/style.md` replaces: in pages, and in the comments and texts of each folder of code.
+
+use std::fmt::Write;
+use std::fs;
+
+use anyhow::{Context, Result};
+use regex::Regex;
+
+use crate::{links, shell, tidy};
+
+/// Page that lists the forms.
+const STYLE: &str = "docs/style.md";
+
+/// Folders of code with the number of findings that they may still have. Lower a number when it shrinks; at 0 it stays.
+const ALLOWED: &[(&str, usize)] = &[
+    ("crates/api", 137),
+    ("crates/asya-operator", 148),
+    ("crates/asya-sidecar", 134),
+    ("crates/cli", 220),
+    ("crates/client", 480),
+    ("crates/core", 130),
+    ("crates/http", 13),
+    ("crates/llama-stack-operator", 148),
+    ("crates/operator", 168),
+    ("crates/provider", 153),
+    ("crates/provider-direct", 29),
+    ("crates/provider-dynamo", 40),
+    ("crates/provider-kaito", 23),
+    ("crates/provider-kuberay", 33),
+    ("crates/sqs", 20),
+    ("crates/testbed", 293),
+    ("crates/web", 257),
+    ("examples", 0),
+    ("fuzz", 0),
+    ("xtask", 0),
+];
+
+/// Pages generated from code with an allowance, and pages that quote the forms.
+const NOT_CHECKED: &[&str] = &[STYLE, "docs/reference/", "docs/checks.md", "docs/provider-contract.md"];
+
+/// Forms in running text, with the remedy.
+const FORMS: &[(&str, &str)] = &[
+    (
+        r"(?i)\b(?:somebody|someone|nobody|anybody|whoever)\b",
+        "name the actor, such as 'another field manager' or 'no controller'",
+    ),
+    (
+        r"(?i)\bwho(?:m)? is to\b|\bwhom\b",
+        "name the object, such as 'objects to requeue'",
+    ),
+    (r"(?i)\b(?:told|tells)\b", "write 'reported', 'shows' or 'returns'"),
+    (
+        r"(?i)\b(?:goes|went|going) on\b|\bgo on by\b|\bcomes? back\b",
+        "write 'continues' or 'is restored'",
+    ),
+    (
+        r"(?i)\b(?:is|are|was|were|as) asked for\b",
+        "write 'desired', 'requested' or 'requires'",
+    ),
+    (r"(?i)\bis left out\b|\bare left out\b", "write 'skipped' or 'omitted'"),
+    (r"(?i)\bput back\b|\bputs it back\b", "write 'reverted' or 'restored'"),
+    (
+        r"(?i)\bplease\b|\bsomething went wrong\b",
+        "state what failed, why, and what to do",
+    ),
+    (r"(?i)\b(?:a lot|pretty much)\b", "state a number or a condition"),
+    (
+        r"(?i)\b(?:colour|behaviour|licence|honour|favour|neighbour|catalogue|recognis|optimis|serialis|normalis|initialis|summaris)",
+        "use US spelling",
+    ),
+];
+
+/// Start of a doc comment or heading that names a question instead of a thing.
+const QUESTION: &str = r"^(?:What|Who|Whom|Whose|Where|Why|How|Which)\b";
+/// Form with an exception, which an expression without look-behind cannot state.
+const NO_THING: &str = r"(?i)(\w+)'? is no ([a-z]+)";
+/// Comments that only repeat a name.
+const REPEATED: &str = r"^Its [a-z]+\.$";
+
+/// What is wrong, and where.
+#[derive(Debug)]
+struct Finding {
+    place: String,
+    text: String,
+}
+
+/// The compiled forms.
+struct Style {
+    forms: Vec<(Regex, &'static str)>,
+    question: Regex,
+    no_thing: Regex,
+    repeated: Regex,
+    code: Regex,
+    literal: Regex,
+}
+
+/// Findings in pages, and in folders with more findings than allowed.
+pub(crate) fn complaints() -> Result<Vec<String>> {
+    let style = Style::new()?;
+    let mut complaints = Vec::new();
+    for path in links::markdown_files()? {
+        if !NOT_CHECKED.iter().any(|start| path.starts_with(start)) {
+            let text = fs::read_to_string(shell::root().join(&path)).with_context(|| format!("cannot read {path}"))?;
+            complaints.extend(style.page(&path, &text).iter().map(Finding::whole));
+        }
+    }
+    for (folder, allowed) in ALLOWED {
+        let findings = style.folder(folder)?;
+        if findings.len() > *allowed {
+            let shown = findings.iter().take(if *allowed == 0 { usize::MAX } else { 20 });
+            complaints.extend(shown.map(Finding::whole));
+            complaints.push(format!(
+                "{folder}: {} forms that {STYLE} replaces, {allowed} are allowed (xtask/src/style.rs)",
+                findings.len()
+            ));
+        } else if findings.len() < *allowed {
+            println!(
+                "tidy: {folder} has {} forms that {STYLE} replaces: lower its allowance of {allowed}",
+                findings.len()
+            );
+        }
+    }
+    Ok(complaints)
+}
+
+impl Finding {
+    fn whole(&self) -> String {
+        format!("{}: {}", self.place, self.text)
+    }
+}
+
+impl Style {
+    fn new() -> Result<Self> {
+        let forms = FORMS.iter().map(|(form, remedy)| Ok((Regex::new(form)?, *remedy)));
+        Ok(Self {
+            forms: forms.collect::<Result<_>>()?,
+            question: Regex::new(QUESTION)?,
+            no_thing: Regex::new(NO_THING)?,
+            repeated: Regex::new(REPEATED)?,
+            code: Regex::new(r"`[^`]*`|https?://\S+|\{[^}]*\}|--[a-z-]+")?,
+            literal: Regex::new(r#""((?:[^"\\]|\\.)*)""#)?,
+        })
+    }
+
+    /// Findings in running text, as remedies.
+    fn text(&self, text: &str) -> Vec<String> {
+        let text = self.code.replace_all(text, "x");
+        let mut found = Vec::new();
+        for (form, remedy) in &self.forms {
+            if let Some(words) = form.find(&text) {
+                found.push(format!("'{}': {remedy}", words.as_str()));
+            }
+        }
+        for words in self.no_thing.captures_iter(&text) {
+            let usual = ["there", "longer", "it"]
+                .iter()
+                .any(|word| words[1].eq_ignore_ascii_case(word));
+            if !usual && !["longer", "more", "need", "different", "reason"].contains(&&words[2]) {
+                found.push(format!("'{}': write 'is not a'", &words[0]));
+            }
+        }
+        found
+    }
+
+    fn page(&self, path: &str, text: &str) -> Vec<Finding> {
+        let mut findings = Vec::new();
+        for (number, line) in links::prose(text) {
+            let mut add = |text: String| {
+                findings.push(Finding {
+                    place: format!("{path}:{number}"),
+                    text,
+                });
+            };
+            let heading = line.starts_with('#').then(|| line.trim_start_matches('#').trim());
+            if let Some(heading) = heading
+                && (heading.ends_with('?') || self.question.is_match(heading))
+            {
+                add(format!("'{heading}': a heading is a task or a noun"));
+            }
+            self.text(line).into_iter().for_each(&mut add);
+        }
+        findings
+    }
+
+    fn folder(&self, folder: &str) -> Result<Vec<Finding>> {
+        let mut findings = Vec::new();
+        for file in tidy::rust_files(&shell::root().join(folder))? {
+            // The forms themselves.
+            if file.ends_with("xtask/src/style.rs") {
+                continue;
+            }
+            let text = fs::read_to_string(&file)?;
+            findings.extend(self.code(&tidy::shown(&file), &text));
+        }
+        Ok(findings)
+    }
+
+    /// Findings in comments and string literals.
+    fn code(&self, path: &str, text: &str) -> Vec<Finding> {
+        let mut findings = Vec::new();
+        let mut in_doc = false;
+        for (number, line) in (1..).zip(text.lines()) {
+            let mut add = |text: String| {
+                findings.push(Finding {
+                    place: format!("{path}:{number}"),
+                    text,
+                });
+            };
+            let line = line.trim();
+            let doc = line
+                .strip_prefix("///")
+                .or_else(|| line.strip_prefix("//!"))
+                .map(str::trim);
+            if let Some(doc) = doc.filter(|_| !in_doc) {
+                if self.question.is_match(doc) {
+                    add(format!("'{doc}': start a doc comment with a noun or a verb"));
+                }
+                if self.repeated.is_match(doc) {
+                    add(format!("'{doc}': delete a comment that repeats the name"));
+                }
+            }
+            in_doc = doc.is_some();
+            let mut spoken = doc.or_else(|| line.strip_prefix("//")).unwrap_or_default().to_owned();
+            if doc.is_none() && !line.starts_with("//") {
+                for literal in self
+                    .literal
+                    .captures_iter(line)
+                    .filter(|literal| literal[1].contains(' '))
+                {
+                    // Writing to a text does not fail.
+                    let _ = writeln!(spoken, "{}", &literal[1]);
+                }
+            }
+            self.text(&spoken).into_iter().for_each(&mut add);
+        }
+        findings
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn forms_are_found_in_comments_texts_and_pages() {
+        let style = Style::new().unwrap();
+        let code = "/// What is left.\n/// What is more.\nfn a() {\n    say(\"'{x}' is no name\"); // somebody\n    let told = \"told\";\n}\n";
+        let found: Vec<String> = style.code("a.rs", code).iter().map(Finding::whole).collect();
+        assert_eq!(found.len(), 2, "{found:?}");
+        assert!(
+            found[0].starts_with("a.rs:1: ") && found[1].starts_with("a.rs:4: "),
+            "{found:?}"
+        );
+        let page = "# Why is it slow?\n`somebody` there is no x\n```\nsomebody\n```\nIt goes on.\n";
+        let found: Vec<String> = style.page("a.md", page).iter().map(Finding::whole).collect();
+        assert_eq!(found.len(), 2, "{found:?}");
+    }
+
+    #[test]
+    fn plain_text_has_no_findings() {
+        let style = Style::new().unwrap();
+        for text in [
+            "There is no provider",
+            "It is no longer present",
+            "Requested by the user",
+            "see https://please.example",
+        ] {
+            assert!(style.text(text).is_empty(), "{text}");
+        }
+    }
+}
