@@ -101,7 +101,8 @@ impl Kind {
 /// Values of the constants that name condition types.
 fn types() -> Result<BTreeSet<String>> {
     let constant = Regex::new(r#"pub const [A-Z_]+: &str = "([A-Za-z]+)";"#)?;
-    let not_types = [condition::SCALED_TO_ZERO];
+    // A reason beside them.
+    let not_types = ["ScaledToZero"];
     let mut types = BTreeSet::new();
     for file in TYPES {
         let text = fs::read_to_string(shell::root().join(file)).with_context(|| format!("cannot read {file}"))?;
@@ -128,6 +129,12 @@ fn reasons_in(source: &str) -> Result<BTreeSet<String>> {
                 .captures_iter(source)
                 .map(|found| found[1].to_owned()),
         );
+    }
+    // Enums of reasons in `api`: a documented variant on each line.
+    let variant = Regex::new(r"(?m)^ +/// .*\n +([A-Z][A-Za-z]+),$")?;
+    for block in source.split("reasons! {").skip(1) {
+        let block = block.split("\n}\n").next().unwrap_or_default();
+        reasons.extend(variant.captures_iter(block).map(|found| found[1].to_owned()));
     }
     Ok(reasons)
 }
@@ -175,8 +182,19 @@ mod tests {
     #[test]
     fn a_reason_without_a_row_is_found() {
         let code = r#"yes(condition::READY, "Shiny", ""); Refusal::waiting(
-            "RustyPart", x); reason: "Dull""#;
+            "RustyPart", x); reason: "Dull"
+            reasons! {
+    /// Reasons.
+    Words {
+        /// One of them.
+        Listed,
+    }
+}
+"#;
         let found = reasons_in(code).unwrap();
-        assert_eq!(found.into_iter().collect::<Vec<_>>(), ["Dull", "RustyPart", "Shiny"]);
+        assert_eq!(
+            found.into_iter().collect::<Vec<_>>(),
+            ["Dull", "Listed", "RustyPart", "Shiny"]
+        );
     }
 }
