@@ -129,6 +129,7 @@ pub(crate) fn broken() -> Result<Vec<String>> {
             }
         }
     }
+    broken.extend(missing_paths(pages.keys())?);
     // Remedies, alerts and comments that name a page.
     let named = Regex::new(r"\bdocs/[A-Za-z0-9_/.-]+\.md(#[a-z0-9_-]+)?")?;
     for path in files(&["*.rs", "*.py", "*.yaml", "*.yml"])? {
@@ -144,6 +145,25 @@ pub(crate) fn broken() -> Result<Vec<String>> {
         }
     }
     Ok(broken)
+}
+
+/// Paths of the repository in inline code that do not exist. The changelog names paths of its time.
+fn missing_paths<'a>(pages: impl Iterator<Item = &'a String>) -> Result<Vec<String>> {
+    let path = Regex::new(r"`((?:crates|deploy|docs|examples|fuzz|python|xtask|\.github)/[A-Za-z0-9_./-]+)`")?;
+    let mut missing = Vec::new();
+    for page in pages.filter(|page| *page != "CHANGELOG.md") {
+        let text = fs::read_to_string(shell::root().join(page))?;
+        for (line, text) in prose(&text) {
+            for found in path.captures_iter(text) {
+                // NAME stands for a name.
+                let named = &found[1];
+                if !named.contains("NAME") && !shell::root().join(named).exists() {
+                    missing.push(format!("{page}:{line}: {named} does not exist"));
+                }
+            }
+        }
+    }
+    Ok(missing)
 }
 
 /// Whether a path after this text is one of this repository.

@@ -318,7 +318,7 @@ async fn watch_models(args: &Args, programs: &Programs, client: &Client, kubecon
         let path = shell::root().join("deploy/examples").join(format!("{name}.yaml"));
         let text = std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
         let object: DynamicObject =
-            serde_saphyr::from_str(&text).with_context(|| format!("{} is no object", path.display()))?;
+            serde_saphyr::from_str(&text).with_context(|| format!("{} is not a Kubernetes object", path.display()))?;
         cluster::apply(client, &object).await?;
     }
     let deployments: Api<ModelDeployment> = Api::namespaced(client.clone(), "default");

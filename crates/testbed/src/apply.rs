@@ -1,4 +1,4 @@
-//! Objects of any kind, put into a cluster as somebody would.
+//! Applies objects of any kind, as a user would.
 
 use anyhow::{Context as _, Result};
 use kube::api::{Patch, PatchParams};
@@ -6,7 +6,7 @@ use kube::core::{DynamicObject, GroupVersionKind};
 use kube::discovery::{self, Scope};
 use kube::{Api, Client, ResourceExt};
 
-/// Where an object goes that names no namespace and needs one.
+/// Namespace of objects that need one and name none.
 const DEFAULT_NAMESPACE: &str = "default";
 
 /// Applies an object of any kind by force, as `manager`.
@@ -21,7 +21,7 @@ pub async fn apply(client: &Client, object: &DynamicObject, manager: &str) -> Re
     })
 }
 
-/// Where objects like this one live, as the cluster knows its kind.
+/// Namespaced API for objects of this kind, as the cluster defines it.
 pub async fn api_of(client: &Client, object: &DynamicObject) -> Result<Api<DynamicObject>> {
     let types = object.types.clone().context("an object without kind")?;
     let (group, version) = types.api_version.rsplit_once('/').unwrap_or(("", &types.api_version));

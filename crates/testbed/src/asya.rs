@@ -1,4 +1,4 @@
-//! What AsyncActors need around them, for real: RabbitMQ, KEDA, the operator as it is installed, images of ours; on a [`Node`].
+//! Environment of AsyncActors, with the real programs: RabbitMQ, KEDA, the operator as installed, our own images; on a [`Node`].
 
 use std::{path::PathBuf, process::Stdio};
 
@@ -16,11 +16,11 @@ use crate::{
     pipeline::{Broker, Incoming},
 };
 
-/// Where actors live here.
+/// Namespace of the actors.
 pub const NAMESPACE: &str = "default";
 /// The ConfigMap and Secret by which an installed operator gets its transports.
 const TRANSPORTS: &str = "asya-transports";
-/// Speaks OpenAI's API: says again what it was told, in capitals, after a while.
+/// Program that speaks OpenAI's API and returns the prompt in capitals, after a delay.
 const MODEL_SERVER: &str = include_str!("model_server.py");
 
 /// The operator's installation.
@@ -114,7 +114,7 @@ impl<'a> Stage<'a> {
             .await
     }
 
-    /// Runs a line that we print for RabbitMQ, as somebody would who fills in the broker and who they are. What it says comes back.
+    /// Runs a command that the product prints for RabbitMQ, with broker and credentials filled in. Returns its output.
     pub async fn typed(&self, line: &str) -> Result<String> {
         tokio::task::spawn_blocking(|| packages::ensure(&packages::CURL)).await??;
         let (host, _) = self.rabbit.address();
@@ -131,12 +131,12 @@ impl<'a> Stage<'a> {
         Ok(String::from_utf8(output.stdout)?)
     }
 
-    /// What comes out at the end of every route.
+    /// Messages at the end of every route.
     pub async fn answers(&self) -> Result<Incoming> {
         self.broker.consume(&Self::queue("happy-end")).await
     }
 
-    /// A model server of somebody's: a Deployment with a Service, which takes `seconds` for an answer.
+    /// A model server of another owner: a Deployment with a Service, which takes `seconds` for an answer.
     pub fn model_server(&self, name: &str, seconds: f32) -> Vec<Value> {
         let container = json!({
             "name": "model", "image": self.runtime, "command": ["python3", "-c", MODEL_SERVER, seconds.to_string()],
@@ -147,7 +147,7 @@ impl<'a> Stage<'a> {
     }
 }
 
-/// The real engine as a model server of somebody's: a Deployment with a Service.
+/// The real engine as a model server of another owner: a Deployment with a Service.
 pub fn real_model_server(name: &str, image: &str) -> Vec<Value> {
     let args = [
         "-m",
@@ -187,8 +187,8 @@ fn served(name: &str, container: &Value) -> Vec<Value> {
 /// Field manager of the *reverting controller*.
 const REVERTING: &str = "reverting-controller";
 
-/// The *reverting controller*: as KServe's, it watches a Deployment without a predicate, and replaces whatever differs of its
-/// template by what it wants. Replicas are left to whoever scales. Aborting it ends it.
+/// The *reverting controller*: like KServe's, it watches a Deployment without a predicate, and reverts each difference in its
+/// template. It leaves replicas to other controllers. Aborting the task ends it.
 pub fn reverting_controller(client: Client, wanted: Deployment) -> JoinHandle<()> {
     tokio::spawn(async move {
         let name = wanted.name_any();

@@ -1,4 +1,4 @@
-//! Who asked the API server for what: counts that prove silence, or show who is loud.
+//! Requests to the API server per client: counts that prove silence, or name the busiest client.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -53,11 +53,11 @@ pub struct Request {
     pub code: u16,
     /// When the answer was complete; for a watch that still runs, when it began.
     pub completed: Timestamp,
-    /// What the client calls itself.
+    /// User agent of the client.
     pub user_agent: String,
 }
 
-/// What a request costs.
+/// Cost of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {
     /// get, list
@@ -100,7 +100,7 @@ impl Audit {
     }
 
     /// The requests that reached the server after `mark` and before this call, in the order of their log entries.
-    /// The test bed's own are left out.
+    /// Requests of the test bed itself are skipped.
     pub async fn since(&self, mark: Mark) -> Result<Vec<Request>> {
         let until = self.barrier(self.log.metadata()?.len()).await?;
         // An entry is written just after its answer is sent, so one of a request before ours may still be on its way.
@@ -111,7 +111,7 @@ impl Audit {
         })))
     }
 
-    /// Sends a request that nobody else sends and waits for its entry; the answer is the server's time of it.
+    /// Sends a request that no other client sends, and waits for its entry. Returns the time on the server.
     async fn barrier(&self, offset: u64) -> Result<Timestamp> {
         let number = self.barriers.fetch_add(1, Ordering::Relaxed);
         let name = format!("audit-barrier-{}-{number}", std::process::id());
@@ -143,7 +143,7 @@ impl Audit {
         file.seek(SeekFrom::Start(offset.saturating_sub(1)))?;
         file.read_to_end(&mut text)?;
         whole_lines(&text, offset == 0)
-            .map(|line| serde_json::from_slice(line).context("an audit log line that is no event"))
+            .map(|line| serde_json::from_slice(line).context("a line of the audit log is not an event"))
             .collect()
     }
 }
@@ -159,7 +159,7 @@ fn whole_lines(text: &[u8], from_its_start: bool) -> impl Iterator<Item = &[u8]>
 }
 
 impl Request {
-    /// What the request costs.
+    /// Cost of the request.
     pub fn class(&self) -> Class {
         match self.verb.as_str() {
             "watch" => Class::Watch,

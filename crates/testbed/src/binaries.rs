@@ -215,7 +215,7 @@ const fn containerd(name: &'static str, package: &'static str) -> Program {
     }
 }
 
-/// Where the programs of a control plane are.
+/// Paths of the programs of a control plane.
 #[derive(Clone, Debug)]
 pub struct Binaries {
     /// The etcd server.
@@ -256,7 +256,7 @@ impl Binaries {
     }
 }
 
-/// Where the programs of a node are, and those that a cluster needs only with nodes.
+/// Paths of the programs of a node, and of those that a cluster needs only with nodes.
 #[derive(Clone, Debug)]
 pub struct NodeBinaries {
     /// Runs containers. Its shim is beside it, where it looks for it.
@@ -293,14 +293,14 @@ impl NodeBinaries {
     }
 }
 
-/// Where Helm is, built if it is missing. Blocking, and minutes long the first time.
+/// Path of Helm, which is built if it is missing. Blocking; takes minutes the first time.
 pub fn helm() -> Result<PathBuf> {
     let cache = cache_folder()?;
     build_missing(&cache, &[&HELM_COMMAND])?;
     Ok(HELM_COMMAND.path(&cache))
 }
 
-/// Prometheus' promtool, installed if it is missing; none where it cannot be: then `what` is left out, and it says so. Blocking.
+/// Path of Prometheus' promtool, which is installed if it is missing; `None` if that is not possible: `what` is skipped and reported. Blocking.
 pub fn promtool(what: &str) -> Result<Option<PathBuf>> {
     if let Some(reason) = packages::obstacle(&packages::PROMETHEUS) {
         say(&format!("SKIPPED: {what}, because {reason}"));
@@ -310,7 +310,7 @@ pub fn promtool(what: &str) -> Result<Option<PathBuf>> {
     Ok(Some("promtool".into()))
 }
 
-/// Where Dex is, an issuer of OpenID Connect, built if it is missing. Blocking, and minutes long the first time.
+/// Path of Dex, an issuer of OpenID Connect, which is built if it is missing. Blocking; takes minutes the first time.
 pub fn dex() -> Result<PathBuf> {
     let cache = cache_folder()?;
     build_missing(&cache, &[&DEX_SERVER])?;
@@ -339,10 +339,10 @@ pub fn lua() -> Result<PathBuf> {
     Ok(GLUA_COMMAND.path(&cache))
 }
 
-/// What [`hold`] calls programs that are built from source.
+/// Name of the lock for programs that are built from source.
 const PROGRAMS: &str = "programs";
 
-/// Where KEDA is: its programs, and the manifests that come with them.
+/// Paths of KEDA: its programs, and the manifests that come with them.
 #[derive(Clone, Debug)]
 pub(crate) struct Keda {
     pub(crate) operator: PathBuf,
@@ -466,7 +466,7 @@ fn build_missing(cache: &Path, wanted: &[&Program]) -> Result<()> {
     Ok(())
 }
 
-/// What is in the cache folder, or on the machine, is made by one at a time, across processes: until the value drops. The lock
+/// Locks a part of the cache folder or of the machine, across processes, until the value drops. The lock
 /// ends with the file handle, so a killed process leaves none behind.
 pub(crate) fn hold(what: &str) -> Result<File> {
     let cache = cache_folder()?;
@@ -479,7 +479,7 @@ pub(crate) fn hold(what: &str) -> Result<File> {
     let path = cache.join(format!("{what}.lock"));
     let file = File::create(&path).with_context(|| format!("cannot create the lock file {}", path.display()))?;
     if file.try_lock().is_err() {
-        say(&format!("Somebody else is making {what}; waiting for it"));
+        say(&format!("Another process is preparing {what}; waiting for it"));
         file.lock().with_context(|| format!("cannot lock {}", path.display()))?;
     }
     Ok(file)
@@ -512,7 +512,7 @@ fn build(cache: &Path, program: &Program, label: &str, lock: &File) -> Result<()
     let unfinished = folder.join(format!("{}.unfinished", program.name));
     let log_path = folder.join(format!("{}.build.log", program.name));
     let log = File::create(&log_path)?;
-    // Whoever compiles or tests meanwhile goes first.
+    // Compilers and tests have priority.
     let mut child = Command::new("nice")
         .args(["-n", "10", "go", "build"])
         .args(program.module.flags())
@@ -607,7 +607,7 @@ pub(crate) fn cache_folder() -> Result<PathBuf> {
 
 #[expect(
     clippy::disallowed_methods,
-    reason = "these variables are how every Kubernetes test tool is told where its programs are; tests have no arguments"
+    reason = "these variables configure the program paths of every Kubernetes test tool; tests have no arguments"
 )]
 fn environment(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())

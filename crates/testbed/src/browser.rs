@@ -32,7 +32,7 @@ pub fn prepare(what: &str, folder: &Path) -> Result<Option<Browser>> {
     }))
 }
 
-/// Why there can be no browser here.
+/// Reason why no browser can be used here.
 fn unavailable() -> Option<String> {
     match node_major() {
         None => Some("there is no Node.js".to_owned()),

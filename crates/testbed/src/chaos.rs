@@ -16,7 +16,7 @@ use crate::{
 const NAMESPACE: &str = "chaos";
 const SIDECAR_LOG: &str = "info";
 
-/// How much of it.
+/// Size of the run.
 #[derive(Clone, Copy, Debug)]
 pub struct ChaosOptions {
     /// Envelopes sent in.
@@ -29,7 +29,7 @@ pub struct ChaosOptions {
     pub seed: u64,
 }
 
-/// What came of it.
+/// Result of the run.
 #[derive(Clone, Debug, Default)]
 pub struct ChaosReport {
     /// Numbers that never came out.
@@ -96,7 +96,7 @@ pub async fn run(
         let share = (options.envelopes / (options.kills + 1)).max(1);
         let mut done = 0;
         while seen.len() < options.envelopes {
-            // Whoever waits this long waits for a lost message: every component is back within seconds.
+            // A message that takes this long is lost: every component restarts within seconds.
             let Ok((body, _)) = out.next(Duration::from_mins(1)).await else {
                 break;
             };

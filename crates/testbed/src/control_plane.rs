@@ -1,6 +1,6 @@
 //! A Kubernetes control plane of one's own: etcd, kube-apiserver and kube-controller-manager as child processes.
 //!
-//! No node, no scheduler: pods stay Pending unless somebody writes their status. For real ones see [`crate::node`].
+//! No node, no scheduler: pods stay Pending unless a test writes their status. For real ones see [`crate::node`].
 
 use std::{
     fs,
@@ -36,22 +36,22 @@ use crate::{
     say,
 };
 
-/// The test bed's own identity; its requests are left out of [`Audit::since`].
+/// The test bed's own identity; [`Audit::since`] skips its requests.
 pub(crate) const SELF: &str = "runway-testbed";
 const ADMIN_GROUP: &str = "system:masters";
 const MEMORY: &str = "/dev/shm";
 const RECORD: &str = "cluster.json";
-/// Reads are recorded too; only the second entry that every request would have is left out.
+/// Records reads, too, and omits only the second entry of each request.
 const AUDIT_POLICY: &str =
     "apiVersion: audit.k8s.io/v1\nkind: Policy\nomitStages: [RequestReceived]\nrules: [{level: Metadata}]\n";
 const STOP_PATIENCE: Duration = Duration::from_secs(20);
 
-/// How to start a [`ControlPlane`].
+/// Options of a [`ControlPlane`].
 #[derive(Default)]
 pub struct Options {
     /// Leave everything running when the value drops or the process ends; see [`ControlPlane::stop_detached`].
     pub keep: bool,
-    /// Where certificates, kubeconfigs and logs go. Default: a temporary folder, removed at the end.
+    /// Folder of certificates, kubeconfigs and logs. Default: a temporary folder, removed at the end.
     pub dir: Option<PathBuf>,
     /// Installed before the controller manager starts. Its garbage collector notices later ones only within 30 s,
     /// so a test that waits for cascading deletion wants its CRDs here.
@@ -199,7 +199,7 @@ impl ControlPlane {
         Some(self.folder.temporary.as_ref()?.path())
     }
 
-    /// Leaves the folder when this drops, for somebody who looks for a reason.
+    /// Keeps the folder when this drops, for debugging.
     pub(crate) fn spare_logs(&mut self) {
         self.folder.spare();
     }
@@ -365,7 +365,7 @@ impl Cluster {
         Ok(Audit::new(self.audit_log(), self.test_bed_client().await?))
     }
 
-    /// The client of the test bed itself, whose requests nobody counts.
+    /// Client of the test bed itself, whose requests are not counted.
     pub(crate) async fn test_bed_client(&self) -> Result<Client> {
         self.client(SELF, &[ADMIN_GROUP]).await
     }
@@ -474,7 +474,7 @@ fn memory_folder() -> Option<TempDir> {
 }
 
 fn etcd(cluster: &Cluster, binaries: &Binaries, port: u16, data: &Path) -> Component {
-    // One member talks to nobody, so its peer port may be any.
+    // A single member has no peers, so its peer port may be any.
     let (client, peer) = (format!("http://127.0.0.1:{port}"), "http://127.0.0.1:0");
     Component {
         name: "etcd".to_owned(),
@@ -519,7 +519,7 @@ fn apiserver(cluster: &Cluster, binaries: &Binaries, authority: &Authority, etcd
             "--audit-log-mode=blocking".to_owned(),
             // In MB. One file, never rotated: counting reads it from end to end.
             "--audit-log-maxsize=100000".to_owned(),
-            // Without it a stopping server waits up to a minute for watches that nobody ends.
+            // Without it a stopping server waits up to a minute for open watches.
             "--shutdown-watch-termination-grace-period=1s".to_owned(),
             // Requests are counted here, not rationed.
             "--enable-priority-and-fairness=false".to_owned(),
@@ -546,7 +546,7 @@ fn on_loopback() -> Vec<String> {
 /// Reachable for pods, able to reach kubelets, and trusted by API servers in pods (aggregation).
 fn with_nodes(network: &Network, authority: &Authority) -> Result<Vec<String>> {
     let (kubelet_certificate, kubelet_key) = authority.client_pair("kubelet-client", &[ADMIN_GROUP])?;
-    // An authority of its own: whoever has its certificates may speak in anybody's name.
+    // A separate authority: its certificates can impersonate any user.
     let front = Authority::create_for_clients(&authority.path("front-proxy"))?;
     let (proxy_certificate, proxy_key) = front.client_pair("front-proxy-client", &[])?;
     Ok(vec![
@@ -627,8 +627,8 @@ async fn is_ready(client: &Client) -> bool {
     }
 }
 
-/// Below the ports that the system gives to outgoing connections, and below those of node ports: otherwise somebody's connection may
-/// have one before the server that it is for.
+/// Below the ports that the system gives to outgoing connections, and below those of node ports: otherwise
+/// another connection may take a port before its server does.
 const PORTS: Range<u16> = 10_000..30_000;
 
 /// Held together until all are known, so that they differ.

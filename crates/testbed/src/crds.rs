@@ -34,7 +34,7 @@ pub const KEDA_TRIGGER_AUTHENTICATIONS: &str = "keda.sh_triggerauthentications.y
 /// The file of KServe's InferenceService CRD.
 pub const KSERVE_INFERENCE_SERVICES: &str = "serving.kserve.io_inferenceservices.yaml";
 
-/// Where the real ones are, seen from this crate.
+/// Paths of the real CRDs, relative to this crate.
 const REAL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../shared/crds");
 
 /// Ours have the fields that a translator writes and the status, and nothing else.
@@ -55,7 +55,7 @@ const MINIMAL: [(&str, &str); 5] = [
     (KUBERAY_SERVICES, include_str!("../crds/ray.io_rayservices.yaml")),
 ];
 
-/// Those that no provider writes: the AsyncActor's neighbours, and what the upstream simulator makes.
+/// CRDs that no provider writes: those of the AsyncActor's targets, and those that the upstream simulator creates.
 const NEIGHBOURS: [(&str, &str); 4] = [
     (KUBERAY_CLUSTERS, include_str!("../crds/ray.io_rayclusters.yaml")),
     (KEDA_SCALED_OBJECTS, include_str!("../crds/keda.sh_scaledobjects.yaml")),
@@ -94,7 +94,7 @@ fn upstream_crd(name: &str) -> Result<CustomResourceDefinition> {
             (*minimal).to_owned()
         }
     };
-    serde_saphyr::from_str(&text).with_context(|| format!("{name} is no CustomResourceDefinition"))
+    serde_saphyr::from_str(&text).with_context(|| format!("{name} is not a CustomResourceDefinition"))
 }
 
 /// Our own minimal CRDs, by file name: what a checkout without the real ones works with.

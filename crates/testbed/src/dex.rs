@@ -89,7 +89,7 @@ impl Dex {
         })
     }
 
-    /// Who vouches for its certificate.
+    /// Authority of its certificate.
     pub fn authority(&self) -> PathBuf {
         self.folder.path().join("ca.crt")
     }

@@ -81,7 +81,7 @@ async fn apply(node: &Node, folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// How its pods are, for an error message.
+/// State of its pods, for an error message.
 async fn pods(node: &Node) -> Result<String> {
     let pods: Api<Pod> = Api::namespaced(node.test_bed_client().await?, NAMESPACE);
     let all = pods.list(&ListParams::default()).await?.items;

@@ -96,7 +96,7 @@ pub const EXAMPLES: [&str; 6] = [
     "qwen-kuberay",
 ];
 
-/// How long what is only waited for may take. Nothing is measured with it: the machine may be busy with something else.
+/// Longest time to wait for a condition. Nothing is measured with it, because the machine may be busy.
 pub const PATIENCE: Duration = Duration::from_mins(5);
 
 /// Waits for `condition` to be `Ok` and returns its value; after `timeout` its last error is the message.

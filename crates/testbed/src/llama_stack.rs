@@ -23,7 +23,7 @@ use crate::{
 /// A release of llama-stack, with requirements beside its own that make it usable.
 #[derive(Clone, Copy, Debug)]
 pub struct Release {
-    /// Its version.
+    /// Version, such as `0.2.20`.
     pub version: &'static str,
     /// For pip.
     pub with: &'static [&'static str],
@@ -42,12 +42,12 @@ pub const OLDER: Release = Release {
 
 /// The Python that they need.
 const PYTHON: &str = "3.12";
-/// Where it is in images.
+/// Path in images.
 const LIBRARY: &str = "/usr/local/lib/python3.12";
 /// Copies what an image needs of Python's library, and compiles it. Compiled files usually carry the time of their source,
 /// which an image has not.
 const COPY_LIBRARY: &str = include_str!("llama_stack/copy_library.py");
-/// What the distribution of the image is configured with.
+/// Configuration of the distribution in the image.
 const DISTRIBUTION: &str = include_str!("llama_stack/distribution.yaml");
 /// Name of that distribution.
 const DISTRIBUTION_NAME: &str = "testbed";
@@ -120,8 +120,8 @@ pub fn environment(release: Release) -> Result<PathBuf> {
     Ok(program)
 }
 
-/// An image with `release` and a distribution that has no providers of its own, save under a condition that nobody meets. It
-/// keeps its configuration where the public images do, inside the Python package. Made once on this machine.
+/// An image with `release` and a distribution without active providers. Its configuration is inside the Python package, as in the
+/// public images. Built once on this machine.
 pub fn distribution(release: Release) -> Result<Image> {
     let environment = environment(release)?;
     let library = library()?;
@@ -141,7 +141,7 @@ pub fn distribution(release: Release) -> Result<Image> {
             .join("images")
             .join(format!("llama-stack-{}-{fingerprint}.tar", release.version)),
     };
-    // A minute of work that nobody should do twice at once.
+    // A minute of work: one process does it.
     let _lock = hold(&format!("llama-stack-{}-image", release.version))?;
     if !image.archive.is_file() {
         say(&format!("Making the image {}", image.name));
@@ -168,7 +168,7 @@ pub fn distribution(release: Release) -> Result<Image> {
     Ok(image)
 }
 
-/// What provider images stand on: Python with pip, a shell, and nothing of Llama Stack.
+/// Base of provider images: Python with pip, a shell, and no Llama Stack.
 pub fn provider_base() -> Result<Rootfs> {
     python_files()
 }
@@ -184,7 +184,7 @@ pub fn provider_image(name: &str, files: &Rootfs, archive: &Path) -> Result<()> 
     write_all(&[image], archive).map(|_| ())
 }
 
-/// How containers of a provider image start, if nobody says otherwise.
+/// Default start configuration of containers of a provider image.
 pub fn provider_config() -> Config {
     Config {
         entrypoint: vec!["python3".to_owned()],
@@ -195,7 +195,7 @@ pub fn provider_config() -> Config {
 
 /// Asks a server at `address` (host and port), and returns the status and what it says. Blocking.
 pub fn request(address: &str, method: &str, path: &str, body: Option<&Value>) -> Result<(u16, Value)> {
-    let mut stream = TcpStream::connect(address).with_context(|| format!("nobody answers at {address}"))?;
+    let mut stream = TcpStream::connect(address).with_context(|| format!("no answer at {address}"))?;
     // Even on a busy machine.
     stream.set_read_timeout(Some(Duration::from_mins(2)))?;
     let body = body.map(Value::to_string).unwrap_or_default();

@@ -37,7 +37,7 @@ const fn file(name: &'static str, path: &'static str) -> Package {
     }
 }
 
-/// What a real node needs, and what builds runc and the pause image.
+/// Packages of a real node, and those to build runc and the pause image.
 pub(crate) const NODE: [Package; 10] = [
     program("util-linux", "nsenter"),
     program("iproute2", "ip"),
@@ -64,7 +64,7 @@ pub(crate) const BUSYBOX: [Package; 1] = [program("busybox", "busybox")];
 /// For `images::python`.
 pub(crate) const PYTHON: [Package; 1] = [file("python3", "/usr/bin/python3")];
 
-/// Why what is missing cannot be installed here, if something is missing and it cannot.
+/// Reason why missing packages cannot be installed here; `None` if nothing is missing or they can be.
 pub(crate) fn obstacle(packages: &[Package]) -> Option<String> {
     let missing = missing(packages);
     let can_install = is_there(&program("apt", "apt-get")) && crate::node::is_root();
@@ -120,7 +120,7 @@ fn is_there(package: &Package) -> bool {
     }
 }
 
-/// Somebody else may be installing too: waits for the lock of dpkg.
+/// Waits for the lock of dpkg, which another process may hold.
 fn apt(args: &[&str]) -> Result<()> {
     let output = Command::new("apt-get")
         .args(["-o", "DPkg::Lock::Timeout=600"])

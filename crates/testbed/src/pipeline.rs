@@ -103,12 +103,12 @@ impl Actor {
         Some(self.sidecar.as_mut()?.ended()?.code())
     }
 
-    /// What the sidecar has logged so far.
+    /// Log of the sidecar so far.
     pub fn sidecar_log(&self) -> String {
         fs::read_to_string(self.sidecar_component.log()).unwrap_or_default()
     }
 
-    /// What the runtime has logged so far.
+    /// Log of the runtime so far.
     pub fn runtime_log(&self) -> String {
         fs::read_to_string(self.runtime_component.log()).unwrap_or_default()
     }
@@ -119,7 +119,7 @@ impl Actor {
         Ok(fs::read_to_string(file)?.trim().parse()?)
     }
 
-    /// Where the socket and the logs are.
+    /// Folder of the socket and the logs.
     pub fn folder(&self) -> &Path {
         &self.sidecar_component.dir
     }
@@ -150,7 +150,7 @@ impl Broker {
         Ok(())
     }
 
-    /// How many messages are ready in it.
+    /// Number of ready messages in it.
     pub async fn ready(&self, queue: &str) -> Result<u32> {
         let options = QueueDeclareOptions {
             passive: true,
@@ -212,7 +212,7 @@ impl Broker {
         Ok(())
     }
 
-    /// What comes out of a queue. Each message is acknowledged when it is handed out.
+    /// Messages of a queue. Each is acknowledged when it is returned.
     pub async fn consume(&self, queue: &str) -> Result<Incoming> {
         let channel = self.connection.create_channel().await?;
         channel.basic_qos(200, BasicQosOptions::default()).await?;

@@ -1,4 +1,4 @@
-//! The certificates of one control plane: an authority of its own, and a kubeconfig for anybody a test needs.
+//! Certificates of one control plane: a separate authority, and a kubeconfig for any user that a test needs.
 
 use std::{
     fs,

@@ -1,4 +1,4 @@
-//! What tests want of the machine and takes minutes to get the first time, ahead of them: built, installed and fetched while others
+//! Prerequisites of tests that take minutes to get the first time: built, installed and downloaded while others
 //! compile. A test that comes too early waits for it at the same lock.
 
 use std::path::Path;

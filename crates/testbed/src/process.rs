@@ -46,14 +46,14 @@ if [ -z "$scratch" ]; then kill "$watch" 2>/dev/null; fi
 exit "$code"
 "#;
 
-/// What to run, and where its traces go.
+/// Command, and the paths of its log and data.
 pub(crate) struct Component {
     pub(crate) name: String,
     pub(crate) program: PathBuf,
     pub(crate) args: Vec<String>,
     /// Gets `NAME.log` and `NAME.pid`.
     pub(crate) dir: PathBuf,
-    /// Removed when the parent vanishes: memory-backed data that nobody would find again.
+    /// Removed when the parent ends: memory-backed data that no later process would find.
     pub(crate) scratch: Option<PathBuf>,
 }
 
@@ -62,7 +62,7 @@ impl Component {
         self.dir.join(format!("{}.log", self.name))
     }
 
-    /// What went wrong with it, and the end of its log.
+    /// Error of the process, with the end of its log.
     pub(crate) fn complain(&self, problem: &str) -> anyhow::Error {
         let log = self.log();
         anyhow::anyhow!(
@@ -118,7 +118,7 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    /// How it ended, if it has ended.
+    /// Exit status, if it has ended.
     pub(crate) fn ended(&mut self) -> Option<ExitStatus> {
         self.child.try_wait().ok().flatten()
     }
@@ -245,7 +245,7 @@ mod tests {
     fn a_dropped_component_takes_its_own_processes_with_it() {
         let folder = tempfile::tempdir().unwrap();
         let child_pid = folder.path().join("child");
-        // As servers do that start workers: nobody ends these when the server is killed.
+        // As servers do that start workers, which outlive a killed server.
         let script = format!(
             "sleep 1000 & echo $! >{0}.new; mv {0}.new {0}; wait",
             child_pid.display()

@@ -25,7 +25,7 @@ pub async fn build(release: bool) -> Result<PathBuf> {
     Ok(target_folder()?.join(if release { "release" } else { "debug" }))
 }
 
-/// Cargo, as if called by hand. A cargo that runs this program tells it of its package, and build scripts that look at
+/// Cargo, as if called by hand. A cargo that runs this program passes variables of its package, and build scripts that read
 /// that (ring's) would run again each time another one calls, and all that depends on them be compiled again.
 pub fn cargo() -> Command {
     let mut cargo = Command::new("cargo");
@@ -39,7 +39,7 @@ pub fn cargo() -> Command {
     cargo
 }
 
-/// Where cargo puts what it builds: it put this program there, too.
+/// Target folder of cargo, which contains this program.
 fn target_folder() -> Result<PathBuf> {
     let own = std::env::current_exe().context("cannot find this program's file")?;
     let profile = own.ancestors().find(|f| f.ends_with("debug") || f.ends_with("release"));

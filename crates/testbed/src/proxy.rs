@@ -9,7 +9,7 @@ use tokio::{
     task::JoinHandle,
 };
 
-/// Passes bytes on to a server until told otherwise. Dropping it cuts everything.
+/// Forwards bytes to a server until it is redirected. Dropping it closes all connections.
 #[derive(Debug)]
 pub struct Proxy {
     address: SocketAddr,
@@ -37,7 +37,7 @@ impl Proxy {
         })
     }
 
-    /// Where to connect instead.
+    /// New address to connect to.
     pub fn address(&self) -> SocketAddr {
         self.address
     }

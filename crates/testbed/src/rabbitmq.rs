@@ -27,13 +27,13 @@ const SERVER: &str = "/usr/lib/rabbitmq/bin/rabbitmq-server";
 const USER: &str = "guest";
 const PASSWORD: &str = "guest";
 const STOP_PATIENCE: Duration = Duration::from_secs(20);
-/// What a client says first: AMQP 0-9-1. Only a broker that is up answers.
+/// First bytes of a client: AMQP 0-9-1. Only a running broker answers.
 const GREETING: &[u8] = b"AMQP\x00\x00\x09\x01";
 
-/// How to start a [`RabbitMq`].
+/// Options of a [`RabbitMq`].
 #[derive(Clone, Copy, Debug)]
 pub struct RabbitMqOptions {
-    /// Where it listens. Pods need an address that they can reach.
+    /// Listen address. Pods need one that they can reach.
     pub address: IpAddr,
     /// Serve the management API too, which KEDA reads queue lengths from. Starts a little slower.
     pub management: bool,
@@ -88,7 +88,7 @@ impl RabbitMq {
             scratch: None,
         };
         let port_mapper = port_mapper.spawn()?;
-        // Otherwise the broker would start a mapper of its own, which nobody ends.
+        // Otherwise the broker starts its own mapper, which outlives it.
         eventually(PATIENCE, async || {
             Ok(TcpStream::connect((Ipv4Addr::LOCALHOST, mapper)).await?)
         })
@@ -120,7 +120,7 @@ impl RabbitMq {
         format!("amqp://{USER}:{PASSWORD}@{}:{}/%2f", self.address, self.port)
     }
 
-    /// `amqps://…`, with user and password, if TLS was asked for. Its certificate is of [`RabbitMq::authority`].
+    /// `amqps://…`, with user and password, if TLS is enabled. [`RabbitMq::authority`] issued its certificate.
     pub fn tls_url(&self) -> Option<String> {
         let port = self.tls_port?;
         Some(format!("amqps://{USER}:{PASSWORD}@localhost:{port}/%2f"))
@@ -131,13 +131,13 @@ impl RabbitMq {
         Authority::open(self.folder.path()).path("ca.crt")
     }
 
-    /// The management API, if it was asked for.
+    /// URL of the management API, if enabled.
     pub fn management_url(&self) -> Option<String> {
         let port = self.management_port?;
         Some(format!("http://{USER}:{PASSWORD}@{}:{port}/", self.address))
     }
 
-    /// The port of the management API, if it was asked for.
+    /// Port of the management API, if enabled.
     pub fn management_port(&self) -> Option<u16> {
         self.management_port
     }

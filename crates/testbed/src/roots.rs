@@ -19,7 +19,7 @@ use crate::{
 
 const SUITE: &str = "sid";
 const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
-/// Debian's folders at the top are links; the package that has them is no dependency of others.
+/// Debian's top-level folders are links; no package depends on the one that contains them.
 const LINKS: [(&str, &str); 4] = [
     ("bin", "usr/bin"),
     ("sbin", "usr/sbin"),
@@ -31,7 +31,7 @@ const RECIPE: &str = "1";
 
 /// A package with all that it depends on, unpacked.
 pub(crate) struct Root {
-    /// Where it is on this machine.
+    /// Path on this machine.
     pub(crate) folder: PathBuf,
     /// `NAME VERSION` on a line each.
     pub(crate) packages: String,
@@ -40,7 +40,7 @@ pub(crate) struct Root {
 /// Whether there is a root.
 pub(crate) enum Outcome {
     Ready(Root),
-    /// Why it cannot be had on this machine.
+    /// Reason why it is not available on this machine.
     Unavailable(String),
 }
 
@@ -89,7 +89,7 @@ fn made(folder: &Path) -> Option<Root> {
     })
 }
 
-/// Where this machine gets Debian's packages from, or why it has no such place.
+/// Source of Debian packages of this machine, or the reason why it has none.
 fn mirror() -> Result<String, String> {
     if !Path::new(KEYRING).is_file() {
         return Err(format!("this is not Debian: there is no {KEYRING}"));

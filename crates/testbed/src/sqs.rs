@@ -71,7 +71,7 @@ impl Sqs {
         Ok(server)
     }
 
-    /// Where it is. Any credentials will do.
+    /// Endpoint. Any credentials are accepted.
     pub fn endpoint(&self) -> String {
         format!("http://127.0.0.1:{}", self.port)
     }

@@ -49,13 +49,13 @@ const METADATA_FOLDER: &str = "vllm-0.32.0+cpu.dist-info";
 const JUDGE: &str = include_str!("vllm/judge.py");
 const WRITE_MODEL: &str = include_str!("vllm/write_model.py");
 
-/// How long the download of 3 GB may take.
+/// Longest time for the download of 3 GB.
 const PATIENCE_WITH_PIP: Duration = Duration::from_mins(30);
 
-/// How long a server may take to start: a minute on a machine of its own, more on a busy one.
+/// Longest time for a server to start: a minute on an idle machine, more on a busy one.
 const PATIENCE_WITH_VLLM: Duration = Duration::from_mins(15);
 
-/// Environment of every process: nothing is reported to anybody.
+/// Environment of every process: usage reports are turned off.
 const QUIET: [(&str, &str); 2] = [("VLLM_NO_USAGE_STATS", "1"), ("DO_NOT_TRACK", "1")];
 /// Environment of a server: nothing is fetched, and 1 GiB of cache is enough for one sentence. The judge has no HF_HUB_OFFLINE,
 /// with which vLLM wants the model on disk before it takes its arguments.
@@ -80,10 +80,10 @@ pub enum Question {
     Ray(Map<String, Value>),
 }
 
-/// What vLLM makes of the arguments.
+/// Arguments as parsed by vLLM.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Answer {
-    /// Why they are refused.
+    /// Error for the arguments.
     pub refused: Option<String>,
     /// Every value by vLLM's name for it. Objects are empty.
     pub taken: Option<Map<String, Value>>,
@@ -182,11 +182,11 @@ impl Vllm {
             .context("cannot run vLLM's Python")?;
         let complaints = String::from_utf8_lossy(&output.stderr);
         ensure!(output.status.success(), "vLLM's Python failed: {complaints}");
-        serde_json::from_slice(&output.stdout).with_context(|| format!("not what was asked for: {complaints}"))
+        serde_json::from_slice(&output.stdout).with_context(|| format!("unexpected output: {complaints}"))
     }
 }
 
-/// Why this machine cannot have vLLM.
+/// Reason why this machine cannot run vLLM.
 fn obstacle() -> Option<String> {
     let is_supported = cfg!(all(target_os = "linux", target_arch = "x86_64"));
     if !is_supported {

@@ -1,4 +1,4 @@
-//! Who may do what: controllers exactly what they do, counted in the audit log; users what their role says.
+//! Permissions: controllers have exactly those that they use, counted in the audit log; users have those of their role.
 
 mod support;
 
@@ -156,7 +156,7 @@ async fn distributions_live(bed: &Bed) -> Result<()> {
         services.patch("stack-service", &PatchParams::default(), &edit).await?;
         eventually(PATIENCE, async || {
             let selector = services.get("stack-service").await?.spec.and_then(|s| s.selector);
-            ensure!(selector.is_some_and(|s| s["app"] != "edited"), "not put back");
+            ensure!(selector.is_some_and(|s| s["app"] != "edited"), "not reverted");
             Ok(())
         })
         .await?;
@@ -283,7 +283,7 @@ async fn actors_live(bed: &Bed) -> Result<()> {
                 let now = children.get(name).await?;
                 ensure!(
                     now.data[path] == before.data[path],
-                    "{name} is not put back: {}",
+                    "{name} is not reverted: {}",
                     now.data[path]
                 );
                 Ok(())
@@ -339,7 +339,10 @@ async fn led(bed: &Bed, name: &str) -> Result<Leadership> {
         tokio::spawn(rival.run(CancellationToken::new()));
         tokio::spawn(election.run(CancellationToken::new()));
         eventually(PATIENCE, async || {
-            ensure!(leadership.is_leading() || rivals.is_leading(), "nobody leads {name}");
+            ensure!(
+                leadership.is_leading() || rivals.is_leading(),
+                "no replica leads {name}"
+            );
             Ok(())
         })
         .await?;
@@ -399,7 +402,7 @@ async fn live(bed: &Bed) -> Result<()> {
                     let live = api.get_metadata(&name).await?;
                     ensure!(
                         live.labels().contains_key(labels::MODEL_SOURCE),
-                        "{kind} {name} is not put back"
+                        "{kind} {name} is not reverted"
                     );
                     Ok(())
                 })
@@ -441,7 +444,7 @@ async fn live(bed: &Bed) -> Result<()> {
     })
     .await?;
 
-    // Nobody has it yet, so the core takes its finalizer away.
+    // No provider owns it yet, so the core removes its finalizer.
     let mut nobodys = gemma("nobodys");
     nobodys["metadata"]["annotations"] = json!({ labels::PAUSED: "true" });
     bed.create(nobodys).await?;
@@ -479,7 +482,7 @@ fn children(bed: &Bed) -> Vec<(&'static str, Api<DynamicObject>)> {
     ]
 }
 
-/// What a component may do and does not, and what it does and may not.
+/// Differences between the permissions and the requests of a component.
 fn judge(component: &Component, requests: &[Request]) -> Vec<String> {
     let name = &component.name;
     let own: Vec<&Request> = requests
@@ -723,7 +726,7 @@ async fn with_the_policy_only_those_use_a_provider_who_may_make_its_objects() ->
     // A third party's provider has a policy of its own, or none.
     models.create(&post, &named("acme", "acme")?).await?;
 
-    // Without a name any of them may be chosen, whatever a status that nobody has written yet may say.
+    // Without a name any of them may be selected, whatever a status contains that no controller has written yet.
     let mut any = vllm("any", "kaito");
     any["spec"].as_object_mut().context("no spec")?.remove("provider");
     any["status"] = json!({ "provider": { "name": "kaito" } });
@@ -754,7 +757,7 @@ async fn with_the_policy_only_those_use_a_provider_who_may_make_its_objects() ->
         "{moved:?}"
     );
 
-    // Somebody else's: its labels may be changed, and it may be deleted.
+    // Of another owner: its labels may be changed, and it may be deleted.
     bed.create(vllm("theirs", "dynamo")).await?;
     let label = Patch::Merge(json!({ "metadata": { "labels": { "a": "b" } } }));
     models.patch("theirs", &PatchParams::default(), &label).await?;

@@ -63,7 +63,10 @@ fn every_metric_that_is_named_exists() -> Result<()> {
             .into_iter()
             .filter(|name| !known.contains(*name))
             .collect();
-        ensure!(unknown.is_empty(), "{file} speaks of {unknown:?}, which nobody serves");
+        ensure!(
+            unknown.is_empty(),
+            "{file} refers to {unknown:?}, which no program serves"
+        );
         ensure!(!mentioned(&text).is_empty(), "{file} speaks of no metric");
     }
     Ok(())

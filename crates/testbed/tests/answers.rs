@@ -1,8 +1,8 @@
-//! Ready tells the truth: real engines in real pods are taken through everything that happens to models, by the direct provider
+//! Ready is accurate: real engines in real pods are taken through everything that happens to models, by the direct provider
 //! and by the upstream simulator's KAITO.
 //!
 //! - Ready is never True without an answer of the generation that it speaks of: each generation gives the model another name, and
-//!   whenever Ready is True the endpoint is asked for it.
+//!   whenever Ready is True the endpoint must answer to it.
 //! - A model that answers does not stay NotReady: for each change it is measured how long it answered before the status said so.
 //! - What goes wrong is named.
 
@@ -361,7 +361,7 @@ impl Life<'_> {
         alias(&self.name, generation)
     }
 
-    /// KAITO's Service asks port 5000; the image's llama-server has to be told.
+    /// KAITO's Service targets port 5000; the image's llama-server needs the port as an argument.
     fn args(&self, mut args: Value) -> Value {
         args["threads"] = json!("1");
         if self.kaito {
@@ -541,7 +541,7 @@ async fn watch(client: Client, services: Services, seen: Arc<Mutex<Seen>>) {
     }
 }
 
-/// What a status says, without its times.
+/// A status without its times.
 #[derive(Clone, PartialEq)]
 struct Said {
     phase: Option<&'static str>,

@@ -130,7 +130,7 @@ impl Play<'_> {
         Ok(())
     }
 
-    /// What `kubeairunway endpoint asya/ask` prints for RabbitMQ.
+    /// Output of `kubeairunway endpoint asya/ask` for RabbitMQ.
     async fn the_printed_line_asks(&self, answers: &mut Incoming) -> Result<()> {
         let line = endpoint::queue(&self.actors().get("ask").await?).rabbitmq;
         let said = self.stage.typed(&line).await?;
@@ -165,7 +165,7 @@ impl Play<'_> {
         let actor = self.actors().get(name).await?;
         let diff = operated::of_actor(&cluster(self.client.clone()), actor, clock::now()).await?;
         ensure!(diff.is_empty() && !diff.changes.is_empty(), "{diff:?}");
-        // Whoever may not ask KEDA is told so, and sees the rest.
+        // A user without access to KEDA's metrics sees that, and the rest.
         let onlooker = self.stage.node.client("onlooker", &[]).await?;
         let actor = self.actors().get(name).await?;
         let depth = queue::depth(&cluster(onlooker), &actor).await;
@@ -176,7 +176,7 @@ impl Play<'_> {
         Ok(())
     }
 
-    /// What waits in the queue, as KEDA serves it to users.
+    /// Length of the queue, as KEDA serves it to users.
     async fn messages_wait(&self, name: &str) -> Result<()> {
         let actor = self.actors().get(name).await?;
         let cluster = cluster(self.client.clone());
@@ -235,7 +235,7 @@ impl Play<'_> {
         Ok(())
     }
 
-    /// What the kubelet says of pods is in the status, with what to do.
+    /// The status contains the kubelet's report on pods, with a remedy.
     async fn what_is_wrong_with_a_handler_is_told(&self) -> Result<()> {
         let wrong = |handler: &str, sidecar: Value| {
             let runtime = json!({"name": "asya-runtime", "image": self.stage.runtime, "imagePullPolicy": "Never",
@@ -280,7 +280,7 @@ impl Play<'_> {
         self.delete("md").await
     }
 
-    /// Somebody's controller puts its Deployment back as often as it is changed; that takes its time.
+    /// A controller of another owner reverts its Deployment as often as it is changed, which takes time.
     async fn a_fight_begins(&self) -> Result<JoinHandle<()>> {
         self.model("stubborn", 0.0).await?;
         let wanted = self.deployments().get("stubborn").await?;

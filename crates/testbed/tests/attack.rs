@@ -35,7 +35,7 @@ use tokio_rustls::TlsConnector;
 const HALF_OPEN: usize = 1000;
 /// A body far beyond every limit.
 const HUGE: usize = 60_000_000;
-/// How long an ordinary request may take while all that goes on.
+/// Longest time of an ordinary request during the attacks.
 const AT_ONCE: Duration = Duration::from_secs(2);
 
 /// A program under attack. Dropping it kills it.
@@ -262,7 +262,7 @@ async fn attack_with_reviews(bed: &Bed, core: &mut Program, webhook: &Port) -> R
     };
     let mut refused = 0;
     for _ in 0..3 {
-        // An API server that gets no answer in five seconds goes on without: on a slow machine, the reconcile refuses it.
+        // An API server without an answer in five seconds skips admission: on a slow machine, the reconcile rejects the object.
         for result in join_all((0..4).map(|_| models.create(&dry_run, &object))).await {
             if let Err(refusal) = result.map_err(|error| error.to_string()) {
                 ensure!(refusal.contains("at most 256 KiB are accepted"), "{refusal}");

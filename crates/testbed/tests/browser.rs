@@ -63,7 +63,7 @@ async fn people_use_the_console_in_a_browser() -> Result<()> {
         return Err(error.context(serde_json::to_string_pretty(&left.collect::<Vec<_>>())?));
     }
 
-    // Nobody is to work on these: what is tried is the list.
+    // No controller may act on these: the test is about the list.
     drop(controllers);
     without_webhooks(&bed).await?;
     let there = bed.deployments().list(&ListParams::default()).await?.items.len();

@@ -1,5 +1,5 @@
-//! The web console against a real API server: who gets in, what is refused, what is told live, and that nobody sees or does
-//! more than the API server lets them.
+//! The web console against a real API server: sign-in, refusals, live updates, and that no user sees or does more than the API
+//! server permits.
 
 mod support;
 
@@ -28,7 +28,7 @@ use tokio_util::task::AbortOnDropHandle;
 /// A change must be in the browser by then; a machine that is busy may take longer now and then.
 const LIVE: Duration = Duration::from_millis(200);
 
-/// Nothing comes after this: changes are told within [`LIVE`].
+/// Longest time to wait before the absence of a change is certain: changes arrive within [`LIVE`].
 const SILENCE: Duration = Duration::from_secs(1);
 
 #[tokio::test(flavor = "multi_thread")]
@@ -520,7 +520,7 @@ async fn what_somebody_changed_upstream_is_on_the_page_of_changes() -> Result<()
     let quiet = user.get(page).await?;
     ensure!(quiet.body.contains("No changes"), "{quiet:?}");
 
-    // While it is paused, nobody puts it back.
+    // While it is paused, no controller reverts it.
     let paused = json!({"metadata": {"annotations": {labels::PAUSED: "true"}}});
     bed.patch("one", paused).await?;
     bed.status("one", "paused", |s| {
@@ -558,7 +558,7 @@ struct Route {
     shows: Shows,
 }
 
-/// How one sees that somebody may.
+/// Sign that a user has the permission.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Shows {
     /// It is answered, or refused.
@@ -576,7 +576,7 @@ enum Shows {
 }
 
 impl Shows {
-    /// Whether an answer shows that somebody may, and whether it is how the console refuses.
+    /// Whether a response shows that the user has the permission, and whether it is how the console refuses.
     fn in_answer(self, answer: &Answer) -> (bool, bool) {
         let is = |codes: &[u16]| codes.contains(&answer.code);
         match self {
@@ -698,7 +698,7 @@ fn routes_of_the_console() -> Result<BTreeSet<String>> {
     Ok(found)
 }
 
-/// Every route before the session: a path to ask for, and the codes that nobody in particular gets.
+/// Every route before the session: a path to request, and the codes for a client without a session.
 const OUTSIDE: [(&str, &str, &str, &[u16]); 6] = [
     ("GET", "/healthz", "/healthz", &[200]),
     ("GET", "/assets/{version}/{name}", "/assets/0/console.css", &[200]),
@@ -708,7 +708,7 @@ const OUTSIDE: [(&str, &str, &str, &[u16]); 6] = [
     ("GET", "CALLBACK", "/login/callback", &[303]),
 ];
 
-/// What somebody without a session gets of each route: nothing of the cluster.
+/// Responses of each route without a session: none contains data of the cluster.
 async fn nobody_sees_anything(served: &Served) -> Result<()> {
     let origin = served.origin();
     for (method, _, path, codes) in OUTSIDE {
@@ -795,7 +795,7 @@ fn in_team_a_may(verb: &str) -> Right {
     may("kubeairunway.ai", "modeldeployments", Some("team-a"), verb)
 }
 
-/// What there is to see beside ModelDeployments.
+/// Objects to show beside ModelDeployments.
 async fn things_to_see(bed: &Bed) -> Result<()> {
     for component in [manifests::asya(), manifests::llama_stack()] {
         for crd in component.crds {
@@ -1020,7 +1020,7 @@ async fn credentials_that_are_revoked_see_nothing_more_and_rights_end_with_the_n
         start.elapsed()
     );
 
-    // A right that is gone is gone at once, and the session goes on.
+    // A revoked permission applies at once, and the session stays.
     let bindings: Api<ClusterRoleBinding> = Api::all(bed.admin.clone());
     bindings.delete("test-viewer", &DeleteParams::default()).await?;
     eventually(PATIENCE, async || {
@@ -1085,7 +1085,7 @@ async fn what_may_be_deleted(bed: &Bed) -> Result<BTreeMap<String, String>> {
     Ok(uids)
 }
 
-/// What the browser would send.
+/// Request as a browser sends it.
 fn body_of(route: &Route, name: &str, csrf: &str, uid: &str) -> String {
     match (route.method, route.path) {
         ("GET", _) => String::new(),
@@ -1124,7 +1124,7 @@ fn in_team_a(name: &str) -> serde_json::Value {
     object
 }
 
-/// Somebody with a token, and a client that is them.
+/// A user with a token, and a client with that token.
 async fn person(bed: &Bed, name: &str, rules: &serde_json::Value, namespace: Option<&str>) -> Result<(String, Client)> {
     bed.apply(
         &json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": name, "namespace": "team-a"}}),

@@ -81,7 +81,7 @@ async fn r3_what_the_admin_has_edited_survives_a_restart() -> Result<()> {
     let registered = serde_json::to_value(Kaito::default().registration())?;
     ensure!(
         spec["capabilities"] == registered["capabilities"],
-        "what nobody edited stays as it was registered"
+        "fields without another manager stay as registered"
     );
     let spec = serde_json::to_value(bed.configs().get("deployment").await?.spec)?;
     ensure!(spec["selectionPolicy"] == "Automatic", "{spec}");
@@ -212,10 +212,10 @@ async fn r6_an_unknown_schema_is_told_until_a_known_one_is_there() -> Result<()>
     .await?;
     ensure!(
         bed.workspaces().get_opt("before").await?.is_some(),
-        "what serves goes on serving"
+        "a running model keeps serving"
     );
 
-    // What comes meanwhile waits, and deletion goes on.
+    // New objects wait, and deletion continues.
     bed.create(gemma("meanwhile")).await?;
     bed.status("meanwhile", "waiting", |s| {
         s.message.as_deref() == Some("No healthy providers available")
@@ -612,7 +612,7 @@ fn used(request: &audit::Request) -> String {
     format!("{} {}{subresource}.{}", request.verb, request.resource, request.group)
 }
 
-/// What a rule allows, but for what the log cannot show: an apply that creates asks for `create` and is a `patch`; owner
+/// Permissions of a rule, except for those that the log cannot show: an apply that creates requires `create` and is a `patch`; owner
 /// references ask for `finalizers`; and the same Event again is a patch that may not come.
 fn granted(rule: &PolicyRule) -> Vec<String> {
     let mut all = Vec::new();

@@ -63,7 +63,7 @@ async fn counts_exactly_the_requests_of_one_client() -> Result<()> {
     assert_eq!(
         Count::of(&requests).total(),
         1,
-        "the log goes on after a restart: {requests:?}"
+        "the log continues after a restart: {requests:?}"
     );
 
     let dir = cluster.dir.clone();
@@ -86,7 +86,7 @@ async fn a_detached_control_plane_lives_until_it_is_stopped() -> Result<()> {
     namespaces
         .get("default")
         .await
-        .context("it goes on without its owner")?;
+        .context("it keeps running without its owner")?;
     let output = cluster
         .kubectl()?
         .args(["get", "namespaces", "-o", "name"])

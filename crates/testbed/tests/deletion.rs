@@ -1,6 +1,6 @@
 //! Deletion ends, whatever is missing: {CRD missing, operator dead, provider dead, webhook down, paused} for each provider.
 //!
-//! That it also ends when nobody comes back, after five minutes and with an Event, is a matter of time and therefore of the
+//! Deletion without any controller ends after five minutes with an Event. That depends on time, so it is tested with the
 //! pure plan: `r25` of the conformance suite for each provider, and of `contract.rs` for the core.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot run should fail")]
 
@@ -64,7 +64,7 @@ async fn in_every_state_for_every_provider() -> Result<()> {
     let _core = bed.core().await?;
     bed.admission_is_up().await?;
 
-    // The operators are dead: where they hold their object, the deletion waits, says for what, and goes on when they are back.
+    // The operators are down: while they hold their object, the deletion waits, reports for what, and completes when they restart.
     drop(simulator);
     delete_all(&bed, "operator-dead").await?;
     for provider in WITH_FINALIZER {

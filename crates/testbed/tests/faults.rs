@@ -27,7 +27,7 @@ use runway_testbed::{audit, crds, eventually};
 use serde_json::{Value, json};
 use support::{Bed, NAMESPACE, PATIENCE, gemma, gemma_simulated, simulated, vllm};
 
-/// Lines of a terminal that nobody has made larger.
+/// Lines of a terminal of default size.
 const SCREEN: usize = 25;
 
 #[tokio::test]
@@ -92,7 +92,7 @@ async fn models(bed: &Bed) -> Result<()> {
     bed.delete("fails").await?;
     bed.gone("fails").await?;
 
-    // A finalizer of somebody else, seven minutes later.
+    // A finalizer of another owner, seven minutes later.
     let mut held = gemma("held");
     held["metadata"]["finalizers"] = json!(["example.com/billing"]);
     bed.create(held).await?;
@@ -237,7 +237,7 @@ async fn another_schema(bed: &Bed) -> Result<()> {
     Ok(())
 }
 
-/// Deployments as they are installed; nobody runs their pods.
+/// Deployments as installed; no kubelet runs their pods.
 async fn controllers(bed: &Bed) -> Result<()> {
     named(bed, "core-installed").await?;
     let component = manifests::provider(&runway_provider_kaito::Kaito::default());
@@ -302,7 +302,7 @@ async fn users(bed: &Bed) -> Result<()> {
 }
 
 async fn admission(bed: &Bed, core: support::Running) -> Result<()> {
-    // Nobody mends what is broken now.
+    // No controller repairs the faults from here on.
     drop(core);
     named(bed, "webhook-answers").await?;
     let another = Authorities::first("another", clock::now(), Lifetimes::default())?;
@@ -335,7 +335,7 @@ async fn kinds(bed: &Bed) -> Result<()> {
     }
     bed.apply(&unknown).await?;
     named(bed, "provider-schema").await?;
-    // Nobody takes the finalizers away any more, so these stay.
+    // No controller removes the finalizers from here on, so these stay.
     all.delete("workspaces.kaito.sh", &DeleteParams::default()).await?;
     named(bed, "provider-crd").await?;
     all.delete("modeldeployments.kubeairunway.ai", &DeleteParams::default())
@@ -393,7 +393,7 @@ async fn listed_in_chunks(bed: &Bed) -> Result<()> {
     Ok(())
 }
 
-/// `--wait` looks again until nothing is wrong, and no longer than it was told.
+/// `--wait` repeats the checks until nothing is wrong, or until its time is over.
 #[tokio::test]
 async fn a_check_that_waits_ends_when_the_fault_is_gone() -> Result<()> {
     let bed = Bed::start().await?;
@@ -480,7 +480,7 @@ fn documents(case: &str) -> Result<Documents> {
     Ok(documents)
 }
 
-/// Where the server has another opinion of a case of `validate`.
+/// Cases of `validate` that the server judges differently.
 async fn disagreements(bed: &Bed, case: &str) -> Result<Vec<String>> {
     let documents = documents(case)?;
     let written = documents.found.clone();
@@ -495,7 +495,7 @@ async fn disagreements(bed: &Bed, case: &str) -> Result<Vec<String>> {
     Ok(apart)
 }
 
-/// The server stops at the first stage that finds something; what is told offline of that stage is what it says.
+/// The server stops at the first stage with an error; offline validation reports the same errors for that stage.
 async fn agree(bed: &Bed, document: &Document, verdict: &Verdict) -> Result<()> {
     let about = format!("{} of {}", document.subject(), document.origin);
     // One that is there already was let in.
@@ -542,7 +542,7 @@ async fn agree(bed: &Bed, document: &Document, verdict: &Verdict) -> Result<()> 
     Ok(())
 }
 
-/// Secrets are put wherever somebody might put one; none of them may be in the archive.
+/// Puts secrets wherever a user might put one; the archive must not contain any of them.
 #[tokio::test]
 async fn a_support_bundle_holds_no_secret() -> Result<()> {
     let bed = Bed::start().await?;

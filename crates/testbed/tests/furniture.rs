@@ -84,7 +84,7 @@ fn status_of(plan: &str) -> String {
         .collect()
 }
 
-/// What every kind has in common: no status yet, and a spec that no controller has seen.
+/// Cases of every kind: no status yet, and a spec that no controller has seen.
 fn unseen(status: &Value) -> Vec<Case> {
     let case = |name: &str, object: Value| Case {
         name: name.to_owned(),
@@ -144,7 +144,7 @@ fn judge(script: &str, cases: &[Case]) -> Result<()> {
     Ok(())
 }
 
-/// A value as a literal of Lua. An absent value is left out, as in Argo CD.
+/// A value as a literal of Lua. An absent value is omitted, as in Argo CD.
 fn lua(value: &Value) -> String {
     let text = |text: &str| {
         let escaped: Vec<String> = text.bytes().map(|byte| format!("\\{byte:03}")).collect();
@@ -164,7 +164,7 @@ fn lua(value: &Value) -> String {
     }
 }
 
-/// How often each health occurs: a kind whose cases were all alike would test nothing.
+/// Number of cases per health. A kind whose cases were all alike would test nothing.
 fn variety(cases: &[Case]) -> BTreeMap<&'static str, usize> {
     let mut counts = BTreeMap::new();
     for case in cases {

@@ -65,7 +65,7 @@ fn the_archive_is_an_image_layout() -> Result<()> {
     let config: Value = serde_json::from_slice(find(&files, &manifest["config"])?)?;
     ensure!(
         config["config"]["User"] == "65532:65532",
-        "nobody in particular: {config}"
+        "a user without a name: {config}"
     );
     let layer = find(&files, &manifest["layers"][0])?;
     ensure!(config["rootfs"]["diff_ids"][0] == format!("sha256:{}", sha256(layer)));

@@ -1,4 +1,4 @@
-//! Two replicas: who works, who goes on when the other ends, and what happens when both work by force.
+//! Two replicas: one acts, the other takes over when it ends, and nothing breaks when both act.
 
 mod support;
 
@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 /// The Lease of these tests, in seconds.
 const DURATION: u16 = 5;
 const LEASE: Duration = Duration::from_secs(DURATION as u64);
-/// Who the tests' candidates are to the API server: the core, with its role.
+/// Identity of the tests' candidates: the core, with its role.
 const NAME: &str = "kubeairunway-controller";
 
 fn args(identity: &str) -> LeaseArgs {
@@ -115,19 +115,19 @@ async fn a_lease_that_is_lost_ends_the_work() -> Result<()> {
     let work = ours.leadership.clone();
     let broken_off = tokio::spawn(async move { work.while_leading(std::future::pending::<()>()).await });
 
-    // Somebody who promises to renew it every hour, and is dead.
+    // A holder that promises to renew it every hour, and has ended.
     let theirs = json!({ "spec": { "holderIdentity": "a-dead-pod", "leaseDurationSeconds": 1 } });
     leases(&bed)
         .patch(NAME, &PatchParams::default(), &Patch::Merge(theirs))
         .await?;
     let outcome = tokio::time::timeout(PATIENCE, broken_off)
         .await
-        .context("the work goes on")??;
+        .context("the work continues")??;
     ensure!(outcome.is_none());
     // It runs out like any other.
     ours.leads(PATIENCE).await?;
 
-    // Deleted: whoever is first makes it anew.
+    // Deleted: the first candidate creates it again.
     leases(&bed).delete(NAME, &DeleteParams::default()).await?;
     eventually(PATIENCE, async || {
         let lease = leases(&bed).get(NAME).await?;
@@ -138,7 +138,7 @@ async fn a_lease_that_is_lost_ends_the_work() -> Result<()> {
     })
     .await?;
 
-    // The API server goes away: nobody can be sure to lead.
+    // The API server is down: no replica can be sure to lead.
     bed.cluster.client(NAME, &[]).await?;
     ours.task.abort();
     ours.leadership.lost().await;
@@ -172,7 +172,9 @@ async fn a_replica_goes_on_where_the_other_stopped() -> Result<()> {
         start.elapsed()
     });
     first.stop().await;
-    let took = tokio::time::timeout(PATIENCE, next).await.context("nobody goes on")??;
+    let took = tokio::time::timeout(PATIENCE, next)
+        .await
+        .context("no replica takes over")??;
     println!("both controllers handed over after {took:?}");
     ensure!(took < LEASE, "handed over after {took:?}: a Lease ran out");
     for index in 0..OBJECTS {
@@ -186,7 +188,7 @@ async fn a_replica_goes_on_where_the_other_stopped() -> Result<()> {
             .len()
             == OBJECTS
     );
-    // Nobody said that the provider is gone.
+    // No status says that the provider is gone.
     let status = bed.configs().get("kaito").await?.status.unwrap_or_default();
     ensure!(
         status.ready == heartbeat.ready && status.conditions == heartbeat.conditions,
@@ -224,7 +226,7 @@ async fn two_leaders_by_force_do_no_harm() -> Result<()> {
     ensure!(created == OBJECTS, "{created} Workspaces were made");
     ensure!(made.iter().all(|r| r.resource != "workspaces" || r.verb != "delete"));
 
-    // And then silence: nobody corrects the other.
+    // Then silence: no replica corrects the other.
     tokio::time::sleep(Duration::from_secs(7)).await;
     let mark = log.mark().await?;
     let generations: Vec<_> = workspaces.iter().map(|w| w.metadata.generation).collect();

@@ -82,7 +82,7 @@ async fn create_update_drift_pause_and_delete() -> Result<()> {
 }
 
 async fn drift_is_put_back_and_pause_stops_that(bed: &Bed) -> Result<()> {
-    // Drift: a direct edit is put back, and told of once.
+    // Drift: a direct edit is reverted and reported once.
     let edit =
         json!({ "inference": { "template": { "spec": { "containers": [{ "name": "model", "image": "evil:1" }] } } } });
     bed.workspaces()
@@ -315,8 +315,8 @@ async fn refused_with_a_reason() -> Result<()> {
         ),
         (json!({"spec": {"engine": {"type": "warp"}}}), "warp"),
         (
-            json!({"spec": {"provider": {"name": "nobody"}}}),
-            "Provider 'nobody' CRD not installed in cluster",
+            json!({"spec": {"provider": {"name": "missing"}}}),
+            "Provider 'missing' CRD not installed in cluster",
         ),
         (
             json!({"spec": {"serving": {"mode": "disaggregated"}, "engine": {"type": "vllm"}}}),
@@ -373,8 +373,8 @@ async fn without_webhooks_the_controllers_do_the_same() -> Result<()> {
     let md = bed.running("bad").await?;
     ensure!(md.has_finalizer());
 
-    // Nothing is given up for a provider that nobody knows.
-    bed.patch("bad", json!({ "spec": { "provider": { "name": "nobody" } } }))
+    // Nothing is deleted for an unknown provider.
+    bed.patch("bad", json!({ "spec": { "provider": { "name": "missing" } } }))
         .await?;
     bed.status("bad", "refused", |s| {
         s.conditions.when_false(condition::VALIDATED).is_some()
@@ -482,7 +482,7 @@ async fn deletion_ends_when_the_operator_is_dead_or_its_crd_is_gone() -> Result<
             .is_some_and(|m| m.contains("Workspace 'orphan'"))
     );
 
-    // The operator comes back: it goes on.
+    // The operator runs again, and completes the deletion.
     let simulator = bed.simulator().await?;
     bed.gone("orphan").await?;
 
@@ -617,13 +617,13 @@ async fn failures_are_told_by_what_the_user_can_do() -> Result<()> {
         "{md:?}"
     );
 
-    // An override nobody documented is not dropped without a word.
+    // An undocumented override is not dropped silently.
     let mut object = gemma("typo");
     object["spec"]["provider"] = json!({ "name": "kaito", "overrides": { "replicsa": 2 } });
     bed.create(object).await?;
     bed.event("typo", "OverridesIgnored").await?;
 
-    // Somebody else's Workspace is not touched.
+    // A Workspace of another owner is not changed.
     bed.apply(&json!({
         "apiVersion": "kaito.sh/v1beta1", "kind": "Workspace", "metadata": { "name": "taken", "namespace": "default" },
         "resource": { "labelSelector": { "matchLabels": { "a": "b" } } }, "inference": { "preset": { "name": "phi-4" } },

@@ -110,7 +110,7 @@ impl User {
         .await
     }
 
-    /// What a kubelet would say.
+    /// Pod status as a kubelet writes it.
     async fn kubelet_says(&self, pod: &Pod, status: Value) -> Result<()> {
         let api = self.all::<Pod>();
         let patch = Patch::Merge(json!({ "status": status }));
@@ -284,7 +284,7 @@ async fn create_fail_mend_serve_and_delete() -> Result<()> {
     user.deployment("stack", "rolling", |d| strategy(d).as_deref() == Some("RollingUpdate"))
         .await?;
 
-    // Direct edits are put back.
+    // Direct edits are reverted.
     let edit = Patch::Merge(json!({ "spec": { "selector": { "app": "evil" } } }));
     user.all::<Service>()
         .patch("stack-service", &PatchParams::default(), &edit)
@@ -493,7 +493,7 @@ async fn what_is_named_is_followed() -> Result<()> {
     Ok(())
 }
 
-/// What the first provider's container is told.
+/// Environment of the first provider's container.
 fn given_config(deployment: &Deployment) -> Option<Value> {
     let spec = deployment.spec.as_ref()?.template.spec.as_ref()?;
     let env = spec.init_containers.as_ref()?.first()?.env.as_ref()?;
@@ -598,7 +598,7 @@ async fn the_operator_says_what_it_would_change_and_the_chain_is_shown() -> Resu
     })
     .await?;
 
-    // Nobody puts it back.
+    // No controller reverts it.
     operator.stop().await;
     let more = json!({"spec": {"replicas": 3}});
     user.all::<Deployment>()

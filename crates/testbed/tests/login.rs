@@ -74,7 +74,7 @@ fn by_email() -> ClaimNames {
     }
 }
 
-/// What kube-apiserver is told to trust Dex.
+/// Flags with which kube-apiserver trusts Dex.
 fn trusting(dex: &Dex) -> Vec<String> {
     vec![
         format!("--oidc-issuer-url={}", dex.issuer),
@@ -97,7 +97,7 @@ fn set_cookie(answer: &Answer, name: &str) -> Option<String> {
         .map(str::to_owned)
 }
 
-/// What the issuer is to give back, out of the address to which it sends browsers.
+/// State that the issuer has to return, from the URL to which the console redirects browsers.
 fn state_of(url: &str) -> Result<&str> {
     let (_, state) = url.split_once("state=").context("no state")?;
     Ok(state.split('&').next().unwrap_or_default())
@@ -114,7 +114,7 @@ async fn begin(served: &Served) -> Result<(String, String)> {
     Ok((url.to_owned(), set_cookie(&begun, "-login").context("no flow")?))
 }
 
-/// What the issuer sent the browser back with, brought to the console.
+/// Passes the issuer's response to the console.
 async fn come_back(served: &Served, location: &str, flow: &str) -> Result<Answer> {
     let path = location.strip_prefix(SITE).with_context(|| location.to_owned())?;
     served.ask("GET", path, &[("cookie", flow)], "").await
@@ -175,7 +175,7 @@ async fn bed(apiserver_args: Vec<String>) -> Result<Bed> {
     Ok(bed)
 }
 
-/// Somebody as the API server knows them, without the console.
+/// A user as the API server knows them, without the console.
 async fn directly(bed: &Bed, user: &str, groups: &[&str]) -> Result<Client> {
     let file = Kubeconfig::read_from(bed.cluster.admin()?)?;
     let mut config = Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await?;
@@ -225,7 +225,7 @@ async fn everybody_is_themselves(bed: &Bed, served: &Served, dex: &Dex, caller: 
         ensure!(forged.code == 403 && forged.body.contains("another site"), "{forged:?}");
         let out = person.post("/logout", &[]).await?;
         ensure!(matches!(out.code, 200 | 303), "{out:?}");
-        ensure!(person.get("/").await?.code == 303, "the session goes on");
+        ensure!(person.get("/").await?.code == 303, "the session stays");
     }
     Ok(())
 }
@@ -299,11 +299,11 @@ struct Liar {
     issuer: String,
     key: EcdsaKeyPair,
     other: EcdsaKeyPair,
-    /// How often it was asked for a new token.
+    /// Number of requests for a new token.
     refreshed: AtomicUsize,
 }
 
-/// How often it gives a new one.
+/// Number of times that it issues a new one.
 const REFRESHES: usize = 2;
 
 fn key() -> Result<EcdsaKeyPair> {
@@ -388,7 +388,7 @@ impl Liar {
         })
     }
 
-    /// What the console answers to a browser that comes back from here with honest claims of Jane, but for some changes.
+    /// Response of the console to a callback with valid claims of Jane, with some changes.
     async fn bring(&self, served: &Served, changes: Value) -> Result<Answer> {
         let (url, flow) = begin(served).await?;
         let query = url.split_once('?').context("no query")?.1;
@@ -522,7 +522,7 @@ async fn a_session_lasts_as_long_as_the_issuer_gives_tokens_and_ends_at_the_issu
     ensure!(page.code == 200, "the last token lives still: {page:?}");
     eventually(PATIENCE, async || {
         let page = person.get("/").await?;
-        ensure!(page.code == 303, "the session goes on without a token");
+        ensure!(page.code == 303, "the session stays without a token");
         Ok(())
     })
     .await?;
@@ -532,7 +532,7 @@ async fn a_session_lasts_as_long_as_the_issuer_gives_tokens_and_ends_at_the_issu
     let out = person.post("/logout", &[]).await?;
     let onward = format!("{}/logout?id_token_hint=", liar.issuer);
     ensure!(out.code == 200 && out.body.contains(&onward), "{out:?}");
-    ensure!(person.get("/").await?.code == 303, "the session goes on");
+    ensure!(person.get("/").await?.code == 303, "the session stays");
     Ok(())
 }
 

@@ -27,9 +27,9 @@ async fn shows_asks_and_moves() -> Result<()> {
     bed.running("staying").await?;
 
     // What cannot be is said before anything is lost.
-    let error = refused(&bed, &["moving", "--to", "nobody", "--yes"]).await?;
+    let error = refused(&bed, &["moving", "--to", "missing", "--yes"]).await?;
     ensure!(
-        error.contains("provider 'nobody' is not registered (registered: dynamo, kaito)"),
+        error.contains("provider 'missing' is not registered (registered: dynamo, kaito)"),
         "{error}"
     );
     let error = refused(&bed, &["staying", "--to", "dynamo", "--yes"]).await?;
@@ -39,7 +39,7 @@ async fn shows_asks_and_moves() -> Result<()> {
     );
     ensure!(bed.deployments().get("staying").await?.metadata.generation == Some(1));
 
-    // Nobody said yes.
+    // The question is not confirmed.
     let error = refused(&bed, &["moving", "--to", "dynamo"]).await?;
     ensure!(error.contains("not confirmed"), "{error}");
     let shown = migrate(&bed, &["moving", "--to", "dynamo", "--dry-run"]).await??;
@@ -80,7 +80,7 @@ async fn migrate(bed: &Bed, args: &[&str]) -> Result<Result<Answer, answer::Erro
     Ok(commands::run(&line, &mut std::io::empty(), Look::default()).await)
 }
 
-/// Why it was not done.
+/// Reason why it was not done.
 async fn refused(bed: &Bed, args: &[&str]) -> Result<String> {
     match migrate(bed, args).await? {
         Ok(answer) => anyhow::bail!("it was done: {answer:?}"),

@@ -61,7 +61,7 @@ async fn pods_run_on_a_real_node() -> Result<()> {
         let page = exec(&node, &pod, &format!("wget -q -O - http://{name}/page")).await?;
         ensure!(page == "hello", "{name}: {page}");
     }
-    let nowhere = exec(&node, &pod, "nslookup nobody.example.org 2>&1 || true").await?;
+    let nowhere = exec(&node, &pod, "nslookup missing.example.org 2>&1 || true").await?;
     ensure!(nowhere.contains("NXDOMAIN"), "{nowhere}");
     let api = exec(
         &node,
@@ -192,7 +192,7 @@ async fn a_crash_leaves_nothing_behind() -> Result<()> {
     Ok(())
 }
 
-/// Where to look for what a node has made.
+/// Places to search for what a node created.
 #[derive(serde::Serialize, serde::Deserialize)]
 struct Traces {
     dir: PathBuf,
@@ -355,7 +355,7 @@ async fn kubectl(node: &Node, args: &[&str]) -> Result<String> {
     Ok(String::from_utf8(output.stdout)?)
 }
 
-/// What the cluster has to say, for an error message.
+/// State of the cluster, for an error message.
 async fn events(node: &Node) -> Result<String> {
     kubectl(node, &["get", "events,pods", "--all-namespaces"]).await
 }

@@ -25,7 +25,7 @@ use support::{Bed, NAMESPACE, PATIENCE, Upstream, vllm};
 
 const MANAGER: &str = "guard-test";
 
-/// What the guard of an apply is built on: a resource version that no object has keeps the server from changing an object and
+/// Foundation of the guard of an apply: a resource version that no object has keeps the server from changing an object and
 /// not from creating one, and a uid keeps it from touching another object.
 #[tokio::test]
 async fn the_server_creates_or_changes_only_what_a_guarded_apply_means() -> Result<()> {
@@ -372,7 +372,7 @@ async fn unchanged(bed: &Bed, before: &DynamicObject) -> Result<()> {
     Ok(())
 }
 
-/// What users see of an object, without what the server and the controllers of Kubernetes keep there.
+/// An object as users see it, without the fields of the server and of Kubernetes' controllers.
 fn likeness(object: &DynamicObject) -> Value {
     let mut annotations = object.annotations().clone();
     annotations.remove("deployment.kubernetes.io/revision");

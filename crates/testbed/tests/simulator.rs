@@ -1,4 +1,4 @@
-//! The upstream simulator against a real API server: each behaviour, its silence, and its death.
+//! The upstream simulator against a real API server: each behavior, its silence, and its end.
 
 use std::time::Duration;
 

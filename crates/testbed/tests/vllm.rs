@@ -24,7 +24,7 @@ const REFUSED: [(&str, &str); 2] = [
     ("kuberay/everything", "Unknown engine argument: of_tomorrow, swap_space"),
 ];
 
-/// Where a model is taken to lie if only the image knows.
+/// Assumed path of a model if only the image knows it.
 const SOMEWHERE: &str = "/model-of-the-image";
 
 const NAME: &str = "tiny";
@@ -57,7 +57,7 @@ fn vllm_takes_the_arguments_of_every_golden_case() -> Result<()> {
     Ok(())
 }
 
-/// What a ModelDeployment says arrives in vLLM, by vLLM's own names.
+/// The fields of a ModelDeployment arrive in vLLM, by vLLM's own names.
 #[test]
 #[ignore = "run by cargo xtask test --lane vllm"]
 fn every_field_reaches_vllm_through_every_provider() -> Result<()> {
@@ -349,7 +349,7 @@ fn disaggregated() -> Value {
     deployment
 }
 
-/// What a provider writes for vLLM, as production would.
+/// Arguments that a provider writes for vLLM, as in production.
 fn written_by(provider: &dyn Provider, deployment: &Value) -> Result<Vec<Question>> {
     let deployment: ModelDeployment = serde_json::from_value(deployment.clone())?;
     let request = Request::try_from(&deployment)?;

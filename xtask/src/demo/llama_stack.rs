@@ -114,7 +114,7 @@ fn provider_image(archive: &Path) -> Result<()> {
 fn example() -> Result<Value> {
     let text =
         std::fs::read_to_string(shell::root().join(EXAMPLE)).with_context(|| format!("cannot read {EXAMPLE}"))?;
-    serde_saphyr::from_str(&text).with_context(|| format!("{EXAMPLE} is no object"))
+    serde_saphyr::from_str(&text).with_context(|| format!("{EXAMPLE} is not a Kubernetes object"))
 }
 
 /// The question goes to the Service, as any client's would.

@@ -127,6 +127,12 @@ fn reasons_in(source: &str) -> Result<BTreeSet<String>> {
                 .map(|found| found[1].to_owned()),
         );
     }
+    // Enums of reasons in `api`: a documented variant on each line.
+    let variant = Regex::new(r"(?m)^ +/// .*\n +([A-Z][A-Za-z]+),$")?;
+    for block in source.split("reasons! {").skip(1) {
+        let block = block.split("\n}\n").next().unwrap_or_default();
+        reasons.extend(variant.captures_iter(block).map(|found| found[1].to_owned()));
+    }
     Ok(reasons)
 }
 
@@ -173,8 +179,19 @@ mod tests {
     #[test]
     fn a_reason_without_a_row_is_found() {
         let code = r#"yes(condition::READY, "Shiny", ""); Refusal::waiting(
-            "RustyPart", x); reason: "Dull""#;
+            "RustyPart", x); reason: "Dull"
+            reasons! {
+    /// Reasons.
+    Words {
+        /// One of them.
+        Listed,
+    }
+}
+"#;
         let found = reasons_in(code).unwrap();
-        assert_eq!(found.into_iter().collect::<Vec<_>>(), ["Dull", "RustyPart", "Shiny"]);
+        assert_eq!(
+            found.into_iter().collect::<Vec<_>>(),
+            ["Dull", "Listed", "RustyPart", "Shiny"]
+        );
     }
 }

@@ -1,4 +1,4 @@
-//! What the benchmark (`cargo xtask bench asya`) drives the sidecar and the raw loop with, and measures them by. Not shipped.
+//! Driver of the benchmark `cargo xtask bench asya`: feeds the sidecar and the raw loop, and measures them. Not shipped.
 
 use std::time::{Duration, Instant};
 
@@ -46,10 +46,10 @@ enum Command {
 struct Queues {
     #[arg(long)]
     url: String,
-    /// Where envelopes go in.
+    /// Input queue.
     #[arg(long)]
     from: String,
-    /// Where they come out.
+    /// Output queue.
     #[arg(long)]
     to: String,
 }

@@ -15,7 +15,7 @@ use runway_testbed::simulator::{self, Behaviour};
 /// workloads are made.
 #[derive(Parser)]
 struct Args {
-    /// Whose cluster, and as whom.
+    /// Kubeconfig of the cluster and the identity.
     #[arg(long)]
     kubeconfig: PathBuf,
     /// From first sight of an object to its Ready, such as 500ms or 10s.

@@ -12,7 +12,7 @@ pub const CHAT: &str = "/v1/chat/completions";
 /// Path of the list of models in OpenAI's API.
 pub const MODELS: &str = "/v1/models";
 
-/// Where an engine answers. Paths are the engine's own.
+/// Address of an engine. Paths are the engine's own.
 pub struct Endpoint {
     client: Client,
     prefix: String,
@@ -36,12 +36,12 @@ impl Endpoint {
         &self.client
     }
 
-    /// What it answers to a GET.
+    /// Response to a GET.
     pub async fn get(&self, path: &str) -> Result<(StatusCode, String)> {
         text(self.send(path, None).await?).await
     }
 
-    /// What it answers to a POST.
+    /// Response to a POST.
     pub async fn post(&self, path: &str, body: &Value) -> Result<(StatusCode, String)> {
         text(self.send(path, Some(body)).await?).await
     }

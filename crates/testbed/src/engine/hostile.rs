@@ -13,10 +13,10 @@ use crate::{
 };
 
 const SCRIPT: &str = include_str!("hostile.py");
-/// What runs the script, as its first line says.
+/// Interpreter of the script, as in its first line.
 const INTERPRETER: &str = "/usr/bin/python3";
 
-/// How an engine misbehaves. All of them answer `/health` with 200, so that their pods become ready.
+/// Misbehavior of an engine. All of them answer `/health` with 200, so that their pods become ready.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Hostility {
     /// `/v1/models` lists `another-ALIAS`, everything else is a 404.

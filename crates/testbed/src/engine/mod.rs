@@ -48,9 +48,9 @@ pub use endpoint::{CHAT, Endpoint, MODELS, chat_request};
 pub use hostile::{Hostility, hostile};
 pub use model::{SENTENCE, pieces};
 
-/// Where the model is in the image.
+/// Path of the model in the image.
 pub const MODEL: &str = "/models/one-sentence.gguf";
-/// A file in the image that is no model, for tests of what happens then.
+/// A file in the image that is not a model, for tests of that error.
 pub const NOT_A_MODEL: &str = "/models/not-a-model.gguf";
 
 const PACKAGE: &str = "llama.cpp-tools";

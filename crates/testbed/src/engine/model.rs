@@ -14,13 +14,13 @@ pub const SENTENCE: &str = "Hello from a real engine: this tiny model knows one 
 const CONTEXT_LENGTH: u32 = 32_768;
 /// A power of two, with room for every piece of the sentence.
 const WIDTH: usize = 32;
-/// Of a normalised one-hot vector that makes logits of thousands: no temperature makes another token likely.
+/// Scale of a normalized one-hot vector that gives logits of thousands: no temperature makes another token likely.
 const CERTAINTY: f32 = 1000.0;
 const END: usize = 0;
 /// Short, because the answer does not depend on the prompt.
 const CHAT_TEMPLATE: &str = "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}assistant:";
 
-/// What the engine sends in one chunk each when it streams [`SENTENCE`].
+/// Chunks of [`SENTENCE`] when the engine streams it.
 pub fn pieces() -> Vec<&'static str> {
     let starts = SENTENCE.match_indices(' ').map(|(at, _)| at);
     let ends = starts.clone().chain([SENTENCE.len()]);

@@ -15,7 +15,7 @@ use super::Rootfs;
 /// No image has a clock.
 const EPOCH: &str = "1970-01-01T00:00:00Z";
 
-/// How a container of an image starts.
+/// Start configuration of a container.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// The program with its first arguments.
@@ -24,7 +24,7 @@ pub struct Config {
     pub args: Vec<String>,
     /// `NAME=value`.
     pub env: Vec<String>,
-    /// `UID:GID`. Default: 65532, nobody in particular, as numbers so that `runAsNonRoot` can be checked.
+    /// `UID:GID`. Default: 65532, a user without a name, as numbers so that `runAsNonRoot` can be checked.
     pub user: String,
     /// Default: `/`.
     pub working_dir: String,
@@ -86,7 +86,7 @@ impl Config {
 pub struct Layered<'a> {
     /// Its name, with the tag.
     pub name: String,
-    /// How its containers start.
+    /// Start configuration of its containers.
     pub config: Config,
     /// Its files. What a layer has replaces what those below it have.
     pub layers: Vec<&'a Rootfs>,
@@ -266,7 +266,7 @@ fn architecture() -> &'static str {
     }
 }
 
-/// A temporary file is its owner's alone; an archive is for whoever finds it.
+/// A temporary file is readable by its owner only; an archive is readable by all.
 fn world_readable(file: &File) -> Result<()> {
     use std::os::unix::fs::PermissionsExt as _;
     Ok(file.set_permissions(fs::Permissions::from_mode(0o644))?)

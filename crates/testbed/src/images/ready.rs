@@ -21,13 +21,13 @@ const PYTHON_PROGRAM: &str = "/usr/bin/python3";
 /// An image in an archive.
 #[derive(Clone, Debug)]
 pub struct Image {
-    /// What a pod says to have it, with `imagePullPolicy: IfNotPresent` or `Never`.
+    /// Reference in a pod, with `imagePullPolicy: IfNotPresent` or `Never`.
     pub name: String,
     /// Its OCI archive.
     pub archive: PathBuf,
 }
 
-/// `pause`: waits until it is told to end. Every pod has one.
+/// `pause`: waits for a signal to end. Every pod has one.
 pub fn pause() -> Result<Image> {
     made_once("pause", PAUSE.as_bytes(), |name, archive| {
         packages::ensure(&packages::NODE)?;

@@ -1,4 +1,4 @@
-//! What a node has of this machine, on record, so that it can be taken back after any end of its owner.
+//! Record of the resources that a node uses on this machine, so that they are released however its owner ends.
 //!
 //! Processes, mounts and the node's network live in namespaces of the node's first process and end with it. What
 //! outlives it is here: cgroups, the cable's end on the host, and folders.
@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use super::Network;
 use crate::say;
 
-/// Gone after a reboot, as is everything that it tells of.
+/// Removed by a reboot, as the recorded resources are.
 const RECORDS: &str = "/run/runway-testbed";
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -31,7 +31,7 @@ pub(crate) struct Claim {
 struct Record {
     network: Network,
     cgroup: String,
-    /// Who uses the node, unless it is kept.
+    /// Process that uses the node, unless it is kept.
     owner: Identity,
     /// The node's first process.
     first: Option<Identity>,
@@ -185,8 +185,12 @@ fn records() -> Result<Vec<Record>> {
         if path.extension().is_some_and(|extension| extension == "json")
             && let Ok(text) = fs::read_to_string(&path)
         {
-            let record = serde_json::from_str(&text)
-                .with_context(|| format!("{} is damaged: remove it, and what it tells of by hand", path.display()))?;
+            let record = serde_json::from_str(&text).with_context(|| {
+                format!(
+                    "{} is damaged: remove it and the resources that it lists",
+                    path.display()
+                )
+            })?;
             records.push(record);
         }
     }

@@ -11,12 +11,12 @@ use serde_json::{Value, json};
 use super::{NODE_NAME, Network};
 use crate::{binaries::NodeBinaries, control_plane::Cluster};
 
-/// Where containerd listens, as seen from inside.
+/// Socket of containerd, as seen from inside.
 pub(crate) const SOCKET: &str = "/run/containerd/containerd.sock";
 const PLUGINS: &str = "/usr/lib/cni";
 const SEARCH_PATH: &str = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// What the daemons are told of their surroundings.
+/// Environment of the daemons.
 pub(crate) struct Setup<'a> {
     pub(crate) cluster: &'a Cluster,
     pub(crate) binaries: &'a NodeBinaries,
@@ -235,7 +235,7 @@ conf_dir = "{cni}"
     }
 }
 
-/// With a search path that has the programs of root, whoever started us.
+/// Search path with the programs of root, regardless of the caller's.
 fn command(program: &Path, args: &[String]) -> Vec<String> {
     let mut command = vec!["env".to_owned(), SEARCH_PATH.to_owned(), program.display().to_string()];
     command.extend_from_slice(args);

@@ -76,7 +76,7 @@ pub struct Node {
     first: u32,
 }
 
-/// Why there can be no real node on this machine, if there cannot.
+/// Reason why this machine cannot run a real node, if there is one.
 pub fn unavailable() -> Option<&'static str> {
     if !cfg!(target_os = "linux") {
         Some("a real node needs Linux")

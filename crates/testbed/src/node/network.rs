@@ -26,7 +26,7 @@ impl Network {
         Self { index }
     }
 
-    /// Where pods and the node find what listens on the host, such as the API server.
+    /// Address of the host for pods and the node, such as for the API server.
     pub fn host(&self) -> Ipv4Addr {
         Ipv4Addr::new(10, 213, self.index, 1)
     }
@@ -65,7 +65,7 @@ impl Network {
         format!("rwnode{}p", self.index)
     }
 
-    /// Nobody else has addresses like these.
+    /// Prefix of addresses that no other network uses.
     pub(crate) fn is_free(&self) -> Result<bool> {
         let routes = ip(&["route", "show", "table", "all"])?;
         let prefixes = [213, 214, 215].map(|net| format!("10.{net}.{}.", self.index));

@@ -7,7 +7,7 @@
 //! Every change of the spec goes through pending again, and what was ready stays so meanwhile.
 //! Simplified: nothing is really made of a component, no rolling updates, restarts or scaling adapters.
 //!
-//! | behaviour | upstream | version |
+//! | behavior | upstream | version |
 //! |---|---|---|
 //! | a v1alpha1 worker with the subtype prefill or decode is a component of that type, and back: see [`conversion`](super::conversion) | `api/v1alpha1/shared_spec_conversion.go` | pull request 9082, 2026-05 |
 //! | the type of a component cannot change once it is set, in either version: [`with_immutable_types`] | the CEL rules of `DynamoComponentDeploymentSharedSpec`, `api/{v1alpha1,v1beta1}/dynamocomponentdeployment_types.go` | pull request 13763, 2026-08 |

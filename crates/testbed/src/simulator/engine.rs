@@ -1,4 +1,4 @@
-//! What all played operators have in common: they watch a kind while its CRD is there, guard deletion with a finalizer,
+//! Common parts of all simulated operators: they watch a kind while its CRD exists, guard deletion with a finalizer,
 //! take each object through its stages and write its status.
 
 use std::{
@@ -51,7 +51,7 @@ pub(super) struct Role {
     pub(super) manager: &'static str,
     /// The finalizer that the operator puts on it.
     pub(super) finalizer: Option<&'static str>,
-    /// What it makes, and is looked at again for.
+    /// Children, whose changes requeue the object.
     pub(super) owns: Vec<ApiResource>,
 }
 
@@ -61,7 +61,7 @@ pub(super) struct Simulation {
     pub(super) config: Config,
     pub(super) kind: ApiResource,
     role: Role,
-    /// By uid: what goes on, and since when.
+    /// Current undertaking and its start, by uid.
     since: Mutex<HashMap<String, (String, Instant)>>,
 }
 
@@ -144,7 +144,7 @@ impl Simulation {
             .await;
     }
 
-    /// What shall become of the object. A mistyped label must not look like success: it stalls, and says so.
+    /// Behavior for the object. An unknown label must not look like success: the object stalls and reports the label.
     pub(super) fn behaviour(&self, object: &DynamicObject) -> Behaviour {
         match object.labels().get(LABEL).map(|value| value.parse()) {
             None => self.config.behaviour,
@@ -182,9 +182,9 @@ impl Simulation {
         Ok(object.metadata.deletion_timestamp.is_some())
     }
 
-    /// The stage of what goes on with the object, and when to look again. No stage at all: say nothing.
+    /// Stage of the object's undertaking, and when to requeue. Without a stage, nothing is written.
     ///
-    /// `undertaking` names what goes on: another name starts the timeline anew. `done` says that the status has its
+    /// `undertaking` names the current one: another name restarts the timeline. `done` means that the status has its
     /// result, which then was there before we came.
     pub(super) fn stage(&self, object: &DynamicObject, undertaking: &str, done: bool) -> (Option<Stage>, Action) {
         let age = self.age(object, undertaking, done);
@@ -192,7 +192,7 @@ impl Simulation {
         (stage, next.map_or_else(Action::await_change, Action::requeue))
     }
 
-    /// How long this has been going on with the object, as far as we have seen.
+    /// Time since the undertaking was first observed.
     pub(super) fn age(&self, object: &DynamicObject, undertaking: &str, done: bool) -> Duration {
         let now = Instant::now();
         let start = if done {

@@ -14,10 +14,10 @@
 //! Simplified: no pods, so the endpoints are the workers, and what Ray's dashboard would say follows a timeline. A
 //! cluster's name ends in `-<count>-<hash>`, so that a test sees how many were built; upstream's end is random.
 //!
-//! By default a cluster is a name in the status, and the head Service is left out. With
+//! By default a cluster is a name in the status, and the head Service is omitted. With
 //! [`Config::workloads`](super::Config::workloads) the objects are those of ray-project/kuberay feeaf72 (after v1.7.0):
 //!
-//! | behaviour | upstream |
+//! | behavior | upstream |
 //! |---|---|
 //! | RayClusters carry the service's labels and annotations, the hash of their spec and the number of worker groups | `rayservice_controller.go`, `constructRayClusterForRayService` |
 //! | changed `replicas`, `minReplicas`, `maxReplicas` and `workersToDelete` reach no cluster that is there, so that workers follow them only where Ray's autoscaler is on (issues 2331 and 4568); here the autoscaler reaches at once what the RayService says | `rayservice_controller.go`, `shouldUpdateCluster`; `utils/util.go`, `GenerateHashWithoutReplicasAndWorkersToDelete` |
@@ -26,7 +26,7 @@
 //! | Services `NAME-head-svc` (headless) and `NAME-serve-svc` are made once a cluster serves, and turn to the next one | `common/service.go`, `BuildHeadServiceForRayService`, `BuildServeServiceForRayService` |
 //! | RayServices have a finalizer, since 1.7 | `rayservice_controller.go`, `Reconcile` |
 //!
-//! In both ways tolerations and scheduling gates are left out of the hash, as since 1.6, and names that are not DNS-1035
+//! In both modes the hash excludes tolerations and scheduling gates, as since 1.6, and names that are not DNS-1035
 //! labels or too long are refused (`utils/validation.go`, `ValidateRayServiceMetadata`). Not played: suspension,
 //! incremental upgrades, the timeout of the initialization, and a head container that declares ports, but none for Serve.
 
@@ -254,7 +254,7 @@ async fn make_waiting_pod(object: &DynamicObject, clusters: &Clusters, simulatio
         .await
 }
 
-/// Whether the status tells the end of something, for the spec as it is.
+/// Whether the status reports a final state for the current spec.
 fn has_result(service: &DynamicObject) -> bool {
     let status = &service.data["status"];
     let is_pending = !status["pendingServiceStatus"]["rayClusterName"].is_null();
@@ -327,7 +327,7 @@ impl Clusters {
     }
 }
 
-/// How many clusters had been built with this one.
+/// Number of clusters built up to this one.
 fn number(cluster: &str) -> u32 {
     let number = cluster.rsplit('-').nth(1);
     number.and_then(|number| number.parse().ok()).unwrap_or(0)
@@ -363,7 +363,7 @@ fn cluster_hash(config: &Value, groups: usize) -> String {
     hash(&config.to_string())
 }
 
-/// What others may add to a pod template.
+/// Fields that other writers may add to a pod template.
 fn mute(template: &mut Value) {
     if let Some(pod) = template.get_mut("spec").and_then(Value::as_object_mut) {
         pod.remove("tolerations");
@@ -408,7 +408,7 @@ fn service_status(
     let before = service.data["status"]["numServeEndpoints"].as_u64().unwrap_or(0);
     let endpoints = match (clusters, stage) {
         (Clusters { active: None, .. }, _) | (_, Stage::Unready) => 0,
-        // The active one goes on as it was.
+        // The active one continues.
         (Clusters { pending: Some(_), .. }, _) => before,
         _ => workers.max(1),
     };
@@ -475,7 +475,7 @@ fn upgrade_condition(service: &DynamicObject, clusters: &Clusters) -> Value {
     condition(service, "UpgradeInProgress", is_upgrading, reason, message)
 }
 
-/// Why KubeRay refuses the name.
+/// Reason why KubeRay rejects the name.
 fn name_problem(name: &str) -> Option<String> {
     let prefix = "The RayService metadata is invalid: RayService name should be";
     let starts_with_letter = name.starts_with(|c: char| c.is_ascii_lowercase());

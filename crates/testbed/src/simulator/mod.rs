@@ -2,7 +2,7 @@
 //!
 //! The operators themselves cannot be had from package registries. Their CRDs are real, the API server is real, and what
 //! the simulator writes is what the real controllers write; no model runs by itself. It is named *upstream simulator*
-//! wherever it shows, so that nobody takes its Ready for a model that answers.
+//! wherever it appears, so that its Ready is not mistaken for a model that answers.
 //!
 //! There are two ways to play. By default objects go through a **timeline**: no nodes, no pods, and the status moves by
 //! time. With [`Config::workloads`] KAITO's **workloads** are made as the operator makes them, a cluster with a node runs
@@ -30,7 +30,7 @@ use tokio::task::{AbortHandle, JoinHandle};
 /// On an upstream object: what shall become of it. See [`Behaviour`].
 pub const LABEL: &str = "kubeairunway.ai/simulate";
 
-/// How the simulator plays.
+/// Options of the simulator.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// From first sight of an object to its Ready.
@@ -43,8 +43,8 @@ pub struct Config {
     /// Makes Services without an address of their own. For each address given out or taken back, kube-apiserver counts all
     /// that are in use (`ipallocator.Used`, Kubernetes 1.36): half of its CPU, while ten thousand are deleted.
     pub headless: bool,
-    /// Makes the real workloads of an object, where the operator would and an image can serve them, and tells its status
-    /// from them, not by time: for clusters with a node. See [`kaito`].
+    /// Makes the real workloads of an object, where the operator would and an image can serve them, and derives its
+    /// status from them instead of from time: for clusters with a node. See [`kaito`].
     pub workloads: bool,
 }
 
@@ -60,7 +60,7 @@ impl Default for Config {
     }
 }
 
-/// What becomes of an object; the value of [`LABEL`].
+/// Behavior for an object; the value of [`LABEL`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Behaviour {
     /// `ready`: Ready after the configured time.
@@ -96,7 +96,7 @@ impl FromStr for Behaviour {
         let found = BEHAVIOURS.iter().find(|(name, _)| *name == text);
         found.map(|(_, behaviour)| *behaviour).ok_or_else(|| {
             let known: Vec<_> = BEHAVIOURS.iter().map(|(name, _)| *name).collect();
-            format!("unknown behaviour `{text}`; known: {}", known.join(", "))
+            format!("unknown behavior `{text}`; known: {}", known.join(", "))
         })
     }
 }

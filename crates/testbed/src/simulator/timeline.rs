@@ -1,10 +1,10 @@
-//! Which stage an object has reached. Pure: behaviour and age in, stage and waiting time out.
+//! Stage of an object. Pure: maps behavior and age to stage and waiting time.
 
 use std::time::Duration;
 
 use super::Behaviour;
 
-/// What the upstream status says.
+/// Content of the upstream status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
     /// No node yet.

@@ -78,7 +78,7 @@ impl Drop for Running {
     }
 }
 
-/// What is in the cluster beside our own CRDs.
+/// CRDs in the cluster beside our own.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Upstream {
     /// KAITO's CRDs.
@@ -165,7 +165,7 @@ impl<C: Deref<Target = ControlPlane>> Bed<C> {
         Ok(bed)
     }
 
-    /// Where the API server looks for the core's webhooks, on 127.0.0.1.
+    /// Address of the core's webhooks for the API server, on 127.0.0.1.
     pub fn webhook_port(&self) -> u16 {
         self.webhook_port
     }
@@ -179,12 +179,12 @@ impl<C: Deref<Target = ControlPlane>> Bed<C> {
         self.core_on(self.webhook_port, alone, selector_enabled).await
     }
 
-    /// The core controller as a replica that leads when it is told so.
+    /// The core controller as a replica that leads on request.
     pub async fn core_led_by(&self, leadership: Leadership) -> Result<Running> {
         self.core_on(self.webhook_port, led_by(leadership), true).await
     }
 
-    /// The core controller, which tells where its time goes.
+    /// The core controller, which reports where its time goes.
     pub async fn core_traced(&self, traces: Traces) -> Result<Running> {
         self.core_on(self.webhook_port, traced(traces), true).await
     }
@@ -239,7 +239,7 @@ impl<C: Deref<Target = ControlPlane>> Bed<C> {
         Ok(Self::llama_stack_as(client, settings, alone))
     }
 
-    /// The Llama Stack operator as a replica that leads when it is told so, and that finds its image in its own pod.
+    /// The Llama Stack operator as a replica that leads on request, and that finds its image in its own pod.
     pub async fn llama_stack_led_by(&self, leadership: Leadership, own_pod: &str) -> Result<Running> {
         #[derive(clap::Parser)]
         struct Args {
@@ -273,7 +273,7 @@ impl<C: Deref<Target = ControlPlane>> Bed<C> {
         Running::spawn(shutdown, runway_llama_stack_operator::run(process, settings))
     }
 
-    /// The AsyncActor operator as a replica that leads when it is told so. Queues are left to sidecars: no broker runs here.
+    /// The AsyncActor operator as a replica that leads on request. Queues are left to sidecars: no broker runs here.
     pub async fn asya_led_by(&self, leadership: Leadership, transports: &str) -> Result<Running> {
         let client = self.cluster.client(labels::ASYA_MANAGER, &[]).await?;
         let args = runway_asya_operator::Args {
@@ -299,12 +299,12 @@ impl<C: Deref<Target = ControlPlane>> Bed<C> {
         self.provider(Kaito::default()).await
     }
 
-    /// The KAITO provider as a replica that leads when it is told so.
+    /// The KAITO provider as a replica that leads on request.
     pub async fn kaito_led_by(&self, leadership: Leadership) -> Result<Running> {
         self.provider_as(Kaito::default(), led_by(leadership)).await
     }
 
-    /// The KAITO provider, which tells where its time goes.
+    /// The KAITO provider, which reports where its time goes.
     pub async fn kaito_traced(&self, traces: Traces) -> Result<Running> {
         self.provider_as(Kaito::default(), traced(traces)).await
     }
@@ -314,7 +314,7 @@ impl<C: Deref<Target = ControlPlane>> Bed<C> {
         self.provider_as(provider, alone).await
     }
 
-    /// Any provider as a replica that leads when it is told so.
+    /// Any provider as a replica that leads on request.
     pub async fn provider_led_by(&self, provider: impl Provider, leadership: Leadership) -> Result<Running> {
         self.provider_as(provider, led_by(leadership)).await
     }

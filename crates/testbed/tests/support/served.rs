@@ -77,7 +77,7 @@ impl Served {
         Ok(cookie.split(';').next().unwrap_or_default().to_owned())
     }
 
-    /// Whoever has this cookie.
+    /// Client with this cookie.
     pub async fn with_cookie(&self, cookie: &str) -> Result<User<'_>> {
         let page = self.ask("GET", "/", &[("cookie", cookie)], "").await?;
         Ok(User {
@@ -87,7 +87,7 @@ impl Served {
         })
     }
 
-    /// Somebody who is in, with the token of their forms.
+    /// A signed-in user, with the token of their forms.
     pub async fn user(&self) -> Result<User<'_>> {
         self.with_cookie(&self.enter().await?).await
     }
@@ -154,7 +154,7 @@ impl Drop for Served {
     }
 }
 
-/// Somebody in a session.
+/// A user in a session.
 pub struct User<'a> {
     served: &'a Served,
     cookie: String,
@@ -162,7 +162,7 @@ pub struct User<'a> {
 }
 
 impl User<'_> {
-    /// An answer that goes on, line by line.
+    /// A response that continues, line by line.
     pub async fn follow(&self, path: &str) -> Result<Lines<BufReader<TcpStream>>> {
         let socket = self.served.send("GET", path, &[("cookie", &self.cookie)], "").await?;
         Ok(BufReader::new(socket).lines())

@@ -22,7 +22,7 @@ const RESERVED_LABELS: [&str; 4] = [
     "kaito.sh/ragengine",
     "kaito.sh/ragenginenamespace",
 ];
-/// What GPU feature discovery writes on a node, and what a preset cannot do without (`GetGPUConfigFromNodeLabels`, `pkg/sku/helpers.go`).
+/// Node labels of GPU feature discovery, which presets require (`GetGPUConfigFromNodeLabels`, `pkg/sku/helpers.go`).
 const GPU_LABELS: [&str; 3] = [
     "nvidia.com/gpu.product",
     "nvidia.com/gpu.count",

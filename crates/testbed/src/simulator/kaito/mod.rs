@@ -6,19 +6,19 @@
 //! benchmark result.
 //!
 //! With [`Config::workloads`](super::Config::workloads) the real workloads are made, and the status follows them. Of the
-//! behaviours of [`LABEL`] only `stall` and `stuck-delete` count then: the pods say the rest. As of
+//! behaviors of [`LABEL`] only `stall` and `stuck-delete` have an effect then; pods determine the rest. As of
 //! kaito-project/kaito 056b8280 (v0.12.0), with node auto-provisioning disabled, as on clusters with nodes of one's own:
 //!
-//! | behaviour | upstream |
+//! | behavior | upstream |
 //! |---|---|
 //! | a template becomes a StatefulSet as it is: labels, ports, probes and command are the user's; tolerations for GPUs are added, the affinity is replaced by one for `resource.labelSelector` | `pkg/workspace/manifests/manifests.go`, `GenerateManifestWithPodTemplate` |
-//! | a changed template is accepted and never rolled out; the status observes the new generation and goes on saying Ready (issue 2124) | `pkg/workspace/inference/template_inference.go`, `CreateTemplateInference` |
+//! | a changed template is accepted and never rolled out; the status observes the new generation and keeps reporting Ready (issue 2124) | `pkg/workspace/inference/template_inference.go`, `CreateTemplateInference` |
 //! | Services `NAME` (80 to 5000, and three more ports) and `NAME-headless` are created once; `NAME` selects the pod `NAME-0` alone, ready or not | `manifests.go`, `GenerateServiceManifest` |
 //! | a preset becomes a StatefulSet with the base image; another revision of the Workspace replaces environment, mounts, volumes and init containers, not command or resources | `pkg/workspace/controllers/workspace_controller.go`, `applyInference` |
 //! | the ConfigMap of `inference.config` is mounted by name: changed contents roll nothing out | `pkg/workspace/inference/preset_inferences.go`, `GenerateInferencePodSpec` |
 //! | a preset without a node that has the labels of GPU feature discovery makes nothing; the messages end in `(last reconcile error: …)` | `pkg/workspace/estimator/nodesestimator/estimator.go`, `pkg/sku/helpers.go` |
 //! | without a ready node for the label selector nothing is made: `NodesReady` is False | `pkg/nodeprovision/byo-provisioner/byo_provisioner.go` |
-//! | a Deployment named as the Workspace is deleted, whoever made it | `workspace_controller.go`, `applyInference` |
+//! | a Deployment named as the Workspace is deleted, regardless of its creator | `workspace_controller.go`, `applyInference` |
 //! | Ready is `readyReplicas == replicas` of the StatefulSet, whatever the pods are made from | `workspace_controller.go`, `collectInferenceReadyStatus` |
 //! | `InferenceReady` gives the cause in the pods (OOM kill, image, start, crash loop, eviction, scheduling); pods are not watched, so it may be late | `workspace_controller.go`, `classifyInferencePodFailure`, `SetupWithManager` |
 //! | each spec is kept as a ControllerRevision, and its number is an annotation of the object | `workspace_controller.go`, `syncControllerRevision` |

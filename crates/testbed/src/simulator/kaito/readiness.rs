@@ -1,4 +1,4 @@
-//! The status of a Workspace, told from the workload that is there. Pure.
+//! Status of a Workspace, computed from its workload. Pure.
 //!
 //! Sources: kaito-project/kaito 056b8280 (v0.12.0), `pkg/workspace/controllers/workspace_controller.go` and
 //! `pkg/nodeprovision/byo-provisioner/byo_provisioner.go`.
@@ -31,15 +31,15 @@ const STARTING: [&str; 6] = [
     "PostStartHookError",
 ];
 
-/// What a reconcile of KAITO's looks at.
+/// Observed state of a reconcile of KAITO's.
 pub(super) struct Seen {
     /// Those that the label selector selects.
     pub(super) nodes: Vec<Node>,
-    /// Nodes that one copy of the model needs, if that could be told.
+    /// Nodes that one copy of the model needs, if known.
     pub(super) target: Option<i64>,
     pub(super) workload: Option<StatefulSet>,
     pub(super) pods: Vec<Pod>,
-    /// Why the reconcile ended early.
+    /// Reason why the reconcile ended early.
     pub(super) error: Option<String>,
 }
 
@@ -176,7 +176,7 @@ fn oom_killed(container: &ContainerStatus) -> Option<(&'static str, String)> {
     Some(("ContainerOOMKilled", message))
 }
 
-/// What a container waits for: reason and message.
+/// Waiting reason and message of a container.
 fn waiting(container: &ContainerStatus) -> Option<(&str, &str)> {
     let waiting = container.state.as_ref()?.waiting.as_ref()?;
     Some((

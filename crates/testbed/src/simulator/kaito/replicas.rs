@@ -80,7 +80,7 @@ async fn candidates<'a>(workspaces: &'a [DynamicObject], simulation: &Simulation
     Ok(candidates)
 }
 
-/// Which of them go (`selectWorkspacesToDelete`): old ones first, those that are not ready before those that are, and no
+/// Workspaces to delete (`selectWorkspacesToDelete`): old ones first, those that are not ready before those that are, and no
 /// ready one while fewer than wanted would be left; new ones only beyond the number of old ones.
 fn surplus<'a>(candidates: &[Candidate<'a>], wanted: usize) -> Vec<&'a str> {
     let mut staying: Vec<_> = candidates.iter().filter(|candidate| !candidate.is_going).collect();

@@ -3,7 +3,7 @@
 //! Source: kaito-project/kaito 056b8280 (v0.12.0), `pkg/workspace/controllers/workspace_controller.go`, with node
 //! auto-provisioning disabled (`pkg/nodeprovision/byo-provisioner`).
 //!
-//! As there, pods are not watched: their failures are told at the next event of the Workspace or its StatefulSet.
+//! As there, pods are not watched: their failures are reported at the next event of the Workspace or its StatefulSet.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -74,7 +74,7 @@ pub(super) async fn workspace(object: Arc<DynamicObject>, simulation: Arc<Simula
     })
 }
 
-/// What is to be made.
+/// Objects to create.
 struct Plan {
     /// Nodes that one copy of the model takes, each with one pod.
     pods: i64,
@@ -133,7 +133,7 @@ async fn deploy(workspace: &DynamicObject, simulation: &Simulation, plan: &Plan,
     }
 }
 
-/// A Deployment of this name goes, whoever made it: releases before 0.8 made Deployments (`applyInference`).
+/// Deletes a Deployment of this name, regardless of its creator: releases before 0.8 created Deployments (`applyInference`).
 async fn purge_deployment(workspace: &DynamicObject, simulation: &Simulation) -> kube::Result<()> {
     let api = simulation.namespaced::<Deployment>(workspace);
     let Some(deployment) = api.get_opt(&workspace.name_any()).await? else {
@@ -253,7 +253,7 @@ pub(super) fn owner_reference(owner: &DynamicObject, simulation: &Simulation) ->
     })
 }
 
-/// What the API server refuses ends the reconcile and is told in the status.
+/// An error of the API server ends the reconcile and is reported in the status.
 fn spoken(result: kube::Result<()>) -> kube::Result<Option<String>> {
     match result {
         Ok(()) => Ok(None),
