@@ -247,7 +247,7 @@ impl Play<'_> {
         let status = self.word("wrong", "RuntimeError").await?.status.unwrap_or_default();
         let message = status.message.unwrap_or_default();
         ensure!(
-            message.contains("there is no module `nowhere`") && message.contains("ASYA_HANDLER"),
+            message.contains("no module `nowhere` found") && message.contains("ASYA_HANDLER"),
             "{message}"
         );
         self.delete("wrong").await?;

@@ -1,4 +1,4 @@
-"""`start(handler, …)` gives a running runtime that ends with the test; `shared(handler, …)` one for many tests."""
+"""Fixtures: `start(handler, …)` starts a runtime that ends with the test; `shared(handler, …)` one for many tests."""
 
 from __future__ import annotations
 

@@ -141,7 +141,7 @@ def test_openai_finds_the_endpoint_and_the_model(start, server):
 
 
 def test_a_server_that_closes_the_connection_after_each_answer(start, server):
-    """As those of HTTP/1.0 do."""
+    """Behavior of HTTP/1.0 servers."""
     server.answers = {
         MODELS: [reply({"data": [{"id": "m"}]}, Connection="close")],
         CHAT: [reply({"choices": [1]}, Connection="close"), status(400, "too much", Connection="close")],
@@ -167,7 +167,7 @@ def test_a_version_in_the_url_token_model_and_trace_are_sent(start, server):
     assert sent["host"] != "evil"
 
 
-def test_a_chat_stream_becomes_the_answer_that_is_not_a_stream(start, server):
+def test_chat_stream_gives_the_response_without_a_stream(start, server):
     def chunk(delta, finish=None, index=0, **more):
         return {"id": "c1", "object": "chat.completion.chunk", "model": "m", "choices": [
             {"index": index, "delta": delta, "finish_reason": finish}], **more}  # fmt: skip
@@ -249,11 +249,11 @@ def test_temporary_errors_are_retried(start, server):
         (status(500, "broken"), {"ASYA_TARGET_ATTEMPTS": "2"}, 2, "tried 2 times"),
         (status(503, "busy", Retry_After="3600"), {}, 1, "tried once"),
         (status(302, "elsewhere", Location="http://169.254.169.254/"), {}, 1, "redirects are not followed"),
-        (reply([1]), {}, 1, "no JSON object"),
+        (reply([1]), {}, 1, "not a JSON object"),
         (drip, {"ASYA_TARGET_TIMEOUT": "1"}, 1, "not answered in time"),
     ],
 )
-def test_other_errors_are_told(start, server, answer, env, requests, text):
+def test_other_errors_are_reported(start, server, answer, env, requests, text):
     server.answers = {CHAT: [answer]}
     code, details = error_of(forward(start, server, ASYA_TARGET_MODEL="m", **env).ask(envelope("hi")))
     assert code == "processing_error"
@@ -271,9 +271,9 @@ def test_the_deadline_of_the_envelope_ends_a_call(start, server):
 
 
 @pytest.mark.parametrize("payload", [1, None, {}, {"text": "x"}])
-def test_a_payload_that_is_no_request_is_refused(start, server, payload):
+def test_invalid_payload_is_rejected(start, server, payload):
     _, details = error_of(forward(start, server).ask(envelope(payload)))
-    assert "no OpenAI request" in details["message"]
+    assert "not an OpenAI request" in details["message"]
     assert server.requests == []
 
 
@@ -294,7 +294,7 @@ def test_kserve_v2(start, server):
         [item] = runtime.ask(envelope(payload))
         assert item["payload"] == expected
     assert server.posts()[0] == {"inputs": inputs}
-    assert "no v2 request" in error_of(runtime.ask(envelope({"input": 1})))[1]["message"]
+    assert "not a v2 request" in error_of(runtime.ask(envelope({"input": 1})))[1]["message"]
 
 
 def test_rest_posts_the_payload_as_it_is(start, server):
@@ -314,11 +314,11 @@ def test_the_runtime_is_ready_when_the_target_is(folder, server):
         assert "waiting for the target" in runtime.log()
 
 
-def test_a_target_that_never_comes_ends_the_start(folder):
+def test_start_fails_if_the_target_never_responds(folder):
     env = {"ASYA_TARGET_URL": "http://127.0.0.1:9", "ASYA_TARGET_WAIT": "1"}
     with Runtime(folder, "asya_runtime.adapters.kserve_v2.forward", **env) as runtime:
         assert runtime.exit_code() == 3
-        assert "the target is not there after 1 s" in runtime.log()
+        assert "the target does not respond after 1 s" in runtime.log()
 
 
 @pytest.mark.parametrize(
@@ -344,7 +344,7 @@ def test_a_target_that_never_comes_ends_the_start(folder):
         "https://METADATA.google.internal./",
     ],
 )
-def test_urls_that_are_refused(url):
+def test_forbidden_urls_are_rejected(url):
     from asya_runtime.adapters.target import TargetError, checked_url
 
     with pytest.raises(TargetError, match="ASYA_TARGET_URL"):
@@ -354,20 +354,20 @@ def test_urls_that_are_refused(url):
 @pytest.mark.parametrize(
     "url", ["http://127.0.0.1:8000", "https://model.ns.svc:8443/v1", "http://[::1]:80/", "http://10.0.0.7"]
 )
-def test_urls_that_are_taken(url):
+def test_allowed_urls_are_accepted(url):
     from asya_runtime.adapters.target import checked_url
 
     assert checked_url(url).geturl() == url
 
 
-def test_a_refused_url_ends_the_start(folder):
+def test_start_fails_with_a_forbidden_url(folder):
     with Runtime(folder, "adapters.openai.forward", ASYA_TARGET_URL="http://169.254.169.254/") as runtime:
         assert runtime.exit_code() == 3
-        assert "link-local or metadata address: refused" in runtime.log()
+        assert "link-local or metadata address: not allowed" in runtime.log()
 
 
-def test_a_name_that_leads_to_a_metadata_address_is_refused_when_connected(monkeypatch, server):
-    """The resolver is the one part that cannot be real here: the check looks at the address of the open connection."""
+def test_name_of_a_metadata_address_is_rejected_after_connecting(monkeypatch, server):
+    """Only the resolver is replaced here. The check uses the address of the open connection."""
     import ipaddress
 
     from asya_runtime.adapters import target

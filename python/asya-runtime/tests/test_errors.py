@@ -1,4 +1,4 @@
-"""Every failure is an answer, and the runtime goes on."""
+"""Every failure is a response, and the runtime continues."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from harness import envelope, error_of
         ("recursion", "RecursionError", "maximum recursion depth"),
     ],
 )
-def test_what_a_handler_raises_is_the_answer(shared, asked, kind, message):
+def test_exception_of_the_handler_is_the_response(shared, asked, kind, message):
     runtime = shared("handlers.fail")
     code, details = error_of(runtime.ask(envelope(asked)))
     assert (code, details["type"]) == ("processing_error", kind)
@@ -31,7 +31,7 @@ def test_what_a_handler_raises_is_the_answer(shared, asked, kind, message):
     assert error_of(runtime.ask(envelope("value")))[1]["message"] == "bad value", "the runtime goes on"
 
 
-def test_a_long_error_is_cut_to_fit_into_a_frame(shared):
+def test_long_error_is_cut_to_fit_into_a_frame(shared):
     _, details = error_of(shared("handlers.fail", ASYA_MAX_FRAME_BYTES="65536").ask(envelope("long")))
     assert 1000 < len(details["message"]) < 10_000
 
@@ -49,13 +49,13 @@ def test_a_long_error_is_cut_to_fit_into_a_frame(shared):
         ("large", "larger than 65536 bytes (ASYA_MAX_FRAME_BYTES)"),
     ],
 )
-def test_a_result_that_cannot_be_sent_says_where_and_why(shared, asked, message):
+def test_invalid_result_is_reported_with_place_and_cause(shared, asked, message):
     code, details = error_of(shared("handlers.strange", ASYA_MAX_FRAME_BYTES="65536").ask(envelope(asked)))
     assert code == "processing_error"
     assert message in details["message"]
 
 
-def test_a_generator_without_end_is_stopped_at_the_cap(start):
+def test_infinite_generator_stops_at_the_frame_limit(start):
     code, details = error_of(start("handlers.endless", ASYA_MAX_FRAME_BYTES="100000").ask(envelope()))
     assert code == "processing_error"
     assert "larger than 100000 bytes" in details["message"]
@@ -69,17 +69,17 @@ ROUTE = {"actors": ["a"], "current": 0}
     [
         (b"{", "not JSON"),
         (b"\xff\xfe", "not UTF-8"),
-        (b'{"payload": NaN, "route": {"actors": ["a"]}}', "NaN is no JSON number"),
+        (b'{"payload": NaN, "route": {"actors": ["a"]}}', "NaN is not a JSON number"),
         pytest.param(b"[" * 200_000, "nested too deeply", id="deep"),
-        ([], "this is a list"),
+        ([], "must be a JSON object, not a list"),
         ({"route": ROUTE}, "`payload` is missing"),
         ({"payload": 1}, "`route` is missing"),
         ({"payload": 1, "route": []}, "`route` must be an object"),
         ({"payload": 1, "route": {"current": 0}}, "at least one actor"),
         ({"payload": 1, "route": {"actors": [], "current": 0}}, "at least one actor"),
         ({"payload": 1, "route": {"actors": [1]}}, "list of strings"),
-        ({"payload": 1, "route": {"actors": ["a", "b"], "current": True}}, "it is a boolean"),
-        ({"payload": 1, "route": {"actors": ["a"], "current": 1.0}}, "it is a number"),
+        ({"payload": 1, "route": {"actors": ["a", "b"], "current": True}}, "not a boolean"),
+        ({"payload": 1, "route": {"actors": ["a"], "current": 1.0}}, "not a number"),
         ({"payload": 1, "route": {"actors": ["a"], "current": -1}}, "between 0 and 1"),
         ({"payload": 1, "route": {"actors": ["a"], "current": 2}}, "between 0 and 1"),
         ({"payload": 1, "route": ROUTE, "headers": []}, "`headers` must be an object"),
@@ -87,7 +87,7 @@ ROUTE = {"actors": ["a"], "current": 0}
     ],
 )
 @pytest.mark.parametrize("mode", ["payload", "envelope"])
-def test_what_is_no_envelope_never_reaches_the_handler(shared, body, message, mode):
+def test_invalid_envelope_does_not_reach_the_handler(shared, body, message, mode):
     runtime = shared("handlers.nothing", ASYA_HANDLER_MODE=mode)
     before = runtime.notes()
     code, details = error_of(runtime.ask(body if isinstance(body, bytes) else json.dumps(body).encode()))
@@ -98,7 +98,7 @@ def test_what_is_no_envelope_never_reaches_the_handler(shared, body, message, mo
 
 
 @pytest.mark.parametrize("deadline", ["2001-01-01T00:00:00Z", "2001-01-01T00:00:00.123456789+02:00"])
-def test_past_its_deadline_a_message_is_not_worked_on(shared, deadline):
+def test_message_past_its_deadline_is_not_processed(shared, deadline):
     runtime = shared("handlers.nothing")
     before = runtime.notes()
     code, details = error_of(runtime.ask(envelope(1, deadline=deadline)))
@@ -107,7 +107,7 @@ def test_past_its_deadline_a_message_is_not_worked_on(shared, deadline):
 
 
 @pytest.mark.parametrize("deadline", ["2999-01-01T00:00:00Z", "tomorrow", 7, None])
-def test_a_deadline_to_come_or_that_cannot_be_read_stops_nothing(shared, deadline):
+def test_future_or_invalid_deadline_does_not_stop_processing(shared, deadline):
     assert shared("handlers.echo").ask(envelope(1, deadline=deadline))[0]["payload"] == 1
 
 

@@ -1,4 +1,4 @@
-"""A runtime that cannot start says what to change; one that loads is not ready."""
+"""Start of the runtime: errors with cause and remedy, and readiness."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from harness import Connection, Runtime, eventually
 @pytest.mark.parametrize(
     ("handler", "env", "exit_code", "text"),
     [
-        (None, {}, 2, "ASYA_HANDLER is not set: give `module.function`"),
+        (None, {}, 2, "ASYA_HANDLER is not set: set it to `module.function`"),
         ("handlers", {}, 2, "must look like `module.function`"),
         ("handlers.écho", {}, 2, "must look like"),
         ("../handlers.echo", {}, 2, "must look like"),
@@ -30,13 +30,13 @@ from harness import Connection, Runtime, eventually
         ("handlers.echo", {"ASYA_LOG_LEVEL": "chatty"}, 2, "ASYA_LOG_LEVEL is `CHATTY`"),
         ("handlers.echo", {"ASYA_SOCKET": "/" + "x" * 120 + "/s"}, 2, "cannot listen on"),
         ("handlers.echo", {"ASYA_SOCKET": "/proc/none/s"}, 2, "cannot use the folder"),
-        ("nowhere.predict", {}, 3, "there is no module `nowhere`"),
+        ("nowhere.predict", {}, 3, "no module `nowhere` found"),
         ("handlers.ecko", {}, 3, "`handlers` has no `ecko` for ASYA_HANDLER; did you mean `echo`?"),
         ("handlers.Plain.predict", {}, 3, "`handlers.Plain` has no `predict` for ASYA_HANDLER; it has: process"),
         ("handlers.Plain", {}, 3, "cannot be called: it is a `Plain`; name one of its methods: process"),
         ("handlers.not_callable", {}, 3, "cannot be called: it is a `int`"),
         ("handlers.NeedsArguments.process", {}, 3, "missing a required argument: 'model': give every parameter"),
-        ("handlers.Fails.process", {}, 3, "making the handler `handlers.Fails()` failed: RuntimeError: no GPU here"),
+        ("handlers.Fails.process", {}, 3, "cannot instantiate the handler `handlers.Fails()`: RuntimeError: no GPU here"),
         ("handlers.no_argument", {}, 3, "must take one argument"),
         ("importing.missing.predict", {}, 3, "cannot import `importing.missing` for ASYA_HANDLER: ModuleNotFoundError"),
         ("importing.missing.predict", {}, 3, "No module named 'not_installed'"),
@@ -47,7 +47,7 @@ from harness import Connection, Runtime, eventually
         ("asya_runtime.adapters.openai.forward", {"ASYA_TARGET_URL": "ftp://x"}, 3, "must be http://HOST or https://HOST"),
     ],
 )
-def test_a_runtime_that_cannot_start_says_why(folder, handler, env, exit_code, text):
+def test_failed_start_reports_the_cause(folder, handler, env, exit_code, text):
     termination_log = folder / "termination-log"
     termination_log.touch()
     with Runtime(folder, handler, ASYA_TERMINATION_LOG=str(termination_log), **env) as runtime:
@@ -60,7 +60,7 @@ def test_a_runtime_that_cannot_start_says_why(folder, handler, env, exit_code, t
         assert not (folder / "runtime-ready").exists()
 
 
-def test_ready_only_when_the_handler_is_loaded_and_no_more_when_it_ends(folder):
+def test_ready_from_the_loaded_handler_until_the_end(folder):
     (folder / "runtime-ready").write_text("ready")  # a killed runtime left it
     ready, sock = folder / "runtime-ready", folder / "asya-runtime.sock"
     with Runtime(folder, "importing.slow.predict") as runtime:
@@ -108,7 +108,7 @@ def _scripts():
 
 
 def test_mounted_alone_it_runs_without_the_package(folder):
-    """As in standalone mode: python3 /opt/asya/asya_runtime.py, nothing installed."""
+    """Same as standalone mode: python3 /opt/asya/asya_runtime.py without the package."""
     script = _mounted(folder)
     python = [sys.executable, "-I", "-S", str(script)]
     with Runtime(folder, "json.dumps", command=python) as runtime:
@@ -118,7 +118,7 @@ def test_mounted_alone_it_runs_without_the_package(folder):
         assert "`pip install asya-runtime` in the image" in runtime.log()
 
 
-def test_mounted_beside_the_installed_package_it_does_not_hide_it(folder):
+def test_mounted_script_does_not_hide_the_installed_package(folder):
     """The script's folder is first in the path, yet handlers see the package, its adapters and the current envelope."""
     script = _mounted(folder)
     with Runtime(folder, "handlers.who", command=[sys.executable, str(script)]) as runtime:
@@ -128,7 +128,7 @@ def test_mounted_beside_the_installed_package_it_does_not_hide_it(folder):
         folder, "adapters.kaito_openai.forward", command=[sys.executable, str(script)], ASYA_TARGET_WAIT="0"
     ) as runtime:
         [item] = runtime.ready().ask({"route": {"actors": ["a"]}, "payload": 1})
-        assert "the payload is no OpenAI request" in item["details"]["message"]
+        assert "the payload is not an OpenAI request" in item["details"]["message"]
 
 
 def _mounted(folder):
@@ -141,7 +141,7 @@ def _mounted(folder):
     return script
 
 
-def test_a_socket_that_was_left_behind_is_taken_and_one_in_use_is_not(folder):
+def test_stale_socket_is_replaced_and_one_in_use_is_not(folder):
     with Runtime(folder, "handlers.echo") as killed:
         killed.ready().process.kill()
         killed.exit_code()
@@ -155,11 +155,11 @@ def test_a_socket_that_was_left_behind_is_taken_and_one_in_use_is_not(folder):
         assert (folder / "runtime-ready").exists()
 
 
-def test_a_file_in_the_place_of_the_socket_is_not_deleted(folder):
+def test_file_at_the_path_of_the_socket_is_not_deleted(folder):
     (folder / "asya-runtime.sock").write_text("precious")
     with Runtime(folder, "handlers.echo") as runtime:
         assert runtime.exit_code() == 2
-        assert "exists and is no socket" in runtime.log()
+        assert "exists and is not a socket" in runtime.log()
     assert (folder / "asya-runtime.sock").read_text() == "precious"
 
 
@@ -170,7 +170,7 @@ def test_an_abstract_socket_needs_no_file(folder):
         assert sorted(path.name for path in folder.iterdir()) == ["stderr"]
         with Runtime(folder, "handlers.echo", ASYA_SOCKET=name) as second:
             assert second.exit_code() == 2
-            assert "another program listens there" in second.log()
+            assert "another program listens on it" in second.log()
         runtime.terminate()
         assert runtime.exit_code() == 0
 

@@ -1,4 +1,4 @@
-"""What handlers return, and what the sidecar gets."""
+"""Results of handlers, and the responses that the sidecar gets."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_current_may_be_absent_and_never_passes_the_end(shared):
     assert finished == [{"payload": 1, "route": {"actors": ["a"], "current": 1}}]
 
 
-def test_nothing_returned_is_an_empty_answer(start):
+def test_no_result_is_an_empty_response(start):
     runtime = start("handlers.nothing")
     assert runtime.ask(envelope(1)) == []
     assert runtime.notes() == ["called"]
@@ -89,13 +89,13 @@ def test_every_kind_of_handler(shared, handler, asked, expected):
         ("objects.shared.process", [[5], [10], [15]]),
     ],
 )
-def test_an_object_is_made_once_and_keeps_its_state(start, handler, expected):
+def test_object_is_created_once_and_keeps_its_state(start, handler, expected):
     runtime = start(handler)
     assert [payloads(runtime.ask(envelope(1))) for _ in range(3)] == expected
     assert runtime.notes() == ["made"]
 
 
-def test_a_handler_in_payload_mode_can_ask_what_came_with_the_payload(start):
+def test_payload_handler_can_read_the_current_envelope(start):
     runtime = start("handlers.who")
     asked = envelope("secret", headers={"h": 1}, deadline="2999-01-01T00:00:00.123456789+02:00")
     [item] = runtime.ask(asked)
@@ -122,10 +122,10 @@ def test_the_route_may_be_changed_in_place_by_every_actor_also_the_last(shared, 
 
 
 @pytest.mark.parametrize("how", ["replace all in place", "erase in place", "copy"])
-def test_actors_that_have_run_cannot_be_rewritten(shared, how):
+def test_finished_actors_cannot_be_changed(shared, how):
     code, details = error_of(shared("handlers.edit_route", **ENVELOPE).ask(envelope(how, ("a", "b"), 1)))
     assert code == "processing_error"
-    assert "`route.actors` began with ['a', 'b']" in details["message"]
+    assert "`route.actors` started with ['a', 'b']" in details["message"]
 
 
 @pytest.mark.parametrize(
@@ -135,16 +135,16 @@ def test_actors_that_have_run_cannot_be_rewritten(shared, how):
         ("boolean", "a boolean"),
         ("past the end", "between 0 and 2"),
         ("no payload", "`payload` is missing"),
-        ("not an object", "this is a string"),
+        ("not an object", "not a string"),
     ],
 )
-def test_what_is_no_envelope_is_refused(shared, how, text):
+def test_invalid_envelope_is_rejected(shared, how, text):
     code, details = error_of(shared("handlers.edit_route", **ENVELOPE).ask(envelope(how)))
     assert code == "processing_error"
     assert text in details["message"]
 
 
-def test_the_future_of_a_route_may_change_and_answers_may_be_several(shared):
+def test_remaining_route_may_change_and_results_may_be_several(shared):
     runtime = shared("handlers.edit_route", **ENVELOPE)
     [item] = runtime.ask(envelope("future", ("a", "b"), 0))
     assert item["route"] == {"actors": ["a", "new", "newer"], "current": 1}
@@ -156,7 +156,7 @@ def test_a_generator_may_yield_the_same_envelope_changed(start):
     assert payloads(start("handlers.mutate_and_yield", **ENVELOPE).ask(envelope())) == [0, 1, 2]
 
 
-def test_end_actors_take_everything_that_is_json(start):
+def test_end_actors_accept_any_json(start):
     runtime = start("handlers.end", **ENVELOPE, ASYA_ENABLE_VALIDATION="false")
     for message in ({}, {"id": ""}, [1], envelope(1, ("a",), 1, deadline="2001-01-01T00:00:00Z")):
         assert runtime.ask(message) == [{}]

@@ -1,4 +1,4 @@
-"""The socket, as docs/asya-protocol.md section 3 has it."""
+"""The socket protocol of docs/asya-protocol.md section 3."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ def test_a_ping_is_an_empty_frame(shared):
             assert connection.ask(envelope(1))[0]["payload"] == 1
 
 
-def test_a_frame_above_the_cap_is_refused_by_its_length_alone(shared):
+def test_too_large_frame_is_rejected_by_its_length(shared):
     runtime = shared("handlers.echo", ASYA_MAX_FRAME_BYTES="70000")
     with runtime.connect() as connection:
         connection.sock.sendall(struct.pack(">I", 0xFFFFFFFF))
         code, details = error_of(connection.receive())
         assert code == "msg_parsing_error"
-        assert "4294967295 bytes is above the cap of 70000" in details["message"]
+        assert "4294967295 bytes exceeds the limit of 70000" in details["message"]
         assert connection.receive_frame() is None, "and the connection is closed"
     assert runtime.ask(envelope("x" * 60_000))[0]["payload"] == "x" * 60_000
 
@@ -59,7 +59,7 @@ def test_large_messages_go_both_ways(shared):
     assert shared("handlers.echo").ask(envelope(text))[0]["payload"] == text
 
 
-def test_a_connection_that_ends_in_a_frame_is_told(shared):
+def test_connection_closed_within_a_frame_is_reported(shared):
     with shared("handlers.echo").connect() as connection:
         connection.sock.sendall(struct.pack(">I", 100) + b"{")
         connection.sock.shutdown(socket.SHUT_WR)
@@ -68,7 +68,7 @@ def test_a_connection_that_ends_in_a_frame_is_told(shared):
     assert "99 bytes before its end" in details["message"]
 
 
-def test_probes_and_slow_clients_disturb_nobody(start):
+def test_probes_and_slow_clients_do_not_delay_others(start):
     runtime = start("handlers.echo")
     slow = [runtime.connect() for _ in range(20)]
     for index, connection in enumerate(slow):
@@ -82,7 +82,7 @@ def test_probes_and_slow_clients_disturb_nobody(start):
     assert "Traceback" not in runtime.log()
 
 
-def test_a_client_that_does_not_read_disturbs_nobody(start):
+def test_client_that_does_not_read_does_not_delay_others(start):
     runtime = start("handlers.echo")
     with runtime.connect() as lazy:
         lazy.send(envelope("x" * 5_000_000))
@@ -90,8 +90,8 @@ def test_a_client_that_does_not_read_disturbs_nobody(start):
         assert len(lazy.receive()[0]["payload"]) == 5_000_000, "its answer waited for it"
 
 
-def test_what_nobody_waits_for_is_not_begun(start):
-    """The sidecar's time was over: its connection is closed, the next message is not worked on twice."""
+def test_request_of_a_closed_connection_is_not_started(start):
+    """After its timeout the sidecar closes the connection, and the message must not be processed twice."""
     runtime = start("handlers.sleepy")
     first, second = runtime.connect(), runtime.connect()
     first.send(envelope("first"))
@@ -104,7 +104,7 @@ def test_what_nobody_waits_for_is_not_begun(start):
     assert not any("second" in note for note in runtime.notes())
 
 
-def test_an_answer_nobody_waits_for_is_thrown_away(start):
+def test_response_for_a_closed_connection_is_dropped(start):
     runtime = start("handlers.sleepy")
     with runtime.connect() as connection:
         connection.send(envelope("first"))
@@ -115,7 +115,7 @@ def test_an_answer_nobody_waits_for_is_thrown_away(start):
 
 
 @pytest.mark.parametrize("handler", ["handlers.sleepy", "handlers.sleepy_async"])
-def test_sigterm_answers_what_runs_and_gives_back_the_rest(start, handler):
+def test_sigterm_finishes_running_calls_and_drops_the_rest(start, handler):
     runtime = start(handler)
     running, idle, half = runtime.connect(), runtime.connect(), runtime.connect()
     half.sock.sendall(b"\0\0")
@@ -132,7 +132,7 @@ def test_sigterm_answers_what_runs_and_gives_back_the_rest(start, handler):
     assert sorted(path.name for path in runtime.folder.iterdir()) == ["notes", "notes.go", "stderr"]
 
 
-def test_sigterm_gives_back_what_waits_in_another_connection(start):
+def test_sigterm_drops_waiting_requests_of_other_connections(start):
     runtime = start("handlers.sleepy")
     running, waiting = runtime.connect(), runtime.connect()
     running.send(envelope("running"))
@@ -175,7 +175,7 @@ def test_async_calls_run_together_up_to_the_concurrency(start, concurrency, toge
     assert len(runtime.notes()) == 8
 
 
-def test_an_async_call_nobody_waits_for_is_cancelled(start):
+def test_async_call_of_a_closed_connection_is_cancelled(start):
     runtime = start("handlers.sleepy_async")
     with runtime.connect() as connection:
         connection.send(envelope("x"))

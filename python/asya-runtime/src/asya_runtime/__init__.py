@@ -1,4 +1,4 @@
-"""The Asya handler runtime; what a handler may import from it."""
+"""The Asya handler runtime: names that handlers may import."""
 
 from .runtime import current_envelope, time_left
 

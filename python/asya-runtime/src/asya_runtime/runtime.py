@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The Asya handler runtime: it loads one Python handler and answers the sidecar's requests on a Unix socket.
+"""The Asya handler runtime: loads one Python handler and responds to the sidecar's requests on a Unix socket.
 
 One file without dependencies, for Python 3.10 and newer. It runs as the command `asya-runtime`, or mounted alone as
 `asya_runtime.py`. The protocol is docs/asya-protocol.md, sections 3 and 4.
@@ -48,9 +48,9 @@ log = logging.getLogger("asya.runtime")
 READY = "ready\nprotocol 2\n"
 HEADER = struct.Struct(">I")
 MAX_CONNECTIONS = 128
-# How long the other side may stand still in the middle of a frame, in seconds.
+# Longest pause of the peer within a frame, in seconds.
 FRAME_PATIENCE = 30.0
-# An error must fit into a frame, whatever the handler put into its message.
+# An error must fit into a frame, however long the handler's message is.
 LONGEST_TEXT = 8_192
 
 EXIT_SETTINGS = 2
@@ -58,7 +58,7 @@ EXIT_HANDLER = 3
 
 
 class SetupError(Exception):
-    """The runtime cannot start; the text tells the user what to change."""
+    """The runtime cannot start. The message contains cause and remedy."""
 
     def __init__(self, message: str, exit_code: int = EXIT_SETTINGS) -> None:
         super().__init__(message)
@@ -70,7 +70,7 @@ class SetupError(Exception):
 
 @dataclass(frozen=True)
 class Settings:
-    """What the environment says; defaults as in the README."""
+    """Settings from the environment, with the defaults of the README."""
 
     handler: str
     envelope_mode: bool = False
@@ -86,7 +86,7 @@ class Settings:
     def from_env(cls, env: Mapping[str, str]) -> Settings:
         handler = env.get("ASYA_HANDLER", "").strip()
         if not handler:
-            raise SetupError("ASYA_HANDLER is not set: give `module.function` or `module.Class.method`")
+            raise SetupError("ASYA_HANDLER is not set: set it to `module.function` or `module.Class.method`")
         mode = env.get("ASYA_HANDLER_MODE", "").strip().lower() or "payload"
         if mode not in ("payload", "envelope"):
             raise SetupError(f"ASYA_HANDLER_MODE is `{mode}`: it must be `payload` or `envelope`")
@@ -152,7 +152,7 @@ HANDLER = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+", re.ASCII)
 
 
 def load_handler(path: str) -> Callable[[Any], Any]:
-    """The callable that `module.function`, `module.Class`, `module.Class.method` or `module.object.method` names.
+    """Load the callable with the path `module.function`, `module.Class`, `module.Class.method` or `module.object.method`.
 
     A class is instantiated once, without arguments. If the handler (or the object it is a method of) has
     `asya_warm_up()`, it is called before the runtime says that it is ready.
@@ -174,7 +174,7 @@ def load_handler(path: str) -> Callable[[Any], Any]:
 
 
 def _import_longest(parts: list[str]) -> tuple[Any, list[str]]:
-    """The longest prefix that is a module, and the rest. An error inside a module is told, never taken for its absence."""
+    """The longest prefix that is a module, and the rest. An error inside a module is reported as such."""
     module: Any = None
     taken = 0
     while taken < len(parts) - 1:
@@ -189,8 +189,8 @@ def _import_longest(parts: list[str]) -> tuple[Any, list[str]]:
     if module is None:
         where = ", ".join(entry or "." for entry in sys.path)
         raise SetupError(
-            f"there is no module `{parts[0]}` for ASYA_HANDLER `{'.'.join(parts)}`: is it in the image, and its folder "
-            f"in PYTHONPATH or the working directory? Looked in: {where}",
+            f"no module `{parts[0]}` found for ASYA_HANDLER `{'.'.join(parts)}`: add it to the image, and its folder "
+            f"to PYTHONPATH or the working directory. Searched in: {where}",
             EXIT_HANDLER,
         )
     return module, parts[taken:]
@@ -223,16 +223,16 @@ def _needs_an_instance(cls: type, name: str) -> bool:
 
 
 def _instantiate(cls: type, path: str) -> Any:
-    # A class without a readable signature (written in C) shows its own error when it is called.
+    # A class without a readable signature (written in C) reports its own error when it is called.
     with contextlib.suppress(ValueError):
         try:
             inspect.signature(cls).bind()
         except TypeError as error:
             raise SetupError(
-                f"the class `{path}` is made without arguments, but {error}: give every parameter of `__init__` a default",
+                f"cannot instantiate `{path}` without arguments: {error}: give every parameter of `__init__` a default",
                 EXIT_HANDLER,
             ) from None
-    with _users_code(f"making the handler `{path}()` failed"):
+    with _users_code(f"cannot instantiate the handler `{path}()`"):
         return cls()
 
 
@@ -240,7 +240,7 @@ def _takes_one_argument(handler: Callable[[Any], Any], path: str) -> None:
     try:
         signature = inspect.signature(handler)
     except (TypeError, ValueError):
-        return  # written in C: nothing can be said before the first call
+        return  # written in C: cannot be checked before the first call
     try:
         signature.bind(None)
     except TypeError as error:
@@ -255,9 +255,9 @@ def _no_such_name(value: Any, path: str, name: str) -> str:
             if importlib.util.find_spec(f"{path}.{name}") is not None:
                 return f"ASYA_HANDLER `{path}.{name}` is a module: add the function, `{path}.{name}.NAME`"
     if value is sys.modules.get("asya_runtime") and not hasattr(value, "__path__"):
-        return "the adapters come with the package, not with the mounted script: `pip install asya-runtime` in the image"
+        return "the adapters are part of the package, not of the mounted script: run `pip install asya-runtime` in the image"
     close = difflib.get_close_matches(name, dir(value), 1)
-    hint = f"did you mean `{close[0]}`?" if close else f"it has: {_public_names(value) or 'nothing that can be called'}"
+    hint = f"did you mean `{close[0]}`?" if close else f"it has: {_public_names(value) or 'nothing callable'}"
     return f"`{path}` has no `{name}` for ASYA_HANDLER; {hint}"
 
 
@@ -272,7 +272,7 @@ class _Terminated(BaseException):
 
 @contextlib.contextmanager
 def _users_code(what: str) -> Iterator[None]:
-    """Turns whatever the user's code raises while it is loaded into a SetupError with its traceback."""
+    """Turn exceptions of the user's code during loading into a SetupError with their traceback."""
     try:
         yield
     except (SetupError, _Terminated):
@@ -308,7 +308,7 @@ def _users_traceback(error: BaseException) -> str:
 
 
 class BadEnvelope(ValueError):
-    """What came is not an envelope."""
+    """The message is not an envelope."""
 
 
 class DeadlineExceeded(Exception):
@@ -319,7 +319,7 @@ _current: contextvars.ContextVar[dict[str, Any] | None] = contextvars.ContextVar
 
 
 def current_envelope() -> dict[str, Any]:
-    """A copy of what came with the payload that is worked on: `id`, `route`, `headers`, `deadline`, …; not the payload.
+    """A copy of the current envelope without its payload: `id`, `route`, `headers`, `deadline`, ….
 
     For handlers in payload mode. Outside a call it is empty.
     """
@@ -330,11 +330,11 @@ def current_envelope() -> dict[str, Any]:
 
 
 def time_left(envelope: Mapping[str, Any]) -> float | None:
-    """Seconds until the envelope's `deadline`; None without one that can be read."""
+    """Seconds until the envelope's `deadline`; None without a valid one."""
     text = envelope.get("deadline")
     if not isinstance(text, str):
         return None
-    # Python 3.10 reads neither `Z` nor nanoseconds.
+    # Python 3.10 parses neither `Z` nor nanoseconds.
     match = re.fullmatch(r"(\d{4}-\d\d-\d\d)[Tt ](\d\d:\d\d:\d\d)(\.\d+)?([Zz]|[+-]\d\d:\d\d)", text.strip())
     if match is None:
         return None
@@ -359,25 +359,25 @@ def parse(body: bytes) -> Any:
 
 
 def _refuse_constant(name: str) -> Any:
-    raise ValueError(f"{name} is no JSON number")
+    raise ValueError(f"{name} is not a JSON number")
 
 
 def check_envelope(envelope: Any) -> None:
     if not isinstance(envelope, dict):
-        raise BadEnvelope(f"an envelope is a JSON object, this is {_kind(envelope)}")
+        raise BadEnvelope(f"an envelope must be a JSON object, not {_kind(envelope)}")
     for key in ("payload", "route"):
         if key not in envelope:
             raise BadEnvelope(f"`{key}` is missing")
     check_route(envelope["route"])
     if not isinstance(envelope.get("headers", {}), dict):
-        raise BadEnvelope(f"`headers` must be an object, it is {_kind(envelope['headers'])}")
+        raise BadEnvelope(f"`headers` must be an object, not {_kind(envelope['headers'])}")
     if not isinstance(envelope.get("id", ""), str):
-        raise BadEnvelope(f"`id` must be a string, it is {_kind(envelope['id'])}")
+        raise BadEnvelope(f"`id` must be a string, not {_kind(envelope['id'])}")
 
 
 def check_route(route: Any) -> None:
     if not isinstance(route, dict):
-        raise BadEnvelope(f"`route` must be an object, it is {_kind(route)}")
+        raise BadEnvelope(f"`route` must be an object, not {_kind(route)}")
     actors = route.get("actors")
     if not isinstance(actors, list) or not actors:
         raise BadEnvelope("`route.actors` must be a list with at least one actor")
@@ -385,7 +385,7 @@ def check_route(route: Any) -> None:
         raise BadEnvelope("`route.actors` must be a list of strings")
     current = route.get("current", 0)
     if isinstance(current, bool) or not isinstance(current, int):
-        raise BadEnvelope(f"`route.current` must be a whole number, it is {_kind(current)}")
+        raise BadEnvelope(f"`route.current` must be a whole number, not {_kind(current)}")
     if not 0 <= current <= len(actors):
         raise BadEnvelope(f"`route.current` is {current}: it must be between 0 and {len(actors)}, the number of actors")
 
@@ -396,7 +396,7 @@ def _kind(value: Any) -> str:
 
 
 def advanced(route: Any) -> Any:
-    """The route with the next actor's turn. It stays at the end when it is there: a finished route is no error."""
+    """The route advanced to the next actor. A finished route stays as it is."""
     if not isinstance(route, dict):
         return route
     current, actors = route.get("current", 0), route.get("actors")
@@ -407,7 +407,7 @@ def advanced(route: Any) -> Any:
 
 @dataclass(frozen=True)
 class Passed:
-    """The part of a route that has run, taken before the handler can change it in place."""
+    """The finished part of a route, copied before the handler can change it."""
 
     actors: tuple[str, ...]
 
@@ -416,18 +416,18 @@ class Passed:
         return cls(tuple(route["actors"][: route.get("current", 0) + 1]))
 
     def check(self, item: Any) -> dict[str, Any]:
-        """The handler's item with the keys that travel; an error if it is no envelope or rewrites the past."""
+        """The handler's item with the kept keys; an error if it is not an envelope, or changes the finished part."""
         if not isinstance(item, dict):
-            raise ValueError(f"in envelope mode the handler returns envelopes (objects), this is {_kind(item)}")
+            raise ValueError(f"in envelope mode the handler must return envelopes (objects), not {_kind(item)}")
         try:
             check_envelope(item)
         except BadEnvelope as error:
-            raise ValueError(f"the handler returned what is no envelope: {error}") from None
+            raise ValueError(f"the handler returned an invalid envelope: {error}") from None
         kept = tuple(item["route"]["actors"][: len(self.actors)])
         if kept != self.actors:
             raise ValueError(
-                f"the handler changed actors that have run: `route.actors` began with {list(self.actors)}, now with "
-                f"{list(kept)}; only what comes after them may change"
+                f"the handler changed finished actors: `route.actors` started with {list(self.actors)}, now with "
+                f"{list(kept)}; only the actors after them may change"
             )
         return {key: item[key] for key in ("id", "parent_id", "route", "headers", "payload") if key in item}
 
@@ -436,7 +436,7 @@ class Passed:
 
 
 class Call:
-    """One request: what the handler gets, and the answer as it grows."""
+    """One request: the argument of the handler, and the response so far."""
 
     def __init__(self, body: bytes, settings: Settings) -> None:
         self.settings = settings
@@ -446,9 +446,9 @@ class Call:
         if settings.validate:
             check_envelope(self.envelope)
         elif not settings.envelope_mode and not isinstance(self.envelope, dict):
-            raise BadEnvelope(f"an envelope is a JSON object, this is {_kind(self.envelope)}")
+            raise BadEnvelope(f"an envelope must be a JSON object, not {_kind(self.envelope)}")
         known = self.envelope if isinstance(self.envelope, dict) else {}
-        # End actors (validation off) take every message, also one that came too late.
+        # End actors (validation off) accept every message, even after its deadline.
         self.seconds = time_left(known) if settings.validate else None
         if self.seconds is not None and self.seconds <= 0:
             raise DeadlineExceeded(f"the deadline {known['deadline']} has passed before the handler was called")
@@ -465,7 +465,7 @@ class Call:
         return self.envelope if self.settings.envelope_mode else self.envelope.get("payload")
 
     def add(self, item: Any) -> None:
-        """Encodes at once, so that a generator never holds more than a frame."""
+        """Encode each item immediately, so that the items of a generator never exceed a frame."""
         if not self.settings.envelope_mode:
             item = {"payload": item, **self.common}
         elif self.passed is not None:
@@ -474,8 +474,8 @@ class Call:
         self.size += len(part) + 1
         if self.size > self.settings.max_frame_bytes:
             raise ValueError(
-                f"what the handler returned is larger than {self.settings.max_frame_bytes} bytes (ASYA_MAX_FRAME_BYTES): "
-                "put large data into a store and return its address"
+                f"the result of the handler is larger than {self.settings.max_frame_bytes} bytes (ASYA_MAX_FRAME_BYTES): "
+                "store large data elsewhere and return its address"
             )
         self.parts.append(part)
 
@@ -484,7 +484,7 @@ class Call:
 
 
 def messages(result: Any) -> Iterable[Any]:
-    """What a handler returned, as messages: None is none, a list, tuple or generator is a fan-out, all else is one."""
+    """The result of a handler as messages: none for None, several for a list, tuple or generator, otherwise one."""
     if result is None:
         return ()
     if isinstance(result, (list, tuple, Iterator)):
@@ -496,27 +496,27 @@ def encode(item: Any) -> bytes:
     try:
         return json.dumps(item, allow_nan=False, separators=(",", ":")).encode("ascii")
     except RecursionError:
-        raise ValueError("what the handler returned contains itself, or is nested too deeply for JSON") from None
+        raise ValueError("the result of the handler contains itself, or is nested too deeply for JSON") from None
     except (TypeError, ValueError) as error:
-        raise ValueError(_not_json(item, "") or f"what the handler returned is no JSON: {error}") from None
+        raise ValueError(_not_json(item, "") or f"the result of the handler is not valid JSON: {error}") from None
 
 
 def _not_json(value: Any, path: str, depth: int = 0) -> str | None:
-    """Where the first value is that JSON does not have."""
+    """Describe the first value that JSON cannot represent."""
     children: Iterable[tuple[str, Any]] = ()
     if isinstance(value, float):
         if not math.isfinite(value):
-            return f"what the handler returned is no JSON: `{path}` is {value}, and JSON has no such number"
+            return f"the result of the handler is not valid JSON: `{path}` is {value}, which is not a JSON number"
     elif isinstance(value, dict):
         for key in value:
             if not isinstance(key, (str, int, float, bool, type(None))):
-                return f"what the handler returned is no JSON: a key of `{path}` is a Python `{type(key).__name__}`"
+                return f"the result of the handler is not valid JSON: a key of `{path}` is a Python `{type(key).__name__}`"
         children = ((f"{path}.{key}" if path else str(key), child) for key, child in value.items())
     elif isinstance(value, (list, tuple)):
         children = ((f"{path}[{index}]", child) for index, child in enumerate(value))
     elif not isinstance(value, (str, int, type(None))):
         kind = f"{type(value).__module__}.{type(value).__qualname__}"
-        return f"what the handler returned is no JSON: `{path}` is a Python `{kind}`; convert it (str, float, list, dict)"
+        return f"the result of the handler is not valid JSON: `{path}` is a Python `{kind}`; convert it, such as to str"
     if depth < 64:
         for where, child in children:
             if found := _not_json(child, where, depth + 1):
@@ -525,7 +525,7 @@ def _not_json(value: Any, path: str, depth: int = 0) -> str | None:
 
 
 class Runner:
-    """Turns the body of a request into the body of its answer; it never raises."""
+    """Turn the body of a request into the body of its response. Never raises."""
 
     def __init__(self, handler: Callable[[Any], Any], settings: Settings) -> None:
         self.handler = handler
@@ -533,7 +533,7 @@ class Runner:
 
     def answer(self, body: bytes) -> bytes:
         if not body:
-            return b""  # a ping: answered when there is time for it
+            return b""  # a ping
         try:
             call = Call(body, self.settings)
             result = self.handler(call.argument)
@@ -543,7 +543,7 @@ class Runner:
                 for item in messages(result):
                     call.add(item)
             return call.answer()
-        except BaseException as error:  # `sys.exit()` in a handler is its error, not our end
+        except BaseException as error:  # `sys.exit()` in a handler is an error of the handler
             return failure(error)
         finally:
             _current.set(None)
@@ -577,7 +577,7 @@ class Runner:
 
 
 def failure(error: BaseException) -> bytes:
-    """The answer that says what went wrong."""
+    """The response for an error."""
     code = "msg_parsing_error" if isinstance(error, BadEnvelope) else "processing_error"
     text, trace = _text_of(error) or type(error).__name__, _users_traceback(error)
     envelope = _current.get() or {}
@@ -613,7 +613,7 @@ class FrameError(Exception):
 
 
 class Connection:
-    """One sidecar's connection: reads exactly one frame, and the next only when that is answered."""
+    """Connection of a sidecar: reads one frame, and the next one after the response."""
 
     def __init__(self, sock: socket.socket, settings: Settings) -> None:
         self.sock = sock
@@ -627,7 +627,7 @@ class Connection:
         self.moved = time.monotonic()
 
     def read(self) -> bytes | None:
-        """The next frame; None while bytes are missing; EOFError when the other side has closed between two frames."""
+        """The next frame; None while it is incomplete; EOFError if the peer closed between two frames."""
         while True:
             wanted = HEADER.size if self.length is None else self.length
             missing = wanted - len(self.incoming)
@@ -645,7 +645,7 @@ class Connection:
             if not chunk:
                 if self.length is None and not self.incoming:
                     raise EOFError
-                raise FrameError("connection_error", f"the connection ended in a frame, {missing} bytes before its end")
+                raise FrameError("connection_error", f"the connection closed within a frame, {missing} bytes before its end")
             self.incoming += chunk
             self.moved = time.monotonic()
 
@@ -653,7 +653,7 @@ class Connection:
         if length > self.settings.max_frame_bytes:
             raise FrameError(
                 "msg_parsing_error",
-                f"a frame of {length} bytes is above the cap of {self.settings.max_frame_bytes} (ASYA_MAX_FRAME_BYTES)",
+                f"a frame of {length} bytes exceeds the limit of {self.settings.max_frame_bytes} (ASYA_MAX_FRAME_BYTES)",
             )
         return length
 
@@ -662,7 +662,7 @@ class Connection:
         self.moved = time.monotonic()
 
     def write(self) -> bool:
-        """Sends what it can; True when nothing is left."""
+        """Send as much as possible. True if everything is sent."""
         while self.outgoing:
             try:
                 sent = self.sock.send(self.outgoing)
@@ -677,14 +677,14 @@ class Connection:
         return self.length is not None or bool(self.incoming) or bool(self.outgoing)
 
     def gone(self) -> bool:
-        """Whether the other side has closed, so that nobody waits for an answer; closed for writing only is not gone."""
+        """Whether the peer closed the connection completely, and does not wait for a response any more."""
         poll = select.poll()
         poll.register(self.sock, 0)
         return any(flags & (select.POLLHUP | select.POLLERR) for _, flags in poll.poll(0))
 
 
 class Server:
-    """Listens, and gives each request to the handler.
+    """Listen, and pass each request to the handler.
 
     A plain handler runs in the main thread, one call at a time, with nothing between it and the socket. With
     ASYA_RUNTIME_CONCURRENCY above 1 it runs in that many threads. An async handler runs in one event loop, in a thread
@@ -706,7 +706,7 @@ class Server:
         self.listener = self._listen()
 
     def _executor(self) -> Callable[[bytes], Future[bytes]] | None:
-        """How a call is started; None: here and now."""
+        """Executor of calls; None: the main thread."""
         if is_async(self.runner.handler):
             loop = asyncio.new_event_loop()
             threading.Thread(target=loop.run_forever, name="asya-handlers", daemon=True).start()
@@ -731,20 +731,20 @@ class Server:
                 os.chmod(settings.socket, settings.socket_mode)
             listener.listen(MAX_CONNECTIONS)
         except OSError as error:
-            reason = "another program listens there" if error.errno == errno.EADDRINUSE else _text_of(error)
+            reason = "another program listens on it" if error.errno == errno.EADDRINUSE else _text_of(error)
             name = "ASYA_SOCKET" if "ASYA_SOCKET" in os.environ else "ASYA_SOCKET_DIR"
             raise SetupError(f"cannot listen on `{settings.socket}` ({name}): {reason}") from None
         listener.setblocking(False)
         self.selector.register(listener, selectors.EVENT_READ, "accept")
         if not settings.abstract:
-            # By a rename: the sidecar never reads a part of it.
+            # Renamed, so that the sidecar never reads a partial file.
             unfinished = settings.ready_file.with_suffix(".new")
             unfinished.write_text(READY)
             unfinished.replace(settings.ready_file)
         return listener
 
     def stop(self, *_: Any) -> None:
-        """Signal handler: nothing new; what runs is answered."""
+        """Signal handler: accept no new requests, finish running calls."""
         self.stopping = True
         self._wake()
 
@@ -773,7 +773,7 @@ class Server:
             elif key.data in self.connections:
                 self._serve(key.data, mask)
             if self.stopping and self.submit is None:
-                return  # a call may have taken long: the other connections get no new one
+                return  # stopped during a long call: skip the other connections
         if waiting:
             self._look_after()
 
@@ -788,7 +788,7 @@ class Server:
                 time.sleep(0.1)
             return
         if len(self.connections) >= MAX_CONNECTIONS:
-            log.warning("more than %d connections: the newest is closed", MAX_CONNECTIONS)
+            log.warning("more than %d connections: closing the newest", MAX_CONNECTIONS)
             sock.close()
             return
         sock.setblocking(False)
@@ -803,7 +803,7 @@ class Server:
             elif not self.stopping and (body := connection.read()) is not None:
                 self._begin(connection, body)
         except EOFError:
-            self._drop(connection)  # a probe, or the other side's good-bye
+            self._drop(connection)  # a probe, or a closed connection
         except FrameError as error:
             log.warning("%s", error)
             connection.closing = True
@@ -814,7 +814,7 @@ class Server:
 
     def _begin(self, connection: Connection, body: bytes) -> None:
         if connection.gone():
-            log.info("a request of %d bytes is skipped: the sidecar closed the connection and waits no more", len(body))
+            log.info("skipping a request of %d bytes: the sidecar closed the connection", len(body))
             self._drop(connection)
         elif self.submit is None:
             self._reply(connection, self.runner.answer(body))
@@ -850,7 +850,7 @@ class Server:
         try:
             self._flush(connection)
         except OSError as error:
-            log.info("an answer of %d bytes is thrown away, the sidecar closed the connection: %s", len(body), error)
+            log.info("dropping a response of %d bytes: the sidecar closed the connection: %s", len(body), error)
             self._drop(connection)
 
     def _flush(self, connection: Connection) -> None:
@@ -863,14 +863,14 @@ class Server:
             self.selector.modify(connection.sock, wanted, connection)
 
     def _look_after(self) -> None:
-        """Calls nobody waits for, and connections that stand still in the middle of a frame."""
+        """Cancel calls without a waiting sidecar, and close connections that stall within a frame."""
         now = time.monotonic()
         for connection in list(self.connections):
             if connection.busy:
                 if connection.future is not None and connection.gone():
                     connection.future.cancel()
             elif connection.in_frame and now - connection.moved > FRAME_PATIENCE:
-                log.warning("a connection stood still in a frame for %d seconds and is closed", FRAME_PATIENCE)
+                log.warning("closing a connection that stalled within a frame for %d seconds", FRAME_PATIENCE)
                 self._drop(connection)
 
     def _drop(self, connection: Connection) -> None:
@@ -894,10 +894,10 @@ class Server:
 
 
 def _remove_stale_socket(path: str) -> None:
-    """What a killed runtime left behind; a socket that answers is somebody else's."""
+    """Remove the socket of a killed runtime. A socket that accepts connections belongs to another runtime."""
     try:
         if not stat.S_ISSOCK(os.stat(path).st_mode):
-            raise SetupError(f"`{path}` exists and is no socket: remove it, or choose another place with ASYA_SOCKET")
+            raise SetupError(f"`{path}` exists and is not a socket: remove it, or set another path with ASYA_SOCKET")
     except FileNotFoundError:
         return
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
@@ -913,7 +913,7 @@ def _remove_stale_socket(path: str) -> None:
 
 
 def main() -> int:
-    """The command `asya-runtime`. Exit codes: 0 after SIGTERM, 2 wrong settings, 3 the handler cannot be loaded."""
+    """The command `asya-runtime`. Exit codes: 0 after SIGTERM, 2 for invalid settings, 3 if the handler cannot be loaded."""
     try:
         _log_to_stderr(os.environ.get("ASYA_LOG_LEVEL", ""))
         signal.signal(signal.SIGTERM, _terminate)
@@ -929,7 +929,7 @@ def main() -> int:
         mode = "envelope" if settings.envelope_mode else "payload"
         log.info("handler %s in %s mode is ready on %s", settings.handler, mode, settings.socket)
         server.run()
-        log.info("stopped: what was under way is answered")
+        log.info("stopped after finishing running calls")
     except SetupError as error:
         return _give_up(error)
     except _Terminated:
@@ -942,7 +942,7 @@ def _terminate(*_: Any) -> None:
 
 
 def _forget_the_last_run(settings: Settings) -> None:
-    """A killed runtime leaves its socket and ready file; the next is not ready before its handler is loaded."""
+    """Remove the socket and ready file of a killed runtime, because this one is not ready yet."""
     try:
         Path(settings.socket).parent.mkdir(parents=True, exist_ok=True)
         _remove_stale_socket(settings.socket)
@@ -952,7 +952,7 @@ def _forget_the_last_run(settings: Settings) -> None:
 
 
 def _make_importable() -> None:
-    """The working directory comes last in the path; `asya_runtime` is the installed package, also when this file runs alone."""
+    """Append the working directory to the path. Import `asya_runtime` from the installed package, also in the script."""
     if os.getcwd() not in sys.path and "" not in sys.path:
         sys.path.append(os.getcwd())
     if __name__ != "__main__":
@@ -986,7 +986,7 @@ def _log_to_stderr(level: str) -> None:
 
 
 def _give_up(error: SetupError) -> int:
-    """Says it on stderr, and in the place where `kubectl describe pod` shows it."""
+    """Print an error to stderr, and to the termination log, which `kubectl describe pod` shows."""
     print(f"asya-runtime: {error}", file=sys.stderr, flush=True)
     place = Path(os.environ.get("ASYA_TERMINATION_LOG") or "/dev/termination-log")
     with contextlib.suppress(OSError):

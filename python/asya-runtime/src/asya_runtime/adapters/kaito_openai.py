@@ -1,4 +1,4 @@
-"""The name that the design of binding mode gave to the OpenAI adapter; KAITO's servers speak this API."""
+"""Alias of the OpenAI adapter for KAITO, whose servers have this API."""
 
 from .openai import forward
 

@@ -1,7 +1,7 @@
 """Handler for servers with the Open Inference Protocol (KServe v2): KServe runtimes, Triton, OpenVINO, MLServer.
 
 A payload with `inputs` goes to `infer`. A payload with `text_input` goes to the generate extension; with `stream` its events
-are put together to one answer. `model_name` and `model_version` in the payload win over ASYA_TARGET_MODEL.
+are put together to one answer. `model_name` and `model_version` in the payload take precedence over ASYA_TARGET_MODEL.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ target = Target.from_env("http://127.0.0.1:8080")
 def forward(payload: Any) -> dict[str, Any]:
     """POST /v2/models/MODEL/infer, /generate or /generate_stream."""
     if not isinstance(payload, dict) or ("inputs" not in payload and "text_input" not in payload):
-        raise TargetError("the payload is no v2 request: it must be an object with `inputs`, or with `text_input`")
+        raise TargetError("the payload is not a v2 request: it must be an object with `inputs` or `text_input`")
     body = dict(payload)
     name = body.pop("model_name", None) or target.model
     version = body.pop("model_version", None)
     if not name:
-        raise TargetError("which model? Put `model_name` into the payload, or set ASYA_TARGET_MODEL")
+        raise TargetError("no model given: add `model_name` to the payload, or set ASYA_TARGET_MODEL")
     model = f"/v2/models/{quote(str(name), safe='')}" + (f"/versions/{quote(str(version), safe='')}" if version else "")
     action = "infer"
     if "inputs" not in body:

@@ -13,14 +13,14 @@ from .target import Target, TargetError, Temporary, an_object, parse_event
 
 target = Target.from_env("http://127.0.0.1:8000")
 
-# Of these a stream repeats the whole value; every other text comes in pieces.
+# A stream repeats the whole value of these fields. All other texts arrive in pieces.
 WHOLE = ("role", "id", "type", "name", "finish_reason", "stop_reason", "object", "model", "index")
 
 _models: list[str] = []
 
 
 def forward(payload: Any) -> dict[str, Any]:
-    """Finds the endpoint by the payload: `messages`, `prompt` or `input`; a bare string is a user's message."""
+    """Choose the endpoint by the payload: `messages`, `prompt` or `input`. A bare string is a user's message."""
     if isinstance(payload, str):
         payload = {"messages": [{"role": "user", "content": payload}]}
     if isinstance(payload, dict):
@@ -28,7 +28,7 @@ def forward(payload: Any) -> dict[str, Any]:
             if key in payload:
                 return endpoint(payload)
     raise TargetError(
-        "the payload is no OpenAI request: it needs `messages` (chat), `prompt` (completions) or `input` (embeddings)"
+        "the payload is not an OpenAI request: it needs `messages` (chat), `prompt` (completions) or `input` (embeddings)"
     )
 
 
@@ -57,7 +57,7 @@ for _handler in (forward, chat, completions, embeddings):
 
 def _post(path: str, payload: Any, fold: Callable[[Iterable[str]], Any] | None) -> dict[str, Any]:
     if not isinstance(payload, dict):
-        raise TargetError("the payload is no OpenAI request: it must be a JSON object")
+        raise TargetError("the payload is not an OpenAI request: it must be a JSON object")
     body = {**payload, "model": payload.get("model") or target.model or _first_model()}
     if fold is not None and target.stream:
         body.setdefault("stream", True)
@@ -65,17 +65,17 @@ def _post(path: str, payload: Any, fold: Callable[[Iterable[str]], Any] | None) 
 
 
 def _first_model() -> str:
-    """What the server serves; asked once."""
+    """The first model of the server, requested once."""
     if not _models:
         answer = an_object(target.get(target.path("/v1/models")))
         _models.extend(model["id"] for model in answer.get("data") or [] if isinstance(model, dict) and "id" in model)
     if not _models:
-        raise TargetError("the server lists no model at /v1/models: name one in the payload's `model` or in ASYA_TARGET_MODEL")
+        raise TargetError("the server lists no model at /v1/models: set the payload's `model` or ASYA_TARGET_MODEL")
     return _models[0]
 
 
 def _no_stream(_: Iterable[str]) -> Any:
-    raise TargetError("the server streams an answer that was not asked for as a stream")
+    raise TargetError("the server sent a stream that was not requested")
 
 
 def _fold_chat(events: Iterable[str]) -> dict[str, Any]:
@@ -107,7 +107,7 @@ def _fold(events: Iterable[str], piece: str | None, whole: str | None) -> dict[s
             _merge(choice, part)
         answer.update({key: value for key, value in event.items() if value is not None})
     if not complete and not (choices and all(choice.get("finish_reason") for choice in choices.values())):
-        raise Temporary("the target's stream broke off before its end")
+        raise Temporary("the target's stream ended early")
     answer["choices"] = [choices[index] for index in sorted(choices)]
     for choice in answer["choices"]:
         for call in (choice.get("message") or {}).get("tool_calls") or []:

@@ -16,7 +16,7 @@ _path = (target.url.path or "/") + (f"?{target.url.query}" if target.url.query e
 
 
 def forward(payload: Any) -> list[Any]:
-    """POST ASYA_TARGET_URL. One answer is one message, also when it is a list or null."""
+    """POST ASYA_TARGET_URL. One response is one message, even a list or null."""
     return [target.post(_path, payload, _fold)]
 
 

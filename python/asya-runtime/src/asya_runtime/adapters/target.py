@@ -1,4 +1,4 @@
-"""The inference server behind an adapter: where it is, and one call to it with timeout, retries and streaming.
+"""The inference server behind an adapter: its address, and calls with timeout, retries and streaming.
 
 Only the standard library. The server is on loopback, or where ASYA_TARGET_URL says; never at a metadata address of a cloud.
 """
@@ -24,9 +24,9 @@ from asya_runtime import current_envelope, time_left
 log = logging.getLogger("asya.adapters")
 
 LARGEST_ANSWER = 64 * 1024 * 1024
-# Answers that may be different the next time.
+# Status codes after which a retry can succeed.
 TEMPORARY = (408, 425, 429, 500, 502, 503, 504)
-# Link-local, where clouds serve credentials, and the metadata addresses that are elsewhere (AWS, Google, Alibaba, Azure).
+# Link-local addresses, at which clouds serve credentials, and other metadata addresses (AWS, Google, Alibaba, Azure).
 METADATA_NETWORKS = [
     ipaddress.ip_network(network)
     for network in (
@@ -41,24 +41,24 @@ METADATA_NETWORKS = [
 METADATA_NAMES = ("metadata", "metadata.google.internal", "metadata.goog", "instance-data", "instance-data.ec2.internal")
 NAT64 = ipaddress.ip_network("64:ff9b::/96")
 
-# Makes the result of a stream from the data of its events.
+# Builds the result of a stream from the data of its events.
 Fold = Callable[[Iterable[str]], Any]
 
 
 class TargetError(Exception):
-    """The target cannot be used or did not answer as it should; the text says why."""
+    """The target cannot be used, or its response is invalid. The message contains the cause."""
 
 
 class Answered(TargetError):
-    """The server is there, and its answer is of no use."""
+    """The server sent a response that cannot be used."""
 
 
 class TooLate(TargetError):
-    """The time is over."""
+    """The timeout is over."""
 
 
 class Temporary(Exception):
-    """A try failed that may be repeated."""
+    """An attempt failed that may be repeated."""
 
     def __init__(self, message: str, after: float | None = None, unreachable: bool = False) -> None:
         super().__init__(message)
@@ -68,25 +68,25 @@ class Temporary(Exception):
 
 @dataclass(frozen=True)
 class Target:
-    """An HTTP server and how patient we are with it. All times are seconds."""
+    """An HTTP server, with timeouts and retries. All times are seconds."""
 
     url: SplitResult
-    # For one message, every retry included; the envelope's deadline shortens it.
+    # For one message including retries. The envelope's deadline shortens it.
     timeout: float = 240.0
     connect_timeout: float = 5.0
-    # Tries after an answer that may be better next time. A server that cannot be reached is tried until the timeout.
+    # Attempts after temporary errors. A server that cannot be reached is retried until the timeout.
     attempts: int = 4
     token: str | None = None
     model: str | None = None
     stream: bool = False
-    # How long the start waits for the server; None: as long as it takes.
+    # Longest wait for the server at the start; None: no limit.
     patience: float | None = None
 
     @classmethod
     def from_env(cls, default_url: str | None, env: Mapping[str, str] = os.environ) -> Target:
         url = env.get("ASYA_TARGET_URL") or default_url
         if not url:
-            raise TargetError("ASYA_TARGET_URL is not set: give the URL to which each payload is posted")
+            raise TargetError("ASYA_TARGET_URL is not set: set it to the URL to which each payload is posted")
         return cls(
             url=checked_url(url),
             timeout=_seconds(env, "ASYA_TARGET_TIMEOUT", 240.0),
@@ -99,20 +99,20 @@ class Target:
         )
 
     def path(self, rest: str) -> str:
-        """A path of the API below the target's own; a version that both have is written once."""
+        """A path of the API below the target's own. A version in both occurs once."""
         base = self.url.path.rstrip("/")
         version = "/" + rest.lstrip("/").split("/", 1)[0]
         return base.removesuffix(version) + rest
 
     def post(self, path: str, body: Any, fold: Fold) -> Any:
-        """The JSON answer; of an event stream, what `fold` makes of its events."""
+        """The JSON response or, for an event stream, the result of `fold`."""
         return self._call("POST", path, json.dumps(body).encode(), fold)
 
     def get(self, path: str) -> Any:
         return self._call("GET", path, None, list)
 
     def wait_for(self, path: str) -> None:
-        """Returns when the server answers; called before the runtime is ready, so that no message comes too early."""
+        """Wait until the server responds. Called before the runtime is ready, so that no message arrives too early."""
         if self.patience == 0:
             return
         start = time.monotonic()
@@ -122,11 +122,11 @@ class Target:
                 self._once("GET", path, None, list, time.monotonic() + 5.0)
                 return
             except Answered:
-                return  # 401, 404 or no JSON: somebody is there
+                return  # 401, 404 or no JSON: the server runs
             except (Temporary, TooLate) as error:
                 if self.patience is not None and time.monotonic() - start >= self.patience:
                     raise TargetError(
-                        f"the target is not there after {self.patience:g} s (ASYA_TARGET_WAIT): {error}"
+                        f"the target does not respond after {self.patience:g} s (ASYA_TARGET_WAIT): {error}"
                     ) from None
                 if time.monotonic() - said > 30:
                     said = time.monotonic()
@@ -155,7 +155,7 @@ class Target:
     def _once(self, method: str, path: str, body: bytes | None, fold: Fold, until: float) -> Any:
         shown = f"{method} {self.url.scheme}://{self.url.netloc}{path}"
         connection = self._connect(until)
-        # http.client lets go of it as soon as a server says that it will close the connection.
+        # http.client releases it as soon as the server announces to close the connection.
         sock = connection.sock
         try:
             connection.request(method, path, body, self._headers(body is not None))
@@ -166,27 +166,27 @@ class Target:
         except TimeoutError:
             raise TooLate(f"{shown} was not answered in time (ASYA_TARGET_TIMEOUT, or the envelope's deadline)") from None
         except (OSError, http.client.HTTPException) as error:
-            raise Temporary(f"{shown}: the connection broke: {type(error).__name__}: {error}") from None
+            raise Temporary(f"{shown}: the connection failed: {type(error).__name__}: {error}") from None
         finally:
             connection.close()
 
     def _connect(self, until: float) -> http.client.HTTPConnection:
         left = until - time.monotonic()
         if left <= 0:
-            raise TooLate("no time is left for a call (ASYA_TARGET_TIMEOUT, or the envelope's deadline)")
+            raise TooLate("no time left for a call (ASYA_TARGET_TIMEOUT, or the envelope's deadline)")
         kind = http.client.HTTPSConnection if self.url.scheme == "https" else http.client.HTTPConnection
         connection = kind(self.url.hostname or "", self.url.port, timeout=min(self.connect_timeout, left))
         try:
             connection.connect()
         except OSError as error:
             connection.close()
-            reason = "no answer to the connection" if isinstance(error, TimeoutError) else error
+            reason = "connection timed out" if isinstance(error, TimeoutError) else error
             raise Temporary(f"{self.url.scheme}://{self.url.netloc} cannot be reached: {reason}", unreachable=True) from None
-        # The name may have been resolved to anything: what counts is the address we are connected to.
+        # The name can resolve to any address, so the connected address is checked.
         peer = connection.sock.getpeername()[0]
         if is_metadata_address(peer):
             connection.close()
-            raise TargetError(f"the target {self.url.hostname} is {peer}, a link-local or metadata address: refused")
+            raise TargetError(f"the target {self.url.hostname} is {peer}, a link-local or metadata address: not allowed")
         connection.sock.settimeout(max(0.001, until - time.monotonic()))
         return connection
 
@@ -221,7 +221,7 @@ class Target:
     def _refused(self, response: http.client.HTTPResponse, beginning: bytes, shown: str) -> None:
         text = f"{shown} answered {response.status} {response.reason}: {_excerpt(beginning)}"
         if 300 <= response.status < 400:
-            raise TargetError(f"{text} (redirects are not followed: set ASYA_TARGET_URL to the final place)")
+            raise TargetError(f"{text} (redirects are not followed: set ASYA_TARGET_URL to the final URL)")
         if response.status in TEMPORARY:
             after = response.headers.get("Retry-After", "")
             raise Temporary(text, float(after) if after.isdecimal() else None)
@@ -229,23 +229,23 @@ class Target:
 
 
 def checked_url(text: str) -> SplitResult:
-    """The URL of a target, or a TargetError that says what is wrong with it."""
+    """Parse the URL of a target, or raise a TargetError with the cause."""
     try:
         url = urlsplit(text.strip())
         host, _ = url.hostname, url.port
     except ValueError as error:
-        raise TargetError(f"ASYA_TARGET_URL is no URL: {error}") from None
+        raise TargetError(f"ASYA_TARGET_URL is not a URL: {error}") from None
     if url.scheme not in ("http", "https") or not host:
-        raise TargetError(f"ASYA_TARGET_URL must be http://HOST or https://HOST, it begins with `{url.scheme or text[:20]}`")
+        raise TargetError(f"ASYA_TARGET_URL must be http://HOST or https://HOST, but starts with `{url.scheme or text[:20]}`")
     if url.username is not None or url.password is not None:
-        raise TargetError("ASYA_TARGET_URL must not contain a user or password: put a token into ASYA_TARGET_TOKEN")
+        raise TargetError("ASYA_TARGET_URL must not contain a user or password: set a token with ASYA_TARGET_TOKEN")
     if host.rstrip(".").lower() in METADATA_NAMES or is_metadata_address(host):
-        raise TargetError(f"ASYA_TARGET_URL points at {host}, a link-local or metadata address: refused")
+        raise TargetError(f"ASYA_TARGET_URL points at {host}, a link-local or metadata address: not allowed")
     return url
 
 
 def is_metadata_address(host: str) -> bool:
-    """Whether an address (no name) is link-local or a cloud's metadata service, however it is written."""
+    """Whether an address (not a name) is link-local or a metadata service of a cloud, in any notation."""
     try:
         address = ipaddress.ip_address(host.split("%", 1)[0])
     except ValueError:
@@ -267,9 +267,9 @@ def _chunks(response: http.client.HTTPResponse, sock: socket.socket, until: floa
     while chunk := _in_time(response.read1, 65_536, sock, until):
         size += len(chunk)
         if size > LARGEST_ANSWER:
-            raise TargetError(f"the target's answer is larger than {LARGEST_ANSWER} bytes")
+            raise TargetError(f"the target's response is larger than {LARGEST_ANSWER} bytes")
         yield chunk
-    # `read1` does not tell a connection that was cut from the end of the answer.
+    # `read1` does not distinguish a lost connection from the end of the response.
     if response.length:
         raise http.client.IncompleteRead(b"", response.length)
 
@@ -279,22 +279,22 @@ def _lines(response: http.client.HTTPResponse, sock: socket.socket, until: float
     while line := _in_time(response.readline, LARGEST_ANSWER, sock, until):
         size += len(line)
         if size > LARGEST_ANSWER:
-            raise TargetError(f"the target's answer is larger than {LARGEST_ANSWER} bytes")
+            raise TargetError(f"the target's response is larger than {LARGEST_ANSWER} bytes")
         yield line.rstrip(b"\r\n")
 
 
 def _in_time(read: Callable[[int], bytes], size: int, sock: socket.socket, until: float) -> bytes:
-    """A server that sends a byte now and then does not get more time than one that is silent."""
+    """Limit the total time, so that a server cannot extend it by sending single bytes."""
     left = until - time.monotonic()
     if left <= 0:
         raise TimeoutError
-    if sock.fileno() >= 0:  # closed by http.client when the whole answer is in its buffer
+    if sock.fileno() >= 0:  # closed by http.client if the whole response is in its buffer
         sock.settimeout(left)
     return read(size)
 
 
 def _events(lines: Iterable[bytes]) -> Iterator[str]:
-    """The data of each server-sent event."""
+    """Data of each server-sent event."""
     data: list[str] = []
     for line in lines:
         if line.startswith(b"data:"):
@@ -307,13 +307,13 @@ def _events(lines: Iterable[bytes]) -> Iterator[str]:
 
 
 def parse_event(text: str) -> dict[str, Any]:
-    """An event's JSON object; an error in it is the target's error."""
+    """Parse the JSON object of an event. An error in it is an error of the target."""
     try:
         event = json.loads(text)
     except ValueError:
-        raise TargetError(f"the target's stream has an event that is no JSON: {_excerpt(text.encode())}") from None
+        raise TargetError(f"the target's stream has an event that is not JSON: {_excerpt(text.encode())}") from None
     if not isinstance(event, dict):
-        raise TargetError("the target's stream has an event that is no JSON object")
+        raise TargetError("the target's stream has an event that is not a JSON object")
     if event.get("error"):
         raise TargetError(f"the target reports an error in its stream: {_excerpt(json.dumps(event['error']).encode())}")
     return event
@@ -321,7 +321,7 @@ def parse_event(text: str) -> dict[str, Any]:
 
 def an_object(answer: Any) -> dict[str, Any]:
     if not isinstance(answer, dict):
-        raise TargetError("the target's answer is no JSON object")
+        raise TargetError("the target's response is not a JSON object")
     return answer
 
 
