@@ -4,6 +4,7 @@
 //! the book alike; links to files that are not pages lead to the forge.
 
 use std::collections::BTreeSet;
+use std::fmt::Write;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -29,8 +30,34 @@ pub(crate) fn run() -> Result<()> {
     let html = book.join("html");
     let [mdbook, from, to] = [&mdbook, &book, &html].map(|path| path.display().to_string());
     shell::run(&mdbook, &["build", &from, "--dest-dir", &to])?;
+    let broken = broken(&html, &html)?;
+    ensure!(
+        broken.is_empty(),
+        "links in the book lead nowhere:\n  {}",
+        broken.join("\n  ")
+    );
     println!("{}", html.join("index.html").display());
     Ok(())
+}
+
+/// Links of the built pages in a folder to files that do not exist.
+fn broken(html: &Path, folder: &Path) -> Result<Vec<String>> {
+    let link = Regex::new(r##"(?:href|src|srcset)="([^"#:]+)(?:#[^"]*)?""##)?;
+    let mut broken = Vec::new();
+    for entry in fs::read_dir(folder)? {
+        let path = entry?.path();
+        if path.is_dir() {
+            broken.extend(self::broken(html, &path)?);
+        } else if path.extension().is_some_and(|extension| extension == "html") && !path.ends_with("404.html") {
+            let text = fs::read_to_string(&path)?;
+            // The frame with the table of contents has links relative to the top.
+            let base = if path.ends_with("toc.html") { html } else { folder };
+            let targets = link.captures_iter(&text).map(|found| found[1].to_owned());
+            let missing = targets.filter(|target| !base.join(target).exists());
+            broken.extend(missing.map(|target| format!("{}: {target}", path.display())));
+        }
+    }
+    Ok(broken)
 }
 
 fn mdbook() -> Result<PathBuf> {
@@ -79,9 +106,30 @@ fn lay_out(book: &Path) -> Result<()> {
         let path = links::resolve(SUMMARY, &found[1]);
         format!("]({path})")
     });
+    let records = chapters(&pages)?;
+    let lines = summary.lines().flat_map(|line| {
+        let below = if line.contains("docs/adr/README.md") {
+            records.as_str()
+        } else {
+            ""
+        };
+        [line, "\n", below]
+    });
+    let summary: String = lines.collect();
     write("SUMMARY.md", summary.as_bytes())?;
     fs::copy(root.join("book.toml"), book.join("book.toml")).context("cannot copy book.toml")?;
     Ok(())
+}
+
+/// Lines of the table of contents for the decision records, below their own table.
+fn chapters(pages: &BTreeSet<String>) -> Result<String> {
+    let mut lines = String::new();
+    for path in pages.iter().filter(|path| path.starts_with("docs/adr/0")) {
+        let text = fs::read_to_string(shell::root().join(path))?;
+        let title = text.lines().next().unwrap_or_default().trim_start_matches("# ");
+        writeln!(lines, "  - [{title}]({path})")?;
+    }
+    Ok(lines)
 }
 
 /// The text of a page with links to what is not in the book as links to the forge.
@@ -90,7 +138,8 @@ fn outward(page: &str, text: &str, pages: &BTreeSet<String>) -> Result<String> {
     let replaced = link.replace_all(text, |found: &Captures<'_>| {
         let path = links::resolve(page, &found[1]);
         if pages.contains(&path) || path.starts_with("docs/pictures/") {
-            return found[0].to_owned();
+            // mdBook makes the index of a folder of its README.md, and leaves links to it as they are.
+            return found[0].replace("README.md", "index.md");
         }
         format!("]({FORGE}/{path}{})", found.get(2).map_or("", |anchor| anchor.as_str()))
     });
@@ -135,7 +184,7 @@ mod tests {
         assert_eq!(
             told,
             format!(
-                "[a](a.md#b) [r](../README.md) [p](../docs/pictures/x.png) [e]({FORGE}/deploy/examples) [w](https://example.com/x) [h](#here)"
+                "[a](a.md#b) [r](../index.md) [p](../docs/pictures/x.png) [e]({FORGE}/deploy/examples) [w](https://example.com/x) [h](#here)"
             )
         );
     }
