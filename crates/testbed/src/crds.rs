@@ -2,15 +2,16 @@
 
 use std::{fs, path::Path, time::Duration};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::{
     Api, Client, ResourceExt,
-    api::{Patch, PatchParams},
+    api::{ListParams, Patch, PatchParams},
+    core::{ApiResource, DynamicObject, GroupVersionKind},
     runtime::{conditions, wait::await_condition},
 };
 
-use crate::{control_plane::SELF, say};
+use crate::{control_plane::SELF, eventually, say};
 
 /// The file of KAITO's Workspace CRD.
 pub const KAITO_WORKSPACES: &str = "kaito.sh_workspaces.yaml";
@@ -122,6 +123,30 @@ pub async fn install_crd(client: &Client, mut crd: CustomResourceDefinition) -> 
     tokio::time::timeout(Duration::from_secs(20), established)
         .await
         .with_context(|| format!("the CRD {name} is installed but not served after 20 s"))??;
+    versions_are_served(client, &crd).await
+}
+
+/// Waits for the versions of a CRD. One that is added to an established CRD is served a moment later.
+async fn versions_are_served(client: &Client, crd: &CustomResourceDefinition) -> Result<()> {
+    let names = &crd.spec.names;
+    for version in crd.spec.versions.iter().filter(|version| version.served) {
+        let kind = GroupVersionKind::gvk(&crd.spec.group, &version.name, &names.kind);
+        let resource = ApiResource::from_gvk_with_plural(&kind, &names.plural);
+        let objects: Api<DynamicObject> = Api::all_with(client.clone(), &resource);
+        eventually(Duration::from_secs(20), async || {
+            // Any other answer comes from the version, such as that of a conversion webhook which is not there yet.
+            let listed = objects.list_metadata(&ListParams::default().limit(1)).await;
+            let is_missing = matches!(&listed, Err(kube::Error::Api(status)) if status.code == 404);
+            ensure!(
+                !is_missing,
+                "{} of {} are not served",
+                names.plural,
+                resource.api_version
+            );
+            Ok(())
+        })
+        .await?;
+    }
     Ok(())
 }
 

@@ -264,7 +264,7 @@ fn is_usual(c: &Condition) -> bool {
     status::LIFECYCLE.iter().any(|(type_, _)| *type_ == c.type_)
 }
 
-/// Like [`is_usual`], for AsyncActors and LlamaStackDistributions.
+/// Like `is_usual`, for AsyncActors and LlamaStackDistributions.
 pub fn is_usual_when_operated(c: &Condition) -> bool {
     ![condition::STALLED, condition::PAUSED, WARNING].contains(&c.type_.as_str())
 }
