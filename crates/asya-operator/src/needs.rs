@@ -2,9 +2,10 @@
 
 use kube::ResourceExt;
 use runway_api::AsyncActor;
+use runway_operator::object::Kind;
 
 use crate::names;
-use crate::object::{CONFIG_MAP, Found, Key, Kind, Objects, SCALED_OBJECT, TRIGGER_AUTHENTICATION};
+use crate::object::{CONFIG_MAP, Found, Key, Objects, SCALED_OBJECT, TRIGGER_AUTHENTICATION};
 use crate::targets::{self, DEPLOYMENT, KNOWN, STATEFUL_SET};
 
 /// Kinds that are created for actors and are never a target.

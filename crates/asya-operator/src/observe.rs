@@ -15,12 +15,10 @@ use runway_operator::clock;
 
 use crate::caches::Caches;
 use crate::configuration::Configuration;
+use crate::object::{Key, Objects};
 use crate::plan;
 use crate::queues::Keeper;
 use crate::transports::Transports;
-
-pub use crate::needs::{Lookup, objects};
-pub use crate::object::{Found, Key, Kind, Objects};
 
 /// How the queue stands.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
