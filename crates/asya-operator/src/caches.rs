@@ -114,10 +114,7 @@ impl Caches {
         let id = (actor.namespace().unwrap_or_default(), actor.name_any());
         let mut found = Objects::new();
         loop {
-            let missing: Vec<Key> = needs::needs(actor, &found)
-                .into_iter()
-                .filter(|key| !found.contains_key(key))
-                .collect();
+            let missing = needs::missing(actor, &found);
             if missing.is_empty() {
                 lock(&self.interest).needs(&id, found.keys());
                 return Ok(found);

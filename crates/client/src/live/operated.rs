@@ -228,8 +228,7 @@ async fn seen_by_actor(cluster: &Cluster, actor: &AsyncActor) -> Result<Objects,
     let (namespace, _) = cluster::place(actor)?;
     let mut found = Objects::new();
     loop {
-        let needed = asya::needs::needs(actor, &found);
-        let missing: Vec<Key> = needed.into_iter().filter(|key| !found.contains_key(key)).collect();
+        let missing = asya::needs::missing(actor, &found);
         if missing.is_empty() {
             return Ok(found);
         }
