@@ -45,10 +45,12 @@ pub(crate) struct Caches {
     pods: Store<Text>,
 }
 
-/// Which actors need which objects.
+/// Actors by the objects that they need, and the reverse.
 #[derive(Default)]
 struct Interest {
+    /// Names of actors by object.
     of: HashMap<(Kind, Place), BTreeSet<String>>,
+    /// Objects by actor.
     by: HashMap<Id, BTreeSet<Key>>,
 }
 
