@@ -14,8 +14,8 @@ const STYLE: &str = "docs/style.md";
 /// Folders of code with the number of findings that they may still have. Lower a number when it shrinks; at 0 it stays.
 const ALLOWED: &[(&str, usize)] = &[
     ("crates/api", 3),
-    ("crates/asya-operator", 19),
-    ("crates/asya-sidecar", 8),
+    ("crates/asya-operator", 0),
+    ("crates/asya-sidecar", 0),
     ("crates/cli", 38),
     ("crates/client", 31),
     ("crates/core", 16),

@@ -18,13 +18,14 @@ use runway_operator::controller::Wake;
 use runway_operator::crd::Crd;
 use runway_operator::echo::{Echo, revision};
 use runway_operator::kubelet;
+use runway_operator::object::Kind;
 use runway_operator::packed::Text;
 use runway_operator::store::{Change, Kinds, Store};
 use runway_operator::watch::{crd, events, watched};
 use tokio::task::JoinSet;
 
-use crate::observe::{Found, Key, Kind, Objects};
-use crate::plan;
+use crate::needs;
+use crate::object::{Found, Key, Objects};
 use crate::queues::Id;
 use crate::targets::KNOWN;
 
@@ -44,10 +45,12 @@ pub(crate) struct Caches {
     pods: Store<Text>,
 }
 
-/// Which actors need which objects.
+/// Actors by the objects that they need, and the reverse.
 #[derive(Default)]
 struct Interest {
+    /// Names of actors by object.
     of: HashMap<(Kind, Place), BTreeSet<String>>,
+    /// Objects by actor.
     by: HashMap<Id, BTreeSet<Key>>,
 }
 
@@ -83,7 +86,7 @@ impl Caches {
 
     /// Starts watching, and returns when everything has been listed once.
     pub(crate) async fn start(self: &Arc<Self>, tasks: &mut JoinSet<()>) {
-        let kinds = plan::kinds();
+        let kinds = needs::kinds();
         let wake = self.wake.clone();
         tasks.spawn(self.pods.clone().follow(
             watched::<Pod>(
@@ -113,10 +116,7 @@ impl Caches {
         let id = (actor.namespace().unwrap_or_default(), actor.name_any());
         let mut found = Objects::new();
         loop {
-            let missing: Vec<Key> = plan::needs(actor, &found)
-                .into_iter()
-                .filter(|key| !found.contains_key(key))
-                .collect();
+            let missing = needs::missing(actor, &found);
             if missing.is_empty() {
                 lock(&self.interest).needs(&id, found.keys());
                 return Ok(found);
@@ -166,7 +166,8 @@ impl Caches {
         if read.is_some() {
             return Ok(read);
         }
-        let api: Api<DynamicObject> = Api::namespaced_with(self.client.clone(), namespace, &key.kind.resource(version));
+        let api: Api<DynamicObject> =
+            Api::namespaced_with(self.client.clone(), namespace, &key.kind.resource_in(version));
         let read = api.get_opt(&key.name).await?;
         if let Some(object) = &read {
             let mut reads = lock(&self.reads);
@@ -185,7 +186,7 @@ impl Caches {
 
     /// Keeps one kind watched while its CRD is installed.
     async fn follow_crd(self: Arc<Self>, kind: Kind) {
-        let mut crds = pin!(crd(self.client.clone(), format!("{}.{}", kind.plural, kind.group)));
+        let mut crds = pin!(crd(self.client.clone(), kind.crd_name()));
         while let Some(crd) = crds.next().await {
             self.set(kind, crd.as_ref().and_then(|crd| version(kind, crd))).await;
         }
@@ -201,9 +202,9 @@ impl Caches {
     }
 
     fn follow(self: Arc<Self>, kind: Kind, version: &str, store: Store<Sighting>) -> BoxFuture<'static, ()> {
-        let (client, resource) = (self.client.clone(), kind.resource(version));
+        let (client, resource) = (self.client.clone(), kind.resource_in(version));
         let changed = move |change: &Change<'_, Sighting>| self.changed(kind, change);
-        if plan::MADE.contains(&kind) {
+        if needs::MADE.contains(&kind) {
             let ours = format!("{}={}", labels::RECOMMENDED_MANAGED_BY, labels::ASYA_MANAGER);
             let api: Api<DynamicObject> = Api::all_with(client, &resource);
             let events = events(api, watcher::Config::default().labels(&ours));

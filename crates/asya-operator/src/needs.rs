@@ -2,9 +2,10 @@
 
 use kube::ResourceExt;
 use runway_api::AsyncActor;
+use runway_operator::object::Kind;
 
 use crate::names;
-use crate::object::{CONFIG_MAP, Found, Key, Kind, Objects, SCALED_OBJECT, TRIGGER_AUTHENTICATION};
+use crate::object::{CONFIG_MAP, Found, Key, Objects, SCALED_OBJECT, TRIGGER_AUTHENTICATION};
 use crate::targets::{self, DEPLOYMENT, KNOWN, STATEFUL_SET};
 
 /// Kinds that are created for actors and are never a target.
@@ -26,10 +27,7 @@ pub trait Lookup {
 pub fn objects(actor: &AsyncActor, lookup: &impl Lookup) -> Objects {
     let mut found = Objects::new();
     loop {
-        let missing: Vec<Key> = needs(actor, &found)
-            .into_iter()
-            .filter(|key| !found.contains_key(key))
-            .collect();
+        let missing = missing(actor, &found);
         if missing.is_empty() {
             return found;
         }
@@ -40,13 +38,15 @@ pub fn objects(actor: &AsyncActor, lookup: &impl Lookup) -> Objects {
     }
 }
 
-/// Keys of the objects that the plan for an actor reads, as far as the objects found so far lead to them.
-pub fn needs(actor: &AsyncActor, found: &Objects) -> Vec<Key> {
+/// Keys of the objects that the plan for an actor reads and that are not in `found`. An object that is found can lead to more, so
+/// callers look up until none is missing.
+pub fn missing(actor: &AsyncActor, found: &Objects) -> Vec<Key> {
     let mut all = children(actor);
     if let Some(reference) = &actor.spec.workload_ref {
         all.extend(targets::needs(reference, found));
     }
     all.extend(previous_holder(actor));
+    all.retain(|key| !found.contains_key(key));
     all
 }
 

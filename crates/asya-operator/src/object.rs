@@ -1,68 +1,19 @@
-//! References to objects in an actor's namespace: their kinds, names, and the lookup results. Pure.
+//! References to objects in an actor's namespace, and the lookup results. Pure.
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-use kube::core::{ApiResource, DynamicObject};
-
-/// A kind of the Kubernetes API.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Kind {
-    /// API group; empty for the core group.
-    pub group: &'static str,
-    /// Name in `kind`, such as `Deployment`.
-    pub kind: &'static str,
-    /// Name in URLs, such as `deployments`.
-    pub plural: &'static str,
-    /// Version to use if the installed version is unknown.
-    pub version: &'static str,
-}
-
-impl Kind {
-    /// A kind of this group, name, plural and version.
-    pub const fn new(group: &'static str, kind: &'static str, plural: &'static str, version: &'static str) -> Self {
-        Self {
-            group,
-            kind,
-            plural,
-            version,
-        }
-    }
-
-    /// Whether every cluster has the kind, without a CRD.
-    pub fn is_built_in(self) -> bool {
-        matches!(self.group, "" | "apps")
-    }
-
-    /// `apiVersion` in this version, such as `apps/v1`.
-    pub fn api_version(self, version: &str) -> String {
-        if self.group.is_empty() {
-            version.to_owned()
-        } else {
-            format!("{}/{version}", self.group)
-        }
-    }
-
-    /// API resource in this version.
-    pub fn resource(self, version: &str) -> ApiResource {
-        ApiResource {
-            group: self.group.to_owned(),
-            version: version.to_owned(),
-            api_version: self.api_version(version),
-            kind: self.kind.to_owned(),
-            plural: self.plural.to_owned(),
-        }
-    }
-}
+use kube::core::DynamicObject;
+use runway_operator::object::Kind;
 
 /// ConfigMap.
-pub const CONFIG_MAP: Kind = Kind::new("", "ConfigMap", "configmaps", "v1");
+pub const CONFIG_MAP: Kind = Kind::new("", "v1", "ConfigMap", "configmaps");
 /// KEDA's ScaledObject: the workload to scale, and by which metric.
-pub const SCALED_OBJECT: Kind = Kind::new("keda.sh", "ScaledObject", "scaledobjects", "v1alpha1");
+pub const SCALED_OBJECT: Kind = Kind::new("keda.sh", "v1alpha1", "ScaledObject", "scaledobjects");
 /// KEDA's TriggerAuthentication: the credentials for the metric.
 pub const TRIGGER_AUTHENTICATION: Kind =
-    Kind::new("keda.sh", "TriggerAuthentication", "triggerauthentications", "v1alpha1");
+    Kind::new("keda.sh", "v1alpha1", "TriggerAuthentication", "triggerauthentications");
 
 /// Kind and name of an object in the actor's namespace. Displayed as `Deployment 'x'`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -15,52 +15,50 @@ use runway_operator::clock;
 
 use crate::caches::Caches;
 use crate::configuration::Configuration;
+use crate::object::{Key, Objects};
 use crate::plan;
 use crate::queues::Keeper;
 use crate::transports::Transports;
 
-pub use crate::needs::{Lookup, objects};
-pub use crate::object::{Found, Key, Kind, Objects};
-
-/// How the queue stands.
+/// State of an actor's queue.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum QueueState {
-    /// Nobody has looked.
+    /// Not looked up yet.
     #[default]
     Unknown,
-    /// It is there, and this is worth knowing of it.
+    /// The queue exists.
     Ready {
-        /// How it differs from what is configured.
+        /// Difference between the queue and its configuration, if any.
         drift: Option<String>,
     },
-    /// It could not be made, or looked at.
+    /// The queue could not be created or looked up.
     Failed {
-        /// Why not.
+        /// Error, as a message for the user.
         message: String,
     },
-    /// It was removed, or left because it holds messages.
+    /// The queue was deleted, or kept because it holds messages.
     Removed {
-        /// Messages that it holds.
+        /// Number of messages in a queue that was kept.
         left: Option<u64>,
     },
 }
 
-/// How the operator is set up.
+/// Settings of the operator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// Image of asya-sidecar where an actor names none.
+    /// Image of asya-sidecar for actors that set none.
     pub sidecar_image: String,
-    /// The gateway that is told of progress.
+    /// URL of the gateway to which sidecars report progress.
     pub gateway_url: Option<String>,
-    /// Whether queues are made and removed here.
+    /// Whether the operator creates and deletes queues. Otherwise the sidecars create them.
     pub manages_queues: bool,
-    /// The wait after the first conflict; it doubles with every further one.
+    /// Wait after the first conflict. It doubles with each further one.
     pub conflict_wait: Duration,
-    /// The runtime for standalone actors: a Python script.
+    /// Python script of the runtime for standalone actors.
     pub runtime_script: String,
 }
 
-/// What a reconcile reads from, and the executor of its plan, which knows our own writes.
+/// Sources that a reconcile reads, and the executor of its plan.
 pub(crate) struct Context {
     pub(crate) caches: Arc<Caches>,
     pub(crate) actors: Store<AsyncActor>,
@@ -75,19 +73,19 @@ pub(crate) struct Context {
 pub struct Observed {
     /// The AsyncActor.
     pub actor: Arc<AsyncActor>,
-    /// What it looks for in its namespace.
+    /// Objects of its namespace that the plan reads.
     pub objects: Objects,
-    /// The pods that have its containers, by their label.
+    /// Pods with its label, which have its containers.
     pub pods: Vec<Arc<Pod>>,
-    /// The other actors of the namespace that are bound.
+    /// Other actors of the namespace with a binding.
     pub others: Vec<Arc<AsyncActor>>,
-    /// How its queue stands.
+    /// State of its queue.
     pub queue: QueueState,
-    /// The transports.
+    /// Configured transports.
     pub transports: Arc<Transports>,
-    /// How the operator is set up.
+    /// Settings of the operator.
     pub settings: Arc<Settings>,
-    /// The time.
+    /// Current time.
     pub now: Timestamp,
 }
 

@@ -26,7 +26,7 @@ pub(crate) async fn reconcile(actor: Arc<AsyncActor>, context: Arc<Context>) -> 
     controller::execute(&context.executor, &seen.actor, &plan.kube, after_failure).await
 }
 
-/// What a plan needs beside the cluster; the same for the operator and for `render`.
+/// Arguments that change a plan. The operator and `render` share them.
 #[derive(Clone, Debug, clap::Args)]
 pub struct ActorArgs {
     /// Transports, as JSON or as the path of a file with it. Empty: there are none
@@ -38,7 +38,7 @@ pub struct ActorArgs {
         hide_default_value = true
     )]
     pub transport_config: String,
-    /// Image of asya-sidecar where an actor names none
+    /// Image of asya-sidecar for actors that set none
     #[arg(
         long,
         env = "ASYA_SIDECAR_IMAGE",
@@ -48,22 +48,22 @@ pub struct ActorArgs {
     pub sidecar_image: String,
 }
 
-/// How the operator is set up.
+/// Arguments of the operator.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
-    /// What every plan needs.
+    /// Arguments that change a plan.
     #[command(flatten)]
     pub actors: ActorArgs,
-    /// URL of the gateway that sidecars tell of progress.
+    /// URL of the gateway to which sidecars report progress
     #[arg(long, env = "ASYA_GATEWAY_URL", value_name = "URL")]
     pub gateway_url: Option<String>,
-    /// Leave queues to the sidecars: make and remove none.
+    /// Leave the creation of queues to the sidecars, and delete none
     #[arg(long, env = "ASYA_DISABLE_QUEUE_MANAGEMENT", default_value_t = false, num_args = 0..=1, require_equals = true, default_missing_value = "true", action = clap::ArgAction::Set)]
     pub disable_queue_management: bool,
-    /// Seconds to wait before what another controller took out of a target is put back the first time; it doubles each time.
+    /// Seconds to wait before containers that another controller removed are restored; doubled with each conflict
     #[arg(long, value_name = "SECONDS", default_value_t = 5)]
     pub conflict_wait: u16,
-    /// Folder with the Secrets that transports refer to, mounted as NAME/KEY.
+    /// Folder with the Secrets that transports refer to, mounted as NAME/KEY
     #[arg(
         long,
         env = "ASYA_SECRETS_DIR",

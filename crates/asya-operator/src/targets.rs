@@ -18,45 +18,46 @@ use std::fmt;
 use kube::ResourceExt;
 use kube::core::DynamicObject;
 use runway_api::async_actor::{AskedStrategy, Strategy, WorkloadRef};
+use runway_operator::object::Kind;
 use serde_json::Value;
 
-use crate::object::{Found, Key, Kind, Objects};
+use crate::object::{Found, Key, Objects};
 use crate::request::{Bound, check_url};
 
 /// Deployment.
-pub const DEPLOYMENT: Kind = Kind::new("apps", "Deployment", "deployments", "v1");
+pub const DEPLOYMENT: Kind = Kind::new("apps", "v1", "Deployment", "deployments");
 /// StatefulSet.
-pub const STATEFUL_SET: Kind = Kind::new("apps", "StatefulSet", "statefulsets", "v1");
+pub const STATEFUL_SET: Kind = Kind::new("apps", "v1", "StatefulSet", "statefulsets");
 /// KAITO: one model on a set of nodes.
-pub const WORKSPACE: Kind = Kind::new("kaito.sh", "Workspace", "workspaces", "v1beta1");
+pub const WORKSPACE: Kind = Kind::new("kaito.sh", "v1beta1", "Workspace", "workspaces");
 /// KAITO: several Workspaces of one model.
-pub const INFERENCE_SET: Kind = Kind::new("kaito.sh", "InferenceSet", "inferencesets", "v1beta1");
+pub const INFERENCE_SET: Kind = Kind::new("kaito.sh", "v1beta1", "InferenceSet", "inferencesets");
 /// KServe.
-pub const INFERENCE_SERVICE: Kind = Kind::new("serving.kserve.io", "InferenceService", "inferenceservices", "v1beta1");
+pub const INFERENCE_SERVICE: Kind = Kind::new("serving.kserve.io", "v1beta1", "InferenceService", "inferenceservices");
 /// KServe for language models.
 pub const LLM_INFERENCE_SERVICE: Kind = Kind::new(
     "serving.kserve.io",
+    "v1alpha1",
     "LLMInferenceService",
     "llminferenceservices",
-    "v1alpha1",
 );
 /// KubeRay: a Ray cluster with Ray Serve.
-pub const RAY_SERVICE: Kind = Kind::new("ray.io", "RayService", "rayservices", "v1");
+pub const RAY_SERVICE: Kind = Kind::new("ray.io", "v1", "RayService", "rayservices");
 /// KubeRay: a Ray cluster.
-pub const RAY_CLUSTER: Kind = Kind::new("ray.io", "RayCluster", "rayclusters", "v1");
+pub const RAY_CLUSTER: Kind = Kind::new("ray.io", "v1", "RayCluster", "rayclusters");
 /// Seldon Core 1.
 pub const SELDON_DEPLOYMENT: Kind = Kind::new(
     "machinelearning.seldon.io",
+    "v1",
     "SeldonDeployment",
     "seldondeployments",
-    "v1",
 );
 /// Seldon Core 2.
-pub const SELDON_SERVER: Kind = Kind::new("mlops.seldon.io", "Server", "servers", "v1alpha1");
+pub const SELDON_SERVER: Kind = Kind::new("mlops.seldon.io", "v1alpha1", "Server", "servers");
 /// BentoML's Yatai.
-pub const BENTO_DEPLOYMENT: Kind = Kind::new("serving.yatai.ai", "BentoDeployment", "bentodeployments", "v2alpha1");
+pub const BENTO_DEPLOYMENT: Kind = Kind::new("serving.yatai.ai", "v2alpha1", "BentoDeployment", "bentodeployments");
 /// ModelDeployment of this project.
-pub const MODEL_DEPLOYMENT: Kind = Kind::new("kubeairunway.ai", "ModelDeployment", "modeldeployments", "v1alpha1");
+pub const MODEL_DEPLOYMENT: Kind = Kind::new("kubeairunway.ai", "v1alpha1", "ModelDeployment", "modeldeployments");
 
 /// Row of the table: everything that depends on the kind of a target.
 struct Row {
@@ -411,10 +412,7 @@ impl<'a> Source<'a> {
             }),
             Some(Found::NotInstalled) => Err(coming(
                 "TargetKindNotInstalled",
-                format!(
-                    "{key} cannot exist yet: the CRD {}.{} is not installed",
-                    kind.plural, kind.group
-                ),
+                format!("{key} cannot exist yet: the CRD {} is not installed", kind.crd_name()),
             )),
             _ => Err(coming(
                 "TargetNotFound",

@@ -95,7 +95,7 @@ async fn actors_bind_scale_release_and_stay_silent() -> Result<()> {
         .await?;
     bed.delete("late").await?;
 
-    // Let go: byte for byte as it was, and nobody remembers us.
+    // After the release the target is as before, and `managedFields` has no entry of the operator.
     let after = bed.deployments().get("vllm").await?;
     ensure!(likeness(&after) == before, "{:#}\n{before:#}", likeness(&after));
     let managers = after.metadata.managed_fields.unwrap_or_default();
@@ -513,7 +513,7 @@ async fn config_maps_with_other_owners_are_not_changed() -> Result<()> {
         let live = maps.get(name).await?;
         ensure!(live == theirs, "{live:?}\nwas\n{theirs:?}");
 
-        // Once the name is free, the actor goes on by itself.
+        // The actor continues as soon as the name is free.
         bed.create("mine", own.clone()).await?;
         bed.status("mine", "NameTaken", is_taken(1)).await?;
         maps.delete(name, &DeleteParams::default()).await?;

@@ -179,6 +179,29 @@ fn repeated_conflicts_stop_restoring_the_containers() {
 }
 
 #[test]
+fn proxy_after_conflicts_is_the_same_as_a_requested_proxy() {
+    let runtime = json!({
+        "image": "a:1", "handler": "a.b", "targetURL": "http://vllm:8000",
+        "env": [{"name": "ASYA_TARGET_URL", "value": "http://gateway:8080"}],
+    });
+    let proxy = |binding: Value| {
+        let mut world = world(&bound("vllm", &json!({"runtime": runtime, "binding": binding})));
+        for _ in 0..12 {
+            world.rest();
+            if has_ours(&live(&world, "vllm")) {
+                revert(&mut world, "vllm");
+            }
+            later(&mut world, 400);
+        }
+        live(&world, "embed-asya")["spec"].clone()
+    };
+    assert_eq!(
+        proxy(json!({"onConflict": "Proxy"})),
+        proxy(json!({"strategy": "Proxy"}))
+    );
+}
+
+#[test]
 fn one_conflict_per_hour_does_not_stop_binding() {
     let mut world = world(&bound("vllm", &json!({})));
     for _ in 0..20 {

@@ -150,7 +150,7 @@ async fn left_alone(bed: &Bed, why: &str) -> Result<()> {
     eventually(PATIENCE, async || {
         let all = events.list(&ListParams::default()).await?.items;
         let left = all.iter().find(|e| e.reason.as_deref() == Some("QueueLeft"));
-        let note = left.and_then(|e| e.note.as_deref()).context("nobody was told")?;
+        let note = left.and_then(|e| e.note.as_deref()).context("no Event QueueLeft")?;
         ensure!(note.contains(why), "{note}");
         Ok(())
     })

@@ -157,7 +157,7 @@ async fn too_large_response_for_the_broker_goes_to_error_end_once() -> Result<()
 
 async fn two_hops(rabbit: &RabbitMq) -> Result<()> {
     let world = World::new(rabbit, "hops").await?;
-    // Volume-free, as it is injected into somebody else's pod.
+    // An abstract socket requires no volume, as in pods of a binding target.
     let socket = format!("@asya-test-{}", std::process::id());
     let _first = world.actor("first", &[], &[("ASYA_SOCKET", &socket)]).await?;
     let _second = world.actor("second", &[], &[]).await?;
@@ -251,7 +251,7 @@ async fn bad_messages(rabbit: &RabbitMq) -> Result<()> {
     world.wait_for("a_dlq", 1).await?;
     let (body, _) = world.out("a_dlq").await?.next(PATIENCE).await?;
     assert_eq!(body.len(), 100_000_000, "it is kept whole");
-    // Once, and the actor goes on.
+    // It is processed once, and the actor continues.
     world.wait_for("a", 0).await?;
     world.send("a", &message("1", &["a"], json!(1))).await?;
     next(&mut world.out("happy-end").await?).await?;
@@ -312,7 +312,7 @@ async fn missing_queues(rabbit: &RabbitMq) -> Result<()> {
     let _actor = world.actor("a", &[], &[("ASYA_RABBITMQ_PREFETCH", "50")]).await?;
     let mut errors = world.out("error-end").await?;
     let mut out = world.out("happy-end").await?;
-    // Good and unroutable ones mixed: each must be told apart, although confirms come in groups.
+    // Routable and unroutable messages mixed: each must get its own result, although the broker confirms them in groups.
     for number in 0..200 {
         let then = if number % 3 == 0 { "nowhere" } else { "a" };
         let mut request = message(&number.to_string(), &["a"], json!(number));
@@ -471,7 +471,7 @@ async fn a_queue_that_appears_later(rabbit: &RabbitMq) -> Result<()> {
         world.broker.delete(&world.queue(queue)).await?;
     }
     world.send("a", &message("1", &["a", "nowhere"], json!(1))).await?;
-    // Nobody takes it: it stays ours.
+    // No queue accepts it: the sidecar keeps it unacknowledged.
     tokio::time::sleep(Duration::from_secs(1)).await;
     world.wait_for("a", 0).await?;
     world.broker.declare(&world.queue("a_dlq")).await?;
@@ -489,7 +489,7 @@ async fn over_tls(rabbit: &RabbitMq) -> Result<()> {
     world.send("a", &message("1", &["a"], json!(large))).await?;
     assert_eq!(next(&mut world.out("happy-end").await?).await?["payload"], large);
 
-    // An authority that nobody knows: nothing is said to it, and why is told.
+    // An unknown authority: the sidecar sends nothing and reports the reason.
     let programs = support::programs(support::runtime(&[]));
     let variables = [("ASYA_NAMESPACE", "tls"), ("ASYA_RABBITMQ_URL", &*url)];
     let stranger = Actor::start(&programs, "b", &variables)?;

@@ -48,8 +48,3 @@ pub mod telemetry;
 pub mod trace;
 pub mod watch;
 pub mod webhook;
-
-/// Former names in [`object`], for the last crate that uses them.
-pub mod child {
-    pub use crate::object::{controller, is_ours as is_made_for, manager_of, taken, wanted};
-}

@@ -15,12 +15,12 @@ use kube::{Api, Client, CustomResourceExt, ResourceExt};
 use runway_api::async_actor::{RUNTIME_INJECTED, WORKLOAD_READY};
 use runway_api::condition::{self, Conditions};
 use runway_api::{AsyncActor, InferenceProviderConfig, LlamaStackDistribution, ModelDeployment, labels};
-use runway_asya_operator::observe::Kind;
-use runway_asya_operator::plan::CONFIG_MAP;
+use runway_asya_operator::object::CONFIG_MAP;
 use runway_asya_operator::targets::{DEPLOYMENT, INFERENCE_SERVICE, KNOWN, MODEL_DEPLOYMENT, STATEFUL_SET};
 use runway_client::manifests::{self, Component, Release, WEBHOOK_SECRET};
 use runway_llama_stack_operator::kinds;
 use runway_operator::lease::{Election, Leadership, LeaseArgs};
+use runway_operator::object::Kind;
 use runway_provider_direct::Direct;
 use runway_provider_dynamo::Dynamo;
 use runway_provider_kaito::{INFERENCE_SET, Kaito, WORKSPACE};
@@ -273,8 +273,7 @@ async fn actors_live(bed: &Bed) -> Result<()> {
     };
     for _ in 0..2 {
         for (kind, name, path) in [(DEPLOYMENT, "own", "spec"), (CONFIG_MAP, "own-trigger-auth", "data")] {
-            let children: Api<DynamicObject> =
-                Api::namespaced_with(bed.admin.clone(), NAMESPACE, &kind.resource(kind.version));
+            let children: Api<DynamicObject> = Api::namespaced_with(bed.admin.clone(), NAMESPACE, &kind.resource());
             let before = eventually(PATIENCE, async || Ok(children.get(name).await?)).await?;
             children
                 .patch(name, &PatchParams::default(), &Patch::Merge(edited(path)))
@@ -318,7 +317,7 @@ fn target(kind: Kind) -> Value {
         MODEL_DEPLOYMENT => gemma("model")["spec"].clone(),
         _ => json!({ "predictor": { "model": { "modelFormat": { "name": "sklearn" } } } }),
     };
-    json!({ "apiVersion": kind.api_version(kind.version), "kind": kind.kind,
+    json!({ "apiVersion": kind.resource().api_version, "kind": kind.kind,
         "metadata": { "name": "model", "namespace": NAMESPACE }, "spec": spec })
 }
 

@@ -20,8 +20,6 @@ use runway_operator::apply;
 use crate::observe::Observed;
 use crate::request::{Request, Work};
 
-pub use crate::needs::{MADE, kinds, needs};
-pub use crate::object::{CONFIG_MAP, SCALED_OBJECT, TRIGGER_AUTHENTICATION};
 pub use part::Plan;
 pub use pods::WORDS as POD_TROUBLES;
 pub use queue::{QueueWork, Queues, queues_of};

@@ -2,13 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use kube::ResourceExt;
 use kube::core::{ApiResource, DynamicObject, ObjectMeta, TypeMeta};
-use kube::{Resource, ResourceExt};
 use runway_api::async_actor::ObjectRef;
-use runway_api::{AsyncActor, labels};
+use runway_api::labels;
 use runway_operator::plan::{Apply, Delete, Note};
-use runway_operator::{child, json};
+use runway_operator::{json, object};
 use serde_json::Value;
 
 use super::fields;
@@ -34,7 +33,7 @@ pub(super) fn common_labels(actor: &str) -> BTreeMap<String, String> {
 
 /// API resource of an object, in the installed version of its kind.
 pub(super) fn resource(seen: &Observed, key: &Key) -> ApiResource {
-    key.kind.resource(seen.version(key).unwrap_or(key.kind.version))
+    key.kind.resource_in(seen.version(key).unwrap_or(key.kind.version))
 }
 
 /// `apiVersion` and `kind` of an object.
@@ -58,7 +57,7 @@ pub(super) fn reference(seen: &Observed, key: &Key) -> ObjectRef {
 pub(super) fn owned(seen: &Observed, key: &Key, body: Value) -> Apply {
     let metadata = ObjectMeta {
         labels: Some(common_labels(&seen.name())),
-        owner_references: Some(vec![owner(&seen.actor)]),
+        owner_references: Some(vec![object::owner(seen.actor.as_ref())]),
         ..ObjectMeta::default()
     };
     compared(seen, key, stamped(seen, key, metadata, body), true)
@@ -126,28 +125,28 @@ pub(super) fn by(live: &DynamicObject) -> String {
 /// Whether a live object was created for this actor or, if actors share it, for the namespace.
 pub(super) fn is_ours(seen: &Observed, key: &Key, live: &DynamicObject) -> bool {
     if *key != Key::new(CONFIG_MAP, names::RUNTIME_CONFIG_MAP) {
-        return child::is_made_for(seen.actor.as_ref(), live);
+        return object::is_ours(seen.actor.as_ref(), live);
     }
     let label = live.labels().get(labels::RECOMMENDED_MANAGED_BY).map(String::as_str);
-    child::controller(live).is_none() && (label == Some(labels::ASYA_MANAGER) || fields::hold_something(live))
+    object::controller(live).is_none() && (label == Some(labels::ASYA_MANAGER) || fields::hold_something(live))
 }
 
 /// Whether an object that was created for this actor still exists, even if it is being deleted.
 pub(super) fn exists(seen: &Observed, key: &Key) -> bool {
     seen.live(key)
-        .is_some_and(|live| child::is_made_for(seen.actor.as_ref(), live))
+        .is_some_and(|live| object::is_ours(seen.actor.as_ref(), live))
 }
 
 /// Whether a live object was created for this actor and is not being deleted yet.
 pub(super) fn is_leftover(seen: &Observed, live: &DynamicObject) -> bool {
-    child::is_made_for(seen.actor.as_ref(), live) && live.metadata.deletion_timestamp.is_none()
+    object::is_ours(seen.actor.as_ref(), live) && live.metadata.deletion_timestamp.is_none()
 }
 
 /// If an object with another owner has the name of one that is needed: a part that reports it in a condition of this type and
 /// in an Event, and leaves everything as it is.
 pub(super) fn taken(seen: &Observed, key: &Key, type_: &'static str) -> Option<Part> {
     let live = seen.live(key).filter(|live| !is_ours(seen, key, live))?;
-    let message = taken_text(key.kind.kind, &key.name, &child::manager_of(live));
+    let message = taken_text(key.kind.kind, &key.name, &object::manager_of(live));
     Some(Part {
         keep_children: true,
         ..Part::fails(seen, type_, "NameTaken", message)
@@ -156,7 +155,7 @@ pub(super) fn taken(seen: &Observed, key: &Key, type_: &'static str) -> Option<P
 
 /// Message for a name that an object with another owner has.
 pub(super) fn taken_text(kind: &str, name: &str, manager: &str) -> String {
-    let taken = child::taken(&format!("{kind} '{name}'"), "AsyncActor", manager);
+    let taken = object::taken(&format!("{kind} '{name}'"), "AsyncActor", manager);
     let way_out = match (kind, name) {
         (_, names::RUNTIME_CONFIG_MAP) => "delete the other object",
         ("Deployment" | "StatefulSet", _) => {
@@ -172,21 +171,5 @@ pub(super) fn deletion(seen: &Observed, key: &Key) -> Option<Delete> {
     let Some(Found::Here { version, object }) = seen.objects.get(key) else {
         return None;
     };
-    Some(Delete {
-        resource: key.kind.resource(version),
-        namespace: seen.namespace(),
-        name: key.name.clone(),
-        uid: object.uid()?,
-    })
-}
-
-fn owner(actor: &AsyncActor) -> OwnerReference {
-    OwnerReference {
-        api_version: AsyncActor::api_version(&()).into_owned(),
-        kind: AsyncActor::kind(&()).into_owned(),
-        name: actor.name_any(),
-        uid: actor.uid().unwrap_or_default(),
-        controller: Some(true),
-        block_owner_deletion: Some(true),
-    }
+    object::deletion(key.kind.resource_in(version), object)
 }

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use jiff::{SignedDuration, Timestamp};
+use runway_operator::object;
 use runway_operator::plan::{Finalizer, Note};
 
 use super::binding::holder;
@@ -15,8 +15,6 @@ use crate::object::{Key, SCALED_OBJECT};
 use crate::observe::{Observed, QueueState};
 use crate::targets::{DEPLOYMENT, KNOWN, STATEFUL_SET};
 
-/// Longest time for the cleanup.
-const TIMEOUT: SignedDuration = SignedDuration::from_mins(5);
 /// Time until the next try at a broker.
 const BROKER_AGAIN: Duration = Duration::from_secs(10);
 
@@ -31,7 +29,7 @@ pub(super) fn for_deletion(seen: &Observed) -> Plan {
     else {
         return plan;
     };
-    let left = time_left(since.0, seen.now);
+    let left = Some(object::time_left(since.0, seen.now)).filter(|left| !left.is_zero());
     let mut orphans = Vec::new();
 
     let name = seen.name();
@@ -103,10 +101,4 @@ pub(super) fn for_deletion(seen: &Observed) -> Plan {
     }
     plan.kube.finalizer = Finalizer::Remove;
     plan
-}
-
-/// Time left for the cleanup, if any.
-fn time_left(since: Timestamp, now: Timestamp) -> Option<Duration> {
-    let left = Duration::try_from(TIMEOUT - now.duration_since(since)).unwrap_or(Duration::ZERO);
-    Some(left).filter(|left| !left.is_zero())
 }

@@ -24,9 +24,6 @@ use crate::observe::Observed;
 use crate::request::{Request, Work};
 use crate::{names, needs};
 
-/// Longest message of a status, in bytes.
-const MAX_MESSAGE: usize = 4096;
-
 /// Order of the conditions.
 const ORDER: [&str; 9] = [
     TARGET_RESOLVED,
@@ -361,7 +358,7 @@ fn written(
     let before = seen.actor.status.as_ref();
     let conditions = before.map_or(&[][..], |status| &status.conditions);
     status.status = Some(state.to_string());
-    status.message = Some(condition::shorten(message, MAX_MESSAGE));
+    status.message = Some(condition::shorten(message, condition::MAX_STATUS_MESSAGE));
     status.conditions = condition::settle(drafts, conditions, seen.actor.metadata.generation, seen.now);
     let same = before.is_some_and(|before| {
         let mut sorted = before.clone();

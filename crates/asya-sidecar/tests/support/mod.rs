@@ -1,4 +1,4 @@
-//! What the real tests share.
+//! Helpers of the tests with a real broker.
 #![allow(dead_code, unreachable_pub, reason = "each test file uses what it needs")]
 
 use std::path::PathBuf;

@@ -12,7 +12,8 @@ use kube::{Api, ResourceExt};
 use runway_api::labels::{self, llama_stack};
 use runway_api::{AsyncActor, LlamaStackDistribution, Name, Namespace};
 use runway_asya_operator as asya;
-use runway_asya_operator::observe::{Found, Key, Objects, QueueState};
+use runway_asya_operator::object::{Found, Key, Objects};
+use runway_asya_operator::observe::QueueState;
 use runway_asya_operator::transports::Transports;
 use runway_llama_stack_operator as stack;
 use runway_llama_stack_operator::observe::Child;
@@ -227,8 +228,7 @@ async fn seen_by_actor(cluster: &Cluster, actor: &AsyncActor) -> Result<Objects,
     let (namespace, _) = cluster::place(actor)?;
     let mut found = Objects::new();
     loop {
-        let needed = asya::plan::needs(actor, &found);
-        let missing: Vec<Key> = needed.into_iter().filter(|key| !found.contains_key(key)).collect();
+        let missing = asya::needs::missing(actor, &found);
         if missing.is_empty() {
             return Ok(found);
         }
@@ -250,7 +250,7 @@ async fn seen(cluster: &Cluster, key: &Key, namespace: &Namespace) -> Result<Fou
     let Some(version) = version else {
         return Ok(Found::NotInstalled);
     };
-    let object = read(cluster, &kind.resource(&version), namespace, &key.name.parse()?).await?;
+    let object = read(cluster, &kind.resource_in(&version), namespace, &key.name.parse()?).await?;
     Ok(match object {
         Some(object) => Found::Here {
             version,

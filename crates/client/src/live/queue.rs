@@ -6,7 +6,7 @@ use kube::core::{ApiResource, DynamicObject};
 use kube::{Api, Client, Resource};
 use runway_api::name::{Invalid, Segment};
 use runway_api::{AsyncActor, Name, Namespace};
-use runway_asya_operator::plan::SCALED_OBJECT;
+use runway_asya_operator::object::SCALED_OBJECT;
 use serde_json::Value;
 
 use crate::live::cluster::{self, Cluster};
@@ -30,7 +30,7 @@ pub async fn depth(cluster: &Cluster, actor: &AsyncActor) -> Depth {
 }
 
 async fn read(client: &Client, namespace: &Namespace, name: &Name) -> kube::Result<Depth> {
-    let resource = SCALED_OBJECT.resource(SCALED_OBJECT.version);
+    let resource = SCALED_OBJECT.resource();
     let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), namespace, &resource);
     match metric(&api.get(name).await?) {
         None => Ok(Depth::Unknown(format!("KEDA does not process ScaledObject/{name} yet"))),

@@ -15,7 +15,7 @@ use kube::{Resource, ResourceExt};
 use runway_api::labels::llama_stack;
 use runway_api::provider_config::Health;
 use runway_api::{AsyncActor, InferenceProviderConfig, LlamaStackDistribution, ModelDeployment, Name, Namespace};
-use runway_asya_operator::plan::SCALED_OBJECT;
+use runway_asya_operator::object::SCALED_OBJECT;
 use runway_core::providers::Providers;
 use runway_llama_stack_operator::kinds;
 use runway_operator::client::ClientArgs;
@@ -363,7 +363,7 @@ impl Source {
         pods.push(actor_selector(&actor.name_any()));
         let all = ListParams::default();
         let more = vec![
-            (SCALED_OBJECT.resource(SCALED_OBJECT.version), all.clone()),
+            (SCALED_OBJECT.resource(), all.clone()),
             (kinds::AUTOSCALER.resource(), all),
         ];
         let around = Around {

@@ -170,10 +170,21 @@ fn stopped(binding: &Binding<'_>, place: &InPlace, live: &DynamicObject, outcome
     };
     let Request { namespace, scaling, .. } = binding.request;
     match targets::resolve(&proxied, namespace, scaling.is_some(), &seen.objects) {
-        Err(why) => Outcome {
-            parts: vec![event, says(format!("{message}. No proxy: {}", why.message))],
-            ..outcome
-        },
+        Err(why) => {
+            let missing = format!(
+                "cannot create the proxy that binding.onConflict requests: {}",
+                why.message
+            );
+            // The message of the condition is kept from one plan to the next, and this reason can change.
+            let warning = Part {
+                warnings: vec![missing],
+                ..Part::default()
+            };
+            Outcome {
+                parts: vec![event, says(message), warning],
+                ..outcome
+            }
+        }
         Ok(resolved) => {
             let status = BindingStatus {
                 strategy: Some(Strategy::Proxy),
@@ -189,13 +200,15 @@ fn stopped(binding: &Binding<'_>, place: &InPlace, live: &DynamicObject, outcome
 
 fn stopped_text(binding: &Binding<'_>, place: &InPlace, live: &DynamicObject) -> String {
     let is_kserve = targets::source(&binding.bound.reference).is_some_and(|source| source.kind == INFERENCE_SERVICE);
-    let way_out = if is_kserve && place.strategy == Strategy::TemplatePatch {
-        "set binding.strategy to ParentSpec or Proxy"
+    let way_out = if binding.bound.on_conflict == OnConflict::Proxy {
+        "binding.onConflict requests a proxy instead"
+    } else if is_kserve && place.strategy == Strategy::TemplatePatch {
+        "To continue, set binding.strategy to ParentSpec or Proxy"
     } else {
-        "set binding.strategy to Proxy, or binding.onConflict to Proxy"
+        "To continue, set binding.strategy to Proxy, or binding.onConflict to Proxy"
     };
     format!(
-        "The containers were removed from {}{} more than {} times and are no longer restored. To continue, {way_out}; any change of this spec tries again",
+        "The containers were removed from {}{} more than {} times and are no longer restored. {way_out}; any change of this spec tries again",
         place.holder,
         by(live),
         conflict::MOST

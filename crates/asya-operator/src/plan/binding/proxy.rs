@@ -65,16 +65,16 @@ pub(super) fn plan(binding: &Binding<'_>, resolved: &Resolved, status: &BindingS
         return outcome(vec![taken]);
     }
     let grace = request.processing.saturating_add(30);
-    let (pair, reason) = match status.fallback {
-        Some(true) => (binding.pair(&resolved.url, None), "ConflictFallback"),
-        _ => (binding.pair(&resolved.url, Some(grace)), "ProxyCreated"),
+    let reason = match status.fallback {
+        Some(true) => "ConflictFallback",
+        _ => "ProxyCreated",
     };
     let template = json!({
         "metadata": {"labels": objects::common_labels(&request.name)},
         "spec": {
             "automountServiceAccountToken": false,
             "terminationGracePeriodSeconds": grace,
-            "containers": pair,
+            "containers": binding.pair(&resolved.url, Some(grace)),
         },
     });
     let body = standalone::workload_body(seen, request, &key, &template, 1);

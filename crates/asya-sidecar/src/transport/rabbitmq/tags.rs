@@ -64,7 +64,7 @@ mod tests {
         let mut tags = Tags::default();
         assert_eq!(told(&mut tags, &[2, 3]), [(2, false), (3, false)]);
         assert_eq!(told(&mut tags, &[4]), [(4, false)]);
-        assert_eq!(told(&mut tags, &[1]), [(1, false)], "2, 3 and 4 are told already");
+        assert_eq!(told(&mut tags, &[1]), [(1, false)], "2, 3 and 4 are done already");
         assert_eq!(told(&mut tags, &[5, 6]), [(6, true)]);
     }
 }
