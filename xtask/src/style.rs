@@ -13,15 +13,15 @@ const STYLE: &str = "docs/style.md";
 
 /// Folders of code with the number of findings that they may still have. Lower a number when it shrinks; at 0 it stays.
 const ALLOWED: &[(&str, usize)] = &[
-    ("crates/api", 3),
+    ("crates/api", 0),
     ("crates/asya-operator", 19),
     ("crates/asya-sidecar", 8),
     ("crates/cli", 38),
     ("crates/client", 31),
-    ("crates/core", 16),
+    ("crates/core", 0),
     ("crates/http", 13),
     ("crates/llama-stack-operator", 68),
-    ("crates/operator", 69),
+    ("crates/operator", 0),
     ("crates/provider", 38),
     ("crates/provider-direct", 5),
     ("crates/provider-dynamo", 1),
