@@ -20,7 +20,7 @@ const ALLOWED: &[(&str, usize)] = &[
     ("crates/client", 31),
     ("crates/core", 0),
     ("crates/http", 13),
-    ("crates/llama-stack-operator", 68),
+    ("crates/llama-stack-operator", 0),
     ("crates/operator", 0),
     ("crates/provider", 0),
     ("crates/provider-direct", 0),
