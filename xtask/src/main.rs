@@ -9,6 +9,7 @@ mod chart;
 mod cluster;
 mod command;
 mod demo;
+mod files;
 mod fuzz;
 mod generate;
 mod images;

@@ -6,7 +6,7 @@ use std::fs;
 use anyhow::{Context, Result};
 use regex::Regex;
 
-use crate::{links, shell, tidy};
+use crate::{files, links, shell};
 
 /// Page that lists the forms.
 const STYLE: &str = "docs/style.md";
@@ -184,13 +184,13 @@ impl Style {
 
     fn folder(&self, folder: &str) -> Result<Vec<Finding>> {
         let mut findings = Vec::new();
-        for file in tidy::rust_files(&shell::root().join(folder))? {
+        for file in files::rust_files(&shell::root().join(folder))? {
             // The forms themselves.
             if file.ends_with("xtask/src/style.rs") {
                 continue;
             }
             let text = fs::read_to_string(&file)?;
-            findings.extend(self.code(&tidy::shown(&file), &text));
+            findings.extend(self.code(&files::shown(&file), &text));
         }
         Ok(findings)
     }
