@@ -2,12 +2,11 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
-use crate::{book, links, shell, style};
+use crate::{book, circles, files, links, shell, style};
 
 /// Crates of the workspace that each crate may depend on: binaries -> controllers -> provider/operator -> api (ARCHITECTURE.md).
 const MAY_USE: &[(&str, &[&str])] = &[
@@ -141,6 +140,7 @@ pub(crate) fn run() -> Result<()> {
     complaints.extend(threats()?);
     complaints.extend(links::broken()?);
     complaints.extend(style::complaints()?);
+    complaints.extend(circles::complaints()?);
     complaints.extend(book::missing()?);
     if complaints.is_empty() {
         println!("tidy: no findings");
@@ -277,7 +277,7 @@ fn pure_code() -> Result<Vec<String>> {
 fn without(places: &[&str], words: &[(&str, &str)], what: &str) -> Result<Vec<String>> {
     let mut complaints = Vec::new();
     for place in places {
-        for file in rust_files(&shell::root().join(place))? {
+        for file in files::rust_files(&shell::root().join(place))? {
             if file.ends_with("main.rs") {
                 continue;
             }
@@ -291,7 +291,7 @@ fn without(places: &[&str], words: &[(&str, &str)], what: &str) -> Result<Vec<St
                 for (word, reason) in words.iter().filter(|(word, _)| line.contains(word)) {
                     complaints.push(format!(
                         "{}:{}: `{}` in {what}: {reason}",
-                        shown(&file),
+                        files::shown(&file),
                         number + 1,
                         word.trim()
                     ));
@@ -306,11 +306,11 @@ fn without(places: &[&str], words: &[(&str, &str)], what: &str) -> Result<Vec<St
 fn module_docs() -> Result<Vec<String>> {
     let mut complaints = Vec::new();
     for place in ["crates", "xtask", "examples", "fuzz"] {
-        for file in rust_files(&shell::root().join(place))? {
+        for file in files::rust_files(&shell::root().join(place))? {
             if !fs::read_to_string(&file)?.starts_with("//!") {
                 complaints.push(format!(
                     "{}: start the module with a //! line that describes it",
-                    shown(&file)
+                    files::shown(&file)
                 ));
             }
         }
@@ -354,27 +354,4 @@ fn test_exists(test: &str) -> bool {
         return false;
     };
     fs::read_to_string(shell::root().join(file)).is_ok_and(|code| code.contains(&format!("fn {name}(")))
-}
-
-/// Rust files of a folder and its subfolders, sorted; or the file itself.
-pub(crate) fn rust_files(place: &Path) -> Result<Vec<PathBuf>> {
-    if place.is_file() {
-        return Ok(vec![place.to_owned()]);
-    }
-    let mut files = Vec::new();
-    for entry in fs::read_dir(place).with_context(|| format!("cannot read {}", place.display()))? {
-        let path = entry?.path();
-        if path.is_dir() {
-            files.extend(rust_files(&path)?);
-        } else if path.extension().is_some_and(|e| e == "rs") {
-            files.push(path);
-        }
-    }
-    files.sort();
-    Ok(files)
-}
-
-/// Path of a file in the repository.
-pub(crate) fn shown(file: &Path) -> String {
-    file.strip_prefix(shell::root()).unwrap_or(file).display().to_string()
 }

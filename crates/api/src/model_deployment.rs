@@ -412,7 +412,7 @@ pub struct Candidate {
     /// Priority by the provider's selection rules, if eligible.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub priority: Option<i32>,
-    /// Why the provider was selected, not selected, or not eligible.
+    /// Reason why the provider was selected, not selected, or not eligible.
     pub reason: String,
 }
 

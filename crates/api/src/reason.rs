@@ -26,7 +26,7 @@ macro_rules! reasons {
                 }
             }
 
-            /// What the reason means and what to do, in one or two sentences.
+            /// Meaning of the reason and the remedy, in one or two sentences.
             pub fn meaning(self) -> &'static str {
                 match self {
                     $(Self::$variant => concat!($($meaning),+).trim_start(),)*

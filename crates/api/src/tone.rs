@@ -1,6 +1,6 @@
 //! Tone of a status: one classification of all phases and states, for pages, screens and checks.
 
-/// How well an object is (compare kstatus).
+/// Classification of a status (compare kstatus).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Tone {
     /// It matches its spec; includes scaled to zero and stopped on request.

@@ -1,7 +1,7 @@
-//! How long people wait for the command: `cargo bench -p runway-cli --bench command`.
+//! Benchmark of the time until the command answers: `cargo bench -p runway-cli --bench command`.
 //!
-//! Owed: `--help` under 10 ms, a list of 1,000 ModelDeployments under 150 ms after the connection is there, and the console's
-//! first page under 100 ms from its server.
+//! Targets: `--help` under 10 ms, a list of 1,000 ModelDeployments under 150 ms after the connection is established, and the
+//! console's first page under 100 ms from its server.
 #![allow(missing_docs, clippy::expect_used, reason = "a bench that cannot run should fail")]
 
 use std::process::Command;

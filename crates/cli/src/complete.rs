@@ -45,7 +45,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// Name of the program that kubectl runs to complete `kubectl kubeairunway`.
 /// <https://kubernetes.io/docs/tasks/extend-kubectl/kubectl-plugins/>
 const KUBECTL: &str = "kubectl_complete-kubeairunway";
-/// Tells kubectl that files are no candidates (`ShellCompDirectiveNoFileComp` of cobra).
+/// Directive for kubectl not to complete file names (`ShellCompDirectiveNoFileComp` of cobra).
 const NO_FILES: &str = ":4";
 
 /// Answers if a shell, or kubectl, asks for completion; false if it is another call.

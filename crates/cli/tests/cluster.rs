@@ -59,11 +59,11 @@ async fn what_a_cluster_holds_is_shown() -> Result<()> {
         1,
         "error: not allowed to list ModelDeployments in all namespaces",
     )?;
-    let unknown = run(&admin, &["status", "nobody", "-n", "team-a"]).await?;
+    let unknown = run(&admin, &["status", "absent", "-n", "team-a"]).await?;
     expect(
         &unknown,
         1,
-        "error: ModelDeployment 'nobody' not found in namespace 'team-a': give another namespace with -n",
+        "error: ModelDeployment 'absent' not found in namespace 'team-a': give another namespace with -n",
     )?;
 
     create_gemma(&client).await?;
@@ -104,7 +104,7 @@ async fn what_a_cluster_holds_is_shown() -> Result<()> {
     Ok(())
 }
 
-/// Whatever has a controller that changes something can be told to keep still.
+/// Every kind whose controller creates objects can be paused.
 async fn paused_and_resumed(kubeconfig: &Path, client: &Client) -> Result<()> {
     let actor = json!({ "metadata": { "name": "embed" }, "spec": { "transport": "rabbitmq",
         "workloadRef": { "apiVersion": "apps/v1", "kind": "Deployment", "name": "vllm" },
@@ -210,7 +210,7 @@ async fn completed(kubeconfig: &Path, folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// What bash offers for the last of these words.
+/// Completions of bash for the last of these words.
 async fn tab(kubeconfig: &Path, words: &[&str]) -> Result<Vec<String>> {
     let script = r#"source <(kubeairunway completion bash)
         COMP_WORDS=(kubeairunway "$@") COMP_CWORD=$# COMP_TYPE=9

@@ -147,7 +147,7 @@ impl Cluster {
                     .unwrap();
                 seen.lock().unwrap().push(line.trim_end().to_owned());
                 let answer = "HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
-                // Whoever hangs up has seen enough.
+                // The client may close the connection early.
                 let _ = stream.write_all(answer.as_bytes());
             }
         });

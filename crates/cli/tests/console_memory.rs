@@ -1,4 +1,4 @@
-//! How much memory the web console takes, as the program that runs in the cluster, before a real API server.
+//! Memory usage of the web console, as the program that runs in the cluster, with a real API server.
 #![cfg(target_os = "linux")]
 
 use std::net::SocketAddr;
@@ -20,7 +20,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::process::{Child, Command};
 
-/// What the console owes, in KiB.
+/// Largest memory usage of the console, in KiB.
 const MOST: u64 = 128 * 1024;
 const MODELS: usize = 300;
 /// Bytes of each object.

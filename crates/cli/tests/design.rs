@@ -6,7 +6,7 @@ use runway_client::documents::Documents;
 use runway_client::render::{Options, Rendered, Show, render};
 use serde_json::{Value, json};
 
-/// Where a text reaches the user.
+/// Place in which a text reaches the user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum At {
     /// The manifest is refused.
@@ -75,9 +75,9 @@ fn every_row_of_section_8() {
             "servedName is ignored for custom source",
         ),
         (
-            json!({ "provider": { "name": "nobody" } }),
+            json!({ "provider": { "name": "absent" } }),
             Admission,
-            "Provider 'nobody' CRD not installed in cluster",
+            "Provider 'absent' CRD not installed in cluster",
         ),
         (
             with("kaito", "sglang", 1),
@@ -109,7 +109,7 @@ fn every_row_of_section_8() {
             Provider,
             "KubeRay does not support trtllm engine",
         ),
-        // The engines of both need GPUs themselves, which admission says first; an engine of nobody's gets past it.
+        // The engines of both need GPUs, which admission reports first. It accepts an engine that no provider supports.
         (
             with("dynamo", "llamacpp", 0),
             Provider,
@@ -181,7 +181,7 @@ fn the_capability_matrix() {
     }
 }
 
-/// Section 4.5, the last row: KubeRay is never chosen by itself, whoever else there is.
+/// Section 4.5, the last row: KubeRay is never selected automatically, whichever other providers are registered.
 #[test]
 fn kuberay_is_never_chosen_by_itself() {
     for spec in [json!({}), apart(&json!({})), llamacpp("", 0), with("", "sglang", 1)] {
@@ -267,7 +267,7 @@ fn rendered(spec: &Value, show: Show) -> Rendered {
     render(documents, &Options { show, now })
 }
 
-/// Where exactly this text reaches the user.
+/// Places in which this exact text reaches the user.
 fn at_places(spec: &Value, text: &str) -> Vec<At> {
     let rendered = rendered(spec, Show::Status);
     let mut places: Vec<At> = rendered

@@ -43,7 +43,7 @@ async fn installed_twice_mended_upgraded_and_gone_without_a_trace() -> Result<()
         "the control plane is not installed",
     )?;
 
-    // Nobody said yes: all is shown, nothing done.
+    // Without confirmation, the command prints the changes and applies none.
     let asked = run(&admin, &["controller", "install"]).await?;
     expect(
         &asked,
@@ -101,7 +101,7 @@ async fn installed_twice_mended_upgraded_and_gone_without_a_trace() -> Result<()
 
 async fn mended(admin: &Path, client: &Client) -> Result<()> {
     let deployments: Api<Deployment> = Api::namespaced(client.clone(), NAMESPACE);
-    // Half of it is lost: what is missing comes back, and nothing else is touched.
+    // Deleted objects are created again, and no other object changes.
     let before = deployments.get("kubeairunway-controller").await?;
     let services: Api<Service> = Api::namespaced(client.clone(), NAMESPACE);
     services
@@ -117,7 +117,7 @@ async fn mended(admin: &Path, client: &Client) -> Result<()> {
     let after = deployments.get("kubeairunway-controller").await?;
     ensure!(before.metadata.generation == after.metadata.generation);
 
-    // What somebody else has set is theirs until it is taken back.
+    // A field of another manager is kept until the installation forces it.
     let scale = json!({ "spec": { "replicas": 3 } });
     let hand = PatchParams {
         field_manager: Some("by-hand".to_owned()),
@@ -265,10 +265,10 @@ async fn an_impossible_installation_fails_before_the_first_write() -> Result<()>
     missing_rights(&cluster, &client).await?;
     ensure!(
         inventory(&client).await? == before,
-        "something was left by whoever had no rights"
+        "an installation without permissions created objects"
     );
 
-    // A CRD of the same name that somebody else has made.
+    // A CRD of the same name with another owner.
     let mut foreign = serde_json::to_value(&manifests::crds()[0])?;
     foreign["metadata"] = json!({ "name": "modeldeployments.kubeairunway.ai",
         "annotations": { "api-approved.kubernetes.io": "unapproved, a test" } });
@@ -335,7 +335,7 @@ async fn an_impossible_installation_fails_before_the_first_write() -> Result<()>
     .await
 }
 
-/// Each right that is missing is named; what only the server can know, its dry run tells.
+/// The error names each missing permission. Rejections that only the server can predict come from its dry run.
 async fn missing_rights(cluster: &ControlPlane, client: &Client) -> Result<()> {
     let stranger = cluster.kubeconfig("stranger", &[])?;
     let out = run(&stranger, &["controller", "install", "--yes"]).await?;
@@ -367,7 +367,7 @@ async fn missing_rights(cluster: &ControlPlane, client: &Client) -> Result<()> {
     })
     .await?;
 
-    // All kinds may be written, but nobody hands out rights that are not their own.
+    // The user may write all kinds, but cannot grant permissions that the user does not have.
     let groups = [
         "",
         "apps",

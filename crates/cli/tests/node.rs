@@ -1,5 +1,5 @@
-//! Installed on a real node, from our own images: pods become ready, a real engine answers through them, a leader's end is
-//! noticed by nobody, and nothing stays behind.
+//! Installation on a real node, from our own images: pods become ready, a real engine answers through them, the end of a leader
+//! does not interrupt requests, and the uninstallation leaves no objects.
 #![allow(clippy::print_stdout, reason = "how long it took is worth reading")]
 
 mod common;
@@ -148,7 +148,7 @@ async fn runs(models: &Api<ModelDeployment>, name: &str) -> Result<()> {
     .await
 }
 
-/// The end of a pod is SIGTERM: it gives its Lease up. A SIGKILL gives nobody time for that.
+/// A pod that receives SIGTERM releases its Lease. After SIGKILL, the Lease must expire.
 async fn a_leader_that_ends_hands_over_and_one_that_is_killed_is_followed(node: &Node, client: &Client) -> Result<()> {
     let pods = pods(client);
     let first = leader(client).await?;
@@ -266,7 +266,7 @@ async fn the_console_serves_who_signs_in(node: &Node, programs: &Path, admin: &P
     kubectl(node, &["delete", "serviceaccount", "viewer", "-n", "default"]).await
 }
 
-/// How long a Lease lasts without its holder: the default of `--lease-duration`.
+/// Duration of a Lease without renewal: the default of `--lease-duration`.
 const LEASE: Duration = Duration::from_secs(5);
 
 async fn next_leader(client: &Client, former: &str) -> Result<String> {
@@ -278,12 +278,12 @@ async fn next_leader(client: &Client, former: &str) -> Result<String> {
     .await
 }
 
-/// Who holds the core's Lease: a pod's name, and what tells its processes from each other.
+/// Holder of the core's Lease: a pod's name, and a suffix for the process.
 async fn leader(client: &Client) -> Result<String> {
     let leases: Api<Lease> = Api::namespaced(client.clone(), NAMESPACE);
     let lease = leases.get(labels::CORE_MANAGER).await?;
     let holder = lease.spec.and_then(|spec| spec.holder_identity).unwrap_or_default();
-    ensure!(!holder.is_empty(), "nobody leads");
+    ensure!(!holder.is_empty(), "the Lease has no holder");
     Ok(holder)
 }
 

@@ -63,7 +63,7 @@ fn run(program: &Path, args: &[&str]) -> Result<String> {
     let scratch = tempfile::tempdir()?;
     let output = Command::new(program)
         .args(args)
-        // Neither plugins nor settings of whoever runs this.
+        // No plugins or settings of the current user.
         .env("HOME", scratch.path())
         .current_dir(deploy())
         .output()
@@ -138,7 +138,7 @@ fn the_chart_lints_and_holds_what_the_command_applies() -> Result<()> {
 
     let wanted = of_the_command(&Release::default())?;
     same("chart", &template(&["--set", "namespace.create=true"])?, &wanted)?;
-    // The namespace of a release is made by Helm, or by nobody.
+    // The chart does not create the namespace of the release by default.
     let mut without = wanted.clone();
     without.retain(|id, _| !id.contains("Namespace/"));
     same("chart as it is", &template(&[])?, &without)?;

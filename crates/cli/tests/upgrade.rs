@@ -25,7 +25,7 @@ use serde_json::json;
 use tokio::process::{Child, Command};
 
 const MODELS: usize = 200;
-/// Which Lease each program holds is called as the program.
+/// Programs of the installation. Each holds a Lease with its own name.
 const PROGRAMS: [&str; 2] = ["kubeairunway-controller", "kaito-provider"];
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -40,7 +40,7 @@ async fn two_hundred_models_do_not_notice_an_upgrade_and_the_way_back() -> Resul
     let folder = programs::build(false).await?;
     command(&cluster, &["controller", "install", "--yes", "--wait=false"]).await?;
     command(&cluster, &["provider", "install", "kaito", "--yes", "--wait=false"]).await?;
-    // Behind their Service there is nobody here, and the API server would wait for them at each create.
+    // Their Service has no endpoints here, so the API server would wait for a timeout at each create.
     let webhooks = async || -> Result<()> {
         Api::<MutatingWebhookConfiguration>::all(admin.clone())
             .delete("kubeairunway-mutating", &DeleteParams::default())
@@ -129,7 +129,7 @@ fn silent(requests: &[Request]) -> Result<()> {
         .collect();
     ensure!(
         ours.iter().any(|r| r.verb == "list" && r.resource == "workspaces"),
-        "nobody has started again"
+        "no provider has started again"
     );
     let writes: Vec<_> = ours
         .iter()
@@ -161,7 +161,7 @@ fn upstream_of(client: &Client) -> Api<DynamicObject> {
     Api::namespaced_with(client.clone(), "default", &api_resource(WORKSPACE, "v1beta1"))
 }
 
-/// Which version of each object there is.
+/// Resource version and generation of each upstream object, by name.
 async fn versions(api: &Api<DynamicObject>) -> Result<BTreeMap<String, (Option<String>, Option<i64>)>> {
     let all = api.list_metadata(&ListParams::default()).await?.items;
     ensure!(all.len() == MODELS, "{} upstream objects", all.len());

@@ -1,6 +1,6 @@
-//! How long a provider takes to translate the largest of its examples: `cargo bench -p runway-client --bench translation`.
+//! Benchmark of each provider's translation of its largest example: `cargo bench -p runway-client --bench translation`.
 //!
-//! Owed: under 100 µs each. A translation runs in every reconcile, also when nothing is to be done.
+//! Target: under 100 µs each. A translation runs in every reconcile, even if the plan is silent.
 #![allow(missing_docs, clippy::expect_used, reason = "a bench that cannot run should fail")]
 
 use std::hint::black_box;

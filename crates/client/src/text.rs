@@ -141,7 +141,7 @@ pub fn cell(text: &str) -> String {
 /// Whether text is colored. Colors add no information.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Look {
-    /// On a terminal: colours, and marks instead of words.
+    /// Whether the output is a terminal: colors, and marks instead of words.
     pub terminal: bool,
 }
 
@@ -167,7 +167,7 @@ impl From<Tone> for Mood {
 }
 
 impl Look {
-    /// A text in the colour of its mood.
+    /// Text in the color of its mood.
     pub fn paint(self, mood: Mood, text: &str) -> String {
         if !self.terminal {
             return text.to_owned();

@@ -1,11 +1,11 @@
-//! What `kubeairunway check` says of clusters in which one thing is wrong. Each folder below `tests/faults` is a case: a
-//! cluster in which all is well, made from the product's own manifests, and what the case changes in it.
-//! `UPDATE_CASES=1 cargo test -p runway-client --test faults` writes what came out: read what you commit.
+//! Reports of `kubeairunway check` for clusters with one fault. Each folder below `tests/faults` is a case: a healthy cluster,
+//! built from the product's own manifests, and the changes of the case.
+//! `UPDATE_CASES=1 cargo test -p runway-client --test faults` writes the results: review them before you commit.
 //!
-//! | file | what |
+//! | file | content |
 //! |---|---|
-//! | `fault.yaml` | objects: merged into those of the same name, or added; `gone: true` takes one away, `patch` is a JSON patch |
-//! | `names` | the id of the check that must name it, with its remedy, on the first screen |
+//! | `fault.yaml` | objects: merged into those of the same name, or added; `gone: true` removes one, `patch` is a JSON patch |
+//! | `names` | the id of the check that must report it, with its remedy, on the first screen |
 //! | `expected` | the whole report |
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot run should fail")]
@@ -25,7 +25,7 @@ use runway_client::text::Look;
 use runway_operator::webhook::certificates::{Authorities, Lifetimes};
 use serde_json::{Value, json};
 
-/// Lines of a terminal that nobody has made larger.
+/// Lines of a terminal of the default size.
 const SCREEN: usize = 25;
 
 #[test]
@@ -75,7 +75,7 @@ fn json_has_the_level_and_junit_has_all_checks() {
     assert_eq!(junit.matches("<testcase").count(), checks);
 }
 
-/// Nobody waits for the judges.
+/// Users do not notice the time of the checks, even with a thousand models.
 #[test]
 fn a_thousand_models_are_judged_at_once() {
     let mut objects = well();
@@ -248,7 +248,7 @@ fn running(component: &str) -> [Value; 2] {
     ]
 }
 
-/// What a cluster adds to an object that was applied.
+/// Adds the fields that a cluster sets in an applied object.
 fn settle(object: &mut Value, bundle: &str) {
     match object["kind"].as_str().unwrap_or_default() {
         "CustomResourceDefinition" => serve(object),
@@ -291,7 +291,7 @@ fn upstream_crds() -> [Value; 4] {
     })
 }
 
-/// What is around the product.
+/// Objects of the cluster and of other products.
 fn neighbours() -> [Value; 5] {
     [
         json!({

@@ -153,7 +153,7 @@ fn exists(schema: &Value, field: &str) -> bool {
         .is_some()
 }
 
-/// What `kubeairunway status` prints of a case.
+/// Output of `kubeairunway status` for a case.
 fn screen(case: &Path) -> String {
     let mut objects = cluster(case);
     let md = objects.remove(0);
@@ -189,7 +189,7 @@ fn cluster(case: &Path) -> Vec<Value> {
     objects
 }
 
-/// What the controllers made of it at first.
+/// Objects that the controllers create at first.
 fn rendered(objects: &[Value], show: Show) -> Vec<DynamicObject> {
     let now = MADE.parse().unwrap();
     let rendered = render::render(documents(objects), &Options { show, now });
@@ -225,7 +225,7 @@ fn planned(md: &ModelDeployment, state: &State, failure: Option<&str>) -> Planne
     }
 }
 
-/// As the command prints it, for someone who reads no colours.
+/// Output of the command without colors.
 fn printed(objects: &[Value]) -> String {
     let place = Place {
         files: vec!["-".into()],

@@ -10,7 +10,7 @@ use runway_operator::clock;
 use crate::providers::Providers;
 use crate::registry::Registry;
 
-/// What a reconcile reads from, and the executor of its plan, which knows our own writes.
+/// Inputs of every reconcile, and the executor of its plan, which remembers the controller's own writes.
 pub(crate) struct Context {
     pub(crate) registry: Arc<Registry>,
     pub(crate) selector_enabled: bool,

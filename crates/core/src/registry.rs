@@ -1,4 +1,4 @@
-//! Keeps the snapshot of registered providers current, and tells them what is wrong with their rules.
+//! Keeps the snapshot of registered providers current, and reports invalid rules in the status of their providers.
 
 use std::collections::HashMap;
 use std::pin::pin;
@@ -20,7 +20,7 @@ use tokio::sync::watch;
 
 use crate::providers::Providers;
 
-/// How often heartbeats are looked at; nothing is requested for it.
+/// Interval of checks of the heartbeats. Sends no request.
 const HEALTH_CHECK: Duration = Duration::from_secs(5);
 
 /// The registered providers, as the watch shows them.
@@ -44,8 +44,8 @@ impl Registry {
         })
     }
 
-    /// Follows the InferenceProviderConfigs until dropped; `listed` is told when all have been seen once. Only the leader
-    /// writes into them.
+    /// Follows the InferenceProviderConfigs until dropped, and signals `listed` after the first complete list. Only the leader
+    /// writes their status.
     pub(crate) async fn follow(self: Arc<Self>, process: Process, listed: tokio::sync::oneshot::Sender<()>) {
         let api: Api<InferenceProviderConfig> = Api::all(process.client.clone());
         let (store, writer) = reflector::store();
@@ -55,7 +55,7 @@ impl Registry {
         ));
         let mut begins_to_lead = pin!(process.leadership.begins());
         let mut listed = Some((listed, process.health.waits_for("the list of InferenceProviderConfigs")));
-        // What we said last, by name: the watch may be behind.
+        // Last reported problems, by name: the watch may be behind.
         let mut said: HashMap<String, Value> = HashMap::new();
         loop {
             tokio::select! {
@@ -68,7 +68,7 @@ impl Registry {
                         }
                         if matches!(event, Event::InitDone) && let Some((listed, pending)) = listed.take() {
                             pending.done();
-                            // Nobody waits any more while shutting down.
+                            // The receiver is gone during shutdown.
                             let _ = listed.send(());
                         }
                     }

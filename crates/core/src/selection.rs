@@ -28,7 +28,7 @@ pub const NO_HEALTHY_PROVIDERS: &str = "No healthy providers available";
 pub struct Verdict {
     /// Name of the provider.
     pub provider: String,
-    /// Why the provider cannot be selected; `None` if it can.
+    /// Reason why the provider cannot be selected; `None` if it can.
     pub obstacle: Option<Obstacle>,
     /// Results of its rules.
     pub rules: Vec<RuleOutcome>,
@@ -47,7 +47,7 @@ pub struct RuleOutcome {
     pub holds: Result<bool, String>,
 }
 
-/// Why a provider cannot be selected.
+/// Reason why a provider cannot be selected.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Obstacle {
     /// It does not support the spec, or must be named explicitly.
@@ -74,7 +74,7 @@ pub struct Selected {
     pub candidates: Vec<Candidate>,
 }
 
-/// Why no provider is selected.
+/// Reason why no provider is selected.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NoProvider {
     /// No provider is healthy, or none of those that support the spec.

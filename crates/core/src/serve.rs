@@ -50,7 +50,7 @@ pub struct WebhookArgs {
     pub webhook_secret: String,
 }
 
-/// Why admission cannot be served.
+/// Reason why admission cannot be served.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The address is in use or does not belong to this host.

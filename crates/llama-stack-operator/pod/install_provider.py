@@ -241,7 +241,7 @@ def main_wheel(provider, spec, wheels):
     present = ", ".join(os.path.basename(wheel.path) for wheel in wheels)
     line = spec[: found.start()].count("\n") + 1
     raise bad_spec(
-        provider, line, f"spec.wheelPath '{found.group(1)}' is no file in image {provider.image}; there is: {present}"
+        provider, line, f"spec.wheelPath '{found.group(1)}' is not a file in image {provider.image}; there is: {present}"
     )
 
 

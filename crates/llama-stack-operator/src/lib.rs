@@ -8,7 +8,7 @@
 //! | [`run`](fn@run) | controller | starts it |
 //! | [`merge`](mod@merge) | init container `merge-config` | base `run.yaml` + external providers → the server's `run.yaml`: pure |
 //! | [`merge_config`] | init container `merge-config` | reads the files for it, and writes them |
-//! | [`pod`] | | the scripts that run in the images of others, and what they are told |
+//! | [`pod`] | | the scripts that run in provider and distribution images, and their input |
 
 mod access;
 mod caches;

@@ -19,16 +19,16 @@ const CRD_CONFIG_LIMIT: u64 = 256 << 10;
 /// Merge the configuration of external providers into run.yaml.
 #[derive(Clone, Debug, clap::Args)]
 pub struct MergeArgs {
-    /// Where provider containers put their packages and metadata.
+    /// Directory of the providers' packages and metadata, written by their init containers.
     #[arg(long, value_name = "DIR", default_value = "/opt/llama-stack/external-providers")]
     pub external_providers: PathBuf,
     /// The configuration to start from. If the file is missing, or a folder: run.yaml or config.yaml there.
     #[arg(long, value_name = "FILE", default_value = "/opt/llama-stack/base-config/run.yaml")]
     pub base_config: PathBuf,
-    /// Where run.yaml, extra-providers.yaml, merge-log.txt and preflight.py are written.
+    /// Output directory for run.yaml, extra-providers.yaml, merge-log.txt and preflight.py.
     #[arg(long, value_name = "DIR", default_value = "/opt/llama-stack/config")]
     pub out: PathBuf,
-    /// Where the kubelet reads what the container has to say.
+    /// File for the termination message, which the kubelet reads.
     #[arg(long, value_name = "FILE", default_value = "/dev/termination-log", hide = true)]
     pub termination_log: PathBuf,
 }

@@ -20,7 +20,7 @@ use crate::references;
 pub use crate::servers::{Answer, ServerInfo};
 use crate::settings::Settings;
 
-/// What a reconcile reads from, and the executor of its plan, which knows our own writes.
+/// Inputs of every reconcile, and the executor of its plan, which remembers the operator's own writes.
 pub(crate) struct Context {
     pub(crate) settings: Arc<Settings>,
     pub(crate) caches: Arc<Caches>,
@@ -36,7 +36,7 @@ pub struct Observed {
     pub settings: Arc<Settings>,
     /// Existing objects with the names of its children, ours or not.
     pub children: Vec<Child>,
-    /// Its pods.
+    /// Pods of its server.
     pub pods: Vec<Arc<Pod>>,
     /// Existing ConfigMaps that it names, by name.
     pub config_maps: BTreeMap<String, Arc<ConfigMap>>,
@@ -51,7 +51,7 @@ pub struct Observed {
 /// An object that exists.
 #[derive(Clone, Debug)]
 pub struct Child {
-    /// Its kind.
+    /// Kind of the object.
     pub kind: Kind,
     /// The object.
     pub object: Arc<DynamicObject>,

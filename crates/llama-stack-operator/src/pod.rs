@@ -24,8 +24,8 @@ pub const CRD_CONFIG_VARIABLE: &str = "LLS_CRD_CONFIG";
 /// Linux takes an argument or variable of at most 128 KiB (`MAX_ARG_STRLEN`), its name included.
 const VARIABLE_LIMIT: usize = (128 << 10) - 64;
 
-/// What the custom resource says about a provider: the installation writes it to `crd-config.yaml`, and `merge-config`
-/// reads it there.
+/// A provider's part of the custom resource. The installation writes it to `crd-config.yaml`, and `merge-config` reads it
+/// there.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct CrdConfig {

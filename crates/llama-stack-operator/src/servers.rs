@@ -110,7 +110,7 @@ impl Servers {
                 known.answer = Some(answer);
                 true
             }
-            // Its pods have changed meanwhile: somebody else asks.
+            // The pods have changed meanwhile, and another request is under way for the new ones.
             None => false,
         }
     }

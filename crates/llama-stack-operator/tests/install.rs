@@ -148,7 +148,7 @@ fn a_marker_of_another_python_is_no_conflict() -> Result<()> {
     let mut pod = Pod::with(newest)?;
     pod.installed("b", "b-newer-python")?;
     pod.python.clone_from(python);
-    // For 3.10 the first provider would need lls-backport, which nobody has.
+    // On Python 3.10 the first provider needs lls-backport, which no image contains.
     pod.installed("a", "a")?;
     Ok(())
 }
@@ -201,7 +201,7 @@ fn images_that_are_none_are_refused_with_a_way_out() -> Result<()> {
         ("no-wheel-path", "spec.wheelPath is missing"),
         (
             "wrong-wheel-path",
-            "line 14\nReason: spec.wheelPath '/lls-provider/packages/lls_c-1.0.0-py3-none-any.whl' is no file",
+            "line 14\nReason: spec.wheelPath '/lls-provider/packages/lls_c-1.0.0-py3-none-any.whl' is not a file",
         ),
         ("large-spec", "at most 65536 are read"),
         ("binary-spec", "not UTF-8 text: byte 0"),
@@ -286,7 +286,8 @@ fn a_config_too_large_for_a_variable_is_refused() {
     );
 }
 
-/// The process in a mount namespace of its own, with a volume that the options make; none, told, if that cannot be.
+/// Runs the installation in a mount namespace of its own, with a tmpfs volume with these options. Prints a note and returns
+/// `None` if this machine does not allow it.
 fn with_volume(pod: &Pod, options: &str) -> Result<Option<(String, Option<i32>)>> {
     let mut command = Command::new("unshare");
     let script = format!(
@@ -376,7 +377,7 @@ fn containers_of_several_users_share_the_volume() -> Result<()> {
         let output = as_user(user, id, image)?;
         assert!(output.status.success(), "user {user}: {}", text(&output.stderr));
     }
-    // Without the group they cannot, and are told what to do.
+    // Without the group they cannot, and the message names the remedy.
     fs::set_permissions(&volume, fs::Permissions::from_mode(0o2755))?;
     let output = as_user("4000", "c", "a")?;
     let said = text(&output.stderr);

@@ -1,4 +1,4 @@
-//! What holds for every base configuration: nothing but the providers changes, and merging again changes nothing.
+//! Properties of a merge for every base configuration: only the providers change, and a second merge changes nothing.
 
 use proptest::prelude::*;
 use runway_llama_stack_operator::merge::{File, ProviderFiles, merge};

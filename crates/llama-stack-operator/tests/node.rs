@@ -1,7 +1,11 @@
 //! On a real node, from real images: the operator and its init container, llama-stack from PyPI, and provider images of ours.
 //! What works is asked through the Service; what does not is read from the status, as a user would.
 
-#![allow(clippy::print_stdout, clippy::too_many_lines, reason = "a long story, which is told")]
+#![allow(
+    clippy::print_stdout,
+    clippy::too_many_lines,
+    reason = "a long scenario that prints its progress"
+)]
 
 mod pod;
 
@@ -25,7 +29,7 @@ use runway_testbed::llama_stack::{self, NEWEST, OLDER};
 use runway_testbed::{Node, Options, PATIENCE, eventually, node};
 use serde_json::{Value, json};
 
-/// What provider images are made of: folders of `images.py`.
+/// Contents of the provider images: folders of `images.py`.
 const PROVIDERS: [&str; 12] = [
     "echo",
     "echo-2",
@@ -84,7 +88,7 @@ async fn providers_from_images_serve_on_a_real_node_or_say_why_not() -> Result<(
 struct Clock(Instant);
 
 impl Clock {
-    /// How long it took until here.
+    /// Prints the time since the start.
     fn tell(&self, what: &str) {
         println!("{:6.1} s  {what}", self.0.elapsed().as_secs_f64());
     }
@@ -244,7 +248,7 @@ impl Cluster {
             .collect())
     }
 
-    /// What a provider answers through the Service.
+    /// Answer of a provider through the Service.
     async fn answer(&self, name: &str, model: &str) -> Result<String> {
         let question = json!({ "model": model, "messages": [{ "role": "user", "content": "hello" }] });
         let (status, completion) = self
@@ -314,18 +318,18 @@ fn provider_images(archive: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Something that cannot work, and how it is told.
+/// An invalid distribution, and the expected status.
 struct Failure {
     name: &'static str,
     providers: Vec<(&'static str, &'static str)>,
     distribution: Option<&'static str>,
     more: Value,
-    /// Of which provider the status speaks; none: of the whole.
+    /// Provider that the status names; `None` if it names none.
     about: Option<&'static str>,
     reason: &'static str,
-    /// In the message.
+    /// Parts of the message.
     said: Vec<String>,
-    /// In the resolution.
+    /// Part of the resolution.
     way_out: &'static str,
 }
 
@@ -396,9 +400,9 @@ fn failures() -> Vec<Failure> {
         },
         alone(
             "no-image",
-            "127.0.0.1:1/nobody/nothing:1",
+            "127.0.0.1:1/absent/nothing:1",
             "ImagePullFailed",
-            &["Failed to pull provider image 127.0.0.1:1/nobody/nothing:1"],
+            &["Failed to pull provider image 127.0.0.1:1/absent/nothing:1"],
             "imagePullSecrets",
         ),
         alone(

@@ -1,4 +1,4 @@
-//! What holds of every plan, whatever is asked for and whatever pods say.
+//! Properties of every plan, for any spec and any status of the pods.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests are tests")]
 
 #[path = "../../provider/tests/common/told.rs"]
@@ -69,7 +69,7 @@ fn llsds() -> impl Strategy<Value = Value> {
         })
 }
 
-/// What a kubelet may say of a container.
+/// Container states that a kubelet may report.
 fn states() -> impl Strategy<Value = Value> {
     let ended = |code: i32, message: &'static str| json!({ "state": { "terminated": { "exitCode": code, "message": message } } });
     prop_oneof![
@@ -179,7 +179,7 @@ proptest! {
         }
     }
 
-    /// What pods say changes the status, and never an object: a pod that fails cannot make another one.
+    /// The state of pods changes the status, and never an object: a failed pod must not cause another one.
     #[test]
     fn pods_change_nothing_but_the_status(llsd in llsds(), pods in pods()) {
         let plan = plan(&world(&llsd, &pods, true).observed());
@@ -201,7 +201,7 @@ proptest! {
         prop_assert!(third.is_silent(), "{}", told::plan(&third));
     }
 
-    /// Every provider is told of once and in order; who failed knows why and what to do; Ready means all of them.
+    /// The status lists every provider once and in order. A failed one has a reason and a remedy. Ready means that all are ready.
     #[test]
     fn the_status_is_complete(llsd in llsds(), pods in pods()) {
         let mut world = world(&llsd, &pods, true);

@@ -70,7 +70,7 @@ impl Server {
     }
 }
 
-/// `apis` does not list inference, and the id is of a provider that nobody installed: both are for the merge to mend.
+/// A base whose `apis` does not list inference, and with the id of a provider that is not installed. The merge corrects both.
 fn base(pod: &Pod) -> String {
     let storage = "storage:
   backends:
@@ -137,10 +137,10 @@ fn external_provider_answers(release: Release) -> Result<()> {
     ensure!(ids == ["my-echo", "second-echo"], "{providers}");
     ensure!(inference[0]["provider_type"] == "inline::lls-echo", "{providers}");
     for (model, answer) in [
-        ("my-echo/echo-1", "from the environment: is anybody there?"),
-        ("second-echo/echo-1", "second: is anybody there?"),
+        ("my-echo/echo-1", "from the environment: is the server ready?"),
+        ("second-echo/echo-1", "second: is the server ready?"),
     ] {
-        let question = json!({"model": model, "messages": [{"role": "user", "content": "is anybody there?"}]});
+        let question = json!({"model": model, "messages": [{"role": "user", "content": "is the server ready?"}]});
         let (status, completion) = server.request("POST", "/v1/chat/completions", Some(&question))?;
         ensure!(status == 200, "{status}: {completion}\n{}", pod.read("server.log")?);
         ensure!(completion["choices"][0]["message"]["content"] == answer, "{completion}");

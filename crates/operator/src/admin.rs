@@ -48,7 +48,7 @@ pub struct Health(Arc<Inner>);
 
 #[derive(Debug, Default)]
 struct Inner {
-    /// What is not ready, with a count.
+    /// Names of the parts that are not ready, with a count each.
     pending: Mutex<BTreeMap<String, usize>>,
     /// Permanent tasks that ended.
     ended: Mutex<BTreeSet<&'static str>>,
@@ -112,7 +112,7 @@ impl Health {
         lock(&self.0.checks).push(Check(Box::new(reason)));
     }
 
-    /// Why the process is not ready.
+    /// Reasons why the process is not ready; empty if it is.
     pub fn missing(&self) -> Vec<String> {
         let pending = lock(&self.0.pending);
         let waiting = pending.keys().map(|what| format!("waiting for {what}"));
@@ -120,7 +120,7 @@ impl Health {
         waiting.chain(checks.iter().filter_map(|check| check.0())).collect()
     }
 
-    /// Why the process is not healthy.
+    /// Reasons why the process is not healthy; empty if it is.
     pub fn problems(&self) -> Vec<String> {
         self.problems_after(HANGS)
     }

@@ -19,88 +19,88 @@ use crate::object;
 use crate::plan::{Apply, Delete, Edit, Finalizer, Note, Plan};
 use crate::trace::{Recording, Traces};
 
-/// How the server begins when an applied object does not fit its schema, as with an unknown field. The code is then 500.
+/// Start of the server's message if an applied object does not match its schema, such as an unknown field. The code is then 500.
 const UNFIT: &str = "failed to create typed patch object";
 
 /// A resource version that no object has: etcd gives the first write a later one. The server compares it when it changes an
 /// object, and not when it creates one.
 const NO_VERSION: &str = "1";
 
-/// A write that did not happen.
+/// Failed write.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// An object was not accepted.
+    /// The server rejected an object.
     #[error("cannot apply {kind} '{name}'")]
     Apply {
-        /// Its kind.
+        /// Kind of the object, such as `Deployment`.
         kind: String,
-        /// Its name.
+        /// Name of the object, without the namespace.
         name: String,
-        /// What the server said.
+        /// Error of the request.
         source: Box<kube::Error>,
     },
-    /// An object of this name is not ours: nothing was sent to it.
+    /// An object of this name has another owner. It was not changed.
     #[error("cannot apply {kind} '{name}': an object of this name exists and is not ours ({manager})")]
     NameTaken {
-        /// Its kind.
+        /// Kind of the object, such as `Deployment`.
         kind: String,
-        /// Its name.
+        /// Name of the object, without the namespace.
         name: String,
-        /// Who manages it, such as `controlled by Deployment 'web'`.
+        /// Owner of the existing object, such as `controlled by Deployment 'web'`.
         manager: String,
-        /// What the server said.
+        /// Error of the request.
         source: Box<kube::Error>,
     },
-    /// An object appeared, changed or went away after it was observed. Observing and planning again helps.
+    /// An object was created, changed or deleted after it was observed. Observing and planning again helps.
     #[error("cannot apply {kind} '{name}': it is not as observed any more")]
     Outdated {
-        /// Its kind.
+        /// Kind of the object, such as `Deployment`.
         kind: String,
-        /// Its name.
+        /// Name of the object, without the namespace.
         name: String,
-        /// What the server said.
+        /// Error of the request.
         source: Box<kube::Error>,
     },
-    /// An object is in the way, and whose it is could not be found out.
+    /// An object of this name exists, and a lookup of its owner failed.
     #[error("cannot look up {kind} '{name}'")]
     Lookup {
-        /// Its kind.
+        /// Kind of the object, such as `Deployment`.
         kind: String,
-        /// Its name.
+        /// Name of the object, without the namespace.
         name: String,
-        /// What the server said.
+        /// Error of the request.
         source: Box<kube::Error>,
     },
     /// An object could not be deleted.
     #[error("cannot delete {kind} '{name}'")]
     Delete {
-        /// Its kind.
+        /// Kind of the object, such as `Deployment`.
         kind: String,
-        /// Its name.
+        /// Name of the object, without the namespace.
         name: String,
-        /// What the server said.
+        /// Error of the request.
         source: Box<kube::Error>,
     },
-    /// The status was not accepted.
+    /// The server rejected the status.
     #[error("cannot write the status of {name}")]
     Status {
         /// The object's name.
         name: String,
-        /// What the server said.
+        /// Error of the request.
         source: Box<kube::Error>,
     },
-    /// The finalizer could not be put on or taken off.
+    /// The finalizer could not be added or removed.
     #[error("cannot change the finalizer of {name}")]
     Finalizer {
         /// The object's name.
         name: String,
-        /// What the server said.
+        /// Error of the request.
         source: Box<kube::Error>,
     },
 }
 
 impl Error {
-    /// What the server said.
+    /// Error of the request.
     pub fn cause(&self) -> &kube::Error {
         match self {
             Self::Apply { source, .. }
@@ -129,7 +129,7 @@ impl Error {
         !matches!(self, Self::NameTaken { .. }) && (self.is_denial() || !self.is_refusal())
     }
 
-    /// Somebody else holds what we wanted to write.
+    /// Whether another field manager owns a field of the write, or the object has changed.
     pub fn is_conflict(&self) -> bool {
         is_conflict(self.cause())
     }
@@ -175,9 +175,9 @@ pub struct Executor<K> {
     manager: String,
     finalizer: &'static str,
     events: Events,
-    /// What we wrote of `K` itself.
+    /// The controller's own writes of `K`.
     pub own: Echo<K>,
-    /// What we wrote of other kinds.
+    /// The controller's own writes of other kinds.
     pub children: Arc<Echo<DynamicObject>>,
     deletions: Deletions,
     traces: Traces,
@@ -280,13 +280,14 @@ where
         Ok(())
     }
 
-    /// Where several objects are to change, they are tried on the server first, so that nothing is half made.
+    /// Applies the changed objects. If there are several, all are first sent as a dry run, so that a rejection of one leaves
+    /// nothing half created.
     async fn apply_all(&self, owner: &K, plan: &Plan, span: Option<&Recording>) -> Result<(), Error> {
         let changed: Vec<&Apply> = plan.apply.iter().filter(|o| !o.unchanged).collect();
         if !plan.unrehearsed && changed.len() > 1 {
             for object in &changed {
                 match self.send(object, true).await {
-                    // Only what the server itself has against it counts.
+                    // Only a rejection by the API server itself counts.
                     Err(error) if !object.rehearsed && error.may_be_for_want_of_another() => {}
                     other => drop(other?),
                 }
@@ -337,7 +338,7 @@ where
         }
     }
 
-    /// What a conflict means: a name that is taken, a field that is held, or an observation that is out of date.
+    /// Error for a conflict: the name is taken, another field manager owns a field, or the observation is out of date.
     async fn conflict(&self, apply: &Apply, source: kube::Error) -> Error {
         let (kind, name) = (apply.resource.kind.clone(), apply.object.name_any());
         let namespace = apply.object.namespace().unwrap_or_default();
@@ -427,7 +428,7 @@ where
         }
     }
 
-    /// No `force` here: a conflict is a bug in somebody's ownership and must show.
+    /// Writes the status without `force`: a conflict means that two writers claim one field, which is a bug and must be visible.
     async fn status(&self, owner: &K, manager: &str, status: &Value, guarded: bool) -> Result<(), Error> {
         let mut patch = json!({
             "apiVersion": K::api_version(&()),
@@ -451,7 +452,7 @@ where
                 self.own.wrote(&K::kind(&()), answer);
                 Ok(())
             }
-            // Deleted meanwhile: there is nobody to tell.
+            // Deleted meanwhile: there is no status to write.
             Err(kube::Error::Api(status)) if status.is_not_found() => Ok(()),
             Err(source) => Err(Error::Status {
                 name: owner.name_any(),
@@ -470,7 +471,7 @@ where
         if present {
             finalizers.push(self.finalizer);
         }
-        // The resource version guards the list: somebody else's finalizer is never lost.
+        // The resource version guards the list, so that no other finalizer is lost.
         let patch = json!({ "metadata": { "resourceVersion": owner.resource_version(), "finalizers": finalizers } });
         match self
             .typed(owner)
@@ -493,7 +494,7 @@ where
         Api::namespaced(self.client.clone(), &owner.namespace().unwrap_or_default())
     }
 
-    /// Where an object is written. A plan's names may come from fields of users' objects.
+    /// API for the namespace of an object. Names in a plan may come from fields of users' objects.
     fn at(
         &self,
         resource: &ApiResource,
@@ -537,7 +538,7 @@ async fn find(
     Ok(api.list(&named).await?.items.pop())
 }
 
-/// What is told of several objects for one reason is one Event.
+/// Adds a note. Notes with the same type and reason become one Event.
 fn add(news: &mut Vec<Note>, note: Option<&Note>) {
     let Some(note) = note else { return };
     let told = news

@@ -19,7 +19,7 @@ pub struct ClientArgs {
     pub context: Option<String>,
 }
 
-/// Why a client cannot be created.
+/// Reason why a client cannot be created.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The kubeconfig file cannot be read.

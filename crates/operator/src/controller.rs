@@ -23,12 +23,12 @@ use crate::process::Process;
 use crate::telemetry::chain;
 use crate::trace;
 
-/// What a reconcile waits for: this decides how many run at once.
+/// Servers that a reconcile waits for. They decide how many reconciles run at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Waits {
-    /// Nobody but the API server. More at once make it slower for everybody, users first (measured, docs/performance.md).
+    /// Only the API server. More concurrent reconciles slow it down for all clients (measured, docs/performance.md).
     ForApiServer,
-    /// Servers that may not answer, too: who waits for one of them is not to keep the others waiting.
+    /// Also servers that may hang, so more reconciles run concurrently.
     ForOthersToo,
 }
 
@@ -129,7 +129,7 @@ fn wait(failures: u32) -> Duration {
     FIRST_WAIT.saturating_mul(1 << doublings).min(LONGEST_WAIT)
 }
 
-/// Why a reconcile failed. It runs again after a wait.
+/// Reason why a reconcile failed. It runs again after a back-off.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// It took longer than a minute.
@@ -138,7 +138,7 @@ pub enum Error {
     /// The object could not be unpacked.
     #[error(transparent)]
     Unpack(#[from] packed::Error),
-    /// What the plan is made from could not be read.
+    /// An input of the plan could not be read.
     #[error("cannot read what the plan needs")]
     Read(#[source] Box<dyn std::error::Error + Send + Sync>),
     /// A write failed.
@@ -248,7 +248,7 @@ pub async fn run<K, Ctx, F>(
                     let started = Instant::now();
                     let attempt = tokio::time::timeout(LIMIT, reconcile(object, context));
                     let Some(outcome) = process.leadership.while_leading(attempt).await else {
-                        // Whoever leads now begins anew.
+                        // The new leader reconciles every object again.
                         return Ok(Action::await_change());
                     };
                     process.metrics.reconciled(started.elapsed());

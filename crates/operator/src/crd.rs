@@ -14,10 +14,10 @@ use serde::de::{Deserializer, MapAccess, Visitor};
 /// A reduced CustomResourceDefinition.
 pub type Crd = Object<Spec, NotUsed>;
 
-/// Its versions.
+/// The part of the spec that is read.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Spec {
-    /// All of them.
+    /// Versions of the kind.
     pub versions: Vec<Version>,
 }
 

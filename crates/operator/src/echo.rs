@@ -1,5 +1,5 @@
-//! What we wrote and the watch has not shown yet: our own writes are read back from here, so that a reconcile that comes
-//! before its watch event does not write the same thing again.
+//! The controller's own writes that the watch has not delivered yet. A reconcile that runs before the watch event reads them
+//! here, and does not write the same object again.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use kube::{Resource, ResourceExt};
 
-/// An answer of the server is believed for this long when the watch does not know the object.
+/// Time for which an answer of the server counts if the watch does not show the object.
 const LIFE: Duration = Duration::from_secs(10);
 
 /// Answers of the server to our writes, by the kind, namespace and name of the object.
@@ -42,7 +42,7 @@ impl<K: Resource> Echo<K> {
         self.lock().remove(&key(kind, namespace, name));
     }
 
-    /// The newer of what the watch shows and what we were told.
+    /// The newer of the watched object and the server's answer to the last write.
     pub fn newest(&self, kind: &str, namespace: &str, name: &str, watched: Option<Arc<K>>) -> Option<Arc<K>> {
         let key = key(kind, namespace, name);
         let mut answers = self.lock();
@@ -70,14 +70,14 @@ impl<K: Resource> Echo<K> {
 pub struct Deletions(Mutex<HashMap<String, Instant>>);
 
 impl Deletions {
-    /// Remembers one.
+    /// Remembers an accepted deletion.
     pub fn accepted(&self, uid: &str) {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         all.retain(|_, when| when.elapsed() < LIFE);
         all.insert(uid.to_owned(), Instant::now());
     }
 
-    /// Whether it was asked for a moment ago.
+    /// Whether the object's deletion was accepted less than `LIFE` ago.
     pub fn is_under_way(&self, uid: &str) -> bool {
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         all.get(uid).is_some_and(|when| when.elapsed() < LIFE)

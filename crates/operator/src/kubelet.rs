@@ -15,11 +15,11 @@ pub struct Unready {
     pub created: Option<Timestamp>,
     /// Rollout that the pod belongs to: the hash of its template, as Deployments and StatefulSets set it.
     pub revision: Option<String>,
-    /// Why the pod is not ready.
+    /// Reason why the pod is not ready.
     pub cause: Cause,
 }
 
-/// Why a pod is not ready.
+/// Reason why a pod is not ready.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Cause {
     /// It is starting; nothing has failed.
@@ -46,7 +46,7 @@ pub struct Failing {
     pub init: bool,
     /// Image in the pod's status.
     pub image: String,
-    /// Why the container fails.
+    /// Reason why the container fails.
     pub failure: Failure,
     /// Whether the kubelet restarts it again and again.
     pub repeated: bool,
@@ -67,7 +67,7 @@ pub enum Stage {
     Failed(Failure),
 }
 
-/// Why a container fails.
+/// Reason why a container fails.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Failure {
     /// The image cannot be pulled; the kubelet's message.
@@ -149,7 +149,7 @@ pub fn unschedulable(pod: &Pod) -> Option<&str> {
 /// Labels that distinguish the pods of different rollouts.
 const REVISIONS: [&str; 2] = ["pod-template-hash", "controller-revision-hash"];
 
-/// Why a pod is not ready; `None` if it is ready, completed, or being deleted.
+/// Reason why a pod is not ready; `None` if it is ready, completed, or being deleted.
 pub fn unready(pod: &Pod) -> Option<Unready> {
     let phase = pod.status.as_ref().and_then(|s| s.phase.as_deref());
     if is_ready(pod) || phase == Some("Succeeded") || pod.metadata.deletion_timestamp.is_some() {
@@ -213,7 +213,7 @@ fn ended(pod: &Pod) -> Option<Cause> {
     })
 }
 
-/// Why the kubelet evicted a pod, such as a volume over its limit.
+/// Message of the kubelet on an eviction, such as a volume over its limit; `None` if the pod was not evicted.
 pub fn evicted(pod: &Pod) -> Option<&str> {
     let status = pod.status.as_ref()?;
     (status.phase.as_deref() == Some("Failed") && status.reason.as_deref() == Some("Evicted"))

@@ -104,7 +104,7 @@ pub fn deletion(resource: ApiResource, live: &DynamicObject) -> Option<Delete> {
     })
 }
 
-/// What is left at `now` of a clean-up that began at `since`: zero after [`CLEANUP_TIMEOUT`].
+/// Time left at `now` for a clean-up that began at `since`: zero after [`CLEANUP_TIMEOUT`].
 pub fn time_left(since: Timestamp, now: Timestamp) -> Duration {
     Duration::try_from(CLEANUP_TIMEOUT - now.duration_since(since)).unwrap_or(Duration::ZERO)
 }

@@ -10,10 +10,10 @@ use lz4_flex::block::{DecompressError, compress_prepend_size_with_dict, decompre
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-/// What most objects have in their text, and need not be kept with each of them.
+/// Compression dictionary: text that most objects contain.
 const WORDS: &[u8] = br#"{"apiVersion":"kind":"metadata":{"annotations":{"creationTimestamp":"20finalizers":["generation":1,"labels":{"app.kubernetes.io/managed-by":"name":"namespace":"default","ownerReferences":[{"blockOwnerDeletion":true,"controller":true,"resourceVersion":"uid":"spec":{"provider":{"resources":{"replicas":1,"status":{"phase":"Running","message":"replicas":{"desired":1,"ready":1,"available":1},"endpoint":{"service":"port":8000},"selector":"conditions":[{"lastTransitionTime":"message":"observedGeneration":1,"reason":"status":"True","type":"Ready"}"#;
 
-/// Why a text cannot be read. None is expected: it was written by us.
+/// Reason why a text cannot be read. No such error is expected, because this module wrote the text.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// It is not what was compressed.
@@ -60,7 +60,7 @@ impl Text {
     }
 }
 
-/// An object as its text, for a store that is asked for one at a time.
+/// An object as compressed text, for a store whose objects are read one at a time.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(from = "K", bound = "K: Resource + Serialize + DeserializeOwned")]
 pub struct Packed<K> {
@@ -105,7 +105,7 @@ impl<K: DeserializeOwned> Packed<K> {
 }
 
 impl<K: Resource + Serialize> From<K> for Packed<K> {
-    /// Without managed fields: nobody here reads them, and they are a fifth of the text.
+    /// Drops the managed fields. No controller reads them, and they are a fifth of the text.
     fn from(mut object: K) -> Self {
         object.meta_mut().managed_fields = None;
         let metadata = object.meta();

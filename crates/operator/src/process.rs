@@ -49,7 +49,7 @@ pub struct Process {
     pub traces: Traces,
 }
 
-/// Why a process cannot start.
+/// Reason why a process cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The client cannot be created.

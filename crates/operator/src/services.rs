@@ -55,7 +55,7 @@ pub struct Response {
     pub body: Bytes,
 }
 
-/// Why there is no response.
+/// Reason why there is no response.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The Service or the API server cannot be reached, or the connection broke.

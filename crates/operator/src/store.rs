@@ -162,7 +162,7 @@ impl<T: PartialEq> Store<T> {
                     return self.remove(&key, changed);
                 };
                 let before = self.write(|objects| objects.insert(key.clone(), kept));
-                // Nobody else writes: it is still there.
+                // This task is the only writer, so the object is still there.
                 if let Some(now) = self.objects().get(&key).filter(|now| before.as_ref() != Some(*now)) {
                     changed(&change(&key, now, false));
                 }
@@ -330,7 +330,7 @@ mod tests {
         pod.spec?.node_name.filter(|node| !node.is_empty())
     }
 
-    /// What changed by these events, with `-` before what is gone.
+    /// Changes by these events; a removed object starts with `-`.
     fn changes(store: &Store<String>, events: impl IntoIterator<Item = Event<Pod>>) -> Vec<String> {
         let told = RefCell::new(Vec::new());
         let mut arriving = Objects::new();

@@ -34,7 +34,7 @@ pub struct TraceArgs {
     pub otlp_endpoint: Option<String>,
 }
 
-/// Why traces cannot be sent.
+/// Reason why traces cannot be sent.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The endpoint is not a URL.

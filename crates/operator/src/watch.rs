@@ -20,7 +20,7 @@ use serde_json::value::RawValue;
 use crate::admin::Pending;
 use crate::crd::Crd;
 
-/// What holds an object of a kind is of that kind, in an implementation of [`Resource`].
+/// Body of a [`Resource`] implementation for a wrapper of an object: it has the object's kind.
 macro_rules! same_kind {
     ($held:ident) => {
         type DynamicType = $held::DynamicType;
@@ -90,8 +90,8 @@ where
     })
 }
 
-/// Watches `api`. Objects that do not deserialize are left out and logged; managed fields are dropped, since nobody here reads
-/// them.
+/// Watches `api`. Objects that do not deserialize are skipped and logged. Managed fields are dropped, because no controller
+/// reads them.
 pub fn watched<K>(api: Api<Guarded<K>>, config: watcher::Config) -> impl Stream<Item = Event<K>> + Send
 where
     K: Resource + Clone + Debug + DeserializeOwned + Send + Sync + 'static,
@@ -153,7 +153,7 @@ pub fn crd(client: Client, name: String) -> impl Stream<Item = Option<Crd>> + Se
                     known = false;
                 }
             }
-            // Nobody looks at it twice, and some are megabytes.
+            // The receiver reads it once, and some CRDs are megabytes.
             ready(Some(known.then(|| crd.take())))
         })
         .filter_map(ready)

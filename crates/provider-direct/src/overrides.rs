@@ -26,7 +26,7 @@ pub(crate) fn documented() -> Vec<OverrideKey> {
     ]
 }
 
-/// How a rollout replaces pods.
+/// Order in which a rollout replaces pods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Rollout {
     /// A new pod starts before an old one terminates.

@@ -63,7 +63,7 @@ const BAD_NAME: &str = "metadata.name must begin with a letter and have no dots 
 const LONG_NAME: &str = "metadata.name must have at most 63 characters on provider direct, because a Service is named after it: \
                          choose a shorter name";
 
-/// Why a Service cannot have this name: the same rules, for a ModelDeployment that was validated without them.
+/// Reason why a Service cannot have this name. Repeats the rules above for a ModelDeployment that was validated without them.
 pub(crate) fn name_problem(name: &str) -> Option<&'static str> {
     let is_label = name.starts_with(|c: char| c.is_ascii_lowercase())
         && name.ends_with(|c: char| c.is_ascii_lowercase() || c.is_ascii_digit())

@@ -83,7 +83,7 @@ impl Counts {
     }
 }
 
-/// Why pods cannot be created or a rollout is stuck: the Deployment's own message.
+/// Reason and message of the Deployment if pods cannot be created or a rollout is stuck.
 fn failure(status: &Value) -> Option<(String, String)> {
     let conditions = || status["conditions"].as_array().into_iter().flatten();
     let is = |c: &&Value, kind: &str, value: &str| c["type"] == kind && c["status"] == value;

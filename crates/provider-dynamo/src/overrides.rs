@@ -46,7 +46,7 @@ pub(crate) struct Frontend {
     pub(crate) memory: String,
 }
 
-/// How the frontend selects a worker.
+/// Selection of a worker by the frontend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Router {
     Kv,

@@ -27,7 +27,7 @@ pub struct KaitoConfig {
     pub gpu_node_labels: Vec<(String, String)>,
 }
 
-/// Why an argument is invalid.
+/// Reason why an argument is invalid.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigError(String);
 

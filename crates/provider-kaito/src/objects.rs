@@ -11,7 +11,7 @@ use crate::config::KaitoConfig;
 use crate::labels;
 use crate::schema::{INFERENCE_SET, SERVICE, WORKSPACE};
 
-/// How the model is run; the same for a Workspace and for the template of an InferenceSet.
+/// Inference settings, which a Workspace and the template of an InferenceSet have in common.
 pub(crate) struct Inference {
     /// The field `inference`.
     pub(crate) spec: Value,

@@ -29,12 +29,12 @@ type Key = (String, String);
 /// Callback with namespace and name of a ModelDeployment.
 type OnAnswer = dyn Fn(&str, &str) + Send + Sync;
 
-/// What is known of the endpoint of a ModelDeployment.
+/// Knowledge about the endpoint of a ModelDeployment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verification {
     /// Endpoints are not asked: `--verify-endpoints=false`.
     Off,
-    /// Nothing can be asked here, such as in a preview: the endpoint is taken to answer.
+    /// No request is possible, such as in a preview: the endpoint is assumed to answer.
     Assumed,
     /// Endpoints are asked; the latest answer, if there is one.
     On(Option<Answer>),
@@ -45,11 +45,11 @@ pub enum Verification {
 pub struct Answer {
     /// The rollout that was asked: see [`Question::about`].
     pub about: String,
-    /// Whether the model answered, or the request and what came back.
+    /// Success, or the request and its response as a message.
     pub outcome: Result<(), String>,
     /// When the answer came.
     pub at: Timestamp,
-    /// Which attempt this was, from 1.
+    /// Number of the attempt, from 1.
     pub attempt: u32,
 }
 
@@ -79,7 +79,7 @@ impl Answers {
         })
     }
 
-    /// What is known about the endpoint of a ModelDeployment.
+    /// The latest answer of the endpoint of a ModelDeployment.
     pub(crate) fn of(&self, namespace: &str, name: &str) -> Verification {
         if self.services.is_none() {
             return Verification::Off;

@@ -96,17 +96,17 @@ impl Caches {
             .await;
     }
 
-    /// What is installed.
+    /// The installed upstream schemas.
     pub(crate) fn installed(&self) -> Installed {
         Installed::new(self.installed.borrow().clone())
     }
 
-    /// Changes of what is installed.
+    /// Changes of the installed upstream schemas.
     pub(crate) fn installed_changes(&self) -> watch::Receiver<HashMap<Kind, State>> {
         self.installed.subscribe()
     }
 
-    /// The object of this kind, namespace and name: the newer of what the watch delivered and our own last write.
+    /// The object of this kind, namespace and name: the newer of the watched object and the provider's last write.
     pub(crate) fn find(&self, kind: Kind, namespace: &str, name: &str) -> Option<Arc<DynamicObject>> {
         let watched = self.kinds.get(kind).and_then(|(_, store)| store.get(namespace, name));
         self.written.newest(kind.kind, namespace, name, watched)
@@ -133,7 +133,7 @@ impl Caches {
             return;
         }
         tracing::info!(kind = kind.kind, ?state, "upstream schema");
-        // Also with a schema that nobody knows: what we made must be seen to be deleted.
+        // Watched also with an unknown schema: created objects must be visible to be deleted.
         let version = Installed::new([(kind, state.clone())]).visible_version(kind);
         self.watch_kind(kind, version, watcher::Config::default()).await;
         self.installed.send_modify(|states| {

@@ -1,4 +1,4 @@
-//! What a provider implements: a name, a registration, the upstream schemas it knows, and two pure functions.
+//! Interface of a provider: a name, a registration, the upstream schemas it knows, and two pure functions.
 //!
 //! The loop does the rest: watch, apply, delete, handover, drift, finalizer, staleness, dry run. `docs/provider-contract.md`
 //! lists the rules by number.
@@ -78,7 +78,7 @@ pub struct Translation {
     pub model_name: Option<String>,
     /// Desired number of workers that serve the model.
     pub replicas: i32,
-    /// Which of [`Provider::pod_labels`] its pods carry, for autoscalers; `None` if they cannot be told apart.
+    /// The label of [`Provider::pod_labels`] that its pods have, for autoscalers; `None` if no label distinguishes them.
     pub pod_label: Option<&'static str>,
 }
 
@@ -102,7 +102,7 @@ pub struct Object {
     pub not_rolled_out: BTreeMap<String, Value>,
 }
 
-/// Why a provider does not support a ModelDeployment. It results in `ProviderCompatible=False` and phase Failed.
+/// Reason why a provider does not support a ModelDeployment. It results in `ProviderCompatible=False` and phase Failed.
 ///
 /// ```
 /// use runway_provider::Refusal;

@@ -16,7 +16,7 @@ use crate::caches::Caches;
 use crate::contract::{ChildRef, Kind, Provider};
 use crate::upstream::Installed;
 
-/// What a reconcile reads from, and the executor of its plan, which knows our own writes.
+/// Inputs of every reconcile, and the executor of its plan, which remembers the provider's own writes.
 pub(crate) struct Context {
     pub(crate) provider: Arc<dyn Provider>,
     pub(crate) caches: Arc<Caches>,
@@ -29,13 +29,13 @@ pub(crate) struct Context {
 pub struct Observed {
     /// The ModelDeployment.
     pub md: Arc<ModelDeployment>,
-    /// Which upstream schemas are installed.
+    /// The installed upstream schemas.
     pub installed: Installed,
     /// Those of the provider's possible children that exist, ours or not.
     pub children: Vec<Child>,
     /// Its pods that are not ready.
     pub unready: Vec<Unready>,
-    /// What is known of its endpoint.
+    /// Knowledge about its endpoint.
     pub verification: Verification,
     /// The time.
     pub now: Timestamp,
@@ -44,7 +44,7 @@ pub struct Observed {
 /// An object that exists.
 #[derive(Clone, Debug)]
 pub struct Child {
-    /// Its kind.
+    /// Kind of the object.
     pub kind: Kind,
     /// The object.
     pub object: Arc<DynamicObject>,

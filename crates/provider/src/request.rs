@@ -87,7 +87,7 @@ pub struct Gpu {
     pub resource: String,
 }
 
-/// Why a spec is invalid. Admission and the core controller report it earlier and in more detail.
+/// Reason why a spec is invalid. Admission and the core controller report it earlier and in more detail.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Invalid {
     /// `spec.engine.type` is missing.

@@ -17,7 +17,7 @@ const SHOWN: usize = 300;
 /// Most model names in a message.
 const NAMES_SHOWN: usize = 5;
 
-/// Why a model has not answered.
+/// Reason why a model has not answered.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Error {
     /// Whether a retry may succeed.

@@ -209,8 +209,8 @@ impl Holders {
         picked.is_some_and(|credential| !matches!(credential.how, How::Connection))
     }
 
-    /// A client for watches. Few lists are read at a time, since each is held whole for a moment. A watch ends with its
-    /// credential, and goes on with another.
+    /// Creates a client for watches. `lists` limits concurrent lists, since each is briefly held in memory as a whole. A watch
+    /// ends with its credential, and continues with another.
     pub fn client(self: &Arc<Self>, namespace: &str, lists: Arc<Semaphore>) -> Client {
         let holders = self.clone();
         let service = service_fn(move |request: Request<Body>| {

@@ -1,5 +1,4 @@
-//! What every request goes through: the name it asks for, where it comes from, who asks, the form's token; and the headers
-//! that every answer carries.
+//! Checks of every request: the host name, the origin, the session and the form's token. Adds headers to every response.
 
 use std::sync::Arc;
 
@@ -87,8 +86,8 @@ fn headed(mut response: Response) -> Response {
 /// Path of the sign-out form.
 const LOGOUT: &str = "/logout";
 
-/// Who asks, if the cluster still accepts their credential, and for what is changed the token of the form. Behind it, every
-/// handler has a [`Session`].
+/// Requires a session whose credential the cluster still accepts, and the form's token for changes. Handlers behind it receive
+/// the [`Session`].
 pub async fn session(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
     let outside = not_in(&app, &request);
     let Some(id) = cookie(&app, request.headers()) else {

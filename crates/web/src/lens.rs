@@ -1,5 +1,5 @@
-//! What one session sees of a cluster: what the user's sessions share, as far as the cluster lets this session's credential
-//! list and watch it.
+//! View of a cluster for one session: the caches that the user's sessions share, restricted to objects that this session's
+//! credential may list and watch.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};

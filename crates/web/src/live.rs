@@ -1,4 +1,4 @@
-//! Tells browsers what has changed: the answer to `/live` goes on for as long as somebody looks.
+//! Server-sent events about changes: the response of `/live` stays open as long as the browser reads it.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -98,7 +98,7 @@ fn connection(session: &Session) -> impl Stream<Item = Event> + use<> {
     })
 }
 
-/// Tells nothing: asks now and then whether the session is still accepted, which otherwise ends.
+/// Stream without events that ends when the session is no longer accepted. It checks the session periodically.
 fn checks(session: Arc<Session>) -> impl Stream<Item = Event> {
     stream::once(async move {
         while session.is_accepted().await {

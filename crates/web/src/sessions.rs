@@ -1,9 +1,9 @@
 //! Sessions, kept in the memory of the server. A cookie holds only their key.
 //!
-//! On loopback a key in the address that is printed opens a session with the rights of the kubeconfig: other users of the
-//! machine do not have it. As a deployment the server has no rights at all: a user gives a token or signs in at the issuer,
-//! the cluster says who that is, and every call is made with that token. Or, where that is configured, the server has the one
-//! right to impersonate, and every call is made in the name of the user whom the issuer has named.
+//! On loopback, a key in the printed address opens a session with the rights of the kubeconfig. Other users of the machine do
+//! not have the key. In a cluster, the server has no rights of its own. A user enters a token or signs in at the issuer, the
+//! cluster identifies the user, and every call uses that token. If impersonation is configured, the server has only the right
+//! to impersonate, and every call impersonates the user that the issuer has named.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -118,8 +118,8 @@ impl Session {
         self.over.clone().cancelled_owned()
     }
 
-    /// Asks the cluster whether it still accepts the credential, and for the same user; otherwise the session is over. While
-    /// the cluster is away the session goes on.
+    /// Asks the cluster whether it still accepts the credential for the same user; if not, the session ends. While the cluster is
+    /// unavailable, the session continues.
     pub async fn is_accepted(&self) -> bool {
         if self.is_over() {
             return false;

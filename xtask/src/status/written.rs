@@ -153,7 +153,7 @@ fn in_plans(folder: &str) -> Result<BTreeSet<(String, String)>> {
 fn source(places: &[&str]) -> Result<String> {
     let mut all = String::new();
     for place in places {
-        for file in crate::tidy::rust_files(&shell::root().join(place))? {
+        for file in crate::files::rust_files(&shell::root().join(place))? {
             if is_test(&file) {
                 continue;
             }

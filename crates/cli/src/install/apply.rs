@@ -58,7 +58,7 @@ pub async fn upgrade(args: &InstallArgs, cluster: &Cluster, terminal: &mut Termi
         return Err(Error::NotInstalled);
     }
     let there = survey.labelled(&names(&installed)).await?;
-    // What was asked for at the installation stays.
+    // Options of the installation are kept.
     let has = |kind: &str| there.iter().any(|o| kinds::kind(o) == kind);
     release.policy |= has("ValidatingAdmissionPolicy");
     release.monitoring |= has("ServiceMonitor");

@@ -165,7 +165,7 @@ impl<'a> Survey<'a> {
     }
 
     async fn needs(&self, object: &DynamicObject, verbs: &[&str]) -> Result<Vec<Right>, Error> {
-        // A kind that is installed with the object itself is asked for by its CRD.
+        // A kind whose CRD is installed together with the object is covered by the check of the CRD.
         let Some((resource, namespaced)) = self.resource(object).await? else {
             return Ok(Vec::new());
         };

@@ -72,7 +72,7 @@ pub async fn until_gone(
     }
 }
 
-/// What the deletion is waiting for.
+/// Text for the cause that delays the deletion.
 fn keeps(object: &DynamicObject) -> String {
     let made = &object.data["status"]["provider"];
     let upstream = match (made["resourceKind"].as_str(), made["resourceName"].as_str()) {

@@ -1,4 +1,4 @@
-//! What tests of installing share.
+//! Helpers for tests of the installation.
 #![allow(dead_code, unreachable_pub, reason = "each test file uses its own part")]
 
 use std::collections::BTreeSet;
@@ -14,7 +14,7 @@ pub use runway_testbed::PATIENCE;
 use runway_testbed::eventually;
 use tokio::io::AsyncWriteExt;
 
-/// Every object in the cluster, by kind, namespace and name. What the control plane makes for itself is left out.
+/// Every object in the cluster, by kind, namespace and name, without those that the control plane creates for itself.
 pub async fn inventory(client: &Client) -> Result<BTreeSet<String>> {
     let discovery = Discovery::new(client.clone()).run().await?;
     let mut all = BTreeSet::new();
@@ -67,7 +67,7 @@ pub async fn run_with(kubeconfig: &Path, args: &[&str], input: &str) -> Result<O
         .kill_on_drop(true)
         .spawn()?;
     let mut stdin = child.stdin.take().context("no stdin")?;
-    // Whoever does not ask does not read.
+    // A command that does not prompt does not read its input.
     let _ = stdin.write_all(input.as_bytes()).await;
     drop(stdin);
     Ok(child.wait_with_output().await?)

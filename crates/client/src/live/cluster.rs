@@ -131,10 +131,10 @@ pub(crate) struct Around<'a> {
     pub(crate) service: Option<String>,
 }
 
-/// Where an object is, or would be: `default` for one that does not say.
+/// Namespace and name of an object. The namespace is `default` if the object has none.
 ///
 /// # Errors
-/// It is called as no object can be.
+/// The namespace or name is invalid.
 pub(crate) fn place<K: ResourceExt>(object: &K) -> Result<(Namespace, Name), Invalid> {
     let namespace = object
         .namespace()

@@ -1,6 +1,6 @@
-//! `kubeairunway diff`: what the controllers would change in the cluster for a ModelDeployment. Their plans are asked for
-//! what must exist, and the server by dry run what that would change, so defaults and webhooks count as they do in earnest.
-//! [`operated`](crate::live::operated) does so for the other kinds.
+//! `kubeairunway diff`: changes that the controllers would make in the cluster for a ModelDeployment. The controllers' plans
+//! give the desired objects, and a dry run on the server shows the changes with defaults and webhooks applied.
+//! [`operated`](crate::live::operated) does the same for the other kinds.
 
 use std::fmt::{Debug, Write as _};
 

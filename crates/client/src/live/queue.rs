@@ -1,5 +1,5 @@
-//! How many messages wait for an AsyncActor. Only the broker knows; KEDA asks it, and serves the answer through the API server to
-//! those who may read `external.metrics.k8s.io`.
+//! Number of messages in the queue of an AsyncActor. KEDA reads it from the broker, and serves it through the API server to
+//! users who may read `external.metrics.k8s.io`.
 
 use kube::api::{ListParams, Request};
 use kube::core::{ApiResource, DynamicObject};

@@ -1,15 +1,15 @@
-//! What must be in a cluster for the product to run, made from code. `cargo xtask gen` writes it to `deploy/`, `kubeairunway
-//! controller install` applies it, and the test bed applies the part that controllers beside a cluster need.
+//! Manifests of the product, generated from code. `cargo xtask gen` writes them to `deploy/`, `kubeairunway controller install`
+//! applies them, and the test bed applies those that controllers outside a cluster need.
 //!
 //! | module | content |
 //! |---|---|
-//! | [`component`] | a program of ours in a cluster, and everything that follows from it |
+//! | [`component`] | a program of the product, and the list of its objects |
 //! | [`pods`] | Deployment, Services, PodDisruptionBudget, NetworkPolicy of a component |
-//! | [`roles`] | what controllers may do, and what users may do |
-//! | [`console`] | the web console, which is there only for those who ask for it |
-//! | [`policy`] | who may use which provider: the optional ValidatingAdmissionPolicies |
+//! | [`roles`] | permissions of controllers and users |
+//! | [`console`] | the optional web console |
+//! | [`policy`] | the optional ValidatingAdmissionPolicies, which restrict providers to users |
 //!
-//! A new program of the product is one more [`Component`] in [`components`].
+//! Add a new program of the product as a [`Component`] to [`components`].
 
 pub mod component;
 pub mod console;

@@ -116,7 +116,7 @@ pub(crate) fn metrics_service(component: &str) -> String {
     format!("{component}-metrics")
 }
 
-/// Tells the Prometheus operator of a component's metrics.
+/// ServiceMonitor for a component's metrics, which the Prometheus Operator reads.
 pub(super) fn service_monitor(component: &Component) -> DynamicObject {
     let name = component.name.as_str();
     object(&json!({

@@ -14,8 +14,8 @@ use super::metadata::{meta, object};
 /// The oldest minor version of Kubernetes 1 that knows ValidatingAdmissionPolicies as v1.
 pub const OLDEST_KUBERNETES: u32 = 30;
 
-/// The provider that is asked for: named, or chosen before. None is the empty text. What a user writes into the status of a
-/// new object counts for nothing, hence the old one's.
+/// Expression for the desired provider: the named one, or the one selected before, or an empty string. It reads the status of
+/// the old object, because a user can write any status into a new one.
 const PROVIDER: &str = "has(object.spec.provider) && has(object.spec.provider.name) ? object.spec.provider.name : \
     oldObject != null && has(oldObject.status) && has(oldObject.status.provider) && has(oldObject.status.provider.name) ? \
     oldObject.status.provider.name : ''";

@@ -257,8 +257,8 @@ impl State {
     }
 }
 
-/// What a provider sees of the state: as in its watch caches, kinds that only serve the upstream objects count only when
-/// they carry its labels.
+/// A provider's view of the state. As in its watch caches, objects of auxiliary kinds are visible only if they have the
+/// provider's labels.
 pub struct SeenBy<'a> {
     /// The state.
     pub state: &'a State,

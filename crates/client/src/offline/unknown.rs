@@ -26,7 +26,7 @@ pub(crate) fn unknown_fields(written: &Value, known: &Value, path: &str) -> Vec<
     }
 }
 
-/// Known fields that are empty are left out when written again.
+/// Whether a value is empty. Known fields that are empty are omitted when they are written again.
 fn is_empty(value: &Value) -> bool {
     match value {
         Value::Null => true,

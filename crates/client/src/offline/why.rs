@@ -58,7 +58,7 @@ pub struct Considered {
     pub health: String,
     /// Selection rules.
     pub rules: Vec<RuleValue>,
-    /// Rules that are left out because they do not compile.
+    /// Rules that are skipped because they do not compile.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub problems: Vec<String>,
 }

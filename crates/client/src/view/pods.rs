@@ -214,8 +214,8 @@ pub struct UnknownContainer {
     known: String,
 }
 
-/// Which containers of a pod are meant: the one given, all of them, or the main one. One that never began because an
-/// earlier one has not ended gives way to that.
+/// Selected containers of a pod: the given one, all of them, or the main one. If a container has not started because an
+/// earlier one has not ended, the earlier one is selected.
 ///
 /// # Errors
 /// The pod has no container of this name.

@@ -32,7 +32,7 @@ const MAX_ENV: usize = 128 * 1024;
 /// Maximum length of a quoted user value, in bytes.
 const MAX_QUOTE: usize = 80;
 
-/// Why a ModelDeployment is invalid.
+/// Reason why a ModelDeployment is invalid.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
     /// Path of the field, such as spec.engine.type.

@@ -113,7 +113,7 @@ fn take_named(seen: &Observed, wanted: &str) -> Choice {
     }
 }
 
-/// Why a provider counts as silent.
+/// Reason why a provider counts as silent, for a message.
 fn silence(provider: &Registered) -> String {
     if provider
         .config

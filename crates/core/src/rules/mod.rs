@@ -49,7 +49,7 @@ pub const MAX_COST_OF_ALL: u64 = 10 * MAX_COST;
 /// Maximum size of all patterns of `matches()` in one rule, in bytes.
 pub const MAX_PATTERN_BYTES: usize = 256;
 
-/// Why a rule does not compile. The messages are for the author of the rule.
+/// Reason why a rule does not compile. The messages are for the author of the rule.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RuleError {
@@ -127,7 +127,7 @@ pub enum RuleError {
     },
 }
 
-/// Why a compiled rule has no result for an input. The messages are for the author of the rule.
+/// Reason why a compiled rule has no result for an input. The messages are for the author of the rule.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum EvalError {

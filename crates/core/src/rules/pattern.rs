@@ -114,7 +114,7 @@ fn table(nfa: &NFA, bytes: usize, steps: u64) -> Result<DFA<Vec<u32>>, Box<dense
         .map_err(Box::new)
 }
 
-/// Why a pattern does not compile. The last line of the parser's message is the reason; the lines before show the pattern.
+/// Reason why a pattern does not compile: the last line of the parser's message. The lines before show the pattern.
 fn reason(source: &str, error: &thompson::BuildError) -> String {
     if error.size_limit().is_some() {
         return format!(

@@ -211,7 +211,7 @@ impl World {
                 return plans.iter().filter_map(|p| p.look_again).min();
             }
         }
-        self.fail("nobody comes to rest");
+        self.fail("the plans do not become silent within 16 rounds");
     }
 
     /// In steady state the status shows where the ModelDeployment stands, and which controller wrote it.

@@ -1,4 +1,4 @@
-//! What the base must lose and gain.
+//! Items to remove from the base and to add to it.
 
 use super::Problem;
 use super::external::External;

@@ -1,4 +1,4 @@
-//! Why a merge cannot be done, told so that the reader can mend it without knowing this operator.
+//! Errors of a merge, with a remedy that needs no knowledge of this operator.
 
 use std::{fmt, slice};
 
@@ -14,26 +14,26 @@ pub struct Who {
     pub image: Option<String>,
 }
 
-/// One thing that is wrong in a file.
+/// One error in a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault {
     /// Line and column, from 1; none if it is the file as a whole.
     pub at: Option<(usize, usize)>,
-    /// What is wrong.
+    /// Description of the error.
     pub reason: String,
 }
 
-/// Why a merge cannot be done.
+/// Reason why a merge fails.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// A file is not there, cannot be read, is no YAML, or has the wrong content.
+    /// A provider's file is missing, cannot be read, is not YAML, or has the wrong content.
     #[error("{}", Block { title: "Invalid provider metadata", who: Some(who), path, faults, resolution })]
     Provider {
-        /// Whose file.
+        /// Provider of the file.
         who: Who,
         /// The file, as this container sees it.
         path: String,
-        /// All that is wrong with it.
+        /// All errors in the file.
         faults: Vec<Fault>,
         /// The way out.
         resolution: String,
@@ -43,7 +43,7 @@ pub enum Error {
     Base {
         /// The file, as this container sees it.
         path: String,
-        /// What is wrong.
+        /// The first error in the file.
         fault: Fault,
         /// The way out.
         resolution: String,

@@ -7,7 +7,7 @@ use super::Problem;
 use super::write::quoted;
 use super::yaml::{Document, Kind, NodeId};
 
-/// What a document may become: more is an alias bomb.
+/// Largest expanded document, in bytes. A larger one is an alias bomb.
 const MAX_BYTES: usize = 4 << 20;
 
 pub(super) fn expand(document: &Document<'_>) -> Result<String, Problem> {
@@ -54,7 +54,7 @@ fn limited(document: &Document<'_>, id: NodeId, out: &str) -> Result<(), Problem
     Err(Problem::at(document, id, reason))
 }
 
-/// What follows a dash or a colon.
+/// Writes the value after a dash or a colon.
 fn value(document: &Document<'_>, id: NodeId, indent: usize, out: &mut String) -> Result<(), Problem> {
     if !collection(document, id) {
         let text = inline(document, id);

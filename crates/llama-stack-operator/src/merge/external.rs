@@ -1,5 +1,5 @@
-//! What two files say about one external provider: its image's `lls-provider-spec.yaml`, and `crd-config.yaml`, which
-//! carries what the custom resource says.
+//! Reader of the two files of an external provider: `lls-provider-spec.yaml` from its image, and `crd-config.yaml` with its
+//! part of the custom resource.
 
 use super::error::{Error, Fault, Who};
 use super::yaml::{Document, NodeId};
@@ -46,7 +46,10 @@ pub(super) struct External {
     pub(super) warnings: Vec<String>,
 }
 
-/// Reads one provider. Everything that is wrong with its metadata is told, not only the first.
+/// Reads one provider.
+///
+/// # Errors
+/// All errors in its metadata, not only the first.
 pub(super) fn read(files: &ProviderFiles, has_file: &dyn Fn(&str) -> bool) -> Result<External, Error> {
     let unnamed = Who {
         provider_id: files.directory.clone(),
@@ -201,7 +204,9 @@ fn dotted_identifiers(value: &str) -> Checked {
     if value.split('.').all(identifier) {
         return Ok(None);
     }
-    Err(format!("'{value}' is no Python module path such as my_org.custom_vllm"))
+    Err(format!(
+        "'{value}' is not a Python module path, such as my_org.custom_vllm"
+    ))
 }
 
 /// The specification's pattern; `_` and `.` are let through, for providers in use have them.

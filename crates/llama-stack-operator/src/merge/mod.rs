@@ -3,16 +3,15 @@
 //! | module | what |
 //! |---|---|
 //! | `external` | reads and checks the two files of each provider |
-//! | `change` | what the base must lose and gain |
+//! | `change` | items to remove from the base and to add to it |
 //! | `splice` | does it, in the text itself |
 //! | `expand` | writes a base without aliases, where an alias shares what must change |
 //! | `yaml`, `write` | a document that knows where its nodes stand; values as text |
 //! | [`Error`](enum@Error) | why it cannot be done |
 //!
 //! The base is edited as text, between the positions the parser gives: every byte that need not change stays, comments,
-//! quotes and number formats included. PyYAML reads YAML 1.1 and a library of today writes 1.2, so whatever is read
-//! into values and written again may come out as something else. The result is parsed again and compared before anybody
-//! sees it.
+//! quotes and number formats included. PyYAML reads YAML 1.1 and current libraries write 1.2, so a value that is parsed and
+//! written again may change its meaning. The result is parsed again and compared before it is written.
 
 mod change;
 mod error;
@@ -34,24 +33,24 @@ use yaml::Document;
 /// A file as it was found.
 #[derive(Clone, Debug)]
 pub struct File {
-    /// Where, as the container sees it.
+    /// Path in the container.
     pub path: String,
-    /// Its text, or why there is none.
+    /// Content, or the reason why there is none.
     pub text: Result<String, Unfit>,
 }
 
-/// Why a file has no text to work with.
+/// Reason why a file cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unfit {
     /// There is no such file.
     #[error("The file is missing")]
     Missing,
-    /// Larger than is read.
+    /// The file exceeds the size limit.
     #[error("The file has {bytes} bytes; at most {limit} are read")]
     TooLarge {
-        /// Its size.
+        /// Size of the file.
         bytes: u64,
-        /// The most that is read.
+        /// Largest size, in bytes.
         limit: u64,
     },
     /// Not UTF-8.
@@ -63,7 +62,7 @@ pub enum Unfit {
     /// A folder has neither of the names that a base configuration may have.
     #[error("There is neither run.yaml nor config.yaml; there is: {}", if found.is_empty() { "nothing".to_owned() } else { found.join(", ") })]
     NeitherName {
-        /// What is there instead.
+        /// Names of the files in the folder.
         found: Vec<String>,
     },
     /// The system refuses.
@@ -71,7 +70,7 @@ pub enum Unfit {
     Refused(String),
 }
 
-/// What a merge makes.
+/// Result of a merge.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Merged {
     /// The configuration of the server.
@@ -82,10 +81,10 @@ pub struct Merged {
     pub warnings: Vec<String>,
 }
 
-/// Merges. `has_file` tells whether a file lies below `python-packages`.
+/// Merges the providers into the base. `has_file` returns whether a file exists below `python-packages`.
 ///
 /// # Errors
-/// All that is wrong with the files of the providers; if nothing is, what is wrong with the base.
+/// All errors in the files of the providers; if there are none, the error in the base.
 pub fn merge(base: &File, providers: &[ProviderFiles], has_file: &dyn Fn(&str) -> bool) -> Result<Merged, Errors> {
     let externals = externals(providers, has_file)?;
     let mut warnings: Vec<String> = externals

@@ -216,7 +216,7 @@ impl Edits<'_, '_> {
         Some(())
     }
 
-    /// Where the line of an item's dash begins, and the blanks before the dash; none if anything else stands there.
+    /// Start of the line with an item's dash, and the spaces before the dash; `None` if the line has other text before the dash.
     fn dash(&self, item: NodeId) -> Option<(usize, String)> {
         let before = self.document.text.get(..self.document.written(item).start)?;
         let before = before.trim_end_matches(' ').strip_suffix('-')?;

@@ -6,7 +6,7 @@ use granit_parser::ScalarStyle;
 
 use super::yaml::{Document, Kind, NodeId};
 
-/// What one value may become when its aliases are written out: more is an alias bomb.
+/// Largest value with expanded aliases, in bytes. A larger one is an alias bomb.
 const MAX_BYTES: usize = 1 << 20;
 
 /// A value grows beyond every use when its aliases are written out, or contains itself.

@@ -51,7 +51,7 @@ pub(super) enum Kind<'a> {
     Alias(NodeId),
 }
 
-/// Why a text is not a document that can be worked with.
+/// Reason why a text is not a usable document.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Unreadable {
     pub(super) line: usize,
@@ -205,7 +205,7 @@ impl<'a> Document<'a> {
         plain && node.tag.is_none()
     }
 
-    /// What a node is, for people.
+    /// Type of a node, for messages.
     pub(super) fn describe(&self, id: NodeId) -> &'static str {
         match self.node(id).kind {
             _ if self.is_null(id) => "empty",
@@ -221,7 +221,7 @@ impl<'a> Document<'a> {
         self.text.get(node.start..node.end).unwrap_or_default()
     }
 
-    /// Where the line ends on which a byte stands: the byte after its line break.
+    /// End of the line that contains a byte: the byte after its line break.
     pub(super) fn line_end(&self, byte: usize) -> usize {
         let (before, after) = (self.text.get(..byte), self.text.get(byte..));
         // A block scalar's last byte is its line break.
@@ -273,7 +273,7 @@ impl<'a> Builder<'a> {
                 let absent = range.is_empty() && style == ScalarStyle::Plain;
                 let text = if absent { Cow::Borrowed("") } else { text };
                 let source = self.document.text.get(..range.end).unwrap_or_default();
-                // The span of a block scalar goes on to the indent of what follows.
+                // The span of a block scalar includes the indent of the next node.
                 let end = match style {
                     ScalarStyle::Literal | ScalarStyle::Folded => source.trim_end_matches(' ').len(),
                     _ => range.end,

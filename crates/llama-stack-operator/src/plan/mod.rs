@@ -26,7 +26,7 @@ pub fn plan(seen: &Observed) -> Plan {
     }
     let request = match prepare(seen) {
         Ok(request) => request,
-        // What runs goes on as it is.
+        // Existing objects stay as they are.
         Err(refusal) => return status::refused(seen, &refusal),
     };
     let wanted = objects::wanted(seen, &request);

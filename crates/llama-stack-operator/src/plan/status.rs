@@ -258,7 +258,7 @@ fn verdict(
             0 => said(
                 DistributionPhase::Ready,
                 "ScaledToZero",
-                "No server runs, as asked for".to_owned(),
+                "No server runs: spec.replicas is 0".to_owned(),
             ),
             n => said(
                 DistributionPhase::Ready,

@@ -1,4 +1,4 @@
-//! What the tests of the scripts share: Pythons, provider images as folders, and the volume of a pod.
+//! Helpers for tests of the scripts: Pythons, provider images as folders, and the volume of a pod.
 
 #![allow(dead_code, reason = "each test binary uses a part")]
 #![allow(clippy::unwrap_used, reason = "tests")]
@@ -17,7 +17,7 @@ use tempfile::TempDir;
 use runway_llama_stack_operator::pod::CrdConfig;
 use runway_testbed::llama_stack::{self, Release};
 
-/// Tells what was not tested. Past the test harness, which would show it only of tests that fail.
+/// Prints that a test was skipped, directly to stderr: the test harness shows captured output only if a test fails.
 pub(crate) fn skipped(why: &str) {
     let _ = writeln!(std::io::stderr(), "SKIPPED: {why}");
 }
@@ -39,7 +39,7 @@ pub(crate) fn images() -> &'static Path {
     folder.path()
 }
 
-/// Pythons of this machine that have a pip: version and program, the oldest first. Those missing are told.
+/// Pythons of this machine that have a pip: version and program, the oldest first. Prints those that are missing.
 pub(crate) fn pythons() -> &'static [(&'static str, PathBuf)] {
     static PYTHONS: OnceLock<Vec<(&str, PathBuf)>> = OnceLock::new();
     PYTHONS.get_or_init(|| {
@@ -156,7 +156,7 @@ impl Pod {
         Ok(())
     }
 
-    /// What an installation that fails says; in the log and for the status.
+    /// Output of an installation that must fail, in the log and for the status.
     pub(crate) fn refused(&self, id: &str, image: &str) -> Result<String> {
         let before = contents(&self.volume())?;
         let output = self.install(id, image)?;
@@ -204,7 +204,7 @@ impl Pod {
         Ok(output)
     }
 
-    /// What the main container runs first.
+    /// Runs the preflight script, which the main container runs first.
     pub(crate) fn preflight(&self, python: &Path, external_providers: &Path) -> Result<Output> {
         fs::write(self.path("termination-log"), "")?;
         Ok(Command::new(python)
@@ -237,7 +237,8 @@ pub(crate) fn contents(folder: &Path) -> Result<Vec<(PathBuf, Vec<u8>)>> {
     Ok(found)
 }
 
-/// A Python with a release of llama-stack, installed once on this machine; none, told loudly, if that cannot be.
+/// A Python with a release of llama-stack, installed once on this machine. Prints the reason and returns `None` if the
+/// installation fails.
 pub(crate) fn llama_stack(release: Release) -> Option<PathBuf> {
     match llama_stack::environment(release) {
         Ok(python) => Some(python),

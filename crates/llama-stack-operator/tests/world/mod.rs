@@ -1,4 +1,4 @@
-//! What is there, for one LlamaStackDistribution, without a cluster.
+//! Observed state of one LlamaStackDistribution, without a cluster.
 #![allow(dead_code, reason = "not every test needs all of it")]
 
 use std::collections::BTreeMap;
@@ -21,7 +21,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-/// What a case gives beside the LlamaStackDistribution.
+/// Input of a case in addition to the LlamaStackDistribution.
 #[derive(Clone, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(crate) struct Given {
@@ -45,9 +45,9 @@ pub(crate) struct Given {
     /// ModelDeployments by name, with the port of their endpoint.
     #[serde(default)]
     pub(crate) models: BTreeMap<String, Option<i32>>,
-    /// What the server said.
+    /// Answer of the server.
     pub(crate) server: Option<Server>,
-    /// Why it said nothing.
+    /// Reason why the server did not answer.
     pub(crate) silent: Option<String>,
     /// The operator does not know its own image.
     #[serde(default)]
@@ -236,10 +236,10 @@ fn endpoint(name: &str, port: i32) -> Endpoint {
     serde_json::from_value(json!({ "service": name, "port": port })).unwrap()
 }
 
-/// What is left out of plans shown.
+/// Scripts that are omitted from displayed plans.
 const SCRIPTS: [&str; 2] = ["install_provider.py", "extract_config.sh"];
 
-/// A plan for people: our scripts are long, and read elsewhere.
+/// Displays a plan without the scripts, which are long.
 pub(crate) fn told(plan: &Plan) -> String {
     let mut plan = plan.clone();
     for apply in &mut plan.apply {

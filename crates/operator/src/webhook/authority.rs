@@ -49,7 +49,7 @@ const RETRY: Duration = Duration::from_secs(10);
 const LONGEST_SLEEP: Duration = Duration::from_mins(10);
 const SHORTEST_SLEEP: Duration = Duration::from_secs(1);
 
-/// Why the authority is not current.
+/// Reason why the authority is not current.
 #[derive(Debug, thiserror::Error)]
 enum Error {
     #[error(transparent)]
@@ -87,7 +87,7 @@ impl Authority {
         Tls::resolved_by(self.serving.clone())
     }
 
-    /// Why clients would reject the current certificate, if they would.
+    /// Check of the current certificate: the reason why clients would reject it, or `None`.
     pub fn refused(&self) -> impl Fn() -> Option<String> + Send + Sync + use<> {
         let (serving, clock) = (Arc::clone(&self.serving), self.settings.clock);
         move || match serving.0.load_full() {

@@ -170,7 +170,7 @@ async fn keep<K: Configuration>(api: Api<K>, target: Target, mut bundle: watch::
             .zip(wanted)
             .and_then(|(live, bundle)| patch(live, &target, &bundle));
         let failed = if let Some(patch) = patch {
-            // With force: the bundle is our field, whoever changed it.
+            // With force: this controller owns the bundle, so a change by another field manager is reverted.
             let parameters = PatchParams::apply(&target.field_manager).force();
             match api.patch(name, &parameters, &Patch::Apply(patch)).await {
                 Ok(written) => {

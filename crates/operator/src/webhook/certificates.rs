@@ -49,7 +49,7 @@ impl Default for Lifetimes {
 /// ahead by the same amount before its certificates are of no use.
 const BACKDATE: SignedDuration = SignedDuration::from_mins(5);
 
-/// Why a certificate cannot be created or read.
+/// Reason why a certificate cannot be created or read.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The Secret lacks an authority.
@@ -288,7 +288,7 @@ impl Leaf {
         })
     }
 
-    /// Why clients reject it at `now`; `None` if they accept it.
+    /// Reason why clients reject the certificate at `now`; `None` if they accept it.
     pub fn refused(&self, now: Timestamp) -> Option<String> {
         let (from, until) = self.valid;
         if now < from {

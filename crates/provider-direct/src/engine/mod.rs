@@ -31,7 +31,7 @@ pub(crate) struct Dialect {
     pub(crate) from_path: fn(&str) -> Vec<String>,
     /// Flags that name a model. They are refused next to `model.id`.
     pub(crate) model_flags: &'static [&'static str],
-    /// How the served name is set.
+    /// Way to set the served name.
     pub(crate) served_name: ServedName,
     /// Flag for the maximum context length, or why there is none.
     pub(crate) context_length: Result<&'static str, &'static str>,
@@ -43,7 +43,7 @@ pub(crate) struct Dialect {
     pub(crate) cache_variable: &'static str,
 }
 
-/// How the name is set under which `/v1/models` lists the model.
+/// Way to set the name under which `/v1/models` lists the model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ServedName {
     /// By a flag.

@@ -64,7 +64,7 @@ pub(super) struct Cluster<'a> {
 pub(super) struct Stored {
     pub(super) kind: Kind,
     pub(super) object: Value,
-    /// What the provider applied last; `None` for an object with another creator.
+    /// Object as last applied by the provider; `None` for an object with another creator.
     applied: Option<Value>,
 }
 
@@ -81,7 +81,7 @@ impl Stored {
         !self.object["metadata"]["deletionTimestamp"].is_null()
     }
 
-    /// What was applied last; null for an object with another creator.
+    /// Object as last applied; null for an object with another creator.
     pub(super) fn applied(&self) -> &Value {
         self.applied.as_ref().unwrap_or(&Value::Null)
     }
@@ -91,7 +91,7 @@ impl Stored {
     }
 }
 
-/// Why a plan was not completed.
+/// Reason why a plan was not completed.
 pub(super) enum Stop {
     /// The controller was killed.
     Killed,
@@ -119,7 +119,7 @@ impl<'a> Cluster<'a> {
         }
     }
 
-    /// What the provider's caches show.
+    /// Observation from the provider's caches.
     pub(super) fn observe(&self) -> Observed {
         let name = self.md.metadata.name.clone().unwrap_or_default();
         Observed {

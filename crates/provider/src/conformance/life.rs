@@ -33,7 +33,7 @@ pub(super) fn r12_drift_is_put_back(trial: &Trial) -> RuleResult {
             let (live, applied) = (&cluster.objects[index].object, running.objects[index].applied());
             ensure!(
                 documents::contains(live, applied),
-                "{what} was edited by hand and is not put back"
+                "a manual edit of {what} is not reverted"
             );
         }
         let mut cluster = running.clone();
@@ -137,7 +137,7 @@ pub(super) fn r19_foreign_objects_are_never_touched(trial: &Trial) -> RuleResult
     for child in trial.provider.children(&name) {
         for owner in [None, Some(another.clone()), Some(mention.clone())] {
             for blind in [false, true] {
-                let what = format!("somebody else's {} '{}'", child.kind.kind, child.name);
+                let what = format!("{} '{}' with another owner", child.kind.kind, child.name);
                 let mut cluster = trial.fresh(&json!({}))?;
                 cluster.put_foreign(child.kind, &child.name, owner.clone());
                 cluster.blind = blind;
@@ -382,7 +382,7 @@ fn made_for(cluster: &Cluster) -> Vec<Option<String>> {
         .collect()
 }
 
-/// Deletes all objects, then clears the provider's part of the status, which tells the core to continue.
+/// Deletes all objects, then clears the provider's part of the status, so that the core continues.
 pub(super) fn r23_hand_over_ends_with_a_cleared_status(trial: &Trial) -> RuleResult {
     let successor = json!({"spec": {"provider": {"name": "another"}}});
     let mut unknown_upstream = trial.running()?;

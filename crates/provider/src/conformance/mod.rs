@@ -29,7 +29,7 @@ use serde_json::Value;
 use crate::contract::Provider;
 use trial::Trial;
 
-/// What the suite needs from a provider. Patches are JSON merge patches (RFC 7386) of [`served`](Self::served).
+/// Test data of a provider for the suite. Patches are JSON merge patches (RFC 7386) of [`served`](Self::served).
 #[derive(Clone, Debug)]
 pub struct Samples {
     /// A ModelDeployment that the provider supports.
@@ -64,7 +64,7 @@ pub struct Report {
 pub struct Outcome {
     /// Name of the rule's function, such as `r12_drift_is_put_back`.
     pub rule: &'static str,
-    /// Why the rule is broken; `None` if it holds.
+    /// Reason why the rule is broken; `None` if it holds.
     pub broken: Option<String>,
 }
 

@@ -16,7 +16,7 @@ pub(super) fn r1_the_name_fits_where_it_is_written(trial: &Trial) -> RuleResult 
     let name = trial.provider.name();
     ensure!(
         runway_api::name::is_label(name),
-        "'{name}' is no DNS label: lower case letters, digits and '-', at most 63 characters"
+        "'{name}' is not a DNS label: use at most 63 lowercase letters, digits and '-'"
     );
     let version = trial.provider.version();
     let prefix = format!("{name}-provider:");
@@ -174,7 +174,7 @@ pub(super) fn r7_every_field_written_is_declared(trial: &Trial) -> RuleResult {
             };
             let Some(schema) = upstream.schemas.iter().find(|s| s.version == object.version) else {
                 return Err(format!(
-                    "{} is made as {}, which is no declared schema",
+                    "{} is created as {}, which is not a declared schema",
                     object.kind.kind, object.version
                 ));
             };

@@ -284,7 +284,7 @@ pub(super) fn r18_objects_carry_labels_annotations_and_owner(trial: &Trial) -> R
                     "{what}: '{field}' is not the body's to say"
                 );
             }
-            ensure!(object.body.is_object(), "{what} has a body that is no object");
+            ensure!(object.body.is_object(), "the body of {what} is not an object");
             let reserved = object.annotations.keys().find(|key| key.starts_with(labels::PREFIX));
             ensure!(
                 reserved.is_none(),
@@ -346,7 +346,7 @@ pub(super) fn r29_only_workers_count_and_zero_stays_zero(trial: &Trial) -> RuleR
         let (asked, told) = (request.topology.replicas(), translation.replicas);
         ensure!(
             asked == told,
-            "{asked} workers are asked for, and the translation counts {told}"
+            "the spec requests {asked} workers, and the translation counts {told}"
         );
     }
     for (replicas, wanted) in [(Value::Null, 1), (json!(0), 0)] {
@@ -397,7 +397,7 @@ pub(super) fn r30_the_endpoint_is_a_service_and_a_port(trial: &Trial) -> RuleRes
         );
         ensure!(
             runway_api::name::is_label(service),
-            "the endpoint's Service is '{service}', which is no name of a Service"
+            "the endpoint's Service is '{service}', which is not a valid name of a Service"
         );
         ensure!((1..=65535).contains(&port), "the endpoint's port is {port}");
         let made = translation

@@ -70,7 +70,8 @@ impl<'a> Trial<'a> {
 
     /// The request for a patch of the served sample.
     pub(super) fn request(&self, patch: &Value) -> Result<Request, String> {
-        Request::try_from(&self.md(patch)?).map_err(|invalid| format!("samples: {patch} is no request: {invalid}"))
+        Request::try_from(&self.md(patch)?)
+            .map_err(|invalid| format!("samples: {patch} is not a valid request: {invalid}"))
     }
 
     /// A patch of the served sample, as the core hands it over.

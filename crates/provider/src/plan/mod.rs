@@ -19,10 +19,10 @@ use crate::observe::Observed;
 pub use status::owned;
 pub use verify::{Inquiry, Question};
 
-/// What to do for one ModelDeployment.
+/// Decision for one ModelDeployment.
 #[derive(Clone, Debug, Default)]
 pub struct Decision {
-    /// What to write.
+    /// The writes.
     pub plan: Plan,
     /// The request to send to the endpoint afterwards.
     pub inquiry: Inquiry,

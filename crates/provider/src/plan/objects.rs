@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use crate::contract::Object;
 
-/// What an object was created for: the identity of the spec, and the fields that the upstream does not allow to change.
+/// Fields for which an object was created: the identity of the spec, and those that the upstream does not allow to change.
 pub(super) type MadeFor = BTreeMap<String, Value>;
 
 /// Object to apply, compared with the live one.
@@ -25,7 +25,7 @@ pub(super) fn apply(md: &ModelDeployment, provider: &str, object: &Object, live:
     )
 }
 
-/// What this object is created for.
+/// The fields for which this object is created.
 pub(super) fn made_for(md: &ModelDeployment, object: &Object) -> MadeFor {
     let identity = md
         .spec

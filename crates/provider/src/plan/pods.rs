@@ -10,7 +10,7 @@ use kube::ResourceExt;
 /// Longest part of a container's last message, in bytes.
 const LAST_WORDS: usize = 400;
 
-/// Why pods do not serve.
+/// Reason why pods do not serve.
 pub(super) struct Obstacle {
     pub(super) reason: ProviderReason,
     /// Message for the user.
@@ -251,7 +251,7 @@ fn room(said: &str, namespace: &str) -> String {
     step.to_owned()
 }
 
-/// Why a pod failed as a whole; some reasons have no message.
+/// Text for a pod that failed as a whole. Some reasons have no message.
 fn ended_words(reason: &str, message: &str) -> String {
     match message.trim().trim_end_matches('.') {
         "" => reason.to_owned(),

@@ -30,7 +30,7 @@ const SETTLED_AFTER: SignedDuration = SignedDuration::from_secs(5);
 /// Interval of checks while the result of a write or request is pending, in case the watch misses it.
 const LOOK_AGAIN: Duration = Duration::from_secs(15);
 
-/// Why no object can be created.
+/// Reason why no object can be created.
 pub(super) struct Blocked {
     phase: Phase,
     /// The first step that failed: [`condition::PROVIDER_COMPATIBLE`] or [`condition::RESOURCE_CREATED`].

@@ -37,7 +37,7 @@ pub struct Question {
     pub generates: bool,
 }
 
-/// What to do about the request to an endpoint.
+/// Decision on the request to an endpoint.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Inquiry {
     /// No request is needed, and an earlier response is dropped.

@@ -1,4 +1,4 @@
-//! Sign-ins under way. The browser keeps them, sealed, in a cookie: strangers who begin sign-ins take no room from anybody.
+//! Pending sign-ins. The browser keeps them in an encrypted cookie, so unauthenticated users cannot fill the server's memory.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};

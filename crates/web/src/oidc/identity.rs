@@ -1,5 +1,5 @@
-//! Whom the claims of an ID token name to the cluster, when the console impersonates: as kube-apiserver reads them with the
-//! flags of the same names.
+//! Mapping of the claims of an ID token to a user of the cluster, for impersonation. kube-apiserver maps them in the same way
+//! with the flags of the same names.
 
 use serde_json::{Map, Value};
 
@@ -26,7 +26,7 @@ pub struct ClaimNames {
 pub struct Impersonation {
     /// Users.
     pub users: Vec<String>,
-    /// Groups. Others of a user are left out.
+    /// Groups. A user's other groups are omitted.
     pub groups: Vec<String>,
 }
 
@@ -48,7 +48,7 @@ pub enum Nobody {
     /// The claim is of another kind.
     #[error("the claim '{0}' of the ID token is neither a string nor a list of strings (--oidc-groups-claim)")]
     Groups(String),
-    /// Anybody may write any address into a profile.
+    /// The email address is not verified. Users can often enter any address into their profile.
     #[error("the issuer has not verified your email address")]
     NotVerified,
     /// The name is reserved for Kubernetes.

@@ -306,7 +306,7 @@ impl Issuer {
     }
 
     async fn discovery(&self) -> Result<&Discovery, Error> {
-        // Trouble is not kept: an issuer that comes back counts at the next try.
+        // Errors are not cached, so the next attempt asks the issuer again.
         self.discovery.get_or_try_init(|| self.discover()).await
     }
 

@@ -142,7 +142,7 @@ impl<'a> Draft<'a> {
         }
         self.sent = Some(sent);
         let mut readable = self.object.clone();
-        // What cannot be read is left out, so that the rest is judged all the same.
+        // Fields that cannot be parsed are removed, so that the others are still validated.
         while let Err((path, text)) = read(&readable) {
             let home = form::mark(&mut self.faults, &path, &text);
             if home.is_empty() || readable.pointer(&form::pointer(home)).is_none() {
@@ -243,7 +243,7 @@ impl<'a> Draft<'a> {
 
     async fn page(mut self, code: StatusCode) -> Response {
         let preview = self.preview();
-        // What is not filled in yet is no fault while one types.
+        // An empty required field is not an error while the user is still typing.
         let mut open = Vec::new();
         if code.is_success() {
             let empty = |path: &str| {

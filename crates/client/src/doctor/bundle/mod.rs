@@ -199,7 +199,7 @@ fn logs_of(pod: &Pod) -> Vec<Log> {
     runs.map(log).collect()
 }
 
-/// A log without the line that was cut off in the middle: half of a secret is not recognised.
+/// Removes the truncated last line of a log, because a secret that is cut in half is not detected.
 fn whole_lines(mut log: String) -> String {
     if log.len() >= LOG_BYTES {
         log.truncate(log.rfind('\n').map_or(0, |end| end + 1));

@@ -153,7 +153,7 @@ pub struct Judgement {
     pub group: &'static str,
     /// Text for the user.
     pub title: &'static str,
-    /// Its checks.
+    /// Results of the checks in the group.
     pub checks: Vec<Outcome>,
 }
 

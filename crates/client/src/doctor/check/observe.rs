@@ -53,7 +53,7 @@ const INSTALLED: [(&str, &str, bool); 11] = [
     ("apps", "deployments", true),
 ];
 
-/// CRDs of neighbours that are looked for.
+/// CRDs of other products that are looked up.
 const NEIGHBOURS: [&str; 2] = ["scaledobjects.keda.sh", "triggerauthentications.keda.sh"];
 
 /// Reads everything.
@@ -233,7 +233,7 @@ impl Reader {
         list(Api::all(self.client.clone()), params).await
     }
 
-    /// Objects by name; those that are not there are left out.
+    /// Reads objects by name. Those that do not exist are omitted.
     async fn named<K>(&self, names: &[&str]) -> Read<K>
     where
         K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned,

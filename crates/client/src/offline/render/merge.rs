@@ -1,5 +1,5 @@
-//! What server-side apply does to a status: what a manager owned and no longer sends goes, what it sends is set, the rest
-//! stays. Conditions are a list-map by `type`; every other list is atomic.
+//! Server-side apply of a status: fields that a manager owned and no longer sends are removed, fields that it sends are set,
+//! other fields are kept. Conditions are a list-map by `type`; every other list is atomic.
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;

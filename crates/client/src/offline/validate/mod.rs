@@ -249,7 +249,7 @@ fn outcome(md: ModelDeployment, state: &State, now: Timestamp) -> Option<Finding
     ))
 }
 
-/// A rule that cannot be used is left out by the core; the others go on.
+/// Warnings on selection rules that the core skips.
 fn registration(document: &Document, state: &State) -> Vec<Finding> {
     let problems = state
         .providers

@@ -39,8 +39,8 @@ const RESERVED: [&str; 21] = [
     "while",
 ];
 
-/// The rules of this place that do not hold. If the value is not `whole`, being wrong by its schema, a rule that cannot be
-/// judged is passed over: what it stumbles over is told already.
+/// Broken rules of the field at `path`. If the value is not `whole`, that is, it does not match its schema, a rule that cannot
+/// be evaluated is skipped, because the schema violation is already reported.
 pub(super) fn broken(schema: &JSONSchemaProps, value: &Value, path: &str, whole: bool) -> Vec<Finding> {
     let Some(rules) = &schema.x_kubernetes_validations else {
         return Vec::new();

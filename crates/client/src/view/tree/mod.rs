@@ -504,7 +504,7 @@ pub fn screen(tree: &Tree, look: Look) -> String {
     };
     let mut table = text::table(&["OBJECT", "STATE", "MESSAGE"]);
     for row in tree.rows() {
-        // The mark is a word too: nothing is said by colour alone.
+        // The mark is text, so that color is never the only sign.
         let mark = if row.node.broken { "✗ " } else { "" };
         table.add_row([
             format!("{}{}", row.branch, row.object()),

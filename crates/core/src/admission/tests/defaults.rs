@@ -83,7 +83,7 @@ proptest! {
         apply_defaults(&mut after);
         let after = serde_json::to_value(after).unwrap();
         for operation in json_patch::diff(&before, &after).0 {
-            let json_patch::PatchOperation::Add(added) = operation else { panic!("{operation} is no addition") };
+            let json_patch::PatchOperation::Add(added) = operation else { panic!("{operation} does not only add a field") };
             let (path, value) = (added.path.to_string(), added.value.to_string());
             let documented = matches!(
                 (path.as_str(), value.as_str()),

@@ -69,7 +69,7 @@ fn of_pod(pod: &Pod, now: Timestamp) -> Option<(String, String)> {
     match &trouble {
         Trouble::Unscheduled { message, .. } => Some((trouble.to_string(), unschedulable(message, &place, &describe))),
         Trouble::Container(stopped) if stopped.is_starting() => None,
-        // A container that has done its work is no trouble.
+        // A container that completed successfully is not a problem.
         Trouble::Container(Stopped {
             waits: None,
             ended: Some(end),
