@@ -6,7 +6,7 @@ use runway_provider::{Installed, Refusal, Request, State, Topology, Worker};
 
 use crate::config::KaitoConfig;
 use crate::flags::{self, PORT};
-use crate::registration::LONGEST_NAME;
+use crate::registration::{LONGEST_NAME, NAMES};
 use crate::schema::{INFERENCE_SET, WORKSPACE};
 
 /// A supported request.
@@ -51,6 +51,7 @@ pub(crate) fn accept<'a>(
 ) -> Result<Accepted<'a>, Refusal> {
     let engine = engine(request)?;
     let worker = worker(request)?;
+    NAMES.check(request)?;
     let workload = workload(request, engine, worker)?;
     flags_are_possible(request, &workload)?;
     Ok(Accepted {

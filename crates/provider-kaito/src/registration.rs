@@ -2,7 +2,8 @@
 
 use runway_api::InferenceProviderConfigSpec;
 use runway_api::model_deployment::ServingMode;
-use runway_api::provider_config::{Capabilities, EngineCapabilities, SelectionPolicy, SelectionRule, ValidationRule};
+use runway_api::provider_config::{Capabilities, EngineCapabilities, SelectionPolicy, SelectionRule};
+use runway_provider::names::{Limit, Names};
 
 pub(crate) fn registration() -> InferenceProviderConfigSpec {
     InferenceProviderConfigSpec {
@@ -12,7 +13,7 @@ pub(crate) fn registration() -> InferenceProviderConfigSpec {
             rule("spec.engine.type == 'llamacpp'", 100),
         ],
         selection_policy: Some(SelectionPolicy::Automatic),
-        validation_rules: names(),
+        validation_rules: NAMES.rules(),
         overrides: Vec::new(),
         documentation: Some("https://github.com/kubeairunway/kaito-provider".to_owned()),
         installation: Some(
@@ -53,23 +54,13 @@ fn rule(condition: &str, priority: i32) -> SelectionRule {
 /// Names that KAITO or its objects cannot have. A Workspace's name must be a DNS-1123 label (KAITO workspace_validation.go,
 /// Validate). Its Service has the same name, which must begin with a letter. So has its StatefulSet, whose pods carry the name
 /// and 11 more characters in a label of at most 63 (kubernetes issue 64023).
-fn names() -> Vec<ValidationRule> {
-    vec![
-        ValidationRule {
-            rule: "metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')".to_owned(),
-            message: "metadata.name must begin with a letter and have no dots on provider kaito, because KAITO names a Service after it: \
-                      choose another name, as llama-3-1-8b"
-                .to_owned(),
-        },
-        ValidationRule {
-            rule: format!("size(metadata.name) <= {LONGEST_NAME}"),
-            message: format!(
-                "metadata.name must have at most {LONGEST_NAME} characters on provider kaito, because KAITO names a StatefulSet after it: \
-                 choose a shorter name"
-            ),
-        },
-    ]
-}
+pub(crate) const NAMES: Names = Names {
+    provider: "kaito",
+    limits: &[
+        Limit::Service("KAITO names a Service after it"),
+        Limit::Length(LONGEST_NAME, "KAITO names a StatefulSet after it"),
+    ],
+};
 
 /// Maximum length of the name of a Workspace, so that its pods can be created.
 pub(crate) const LONGEST_NAME: usize = 52;

@@ -3,6 +3,9 @@
 use cel::{Context, Program};
 use runway_provider::Provider;
 use runway_provider_kaito::Kaito;
+use serde_json::json;
+
+use crate::{installed, request};
 
 #[test]
 fn the_selection_rules_are_the_designs() {
@@ -33,8 +36,9 @@ fn vllm_needs_gpus_and_llamacpp_does_not() {
     assert_eq!(support("sglang"), None);
 }
 
+/// At admission by the rules, and by the provider for a ModelDeployment that it got from another selector.
 #[test]
-fn unsupported_names_are_refused_at_admission() {
+fn unsupported_names_are_refused_at_admission_and_reconcile() {
     let long = "a".repeat(53);
     for (name, refused_for) in [
         ("llama-8b", None),
@@ -47,10 +51,18 @@ fn unsupported_names_are_refused_at_admission() {
             .registration()
             .validation_rules
             .into_iter()
-            .find(|rule| !holds(&rule.rule, name));
+            .find(|rule| !holds(&rule.rule, name))
+            .map(|rule| rule.message);
+        let md = json!({
+            "apiVersion": "kubeairunway.ai/v1alpha1", "kind": "ModelDeployment",
+            "metadata": {"name": name, "namespace": "default"},
+            "spec": {"model": {"id": "Org/Model"}, "engine": {"type": "vllm"}, "resources": {"gpu": {"count": 1}}},
+        });
+        let refused = Kaito::default().translate(&request(&md), &installed(&[])).err();
+        assert_eq!(broken, refused.map(|refusal| refusal.message), "{name}");
         match (refused_for, &broken) {
             (None, None) => {}
-            (Some(text), Some(rule)) => assert!(rule.message.contains(text), "{name}: {}", rule.message),
+            (Some(text), Some(message)) => assert!(message.contains(text), "{name}: {message}"),
             _ => panic!("{name}: {broken:?}"),
         }
     }
@@ -58,8 +70,6 @@ fn unsupported_names_are_refused_at_admission() {
 
 fn holds(rule: &str, name: &str) -> bool {
     let mut context = Context::default();
-    context
-        .add_variable("metadata", serde_json::json!({"name": name}))
-        .unwrap();
+    context.add_variable("metadata", json!({"name": name})).unwrap();
     Program::compile(rule).unwrap().execute(&context).unwrap() == cel::Value::Bool(true)
 }
