@@ -3,7 +3,7 @@
 use cel::{Context, Program};
 use runway_provider::Provider;
 use runway_provider_kaito::Kaito;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::{installed, request};
 
@@ -68,8 +68,68 @@ fn unsupported_names_are_refused_at_admission_and_reconcile() {
     }
 }
 
+/// KAITO must not be selected for what it refuses afterwards.
+#[test]
+fn fields_that_presets_do_not_support_are_refused_at_admission_and_reconcile() {
+    let env = json!([{"name": "HF_ENDPOINT", "value": "https://mirror.example"}]);
+    let tolerations = json!([{"key": "spot", "operator": "Exists"}]);
+    let image = "vllm/vllm-openai:v0.11.0";
+    for (engine, spec, refused_for) in [
+        ("vllm", json!({}), None),
+        ("vllm", json!({"env": env}), Some("spec.env")),
+        ("vllm", json!({"env": env, "image": ""}), Some("spec.env")),
+        ("vllm", json!({"env": env, "image": image}), None),
+        ("vllm", json!({"tolerations": tolerations}), Some("spec.tolerations")),
+        ("vllm", json!({"tolerations": tolerations, "image": image}), None),
+        (
+            "vllm",
+            json!({"resources": {"gpu": {"count": 1, "type": "amd.com/gpu"}}}),
+            Some("resources.gpu.type"),
+        ),
+        (
+            "llamacpp",
+            json!({"env": env, "tolerations": tolerations, "image": "runner:1"}),
+            None,
+        ),
+    ] {
+        // As the core normalizes it.
+        let mut whole = json!({
+            "model": {"id": "Org/Model"}, "engine": {"type": engine}, "env": [], "tolerations": [],
+            "resources": {"gpu": {"count": 1, "type": "nvidia.com/gpu"}},
+        });
+        for (field, value) in spec.as_object().unwrap() {
+            whole[field] = value.clone();
+        }
+        let broken = Kaito::default()
+            .registration()
+            .validation_rules
+            .into_iter()
+            .find(|rule| !holds_for(&rule.rule, &whole, "llama-8b"))
+            .map(|rule| rule.message);
+        let md = json!({
+            "apiVersion": "kubeairunway.ai/v1alpha1", "kind": "ModelDeployment",
+            "metadata": {"name": "llama-8b", "namespace": "default"}, "spec": whole,
+        });
+        let refused = Kaito::default().translate(&request(&md), &installed(&[])).err();
+        let refused = refused.map(|refusal| refusal.message);
+        for found in [&broken, &refused] {
+            match (refused_for, found) {
+                (None, None) => {}
+                (Some(field), Some(message)) => assert!(message.starts_with(field), "{spec}: {message}"),
+                _ => panic!("{spec}: {broken:?}, {refused:?}"),
+            }
+        }
+    }
+}
+
 fn holds(rule: &str, name: &str) -> bool {
+    let spec = json!({"engine": {"type": "vllm"}, "env": [], "tolerations": [], "resources": {}});
+    holds_for(rule, &spec, name)
+}
+
+fn holds_for(rule: &str, spec: &Value, name: &str) -> bool {
     let mut context = Context::default();
+    context.add_variable("spec", spec).unwrap();
     context.add_variable("metadata", json!({"name": name})).unwrap();
     Program::compile(rule).unwrap().execute(&context).unwrap() == cel::Value::Bool(true)
 }
