@@ -217,7 +217,7 @@ fn a_name_that_kaito_does_not_support_selects_another_provider() {
     assert_eq!(
         kaito.reason,
         "metadata.name must begin with a letter and have no dots on provider kaito, because KAITO names a Service after it: \
-         choose another name, as llama-3-1-8b"
+         choose another name, such as llama-3-1-8b"
     );
 }
 
@@ -271,6 +271,42 @@ fn direct_serves_models_without_another_eligible_provider() {
         assert_eq!(chosen(&everybody), upstream, "{engine} {patch}");
     }
     assert!(select(&asking("vllm", &disaggregated()), &alone, now()).winner.is_err());
+}
+
+/// KAITO's presets have no environment. With Dynamo not ready, such a ModelDeployment waits for Dynamo.
+#[test]
+fn kaito_is_not_selected_for_what_its_presets_do_not_support() {
+    let with_dynamo = |how| {
+        let configs = [("dynamo", how), ("kaito", How::Healthy)]
+            .map(|(name, how)| Arc::new(registered(name, shipped(name), how, now())));
+        Providers::compile(configs, &Providers::default())
+    };
+    let env = json!([{"name": "HF_ENDPOINT", "value": "https://mirror.example"}]);
+    for (field, value) in [
+        ("env", env),
+        ("tolerations", json!([{"key": "spot", "operator": "Exists"}])),
+        ("resources", json!({"gpu": {"type": "amd.com/gpu"}})),
+    ] {
+        let mut patch = gpus(1);
+        ssa::patch(&mut patch, &json!({field: value}));
+        let md = asking("vllm", &patch);
+        let winner = |providers: &Providers| select(&md, providers, now()).winner;
+        assert_eq!(winner(&with_dynamo(How::Healthy)), Ok("dynamo".to_owned()), "{field}");
+        assert_eq!(
+            winner(&with_dynamo(How::NotReady)),
+            Err(NoProvider::NoneHealthy),
+            "{field}"
+        );
+        let Err(NoProvider::NoneSuitable(why)) = winner(&providers(&["kaito"])) else {
+            panic!("{field}: {:?}", winner(&providers(&["kaito"])));
+        };
+        assert!(why.contains(field) && why.contains("set spec.image"), "{why}");
+
+        ssa::patch(&mut patch, &json!({"image": "vllm/vllm-openai:v0.11.0"}));
+        let md = asking("vllm", &patch);
+        let selected = select(&md, &with_dynamo(How::NotReady), now());
+        assert_eq!(selected.winner, Ok("kaito".to_owned()), "{field}");
+    }
 }
 
 /// A provider without rules has priority 0, even if the spec is too large for the evaluation of any rule.

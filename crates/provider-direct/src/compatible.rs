@@ -6,7 +6,7 @@ use runway_provider::{Refusal, Request, Topology, Worker};
 
 use crate::engine::{self, Dialect, flag};
 use crate::overrides::{self, Rollout};
-use crate::registration::name_problem;
+use crate::registration::NAMES;
 
 /// A supported request.
 pub(crate) struct Accepted<'a> {
@@ -37,9 +37,7 @@ const PATHS: [&str; 2] = ["model", "model-path"];
 pub(crate) fn accept(request: &Request) -> Result<Accepted<'_>, Refusal> {
     let engine = engine(request)?;
     let worker = worker(request, engine)?;
-    if let Some(problem) = name_problem(&request.name) {
-        return refuse(problem);
-    }
+    NAMES.check(request)?;
     let model = model(request, engine)?;
     Ok(Accepted {
         engine,

@@ -2,7 +2,8 @@
 
 use runway_api::InferenceProviderConfigSpec;
 use runway_api::model_deployment::ServingMode;
-use runway_api::provider_config::{Capabilities, EngineCapabilities, SelectionPolicy, SelectionRule, ValidationRule};
+use runway_api::provider_config::{Capabilities, EngineCapabilities, SelectionPolicy, SelectionRule};
+use runway_provider::names::{Limit, Names};
 
 use crate::engine::{self, Dialect};
 use crate::overrides;
@@ -24,7 +25,7 @@ pub(crate) fn registration() -> InferenceProviderConfigSpec {
             priority: LAST,
         }],
         selection_policy: Some(SelectionPolicy::Automatic),
-        validation_rules: names(),
+        validation_rules: NAMES.rules(),
         overrides: overrides::documented(),
         documentation: Some("https://github.com/kubeairunway/direct-provider".to_owned()),
         installation: Some(
@@ -45,34 +46,10 @@ fn capabilities(dialect: &Dialect) -> EngineCapabilities {
 }
 
 /// A Service's name must be a DNS label of RFC 1035 (Kubernetes `pkg/apis/core/validation`, ValidateServiceName).
-fn names() -> Vec<ValidationRule> {
-    vec![
-        ValidationRule {
-            rule: "metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')".to_owned(),
-            message: BAD_NAME.to_owned(),
-        },
-        ValidationRule {
-            rule: "size(metadata.name) <= 63".to_owned(),
-            message: LONG_NAME.to_owned(),
-        },
-    ]
-}
-
-const BAD_NAME: &str = "metadata.name must begin with a letter and have no dots on provider direct, because a Service is named after it: \
-                        choose another name, such as llama-3-1-8b";
-const LONG_NAME: &str = "metadata.name must have at most 63 characters on provider direct, because a Service is named after it: \
-                         choose a shorter name";
-
-/// Reason why a Service cannot have this name. Repeats the rules above for a ModelDeployment that was validated without them.
-pub(crate) fn name_problem(name: &str) -> Option<&'static str> {
-    let is_label = name.starts_with(|c: char| c.is_ascii_lowercase())
-        && name.ends_with(|c: char| c.is_ascii_lowercase() || c.is_ascii_digit())
-        && name
-            .chars()
-            .all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-');
-    match name.len() {
-        _ if !is_label => Some(BAD_NAME),
-        64.. => Some(LONG_NAME),
-        _ => None,
-    }
-}
+pub(crate) const NAMES: Names = Names {
+    provider: "direct",
+    limits: &[
+        Limit::Service("a Service is named after it"),
+        Limit::Length(63, "a Service is named after it"),
+    ],
+};

@@ -8,6 +8,7 @@ use crate::config::DynamoConfig;
 use crate::flags;
 use crate::graph::worker_name;
 use crate::overrides::{self, Frontend};
+use crate::registration::NAMES;
 use crate::runtime::Runtime;
 use crate::schema::Shape;
 
@@ -64,6 +65,7 @@ pub(crate) fn accept<'a>(
 ) -> Result<Accepted<'a>, Refusal> {
     let engine = engine(request)?;
     let workers = workers(request)?;
+    NAMES.check(request)?;
     let model = model(request)?;
     flags_are_possible(request, engine)?;
     let Some(shape) = Shape::installed(installed) else {

@@ -14,6 +14,9 @@ use crate::runtime::{RuntimeVersion, ToldBy};
 /// Name of the frontend. Dynamo's Service has the name of the deployment with this in lower case.
 pub(crate) const FRONTEND: &str = "Frontend";
 
+/// Environment variable of the frontend that selects how it chooses a worker.
+const ROUTER_MODE: &str = "DYN_ROUTER_MODE";
+
 /// A frontend, and workers behind it.
 pub(crate) struct Graph<'a> {
     pub(crate) framework: &'static str,
@@ -75,6 +78,7 @@ pub(crate) fn graph<'a>(request: &'a Request, accepted: &'a Accepted) -> Graph<'
         model_name = arguments.model_name;
     }
     ignored.extend(overruled_labels(request));
+    ignored.extend(overruled_router_mode(request, accepted));
     ignored.extend(assumed_version(request, accepted));
     Graph {
         framework: framework(accepted.engine),
@@ -92,19 +96,24 @@ fn framework(engine: Engine) -> &'static str {
     }
 }
 
-/// The command is Dynamo's. The token is for the tokenizer, which the frontend reads.
+/// The command is Dynamo's. The frontend downloads the tokenizer: it needs the token, and variables such as `HF_ENDPOINT` or
+/// `HTTPS_PROXY`.
 fn frontend<'a>(request: &'a Request, accepted: &'a Accepted) -> Component<'a> {
     let frontend = &accepted.frontend;
-    let router = frontend.router.environment().map(|mode| EnvVar {
-        name: "DYN_ROUTER_MODE".to_owned(),
-        value: Some(mode.to_owned()),
-        value_from: None,
-    });
+    let mut env = request.env.clone();
+    if let Some(mode) = frontend.router.environment() {
+        env.retain(|variable| variable.name != ROUTER_MODE);
+        env.push(EnvVar {
+            name: ROUTER_MODE.to_owned(),
+            value: Some(mode.to_owned()),
+            value_from: None,
+        });
+    }
     Component {
         name: FRONTEND,
         role: Role::Frontend,
         replicas: frontend.replicas,
-        env: router.into_iter().collect(),
+        env,
         cpu_request: Some(&frontend.cpu),
         memory_request: Some(&frontend.memory),
         ..bare(request, accepted)
@@ -126,13 +135,10 @@ fn worker_component<'a>(
         replicas: worker.worker.replicas,
         command: command(accepted),
         args,
-        env: request.env.clone(),
         cpu_request: worker.worker.cpu.as_deref(),
         memory_limit: worker.worker.memory.as_deref(),
         gpu: Some(worker.gpu),
         labels,
-        node_selector: Some(&request.node_selector).filter(|labels| !labels.is_empty()),
-        tolerations: &request.tolerations,
         ..bare(request, accepted)
     }
 }
@@ -146,7 +152,7 @@ fn bare<'a>(request: &'a Request, accepted: &'a Accepted) -> Component<'a> {
         image: &accepted.runtime.image,
         command: Vec::new(),
         args: Vec::new(),
-        env: Vec::new(),
+        env: request.env.clone(),
         token_secret: request.token_secret.as_deref(),
         cpu_request: None,
         memory_request: None,
@@ -154,8 +160,8 @@ fn bare<'a>(request: &'a Request, accepted: &'a Accepted) -> Component<'a> {
         gpu: None,
         labels: pod_labels(request),
         annotations: &request.pod_annotations,
-        node_selector: None,
-        tolerations: &[],
+        node_selector: Some(&request.node_selector).filter(|labels| !labels.is_empty()),
+        tolerations: &request.tolerations,
         runtime_version: match accepted.runtime.told_by {
             ToldBy::Tag => None,
             ToldBy::TagInOurReading | ToldBy::Assumption => Some(accepted.runtime.version),
@@ -200,6 +206,16 @@ fn overruled_labels(request: &Request) -> Option<String> {
         format!(
             "podTemplate.metadata.labels ({}) are ignored: the pods are found by these labels, which the provider and Dynamo set",
             keys.join(", ")
+        )
+    })
+}
+
+/// Two variables of one name are invalid, and the workers' flags depend on the mode.
+fn overruled_router_mode(request: &Request, accepted: &Accepted) -> Option<String> {
+    let mode = accepted.frontend.router.environment()?;
+    request.env.iter().any(|variable| variable.name == ROUTER_MODE).then(|| {
+        format!(
+            "spec.env: {ROUTER_MODE} is ignored on the frontend, where the provider sets it to {mode}: set provider.overrides.routerMode"
         )
     })
 }

@@ -13,8 +13,8 @@
 //!
 //! Behavior:
 //! - The endpoint is NAME-frontend, port 8000. Replicas are workers, not frontends.
-//! - Environment, node selector and tolerations apply to workers. Labels, annotations and the token secret apply to all pods:
-//!   the frontend reads the tokenizer with the token.
+//! - Environment, node selector, tolerations, labels, annotations and the token secret apply to all pods: the frontend downloads
+//!   the tokenizer with the token, possibly through a proxy or from a mirror.
 //! - Memory is a limit of a worker, CPU is a request. All GPUs of a worker serve one copy of the model by tensor parallelism,
 //!   unless `engine.args` has a parallel size.
 //! - The flags depend on the version of Dynamo's runtime, which is read from the tag of `spec.image`. If the tag contains no

@@ -2,7 +2,8 @@
 
 use runway_api::InferenceProviderConfigSpec;
 use runway_api::model_deployment::ServingMode;
-use runway_api::provider_config::{Capabilities, SelectionPolicy, SelectionRule, ValidationRule};
+use runway_api::provider_config::{Capabilities, SelectionPolicy, SelectionRule};
+use runway_provider::names::{Limit, Names};
 
 use crate::overrides;
 
@@ -26,7 +27,7 @@ pub(crate) fn registration() -> InferenceProviderConfigSpec {
             ),
         ],
         selection_policy: Some(SelectionPolicy::Automatic),
-        validation_rules: names(),
+        validation_rules: NAMES.rules(),
         overrides: overrides::documented(),
         documentation: Some("https://github.com/kubeairunway/dynamo-provider".to_owned()),
         installation: Some(
@@ -49,41 +50,25 @@ fn rule(condition: &str, priority: i32) -> SelectionRule {
 /// - the label `nvidia.com/selector` with NAME-COMPONENT-HASH, of at most 63 characters, of which the hash has 8
 ///   (GetDCDResourceName);
 /// - the label `nvidia.com/dynamo-namespace` with NAMESPACE-NAME, of at most 63 as well (ComputeDynamoNamespace).
-fn names() -> Vec<ValidationRule> {
-    let rule = |rule: String, message: String| ValidationRule { rule, message };
-    vec![
-        rule(
-            "metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')".to_owned(),
-            "metadata.name must begin with a letter and have no dots on provider dynamo, because Dynamo names a Service after it: \
-             choose another name, as llama-3-1-8b"
-                .to_owned(),
-        ),
-        rule(
-            format!(
-                "size(metadata.name) <= (spec.serving.mode == 'disaggregated' ? {LONGEST_NAME_DISAGGREGATED} : {LONGEST_NAME})"
-            ),
-            format!(
-                "metadata.name must have at most {LONGEST_NAME} characters on provider dynamo, and {LONGEST_NAME_DISAGGREGATED} in disaggregated mode, \
-                 because Dynamo puts it with the names of its workers into a label: choose a shorter name"
-            ),
-        ),
-        rule(
-            format!("size(metadata.namespace) + size(metadata.name) <= {}", LABEL - 1),
-            format!(
-                "metadata.name and metadata.namespace must have at most {} characters together on provider dynamo, because Dynamo puts both into a label: \
-                 choose a shorter name",
-                LABEL - 1
-            ),
-        ),
-    ]
-}
+pub(crate) const NAMES: Names = Names {
+    provider: "dynamo",
+    limits: &[
+        Limit::Service("Dynamo names a Service after it"),
+        Limit::LengthByMode {
+            aggregated: LONGEST_NAME,
+            disaggregated: LONGEST_NAME_DISAGGREGATED,
+            because: "Dynamo puts it with the names of its workers into a label",
+        },
+        Limit::LengthWithNamespace(LABEL - 1, "Dynamo puts both into a label"),
+    ],
+};
 
 /// Characters of a label.
 const LABEL: usize = 63;
 /// A dash, `TrtllmWorker`, a dash and the hash.
-pub(crate) const LONGEST_NAME: usize = LABEL - 22;
+const LONGEST_NAME: usize = LABEL - 22;
 /// A dash, `TrtllmPrefillWorker`, a dash and the hash.
-pub(crate) const LONGEST_NAME_DISAGGREGATED: usize = LABEL - 29;
+const LONGEST_NAME_DISAGGREGATED: usize = LABEL - 29;
 
 #[cfg(test)]
 mod tests {

@@ -6,7 +6,7 @@ use runway_provider::{Installed, Refusal, Request, State, Topology, Worker};
 
 use crate::config::KaitoConfig;
 use crate::flags::{self, PORT};
-use crate::registration::LONGEST_NAME;
+use crate::registration::{LONGEST_NAME, NAMES, PRESET_ENV, PRESET_TOLERATIONS};
 use crate::schema::{INFERENCE_SET, WORKSPACE};
 
 /// A supported request.
@@ -51,6 +51,7 @@ pub(crate) fn accept<'a>(
 ) -> Result<Accepted<'a>, Refusal> {
     let engine = engine(request)?;
     let worker = worker(request)?;
+    NAMES.check(request)?;
     let workload = workload(request, engine, worker)?;
     flags_are_possible(request, &workload)?;
     Ok(Accepted {
@@ -102,20 +103,16 @@ fn workload<'a>(request: &'a Request, engine: Engine, worker: &Worker) -> Result
 /// KAITO creates the pods of a preset, and a Workspace has no field for these settings. Settings whose loss would break the
 /// deployment without notice are refused here; settings without effect are ignored with a warning in `preset.rs`.
 fn preset_can_do(request: &Request, worker: &Worker) -> Result<(), Refusal> {
-    const OWN_IMAGE: &str = "set spec.image to run vLLM in your own container";
     if !request.env.is_empty() {
-        return refuse(format!(
-            "spec.env cannot be passed to KAITO's preset pods: {OWN_IMAGE}, or remove spec.env"
-        ));
+        return refuse(PRESET_ENV);
     }
     if !request.tolerations.is_empty() {
-        return refuse(format!(
-            "spec.tolerations cannot be passed to KAITO's preset pods, which tolerate KAITO's GPU taints only: {OWN_IMAGE}, or remove spec.tolerations"
-        ));
+        return refuse(PRESET_TOLERATIONS);
     }
     match &worker.gpu {
         Some(gpu) if gpu.resource != DEFAULT_GPU => refuse(format!(
-            "resources.gpu.type is {}, but KAITO's presets run on {DEFAULT_GPU} only: {OWN_IMAGE}, or remove resources.gpu.type",
+            "resources.gpu.type is {}, but KAITO's presets run on {DEFAULT_GPU} only: \
+             set spec.image to run vLLM in your own container, or remove resources.gpu.type",
             gpu.resource
         )),
         _ => Ok(()),

@@ -1,8 +1,9 @@
 //! Registration of the provider (design 3.9).
 
 use runway_api::InferenceProviderConfigSpec;
-use runway_api::model_deployment::ServingMode;
+use runway_api::model_deployment::{DEFAULT_GPU, ServingMode};
 use runway_api::provider_config::{Capabilities, EngineCapabilities, SelectionPolicy, SelectionRule, ValidationRule};
+use runway_provider::names::{Limit, Names};
 
 pub(crate) fn registration() -> InferenceProviderConfigSpec {
     InferenceProviderConfigSpec {
@@ -12,7 +13,7 @@ pub(crate) fn registration() -> InferenceProviderConfigSpec {
             rule("spec.engine.type == 'llamacpp'", 100),
         ],
         selection_policy: Some(SelectionPolicy::Automatic),
-        validation_rules: names(),
+        validation_rules: NAMES.rules().into_iter().chain(preset_rules()).collect(),
         overrides: Vec::new(),
         documentation: Some("https://github.com/kubeairunway/kaito-provider".to_owned()),
         installation: Some(
@@ -53,23 +54,35 @@ fn rule(condition: &str, priority: i32) -> SelectionRule {
 /// Names that KAITO or its objects cannot have. A Workspace's name must be a DNS-1123 label (KAITO workspace_validation.go,
 /// Validate). Its Service has the same name, which must begin with a letter. So has its StatefulSet, whose pods carry the name
 /// and 11 more characters in a label of at most 63 (kubernetes issue 64023).
-fn names() -> Vec<ValidationRule> {
-    vec![
-        ValidationRule {
-            rule: "metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')".to_owned(),
-            message: "metadata.name must begin with a letter and have no dots on provider kaito, because KAITO names a Service after it: \
-                      choose another name, as llama-3-1-8b"
-                .to_owned(),
-        },
-        ValidationRule {
-            rule: format!("size(metadata.name) <= {LONGEST_NAME}"),
-            message: format!(
-                "metadata.name must have at most {LONGEST_NAME} characters on provider kaito, because KAITO names a StatefulSet after it: \
-                 choose a shorter name"
-            ),
-        },
+pub(crate) const NAMES: Names = Names {
+    provider: "kaito",
+    limits: &[
+        Limit::Service("KAITO names a Service after it"),
+        Limit::Length(LONGEST_NAME, "KAITO names a StatefulSet after it"),
+    ],
+};
+
+/// What presets do not support, so that KAITO is not selected for a ModelDeployment that it would refuse.
+fn preset_rules() -> impl Iterator<Item = ValidationRule> {
+    let gpu = format!("!has(spec.resources.gpu) || spec.resources.gpu.type in ['', '{DEFAULT_GPU}']");
+    [
+        ("size(spec.env) == 0".to_owned(), PRESET_ENV),
+        ("size(spec.tolerations) == 0".to_owned(), PRESET_TOLERATIONS),
+        (gpu, PRESET_GPU),
     ]
+    .into_iter()
+    .map(|(supported, message)| ValidationRule {
+        rule: format!("spec.engine.type != 'vllm' || (has(spec.image) && spec.image != '') || {supported}"),
+        message: message.to_owned(),
+    })
 }
+
+pub(crate) const PRESET_ENV: &str = "spec.env cannot be passed to KAITO's preset pods: \
+                                     set spec.image to run vLLM in your own container, or remove spec.env";
+pub(crate) const PRESET_TOLERATIONS: &str = "spec.tolerations cannot be passed to KAITO's preset pods, which tolerate KAITO's GPU taints only: \
+                                             set spec.image to run vLLM in your own container, or remove spec.tolerations";
+const PRESET_GPU: &str = "resources.gpu.type must be nvidia.com/gpu for KAITO's presets: \
+                                     set spec.image to run vLLM in your own container, or remove resources.gpu.type";
 
 /// Maximum length of the name of a Workspace, so that its pods can be created.
 pub(crate) const LONGEST_NAME: usize = 52;

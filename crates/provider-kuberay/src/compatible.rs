@@ -7,6 +7,7 @@ use serde_json::{Map, Value, json};
 
 use crate::arguments::{self, MODEL};
 use crate::image;
+use crate::registration::NAMES;
 use crate::schema::{self, RAY_SERVICE};
 
 /// A supported request.
@@ -61,6 +62,7 @@ pub(crate) fn accept<'a>(request: &'a Request, installed: &Installed) -> Result<
     if request.engine != "vllm" {
         return refuse(format!("KubeRay does not support {} engine", request.engine));
     }
+    NAMES.check(request)?;
     let mut ignored = Vec::new();
     let model = model(request, &mut ignored)?;
     let arguments = arguments::of(request)?;

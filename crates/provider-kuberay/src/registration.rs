@@ -2,7 +2,8 @@
 
 use runway_api::InferenceProviderConfigSpec;
 use runway_api::model_deployment::ServingMode;
-use runway_api::provider_config::{Capabilities, SelectionPolicy, ValidationRule};
+use runway_api::provider_config::{Capabilities, SelectionPolicy};
+use runway_provider::names::{Limit, Names};
 
 use crate::head;
 
@@ -17,7 +18,7 @@ pub(crate) fn registration() -> InferenceProviderConfigSpec {
         },
         selection_rules: Vec::new(),
         selection_policy: Some(SelectionPolicy::Explicit),
-        validation_rules: names(),
+        validation_rules: NAMES.rules(),
         overrides: head::overrides(),
         documentation: Some("https://github.com/kubeairunway/kuberay-provider".to_owned()),
         installation: Some(
@@ -31,19 +32,10 @@ pub(crate) fn registration() -> InferenceProviderConfigSpec {
 /// A RayService's name must be a DNS-1035 label of at most 47 characters: a RayCluster, Services and pods are named
 /// after it (KubeRay `utils/validation.go`, ValidateRayServiceMetadata, and `utils/constant.go`,
 /// MaxRayServiceNameLength).
-fn names() -> Vec<ValidationRule> {
-    vec![
-        ValidationRule {
-            rule: "metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')".to_owned(),
-            message: "metadata.name must begin with a letter and have no dots on provider kuberay, because KubeRay names Services after it: \
-                      choose another name, as llama-3-1-8b"
-                .to_owned(),
-        },
-        ValidationRule {
-            rule: "size(metadata.name) <= 47".to_owned(),
-            message: "metadata.name must have at most 47 characters on provider kuberay, because KubeRay adds to it in the names of clusters and Services: \
-                      choose a shorter name"
-                .to_owned(),
-        },
-    ]
-}
+pub(crate) const NAMES: Names = Names {
+    provider: "kuberay",
+    limits: &[
+        Limit::Service("KubeRay names Services after it"),
+        Limit::Length(47, "KubeRay adds to it in the names of clusters and Services"),
+    ],
+};

@@ -8,6 +8,7 @@
 //! | [`contract`] | the trait and its types |
 //! | [`request`] | a ModelDeployment in narrow types |
 //! | [`fields`] | builder for upstream objects |
+//! | [`names`] | limits on names, for admission and reconcile |
 //! | [`upstream`] | detection of installed upstream schemas |
 //! | [`observe`], [`plan`] | observed state, and the plan: pure |
 //! | [`run`](fn@run) | starts a provider's controller |
@@ -20,6 +21,7 @@ mod caches;
 pub mod conformance;
 pub mod contract;
 pub mod fields;
+pub mod names;
 pub mod observe;
 pub mod plan;
 mod reconcile;

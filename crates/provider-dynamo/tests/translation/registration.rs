@@ -6,6 +6,8 @@ use runway_provider::Provider;
 use runway_provider_dynamo::Dynamo;
 use serde_json::{Value, json};
 
+use crate::{VERSIONS, translate};
+
 #[test]
 fn dynamo_is_the_default_for_gpus() {
     for (engine, mode, gpus, priority) in [
@@ -46,8 +48,9 @@ fn all_engines_run_in_all_modes_on_gpus_alone() {
     assert_eq!(capabilities.for_engine("llamacpp"), None);
 }
 
+/// At admission by the rules, and by the provider for a ModelDeployment that it got from another selector.
 #[test]
-fn unsupported_names_are_refused_at_admission() {
+fn unsupported_names_are_refused_at_admission_and_reconcile() {
     let name = |length: usize| "a".repeat(length);
     for (name, namespace, mode, refused_for) in [
         ("llama-8b".to_owned(), "default", "aggregated", None),
@@ -67,12 +70,25 @@ fn unsupported_names_are_refused_at_admission() {
         (name(31), &*name(32), "aggregated", Some("62 characters together")),
     ] {
         let rules = Dynamo::default().registration().validation_rules;
-        let spec = json!({"serving": {"mode": mode}});
+        let gpu = json!({"gpu": {"count": 1}});
+        let mut spec = json!({"model": {"id": "Org/Model"}, "engine": {"type": "vllm"}, "serving": {"mode": mode}});
+        match mode {
+            "aggregated" => spec["resources"] = gpu,
+            _ => spec["scaling"] = json!({"prefill": gpu, "decode": gpu}),
+        }
         let metadata = json!({"name": name, "namespace": namespace});
-        let broken = rules.into_iter().find(|rule| !holds(&rule.rule, &spec, &metadata));
+        let broken = rules
+            .into_iter()
+            .find(|rule| !holds(&rule.rule, &spec, &metadata))
+            .map(|rule| rule.message);
+        let md = json!({"apiVersion": "kubeairunway.ai/v1alpha1", "kind": "ModelDeployment", "metadata": metadata, "spec": spec});
+        for version in VERSIONS {
+            let refused = translate(&Dynamo::default(), &md, version).err();
+            assert_eq!(broken, refused.map(|refusal| refusal.message), "{name}");
+        }
         match (refused_for, &broken) {
             (None, None) => {}
-            (Some(text), Some(rule)) => assert!(rule.message.contains(text), "{name}: {}", rule.message),
+            (Some(text), Some(message)) => assert!(message.contains(text), "{name}: {message}"),
             _ => panic!("{name}: {broken:?}"),
         }
     }

@@ -8,6 +8,8 @@ use runway_provider::Provider;
 use runway_provider_kuberay::KubeRay;
 use serde_json::json;
 
+use crate::{installed, request};
+
 #[test]
 fn kuberay_must_be_named() {
     let registration = KubeRay.registration();
@@ -29,8 +31,9 @@ fn it_serves_vllm_on_gpus_in_both_modes() {
     }
 }
 
+/// At admission by the rules, and by the provider for a ModelDeployment that it got from another selector.
 #[test]
-fn unsupported_names_are_refused_at_admission() {
+fn unsupported_names_are_refused_at_admission_and_reconcile() {
     let (fits, long) = ("a".repeat(47), "a".repeat(48));
     for (name, refused_for) in [
         ("llama-8b", None),
@@ -41,19 +44,24 @@ fn unsupported_names_are_refused_at_admission() {
         (long.as_str(), Some("at most 47 characters")),
     ] {
         let rules = KubeRay.registration().validation_rules;
-        let broken = rules.into_iter().find(|rule| !holds(&rule.rule, name));
+        let broken = rules
+            .into_iter()
+            .find(|rule| !holds(&rule.rule, name))
+            .map(|rule| rule.message);
+        let md = json!({
+            "apiVersion": "kubeairunway.ai/v1alpha1", "kind": "ModelDeployment",
+            "metadata": {"name": name, "namespace": "default"},
+            "spec": {"model": {"id": "Org/Model"}, "engine": {"type": "vllm"}, "resources": {"gpu": {"count": 1}}},
+        });
+        let refused = KubeRay.translate(&request(&md), &installed(0)).err();
+        assert_eq!(broken, refused.map(|refusal| refusal.message), "{name}");
         match (refused_for, &broken) {
             (None, None) => {}
-            (Some(text), Some(rule)) => {
+            (Some(text), Some(message)) => {
+                assert!(message.starts_with("metadata.name must"), "{name}: {message}");
                 assert!(
-                    rule.message.starts_with("metadata.name must"),
-                    "{name}: {}",
-                    rule.message
-                );
-                assert!(
-                    rule.message.contains(text) && rule.message.contains("choose a"),
-                    "{name}: {}",
-                    rule.message
+                    message.contains(text) && message.contains("choose a"),
+                    "{name}: {message}"
                 );
             }
             _ => panic!("{name}: {broken:?}"),
