@@ -2,7 +2,7 @@
 
 use runway_api::model_deployment::ModelSource;
 use runway_provider::request::Gpu;
-use runway_provider::{Refusal, Request, Topology, Worker};
+use runway_provider::{Refusal, Request, Topology, Worker, parallel};
 
 use crate::engine::{self, Dialect, flag};
 use crate::overrides::{self, Rollout};
@@ -73,6 +73,9 @@ fn worker<'a>(request: &'a Request, engine: &Dialect) -> Result<&'a Worker, Refu
             "{} engine requires GPU (set resources.gpu.count > 0)",
             engine.title
         ));
+    }
+    if let Some(gpu) = &worker.gpu {
+        parallel::check(&request.args, "resources.gpu.count", gpu)?;
     }
     Ok(worker)
 }

@@ -2,7 +2,7 @@
 
 use runway_api::model_deployment::ModelSource;
 use runway_provider::request::Gpu;
-use runway_provider::{Installed, Refusal, Request, Topology, Worker};
+use runway_provider::{Installed, Refusal, Request, Topology, Worker, parallel};
 
 use crate::config::DynamoConfig;
 use crate::flags;
@@ -93,10 +93,10 @@ fn engine(request: &Request) -> Result<Engine, Refusal> {
 
 fn workers(request: &Request) -> Result<Vec<GpuWorker<'_>>, Refusal> {
     match &request.topology {
-        Topology::Aggregated(worker) => Ok(vec![on_gpu(Role::Worker, worker, "resources.gpu.count")?]),
+        Topology::Aggregated(worker) => Ok(vec![on_gpu(request, Role::Worker, worker, "resources.gpu.count")?]),
         Topology::Disaggregated { prefill, decode } => Ok(vec![
-            on_gpu(Role::Prefill, prefill, "scaling.prefill.gpu.count")?,
-            on_gpu(Role::Decode, decode, "scaling.decode.gpu.count")?,
+            on_gpu(request, Role::Prefill, prefill, "scaling.prefill.gpu.count")?,
+            on_gpu(request, Role::Decode, decode, "scaling.decode.gpu.count")?,
         ]),
     }
 }
@@ -114,10 +114,13 @@ pub(crate) fn worker_names(request: &Request) -> Vec<&'static str> {
         .collect()
 }
 
-/// The text of design 8 with the field in question.
-fn on_gpu<'a>(role: Role, worker: &'a Worker, field: &str) -> Result<GpuWorker<'a>, Refusal> {
+/// The text of design 8 with the field in question. A worker is one pod.
+fn on_gpu<'a>(request: &Request, role: Role, worker: &'a Worker, field: &str) -> Result<GpuWorker<'a>, Refusal> {
     match &worker.gpu {
-        Some(gpu) => Ok(GpuWorker { role, worker, gpu }),
+        Some(gpu) => {
+            parallel::check(&request.args, field, gpu)?;
+            Ok(GpuWorker { role, worker, gpu })
+        }
         None => refuse(format!("Dynamo requires GPU (set {field} > 0)")),
     }
 }

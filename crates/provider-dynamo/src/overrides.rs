@@ -1,8 +1,9 @@
 //! Documented keys of `provider.overrides` (design 4.15). The loop warns of unknown keys and refuses wrong types.
 
 use runway_api::provider_config::{OverrideKey, OverrideType};
-use runway_operator::quantity::{self, Amount};
+use runway_operator::quantity::{CPU_SUFFIXES, MEMORY_SUFFIXES};
 use runway_provider::Refusal;
+use runway_provider::overrides::{invalid, quantity};
 use serde_json::{Map, Value};
 
 /// Keys, types and descriptions with the defaults.
@@ -22,7 +23,7 @@ pub(crate) fn documented() -> Vec<OverrideKey> {
         key(
             "frontend.replicas",
             OverrideType::Integer,
-            "Number of frontend pods. Defaults to 1.",
+            "Number of frontend pods, at least 1. Defaults to 1.",
         ),
         key(
             "frontend.resources.cpu",
@@ -72,8 +73,14 @@ pub(crate) fn frontend(overrides: &Map<String, Value>) -> Result<Frontend, Refus
     Ok(Frontend {
         router: router(overrides.get("routerMode"))?,
         replicas: replicas(&frontend["replicas"])?,
-        cpu: amount("cpu", &resources["cpu"], "2", quantity::CPU_SUFFIXES)?,
-        memory: amount("memory", &resources["memory"], "4Gi", quantity::MEMORY_SUFFIXES)?,
+        cpu: quantity("frontend.resources.cpu", &resources["cpu"], "2", CPU_SUFFIXES)?.to_owned(),
+        memory: quantity(
+            "frontend.resources.memory",
+            &resources["memory"],
+            "4Gi",
+            MEMORY_SUFFIXES,
+        )?
+        .to_owned(),
     })
 }
 
@@ -92,27 +99,9 @@ fn router(given: Option<&Value>) -> Result<Router, Refusal> {
 fn replicas(given: &Value) -> Result<i32, Refusal> {
     match given.as_i64().map(i32::try_from) {
         None => Ok(1),
-        Some(Ok(replicas)) if replicas >= 0 => Ok(replicas),
+        Some(Ok(replicas)) if replicas > 0 => Ok(replicas),
         Some(_) => Err(invalid(format!(
-            "spec.provider.overrides.frontend.replicas must be 0 or more, not {given}"
+            "spec.provider.overrides.frontend.replicas must be 1 or more, not {given}: requests reach the workers through the frontend"
         ))),
-    }
-}
-
-/// Same limits as `resources.cpu` and `resources.memory` of a ModelDeployment: v1alpha1 accepts any text here, and fails later.
-fn amount(name: &str, given: &Value, default: &str, suffixes: &[&str]) -> Result<String, Refusal> {
-    let text = given.as_str().unwrap_or(default);
-    if quantity::amount(text, suffixes) == Amount::Unreadable {
-        return Err(invalid(format!(
-            "spec.provider.overrides.frontend.resources.{name} must be a quantity such as {default}, not '{text}'"
-        )));
-    }
-    Ok(text.to_owned())
-}
-
-fn invalid(message: String) -> Refusal {
-    Refusal {
-        reason: "InvalidOverrides",
-        message,
     }
 }

@@ -2,7 +2,7 @@
 
 use runway_api::model_deployment::{DEFAULT_GPU, ModelSource};
 use runway_provider::upstream::crd_name;
-use runway_provider::{Installed, Refusal, Request, State, Topology, Worker};
+use runway_provider::{Installed, Refusal, Request, State, Topology, Worker, parallel};
 
 use crate::config::KaitoConfig;
 use crate::flags::{self, PORT};
@@ -82,6 +82,9 @@ fn worker(request: &Request) -> Result<&Worker, Refusal> {
 fn workload<'a>(request: &'a Request, engine: Engine, worker: &Worker) -> Result<Workload<'a>, Refusal> {
     if engine == Engine::Vllm && worker.gpu.is_none() {
         return refuse("vLLM engine requires GPU (set resources.gpu.count > 0)");
+    }
+    if let (Some(_), Some(gpu)) = (&request.image, &worker.gpu) {
+        parallel::check(&request.args, "resources.gpu.count", gpu)?;
     }
     match (engine, &request.image, &request.model_id) {
         (_, Some(image), _) => Ok(Workload::Container { image }),

@@ -7,7 +7,8 @@ use runway_provider::fields::{Fields, fields};
 use serde_json::{Value, json};
 
 use crate::compatible::{Accepted, Part, Parts};
-use crate::{head, image, labels};
+use crate::head::Head;
+use crate::{image, labels};
 
 /// Name of the Ray resource that only prefill workers have.
 pub(crate) const PREFILL: &str = "prefill";
@@ -22,6 +23,7 @@ pub(crate) fn config(request: &Request, accepted: &Accepted, pod_labels: &BTreeM
     let pods = Pods {
         request,
         image: accepted.image,
+        head: &accepted.head,
         labels: pod_labels,
     };
     let groups = match &accepted.parts {
@@ -45,12 +47,13 @@ pub(crate) fn config(request: &Request, accepted: &Accepted, pod_labels: &BTreeM
 struct Pods<'a> {
     request: &'a Request,
     image: &'a str,
+    head: &'a Head<'a>,
     labels: &'a BTreeMap<String, String>,
 }
 
 impl Pods<'_> {
     fn head(&self) -> Value {
-        let head = head::of(self.request);
+        let head = self.head;
         let resources = json!({
             "requests": {"cpu": head.cpu, "memory": head.memory},
             "limits": {"memory": head.memory},

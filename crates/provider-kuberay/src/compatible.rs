@@ -6,6 +6,7 @@ use runway_provider::{Installed, Refusal, Request, Topology, Worker};
 use serde_json::{Map, Value, json};
 
 use crate::arguments::{self, MODEL};
+use crate::head::{self, Head};
 use crate::image;
 use crate::registration::NAMES;
 use crate::schema::{self, RAY_SERVICE};
@@ -17,6 +18,7 @@ pub(crate) struct Accepted<'a> {
     pub(crate) model: Model<'a>,
     pub(crate) image: &'a str,
     pub(crate) parts: Parts<'a>,
+    pub(crate) head: Head<'a>,
     /// Whether no replica is desired.
     pub(crate) suspended: bool,
     /// Fields without effect.
@@ -72,6 +74,7 @@ pub(crate) fn accept<'a>(request: &'a Request, installed: &Installed) -> Result<
         version,
         model,
         image: image(request, &parts)?,
+        head: head::of(request)?,
         suspended: is_suspended(request, installed)?,
         parts,
         ignored,

@@ -3,7 +3,10 @@
 use std::collections::BTreeMap;
 
 use runway_api::provider_config::{OverrideKey, OverrideType};
-use runway_provider::Request;
+use runway_operator::quantity::{CPU_SUFFIXES, MEMORY_SUFFIXES};
+use runway_provider::overrides::quantity;
+use runway_provider::{Refusal, Request};
+use serde_json::Value;
 
 const CPU: &str = "head.resources.cpu";
 const MEMORY: &str = "head.resources.memory";
@@ -35,13 +38,13 @@ pub(crate) fn overrides() -> Vec<OverrideKey> {
 }
 
 /// The requested head. The loop has checked the types.
-pub(crate) fn of(request: &Request) -> Head<'_> {
+pub(crate) fn of(request: &Request) -> Result<Head<'_>, Refusal> {
     let given = |path: &str| {
         let mut steps = path.split('.');
         let first = request.overrides.get(steps.next()?)?;
         steps.try_fold(first, |at, step| at.get(step))
     };
-    let text = |path: &str| given(path).and_then(|value| value.as_str());
+    let amount = |path, default, suffixes| quantity(path, given(path).unwrap_or(&Value::Null), default, suffixes);
     // Without CPUs no replica is placed on it; KubeRay sends the Serve config to its dashboard.
     let mut ray_start_params = BTreeMap::from([("dashboard-host", "0.0.0.0"), ("num-cpus", "0")]);
     let params = given(RAY_START_PARAMS).and_then(|value| value.as_object());
@@ -51,9 +54,9 @@ pub(crate) fn of(request: &Request) -> Head<'_> {
             .flatten()
             .filter_map(|(key, value)| Some((key.as_str(), value.as_str()?))),
     );
-    Head {
-        cpu: text(CPU).unwrap_or("4"),
-        memory: text(MEMORY).unwrap_or("16Gi"),
+    Ok(Head {
+        cpu: amount(CPU, "4", CPU_SUFFIXES)?,
+        memory: amount(MEMORY, "16Gi", MEMORY_SUFFIXES)?,
         ray_start_params,
-    }
+    })
 }

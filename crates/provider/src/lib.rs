@@ -9,6 +9,7 @@
 //! | [`request`] | a ModelDeployment in narrow types |
 //! | [`fields`] | builder for upstream objects |
 //! | [`names`] | limits on names, for admission and reconcile |
+//! | [`overrides`], [`parallel`] | checks of overrides and of parallel sizes that several providers share |
 //! | [`upstream`] | detection of installed upstream schemas |
 //! | [`observe`], [`plan`] | observed state, and the plan: pure |
 //! | [`run`](fn@run) | starts a provider's controller |
@@ -23,6 +24,8 @@ pub mod contract;
 pub mod fields;
 pub mod names;
 pub mod observe;
+pub mod overrides;
+pub mod parallel;
 pub mod plan;
 mod reconcile;
 mod register;

@@ -281,7 +281,7 @@ proptest! {
     fn absent_and_zero_stay_different(
         version in proptest::sample::select(VERSIONS.to_vec()),
         replicas in proptest::option::of(0_i32..4),
-        frontends in proptest::option::of(0_i32..4),
+        frontends in proptest::option::of(1_i32..4),
         memory in proptest::option::of(Just("0")),
         context in proptest::option::of(1_i32..9),
     ) {
