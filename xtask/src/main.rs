@@ -6,6 +6,7 @@ mod argocd;
 mod bench;
 mod book;
 mod chart;
+mod circles;
 mod cluster;
 mod command;
 mod demo;

@@ -6,7 +6,7 @@ use std::fs;
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
-use crate::{book, files, links, shell, style};
+use crate::{book, circles, files, links, shell, style};
 
 /// Crates of the workspace that each crate may depend on: binaries -> controllers -> provider/operator -> api (ARCHITECTURE.md).
 const MAY_USE: &[(&str, &[&str])] = &[
@@ -140,6 +140,7 @@ pub(crate) fn run() -> Result<()> {
     complaints.extend(threats()?);
     complaints.extend(links::broken()?);
     complaints.extend(style::complaints()?);
+    complaints.extend(circles::complaints()?);
     complaints.extend(book::missing()?);
     if complaints.is_empty() {
         println!("tidy: no findings");
