@@ -33,7 +33,7 @@ async fn rabbitmq_queues_are_created_kept_and_deleted() -> Result<()> {
     let says = async |actor: &str, what: &str| says(&bed, actor, what).await;
     // Nothing is configured; then a transport whose password is not mounted; then a wrong one; then the right one.
     bed.create("greet", standalone("rabbitmq")).await?;
-    says("greet", "make the ConfigMap asya-transports").await?;
+    says("greet", "create the ConfigMap asya-transports").await?;
     let (host, port) = rabbit.address();
     let config = json!({"transports": {"rabbitmq": {"type": "rabbitmq", "config": {
         "host": host, "port": port, "passwordSecretRef": {"name": "asya-transports", "key": "password"}}}}});

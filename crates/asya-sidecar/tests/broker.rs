@@ -363,7 +363,7 @@ async fn a_drain(rabbit: &RabbitMq) -> Result<()> {
 
     // Everything is either done or back in the queue, nothing is both.
     let back = world.broker.ready(&world.queue("a")).await?;
-    assert!(back > 10, "{back} are back");
+    assert!(back > 0, "{back} are back");
     actor.start_sidecar()?;
     let mut numbers = vec![0];
     for _ in 0..19 {

@@ -63,7 +63,7 @@ async fn what_a_cluster_holds_is_shown() -> Result<()> {
     expect(
         &unknown,
         1,
-        "error: ModelDeployment 'absent' not found in namespace 'team-a': give another namespace with -n",
+        "error: ModelDeployment 'absent' not found in namespace 'team-a': use -n for another namespace",
     )?;
 
     create_gemma(&client).await?;
@@ -131,16 +131,8 @@ async fn paused_and_resumed(kubeconfig: &Path, client: &Client) -> Result<()> {
     };
     let all = |verb| [verb, "gemma-cpu", "asya/embed", "llsd/stack"];
     let said = run(kubeconfig, &all("pause")).await?;
-    expect(
-        &said,
-        0,
-        "nothing else is changed until: kubeairunway resume gemma-cpu\n",
-    )?;
-    expect(
-        &said,
-        0,
-        "nothing else is changed until: kubeairunway resume AsyncActor/embed\n",
-    )?;
+    expect(&said, 0, "To resume, run: kubeairunway resume gemma-cpu\n")?;
+    expect(&said, 0, "To resume, run: kubeairunway resume AsyncActor/embed\n")?;
     ensure!(are().await? == [true; 3], "{:?}", are().await?);
     expect(&run(kubeconfig, &all("pause")).await?, 0, "AsyncActor/embed: unchanged")?;
     expect(

@@ -185,8 +185,13 @@ impl Console {
             ("/deployments", "/deployments/default/model-0"),
             ("/deployments/default/model-7/yaml", "example.org/note"),
         ] {
-            let page = self.ask("GET", path, cookie, "").await?;
-            ensure!(page.contains(shown), "{path}: {page}");
+            // A list that takes longer than 5 seconds is shown by a later request.
+            eventually(PATIENCE, async || {
+                let page = self.ask("GET", path, cookie, "").await?;
+                ensure!(page.contains(shown), "{path}: {page}");
+                Ok(())
+            })
+            .await?;
         }
         Ok(())
     }

@@ -220,7 +220,7 @@ async fn gone(admin: &Path, client: &Client, before: &BTreeSet<String>) -> Resul
     let secret = serde_json::from_value(json!({ "metadata": { "name": "precious" } }))?;
     secrets.create(&PostParams::default(), &secret).await?;
     let out = run(admin, &["controller", "uninstall", "--yes", "--delete-models"]).await?;
-    expect(&out, 0, "keep    the CRDs")?;
+    expect(&out, 0, "keep    CRDs (use --crds to delete them)")?;
     expect(
         &out,
         0,

@@ -113,4 +113,9 @@ impl<K> Seen<K> {
             only_in: None,
         }
     }
+
+    /// Whether there may be objects that could not be read.
+    pub fn is_incomplete(&self) -> bool {
+        !matches!(self.trouble, None | Some(Trouble::NotInstalled(_)))
+    }
 }

@@ -20,6 +20,8 @@ use tokio_util::sync::CancellationToken;
 use tower::{BoxError, service_fn};
 
 use crate::caches::Users;
+use crate::guard::Asker;
+use crate::pages::overview;
 use crate::seen::{Change, Trouble};
 use crate::sessions::{Door, LIFETIME, Login, Refused, Session, Sessions};
 
@@ -466,11 +468,15 @@ async fn the_least_recently_used_caches_are_dropped_without_room() {
     assert_eq!(cluster.lists(), 3);
 
     let tiny = Console::with(&cluster, 64 * 1024 + 1000, LIFETIME);
-    let seen = tiny.enter("jane").await.1.lens.deployments().await;
+    let jane = tiny.enter("jane").await.1;
+    let seen = jane.lens.deployments().await;
     assert!(
         seen.items.is_empty() && seen.trouble == Some(Trouble::TooMuch),
         "{:?}",
         seen.trouble
     );
+    let page = overview::show(Asker(jane)).await.into_body().collect().await;
+    let page = String::from_utf8(page.unwrap().to_bytes().to_vec()).unwrap();
+    assert!(page.contains("not read") && !page.contains("No problems"), "{page}");
     assert!(console.cluster.lists() > 0);
 }

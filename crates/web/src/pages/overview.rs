@@ -19,6 +19,7 @@ use crate::guard::Asker;
 use crate::moment::Moment;
 use crate::page::{self, Shell};
 use crate::refusal;
+use crate::seen::Seen;
 
 /// Faults that are shown; the rest is a number.
 const MAX_PROBLEMS: usize = 50;
@@ -48,8 +49,8 @@ pub struct Tile {
     pub title: &'static str,
     /// URL of its page.
     pub href: &'static str,
-    /// Total.
-    pub all: usize,
+    /// Total. None if the objects could not be read.
+    pub all: Option<usize>,
     /// State, number and mood of each that is not 0.
     pub parts: Vec<(String, usize, &'static str)>,
 }
@@ -62,6 +63,8 @@ struct Overview {
     more: usize,
     tiles: Vec<Tile>,
     empty: bool,
+    /// Whether the absence of problems is known.
+    complete: bool,
 }
 
 /// The page.
@@ -86,40 +89,39 @@ pub async fn show(Asker(session): Asker) -> Response {
     let more = problems.len().saturating_sub(MAX_PROBLEMS);
     problems.truncate(MAX_PROBLEMS);
     let tiles = vec![
-        tile(
-            "Models",
-            "/deployments",
-            models.items.iter().map(|md| {
-                let phase = md.status.as_ref().and_then(|s| s.phase);
-                (phase.map_or("New", Phase::as_str).to_owned(), page::mood(phase))
-            }),
-        ),
-        tile(
-            "Providers",
-            "/providers",
-            providers.items.iter().map(|p| match p.health(now) {
-                Health::Healthy => ("Ready".to_owned(), "good"),
-                Health::NotReady(_) => ("Not ready".to_owned(), "bad"),
-                Health::Silent => ("Silent".to_owned(), "bad"),
-            }),
-        ),
-        tile("Actors", "/actors", actors.items.iter().map(|a| actor_state(a))),
-        tile("Llama Stack", "/stacks", stacks.items.iter().map(|d| stack_state(d))),
+        tile("Models", "/deployments", &models, |md| {
+            let phase = md.status.as_ref().and_then(|s| s.phase);
+            (phase.map_or("New", Phase::as_str).to_owned(), page::mood(phase))
+        }),
+        tile("Providers", "/providers", &providers, |p| match p.health(now) {
+            Health::Healthy => ("Ready".to_owned(), "good"),
+            Health::NotReady(_) => ("Not ready".to_owned(), "bad"),
+            Health::Silent => ("Silent".to_owned(), "bad"),
+        }),
+        tile("Actors", "/actors", &actors, actor_state),
+        tile("Llama Stack", "/stacks", &stacks, stack_state),
     ];
     let empty = models.items.is_empty() && models.trouble.is_none();
+    let complete = !models.is_incomplete() && !providers.is_incomplete();
     refusal::html(&Overview {
         shell,
         problems,
         more,
         tiles,
         empty,
+        complete,
     })
 }
 
-fn tile(title: &'static str, href: &'static str, states: impl Iterator<Item = (String, &'static str)>) -> Tile {
-    let (mut all, mut parts) = (0, Vec::<(String, usize, &'static str)>::new());
-    for (state, mood) in states {
-        all += 1;
+fn tile<K>(
+    title: &'static str,
+    href: &'static str,
+    seen: &Seen<K>,
+    state: impl Fn(&K) -> (String, &'static str),
+) -> Tile {
+    let all = seen.items.len();
+    let mut parts = Vec::<(String, usize, &'static str)>::new();
+    for (state, mood) in seen.items.iter().map(|item| state(item.as_ref())) {
         match parts.iter_mut().find(|(s, _, _)| *s == state) {
             Some((_, count, _)) => *count += 1,
             None => parts.push((state, 1, mood)),
@@ -130,7 +132,7 @@ fn tile(title: &'static str, href: &'static str, states: impl Iterator<Item = (S
     Tile {
         title,
         href,
-        all,
+        all: (all > 0 || !seen.is_incomplete()).then_some(all),
         parts,
     }
 }
