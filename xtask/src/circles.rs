@@ -83,15 +83,15 @@ fn circles(files: &[(Module, String)]) -> Result<Vec<Vec<String>>> {
         }
     }
     let reached: BTreeMap<_, _> = modules.iter().map(|module| (*module, reached(&uses, module))).collect();
-    let mut circles = BTreeSet::new();
+    let mut found = BTreeSet::new();
     for (module, of_module) in &reached {
         let back = |other: &&&[String]| reached.get(*other).is_some_and(|all| all.contains(module));
         let circle: Vec<String> = of_module.iter().filter(back).map(|module| module.join("::")).collect();
         if !circle.is_empty() {
-            circles.insert(circle);
+            found.insert(circle);
         }
     }
-    Ok(circles.into_iter().collect())
+    Ok(found.into_iter().collect())
 }
 
 /// Modules that `module` uses, directly or through others.

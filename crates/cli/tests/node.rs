@@ -222,7 +222,11 @@ async fn the_console_serves_who_signs_in(node: &Node, programs: &Path, admin: &P
     let browser = Client::try_from(browser)?;
     let asked = |method: &str, path: &str| Request::builder().method(method).uri(path).header("host", HOST);
 
-    let stranger = browser.send(asked("GET", "/deployments").body(Body::empty())?).await?;
+    // kube-proxy learns of a Service a moment later.
+    let stranger = eventually(PATIENCE, async || {
+        Ok(browser.send(asked("GET", "/deployments").body(Body::empty())?).await?)
+    })
+    .await?;
     ensure!(
         stranger.headers().get("location").is_some_and(|to| to == "/login"),
         "{stranger:?}"

@@ -62,7 +62,7 @@ pub(crate) const NAMES: Names = Names {
     ],
 };
 
-/// What presets do not support, so that KAITO is not selected for a ModelDeployment that it would refuse.
+/// Rules for fields that presets do not support, so that KAITO is not selected for a ModelDeployment that it would refuse.
 fn preset_rules() -> impl Iterator<Item = ValidationRule> {
     let gpu = format!("!has(spec.resources.gpu) || spec.resources.gpu.type in ['', '{DEFAULT_GPU}']");
     [

@@ -475,7 +475,7 @@ async fn the_least_recently_used_caches_are_dropped_without_room() {
         "{:?}",
         seen.trouble
     );
-    let page = overview::show(Asker(jane)).await.into_body().collect().await;
+    let page = Box::pin(overview::show(Asker(jane))).await.into_body().collect().await;
     let page = String::from_utf8(page.unwrap().to_bytes().to_vec()).unwrap();
     assert!(page.contains("not read") && !page.contains("No problems"), "{page}");
     assert!(console.cluster.lists() > 0);

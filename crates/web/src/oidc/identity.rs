@@ -21,7 +21,7 @@ pub struct ClaimNames {
     pub groups_prefix: String,
 }
 
-/// Users and groups that the console may impersonate; an empty list is no limit.
+/// Users and groups that the console may impersonate; an empty list does not limit them.
 #[derive(Clone, Debug, Default)]
 pub struct Impersonation {
     /// Users.
