@@ -76,10 +76,10 @@ fn circles(files: &[(Module, String)]) -> Result<Vec<Vec<String>>> {
     let mut uses: BTreeMap<&[String], BTreeSet<&[String]>> = BTreeMap::new();
     for (module, code) in files {
         for path in forms.paths(code) {
-            let used = resolved(module, &path);
-            let longest = (0..=used.len()).rev().find_map(|end| modules.get(used.get(..end)?));
-            let used = longest.filter(|used| !used.starts_with(module));
-            uses.entry(module).or_default().extend(used);
+            let path = resolved(module, &path);
+            let longest = (0..=path.len()).rev().find_map(|end| modules.get(path.get(..end)?));
+            let other = longest.filter(|other| !other.starts_with(module));
+            uses.entry(module).or_default().extend(other);
         }
     }
     let reached: BTreeMap<_, _> = modules.iter().map(|module| (*module, reached(&uses, module))).collect();
