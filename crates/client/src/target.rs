@@ -22,7 +22,7 @@ pub enum Kind {
     InferenceProviderConfig,
 }
 
-/// Facts about a kind of this product. A new kind needs an `impl`, and a line in [`of_kind`].
+/// Facts about a kind of this product. A new kind needs an `impl`, and a line in `of_kind`.
 pub trait Ours: Resource<DynamicType = ()> {
     /// The kind.
     const KIND: Kind;

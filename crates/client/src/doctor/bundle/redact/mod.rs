@@ -6,9 +6,9 @@
 //!
 //! | module | content |
 //! |---|---|
-//! | [`shapes`] | names and texts that look like secrets |
-//! | [`encoded`] | base64, percent encoding and hexadecimal digits |
-//! | [`known`] | values that were found, and where else they occur |
+//! | `shapes` | names and texts that look like secrets |
+//! | `encoded` | base64, percent encoding and hexadecimal digits |
+//! | `known` | values that were found, and where else they occur |
 
 mod encoded;
 mod known;
