@@ -74,7 +74,7 @@ async fn what_a_cluster_holds_is_shown() -> Result<()> {
     )?;
     let screen = run(&admin, &["status", "gemma-cpu"]).await?;
     expect(&screen, 0, "default/gemma-cpu: Deploying")?;
-    expect(&screen, 0, "Upstream   Workspace/gemma-cpu, says Deploying")?;
+    expect(&screen, 0, "Upstream   Workspace/gemma-cpu, reports Deploying")?;
     expect(&screen, 0, "ProviderSelected  Selected provider 'kaito'")?;
     expect(
         &run(&admin, &["why", "gemma-cpu"]).await?,

@@ -127,7 +127,7 @@ impl Port {
         let receiving = async {
             let _ = from.read_to_end(&mut answer).await;
         };
-        timeout(PATIENCE, async { tokio::join!(sending, receiving) }).await?;
+        timeout(PATIENCE * 4, async { tokio::join!(sending, receiving) }).await?;
         Ok(String::from_utf8_lossy(&answer).into_owned())
     }
 
