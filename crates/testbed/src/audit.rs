@@ -16,7 +16,7 @@ use k8s_openapi::api::core::v1::ConfigMap;
 use kube::{Api, Client};
 use serde::Deserialize;
 
-use crate::control_plane::SELF;
+use crate::SELF;
 
 /// The audit log of a control plane.
 pub struct Audit {

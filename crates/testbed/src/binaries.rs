@@ -11,7 +11,10 @@ use anyhow::{Context, Result, bail};
 use indicatif::{ProgressBar, ProgressStyle};
 use sha2::{Digest, Sha256};
 
-use crate::{packages, say};
+use crate::{
+    cache::{cache_folder, environment, hold},
+    packages, say,
+};
 
 /// Without the version stamp an apiserver says "v0.0.0" and refuses to start.
 const KUBERNETES: Module = Module {
@@ -466,25 +469,6 @@ fn build_missing(cache: &Path, wanted: &[&Program]) -> Result<()> {
     Ok(())
 }
 
-/// Locks a part of the cache folder or of the machine, across processes, until the value drops. The lock
-/// ends with the file handle, so a killed process leaves none behind.
-pub(crate) fn hold(what: &str) -> Result<File> {
-    let cache = cache_folder()?;
-    fs::create_dir_all(&cache).with_context(|| {
-        format!(
-            "cannot create the cache folder {}; set XDG_CACHE_HOME to a folder that can be written",
-            cache.display()
-        )
-    })?;
-    let path = cache.join(format!("{what}.lock"));
-    let file = File::create(&path).with_context(|| format!("cannot create the lock file {}", path.display()))?;
-    if file.try_lock().is_err() {
-        say(&format!("Another process is preparing {what}; waiting for it"));
-        file.lock().with_context(|| format!("cannot lock {}", path.display()))?;
-    }
-    Ok(file)
-}
-
 fn check_go() -> Result<()> {
     let go = Command::new("go")
         .arg("version")
@@ -594,21 +578,4 @@ impl Progress {
             self.start.elapsed().as_secs()
         ));
     }
-}
-
-/// Outside the checkout, so that every checkout shares it.
-pub(crate) fn cache_folder() -> Result<PathBuf> {
-    let base = environment("XDG_CACHE_HOME")
-        .map(PathBuf::from)
-        .or_else(|| std::env::home_dir().map(|home| home.join(".cache")))
-        .context("no home folder, so there is no place to keep the Kubernetes binaries: set XDG_CACHE_HOME")?;
-    Ok(base.join("kubeairunway-testbed"))
-}
-
-#[expect(
-    clippy::disallowed_methods,
-    reason = "these variables configure the program paths of every Kubernetes test tool; tests have no arguments"
-)]
-fn environment(name: &str) -> Option<String> {
-    std::env::var(name).ok().filter(|value| !value.is_empty())
 }

@@ -9,7 +9,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-use crate::{binaries::hold, packages, say};
+use crate::{cache::hold, packages, say};
 
 /// The oldest Node.js that Playwright takes.
 const NODE_MAJOR: u32 = 20;

@@ -26,18 +26,16 @@ use serde::{Deserialize, Serialize};
 use tempfile::TempDir;
 
 use crate::{
-    PATIENCE,
+    PATIENCE, SELF,
     audit::Audit,
     binaries::Binaries,
     crds,
-    node::Network,
+    node::network::Network,
     pki::Authority,
     process::{self, Component, Process},
     say,
 };
 
-/// The test bed's own identity; [`Audit::since`] skips its requests.
-pub(crate) const SELF: &str = "runway-testbed";
 const ADMIN_GROUP: &str = "system:masters";
 const MEMORY: &str = "/dev/shm";
 const RECORD: &str = "cluster.json";

@@ -11,7 +11,7 @@ use kube::{
     runtime::{conditions, wait::await_condition},
 };
 
-use crate::{control_plane::SELF, eventually, say};
+use crate::{SELF, eventually, say};
 
 /// The file of KAITO's Workspace CRD.
 pub const KAITO_WORKSPACES: &str = "kaito.sh_workspaces.yaml";

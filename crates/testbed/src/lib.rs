@@ -48,6 +48,7 @@ pub mod asya;
 pub mod audit;
 pub mod binaries;
 pub mod browser;
+mod cache;
 pub mod chaos;
 pub mod control_plane;
 pub mod crds;
@@ -95,6 +96,9 @@ pub const EXAMPLES: [&str; 6] = [
     "llama-70b-pd",
     "qwen-kuberay",
 ];
+
+/// The test bed's own identity; [`Audit::since`] skips its requests.
+pub(crate) const SELF: &str = "runway-testbed";
 
 /// Longest time to wait for a condition. Nothing is measured with it, because the machine may be busy.
 pub const PATIENCE: Duration = Duration::from_mins(5);

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
 use crate::{
-    binaries::{cache_folder, hold},
+    cache::{cache_folder, hold},
     images::{Config, Image, Layered, Rootfs, busybox_files, write_all},
     process::output,
     say,

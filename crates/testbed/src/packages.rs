@@ -7,7 +7,7 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 
-use crate::{binaries::hold, say};
+use crate::{cache::hold, process::is_root, say};
 
 /// A package, and how to see that it is there however it came.
 #[derive(Clone, Copy)]
@@ -67,7 +67,7 @@ pub(crate) const PYTHON: [Package; 1] = [file("python3", "/usr/bin/python3")];
 /// Reason why missing packages cannot be installed here; `None` if nothing is missing or they can be.
 pub(crate) fn obstacle(packages: &[Package]) -> Option<String> {
     let missing = missing(packages);
-    let can_install = is_there(&program("apt", "apt-get")) && crate::node::is_root();
+    let can_install = is_there(&program("apt", "apt-get")) && is_root();
     (!missing.is_empty() && !can_install).then(|| {
         let names = missing.join(" ");
         format!("these Debian packages are missing, and only root on Debian can install them here: {names}")

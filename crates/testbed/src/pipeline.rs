@@ -1,6 +1,7 @@
 //! Asya actors as processes: a sidecar and a runtime each, between a real broker's queues. They can be killed at any time.
 
 use std::{
+    collections::BTreeMap,
     fs,
     path::{Path, PathBuf},
     time::Duration,
@@ -10,11 +11,12 @@ use anyhow::{Context, Result, ensure};
 use futures::StreamExt as _;
 use lapin::{
     BasicProperties, Channel, Connection, ConnectionProperties, Consumer,
+    message::Delivery,
     options::{
         BasicAckOptions, BasicConsumeOptions, BasicPublishOptions, BasicQosOptions, ConfirmSelectOptions,
         QueueDeclareOptions,
     },
-    types::FieldTable,
+    types::{AMQPValue, FieldTable},
 };
 use tempfile::TempDir;
 
@@ -79,6 +81,11 @@ impl Actor {
         Ok(())
     }
 
+    /// kill -9, and no new one.
+    pub fn stop_runtime(&mut self) {
+        self.runtime = None;
+    }
+
     /// A new runtime, if the last has ended by itself.
     pub fn revive_runtime(&mut self) -> Result<()> {
         let ended = self.runtime.as_mut().is_none_or(|runtime| runtime.ended().is_some());
@@ -125,6 +132,15 @@ impl Actor {
     }
 }
 
+/// Type of a queue.
+#[derive(Clone, Copy, Debug)]
+pub enum Kind {
+    /// On one node.
+    Classic,
+    /// Replicated.
+    Quorum,
+}
+
 /// A client of the broker, for tests: puts messages in and looks at what comes out.
 pub struct Broker {
     connection: Connection,
@@ -143,11 +159,54 @@ impl Broker {
 
     /// Makes a durable queue.
     pub async fn declare(&self, queue: &str) -> Result<()> {
+        self.declare_with(queue, FieldTable::default()).await
+    }
+
+    /// Makes a durable queue with these arguments.
+    pub async fn declare_with(&self, queue: &str, arguments: FieldTable) -> Result<()> {
         let options = QueueDeclareOptions::durable();
+        self.channel.queue_declare(queue.into(), options, arguments).await?;
+        Ok(())
+    }
+
+    /// Binds a queue to an exchange.
+    pub async fn bind(&self, queue: &str, exchange: &str, key: &str) -> Result<()> {
+        let options = lapin::options::QueueBindOptions::default();
+        let arguments = FieldTable::default();
         self.channel
-            .queue_declare(queue.into(), options, FieldTable::default())
+            .queue_bind(queue.into(), exchange.into(), key.into(), options, arguments)
             .await?;
         Ok(())
+    }
+
+    /// Deletes an exchange.
+    pub async fn delete_exchange(&self, exchange: &str) -> Result<()> {
+        let options = lapin::options::ExchangeDeleteOptions::default();
+        self.channel.exchange_delete(exchange.into(), options).await?;
+        Ok(())
+    }
+
+    /// Makes a durable queue of a type.
+    pub async fn declare_as(&self, queue: &str, kind: Kind) -> Result<()> {
+        let kind = match kind {
+            Kind::Classic => "classic",
+            Kind::Quorum => "quorum",
+        };
+        let arguments = BTreeMap::from([("x-queue-type".into(), AMQPValue::LongString(kind.into()))]);
+        self.declare_with(queue, arguments.into()).await
+    }
+
+    /// Declares a quorum queue whose messages expire after so many milliseconds; an existing one must be the same.
+    pub async fn declare_with_ttl(&self, queue: &str, milliseconds: i64) -> Result<()> {
+        let arguments = BTreeMap::from([
+            ("x-queue-type".into(), AMQPValue::LongString("quorum".into())),
+            ("x-message-ttl".into(), AMQPValue::LongLongInt(milliseconds)),
+        ]);
+        let channel = self.connection.create_channel().await?;
+        channel
+            .queue_declare(queue.into(), QueueDeclareOptions::durable(), arguments.into())
+            .await?;
+        Ok(channel.close(200, "done".into()).await?)
     }
 
     /// Number of ready messages in it.
@@ -227,6 +286,22 @@ impl Broker {
         Ok(Incoming { consumer })
     }
 
+    /// Takes one message of a queue and keeps it, as a consumer that is busy with it.
+    pub async fn take(&self, queue: &str) -> Result<Taken> {
+        let channel = self.connection.create_channel().await?;
+        channel.basic_qos(1, BasicQosOptions::default()).await?;
+        let options = BasicConsumeOptions::default();
+        let mut consumer = channel
+            .basic_consume(queue.into(), "taker".into(), options, FieldTable::default())
+            .await?;
+        let delivery = consumer.next().await.context("the consumer ended")??;
+        Ok(Taken {
+            channel,
+            delivery,
+            _consumer: consumer,
+        })
+    }
+
     /// Empties a queue; says how many messages it had.
     pub async fn purge(&self, queue: &str) -> Result<u32> {
         Ok(self
@@ -241,6 +316,35 @@ impl Broker {
             .queue_delete(queue.into(), lapin::options::QueueDeleteOptions::default())
             .await?;
         Ok(())
+    }
+}
+
+/// A message that is not acknowledged.
+pub struct Taken {
+    channel: Channel,
+    delivery: Delivery,
+    // Dropping it cancels it.
+    _consumer: Consumer,
+}
+
+impl Taken {
+    /// Cancels the consumer and keeps the message, as a sidecar does when it has to end.
+    pub async fn take_no_more(&self) -> Result<()> {
+        Ok(self
+            .channel
+            .basic_cancel("taker".into(), lapin::options::BasicCancelOptions::default())
+            .await?)
+    }
+
+    /// Acknowledges the message.
+    pub async fn finish(self) -> Result<()> {
+        self.delivery.ack(BasicAckOptions::default()).await?;
+        self.end().await
+    }
+
+    /// Ends without acknowledgment: the message is in the queue again.
+    pub async fn end(self) -> Result<()> {
+        Ok(self.channel.close(200, "done".into()).await?)
     }
 }
 

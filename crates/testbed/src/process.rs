@@ -237,6 +237,16 @@ pub(crate) fn output(command: &mut Command) -> Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
+/// Whether this process runs as root.
+pub(crate) fn is_root() -> bool {
+    fs::read_to_string("/proc/self/status").is_ok_and(|status| {
+        status
+            .lines()
+            .filter_map(|line| line.strip_prefix("Uid:"))
+            .any(|ids| ids.split_whitespace().nth(1) == Some("0"))
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

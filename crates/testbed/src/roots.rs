@@ -12,7 +12,7 @@ use std::{
 use anyhow::{Context, Result, bail};
 
 use crate::{
-    binaries::{cache_folder, hold},
+    cache::{cache_folder, hold},
     process::output,
     say,
 };

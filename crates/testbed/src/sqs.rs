@@ -13,7 +13,7 @@ use tempfile::TempDir;
 
 use crate::{
     PATIENCE,
-    binaries::{cache_folder, hold},
+    cache::{cache_folder, hold},
     control_plane::free_ports,
     eventually,
     process::{Component, Process},

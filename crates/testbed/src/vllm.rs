@@ -32,7 +32,7 @@ use serde_json::{Map, Value};
 use sha2::{Digest as _, Sha256};
 
 use crate::{
-    binaries::{cache_folder, hold},
+    cache::{cache_folder, hold},
     engine::{Running, pieces},
     llama_stack::python,
     process::with_environment,

@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail};
 use sha2::{Digest as _, Sha256};
 
 use super::{Config, Rootfs};
-use crate::{binaries::cache_folder, packages, process::output};
+use crate::{cache::cache_folder, packages, process::output};
 
 const PAUSE: &str = include_str!("pause.c");
 /// Changes with every change below, so that no cached archive is an old one.

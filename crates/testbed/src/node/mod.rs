@@ -34,7 +34,7 @@
 
 mod claim;
 mod daemons;
-mod network;
+pub(crate) mod network;
 
 use std::{
     fs,
@@ -80,7 +80,7 @@ pub struct Node {
 pub fn unavailable() -> Option<&'static str> {
     if !cfg!(target_os = "linux") {
         Some("a real node needs Linux")
-    } else if !is_root() {
+    } else if !process::is_root() {
         Some("a real node needs root (namespaces, cgroups, iptables)")
     } else {
         None
@@ -332,15 +332,6 @@ impl DerefMut for Node {
     fn deref_mut(&mut self) -> &mut ControlPlane {
         &mut self.control_plane
     }
-}
-
-pub(crate) fn is_root() -> bool {
-    fs::read_to_string("/proc/self/status").is_ok_and(|status| {
-        status
-            .lines()
-            .filter_map(|line| line.strip_prefix("Uid:"))
-            .any(|ids| ids.split_whitespace().nth(1) == Some("0"))
-    })
 }
 
 fn is_ready(node: &core::Node) -> Result<()> {
