@@ -8,7 +8,9 @@ use runway_asya_sidecar::transport::rabbitmq::{Config, deliveries_over};
 
 static CONFIG: LazyLock<Config> = LazyLock::new(|| Config {
     uri: "amqp://guest:guest@localhost:5672/%2f?heartbeat=0".parse().unwrap(),
+    authorities: String::new(),
     exchange: String::new(),
+    tap_exchange: String::new(),
     queue: "asya-a".to_owned(),
     dead_letter: "asya-dead".to_owned(),
     extra_keys: Vec::new(),
@@ -20,6 +22,7 @@ pub fn run(data: &[u8]) {
     let stream = tokio::io::join(Cursor::new(data.to_vec()), tokio::io::sink());
     for delivery in crate::wait(deliveries_over(stream, &CONFIG)) {
         assert!(delivery.body.len() <= data.len());
+        assert!(delivery.unreadable.is_none() || delivery.headers.is_empty());
         assert!(delivery.headers.iter().all(|(name, _)| !name.starts_with("x-")));
         assert_ne!(delivery.deliveries, Some(0), "this delivery counts");
     }

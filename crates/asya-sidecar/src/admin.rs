@@ -1,7 +1,8 @@
-//! `/metrics`, `/healthz` and `/readyz`.
+//! `/metrics`, `/healthz`, `/readyz` and `/runtimez`.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Router;
 use axum::http::{StatusCode, header};
@@ -13,13 +14,23 @@ use tokio_util::sync::CancellationToken;
 
 use crate::metrics::Metrics;
 
+/// Pause before the address is bound again.
+const BIND_AGAIN: Duration = Duration::from_secs(5);
+
 /// Serves until the process ends. `is_ready` returns whether messages can be received and sent.
-pub async fn serve(
-    address: SocketAddr,
-    metrics: Arc<Metrics>,
-    is_ready: impl Fn() -> bool + Clone + Send + Sync + 'static,
-) -> std::io::Result<()> {
-    let listener = TcpListener::bind(address).await?;
+pub fn serve(address: SocketAddr, metrics: Arc<Metrics>, is_ready: impl Fn() -> bool + Clone + Send + Sync + 'static) {
+    let of_runtime = Arc::clone(&metrics);
+    let runtime = move || {
+        let is_hung = of_runtime.hung.get() > 0;
+        async move {
+            if is_hung {
+                let text = "the runtime is still busy with a call that timed out";
+                (StatusCode::SERVICE_UNAVAILABLE, text).into_response()
+            } else {
+                (StatusCode::OK, "ok").into_response()
+            }
+        }
+    };
     let text = move || {
         let metrics = Arc::clone(&metrics);
         async move {
@@ -45,9 +56,26 @@ pub async fn serve(
         .route("/metrics", get(text))
         .route("/healthz", get(async || "ok"))
         .route("/health", get(async || "ok"))
-        .route("/readyz", get(ready));
+        .route("/readyz", get(ready))
+        .route("/runtimez", get(runtime));
     tokio::spawn(async move {
+        let listener = bind(address).await;
         runway_http::serve(listener, None, router, Limits::ADMIN, CancellationToken::new()).await;
     });
-    Ok(())
+}
+
+/// Binds the address. A container of the workload that the sidecar is in can have the port: messages are processed anyway.
+async fn bind(address: SocketAddr) -> TcpListener {
+    let mut is_reported = false;
+    loop {
+        match TcpListener::bind(address).await {
+            Ok(listener) => return listener,
+            Err(error) if !is_reported => {
+                tracing::error!(%address, %error, "cannot serve metrics and probes (ASYA_METRICS_ADDR); retrying");
+                is_reported = true;
+            }
+            Err(_) => {}
+        }
+        tokio::time::sleep(BIND_AGAIN).await;
+    }
 }

@@ -66,7 +66,8 @@ pub struct Config {
     /// Longest wait for the runtime at the start.
     #[arg(long, env = "ASYA_RUNTIME_READY_TIMEOUT", value_name = "ASYA_RUNTIME_READY_TIMEOUT", default_value = "5m", value_parser = duration)]
     pub runtime_ready_timeout: Duration,
-    /// Connections to the runtime, which is the number of concurrent messages.
+    /// Connections to the runtime, which is the number of concurrent messages. The order of messages is kept only with 1. A smaller
+    /// prefetch count is raised to it.
     #[arg(long, env = "ASYA_RUNTIME_CONCURRENCY", value_name = "ASYA_RUNTIME_CONCURRENCY", default_value = "1",
         value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub runtime_concurrency: u16,
@@ -200,6 +201,14 @@ pub struct RabbitMqArgs {
         hide_env_values = true
     )]
     pub rabbitmq_password: String,
+    /// Connect with TLS. A URL `amqps://…` does too.
+    #[arg(long, env = "ASYA_RABBITMQ_TLS", value_name = "ASYA_RABBITMQ_TLS", default_value = "false",
+        num_args = 0..=1, default_missing_value = "true", value_parser = BoolishValueParser::new())]
+    pub rabbitmq_tls: bool,
+    /// Certificate authorities of the broker: the path of a file in PEM format, which is read for each connection, or its content.
+    /// If empty, those of the system.
+    #[arg(long, env = "ASYA_RABBITMQ_CA", value_name = "ASYA_RABBITMQ_CA", default_value = "")]
+    pub rabbitmq_ca: String,
     /// Virtual host.
     #[arg(
         long,
@@ -208,7 +217,7 @@ pub struct RabbitMqArgs {
         default_value = "/"
     )]
     pub rabbitmq_vhost: String,
-    /// Topic exchange for all messages. If empty, the default exchange.
+    /// Topic exchange that the queue is bound to, for publishers that do not know its name. If empty, none.
     #[arg(
         long,
         env = "ASYA_RABBITMQ_EXCHANGE",
@@ -216,6 +225,15 @@ pub struct RabbitMqArgs {
         default_value = "asya"
     )]
     pub rabbitmq_exchange: String,
+    /// Topic exchange that gets a copy of every sent message, with the name of the queue as routing key. If empty, none. Copies are
+    /// not confirmed and can be lost.
+    #[arg(
+        long,
+        env = "ASYA_RABBITMQ_TAP_EXCHANGE",
+        value_name = "ASYA_RABBITMQ_TAP_EXCHANGE",
+        default_value = ""
+    )]
+    pub rabbitmq_tap_exchange: String,
     /// Prefetch count. Higher values are faster with quick handlers, but keep messages from other replicas if handlers are slow.
     #[arg(long, env = "ASYA_RABBITMQ_PREFETCH", value_name = "ASYA_RABBITMQ_PREFETCH", default_value = "1",
         value_parser = clap::value_parser!(u16).range(1..))]
@@ -323,7 +341,11 @@ impl Config {
     pub fn rabbitmq(&self) -> rabbitmq::Config {
         let args = &self.rabbitmq;
         let uri = args.rabbitmq_url.clone().unwrap_or_else(|| AMQPUri {
-            scheme: AMQPScheme::AMQP,
+            scheme: if args.rabbitmq_tls {
+                AMQPScheme::AMQPS
+            } else {
+                AMQPScheme::AMQP
+            },
             authority: AMQPAuthority {
                 userinfo: AMQPUserInfo {
                     username: args.rabbitmq_username.clone(),
@@ -345,11 +367,13 @@ impl Config {
         };
         rabbitmq::Config {
             uri,
+            authorities: args.rabbitmq_ca.clone(),
             exchange: args.rabbitmq_exchange.clone(),
+            tap_exchange: args.rabbitmq_tap_exchange.clone(),
             queue,
             dead_letter: queues.dead_letter,
             extra_keys,
-            prefetch: args.rabbitmq_prefetch,
+            prefetch: args.rabbitmq_prefetch.max(self.runtime_concurrency),
             create_queues: self.queue_auto_create,
         }
     }
@@ -370,7 +394,7 @@ impl Config {
             },
             queue: queues.of(&self.actor_name),
             dead_letter: queues.dead_letter,
-            prefetch: args.sqs_prefetch,
+            prefetch: args.sqs_prefetch.max(self.runtime_concurrency),
             wait: Duration::from_secs(args.sqs_wait_time_seconds.into()),
             visibility: visibility.clamp(Duration::from_secs(1), LONGEST_VISIBILITY),
             create_queues: self.queue_auto_create,

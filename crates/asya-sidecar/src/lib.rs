@@ -8,13 +8,17 @@
 //! | [`plan`] | decisions; pure |
 //! | [`envelope`] | the message; keeps unknown fields |
 //! | [`runtime`] | frames to and from the handler runtime |
+//! | [`gate`] | pauses receiving while the runtime is not ready |
+//! | [`crashes`] | messages during whose call the runtime died |
 //! | [`transport`] | brokers behind one trait |
 //! | [`queues`], [`config`] | names and settings |
 //! | [`metrics`], [`admin`], [`process`] | metrics, probes, logs and exit code |
 
 pub mod admin;
 pub mod config;
+pub mod crashes;
 pub mod envelope;
+pub mod gate;
 pub mod metrics;
 pub mod plan;
 pub mod process;
@@ -29,6 +33,8 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use config::{Config, Kind};
+use crashes::Crashes;
+use gate::Gate;
 use metrics::Metrics;
 use runtime::Caller;
 use transport::Transport;
@@ -45,14 +51,6 @@ pub enum Error {
     /// The settings of SQS are invalid.
     #[error("invalid settings of SQS (ASYA_SQS_ENDPOINT, ASYA_AWS_REGION)")]
     Sqs(#[from] runway_sqs::Error),
-    /// The address of the metrics cannot be bound.
-    #[error("cannot serve metrics on {address} (ASYA_METRICS_ADDR)")]
-    Admin {
-        /// The address.
-        address: std::net::SocketAddr,
-        /// Cause.
-        source: std::io::Error,
-    },
 }
 
 /// An error with its causes, in one line.
@@ -83,7 +81,7 @@ async fn run_on<T: Transport>(
     let queue = queues.of(&config.actor_name);
     let metrics = Arc::new(Metrics::new(&config.metrics_namespace, &queue, name));
     let running = Arc::new(OnceLock::new());
-    serve_admin(config, &metrics, Arc::clone(&running)).await?;
+    serve_admin(config, &metrics, Arc::clone(&running));
 
     let patience = config.runtime_ready_timeout;
     let address = config.runtime_address();
@@ -102,6 +100,9 @@ async fn run_on<T: Transport>(
         policy: config.policy(),
         queues,
         metrics,
+        gate: Gate::new(config.runtime_concurrency.into()),
+        crashes: Crashes::default(),
+        stopping: CancellationToken::new(),
         give_up: CancellationToken::new(),
         settling: TaskTracker::new(),
     });
@@ -118,25 +119,23 @@ async fn run_on<T: Transport>(
     Ok(())
 }
 
-/// Whether the runtime was ready once, and the broker can be reached.
-async fn serve_admin<T: Transport>(
-    config: &Config,
-    metrics: &Arc<Metrics>,
-    running: Arc<OnceLock<Arc<Shared<T>>>>,
-) -> Result<(), Error> {
+/// Serves metrics, and whether the runtime is ready and the broker can be reached.
+fn serve_admin<T: Transport>(config: &Config, metrics: &Arc<Metrics>, running: Arc<OnceLock<Arc<Shared<T>>>>) {
     if !config.metrics_enabled {
-        return Ok(());
+        return;
     }
-    let address = config.metrics_addr;
-    let is_ready = move || running.get().is_some_and(|shared| shared.transport.is_connected());
-    admin::serve(address, Arc::clone(metrics), is_ready)
-        .await
-        .map_err(|source| Error::Admin { address, source })
+    let is_ready = move || {
+        let is_ready = |shared: &Arc<Shared<T>>| shared.transport.is_connected() && shared.metrics.not_ready.get() == 0;
+        running.get().is_some_and(is_ready)
+    };
+    admin::serve(config.metrics_addr, Arc::clone(metrics), is_ready);
 }
 
 /// Finishes messages in progress. Returns those to the queue that do not finish in time, or have not started.
 async fn drain<T: Transport>(shared: &Shared<T>, workers: &TaskTracker, patience: std::time::Duration) {
+    shared.stopping.cancel();
     shared.transport.stop().await;
+    tracing::info!("receiving no more; finishing messages in progress");
     shared.settling.close();
     let finished = async {
         workers.wait().await;

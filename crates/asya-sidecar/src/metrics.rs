@@ -22,6 +22,11 @@ pub struct Metrics {
     sent: Family<Sent, Counter>,
     failed: Family<Failed, Counter>,
     retried: Family<Queue, Counter>,
+    returned: Family<Queue, Counter>,
+    /// Connections to a runtime that is not ready. Their messages return to the queue.
+    pub not_ready: Gauge,
+    /// Connections to a runtime that is still busy with a call that timed out.
+    pub hung: Gauge,
     /// Messages received and not settled yet.
     pub active: Gauge,
     processing: Histogram,
@@ -122,6 +127,9 @@ impl Metrics {
             sent: Family::default(),
             failed: Family::default(),
             retried: Family::default(),
+            returned: Family::default(),
+            not_ready: Gauge::default(),
+            hung: Gauge::default(),
             active: Gauge::default(),
             processing: seconds(),
             execution: seconds(),
@@ -151,6 +159,21 @@ impl Metrics {
             metrics.failed.clone(),
         );
         registry.register("messages_retried", "Attempts after the first", metrics.retried.clone());
+        registry.register(
+            "messages_returned",
+            "Messages returned to the queue, because the runtime is not ready, or a service that it needs is down for minutes",
+            metrics.returned.clone(),
+        );
+        registry.register(
+            "runtime_not_ready",
+            "Connections to a runtime that is not ready. While all are, no messages are received",
+            metrics.not_ready.clone(),
+        );
+        registry.register(
+            "runtime_hung",
+            "Connections to a runtime that is still busy with a call that timed out, and has to be restarted",
+            metrics.hung.clone(),
+        );
         registry.register(
             "active_messages",
             "Messages received and not settled yet",
@@ -192,6 +215,7 @@ impl Metrics {
         metrics.processed(Status::success);
         metrics.failed(Reason::runtime_error);
         metrics.retried();
+        metrics.returned();
         metrics.sent("asya-team_next", Kind::Routing, 1, took);
         metrics.executed(took);
         metrics.settled(took);
@@ -225,6 +249,12 @@ impl Metrics {
     pub fn retried(&self) {
         let queue = self.queue.clone();
         self.retried.get_or_create(&Queue { queue }).inc();
+    }
+
+    /// Records a message that was returned to the queue.
+    pub fn returned(&self) {
+        let queue = self.queue.clone();
+        self.returned.get_or_create(&Queue { queue }).inc();
     }
 
     /// Records a message that was sent and confirmed.

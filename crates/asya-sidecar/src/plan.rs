@@ -3,6 +3,7 @@
 //! Read [`admit`] (before the call of the runtime), then [`decide`] (after it), then [`undeliverable`] (a message that no
 //! queue accepts). Implements `docs/asya-protocol.md` sections 2 and 4.
 
+use std::ops::Range;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -25,6 +26,9 @@ pub struct Actor {
     /// Whether it is an end actor, which accepts every message and sends none.
     pub is_end: bool,
 }
+
+/// Code of an error with which the runtime reports that a service that the handler needs is down.
+const UNAVAILABLE: &str = "unavailable";
 
 /// Limits and retries.
 #[derive(Clone, Debug)]
@@ -94,6 +98,14 @@ pub enum Outcome {
 pub enum Decision {
     /// Send these messages and wait for the confirms, then acknowledge the received one.
     Send(Vec<Outgoing>),
+    /// Send one message for each item of the response, wait for the confirms, then acknowledge the received one. The ranges are the
+    /// positions of the items in the response; [`results`] builds the messages.
+    Forward(Vec<Range<usize>>),
+    /// Hold the message and call again later, because a service that the handler needs is down.
+    Hold {
+        /// Cause, for the log.
+        why: String,
+    },
     /// Retry.
     Retry {
         /// Pause before the retry.
@@ -114,6 +126,8 @@ pub struct Outgoing {
     pub kind: Kind,
     /// Content; `None` means the received message, unchanged.
     pub body: Option<Vec<u8>>,
+    /// Index in a fan-out, 0 for the first and for single messages.
+    pub index: usize,
 }
 
 /// Queue, by purpose.
@@ -162,6 +176,11 @@ impl Failure {
             None => self.code.clone(),
         }
     }
+}
+
+/// Decides for a message with transport headers that cannot be read, for this reason. They are lost; the message is not.
+pub fn unreadable(actor: &Actor, body: &[u8], why: &str) -> Decision {
+    fail(actor, body, &Failure::new("invalid_headers", why), 0)
 }
 
 /// Decides before the call. `deliveries` is the number of deliveries of the message, if the broker counts them.
@@ -261,9 +280,11 @@ pub fn decide(
 ) -> Decision {
     let failure = match outcome {
         Outcome::Answer(answer) => match read_answer(answer, envelope) {
-            Ok(items) => {
-                let outgoing = envelope.map_or_else(Vec::new, |request| forward(actor, request, &items));
-                return Decision::Send(outgoing);
+            Ok(_) if envelope.is_none() => return Decision::Send(Vec::new()),
+            Ok(items) if items.is_empty() => return Decision::Send(vec![unchanged(actor)]),
+            Ok(items) => return Decision::Forward(items),
+            Err(failure) if failure.code == UNAVAILABLE => {
+                return Decision::Hold { why: failure.summary() };
             }
             Err(failure) => {
                 failures.errors += 1;
@@ -318,37 +339,50 @@ pub fn undeliverable(actor: &Actor, kind: Kind, told: &[u8], why: &str) -> Optio
     }
 }
 
-/// The items of a response with their routes. Responses of end actors are only checked for errors.
-fn read_answer<'a>(answer: &'a [u8], request: Option<&Envelope<'_>>) -> Result<Vec<(Object<'a>, Route<'a>)>, Failure> {
+/// Places of the items in a response. Responses of end actors are only checked for errors.
+///
+/// Parsed items are not kept, because they need more memory than the response.
+fn read_answer(answer: &[u8], request: Option<&Envelope<'_>>) -> Result<Vec<Range<usize>>, Failure> {
     let bad = |text: String| Failure::new("processing_error", format!("the runtime's response {text}"));
     let items: Vec<&RawValue> =
         serde_json::from_slice(answer).map_err(|error| bad(format!("is not a JSON array: {error}")))?;
-    let mut read = Vec::with_capacity(items.len());
+    let mut first_bad = None;
     for (index, raw) in items.iter().enumerate() {
-        let item: Object<'a> = serde_json::from_str(raw.get())
+        let item: Object<'_> = serde_json::from_str(raw.get())
             .map_err(|error| bad(format!("has an item {index} that is not an object: {error}")))?;
         if let Some(failure) = reported(&item) {
             return Err(failure);
         }
-        read.push(item);
+        if first_bad.is_none() && request.is_some() {
+            first_bad = route_of(&item)
+                .err()
+                .map(|why| bad(format!("has an item {index} {why}")));
+        }
     }
-    if request.is_none() {
-        return Ok(Vec::new());
+    match first_bad {
+        Some(failure) => Err(failure),
+        None if request.is_none() => Ok(Vec::new()),
+        None => Ok(items.iter().map(|raw| place(answer, raw.get())).collect()),
     }
-    read.into_iter()
-        .enumerate()
-        .map(|(index, item)| {
-            let route = match envelope::route(&item) {
-                Ok(Some(route)) => route,
-                Ok(None) => return Err(bad(format!("has an item {index} without a route"))),
-                Err(error) => return Err(bad(format!("has an item {index} with an {error}"))),
-            };
-            if item.get("payload").is_none() {
-                return Err(bad(format!("has an item {index} without a payload")));
-            }
-            Ok((item, route))
-        })
-        .collect()
+}
+
+/// Place of a part of the response.
+fn place(answer: &[u8], part: &str) -> Range<usize> {
+    let start = part.as_ptr().addr() - answer.as_ptr().addr();
+    start..start + part.len()
+}
+
+/// The route of an item that can be sent, or the reason why it cannot.
+fn route_of<'a>(item: &Object<'a>) -> Result<Route<'a>, String> {
+    let route = match envelope::route(item) {
+        Ok(Some(route)) => route,
+        Ok(None) => return Err("without a route".to_owned()),
+        Err(error) => return Err(format!("with an {error}")),
+    };
+    match item.get("payload") {
+        Some(_) => Ok(route),
+        None => Err("without a payload".to_owned()),
+    }
 }
 
 /// Parses an error item: an object with a non-empty `error`.
@@ -369,27 +403,48 @@ fn reported(item: &Object<'_>) -> Option<Failure> {
     })
 }
 
-/// One message per item. Without items the envelope goes to happy-end unchanged.
-fn forward(actor: &Actor, request: &Envelope<'_>, items: &[(Object<'_>, Route<'_>)]) -> Vec<Outgoing> {
-    if items.is_empty() {
-        return vec![Outgoing {
-            to: Destination::Actor(actor.happy_end.clone()),
-            kind: Kind::HappyEnd,
-            body: None,
-        }];
+/// Without items the envelope goes to happy-end unchanged.
+fn unchanged(actor: &Actor) -> Outgoing {
+    Outgoing {
+        to: Destination::Actor(actor.happy_end.clone()),
+        kind: Kind::HappyEnd,
+        body: None,
+        index: 0,
     }
-    let message = |(index, (item, route)): (usize, &(Object<'_>, Route<'_>))| {
-        let (name, kind) = match route.actor() {
-            Some(name) => (name, Kind::Routing),
-            None => (&*actor.happy_end, Kind::HappyEnd),
-        };
-        Outgoing {
-            to: Destination::Actor(name.to_owned()),
-            kind,
-            body: Some(envelope::next(request, item, route, index)),
-        }
+}
+
+/// The messages of [`Decision::Forward`]. Each is made when it is needed, because a fan-out of a large message would not fit into
+/// memory.
+pub fn results<'a>(
+    actor: &'a Actor,
+    body: &'a [u8],
+    answer: &'a [u8],
+    items: &'a [Range<usize>],
+) -> impl Iterator<Item = Outgoing> + Send + 'a {
+    let request = Envelope::parse(body).map_err(|error| error.to_string());
+    items.iter().enumerate().map(move |(index, place)| {
+        let item = answer.get(place.clone()).unwrap_or_default();
+        let made = request.as_ref().map_err(String::clone);
+        made.and_then(|request| result(actor, request, item, index))
+            // Both were valid before.
+            .unwrap_or_else(|why| error_message(actor, Some(body), &Failure::new("processing_error", why), 1))
+    })
+}
+
+/// The message of an item of the response.
+fn result(actor: &Actor, request: &Envelope<'_>, item: &[u8], index: usize) -> Result<Outgoing, String> {
+    let item = envelope::parse_object(item).map_err(|error| error.to_string())?;
+    let route = route_of(&item)?;
+    let (name, kind) = match route.actor() {
+        Some(name) => (name, Kind::Routing),
+        None => (&*actor.happy_end, Kind::HappyEnd),
     };
-    items.iter().enumerate().map(message).collect()
+    Ok(Outgoing {
+        to: Destination::Actor(name.to_owned()),
+        kind,
+        body: Some(envelope::next(request, &item, &route, index)),
+        index,
+    })
 }
 
 /// A failed message of an end actor goes to its dead-letter queue.
@@ -416,6 +471,7 @@ fn dead_letter() -> Outgoing {
         to: Destination::DeadLetter,
         kind: Kind::DeadLetter,
         body: None,
+        index: 0,
     }
 }
 
@@ -467,6 +523,7 @@ fn error_message(actor: &Actor, body: Option<&[u8]>, failure: &Failure, attempts
         to: Destination::Actor(actor.error_end.clone()),
         kind: Kind::ErrorEnd,
         body: Some(message.to_bytes()),
+        index: 0,
     }
 }
 

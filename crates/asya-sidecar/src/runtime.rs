@@ -135,6 +135,20 @@ impl Caller {
         }
     }
 
+    /// Whether the runtime may still be busy with a call that timed out.
+    pub fn may_be_busy(&self) -> bool {
+        self.may_be_busy
+    }
+
+    /// Waits until the runtime closes the idle connection.
+    pub async fn lost(&mut self) {
+        while let Some((stream, _)) = &self.connection {
+            if stream.readable().await.is_err() || !self.is_connected() {
+                self.connection = None;
+            }
+        }
+    }
+
     /// Sends a request and waits for the response. Call [`Caller::ready`] first.
     pub async fn call(&mut self, request: &[u8], limit: Duration) -> Outcome {
         let Some((mut stream, protocol)) = self.connection.take() else {
@@ -239,9 +253,9 @@ async fn read_frame(
                     );
                 }
                 if buffer.len() == whole {
-                    return Ok(buffer[4..].to_vec());
+                    return Ok(body_of(buffer));
                 }
-                buffer.reserve(whole - buffer.len());
+                buffer.reserve_exact(whole - buffer.len());
             }
             None => {}
         }
@@ -249,6 +263,16 @@ async fn read_frame(
             return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "closed without a complete response").into());
         }
     }
+}
+
+/// The body of a whole frame. A large one is not copied.
+fn body_of(buffer: &mut Vec<u8>) -> Vec<u8> {
+    if buffer.len() <= KEPT_BUFFER {
+        return buffer[4..].to_vec();
+    }
+    let mut frame = std::mem::take(buffer);
+    frame.drain(..4);
+    frame
 }
 
 /// Length of a frame, once its header is read.

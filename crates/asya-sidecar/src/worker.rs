@@ -1,20 +1,34 @@
 //! Processing of a message: receive it, call the runtime, decide, send, wait for the confirms, acknowledge.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use jiff::Timestamp;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::crashes::Crashes;
+use crate::gate::Gate;
 use crate::metrics::{Metrics, Reason, Status};
-use crate::plan::{self, Actor, Admission, Decision, Destination, Failures, Kind, Outgoing, Policy};
+use crate::plan::{self, Actor, Admission, Decision, Destination, Failures, Kind, Outcome, Outgoing, Policy};
 use crate::queues::Queues;
 use crate::runtime::Caller;
-use crate::transport::{Backoff, Delivery, PublishError, Transport, jittered};
+use crate::transport::{Backoff, Delivery, Headers, Message, PublishError, Transport, jittered};
 
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+/// First pause after the handler reports that a service is down.
+const FIRST_HOLD: Duration = Duration::from_secs(1);
+/// Time after which a message returns to the queue if the service is still down. Brokers count returned messages and limit the
+/// count, so it is long; with the next call it is below the consumer timeout that the operator sets, and RabbitMQ's default of 30
+/// minutes.
+const LONGEST_HOLD: Duration = Duration::from_mins(8);
+/// Pause after the runtime closed an idle connection.
+const CONNECT_AGAIN: Duration = Duration::from_millis(100);
+/// Longest wait for the runtime before messages return to the queue. A runtime that restarts at once needs less.
+const RUNTIME_PATIENCE: Duration = Duration::from_secs(2);
 
 /// State shared by all messages.
 #[derive(Debug)]
@@ -29,36 +43,122 @@ pub struct Shared<T> {
     pub queues: Queues,
     /// Metrics.
     pub metrics: Arc<Metrics>,
+    /// Pauses receiving while no worker can process messages.
+    pub gate: Gate,
+    /// Messages during whose call the runtime died.
+    pub crashes: Crashes,
+    /// Cancelled when the sidecar shuts down.
+    pub stopping: CancellationToken,
     /// Cancelled at the end of the drain timeout. Messages that are not settled by then return to the queue.
     pub give_up: CancellationToken,
     /// Tasks that send and settle messages.
     pub settling: TaskTracker,
 }
 
-/// Processes messages until the transport is stopped. Results are sent while the next call runs.
+/// Fate of a message after the call.
+enum Handled {
+    /// Send these results, then acknowledge the message.
+    Send(Results),
+    /// Return the message to the queue, and pause for this time.
+    Return(Duration),
+}
+
+/// Results of a message.
+enum Results {
+    Made(Vec<Outgoing>),
+    /// Made from these places of the response when they are sent.
+    Items(Vec<u8>, Vec<Range<usize>>),
+}
+
+/// Processes messages until the transport is stopped. Messages are received only while the runtime is ready. Results are sent while
+/// the next call runs.
 pub async fn work<T: Transport>(shared: Arc<Shared<T>>, mut caller: Caller) {
+    let mut hold = Backoff::new(FIRST_HOLD, LONGEST_PAUSE);
     let mut waiting = Instant::now();
-    while let Some(delivery) = shared.transport.receive().await {
+    loop {
+        until_ready(&shared, &mut caller).await;
+        let received = tokio::select! {
+            received = shared.transport.receive() => received,
+            () = caller.lost(), if !shared.stopping.is_cancelled() => {
+                // A runtime can accept connections and close them at once.
+                tokio::time::sleep(CONNECT_AGAIN).await;
+                continue;
+            }
+        };
+        let Some(delivery) = received else { return };
         let started = Instant::now();
         shared.metrics.received(delivery.body.len(), started - waiting);
         shared.metrics.active.inc();
-        let decided = tokio::select! {
-            decided = handle(&shared, &mut caller, &delivery) => Some(decided),
-            () = shared.give_up.cancelled() => None,
+        let handled = tokio::select! {
+            handled = handle(&shared, &mut caller, &delivery, &mut hold) => handled,
+            () = shared.give_up.cancelled() => Handled::Return(Duration::ZERO),
         };
-        let Some(outgoing) = decided else {
-            shared.transport.give_back(delivery.receipt).await;
-            shared.metrics.active.dec();
-            waiting = Instant::now();
-            continue;
-        };
-        let settling = Arc::clone(&shared);
-        shared.settling.spawn(async move {
-            settle(&settling, delivery, outgoing).await;
-            settling.metrics.active.dec();
-            settling.metrics.settled(started.elapsed());
-        });
+        match handled {
+            Handled::Send(results) => {
+                let settling = Arc::clone(&shared);
+                shared.settling.spawn(async move {
+                    settle(&settling, delivery, results).await;
+                    settling.metrics.active.dec();
+                    settling.metrics.settled(started.elapsed());
+                });
+            }
+            Handled::Return(pause) => {
+                // First, so that the broker gives the message to another replica.
+                shared.gate.leave(&shared.transport).await;
+                shared.transport.give_back(delivery.receipt).await;
+                shared.metrics.active.dec();
+                shared.metrics.returned();
+                tokio::select! {
+                    () = tokio::time::sleep(pause) => {}
+                    () = shared.stopping.cancelled() => {}
+                }
+                wait(&shared, &mut caller).await;
+                shared.gate.enter(&shared.transport).await;
+            }
+        }
         waiting = Instant::now();
+    }
+}
+
+/// Waits until the runtime is ready, or the sidecar shuts down. Receiving pauses after [`RUNTIME_PATIENCE`].
+async fn until_ready<T: Transport>(shared: &Shared<T>, caller: &mut Caller) {
+    if is_soon_ready(shared, caller).await {
+        return;
+    }
+    shared.gate.leave(&shared.transport).await;
+    wait(shared, caller).await;
+    shared.gate.enter(&shared.transport).await;
+}
+
+async fn is_soon_ready<T: Transport>(shared: &Shared<T>, caller: &mut Caller) -> bool {
+    tokio::select! {
+        ready = tokio::time::timeout(RUNTIME_PATIENCE, caller.ready()) => ready.is_ok(),
+        () = shared.stopping.cancelled() => true,
+    }
+}
+
+/// Waits until the runtime is ready, and reports why it is not.
+async fn wait<T: Transport>(shared: &Shared<T>, caller: &mut Caller) {
+    if is_soon_ready(shared, caller).await {
+        return;
+    }
+    let is_hung = caller.may_be_busy();
+    if is_hung {
+        tracing::error!(
+            "the runtime is still busy with a call that timed out (ASYA_RUNTIME_TIMEOUT); receiving no messages until it is free or restarted"
+        );
+        shared.metrics.hung.inc();
+    } else {
+        tracing::warn!("the runtime is not ready; receiving no messages until it is");
+    }
+    shared.metrics.not_ready.inc();
+    tokio::select! {
+        () = caller.ready() => tracing::info!("the runtime is ready again"),
+        () = shared.stopping.cancelled() => {}
+    }
+    shared.metrics.not_ready.dec();
+    if is_hung {
+        shared.metrics.hung.dec();
     }
 }
 
@@ -67,16 +167,27 @@ async fn handle<T: Transport>(
     shared: &Shared<T>,
     caller: &mut Caller,
     delivery: &Delivery<T::Receipt>,
-) -> Vec<Outgoing> {
+    hold: &mut Backoff,
+) -> Handled {
     let Shared { actor, policy, .. } = shared;
     let body = &delivery.body;
-    let mut failures = Failures::default();
+    let received = Instant::now();
+    let mut failures = Failures {
+        errors: 0,
+        crashes: shared.crashes.of(body),
+    };
     loop {
-        caller.ready().await;
-        let decision = match plan::admit(actor, policy, body, delivery.deliveries, now()) {
+        if !is_soon_ready(shared, caller).await {
+            return Handled::Return(Duration::ZERO);
+        }
+        let admission = match delivery.unreadable {
+            Some(why) => Admission::Refuse(plan::unreadable(actor, body, why)),
+            None => plan::admit(actor, policy, body, delivery.deliveries, now()),
+        };
+        let (decision, answer) = match admission {
             Admission::Refuse(decision) => {
                 shared.metrics.failed(Reason::validation_error);
-                decision
+                (decision, Vec::new())
             }
             Admission::Call { envelope, limit } => {
                 let started = Instant::now();
@@ -84,11 +195,28 @@ async fn handle<T: Transport>(
                 shared.metrics.executed(started.elapsed());
                 let decision = plan::decide(actor, policy, body, envelope.as_deref(), &outcome, failures);
                 count(&shared.metrics, actor, &decision);
-                decision
+                match outcome {
+                    Outcome::Answer(answer) => (decision, answer),
+                    _ => (decision, Vec::new()),
+                }
             }
         };
-        match decision {
-            Decision::Send(outgoing) => return outgoing,
+        let results = match decision {
+            Decision::Send(outgoing) => Results::Made(outgoing),
+            Decision::Forward(items) => Results::Items(answer, items),
+            Decision::Hold { why } => {
+                let pause = hold.pause();
+                if received.elapsed() > LONGEST_HOLD {
+                    tracing::warn!(why, ?pause, "returning the message to the queue");
+                    return Handled::Return(pause);
+                }
+                tracing::warn!(why, ?pause, "holding the message");
+                shared.metrics.retried();
+                tokio::select! {
+                    () = tokio::time::sleep(pause) => continue,
+                    () = shared.stopping.cancelled() => return Handled::Return(Duration::ZERO),
+                }
+            }
             Decision::Retry {
                 after,
                 failures: so_far,
@@ -96,15 +224,24 @@ async fn handle<T: Transport>(
             } => {
                 tracing::warn!(why, ?after, "retrying");
                 failures = so_far;
+                shared.crashes.set(body, failures.crashes);
                 shared.metrics.retried();
                 tokio::time::sleep(jittered(after)).await;
+                continue;
             }
-        }
+        };
+        hold.reset();
+        shared.crashes.set(body, 0);
+        return Handled::Send(results);
     }
 }
 
 fn count(metrics: &Metrics, actor: &Actor, decision: &Decision) {
-    let Decision::Send(outgoing) = decision else { return };
+    let outgoing = match decision {
+        Decision::Send(outgoing) => outgoing,
+        Decision::Forward(_) => return metrics.processed(Status::success),
+        Decision::Hold { .. } | Decision::Retry { .. } => return,
+    };
     match outgoing.first() {
         None => metrics.processed(Status::end_consumed),
         Some(first) if matches!(first.kind, Kind::ErrorEnd | Kind::DeadLetter) => {
@@ -117,10 +254,19 @@ fn count(metrics: &Metrics, actor: &Actor, decision: &Decision) {
 }
 
 /// Sends all results, then acknowledges. If the connection is lost, the broker delivers the message again.
-async fn settle<T: Transport>(shared: &Shared<T>, delivery: Delivery<T::Receipt>, outgoing: Vec<Outgoing>) {
+async fn settle<T: Transport>(shared: &Shared<T>, delivery: Delivery<T::Receipt>, results: Results) {
     let all_sent = async {
-        for message in outgoing {
-            send(shared, &delivery, message).await?;
+        match results {
+            Results::Made(outgoing) => {
+                for message in outgoing {
+                    send(shared, &delivery, message).await?;
+                }
+            }
+            Results::Items(answer, items) => {
+                for message in plan::results(&shared.actor, &delivery.body, &answer, &items) {
+                    send(shared, &delivery, message).await?;
+                }
+            }
         }
         Ok::<_, Lost>(())
     };
@@ -144,22 +290,25 @@ async fn send<T: Transport>(
     delivery: &Delivery<T::Receipt>,
     mut message: Outgoing,
 ) -> Result<(), Lost> {
-    let Delivery {
-        body, headers, receipt, ..
-    } = delivery;
+    let none = Headers::new();
+    let mut headers = &delivery.headers;
     let mut backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
+    let mut body = taken(&mut message, &delivery.body);
     loop {
         let queue = match &message.to {
             Destination::Actor(name) => shared.queues.of(name),
             Destination::DeadLetter => shared.queues.dead_letter.clone(),
         };
-        let bytes = message.body.as_deref().unwrap_or(body);
+        let sent = Message {
+            queue: &queue,
+            body: body.clone(),
+            headers,
+            index: message.index,
+        };
         let started = Instant::now();
-        let error = match shared.transport.publish(receipt, &queue, bytes, headers).await {
+        let error = match shared.transport.publish(&delivery.receipt, &sent).await {
             Ok(()) => {
-                shared
-                    .metrics
-                    .sent(&queue, message.kind, bytes.len(), started.elapsed());
+                shared.metrics.sent(&queue, message.kind, body.len(), started.elapsed());
                 return Ok(());
             }
             Err(PublishError::Lost) => return Err(Lost),
@@ -169,10 +318,17 @@ async fn send<T: Transport>(
         tracing::error!(queue, why, "cannot send a message");
         let undeliverable = |told| plan::undeliverable(&shared.actor, message.kind, told, &why);
         let instead = match error {
-            PublishError::NoQueue(_) => undeliverable(bytes),
+            PublishError::NoQueue(_) => undeliverable(&body),
             // It would also be too large in an error envelope, so error-end gets the received message.
-            PublishError::TooLarge(_) => undeliverable(body),
-            PublishError::Lost | PublishError::Refused(_) => None,
+            PublishError::TooLarge(_) => undeliverable(&delivery.body),
+            PublishError::HeadersTooLarge(_) if !headers.is_empty() => {
+                headers = &none;
+                match message.kind {
+                    Kind::Routing | Kind::HappyEnd => undeliverable(&body),
+                    Kind::ErrorEnd | Kind::DeadLetter => continue,
+                }
+            }
+            PublishError::HeadersTooLarge(_) | PublishError::Lost | PublishError::Refused(_) => None,
         };
         if let Some(instead) = instead {
             shared.metrics.failed(match instead.kind {
@@ -180,10 +336,16 @@ async fn send<T: Transport>(
                 _ => Reason::routing_error,
             });
             message = instead;
+            body = taken(&mut message, &delivery.body);
         } else {
             tokio::time::sleep(backoff.pause()).await;
         }
     }
+}
+
+/// Content of a message to send.
+fn taken(message: &mut Outgoing, received: &Bytes) -> Bytes {
+    message.body.take().map_or_else(|| received.clone(), Bytes::from)
 }
 
 fn now() -> Timestamp {

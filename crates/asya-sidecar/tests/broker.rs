@@ -9,6 +9,8 @@ use lapin::types::{AMQPValue, FieldTable};
 use runway_testbed::pipeline::{Actor, Broker, Incoming};
 use runway_testbed::{RabbitMq, RabbitMqOptions, eventually};
 use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio_util::sync::CancellationToken;
 
 mod support;
 use support::PATIENCE;
@@ -115,6 +117,14 @@ async fn messages_pass_through_a_real_rabbitmq() -> Result<()> {
         over_tls(&rabbit),
         a_wrong_password(&rabbit),
         headers_of_every_kind(&rabbit),
+        headers_that_cannot_be_read(&rabbit),
+        headers_that_fill_a_frame(&rabbit),
+        taps(&rabbit),
+        a_dead_runtime(&rabbit),
+        a_taken_port(&rabbit),
+        a_hung_runtime(&rabbit),
+        calls_at_once(&rabbit),
+        a_target_that_is_down(&rabbit),
     )?;
     rabbit.stop().await;
     Ok(())
@@ -168,7 +178,10 @@ async fn two_hops(rabbit: &RabbitMq) -> Result<()> {
     let mut headers = FieldTable::default();
     headers.insert("tracestate".into(), AMQPValue::LongString("vendor=1".into()));
     headers.insert("x-internal".into(), AMQPValue::LongString("no".into()));
-    let properties = BasicProperties::default().with_headers(headers);
+    let properties = BasicProperties::default()
+        .with_headers(headers)
+        .with_message_id("mine".into())
+        .with_correlation_id("job".into());
     world
         .broker
         .publish_with(&world.queue("first"), request.to_string().as_bytes(), properties)
@@ -184,6 +197,9 @@ async fn two_hops(rabbit: &RabbitMq) -> Result<()> {
         Some(&AMQPValue::LongString("vendor=1".into()))
     );
     assert!(!headers.contains_key("x-internal"));
+    let ids = [properties.message_id(), properties.correlation_id()];
+    let ids = ids.map(|id| id.as_ref().map(ToString::to_string));
+    assert_eq!(ids, [Some("mine".to_owned()), Some("job".to_owned())]);
     Ok(())
 }
 
@@ -344,35 +360,53 @@ async fn missing_queues(rabbit: &RabbitMq) -> Result<()> {
     Ok(())
 }
 
+/// The message in progress is finished, and all others are back in the queue: none is lost, none is processed twice.
 async fn a_drain(rabbit: &RabbitMq) -> Result<()> {
+    const MESSAGES: u32 = 20;
+    const FINISHED: u32 = 3;
     let world = World::new(rabbit, "drain").await?;
     let mut actor = world.actor("a", &[], &[("ASYA_RABBITMQ_PREFETCH", "5")]).await?;
-    for number in 0..20 {
-        world
-            .send(
-                "a",
-                &message("m", &["a"], json!({"do": "sleep", "ms": 300, "n": number})),
-            )
-            .await?;
+    let (gate, log) = (actor.folder().join("gate"), actor.folder().join("sidecar.log"));
+    for number in 0..MESSAGES {
+        let what = if number < FINISHED { "echo" } else { "wait" };
+        let payload = json!({"do": what, "file": gate, "n": number});
+        world.send("a", &message("m", &["a"], payload)).await?;
     }
     let mut out = world.out("happy-end").await?;
-    next(&mut out).await?;
-    actor.stop_sidecar().await;
+    let mut numbers = Vec::new();
+    let mut take = async |count: u32| {
+        for _ in 0..count {
+            numbers.push(next(&mut out).await?["payload"]["n"].as_u64().context("no number")?);
+        }
+        anyhow::Ok(())
+    };
+    take(FINISHED).await?;
+    // The handler has the next message. It returns once the sidecar receives no more.
+    let release = async {
+        eventually(PATIENCE, async || {
+            let log = std::fs::read_to_string(&log)?;
+            ensure!(log.contains("finishing messages in progress"), "{log}");
+            Ok(())
+        })
+        .await?;
+        std::fs::write(&gate, "").context("cannot open the gate")
+    };
+    let ((), released) = tokio::join!(actor.stop_sidecar(), release);
+    released?;
     let log = actor.sidecar_log();
     assert!(log.contains("drained"), "{log}");
+    take(1).await?;
+    let back = MESSAGES - FINISHED - 1;
+    world.wait_for("a", back).await?;
 
-    // Everything is either done or back in the queue, nothing is both.
-    let back = world.broker.ready(&world.queue("a")).await?;
-    assert!(back > 0, "{back} are back");
+    // The last message shows that no other one was sent twice.
+    let last = json!({"n": MESSAGES});
+    world.send("a", &message("m", &["a"], last)).await?;
     actor.start_sidecar()?;
-    let mut numbers = vec![0];
-    for _ in 0..19 {
-        numbers.push(next(&mut out).await?["payload"]["n"].as_u64().context("no number")?);
-    }
-    world.wait_for("a", 0).await?;
-    world.wait_for("happy-end", 0).await?;
+    take(back + 1).await?;
+    world.wait_for("error-end", 0).await?;
     numbers.sort_unstable();
-    assert_eq!(numbers, (0..20).collect::<Vec<_>>());
+    assert_eq!(numbers, (0..=u64::from(MESSAGES)).collect::<Vec<_>>());
     Ok(())
 }
 
@@ -489,6 +523,21 @@ async fn over_tls(rabbit: &RabbitMq) -> Result<()> {
     world.send("a", &message("1", &["a"], json!(large))).await?;
     assert_eq!(next(&mut world.out("happy-end").await?).await?["payload"], large);
 
+    // The same with an authority of its own, without a URL.
+    let port = url.rsplit(':').next().and_then(|rest| rest.split('/').next());
+    let host = [
+        ("ASYA_NAMESPACE", "tls"),
+        ("ASYA_RABBITMQ_TLS", "true"),
+        ("ASYA_RABBITMQ_PORT", port.context("no port")?),
+    ];
+    let content = std::fs::read_to_string(rabbit.authority())?;
+    for (name, given) in [("file", &*authority), ("content", &*content)] {
+        let variables = [&host[..], &[("ASYA_RABBITMQ_CA", given)]].concat();
+        let _actor = support::consuming(name, support::runtime(&[]), &variables).await?;
+        world.send(name, &message("1", &[name], json!(name))).await?;
+        assert_eq!(next(&mut world.out("happy-end").await?).await?["payload"], name);
+    }
+
     // An unknown authority: the sidecar sends nothing and reports the reason.
     let programs = support::programs(support::runtime(&[]));
     let variables = [("ASYA_NAMESPACE", "tls"), ("ASYA_RABBITMQ_URL", &*url)];
@@ -535,8 +584,317 @@ async fn headers_of_every_kind(rabbit: &RabbitMq) -> Result<()> {
     world.broker.publish_with(&queue, body.as_bytes(), properties).await?;
     let (_, properties) = world.out("happy-end").await?.next(PATIENCE).await?;
     let headers = properties.headers().clone().unwrap_or_default();
-    let names: Vec<String> = headers.inner().keys().map(ToString::to_string).collect();
+    let names = headers.inner().keys().map(ToString::to_string);
+    let names: Vec<String> = names.filter(|name| !name.starts_with("x-")).collect();
     assert_eq!(names, ["text"]);
+    Ok(())
+}
+
+/// Every publisher can send them. The message is reported, and the actor continues.
+async fn headers_that_cannot_be_read(rabbit: &RabbitMq) -> Result<()> {
+    let world = World::new(rabbit, "nested").await?;
+    let _actors = [
+        world.actor("a", &[], &[]).await?,
+        world.actor("end", &[], &[("ASYA_IS_END_ACTOR", "true")]).await?,
+    ];
+    let nested = |depth: usize| {
+        let value = (0..depth).fold(AMQPValue::Void, |inner, _| AMQPValue::FieldArray(vec![inner].into()));
+        let mut headers = FieldTable::default();
+        headers.insert("nested".into(), value);
+        headers.insert("text".into(), AMQPValue::LongString("kept".into()));
+        BasicProperties::default().with_headers(headers)
+    };
+    let body = message("1", &["a"], json!("mine")).to_string();
+    for actor in ["a", "end"] {
+        let queue = world.queue(actor);
+        world.broker.publish_with(&queue, body.as_bytes(), nested(1000)).await?;
+    }
+    let error = next(&mut world.out("error-end").await?).await?;
+    assert_eq!(error["payload"]["error"], "invalid_headers");
+    assert_eq!(error["payload"]["original_payload"], "mine");
+    let text = error["payload"]["details"]["message"].to_string();
+    assert!(text.contains("nested deeper than 32 levels"), "{text}");
+    world.wait_for("end_dlq", 1).await?;
+
+    let queue = world.queue("a");
+    world.broker.publish_with(&queue, body.as_bytes(), nested(30)).await?;
+    let (_, properties) = world.out("happy-end").await?.next(PATIENCE).await?;
+    let headers = properties.headers().clone().unwrap_or_default();
+    assert!(headers.contains_key("text"), "{headers:?}");
+    world.wait_for("a", 0).await?;
+    world.wait_for("end", 0).await
+}
+
+/// Publishers can fill the header frame of a message, to which the sidecar and the broker add properties.
+async fn headers_that_fill_a_frame(rabbit: &RabbitMq) -> Result<()> {
+    const FRAME_MAX: usize = 131_072;
+    // Frame (8), class, weight, size, flags (14), length of the table (4), name and type (6), length (4), delivery mode (1).
+    const AROUND: usize = 37;
+    let world = World::new(rabbit, "frame").await?;
+    let actors = [
+        world.actor("a", &[], &[]).await?,
+        world.actor("end", &[], &[("ASYA_IS_END_ACTOR", "true")]).await?,
+    ];
+    let mut headers = FieldTable::default();
+    headers.insert(
+        "text".into(),
+        AMQPValue::LongString("x".repeat(FRAME_MAX - AROUND).into()),
+    );
+    let properties = BasicProperties::default().with_headers(headers);
+    let send = async |queue: &str, payload: Value| {
+        let body = message("1", &["a"], payload).to_string();
+        world
+            .broker
+            .publish_with(queue, body.as_bytes(), properties.clone())
+            .await
+    };
+    let mut errors = world.out("error-end").await?;
+    // The broker adds `x-death` to the headers of an expired message.
+    let mut arguments = FieldTable::default();
+    arguments.insert("x-message-ttl".into(), AMQPValue::LongInt(0));
+    arguments.insert("x-dead-letter-exchange".into(), AMQPValue::LongString("".into()));
+    let queue = AMQPValue::LongString(world.queue("a").into());
+    arguments.insert("x-dead-letter-routing-key".into(), queue);
+    world.broker.declare_with("frame-expired", arguments).await?;
+    for queue in [&*world.queue("a"), "frame-expired"] {
+        send(queue, json!("mine")).await?;
+        let error = next(&mut errors).await?;
+        assert_eq!(error["payload"]["error"], "routing_error");
+        assert_eq!(error["payload"]["original_payload"], "mine");
+        let text = error["payload"]["details"]["message"].to_string();
+        assert!(text.contains("a frame has at most 131072"), "{text}");
+    }
+    send(&world.queue("a"), json!({"do": "error"})).await?;
+    assert_eq!(next(&mut errors).await?["payload"]["error"], "processing_error");
+    send(&world.queue("end"), json!({"do": "error"})).await?;
+    world.wait_for("end_dlq", 1).await?;
+    for actor in ["a", "end"] {
+        world.wait_for(actor, 0).await?;
+    }
+    for actor in &actors {
+        let log = actor.sidecar_log();
+        assert!(!log.contains("lost the connection"), "{log}");
+    }
+    Ok(())
+}
+
+/// A queue that gets a copy of every message is not the destination of one.
+async fn taps(rabbit: &RabbitMq) -> Result<()> {
+    let world = World::new(rabbit, "taps").await?;
+    let exchanges = [
+        ("ASYA_RABBITMQ_EXCHANGE", "asya-taps"),
+        ("ASYA_RABBITMQ_TAP_EXCHANGE", "asya-copies"),
+    ];
+    let actor = world.actor("a", &[], &exchanges).await?;
+    for (queue, exchange) in [("taps-old", "asya-taps"), ("taps-copies", "asya-copies")] {
+        world.broker.declare(queue).await?;
+        world.broker.bind(queue, exchange, "#").await?;
+    }
+    let (mut out, mut errors) = (world.out("happy-end").await?, world.out("error-end").await?);
+    world.send("a", &message("1", &["a", "nowhere"], json!(1))).await?;
+    assert_eq!(next(&mut errors).await?["payload"]["error"], "routing_error");
+    world.send("a", &message("2", &["a"], json!(2))).await?;
+    assert_eq!(next(&mut out).await?["payload"], 2);
+    let mut copies = world.broker.consume("taps-copies").await?;
+    assert_eq!(next(&mut copies).await?["payload"]["error"], "routing_error");
+    assert_eq!(next(&mut copies).await?["payload"], 2);
+    assert_eq!(world.broker.ready("taps-old").await?, 0);
+
+    // Other publishers reach the actor through its exchange.
+    let body = message("3", &["a"], json!(3)).to_string();
+    world
+        .broker
+        .publish_to("asya-taps", &world.queue("a"), body.as_bytes())
+        .await?;
+    assert_eq!(next(&mut out).await?["payload"], 3);
+
+    // Copies are optional: messages continue without the exchange.
+    world.broker.delete_exchange("asya-copies").await?;
+    for number in 4..8 {
+        world.send("a", &message("m", &["a"], json!(number))).await?;
+        assert_eq!(next(&mut out).await?["payload"], number);
+    }
+    says(&actor, "cannot publish copies").await?;
+    let log = actor.sidecar_log();
+    assert!(!log.contains("lost the connection"), "{log}");
+    Ok(())
+}
+
+/// Messages that a pod without a runtime received are processed by others, and it receives no more until its runtime is ready.
+async fn a_dead_runtime(rabbit: &RabbitMq) -> Result<()> {
+    const MESSAGES: u64 = 10;
+    let world = World::new(rabbit, "dead").await?;
+    let prefetch = [("ASYA_RABBITMQ_PREFETCH", "5")];
+    let mut dead = world.actor("a", &[], &prefetch).await?;
+    let gate = dead.folder().join("gate");
+    for number in 0..MESSAGES {
+        let payload = json!({"do": "wait", "file": gate, "n": number});
+        world.send("a", &message("m", &["a"], payload)).await?;
+    }
+    world.wait_for("a", u32::try_from(MESSAGES)? - 5).await?;
+    dead.stop_runtime();
+    std::fs::write(&gate, "")?;
+    let other = world.actor("a", &[], &prefetch).await?;
+    let mut out = world.out("happy-end").await?;
+    let mut numbers = Vec::new();
+    for _ in 0..MESSAGES {
+        numbers.push(next(&mut out).await?["payload"]["n"].as_u64().context("no number")?);
+    }
+    numbers.sort_unstable();
+    assert_eq!(numbers, (0..MESSAGES).collect::<Vec<_>>());
+    says(&dead, "the runtime is not ready; receiving no messages").await?;
+
+    drop(other);
+    dead.kill_runtime()?;
+    world.send("a", &message("m", &["a"], json!("again"))).await?;
+    assert_eq!(next(&mut out).await?["payload"], "again");
+    world.wait_for("error-end", 0).await
+}
+
+/// In place, another container of the pod can have the port of the metrics.
+async fn a_taken_port(rabbit: &RabbitMq) -> Result<()> {
+    let world = World::new(rabbit, "port").await?;
+    let listener = std::net::TcpListener::bind(("127.0.0.1", 0))?;
+    let address = listener.local_addr()?.to_string();
+    let metrics = [("ASYA_METRICS_ENABLED", "true"), ("ASYA_METRICS_ADDR", &*address)];
+    let actor = world.actor("a", &[], &metrics).await?;
+    world.send("a", &message("1", &["a"], json!(1))).await?;
+    assert_eq!(next(&mut world.out("happy-end").await?).await?["payload"], 1);
+    says(&actor, "cannot serve metrics and probes (ASYA_METRICS_ADDR)").await?;
+    drop(listener);
+    eventually(PATIENCE, async || {
+        Ok(tokio::net::TcpStream::connect(&address).await.map(drop)?)
+    })
+    .await
+}
+
+/// A handler that does not return ends its runtime, and no message waits for it.
+async fn a_hung_runtime(rabbit: &RabbitMq) -> Result<()> {
+    let world = World::new(rabbit, "hung").await?;
+    let folder = tempfile::tempdir()?;
+    let handler = "import threading\n\ndef take(payload):\n    if payload == 'hang':\n        threading.Event().wait()\n    return payload\n";
+    std::fs::write(folder.path().join("hanging.py"), handler)?;
+    let limit = "ASYA_RUNTIME_TIMEOUT=1s";
+    let runtime = python_runtime(folder.path(), "hanging.take", &[limit]);
+    let address = std::net::TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.to_string();
+    let variables = [
+        ("ASYA_RUNTIME_TIMEOUT", "1s"),
+        ("ASYA_METRICS_ENABLED", "true"),
+        ("ASYA_METRICS_ADDR", &*address),
+    ];
+    let mut actor = world.actor_with("a", runtime, &variables).await?;
+    let probe = async |status: &str| {
+        eventually(PATIENCE, async || {
+            let mut stream = tokio::net::TcpStream::connect(&address).await?;
+            let request = "GET /runtimez HTTP/1.1\r\nHost: pod\r\nConnection: close\r\n\r\n";
+            stream.write_all(request.as_bytes()).await?;
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer).await?;
+            ensure!(answer.contains(status), "{answer}");
+            Ok(())
+        })
+        .await
+    };
+    probe("200 OK").await?;
+    for payload in ["hang", "next"] {
+        world.send("a", &message("m", &["a"], json!(payload))).await?;
+    }
+    let error = next(&mut world.out("error-end").await?).await?;
+    assert_eq!(error["payload"]["error"], "timeout_error");
+    says(&actor, "the runtime is still busy with a call that timed out").await?;
+    // For runtimes that do not end themselves.
+    probe("503 Service Unavailable").await?;
+    // The message is back in the queue. The kubelet restarts the runtime.
+    world.wait_for("a", 1).await?;
+    let mut out = world.out("happy-end").await?;
+    let answer = eventually_next(&mut out, || actor.revive_runtime()).await?;
+    assert_eq!(answer["payload"], "next");
+    let log = actor.runtime_log();
+    assert!(log.contains("a call does not end"), "{log}");
+    probe("200 OK").await
+}
+
+/// The handler returns when all calls are in it.
+async fn calls_at_once(rabbit: &RabbitMq) -> Result<()> {
+    let world = World::new(rabbit, "once").await?;
+    let folder = tempfile::tempdir()?;
+    let handler = "import threading\n\nhere = threading.Barrier(4)\n\ndef take(payload):\n    return here.wait(300)\n";
+    std::fs::write(folder.path().join("meeting.py"), handler)?;
+    let concurrency = [("ASYA_RUNTIME_CONCURRENCY", "4")];
+    let runtime = python_runtime(folder.path(), "meeting.take", &["ASYA_RUNTIME_CONCURRENCY=4"]);
+    let _actor = world.actor_with("a", runtime, &concurrency).await?;
+    let mut out = world.out("happy-end").await?;
+    for number in 0..4 {
+        world.send("a", &message("m", &["a"], json!(number))).await?;
+    }
+    let mut places = Vec::new();
+    for _ in 0..4 {
+        places.push(next(&mut out).await?["payload"].clone());
+    }
+    places.sort_by_key(Value::as_u64);
+    assert_eq!(places, [0, 1, 2, 3]);
+    Ok(())
+}
+
+/// Messages wait while the server that the handler calls is down, up to their own deadline. Those that wait are not returned to the
+/// queue, because brokers count that.
+async fn a_target_that_is_down(rabbit: &RabbitMq) -> Result<()> {
+    const MESSAGES: u64 = 5;
+    let world = World::new(rabbit, "down").await?;
+    let listener = std::net::TcpListener::bind(("127.0.0.1", 0))?;
+    let address = listener.local_addr()?;
+    drop(listener);
+    let url = format!("ASYA_TARGET_URL=http://{address}/predict");
+    let settings = [&*url, "ASYA_TARGET_TIMEOUT=1", "ASYA_TARGET_WAIT=0"];
+    let folder = tempfile::tempdir()?;
+    let runtime = python_runtime(folder.path(), "asya_runtime.adapters.rest.forward", &settings);
+    let actor = world.actor_with("a", runtime, &[]).await?;
+    let mut late = message("late", &["a"], json!("late"));
+    #[allow(clippy::disallowed_methods, reason = "a test")]
+    let deadline = jiff::Timestamp::now() + Duration::from_secs(2);
+    late["deadline"] = json!(deadline.to_string());
+    world.send("a", &late).await?;
+    for number in 0..MESSAGES {
+        world.send("a", &message("m", &["a"], json!(number))).await?;
+    }
+    let error = next(&mut world.out("error-end").await?).await?;
+    assert_eq!(
+        (&error["id"], &error["payload"]["original_payload"]),
+        (&json!("late"), &json!("late"))
+    );
+    eventually(PATIENCE, async || {
+        let log = actor.sidecar_log();
+        let attempts = log.matches("holding the message").count();
+        ensure!(attempts >= 3, "{attempts} attempts");
+        Ok(())
+    })
+    .await?;
+
+    let server = tokio::spawn(answer_all(address));
+    let mut out = world.out("happy-end").await?;
+    for _ in 0..MESSAGES {
+        assert_eq!(next(&mut out).await?["payload"], json!({"ok": true}));
+    }
+    world.wait_for("a", 0).await?;
+    world.wait_for("error-end", 0).await?;
+    let log = actor.sidecar_log();
+    assert!(!log.contains("returning"), "{log}");
+    server.abort();
+    Ok(())
+}
+
+/// A server that answers every request.
+async fn answer_all(address: std::net::SocketAddr) -> Result<()> {
+    let listener = tokio::net::TcpListener::bind(address).await?;
+    let router = axum::Router::new().fallback(async || axum::Json(json!({"ok": true})));
+    runway_http::serve(
+        listener,
+        None,
+        router,
+        runway_http::Limits::ADMIN,
+        CancellationToken::new(),
+    )
+    .await;
     Ok(())
 }
 

@@ -7,7 +7,8 @@ use jiff::Timestamp;
 use proptest::prelude::*;
 use runway_asya_sidecar::envelope::Envelope;
 use runway_asya_sidecar::plan::{
-    Actor, Admission, Decision, Destination, Failures, Kind, Outcome, Outgoing, Policy, admit, decide, undeliverable,
+    Actor, Admission, Decision, Destination, Failures, Kind, Outcome, Outgoing, Policy, admit, decide, results,
+    undeliverable,
 };
 use serde_json::{Value, json};
 
@@ -56,13 +57,19 @@ fn message() -> Value {
     })
 }
 
-/// The decision for a message and the response of the runtime.
+/// The decision for a message and the response of the runtime, with the messages to send made.
 fn handled(actor: &Actor, policy: &Policy, body: &[u8], outcome: &Outcome) -> Decision {
-    match admit(actor, policy, body, None, now()) {
+    let decision = match admit(actor, policy, body, None, now()) {
         Admission::Refuse(decision) => decision,
         Admission::Call { envelope, .. } => {
             decide(actor, policy, body, envelope.as_deref(), outcome, Failures::default())
         }
+    };
+    match (decision, outcome) {
+        (Decision::Forward(items), Outcome::Answer(answer)) => {
+            Decision::Send(results(actor, body, answer, &items).collect())
+        }
+        (decision, _) => decision,
     }
 }
 
@@ -82,7 +89,7 @@ fn refused(body: &[u8]) -> Value {
 fn sent(decision: Decision) -> Vec<Outgoing> {
     match decision {
         Decision::Send(outgoing) => outgoing,
-        Decision::Retry { .. } => panic!("{decision:?}"),
+        _ => panic!("{decision:?}"),
     }
 }
 
@@ -141,7 +148,8 @@ fn empty_response_sends_the_unchanged_envelope_to_happy_end() {
         [Outgoing {
             to: to("happy-end"),
             kind: Kind::HappyEnd,
-            body: None
+            body: None,
+            index: 0
         }]
     );
 }
@@ -339,6 +347,7 @@ fn errors_and_crashes_are_retried_up_to_their_limits() {
                     failures = so_far;
                     pauses.push(after.as_secs());
                 }
+                decision => panic!("{decision:?}"),
             }
         }
     };
@@ -352,6 +361,17 @@ fn errors_and_crashes_are_retried_up_to_their_limits() {
     assert!(pauses.is_empty());
     assert_eq!(error["payload"]["error"], "timeout_error");
     assert_eq!(policy.pause(1000), policy.max_backoff);
+}
+
+#[test]
+fn message_is_held_while_a_service_is_down() {
+    let answer = br#"[{"error": "unavailable", "details": {"message": "no database"}}]"#;
+    for actor in [actor(), end_actor()] {
+        let body = message().to_string();
+        let decision = handled(&actor, &policy(), body.as_bytes(), &Outcome::Answer(answer.to_vec()));
+        let why = "unavailable: no database".to_owned();
+        assert_eq!(decision, Decision::Hold { why });
+    }
 }
 
 #[test]

@@ -8,6 +8,8 @@ use runway_sqs::{Client, Credentials, Message, Settings};
 use runway_testbed::pipeline::Actor;
 use runway_testbed::{Sqs, eventually, sqs};
 use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
 
 mod support;
 use support::PATIENCE;
@@ -105,6 +107,8 @@ async fn messages_pass_through_an_sqs_server() -> Result<()> {
         nowhere_to_go(&server),
         killed_at_work(&server),
         ended_in_order(&server),
+        a_dead_runtime(&server),
+        a_queue_without_permission(&server),
     )?;
     Ok(())
 }
@@ -214,4 +218,99 @@ async fn ended_in_order(server: &Sqs) -> Result<()> {
         world.next("happy-end", PATIENCE).await?;
     }
     Ok(())
+}
+
+/// Messages that a pod without a runtime received are processed by others.
+async fn a_dead_runtime(server: &Sqs) -> Result<()> {
+    let world = World::new(server, "dead").await?;
+    let environment = [("ASYA_SQS_VISIBILITY_TIMEOUT", "600"), ("ASYA_SQS_PREFETCH", "5")];
+    let mut dead = world.actor("first", &environment).await?;
+    let gate = dead.folder().join("gate");
+    for number in 0..5 {
+        let payload = json!({"do": "wait", "file": gate, "number": number});
+        world.send("first", &message("m", &["first"], payload), &[]).await?;
+    }
+    eventually(PATIENCE, async || {
+        let messages = world
+            .client
+            .receive(&world.url("first").await?, 1, Duration::ZERO, Duration::ZERO)
+            .await?;
+        ensure!(messages.is_empty(), "some are not received yet");
+        Ok(())
+    })
+    .await?;
+    dead.stop_runtime();
+    std::fs::write(&gate, "")?;
+    let _other = world.actor("first", &environment).await?;
+    for _ in 0..5 {
+        world.next("happy-end", PATIENCE).await?;
+    }
+    Ok(())
+}
+
+/// A message for a queue to which the sidecar may not send is reported, and the next one is processed.
+async fn a_queue_without_permission(server: &Sqs) -> Result<()> {
+    let mut world = World::new(server, "denied").await?;
+    world.endpoint = denying(r#""QueueName":"asya-denied_forbidden""#, server.endpoint()).await?;
+    let _actor = world.actor("first", &[]).await?;
+    world
+        .send("first", &message("1", &["first", "forbidden"], json!(1)), &[])
+        .await?;
+    world.send("first", &message("2", &["first"], json!(2)), &[]).await?;
+    let (envelope, _) = world.next("error-end", PATIENCE).await?;
+    ensure!(envelope["payload"]["error"] == "routing_error", "{envelope}");
+    let text = envelope["payload"]["details"]["message"].to_string();
+    ensure!(text.contains("AccessDenied"), "{text}");
+    let (envelope, _) = world.next("happy-end", PATIENCE).await?;
+    ensure!(envelope["payload"] == 2, "{envelope}");
+    Ok(())
+}
+
+/// Simulates IAM, which the server does not implement: requests that contain a text are rejected as by AWS, others are passed on.
+async fn denying(text: &'static str, endpoint: String) -> Result<String> {
+    const DENIED: &str =
+        r#"{"__type":"com.amazon.coral.service#AccessDeniedException","Message":"Access to the resource is denied."}"#;
+    let server = endpoint.trim_start_matches("http://").to_owned();
+    let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
+    let address = listener.local_addr()?;
+    tokio::spawn(async move {
+        while let Ok((mut client, _)) = listener.accept().await {
+            let server = server.clone();
+            tokio::spawn(async move {
+                while let Ok(request) = http_message(&mut client).await {
+                    let answer = if String::from_utf8_lossy(&request).contains(text) {
+                        let length = DENIED.len();
+                        let head = "HTTP/1.1 400 Bad Request\r\nContent-Type: application/x-amz-json-1.0";
+                        format!("{head}\r\nContent-Length: {length}\r\n\r\n{DENIED}").into_bytes()
+                    } else {
+                        let mut upstream = TcpStream::connect(&server).await?;
+                        upstream.write_all(&request).await?;
+                        http_message(&mut upstream).await?
+                    };
+                    client.write_all(&answer).await?;
+                }
+                anyhow::Ok(())
+            });
+        }
+    });
+    Ok(format!("http://{address}"))
+}
+
+/// One HTTP message with a Content-Length.
+async fn http_message(stream: &mut TcpStream) -> Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    loop {
+        ensure!(stream.read_buf(&mut bytes).await? > 0, "the connection ended");
+        let text = String::from_utf8_lossy(&bytes);
+        let Some((head, body)) = text.split_once("\r\n\r\n") else {
+            continue;
+        };
+        let length = head.lines().find_map(|line| {
+            let (name, value) = line.split_once(':')?;
+            (name.eq_ignore_ascii_case("content-length")).then(|| value.trim().parse::<usize>().ok())?
+        });
+        if body.len() >= length.unwrap_or(0) {
+            return Ok(bytes);
+        }
+    }
 }

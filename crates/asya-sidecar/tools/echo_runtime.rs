@@ -8,6 +8,7 @@
 //! | `{"do": "error"}` | reports an error of the handler |
 //! | `{"do": "die"}` | ends the process during the call |
 //! | `{"do": "sleep", "ms": 5}` | responds after this time |
+//! | `{"do": "wait", "file": "/tmp/go"}` | responds once this file exists |
 //! | `{"do": "grow", "bytes": 5}` | a payload of this size |
 //! | `{"do": "garbage"}` | responds with invalid JSON |
 //! | anything else | echo |
@@ -122,6 +123,13 @@ fn answer(request: &[u8]) -> Vec<u8> {
         }
         Some("sleep") => {
             thread::sleep(Duration::from_millis(item["payload"]["ms"].as_u64().unwrap_or(0)));
+            json!([item])
+        }
+        Some("wait") => {
+            let file = item["payload"]["file"].as_str().unwrap_or_default();
+            while !std::path::Path::new(file).exists() {
+                thread::sleep(Duration::from_millis(5));
+            }
             json!([item])
         }
         _ => json!([item]),

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use amq_protocol::uri::AMQPUri;
 use clap::Parser;
 use runway_asya_sidecar::transport::rabbitmq::{Config, RabbitMq};
-use runway_asya_sidecar::transport::{Delivery, Transport as _};
+use runway_asya_sidecar::transport::{Delivery, Message, Transport as _};
 
 #[derive(Parser)]
 struct Args {
@@ -30,7 +30,9 @@ async fn main() {
     } = Args::parse();
     let broker = Arc::new(RabbitMq::start(Config {
         uri: url,
+        authorities: String::new(),
         exchange: String::new(),
+        tap_exchange: String::new(),
         queue: from,
         dead_letter: String::new(),
         extra_keys: Vec::new(),
@@ -43,7 +45,13 @@ async fn main() {
             let Delivery {
                 body, headers, receipt, ..
             } = delivery;
-            if broker.publish(&receipt, &to, &body, &headers).await.is_ok() {
+            let message = Message {
+                queue: &to,
+                body,
+                headers: &headers,
+                index: 0,
+            };
+            if broker.publish(&receipt, &message).await.is_ok() {
                 broker.acknowledge(receipt).await;
             }
         });

@@ -121,6 +121,27 @@ impl Client {
         self.wire.ask("DeleteQueue", &json!({"QueueUrl": url})).await.map(drop)
     }
 
+    /// ARN of a queue, by which another queue names it for its dead letters.
+    ///
+    /// # Errors
+    /// If the request fails.
+    pub async fn queue_arn(&self, url: &str) -> Result<String, Error> {
+        let asked = json!({"QueueUrl": url, "AttributeNames": ["QueueArn"]});
+        let answer = self.wire.ask("GetQueueAttributes", &asked).await?;
+        let arn = answer["Attributes"]["QueueArn"].as_str();
+        arn.map(str::to_owned).ok_or_else(|| Error::malformed("no QueueArn"))
+    }
+
+    /// Attributes of a queue.
+    ///
+    /// # Errors
+    /// If the request fails.
+    pub async fn attributes(&self, url: &str) -> Result<Value, Error> {
+        let asked = json!({"QueueUrl": url, "AttributeNames": ["All"]});
+        let answer = self.wire.ask("GetQueueAttributes", &asked).await?;
+        Ok(answer["Attributes"].clone())
+    }
+
     /// Number of messages in a queue, including those in flight. AWS reports an approximation, which is exact after a minute without
     /// changes.
     ///

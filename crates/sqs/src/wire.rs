@@ -99,6 +99,23 @@ impl Error {
             || matches!(self, Self::Refused { code, message } if code.contains("InvalidParameterValue") && is_long(message))
     }
 
+    /// Whether SQS rejects every request for this queue: the name is invalid, or the queue or its key may not be used. Errors of the
+    /// credentials themselves, such as `ExpiredToken`, are not permanent. The codes are those of SendMessage in the API reference.
+    pub fn is_permanent(&self) -> bool {
+        self.says(&[
+            "AccessDenied",
+            "InvalidAddress",
+            "InvalidParameterValue",
+            "InvalidSecurity",
+            "KmsDisabled",
+            "KmsInvalidKeyUsage",
+            "KmsInvalidState",
+            "KmsNotFound",
+            "KmsOptInRequired",
+            "UnsupportedOperation",
+        ])
+    }
+
     /// Whether the receipt handle has expired.
     pub fn is_stale_receipt(&self) -> bool {
         self.says(&["ReceiptHandleIsInvalid", "MessageNotInflight"])
@@ -330,6 +347,17 @@ mod tests {
             "message": "One or more parameters are invalid. Reason: Message must be shorter than 1048576 bytes."}"#;
         let long = answer(400, long, None).unwrap_err();
         assert!(long.is_unfit_message() && !long.is_no_queue());
+        for (code, permanent) in [
+            ("com.amazon.coral.service#AccessDeniedException", true),
+            ("com.amazonaws.sqs#KmsAccessDenied", true),
+            ("com.amazonaws.sqs#InvalidAddress", true),
+            ("com.amazon.coral.service#ExpiredTokenException", false),
+            ("com.amazon.coral.service#UnrecognizedClientException", false),
+            ("com.amazonaws.sqs#RequestThrottled", false),
+        ] {
+            let body: &str = format!(r#"{{"__type": "{code}", "message": "no"}}"#).leak();
+            assert_eq!(answer(400, body, None).unwrap_err().is_permanent(), permanent, "{code}");
+        }
         let busy = answer(503, "<html>", None).unwrap_err();
         assert!(!busy.is_unfit_message() && busy.to_string().contains("503"), "{busy}");
         assert_eq!(answer(200, "", None).unwrap(), Value::Null);

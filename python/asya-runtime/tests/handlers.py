@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import os
+import re
 import sys
 import threading
 import time
@@ -251,6 +252,21 @@ async def sleepy_async(payload):
         raise
     note(f"end {payload}")
     return payload
+
+
+def unavailable(payload):
+    raise asya_runtime.Unavailable("no database")
+
+
+def spins(payload):
+    """One call of C code that never releases the interpreter lock."""
+    note("begin")
+    re.match(r"(a*)*b", "a" * 64)
+
+
+async def blocks_the_loop(payload):
+    note("begin")
+    threading.Event().wait()
 
 
 def meet(payload):

@@ -247,7 +247,7 @@ def test_temporary_errors_are_retried(start, server):
     [
         (status(400, "bad temperature"), {}, 1, "bad temperature"),
         (status(500, "broken"), {"ASYA_TARGET_ATTEMPTS": "2"}, 2, "tried 2 times"),
-        (status(503, "busy", Retry_After="3600"), {}, 1, "tried once"),
+        (status(504, "busy", Retry_After="3600"), {}, 1, "tried once"),
         (status(302, "elsewhere", Location="http://169.254.169.254/"), {}, 1, "redirects are not followed"),
         (reply([1]), {}, 1, "not a JSON object"),
         (drip, {"ASYA_TARGET_TIMEOUT": "1"}, 1, "not answered in time"),
@@ -259,6 +259,40 @@ def test_other_errors_are_reported(start, server, answer, env, requests, text):
     assert code == "processing_error"
     assert text in details["message"]
     assert len(server.requests) == requests
+
+
+@pytest.mark.parametrize(
+    ("answer", "env"),
+    [
+        (status(503, "loading"), {"ASYA_TARGET_TIMEOUT": "4", "ASYA_TARGET_ATTEMPTS": "1"}),
+        (status(429, "busy", Retry_After="3600"), {}),
+        (None, {"ASYA_TARGET_TIMEOUT": "1"}),
+    ],
+)
+def test_message_waits_while_the_target_is_down(start, server, answer, env):
+    server.answers = {CHAT: [answer]}
+    if answer is None:
+        server.http.server_close()
+    code, details = error_of(forward(start, server, ASYA_TARGET_MODEL="m", **env).ask(envelope("hi")))
+    assert (code, details["type"]) == ("unavailable", "Unavailable")
+    assert "tried" in details["message"]
+
+
+def test_message_fails_while_the_target_is_down_if_its_deadline_is_close(start, server):
+    from datetime import datetime, timedelta, timezone
+
+    server.answers = {CHAT: [status(503, "loading")]}
+    deadline = (datetime.now(timezone.utc) + timedelta(seconds=2)).isoformat()
+    code, details = error_of(forward(start, server, ASYA_TARGET_MODEL="m").ask(envelope("hi", deadline=deadline)))
+    assert (code, details["type"]) == ("processing_error", "TargetError")
+
+
+def test_target_that_breaks_off_is_not_down(start, server):
+    """The message may be the cause, and would block the others."""
+    server.answers = {CHAT: [drop]}
+    code, _ = error_of(forward(start, server, ASYA_TARGET_MODEL="m", ASYA_TARGET_ATTEMPTS="2").ask(envelope("hi")))
+    assert code == "processing_error"
+    assert len(server.requests) == 2
 
 
 def test_the_deadline_of_the_envelope_ends_a_call(start, server):

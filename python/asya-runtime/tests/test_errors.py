@@ -61,6 +61,11 @@ def test_infinite_generator_stops_at_the_frame_limit(start):
     assert "larger than 100000 bytes" in details["message"]
 
 
+def test_unavailable_service_has_its_own_code(shared):
+    code, details = error_of(shared("handlers.unavailable").ask(envelope(1)))
+    assert (code, details["message"]) == ("unavailable", "no database")
+
+
 ROUTE = {"actors": ["a"], "current": 0}
 
 

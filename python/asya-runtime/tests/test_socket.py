@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import socket
 import struct
+import sys
 import threading
+import time
 
 import pytest
 
@@ -193,6 +195,46 @@ def test_an_async_call_ends_at_the_deadline(start):
     code, details = error_of(runtime.ask(envelope("x", deadline=deadline.isoformat())))
     assert (code, details["type"]) == ("processing_error", "DeadlineExceeded")
     assert runtime.notes() == ["begin x", "cancelled x"]
+
+
+@pytest.mark.parametrize(
+    ("handler", "env", "code"),
+    [
+        ("handlers.sleepy", {}, 4),
+        ("handlers.sleepy", {"ASYA_RUNTIME_CONCURRENCY": "2"}, 4),
+        ("handlers.blocks_the_loop", {}, 4),
+        ("handlers.spins", {}, 1),
+    ],
+)
+def test_call_that_does_not_end_ends_the_process(start, handler, env, code):
+    runtime = start(handler, ASYA_RUNTIME_TIMEOUT="500ms", **env)
+    with runtime.connect() as connection:
+        connection.send(envelope("x"))
+        eventually(runtime.notes, "the call runs")
+    assert runtime.exit_code() == code
+    assert "handlers.py" in runtime.log(), "the log shows where"
+    if code == 4:
+        assert "a call does not end, and the sidecar no longer waits for it" in runtime.log()
+
+
+def test_call_that_does_not_end_ends_the_process_without_a_known_limit(start):
+    script = "import asya_runtime.runtime as r; r.ABANDONED_AFTER = 0.2; raise SystemExit(r.main())"
+    runtime = start("handlers.sleepy", command=[sys.executable, "-c", script])
+    waiting = runtime.connect()
+    with runtime.connect() as connection:
+        connection.send(envelope("x"))
+        eventually(runtime.notes, "the call runs")
+        time.sleep(2)
+        assert runtime.process.poll() is None, "the sidecar waits"
+    assert runtime.exit_code() == 4
+    waiting.close()
+
+
+def test_process_continues_after_calls_that_end_in_time(start):
+    runtime = start("handlers.sleepy", ASYA_RUNTIME_TIMEOUT="1h")
+    (runtime.folder / "notes.go").touch()
+    assert [runtime.ask(envelope(number))[0]["payload"] for number in range(3)] == [0, 1, 2]
+    assert runtime.process.poll() is None
 
 
 def test_many_connections_at_once_lose_nothing(shared):

@@ -10,13 +10,17 @@ pub mod sqs;
 
 use std::time::Duration;
 
+use bytes::Bytes;
+
 /// Received message that is not settled yet.
 #[derive(Debug)]
 pub struct Delivery<R> {
     /// Content.
-    pub body: Vec<u8>,
+    pub body: Bytes,
     /// Transport headers, which are kept at the next hop.
     pub headers: Headers,
+    /// Reason why the transport headers cannot be read. The message is then rejected.
+    pub unreadable: Option<&'static str>,
     /// Number of deliveries including this one; `None` if the broker does not count them.
     pub deliveries: Option<u32>,
     /// Data with which the transport settles it.
@@ -26,19 +30,35 @@ pub struct Delivery<R> {
 /// Text headers beside the message.
 pub type Headers = Vec<(String, String)>;
 
+/// Message to publish.
+#[derive(Debug)]
+pub struct Message<'a> {
+    /// Name of the queue that gets it.
+    pub queue: &'a str,
+    /// Content.
+    pub body: Bytes,
+    /// Transport headers.
+    pub headers: &'a Headers,
+    /// Index in a fan-out, 0 for the first and for single messages.
+    pub index: usize,
+}
+
 /// Failed publication.
 #[derive(Debug, thiserror::Error)]
 pub enum PublishError {
     /// The connection is lost. The broker delivers the source message again.
     #[error("lost the connection to the broker")]
     Lost,
-    /// The queue does not exist.
+    /// The queue does not exist, or the broker will never accept a message for it from this sidecar.
     #[error("{0}")]
     NoQueue(String),
     /// The queue does not accept a message of this size.
     #[error("{0}")]
     TooLarge(String),
-    /// The broker rejected it for now.
+    /// The broker does not accept headers of this size.
+    #[error("{0}")]
+    HeadersTooLarge(String),
+    /// The broker rejected the message. A later attempt may succeed.
     #[error("{0}")]
     Refused(String),
 }
@@ -48,16 +68,14 @@ pub trait Transport: Send + Sync + 'static {
     /// Data with which a delivery is settled.
     type Receipt: Send + Sync + 'static;
 
-    /// The next message. Reconnects without limit; `None` only after [`Transport::stop`].
+    /// The next message. Reconnects without limit; `None` only after [`Transport::stop`]. Cancel safe until then.
     fn receive(&self) -> impl Future<Output = Option<Delivery<Self::Receipt>>> + Send;
 
-    /// Sends a message to a queue. On success the broker has stored it.
+    /// Sends a message that results from `source` to a queue. On success the broker has stored it.
     fn publish(
         &self,
         source: &Self::Receipt,
-        queue: &str,
-        body: &[u8],
-        headers: &Headers,
+        message: &Message<'_>,
     ) -> impl Future<Output = Result<(), PublishError>> + Send;
 
     /// Acknowledges a message.
@@ -65,6 +83,12 @@ pub trait Transport: Send + Sync + 'static {
 
     /// Returns a message to the queue.
     fn give_back(&self, receipt: Self::Receipt) -> impl Future<Output = ()> + Send;
+
+    /// Pauses receiving, and returns received messages that [`Transport::receive`] has not passed on.
+    fn pause(&self) -> impl Future<Output = ()> + Send;
+
+    /// Resumes receiving.
+    fn resume(&self) -> impl Future<Output = ()> + Send;
 
     /// Stops receiving messages. Received ones can still be settled.
     fn stop(&self) -> impl Future<Output = ()> + Send;

@@ -5,13 +5,14 @@
 //! delivery belongs to its session and is dropped with it.
 
 mod confirms;
+mod frames;
 mod session;
 mod tags;
 mod wire;
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use amq_protocol::uri::AMQPUri;
@@ -19,7 +20,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{Mutex, mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
-use super::{Backoff, Delivery, Headers, PublishError, Transport};
+use super::{Backoff, Delivery, Message, PublishError, Transport};
 use crate::with_cause;
 use confirms::Published;
 use session::Session;
@@ -33,8 +34,12 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 pub struct Config {
     /// URI of the broker.
     pub uri: AMQPUri,
-    /// Topic exchange for all messages. If empty, the default exchange.
+    /// Certificate authorities in PEM format, or the path of a file with them. If empty, those of the system.
+    pub authorities: String,
+    /// Topic exchange that the queue is bound to, for other publishers. If empty, none.
     pub exchange: String,
+    /// Topic exchange that gets a copy of every sent message. If empty, none.
+    pub tap_exchange: String,
     /// Queue of this actor.
     pub queue: String,
     /// Dead-letter queue of this actor.
@@ -59,9 +64,10 @@ impl fmt::Debug for Config {
 /// The transport.
 #[derive(Debug)]
 pub struct RabbitMq {
-    exchange: String,
     deliveries: Mutex<mpsc::UnboundedReceiver<Delivery<Receipt>>>,
     session: watch::Receiver<Option<Arc<Session>>>,
+    /// Whether to consume.
+    consuming: Arc<AtomicBool>,
     stopping: CancellationToken,
 }
 
@@ -70,6 +76,14 @@ pub struct RabbitMq {
 pub struct Receipt {
     tag: u64,
     session: Arc<Session>,
+    kept: Kept,
+}
+
+/// Properties that the messages sent for a delivery get.
+#[derive(Debug, Default)]
+struct Kept {
+    message_id: Option<String>,
+    correlation_id: Option<String>,
 }
 
 impl RabbitMq {
@@ -78,14 +92,25 @@ impl RabbitMq {
         let (deliveries_in, deliveries) = mpsc::unbounded_channel();
         let (session_in, session) = watch::channel(None);
         let stopping = CancellationToken::new();
-        let exchange = config.exchange.clone();
-        tokio::spawn(keep_connected(config, deliveries_in, session_in, stopping.clone()));
+        let consuming = Arc::new(AtomicBool::new(true));
+        let keeper = Keeper {
+            config,
+            deliveries: deliveries_in,
+            current: session_in,
+            consuming: Arc::clone(&consuming),
+            stopping: stopping.clone(),
+        };
+        tokio::spawn(keeper.run());
         Self {
-            exchange,
             deliveries: Mutex::new(deliveries),
             session,
+            consuming,
             stopping,
         }
+    }
+
+    fn current(&self) -> Option<Arc<Session>> {
+        self.session.borrow().clone()
     }
 }
 
@@ -106,38 +131,57 @@ pub async fn deliveries_over(
     all
 }
 
-async fn keep_connected(
+/// Connects, and reconnects.
+struct Keeper {
     config: Config,
     deliveries: mpsc::UnboundedSender<Delivery<Receipt>>,
     current: watch::Sender<Option<Arc<Session>>>,
+    consuming: Arc<AtomicBool>,
     stopping: CancellationToken,
-) {
-    let mut backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
-    // The broker reports its limit when it closes a session; the next session respects it.
-    let largest = Arc::new(AtomicUsize::new(usize::MAX));
-    while !stopping.is_cancelled() {
-        let opened = Session::open(&config, &deliveries, &largest);
-        match tokio::time::timeout(CONNECT_PATIENCE, opened).await {
-            Ok(Ok((session, running))) => {
-                tracing::info!(queue = config.queue, "consuming");
-                backoff.reset();
-                current.send_replace(Some(session));
-                running.run().await;
-                if stopping.is_cancelled() {
-                    return;
+}
+
+impl Keeper {
+    async fn run(self) {
+        let Self {
+            config,
+            deliveries,
+            current,
+            consuming,
+            stopping,
+        } = self;
+        let mut backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
+        // The broker reports its limit when it closes a session; the next session respects it.
+        let largest = Arc::new(AtomicUsize::new(usize::MAX));
+        while !stopping.is_cancelled() {
+            let opened = Session::open(&config, &deliveries, &largest, consuming.load(Ordering::Relaxed));
+            match tokio::time::timeout(CONNECT_PATIENCE, opened).await {
+                Ok(Ok((session, running))) => {
+                    let is_paused = !consuming.load(Ordering::Relaxed);
+                    tracing::info!(queue = config.queue, is_paused, "consuming");
+                    current.send_replace(Some(Arc::clone(&session)));
+                    // It may have changed in the meantime.
+                    session.consume(consuming.load(Ordering::Relaxed));
+                    running.run().await;
+                    if stopping.is_cancelled() {
+                        return;
+                    }
+                    // A connection alone does not count: the message that ended it is delivered again.
+                    if session.has_settled() {
+                        backoff.reset();
+                    }
+                    current.send_replace(None);
+                    tracing::warn!("lost the connection to RabbitMQ; unacknowledged messages will be delivered again");
                 }
-                current.send_replace(None);
-                tracing::warn!("lost the connection to RabbitMQ; unacknowledged messages will be delivered again");
+                Ok(Err(error)) => {
+                    let why = with_cause(&error);
+                    tracing::warn!("cannot consume from RabbitMQ at {}: {why}", place(&config.uri));
+                }
+                Err(_) => tracing::warn!("RabbitMQ at {} does not answer", place(&config.uri)),
             }
-            Ok(Err(error)) => {
-                let why = with_cause(&error);
-                tracing::warn!("cannot consume from RabbitMQ at {}: {why}", place(&config.uri));
+            tokio::select! {
+                () = tokio::time::sleep(backoff.pause()) => {}
+                () = stopping.cancelled() => {}
             }
-            Err(_) => tracing::warn!("RabbitMQ at {} does not answer", place(&config.uri)),
-        }
-        tokio::select! {
-            () = tokio::time::sleep(backoff.pause()) => {}
-            () = stopping.cancelled() => {}
         }
     }
 }
@@ -169,23 +213,16 @@ impl Transport for RabbitMq {
         None
     }
 
-    async fn publish(&self, source: &Receipt, queue: &str, body: &[u8], headers: &Headers) -> Result<(), PublishError> {
+    async fn publish(&self, source: &Receipt, message: &Message<'_>) -> Result<(), PublishError> {
+        let queue = message.queue;
         if queue.len() > usize::from(u8::MAX) {
             let text = format!("the queue name {queue:.100}… is longer than the 255 bytes of AMQP");
             return Err(PublishError::NoQueue(text));
         }
-        let session = &source.session;
-        match session.publish(&self.exchange, queue, body, headers).await? {
-            Published::Routed => return Ok(()),
-            Published::Unroutable if self.exchange.is_empty() => {}
-            // It is not bound to the exchange. The default exchange routes to every queue by its name.
-            Published::Unroutable => {
-                if let Published::Routed = session.publish("", queue, body, headers).await? {
-                    return Ok(());
-                }
-            }
+        match source.session.publish(&source.kept, message).await? {
+            Published::Routed => Ok(()),
+            Published::Unroutable => Err(PublishError::NoQueue(format!("queue {queue} does not exist"))),
         }
-        Err(PublishError::NoQueue(format!("queue {queue} does not exist")))
     }
 
     async fn acknowledge(&self, receipt: Receipt) {
@@ -196,17 +233,35 @@ impl Transport for RabbitMq {
         receipt.session.give_back(receipt.tag);
     }
 
+    async fn pause(&self) {
+        self.consuming.store(false, Ordering::Relaxed);
+        if let Some(session) = self.current() {
+            session.consume(false);
+        }
+        let mut deliveries = self.deliveries.lock().await;
+        while let Ok(delivery) = deliveries.try_recv() {
+            self.give_back(delivery.receipt).await;
+        }
+    }
+
+    async fn resume(&self) {
+        self.consuming.store(true, Ordering::Relaxed);
+        if let Some(session) = self.current()
+            && !self.stopping.is_cancelled()
+        {
+            session.consume(true);
+        }
+    }
+
     async fn stop(&self) {
         self.stopping.cancel();
-        let session = self.session.borrow().clone();
-        if let Some(session) = session {
-            session.stop_consuming();
+        if let Some(session) = self.current() {
+            session.consume(false);
         }
     }
 
     async fn close(&self) {
-        let session = self.session.borrow().clone();
-        if let Some(session) = session {
+        if let Some(session) = self.current() {
             session.close().await;
         }
     }

@@ -6,12 +6,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use runway_sqs::{Client, Error, Message};
-use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore, mpsc};
+use runway_sqs::{Client, Error};
+use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
-use super::{Backoff, Delivery, Headers, PublishError, Transport};
+use super::{Backoff, Delivery, Message, PublishError, Transport};
 
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
@@ -47,6 +47,8 @@ pub struct Sqs {
     queues: Arc<Queues>,
     deliveries: Mutex<mpsc::Receiver<Delivery<Receipt>>>,
     connected: Arc<AtomicBool>,
+    /// Whether to receive.
+    taking: watch::Sender<bool>,
     stopping: CancellationToken,
     receiving: TaskTracker,
 }
@@ -107,7 +109,9 @@ impl Sqs {
             urls: Mutex::default(),
         });
         let (deliveries_in, deliveries) = mpsc::channel(usize::from(config.prefetch.max(1)));
+        let taking = watch::Sender::new(true);
         let receiver = Receiver {
+            taking: taking.subscribe(),
             queues: Arc::clone(&queues),
             slots: Arc::new(Semaphore::new(usize::from(config.prefetch.max(1)))),
             config,
@@ -123,6 +127,7 @@ impl Sqs {
             queues,
             deliveries: Mutex::new(deliveries),
             connected,
+            taking,
             stopping,
             receiving,
         })
@@ -135,6 +140,7 @@ struct Receiver {
     config: Config,
     deliveries: mpsc::Sender<Delivery<Receipt>>,
     connected: Arc<AtomicBool>,
+    taking: watch::Receiver<bool>,
     stopping: CancellationToken,
 }
 
@@ -184,7 +190,7 @@ impl Receiver {
             for message in messages.await.map_err(told)? {
                 let Some(slot) = slots.pop() else { break };
                 let delivery = self.delivery(&url, message, slot);
-                if self.stopping.is_cancelled() {
+                if self.stopping.is_cancelled() || !*self.taking.borrow() {
                     give_back(client, delivery.receipt).await;
                 } else if self.deliveries.send(delivery).await.is_err() {
                     return Ok(());
@@ -193,17 +199,23 @@ impl Receiver {
         }
     }
 
-    /// Number of messages to receive, at least one. `None` after the stop.
+    /// Number of messages to receive, at least one, while receiving is not paused. `None` after the stop.
     async fn free_slots(&self) -> Option<Vec<OwnedSemaphorePermit>> {
+        let mut taking = self.taking.clone();
+        let first = async {
+            let first = Arc::clone(&self.slots).acquire_owned().await.ok()?;
+            taking.wait_for(|taking| *taking).await.ok()?;
+            Some(first)
+        };
         let first = tokio::select! {
-            first = Arc::clone(&self.slots).acquire_owned() => first.ok()?,
+            first = first => first?,
             () = self.stopping.cancelled() => return None,
         };
         let further = std::iter::from_fn(|| Arc::clone(&self.slots).try_acquire_owned().ok());
         Some(std::iter::once(first).chain(further.take(MOST_AT_ONCE - 1)).collect())
     }
 
-    fn delivery(&self, url: &Arc<str>, message: Message, slot: OwnedSemaphorePermit) -> Delivery<Receipt> {
+    fn delivery(&self, url: &Arc<str>, message: runway_sqs::Message, slot: OwnedSemaphorePermit) -> Delivery<Receipt> {
         let mut headers = message.headers();
         headers.retain(|(name, _)| !name.starts_with("x-"));
         let released = CancellationToken::new();
@@ -217,7 +229,8 @@ impl Receiver {
         Delivery {
             deliveries: message.deliveries(),
             headers,
-            body: message.body.into_bytes(),
+            unreadable: None,
+            body: message.body.into_bytes().into(),
             receipt: Receipt {
                 url: Arc::clone(url),
                 handle: message.receipt_handle,
@@ -263,14 +276,21 @@ impl Transport for Sqs {
         }
     }
 
-    async fn publish(&self, _: &Receipt, queue: &str, body: &[u8], headers: &Headers) -> Result<(), PublishError> {
-        let refused = |error: &Error| PublishError::Refused(error.to_string());
+    async fn publish(&self, _: &Receipt, message: &Message<'_>) -> Result<(), PublishError> {
+        let queue = message.queue;
+        let refused = |error: &Error| {
+            if error.is_permanent() {
+                PublishError::NoQueue(format!("cannot send to queue {queue}: {error}"))
+            } else {
+                PublishError::Refused(error.to_string())
+            }
+        };
         let no_queue = || PublishError::NoQueue(format!("queue {queue} does not exist"));
         let url = self.queues.url(queue).await.map_err(|error| refused(&error))?;
         let url = url.ok_or_else(no_queue)?;
         // Messages from SQS are text.
-        let body = String::from_utf8_lossy(body);
-        match self.queues.client.send(&url, &body, headers).await {
+        let body = String::from_utf8_lossy(&message.body);
+        match self.queues.client.send(&url, &body, message.headers).await {
             Ok(()) => Ok(()),
             Err(error) if error.is_no_queue() => {
                 self.queues.forget(queue).await;
@@ -298,6 +318,18 @@ impl Transport for Sqs {
 
     async fn give_back(&self, receipt: Receipt) {
         give_back(&self.queues.client, receipt).await;
+    }
+
+    async fn pause(&self) {
+        self.taking.send_replace(false);
+        let mut deliveries = self.deliveries.lock().await;
+        while let Ok(delivery) = deliveries.try_recv() {
+            self.give_back(delivery.receipt).await;
+        }
+    }
+
+    async fn resume(&self) {
+        self.taking.send_replace(true);
     }
 
     async fn stop(&self) {

@@ -15,6 +15,7 @@ import contextvars
 import copy
 import difflib
 import errno
+import faulthandler
 import functools
 import importlib
 import importlib.machinery
@@ -55,6 +56,11 @@ LONGEST_TEXT = 8_192
 
 EXIT_SETTINGS = 2
 EXIT_HANDLER = 3
+EXIT_STUCK = 4
+# Time in seconds by which a call may exceed the sidecar's limit before the process ends.
+STUCK_AFTER = 10.0
+# The same after the sidecar closed the connection, if its limit is unknown.
+ABANDONED_AFTER = 60.0
 
 
 class SetupError(Exception):
@@ -81,6 +87,8 @@ class Settings:
     max_frame_bytes: int = 64 * 1024 * 1024
     chunk_bytes: int = 65_536
     concurrency: int = 1
+    # Time limit of the sidecar for one call, in seconds. None: unknown.
+    timeout: float | None = None
 
     @classmethod
     def from_env(cls, env: Mapping[str, str]) -> Settings:
@@ -100,6 +108,7 @@ class Settings:
             max_frame_bytes=_whole_number(env, "ASYA_MAX_FRAME_BYTES", 64 * 1024 * 1024, least=65_536),
             chunk_bytes=_whole_number(env, "ASYA_CHUNK_SIZE", 65_536, least=1),
             concurrency=_whole_number(env, "ASYA_RUNTIME_CONCURRENCY", 1, least=1),
+            timeout=_duration(env, "ASYA_RUNTIME_TIMEOUT"),
         )
 
     @property
@@ -135,6 +144,18 @@ def _whole_number(env: Mapping[str, str], name: str, default: int, least: int) -
     if number < least:
         raise SetupError(f"{name} is {number}: it must be at least {least}")
     return number
+
+
+def _duration(env: Mapping[str, str], name: str) -> float | None:
+    """A duration in Go's notation, as the sidecar reads it, in seconds."""
+    text = env.get(name, "").strip()
+    if not text:
+        return None
+    units = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001}
+    parts = re.findall(r"(\d+(?:\.\d+)?)(h|ms|m|s)", text)
+    if "".join(number + unit for number, unit in parts) != text:
+        raise SetupError(f"{name} is `{text}`: it must be a duration such as `300s`, `5m` or `1m30s`")
+    return sum(float(number) * units[unit] for number, unit in parts)
 
 
 def _file_mode(text: str) -> int | None:
@@ -313,6 +334,10 @@ class BadEnvelope(ValueError):
 
 class DeadlineExceeded(Exception):
     """The envelope's `deadline` has passed."""
+
+
+class Unavailable(Exception):
+    """A service that the handler needs is down. The sidecar holds the message and calls again later."""
 
 
 _current: contextvars.ContextVar[dict[str, Any] | None] = contextvars.ContextVar("asya_envelope", default=None)
@@ -578,11 +603,12 @@ class Runner:
 
 def failure(error: BaseException) -> bytes:
     """The response for an error."""
-    code = "msg_parsing_error" if isinstance(error, BadEnvelope) else "processing_error"
+    kinds = {BadEnvelope: "msg_parsing_error", Unavailable: "unavailable"}
+    code = next((code for kind, code in kinds.items() if isinstance(error, kind)), "processing_error")
     text, trace = _text_of(error) or type(error).__name__, _users_traceback(error)
     envelope = _current.get() or {}
     shown = f"envelope {envelope.get('id', '(no id)')}"
-    if isinstance(error, (BadEnvelope, DeadlineExceeded)):
+    if isinstance(error, (BadEnvelope, DeadlineExceeded, Unavailable)):
         log.warning("%s: %s: %s", shown, type(error).__name__, text)
     else:
         log.error("%s: %s: %s\n%s", shown, type(error).__name__, text, trace)
@@ -683,6 +709,53 @@ class Connection:
         return any(flags & (select.POLLHUP | select.POLLERR) for _, flags in poll.poll(0))
 
 
+class Watchdog:
+    """End the process if no sidecar waits for any of the running calls, because the pod would do nothing from then on.
+
+    A thread looks at the calls. If the handler holds the interpreter lock, no thread runs, and `faulthandler` ends the process.
+    """
+
+    def __init__(self, timeout: float | None) -> None:
+        self.limit = None if timeout is None else timeout + STUCK_AFTER
+        self.period = 1.0 if timeout is None else min(1.0, timeout)
+        self.begun: dict[Connection, float] = {}
+        self.abandoned: dict[Connection, float] = {}
+        threading.Thread(target=self._watch, name="asya-watchdog", daemon=True).start()
+
+    @contextlib.contextmanager
+    def call(self, connection: Connection, body: bytes) -> Iterator[None]:
+        """Look at the call that runs in this context. Pings are no calls."""
+        if body:
+            self.begun[connection] = time.monotonic()
+        try:
+            yield
+        finally:
+            self.begun.pop(connection, None)
+            self.abandoned.pop(connection, None)
+
+    def _watch(self) -> None:
+        while True:
+            stuck = [self._is_stuck(call, start) for call, start in dict(self.begun).items()]
+            if stuck and all(stuck):
+                faulthandler.dump_traceback(file=sys.__stderr__ or 2)
+                _report("a call does not end, and the sidecar no longer waits for it (ASYA_RUNTIME_TIMEOUT)")
+                os._exit(EXIT_STUCK)
+            if self.limit is not None:
+                # Replaces the previous one. It fires if this thread does not run.
+                faulthandler.dump_traceback_later(self.limit + self.period, exit=True, file=sys.__stderr__ or 2)
+            time.sleep(self.period)
+
+    def _is_stuck(self, call: Connection, start: float) -> bool:
+        now = time.monotonic()
+        if self.limit is not None:
+            return now - start > self.limit
+        try:
+            is_abandoned = call.gone()
+        except (OSError, ValueError):
+            is_abandoned = True  # closed by the server
+        return is_abandoned and now - self.abandoned.setdefault(call, now) > ABANDONED_AFTER
+
+
 class Server:
     """Listen, and pass each request to the handler.
 
@@ -698,6 +771,7 @@ class Server:
         self.connections: set[Connection] = set()
         self.finished: deque[Connection] = deque()
         self.stopping = False
+        self.watchdog = Watchdog(settings.timeout)
         self.wake_reader, self.wake_writer = socket.socketpair()
         for end in (self.wake_reader, self.wake_writer):
             end.setblocking(False)
@@ -705,21 +779,22 @@ class Server:
         self.submit = self._executor()
         self.listener = self._listen()
 
-    def _executor(self) -> Callable[[bytes], Future[bytes]] | None:
+    def _executor(self) -> Callable[[Connection, bytes], Future[bytes]] | None:
         """Executor of calls; None: the main thread."""
         if is_async(self.runner.handler):
             loop = asyncio.new_event_loop()
             threading.Thread(target=loop.run_forever, name="asya-handlers", daemon=True).start()
             slots = asyncio.Semaphore(self.settings.concurrency)
 
-            async def one(body: bytes) -> bytes:
+            async def one(connection: Connection, body: bytes) -> bytes:
                 async with slots:
-                    return await self.runner.answer_async(body)
+                    with self.watchdog.call(connection, body):
+                        return await self.runner.answer_async(body)
 
-            return lambda body: asyncio.run_coroutine_threadsafe(one(body), loop)
+            return lambda connection, body: asyncio.run_coroutine_threadsafe(one(connection, body), loop)
         if self.settings.concurrency > 1:
             pool = ThreadPoolExecutor(self.settings.concurrency, "asya-handler")
-            return lambda body: pool.submit(self.runner.answer, body)
+            return lambda connection, body: pool.submit(self._answer, connection, body)
         return None
 
     def _listen(self) -> socket.socket:
@@ -817,12 +892,16 @@ class Server:
             log.info("skipping a request of %d bytes: the sidecar closed the connection", len(body))
             self._drop(connection)
         elif self.submit is None:
-            self._reply(connection, self.runner.answer(body))
+            self._reply(connection, self._answer(connection, body))
         else:
             connection.busy = True
             self.selector.unregister(connection.sock)
-            connection.future = self.submit(body)
+            connection.future = self.submit(connection, body)
             connection.future.add_done_callback(lambda _: self._done(connection))
+
+    def _answer(self, connection: Connection, body: bytes) -> bytes:
+        with self.watchdog.call(connection, body):
+            return self.runner.answer(body)
 
     def _done(self, connection: Connection) -> None:
         """Called in the handler's thread."""
@@ -913,7 +992,8 @@ def _remove_stale_socket(path: str) -> None:
 
 
 def main() -> int:
-    """The command `asya-runtime`. Exit codes: 0 after SIGTERM, 2 for invalid settings, 3 if the handler cannot be loaded."""
+    """The command `asya-runtime`. Exit codes: 0 after SIGTERM, 2 for invalid settings, 3 if the handler
+    cannot be loaded, 4 if a call does not end."""
     try:
         _log_to_stderr(os.environ.get("ASYA_LOG_LEVEL", ""))
         signal.signal(signal.SIGTERM, _terminate)
@@ -931,7 +1011,8 @@ def main() -> int:
         server.run()
         log.info("stopped after finishing running calls")
     except SetupError as error:
-        return _give_up(error)
+        _report(error)
+        return error.exit_code
     except _Terminated:
         log.info("stopped before the handler was loaded")
     return 0
@@ -985,14 +1066,13 @@ def _log_to_stderr(level: str) -> None:
     root.propagate = False
 
 
-def _give_up(error: SetupError) -> int:
+def _report(error: object) -> None:
     """Print an error to stderr, and to the termination log, which `kubectl describe pod` shows."""
     print(f"asya-runtime: {error}", file=sys.stderr, flush=True)
     place = Path(os.environ.get("ASYA_TERMINATION_LOG") or "/dev/termination-log")
     with contextlib.suppress(OSError):
         if place.is_file():
             place.write_text(f"asya-runtime: {error}"[:4096])
-    return error.exit_code
 
 
 if __name__ == "__main__":

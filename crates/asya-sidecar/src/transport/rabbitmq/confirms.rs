@@ -32,11 +32,15 @@ pub(super) struct Confirms {
 }
 
 impl Confirms {
-    /// Adds a message and returns its number.
-    pub(super) fn add(&mut self, answer: oneshot::Sender<Answer>) -> u64 {
-        self.published += 1;
+    /// Number of the next message.
+    pub(super) fn next_number(&self) -> u64 {
+        self.published + 1
+    }
+
+    /// Adds the next message.
+    pub(super) fn add(&mut self, answer: oneshot::Sender<Answer>) {
+        self.published = self.next_number();
         self.waiting.push_back((self.published, answer));
-        self.published
     }
 
     /// No queue accepted it.

@@ -1,25 +1,26 @@
-//! One connection: a channel that consumes, one that publishes, and the task that reads and writes the socket. Publishing and
+//! One connection: a channel that consumes, one that publishes, one that publishes copies, and the task that reads and writes the socket. Publishing and
 //! settling append frames to the outbox, which is written as a whole.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use amq_protocol::frame::{AMQPContentHeader, AMQPFrame};
-use amq_protocol::protocol::{AMQPClass, basic, channel, confirm, connection, exchange, queue};
-use amq_protocol::types::{AMQPValue, FieldTable};
+use amq_protocol::frame::AMQPFrame;
+use amq_protocol::protocol::{AMQPClass, BasicProperties, basic, channel, confirm, connection, exchange, queue};
+use amq_protocol::types::{AMQPValue, FieldTable, ShortString};
 use tokio::io::AsyncWriteExt as _;
 use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::confirms::{Answer, Confirms};
+use super::confirms::{Answer, Confirms, Published};
+use super::frames::Frames;
 use super::tags::Tags;
-use super::wire::{self, Error, Frame, Message, Stream, Wire, encode, encode_message, next_frame, read_more, short};
-use super::{Config, Receipt};
-use crate::transport::{Delivery, Headers, PublishError};
+use super::wire::{self, Error, Frame, Header, Stream, Wire, encode, encode_message, next_frame, read_more, short};
+use super::{Config, Kept, Receipt};
+use crate::transport::{Delivery, Headers, Message, PublishError};
 use crate::with_cause;
 
 const CONSUMER: &str = "asya-sidecar";
@@ -28,8 +29,6 @@ const GOODBYE_PATIENCE: Duration = Duration::from_secs(1);
 const ACKNOWLEDGE_WITHIN: Duration = Duration::from_millis(5);
 /// Largest buffer that is allocated before the body of a message is received.
 const ROOM: u64 = 1024 * 1024;
-/// Largest empty buffer that is kept.
-const KEPT_BUFFER: usize = 256 * 1024;
 
 /// Channel for deliveries, limited by the prefetch count.
 type Deliveries = mpsc::UnboundedSender<Delivery<Receipt>>;
@@ -39,37 +38,53 @@ type Deliveries = mpsc::UnboundedSender<Delivery<Receipt>>;
 pub(super) struct Session {
     consuming: u16,
     publishing: u16,
+    queue: ShortString,
+    tap: Option<Tap>,
     frame_max: u32,
     /// Largest message that the broker accepts in bytes, if known.
     largest: Arc<AtomicUsize>,
     /// Number of acknowledgements that are sent without waiting, before the prefetch count is exhausted.
     few: usize,
     outbox: Mutex<Outbox>,
+    /// Whether a message was acknowledged.
+    settled: AtomicBool,
     /// Notified when the outbox gets a frame.
     wake: Notify,
     /// Cancelled when the connection ends.
     pub(super) dead: CancellationToken,
 }
 
+/// Channel for copies. It has no confirms, and its errors do not end the session.
+#[derive(Debug)]
+struct Tap {
+    channel: u16,
+    exchange: String,
+    /// Whether the broker closed the channel.
+    closed: AtomicBool,
+}
+
 /// Frames to write, and publishers that wait for confirms.
 #[derive(Debug, Default)]
 struct Outbox {
-    frames: Vec<u8>,
+    frames: Frames,
     acknowledged: Tags,
     confirms: Confirms,
+    /// Whether the broker sends messages.
+    consumes: bool,
     /// Whether the outbox is closed.
     over: bool,
 }
 
 impl Session {
-    /// Connects, creates missing queues, and starts consuming. Run the second value for the lifetime of the session.
+    /// Connects, creates missing queues, and starts consuming if `consumes`. Run the second value for the lifetime of the session.
     pub(super) async fn open(
         config: &Config,
         deliveries: &Deliveries,
         largest: &Arc<AtomicUsize>,
+        consumes: bool,
     ) -> Result<(Arc<Self>, Running), Error> {
-        let wire = Wire::open(&config.uri, &connection_name(config)).await?;
-        Self::begin(wire, config, deliveries, largest).await
+        let wire = Wire::open(&config.uri, &config.authorities, &connection_name(config)).await?;
+        Self::begin(wire, config, deliveries, largest, consumes).await
     }
 
     /// Like [`Session::open`], on an existing stream.
@@ -80,7 +95,7 @@ impl Session {
     ) -> Result<(Arc<Self>, Running), Error> {
         let wire = Wire::over(stream, &config.uri, &connection_name(config)).await?;
         let largest = Arc::new(AtomicUsize::new(usize::MAX));
-        Self::begin(wire, config, deliveries, &largest).await
+        Self::begin(wire, config, deliveries, &largest, true).await
     }
 
     async fn begin(
@@ -88,12 +103,14 @@ impl Session {
         config: &Config,
         deliveries: &Deliveries,
         largest: &Arc<AtomicUsize>,
+        consumes: bool,
     ) -> Result<(Arc<Self>, Running), Error> {
         ensure_queues(&mut wire, config).await?;
 
         let publishing = wire.channel().await?;
         let select = confirm::AMQPMethod::Select(confirm::Select { nowait: false });
         wire.ask(publishing, AMQPClass::Confirm(select)).await?;
+        let tap = open_tap(&mut wire, config).await?;
         let consuming = wire.channel().await?;
         let qos = basic::Qos {
             prefetch_count: config.prefetch,
@@ -101,20 +118,29 @@ impl Session {
         };
         wire.ask(consuming, AMQPClass::Basic(basic::AMQPMethod::Qos(qos)))
             .await?;
-        let consume = basic::Consume {
-            queue: short(&config.queue)?,
-            consumer_tag: short(CONSUMER)?,
-            ..basic::Consume::default()
+        if consumes {
+            let consume = basic::Consume {
+                queue: short(&config.queue)?,
+                consumer_tag: short(CONSUMER)?,
+                ..basic::Consume::default()
+            };
+            wire.ask(consuming, AMQPClass::Basic(basic::AMQPMethod::Consume(consume)))
+                .await?;
+        }
+        let outbox = Outbox {
+            consumes,
+            ..Outbox::default()
         };
-        wire.ask(consuming, AMQPClass::Basic(basic::AMQPMethod::Consume(consume)))
-            .await?;
         let session = Arc::new(Self {
             consuming,
             publishing,
+            tap,
             frame_max: wire.frame_max,
             largest: Arc::clone(largest),
             few: usize::from(config.prefetch) / 4,
-            outbox: Mutex::default(),
+            outbox: Mutex::new(outbox),
+            queue: short(&config.queue)?,
+            settled: AtomicBool::new(false),
             wake: Notify::new(),
             dead: CancellationToken::new(),
         });
@@ -128,42 +154,77 @@ impl Session {
         Ok((session, running))
     }
 
-    /// Publishes a message and waits for its confirm.
-    pub(super) async fn publish(&self, exchange: &str, key: &str, body: &[u8], headers: &Headers) -> Answer {
+    /// Publishes a message to its queue, and waits for its confirm.
+    ///
+    /// The default exchange routes to the queue with the name of the key and to no other. On a topic exchange, a queue that is bound
+    /// with `#` would count as the destination.
+    pub(super) async fn publish(&self, kept: &Kept, message: &Message<'_>) -> Answer {
         let largest = self.largest.load(Ordering::Relaxed);
-        if body.len() > largest {
+        if message.body.len() > largest {
             let text = format!(
                 "the message has {} bytes, and RabbitMQ accepts at most {largest} (max_message_size)",
-                body.len()
+                message.body.len()
             );
             return Err(PublishError::TooLarge(text));
         }
+        // Results of a fan-out are different messages.
+        let id = match (&kept.message_id, message.index) {
+            (Some(id), index @ 1..) => Some(format!("{id}-{index}")).filter(|id| u8::try_from(id.len()).is_ok()),
+            (id, _) => id.clone(),
+        };
+        let mut encoded = wire::Message {
+            exchange: "",
+            key: message.queue,
+            number: None,
+            id: id.as_deref(),
+            correlation_id: kept.correlation_id.as_deref(),
+            headers: message.headers,
+            body: &message.body,
+        };
         let (answer, told) = oneshot::channel();
         {
             let mut outbox = self.outbox();
             if outbox.over {
                 return Err(PublishError::Lost);
             }
-            let number = outbox.confirms.add(answer);
-            let message = Message {
-                exchange,
-                key,
-                number,
-                headers,
-                body,
-            };
-            if let Err(error) = encode_message(self.publishing, &message, self.frame_max, &mut outbox.frames) {
-                tracing::warn!(%error, "cannot publish a message");
-                self.dead.cancel();
-                return Err(PublishError::Lost);
+            encoded.number = Some(outbox.confirms.next_number());
+            match encode_message(self.publishing, &encoded, self.frame_max, &mut outbox.frames) {
+                Ok(()) => outbox.confirms.add(answer),
+                Err(error @ Error::HeadersTooLarge { .. }) => {
+                    return Err(PublishError::HeadersTooLarge(error.to_string()));
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "cannot publish a message");
+                    self.dead.cancel();
+                    return Err(PublishError::Lost);
+                }
             }
         }
         self.wake.notify_one();
-        told.await.unwrap_or(Err(PublishError::Lost))
+        let published = told.await.unwrap_or(Err(PublishError::Lost));
+        if let (Ok(Published::Routed), Some(tap)) = (&published, &self.tap)
+            && !tap.closed.load(Ordering::Relaxed)
+        {
+            let copy = wire::Message {
+                exchange: &tap.exchange,
+                number: None,
+                ..encoded
+            };
+            // It fits, because the message itself did.
+            let _ = encode_message(tap.channel, &copy, self.frame_max, &mut self.outbox().frames);
+            self.wake.notify_one();
+        }
+        published
+    }
+
+    /// Whether a message was acknowledged through this connection.
+    pub(super) fn has_settled(&self) -> bool {
+        self.settled.load(Ordering::Relaxed)
     }
 
     /// Acknowledges a message soon. If the connection is lost, the broker delivers it again.
     pub(super) fn acknowledge(&self, tag: u64) {
+        self.settled.store(true, Ordering::Relaxed);
         self.outbox().acknowledged.add(tag);
         self.wake.notify_one();
     }
@@ -178,13 +239,33 @@ impl Session {
         self.say(self.consuming, AMQPClass::Basic(basic::AMQPMethod::Nack(nack)));
     }
 
-    /// Cancels the consumer.
-    pub(super) fn stop_consuming(&self) {
-        let cancel = basic::Cancel {
-            consumer_tag: CONSUMER.into(),
-            nowait: true,
+    /// Starts or cancels the consumer, if it is not in this state. Messages that are on their way return to the queue.
+    pub(super) fn consume(&self, wanted: bool) {
+        let mut outbox = self.outbox();
+        if outbox.consumes == wanted {
+            return;
+        }
+        outbox.consumes = wanted;
+        let method = if wanted {
+            basic::AMQPMethod::Consume(basic::Consume {
+                queue: self.queue.clone(),
+                consumer_tag: CONSUMER.into(),
+                nowait: true,
+                ..basic::Consume::default()
+            })
+        } else {
+            basic::AMQPMethod::Cancel(basic::Cancel {
+                consumer_tag: CONSUMER.into(),
+                nowait: true,
+            })
         };
-        self.say(self.consuming, AMQPClass::Basic(basic::AMQPMethod::Cancel(cancel)));
+        outbox.say(self.consuming, AMQPClass::Basic(method));
+        drop(outbox);
+        self.wake.notify_one();
+    }
+
+    fn consumes(&self) -> bool {
+        self.outbox().consumes
     }
 
     /// Writes the remaining frames and closes the connection.
@@ -207,9 +288,8 @@ impl Session {
     }
 
     /// Moves the frames to write into `out`. Few acknowledgements wait for other frames, unless `late`. Returns whether some wait.
-    fn gather(&self, out: &mut Vec<u8>, late: bool) -> bool {
+    fn gather(&self, out: &mut Frames, late: bool) -> bool {
         out.clear();
-        out.shrink_to(KEPT_BUFFER);
         let mut outbox = self.outbox();
         if late || !outbox.frames.is_empty() || outbox.acknowledged.untold() >= self.few.max(1) {
             outbox.acknowledge(self.consuming);
@@ -225,7 +305,7 @@ impl Session {
 
 impl Outbox {
     fn say(&mut self, channel: u16, method: AMQPClass) {
-        if let Err(error) = encode(&AMQPFrame::Method(channel, method), &mut self.frames) {
+        if let Err(error) = encode(&AMQPFrame::Method(channel, method), self.frames.tail()) {
             tracing::error!(%error, "cannot send a frame to RabbitMQ");
         }
     }
@@ -251,7 +331,7 @@ pub(super) struct Running {
 /// Incomplete message.
 struct Content {
     about: About,
-    header: Option<AMQPContentHeader>,
+    header: Option<Header>,
     body: Vec<u8>,
 }
 
@@ -265,7 +345,7 @@ impl Content {
     }
 
     fn is_whole(&self) -> bool {
-        let size = self.header.as_ref().map(|header| header.body_size);
+        let size = self.header.as_ref().map(|header| header.size);
         size.is_some_and(|size| self.body.len() as u64 >= size)
     }
 }
@@ -299,21 +379,20 @@ impl Running {
         let patience = sleep(Duration::ZERO);
         tokio::pin!(patience);
         let mut some_wait = false;
-        let (mut out, mut written) = (Vec::new(), 0);
+        let mut out = Frames::default();
         // Frames received together with the last one of the handshake.
         if self.take_frames()?.is_break() {
             return Ok(());
         }
         loop {
-            if written == out.len() {
-                written = 0;
+            if out.is_empty() {
                 let late = some_wait && patience.is_elapsed();
                 let waited = std::mem::replace(&mut some_wait, session.gather(&mut out, late));
                 if some_wait && !waited {
                     patience.as_mut().reset(Instant::now() + ACKNOWLEDGE_WITHIN);
                 }
             }
-            let idle = written == out.len();
+            let idle = out.is_empty();
             tokio::select! {
                 more = read_more(&mut self.wire.reader, &mut self.wire.input) => {
                     more?;
@@ -322,9 +401,9 @@ impl Running {
                         return Ok(());
                     }
                 }
-                more = self.wire.writer.write(&out[written..]), if !idle => {
-                    written += more?;
-                    if written == out.len() {
+                more = self.wire.writer.write(out.front()), if !idle => {
+                    out.advance(more?);
+                    if out.is_empty() {
                         self.wire.writer.flush().await?;
                     }
                 }
@@ -334,7 +413,7 @@ impl Running {
                     if self.heard.elapsed() > silence {
                         return Err(Error::Silent);
                     }
-                    encode(&AMQPFrame::Heartbeat, &mut session.outbox().frames)?;
+                    encode(&AMQPFrame::Heartbeat, session.outbox().frames.tail())?;
                 }
                 () = session.dead.cancelled() => return Ok(()),
             }
@@ -360,6 +439,14 @@ impl Running {
         match method {
             AMQPClass::Basic(method) => return self.take_basic(on, method),
             AMQPClass::Channel(channel::AMQPMethod::Close(close)) => {
+                if let Some(tap) = self.session.tap.as_ref().filter(|tap| tap.channel == on) {
+                    tap.closed.store(true, Ordering::Relaxed);
+                    let (exchange, why) = (&tap.exchange, close.reply_text.to_string());
+                    tracing::warn!(exchange, why, "cannot publish copies (ASYA_RABBITMQ_TAP_EXCHANGE)");
+                    let closed = channel::AMQPMethod::CloseOk(channel::CloseOk {});
+                    self.session.say(on, AMQPClass::Channel(closed));
+                    return Ok(ControlFlow::Continue(()));
+                }
                 if let Some(largest) = largest_message(close.reply_text.as_str()) {
                     self.session.largest.store(largest, Ordering::Relaxed);
                 }
@@ -414,11 +501,11 @@ impl Running {
         Ok(ControlFlow::Continue(()))
     }
 
-    fn take_header(&mut self, on: u16, header: AMQPContentHeader) -> Result<ControlFlow<()>, Error> {
+    fn take_header(&mut self, on: u16, header: Header) -> Result<ControlFlow<()>, Error> {
         let Some(content) = self.contents.get_mut(&on) else {
             return Err(Error::Malformed("content header without a message"));
         };
-        let room = usize::try_from(header.body_size.min(ROOM)).unwrap_or_default();
+        let room = usize::try_from(header.size.min(ROOM)).unwrap_or_default();
         content.body.reserve_exact(room);
         content.header = Some(header);
         self.take_body(on, &[])
@@ -442,17 +529,22 @@ impl Running {
         })
     }
 
-    fn take_message(&self, about: &About, header: &AMQPContentHeader, body: Vec<u8>) -> ControlFlow<()> {
+    fn take_message(&self, about: &About, header: &Header, body: Vec<u8>) -> ControlFlow<()> {
         match *about {
+            About::Delivery { tag } if !self.session.consumes() => self.session.give_back(tag),
             About::Delivery { tag } => {
-                let (headers, deliveries) = read_headers(header.properties.headers().as_ref());
+                let properties = header.properties.as_ref();
+                let table = properties.ok().and_then(|properties| properties.headers().as_ref());
+                let (headers, deliveries) = read_headers(table);
                 let delivery = Delivery {
-                    body,
+                    body: body.into(),
                     headers,
+                    unreadable: properties.err().copied(),
                     deliveries,
                     receipt: Receipt {
                         tag,
                         session: Arc::clone(&self.session),
+                        kept: properties.map(kept).unwrap_or_default(),
                     },
                 };
                 // The receiver is closed. The broker delivers the message again after the connection ends.
@@ -461,8 +553,7 @@ impl Running {
                 }
             }
             About::Returned => {
-                let number = header.properties.message_id().as_ref();
-                if let Some(number) = number.and_then(|number| number.as_str().parse().ok()) {
+                if let Some(number) = header.properties.as_ref().ok().and_then(wire::number) {
                     self.session.outbox().confirms.returned(number);
                 }
             }
@@ -483,24 +574,41 @@ fn largest_message(reply: &str) -> Option<usize> {
     sizes.rsplit_once(" max size ")?.1.trim().parse().ok()
 }
 
+/// Declares the exchange for copies, and opens its channel.
+async fn open_tap(wire: &mut Wire, config: &Config) -> Result<Option<Tap>, Error> {
+    if config.tap_exchange.is_empty() {
+        return Ok(None);
+    }
+    declare_exchange(wire, &config.tap_exchange).await?;
+    Ok(Some(Tap {
+        channel: wire.channel().await?,
+        exchange: config.tap_exchange.clone(),
+        closed: AtomicBool::new(false),
+    }))
+}
+
+async fn declare_exchange(wire: &mut Wire, name: &str) -> Result<(), Error> {
+    let declare = exchange::Declare {
+        exchange: short(name)?,
+        kind: short("topic")?,
+        durable: true,
+        ..exchange::Declare::default()
+    };
+    let channel = wire.channel().await?;
+    let declared = AMQPClass::Exchange(exchange::AMQPMethod::Declare(declare));
+    match wire.ask(channel, declared).await {
+        Err(error @ Error::Refused(_)) => {
+            tracing::warn!(%error, exchange = name, "cannot declare the exchange as a durable topic exchange; the existing exchange is used");
+        }
+        other => drop(other?),
+    }
+    Ok(())
+}
+
 /// Creates a queue unless it exists. The check is a passive declaration, which does not compare arguments.
 async fn ensure_queues(wire: &mut Wire, config: &Config) -> Result<(), Error> {
     if !config.exchange.is_empty() {
-        let declare = exchange::Declare {
-            exchange: short(&config.exchange)?,
-            kind: short("topic")?,
-            durable: true,
-            ..exchange::Declare::default()
-        };
-        let channel = wire.channel().await?;
-        let declared = AMQPClass::Exchange(exchange::AMQPMethod::Declare(declare));
-        match wire.ask(channel, declared).await {
-            Err(error @ Error::Refused(_)) => {
-                let exchange = &config.exchange;
-                tracing::warn!(%error, exchange, "cannot declare the exchange as a durable topic exchange; the existing exchange is used");
-            }
-            other => drop(other?),
-        }
+        declare_exchange(wire, &config.exchange).await?;
     }
     if !config.create_queues {
         return Ok(());
@@ -540,6 +648,14 @@ async fn declare(wire: &mut Wire, name: &str, passive: bool) -> Result<(), Error
     wire.ask(channel, AMQPClass::Queue(queue::AMQPMethod::Declare(declare)))
         .await
         .map(drop)
+}
+
+fn kept(properties: &BasicProperties) -> Kept {
+    let text = |text: &Option<ShortString>| text.as_ref().map(ToString::to_string);
+    Kept {
+        message_id: text(properties.message_id()),
+        correlation_id: text(properties.correlation_id()),
+    }
 }
 
 /// Text headers, and the number of deliveries by a quorum queue, including this one.

@@ -12,8 +12,11 @@ use bytes::{Buf as _, Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, ReadHalf, WriteHalf};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
-use tokio_rustls::rustls::pki_types::ServerName;
+use tokio_rustls::rustls::pki_types::pem::PemObject as _;
+use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
 use tokio_rustls::rustls::{ClientConfig, RootCertStore};
+
+use super::frames::Frames;
 
 /// Sizes of the parts before and after the payload of a frame (AMQP 0-9-1, section 4.2.3).
 const FRAME_HEADER: usize = 7;
@@ -22,10 +25,13 @@ const HEADER_FRAME: u8 = 2;
 const BODY_FRAME: u8 = 3;
 /// Largest frame; RabbitMQ's default.
 const FRAME_MAX: u32 = 128 * 1024;
+/// Largest header of a received message. RabbitMQ does not divide it, and adds to it (`x-death`, `x-delivery-count`), so it can exceed
+/// the negotiated frame size (`build_simple_content_frames` in rabbit_binary_generator.erl, 3.8 to 4.1).
+const LARGEST_HEADER: u32 = 4 * 1024 * 1024;
 /// Smallest frame limit that a peer may request.
 const FRAME_MIN: u32 = 4 * 1024;
 /// Deepest nesting of tables. The parser is recursive, and publishers choose the headers.
-const MAX_NESTING: usize = 64;
+const MAX_NESTING: usize = 32;
 /// Largest read.
 const READ_ROOM: usize = 16 * 1024;
 const HEARTBEAT_SECONDS: u16 = 20;
@@ -50,6 +56,8 @@ pub(super) enum Error {
     Unexpected(String),
     #[error("cannot encode as AMQP 0-9-1: {0}")]
     Unsayable(String),
+    #[error("the headers of the message have {size} bytes, and a frame has at most {largest} (frame_max)")]
+    HeadersTooLarge { size: usize, largest: u32 },
     #[error("TLS handshake with {host} failed: {why}")]
     Tls { host: String, why: String },
 }
@@ -58,9 +66,18 @@ pub(super) enum Error {
 #[derive(Debug)]
 pub(super) enum Frame {
     Method(u16, AMQPClass),
-    Header(u16, AMQPContentHeader),
+    Header(u16, Header),
     Body(u16, Bytes),
     Heartbeat,
+}
+
+/// Header of a message.
+#[derive(Debug)]
+pub(super) struct Header {
+    /// Size of the body in bytes.
+    pub(super) size: u64,
+    /// Properties, or the reason why they cannot be read.
+    pub(super) properties: Result<BasicProperties, &'static str>,
 }
 
 /// Socket, plain or with TLS.
@@ -81,8 +98,8 @@ pub(super) struct Wire {
 
 impl Wire {
     /// Connects and signs in.
-    pub(super) async fn open(uri: &AMQPUri, name: &str) -> Result<Self, Error> {
-        Self::over(connect(uri).await?, uri, name).await
+    pub(super) async fn open(uri: &AMQPUri, authorities: &str, name: &str) -> Result<Self, Error> {
+        Self::over(connect(uri, authorities).await?, uri, name).await
     }
 
     /// Signs in on a stream.
@@ -190,7 +207,7 @@ pub(super) async fn read_more(reader: &mut ReadHalf<Box<dyn Stream>>, input: &mu
     }
 }
 
-async fn connect(uri: &AMQPUri) -> Result<Box<dyn Stream>, Error> {
+async fn connect(uri: &AMQPUri, authorities: &str) -> Result<Box<dyn Stream>, Error> {
     let host = uri.authority.host.trim_matches(['[', ']']);
     let plain = TcpStream::connect((host, uri.authority.port)).await?;
     plain.set_nodelay(true)?;
@@ -202,7 +219,7 @@ async fn connect(uri: &AMQPUri) -> Result<Box<dyn Stream>, Error> {
                 why,
             };
             let mut roots = RootCertStore::empty();
-            roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+            roots.add_parsable_certificates(read_authorities(authorities).map_err(failed)?);
             let config = ClientConfig::builder()
                 .with_root_certificates(roots)
                 .with_no_client_auth();
@@ -210,6 +227,24 @@ async fn connect(uri: &AMQPUri) -> Result<Box<dyn Stream>, Error> {
             let secured = TlsConnector::from(Arc::new(config)).connect(name, plain).await;
             Ok(Box::new(secured.map_err(|e| failed(e.to_string()))?))
         }
+    }
+}
+
+/// Certificates of the authorities: those of the system, the content of a file, or the file at a path.
+fn read_authorities(authorities: &str) -> Result<Vec<CertificateDer<'static>>, String> {
+    if authorities.is_empty() {
+        return Ok(rustls_native_certs::load_native_certs().certs);
+    }
+    let text = if authorities.contains("-----BEGIN") {
+        authorities.to_owned()
+    } else {
+        std::fs::read_to_string(authorities)
+            .map_err(|error| format!("cannot read {authorities} (ASYA_RABBITMQ_CA): {error}"))?
+    };
+    let certificates: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(text.as_bytes()).collect();
+    match certificates {
+        Ok(certificates) if !certificates.is_empty() => Ok(certificates),
+        _ => Err("ASYA_RABBITMQ_CA contains no certificate in PEM format".to_owned()),
     }
 }
 
@@ -272,52 +307,86 @@ pub(super) fn encode(frame: &AMQPFrame, out: &mut Vec<u8>) -> Result<(), Error> 
     Ok(())
 }
 
+/// Header with the number that identifies a message if it is returned. Headers that begin with `x-` end at the next sidecar.
+const NUMBER: &str = "x-asya-number";
+
 /// Message to publish.
 pub(super) struct Message<'a> {
     pub(super) exchange: &'a str,
     pub(super) key: &'a str,
-    /// Number that identifies the message if it is returned.
-    pub(super) number: u64,
+    /// Number of a message that is returned if no queue accepts it.
+    pub(super) number: Option<u64>,
+    pub(super) id: Option<&'a str>,
+    pub(super) correlation_id: Option<&'a str>,
     pub(super) headers: &'a [(String, String)],
-    pub(super) body: &'a [u8],
+    pub(super) body: &'a Bytes,
 }
 
-/// Appends the frames of a message.
-pub(super) fn encode_message(channel: u16, message: &Message, frame_max: u32, out: &mut Vec<u8>) -> Result<(), Error> {
+/// Appends the frames of a message, or nothing after an error.
+pub(super) fn encode_message(channel: u16, message: &Message, frame_max: u32, out: &mut Frames) -> Result<(), Error> {
     let publish = basic::Publish {
         exchange: short(message.exchange)?,
         routing_key: short(message.key)?,
-        mandatory: true,
+        mandatory: message.number.is_some(),
         immediate: false,
     };
-    let mut properties = BasicProperties::default()
-        .with_delivery_mode(PERSISTENT)
-        .with_content_type(short("application/json")?)
-        .with_message_id(short(&message.number.to_string())?);
-    if !message.headers.is_empty() {
-        let mut table = FieldTable::default();
-        for (key, value) in message.headers {
-            table.insert(short(key)?, AMQPValue::LongString(value.as_str().into()));
-        }
-        properties = properties.with_headers(table);
-    }
     let header = AMQPContentHeader {
         class_id: BASIC,
         body_size: message.body.len() as u64,
-        properties,
+        properties: properties(message)?,
     };
     let publish = AMQPClass::Basic(basic::AMQPMethod::Publish(publish));
-    encode(&AMQPFrame::Method(channel, publish), out)?;
-    encode(&AMQPFrame::Header(channel, header), out)?;
-    let largest = frame_max.saturating_sub(8).max(1);
-    for chunk in message.body.chunks(usize::try_from(largest).unwrap_or(usize::MAX)) {
-        out.push(BODY_FRAME);
-        out.extend_from_slice(&channel.to_be_bytes());
-        out.extend_from_slice(&u32::try_from(chunk.len()).unwrap_or(largest).to_be_bytes());
-        out.extend_from_slice(chunk);
-        out.push(FRAME_END);
+    let mark = out.mark();
+    encode(&AMQPFrame::Method(channel, publish), out.tail())?;
+    let before = out.mark();
+    encode(&AMQPFrame::Header(channel, header), out.tail())?;
+    let size = out.mark() - before;
+    if size > frame_max as usize {
+        out.truncate(mark);
+        return Err(Error::HeadersTooLarge {
+            size,
+            largest: frame_max,
+        });
+    }
+    let largest = frame_max.saturating_sub(8).max(1) as usize;
+    for start in (0..message.body.len()).step_by(largest) {
+        let chunk = message.body.slice(start..message.body.len().min(start + largest));
+        let length = u32::try_from(chunk.len()).unwrap_or(frame_max);
+        out.tail().push(BODY_FRAME);
+        out.tail().extend_from_slice(&channel.to_be_bytes());
+        out.tail().extend_from_slice(&length.to_be_bytes());
+        out.push(chunk);
+        out.tail().push(FRAME_END);
     }
     Ok(())
+}
+
+fn properties(message: &Message) -> Result<BasicProperties, Error> {
+    let mut properties = BasicProperties::default()
+        .with_delivery_mode(PERSISTENT)
+        .with_content_type(short("application/json")?);
+    if let Some(id) = message.id {
+        properties = properties.with_message_id(short(id)?);
+    }
+    if let Some(id) = message.correlation_id {
+        properties = properties.with_correlation_id(short(id)?);
+    }
+    let mut table = FieldTable::default();
+    for (key, value) in message.headers {
+        table.insert(short(key)?, AMQPValue::LongString(value.as_str().into()));
+    }
+    if let Some(number) = message.number.and_then(|number| i64::try_from(number).ok()) {
+        table.insert(short(NUMBER)?, AMQPValue::LongLongInt(number));
+    }
+    Ok(properties.with_headers(table))
+}
+
+/// Number of a returned message.
+pub(super) fn number(properties: &BasicProperties) -> Option<u64> {
+    match properties.headers().as_ref()?.inner().get(NUMBER)? {
+        AMQPValue::LongLongInt(number) => u64::try_from(*number).ok(),
+        _ => None,
+    }
 }
 
 /// The next frame, if it is complete.
@@ -329,7 +398,12 @@ pub(super) fn next_frame(input: &mut BytesMut, frame_max: u32) -> Result<Option<
         return Err(Error::Malformed("it speaks another version of the protocol"));
     }
     let payload = u32::from_be_bytes([a, b, c, d]);
-    if payload > frame_max {
+    let largest = if kind == HEADER_FRAME {
+        frame_max.max(LARGEST_HEADER)
+    } else {
+        frame_max
+    };
+    if payload > largest {
         return Err(Error::Malformed("frame larger than negotiated"));
     }
     let whole = FRAME_HEADER + payload as usize + 1;
@@ -346,15 +420,23 @@ pub(super) fn next_frame(input: &mut BytesMut, frame_max: u32) -> Result<Option<
         frame.truncate(payload as usize);
         return Ok(Some(Frame::Body(u16::from_be_bytes(channel), frame)));
     }
-    if nests_too_deep(&frame) {
-        return without_properties(&frame).map(Some);
-    }
-    match parse_frame(&frame[..]) {
+    let parsed = if nests_too_deep(&frame) {
+        Err("the headers are nested deeper than 32 levels")
+    } else {
+        parse_frame(&frame[..]).map_err(|_| "the headers are not valid AMQP 0-9-1")
+    };
+    match parsed {
         Ok((_, AMQPFrame::Method(channel, method))) => Ok(Some(Frame::Method(channel, method))),
-        Ok((_, AMQPFrame::Header(channel, header))) => Ok(Some(Frame::Header(channel, header))),
+        Ok((_, AMQPFrame::Header(channel, header))) => {
+            let header = Header {
+                size: header.body_size,
+                properties: Ok(header.properties),
+            };
+            Ok(Some(Frame::Header(channel, header)))
+        }
         Ok((_, AMQPFrame::Heartbeat)) => Ok(Some(Frame::Heartbeat)),
         Ok(_) => Err(Error::Malformed("unknown type of frame")),
-        Err(_) => Err(Error::Malformed("malformed frame")),
+        Err(why) => unreadable_header(&frame, why).map(Some),
     }
 }
 
@@ -375,20 +457,18 @@ fn nests_too_deep(frame: &[u8]) -> bool {
     false
 }
 
-/// Header of a message without its properties, for which only the size is read.
-fn without_properties(frame: &[u8]) -> Result<Frame, Error> {
+/// Header of a message whose properties cannot be read. Publishers choose them, so the connection continues.
+fn unreadable_header(frame: &[u8], why: &'static str) -> Result<Frame, Error> {
     let (Some(&[HEADER_FRAME, a, b]), Some(payload)) = (frame.first_chunk(), frame.get(FRAME_HEADER..)) else {
-        return Err(Error::Malformed("tables nested too deep"));
+        return Err(Error::Malformed("malformed frame"));
     };
     // Class and weight precede the size (AMQP 0-9-1, section 4.2.6.1).
     let Some(size) = payload.get(4..).and_then(<[u8]>::first_chunk) else {
         return Err(Error::Malformed("malformed frame"));
     };
-    tracing::warn!("the headers of a message are nested too deep and are ignored");
-    let header = AMQPContentHeader {
-        class_id: BASIC,
-        body_size: u64::from_be_bytes(*size),
-        properties: BasicProperties::default(),
+    let header = Header {
+        size: u64::from_be_bytes(*size),
+        properties: Err(why),
     };
     Ok(Frame::Header(u16::from_be_bytes([a, b]), header))
 }
@@ -400,14 +480,61 @@ mod tests {
     use super::*;
 
     fn bytes_of(message: &Message, frame_max: u32) -> Vec<u8> {
-        let mut out = Vec::new();
+        let mut out = Frames::default();
         encode_message(2, message, frame_max, &mut out).unwrap();
-        encode(&AMQPFrame::Heartbeat, &mut out).unwrap();
-        out
+        encode(&AMQPFrame::Heartbeat, out.tail()).unwrap();
+        all(&mut out)
+    }
+
+    fn all(frames: &mut Frames) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        while !frames.is_empty() {
+            bytes.extend_from_slice(frames.front());
+            frames.advance(frames.front().len());
+        }
+        bytes
+    }
+
+    fn message<'a>(headers: &'a [(String, String)], body: &'a Bytes) -> Message<'a> {
+        Message {
+            exchange: "",
+            key: "q",
+            number: Some(7),
+            id: Some("mine"),
+            correlation_id: None,
+            headers,
+            body,
+        }
+    }
+
+    #[test]
+    fn headers_fill_a_frame_and_are_rejected_beyond_it() {
+        let sized = |length: usize| {
+            let headers = [("k".to_owned(), "x".repeat(length))];
+            let mut out = Frames::default();
+            out.tail().push(1);
+            let encoded = encode_message(2, &message(&headers, &Bytes::from_static(b"{}")), FRAME_MIN, &mut out);
+            (encoded, all(&mut out))
+        };
+        let fits = (0..FRAME_MIN as usize)
+            .rfind(|length| sized(*length).0.is_ok())
+            .unwrap();
+        // RabbitMQ counts the eight bytes around the payload (rabbit_reader.erl, `handle_input`).
+        let (_, bytes) = sized(fits);
+        let header = bytes.iter().skip(1).position(|byte| *byte == FRAME_END).unwrap() + 2;
+        let payload = u32::from_be_bytes(bytes[header + 3..header + 7].try_into().unwrap());
+        assert_eq!((bytes[header], payload), (HEADER_FRAME, FRAME_MIN - 8));
+        let (error, bytes) = sized(fits + 1);
+        let said = error.unwrap_err().to_string();
+        assert_eq!(
+            said,
+            "the headers of the message have 4097 bytes, and a frame has at most 4096 (frame_max)"
+        );
+        assert_eq!(bytes, [1], "nothing is appended");
     }
 
     /// The body of the first message, read in pieces.
-    fn read(bytes: &[u8], piece: usize, frame_max: u32) -> Result<(Vec<u8>, AMQPContentHeader), Error> {
+    fn read(bytes: &[u8], piece: usize, frame_max: u32) -> Result<(Vec<u8>, Header), Error> {
         let (mut input, mut body, mut header) = (BytesMut::new(), Vec::new(), None);
         for piece in bytes.chunks(piece) {
             input.extend_from_slice(piece);
@@ -439,7 +566,7 @@ mod tests {
     }
 
     #[test]
-    fn too_deeply_nested_headers_are_ignored() {
+    fn too_deeply_nested_headers_are_reported() {
         for (depth, is_read) in [
             (1, true),
             (MAX_NESTING, true),
@@ -451,9 +578,24 @@ mod tests {
             let Some(Frame::Header(1, header)) = frame else {
                 panic!("{depth}: {frame:?}")
             };
-            assert_eq!(header.body_size, 7, "{depth}");
-            assert_eq!(header.properties.headers().is_some(), is_read, "{depth}");
+            assert_eq!(header.size, 7, "{depth}");
+            let properties = header.properties.map(|properties| properties.headers().is_some());
+            assert_eq!(properties.is_ok_and(|has_headers| has_headers), is_read, "{depth}");
         }
+    }
+
+    /// RabbitMQ passes on names that are not UTF-8.
+    #[test]
+    fn headers_that_cannot_be_parsed_are_reported() {
+        let mut bytes = nested(1);
+        let name = bytes.iter().position(|byte| *byte == b'k').unwrap();
+        bytes[name] = 0xff;
+        let frame = next_frame(&mut BytesMut::from(&bytes[..]), FRAME_MAX).unwrap();
+        let Some(Frame::Header(1, header)) = frame else {
+            panic!("{frame:?}")
+        };
+        assert_eq!(header.size, 7);
+        assert_eq!(header.properties.unwrap_err(), "the headers are not valid AMQP 0-9-1");
     }
 
     proptest! {
@@ -465,13 +607,16 @@ mod tests {
             header in "[a-z]{0,300}",
         ) {
             let headers = [("k".to_owned(), header.clone())];
-            let message = Message { exchange: "", key: "q", number: 7, headers: &headers, body: &body };
+            let body = Bytes::from(body);
+            let message = message(&headers, &body);
             let (read_body, read_header) = read(&bytes_of(&message, frame_max), piece, frame_max).unwrap();
             prop_assert_eq!(&read_body, &body);
-            prop_assert_eq!(read_header.body_size, body.len() as u64);
-            let id = read_header.properties.message_id().clone();
-            prop_assert_eq!(id.map(|id| id.to_string()), Some("7".to_owned()));
-            let table = read_header.properties.headers().clone().unwrap_or_default();
+            prop_assert_eq!(read_header.size, body.len() as u64);
+            let properties = read_header.properties.unwrap();
+            let id = properties.message_id().clone();
+            prop_assert_eq!(id.map(|id| id.to_string()), Some("mine".to_owned()));
+            prop_assert_eq!(number(&properties), Some(7));
+            let table = properties.headers().clone().unwrap_or_default();
             prop_assert_eq!(table.inner().get("k"), Some(&AMQPValue::LongString(header.as_str().into())));
         }
 
@@ -497,14 +642,12 @@ mod tests {
     #[test]
     fn too_long_names_are_rejected() {
         let key = "k".repeat(256);
+        let body = Bytes::new();
         let message = Message {
-            exchange: "",
             key: &key,
-            number: 1,
-            headers: &[],
-            body: b"",
+            ..message(&[], &body)
         };
-        let mut out = Vec::new();
+        let mut out = Frames::default();
         let said = encode_message(1, &message, FRAME_MIN, &mut out)
             .unwrap_err()
             .to_string();

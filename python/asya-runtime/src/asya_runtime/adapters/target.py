@@ -19,13 +19,15 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
-from asya_runtime import current_envelope, time_left
+from asya_runtime import Unavailable, current_envelope, time_left
 
 log = logging.getLogger("asya.adapters")
 
 LARGEST_ANSWER = 64 * 1024 * 1024
 # Status codes after which a retry can succeed.
 TEMPORARY = (408, 425, 429, 500, 502, 503, 504)
+# Status codes with which a server that runs, or a proxy before it, takes no request: it is overloaded, starts or stops.
+DOWN = (429, 503)
 # Link-local addresses, at which clouds serve credentials, and other metadata addresses (AWS, Google, Alibaba, Azure).
 METADATA_NETWORKS = [
     ipaddress.ip_network(network)
@@ -58,12 +60,12 @@ class TooLate(TargetError):
 
 
 class Temporary(Exception):
-    """An attempt failed that may be repeated."""
+    """An attempt failed that may be repeated. `down`: the target took no request, so the cause is not this message."""
 
-    def __init__(self, message: str, after: float | None = None, unreachable: bool = False) -> None:
+    def __init__(self, message: str, after: float | None = None, down: bool = False) -> None:
         super().__init__(message)
         self.after = after
-        self.unreachable = unreachable
+        self.down = down
 
 
 @dataclass(frozen=True)
@@ -74,7 +76,7 @@ class Target:
     # For one message including retries. The envelope's deadline shortens it.
     timeout: float = 240.0
     connect_timeout: float = 5.0
-    # Attempts after temporary errors. A server that cannot be reached is retried until the timeout.
+    # Attempts after temporary errors. A server that is down is waited for until the timeout.
     attempts: int = 4
     token: str | None = None
     model: str | None = None
@@ -138,17 +140,22 @@ class Target:
         left = time_left(current_envelope())
         budget = self.timeout if left is None else max(0.0, min(self.timeout, left))
         until = start + budget
-        attempt = 0
+        tries = attempts = 0
         while True:
-            attempt += 1
+            tries += 1
             try:
                 return self._once(method, path, body, fold, until)
             except Temporary as error:
-                pause = _backoff(attempt) if error.after is None else error.after
+                pause = _backoff(tries) if error.after is None else error.after
+                attempts += not error.down
                 out_of_time = time.monotonic() + pause >= until
-                if out_of_time or (attempt >= self.attempts and not error.unreachable):
-                    tries = "once" if attempt == 1 else f"{attempt} times"
-                    raise TargetError(f"{error}; tried {tries} in {time.monotonic() - start:.1f} of {budget:.0f} s") from None
+                if out_of_time or attempts >= self.attempts:
+                    tried = "once" if tries == 1 else f"{tries} times"
+                    text = f"{error}; tried {tried} in {time.monotonic() - start:.1f} of {budget:.0f} s"
+                    # Other messages would fail as well, so this one waits, unless its deadline is too close.
+                    if error.down and (left is None or left > self.timeout):
+                        raise Unavailable(text) from None
+                    raise TargetError(text) from None
                 log.warning("%s; again in %.1f s", error, pause)
                 time.sleep(pause)
 
@@ -181,7 +188,7 @@ class Target:
         except OSError as error:
             connection.close()
             reason = "connection timed out" if isinstance(error, TimeoutError) else error
-            raise Temporary(f"{self.url.scheme}://{self.url.netloc} cannot be reached: {reason}", unreachable=True) from None
+            raise Temporary(f"{self.url.scheme}://{self.url.netloc} cannot be reached: {reason}", down=True) from None
         # The name can resolve to any address, so the connected address is checked.
         peer = connection.sock.getpeername()[0]
         if is_metadata_address(peer):
@@ -224,7 +231,7 @@ class Target:
             raise TargetError(f"{text} (redirects are not followed: set ASYA_TARGET_URL to the final URL)")
         if response.status in TEMPORARY:
             after = response.headers.get("Retry-After", "")
-            raise Temporary(text, float(after) if after.isdecimal() else None)
+            raise Temporary(text, float(after) if after.isdecimal() else None, down=response.status in DOWN)
         raise Answered(text)
 
 
