@@ -4,7 +4,9 @@
 //! Absent and zero are different: a field that a user may omit is an `Option`. Defaults are in the documentation of each field
 //! and in the accessors below, never in the schema.
 
-use k8s_openapi::api::core::v1::{EnvVar, ResourceRequirements};
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::{EnvVar, LocalObjectReference, ResourceRequirements, Toleration};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
@@ -210,7 +212,7 @@ pub struct WorkloadRef {
     #[x_kube(validation = Rule::new("self.matches('^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?v[0-9]+((alpha|beta)[0-9]+)?$')").message("workloadRef.apiVersion must be GROUP/VERSION, such as apps/v1 or serving.kserve.io/v1beta1"))]
     pub api_version: String,
     /// Kind of the target: Deployment, StatefulSet, Workspace, InferenceSet, InferenceService, LLMInferenceService, RayService,
-    /// SeldonDeployment, ModelDeployment, or any other with binding.strategy Proxy and runtime.targetURL.
+    /// SeldonDeployment, ModelDeployment, or any other if binding.strategy is Proxy and runtime.targetURL is set.
     #[schemars(length(min = 1, max = 63))]
     #[x_kube(validation = Rule::new("self.matches('^[A-Z][A-Za-z0-9]*$')").message("workloadRef.kind must be a kind, such as Deployment"))]
     pub kind: String,
@@ -287,7 +289,7 @@ pub enum HandlerMode {
 }
 
 /// Binding strategy and conflict handling.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Binding {
     /// Auto (default) selects the strategy by the target. TemplatePatch adds two containers to the target's pod template,
@@ -301,6 +303,31 @@ pub struct Binding {
     /// ModelDeployment). Defaults to false: only the proxy is scaled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scale_target: Option<bool>,
+    /// Pods of the proxy. Other strategies use the pods of the target.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub proxy: Option<ProxyPods>,
+}
+
+/// Settings of the pods of a proxy.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ProxyPods {
+    /// ServiceAccount of the pods, such as one with an IAM role for SQS. Its token is not mounted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 253))]
+    pub service_account_name: Option<String>,
+    /// Secrets with credentials for registries.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16))]
+    pub image_pull_secrets: Vec<LocalObjectReference>,
+    /// Labels that a node must have to run the pods.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(extend("maxProperties" = 64))]
+    pub node_selector: BTreeMap<String, String>,
+    /// Taints that the pods tolerate.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64))]
+    pub tolerations: Vec<Toleration>,
 }
 
 /// Requested binding strategy.
@@ -573,6 +600,8 @@ pub enum ActorState {
     WaitingForTarget,
     /// Reconciliation is paused.
     Paused,
+    /// The actor is being deleted.
+    Terminating,
     /// The spec is invalid.
     Invalid,
     /// The target does not support binding.
@@ -619,6 +648,7 @@ words!(ActorState {
     Moving "Moving" InProgress,
     WaitingForTarget "WaitingForTarget" InProgress,
     Paused "Paused" Paused,
+    Terminating "Terminating" Terminating,
     Invalid "Invalid" Failed,
     BindingError "BindingError" Failed,
     TransportError "TransportError" Failed,

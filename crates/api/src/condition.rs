@@ -48,6 +48,8 @@ pub const STALLED: &str = "Stalled";
 
 /// The provider's upstream CRD is installed with a known schema. On InferenceProviderConfig. Owner: provider.
 pub const UPSTREAM_READY: &str = "UpstreamReady";
+/// The provider accepts `spec.settings`. On InferenceProviderConfig. Owner: provider.
+pub const SETTINGS_VALID: &str = "SettingsValid";
 /// Every CEL rule compiles. On InferenceProviderConfig. Owner: core.
 pub const RULES_VALID: &str = "RulesValid";
 

@@ -26,9 +26,12 @@ mod managed;
 pub mod model_deployment;
 pub mod name;
 pub mod overrides;
+mod pod_template;
 pub mod provider_config;
 pub mod reason;
 mod schema;
+mod storage;
+pub mod syntax;
 pub mod tone;
 
 pub use async_actor::{AsyncActor, AsyncActorSpec, AsyncActorStatus};

@@ -1,8 +1,8 @@
 //! Reasons of the conditions of ModelDeployments and InferenceProviderConfigs. They are a part of the API: a reason never changes
 //! its meaning.
 //!
-//! What an upstream or a third-party provider reports is passed on as it is, so the text of a reason says nothing about the
-//! controller that wrote it: see [`crate::condition::Owner`].
+//! Reasons from upstreams and third-party providers are copied unchanged. The text of a reason therefore does not identify the
+//! controller that wrote it; [`crate::condition::Owner`] does.
 
 use std::fmt;
 
@@ -117,6 +117,9 @@ reasons! {
         CRDNotInstalled,
         /// The installed CRD has a schema that the provider does not know. Update the provider's controller.
         UnknownUpstreamSchema,
+        /// `spec.settings` of the provider's InferenceProviderConfig is invalid. Existing models continue unchanged; new ones and
+        /// changes wait. An administrator must correct the setting that the message names.
+        SettingsInvalid,
         /// The upstream object exists.
         ResourceCreated,
         /// The upstream object is deleted and created again, because a field that cannot be updated changed.
@@ -145,6 +148,8 @@ reasons! {
         NotSupportedHere,
         /// The upstream has reported nothing for 5 minutes. Check that the upstream operator runs.
         UpstreamSilent,
+        /// The upstream operator's Deployment has no available replica. Check its pods.
+        OperatorUnavailable,
         /// No node fits the pod. The message gives the scheduler's reason.
         Unschedulable,
         /// The image of a container cannot be pulled. Check `spec.image` and the pull secrets.
@@ -183,8 +188,14 @@ reasons! {
         CRDNotInstalled,
         /// The installed CRD has a schema that the provider does not know. Update the provider's controller.
         UnknownUpstreamSchema,
+        /// The upstream operator's Deployment has no available replica. Check its pods.
+        OperatorUnavailable,
         /// The provider's controller was shut down.
         ShutDown,
+        /// The provider uses `spec.settings`.
+        SettingsAccepted,
+        /// `spec.settings` has an unknown setting or a wrong value. Correct the setting that the message names.
+        SettingsRejected,
         /// Every CEL rule of the registration compiles.
         RulesCompiled,
         /// Some CEL rules do not compile and are skipped; the message names them.

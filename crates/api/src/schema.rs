@@ -80,6 +80,18 @@ pub(crate) fn settings(_: &mut SchemaGenerator) -> Schema {
     json_schema!({ "type": "object", "maxProperties": 64, "x-kubernetes-preserve-unknown-fields": true })
 }
 
+/// A field that may be absent, and is not added to the stored object: an added value would have no owner.
+pub(crate) fn without_default(schema: &mut Schema) {
+    schema.remove("default");
+}
+
+/// Settings with a single owner at a time: an apply replaces them as a whole.
+pub(crate) fn owned_settings(generator: &mut SchemaGenerator) -> Schema {
+    let mut schema = settings(generator);
+    schema.insert("x-kubernetes-map-type".to_owned(), "atomic".into());
+    schema
+}
+
 /// Arguments of a command line.
 pub(crate) fn words(_: &mut SchemaGenerator) -> Schema {
     json_schema!({ "type": "array", "maxItems": 100, "items": { "type": "string", "maxLength": MAX_TEXT } })
@@ -139,9 +151,10 @@ mod tests {
     use crate::{AsyncActor, InferenceProviderConfig, LlamaStackDistribution, ModelDeployment};
 
     /// Fields that Kubernetes validates, or whose size a controller checks.
-    const MEASURED_ELSEWHERE: [&str; 6] = [
+    const MEASURED_ELSEWHERE: [&str; 7] = [
         "spec.provider.overrides",
         "spec.server.externalProviders.",
+        "spec.settings",
         "spec.workload.template.metadata",
         "spec.workload.template.spec",
         "spec.workload.template.spec.containers[]",

@@ -36,6 +36,11 @@ pub enum QueueState {
         /// Error, as a message for the user.
         message: String,
     },
+    /// The queue could not be deleted yet, because it is in use.
+    InUse {
+        /// Consumers and unacknowledged messages.
+        by: String,
+    },
     /// The queue was deleted, or kept because it holds messages.
     Removed {
         /// Number of messages in a queue that was kept.

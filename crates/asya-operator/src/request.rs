@@ -4,7 +4,8 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 
 use kube::ResourceExt;
 use runway_api::async_actor::{
-    AskedStrategy, HandlerMode, OnConflict, PullPolicy, Runtime, Scaling, WorkloadKind, WorkloadRef, messages,
+    AskedStrategy, HandlerMode, OnConflict, ProxyPods, PullPolicy, Runtime, Scaling, WorkloadKind, WorkloadRef,
+    messages,
 };
 use runway_api::{AsyncActor, name};
 use runway_operator::json;
@@ -75,6 +76,8 @@ pub struct Bound {
     pub on_conflict: OnConflict,
     /// Whether the target of a proxy is scaled along with the proxy.
     pub scale_target: bool,
+    /// Settings of the pods of a proxy.
+    pub proxy: ProxyPods,
 }
 
 impl Request {
@@ -103,6 +106,7 @@ impl Request {
                 runtime: runtime.clone(),
                 strategy: spec.strategy(),
                 on_conflict: spec.on_conflict(),
+                proxy: spec.binding.as_ref().and_then(|b| b.proxy.clone()).unwrap_or_default(),
                 scale_target: spec.binding.as_ref().and_then(|b| b.scale_target).unwrap_or(false),
             }),
             _ => return Err(vec![messages::XOR.to_owned()]),
@@ -365,6 +369,21 @@ pub fn check_url(url: &str) -> Result<(), Address> {
     Ok(())
 }
 
+/// Whether a URL leads to the pod of its caller.
+pub fn is_loopback(url: &str) -> bool {
+    let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
+    let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
+    if let Some((address, _)) = authority.strip_prefix('[').and_then(|inner| inner.split_once(']')) {
+        let is_local = |address: Ipv6Addr| {
+            address.is_loopback() || address.to_ipv4_mapped().is_some_and(|mapped| mapped.is_loopback())
+        };
+        return address.parse().is_ok_and(is_local);
+    }
+    let host = authority.split(':').next().unwrap_or_default().to_ascii_lowercase();
+    let host = host.trim_end_matches('.');
+    host == "localhost" || host.ends_with(".localhost") || host.parse().is_ok_and(|ip: Ipv4Addr| ip.is_loopback())
+}
+
 fn check_port(port: Option<&str>) -> Result<(), Address> {
     match port {
         Some("") => Ok(()),
@@ -415,6 +434,30 @@ mod tests {
                 "workload.template is 301 KiB of JSON, and at most 256 KiB are accepted: put large values into a ConfigMap"
             ]
         );
+    }
+
+    #[test]
+    fn loopback_urls_are_recognized_in_every_notation() {
+        for local in [
+            "http://127.0.0.1:8000/v1",
+            "http://127.9.9.9",
+            "https://LOCALHOST",
+            "http://localhost.:80",
+            "http://model.localhost/x",
+            "http://[::1]:8000",
+            "http://[::ffff:127.0.0.1]",
+        ] {
+            assert!(is_loopback(local), "{local}");
+        }
+        for other in [
+            "http://vllm:8000",
+            "http://127.example:80",
+            "http://[fd00::1]",
+            "http://10.0.0.1",
+            "http://localhost.team",
+        ] {
+            assert!(!is_loopback(other), "{other}");
+        }
     }
 
     #[test]

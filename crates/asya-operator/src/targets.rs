@@ -3,18 +3,19 @@
 //! | target | pods | added containers | Auto |
 //! |---|---|---|---|
 //! | Deployment, StatefulSet | its own | stay | TemplatePatch |
-//! | the same, owned by KServe, Seldon 1 or a ModelDeployment | its own | are removed by the owner | Proxy |
+//! | the same, with a controller owner | its own | may be removed by the owner | as for the owner if this table has it, else Proxy |
 //! | KAITO Workspace | StatefulSet of its name | stay until an upgrade | TemplatePatch; Proxy with scaling, because its replicas are ranks |
 //! | KAITO InferenceSet | several Workspaces | | Proxy, `targetURL` required |
-//! | KServe InferenceService, Standard | Deployment NAME-predictor | are removed by KServe | ParentSpec; Proxy with scaling, unless its own autoscaler is off |
+//! | KServe InferenceService, Standard | Deployment NAME-predictor | are removed by KServe | ParentSpec; Proxy with scaling, unless its autoscaler is external |
 //! | KServe InferenceService, Knative | Knative's | are removed by Knative | Proxy |
 //! | KServe LLMInferenceService, RayService, RayCluster, SeldonDeployment | | are removed, or pods are immutable | Proxy |
 //! | Seldon 2 Server, BentoDeployment | StatefulSet, Deployment | stay until the object changes | TemplatePatch |
 //! | ModelDeployment | its provider's | | Proxy to its endpoint |
-//! | any other kind | unknown | unknown | Proxy, `targetURL` required |
+//! | any other kind | unknown | unknown | refused: Proxy and `targetURL` must be set |
 
 use std::fmt;
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::ResourceExt;
 use kube::core::DynamicObject;
 use runway_api::async_actor::{AskedStrategy, Strategy, WorkloadRef};
@@ -22,7 +23,7 @@ use runway_operator::object::Kind;
 use serde_json::Value;
 
 use crate::object::{Found, Key, Objects};
-use crate::request::{Bound, check_url};
+use crate::request::{Bound, check_url, is_loopback};
 
 /// Deployment.
 pub const DEPLOYMENT: Kind = Kind::new("apps", "v1", "Deployment", "deployments");
@@ -181,16 +182,6 @@ pub const KNOWN: [Kind; TABLE.len()] = {
     kinds
 };
 
-/// Kinds of owners that revert changes of their Deployments and StatefulSets at once.
-const OWNERS_THAT_REVERT: [&str; 6] = [
-    "InferenceService",
-    "LLMInferenceService",
-    "SeldonDeployment",
-    "ModelDeployment",
-    "Revision",
-    "InferenceGraph",
-];
-
 /// A target that can be bound.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Resolved {
@@ -328,13 +319,25 @@ pub fn resolve(bound: &Bound, namespace: &str, scaling: bool, found: &Objects) -
     };
     let source = Source::find(row, &reference.name, namespace, found)?;
     let target = source.workload.clone().unwrap_or_else(|| source.key.clone());
-    let scale = (row.scale)(source.object, &target).map(|()| target.clone());
+    let scale = source.scale(&target).map(|()| target.clone());
     let strategy = source.choose(bound.strategy, scaling && scale.is_err())?;
     let workload = match strategy {
-        Strategy::TemplatePatch => source.workload(&target, found)?,
-        Strategy::ParentSpec | Strategy::Proxy => None,
+        // A proxy takes messages as soon as it runs, so it waits for the workload too.
+        Strategy::TemplatePatch | Strategy::Proxy => source.workload(&target, found)?,
+        Strategy::ParentSpec => None,
     };
     let url = match &bound.runtime.target_url {
+        Some(given) if strategy == Strategy::Proxy && is_loopback(given) => {
+            let own = source.url(namespace, strategy, workload);
+            let own = own.map_err(|why| {
+                if why.may_come {
+                    why
+                } else {
+                    never("TargetURLRequired", loopback_text(given, &source.key.to_string()))
+                }
+            })?;
+            with_path_of(own, given)
+        }
         Some(given) => given.clone(),
         None => source.url(namespace, strategy, workload)?,
     };
@@ -360,31 +363,54 @@ pub fn resolve(bound: &Bound, namespace: &str, scaling: bool, found: &Objects) -
     })
 }
 
-/// Resolves a target of a kind that is not in the table: the only strategy is a proxy.
+/// Resolves a target of a kind that is not in the table: only with an explicit proxy and URL, since the operator reads no object of
+/// such a kind.
 fn resolve_unknown(bound: &Bound) -> Result<Resolved, Unresolved> {
     let reference = &bound.reference;
     let what = format!("{} of {}", reference.kind, reference.api_version);
-    if matches!(bound.strategy, AskedStrategy::TemplatePatch | AskedStrategy::ParentSpec) {
+    if bound.strategy != AskedStrategy::Proxy {
         return Err(never(
             "TargetNotSupported",
             format!(
-                "workloadRef.kind: cannot add containers to pods of a {what}, because the kind is not in the table of targets: set binding.strategy to Proxy and runtime.targetURL"
+                "workloadRef.kind: the operator cannot bind to a {what}, because the kind is not in the table of targets: correct apiVersion and kind, or set binding.strategy to Proxy and runtime.targetURL"
             ),
         ));
     }
     let Some(url) = &bound.runtime.target_url else {
         return Err(never(
-            "TargetNotSupported",
+            "TargetURLRequired",
             format!(
-                "workloadRef.kind: the URL of a {what} is not known, because the kind is not in the table of targets: set runtime.targetURL to its Service"
+                "runtime.targetURL is required: the URL of a {what} is not known, because the kind is not in the table of targets; set it to its Service"
             ),
         ));
     };
+    if is_loopback(url) {
+        return Err(never(
+            "TargetURLRequired",
+            loopback_text(url, &format!("{} '{}'", reference.kind, reference.name)),
+        ));
+    }
     Ok(Resolved {
         target: Target::Unknown(reference.clone()),
         url: url.clone(),
         way: Way::Proxy { scale_target: None },
     })
+}
+
+fn loopback_text(url: &str, target: &str) -> String {
+    format!("runtime.targetURL {url} leads to the pod of the proxy itself: set it to the Service of {target}")
+}
+
+/// A URL with the path of another one, unless it has its own.
+fn with_path_of(url: String, given: &str) -> String {
+    let path = |url: &str| {
+        let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
+        rest.find(['/', '?']).map(|at| rest[at..].to_owned())
+    };
+    match path(given) {
+        Some(of_given) if path(&url).is_none() => url + &of_given,
+        _ => url,
+    }
 }
 
 /// The object that workloadRef names.
@@ -449,15 +475,24 @@ impl<'a> Source<'a> {
         }
     }
 
-    /// Whether the named object is itself a workload, and its owner reverts changes.
+    /// Whether the named object is itself a workload, and its owner may revert changes. Only owners of the table are known not to.
     fn is_reverted(&self) -> bool {
-        let reverts = |owner: &&str| OWNERS_THAT_REVERT.contains(owner);
-        let owners = self.object.owner_references().iter();
-        let controller = owners
-            .filter(|o| o.controller == Some(true))
-            .map(|o| o.kind.as_str())
-            .next();
-        self.workload.as_ref() == Some(&self.key) && controller.as_ref().is_some_and(reverts)
+        let reverts = |owner: &OwnerReference| {
+            row(&owner.api_version, &owner.kind).is_none_or(|row| row.auto != Strategy::TemplatePatch)
+        };
+        self.workload.as_ref() == Some(&self.key) && self.owner().is_some_and(reverts)
+    }
+
+    fn owner(&self) -> Option<&OwnerReference> {
+        let mut owners = self.object.owner_references().iter();
+        owners.find(|owner| owner.controller == Some(true))
+    }
+
+    /// Whether KEDA may scale the workload with a strategy in place. The owner of a workload that is named directly counts as well.
+    fn scale(&self, target: &Key) -> Result<(), String> {
+        let owner = self.owner().and_then(|owner| row(&owner.api_version, &owner.kind));
+        owner.map_or(Ok(()), |row| (row.scale)(self.object, target))?;
+        (self.row.scale)(self.object, target)
     }
 
     /// The live workload, which must exist and belong to the named object.
@@ -535,7 +570,8 @@ fn kserve_is_standard(service: &DynamicObject) -> bool {
 
 fn kserve_scale(service: &DynamicObject, workload: &Key) -> Result<(), String> {
     let class = service.annotations().get("serving.kserve.io/autoscalerClass");
-    if class.is_some_and(|class| class == "external" || class == "none") {
+    // With `none`, KServe writes the replicas of its own spec back.
+    if class.is_some_and(|class| class == "external") {
         return Ok(());
     }
     Err(format!(

@@ -57,12 +57,36 @@ pub struct RabbitMq {
     #[serde(default = "asya")]
     pub exchange: String,
     /// Port of the management API, from which KEDA reads the number of messages including unacknowledged ones. Defaults to 15672.
-    /// 0: there is no management API, and KEDA counts only waiting messages.
+    /// Set 0 if the management API is disabled; KEDA then counts only waiting messages.
     #[serde(default = "management_port")]
     pub management_port: u16,
+    /// Type of the queues that the operator creates. Defaults to quorum. A classic queue does not count deliveries.
+    #[serde(default)]
+    pub queue_type: QueueType,
     /// Settings of the queues.
     #[serde(default)]
     pub queues: Queues,
+}
+
+/// Type of a queue of RabbitMQ.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum QueueType {
+    /// Replicated; counts the deliveries of each message.
+    #[default]
+    Quorum,
+    /// On one node.
+    Classic,
+}
+
+impl QueueType {
+    /// Value of `x-queue-type`.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Quorum => "quorum",
+            Self::Classic => "classic",
+        }
+    }
 }
 
 /// Amazon SQS.
@@ -144,7 +168,8 @@ pub struct DeadLetters {
     /// Whether each queue has a dead-letter queue. Defaults to true.
     #[serde(default = "yes")]
     pub enabled: bool,
-    /// Deliveries before a message becomes a dead letter. Defaults to 3.
+    /// Deliveries after which a message goes to error-end, or, if its next delivery fails as well, to the dead-letter queue. Defaults
+    /// to 3. Not counted by classic queues of RabbitMQ.
     #[serde(default = "three")]
     pub max_retry_count: u32,
     /// Retention of dead letters in days. Defaults to no limit on RabbitMQ, 14 on SQS.

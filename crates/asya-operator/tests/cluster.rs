@@ -8,12 +8,13 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use bed::{Bed, NAMESPACE, PATIENCE, create_as, likeness};
+use k8s_openapi::api::admissionregistration::v1::{ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding};
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::core::DynamicObject;
 use kube::{Api, ResourceExt};
-use runway_api::async_actor::{RUNTIME_INJECTED, SCALING_READY, WORKLOAD_READY, messages};
+use runway_api::async_actor::{Mode, RUNTIME_INJECTED, SCALING_READY, WORKLOAD_READY, messages};
 use runway_api::condition::{self, Conditions};
 use runway_api::{AsyncActorStatus, ModelDeployment, labels};
 use runway_asya_operator::policy;
@@ -505,8 +506,10 @@ async fn config_maps_with_other_owners_are_not_changed() -> Result<()> {
         let change = Patch::Merge(json!({"spec": {"scaling": {"maxReplicas": 4}}}));
         bed.actors().patch("mine", &PatchParams::default(), &change).await?;
         bed.status("mine", "NameTaken", is_taken(2)).await?;
+        // Scaling is tried alone: the workload does not depend on it.
+        let is_scaling = condition == SCALING_READY;
         ensure!(
-            bed.deployments().get_opt("mine").await?.is_none(),
+            bed.deployments().get_opt("mine").await?.is_some() == is_scaling,
             "something was half made"
         );
         bed.delete("mine").await?;
@@ -531,5 +534,63 @@ async fn config_maps_with_other_owners_are_not_changed() -> Result<()> {
         })
         .await?;
     }
+    Ok(())
+}
+
+/// KEDA's webhook rejects a ScaledObject if the target has another autoscaler. A policy takes its place here.
+#[tokio::test]
+async fn rejected_scaled_object_does_not_stop_the_binding() -> Result<()> {
+    let bed = Bed::start().await?;
+    let policy = json!({
+        "apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingAdmissionPolicy",
+        "metadata": {"name": "keda"}, "spec": {
+            "matchConstraints": {"resourceRules": [{"apiGroups": ["keda.sh"], "apiVersions": ["*"],
+                "operations": ["CREATE"], "resources": ["scaledobjects"]}]},
+            "validations": [{"expression": "false", "message": "the workload is already managed by the hpa 'theirs'"}]},
+    });
+    let binding = json!({
+        "apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingAdmissionPolicyBinding",
+        "metadata": {"name": "keda"}, "spec": {"policyName": "keda", "validationActions": ["Deny"]},
+    });
+    let policies: Api<ValidatingAdmissionPolicy> = Api::all(bed.admin.clone());
+    let bindings: Api<ValidatingAdmissionPolicyBinding> = Api::all(bed.admin.clone());
+    policies
+        .create(&PostParams::default(), &serde_json::from_value(policy)?)
+        .await?;
+    bindings
+        .create(&PostParams::default(), &serde_json::from_value(binding)?)
+        .await?;
+    eventually(PATIENCE, async || {
+        let probe = json!({"apiVersion": "keda.sh/v1alpha1", "kind": "ScaledObject", "metadata": {"name": "probe"},
+            "spec": {"scaleTargetRef": {"name": "x"}, "triggers": [{"type": "cpu", "metadata": {"value": "1"}}]}});
+        let dry = PostParams {
+            dry_run: true,
+            ..PostParams::default()
+        };
+        let tried = bed.scaled_objects().create(&dry, &serde_json::from_value(probe)?).await;
+        let refused = tried.is_err_and(|error| error.to_string().contains("managed by the hpa"));
+        ensure!(refused, "the policy does not apply yet");
+        Ok(())
+    })
+    .await?;
+    let _operator = bed.operator().await?;
+    bed.model_server("vllm").await?;
+    let scaling = json!({"enabled": true});
+    bed.create("embed", with(bound("Deployment", "vllm"), "scaling", scaling))
+        .await?;
+    let is_refused = |s: &AsyncActorStatus| {
+        let scaling = s.conditions.get_condition(SCALING_READY);
+        let said = scaling.filter(|c| c.reason == "Refused" && c.message.contains("managed by the hpa 'theirs'"));
+        said.is_some() && s.conditions.is_true(RUNTIME_INJECTED)
+    };
+    let status = bed.status("embed", "bound and not scaled", is_refused).await?;
+    ensure!(status.mode == Some(Mode::Binding), "{status:?}");
+    ensure!(!format!("{status:?}").contains("ApiError"), "{status:?}");
+    let live = bed.deployments().get("vllm").await?;
+    ensure!(containers(&live) == ["model", "asya-runtime", "asya-sidecar"]);
+
+    // It is scaled as soon as nothing speaks against it.
+    bindings.delete("keda", &DeleteParams::default()).await?;
+    eventually(PATIENCE, async || Ok(bed.scaled_objects().get("asya-embed").await?)).await?;
     Ok(())
 }

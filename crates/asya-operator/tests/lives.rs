@@ -10,6 +10,7 @@ use proptest::prelude::*;
 use runway_api::AsyncActor;
 use runway_api::async_actor::{RUNTIME_INJECTED, Strategy as Way};
 use runway_api::condition::Conditions;
+use runway_asya_operator::observe::QueueState;
 use runway_asya_operator::plan;
 use serde_json::{Value, json};
 
@@ -26,7 +27,7 @@ fn actor(spec: &Value) -> AsyncActor {
 fn bound(target: &str, more: &Value) -> Value {
     let mut spec = json!({
         "transport": "rabbitmq", "workloadRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": target},
-        "runtime": {"image": "a:1", "handler": "a.b", "targetURL": "http://127.0.0.1:8000"},
+        "runtime": {"image": "a:1", "handler": "a.b", "targetURL": "http://vllm:8000"},
     });
     for (key, value) in more.as_object().unwrap() {
         spec[key] = value.clone();
@@ -145,6 +146,34 @@ fn deletion_removes_the_scaled_object_first_and_restores_the_target() {
     world.rest();
     assert!(world.gone);
     assert_eq!(live(&world, "vllm"), deployment("vllm"));
+}
+
+/// Pods that end hold messages that the broker does not count as waiting.
+#[test]
+fn queue_is_removed_after_the_last_pod() {
+    let standalone = json!({"transport": "rabbitmq", "workload": {"template": {"spec": {"containers": [
+        {"name": "asya-runtime", "image": "p:1"}]}}}});
+    for spec in [
+        standalone,
+        bound("vllm", &json!({})),
+        bound("vllm", &json!({"binding": {"strategy": "Proxy"}})),
+    ] {
+        let mut world = world(&spec);
+        world.rest();
+        let pod = json!({"metadata": {"name": "embed-1", "labels": {"asya.sh/actor": "embed"}}, "status": {"phase": "Running"}});
+        world.pods.push(serde_json::from_value(pod).unwrap());
+        delete(&mut world);
+        world.rest();
+        assert_eq!(world.queue, QueueState::Ready { drift: None }, "{spec}");
+        assert_eq!(status(&world).status.as_deref(), Some("Terminating"), "{spec}");
+        assert!(!world.gone);
+        world.pods.clear();
+        world.rest();
+        assert!(
+            world.gone && world.queue == QueueState::Removed { left: None },
+            "{spec}"
+        );
+    }
 }
 
 #[test]

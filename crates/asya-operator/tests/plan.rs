@@ -50,6 +50,7 @@ enum Queue {
     Differs,
     Removed,
     Left,
+    Used,
 }
 
 fn yes() -> bool {
@@ -82,6 +83,9 @@ fn golden_cases_give_the_expected_plans() {
                 drift: Some("it is not durable".to_owned()),
             },
             Queue::Removed => QueueState::Removed { left: None },
+            Queue::Used => QueueState::InUse {
+                by: "1 unacknowledged message".to_owned(),
+            },
             Queue::Left => QueueState::Removed { left: Some(7) },
         };
         let objects = folder.join("objects.yaml");

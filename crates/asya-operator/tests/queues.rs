@@ -8,12 +8,12 @@ use anyhow::{Context as _, Result, ensure};
 use bed::{Bed, NAMESPACE, PATIENCE, arguments};
 use k8s_openapi::api::events::v1::Event;
 use kube::Api;
-use kube::api::ListParams;
+use kube::api::{DeleteParams, ListParams};
 use runway_api::AsyncActorStatus;
 use runway_api::async_actor::TRANSPORT_READY;
 use runway_api::condition::Conditions;
 use runway_sqs::{Client, Credentials, Settings};
-use runway_testbed::pipeline::Broker;
+use runway_testbed::pipeline::{Broker, Kind};
 use runway_testbed::{RabbitMq, RabbitMqOptions, Sqs, eventually, sqs};
 use serde_json::{Value, json};
 
@@ -63,7 +63,8 @@ async fn rabbitmq_queues_are_created_kept_and_deleted() -> Result<()> {
     broker.declare("asya-default_old").await?;
     broker.publish("asya-default_old", b"{}").await?;
     bed.create("old", standalone("rabbitmq")).await?;
-    says("old", "QueueReady").await?;
+    says("old", "QueueDiffers: Queue 'asya-default_old' exists and is used").await?;
+    says("old", "'asya-default_old' is a classic queue").await?;
     ensure!(broker.ready("asya-default_old").await? == 1);
 
     // The broker of before is gone, and with it the connection.
@@ -81,6 +82,97 @@ async fn rabbitmq_queues_are_created_kept_and_deleted() -> Result<()> {
     bed.delete("old").await?;
     ensure!(broker.ready("asya-default_old").await? == 1, "a message was lost");
     left_alone(&bed, "'asya-default_old' holds 1 messages").await
+}
+
+/// A message that is given back again and again goes to the dead letters, which are kept for a limited time.
+#[tokio::test(flavor = "multi_thread")]
+async fn rabbitmq_queues_limit_deliveries() -> Result<()> {
+    let (bed, rabbit, transports) = with_management(json!({"dlq": {"maxRetryCount": 1, "retentionDays": 7}})).await?;
+    let _operator = bed.operator_with(arguments(&transports, "/nowhere".into())).await?;
+    let broker = Broker::connect(&rabbit.url()).await?;
+    bed.create("greet", standalone("rabbitmq")).await?;
+    says(&bed, "greet", "QueueReady").await?;
+    broker.publish("asya-default_greet", b"{}").await?;
+    // The sidecar reports the second delivery; one that it does not survive is the last.
+    for _ in 0..2 {
+        broker.take("asya-default_greet").await?.end().await?;
+    }
+    let (_, letter) = broker.consume("asya-default_greet_dlq").await?.next(PATIENCE).await?;
+    ensure!(letter.headers().is_some(), "{letter:?}");
+    let seven_days = 7 * 24 * 60 * 60 * 1000;
+    let found = broker.declare_with_ttl("asya-default_greet_dlq", seven_days).await;
+    ensure!(found.is_ok(), "{found:?}");
+
+    // A broker that allows 30 minutes redelivers what takes longer; Debian's has no setting for one queue.
+    let mut long = standalone("rabbitmq");
+    long["timeout"] = json!({"processing": 7200});
+    bed.create("long", long).await?;
+    says(&bed, "long", "has no x-consumer-timeout").await?;
+    says(&bed, "long", "at least 7800000 in rabbitmq.conf").await?;
+    Ok(())
+}
+
+/// Messages that a consumer has are not counted as waiting, and the broker would delete them with their queue.
+#[tokio::test(flavor = "multi_thread")]
+async fn deleted_actor_loses_no_message_in_progress() -> Result<()> {
+    let (bed, rabbit, transports) = with_management(json!({})).await?;
+    let _operator = bed.operator_with(arguments(&transports, "/nowhere".into())).await?;
+    let broker = Broker::connect(&rabbit.url()).await?;
+    for (actor, kind) in [("classic", Kind::Classic), ("quorum", Kind::Quorum)] {
+        let queue = &format!("asya-default_{actor}");
+        broker.declare_as(queue, kind).await?;
+        for is_finished in [false, true] {
+            bed.create(actor, standalone("rabbitmq")).await?;
+            says(&bed, actor, "exists").await?;
+            if broker.ready(queue).await? == 0 {
+                broker.publish(queue, b"{}").await?;
+            }
+            let taken = broker.take(queue).await?;
+            let params = DeleteParams::background();
+            bed.actors().delete(actor, &params).await?;
+            waits(&bed, actor, "it has 1 consumer").await?;
+            taken.take_no_more().await?;
+            // A quorum queue counts the consumer as long as it has a message.
+            if let Kind::Classic = kind {
+                waits(&bed, actor, "it has 1 unacknowledged message").await?;
+            }
+            if is_finished {
+                taken.finish().await?;
+            } else {
+                taken.end().await?;
+            }
+            bed.gone(actor).await?;
+            if is_finished {
+                ensure!(broker.ready(queue).await.is_err(), "{queue} is still there");
+            } else {
+                ensure!(broker.ready(queue).await? == 1, "a message was lost");
+                left_alone(&bed, &format!("'{queue}' holds 1 messages")).await?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A cluster, and a broker with a management API; the operator's transports with these settings of the queues.
+async fn with_management(queues: Value) -> Result<(Bed, RabbitMq, String)> {
+    let options = RabbitMqOptions {
+        management: true,
+        ..RabbitMqOptions::default()
+    };
+    let (bed, rabbit) = tokio::join!(Bed::start(), RabbitMq::start(options));
+    let (bed, rabbit) = (bed?, rabbit?);
+    let (host, port) = rabbit.address();
+    let transports = json!({"transports": {"rabbitmq": {"type": "rabbitmq", "config": {
+        "host": host, "port": port, "managementPort": rabbit.management_port(), "queues": queues}}}});
+    Ok((bed, rabbit, transports.to_string()))
+}
+
+/// Waits until the status of a deleted actor contains a text.
+async fn waits(bed: &Bed, actor: &str, what: &str) -> Result<()> {
+    let told = |s: &AsyncActorStatus| {
+        s.status.as_deref() == Some("Terminating") && s.message.as_deref().is_some_and(|m| m.contains(what))
+    };
+    bed.status(actor, what, told).await.map(drop)
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -124,6 +216,18 @@ async fn sqs_queues_are_created_kept_and_deleted() -> Result<()> {
         ensure!(client.queue_url(queue).await?.is_some(), "there is no {queue}");
     }
     let busy = client.queue_url("asya-default_busy").await?.context("a queue")?;
+    let redrive = client.attributes(&busy).await?["RedrivePolicy"].clone();
+    let redrive: Value = serde_json::from_str(redrive.as_str().context("a redrive policy")?)?;
+    ensure!(
+        redrive["maxReceiveCount"].to_string().trim_matches('"') == "4",
+        "{redrive}"
+    );
+    ensure!(
+        redrive["deadLetterTargetArn"]
+            .as_str()
+            .is_some_and(|arn| arn.ends_with(":asya-default_busy_dlq")),
+        "{redrive}"
+    );
     client.send(&busy, "{}", &[]).await?;
 
     bed.delete("greet").await?;
@@ -149,9 +253,9 @@ async fn left_alone(bed: &Bed, why: &str) -> Result<()> {
     let events: Api<Event> = Api::namespaced(bed.admin.clone(), NAMESPACE);
     eventually(PATIENCE, async || {
         let all = events.list(&ListParams::default()).await?.items;
-        let left = all.iter().find(|e| e.reason.as_deref() == Some("QueueLeft"));
-        let note = left.and_then(|e| e.note.as_deref()).context("no Event QueueLeft")?;
-        ensure!(note.contains(why), "{note}");
+        let mut left = all.iter().filter(|e| e.reason.as_deref() == Some("QueueLeft"));
+        left.find(|e| e.note.as_deref().is_some_and(|note| note.contains(why)))
+            .with_context(|| format!("no Event QueueLeft: {why}"))?;
         Ok(())
     })
     .await

@@ -134,6 +134,14 @@ impl Error {
         is_conflict(self.cause())
     }
 
+    /// Cause, as a message for the user: what the server said, without the rest of its response.
+    pub fn message(&self) -> String {
+        match self.cause() {
+            kube::Error::Api(status) => status.message.clone(),
+            other => crate::telemetry::chain(other),
+        }
+    }
+
     /// Category of the error, for metrics.
     pub(crate) fn category(&self) -> &'static str {
         match self.cause() {
@@ -240,18 +248,24 @@ where
     }
 
     async fn carry_out(&self, owner: &K, plan: &Plan, span: Option<&Recording>) -> Result<(), Error> {
-        if plan.finalizer == Finalizer::Add {
-            self.set_finalizer(owner, true).await?;
-        }
+        // Guarded writes that follow refer to the object with its finalizer.
+        let with_finalizer = match plan.finalizer {
+            Finalizer::Add => self.set_finalizer(owner, true).await?,
+            _ => None,
+        };
+        let owner = with_finalizer.as_ref().unwrap_or(owner);
         for delete in &plan.delete {
             let name = || format!("delete {}", delete.resource.kind);
             within(span, name, self.delete(delete)).await?;
         }
-        self.apply_all(owner, plan, span).await?;
+        let (alone, together): (Vec<&Apply>, Vec<&Apply>) =
+            plan.apply.iter().filter(|o| !o.unchanged).partition(|o| o.alone);
+        self.apply_all(owner, &together, plan.unrehearsed, span).await?;
         for edit in &plan.edit {
             let name = || format!("edit {}", edit.resource.kind);
             within(span, name, self.edit(owner, edit)).await?;
         }
+        self.apply_all(owner, &alone, false, span).await?;
         if let Some(of) = &plan.status_of {
             self.status(owner, &of.manager, &of.status, of.guarded).await?;
         }
@@ -282,10 +296,15 @@ where
 
     /// Applies the changed objects. If there are several, all are first sent as a dry run, so that a rejection of one leaves
     /// nothing half created.
-    async fn apply_all(&self, owner: &K, plan: &Plan, span: Option<&Recording>) -> Result<(), Error> {
-        let changed: Vec<&Apply> = plan.apply.iter().filter(|o| !o.unchanged).collect();
-        if !plan.unrehearsed && changed.len() > 1 {
-            for object in &changed {
+    async fn apply_all(
+        &self,
+        owner: &K,
+        changed: &[&Apply],
+        unrehearsed: bool,
+        span: Option<&Recording>,
+    ) -> Result<(), Error> {
+        if !unrehearsed && changed.len() > 1 {
+            for object in changed {
                 match self.send(object, true).await {
                     // Only a rejection by the API server itself counts.
                     Err(error) if !object.rehearsed && error.may_be_for_want_of_another() => {}
@@ -407,7 +426,11 @@ where
                 uid: Some(delete.uid.clone()),
                 resource_version: None,
             }),
-            ..DeleteParams::background()
+            ..if delete.foreground {
+                DeleteParams::foreground()
+            } else {
+                DeleteParams::background()
+            }
         };
         let sent = async {
             let (api, name) = self.at(&delete.resource, &delete.namespace, &delete.name)?;
@@ -461,7 +484,8 @@ where
         }
     }
 
-    async fn set_finalizer(&self, owner: &K, present: bool) -> Result<(), Error> {
+    /// Adds or removes the finalizer, and returns the object as it is then; `None` if it is gone.
+    async fn set_finalizer(&self, owner: &K, present: bool) -> Result<Option<K>, Error> {
         let mut finalizers: Vec<&str> = owner
             .finalizers()
             .iter()
@@ -479,10 +503,10 @@ where
             .await
         {
             Ok(answer) => {
-                self.own.wrote(&K::kind(&()), answer);
-                Ok(())
+                self.own.wrote(&K::kind(&()), answer.clone());
+                Ok(Some(answer))
             }
-            Err(kube::Error::Api(status)) if status.is_not_found() && !present => Ok(()),
+            Err(kube::Error::Api(status)) if status.is_not_found() && !present => Ok(None),
             Err(source) => Err(Error::Finalizer {
                 name: owner.name_any(),
                 source: Box::new(source),
@@ -649,6 +673,7 @@ mod tests {
                 namespace: "default".to_owned(),
                 name: name.to_owned(),
                 uid: "1".to_owned(),
+                foreground: false,
             };
             let error = executor.delete(&delete).await.unwrap_err();
             assert!(
@@ -679,6 +704,7 @@ mod tests {
                 live: None,
                 force: false,
                 rehearsed: false,
+                alone: false,
                 unchanged: false,
                 note: None,
             };
@@ -728,6 +754,7 @@ mod tests {
             live: live.map(str::to_owned),
             force: live.is_some(),
             rehearsed: true,
+            alone: false,
             unchanged: false,
             note: None,
         };

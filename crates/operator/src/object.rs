@@ -94,13 +94,14 @@ pub fn owner<K: Resource<DynamicType = ()>>(owner: &K) -> OwnerReference {
     }
 }
 
-/// Deletion of a live object; absent for one without a uid.
+/// Deletion of a live object, in the background; absent for one without a uid.
 pub fn deletion(resource: ApiResource, live: &DynamicObject) -> Option<Delete> {
     Some(Delete {
         resource,
         namespace: live.namespace().unwrap_or_default(),
         name: live.name_any(),
         uid: live.uid()?,
+        foreground: false,
     })
 }
 
@@ -136,6 +137,7 @@ pub fn wanted(
         live: live.and_then(ResourceExt::uid),
         force: live.is_some(),
         rehearsed: true,
+        alone: false,
         unchanged: same_request && intact,
         note,
     }

@@ -90,6 +90,7 @@ pub enum Finalizer {
 
 /// An object to apply.
 #[derive(Clone, Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "independent of each other")]
 pub struct Apply {
     /// Location of its kind in the API.
     pub resource: ApiResource,
@@ -103,6 +104,8 @@ pub struct Apply {
     /// Whether the result of webhooks counts in the dry run before the first write. False for an object whose admission needs
     /// another object of the same plan.
     pub rehearsed: bool,
+    /// Its rejection does not stop the other writes: it is applied after all others, without the common dry run.
+    pub alone: bool,
     /// The live object is as desired: nothing is sent.
     pub unchanged: bool,
     /// Event to send if the write changed something.
@@ -135,6 +138,8 @@ pub struct Delete {
     pub name: String,
     /// UID of the object: a later one with the same name is not deleted.
     pub uid: String,
+    /// Whether the object exists until its dependents are deleted, such as the pods of a workload (foreground deletion).
+    pub foreground: bool,
 }
 
 /// An Event.

@@ -88,6 +88,11 @@ impl<T> Store<T> {
             .collect()
     }
 
+    /// Reads all objects.
+    pub fn every<R>(&self, read: impl FnMut(&T) -> R) -> Vec<R> {
+        self.objects().values().map(read).collect()
+    }
+
     /// Reads the object of this name.
     pub fn read<R>(&self, namespace: &str, name: &str, read: impl FnOnce(&T) -> R) -> Option<R> {
         self.objects().get(format!("{namespace}/{name}/").as_str()).map(read)

@@ -137,24 +137,33 @@ where
 
 /// One CRD as it comes, changes and goes; the first item says whether it is there at all.
 pub fn crd(client: Client, name: String) -> impl Stream<Item = Option<Crd>> + Send {
-    let only_this = watcher::Config::default().fields(&format!("metadata.name={name}"));
     let resource = ApiResource::erase::<CustomResourceDefinition>(&());
-    watch(Api::<Crd>::all_with(client, &resource), only_this)
+    single(Api::<Crd>::all_with(client, &resource), name)
+}
+
+/// One object without a namespace as it comes, changes and goes; the first item says whether it is there at all.
+pub fn single<K>(api: Api<K>, name: String) -> impl Stream<Item = Option<K>> + Send
+where
+    K: Resource + Clone + Debug + DeserializeOwned + Send + 'static,
+{
+    let only_this = watcher::Config::default().fields(&format!("metadata.name={name}"));
+    let resource = api.resource_url().to_owned();
+    watch(api, only_this)
         .default_backoff()
-        .scan(None, move |crd, event| {
+        .scan(None, move |last, event| {
             // An Init is followed by what there is: only then is it known.
             let mut known = !matches!(event, Ok(Event::Init | Event::InitApply(_)));
             match event {
-                Ok(Event::Apply(found) | Event::InitApply(found)) => *crd = Some(found),
-                Ok(Event::Delete(_) | Event::Init) => *crd = None,
+                Ok(Event::Apply(found) | Event::InitApply(found)) => *last = Some(found),
+                Ok(Event::Delete(_) | Event::Init) => *last = None,
                 Ok(Event::InitDone) => {}
                 Err(error) => {
-                    tracing::warn!(crd = name, %error, "cannot watch the CRD");
+                    tracing::warn!(resource, name, %error, "cannot watch the object");
                     known = false;
                 }
             }
             // The receiver reads it once, and some CRDs are megabytes.
-            ready(Some(known.then(|| crd.take())))
+            ready(Some(known.then(|| last.take())))
         })
         .filter_map(ready)
 }

@@ -99,6 +99,7 @@ impl Guarded {
                 live: None,
                 force: true,
                 rehearsed: true,
+                alone: false,
                 unchanged: false,
                 note: None,
             },

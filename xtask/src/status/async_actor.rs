@@ -44,6 +44,10 @@ fn text(state: ActorState) -> Text {
             "Reconciliation is paused; pods keep running",
             "Remove the annotation, or run `kubeairunway resume`",
         ),
+        ActorState::Terminating => (
+            "The actor is being deleted; the message names what the deletion waits for, at most five minutes",
+            "Wait",
+        ),
         ActorState::Invalid => (
             "The spec violates a rule of the API",
             "Correct the fields that the message names",
@@ -130,13 +134,13 @@ const CONDITIONS: &[Condition] = &[
                 False,
                 "TargetURLUnknown",
                 "The target has not published its URL yet",
-                "Wait, or set `spec.workloadRef.runtime.targetURL`",
+                "Wait, or set `spec.runtime.targetURL`",
             ),
             Reason(
                 False,
                 "TargetURLRequired",
-                "The URL cannot be derived from the target, or is not allowed",
-                "Set `spec.workloadRef.runtime.targetURL`",
+                "The URL cannot be derived from the target, is not allowed, or leads to the pod of the proxy itself",
+                "Set `spec.runtime.targetURL`",
             ),
             Reason(
                 False,

@@ -49,7 +49,7 @@ pub(super) enum Verdict {
 pub(super) struct Sight<'a> {
     /// The containers are there, and the operator owns their fields.
     pub(super) intact: bool,
-    /// The same containers were added to the same object before.
+    /// The operator added these containers to this object in an earlier reconcile.
     pub(super) was_put_in: bool,
     /// The actor, or the object in workloadRef, has a new generation.
     pub(super) new_chance: bool,
@@ -112,7 +112,7 @@ pub(super) fn judge(sight: &Sight<'_>, before: &AsyncActorStatus) -> Judged {
     }
 }
 
-/// Time until the count is reset, if there is no further loss.
+/// Time until the count of conflicts is reset. A further conflict restarts it.
 pub(super) fn forgotten_in(conflicts: &Conflicts, now: Timestamp) -> Option<Duration> {
     let last = conflicts.last_time.as_ref()?;
     Some(left(QUIET.unsigned_abs(), now.duration_since(last.0)))

@@ -83,7 +83,7 @@ fn sidecar_env(
         plain("ASYA_ACTOR_ERROR_END", ERROR_END),
     ]);
     env.extend(is_end(actor).then(|| plain("ASYA_IS_END_ACTOR", "true")));
-    env.push(plain("ASYA_RUNTIME_TIMEOUT", &format!("{}s", request.processing)));
+    env.push(call_timeout(request));
     if matches!(meeting, Meeting::Abstract) {
         // Loading a model can take long, and a sidecar that exits would make its pod unready.
         env.push(plain("ASYA_RUNTIME_READY_TIMEOUT", "24h"));
@@ -94,6 +94,12 @@ fn sidecar_env(
     // The sidecar creates queues only if the operator does not.
     let manages = manages(settings, transport);
     env.push(plain("ASYA_QUEUE_AUTO_CREATE", if manages { "false" } else { "true" }));
+    let dead_letters = &transport.queues().dlq;
+    env.extend(
+        dead_letters
+            .enabled
+            .then(|| plain("ASYA_MAX_DELIVERIES", &dead_letters.max_retry_count.to_string())),
+    );
     env.extend(match transport {
         Transport::RabbitMq(rabbit) => rabbit_env(rabbit),
         Transport::Sqs(sqs) => sqs_env(sqs),
@@ -144,11 +150,18 @@ fn meeting_env(request: &Request, meeting: Meeting) -> Value {
     }
 }
 
+/// Time limit of a call. Both containers have it: a runtime whose handler does not return ends soon after the sidecar stops to wait
+/// for it.
+fn call_timeout(request: &Request) -> Value {
+    plain("ASYA_RUNTIME_TIMEOUT", &format!("{}s", request.processing))
+}
+
 /// The runtime of a binding. It has no probes: an unready container would remove the pod from the model's Service, which also has
 /// other clients.
 pub(super) fn bound_runtime(request: &Request, runtime: &Runtime, url: &str) -> Value {
     let env = vec![
         meeting_env(request, Meeting::Abstract),
+        call_timeout(request),
         plain("ASYA_HANDLER", &runtime.handler),
         plain(
             "ASYA_HANDLER_MODE",
@@ -186,7 +199,7 @@ pub(super) fn complete_runtime(container: &mut Map<String, Value>, request: &Req
         "command".to_owned(),
         json!([python, format!("/opt/asya/{}", names::RUNTIME_SCRIPT)]),
     );
-    let mut env = vec![meeting_env(request, Meeting::Folder)];
+    let mut env = vec![meeting_env(request, Meeting::Folder), call_timeout(request)];
     if is_end(&request.name) {
         env.push(plain("ASYA_ENABLE_VALIDATION", "false"));
     }

@@ -17,6 +17,7 @@ mod transport;
 use runway_api::async_actor::ActorState;
 use runway_operator::apply;
 
+use self::status::Refusal;
 use crate::observe::Observed;
 use crate::request::{Request, Work};
 
@@ -26,6 +27,11 @@ pub use queue::{QueueWork, Queues, queues_of};
 
 /// The plan for one AsyncActor.
 pub fn plan(seen: &Observed) -> Plan {
+    plan_after(seen, None)
+}
+
+/// The plan for one AsyncActor. If the API server rejected one of its writes, the status reports it.
+fn plan_after(seen: &Observed, refusal: Option<&Refusal>) -> Plan {
     if seen.actor.is_deleting() {
         return removal::for_deletion(seen);
     }
@@ -41,30 +47,36 @@ pub fn plan(seen: &Observed) -> Plan {
         Work::Standalone(workload) => standalone::plan(seen, &request, workload, transport.usable),
         Work::Bound(bound) => binding::plan(seen, &request, bound, transport.usable),
     };
-    status::settle(seen, &request, transport, outcome)
+    status::settle(seen, &request, transport, outcome, refusal)
 }
 
 /// The plan after the API server rejected a write of [`plan`]: it reports the error. It is empty if a retry can help.
 pub fn after_failure(seen: &Observed, error: &apply::Error) -> Plan {
-    match error {
+    if seen.actor.is_deleting() {
+        return Plan::default();
+    }
+    let (kind, name, state, message) = match error {
         apply::Error::NameTaken {
             kind, name, manager, ..
-        } => {
-            let message = objects::taken_text(kind, name, manager);
-            status::refused(seen, (kind, name), ActorState::NameTaken, message)
-        }
-        apply::Error::Apply { kind, name, source } if error.is_conflict() => {
-            let message = format!(
-                "{kind} '{name}' was refused: another field manager owns a field that the operator must set; rename the other container, or set binding.strategy to Proxy: {source}"
-            );
-            status::refused(seen, (kind, name), ActorState::FieldConflict, message)
-        }
-        apply::Error::Apply { kind, name, source } if error.is_refusal() => status::refused(
-            seen,
-            (kind, name),
-            ActorState::Refused,
-            format!("{kind} '{name}' was refused: {source}"),
+        } => (
+            kind,
+            name,
+            ActorState::NameTaken,
+            objects::taken_text(kind, name, manager),
         ),
-        _ => Plan::default(),
-    }
+        apply::Error::Apply { kind, name, .. } if error.is_conflict() => {
+            let message = format!(
+                "{kind} '{name}' was refused: another field manager owns a field that the operator must set; rename the other container, or set binding.strategy to Proxy: {}",
+                error.message()
+            );
+            (kind, name, ActorState::FieldConflict, message)
+        }
+        apply::Error::Apply { kind, name, .. } if error.is_refusal() => {
+            let message = format!("{kind} '{name}' was refused: {}", error.message());
+            (kind, name, ActorState::Refused, message)
+        }
+        _ => return Plan::default(),
+    };
+    let refusal = Refusal::new(seen, (kind, name), state, message);
+    status::refused(seen, plan_after(seen, Some(&refusal)), refusal)
 }

@@ -13,7 +13,7 @@ use serde_json::Value;
 use super::fields;
 use super::part::Part;
 use crate::names;
-use crate::object::{CONFIG_MAP, Found, Key};
+use crate::object::{CONFIG_MAP, Found, Key, SCALED_OBJECT};
 use crate::observe::Observed;
 
 /// Labels of all objects that are created for an actor.
@@ -111,6 +111,9 @@ fn compared(seen: &Observed, key: &Key, object: DynamicObject, told: bool) -> Ap
         live: live.and_then(ResourceExt::uid),
         force: live.is_some(),
         rehearsed: true,
+        // What KEDA rejects does not stop the actor: it still processes messages, with the replicas that it has.
+        alone: key.kind.group == SCALED_OBJECT.group
+            || *key == Key::new(CONFIG_MAP, names::authentication(&seen.name())),
         unchanged: intact,
         note: note.filter(|_| told),
         object,

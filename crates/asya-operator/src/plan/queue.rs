@@ -29,6 +29,36 @@ pub struct Queues {
     pub ends: Vec<String>,
     /// Seconds for which a received message is invisible to others.
     pub visibility: u32,
+    /// Seconds for which a consumer can have a message, if that is more than brokers allow by default.
+    pub consumer_timeout: Option<u32>,
+}
+
+impl Queues {
+    /// The actor's queue and the ends, each with its dead-letter queue.
+    pub fn with_dead_letters(&self) -> impl Iterator<Item = (&String, Option<String>)> {
+        let has = self.dead_letters.is_some();
+        let queues = self.ends.iter().chain([&self.name]);
+        queues.map(move |queue| (queue, has.then(|| names::dead_letters(queue))))
+    }
+}
+
+/// Time after which RabbitMQ takes a message from its consumer, in seconds, unless the queue or the broker has another one
+/// (`consumer_timeout`).
+const CONSUMER_TIMEOUT: u32 = 30 * 60;
+/// Time beside the calls of the handler that a message can be with its consumer, in seconds.
+const BESIDE_CALLS: u32 = 10 * 60;
+/// Variable of the sidecar with the number of messages that it takes at once.
+const PREFETCH: &str = "ASYA_RABBITMQ_PREFETCH";
+
+/// Longest time for which a consumer can have a message: it waits for those that were taken before.
+fn consumer_timeout(actor: &AsyncActor, processing: u32) -> Option<u32> {
+    let mut env = actor.spec.sidecar.iter().flat_map(|sidecar| &sidecar.env);
+    let set = env.rfind(|variable| variable.name == PREFETCH);
+    let prefetch = set.and_then(|variable| variable.value.as_ref()?.parse::<u16>().ok());
+    let longest = processing
+        .saturating_mul(prefetch.unwrap_or(1).into())
+        .saturating_add(BESIDE_CALLS);
+    (longest > CONSUMER_TIMEOUT).then_some(longest)
 }
 
 /// The queues of an actor, if its transport is configured.
@@ -59,6 +89,10 @@ pub(super) fn queues(actor: &AsyncActor, transport: &Transport) -> Queues {
             .filter(|end| *end != name)
             .collect(),
         name,
+        consumer_timeout: match transport {
+            Transport::RabbitMq(_) => consumer_timeout(actor, processing),
+            Transport::Sqs(_) => None,
+        },
         visibility: visibility.unwrap_or_else(|| processing.saturating_mul(2)),
     }
 }

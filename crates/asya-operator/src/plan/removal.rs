@@ -1,15 +1,17 @@
-//! Cleanup of a deleted actor: first the ScaledObject (KEDA restores the replicas), then the containers in the target, then the
-//! queue. It ends after five minutes at the latest; an Event reports objects that may be left.
+//! Cleanup of a deleted actor: first the ScaledObject (KEDA restores the replicas), then the workload or the containers in the
+//! target, and when their pods are gone the queue, because pods hold messages that the queue does not count as waiting. It ends
+//! after five minutes at the latest; an Event reports objects that may be left.
 
 use std::time::Duration;
 
+use k8s_openapi::api::core::v1::Pod;
 use runway_operator::object;
 use runway_operator::plan::{Finalizer, Note};
 
 use super::binding::holder;
-use super::objects;
 use super::part::{LOOK_AGAIN, Plan};
-use super::queue::{QueueWork, manages, queues};
+use super::queue::{QueueWork, Queues, manages, queues};
+use super::{objects, status};
 use crate::names;
 use crate::object::{Key, SCALED_OBJECT};
 use crate::observe::{Observed, QueueState};
@@ -47,8 +49,12 @@ pub(super) fn for_deletion(seen: &Observed) -> Plan {
     for key in scalers.iter().filter(|key| objects::exists(seen, key)) {
         match left {
             Some(left) => {
-                plan.kube.look_again = Some(left.min(LOOK_AGAIN));
-                return plan;
+                return waiting(
+                    seen,
+                    plan,
+                    left.min(LOOK_AGAIN),
+                    format!("Waiting for KEDA to release {key}"),
+                );
             }
             None => orphans.push(key.to_string()),
         }
@@ -71,25 +77,37 @@ pub(super) fn for_deletion(seen: &Observed) -> Plan {
         plan.kube.events.push(note);
         return plan;
     }
-    if let Ok(transport) = seen.transports.get(&seen.actor.spec.transport)
-        && manages(&seen.settings, transport)
-    {
-        let work = queues(&seen.actor, transport);
+    if let Some(work) = queues_to_remove(seen) {
+        let name = work.name.clone();
+        let running = seen.pods.iter().any(|pod| holds_messages(pod));
         match (&seen.queue, left) {
+            (_, Some(left)) if running => {
+                let message =
+                    format!("Waiting for pods to end before queue '{name}' is removed: they can hold messages");
+                return waiting(seen, plan, left.min(LOOK_AGAIN), message);
+            }
+            (_, None) if running => orphans.push(format!("queue '{name}', which running pods use")),
             (QueueState::Removed { left: None }, _) => {}
             (QueueState::Removed { left: Some(count) }, _) => plan.kube.events.push(Note::warning(
                 "QueueLeft",
                 format!(
-                    "Queue '{}' holds {count} messages and is kept: empty and delete it, or create the actor again",
-                    work.name
+                    "Queue '{name}' holds {count} messages and is kept: empty and delete it, or create the actor again"
                 ),
             )),
-            (_, Some(left)) => {
-                plan.queue = Some(QueueWork::Remove(work));
-                plan.kube.look_again = Some(left.min(BROKER_AGAIN));
-                return plan;
+            (state, Some(left)) => {
+                let plan = Plan {
+                    queue: Some(QueueWork::Remove(work)),
+                    ..plan
+                };
+                let message = match state {
+                    QueueState::InUse { by } => format!("Queue '{name}' is in use: {by}"),
+                    QueueState::Failed { message } => format!("Queue '{name}' cannot be removed: {message}"),
+                    _ => format!("Removing queue '{name}'"),
+                };
+                return waiting(seen, plan, left.min(BROKER_AGAIN), message);
             }
-            (_, None) => orphans.push(format!("queue '{}'", work.name)),
+            (QueueState::InUse { by }, None) => orphans.push(format!("queue '{name}' ({by})")),
+            (_, None) => orphans.push(format!("queue '{name}'")),
         }
     }
     if !orphans.is_empty() {
@@ -101,4 +119,23 @@ pub(super) fn for_deletion(seen: &Observed) -> Plan {
     }
     plan.kube.finalizer = Finalizer::Remove;
     plan
+}
+
+/// The plan with a status that says what the deletion waits for.
+fn waiting(seen: &Observed, mut plan: Plan, again: Duration, message: String) -> Plan {
+    plan.kube.look_again = Some(again);
+    plan.kube.status = status::terminating(seen, message);
+    plan
+}
+
+/// The queues of the actor, if the operator manages them.
+fn queues_to_remove(seen: &Observed) -> Option<Queues> {
+    let transport = seen.transports.get(&seen.actor.spec.transport).ok()?;
+    manages(&seen.settings, transport).then(|| queues(&seen.actor, transport))
+}
+
+/// Whether the containers of a pod may run. A pod that is being deleted can take until the end of its grace period.
+fn holds_messages(pod: &Pod) -> bool {
+    let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
+    !matches!(phase, Some("Succeeded" | "Failed"))
 }

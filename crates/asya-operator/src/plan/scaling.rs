@@ -5,6 +5,7 @@ use std::iter;
 use kube::core::DynamicObject;
 use runway_api::async_actor::{MetricType, SCALING_READY, Scaling, ScalingMode};
 use runway_api::condition::{no, yes};
+use runway_operator::plan::Note;
 use serde_json::{Value, json};
 
 use super::containers::without_empty;
@@ -14,6 +15,7 @@ use crate::names;
 use crate::object::{CONFIG_MAP, Found, Key, SCALED_OBJECT, TRIGGER_AUTHENTICATION};
 use crate::observe::Observed;
 use crate::request::Request;
+use crate::targets::replicas_asked;
 use crate::transports::{SecretKey, Transport};
 
 /// Scales `target` by the queue, if the actor asks for scaling. `own` is whether the pods are the actor's own: pods of others
@@ -94,9 +96,21 @@ pub(super) fn plan(
     children.push((key, apply));
     let part = Part {
         children,
+        events: Vec::from_iter(shrinks(seen, target, minimum).filter(|_| live.is_none() && !own)),
         ..Part::says(condition)
     };
     (scaled, part)
+}
+
+/// The Event for a running target with more replicas than the minimum, when its scaling begins.
+fn shrinks(seen: &Observed, target: &Key, minimum: i32) -> Option<Note> {
+    let replicas = seen.live(target).and_then(replicas_asked)?;
+    (replicas > minimum.into()).then(|| {
+        let message = format!(
+            "KEDA scales {target} by the queue: spec.replicas is {replicas} now, and {minimum} while the queue is empty. To keep more, set scaling.minReplicas"
+        );
+        Note::normal("ScalingStarted", message)
+    })
 }
 
 /// Scales the target of a proxy along with the proxy.

@@ -3,7 +3,7 @@
 
 use std::{iter, mem};
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition as ConditionBefore, Time};
 use kube::core::DynamicObject;
 use runway_api::AsyncActorStatus;
 use runway_api::async_actor::{
@@ -84,40 +84,65 @@ pub(super) fn paused(seen: &Observed) -> Plan {
     )
 }
 
-/// The plan after the API server rejected an object. Conditions stay as they are, except for the one that needs the object.
-pub(super) fn refused(seen: &Observed, (kind, name): (&str, &str), state: ActorState, message: String) -> Plan {
-    let reason = state.as_str();
+/// The status of a deleted actor that waits for something, if it differs from the present one.
+pub(super) fn terminating(seen: &Observed, message: String) -> Option<Value> {
     let before = seen.actor.status.clone().unwrap_or_default();
-    let type_ = match kind {
-        "ScaledObject" | "TriggerAuthentication" => SCALING_READY,
-        "ConfigMap" if name == names::authentication(&seen.name()) => SCALING_READY,
-        _ if seen.actor.spec.workload_ref.is_some() => RUNTIME_INJECTED,
-        _ => WORKLOAD_READY,
-    };
-    let told = before.conditions.iter().any(|c| c.type_ == type_ && c.reason == reason);
-    let mut drafts: Vec<Condition> = before
-        .conditions
-        .iter()
-        .filter_map(|c| {
-            let known = ORDER
-                .into_iter()
-                .find(|t| *t == c.type_ && *t != type_ && *t != condition::READY)?;
-            let make = if c.status == "True" { yes } else { no };
-            Some(make(known, &c.reason, &c.message))
-        })
-        .collect();
-    drafts.push(no(type_, reason, &message));
-    drafts.push(no(condition::READY, reason, &message));
+    let mut drafts = kept(&before, &[condition::READY]);
+    drafts.push(no(condition::READY, ActorState::Terminating.as_str(), &message));
     let status = AsyncActorStatus {
         observed_generation: seen.actor.metadata.generation,
         ..before
     };
-    let written = written(seen, status, drafts, state, message.clone());
-    only(written, (!told).then(|| Note::warning(reason, message)))
+    written(seen, status, drafts, ActorState::Terminating, message)
+}
+
+/// Conditions of a status as they are, except for some.
+fn kept(before: &AsyncActorStatus, except: &[&str]) -> Vec<Condition> {
+    let as_before = |c: &ConditionBefore| {
+        let known = ORDER.into_iter().find(|t| *t == c.type_ && !except.contains(t))?;
+        let make = if c.status == "True" { yes } else { no };
+        Some(make(known, &c.reason, &c.message))
+    };
+    before.conditions.iter().filter_map(as_before).collect()
+}
+
+/// A write that the API server rejected.
+pub(super) struct Refusal {
+    /// Condition that needs the object.
+    type_: &'static str,
+    state: ActorState,
+    message: String,
+}
+
+impl Refusal {
+    pub(super) fn new(seen: &Observed, (kind, name): (&str, &str), state: ActorState, message: String) -> Self {
+        let type_ = match kind {
+            "ScaledObject" | "TriggerAuthentication" => SCALING_READY,
+            "ConfigMap" if name == names::authentication(&seen.name()) => SCALING_READY,
+            _ if seen.actor.spec.workload_ref.is_some() => RUNTIME_INJECTED,
+            _ => WORKLOAD_READY,
+        };
+        Self { type_, state, message }
+    }
+}
+
+/// The plan after the API server rejected an object: only the status of `planned` is written.
+pub(super) fn refused(seen: &Observed, planned: Plan, refusal: Refusal) -> Plan {
+    let Refusal { type_, state, message } = refusal;
+    let reason = state.as_str();
+    let mut conditions = seen.actor.conditions().iter();
+    let told = conditions.any(|c| c.type_ == type_ && c.reason == reason);
+    only(planned.kube.status, (!told).then(|| Note::warning(reason, message)))
 }
 
 /// Makes the plan: merges the parts of all steps, deletes children that no step wants, and settles the status.
-pub(super) fn settle(seen: &Observed, request: &Request, transport: Reading<'_>, mut outcome: Outcome) -> Plan {
+pub(super) fn settle(
+    seen: &Observed,
+    request: &Request,
+    transport: Reading<'_>,
+    mut outcome: Outcome,
+    refusal: Option<&Refusal>,
+) -> Plan {
     let parts = iter::once(transport.part).chain(mem::take(&mut outcome.parts));
     let Merged {
         mut kube,
@@ -135,10 +160,24 @@ pub(super) fn settle(seen: &Observed, request: &Request, transport: Reading<'_>,
     }
     let shown = outcome.shown.clone();
     let shown = shown.as_ref().and_then(|key| Some((key, seen.live(key)?)));
-    let status = status(seen, request, transport.queue, outcome);
-    let (word, ready, message) = match problem(&conditions) {
-        Some((word, message)) => (word, false, message),
-        None => running(&status, shown, &kube.apply, seen.actor.status.as_ref()),
+    let mut status = status(seen, request, transport.queue, outcome);
+    if let Some(refusal) = refusal {
+        conditions.retain(|condition| !condition.is(refusal.type_));
+        conditions.push(no(refusal.type_, refusal.state.as_str(), &refusal.message));
+    }
+    if let Some(refusal) = refusal {
+        let before = seen.actor.status.clone().unwrap_or_default();
+        status.scaled_object_ref = before.scaled_object_ref;
+        if refusal.type_ != SCALING_READY {
+            // Nothing was written.
+            status.binding = before.binding;
+            status.workload_ref = before.workload_ref;
+        }
+    }
+    let (word, ready, message) = match (refusal, problem(&conditions)) {
+        (Some(refusal), _) => (refusal.state, false, refusal.message.clone()),
+        (None, Some((word, message))) => (word, false, message),
+        (None, None) => running(&status, shown, &kube.apply, seen.actor.status.as_ref()),
     };
     if word == ActorState::Updating {
         // In case the event at its end is lost.

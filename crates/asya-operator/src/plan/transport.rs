@@ -64,7 +64,7 @@ pub(super) fn read(seen: &Observed) -> Reading<'_> {
             let message = format!("Queue '{name}': {message}");
             (no(TRANSPORT_READY, "QueueFailed", message), None)
         }
-        QueueState::Unknown | QueueState::Removed { .. } => {
+        QueueState::Unknown | QueueState::InUse { .. } | QueueState::Removed { .. } => {
             let message = format!("Queue '{name}' is being created");
             let work = QueueWork::Ensure(queues);
             (no(TRANSPORT_READY, "QueuePending", message), Some(work))

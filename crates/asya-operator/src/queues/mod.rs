@@ -1,5 +1,6 @@
 //! Queues at their brokers: creation, checks, and deletion of empty ones. Executes the `queue` of a plan.
 
+mod management;
 mod rabbitmq;
 mod sqs;
 
@@ -26,10 +27,43 @@ pub(crate) type Id = (String, String);
 
 /// A broker.
 trait Broker: Send + Sync {
-    /// Creates queues that do not exist.
-    fn ensure<'a>(&'a self, queues: &'a Queues) -> BoxFuture<'a, Result<(), Error>>;
-    /// Deletes the actor's queues, unless they hold messages. Returns the number of messages that kept them.
-    fn remove<'a>(&'a self, queues: &'a Queues) -> BoxFuture<'a, Result<Option<u64>, Error>>;
+    /// Creates queues that do not exist. Returns how existing ones differ from the configuration.
+    fn ensure<'a>(&'a self, queues: &'a Queues) -> BoxFuture<'a, Result<Option<String>, Error>>;
+    /// Deletes the actor's queues, unless they hold messages or are in use.
+    fn remove<'a>(&'a self, queues: &'a Queues) -> BoxFuture<'a, Result<Removal, Error>>;
+}
+
+/// Result of the deletion of a queue.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Removal {
+    /// It does not exist any more.
+    Gone,
+    /// It holds messages.
+    Holds(u64),
+    /// It has consumers, or messages that are not acknowledged yet.
+    InUse(String),
+}
+
+impl Removal {
+    /// The result for two queues.
+    fn and(self, other: Self) -> Self {
+        match (self, other) {
+            (Self::InUse(by), _) | (_, Self::InUse(by)) => Self::InUse(by),
+            (Self::Holds(some), Self::Holds(more)) => Self::Holds(some + more),
+            (Self::Holds(count), Self::Gone) | (Self::Gone, Self::Holds(count)) => Self::Holds(count),
+            (Self::Gone, Self::Gone) => Self::Gone,
+        }
+    }
+}
+
+impl From<Removal> for QueueState {
+    fn from(removal: Removal) -> Self {
+        match removal {
+            Removal::Gone => Self::Removed { left: None },
+            Removal::Holds(count) => Self::Removed { left: Some(count) },
+            Removal::InUse(by) => Self::InUse { by },
+        }
+    }
 }
 
 /// Failed work at a broker.
@@ -53,7 +87,15 @@ enum Error {
 pub(crate) struct Keeper {
     secrets: PathBuf,
     brokers: RwLock<BTreeMap<String, Arc<dyn Broker>>>,
-    known: Mutex<HashMap<Id, (Queues, QueueState)>>,
+    known: Mutex<HashMap<Id, Known>>,
+}
+
+/// The queues of an actor, as the last work left them.
+struct Known {
+    queues: Queues,
+    state: QueueState,
+    /// Whether the work was a deletion, which only the next plan repeats.
+    removing: bool,
 }
 
 impl Keeper {
@@ -76,7 +118,7 @@ impl Keeper {
     /// State of an actor's queues; unknown if the last work was for other queues.
     pub(crate) fn state(&self, id: &Id, wanted: Option<&Queues>) -> QueueState {
         match self.lock().get(id) {
-            Some((queues, state)) if wanted == Some(queues) => state.clone(),
+            Some(known) if wanted == Some(&known.queues) => known.state.clone(),
             _ => QueueState::Unknown,
         }
     }
@@ -89,14 +131,19 @@ impl Keeper {
                 let state = match self.broker(queues) {
                     None => QueueState::Removed { left: None },
                     Some(broker) => match broker.remove(queues).await {
-                        Ok(left) => QueueState::Removed { left },
+                        Ok(removal) => removal.into(),
                         Err(error) => failed(&error),
                     },
                 };
                 (queues, state)
             }
         };
-        self.lock().insert(id.clone(), (queues.clone(), state));
+        let known = Known {
+            queues: queues.clone(),
+            state,
+            removing: matches!(work, QueueWork::Remove(_)),
+        };
+        self.lock().insert(id.clone(), known);
     }
 
     async fn ensure(&self, queues: &Queues) -> QueueState {
@@ -104,7 +151,7 @@ impl Keeper {
             return QueueState::Unknown;
         };
         match broker.ensure(queues).await {
-            Ok(()) => QueueState::Ready { drift: None },
+            Ok(drift) => QueueState::Ready { drift },
             Err(error) => failed(&error),
         }
     }
@@ -128,22 +175,24 @@ impl Keeper {
             let due: Vec<(Id, Queues, QueueState)> = self
                 .lock()
                 .iter()
-                .filter(|(_, (_, state))| match state {
+                .filter(|(_, known)| match known.state {
+                    _ if known.removing => false,
                     QueueState::Failed { .. } => true,
                     QueueState::Ready { .. } => look,
-                    QueueState::Unknown | QueueState::Removed { .. } => false,
+                    QueueState::Unknown | QueueState::InUse { .. } | QueueState::Removed { .. } => false,
                 })
-                .map(|(id, (queues, state))| (id.clone(), queues.clone(), state.clone()))
+                .map(|(id, known)| (id.clone(), known.queues.clone(), known.state.clone()))
                 .collect();
             for (id, queues, before) in due {
                 let now = self.ensure(&queues).await;
                 let mut known = self.lock();
                 // Forgotten or replaced in the meantime.
-                let Some(entry) = known.get_mut(&id).filter(|(q, s)| *q == queues && *s == before) else {
+                let same = |entry: &&mut Known| !entry.removing && entry.queues == queues && entry.state == before;
+                let Some(entry) = known.get_mut(&id).filter(same) else {
                     continue;
                 };
                 if now != before {
-                    entry.1 = now;
+                    entry.state = now;
                     drop(known);
                     wake(&id);
                 }
@@ -151,7 +200,7 @@ impl Keeper {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<Id, (Queues, QueueState)>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<Id, Known>> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,27 +1,50 @@
-//! RabbitMQ: durable queues, each bound to the exchange by its own name (wire protocol, section 1). An existing queue is not
-//! changed, and one that holds messages is not deleted.
+//! RabbitMQ: durable quorum queues, each with a limit of deliveries and a dead-letter queue, bound to the exchange by its own name
+//! (wire protocol, section 1). An existing queue is not changed, and one that holds messages or is in use is not deleted.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync;
+use std::time::Duration;
 
 use futures::future::BoxFuture;
-use lapin::options::{ExchangeDeclareOptions, QueueBindOptions, QueueDeclareOptions, QueueDeleteOptions};
-use lapin::types::FieldTable;
+use futures::{FutureExt as _, StreamExt as _};
+use lapin::message::Delivery;
+use lapin::options::{
+    BasicConsumeOptions, BasicPublishOptions, BasicQosOptions, ConfirmSelectOptions, ExchangeDeclareOptions,
+    QueueBindOptions, QueueDeclareOptions, QueueDeleteOptions,
+};
+use lapin::types::{AMQPValue, FieldTable, ShortString};
 use lapin::uri::{AMQPAuthority, AMQPScheme, AMQPUri, AMQPUserInfo};
-use lapin::{Channel, Connection, ConnectionProperties, ExchangeKind};
+use lapin::{Channel, Connection, ConnectionProperties, Consumer, ExchangeKind};
 use tokio::sync::Mutex;
 
-use super::{Broker, Error, PATIENCE, secret};
+use super::management::Management;
+use super::{Broker, Error, PATIENCE, Removal, secret};
 use crate::plan::Queues;
-use crate::transports::RabbitMq;
+use crate::transports::{QueueType, RabbitMq};
 
 /// AMQP reply code for a queue that does not exist.
 const NOT_FOUND: u16 = 404;
+/// AMQP reply code for a queue that is in use or not empty.
+const PRECONDITION_FAILED: u16 = 406;
+/// AMQP reply code for a deletion with conditions that the type of the queue does not support (rabbit_quorum_queue.erl).
+const NOT_IMPLEMENTED: u16 = 540;
+/// Largest number of messages that arrive between the last look at a quorum queue and its deletion.
+const TAKEN: u16 = 10_000;
+/// A day in milliseconds.
+const DAY: i64 = 24 * 60 * 60 * 1000;
+/// Longest retention of dead letters, in days.
+const LONGEST_RETENTION: u32 = 3650;
+/// Timeout for the end of a consumer whose queue was deleted.
+const LAST_DELIVERY: Duration = Duration::from_secs(2);
 
 /// Broker with one connection, opened on first use.
 pub(super) struct Rabbit {
     config: RabbitMq,
     secrets: PathBuf,
     connection: Mutex<Option<Connection>>,
+    /// Queues that were compared with their arguments, and how they differ.
+    compared: sync::Mutex<BTreeMap<String, (FieldTable, Option<String>)>>,
 }
 
 impl Rabbit {
@@ -30,6 +53,7 @@ impl Rabbit {
             config,
             secrets,
             connection: Mutex::new(None),
+            compared: sync::Mutex::default(),
         }
     }
 
@@ -38,27 +62,41 @@ impl Rabbit {
     }
 
     async fn channel(&self) -> Result<Channel, Error> {
-        let unreachable = |source| Error::Unreachable {
-            place: self.place(),
-            source,
-        };
         let mut connection = self.connection.lock().await;
         if connection.as_ref().is_none_or(|c| !c.status().connected()) {
-            let properties = ConnectionProperties::default().with_connection_name("asya-operator".into());
-            let connecting = Connection::connect_uri(self.uri()?, properties);
-            *connection = Some(connecting.await.map_err(unreachable)?);
+            *connection = Some(self.connect().await?);
         }
         match connection.as_ref() {
-            Some(connection) => connection.create_channel().await.map_err(unreachable),
+            Some(connection) => connection
+                .create_channel()
+                .await
+                .map_err(|source| self.unreachable(source)),
             None => Err(Error::Silent { place: self.place() }),
         }
     }
 
+    async fn connect(&self) -> Result<Connection, Error> {
+        let properties = ConnectionProperties::default().with_connection_name("asya-operator".into());
+        let connecting = Connection::connect_uri(self.uri()?, properties);
+        connecting.await.map_err(|source| self.unreachable(source))
+    }
+
+    fn unreachable(&self, source: lapin::Error) -> Error {
+        Error::Unreachable {
+            place: self.place(),
+            source,
+        }
+    }
+
+    fn password(&self) -> Result<String, Error> {
+        match &self.config.password_secret_ref {
+            None => Ok("guest".to_owned()),
+            Some(key) => secret(&self.secrets, key),
+        }
+    }
+
     fn uri(&self) -> Result<AMQPUri, Error> {
-        let password = match &self.config.password_secret_ref {
-            None => "guest".to_owned(),
-            Some(key) => secret(&self.secrets, key)?,
-        };
+        let password = self.password()?;
         Ok(AMQPUri {
             scheme: AMQPScheme::AMQP,
             authority: AMQPAuthority {
@@ -74,46 +112,71 @@ impl Rabbit {
         })
     }
 
-    async fn make(&self, queue: &str) -> Result<(), Error> {
+    /// Creates a queue, unless it exists, and binds it to the exchange by its own name. Returns how an existing one differs.
+    async fn make(&self, queue: &str, arguments: &FieldTable) -> Result<Option<String>, Error> {
         let refused = |source| Error::Refused {
             queue: queue.to_owned(),
             source,
         };
-        // A rejected passive declaration closes its channel.
-        if self.look(queue).await?.is_none() {
-            let durable = QueueDeclareOptions {
-                durable: true,
-                ..QueueDeclareOptions::default()
-            };
-            let channel = self.channel().await?;
-            channel
-                .queue_declare(queue.into(), durable, FieldTable::default())
-                .await
-                .map_err(refused)?;
-            close(&channel).await;
-        }
+        let known = lock(&self.compared).get(queue).cloned();
+        let drift = match known.filter(|(with, _)| with == arguments) {
+            // The broker logs an error for each declaration with other arguments.
+            Some((_, drift)) if self.look(queue).await?.is_some() => drift,
+            _ => self.declare(queue, arguments).await?,
+        };
+        lock(&self.compared).insert(queue.to_owned(), (arguments.clone(), drift.clone()));
         if self.config.exchange.is_empty() {
-            return Ok(());
+            return Ok(drift);
         }
         let channel = self.channel().await?;
-        let options = QueueBindOptions::default();
-        let exchange = self.config.exchange.as_str();
-        channel
-            .queue_bind(
-                queue.into(),
-                exchange.into(),
-                queue.into(),
-                options,
-                FieldTable::default(),
-            )
-            .await
-            .map_err(refused)?;
+        bind(&channel, queue, &self.config.exchange).await.map_err(refused)?;
         close(&channel).await;
-        Ok(())
+        Ok(drift)
     }
 
-    /// Number of messages in a queue, if it exists.
-    async fn look(&self, queue: &str) -> Result<Option<u64>, Error> {
+    /// Declares a queue, and returns how an existing one differs.
+    async fn declare(&self, queue: &str, arguments: &FieldTable) -> Result<Option<String>, Error> {
+        let refused = |source| Error::Refused {
+            queue: queue.to_owned(),
+            source,
+        };
+        let durable = QueueDeclareOptions {
+            durable: true,
+            ..QueueDeclareOptions::default()
+        };
+        // A rejected declaration closes its channel.
+        let declared = async |arguments: FieldTable| {
+            let channel = self.channel().await?;
+            match channel.queue_declare(queue.into(), durable, arguments).await {
+                Ok(_) => {
+                    close(&channel).await;
+                    Ok(Ok(()))
+                }
+                Err(error) if is(&error, PRECONDITION_FAILED) => Ok(Err(error)),
+                Err(source) => Err(refused(source)),
+            }
+        };
+        let Err(difference) = declared(arguments.clone()).await? else {
+            return Ok(None);
+        };
+        let classic = FieldTable::from(BTreeMap::from([text("x-queue-type", "classic")]));
+        if self.config.queue_type == QueueType::Quorum && declared(classic).await?.is_ok() {
+            return Ok(Some(format!(
+                "'{queue}' is a classic queue, so the broker neither counts nor limits deliveries; to replace it, delete it when it is empty"
+            )));
+        }
+        let said = match difference.kind() {
+            lapin::ErrorKind::ProtocolError(error) => error.get_message().to_string(),
+            _ => difference.to_string(),
+        };
+        Ok(Some(format!(
+            "{}; to replace it, delete it when it is empty",
+            said.trim_start_matches("PRECONDITION_FAILED - ")
+        )))
+    }
+
+    /// Looks at a queue, if it exists.
+    async fn look(&self, queue: &str) -> Result<Option<Sight>, Error> {
         let passive = QueueDeclareOptions {
             passive: true,
             ..QueueDeclareOptions::default()
@@ -125,9 +188,12 @@ impl Rabbit {
         {
             Ok(found) => {
                 close(&channel).await;
-                Ok(Some(found.message_count().into()))
+                Ok(Some(Sight {
+                    ready: found.message_count().into(),
+                    consumers: found.consumer_count(),
+                }))
             }
-            Err(error) if is_not_found(&error) => Ok(None),
+            Err(error) if is(&error, NOT_FOUND) => Ok(None),
             Err(source) => Err(Error::Refused {
                 queue: queue.to_owned(),
                 source,
@@ -154,35 +220,191 @@ impl Rabbit {
         Ok(())
     }
 
-    async fn make_all(&self, queues: &Queues) -> Result<(), Error> {
+    async fn make_all(&self, queues: &Queues) -> Result<Option<String>, Error> {
         self.exchange().await?;
-        for queue in queues.dead_letters.iter().chain(&queues.ends).chain([&queues.name]) {
-            self.make(queue).await?;
-        }
-        Ok(())
-    }
-
-    async fn remove_all(&self, queues: &Queues) -> Result<Option<u64>, Error> {
-        let own: Vec<&String> = queues.dead_letters.iter().chain([&queues.name]).collect();
-        let mut left = 0;
-        for queue in own {
-            let Some(count) = self.look(queue).await? else { continue };
-            left += count;
-            if count == 0 {
-                let options = QueueDeleteOptions {
-                    if_empty: true,
-                    ..QueueDeleteOptions::default()
-                };
-                let channel = self.channel().await?;
-                let deleted = channel.queue_delete(queue.as_str().into(), options).await;
-                deleted.map_err(|source| Error::Refused {
-                    queue: queue.clone(),
-                    source,
-                })?;
-                close(&channel).await;
+        let mut drifts = Vec::new();
+        for (queue, dead_letters) in queues.with_dead_letters() {
+            let own = *queue == queues.name;
+            let timeout = queues.consumer_timeout.filter(|_| own);
+            let mut found = Vec::new();
+            if let Some(dead_letters) = &dead_letters {
+                found.push(self.make(dead_letters, &self.of_dead_letters()).await?);
+            }
+            found.push(
+                self.make(queue, &self.of_queue(dead_letters.as_deref(), timeout))
+                    .await?,
+            );
+            if own {
+                drifts = found.into_iter().flatten().collect();
             }
         }
-        Ok((left > 0).then_some(left))
+        if let Some(timeout) = queues.consumer_timeout {
+            drifts.extend(self.too_old(timeout).await?);
+        }
+        Ok((!drifts.is_empty()).then(|| drifts.join("; ")))
+    }
+
+    /// Arguments of a queue. `timeout` is the time in seconds for which a consumer can have a message.
+    fn of_queue(&self, dead_letters: Option<&str>, timeout: Option<u32>) -> FieldTable {
+        let kind = self.config.queue_type;
+        let mut arguments = BTreeMap::from([text("x-queue-type", kind.as_str())]);
+        if let Some(dead_letters) = dead_letters {
+            arguments.extend([
+                text("x-dead-letter-exchange", ""),
+                text("x-dead-letter-routing-key", dead_letters),
+            ]);
+        }
+        if dead_letters.is_some() && kind == QueueType::Quorum {
+            let limit = i64::from(self.config.queues.dlq.max_retry_count);
+            arguments.extend([
+                number("x-delivery-limit", limit),
+                // A dead letter stays in the queue until its new queue has confirmed it.
+                text("x-dead-letter-strategy", "at-least-once"),
+                text("x-overflow", "reject-publish"),
+            ]);
+        }
+        // Brokers before 3.12 ignore it.
+        arguments.extend(timeout.map(|seconds| number("x-consumer-timeout", i64::from(seconds) * 1000)));
+        arguments.into()
+    }
+
+    fn of_dead_letters(&self) -> FieldTable {
+        let mut arguments = BTreeMap::from([text("x-queue-type", self.config.queue_type.as_str())]);
+        let days = self.config.queues.dlq.retention_days;
+        arguments.extend(days.map(|days| number("x-message-ttl", i64::from(days.clamp(1, LONGEST_RETENTION)) * DAY)));
+        arguments.into()
+    }
+
+    /// Difference from the configuration that a broker without consumer timeouts per queue cannot avoid.
+    async fn too_old(&self, timeout: u32) -> Result<Option<String>, Error> {
+        let version = match self.management()? {
+            Some(management) => management.version().await,
+            None => None,
+        };
+        let old = version.filter(|version| !has_consumer_timeouts(version));
+        Ok(old.map(|version| {
+            format!(
+                "RabbitMQ {version} has no x-consumer-timeout: messages that take longer than its consumer_timeout (30 minutes by default) are delivered again; set it to at least {timeout}000 in rabbitmq.conf"
+            )
+        }))
+    }
+
+    /// Deletes the actor's queue, and then the one for its dead letters, which it needs as long as it exists.
+    async fn remove_all(&self, queues: &Queues) -> Result<Removal, Error> {
+        let mut removal = Removal::Gone;
+        let dead_letters = queues.dead_letters.as_deref();
+        let own = (
+            queues.name.as_str(),
+            self.of_queue(dead_letters, queues.consumer_timeout),
+        );
+        let theirs = dead_letters.map(|queue| (queue, self.of_dead_letters()));
+        for (queue, arguments) in [own].into_iter().chain(theirs) {
+            removal = removal.and(self.remove_one(queue, arguments).await?);
+            if let Removal::InUse(_) = removal {
+                break;
+            }
+        }
+        Ok(removal)
+    }
+
+    /// Deletes a queue without consumers and messages. A message that a consumer has is not counted as waiting; it is again when the
+    /// consumer's connection ends.
+    async fn remove_one(&self, queue: &str, arguments: FieldTable) -> Result<Removal, Error> {
+        let Some(seen) = self.look(queue).await? else {
+            return Ok(Removal::Gone);
+        };
+        if seen.consumers > 0 {
+            return Ok(Removal::InUse(format!(
+                "it has {}",
+                counted(seen.consumers.into(), "consumer")
+            )));
+        }
+        // A consumer that was cancelled can still have messages. A quorum queue counts it as long as it has.
+        let unacknowledged = match self.management()? {
+            Some(management) => management.unacknowledged(&self.config.vhost, queue).await,
+            None => None,
+        };
+        if let Some(count) = unacknowledged.filter(|count| *count > 0) {
+            return Ok(Removal::InUse(format!(
+                "it has {}",
+                counted(count, "unacknowledged message")
+            )));
+        }
+        if seen.ready > 0 {
+            return Ok(Removal::Holds(seen.ready));
+        }
+        let refused = |source| Error::Refused {
+            queue: queue.to_owned(),
+            source,
+        };
+        // A connection of its own, because a quorum queue does not support these conditions and the broker then closes the connection.
+        let connection = self.connect().await?;
+        let channel = connection.create_channel().await.map_err(refused)?;
+        let only_unused = QueueDeleteOptions {
+            if_unused: true,
+            if_empty: true,
+            ..QueueDeleteOptions::default()
+        };
+        match channel.queue_delete(queue.into(), only_unused).await {
+            Ok(_) => {
+                let _ = connection.close(200, "done".into()).await;
+                Ok(Removal::Gone)
+            }
+            Err(error) if is(&error, NOT_FOUND) => Ok(Removal::Gone),
+            Err(error) if is(&error, PRECONDITION_FAILED) => {
+                Ok(Removal::InUse("a message or a consumer has just arrived".to_owned()))
+            }
+            Err(error) if is(&error, NOT_IMPLEMENTED) => self.remove_quorum(queue, arguments).await,
+            Err(source) => Err(refused(source)),
+        }
+    }
+
+    /// Deletes an empty quorum queue, which the broker deletes with what it holds. A consumer takes every message that arrives before
+    /// the deletion; these are published again, to a new queue.
+    async fn remove_quorum(&self, queue: &str, arguments: FieldTable) -> Result<Removal, Error> {
+        let refused = |source| Error::Refused {
+            queue: queue.to_owned(),
+            source,
+        };
+        let channel = self.channel().await?;
+        let options = BasicConsumeOptions::default();
+        channel
+            .basic_qos(TAKEN, BasicQosOptions::default())
+            .await
+            .map_err(refused)?;
+        let consumer = channel
+            .basic_consume(queue.into(), "asya-operator".into(), options, FieldTable::default())
+            .await
+            .map_err(refused)?;
+        let renewal = Renewal {
+            channel,
+            queue: queue.to_owned(),
+            arguments,
+            exchange: self.config.exchange.clone(),
+        };
+        // Not cancelled with this call: it may hold messages.
+        let deleted = tokio::spawn(renewal.delete(consumer)).await;
+        match deleted {
+            Ok(Ok(0)) => Ok(Removal::Gone),
+            Ok(Ok(count)) => Ok(Removal::Holds(count)),
+            Ok(Err(source)) => Err(refused(source)),
+            Err(_) => Err(Error::Silent { place: self.place() }),
+        }
+    }
+
+    /// Client of the management API, unless the transport has none.
+    fn management(&self) -> Result<Option<Management>, Error> {
+        let RabbitMq {
+            host,
+            management_port,
+            username,
+            ..
+        } = &self.config;
+        if *management_port == 0 {
+            return Ok(None);
+        }
+        let base = format!("http://{host}:{management_port}");
+        Ok(Some(Management::new(base, username, &self.password()?)))
     }
 
     /// Drops the connection if the broker does not answer, so that the next call opens a new one.
@@ -197,20 +419,192 @@ impl Rabbit {
     }
 }
 
+/// A queue as a passive declaration shows it.
+struct Sight {
+    /// Messages that wait for a consumer.
+    ready: u64,
+    consumers: u32,
+}
+
+/// The deletion of a quorum queue that must not lose a message.
+struct Renewal {
+    channel: Channel,
+    queue: String,
+    arguments: FieldTable,
+    exchange: String,
+}
+
+impl Renewal {
+    /// Deletes the queue. If messages arrived in the meantime, creates it again with them, and returns their number.
+    async fn delete(self, mut consumer: Consumer) -> lapin::Result<u64> {
+        if let Some(Some(_)) = consumer.next().now_or_never() {
+            // It returns to the queue with the end of the channel.
+            close(&self.channel).await;
+            return Ok(1);
+        }
+        self.renew(consumer).await
+    }
+
+    async fn renew(self, mut consumer: Consumer) -> lapin::Result<u64> {
+        self.channel
+            .queue_delete(self.queue.as_str().into(), QueueDeleteOptions::default())
+            .await?;
+        let mut arrived = Vec::new();
+        while let Ok(Some(Ok(delivery))) = tokio::time::timeout(LAST_DELIVERY, consumer.next()).await {
+            arrived.push(delivery);
+        }
+        if !arrived.is_empty() {
+            self.put_back(&arrived).await?;
+        }
+        close(&self.channel).await;
+        Ok(u64::try_from(arrived.len()).unwrap_or(u64::MAX))
+    }
+
+    async fn put_back(&self, arrived: &[Delivery]) -> lapin::Result<()> {
+        let queue = self.queue.as_str();
+        let durable = QueueDeclareOptions {
+            durable: true,
+            ..QueueDeclareOptions::default()
+        };
+        self.channel
+            .queue_declare(queue.into(), durable, self.arguments.clone())
+            .await?;
+        self.channel.confirm_select(ConfirmSelectOptions::default()).await?;
+        for delivery in arrived {
+            let options = BasicPublishOptions::default();
+            let properties = delivery.properties.clone();
+            let published = self
+                .channel
+                .basic_publish("".into(), queue.into(), options, &delivery.data, properties);
+            published.await?.await?;
+        }
+        if !self.exchange.is_empty() {
+            bind(&self.channel, queue, &self.exchange).await?;
+        }
+        Ok(())
+    }
+}
+
 impl Broker for Rabbit {
-    fn ensure<'a>(&'a self, queues: &'a Queues) -> BoxFuture<'a, Result<(), Error>> {
+    fn ensure<'a>(&'a self, queues: &'a Queues) -> BoxFuture<'a, Result<Option<String>, Error>> {
         Box::pin(self.in_time(self.make_all(queues)))
     }
 
-    fn remove<'a>(&'a self, queues: &'a Queues) -> BoxFuture<'a, Result<Option<u64>, Error>> {
+    fn remove<'a>(&'a self, queues: &'a Queues) -> BoxFuture<'a, Result<Removal, Error>> {
         Box::pin(self.in_time(self.remove_all(queues)))
     }
+}
+
+fn lock<T>(mutex: &sync::Mutex<T>) -> sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(sync::PoisonError::into_inner)
+}
+
+/// Binds a queue to an exchange by its own name.
+async fn bind(channel: &Channel, queue: &str, exchange: &str) -> lapin::Result<()> {
+    let options = QueueBindOptions::default();
+    channel
+        .queue_bind(
+            queue.into(),
+            exchange.into(),
+            queue.into(),
+            options,
+            FieldTable::default(),
+        )
+        .await
 }
 
 async fn close(channel: &Channel) {
     let _ = channel.close(200, "done".into()).await;
 }
 
-fn is_not_found(error: &lapin::Error) -> bool {
-    matches!(error.kind(), lapin::ErrorKind::ProtocolError(protocol) if protocol.get_id() == NOT_FOUND)
+/// Whether an error of the broker has this reply code.
+fn is(error: &lapin::Error, code: u16) -> bool {
+    matches!(error.kind(), lapin::ErrorKind::ProtocolError(protocol) if protocol.get_id() == code)
+}
+
+fn text(name: &str, value: &str) -> (ShortString, AMQPValue) {
+    (name.into(), AMQPValue::LongString(value.into()))
+}
+
+fn number(name: &str, value: i64) -> (ShortString, AMQPValue) {
+    (name.into(), AMQPValue::LongLongInt(value))
+}
+
+/// Whether a version of RabbitMQ has the argument x-consumer-timeout: since 3.12, and 3.11.15.
+fn has_consumer_timeouts(version: &str) -> bool {
+    let mut numbers = version
+        .split(|c: char| !c.is_ascii_digit())
+        .map(|number| number.parse::<u32>().unwrap_or_default());
+    let mut next = || numbers.next().unwrap_or_default();
+    (next(), next(), next()) >= (3, 11, 15)
+}
+
+fn counted(count: u64, what: &str) -> String {
+    let plural = if count == 1 { "" } else { "s" };
+    format!("{count} {what}{plural}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use runway_testbed::pipeline::Broker;
+    use runway_testbed::{RabbitMqOptions, pipeline::Kind};
+
+    #[test]
+    fn versions_with_consumer_timeouts_per_queue() {
+        for (version, has) in [
+            ("3.10.8", false),
+            ("3.11.14", false),
+            ("3.11.15", true),
+            ("3.12.0-rc.1", true),
+            ("4.0.5", true),
+            ("", false),
+        ] {
+            assert_eq!(has_consumer_timeouts(version), has, "{version}");
+        }
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn messages_that_arrive_during_the_deletion_of_a_quorum_queue_are_kept() {
+        let server = runway_testbed::RabbitMq::start(RabbitMqOptions::default())
+            .await
+            .unwrap();
+        let broker = Broker::connect(&server.url()).await.unwrap();
+        broker.declare_as("asya-team_embed", Kind::Quorum).await.unwrap();
+        let (host, port) = server.address();
+        let config = serde_json::json!({"host": host, "port": port, "exchange": "", "managementPort": 0});
+        let rabbit = Rabbit::new(serde_json::from_value(config).unwrap(), PathBuf::new());
+        let renewal = Renewal {
+            channel: rabbit.channel().await.unwrap(),
+            queue: "asya-team_embed".to_owned(),
+            arguments: rabbit.of_queue(None, None),
+            exchange: String::new(),
+        };
+        let options = BasicConsumeOptions::default();
+        let consumer = renewal
+            .channel
+            .basic_consume("asya-team_embed".into(), "late".into(), options, FieldTable::default())
+            .await
+            .unwrap();
+        for body in [b"1", b"2", b"3"] {
+            broker.publish("asya-team_embed", body).await.unwrap();
+        }
+        assert_eq!(renewal.renew(consumer).await.unwrap(), 3);
+        assert_eq!(broker.ready("asya-team_embed").await.unwrap(), 3);
+        let kept = broker.take("asya-team_embed").await.unwrap();
+        kept.take_no_more().await.unwrap();
+        // Without the management API, too.
+        let removal = rabbit
+            .remove_one("asya-team_embed", FieldTable::default())
+            .await
+            .unwrap();
+        assert_eq!(removal, Removal::InUse("it has 1 consumer".to_owned()));
+        kept.end().await.unwrap();
+        runway_testbed::eventually(runway_testbed::PATIENCE, async || {
+            anyhow::ensure!(broker.ready("asya-team_embed").await? == 3);
+            Ok(())
+        })
+        .await
+        .unwrap();
+    }
 }

@@ -6,14 +6,17 @@ use std::sync::{Mutex, PoisonError};
 
 use futures::future::BoxFuture;
 use runway_sqs::{Client, Credentials, Settings};
+use serde_json::json;
 
-use super::{Broker, Error, PATIENCE, secret};
+use super::{Broker, Error, PATIENCE, Removal, secret};
 use crate::plan::Queues;
 use crate::transports;
 
 const DAY: u32 = 24 * 60 * 60;
 /// Longest retention of SQS, in days.
 const LONGEST_RETENTION: u32 = 14;
+/// Highest `maxReceiveCount` of SQS.
+const MOST_RECEIVES: u32 = 1000;
 
 /// Region with a client for the current credentials.
 pub(super) struct Sqs {
@@ -55,34 +58,52 @@ impl Sqs {
 
     async fn make_all(&self, queues: &Queues) -> Result<(), Error> {
         let client = self.client()?;
-        for queue in queues.dead_letters.iter().chain(&queues.ends).chain([&queues.name]) {
-            let refused = |source| Error::Sqs {
-                queue: queue.clone(),
-                source,
-            };
-            if client.queue_url(queue).await.map_err(refused)?.is_some() {
-                continue;
-            }
-            let of_dead_letters = self
-                .config
-                .queues
-                .dlq
-                .retention_days
-                .filter(|_| Some(queue) == queues.dead_letters.as_ref());
-            let days = of_dead_letters.unwrap_or(LONGEST_RETENTION).clamp(1, LONGEST_RETENTION);
-            let attributes = BTreeMap::from([
+        for (queue, dead_letters) in queues.with_dead_letters() {
+            let mut attributes = BTreeMap::from([
                 ("VisibilityTimeout", queues.visibility.to_string()),
-                ("MessageRetentionPeriod", (days * DAY).to_string()),
+                ("MessageRetentionPeriod", (LONGEST_RETENTION * DAY).to_string()),
             ]);
-            let made = client.create_queue(queue, &attributes, &self.config.tags).await;
-            made.map_err(refused)?;
+            if let Some(dead_letters) = dead_letters {
+                let dlq = &self.config.queues.dlq;
+                let days = dlq.retention_days.unwrap_or(LONGEST_RETENTION);
+                let retention = days.clamp(1, LONGEST_RETENTION) * DAY;
+                let of_dead_letters = BTreeMap::from([
+                    ("VisibilityTimeout", queues.visibility.to_string()),
+                    ("MessageRetentionPeriod", retention.to_string()),
+                ]);
+                let url = self.make(&client, &dead_letters, &of_dead_letters).await?;
+                let refused = |source| Error::Sqs {
+                    queue: dead_letters.clone(),
+                    source,
+                };
+                let arn = client.queue_arn(&url).await.map_err(refused)?;
+                // The sidecar reports a message that was received once more than allowed.
+                let receives = dlq.max_retry_count.saturating_add(1).clamp(1, MOST_RECEIVES);
+                let policy = json!({"deadLetterTargetArn": arn, "maxReceiveCount": receives});
+                attributes.insert("RedrivePolicy", policy.to_string());
+            }
+            self.make(&client, queue, &attributes).await?;
         }
         Ok(())
     }
 
-    async fn remove_all(&self, queues: &Queues) -> Result<Option<u64>, Error> {
+    /// Creates a queue, unless it exists, and returns its URL.
+    async fn make(&self, client: &Client, queue: &str, attributes: &BTreeMap<&str, String>) -> Result<String, Error> {
+        let made = async {
+            match client.queue_url(queue).await? {
+                Some(url) => Ok(url),
+                None => client.create_queue(queue, attributes, &self.config.tags).await,
+            }
+        };
+        made.await.map_err(|source| Error::Sqs {
+            queue: queue.to_owned(),
+            source,
+        })
+    }
+
+    async fn remove_all(&self, queues: &Queues) -> Result<Removal, Error> {
         let client = self.client()?;
-        let mut left = 0;
+        let mut removal = Removal::Gone;
         for queue in queues.dead_letters.iter().chain([&queues.name]) {
             let refused = |source| Error::Sqs {
                 queue: queue.clone(),
@@ -93,10 +114,10 @@ impl Sqs {
             };
             match client.count(&url).await.map_err(refused)? {
                 0 => client.delete_queue(&url).await.map_err(refused)?,
-                count => left += count,
+                count => removal = removal.and(Removal::Holds(count)),
             }
         }
-        Ok((left > 0).then_some(left))
+        Ok(removal)
     }
 
     async fn in_time<T>(&self, work: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
@@ -114,11 +135,11 @@ impl Sqs {
 }
 
 impl Broker for Sqs {
-    fn ensure<'a>(&'a self, queues: &'a Queues) -> BoxFuture<'a, Result<(), Error>> {
-        Box::pin(self.in_time(self.make_all(queues)))
+    fn ensure<'a>(&'a self, queues: &'a Queues) -> BoxFuture<'a, Result<Option<String>, Error>> {
+        Box::pin(self.in_time(async { self.make_all(queues).await.map(|()| None) }))
     }
 
-    fn remove<'a>(&'a self, queues: &'a Queues) -> BoxFuture<'a, Result<Option<u64>, Error>> {
+    fn remove<'a>(&'a self, queues: &'a Queues) -> BoxFuture<'a, Result<Removal, Error>> {
         Box::pin(self.in_time(self.remove_all(queues)))
     }
 }

@@ -163,6 +163,10 @@ impl Bed {
 
     pub(crate) async fn delete(&self, name: &str) -> Result<()> {
         self.actors().delete(name, &DeleteParams::background()).await?;
+        self.gone(name).await
+    }
+
+    pub(crate) async fn gone(&self, name: &str) -> Result<()> {
         eventually(PATIENCE, async || match self.actors().get_opt(name).await? {
             None => Ok(()),
             Some(actor) => bail!("{name} is still there: {}", serde_json::to_string_pretty(&actor)?),

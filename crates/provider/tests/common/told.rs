@@ -79,10 +79,13 @@ fn deletion(delete: &Delete) -> Value {
         namespace,
         name,
         uid,
+        foreground,
     } = delete;
     format!(
-        "{} {} {namespace}/{name}, uid {uid}",
-        resource.api_version, resource.kind
+        "{} {} {namespace}/{name}, uid {uid}{}",
+        resource.api_version,
+        resource.kind,
+        if *foreground { ", dependents first" } else { "" }
     )
     .into()
 }
@@ -90,6 +93,9 @@ fn deletion(delete: &Delete) -> Value {
 fn application(apply: &Apply) -> Value {
     let live = apply.live.as_deref().unwrap_or("absent");
     let mut told = json!({ "live": live, "force": apply.force, "rehearsed": apply.rehearsed });
+    if apply.alone {
+        told["alone"] = true.into();
+    }
     if let Some(said) = &apply.note {
         told["event"] = note(said);
     }

@@ -47,6 +47,7 @@ pub(super) fn apply(seen: &Observed, holder: &Key, live: &DynamicObject, object:
         // Never: if another field manager wants a different value, it keeps the field.
         force: false,
         rehearsed: true,
+        alone: false,
         unchanged: false,
         note: None,
     }

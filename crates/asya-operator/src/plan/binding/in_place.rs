@@ -252,16 +252,18 @@ impl Insertion {
         pair: &[Value; 2],
     ) -> Result<Self, String> {
         let hash = json::hash(pair);
-        let path = if strategy == Strategy::ParentSpec {
-            "/spec/predictor/containers"
+        let spec = if strategy == Strategy::ParentSpec {
+            "/spec/predictor"
         } else {
-            "/spec/template/spec/containers"
+            "/spec/template/spec"
         };
-        let there = live.data.pointer(path).and_then(Value::as_array);
+        let list = |name: &str| live.data.pointer(&format!("{spec}/{name}")).and_then(Value::as_array);
+        let there = list("containers");
+        let is_init = |name: &str| list("initContainers").into_iter().flatten().any(|c| c["name"] == name);
         let is_held = held(seen, key).is_some();
         if let Some(name) = [SIDECAR, RUNTIME]
             .iter()
-            .find(|name| there.into_iter().flatten().any(|c| c["name"] == **name) && !is_held)
+            .find(|name| is_init(name) || !is_held && there.into_iter().flatten().any(|c| c["name"] == **name))
         {
             return Err(format!(
                 "{key} has a container named {name} that the operator did not add: rename it, or set binding.strategy to Proxy"

@@ -90,7 +90,10 @@ fn resolution(bound: &Bound, resolved: &Resolved) -> String {
     let source = format!("{} '{}'", bound.reference.kind, bound.reference.name);
     let target = resolved.target.to_string();
     match resolved.target {
-        Target::Unknown(_) => format!("{target} is called at {}", resolved.url),
+        Target::Unknown(_) => format!(
+            "{target} is called at {}; the operator does not check whether it exists",
+            resolved.url
+        ),
         Target::Known(_) if source == target => format!("{target} exists"),
         Target::Known(_) => format!("{source} resolves to {target}"),
     }

@@ -69,14 +69,18 @@ pub(super) fn plan(binding: &Binding<'_>, resolved: &Resolved, status: &BindingS
         Some(true) => "ConflictFallback",
         _ => "ProxyCreated",
     };
-    let template = json!({
+    let template = containers::without_empty(json!({
         "metadata": {"labels": objects::common_labels(&request.name)},
         "spec": {
             "automountServiceAccountToken": false,
+            "serviceAccountName": bound.proxy.service_account_name,
+            "imagePullSecrets": bound.proxy.image_pull_secrets,
+            "nodeSelector": bound.proxy.node_selector,
+            "tolerations": bound.proxy.tolerations,
             "terminationGracePeriodSeconds": grace,
             "containers": binding.pair(&resolved.url, Some(grace)),
         },
-    });
+    }));
     let body = standalone::workload_body(seen, request, &key, &template, 1);
     let well = yes(
         RUNTIME_INJECTED,

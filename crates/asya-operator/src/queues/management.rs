@@ -1,0 +1,82 @@
+//! The management API of RabbitMQ, for what AMQP does not tell: unacknowledged messages, and the version of the broker.
+
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
+use http::{Request, StatusCode, header};
+use http_body_util::{BodyExt as _, Empty, Limited};
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::TokioExecutor;
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+use serde_json::Value;
+
+/// Timeout for a response.
+const PATIENCE: Duration = Duration::from_secs(3);
+/// Largest response, in bytes. One queue takes a few KiB.
+const LARGEST: usize = 256 * 1024;
+
+/// Client of the management API.
+pub(super) struct Management {
+    base: String,
+    authorization: String,
+    client: hyper_util::client::legacy::Client<HttpConnector, Empty<Bytes>>,
+}
+
+impl Management {
+    /// Client of the API at `base`, such as `http://rabbitmq:15672`.
+    pub(super) fn new(base: String, username: &str, password: &str) -> Self {
+        let credentials = STANDARD.encode(format!("{username}:{password}"));
+        Self {
+            base,
+            authorization: format!("Basic {credentials}"),
+            client: hyper_util::client::legacy::Client::builder(TokioExecutor::new()).build_http(),
+        }
+    }
+
+    /// Number of messages of a queue that consumers have and have not acknowledged. That of a quorum queue can
+    /// be some seconds old. `None` if the API is not available.
+    pub(super) async fn unacknowledged(&self, vhost: &str, queue: &str) -> Option<u64> {
+        let part = |text: &str| utf8_percent_encode(text, NON_ALPHANUMERIC).to_string();
+        // The page of a single queue shows statistics, which are older than the totals of a list.
+        let (vhost, name) = (part(vhost), part(&format!("^{queue}$")));
+        let path = format!(
+            "/api/queues/{vhost}?disable_stats=true&enable_queue_totals=true&page=1&page_size=10&use_regex=true&name={name}"
+        );
+        let page = self.get(&path).await?;
+        let mut found = page["items"].as_array()?.iter();
+        let found = found.find(|item| item["name"] == queue)?;
+        Some(found["messages_unacknowledged"].as_u64().unwrap_or_default())
+    }
+
+    /// Version of the broker, such as `3.10.8`. `None` if the API is not available.
+    pub(super) async fn version(&self) -> Option<String> {
+        let overview = self.get("/api/overview").await?;
+        overview["rabbitmq_version"].as_str().map(str::to_owned)
+    }
+
+    async fn get(&self, path: &str) -> Option<Value> {
+        let request = Request::get(format!("{}{path}", self.base))
+            .header(header::AUTHORIZATION, &self.authorization)
+            .body(Empty::new())
+            .ok()?;
+        let answer = async {
+            let response = self.client.request(request).await.map_err(|error| error.to_string())?;
+            if response.status() != StatusCode::OK {
+                return Err(response.status().to_string());
+            }
+            let body = Limited::new(response.into_body(), LARGEST).collect().await;
+            let body = body.map_err(|error| error.to_string())?.to_bytes();
+            serde_json::from_slice(&body).map_err(|error| error.to_string())
+        };
+        let answer = tokio::time::timeout(PATIENCE, answer).await;
+        match answer.unwrap_or_else(|_| Err("no response in time".to_owned())) {
+            Ok(found) => Some(found),
+            Err(error) => {
+                tracing::debug!(error, path, "the management API of RabbitMQ is not available");
+                None
+            }
+        }
+    }
+}
