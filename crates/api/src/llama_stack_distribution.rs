@@ -7,7 +7,10 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::{EnvFromSource, EnvVar, ResourceClaim, TopologySpreadConstraint, Volume, VolumeMount};
+use k8s_openapi::api::core::v1::{
+    Affinity, EnvFromSource, EnvVar, LocalObjectReference, PodSecurityContext, Probe, ResourceClaim, Toleration,
+    TopologySpreadConstraint, Volume, VolumeMount,
+};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::{CustomResource, KubeSchema};
@@ -73,14 +76,15 @@ pub struct Server {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub container_spec: Option<ContainerSpec>,
 
-    /// Number of worker processes. Defaults to 1. If set, the server is started with uvicorn and requests one CPU per worker.
+    /// Number of worker processes. Defaults to 1. If set, the server is started with uvicorn and requests one CPU per worker; the
+    /// image needs llama-stack 0.3 or newer, or OGX.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 1024))]
     pub workers: Option<i32>,
 
     /// Settings of the pods.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub pod_overrides: Option<PodOverrides>,
+    pub pod_overrides: Option<Box<PodOverrides>>,
 
     /// Number of pods that may be unavailable during maintenance. Defaults to one if there is more than one replica.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -229,7 +233,7 @@ impl std::fmt::Display for Quantity {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct PodOverrides {
-    /// ServiceAccount of the pods; its imagePullSecrets are used for every image. If omitted, the operator creates one with the
+    /// ServiceAccount of the pods; its imagePullSecrets are used for every image unless imagePullSecrets is set. If omitted, the operator creates one with the
     /// name of the distribution and the suffix -sa.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]
@@ -246,6 +250,50 @@ pub struct PodOverrides {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 50))]
     pub volume_mounts: Vec<VolumeMount>,
+
+    /// Labels that a node must have to run the pods.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(extend("maxProperties" = 64))]
+    pub node_selector: BTreeMap<String, String>,
+    /// Taints that the pods tolerate.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64))]
+    pub tolerations: Vec<Toleration>,
+    /// Scheduling constraints of the pods. Replaces the default, which prefers different nodes if there is more than one replica.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub affinity: Option<Affinity>,
+    /// Security context of the pods. Replaces the default as a whole: runAsNonRoot, seccomp profile RuntimeDefault, and user and
+    /// fsGroup 1001, or those that OpenShift assigns. With an empty one, containers run as the users of their images.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub security_context: Option<PodSecurityContext>,
+    /// Priority class of the pods.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 253))]
+    pub priority_class_name: Option<String>,
+    /// Runtime class of the pods.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 253))]
+    pub runtime_class_name: Option<String>,
+    /// Secrets with the credentials of registries, for all images of the pods, including that of the operator. They replace
+    /// those of the ServiceAccount.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16))]
+    pub image_pull_secrets: Vec<LocalObjectReference>,
+    /// Time in seconds from the start of the server's container until the server must be healthy; the kubelet then restarts the
+    /// container. The check of external providers is part of it. Defaults to 1800.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 10, max = 86400))]
+    pub startup_timeout_seconds: Option<i32>,
+    /// Readiness probe of the server. Defaults to /v1/health, with 6 failures 10 seconds apart.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub readiness_probe: Option<Probe>,
+    /// Liveness probe of the server. Defaults to none, since a restart loses the work of a busy server.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub liveness_probe: Option<Probe>,
+    /// Resources of the init containers, by name in addition to their defaults. The installation of a provider requests 100m CPU
+    /// and 256Mi of memory, and is limited to 1Gi.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub init_resources: Option<Resources>,
 }
 
 /// Number of pods that may be unavailable during maintenance.
@@ -384,7 +432,7 @@ pub struct ExternalProviders {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     pub safety: Vec<ExternalProvider>,
-    /// Providers of the API agents. Not supported by servers of release 0.7.0 and later.
+    /// Providers of the API agents. Servers of release 0.7.0 and later have responses instead.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     pub agents: Vec<ExternalProvider>,
@@ -412,6 +460,18 @@ pub struct ExternalProviders {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     pub post_training: Vec<ExternalProvider>,
+    /// Providers of the API responses, of servers of release 0.7.0 and later.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16))]
+    pub responses: Vec<ExternalProvider>,
+    /// Providers of the API files.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16))]
+    pub files: Vec<ExternalProvider>,
+    /// Providers of the API batches.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16))]
+    pub batches: Vec<ExternalProvider>,
 }
 
 /// CEL rule that no ID occurs twice across all lists. Lists of different types cannot be joined in CEL; lists of strings can.
@@ -424,7 +484,10 @@ const UNIQUE_IDS: &str = concat!(
     " + (has(self.scoring) ? self.scoring.map(p, p.providerId) : [])",
     " + (has(self.eval) ? self.eval.map(p, p.providerId) : [])",
     " + (has(self.toolRuntime) ? self.toolRuntime.map(p, p.providerId) : [])",
-    " + (has(self.postTraining) ? self.postTraining.map(p, p.providerId) : [])]",
+    " + (has(self.postTraining) ? self.postTraining.map(p, p.providerId) : [])",
+    " + (has(self.responses) ? self.responses.map(p, p.providerId) : [])",
+    " + (has(self.files) ? self.files.map(p, p.providerId) : [])",
+    " + (has(self.batches) ? self.batches.map(p, p.providerId) : [])]",
     ".all(ids, ids.all(id, ids.exists_one(other, other == id)))"
 );
 
@@ -439,7 +502,10 @@ const DUPLICATE_IDS: &str = concat!(
     " + (has(self.scoring) ? self.scoring.map(p, [p.providerId, 'scoring', p.image]) : [])",
     " + (has(self.eval) ? self.eval.map(p, [p.providerId, 'eval', p.image]) : [])",
     " + (has(self.toolRuntime) ? self.toolRuntime.map(p, [p.providerId, 'toolRuntime', p.image]) : [])",
-    " + (has(self.postTraining) ? self.postTraining.map(p, [p.providerId, 'postTraining', p.image]) : [])]",
+    " + (has(self.postTraining) ? self.postTraining.map(p, [p.providerId, 'postTraining', p.image]) : [])",
+    " + (has(self.responses) ? self.responses.map(p, [p.providerId, 'responses', p.image]) : [])",
+    " + (has(self.files) ? self.files.map(p, [p.providerId, 'files', p.image]) : [])",
+    " + (has(self.batches) ? self.batches.map(p, [p.providerId, 'batches', p.image]) : [])]",
     ".map(all, all.filter(p, all.filter(o, o[0] == p[0]).size() > 1)",
     ".map(p, \"'\" + p[0] + \"' (\" + p[1] + ', image ' + p[2] + ')').join(' and '))[0]",
     " + '. Give each provider a unique id'"
@@ -503,7 +569,7 @@ pub struct ApiSection {
 impl ExternalProviders {
     /// Providers with their sections, in the order of installation.
     pub fn in_order(&self) -> Vec<(ApiSection, &ExternalProvider)> {
-        let sections: [(&'static str, &'static str, &Vec<ExternalProvider>); 9] = [
+        let sections: [(&'static str, &'static str, &Vec<ExternalProvider>); 12] = [
             ("inference", "inference", &self.inference),
             ("safety", "safety", &self.safety),
             ("agents", "agents", &self.agents),
@@ -513,6 +579,9 @@ impl ExternalProviders {
             ("eval", "eval", &self.eval),
             ("toolRuntime", "tool_runtime", &self.tool_runtime),
             ("postTraining", "post_training", &self.post_training),
+            ("responses", "responses", &self.responses),
+            ("files", "files", &self.files),
+            ("batches", "batches", &self.batches),
         ];
         sections
             .into_iter()
@@ -551,7 +620,7 @@ pub struct LlamaStackDistributionStatus {
     pub route_url: Option<String>,
     /// External providers, in the order of installation.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = 144), extend("x-kubernetes-list-type" = "atomic"))]
+    #[schemars(length(max = 192), extend("x-kubernetes-list-type" = "atomic"))]
     pub external_providers: Vec<ExternalProviderStatus>,
     /// Ready, DeploymentReady, ServiceReady, and others while they apply.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -677,9 +746,9 @@ pub enum ProviderPhase {
     /// Its init container has not started.
     #[default]
     Pending,
-    /// The provider is being installed, or the server is starting.
+    /// The provider is being installed.
     Installing,
-    /// The server runs with the provider.
+    /// The provider is installed, and no later step failed because of it.
     Ready,
     /// The provider prevents the server from starting.
     Failed,

@@ -1,7 +1,13 @@
 #!/bin/sh
 # Copies the distribution's own configuration to where merge-config reads it. Runs in the distribution's image.
+#
+#   environment              meaning
+#   RUN_CONFIG_PATH          the image's: the file that its entrypoint starts with
+#   DISTRO_NAME              the image's, or the user's: name of a distribution of the Python package
+#   LLS_DISTRIBUTION_NAME    spec.server.distribution.name, unset for an image of the user's own
 umask 002
 out="${1:-/opt/llama-stack/base-config}/run.yaml"
+names=""
 
 # The specification's two places come first, save for what the image itself says.
 for file in "$RUN_CONFIG_PATH" \
@@ -14,29 +20,41 @@ for file in "$RUN_CONFIG_PATH" \
     fi
 done
 
-# Upstream images keep it in the Python package, under the name of the distribution.
+# Upstream images keep it in the Python package, under the name of the distribution. Every release of the package contains the
+# files of all distributions, so without a name there is nothing to choose by.
 for python in python3 python; do
     command -v "$python" >/dev/null 2>&1 || continue
-    file=$("$python" - <<'PYTHON'
+    found=$("$python" - <<'PYTHON'
 import importlib.util, os
 
-names = [os.environ.get(key) for key in ("DISTRO_NAME", "LLS_DISTRIBUTION_NAME")]
+named = [os.environ.get(key) for key in ("DISTRO_NAME", "LLS_DISTRIBUTION_NAME")]
+present = set()
 for package in ("llama_stack", "ogx"):
     spec = importlib.util.find_spec(package)
     for root in (spec.submodule_search_locations or []) if spec else []:
         for folder in ("distributions", "templates"):
-            for name in filter(None, names):
+            parent = os.path.join(root, folder)
+            for name in os.listdir(parent) if os.path.isdir(parent) else []:
+                for file in ("run.yaml", "config.yaml"):
+                    if os.path.isfile(os.path.join(parent, name, file)):
+                        present.add(name)
+            for name in filter(None, named):
                 for file in ("config.yaml", "run.yaml"):
-                    path = os.path.join(root, folder, name, file)
+                    path = os.path.join(parent, name, file)
                     if os.path.isfile(path):
-                        print(path)
+                        print("file", path)
                         raise SystemExit
+print("names", ", ".join(sorted(present)))
 PYTHON
     )
-    if [ -n "$file" ]; then
+    case $found in
+    "file "*)
+        file=${found#file }
         echo "Found the distribution's configuration at $file"
         cp "$file" "$out" && exit 0
-    fi
+        ;;
+    "names "*) names=${found#names } ;;
+    esac
     break
 done
 
@@ -45,10 +63,17 @@ done
     echo "Checked paths:"
     echo "  - /opt/app-root/run.yaml (not found)"
     echo "  - /etc/llama-stack/run.yaml (not found)"
-    echo "  - config.yaml in the same folders, run.yaml and config.yaml in /app, and the file RUN_CONFIG_PATH names (not found)"
-    echo "  - distributions/$DISTRO_NAME$LLS_DISTRIBUTION_NAME of the Python packages llama_stack and ogx (not found)"
+    echo "  - config.yaml in the same folders, run.yaml and config.yaml in /app (not found)"
+    echo "  - the file that RUN_CONFIG_PATH names: ${RUN_CONFIG_PATH:-RUN_CONFIG_PATH is not set} (not found)"
+    echo "  - the distribution that DISTRO_NAME names, in the Python packages llama_stack and ogx: ${DISTRO_NAME:-DISTRO_NAME is not set} (not found)"
+    if [ -n "$LLS_DISTRIBUTION_NAME" ]; then
+        echo "  - the distribution $LLS_DISTRIBUTION_NAME of spec.server.distribution.name, in the same packages (not found)"
+    fi
+    if [ -n "$names" ]; then
+        echo "Distributions of these packages: $names"
+    fi
     echo ""
-    echo "Resolution: Either provide a user ConfigMap with run.yaml (spec.server.userConfig) or use a distribution image that includes run.yaml"
+    echo "Resolution: Either provide a user ConfigMap with run.yaml (spec.server.userConfig) or use a distribution image that includes run.yaml. If the image is built from one of the distributions of its Python package, name that in DISTRO_NAME of spec.server.containerSpec.env"
 } >"${TERMINATION_LOG:-/dev/termination-log}"
 cat "${TERMINATION_LOG:-/dev/termination-log}" >&2
 exit 1

@@ -27,6 +27,8 @@ from urllib.parse import unquote
 
 # The distribution has these; a provider names them to say what it was made for. `pip check` judges that in preflight.
 SERVER = {"llama-stack", "llama-stack-api", "llama-stack-client", "ogx", "ogx-api", "ogx-client"}
+# Folders beside a package in a source tree, which wheels contain when they are built without a list of packages.
+BESIDE_PACKAGES = {"test", "tests", "testing", "doc", "docs", "example", "examples", "benchmark", "benchmarks"}
 METADATA_LIMIT = 64 * 1024
 MESSAGE_LIMIT = 4096
 
@@ -151,54 +153,123 @@ def bad_spec(provider, line, reason):
     )
 
 
+class YamlError(Exception):
+    """What is certainly not YAML: the line and the reason."""
+
+
+class Unclear(Exception):
+    """A form of YAML that is not read here, and its line."""
+
+
 def yaml_error(text):
-    """The first certain error of a YAML text, as (line, reason). Python has no YAML parser, so only what cannot be right
-    in block style is told here; merge-config reads the file strictly."""
-    columns, text_below, closing, opened = [0], None, None, None
+    """The first certain error of a YAML text, as (line, reason); merge-config reads the file strictly."""
+    try:
+        for _ in yaml_entries(text):
+            pass
+    except YamlError as error:
+        return error.args
+    except Unclear:
+        pass
+    return None, None
+
+
+def yaml_entries(text):
+    """The entries of a YAML text in block style, as (line, keys from the root, value as it is written). Python has no YAML
+    parser. What else YAML can be is Unclear."""
+    columns, keys, text_below, closing, opened, pending = [0], [None], None, None, None, None
     for number, line in enumerate(text.splitlines(), 1):
         content = line.strip()
         indent = len(line) - len(line.lstrip(" "))
         if closing is not None:
+            pending[2] += " " + content
             if closing in content:
                 closing = None
+                yield tuple(pending)
             continue
         if not content or content.startswith("#") or content in ("---", "..."):
             continue
         if text_below is not None and indent > text_below:
             continue
         text_below = None
-        if content[0] in "[{&*!%?\"'":
-            return None, None
+        if content[0] in "[{&*!%?":
+            raise Unclear(number)
         if line[indent] == "\t":
-            return number, "a tab cannot indent"
-        entry = re.match(r"((?:- +)*)([^\s:#-][^:#]*?) *:(?: +(.*)|)\Z", content)
+            raise YamlError(number, "a tab cannot indent")
+        entry = re.match(r"""((?:- +)*)("[^"\\]*"|'[^']*'|[^\s:#"'-][^:#]*?) *:(?: +(.*)|)\Z""", content)
         if entry is None:
-            if indent == 0 and not content.startswith("-"):
-                return number, "expected 'key: value'"
+            if indent == 0 and not content.startswith("-") and content[0] not in "\"'":
+                raise YamlError(number, "expected 'key: value'")
             continue
         column = indent + len(entry.group(1))
         dedented = column < columns[-1]
         while column < columns[-1]:
             columns.pop()
+            keys.pop()
         if column > columns[-1]:
             if dedented:
-                return number, "this indent fits nothing above"
+                raise YamlError(number, "this indent fits nothing above")
             columns.append(column)
-        value = (entry.group(3) or "").split(" #")[0].strip()
+            keys.append(None)
+        key = entry.group(2)
+        keys[-1] = key[1:-1] if key[0] in "\"'" else key
+        value = (entry.group(3) or "").strip()
+        quoted = re.match(r"""("(?:[^"\\]|\\.)*"|'(?:[^']|'')*')(?: +#.*)?\Z""", value)
+        if quoted:
+            value = quoted.group(1)
+        elif value[:1] not in ('"', "'"):
+            value = "" if value.startswith("#") else value.split(" #")[0].strip()
+        pending = [number, tuple(keys), value]
         if value[:1] in ("|", ">"):
             text_below = indent
         elif value[:1] in ('"', "'"):
-            if value.count(value[0]) == 1:
+            if not quoted and value.count(value[0]) == 1:
                 closing, opened = value[0], number
         elif value[:1] in ("[", "{"):
             pair = {"[": "]", "{": "}"}[value[0]]
             if pair not in value:
                 closing, opened = pair, number
         elif ": " in value:
-            return number, "a second ': ' in one line; put the text in quotes"
+            raise YamlError(number, "a second ': ' in one line; put the text in quotes")
+        if closing is None:
+            yield tuple(pending)
     if closing is not None:
-        return opened, f"what begins here is never closed by {closing}"
-    return None, None
+        raise YamlError(opened, f"what begins here is never closed by {closing}")
+
+
+def wheel_path(provider, text):
+    """The line and the value of spec.wheelPath, never of a comment or another key."""
+    how = "write it as `wheelPath: /lls-provider/packages/FILE.whl` on a line of its own below `spec:`"
+    found, unclear = [], None
+    try:
+        document = json.loads(text)
+        if isinstance(document, dict) and isinstance(document.get("spec"), dict):
+            found = [(None, json.dumps(document["spec"].get("wheelPath")))]
+    except ValueError:
+        try:
+            for line, keys, value in yaml_entries(text):
+                if keys == ("spec", "wheelPath"):
+                    found.append((line, value))
+                elif keys == ("spec",) and value:
+                    found += [(line, path) for path in in_flow(value)] or [(line, value)]
+        except Unclear as error:
+            unclear = error.args[0]
+    if len(found) > 1:
+        raise bad_spec(provider, found[1][0], f"spec.wheelPath is there twice, first in line {found[0][0]}")
+    line, value = found[0] if found else (unclear, "")
+    if value in ("", "~", "null", '""', "''"):
+        seen = "is missing" if unclear is None or found else "is not found, and from this line on the file is not read here"
+        raise bad_spec(provider, line, f"spec.wheelPath {seen}: {how}")
+    quoted = re.match(r"""(["'])([^"'\\]*)\1\Z""", value)
+    if not quoted and value[0] in "\"'[{|>&*!":
+        raise bad_spec(provider, line, f"spec.wheelPath is {value[:80]}, which is not read here: {how}")
+    return line, quoted.group(2) if quoted else value
+
+
+def in_flow(value):
+    """Values of wheelPath in a mapping such as `{api: inference, wheelPath: FILE.whl}`."""
+    if value[0] != "{" or "#" in value:
+        return []
+    return re.findall(r"""[{,]\s*["']?wheelPath["']?\s*:\s*("[^"\\]*"|'[^']*'|[^\s,{}\[\]"']+)\s*(?=[,}])""", value)
 
 
 # --- the wheels ---
@@ -229,20 +300,15 @@ def find_wheels(provider):
 
 
 def main_wheel(provider, spec, wheels):
-    found = re.search(r"""wheelPath["']?\s*:\s*["']?([^\s"'#,}]+)""", spec)
-    if not found:
-        raise bad_spec(provider, None, "spec.wheelPath is missing")
-    path = found.group(1)
+    line, stated = wheel_path(provider, spec)
+    path = stated
     if path.startswith("/lls-provider/"):
         path = path[len("/lls-provider/") :]
     path = os.path.join(provider.source, path)
     if os.path.isfile(path):
         return Wheel(path)
     present = ", ".join(os.path.basename(wheel.path) for wheel in wheels)
-    line = spec[: found.start()].count("\n") + 1
-    raise bad_spec(
-        provider, line, f"spec.wheelPath '{found.group(1)}' is not a file in image {provider.image}; there is: {present}"
-    )
+    raise bad_spec(provider, line, f"spec.wheelPath '{stated}' is not a file in image {provider.image}; there is: {present}")
 
 
 def requirements_of(metadata, keep):
@@ -440,11 +506,20 @@ def files_below(folder):
 
 
 def refuse_clashes(provider, staged, present):
-    """Two distributions may share a folder (a namespace package), but not a file."""
+    """Two distributions may share a folder (a namespace package), but no file that an import could reach. Of others, such as
+    the tests that many wheels contain by accident, the first is kept."""
+    new = files_below(staged)
+    modules = {name.split(os.sep)[0] for name in new + files_below(provider.target) if is_module(name)}
+    named = {canonical(name) for name in present} | {canonical(name.split("-")[0]) for name in os.listdir(staged) if name.endswith(".dist-info")}
     clashes = []
-    for name in files_below(staged):
+    for name in new:
         there = os.path.join(provider.target, name)
-        if os.path.exists(there) and content(there) != content(os.path.join(staged, name)):
+        if not os.path.exists(there) or content(there) == content(os.path.join(staged, name)):
+            continue
+        top = name.split(os.sep)[0]
+        if top not in modules or (top != name and top.lower() in BESIDE_PACKAGES and canonical(top) not in named):
+            print(f"NOTE: {name} is there already ({owner(present, name)}) and is kept; it is not a part of a package")
+        else:
             clashes.append(name)
     if not clashes:
         return
@@ -458,6 +533,10 @@ def refuse_clashes(provider, staged, present):
         + "\n\nPreviously installed packages can be found in: /opt/llama-stack/external-providers/installed-packages.txt",
         "Two packages of different names contain the same module. Leave one of them out of its provider image.",
     )
+
+
+def is_module(name):
+    return name.endswith((".py", ".so", ".pyc", ".pyd", ".pth"))
 
 
 def owner(present, name):

@@ -6,8 +6,8 @@ Exit code 0: the server may start. 1: a provider is not fit, and why is told. 2:
 A llama-stack that has `llama stack preflight` of its own is asked instead.
 
 In this order: native code against this machine and this Python, before anything is imported; import; what
-get_provider_spec() returns, and whether it is what the metadata says (warnings only); and whether the packages of the
-distribution still fit together with those of the providers in front of them.
+get_provider_spec() returns, and whether it is what the metadata says (warnings only); whether config_class accepts `config`;
+and whether the packages of the distribution still fit together with those of the providers in front of them.
 """
 
 import argparse
@@ -39,6 +39,7 @@ class Entry:
         self.id = fields.get("provider_id", "(no provider_id)")
         self.type = fields.get("provider_type")
         self.module = str(fields["module"]).split("==")[0]
+        self.config = fields.get("config") or {}
         folder = os.path.join(volume, "metadata", str(self.id))
         self.metadata = read_yaml(os.path.join(folder, "lls-provider-spec.yaml")).get("spec") or {}
         crd = read_yaml(os.path.join(folder, "crd-config.yaml"))
@@ -222,23 +223,29 @@ def is_extension(file):
 
 def imports(entries):
     apis = known_apis()
-    errors = []
+    # Imported here, once, so that the processes for the providers have it already.
+    servers_own("replace_env_vars")
+    errors = {}
     for entry in entries:
         if apis and entry.api not in apis:
-            errors.append(
-                failed(
-                    entry,
-                    f"API '{entry.api}' does not exist in this llama-stack",
-                    f"APIs: {', '.join(sorted(apis))}",
-                    "Use a distribution that has this API, or take the provider out of spec.server.externalProviders.",
-                )
-            )
-            continue
-        result = in_a_process_of_its_own(entry)
+            errors[entry] = [failed(entry, f"API '{entry.api}' does not exist in this llama-stack", f"APIs: {', '.join(sorted(apis))}", way_to(entry.api, apis))]
+    for entry, result in in_processes_of_their_own([entry for entry in entries if entry not in errors]):
         for warning in result.get("warnings", []):
             print(warning)
-        errors += result.get("errors", [])
-    return errors
+        errors[entry] = result.get("errors", [])
+    return [error for entry in entries for error in errors.get(entry, [])]
+
+
+def way_to(api, apis):
+    """The way out for an API that this server does not have; some have other names in other releases."""
+    # llama-stack 0.7.0: llama_stack_api/datatypes.py, class Api. `responses` took the place of `agents`.
+    renamed = {"agents": "responses", "responses": "agents"}.get(api)
+    if renamed in apis:
+        return (
+            f"This server has the API '{renamed}' instead. Use a release of the provider that implements it, and list it under "
+            f"spec.server.externalProviders.{renamed}; or use a distribution that has '{api}'."
+        )
+    return "Use a distribution that has this API, or take the provider out of spec.server.externalProviders."
 
 
 def known_apis():
@@ -251,48 +258,70 @@ def known_apis():
     return set()
 
 
-def in_a_process_of_its_own(entry):
-    """A provider may crash, exit or hang when it is imported; this process lives on to tell."""
-    reader, writer = os.pipe()
-    sys.stdout.flush()
-    child = os.fork()
-    if child == 0:
-        os.close(reader)
-        status = 1
+class Child:
+    """A process that validates one provider: it may crash, exit or hang when it is imported; this process lives on to tell."""
+
+    def __init__(self, entry):
+        self.entry, self.output, self.end = entry, b"", time.monotonic() + IMPORT_SECONDS
+        self.reader, writer = os.pipe()
+        sys.stdout.flush()
+        self.id = os.fork()
+        if self.id == 0:
+            os.close(self.reader)
+            status = 1
+            try:
+                with os.fdopen(writer, "w", encoding="utf-8") as pipe:
+                    json.dump(validate(entry), pipe)
+                sys.stdout.flush()
+                status = 0
+            finally:
+                os._exit(status)
+        os.close(writer)
+
+    def has_more(self):
+        part = os.read(self.reader, 65536)
+        self.output += part
+        return bool(part)
+
+    def result(self, finished):
+        os.close(self.reader)
+        if not finished:
+            os.kill(self.id, signal.SIGKILL)
+        _, status = os.waitpid(self.id, 0)
+        if not finished:
+            text = f"It did not finish within {IMPORT_SECONDS} seconds."
+            return {"errors": [failed(self.entry, "Import hangs", text, "Do not wait for anything while the module is imported.")]}
         try:
-            with os.fdopen(writer, "w", encoding="utf-8") as pipe:
-                json.dump(validate(entry), pipe)
-            sys.stdout.flush()
-            status = 0
-        finally:
-            os._exit(status)
-    os.close(writer)
-    output, finished = read_all(reader, IMPORT_SECONDS)
-    if not finished:
-        os.kill(child, signal.SIGKILL)
-    _, status = os.waitpid(child, 0)
-    if not finished:
-        text = f"It did not finish within {IMPORT_SECONDS} seconds."
-        return {"errors": [failed(entry, "Import hangs", text, "Do not wait for anything while the module is imported.")]}
+            return json.loads(self.output)
+        except ValueError:
+            code = os.waitstatus_to_exitcode(status)
+            text = f"The process died with signal {-code}." if code < 0 else f"The process exited with code {code}."
+            way_out = "Look at the native code of the provider and its dependencies."
+            return {"errors": [failed(self.entry, "Import ends the process", text, way_out)]}
+
+
+def in_processes_of_their_own(entries):
+    """Validates the providers beside each other, as many as there are processors. Yields each with its result."""
+    waiting, running = list(reversed(entries)), {}
+    while waiting or running:
+        while waiting and len(running) < processors():
+            child = Child(waiting.pop())
+            running[child.reader] = child
+        rest = min(child.end for child in running.values()) - time.monotonic()
+        ready, _, _ = select.select(list(running), [], [], max(0, rest))
+        over = [(reader, True) for reader in ready if not running[reader].has_more()]
+        now = time.monotonic()
+        over += [(reader, False) for reader, child in running.items() if child.end <= now and reader not in ready]
+        for reader, finished in over:
+            child = running.pop(reader)
+            yield child.entry, child.result(finished)
+
+
+def processors():
     try:
-        return json.loads(output)
-    except ValueError:
-        code = os.waitstatus_to_exitcode(status)
-        text = f"The process died with signal {-code}." if code < 0 else f"The process exited with code {code}."
-        return {"errors": [failed(entry, "Import ends the process", text, "Look at the native code of the provider and its dependencies.")]}
-
-
-def read_all(reader, seconds):
-    output, end = b"", time.monotonic() + seconds
-    with os.fdopen(reader, "rb", buffering=0) as pipe:
-        while True:
-            ready, _, _ = select.select([pipe], [], [], max(0, end - time.monotonic()))
-            if not ready:
-                return output, False
-            part = pipe.read(65536)
-            if not part:
-                return output, True
-            output += part
+        return min(8, len(os.sched_getaffinity(0)))
+    except AttributeError:
+        return 1
 
 
 def validate(entry):
@@ -345,8 +374,8 @@ def check(entry):
             "Make spec.providerType of lls-provider-spec.yaml one of these.",
         )
     spec = (matching or specs)[0]
-    implementation(entry, spec)
-    return {"warnings": mismatches(entry, spec)}
+    config_class = implementation(entry, spec)
+    return {"warnings": mismatches(entry, spec) + configuration(entry, spec, config_class)}
 
 
 def load(entry, name):
@@ -376,7 +405,7 @@ def load(entry, name):
 
 
 def implementation(entry, spec):
-    """What the server will look for when it has read the spec."""
+    """What the server will look for when it has read the spec. Returns the class of the configuration."""
     module = load(entry, spec.module or entry.module)
     remote = any(base.__name__ == "RemoteProviderSpec" for base in type(spec).__mro__)
     function = "get_adapter_impl" if remote else "get_provider_impl"
@@ -387,10 +416,121 @@ def implementation(entry, spec):
             f"The server makes a provider of type {spec.provider_type} by calling {function}() of that module: define it.",
         )
     place, _, name = str(spec.config_class).rpartition(".")
-    if not hasattr(load(entry, place) if place else None, name):
+    found = load(entry, place) if place else None
+    if not hasattr(found, name):
         raise Invalid(
             f"config_class {spec.config_class} does not exist", "", "Make config_class the full path of the class of the configuration."
         )
+    return getattr(found, name)
+
+
+# --- config ---
+
+# Providers of an API, as the custom resource names them where run.yaml has another name.
+SECTIONS = {"vector_io": "vectorIo", "datasetio": "datasetIo", "tool_runtime": "toolRuntime", "post_training": "postTraining"}
+# Not `max_tokens`.
+SECRET = re.compile(r"(token|secret|password|passwd|credentials?|api_?key|private_?key)$", re.IGNORECASE)
+INVALID_CONFIG = "Invalid config"
+
+
+def configuration(entry, spec, config_class):
+    """Makes a config_class of `config`, as the server does when it starts. Returns warnings."""
+    where = f"spec.server.externalProviders.{SECTIONS.get(entry.api, entry.api)}" if entry.metadata else "the run.yaml of spec.server.userConfig"
+    mend = f"Correct config of provider '{entry.id}' in {where}."
+    if not isinstance(entry.config, dict):
+        raise Invalid(INVALID_CONFIG, f"Field: config\nFound: {shown((), entry.config)}\nExpected: a mapping", mend)
+    replace = servers_own("replace_env_vars")
+    try:
+        config = replace(entry.config, "config") if replace else entry.config
+    except Exception as error:
+        variable, path = getattr(error, "var_name", None), getattr(error, "path", "config")
+        if variable is None:
+            raise
+        text = f"Field: {path}\nExpected: the environment variable {variable}, which is not set or empty"
+        way_out = f"Set {variable} in spec.server.containerSpec.env, or give a default in config: ${{env.{variable}:=default}}."
+        raise Invalid(INVALID_CONFIG, text, way_out) from None
+    fields = getattr(config_class, "model_fields", None) or {}
+    try:
+        config_class(**config)
+    except Exception as error:
+        problems = error.errors() if callable(getattr(error, "errors", None)) else None
+        if problems is None:
+            text = f"{spec.config_class} does not accept it: {type(error).__name__}: {error}"
+            raise Invalid(INVALID_CONFIG, text[:2000], mend) from None
+        # The server adds this one.
+        problems = [problem for problem in problems if problem.get("loc", ())[:1] != ("vector_stores_config",)]
+        if problems:
+            raise Invalid(INVALID_CONFIG, told(entry, spec, fields, problems), mend) from None
+    return unknown_fields(entry, spec, config_class, fields)
+
+
+def told(entry, spec, fields, problems):
+    blocks = []
+    for problem in problems[:10]:
+        place = problem.get("loc", ())
+        field = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in place)
+        blocks.append(f"Field: config{field}\nFound: {shown(place, value_at(entry.config, place))}\nExpected: {problem.get('msg', 'another value')}")
+    if len(problems) > 10:
+        blocks.append(f"and {len(problems) - 10} more")
+    return "\n".join(blocks + [f"Fields of {spec.config_class}: {listed(fields)}"])
+
+
+MISSING = object()
+
+
+def value_at(value, place):
+    """The value as the user has written it, so with ${env.NAME} for a secret. A part of a place may name a member of a union."""
+    for part in place:
+        if isinstance(value, dict) and part in value or isinstance(value, list) and isinstance(part, int) and part < len(value):
+            value = value[part]
+        elif isinstance(value, (dict, list)):
+            return MISSING
+    return value
+
+
+def shown(place, value):
+    if value is MISSING:
+        return "nothing"
+    if any(SECRET.search(str(part)) for part in place) and not (isinstance(value, str) and value.startswith("${env.")):
+        return "(hidden, since it may be a secret)"
+    if isinstance(value, (dict, list)) and value:
+        return "a mapping" if isinstance(value, dict) else "a list"
+    text = json.dumps(value, default=str, ensure_ascii=False)
+    return text if len(text) <= 200 else text[:200] + "…"
+
+
+def listed(fields):
+    names = ", ".join(f"{name} (required)" if field.is_required() else name for name, field in fields.items())
+    return names[:1000] or "(none)"
+
+
+def unknown_fields(entry, spec, config_class, fields):
+    """pydantic ignores what it does not know, unless the class says otherwise; a misspelt field would have no effect."""
+    if not fields or getattr(config_class, "model_config", {}).get("extra") not in (None, "ignore"):
+        return []
+    names = set(fields)
+    for field in fields.values():
+        for alias in (field.alias, field.validation_alias):
+            if alias is not None and not isinstance(alias, str):
+                return []
+            names.add(alias)
+    unknown = [str(name) for name in entry.config if name not in names]
+    if not unknown:
+        return []
+    return [
+        f"WARNING: config of provider '{entry.id}' has fields that {spec.config_class} does not have; the server ignores them: "
+        f"{', '.join(unknown)}. Fields: {listed(fields)}"
+    ]
+
+
+def servers_own(name):
+    """A function of the server's start, which moved between releases."""
+    for place in ("llama_stack.core.stack", "ogx.core.stack", "llama_stack.distribution.stack"):
+        try:
+            return getattr(importlib.import_module(place), name)
+        except (ImportError, AttributeError):
+            continue
+    return None
 
 
 def mismatches(entry, spec):
@@ -413,6 +553,20 @@ def mismatches(entry, spec):
 # --- the distribution with the providers in front ---
 
 
+# Lines of `pip check` (pip 26.3, commands/check.py).
+CONFLICT = r"(?P<package>\S+) \S+ has requirement (?P<requirement>.+), but you have (?P<found>\S+) \S+\.\Z"
+NOT_THERE = r"(?P<package>\S+) \S+ requires (?P<requirement>.+), which is not installed\.\Z"
+
+
+def finding(line):
+    """The package and its requirement, without the versions that are there."""
+    for pattern in (CONFLICT, NOT_THERE):
+        found = re.match(pattern, line)
+        if found:
+            return pattern, canonical(found.group("package")), found.group("requirement")
+    return line
+
+
 class PipChecks:
     """`pip check` with and without the providers, beside the imports: only what they break is their doing."""
 
@@ -430,22 +584,24 @@ class PipChecks:
     def errors(self, entries, owners):
         if not self.running:
             return []
-        before, after = [set(process.communicate()[0].decode("utf-8", "replace").splitlines()) for process in self.running]
+        before, after = [process.communicate()[0].decode("utf-8", "replace").splitlines() for process in self.running]
+        # What the distribution lacks already is not the provider's doing, even if a version in the text has changed.
+        known = {finding(line) for line in before}
         errors, notes = [], []
-        for line in sorted(after - before):
-            conflict = re.match(r"(\S+) \S+ has requirement .*, but you have (\S+) [^ ]+\.\Z", line)
+        for line in sorted(line for line in set(after) if finding(line) not in known):
+            conflict = re.match(CONFLICT, line)
             if conflict is None:
                 # Told, but no reason to stop: the provider could be imported without it.
                 if "No broken requirements" not in line:
                     notes.append(line)
                 continue
-            entry = entry_of(entries, owners, conflict.group(2)) or entry_of(entries, owners, conflict.group(1))
+            entry = entry_of(entries, owners, conflict.group("found")) or entry_of(entries, owners, conflict.group("package"))
             errors.append(
                 failed(
                     entry,
                     "Packages of the provider and of the distribution do not fit together",
                     f"pip check says: {line}",
-                    f"Build the provider image with a version of {conflict.group(2)} that both accept, or leave its wheel out if the "
+                    f"Build the provider image with a version of {conflict.group('found')} that both accept, or leave its wheel out if the "
                     "distribution's own will do. Installed packages: /opt/llama-stack/external-providers/installed-packages.txt",
                 )
             )

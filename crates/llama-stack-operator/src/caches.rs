@@ -117,7 +117,7 @@ impl Caches {
     }
 
     /// Answer of the server at `url` since its pods became ready. Without one, asks in the background and returns `None`.
-    pub(crate) fn answer(&self, namespace: &str, name: &str, readiness: &str, url: &str) -> Option<Answer> {
+    pub(crate) fn answer(&self, namespace: &str, name: &str, readiness: &str, url: &str) -> Option<Arc<Answer>> {
         let (wake, key) = (self.wake.clone(), (namespace.to_owned(), name.to_owned()));
         let id = key.clone();
         self.servers

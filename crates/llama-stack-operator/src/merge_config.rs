@@ -52,25 +52,41 @@ pub fn run(args: &MergeArgs) -> ExitCode {
 
 /// A failure to write run.yaml.
 #[derive(Debug, thiserror::Error)]
-enum Error {
+pub enum Error {
+    /// The files cannot be merged.
     #[error(transparent)]
     Merge(#[from] Errors),
+    /// The installed providers cannot be listed.
     #[error(
         "ERROR: Cannot list the installed providers\n\nInit Container: {}\nFolder: {}\nReason: {source}\n\nResolution: \
          Look at the logs of the provider containers before this one; they write this folder.",
         merge::INIT_CONTAINER, path.display()
     )]
-    List { path: PathBuf, source: io::Error },
+    List {
+        /// Folder of the installed providers.
+        path: PathBuf,
+        /// Cause.
+        source: io::Error,
+    },
+    /// The result cannot be written.
     #[error(
         "ERROR: Cannot write the merged configuration\n\nInit Container: {}\nFile: {}\nReason: {source}\n\nResolution: \
          {}",
         merge::INIT_CONTAINER, path.display(), pod::way_out_of(source)
     )]
-    Write { path: PathBuf, source: io::Error },
+    Write {
+        /// Path of the file.
+        path: PathBuf,
+        /// Cause.
+        source: io::Error,
+    },
 }
 
 /// Reads, merges and writes. Returns the log.
-fn merge(args: &MergeArgs) -> Result<String, Error> {
+///
+/// # Errors
+/// The files cannot be merged, or a file cannot be read or written.
+pub fn merge(args: &MergeArgs) -> Result<String, Error> {
     let base = base(&args.base_config);
     let providers = providers(&args.external_providers.join("metadata"))?;
     let packages = args.external_providers.join("python-packages");

@@ -43,7 +43,7 @@ pub struct Observed {
     /// Endpoints of the existing ModelDeployments that it names, by name.
     pub model_deployments: BTreeMap<String, Option<Endpoint>>,
     /// Answer of the running server since its pods became ready; `None` before it.
-    pub server: Option<Answer>,
+    pub server: Option<Arc<Answer>>,
     /// Current time.
     pub now: Timestamp,
 }

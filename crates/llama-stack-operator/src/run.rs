@@ -19,7 +19,7 @@ use tokio::task::JoinSet;
 use crate::caches::Caches;
 use crate::observe::Context;
 use crate::reconcile::reconcile;
-use crate::settings::Settings;
+use crate::settings::{POD_USER, Settings};
 
 /// Arguments and environment of the operator.
 #[derive(Clone, Debug, clap::Args)]
@@ -39,6 +39,9 @@ pub struct RunArgs {
     /// Domain of the cluster's Services.
     #[arg(long, value_name = "DOMAIN", default_value = "cluster.local")]
     cluster_domain: String,
+    /// User and volume group of pods: auto, none, or a number. auto is 1001, and none on OpenShift, which assigns them
+    #[arg(long, value_name = "USER", default_value = "auto", value_parser = pod_user)]
+    pod_user: PodUser,
     /// Name of the operator's own pod.
     #[arg(long, value_name = "NAME", env = "POD_NAME", hide = true)]
     pod_name: Option<String>,
@@ -55,6 +58,29 @@ pub struct RunArgs {
     )]
     container_name: String,
 }
+
+/// Value of --pod-user.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum PodUser {
+    Auto,
+    None,
+    Id(i64),
+}
+
+fn pod_user(text: &str) -> Result<PodUser, String> {
+    match text {
+        "auto" => Ok(PodUser::Auto),
+        "none" => Ok(PodUser::None),
+        // The range of a user id in Kubernetes; 0 is root, which runAsNonRoot excludes.
+        number => match number.parse() {
+            Ok(id) if (1..=i64::from(i32::MAX)).contains(&id) => Ok(PodUser::Id(id)),
+            _ => Err("expected auto, none, or a user id of at least 1".to_owned()),
+        },
+    }
+}
+
+/// API group of OpenShift's SecurityContextConstraints.
+const OPENSHIFT: &str = "security.openshift.io";
 
 fn distribution(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
@@ -74,6 +100,7 @@ impl RunArgs {
             network_policies: self.network_policies,
             provider_volume_size: self.provider_volume_size.clone(),
             cluster_domain: self.cluster_domain.clone(),
+            pod_user: self.pod_user(client).await,
             ..Settings::default()
         };
         settings.distributions.extend(self.distribution_image.iter().cloned());
@@ -86,6 +113,20 @@ impl RunArgs {
             );
         }
         settings
+    }
+
+    async fn pod_user(&self, client: &Client) -> Option<i64> {
+        match self.pod_user {
+            PodUser::Id(id) => Some(id),
+            PodUser::None => None,
+            PodUser::Auto => match client.list_api_groups().await {
+                Ok(served) => (!served.groups.iter().any(|g| g.name == OPENSHIFT)).then_some(POD_USER),
+                Err(error) => {
+                    tracing::warn!(%error, "cannot list API groups, so pods get the user of clusters other than OpenShift: set --pod-user");
+                    Some(POD_USER)
+                }
+            },
+        }
     }
 
     async fn own_image(&self, client: &Client) -> Option<String> {

@@ -10,6 +10,7 @@ use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 use runway_api::llama_stack_distribution::ProviderInfo;
+use runway_operator::json;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
@@ -19,8 +20,14 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const ATTEMPTS: u32 = 6;
 /// Wait before the second attempt; it doubles.
 const FIRST_WAIT: Duration = Duration::from_millis(500);
-/// Longest answer that is read, in bytes.
+/// Longest answer that is read, in bytes. It is not kept.
 const MAX_ANSWER: usize = 4 * 1024 * 1024;
+/// Most providers that are kept of an answer: more than a distribution and all external providers have together.
+const MAX_PROVIDERS: usize = 1024;
+/// Most bytes of an answer that are kept, as JSON: those of the status. Beyond, configurations and details are dropped.
+const MAX_KEPT_BYTES: usize = 128 * 1024;
+/// Longest text of an answer that is kept, in bytes.
+const MAX_TEXT: usize = 128;
 
 /// Namespace and name of a LlamaStackDistribution.
 pub(crate) type Key = (String, String);
@@ -43,6 +50,30 @@ pub struct ServerInfo {
     pub providers: Vec<ProviderInfo>,
 }
 
+/// The part of an answer that is kept: a server decides what it says, and there may be thousands of them.
+fn kept(version: &str, mut providers: Vec<ProviderInfo>) -> ServerInfo {
+    providers.truncate(MAX_PROVIDERS);
+    if json::size(&providers) > MAX_KEPT_BYTES {
+        for provider in &mut providers {
+            provider.config = None;
+            provider.health = None;
+            for text in [
+                &mut provider.api,
+                &mut provider.provider_id,
+                &mut provider.provider_type,
+            ] {
+                text.truncate(text.floor_char_boundary(MAX_TEXT));
+            }
+        }
+    }
+    providers.shrink_to_fit();
+    let end = version.floor_char_boundary(MAX_TEXT);
+    ServerInfo {
+        version: version.get(..end).unwrap_or_default().to_owned(),
+        providers,
+    }
+}
+
 /// The latest answers of running servers.
 pub(crate) struct Servers {
     client: Client<HttpConnector, String>,
@@ -53,7 +84,7 @@ pub(crate) struct Servers {
 struct Known {
     /// Fingerprint of the ready pods at the time of the question.
     readiness: String,
-    answer: Option<Answer>,
+    answer: Option<Arc<Answer>>,
 }
 
 impl Default for Servers {
@@ -76,7 +107,7 @@ impl Servers {
         readiness: &str,
         url: &str,
         wake: impl FnOnce() + Send + 'static,
-    ) -> Option<Answer> {
+    ) -> Option<Arc<Answer>> {
         let mut known = self.lock();
         if let Some(found) = known.get(key).filter(|k| k.readiness == readiness) {
             return found.answer.clone();
@@ -107,7 +138,7 @@ impl Servers {
     fn take_in(&self, key: &Key, readiness: &str, answer: Answer) -> bool {
         match self.lock().get_mut(key).filter(|k| k.readiness == readiness) {
             Some(known) => {
-                known.answer = Some(answer);
+                known.answer = Some(Arc::new(answer));
                 true
             }
             // The pods have changed meanwhile, and another request is under way for the new ones.
@@ -140,10 +171,7 @@ impl Servers {
         }
         let version: Version = self.get(&format!("{url}/v1/version")).await?;
         let providers: Providers = self.get(&format!("{url}/v1/providers")).await?;
-        Ok(ServerInfo {
-            version: version.version,
-            providers: providers.data,
-        })
+        Ok(kept(&version.version, providers.data))
     }
 
     async fn get<T: DeserializeOwned>(&self, url: &str) -> Result<T, String> {
@@ -169,5 +197,36 @@ impl Servers {
 
     fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<Key, Known>> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn provider(id: &str, config: usize) -> ProviderInfo {
+        ProviderInfo {
+            api: "inference".to_owned(),
+            provider_id: id.to_owned(),
+            config: serde_json::json!({ "text": "x".repeat(config) }).as_object().cloned(),
+            ..ProviderInfo::default()
+        }
+    }
+
+    #[test]
+    fn an_answer_of_any_size_is_kept_in_little_and_with_the_ids_of_its_providers() {
+        let small = kept("0.7.3", vec![provider("a", 10)]);
+        assert_eq!(small.version, "0.7.3");
+        assert!(small.providers[0].config.is_some());
+        let large = kept(
+            &"v".repeat(1 << 20),
+            (0..200).map(|n| provider(&format!("p{n}"), 16 << 10)).collect(),
+        );
+        assert_eq!(large.version.len(), MAX_TEXT);
+        assert_eq!(large.providers[199].provider_id, "p199");
+        assert!(json::size(&large.providers) <= MAX_KEPT_BYTES);
+        let endless = kept("", (0..9000).map(|_| provider(&"é".repeat(9000), 1)).collect());
+        assert_eq!(endless.providers.len(), MAX_PROVIDERS);
+        assert!(json::size(&endless.providers) < 4 * MAX_KEPT_BYTES);
     }
 }

@@ -22,7 +22,13 @@ pub struct Settings {
     pub provider_volume_size: String,
     /// Domain of the cluster's Services.
     pub cluster_domain: String,
+    /// User and volume group of pods. None if the cluster assigns them, as OpenShift does for each namespace.
+    pub pod_user: Option<i64>,
 }
+
+/// Default user and volume group of pods. The public images have the files of group 0 and this group writable, for users that
+/// they do not know (llama-stack, containers/Containerfile).
+pub const POD_USER: i64 = 1001;
 
 impl Default for Settings {
     fn default() -> Self {
@@ -42,6 +48,7 @@ impl Default for Settings {
             network_policies: false,
             provider_volume_size: "2Gi".to_owned(),
             cluster_domain: "cluster.local".to_owned(),
+            pod_user: Some(POD_USER),
         }
     }
 }

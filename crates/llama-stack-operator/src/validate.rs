@@ -74,6 +74,7 @@ fn numbers(llsd: &LlamaStackDistribution) -> Vec<String> {
     let port = server.container_spec.as_ref().and_then(|c| c.port);
     let autoscaling = server.autoscaling.as_ref();
     let budget = server.pod_disruption_budget.as_ref();
+    let startup = server.pod_overrides.as_ref().and_then(|o| o.startup_timeout_seconds);
     let rules = [
         (
             llsd.spec.replicas.is_none_or(|n| (0..=1000).contains(&n)),
@@ -82,6 +83,10 @@ fn numbers(llsd: &LlamaStackDistribution) -> Vec<String> {
         (
             port.is_none_or(|n| (0..=65535).contains(&n)),
             "spec.server.containerSpec.port must be from 1 to 65535",
+        ),
+        (
+            startup.is_none_or(|n| (10..=86400).contains(&n)),
+            "spec.server.podOverrides.startupTimeoutSeconds must be from 10 to 86400",
         ),
         (
             server.workers.is_none_or(|n| (1..=1024).contains(&n)),

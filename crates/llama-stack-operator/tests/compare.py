@@ -5,6 +5,7 @@
 
 import json
 import os
+import re
 import sys
 
 import yaml
@@ -42,7 +43,7 @@ def compare(case):
 
 def replaced(provider, ids):
     id = provider["provider_id"]
-    return id in ids or id.rpartition(":+")[2].rstrip("}") in ids
+    return id in ids or re.split(":[+=]", id)[-1].rstrip("}") in ids
 
 
 cases = [os.path.join(sys.argv[1], name) for name in sorted(os.listdir(sys.argv[1]))]

@@ -129,6 +129,16 @@ def installs(out):
     b("b-bundles-1.5", ["lls-dep>=1.0"], "1.5.0")
     b("b-below-2", ["lls-dep<2"], "1.5.0")
     b("b-same-file", ["lls-dep>=1.0"], "1.0.0", **{"lls_dep/__init__.py": "VERSION = 'mine'\n"})
+    for name, text in (("with-tests-1", "1"), ("with-tests-2", "2")):
+        module = name.replace("-", "_")
+        beside = {"tests/__init__.py": text, "tests/conftest.py": f"x = {text}\n", "docs/conf.py": f"x = {text}\n", "share/a.cfg": text, "README.md": text}
+        image(name).spec(spec(module)).wheel(name, "1.0.0", {f"{module}/__init__.py": "", f"tests/test_{module}.py": "", **beside})
+    for name, path in (("same-module", "lls_ns.py"), ("same-data-of-a-package", "lls_ns/data.json"), ("tests-of-its-name", "tests/__init__.py")):
+        for number in (1, 2):
+            distribution = "tests" if name == "tests-of-its-name" and number == 1 else f"lls-b-{number}"
+            main = f"{distribution.replace('-', '_')}-1.0.0-py3-none-any.whl"
+            files = {"lls_ns/__init__.py": "", path: f"x = {number}\n"} if "/" in path else {path: f"x = {number}\n"}
+            image(f"{name}-{number}").spec(spec(f"lls_b_{number}", main=main)).wheel(distribution, "1.0.0", files)
     b("b-newer-python", ["lls-dep>=1.0", "lls-backport; python_version<'3.11'"], "1.0.0")
     image("no-dependency").spec(spec("lls_b")).wheel("lls-b", "1.0.0", {"lls_b/__init__.py": ""}, ["lls-nowhere>=1"])
     old = image("backport").spec(spec("lls_b"))
@@ -188,6 +198,37 @@ def bad_images(out):
     binary.wheel("lls-b", "1.0.0", {})
 
 
+def wheel_paths(out):
+    """Metadata that name the main wheel in forms that a search for the text would read wrongly."""
+    good = spec("lls_b")
+    path = "/lls-provider/packages/lls_b-1.0.0-py3-none-any.whl"
+    other = "/lls-provider/packages/lls_dep-1.0.0-py3-none-any.whl"
+    line = f"  wheelPath: {path}\n"
+    flow = f"spec: {{packageName: lls_b, providerType: 'inline::lls-echo', api: inference, wheelPath: {path}}}\n"
+    texts = {
+        "comment": f"# wheelPath: {other}\n" + good.replace(line, f"  # wheelPath: {other}\n{line}"),
+        "description": good.replace("    Text: with a colon\n", f"    wheelPath: {other}\n"),
+        "annotation": good.replace("spec:\n", f"  annotations:\n    wheelPath: {other}\nspec:\n"),
+        "quoted-text": good.replace("vendor: Example", f'vendor: "wheelPath: {other} # or"'),
+        "quoted": good.replace(line, f'  "wheelPath" : "{path}"  # not "{other}"\n'),
+        "flow": good[: good.index("spec:")] + flow,
+        "json": json.dumps({"metadata": {"wheelPath": other}, "spec": {"wheelPath": path}}),
+    }
+    refused = {
+        "only-a-comment": good.replace("  wheelPath", "  # wheelPath"),
+        "twice": good + f"  wheelPath: {other}\n",
+        "alias": good.replace(line, "  wheelPath: *wheel\n"),
+        "list": good.replace(line, f"  wheelPath: [{path}]\n"),
+        "tagged": good.replace("spec:\n", "? spec\n:\n"),
+    }
+    for name, text in {**texts, **refused}.items():
+        one = Image(out, f"path-{name}").spec(text)
+        one.wheel("lls-b", "1.0.0", {"lls_b/__init__.py": ""})
+        one.wheel("lls-dep", "1.0.0", {"lls_dep/__init__.py": ""})
+        # Beside a wheel of the server, only what the main wheel requires is installed.
+        one.wheel("llama-stack", "0.2.14", {"llama_stack/__init__.py": ""})
+
+
 def for_a_server(out):
     """Providers that a server really serves, and some that it is not started with."""
     text, files = example()
@@ -231,7 +272,7 @@ class Volume:
         self.manifest = ""
         os.makedirs(self.root)
 
-    def add(self, id, files=None, requires=(), more=(), kind=None, api="inference"):
+    def add(self, id, files=None, requires=(), more=(), kind=None, api="inference", config=None):
         package = "p_" + id.replace("-", "_")
         kind = kind or f"inline::{id}"
         self.wheel(package.replace("_", "-"), "1.0.0", files or provider(package, kind), requires)
@@ -243,6 +284,8 @@ class Volume:
             self.manifest += f"{name}=={version}\n"
         order = len(os.listdir(os.path.dirname(folder)))
         crd = {"providerId": id, "api": api, "image": f"registry.example.com/{id}:v1", "order": order}
+        if config is not None:
+            crd["config"] = config
         for name, text in (
             ("lls-provider-spec.yaml", spec(package, f"inline::{id}", api)),
             ("crd-config.yaml", json.dumps(crd)),
@@ -295,6 +338,39 @@ def for_preflight(out):
     # Shadows a package of the distribution with a version that it does not accept.
     wrong.add("shadows", more=[("python-multipart", "0.0.1", {"lls_multipart.py": ""})])
 
+    wrong.add("renamed-api", api="agents")
+
+    # The distribution has lls-old, which does not accept its own lls-new; a provider brings another version of that.
+    distribution = Volume(out, "distribution-with-a-conflict")
+    distribution.wheel("lls-old", "1.0.0", {"lls_old.py": ""}, ["lls-new<2", "lls-absent>=1"])
+    distribution.wheel("lls-new", "2.0.0", {"lls_new.py": ""})
+    inherited = Volume(out, "preflight-inherited")
+    inherited.add("good", more=[("lls-new", "2.1.0", {"lls_new.py": ""})])
+
+    fields = (
+        "from typing import Literal\n\nfrom pydantic import BaseModel, ConfigDict, Field\n\n\n"
+        "class Limits(BaseModel):\n    tokens: int = 1\n\n\n"
+        "class Config(BaseModel):\n    model_config = ConfigDict(extra=EXTRA)\n    url: str\n    mode: Literal['fast', 'exact'] = 'fast'\n"
+        "    api_token: str | None = None\n    limits: list[Limits] = []\n    timeout: int = Field(default=10, ge=1, alias='timeout_seconds')\n"
+    )
+
+    def configured(volume, id, config, extra="ignore"):
+        package = "p_" + id.replace("-", "_")
+        own = {f"{package}/config.py": fields.replace("EXTRA", repr(extra))}
+        volume.add(id, provider(package, f"inline::{id}", more=own), config=config)
+
+    fine = Volume(out, "preflight-config-good")
+    configured(fine, "complete", {"url": "${env.CONFIG_URL}", "api_token": "${env.CONFIG_TOKEN:=none}", "timeout_seconds": "30"})
+    configured(fine, "misspelt", {"url": "x", "mod": "exact"})
+    bad = Volume(out, "preflight-config-wrong")
+    configured(bad, "several", {"mode": "slow", "limits": [{"tokens": 1}, {"tokens": "many"}], "timeout_seconds": 0})
+    configured(bad, "secret", {"url": "x", "api_token": {"value": "hunter2"}})
+    configured(bad, "unset", {"url": "${env.NOBODY_SETS_THIS}"})
+    configured(bad, "strict", {"url": "x", "mod": "exact"}, extra="forbid")
+    configured(bad, "fine", {"url": "x"})
+    raises = {"p_raises/config.py": "class Config:\n    def __init__(self, **config):\n        raise ValueError('the port is taken')\n"}
+    bad.add("raises", provider("p_raises", "inline::raises", more=raises), config={"port": 1})
+
     foreign = Volume(out, "preflight-foreign")
     foreign.add("good", provider("p_good", "inline::good", "raise SystemExit('imported before it was looked at')\n"))
     path = f"p_foreign_arch/_fast.cpython-312-{'aarch64' if other == 183 else 'x86_64'}-linux-gnu.so"
@@ -306,5 +382,6 @@ def for_preflight(out):
 if __name__ == "__main__":
     installs(sys.argv[1])
     bad_images(sys.argv[1])
+    wheel_paths(sys.argv[1])
     for_a_server(sys.argv[1])
     for_preflight(sys.argv[1])

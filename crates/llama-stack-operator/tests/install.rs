@@ -8,7 +8,7 @@ use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::Path;
 use std::process::Command;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use pod::{Pod, contents, images, pythons, skipped, text};
 use runway_llama_stack_operator::pod::{CrdConfig, INSTALL_PROVIDER};
 use serde_json::json;
@@ -180,6 +180,50 @@ fn files_of_two_packages_must_not_clash() -> Result<()> {
 }
 
 #[test]
+fn files_that_no_import_can_reach_do_not_clash() -> Result<()> {
+    let pod = Pod::new()?;
+    pod.installed("a", "with-tests-1")?;
+    let output = pod.install("b", "with-tests-2")?;
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    for name in [
+        "tests/__init__.py",
+        "tests/conftest.py",
+        "docs/conf.py",
+        "share/a.cfg",
+        "README.md",
+    ] {
+        let note = format!("NOTE: {name} is there already (of with-tests-1==1.0.0) and is kept");
+        assert!(
+            text(&output.stdout).contains(&note),
+            "no {note:?} in:\n{}",
+            text(&output.stdout)
+        );
+    }
+    assert_eq!(
+        pod.read("external-providers/python-packages/tests/conftest.py")?,
+        "x = 1\n"
+    );
+    for package in ["with_tests_1", "with_tests_2", "tests/test_with_tests_2.py"] {
+        assert!(pod.volume().join("python-packages").join(package).exists(), "{package}");
+    }
+    // A module, the data of a package, and a package whose distribution has that name.
+    for (name, file) in [
+        ("same-module", "lls_ns.py"),
+        ("same-data-of-a-package", "lls_ns/data.json"),
+        ("tests-of-its-name", "tests/__init__.py"),
+    ] {
+        let pod = Pod::new()?;
+        pod.installed("a", &format!("{name}-1"))?;
+        let said = pod.refused("b", &format!("{name}-2"))?;
+        assert!(
+            said.contains("due to file conflict") && said.contains(file),
+            "{name}: {said}"
+        );
+    }
+    Ok(())
+}
+
+#[test]
 fn images_that_are_none_are_refused_with_a_way_out() -> Result<()> {
     for (image, wanted) in [
         (
@@ -225,6 +269,48 @@ fn images_that_are_none_are_refused_with_a_way_out() -> Result<()> {
     ] {
         let said = Pod::new()?.refused("b", image)?;
         assert!(said.contains(wanted), "{image}: no {wanted:?} in:\n{said}");
+    }
+    Ok(())
+}
+
+#[test]
+fn the_main_wheel_is_the_value_of_the_key_and_never_that_of_a_comment_or_another_text() -> Result<()> {
+    for form in [
+        "comment",
+        "description",
+        "annotation",
+        "quoted-text",
+        "quoted",
+        "flow",
+        "json",
+    ] {
+        let pod = Pod::new()?;
+        pod.installed("b", &format!("path-{form}"))
+            .with_context(|| form.to_owned())?;
+        let packages = pod.volume().join("python-packages");
+        assert!(
+            packages.join("lls_b").is_dir() && !packages.join("lls_dep").exists(),
+            "{form}"
+        );
+    }
+    for (form, wanted) in [
+        ("only-a-comment", "spec.wheelPath is missing: write it as `wheelPath: "),
+        (
+            "twice",
+            "line 15\nReason: spec.wheelPath is there twice, first in line 14",
+        ),
+        (
+            "alias",
+            "line 14\nReason: spec.wheelPath is *wheel, which is not read here",
+        ),
+        ("list", "line 14\nReason: spec.wheelPath is [/lls-provider/"),
+        (
+            "tagged",
+            "line 10\nReason: spec.wheelPath is not found, and from this line on the file is not read here",
+        ),
+    ] {
+        let said = Pod::new()?.refused("b", &format!("path-{form}"))?;
+        assert!(said.contains(wanted), "{form}: no {wanted:?} in:\n{said}");
     }
     Ok(())
 }

@@ -167,6 +167,11 @@ struct Preflight {
 
 /// Merges what `images.py` laid out, and runs preflight; none if there is no llama-stack here.
 fn preflight(volume: &str) -> Result<Option<Preflight>> {
+    preflight_of(volume, None)
+}
+
+/// The same, with more packages in the distribution.
+fn preflight_of(volume: &str, distribution: Option<&str>) -> Result<Option<Preflight>> {
     let Some(python) = llama_stack(NEWEST) else {
         return Ok(None);
     };
@@ -174,7 +179,8 @@ fn preflight(volume: &str) -> Result<Option<Preflight>> {
     let volume = images().join(volume);
     fs::write(pod.path("base-config/run.yaml"), "image_name: demo\n")?;
     pod.merge(&volume)?;
-    let output = pod.preflight(&python, &volume)?;
+    let distribution = distribution.map(|name| images().join(name).join("python-packages"));
+    let output = pod.preflight_of(&python, &volume, distribution.as_deref())?;
     Ok(Some(Preflight {
         code: output.status.code(),
         stdout: text(&output.stdout),
@@ -229,6 +235,7 @@ fn preflight_finds_what_a_server_would_die_of() -> Result<()> {
         ),
         ("no-impl", "Module p_no_impl has no get_provider_impl()"),
         ("api-is-gone", "API 'post_training' does not exist in this llama-stack"),
+        ("renamed-api", "API 'agents' does not exist in this llama-stack"),
         (
             "old-server",
             "Packages of the provider and of the distribution do not fit together",
@@ -248,6 +255,7 @@ fn preflight_finds_what_a_server_would_die_of() -> Result<()> {
         "died with signal 11",
         "exited with code 7",
         "ZeroDivisionError",
+        "This server has the API 'responses' instead",
         "has requirement llama-stack==0.2.14, but you have llama-stack 0.7.3",
         "has requirement python-multipart>=0.0.27, but you have python-multipart 0.0.1",
     ] {
@@ -256,6 +264,90 @@ fn preflight_finds_what_a_server_would_die_of() -> Result<()> {
     assert!(!said.contains("Provider: good"), "{said}");
     assert_eq!(said.matches("ERROR: ").count(), said.matches("Resolution: ").count());
     assert!(told.starts_with("ERROR: Provider validation failed") && told.len() <= 4096);
+    Ok(())
+}
+
+#[test]
+fn a_conflict_that_the_distribution_has_already_is_not_the_providers_doing() -> Result<()> {
+    let Some(run) = preflight_of("preflight-inherited", Some("distribution-with-a-conflict"))? else {
+        return Ok(());
+    };
+    assert_eq!(run.code, Some(0), "{}", run.stderr);
+    assert!(!run.stdout.contains("lls-old"), "{}", run.stdout);
+    Ok(())
+}
+
+#[test]
+fn preflight_accepts_what_config_class_accepts_and_warns_of_unknown_fields() -> Result<()> {
+    let Some(run) = preflight("preflight-config-good")? else {
+        return Ok(());
+    };
+    assert_eq!(run.code, Some(0), "{}", run.stderr);
+    let warning = "WARNING: config of provider 'misspelt' has fields that p_misspelt.config.Config does not have; the server \
+                   ignores them: mod. Fields: url (required), mode, api_token, limits, timeout\n";
+    assert!(run.stdout.contains(warning), "{}", run.stdout);
+    assert_eq!(run.stdout.matches("WARNING").count(), 1, "{}", run.stdout);
+    Ok(())
+}
+
+#[test]
+fn a_config_that_config_class_refuses_is_told_with_field_value_and_what_is_allowed() -> Result<()> {
+    let Some(run) = preflight("preflight-config-wrong")? else {
+        return Ok(());
+    };
+    let said = run.stderr;
+    assert_eq!(run.code, Some(1), "{said}");
+    let block = |id: &str, detail: &str, way_out: &str| {
+        let module = id.replace('-', "_");
+        format!(
+            "ERROR: Provider validation failed\n\nProvider: {id}\nImage: registry.example.com/{id}:v1\nModule: p_{module}\n\
+             Reason: Invalid config\n\n{detail}\n\nResolution: {way_out}"
+        )
+    };
+    let correct = |id: &str| format!("Correct config of provider '{id}' in spec.server.externalProviders.inference.");
+    let fields = |id: &str| format!("Fields of p_{id}.config.Config: url (required), mode, api_token, limits, timeout");
+    for wanted in [
+        block(
+            "several",
+            &format!(
+                "Field: config.url\nFound: nothing\nExpected: Field required\n\
+                 Field: config.mode\nFound: \"slow\"\nExpected: Input should be 'fast' or 'exact'\n\
+                 Field: config.limits[1].tokens\nFound: \"many\"\nExpected: Input should be a valid integer, unable to parse string as an integer\n\
+                 Field: config.timeout_seconds\nFound: 0\nExpected: Input should be greater than or equal to 1\n{}",
+                fields("several")
+            ),
+            &correct("several"),
+        ),
+        block(
+            "secret",
+            &format!(
+                "Field: config.api_token\nFound: (hidden, since it may be a secret)\nExpected: Input should be a valid string\n{}",
+                fields("secret")
+            ),
+            &correct("secret"),
+        ),
+        block(
+            "unset",
+            "Field: config.url\nExpected: the environment variable NOBODY_SETS_THIS, which is not set or empty",
+            "Set NOBODY_SETS_THIS in spec.server.containerSpec.env, or give a default in config: ${env.NOBODY_SETS_THIS:=default}.",
+        ),
+        block(
+            "strict",
+            &format!(
+                "Field: config.mod\nFound: \"exact\"\nExpected: Extra inputs are not permitted\n{}",
+                fields("strict")
+            ),
+            &correct("strict"),
+        ),
+        block(
+            "raises",
+            "p_raises.config.Config does not accept it: ValueError: the port is taken",
+            &correct("raises"),
+        ),
+    ] {
+        assert!(said.contains(&wanted), "no {wanted}\nin:\n{said}");
+    }
+    assert!(!said.contains("Provider: fine") && !said.contains("hunter2"), "{said}");
     Ok(())
 }
 

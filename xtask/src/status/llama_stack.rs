@@ -49,11 +49,11 @@ const fn provider(phase: ProviderPhase) -> (&'static str, &'static str, &'static
             "The init container has not started",
             "Wait; the distribution's `Ready` names obstacles",
         ),
-        ProviderPhase::Installing => (
-            "The provider is being installed, or waits for the server to start",
-            "Wait",
+        ProviderPhase::Installing => ("The init container is installing the provider", "Wait"),
+        ProviderPhase::Ready => (
+            "The provider is installed, and no later step failed because of it",
+            "Nothing",
         ),
-        ProviderPhase::Ready => ("The running server lists the provider", "Nothing"),
         ProviderPhase::Failed => (
             "The provider keeps the server from starting",
             "Follow `resolution` beside the phase",
@@ -86,6 +86,11 @@ const PROVIDER_REASONS: Table = Table {
             "ArchitectureMismatch",
             "The provider's packages are built for other processors",
             "Build the provider image for the processors of the nodes",
+        ),
+        (
+            "ConfigInvalid",
+            "The configuration class of the provider does not accept `config`",
+            "Correct the fields that the message names",
         ),
         (
             "ConfigTooLarge",

@@ -109,12 +109,17 @@ impl<'e, 'a> Changes<'e, 'a> {
             let Some(id) = id_of(document, *item) else { continue };
             if let Some(entry) = added.iter().find(|entry| entry.id == id) {
                 removed.push(*item);
-                self.warnings.push(format!(
+                let mut warning = format!(
                     "External provider '{id}' overrides base provider in API '{api}'\n  Base type: {}\n  External \
                      type: {}",
                     text_of(document, *item, "provider_type").unwrap_or("(none)"),
                     entry.provider_type
-                ));
+                );
+                if let Some(written) = text_of(document, *item, "provider_id").filter(|written| written.contains(":="))
+                {
+                    warning.extend(["\n  Base id: ", written, ", whose default is the same id"]);
+                }
+                self.warnings.push(warning);
             }
         }
         self.sections.push(Section {
@@ -203,14 +208,13 @@ fn text_of<'d>(document: &'d Document<'_>, item: NodeId, key: &str) -> Option<&'
     document.get(item, key).and_then(|value| document.scalar(value))
 }
 
-/// The id of an item of the base. `${env.URL:+ollama}` is `ollama` whenever it is there at all.
+/// The id of an item of the base. `${env.URL:+ollama}` is `ollama` whenever it is there at all, and `${env.NAME:=ollama}` is
+/// unless the variable is set to another id.
 fn id_of<'d>(document: &'d Document<'_>, item: NodeId) -> Option<&'d str> {
     let id = text_of(document, item, "provider_id")?;
-    let conditional = id
-        .strip_prefix("${env.")
-        .and_then(|rest| rest.strip_suffix('}'))
-        .and_then(|rest| rest.split_once(":+"));
-    Some(conditional.map_or(id, |(_, id)| id))
+    let variable = id.strip_prefix("${env.").and_then(|rest| rest.strip_suffix('}'));
+    let stands_for = variable.and_then(|rest| rest.split_once(":+").or_else(|| rest.split_once(":=")));
+    Some(stands_for.map_or(id, |(_, id)| id))
 }
 
 #[cfg(test)]
@@ -224,7 +228,8 @@ mod tests {
             ("ollama", "ollama"),
             ("'ollama'", "ollama"),
             ("${env.OLLAMA_URL:+ollama}", "ollama"),
-            ("${env.NAME:=ollama}", "${env.NAME:=ollama}"),
+            ("${env.NAME:=ollama}", "ollama"),
+            ("${env.NAME}", "${env.NAME}"),
         ] {
             let text = format!("provider_id: {written}");
             let document = Document::parse(&text).unwrap();

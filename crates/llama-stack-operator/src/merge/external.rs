@@ -6,7 +6,7 @@ use super::yaml::{Document, NodeId};
 use super::{File, Unfit, write};
 
 /// APIs that external providers may serve: the name in run.yaml and metadata, and the field of `externalProviders`.
-pub const APIS: [(&str, &str); 9] = [
+pub const APIS: [(&str, &str); 12] = [
     ("inference", "inference"),
     ("safety", "safety"),
     ("agents", "agents"),
@@ -16,6 +16,9 @@ pub const APIS: [(&str, &str); 9] = [
     ("eval", "eval"),
     ("tool_runtime", "toolRuntime"),
     ("post_training", "postTraining"),
+    ("responses", "responses"),
+    ("files", "files"),
+    ("batches", "batches"),
 ];
 
 /// The two files of one provider, in its directory below `metadata/`.

@@ -42,7 +42,7 @@ pub struct File {
 /// Reason why a file cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unfit {
-    /// There is no such file.
+    /// The file does not exist.
     #[error("The file is missing")]
     Missing,
     /// The file exceeds the size limit.

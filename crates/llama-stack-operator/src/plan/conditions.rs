@@ -74,7 +74,7 @@ pub(super) fn storage(seen: &Observed, request: &Request) -> Option<Draft> {
 }
 
 pub(super) fn health(seen: &Observed) -> Draft {
-    match &seen.server {
+    match seen.server.as_deref() {
         Some(Answer::Said(server)) => yes(
             condition::HEALTH_CHECK,
             "Answered",

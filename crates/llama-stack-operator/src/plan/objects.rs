@@ -20,6 +20,9 @@ use crate::settings::Settings;
 /// Size of the claim when none is given (public operator).
 const DEFAULT_SIZE: &str = "10Gi";
 
+/// Time in seconds until a Deployment is reported as not progressing, in addition to the start of the server.
+const PULL_SECONDS: i32 = 15 * 60;
+
 /// A desired object without its metadata, not yet compared with the live one.
 pub(super) struct Wanted {
     pub(super) kind: Kind,
@@ -139,6 +142,8 @@ fn deployment(request: &Request, template: &Value) -> Value {
         } else {
             json!({ "type": "RollingUpdate", "rollingUpdate": { "maxSurge": "25%", "maxUnavailable": "25%" } })
         },
+        // The default of ten minutes would call a server failed that may still start; images are pulled in the rest.
+        "progressDeadlineSeconds": request.startup_seconds() + PULL_SECONDS,
         "template": template,
     } });
     if request.server().autoscaling.is_none() {

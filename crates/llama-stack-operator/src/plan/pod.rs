@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use runway_api::labels::llama_stack as labels;
-use runway_api::llama_stack_distribution::{Resources, Storage};
+use runway_api::llama_stack_distribution::{PodOverrides, Quantity, Resources, Storage};
 use runway_operator::{json, quantity};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
@@ -17,6 +17,7 @@ use super::request::{Provider, Request};
 use crate::kinds;
 use crate::pod::CRD_CONFIG_VARIABLE;
 use crate::settings::Settings;
+use crate::validate::given;
 
 /// The init container that finds the distribution's configuration.
 pub(super) const EXTRACT: &str = "extract-distribution-config";
@@ -38,23 +39,50 @@ const CA_BUNDLE: &str = "/etc/ssl/certs/ca-bundle";
 /// The file in it.
 pub(super) const CA_BUNDLE_KEY: &str = "ca-bundle.crt";
 
-/// Checks what was installed, with the distribution's Python, before the server sees it.
-const PREFLIGHT: &str = r#"for python in python3 python; do
+/// Finds the distribution's Python.
+const PYTHON: &str = r#"for python in python3 python; do
   if command -v "$python" >/dev/null 2>&1; then break; fi
 done
+"#;
+
+/// Puts the providers' packages before those of the image, and checks what was installed, before the server sees it. The image's
+/// own PYTHONPATH is known only here.
+const PREFLIGHT: &str = r#"export PYTHONPATH="/opt/llama-stack/external-providers/python-packages${PYTHONPATH:+:$PYTHONPATH}"
 "$python" /opt/llama-stack/config/preflight.py --run-yaml=/opt/llama-stack/config/run.yaml || exit $?
 "#;
 
-/// Starts the server with a configuration that is not the image's own. Releases from 0.3 on; ogx is its later name.
-const START: &str = r#"if [ -n "$LLS_WORKERS" ]; then
-  exec uvicorn llama_stack.core.server.server:create_app --host 0.0.0.0 --port "$LLS_PORT" --workers "$LLS_WORKERS" --factory
+/// Starts the server with a configuration that is not the image's own. Releases from 0.3 on; ogx is its later name. Several
+/// workers need the application factory of the server's module (llama-stack 0.7.3 and ogx 1.5: core/server/server.py).
+const START: &str = r#"fail() {
+  echo "$1" >&2
+  if [ -w /dev/termination-log ]; then echo "$1" >/dev/termination-log; fi
+  exit 1
+}
+export OGX_CONFIG="$LLAMA_STACK_CONFIG"
+if [ -n "$LLS_WORKERS" ]; then
+  for package in ogx llama_stack; do
+    if "$python" -c "from importlib.util import find_spec as f; import sys; s = f('$package') and f('$package.core') and f('$package.core.server') and f('$package.core.server.server'); sys.exit(0 if s and 'def create_app' in open(s.origin).read() else 1)"; then
+      exec "$python" -m uvicorn "$package.core.server.server:create_app" --host 0.0.0.0 --port "$LLS_PORT" --workers "$LLS_WORKERS" --factory
+    fi
+  done
+  fail "ERROR: The distribution cannot run several workers
+
+Reason: neither ogx.core.server.server nor llama_stack.core.server.server of this image has create_app().
+
+Resolution: Leave out spec.server.workers, or use a distribution image with llama-stack 0.3 or newer."
 fi
-if command -v llama >/dev/null 2>&1; then exec llama stack run "$LLAMA_STACK_CONFIG" --port "$LLS_PORT"; fi
-exec ogx stack run "$LLAMA_STACK_CONFIG" --port "$LLS_PORT"
+for command in llama ogx; do
+  if command -v "$command" >/dev/null 2>&1; then exec "$command" stack run "$LLAMA_STACK_CONFIG" --port "$LLS_PORT"; fi
+done
+fail "ERROR: The distribution image has no command to start a server
+
+Reason: neither llama nor ogx is on the PATH ($PATH).
+
+Resolution: Use a distribution image with llama-stack 0.3 or newer, or set spec.server.containerSpec.command."
 "#;
 
 /// Environment variables by which a server finds its configuration: while we merge it, they are ours.
-pub(super) const CONFIG_ENV: [&str; 2] = ["LLAMA_STACK_CONFIG", "RUN_CONFIG_PATH"];
+pub(super) const CONFIG_ENV: [&str; 3] = ["LLAMA_STACK_CONFIG", "RUN_CONFIG_PATH", "OGX_CONFIG"];
 
 /// Labels in the selector of the Deployment. They can never change.
 pub(super) fn selector(name: &str) -> Value {
@@ -96,24 +124,25 @@ pub(super) fn template(request: &Request, settings: &Settings, scripts_hash: Opt
 }
 
 fn pod(request: &Request, settings: &Settings) -> Value {
-    let overrides = request.server().pod_overrides.as_ref();
+    let overrides = request.overrides();
     let mut pod = json!({
         "serviceAccountName": request.service_account,
-        // Group 1001 is that of the public images; volumes are shared by it.
-        "securityContext": { "fsGroup": 1001, "seccompProfile": { "type": "RuntimeDefault" } },
+        "securityContext": security_context(overrides, settings),
         "containers": [server(request)],
         "volumes": volumes(request, settings),
     });
     if !request.providers.is_empty() {
         pod["initContainers"] = init_containers(request).into();
     }
-    if let Some(seconds) = overrides.and_then(|o| o.termination_grace_period_seconds) {
+    if let Some(seconds) = overrides.termination_grace_period_seconds {
         pod["terminationGracePeriodSeconds"] = seconds.into();
     }
     if let Some(constraints) = spread(request) {
         pod["topologySpreadConstraints"] = constraints;
     }
-    if request.replicas > 1 && request.server().topology_spread_constraints.is_empty() {
+    if let Some(own) = &overrides.affinity {
+        pod["affinity"] = pruned(own);
+    } else if request.replicas > 1 && request.server().topology_spread_constraints.is_empty() {
         pod["affinity"] = json!({ "podAntiAffinity": { "preferredDuringSchedulingIgnoredDuringExecution": [{
             "weight": 100,
             "podAffinityTerm": {
@@ -122,7 +151,38 @@ fn pod(request: &Request, settings: &Settings) -> Value {
             },
         }] } });
     }
+    if !overrides.node_selector.is_empty() {
+        pod["nodeSelector"] = json!(overrides.node_selector);
+    }
+    if !overrides.tolerations.is_empty() {
+        pod["tolerations"] = pruned(&overrides.tolerations);
+    }
+    if !overrides.image_pull_secrets.is_empty() {
+        pod["imagePullSecrets"] = pruned(&overrides.image_pull_secrets);
+    }
+    let names = [
+        ("priorityClassName", &overrides.priority_class_name),
+        ("runtimeClassName", &overrides.runtime_class_name),
+    ];
+    for (field, name) in names {
+        if let Some(name) = given(name.as_ref()) {
+            pod[field] = name.into();
+        }
+    }
     pod
+}
+
+/// The security context of pods. The default meets the Pod Security Standard `restricted`; volumes are shared by group.
+fn security_context(overrides: &PodOverrides, settings: &Settings) -> Value {
+    if let Some(own) = &overrides.security_context {
+        return pruned(own);
+    }
+    let mut context = json!({ "runAsNonRoot": true, "seccompProfile": { "type": "RuntimeDefault" } });
+    if let Some(user) = settings.pod_user {
+        context["runAsUser"] = user.into();
+        context["fsGroup"] = user.into();
+    }
+    context
 }
 
 fn spread(request: &Request) -> Option<Value> {
@@ -148,7 +208,7 @@ fn spread(request: &Request) -> Option<Value> {
 }
 
 fn init_containers(request: &Request) -> Vec<Value> {
-    let mut containers: Vec<Value> = request.providers.iter().map(install).collect();
+    let mut containers: Vec<Value> = request.providers.iter().map(|p| install(request, p)).collect();
     if request.user_config.is_none() {
         containers.push(extract(request));
     }
@@ -157,7 +217,7 @@ fn init_containers(request: &Request) -> Vec<Value> {
 }
 
 /// Phase 1: one for each provider, in its own image.
-fn install(provider: &Provider) -> Value {
+fn install(request: &Request, provider: &Provider) -> Value {
     json!({
         "name": provider.container,
         "image": provider.image,
@@ -173,29 +233,39 @@ fn install(provider: &Provider) -> Value {
             mount("scripts", SCRIPTS, true),
         ],
         // About 100 MB for ten dependencies; large wheels need more while they are unpacked.
-        "resources": { "requests": { "cpu": "100m", "memory": "256Mi" }, "limits": { "memory": "1Gi" } },
+        "resources": init_resources(request, [("cpu", "100m"), ("memory", "256Mi")], "1Gi"),
         "securityContext": restricted(),
         "terminationMessagePolicy": "FallbackToLogsOnError",
     })
 }
 
-/// Phase 2: the distribution's own configuration.
+/// Phase 2: the distribution's own configuration. Only a distribution that the spec names has a name to look for, since every
+/// release of the Python package contains the configurations of all of them.
 fn extract(request: &Request) -> Value {
-    let name = request.distribution.as_str();
-    json!({
+    let mut env = Vec::new();
+    if let Some(name) = &request.distribution {
+        env.push(json!({ "name": "LLS_DISTRIBUTION_NAME", "value": name }));
+    }
+    // The image's entrypoint would read it from there as well.
+    let mut own = request.server().container_spec.iter().flat_map(|c| &c.env);
+    env.extend(own.rfind(|v| v.name == "DISTRO_NAME").map(pruned));
+    let mut container = json!({
         "name": EXTRACT,
         "image": request.image,
-        "imagePullPolicy": "IfNotPresent",
+        "imagePullPolicy": pull_policy(&request.image),
         "command": ["/bin/sh", format!("{SCRIPTS}/extract_config.sh")],
-        "env": [{ "name": "LLS_DISTRIBUTION_NAME", "value": if name == "custom" { "starter" } else { name } }],
         "volumeMounts": [
             mount("base-config", BASE_CONFIG, false),
             mount("scripts", SCRIPTS, true),
         ],
-        "resources": { "requests": { "cpu": "50m", "memory": "64Mi" }, "limits": { "memory": "256Mi" } },
+        "resources": init_resources(request, [("cpu", "50m"), ("memory", "64Mi")], "256Mi"),
         "securityContext": restricted(),
         "terminationMessagePolicy": "FallbackToLogsOnError",
-    })
+    });
+    if !env.is_empty() {
+        container["env"] = env.into();
+    }
+    container
 }
 
 /// Phase 3: our own image.
@@ -211,7 +281,7 @@ fn merge(request: &Request) -> Value {
             mount("base-config", BASE_CONFIG, true),
             mount("merged-config", CONFIG, false),
         ],
-        "resources": { "requests": { "cpu": "10m", "memory": "32Mi" }, "limits": { "memory": "128Mi" } },
+        "resources": init_resources(request, [("cpu", "10m"), ("memory", "32Mi")], "128Mi"),
         "securityContext": restricted(),
         "terminationMessagePolicy": "FallbackToLogsOnError",
     })
@@ -223,18 +293,21 @@ fn server(request: &Request) -> Value {
     let mut container = json!({
         "name": request.container,
         "image": request.image,
-        "imagePullPolicy": if request.image.ends_with(":latest") { "Always" } else { "IfNotPresent" },
+        "imagePullPolicy": pull_policy(&request.image),
         "ports": [{ "name": "http", "containerPort": request.port, "protocol": "TCP" }],
         "env": env(request),
         "resources": resources(request, own.resources.as_ref()),
         "volumeMounts": mounts(request),
         "securityContext": restricted(),
         "terminationMessagePolicy": "FallbackToLogsOnError",
-        "startupProbe": health(5, 5, startup_attempts(request)),
+        "startupProbe": health(STARTUP_PERIOD, 5, (request.startup_seconds() + STARTUP_PERIOD - 1) / STARTUP_PERIOD),
         // A server that is busy ingesting may not answer for a while; taking it out of service for that makes it flap. And
         // there is no liveness probe: a restart would lose the work.
-        "readinessProbe": health(10, 10, 6),
+        "readinessProbe": request.overrides().readiness_probe.as_ref().map_or_else(|| health(10, 10, 6), pruned),
     });
+    if let Some(own) = &request.overrides().liveness_probe {
+        container["livenessProbe"] = pruned(own);
+    }
     if !own.env_from.is_empty() {
         container["envFrom"] = pruned(&own.env_from);
     }
@@ -246,17 +319,26 @@ fn server(request: &Request) -> Value {
             container["args"] = own.args.into();
         }
     } else if !request.providers.is_empty() {
-        container["command"] = json!(["/bin/sh", "-c", format!("{PREFLIGHT}{START}")]);
+        container["command"] = json!(["/bin/sh", "-c", format!("{PYTHON}{PREFLIGHT}{START}")]);
     } else if request.user_config.is_some() {
-        container["command"] = json!(["/bin/sh", "-c", START]);
+        container["command"] = json!(["/bin/sh", "-c", format!("{PYTHON}{START}")]);
     }
     container
 }
 
-/// Two and a half minutes; five where providers are checked first.
-fn startup_attempts(request: &Request) -> i32 {
-    if request.providers.is_empty() { 30 } else { 60 }
+/// Pull policy of the distribution's containers, which must run the same image. As Kubernetes' default: a tag that moves, or none
+/// at all, is pulled each time.
+fn pull_policy(image: &str) -> &'static str {
+    let last = image.rsplit('/').next().unwrap_or_default();
+    if !last.contains('@') && (!last.contains(':') || last.ends_with(":latest")) {
+        "Always"
+    } else {
+        "IfNotPresent"
+    }
 }
+
+/// Seconds between two probes of a server that starts.
+const STARTUP_PERIOD: i32 = 5;
 
 fn health(period: i32, timeout: i32, attempts: i32) -> Value {
     json!({
@@ -268,29 +350,45 @@ fn health(period: i32, timeout: i32, attempts: i32) -> Value {
 }
 
 fn resources(request: &Request, own: Option<&Resources>) -> Value {
+    let workers = request.server().workers.unwrap_or(1).to_string();
+    with_defaults(own, [("cpu", &workers), ("memory", "1Gi")], None)
+}
+
+fn init_resources(request: &Request, requests: [(&str, &str); 2], memory_limit: &str) -> Value {
+    with_defaults(
+        request.overrides().init_resources.as_ref(),
+        requests,
+        Some(memory_limit),
+    )
+}
+
+/// A request by default is never above a limit, and a limit by default never below a request.
+fn with_defaults(own: Option<&Resources>, default_requests: [(&str, &str); 2], memory_limit: Option<&str>) -> Value {
     let own = own.cloned().unwrap_or_default();
-    let amounts = |given: &BTreeMap<String, _>| -> BTreeMap<String, String> {
+    let amounts = |given: &BTreeMap<String, Quantity>| -> BTreeMap<String, String> {
         given
             .iter()
-            .map(
-                |(name, amount): (&String, &runway_api::llama_stack_distribution::Quantity)| {
-                    (name.clone(), quantity::canonical(&amount.to_string()))
-                },
-            )
+            .map(|(name, amount)| (name.clone(), quantity::canonical(&amount.to_string())))
             .collect()
     };
-    let limits = amounts(&own.limits);
+    let mut limits = amounts(&own.limits);
     let mut requests = amounts(&own.requests);
-    let mut default = |name: &str, amount: String| {
-        let amount = limits
+    if let (Some(default), false) = (memory_limit, limits.contains_key("memory")) {
+        let larger = requests
+            .get("memory")
+            .filter(|request| quantity::is_less(default, request) == Some(true));
+        limits.insert(
+            "memory".to_owned(),
+            larger.cloned().unwrap_or_else(|| default.to_owned()),
+        );
+    }
+    for (name, default) in default_requests {
+        let smaller = limits
             .get(name)
-            .filter(|limit| quantity::is_less(limit, &amount) == Some(true))
-            .cloned()
-            .unwrap_or(amount);
+            .filter(|limit| quantity::is_less(limit, default) == Some(true));
+        let amount = smaller.cloned().unwrap_or_else(|| default.to_owned());
         requests.entry(name.to_owned()).or_insert(amount);
-    };
-    default("cpu", request.server().workers.unwrap_or(1).to_string());
-    default("memory", "1Gi".to_owned());
+    }
     let mut all = json!({ "requests": requests });
     if !limits.is_empty() {
         all["limits"] = json!(limits);
@@ -335,6 +433,9 @@ fn env(request: &Request) -> Vec<Value> {
         for name in CONFIG_ENV {
             set(name, text(name, MERGED_RUN_YAML));
         }
+    }
+    // A command of the user's own does not extend the image's PYTHONPATH, as ours does.
+    if with_providers && request.has_own_command() {
         let path = all
             .iter()
             .find(|(name, _)| name == "PYTHONPATH")
@@ -479,4 +580,19 @@ pub(super) fn of_template<'a>(pods: impl IntoIterator<Item = &'a Pod>, template:
     pods.into_iter()
         .filter(|pod| pod.metadata.deletion_timestamp.is_none() && template_of(pod) == template)
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::pull_policy;
+
+    #[test]
+    fn a_tag_that_moves_is_pulled_each_time() {
+        for image in ["registry:5000/x", "x", "registry.example/x:latest"] {
+            assert_eq!(pull_policy(image), "Always", "{image}");
+        }
+        for image in ["registry:5000/x:1", "x@sha256:0", "x:latest@sha256:0"] {
+            assert_eq!(pull_policy(image), "IfNotPresent", "{image}");
+        }
+    }
 }

@@ -1,9 +1,11 @@
 //! A LlamaStackDistribution in narrow types: everything it refers to resolved, so that building objects cannot fail.
 
+use std::sync::LazyLock;
+
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::ResourceExt;
 use runway_api::LlamaStackDistribution;
-use runway_api::llama_stack_distribution::{ApiSection, PullPolicy, Server};
+use runway_api::llama_stack_distribution::{ApiSection, PodOverrides, PullPolicy, Server};
 use runway_operator::json;
 use serde_json::{Map, Value};
 
@@ -17,6 +19,9 @@ use crate::validate::{given, validate};
 const DEFAULT_PORT: i32 = 8321;
 /// Default data directory of the server, as in the public operator.
 const DEFAULT_MOUNT: &str = "/.llama";
+/// Default time in seconds until a server must be healthy. A server that crashes is seen at once; one that loads models, or
+/// runs on a busy node, may take many minutes.
+const DEFAULT_STARTUP: i32 = 30 * 60;
 /// Prefix of the init containers that install providers.
 pub(super) const PROVIDER_CONTAINER: &str = "external-provider-";
 /// Most bytes of all configurations together: they are part of one Deployment.
@@ -27,8 +32,8 @@ pub(super) struct Request<'a> {
     pub(super) llsd: &'a LlamaStackDistribution,
     pub(super) name: String,
     pub(super) namespace: String,
-    /// The distribution's name, `custom` where an image is given.
-    pub(super) distribution: String,
+    /// Name of the distribution; none if an image is given.
+    pub(super) distribution: Option<String>,
     pub(super) image: String,
     pub(super) port: i32,
     pub(super) container: String,
@@ -153,6 +158,17 @@ impl<'a> Request<'a> {
         &self.llsd.spec.server
     }
 
+    /// Settings of the pods; all absent if the spec has none.
+    pub(super) fn overrides(&self) -> &'a PodOverrides {
+        static NONE: LazyLock<PodOverrides> = LazyLock::new(PodOverrides::default);
+        self.server().pod_overrides.as_deref().unwrap_or(&NONE)
+    }
+
+    /// Seconds that a server may take from the start of its container until it is healthy.
+    pub(super) fn startup_seconds(&self) -> i32 {
+        self.overrides().startup_timeout_seconds.unwrap_or(DEFAULT_STARTUP)
+    }
+
     /// Whether the user's command takes the place of ours.
     pub(super) fn has_own_command(&self) -> bool {
         let container = self.server().container_spec.as_ref();
@@ -188,14 +204,14 @@ pub(super) fn named_providers(llsd: &LlamaStackDistribution) -> Vec<Provider> {
         .collect()
 }
 
-fn distribution(seen: &Observed) -> Result<(String, String), Refusal> {
+fn distribution(seen: &Observed) -> Result<(Option<String>, String), Refusal> {
     let asked = &seen.llsd.spec.server.distribution;
     if let Some(image) = given(asked.image.as_ref()) {
-        return Ok(("custom".to_owned(), image.to_owned()));
+        return Ok((None, image.to_owned()));
     }
     let name = given(asked.name.as_ref()).unwrap_or_default();
     let known = &seen.settings.distributions;
-    known.get(name).map(|image| (name.to_owned(), image.clone())).ok_or_else(|| {
+    known.get(name).map(|image| (Some(name.to_owned()), image.clone())).ok_or_else(|| {
         let names: Vec<&str> = known.keys().map(String::as_str).collect();
         Refusal::new(
             "UnknownDistribution",

@@ -56,7 +56,7 @@ fn deployment_trouble(deployment: &Value) -> Option<Trouble> {
         return Some(Trouble::new(
             "PodsRefused",
             format!("Pods cannot be created: {message}"),
-            "Mend what is named here: a quota, a policy of the namespace, or a ServiceAccount that does not exist",
+            "Mend what is named here: a quota, a policy of the namespace (see spec.server.podOverrides.securityContext), or a ServiceAccount that does not exist",
         ));
     }
     match find("Progressing", "False") {

@@ -196,7 +196,7 @@ impl Telling {
 
 /// A provider that the running server does not list has not arrived, whatever its containers say.
 fn check_listed(seen: &Observed, request: &Request, story: &mut Story) -> Option<Trouble> {
-    let Some(Answer::Said(server)) = &seen.server else {
+    let Some(Answer::Said(server)) = seen.server.as_deref() else {
         return None;
     };
     let mut missing = None;
@@ -287,7 +287,7 @@ fn progress(request: &Request, rollout: &Rollout, story: &Story) -> String {
         .providers
         .iter()
         .zip(&story.providers)
-        .find(|(_, told)| told.phase == ProviderPhase::Pending)
+        .find(|(_, told)| matches!(told.phase, ProviderPhase::Pending | ProviderPhase::Installing))
         .map(|(provider, _)| provider);
     match installing {
         Some(provider) if rollout.current => format!("Waiting for provider '{}' to be installed", provider.id),
@@ -318,7 +318,7 @@ fn finish(seen: &Observed, request: Option<&Request>, said: Said) -> Plan {
         observed_generation: generation,
         version: Some(version(seen, &before, server.as_ref())),
         distribution_config: Some(DistributionConfig {
-            active_distribution: Some(request.map_or_else(|| asked_for(seen), |r| r.distribution.clone())),
+            active_distribution: Some(asked_for(seen)),
             available_distributions: seen.settings.distributions.clone(),
             providers: server.map(|s| s.providers).unwrap_or_default(),
         }),
@@ -368,7 +368,7 @@ fn route_url(seen: &Observed, request: &Request) -> Option<String> {
 
 /// The server's answer. Until a ready server has answered again, such as after a restart of the operator, the previous one.
 fn server_info(seen: &Observed, before: &LlamaStackDistributionStatus, phase: DistributionPhase) -> Option<ServerInfo> {
-    match &seen.server {
+    match seen.server.as_deref() {
         Some(Answer::Said(server)) => Some(ServerInfo {
             version: server.version.clone(),
             providers: bounded(&server.providers),

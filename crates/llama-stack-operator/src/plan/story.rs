@@ -76,7 +76,7 @@ pub(super) fn tell(cast: &Cast, stages: &Stages) -> Story {
             .providers
             .iter()
             .zip(&stages.providers)
-            .map(|(provider, stage)| told(cast, provider, stage, &stages.server))
+            .map(|(provider, stage)| told(cast, provider, stage))
             .collect(),
         trouble: None,
         warnings: match &stages.merge {
@@ -105,15 +105,15 @@ pub(super) fn tell(cast: &Cast, stages: &Stages) -> Story {
     story
 }
 
-fn told(cast: &Cast, provider: &Provider, stage: &Stage, server: &Stage) -> Told {
-    let phase = match (stage, server) {
-        (Stage::Failed(_), _) => ProviderPhase::Failed,
-        (Stage::Waiting, _) => ProviderPhase::Pending,
-        (Stage::Done(_), Stage::Done(_)) => ProviderPhase::Ready,
-        (Stage::Running | Stage::Done(_), _) => ProviderPhase::Installing,
-    };
+/// A provider whose init container has ended is ready, unless a later failure names it.
+fn told(cast: &Cast, provider: &Provider, stage: &Stage) -> Told {
     Told {
-        phase,
+        phase: match stage {
+            Stage::Failed(_) => ProviderPhase::Failed,
+            Stage::Waiting => ProviderPhase::Pending,
+            Stage::Running => ProviderPhase::Installing,
+            Stage::Done(_) => ProviderPhase::Ready,
+        },
         trouble: failure(cast, stage, &Container::Provider(provider)),
     }
 }
@@ -188,10 +188,22 @@ fn failure(cast: &Cast, stage: &Stage, container: &Container) -> Option<Trouble>
                 cast,
                 &format!("Failed to pull {} image {image}: {said}", container.noun()),
             ),
-            &format!(
-                "Check that the image exists, and that imagePullSecrets of ServiceAccount '{}' hold credentials for its registry",
-                cast.service_account
+            &match container {
+                Container::Merge => "This is the operator's own image, which pods of this namespace pull too: name a Secret with credentials for its registry in spec.server.podOverrides.imagePullSecrets, or run the operator with --operator-image and an image that nodes can pull".to_owned(),
+                _ => format!(
+                    "Check that the image exists, and that spec.server.podOverrides.imagePullSecrets, or imagePullSecrets of ServiceAccount '{}', hold credentials for its registry",
+                    cast.service_account
+                ),
+            },
+        ),
+        Failure::Start(said) if said.contains("runAsNonRoot") => Trouble::new(
+            "StartFailed",
+            named(
+                container,
+                cast,
+                &format!("Container {name} (image {image}) cannot be started: {said}"),
             ),
+            "Use an image whose USER is a number other than 0, or set runAsUser in spec.server.podOverrides.securityContext",
         ),
         Failure::Start(said) if said.contains("python3") => Trouble::new(
             "NoPython",
@@ -229,7 +241,7 @@ fn failure(cast: &Cast, stage: &Stage, container: &Container) -> Option<Trouble>
             ),
             match container {
                 Container::Server => "Give it more memory in spec.server.containerSpec.resources.limits",
-                _ => "Use a provider with smaller packages: an installation may use 1Gi of memory",
+                _ => "Give init containers more memory in spec.server.podOverrides.initResources.limits, or use a provider with smaller packages",
             },
         ),
         Failure::Exit { code, message } => exit(container, cast, *code, message),
@@ -293,6 +305,10 @@ fn known_reason(message: &str) -> Option<&'static str> {
     // One of several reasons that preflight gives further down.
     if message.contains("Native extension architecture mismatch") {
         return Some("ArchitectureMismatch");
+    }
+    let reason = message.lines().find_map(|line| line.strip_prefix("Reason: "));
+    if reason == Some("Invalid config") {
+        return Some("ConfigInvalid");
     }
     let first = message.lines().next().unwrap_or_default();
     let in_first = KNOWN.iter().find(|(words, _)| first.contains(words));

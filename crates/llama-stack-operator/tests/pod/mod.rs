@@ -206,14 +206,27 @@ impl Pod {
 
     /// Runs the preflight script, which the main container runs first.
     pub(crate) fn preflight(&self, python: &Path, external_providers: &Path) -> Result<Output> {
+        self.preflight_of(python, external_providers, None)
+    }
+
+    /// The same, for a distribution that has more packages.
+    pub(crate) fn preflight_of(
+        &self,
+        python: &Path,
+        external_providers: &Path,
+        distribution: Option<&Path>,
+    ) -> Result<Output> {
         fs::write(self.path("termination-log"), "")?;
+        let packages = external_providers.join("python-packages");
+        let path = std::env::join_paths(std::iter::once(packages.as_path()).chain(distribution))?;
         Ok(Command::new(python)
             .arg(self.path("config/preflight.py"))
             .arg(format!("--run-yaml={}", self.path("config/run.yaml").display()))
             .args(["--external-providers".as_ref(), external_providers.as_os_str()])
             .args(["--termination-log".as_ref(), self.path("termination-log").as_os_str()])
-            .env("PYTHONPATH", external_providers.join("python-packages"))
+            .env("PYTHONPATH", path)
             .env("HOME", self.path("home"))
+            .env("CONFIG_URL", "http://model")
             .output()?)
     }
 }

@@ -15,7 +15,7 @@ use runway_api::model_deployment::Endpoint;
 use runway_llama_stack_operator::kinds::{self, Kind};
 use runway_llama_stack_operator::observe::{Answer, Child, Observed, ServerInfo};
 use runway_llama_stack_operator::plan::plan;
-use runway_llama_stack_operator::settings::Settings;
+use runway_llama_stack_operator::settings::{POD_USER, Settings};
 use runway_operator::plan::Plan;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -24,6 +24,7 @@ use serde_json::{Value, json};
 /// Input of a case in addition to the LlamaStackDistribution.
 #[derive(Clone, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[expect(clippy::struct_excessive_bools, reason = "fields of a file that people write")]
 pub(crate) struct Given {
     /// The time.
     #[serde(default = "noon")]
@@ -52,6 +53,9 @@ pub(crate) struct Given {
     /// The operator does not know its own image.
     #[serde(default)]
     pub(crate) without_image: bool,
+    /// The cluster gives each namespace users of its own, as OpenShift does.
+    #[serde(default)]
+    pub(crate) assigns_users: bool,
     /// NetworkPolicies for all.
     #[serde(default)]
     pub(crate) network_policies: bool,
@@ -152,11 +156,11 @@ impl World {
                 .map(|(name, port)| (name.clone(), port.map(|port| endpoint(name, port))))
                 .collect(),
             server: match (&given.server, &given.silent) {
-                (Some(server), _) => Some(Answer::Said(ServerInfo {
+                (Some(server), _) => Some(Arc::new(Answer::Said(ServerInfo {
                     version: server.version.clone(),
                     providers: server.providers.clone(),
-                })),
-                (None, Some(why)) => Some(Answer::Silent(why.clone())),
+                }))),
+                (None, Some(why)) => Some(Arc::new(Answer::Silent(why.clone()))),
                 (None, None) => None,
             },
             now: given.now,
@@ -169,6 +173,7 @@ impl World {
             operator_version: "1.0.0".to_owned(),
             operator_namespace: Some("kubeairunway-system".to_owned()),
             network_policies: self.given.network_policies,
+            pod_user: (!self.given.assigns_users).then_some(POD_USER),
             ..Settings::default()
         }
     }
