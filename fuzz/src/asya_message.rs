@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use runway_asya_sidecar::plan::{Actor, Admission, Decision, Failures, Outcome, Policy, admit, decide};
+use runway_asya_sidecar::plan::{Actor, Admission, Decision, Failures, Outcome, Policy, admit, decide, results};
 use runway_asya_sidecar::runtime::frame_length;
 
 pub fn run(data: &[u8]) {
@@ -41,8 +41,12 @@ pub(crate) fn check(is_end: bool, body: &[u8], outcome: &Outcome) {
         }
     };
     let decision = handle();
-    let Decision::Send(outgoing) = &decision else {
-        panic!("one attempt is allowed, and it is tried again")
+    let outgoing = match (&decision, outcome) {
+        (Decision::Send(outgoing), _) => outgoing.clone(),
+        (Decision::Forward(items), Outcome::Answer(answer)) => results(&actor, body, answer, items).collect(),
+        // It is not settled.
+        (Decision::Hold { .. }, _) => return,
+        _ => panic!("one attempt is allowed, and it is tried again"),
     };
     assert!(is_end || !outgoing.is_empty());
     for message in outgoing {

@@ -54,7 +54,7 @@ fn read<T: DeserializeOwned>(mut object: Value) -> Option<T> {
 
 fn deployment(object: Value) {
     static STATE: LazyLock<State> = LazyLock::new(|| State::with_providers(Arc::new(admission_review::registered())));
-    static PROVIDERS: LazyLock<Vec<Box<dyn Provider>>> = LazyLock::new(built_in_providers);
+    static PROVIDERS: LazyLock<Vec<Arc<dyn Provider>>> = LazyLock::new(built_in_providers);
     let Some(md) = read::<ModelDeployment>(object) else {
         return;
     };

@@ -14,7 +14,7 @@ use kube::Client;
 use kube::client::Body;
 use runway_client::chat::{self, Piece};
 use runway_operator::services::{ServicePort, Services};
-use runway_provider::plan::Question;
+use runway_provider::question::Question;
 use runway_provider::talk::ask;
 
 /// A message is shown in a status, beside others.

@@ -25,11 +25,11 @@ static SPECS: LazyLock<[Value; 4]> = LazyLock::new(|| {
 });
 
 /// A provider and what it documents.
-type Documented = (Box<dyn Provider>, Vec<OverrideKey>);
+type Documented = (Arc<dyn Provider>, Vec<OverrideKey>);
 
 static PROVIDERS: LazyLock<Vec<Documented>> = LazyLock::new(|| {
-    let documented = |provider: Box<dyn Provider>| {
-        let keys = provider.registration().overrides;
+    let documented = |provider: Arc<dyn Provider>| {
+        let keys = provider.registration().overrides.unwrap_or_default();
         (provider, keys)
     };
     built_in_providers().into_iter().map(documented).collect()
@@ -87,8 +87,10 @@ pub(crate) fn plan_of(provider: &dyn Provider, mut md: ModelDeployment) -> Plan 
     let seen = Observed {
         md: Arc::new(md),
         installed: Installed::newest(&provider.upstreams()),
+        invalid_settings: None,
         children: Vec::new(),
         unready: Vec::new(),
+        outage: None,
         verification: Verification::Off,
         now: crate::NOW,
     };

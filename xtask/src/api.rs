@@ -39,6 +39,14 @@ pub(crate) fn page() -> Result<String> {
     Ok(page)
 }
 
+/// The table of the fields of a schema.
+pub(crate) fn table(schema: &Value, path: &str) -> Result<String> {
+    let (mut page, mut table) = (String::new(), Table::default());
+    table.below(schema, path)?;
+    table.write(&mut page)?;
+    Ok(page)
+}
+
 fn kind(page: &mut String, crd: &CustomResourceDefinition) -> Result<()> {
     let names = &crd.spec.names;
     for version in &crd.spec.versions {

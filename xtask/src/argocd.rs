@@ -5,8 +5,8 @@ use std::fs;
 use anyhow::{Context, Result, ensure};
 use serde_json::{Map, json};
 
-use crate::generate::{HEADER, document};
 use crate::shell;
+use crate::yaml::{HEADER, document};
 
 /// Path of the ConfigMap.
 pub(crate) const PATH: &str = "deploy/argocd/argocd-cm.yaml";

@@ -9,7 +9,7 @@ use runway_cli::install::kinds;
 use runway_client::manifests::{Component, NAMESPACE, Release, component, console, pods};
 use serde_json::{Map, Value, json};
 
-use crate::generate::{HEADER, document};
+use crate::yaml::{HEADER, document};
 
 const FOLDER: &str = "deploy/charts/kubeairunway";
 /// Path of the console's values.
@@ -34,6 +34,27 @@ const CONSOLE: &str = "\
 The web console, where users sign in. It has one pod, since sessions are in its memory
 # args: further settings of `kubeairunway ui --login`, as --oidc-issuer=https://id.example.com
 # impersonate: call the cluster in the name of users; without lists, the pod's account may impersonate anybody";
+
+const PROVIDERS: &str = "\
+The controllers of the built-in providers
+# settings: spec.settings of the provider's InferenceProviderConfig (docs/install.md lists them), as a hook that requires Helm 4,
+# since the provider creates the object; while empty, the settings in the cluster are kept";
+
+/// Server-side apply of the settings alone. Any deletion policy but the default, which would delete the registration first.
+const SETTINGS: &str = "\
+{{- with VALUES.settings }}
+---
+apiVersion: kubeairunway.ai/v1alpha1
+kind: InferenceProviderConfig
+metadata:
+  annotations:
+    helm.sh/hook: post-install,post-upgrade
+    helm.sh/hook-delete-policy: hook-failed
+  name: NAME
+spec:
+  settings: {{ toJson . }}
+{{- end }}
+";
 
 fn console_values() -> Value {
     json!({
@@ -119,6 +140,7 @@ fn values(components: &[Component]) -> Result<String> {
             Some(name) => {
                 let mut settings = settings;
                 settings["enabled"] = json!(true);
+                settings["settings"] = json!({});
                 providers.insert(name.to_owned(), settings);
             }
             None => add(
@@ -127,10 +149,7 @@ fn values(components: &[Component]) -> Result<String> {
             )?,
         }
     }
-    add(
-        "The controllers of the built-in providers",
-        json!({ "providers": providers }),
-    )?;
+    add(PROVIDERS, json!({ "providers": providers }))?;
     Ok(text)
 }
 
@@ -189,6 +208,9 @@ fn template(component: &Component) -> Result<String> {
             Some(condition) => text.extend(["{{- if ", &condition, " }}\n---\n", &body, "{{- end }}\n"]),
             None => text.extend(["---\n", &body]),
         }
+    }
+    if let Some(name) = provider(component) {
+        text.push_str(&SETTINGS.replace("VALUES", &values).replace("NAME", name));
     }
     if is_optional {
         text.push_str("{{- end }}\n");
@@ -341,7 +363,8 @@ fn braces(yaml: &str) -> String {
                 _ => line.to_owned(),
             },
         };
-        if line.trim_start().starts_with("imagePullSecrets:") {
+        // Not the fields of this name in CRDs.
+        if line.trim_start().starts_with("imagePullSecrets:") && line.contains("$.Values.imagePullSecrets") {
             text.extend(["{{- with .Values.imagePullSecrets }}\n", &line, "\n{{- end }}\n"]);
         } else {
             text.push_str(&line);

@@ -9,11 +9,10 @@ use kube::core::DynamicObject;
 use runway_cli::install::kinds;
 use runway_client::check::page;
 use runway_client::manifests::{self, Component, Release};
-use runway_client::text;
-use serde::Serialize;
 
 use crate::shell::root;
-use crate::{api, argocd, chart, command, krew, metrics, reference, status};
+use crate::yaml::documents;
+use crate::{api, argocd, chart, command, krew, metrics, reference, settings, status};
 
 /// Mode.
 #[derive(clap::Args)]
@@ -29,8 +28,6 @@ impl Args {
         Self { check: true }
     }
 }
-
-pub(crate) const HEADER: &str = "# Made by `cargo xtask gen` from the code. Do not edit.\n";
 
 pub(crate) fn run(args: &Args) -> Result<()> {
     let mut stale = Vec::new();
@@ -71,6 +68,7 @@ fn files() -> Result<Vec<(String, String)>> {
     files.push((krew::PATH.to_owned(), krew::template()?));
     files.push((api::PATH.to_owned(), api::page()?));
     files.push((reference::PATH.to_owned(), reference::page()?));
+    files.push((settings::PATH.to_owned(), settings::page()?));
     files.push((status::PATH.to_owned(), status::page()?));
     files.push((metrics::PATH.to_owned(), metrics::page()));
     files.push((page::PATH.to_owned(), page::page()));
@@ -131,14 +129,4 @@ fn kustomization(folder: &str, resources: &[&str]) -> Result<(String, String)> {
         format!("deploy/kustomize/{folder}kustomization.yaml"),
         documents(&[object])?,
     ))
-}
-
-fn documents(objects: &[impl Serialize]) -> Result<String> {
-    let values: Result<Vec<_>, _> = objects.iter().map(serde_json::to_value).collect();
-    Ok(format!("{HEADER}{}", text::documents(&values?, text::Format::Yaml)?))
-}
-
-/// An object as YAML.
-pub(crate) fn document(object: &impl Serialize) -> Result<String> {
-    Ok(text::documents(&[serde_json::to_value(object)?], text::Format::Yaml)?)
 }

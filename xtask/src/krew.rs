@@ -4,7 +4,7 @@ use anyhow::Result;
 use runway_client::manifests::component::TAG;
 use serde_json::{Value, json};
 
-use crate::generate::{HEADER, document};
+use crate::yaml::{HEADER, document};
 
 /// Path of the template. `cargo xtask release` writes the manifest with the checksums of the archives.
 pub(crate) const PATH: &str = "deploy/krew/kubeairunway.yaml";

@@ -22,6 +22,7 @@ mod python;
 mod reference;
 mod release;
 mod sbom;
+mod settings;
 mod shell;
 #[cfg(test)]
 mod snippets;
@@ -30,6 +31,7 @@ mod style;
 mod test;
 mod tidy;
 mod up;
+mod yaml;
 
 use std::process::ExitCode;
 

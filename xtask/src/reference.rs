@@ -46,7 +46,7 @@ macro_rules! probe {
 }
 
 /// One probe per field of the spec, in the order of the CRD. A test compares them with the CRD.
-const PROBES: [Probe; 26] = [
+const PROBES: [Probe; 36] = [
     probe!("model.id", "example/marker"),
     probe!("model.servedName", "marker"),
     probe!("model.source", "custom"),
@@ -80,6 +80,19 @@ const PROBES: [Probe; 26] = [
     probe!("secrets.huggingFaceToken", "marker"),
     probe!("nodeSelector", { "marker": "77" }),
     probe!("tolerations", [{ "key": "marker", "operator": "Exists" }]),
+    probe!("imagePullSecrets", [{ "name": "marker" }]),
+    probe!("serviceAccountName", "marker"),
+    probe!("podTemplate.spec.affinity", { "podAntiAffinity": { "requiredDuringSchedulingIgnoredDuringExecution": [{ "topologyKey": "marker" }] } }),
+    probe!("podTemplate.spec.topologySpreadConstraints", [{ "maxSkew": 1, "topologyKey": "marker", "whenUnsatisfiable": "DoNotSchedule" }]),
+    probe!("podTemplate.spec.priorityClassName", "marker"),
+    probe!("podTemplate.spec.runtimeClassName", "marker"),
+    probe!("podTemplate.spec.schedulerName", "marker"),
+    probe!("podTemplate.spec.securityContext", { "runAsUser": 77 }),
+    probe!("podTemplate.spec.shmSize", "77Gi"),
+    probe!("model.storage.volumes", [
+        { "name": "models", "purpose": "modelCache", "claimName": "marker" },
+        { "name": "adapters", "image": { "reference": "example.com/marker:1" }, "mountPath": "/adapters" },
+    ]),
 ];
 
 /// A manifest that works, for one provider, engine and mode.
@@ -136,6 +149,8 @@ fn bases() -> Vec<Base> {
                         put(&mut spec, "serving.mode", json!("disaggregated"));
                         put(&mut spec, "scaling.prefill.gpu.count", json!(1));
                         put(&mut spec, "scaling.decode.gpu.count", json!(1));
+                        put(&mut spec, "scaling.prefill.memory", json!("64Gi"));
+                        put(&mut spec, "scaling.decode.memory", json!("64Gi"));
                     }
                 }
                 let with_image = with(&spec, "image", json!("example.com/engine:1.0.0"));
@@ -172,7 +187,7 @@ fn overrides(page: &mut String, bases: &[Base]) -> Result<()> {
         let Some(base) = bases.iter().find(|base| base.provider == provider.name()) else {
             continue;
         };
-        let documented = provider.registration().overrides;
+        let documented = provider.registration().overrides.unwrap_or_default();
         let mut trials: Vec<(String, Value)> = documented
             .iter()
             .map(|o| {
@@ -180,6 +195,7 @@ fn overrides(page: &mut String, bases: &[Base]) -> Result<()> {
                     ("routerMode", _) => json!("kv"),
                     ("rollout", _) => json!("Surge"),
                     ("serviceType", _) => json!("NodePort"),
+                    ("imageFamily", _) => json!("LlamaServer"),
                     (_, OverrideType::Integer) => json!(3),
                     (_, OverrideType::StringMap) => json!({ "marker": "77" }),
                     _ => json!("7"),
@@ -446,53 +462,22 @@ fn put(spec: &mut Value, path: &str, value: Value) {
 
 #[cfg(test)]
 mod tests {
-    use anyhow::ensure;
-    use kube::CustomResourceExt;
-    use runway_api::ModelDeployment;
+    use runway_provider::conformance::fields;
 
     use super::*;
 
     /// Fields that choose what a column of the page is about, and overrides, which are listed by their keys.
     const APART: [&str; 4] = ["provider.name", "engine.type", "serving.mode", "provider.overrides"];
 
-    /// Every field of the spec that the CRD knows, as dotted paths; what may hold any key counts as one.
-    fn fields_of_the_crd() -> Result<BTreeSet<String>> {
-        let crd = serde_json::to_value(ModelDeployment::crd())?;
-        let spec = &crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"];
-        let mut fields = BTreeSet::new();
-        leaves(spec, "", &mut fields);
-        ensure!(!fields.is_empty(), "the CRD has no fields");
-        Ok(fields)
-    }
-
-    fn leaves(schema: &Value, path: &str, fields: &mut BTreeSet<String>) {
-        match schema["properties"].as_object() {
-            Some(properties) => {
-                for (key, below) in properties {
-                    let path = if path.is_empty() {
-                        key.clone()
-                    } else {
-                        format!("{path}.{key}")
-                    };
-                    leaves(below, &path, fields);
-                }
-            }
-            None => {
-                fields.insert(path.to_owned());
-            }
-        }
-    }
-
     #[test]
-    fn every_field_of_the_crd_has_its_section() -> Result<()> {
+    fn every_field_of_the_crd_has_its_section() {
         let shown: BTreeSet<String> = PROBES
             .iter()
             .map(|probe| probe.field)
             .chain(APART)
             .map(str::to_owned)
             .collect();
-        assert_eq!(shown, fields_of_the_crd()?);
-        Ok(())
+        assert_eq!(fields::of_spec(&shown), shown);
     }
 
     #[test]

@@ -14,6 +14,8 @@ use serde_json::{Map, Value};
 use crate::condition::{self, Owner};
 use crate::labels;
 use crate::managed::managed;
+pub use crate::pod_template::{PodMetadata, PodSettings, PodTemplate};
+pub use crate::storage::{ImageVolume, PullPolicy, Storage, Volume, VolumePurpose};
 use crate::tone::words;
 
 /// A model to serve, with its engine and resources.
@@ -81,7 +83,7 @@ pub struct ModelDeploymentSpec {
     #[schemars(schema_with = "crate::schema::env")]
     pub env: Vec<EnvVar>,
 
-    /// Metadata for the pods that run the model.
+    /// Metadata and settings for the pods that run the model.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod_template: Option<PodTemplate>,
 
@@ -98,6 +100,27 @@ pub struct ModelDeploymentSpec {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
     pub tolerations: Vec<Toleration>,
+
+    /// Secrets in the same namespace with the credentials of image registries.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
+    pub image_pull_secrets: Vec<SecretName>,
+
+    /// ServiceAccount of the pods that run the model. The direct provider does not mount its token.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 253))]
+    #[x_kube(validation = Rule::new("self.matches('^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$')").message("serviceAccountName must be the name of a ServiceAccount: lower case letters, digits, '-' and '.'"))]
+    pub service_account_name: Option<String>,
+}
+
+/// Reference to a Secret in the same namespace.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct SecretName {
+    /// Name of the Secret.
+    #[schemars(length(max = 253))]
+    #[x_kube(validation = Rule::new("self.matches('^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$')").message("the name of a Secret must be lower case letters, digits, '-' and '.'"))]
+    pub name: String,
 }
 
 /// Model to serve.
@@ -120,6 +143,10 @@ pub struct Model {
     /// Source of the model: huggingface (default), or custom for a model in the image. A change recreates the deployment.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<ModelSource>,
+
+    /// Volumes with a cache for downloads, or with the model.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub storage: Option<Storage>,
 }
 
 /// Source of a model.
@@ -285,29 +312,6 @@ pub struct Resources {
     #[schemars(length(max = 32))]
     #[x_kube(validation = Rule::new("self.matches('^[+]?[0-9]+([.][0-9]+)?m?$')").message("resources.cpu must be a quantity such as 4 or 500m"))]
     pub cpu: Option<String>,
-}
-
-/// Metadata for the pods that run the model.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct PodTemplate {
-    /// Labels and annotations.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub metadata: Option<PodMetadata>,
-}
-
-/// Labels and annotations of pods.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct PodMetadata {
-    /// Labels added to the pods.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    #[schemars(extend("maxProperties" = 64))]
-    pub labels: BTreeMap<String, String>,
-    /// Annotations added to the pods.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    #[schemars(extend("maxProperties" = 64, "additionalProperties" = {"type": "string", "maxLength": 65536}))]
-    pub annotations: BTreeMap<String, String>,
 }
 
 /// Names of Secrets.

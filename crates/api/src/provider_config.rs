@@ -7,6 +7,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 
 use crate::model_deployment::ServingMode;
 use crate::tone::texts;
@@ -39,7 +40,10 @@ pub const SILENCE: &str = "has sent no heartbeat for 180 seconds";
 )]
 #[serde(rename_all = "camelCase")]
 pub struct InferenceProviderConfigSpec {
-    /// Capabilities of the provider. It is never selected for a ModelDeployment that it does not support.
+    /// Capabilities of the provider. It is never selected for a ModelDeployment that it does not support. Absent until the
+    /// provider's controller has registered.
+    #[serde(default)]
+    #[schemars(transform = crate::schema::without_default)]
     pub capabilities: Capabilities,
 
     /// Rules for the provider's priority for a ModelDeployment: the highest priority of the rules that are true, or 0 without
@@ -59,10 +63,11 @@ pub struct InferenceProviderConfigSpec {
     #[schemars(length(max = 32))]
     pub validation_rules: Vec<ValidationRule>,
 
-    /// Documented keys of spec.provider.overrides. Other keys cause a warning and have no effect.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    /// Documented keys of spec.provider.overrides. Other keys cause a warning and have no effect; an empty list means that the
+    /// provider has none. If omitted, keys are not checked at admission.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]
-    pub overrides: Vec<OverrideKey>,
+    pub overrides: Option<Vec<OverrideKey>>,
 
     /// URL of the provider's documentation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -73,6 +78,13 @@ pub struct InferenceProviderConfigSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 4096))]
     pub installation: Option<String>,
+
+    /// Settings of this installation, such as images, registries and nodes: the provider's documentation lists them. Owned by
+    /// administrators; the provider's controller never writes them. A change applies to all models of the provider. The condition
+    /// SettingsValid reports what the provider does not accept.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "crate::schema::owned_settings")]
+    pub settings: Option<Map<String, Value>>,
 }
 
 /// Capabilities of a provider.
@@ -248,7 +260,7 @@ pub struct InferenceProviderConfigStatus {
     /// Fingerprint of the upstream schema's fields that the provider writes and reads.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub upstream_schema_hash: Option<String>,
-    /// UpstreamReady, written by the provider, and RulesValid, written by the core controller.
+    /// UpstreamReady and SettingsValid, written by the provider, and RulesValid, written by the core controller.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "crate::schema::conditions")]
     pub conditions: Vec<Condition>,
@@ -261,7 +273,7 @@ pub enum Health {
     Healthy,
     /// The provider reports that it is not ready.
     NotReady(String),
-    /// There is no status, or the heartbeat is too old. A provider that reports ready without any heartbeat counts as healthy.
+    /// The status is missing, or its heartbeat is too old. A provider that reports ready without any heartbeat counts as healthy.
     Silent,
 }
 
@@ -284,10 +296,13 @@ impl InferenceProviderConfig {
             return Health::Silent;
         }
         if status.ready != Some(true) {
-            let why = status
-                .conditions
-                .iter()
-                .find(|c| c.type_ == crate::condition::UPSTREAM_READY && c.status != "True");
+            let of_provider = [crate::condition::UPSTREAM_READY, crate::condition::SETTINGS_VALID];
+            let why = of_provider.iter().find_map(|type_| {
+                status
+                    .conditions
+                    .iter()
+                    .find(|c| c.type_ == *type_ && c.status != "True")
+            });
             return Health::NotReady(why.map_or_else(|| "provider is not ready".to_owned(), |c| c.message.clone()));
         }
         Health::Healthy

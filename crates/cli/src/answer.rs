@@ -47,6 +47,9 @@ pub enum Error {
         /// Cause.
         source: io::Error,
     },
+    /// A Llama Stack provider cannot be created or checked.
+    #[error(transparent)]
+    Kit(#[from] runway_client::provider_kit::Error),
     /// The console cannot be served.
     #[error(transparent)]
     Ui(#[from] runway_web::server::Error),

@@ -16,6 +16,7 @@ use crate::verbs::chat::ChatArgs;
 use crate::verbs::deploy::DeployArgs;
 use crate::verbs::diff::DiffArgs;
 use crate::verbs::explain::{TargetArgs, WhyArgs};
+use crate::verbs::kit::{KitCheckArgs, NewArgs};
 use crate::verbs::logs::LogsArgs;
 use crate::verbs::look::{EventsArgs, GetArgs, StatusArgs};
 use crate::verbs::migrate::MigrateArgs;
@@ -112,6 +113,9 @@ pub enum Command {
     /// Install or remove the web console in a cluster
     #[command(subcommand)]
     Console(ConsoleCommand),
+    /// Tools for authors of Llama Stack providers
+    #[command(subcommand)]
+    LlamaStack(LlamaStackCommand),
     /// Generate a shell completion script, including names from the cluster
     ///
     /// bash: add to ~/.bashrc: source <(kubeairunway completion bash); zsh and fish work likewise. For kubectl kubeairunway,
@@ -157,6 +161,29 @@ pub enum ProviderCommand {
     Uninstall(ProviderUninstallArgs),
     /// List providers, installed or not
     List,
+}
+
+/// Subcommands of `llama-stack`.
+#[derive(Debug, Subcommand)]
+pub enum LlamaStackCommand {
+    /// Create or check external providers, without a cluster
+    #[command(subcommand)]
+    Provider(KitCommand),
+}
+
+/// Subcommands of `llama-stack provider`.
+#[derive(Debug, Subcommand)]
+pub enum KitCommand {
+    /// Create the sources of a new inference provider: package, metadata, Containerfile
+    ///
+    /// The provider answers with the prompt. Existing files are never replaced.
+    New(NewArgs),
+    /// Install, merge and validate providers as a pod does
+    ///
+    /// Each DIR has the contents of /lls-provider in a provider image: lls-provider-spec.yaml and packages/*.whl. The order is that
+    /// of installation. The messages are those that a pod reports. Exit code 0: the providers fit together, 1: they do not, 2: wrong
+    /// usage.
+    Check(KitCheckArgs),
 }
 
 /// Subcommands of `console`.

@@ -42,7 +42,7 @@ const PACE: Duration = Duration::from_secs(2);
 /// `check`.
 ///
 /// # Errors
-/// There is no usable kubeconfig, or the report cannot be written.
+/// No kubeconfig is usable, or the report cannot be written.
 pub async fn check(
     args: &CheckArgs,
     client: &ClientArgs,

@@ -9,11 +9,13 @@ use runway_client::text::Look;
 use runway_operator::client::ClientArgs;
 
 use crate::answer::{Answer, Error};
-use crate::args::{Command, CommandLine, ConsoleCommand, ControllerCommand, ProviderCommand};
+use crate::args::{
+    Command, CommandLine, ConsoleCommand, ControllerCommand, KitCommand, LlamaStackCommand, ProviderCommand,
+};
 use crate::install::args::ConsoleInstallArgs;
 use crate::install::{self, apply, remove, report};
 use crate::terminal::Terminal;
-use crate::verbs::{self, change, chat, deploy, explain, logs, look, migrate, offline};
+use crate::verbs::{self, change, chat, deploy, explain, kit, logs, look, migrate, offline};
 use crate::{check, complete, support_bundle, ui, version};
 
 /// Runs a command line.
@@ -64,6 +66,10 @@ pub async fn run(line: &CommandLine, stdin: &mut dyn Read, look: Look) -> Result
         Command::Controller(command) => run_controller(command, &line.client, stdin).await,
         Command::Provider(command) => run_provider(command, &line.client, stdin).await,
         Command::Console(command) => run_console(command, &line.client, stdin).await,
+        Command::LlamaStack(LlamaStackCommand::Provider(command)) => match command {
+            KitCommand::New(args) => kit::new(args),
+            KitCommand::Check(args) => kit::check(args),
+        },
         Command::Completion(args) => Ok(Answer {
             data: complete::script(args.shell)?,
             ..Answer::default()

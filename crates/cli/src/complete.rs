@@ -88,7 +88,7 @@ fn for_kubectl(words: Vec<OsString>, command: Command) {
 /// Completion script of a shell.
 ///
 /// # Errors
-/// There is no script for the shell.
+/// The shell is not supported.
 pub fn script(shell: Shell) -> io::Result<String> {
     let (shells, called) = (Shells::builtins(), shell.to_possible_value());
     let shell = called.and_then(|shell| shells.completer(shell.get_name()));

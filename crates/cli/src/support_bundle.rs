@@ -28,7 +28,7 @@ pub struct SupportBundleArgs {
 /// `support-bundle`.
 ///
 /// # Errors
-/// There is no usable kubeconfig, or the archive cannot be written.
+/// No kubeconfig is usable, or the archive cannot be written.
 pub async fn support_bundle(args: &SupportBundleArgs, client: &ClientArgs) -> Result<Answer, Error> {
     let now = clock::now();
     let cluster = Cluster::connect(client).await.map_err(source::Error::from)?;

@@ -277,7 +277,7 @@ async fn create_gemma(client: &Client) -> Result<()> {
     Ok(())
 }
 
-fn provider() -> Box<dyn runway_provider::Provider> {
+fn provider() -> std::sync::Arc<dyn runway_provider::Provider> {
     runway_client::manifests::built_in_providers().remove(0)
 }
 

@@ -235,7 +235,7 @@ fn llamacpp(provider: &str, gpus: i32) -> Value {
 
 /// In disaggregated mode.
 fn apart(change: &Value) -> Value {
-    let part = json!({ "gpu": { "count": 1 } });
+    let part = json!({ "gpu": { "count": 1 }, "memory": "64Gi" });
     let mut spec = json!({
         "serving": { "mode": "disaggregated" }, "resources": null,
         "scaling": { "prefill": part, "decode": part },

@@ -15,9 +15,9 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomRe
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::core::{ApiResource, DynamicObject};
 use kube::{Api, Client, ResourceExt};
-use runway_api::ModelDeployment;
+use runway_api::{InferenceProviderConfig, ModelDeployment};
 use runway_client::manifests::{self, NAMESPACE, Release};
-use runway_testbed::{ControlPlane, Options, eventually};
+use runway_testbed::{ControlPlane, Options, binaries, eventually};
 use serde_json::{Value, json};
 use tokio_util::task::AbortOnDropHandle;
 
@@ -139,6 +139,50 @@ async fn mended(admin: &Path, client: &Client) -> Result<()> {
     all_ready(client).await
 }
 
+/// No provider runs here: the settings are there before it registers.
+async fn settings_are_set_and_kept(admin: &Path, client: &Client) -> Result<()> {
+    let install = ["provider", "install", "kaito", "--yes", "--wait=false"];
+    let with = async |more: &[&str]| run(admin, &[&install[..], more].concat()).await;
+    let configs: Api<InferenceProviderConfig> = Api::all(client.clone());
+    let settings = async || -> Result<Value> { Ok(json!(configs.get("kaito").await?.spec.settings)) };
+
+    let first = [
+        "--set",
+        "nodeProvisioning=Auto",
+        "--set",
+        r"instanceTypes.gpu.nvidia\.com/gpu=A100",
+    ];
+    expect(&with(&first).await?, 0, "created InferenceProviderConfig/kaito")?;
+    let wrong = with(&["--set", "nodeProvisioning=Sometimes"]).await?;
+    expect(
+        &wrong,
+        1,
+        "invalid settings of provider 'kaito': spec.settings.nodeProvisioning: unknown variant `Sometimes`, expected `Auto` or `BYO`. Nothing was changed",
+    )?;
+    expect(&with(&["--set", "instanceTypes.cpu=D8"]).await?, 0, "instanceTypes")?;
+    let all =
+        json!({ "nodeProvisioning": "Auto", "instanceTypes": { "gpu": { "nvidia.com/gpu": "A100" }, "cpu": "D8" } });
+    ensure!(settings().await? == all, "{}", settings().await?);
+    expect(&with(&[]).await?, 0, "unchanged")?;
+    ensure!(
+        settings().await? == all,
+        "an installation without settings changed them"
+    );
+
+    let folder = tempfile::tempdir()?;
+    let file = folder.path().join("kaito.yaml");
+    std::fs::write(&file, "imagePullSecrets: [team-registry]\n")?;
+    let file = file.display().to_string();
+    expect(&with(&["--settings", &file]).await?, 0, "InferenceProviderConfig/kaito")?;
+    ensure!(settings().await? == json!({ "imagePullSecrets": ["team-registry"] }));
+    let two = ["provider", "install", "kaito", "kuberay", "--settings", &file];
+    expect(
+        &run(admin, &two).await?,
+        1,
+        "--set and --settings apply to a single provider",
+    )
+}
+
 async fn upgraded_and_back(admin: &Path, client: &Client) -> Result<()> {
     let out = run(
         admin,
@@ -157,6 +201,7 @@ async fn upgraded_and_back(admin: &Path, client: &Client) -> Result<()> {
         1,
         "unknown built-in provider 'acme'",
     )?;
+    settings_are_set_and_kept(admin, client).await?;
     let list = run(admin, &["provider", "list"]).await?;
     expect(&list, 0, "dynamo    no")?;
     expect(&list, 0, &format!("kaito     {}", Release::default().tag))?;
@@ -333,6 +378,68 @@ async fn an_impossible_installation_fails_before_the_first_write() -> Result<()>
         Ok(())
     })
     .await
+}
+
+/// The real Helm: the settings are a hook, because the CRD comes with the chart and the provider creates the object.
+#[tokio::test]
+async fn the_chart_applies_settings_and_keeps_the_registration() -> Result<()> {
+    let cluster = ControlPlane::start(Options::default()).await?;
+    let client = cluster.admin_client().await?;
+    let kubeconfig = cluster.admin()?;
+    let (program, home) = (binaries::helm()?, tempfile::tempdir()?);
+    let helm = async |verb: &str, set: &[&str]| -> Result<()> {
+        let chart = concat!(env!("CARGO_MANIFEST_DIR"), "/../../deploy/charts/kubeairunway");
+        let output = tokio::process::Command::new(&program)
+            .args([
+                verb,
+                "kubeairunway",
+                chart,
+                "--namespace",
+                NAMESPACE,
+                "--create-namespace",
+            ])
+            .args(set.iter().flat_map(|set| ["--set", set]))
+            .env("HOME", home.path())
+            .env("KUBECONFIG", &kubeconfig)
+            .output()
+            .await?;
+        ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        Ok(())
+    };
+    let configs: Api<InferenceProviderConfig> = Api::all(client);
+    let settings = async || -> Result<Value> { Ok(json!(configs.get("direct").await?.spec.settings)) };
+
+    helm(
+        "install",
+        &["providers.direct.settings.registryMirror=registry.example.com"],
+    )
+    .await?;
+    ensure!(settings().await? == json!({ "registryMirror": "registry.example.com" }));
+    // The provider registers.
+    let registration = json!({
+        "apiVersion": "kubeairunway.ai/v1alpha1", "kind": "InferenceProviderConfig", "metadata": { "name": "direct" },
+        "spec": { "capabilities": { "engines": ["vllm"] } },
+    });
+    let provider = PatchParams::apply("direct-provider");
+    configs.patch("direct", &provider, &Patch::Apply(registration)).await?;
+
+    helm(
+        "upgrade",
+        &["providers.direct.settings.registryMirror=other.example.com"],
+    )
+    .await?;
+    ensure!(settings().await? == json!({ "registryMirror": "other.example.com" }));
+    helm("upgrade", &[]).await?;
+    ensure!(
+        settings().await? == json!({ "registryMirror": "other.example.com" }),
+        "not kept"
+    );
+    let capabilities = configs.get("direct").await?.spec.capabilities;
+    ensure!(
+        capabilities.engines == ["vllm"],
+        "the registration is gone: {capabilities:?}"
+    );
+    cluster.stop().await
 }
 
 /// The error names each missing permission. Rejections that only the server can predict come from its dry run.

@@ -11,7 +11,7 @@ use kube::core::DynamicObject;
 use runway_cli::install::kinds;
 use runway_client::manifests::{self, Release};
 use runway_testbed::binaries::{self, Binaries};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 fn deploy() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy")
@@ -217,6 +217,23 @@ fn the_charts_values_do_what_they_say() -> Result<()> {
     ensure!(core["spec"]["replicas"] == 1 && pod["imagePullSecrets"][0]["name"] == "pull");
     ensure!(pod["containers"][0]["resources"]["limits"]["memory"] == "1Gi");
     ensure!(find("Deployment/kaito-provider").context("no kaito")?["spec"]["replicas"] == 2);
+
+    // Settings of a provider, applied after its CRD.
+    let id = "InferenceProviderConfig/kaito";
+    ensure!(find(id).is_none() && !rendered.keys().any(|found| found.ends_with(id)));
+    let set =
+        "providers.kaito.settings.nodeProvisioning=Auto,providers.kaito.settings.instanceTypes.cpu=Standard_D8s_v5";
+    let rendered = template(&["--set", set])?;
+    let (_, config) = rendered
+        .iter()
+        .find(|(found, _)| found.ends_with(id))
+        .context("no settings")?;
+    ensure!(
+        config["spec"]
+            == json!({"settings": {"nodeProvisioning": "Auto", "instanceTypes": {"cpu": "Standard_D8s_v5"}}}),
+        "{config:#}"
+    );
+    ensure!(config["metadata"]["annotations"]["helm.sh/hook"] == "post-install,post-upgrade");
 
     // In another namespace nothing stays behind in ours.
     let helm = binaries::helm()?;

@@ -3,7 +3,7 @@
 //! | folder | content | modules |
 //! |---|---|---|
 //! | `manifests/` | the installation: components and their objects | [`manifests`] |
-//! | `offline/` | functions that read manifests instead of a cluster: render, validate, why, deploy | [`documents`], [`state`], [`render`](mod@render), [`validate`](mod@validate), [`why`], [`deploy`] |
+//! | `offline/` | what needs no cluster: render, validate, why, deploy from manifests; the kit for Llama Stack providers | [`documents`], [`state`], [`render`](mod@render), [`validate`](mod@validate), [`why`], [`deploy`], [`provider_kit`] |
 //! | `view/` | what people see of an object, computed from values | [`get`], [`status`], [`held`], [`tree`], [`pods`], [`events`], [`endpoint`], [`change`], [`chat`], [`depth`] |
 //! | `live/` | requests to a cluster, with the user's permissions | [`cluster`], [`source`], [`access`], [`diff`], [`operated`], [`queue`], [`talk`] |
 //! | `doctor/` | problems of a cluster, and archives for support | [`check`], [`bundle`] |
@@ -24,5 +24,5 @@ pub mod text;
 pub use doctor::{bundle, check};
 pub use live::{access, cluster, diff, operated, queue, source, talk};
 pub use offline::render::render;
-pub use offline::{deploy, documents, render, state, validate, why};
+pub use offline::{deploy, documents, provider_kit, render, state, validate, why};
 pub use view::{change, chat, depth, endpoint, events, get, held, pods, status, tree};

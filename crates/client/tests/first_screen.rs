@@ -30,7 +30,7 @@ use runway_client::status;
 use runway_client::text::Look;
 use runway_operator::client::ClientArgs;
 use runway_provider::observe::{Answer, Verification};
-use runway_provider::plan::Inquiry;
+use runway_provider::question::Inquiry;
 use serde::Deserialize;
 use serde_json::{Value, json};
 

@@ -253,17 +253,18 @@ pub fn normalised(spec: &ModelDeploymentSpec) -> Value {
     apply_defaults(&mut spec);
     let given = serde_json::to_value(&spec).unwrap_or_default();
     let mut whole = json!({
-        "model": { "id": "" },
+        "model": { "id": "", "storage": { "volumes": [] } },
         "provider": { "overrides": {} },
         "engine": { "type": "", "contextLength": 0, "trustRemoteCode": false, "args": {} },
         "serving": { "mode": ServingMode::default().as_str() },
         "scaling": { "replicas": 0 },
         "resources": {},
         "env": [],
-        "podTemplate": { "metadata": { "labels": {}, "annotations": {} } },
+        "podTemplate": { "metadata": { "labels": {}, "annotations": {} }, "spec": {} },
         "secrets": {},
         "nodeSelector": {},
         "tolerations": [],
+        "imagePullSecrets": [],
     });
     merge(&mut whole, &given);
     for gpu in ["/resources/gpu", "/scaling/prefill/gpu", "/scaling/decode/gpu"] {

@@ -27,7 +27,7 @@ fn now() -> Timestamp {
 fn shipped(name: &str) -> InferenceProviderConfigSpec {
     match name {
         "kaito" => Kaito::default().registration(),
-        "direct" => Direct.registration(),
+        "direct" => Direct::default().registration(),
         other => yaml(&Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/providers/{other}.yaml"))),
     }
 }
@@ -50,6 +50,9 @@ fn asking(engine: &str, patch: &Value) -> ModelDeployment {
         "metadata": {"name": "llama", "namespace": "default"},
         "spec": {"model": {"id": "meta-llama/Llama-3.1-8B-Instruct"}, "engine": {"type": engine}},
     });
+    if engine == "llamacpp" {
+        md["spec"]["image"] = json!("llama-cpp:1");
+    }
     ssa::patch(&mut md["spec"], patch);
     serde_json::from_value(md).unwrap()
 }
@@ -271,6 +274,9 @@ fn direct_serves_models_without_another_eligible_provider() {
         assert_eq!(chosen(&everybody), upstream, "{engine} {patch}");
     }
     assert!(select(&asking("vllm", &disaggregated()), &alone, now()).winner.is_err());
+    // KAITO has no image for llama.cpp.
+    let imageless = asking("llamacpp", &json!({"image": null}));
+    assert_eq!(select(&imageless, &everybody, now()).winner.unwrap(), "direct");
 }
 
 /// KAITO's presets have no environment. With Dynamo not ready, such a ModelDeployment waits for Dynamo.
@@ -314,9 +320,9 @@ fn kaito_is_not_selected_for_what_its_presets_do_not_support() {
 fn direct_comes_after_a_provider_without_rules() {
     let simple = InferenceProviderConfigSpec {
         selection_rules: Vec::new(),
-        ..Direct.registration()
+        ..Direct::default().registration()
     };
-    let configs = [("direct", Direct.registration()), ("simple", simple)]
+    let configs = [("direct", Direct::default().registration()), ("simple", simple)]
         .map(|(name, spec)| Arc::new(registered(name, spec, How::Healthy, now())));
     let both = Providers::compile(configs, &Providers::default());
     for size in [1, 64 << 10] {

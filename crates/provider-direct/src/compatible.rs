@@ -1,22 +1,29 @@
 //! Validates a request for this provider: what it does not support is refused here, so that building objects cannot fail.
 
+use std::borrow::Cow;
+
+use k8s_openapi::api::core::v1::EnvVar;
 use runway_api::model_deployment::ModelSource;
 use runway_provider::request::Gpu;
-use runway_provider::{Refusal, Request, Topology, Worker, parallel};
+use runway_provider::settings::Mirror;
+use runway_provider::{Refusal, Request, Topology, Worker, parallel, pods};
 
 use crate::engine::{self, Dialect, flag};
 use crate::overrides::{self, Rollout};
 use crate::registration::NAMES;
+use crate::settings::DirectSettings;
 
 /// A supported request.
 pub(crate) struct Accepted<'a> {
     pub(crate) engine: &'static Dialect,
     pub(crate) worker: &'a Worker,
     pub(crate) model: Model<'a>,
-    pub(crate) image: &'a str,
+    pub(crate) image: Cow<'a, str>,
     pub(crate) port: u16,
     pub(crate) rollout: Rollout,
     pub(crate) service_type: &'static str,
+    /// Variables for the caches of `model.storage`.
+    pub(crate) caches: Vec<EnvVar>,
 }
 
 /// Location of the model.
@@ -34,7 +41,7 @@ pub(crate) enum Model<'a> {
 const PATHS: [&str; 2] = ["model", "model-path"];
 
 /// All checks, in the order in which their messages are useful.
-pub(crate) fn accept(request: &Request) -> Result<Accepted<'_>, Refusal> {
+pub(crate) fn accept<'a>(request: &'a Request, settings: &DirectSettings) -> Result<Accepted<'a>, Refusal> {
     let engine = engine(request)?;
     let worker = worker(request, engine)?;
     NAMES.check(request)?;
@@ -43,10 +50,11 @@ pub(crate) fn accept(request: &Request) -> Result<Accepted<'_>, Refusal> {
         engine,
         worker,
         model,
-        image: image(request, engine, worker)?,
+        image: image(request, engine, worker, settings)?,
         port: port(request, engine)?,
         rollout: overrides::rollout(&request.overrides, worker.gpu.is_some())?,
         service_type: overrides::service_type(&request.overrides)?,
+        caches: pods::cache_variables(request)?,
     })
 }
 
@@ -119,15 +127,21 @@ fn in_image(request: &Request) -> Result<Model<'_>, Refusal> {
 }
 
 /// The user's image, or the engine's default, which is built for NVIDIA GPUs.
-fn image<'a>(request: &'a Request, engine: &Dialect, worker: &Worker) -> Result<&'a str, Refusal> {
+fn image<'a>(
+    request: &'a Request,
+    engine: &Dialect,
+    worker: &Worker,
+    settings: &DirectSettings,
+) -> Result<Cow<'a, str>, Refusal> {
+    let default = |image| Ok(Mirror::of_default(settings.registry_mirror.as_ref(), image));
     match (&request.image, &worker.gpu, engine.cpu_image) {
-        (Some(image), ..) => Ok(image),
-        (None, None, Some(image)) => Ok(image),
+        (Some(image), ..) => Ok(image.into()),
+        (None, None, Some(image)) => default(image),
         (None, Some(Gpu { resource, .. }), _) if !resource.starts_with("nvidia.com/") => refuse(format!(
             "resources.gpu.type is {resource}, but the default image for {} is for NVIDIA GPUs: set spec.image to one for these GPUs",
             engine.name
         )),
-        (None, ..) => Ok(engine.gpu_image),
+        (None, ..) => default(engine.gpu_image),
     }
 }
 

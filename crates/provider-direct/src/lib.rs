@@ -47,20 +47,25 @@ mod overrides;
 mod pod;
 mod registration;
 mod schema;
+mod settings;
 mod status;
 
 use runway_api::InferenceProviderConfigSpec;
-use runway_provider::{ChildRef, Installed, Provider, Reading, Refusal, Request, Translation, Upstream};
+use runway_provider::settings::with_image;
+use runway_provider::{ChildRef, Installed, Provider, Reading, Refusal, Request, Settings, Translation, Upstream};
 use serde_json::Value;
 
 pub use schema::{DEPLOYMENT, SERVICE};
+pub use settings::{DirectSettings, Images};
 
 /// Name of the provider.
 const NAME: &str = "direct";
 
 /// The direct provider.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Direct;
+#[derive(Clone, Debug, Default)]
+pub struct Direct {
+    settings: DirectSettings,
+}
 
 impl Provider for Direct {
     fn name(&self) -> &'static str {
@@ -75,6 +80,10 @@ impl Provider for Direct {
         registration::registration()
     }
 
+    fn settings(&self) -> Option<Settings> {
+        Some(Settings::of(|settings: DirectSettings| Self { settings }))
+    }
+
     fn upstreams(&self) -> Vec<Upstream> {
         schema::upstreams()
     }
@@ -84,9 +93,10 @@ impl Provider for Direct {
     }
 
     fn translate(&self, request: &Request, _: &Installed) -> Result<Translation, Refusal> {
-        let accepted = compatible::accept(request)?;
+        let request = &*with_image(request, self.settings.image(request));
+        let accepted = compatible::accept(request, &self.settings)?;
         let flags = flags::of(request, &accepted);
-        Ok(objects::translation(request, &accepted, flags))
+        Ok(objects::translation(request, &accepted, &self.settings, flags))
     }
 
     fn read_status(&self, request: &Request, object: &Value) -> Reading {

@@ -18,5 +18,5 @@ struct Args {
 #[tokio::main(worker_threads = 2)]
 async fn main() -> ExitCode {
     let args = Args::parse();
-    runway_provider::main(Direct, &args.provider).await
+    runway_provider::main(Direct::default(), &args.provider).await
 }

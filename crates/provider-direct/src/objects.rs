@@ -12,6 +12,7 @@ use crate::compatible::Accepted;
 use crate::flags::{self, Flags};
 use crate::overrides::Rollout;
 use crate::schema::{DEPLOYMENT, SERVICE};
+use crate::settings::DirectSettings;
 use crate::{NAME, pod};
 
 /// Port of the Service, independent of the engine's.
@@ -23,9 +24,14 @@ pub(crate) const PORT_NAME: &str = "http";
 /// Seconds without progress after which a rollout counts as stuck: the start-up time of a pod, and the same again for the image.
 const PROGRESS_DEADLINE: i32 = 2 * pod::START_UP_BUDGET;
 
-pub(crate) fn translation(request: &Request, accepted: &Accepted, flags: Flags) -> Translation {
+pub(crate) fn translation(
+    request: &Request,
+    accepted: &Accepted,
+    settings: &DirectSettings,
+    flags: Flags,
+) -> Translation {
     let (labels, overruled) = pod_labels(request);
-    let pod = pod::pod(request, accepted, &flags);
+    let pod = pod::pod(request, accepted, settings, &flags);
     let model_name = flags::model_name(accepted, &flags);
     let mut ignored = flags.ignored;
     ignored.extend(overruled);

@@ -6,12 +6,13 @@
 use runway_api::model_deployment::ModelSource;
 use runway_operator::quantity;
 use runway_provider::fields::fields;
-use runway_provider::{Request, Worker};
+use runway_provider::{Request, Worker, pods};
 use serde_json::{Value, json};
 
 use crate::compatible::{Accepted, Model};
 use crate::flags::Flags;
 use crate::objects::PORT_NAME;
+use crate::settings::DirectSettings;
 
 /// Seconds from the start of a server to its first response: download, load, compile.
 pub(crate) const START_UP_BUDGET: i32 = 3600;
@@ -34,12 +35,16 @@ pub(crate) struct Pod {
     pub(crate) ignored: Option<String>,
 }
 
-pub(crate) fn pod(request: &Request, accepted: &Accepted, flags: &Flags) -> Pod {
-    let volumes = volumes(request, accepted);
-    let spec = fields()
-        .with("containers", vec![container(request, accepted, flags, &volumes)])
-        .with("volumes", volumes.iter().map(Volume::source).collect::<Vec<_>>())
-        .with("nodeSelector", json!(request.node_selector))
+pub(crate) fn pod(request: &Request, accepted: &Accepted, settings: &DirectSettings, flags: &Flags) -> Pod {
+    let gpu = accepted.worker.gpu.is_some();
+    let (volumes, mounts) = volumes(request, accepted);
+    let spec = pods::settings(fields(), request, &settings.image_pull_secrets)
+        .with("containers", vec![container(request, accepted, flags, mounts)])
+        .with("volumes", volumes)
+        .with(
+            "nodeSelector",
+            json!(settings.node_labels.selector(gpu, &request.node_selector)),
+        )
         .with("tolerations", json!(request.tolerations))
         .with("terminationGracePeriodSeconds", GRACE)
         // A model needs no permissions in the cluster, and may contain code.
@@ -53,10 +58,10 @@ pub(crate) fn pod(request: &Request, accepted: &Accepted, flags: &Flags) -> Pod 
     }
 }
 
-fn container(request: &Request, accepted: &Accepted, flags: &Flags, volumes: &[Volume]) -> Value {
+fn container(request: &Request, accepted: &Accepted, flags: &Flags, mounts: Vec<Value>) -> Value {
     fields()
         .with("name", "model")
-        .with("image", accepted.image)
+        .with("image", accepted.image.as_ref())
         .with("command", command(accepted))
         .with("args", arguments(accepted, flags))
         .with(
@@ -65,7 +70,7 @@ fn container(request: &Request, accepted: &Accepted, flags: &Flags, volumes: &[V
         )
         .with("env", environment(request, accepted))
         .with("resources", resources(accepted.worker))
-        .with("volumeMounts", volumes.iter().map(Volume::mount).collect::<Vec<_>>())
+        .with("volumeMounts", mounts)
         // Every second, so that a small model serves at once.
         .with("startupProbe", probe(1, START_UP_BUDGET, 5))
         .with("readinessProbe", probe(5, 6, 10))
@@ -104,13 +109,14 @@ fn arguments(accepted: &Accepted, flags: &Flags) -> Vec<String> {
 
 /// Generated variables first, each unless the user sets it: a name must be unique.
 fn environment(request: &Request, accepted: &Accepted) -> Vec<Value> {
-    let cache = keeps_downloads(request).then(|| json!({"name": accepted.engine.cache_variable, "value": CACHE}));
+    let cache = has_own_cache(request).then(|| json!({"name": accepted.engine.cache_variable, "value": CACHE}));
     let token = request
         .token_secret
         .as_ref()
         .map(|secret| json!({"name": TOKEN, "valueFrom": {"secretKeyRef": {"name": secret, "key": TOKEN}}}));
     let ours = [cache, token].into_iter().flatten();
     ours.filter(|variable| !variable["name"].as_str().is_some_and(|name| sets(request, name)))
+        .chain(accepted.caches.iter().map(|variable| json!(variable)))
         .chain(request.env.iter().map(|variable| json!(variable)))
         .collect()
 }
@@ -119,48 +125,19 @@ fn sets(request: &Request, variable: &str) -> bool {
     request.env.iter().any(|given| given.name == variable)
 }
 
-fn keeps_downloads(request: &Request) -> bool {
-    request.source == ModelSource::Huggingface
+/// Whether downloads are kept in a volume of ours, which has the lifetime of the pod.
+fn has_own_cache(request: &Request) -> bool {
+    request.source == ModelSource::Huggingface && request.model_cache().is_none()
 }
 
-/// A volume with the lifetime of its pod.
-struct Volume {
-    name: &'static str,
-    path: &'static str,
-    medium: Option<&'static str>,
-}
-
-impl Volume {
-    fn source(&self) -> Value {
-        let medium = self.medium.map(|medium| json!({"medium": medium}));
-        json!({"name": self.name, "emptyDir": medium.unwrap_or_else(|| json!({}))})
+/// Volumes of the pod, and their mounts.
+fn volumes(request: &Request, accepted: &Accepted) -> (Vec<Value>, Vec<Value>) {
+    let (mut sources, mut mounts) = pods::volumes(request, wants_shared_memory(accepted));
+    if has_own_cache(request) {
+        sources.insert(0, json!({"name": "cache", "emptyDir": {}}));
+        mounts.insert(0, json!({"name": "cache", "mountPath": CACHE}));
     }
-
-    fn mount(&self) -> Value {
-        json!({"name": self.name, "mountPath": self.path})
-    }
-}
-
-fn volumes(request: &Request, accepted: &Accepted) -> Vec<Volume> {
-    let cache = Volume {
-        name: "cache",
-        path: CACHE,
-        medium: None,
-    };
-    let shared_memory = Volume {
-        name: "shm",
-        path: "/dev/shm",
-        medium: Some("Memory"),
-    };
-    let wanted = [
-        (keeps_downloads(request), cache),
-        (wants_shared_memory(accepted), shared_memory),
-    ];
-    wanted
-        .into_iter()
-        .filter(|(is, _)| *is)
-        .map(|(_, volume)| volume)
-        .collect()
+    (sources, mounts)
 }
 
 /// The processes of one server, one per GPU, communicate through shared memory, of which a container has 64 MiB by default.

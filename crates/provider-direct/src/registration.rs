@@ -26,13 +26,14 @@ pub(crate) fn registration() -> InferenceProviderConfigSpec {
         }],
         selection_policy: Some(SelectionPolicy::Automatic),
         validation_rules: NAMES.rules(),
-        overrides: overrides::documented(),
+        overrides: Some(overrides::documented()),
         documentation: Some("https://github.com/kubeairunway/direct-provider".to_owned()),
         installation: Some(
             "Nothing else is needed: models run as Deployments and Services. Models with GPUs need nodes with a device plugin, \
              such as NVIDIA's."
                 .to_owned(),
         ),
+        settings: None,
     }
 }
 

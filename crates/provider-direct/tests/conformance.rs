@@ -49,7 +49,7 @@ fn a_model_on_cpus_keeps_the_contract() -> Result<(), Report> {
         ],
         ..samples(served)
     };
-    check(&Direct, &samples).map(drop)
+    check(&Direct::default(), &samples).map(drop)
 }
 
 #[test]
@@ -92,7 +92,7 @@ fn a_model_on_gpus_keeps_the_contract() -> Result<(), Report> {
         ],
         ..samples(served)
     };
-    check(&Direct, &samples).map(drop)
+    check(&Direct::default(), &samples).map(drop)
 }
 
 fn samples(served: Value) -> Samples {

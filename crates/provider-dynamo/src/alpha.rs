@@ -2,6 +2,8 @@
 
 use runway_api::model_deployment::DEFAULT_GPU;
 use runway_provider::fields::{Fields, fields};
+use runway_provider::pods;
+use runway_provider::volumes::Volume;
 use serde_json::{Map, Value, json};
 
 use crate::compatible::Role;
@@ -33,6 +35,7 @@ fn service(component: &Component) -> Value {
         .with("envFromSecret", component.token_secret)
         .with("envs", json!(component.env))
         .with("resources", resources(component))
+        .with("sharedMemory", fields().with("size", component.shared_memory))
         .with(
             "extraPodMetadata",
             fields()
@@ -63,8 +66,14 @@ fn pod_spec(component: &Component) -> Fields {
     let main = fields()
         .with("image", component.image)
         .with("command", component.command.as_slice())
-        .with("args", component.args.as_slice());
-    fields()
+        .with("args", component.args.as_slice())
+        .with(
+            "volumeMounts",
+            component.volumes.iter().map(Volume::mount).collect::<Vec<_>>(),
+        );
+    let volumes: Vec<Value> = component.volumes.iter().map(Volume::source).collect();
+    pods::settings(fields(), component.request, component.pull_secrets)
+        .with("volumes", volumes)
         .with("nodeSelector", json!(component.node_selector))
         .with("tolerations", json!(component.tolerations))
         .with("mainContainer", main)

@@ -1,6 +1,8 @@
 //! v1beta1: a list of components (Dynamo `deploy/operator/api/v1beta1/dynamocomponentdeployment_types.go`).
 
 use runway_provider::fields::{Fields, fields};
+use runway_provider::pods;
+use runway_provider::volumes::Volume;
 use serde_json::{Value, json};
 
 use crate::compatible::Role;
@@ -18,7 +20,9 @@ fn component(component: &Component) -> Value {
     let metadata = fields()
         .with("labels", json!(component.labels))
         .with("annotations", json!(component.annotations));
-    let spec = fields()
+    let volumes: Vec<Value> = component.volumes.iter().map(Volume::source).collect();
+    let spec = pods::settings(fields(), component.request, component.pull_secrets)
+        .with("volumes", volumes)
         .with("nodeSelector", json!(component.node_selector))
         .with("tolerations", json!(component.tolerations))
         .with("containers", [Value::from(main(component))]);
@@ -30,6 +34,7 @@ fn component(component: &Component) -> Value {
             "runtimeVersionOverride",
             component.runtime_version.map(|version| version.to_string()),
         )
+        .with("sharedMemorySize", component.shared_memory)
         .with("podTemplate", fields().with("metadata", metadata).with("spec", spec))
         .into()
 }
@@ -61,6 +66,10 @@ fn main(component: &Component) -> Fields {
         .with("env", json!(component.env))
         .with("envFrom", env_from)
         .with("resources", resources(component))
+        .with(
+            "volumeMounts",
+            component.volumes.iter().map(Volume::mount).collect::<Vec<_>>(),
+        )
 }
 
 fn resources(component: &Component) -> Fields {

@@ -1,8 +1,9 @@
 //! Validates a request for this provider: what Dynamo does not support is refused here, so that building objects cannot fail.
 
+use k8s_openapi::api::core::v1::EnvVar;
 use runway_api::model_deployment::ModelSource;
 use runway_provider::request::Gpu;
-use runway_provider::{Installed, Refusal, Request, Topology, Worker, parallel};
+use runway_provider::{Installed, Refusal, Request, Topology, Worker, parallel, pods};
 
 use crate::config::DynamoConfig;
 use crate::flags;
@@ -20,6 +21,8 @@ pub(crate) struct Accepted<'a> {
     pub(crate) frontend: Frontend,
     pub(crate) runtime: Runtime,
     pub(crate) shape: Shape,
+    /// Variables for the caches of `model.storage`.
+    pub(crate) caches: Vec<EnvVar>,
 }
 
 /// Engines with a Dynamo worker.
@@ -76,8 +79,14 @@ pub(crate) fn accept<'a>(
         model,
         workers,
         frontend: overrides::frontend(&request.overrides)?,
-        runtime: Runtime::of(request.image.as_deref(), engine, config.runtime_version(shape)),
+        runtime: Runtime::of(
+            request.image.as_deref(),
+            engine,
+            config.runtime_version(shape),
+            config.registry_mirror.as_ref(),
+        ),
         shape,
+        caches: pods::cache_variables(request)?,
     })
 }
 

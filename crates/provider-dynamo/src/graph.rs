@@ -6,8 +6,11 @@ use k8s_openapi::api::core::v1::{EnvVar, Toleration};
 use runway_api::labels::DEPLOYMENT;
 use runway_provider::Request;
 use runway_provider::request::Gpu;
+use runway_provider::settings::PullSecrets;
+use runway_provider::volumes::Volume;
 
 use crate::compatible::{Accepted, Engine, GpuWorker, Model, Role};
+use crate::config::DynamoConfig;
 use crate::flags;
 use crate::runtime::{RuntimeVersion, ToldBy};
 
@@ -43,8 +46,16 @@ pub(crate) struct Component<'a> {
     pub(crate) gpu: Option<&'a Gpu>,
     pub(crate) labels: BTreeMap<&'a str, &'a str>,
     pub(crate) annotations: &'a BTreeMap<String, String>,
-    pub(crate) node_selector: Option<&'a BTreeMap<String, String>>,
+    pub(crate) node_selector: BTreeMap<String, String>,
+    /// Pull secrets of the installation.
+    pub(crate) pull_secrets: &'a PullSecrets,
     pub(crate) tolerations: &'a [Toleration],
+    /// Request with the settings of the pods.
+    pub(crate) request: &'a Request,
+    /// Volumes of the model.
+    pub(crate) volumes: &'a [Volume],
+    /// Size of /dev/shm, if set.
+    pub(crate) shared_memory: Option<&'a str>,
     /// Version for Dynamo, if Dynamo cannot read it from the image.
     pub(crate) runtime_version: Option<RuntimeVersion>,
 }
@@ -66,13 +77,13 @@ pub(crate) fn worker_name(engine: Engine, role: Role) -> &'static str {
     }
 }
 
-pub(crate) fn graph<'a>(request: &'a Request, accepted: &'a Accepted) -> Graph<'a> {
+pub(crate) fn graph<'a>(request: &'a Request, accepted: &'a Accepted, config: &'a DynamoConfig) -> Graph<'a> {
     let mut ignored = Vec::new();
     let mut model_name = None;
-    let mut components = vec![frontend(request, accepted)];
+    let mut components = vec![frontend(request, accepted, config)];
     for worker in &accepted.workers {
         let arguments = flags::of(request, accepted, worker);
-        components.push(worker_component(request, accepted, worker, arguments.list));
+        components.push(worker_component(request, accepted, config, worker, arguments.list));
         // Common to all workers.
         ignored = arguments.ignored;
         model_name = arguments.model_name;
@@ -98,7 +109,7 @@ fn framework(engine: Engine) -> &'static str {
 
 /// The command is Dynamo's. The frontend downloads the tokenizer: it needs the token, and variables such as `HF_ENDPOINT` or
 /// `HTTPS_PROXY`.
-fn frontend<'a>(request: &'a Request, accepted: &'a Accepted) -> Component<'a> {
+fn frontend<'a>(request: &'a Request, accepted: &'a Accepted, config: &'a DynamoConfig) -> Component<'a> {
     let frontend = &accepted.frontend;
     let mut env = request.env.clone();
     if let Some(mode) = frontend.router.environment() {
@@ -116,7 +127,7 @@ fn frontend<'a>(request: &'a Request, accepted: &'a Accepted) -> Component<'a> {
         env,
         cpu_request: Some(&frontend.cpu),
         memory_request: Some(&frontend.memory),
-        ..bare(request, accepted)
+        ..bare(request, accepted, config)
     }
 }
 
@@ -124,6 +135,7 @@ fn frontend<'a>(request: &'a Request, accepted: &'a Accepted) -> Component<'a> {
 fn worker_component<'a>(
     request: &'a Request,
     accepted: &'a Accepted,
+    config: &'a DynamoConfig,
     worker: &GpuWorker<'a>,
     args: Vec<String>,
 ) -> Component<'a> {
@@ -139,12 +151,16 @@ fn worker_component<'a>(
         memory_limit: worker.worker.memory.as_deref(),
         gpu: Some(worker.gpu),
         labels,
-        ..bare(request, accepted)
+        env: accepted.caches.iter().chain(&request.env).cloned().collect(),
+        volumes: &request.volumes,
+        shared_memory: request.pods.shm_size.as_deref(),
+        node_selector: config.node_labels.selector(true, &request.node_selector),
+        ..bare(request, accepted, config)
     }
 }
 
 /// Common to all components.
-fn bare<'a>(request: &'a Request, accepted: &'a Accepted) -> Component<'a> {
+fn bare<'a>(request: &'a Request, accepted: &'a Accepted, config: &'a DynamoConfig) -> Component<'a> {
     Component {
         name: FRONTEND,
         role: Role::Frontend,
@@ -160,8 +176,12 @@ fn bare<'a>(request: &'a Request, accepted: &'a Accepted) -> Component<'a> {
         gpu: None,
         labels: pod_labels(request),
         annotations: &request.pod_annotations,
-        node_selector: Some(&request.node_selector).filter(|labels| !labels.is_empty()),
+        node_selector: config.node_labels.selector(false, &request.node_selector),
+        pull_secrets: &config.image_pull_secrets,
         tolerations: &request.tolerations,
+        request,
+        volumes: &[],
+        shared_memory: None,
         runtime_version: match accepted.runtime.told_by {
             ToldBy::Tag => None,
             ToldBy::TagInOurReading | ToldBy::Assumption => Some(accepted.runtime.version),

@@ -18,7 +18,7 @@
 //! - Memory is a limit of a worker, CPU is a request. All GPUs of a worker serve one copy of the model by tensor parallelism,
 //!   unless `engine.args` has a parallel size.
 //! - The flags depend on the version of Dynamo's runtime, which is read from the tag of `spec.image`. If the tag contains no
-//!   version, the provider assumes its default (`--runtime-version`), reports a warning, and passes the version to Dynamo in
+//!   version, the provider assumes its default (setting `runtimeVersion`), reports a warning, and passes the version to Dynamo in
 //!   `runtimeVersionOverride`. The tag of a custom image is read as a version of Dynamo as well.
 //! - `engine.args` become flags of all workers, and take precedence. Flags for the model or the role of a worker are refused:
 //!   use `model.id` and `serving.mode`. For trtllm, names with underscores are options of TensorRT-LLM and go into
@@ -47,11 +47,12 @@ use runway_api::InferenceProviderConfigSpec;
 use runway_api::labels::DEPLOYMENT;
 use runway_api::model_deployment::Endpoint;
 use runway_provider::{
-    ChildRef, Installed, Object, Provider, Reading, Refusal, Request, Topology, Translation, Upstream,
+    ChildRef, Installed, Object, Provider, Reading, Refusal, Request, Settings, Topology, Translation, Upstream,
+    settings,
 };
 use serde_json::{Value, json};
 
-pub use config::DynamoConfig;
+pub use config::{DynamoConfig, Images};
 pub use runtime::{NotAVersion, RuntimeVersion};
 pub use schema::DYNAMO_GRAPH_DEPLOYMENT;
 
@@ -65,7 +66,7 @@ pub struct Dynamo {
 }
 
 impl Dynamo {
-    /// A provider with settings for what a ModelDeployment does not contain.
+    /// A provider with settings of an installation.
     pub fn new(config: DynamoConfig) -> Self {
         Self { config }
     }
@@ -76,6 +77,10 @@ impl Provider for Dynamo {
         "dynamo"
     }
 
+    fn title(&self) -> &'static str {
+        "Dynamo"
+    }
+
     fn version(&self) -> String {
         concat!("dynamo-provider:v", env!("CARGO_PKG_VERSION")).to_owned()
     }
@@ -84,8 +89,17 @@ impl Provider for Dynamo {
         registration::registration()
     }
 
+    fn settings(&self) -> Option<Settings> {
+        Some(Settings::of(|config: DynamoConfig| Self { config }))
+    }
+
     fn upstreams(&self) -> Vec<Upstream> {
         schema::upstreams()
+    }
+
+    /// With the documented name of the release (`deploy/helm/charts/platform/components/operator/templates/deployment.yaml`).
+    fn operator_deployments(&self) -> &'static [&'static str] {
+        &["dynamo-platform-dynamo-operator-controller-manager"]
     }
 
     fn children(&self, name: &str) -> Vec<ChildRef> {
@@ -96,8 +110,9 @@ impl Provider for Dynamo {
     }
 
     fn translate(&self, request: &Request, installed: &Installed) -> Result<Translation, Refusal> {
+        let request = &*settings::with_image(request, self.config.image(&request.engine));
         let accepted = compatible::accept(request, installed, &self.config)?;
-        let graph = graph::graph(request, &accepted);
+        let graph = graph::graph(request, &accepted, &self.config);
         Ok(translation(request, accepted.shape, graph))
     }
 

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use runway_provider::ProviderArgs;
-use runway_provider_dynamo::{Dynamo, DynamoConfig};
+use runway_provider_dynamo::Dynamo;
 
 /// Serve ModelDeployments with Dynamo
 #[derive(Debug, Parser)]
@@ -12,13 +12,11 @@ use runway_provider_dynamo::{Dynamo, DynamoConfig};
 struct Args {
     #[command(flatten)]
     provider: ProviderArgs,
-    #[command(flatten)]
-    dynamo: DynamoConfig,
 }
 
 // The number of threads that a controller needs, independent of the node's cores.
 #[tokio::main(worker_threads = 2)]
 async fn main() -> ExitCode {
     let args = Args::parse();
-    runway_provider::main(Dynamo::new(args.dynamo), &args.provider).await
+    runway_provider::main(Dynamo::default(), &args.provider).await
 }

@@ -28,13 +28,14 @@ pub(crate) fn registration() -> InferenceProviderConfigSpec {
         ],
         selection_policy: Some(SelectionPolicy::Automatic),
         validation_rules: NAMES.rules(),
-        overrides: overrides::documented(),
+        overrides: Some(overrides::documented()),
         documentation: Some("https://github.com/kubeairunway/dynamo-provider".to_owned()),
         installation: Some(
             "Install Dynamo's operator with its Helm chart dynamo-platform (https://docs.nvidia.com/dynamo/latest/kubernetes). \
-             Start this provider with --runtime-version where other runtime images than its default are to be used."
+             If the cluster runs another release of Dynamo, set the provider's setting runtimeVersion."
                 .to_owned(),
         ),
+        settings: None,
     }
 }
 

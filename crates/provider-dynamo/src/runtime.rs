@@ -6,11 +6,17 @@
 use std::fmt;
 use std::str::FromStr;
 
+use runway_provider::settings::Mirror;
+use schemars::JsonSchema;
+use serde::Deserialize;
+
 use crate::compatible::{Engine, Role};
 use crate::schema::Shape;
 
 /// A version of Dynamo's runtime, such as 1.3.1.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize, JsonSchema)]
+#[serde(try_from = "String")]
+#[schemars(with = "String")]
 pub struct RuntimeVersion {
     major: u32,
     minor: u32,
@@ -56,11 +62,12 @@ pub(crate) enum ToldBy {
 }
 
 impl Runtime {
-    /// The runtime in the user's image, or in Dynamo's.
-    pub(crate) fn of(image: Option<&str>, engine: Engine, otherwise: RuntimeVersion) -> Self {
+    /// The runtime in the user's image, or in Dynamo's or its copy.
+    pub(crate) fn of(image: Option<&str>, engine: Engine, otherwise: RuntimeVersion, mirror: Option<&Mirror>) -> Self {
         let Some(image) = image else {
+            let image = format!("nvcr.io/nvidia/ai-dynamo/{}:{otherwise}", repository(engine));
             return Self {
-                image: format!("nvcr.io/nvidia/ai-dynamo/{}:{otherwise}", repository(engine)),
+                image: Mirror::of_default(mirror, &image).into_owned(),
                 version: otherwise,
                 told_by: ToldBy::Tag,
             };
@@ -104,6 +111,14 @@ fn version_of(image: &str) -> Option<(RuntimeVersion, ToldBy)> {
         ToldBy::TagInOurReading
     };
     Some((version, told_by))
+}
+
+impl TryFrom<String> for RuntimeVersion {
+    type Error = NotAVersion;
+
+    fn try_from(text: String) -> Result<Self, NotAVersion> {
+        text.parse()
+    }
 }
 
 impl FromStr for RuntimeVersion {

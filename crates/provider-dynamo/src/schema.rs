@@ -66,7 +66,7 @@ const FIRST_COMPONENTS: &[(&str, &str)] = {
     first
 };
 
-const COMPONENTS: [(&str, &str); 32] = [
+const COMPONENTS: [(&str, &str); 33] = [
     ("spec.components[].runtimeVersionOverride", "string"),
     ("spec.backendFramework", "string"),
     ("spec.components[].name", "string"),
@@ -74,6 +74,7 @@ const COMPONENTS: [(&str, &str); 32] = [
     ("spec.components[].replicas", "integer"),
     ("spec.components[].podTemplate.metadata.labels{}", "string"),
     ("spec.components[].podTemplate.metadata.annotations{}", "string"),
+    ("spec.components[].podTemplate.spec.imagePullSecrets[].name", "string"),
     ("spec.components[].podTemplate.spec.nodeSelector{}", "string"),
     ("spec.components[].podTemplate.spec.tolerations[].key", "string"),
     ("spec.components[].podTemplate.spec.tolerations[].operator", "string"),
@@ -116,7 +117,7 @@ const COMPONENTS: [(&str, &str); 32] = [
     ("status.conditions[].lastTransitionTime", "string"),
 ];
 
-const SERVICES: [(&str, &str); 33] = [
+const SERVICES: [(&str, &str); 34] = [
     ("spec.backendFramework", "string"),
     ("spec.services{}.componentType", "string"),
     ("spec.services{}.subComponentType", "string"),
@@ -132,6 +133,7 @@ const SERVICES: [(&str, &str); 33] = [
     ("spec.services{}.resources.limits.gpuType", "string"),
     ("spec.services{}.extraPodMetadata.labels{}", "string"),
     ("spec.services{}.extraPodMetadata.annotations{}", "string"),
+    ("spec.services{}.extraPodSpec.imagePullSecrets[].name", "string"),
     ("spec.services{}.extraPodSpec.nodeSelector{}", "string"),
     ("spec.services{}.extraPodSpec.tolerations[].key", "string"),
     ("spec.services{}.extraPodSpec.tolerations[].operator", "string"),

@@ -1,69 +1,80 @@
-//! Settings that a ModelDeployment does not contain: how this cluster's KAITO gets its nodes.
+//! Settings of an installation: how this cluster's KAITO gets its nodes, and images.
 
 use std::collections::BTreeMap;
 
-use clap::Args;
+use runway_provider::settings::{Image, NodeLabels, PullSecrets};
+use schemars::JsonSchema;
+use serde::Deserialize;
 
-/// Settings of the KAITO provider: arguments of its process. The default is a KAITO that does not provision nodes.
-#[derive(Args, Clone, Debug, Default, PartialEq, Eq)]
+/// Settings of the KAITO provider. The default is a KAITO that does not provision nodes.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct KaitoConfig {
-    /// KAITO provisions nodes itself (its feature gate disableNodeAutoProvisioning is off). It then requires an instance type on
-    /// every Workspace, and rejects one otherwise (KAITO workspace_validation.go, validateCreate). A change of the instance
-    /// types recreates the Workspaces
-    #[arg(long)]
-    pub node_auto_provisioning: bool,
-
-    /// Instance type of nodes for models without GPUs, such as Standard_D8s_v5
-    #[arg(long, value_name = "TYPE", requires = "node_auto_provisioning")]
-    pub cpu_instance_type: Option<String>,
-
-    /// Instance type of nodes for models with GPUs, such as Standard_NC24ads_A100_v4
-    #[arg(long, value_name = "TYPE", requires = "node_auto_provisioning")]
-    pub gpu_instance_type: Option<String>,
-
-    /// Label of the GPU nodes, such as nvidia.com/gpu.present=true; repeatable. Selected for models with GPUs. KAITO rejects a
-    /// preset if any selected node lacks NVIDIA's labels, which nodes without GPUs do
-    #[arg(long = "gpu-node-label", value_name = "KEY=VALUE", value_parser = key_value)]
-    pub gpu_node_labels: Vec<(String, String)>,
+    /// Origin of the nodes. `BYO`: the cluster has them. `Auto`: KAITO provisions them (its feature gate
+    /// disableNodeAutoProvisioning is off); it then requires an instance type for every model, and rejects one otherwise.
+    /// Defaults to `BYO`.
+    pub node_provisioning: NodeProvisioning,
+    /// Instance types of the nodes that KAITO provisions, for `nodeProvisioning: Auto`. A change recreates the Workspaces.
+    pub instance_types: InstanceTypes,
+    /// Labels of the nodes for models, added to the node selector. KAITO rejects a preset if any selected node lacks NVIDIA's
+    /// labels, as nodes without GPUs do. A change recreates the Workspaces.
+    pub node_labels: NodeLabels,
+    /// Default images of engines, for ModelDeployments without spec.image.
+    pub images: Images,
+    /// Names of Secrets with credentials for registries, in the namespace of each model. For models in images; KAITO has its own
+    /// settings for presets. None by default.
+    pub image_pull_secrets: PullSecrets,
 }
 
-/// Reason why an argument is invalid.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ConfigError(String);
-
-impl std::fmt::Display for ConfigError {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.0)
-    }
+/// Origin of nodes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+pub enum NodeProvisioning {
+    /// KAITO provisions nodes.
+    Auto,
+    /// The cluster has nodes.
+    #[default]
+    #[serde(rename = "BYO")]
+    Byo,
 }
 
-impl std::error::Error for ConfigError {}
+/// Instance types by the needs of a model.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct InstanceTypes {
+    /// Instance type for each kind of GPU, by its resource name, such as `nvidia.com/gpu: Standard_NC24ads_A100_v4`.
+    pub gpu: BTreeMap<String, String>,
+    /// Instance type for models without GPUs, such as `Standard_D8s_v5`.
+    pub cpu: Option<String>,
+}
+
+/// Default images of engines.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct Images {
+    /// Image of llama.cpp. Without one, spec.image is required: KAITO has none.
+    pub llamacpp: Option<Image>,
+    /// Image of vLLM, used in place of KAITO's presets. By default, models without spec.image use presets.
+    pub vllm: Option<Image>,
+}
 
 impl KaitoConfig {
-    /// Labels of the nodes for a model with GPUs or without.
-    pub(crate) fn node_labels(&self, gpu: bool) -> BTreeMap<String, String> {
-        if gpu {
-            self.gpu_node_labels.iter().cloned().collect()
-        } else {
-            BTreeMap::new()
+    /// The default image of an engine.
+    pub(crate) fn image(&self, engine: &str) -> Option<&Image> {
+        match engine {
+            "llamacpp" => self.images.llamacpp.as_ref(),
+            "vllm" => self.images.vllm.as_ref(),
+            _ => None,
         }
     }
 
-    /// The argument that names the instance type for a model with GPUs or without, and its value.
-    pub(crate) fn instance_type(&self, gpu: bool) -> (&'static str, Option<&str>) {
-        if gpu {
-            ("--gpu-instance-type", self.gpu_instance_type.as_deref())
-        } else {
-            ("--cpu-instance-type", self.cpu_instance_type.as_deref())
+    /// The setting that names the instance type for a GPU resource, or for models without GPUs, and its value.
+    pub(crate) fn instance_type(&self, gpu: Option<&str>) -> (String, Option<&str>) {
+        match gpu {
+            Some(resource) => (
+                format!("instanceTypes.gpu.{resource}"),
+                self.instance_types.gpu.get(resource).map(String::as_str),
+            ),
+            None => ("instanceTypes.cpu".to_owned(), self.instance_types.cpu.as_deref()),
         }
-    }
-}
-
-fn key_value(text: &str) -> Result<(String, String), ConfigError> {
-    match text.split_once('=') {
-        Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
-        _ => Err(ConfigError(format!(
-            "'{text}' is not KEY=VALUE, such as nvidia.com/gpu.present=true"
-        ))),
     }
 }

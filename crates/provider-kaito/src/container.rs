@@ -5,18 +5,23 @@
 
 use std::collections::BTreeMap;
 
+use k8s_openapi::api::core::v1::EnvVar;
 use runway_api::labels::DEPLOYMENT;
 use runway_api::model_deployment::ModelSource;
 use runway_operator::json;
-use runway_provider::{Request, Worker};
+use runway_provider::fields::fields;
+use runway_provider::settings::PullSecrets;
+use runway_provider::{Request, Worker, llama_server, pods};
 use serde_json::{Map, Value, json};
 
 use crate::compatible::{Accepted, Engine};
-use crate::flags::{self, Flags, MODEL_FILE, PORT};
+use crate::config::KaitoConfig;
+use crate::family::{self, Family};
+use crate::flags::{self, Flags, PORT};
 use crate::labels;
 use crate::objects::Inference;
 
-pub(crate) fn inference(request: &Request, accepted: &Accepted, image: &str) -> Inference {
+pub(crate) fn inference(request: &Request, accepted: &Accepted, image: &str, config: &KaitoConfig) -> Inference {
     let mut flags = flags::of(request, accepted.engine);
     let mut ignored = named(request, accepted.engine, &mut flags);
     ignored.append(&mut flags.ignored);
@@ -28,19 +33,23 @@ pub(crate) fn inference(request: &Request, accepted: &Accepted, image: &str) -> 
         metadata["annotations"] = json!(request.pod_annotations);
     }
     parallel(accepted, &mut flags);
-    let mut spec = json!({"containers": [container(request, accepted, image, &flags)]});
-    if wants_shared_memory(accepted) {
-        spec["volumes"] = json!([{"name": "shm", "emptyDir": {"medium": "Memory"}}]);
-    }
-    if !request.tolerations.is_empty() {
-        spec["tolerations"] = json!(request.tolerations);
+    let (volumes, mounts) = pods::volumes(request, wants_shared_memory(accepted));
+    let spec: Value = pods::settings(fields(), request, &config.image_pull_secrets)
+        .with("containers", vec![container(request, accepted, image, &flags, mounts)])
+        .with("volumes", volumes)
+        .with("tolerations", json!(request.tolerations))
+        .into();
+    let mut settings = settings(request, accepted.worker, image, &flags);
+    let pull_secrets = config.image_pull_secrets.references();
+    if !pull_secrets.is_empty() {
+        settings.insert("imagePullSecrets".to_owned(), json!(pull_secrets));
     }
     Inference {
         spec: json!({"template": {"metadata": metadata, "spec": spec}}),
         config_map: None,
         immutable: BTreeMap::new(),
         model_name: flags::find(&flags.values, model_name_flag(accepted.engine)).map(|(_, name)| name.to_owned()),
-        settings: settings(request, accepted.worker, image, &flags),
+        settings,
         ignored,
     }
 }
@@ -74,11 +83,11 @@ fn wants_shared_memory(accepted: &Accepted) -> bool {
 fn model_name_flag(engine: Engine) -> &'static str {
     match engine {
         Engine::Vllm => "served-model-name",
-        Engine::LlamaCpp => "alias",
+        Engine::LlamaCpp(_) => llama_server::SERVED_NAME,
     }
 }
 
-/// Name in client requests. llama.cpp accepts any.
+/// Name in client requests. LocalAI names a model after its file, and has no flag for another name.
 fn named(request: &Request, engine: Engine, flags: &mut Flags) -> Vec<String> {
     let mut ignored = Vec::new();
     match (request.source, engine, &request.served_name) {
@@ -90,12 +99,13 @@ fn named(request: &Request, engine: Engine, flags: &mut Flags) -> Vec<String> {
                 ignored.push(format!("model.id: {id} is ignored for custom source: the image decides what is served"));
             }
         }
-        (_, Engine::Vllm, Some(name)) if request.served_name_given || flags::find(&flags.values, "served-model-name").is_none() => {
-            flags.set("model.servedName", "served-model-name", name);
-        }
-        (_, Engine::LlamaCpp, Some(name)) if request.served_name_given => ignored.push(format!(
+        (_, Engine::LlamaCpp(family), Some(name)) if request.served_name_given && !family.is_llama_server() => ignored.push(format!(
             "model.servedName: {name} is ignored: the llama.cpp image decides the model's name; if its server supports a flag for it, set it in engine.args"
         )),
+        (_, Engine::LlamaCpp(family), _) if !family.is_llama_server() => {}
+        (_, _, Some(name)) if request.served_name_given || flags::find(&flags.values, model_name_flag(engine)).is_none() => {
+            flags.set("model.servedName", model_name_flag(engine), name);
+        }
         _ => {}
     }
     ignored
@@ -122,7 +132,7 @@ fn pod_labels(request: &Request) -> (BTreeMap<&str, &str>, Option<String>) {
     (all, told)
 }
 
-fn container(request: &Request, accepted: &Accepted, image: &str, flags: &Flags) -> Value {
+fn container(request: &Request, accepted: &Accepted, image: &str, flags: &Flags, mounts: Vec<Value>) -> Value {
     let mut container = json!({
         "name": "model",
         "image": image,
@@ -131,18 +141,21 @@ fn container(request: &Request, accepted: &Accepted, image: &str, flags: &Flags)
         "readinessProbe": readiness(accepted.engine),
         "terminationMessagePolicy": "FallbackToLogsOnError",
     });
-    if accepted.engine == Engine::Vllm && request.source == ModelSource::Huggingface {
-        // Images differ in their entrypoint, and therefore in how they get the model.
-        container["command"] = json!(["vllm", "serve"]);
+    // Images differ in their entrypoint.
+    match accepted.engine {
+        Engine::Vllm if request.source == ModelSource::Huggingface => container["command"] = json!(["vllm", "serve"]),
+        Engine::LlamaCpp(Family::RamaLama) => container["command"] = json!(["llama-server"]),
+        _ => {}
     }
-    if wants_shared_memory(accepted) {
-        container["volumeMounts"] = json!([{"name": "shm", "mountPath": "/dev/shm"}]);
+    if !mounts.is_empty() {
+        container["volumeMounts"] = mounts.into();
     }
     if let Some(resources) = resources(accepted.worker) {
         container["resources"] = resources;
     }
-    if !request.env.is_empty() {
-        container["env"] = json!(request.env);
+    let env: Vec<&EnvVar> = accepted.caches.iter().chain(&request.env).collect();
+    if !env.is_empty() {
+        container["env"] = json!(env);
     }
     if let Some(secret) = &request.token_secret {
         // All keys become variables (design 4.13).
@@ -151,33 +164,42 @@ fn container(request: &Request, accepted: &Accepted, image: &str, flags: &Flags)
     container
 }
 
-/// KAITO adds no probe to a template, and reports a Workspace as ready when its pods are. Images of llama.cpp differ in their
-/// health path, so that an open port has to suffice.
+/// KAITO adds no probe to a template, and reports a Workspace as ready when its pods are. `/health` of both servers fails until
+/// the model is loaded. Of other images only the port is known.
 fn readiness(engine: Engine) -> Value {
     match engine {
         Engine::Vllm => json!({"httpGet": {"path": "/health", "port": 5000}, "periodSeconds": 5}),
-        Engine::LlamaCpp => json!({"tcpSocket": {"port": 5000}, "periodSeconds": 2}),
+        Engine::LlamaCpp(family) if family.is_llama_server() => {
+            json!({"httpGet": {"path": "/health", "port": 5000}, "periodSeconds": 2})
+        }
+        Engine::LlamaCpp(_) => json!({"tcpSocket": {"port": 5000}, "periodSeconds": 2}),
     }
 }
 
 /// Arguments for the model, the address and the flags.
 fn arguments(request: &Request, engine: Engine, flags: &Flags) -> Vec<String> {
-    let model = request
+    let id = request
         .model_id
         .as_ref()
         .filter(|_| request.source == ModelSource::Huggingface);
-    let load = model.map(|id| match (engine, request.args.get(MODEL_FILE)) {
-        (Engine::Vllm, _) => id.clone(),
-        (Engine::LlamaCpp, Some(file)) => format!("huggingface://{id}/{file}"),
-        (Engine::LlamaCpp, None) => format!("huggingface://{id}"),
+    let load = id.map_or_else(Vec::new, |id| match engine {
+        Engine::Vllm => vec![id.clone()],
+        Engine::LlamaCpp(family) => {
+            let (repository, file) = family::model(request, id);
+            family.load(repository, file)
+        }
     });
-    let listens = ["port", "address"]
-        .iter()
-        .any(|flag| flags::find(&flags.values, flag).is_some());
-    let listen = (!listens).then(|| match engine {
-        Engine::Vllm => format!("--port={PORT}"),
-        Engine::LlamaCpp => format!("--address=:{PORT}"),
-    });
+    let is_set = |flag| flags::find(&flags.values, flag).is_some();
+    let listen: Vec<String> = match engine {
+        Engine::Vllm if !is_set("port") => vec![format!("--port={PORT}")],
+        Engine::LlamaCpp(family) if family.is_llama_server() => [("host", "0.0.0.0"), ("port", PORT)]
+            .into_iter()
+            .filter(|(flag, _)| !is_set(flag))
+            .flat_map(|(flag, value)| [format!("--{flag}"), value.to_owned()])
+            .collect(),
+        Engine::LlamaCpp(_) if !is_set("port") && !is_set("address") => vec![format!("--address=:{PORT}")],
+        _ => Vec::new(),
+    };
     load.into_iter().chain(listen).chain(flags.arguments()).collect()
 }
 
@@ -207,6 +229,14 @@ fn settings(request: &Request, worker: &Worker, image: &str, flags: &Flags) -> B
     BTreeMap::from([
         ("spec.image".to_owned(), json!(image)),
         ("engine flags".to_owned(), json!(flags.values)),
+        (
+            format!("engine.args.{}", llama_server::FILE),
+            json!(request.args.get(llama_server::FILE)),
+        ),
+        (
+            format!("provider.overrides.{}", family::KEY),
+            json!(request.overrides.get(family::KEY)),
+        ),
         ("resources".to_owned(), json!(resources(worker))),
         ("secrets.huggingFaceToken".to_owned(), json!(request.token_secret)),
         ("spec.env".to_owned(), json!(json::hash(&request.env))),
@@ -215,5 +245,20 @@ fn settings(request: &Request, worker: &Worker, image: &str, flags: &Flags) -> B
             json!(json::hash(&(&request.pod_labels, &request.pod_annotations))),
         ),
         ("spec.tolerations".to_owned(), json!(json::hash(&request.tolerations))),
+        // Absent while unused, so that an upgrade of the provider restarts no pod.
+        ("pod settings".to_owned(), pod_settings(request)),
     ])
+}
+
+fn pod_settings(request: &Request) -> Value {
+    if pods::fields_of_pods(request).is_empty() {
+        return Value::Null;
+    }
+    let volumes: Vec<Value> = request
+        .volumes
+        .iter()
+        .flat_map(|volume| [volume.source(), volume.mount()])
+        .collect();
+    let settings = Value::from(pods::settings(fields(), request, &PullSecrets::default()));
+    json!(json::hash(&(settings, volumes, &request.pods.shm_size)))
 }

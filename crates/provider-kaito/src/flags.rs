@@ -3,15 +3,13 @@
 use std::collections::BTreeMap;
 
 use runway_api::model_deployment::ModelSource;
-use runway_provider::Request;
+use runway_provider::{Request, llama_server};
 
 use crate::compatible::Engine;
+use crate::family::Family;
 
 /// Port of the container that KAITO's Service sends requests to (KAITO `pkg/workspace/manifests/manifests.go`).
 pub(crate) const PORT: &str = "5000";
-
-/// A key of `engine.args` that is not a flag: the file to load from a repository of GGUF files, with llama.cpp's name for it.
-pub(crate) const MODEL_FILE: &str = "hf-file";
 
 /// Flags by name, with an empty value for a flag without one, and messages about fields that have no effect.
 #[derive(Debug, Default)]
@@ -26,19 +24,29 @@ pub(crate) fn of(request: &Request, engine: Engine) -> Flags {
         values: request.args.clone(),
         ignored: Vec::new(),
     };
-    if engine == Engine::LlamaCpp && request.source == ModelSource::Huggingface {
-        flags.values.remove(MODEL_FILE);
+    if let (Engine::LlamaCpp(family), ModelSource::Huggingface) = (engine, request.source) {
+        // The file is a part of the arguments for the model.
+        flags.values.remove(llama_server::FILE);
+        if family == Family::AikitRunner
+            && request.token_secret.is_some()
+            && request.args.contains_key(llama_server::FILE)
+        {
+            flags.ignored.push(format!(
+                "secrets.huggingFaceToken has no effect with engine.args.{}: AIKit's runner downloads a file without it",
+                llama_server::FILE
+            ));
+        }
     }
     if let Some(tokens) = request.context_length {
         let flag = match engine {
             Engine::Vllm => "max-model-len",
-            Engine::LlamaCpp => "ctx-size",
+            Engine::LlamaCpp(family) => family.context_length(),
         };
         flags.set("engine.contextLength", flag, &tokens.to_string());
     }
     match engine {
         Engine::Vllm if request.trust_remote_code => flags.set("engine.trustRemoteCode", "trust-remote-code", ""),
-        Engine::LlamaCpp if request.trust_remote_code => {
+        Engine::LlamaCpp(_) if request.trust_remote_code => {
             flags
                 .ignored
                 .push("engine.trustRemoteCode is ignored: llama.cpp runs no code that comes with a model".to_owned());

@@ -24,6 +24,8 @@
 //! - `engine.args` become flags, with three exceptions: `hf-file` is the file to load from a repository of GGUF files (llamacpp;
 //!   an ID of the form ORG/REPOSITORY/FILE does the same), `model` is refused next to `model.id`, and `port` or `address` must
 //!   be KAITO's port 5000.
+//! - llamacpp: the arguments are those of the server in the image, LocalAI or llama.cpp's `llama-server`. The name of the image
+//!   shows which it is, or the override `imageFamily` says so.
 //! - vLLM in the user's image uses all GPUs of a replica, unless `engine.args` has a parallel size.
 //!
 //! Facts about KAITO are from its repository (`kaito-project/kaito`); each is cited where it is used.
@@ -31,6 +33,7 @@
 mod compatible;
 mod config;
 mod container;
+mod family;
 mod flags;
 mod labels;
 mod objects;
@@ -40,10 +43,12 @@ mod schema;
 mod status;
 
 use runway_api::InferenceProviderConfigSpec;
-use runway_provider::{CONFIG_MAP, ChildRef, Installed, Provider, Reading, Refusal, Request, Translation, Upstream};
+use runway_provider::{
+    CONFIG_MAP, ChildRef, Installed, Provider, Reading, Refusal, Request, Settings, Translation, Upstream, settings,
+};
 use serde_json::Value;
 
-pub use config::{ConfigError, KaitoConfig};
+pub use config::{Images, InstanceTypes, KaitoConfig, NodeProvisioning};
 pub use schema::{INFERENCE_SET, SERVICE, WORKSPACE};
 
 use compatible::Workload;
@@ -55,7 +60,7 @@ pub struct Kaito {
 }
 
 impl Kaito {
-    /// A provider with settings for what a ModelDeployment does not contain.
+    /// A provider with settings of an installation.
     pub fn new(config: KaitoConfig) -> Self {
         Self { config }
     }
@@ -66,16 +71,35 @@ impl Provider for Kaito {
         "kaito"
     }
 
+    fn title(&self) -> &'static str {
+        "KAITO"
+    }
+
     fn version(&self) -> String {
         concat!("kaito-provider:v", env!("CARGO_PKG_VERSION")).to_owned()
     }
 
     fn registration(&self) -> InferenceProviderConfigSpec {
-        registration::registration()
+        registration::registration(&self.config)
+    }
+
+    fn settings(&self) -> Option<Settings> {
+        Some(Settings::of(|config: KaitoConfig| Self { config }))
     }
 
     fn upstreams(&self) -> Vec<Upstream> {
         schema::upstreams()
+    }
+
+    /// A StatefulSet that has the Workspace's name already is left as it is (KAITO `pkg/workspace/inference/template_inference.go`,
+    /// CreateTemplateInference), and its ready replicas make the Workspace ready, with the pods of the old one.
+    fn recreates_after_dependents(&self) -> bool {
+        true
+    }
+
+    /// With the documented name of the release (`charts/kaito/workspace/templates/_helpers.tpl`).
+    fn operator_deployments(&self) -> &'static [&'static str] {
+        &["kaito-workspace"]
     }
 
     fn children(&self, name: &str) -> Vec<ChildRef> {
@@ -104,10 +128,11 @@ impl Provider for Kaito {
     }
 
     fn translate(&self, request: &Request, installed: &Installed) -> Result<Translation, Refusal> {
+        let request = &*settings::with_image(request, self.config.image(&request.engine));
         let accepted = compatible::accept(request, installed, &self.config)?;
         let inference = match &accepted.workload {
             Workload::Preset { model } => preset::inference(request, &accepted, model),
-            Workload::Container { image } => container::inference(request, &accepted, image),
+            Workload::Container { image } => container::inference(request, &accepted, image, &self.config),
         };
         Ok(objects::translation(request, &accepted, inference, &self.config))
     }

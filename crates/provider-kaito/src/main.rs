@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use runway_provider::ProviderArgs;
-use runway_provider_kaito::{Kaito, KaitoConfig};
+use runway_provider_kaito::Kaito;
 
 /// Serve ModelDeployments with KAITO
 #[derive(Debug, Parser)]
@@ -12,13 +12,11 @@ use runway_provider_kaito::{Kaito, KaitoConfig};
 struct Args {
     #[command(flatten)]
     provider: ProviderArgs,
-    #[command(flatten)]
-    kaito: KaitoConfig,
 }
 
 // The number of threads that a controller needs, independent of the node's cores.
 #[tokio::main(worker_threads = 2)]
 async fn main() -> ExitCode {
     let args = Args::parse();
-    runway_provider::main(Kaito::new(args.kaito), &args.provider).await
+    runway_provider::main(Kaito::default(), &args.provider).await
 }

@@ -97,8 +97,8 @@ fn inference_set(accepted: &Accepted, replicas: i32, nodes: &BTreeMap<String, St
 /// The design's selector, the cluster's labels of GPU nodes, and the user's node selector.
 fn node_labels(request: &Request, accepted: &Accepted, config: &KaitoConfig) -> BTreeMap<String, String> {
     let mut nodes = BTreeMap::from([(labels::NODE_OS.to_owned(), "linux".to_owned())]);
-    nodes.extend(config.node_labels(accepted.worker.gpu.is_some()));
-    nodes.extend(request.node_selector.clone());
+    let gpu = accepted.worker.gpu.is_some();
+    nodes.extend(config.node_labels.selector(gpu, &request.node_selector));
     nodes
 }
 

@@ -44,6 +44,14 @@ fn a_container_keeps_the_contract() -> Result<(), Report> {
             ("resources", json!({ "spec": { "resources": { "memory": "20Gi" } } })),
             ("spec.image", json!({ "spec": { "image": "llama-cpp:2" } })),
             (
+                "engine.args.hf-file",
+                json!({ "spec": { "engine": { "args": { "hf-file": "gemma.gguf" } } } }),
+            ),
+            (
+                "provider.overrides.imageFamily",
+                json!({ "spec": { "provider": { "overrides": { "imageFamily": "LlamaServer" } } } }),
+            ),
+            (
                 "spec.env",
                 json!({ "spec": { "env": [{ "name": "A", "value": "b" }] } }),
             ),

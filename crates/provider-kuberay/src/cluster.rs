@@ -2,12 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use runway_provider::Request;
+use k8s_openapi::api::core::v1::EnvVar;
 use runway_provider::fields::{Fields, fields};
+use runway_provider::{Request, pods};
 use serde_json::{Value, json};
 
 use crate::compatible::{Accepted, Part, Parts};
 use crate::head::Head;
+use crate::settings::KubeRaySettings;
 use crate::{image, labels};
 
 /// Name of the Ray resource that only prefill workers have.
@@ -19,12 +21,19 @@ pub(crate) const DECODE: &str = "decode";
 /// Upper limit of workers. It never changes: KubeRay would not update a running cluster.
 const MOST_WORKERS: i32 = 1_000_000;
 
-pub(crate) fn config(request: &Request, accepted: &Accepted, pod_labels: &BTreeMap<String, String>) -> Value {
+pub(crate) fn config(
+    request: &Request,
+    accepted: &Accepted,
+    pod_labels: &BTreeMap<String, String>,
+    settings: &KubeRaySettings,
+) -> Value {
     let pods = Pods {
         request,
-        image: accepted.image,
+        settings,
+        image: &accepted.image,
         head: &accepted.head,
         labels: pod_labels,
+        caches: &accepted.caches,
     };
     let groups = match &accepted.parts {
         Parts::Aggregated(part) => vec![pods.workers("workers", part, None)],
@@ -34,7 +43,7 @@ pub(crate) fn config(request: &Request, accepted: &Accepted, pod_labels: &BTreeM
         ],
     };
     fields()
-        .with("rayVersion", image::ray_version(accepted.image))
+        .with("rayVersion", image::ray_version(&accepted.image))
         // Ray's autoscaler creates and removes the worker pods for its replicas: KubeRay does not update the number in a running
         // cluster.
         .with("enableInTreeAutoscaling", true)
@@ -46,9 +55,11 @@ pub(crate) fn config(request: &Request, accepted: &Accepted, pod_labels: &BTreeM
 /// Common to all pods.
 struct Pods<'a> {
     request: &'a Request,
+    settings: &'a KubeRaySettings,
     image: &'a str,
     head: &'a Head<'a>,
     labels: &'a BTreeMap<String, String>,
+    caches: &'a [EnvVar],
 }
 
 impl Pods<'_> {
@@ -64,16 +75,21 @@ impl Pods<'_> {
             {"name": "client", "containerPort": 10001},
             {"name": "serve", "containerPort": 8000},
         ]);
-        let container = self.container("ray-head", resources).with("ports", ports);
+        let container = self.container("ray-head", resources, &[]).with("ports", ports);
         fields()
             .with("rayStartParams", json!(head.ray_start_params))
-            .with("template", self.template(self.labels, container))
+            .with("template", self.template(self.labels, container, Vec::new(), false))
             .into()
     }
 
     fn workers(&self, name: &str, part: &Part, resource: Option<&str>) -> Value {
         let mut labels = self.labels.clone();
         labels.insert(labels::WORKER.to_owned(), self.request.name.clone());
+        // The workers load the model. KubeRay adds no volume for /dev/shm where one is mounted (KubeRay `common/pod.go`, addEmptyDir).
+        let (volumes, mounts) = pods::volumes(self.request, false);
+        let container = self
+            .container("ray-worker", worker_resources(part), self.caches)
+            .with("volumeMounts", mounts);
         fields()
             .with("groupName", name)
             // Initial sizes; the autoscaler changes them. KubeRay ignores these three fields when it compares clusters
@@ -82,35 +98,36 @@ impl Pods<'_> {
             .with("minReplicas", 0)
             .with("maxReplicas", MOST_WORKERS)
             .with("rayStartParams", worker_start_params(part, resource))
-            .with(
-                "template",
-                self.template(&labels, self.container("ray-worker", worker_resources(part))),
-            )
+            .with("template", self.template(&labels, container, volumes, true))
             .into()
     }
 
-    fn template(&self, labels: &BTreeMap<String, String>, container: Fields) -> Fields {
+    fn template(&self, labels: &BTreeMap<String, String>, container: Fields, volumes: Vec<Value>, gpu: bool) -> Fields {
         let request = self.request;
         let metadata = fields()
             .with("labels", json!(labels))
             .with("annotations", json!(request.pod_annotations));
-        let spec = fields()
+        let spec = pods::settings(fields(), request, &self.settings.image_pull_secrets)
             .with("containers", [Value::from(container)])
-            .with("nodeSelector", json!(request.node_selector))
+            .with("volumes", volumes)
+            .with(
+                "nodeSelector",
+                json!(self.settings.node_labels.selector(gpu, &request.node_selector)),
+            )
             .with("tolerations", json!(request.tolerations));
         fields().with("metadata", metadata).with("spec", spec)
     }
 
     /// The workers load the model. The application is built in a task without a fixed node, which may run on the head: it needs
     /// environment and token there.
-    fn container(&self, name: &str, resources: Value) -> Fields {
+    fn container(&self, name: &str, resources: Value, caches: &[EnvVar]) -> Fields {
         // All keys become variables (design 4.13).
         let token = |secret: &String| json!([{"secretRef": {"name": secret}}]);
         fields()
             .with("name", name)
             .with("image", self.image)
             .with("resources", resources)
-            .with("env", json!(self.request.env))
+            .with("env", json!(caches.iter().chain(&self.request.env).collect::<Vec<_>>()))
             .with("envFrom", self.request.token_secret.as_ref().map(token))
     }
 }

@@ -1,8 +1,12 @@
 //! Validates a request for this provider: what KubeRay does not support is refused here, so that building objects cannot fail.
 
+use std::borrow::Cow;
+
+use k8s_openapi::api::core::v1::EnvVar;
 use runway_api::model_deployment::ModelSource;
 use runway_provider::request::Gpu;
-use runway_provider::{Installed, Refusal, Request, Topology, Worker};
+use runway_provider::settings::Mirror;
+use runway_provider::{Installed, Refusal, Request, Topology, Worker, pods};
 use serde_json::{Map, Value, json};
 
 use crate::arguments::{self, MODEL};
@@ -10,17 +14,20 @@ use crate::head::{self, Head};
 use crate::image;
 use crate::registration::NAMES;
 use crate::schema::{self, RAY_SERVICE};
+use crate::settings::KubeRaySettings;
 
 /// A supported request.
 pub(crate) struct Accepted<'a> {
     /// API version of the RayService.
     pub(crate) version: String,
     pub(crate) model: Model<'a>,
-    pub(crate) image: &'a str,
+    pub(crate) image: Cow<'a, str>,
     pub(crate) parts: Parts<'a>,
     pub(crate) head: Head<'a>,
     /// Whether no replica is desired.
     pub(crate) suspended: bool,
+    /// Variables for the caches of `model.storage`.
+    pub(crate) caches: Vec<EnvVar>,
     /// Fields without effect.
     pub(crate) ignored: Vec<String>,
 }
@@ -57,7 +64,11 @@ impl Part<'_> {
 }
 
 /// All checks, in the order in which their messages are useful.
-pub(crate) fn accept<'a>(request: &'a Request, installed: &Installed) -> Result<Accepted<'a>, Refusal> {
+pub(crate) fn accept<'a>(
+    request: &'a Request,
+    installed: &Installed,
+    settings: &KubeRaySettings,
+) -> Result<Accepted<'a>, Refusal> {
     let Some(version) = installed.version(RAY_SERVICE) else {
         return refuse("Provider 'kuberay' CRD not installed in cluster");
     };
@@ -73,9 +84,10 @@ pub(crate) fn accept<'a>(request: &'a Request, installed: &Installed) -> Result<
     Ok(Accepted {
         version,
         model,
-        image: image(request, &parts)?,
+        image: image(request, &parts, settings)?,
         head: head::of(request)?,
         suspended: is_suspended(request, installed)?,
+        caches: pods::cache_variables(request)?,
         parts,
         ignored,
     })
@@ -159,9 +171,9 @@ fn part<'a>(field: &str, worker: &'a Worker, mut arguments: Map<String, Value>) 
     })
 }
 
-fn image<'a>(request: &'a Request, parts: &Parts) -> Result<&'a str, Refusal> {
+fn image<'a>(request: &'a Request, parts: &Parts, settings: &KubeRaySettings) -> Result<Cow<'a, str>, Refusal> {
     if let Some(image) = &request.image {
-        return Ok(image);
+        return Ok(image.into());
     }
     if request.source == ModelSource::Custom {
         return refuse(
@@ -181,7 +193,7 @@ fn image<'a>(request: &'a Request, parts: &Parts) -> Result<&'a str, Refusal> {
             part.gpu.resource,
             image::DEFAULT
         )),
-        None => Ok(image::DEFAULT),
+        None => Ok(Mirror::of_default(settings.registry_mirror.as_ref(), image::DEFAULT)),
     }
 }
 

@@ -43,6 +43,7 @@ mod labels;
 mod registration;
 mod schema;
 mod serve;
+mod settings;
 mod status;
 mod yaml;
 
@@ -51,20 +52,30 @@ use std::collections::BTreeMap;
 use runway_api::InferenceProviderConfigSpec;
 use runway_api::model_deployment::Endpoint;
 use runway_provider::fields::fields;
-use runway_provider::{ChildRef, Installed, Object, Provider, Reading, Refusal, Request, Translation, Upstream};
+use runway_provider::settings::with_image;
+use runway_provider::{
+    ChildRef, Installed, Object, Provider, Reading, Refusal, Request, Settings, Translation, Upstream,
+};
 use serde_json::Value;
 
 pub use schema::RAY_SERVICE;
+pub use settings::{Images, KubeRaySettings};
 
 use compatible::Accepted;
 
 /// The KubeRay provider.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct KubeRay;
+#[derive(Clone, Debug, Default)]
+pub struct KubeRay {
+    settings: KubeRaySettings,
+}
 
 impl Provider for KubeRay {
     fn name(&self) -> &'static str {
         "kuberay"
+    }
+
+    fn title(&self) -> &'static str {
+        "KubeRay"
     }
 
     fn version(&self) -> String {
@@ -75,8 +86,17 @@ impl Provider for KubeRay {
         registration::registration()
     }
 
+    fn settings(&self) -> Option<Settings> {
+        Some(Settings::of(|settings: KubeRaySettings| Self { settings }))
+    }
+
     fn upstreams(&self) -> Vec<Upstream> {
         schema::upstreams()
+    }
+
+    /// With the documented name of the release (`helm-chart/kuberay-operator/templates/_helpers.tpl`).
+    fn operator_deployments(&self) -> &'static [&'static str] {
+        &["kuberay-operator"]
     }
 
     fn children(&self, name: &str) -> Vec<ChildRef> {
@@ -91,9 +111,10 @@ impl Provider for KubeRay {
     }
 
     fn translate(&self, request: &Request, installed: &Installed) -> Result<Translation, Refusal> {
-        let accepted = compatible::accept(request, installed)?;
+        let request = &*with_image(request, self.settings.images.vllm.as_ref());
+        let accepted = compatible::accept(request, installed, &self.settings)?;
         let (pod_labels, overruled) = labels::of_pods(request);
-        let spec = spec(request, &accepted, &pod_labels);
+        let spec = spec(request, &accepted, &pod_labels, &self.settings);
         let model_name = accepted.model.name.to_owned();
         Ok(Translation {
             objects: vec![Object {
@@ -118,22 +139,32 @@ impl Provider for KubeRay {
     }
 
     fn read_status(&self, request: &Request, object: &Value) -> Reading {
-        status::of(object, request.topology.replicas(), &wanted(request))
+        status::of(object, request.topology.replicas(), &self.wanted(request))
     }
 }
 
-fn spec(request: &Request, accepted: &Accepted, pod_labels: &BTreeMap<String, String>) -> Value {
+fn spec(
+    request: &Request,
+    accepted: &Accepted,
+    pod_labels: &BTreeMap<String, String>,
+    settings: &KubeRaySettings,
+) -> Value {
     fields()
         .with("serveConfigV2", yaml::text(&serve::config(request, accepted)))
-        .with("rayClusterConfig", cluster::config(request, accepted, pod_labels))
+        .with(
+            "rayClusterConfig",
+            cluster::config(request, accepted, pod_labels, settings),
+        )
         .with("suspend", accepted.suspended.then_some(true))
         .into()
 }
 
-/// Desired spec of a RayService; null if the request is refused.
-fn wanted(request: &Request) -> Value {
-    let newest = Installed::newest(&schema::upstreams());
-    compatible::accept(request, &newest).map_or(Value::Null, |accepted| {
-        spec(request, &accepted, &labels::of_pods(request).0)
-    })
+impl KubeRay {
+    /// Desired spec of a RayService; null if the request is refused.
+    fn wanted(&self, request: &Request) -> Value {
+        let newest = Installed::newest(&schema::upstreams());
+        let wanted = self.translate(request, &newest).ok();
+        let spec = wanted.and_then(|wanted| Some(wanted.objects.last()?.body["spec"].clone()));
+        spec.unwrap_or_default()
+    }
 }

@@ -50,7 +50,7 @@ fn an_aggregated_model_keeps_the_contract() -> Result<(), Report> {
         ],
         ..samples(served)
     };
-    check(&KubeRay, &samples).map(drop)
+    check(&KubeRay::default(), &samples).map(drop)
 }
 
 #[test]
@@ -85,7 +85,7 @@ fn a_disaggregated_model_keeps_the_contract() -> Result<(), Report> {
         updates: vec![json!({"spec": {"scaling": {"prefill": {"replicas": 3}}}})],
         ..samples(served)
     };
-    check(&KubeRay, &samples).map(drop)
+    check(&KubeRay::default(), &samples).map(drop)
 }
 
 /// KubeRay allows every change: it starts a second cluster if necessary.

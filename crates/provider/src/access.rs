@@ -26,7 +26,11 @@ pub fn access(provider: &dyn Provider) -> Vec<PolicyRule> {
         rule("kubeairunway.ai", &["modeldeployments/finalizers"], &["update"]),
         // Limited to the provider's own object. An apply that creates is authorized by name too.
         named(
-            rule("kubeairunway.ai", &["inferenceproviderconfigs"], &["create", "patch"]),
+            rule(
+                "kubeairunway.ai",
+                &["inferenceproviderconfigs"],
+                &["list", "watch", "create", "patch"],
+            ),
             &[provider.name()],
         ),
         named(
@@ -48,6 +52,12 @@ pub fn access(provider: &dyn Provider) -> Vec<PolicyRule> {
                 &["list", "watch"],
             ),
             &crds,
+        ));
+    }
+    if !provider.operator_deployments().is_empty() {
+        rules.push(named(
+            rule("apps", &["deployments"], &["list", "watch"]),
+            provider.operator_deployments(),
         ));
     }
     let mut kinds: Vec<_> = provider.children("any").into_iter().map(|c| c.kind).collect();

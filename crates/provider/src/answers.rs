@@ -11,7 +11,7 @@ use runway_operator::services::Services;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
-use crate::plan::{Inquiry, Question};
+use crate::question::{Inquiry, Question};
 use crate::talk::{self, Error};
 
 /// Time in which failures may pass: a new Service takes a moment to be routed, and an engine may still load.

@@ -7,22 +7,28 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::StreamExt;
+use jiff::Timestamp;
+use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::Pod;
-use kube::core::{DynamicObject, ObjectMeta};
+use kube::core::{ApiResource, DynamicObject, NotUsed, Object, ObjectMeta};
 use kube::runtime::watcher;
 use kube::{Api, Client, Resource};
-use runway_api::{ModelDeployment, labels};
+use runway_api::{InferenceProviderConfig, ModelDeployment, labels};
 use runway_operator::controller::Wake;
 use runway_operator::echo::Echo;
 use runway_operator::kubelet::{Unready, unready};
 use runway_operator::packed::{Packed, Text};
 use runway_operator::store::{Kinds, Store};
-use runway_operator::watch::{crd, watched};
-use tokio::sync::watch;
+use runway_operator::watch::{crd, single, watched};
+use serde::Deserialize;
+use serde_json::{Map, Value};
+use tokio::sync::{oneshot, watch};
 use tokio::task::JoinSet;
 
+use crate::configured::Configured;
 use crate::contract::{Kind, Provider};
 use crate::upstream::{Installed, State, Upstream, api_resource, crd_name, detect_in};
+use crate::upstream_operator::{Availability, outage};
 
 /// Longest wait for a first list: objects found twice are applied twice, which changes nothing.
 const FIRST_LIST: Duration = Duration::from_secs(30);
@@ -35,15 +41,27 @@ pub(crate) struct Caches {
     written: Arc<Echo<DynamicObject>>,
     kinds: Kinds<Kind, Text>,
     installed: watch::Sender<HashMap<Kind, State>>,
+    /// The provider without settings, and as the installation configures it.
+    provider: Arc<dyn Provider>,
+    configured: watch::Sender<Configured>,
     /// Pods that are not ready, by the label that names their ModelDeployment.
     pods: Vec<(&'static str, Store<Unready>)>,
+    operator: Operator,
+}
+
+/// The upstream operator.
+struct Operator {
+    deployments: Vec<(&'static str, Store<Availability>)>,
+    changed: watch::Sender<()>,
+    /// Reason why it does not act, as of the last heartbeat.
+    outage: watch::Sender<Option<String>>,
 }
 
 impl Caches {
     /// Caches that requeue ModelDeployments through `wake`, and show what was written before the watches do.
     pub(crate) fn new(
         client: Client,
-        pod_labels: Vec<&'static str>,
+        provider: Arc<dyn Provider>,
         wake: Wake<Packed<ModelDeployment>>,
         written: Arc<Echo<DynamicObject>>,
     ) -> Arc<Self> {
@@ -54,12 +72,24 @@ impl Caches {
             written,
             kinds: Kinds::new(FIRST_LIST),
             installed: watch::Sender::new(HashMap::new()),
-            pods: pod_labels.into_iter().map(by_label).collect(),
+            pods: provider.pod_labels().into_iter().map(by_label).collect(),
+            operator: Operator {
+                deployments: provider
+                    .operator_deployments()
+                    .iter()
+                    .map(|name| (*name, Store::by_name()))
+                    .collect(),
+                changed: watch::Sender::new(()),
+                outage: watch::Sender::new(None),
+            },
+            configured: watch::Sender::new(Configured::new(provider.clone(), None)),
+            provider,
         })
     }
 
     /// Starts watching, and returns when everything has been listed once.
-    pub(crate) async fn start(self: &Arc<Self>, provider: &dyn Provider, tasks: &mut JoinSet<()>) {
+    pub(crate) async fn start(self: &Arc<Self>, tasks: &mut JoinSet<()>) {
+        let provider = self.provider.as_ref();
         let upstreams = provider.upstreams();
         let (built_in, by_crd): (Vec<_>, Vec<_>) = upstreams.iter().cloned().partition(|u| u.kind.is_built_in());
         for upstream in by_crd {
@@ -89,6 +119,22 @@ impl Caches {
                 move |change| wake.call(change.namespace, change.name),
             ));
         }
+        for (name, store) in &self.operator.deployments {
+            let only = watcher::Config::default().fields(&format!("metadata.name={name}"));
+            let deployments = watched::<Deployment>(Api::all(self.client.clone()), only);
+            let changed = self.operator.changed.clone();
+            tasks.spawn(store.clone().follow(
+                deployments,
+                |deployment| Some(Availability::of(&deployment)),
+                move |_| {
+                    changed.send_replace(());
+                },
+            ));
+        }
+        // Before the first plan: without its settings the provider would change every model.
+        let (known, settings_known) = oneshot::channel();
+        tasks.spawn(self.clone().follow_settings(known));
+        let _ = settings_known.await;
         let mut installed = self.installed.subscribe();
         // The sender lives as long as we do.
         let _ = installed
@@ -106,6 +152,39 @@ impl Caches {
         self.installed.subscribe()
     }
 
+    /// Changes of the upstream operator's Deployment.
+    pub(crate) fn operator_changes(&self) -> watch::Receiver<()> {
+        self.operator.changed.subscribe()
+    }
+
+    /// Evaluates at `now` whether the upstream operator is down, and returns why.
+    pub(crate) fn evaluate_operator(&self, now: Timestamp) -> Option<String> {
+        let stores = self.operator.deployments.iter();
+        let found: Vec<_> = stores.flat_map(|(_, store)| store.every(Availability::clone)).collect();
+        let outage = outage(&found, now);
+        self.operator.outage.send_if_modified(|known| {
+            let is_new = *known != outage;
+            known.clone_from(&outage);
+            is_new
+        });
+        outage
+    }
+
+    /// Reason why the upstream operator does not act, as of the last heartbeat.
+    pub(crate) fn outages(&self) -> watch::Receiver<Option<String>> {
+        self.operator.outage.subscribe()
+    }
+
+    /// The provider as the installation configures it.
+    pub(crate) fn configured(&self) -> Configured {
+        self.configured.borrow().clone()
+    }
+
+    /// Changes of the settings of the installation.
+    pub(crate) fn settings_changes(&self) -> watch::Receiver<Configured> {
+        self.configured.subscribe()
+    }
+
     /// The object of this kind, namespace and name: the newer of the watched object and the provider's last write.
     pub(crate) fn find(&self, kind: Kind, namespace: &str, name: &str) -> Option<Arc<DynamicObject>> {
         let watched = self.kinds.get(kind).and_then(|(_, store)| store.get(namespace, name));
@@ -117,6 +196,31 @@ impl Caches {
         let pods = self.pods.iter();
         pods.flat_map(|(_, store)| store.all(namespace, deployment, Unready::clone))
             .collect()
+    }
+
+    /// Follows `spec.settings` of the provider's InferenceProviderConfig. `known`: it has been read once.
+    async fn follow_settings(self: Arc<Self>, known: oneshot::Sender<()>) {
+        let mut known = Some(known);
+        let mut before = None;
+        let resource = ApiResource::erase::<InferenceProviderConfig>(&());
+        let api = Api::<Registration>::all_with(self.client.clone(), &resource);
+        let mut registrations = pin!(single(api, self.provider.name().to_owned()));
+        while let Some(registration) = registrations.next().await {
+            let settings = registration.and_then(|registration| registration.spec.settings);
+            if settings != before {
+                let configured = Configured::new(self.provider.clone(), settings.as_ref());
+                match &configured.invalid {
+                    None => tracing::info!("settings of the installation changed"),
+                    Some(error) => tracing::warn!(%error, "settings of the installation are invalid"),
+                }
+                self.configured.send_replace(configured);
+                before = settings;
+            }
+            if let Some(known) = known.take() {
+                // The receiver is gone during a shutdown.
+                let _ = known.send(());
+            }
+        }
     }
 
     /// Keeps one kind watched while its CRD has a known schema.
@@ -160,6 +264,15 @@ impl Caches {
         };
         self.kinds.set(kind, version, follow).await;
     }
+}
+
+/// The part of an InferenceProviderConfig that its owner reads. Another version's fields do not matter.
+type Registration = Object<RegistrationSpec, NotUsed>;
+
+#[derive(Clone, Debug, Deserialize)]
+struct RegistrationSpec {
+    #[serde(default)]
+    settings: Option<Map<String, Value>>,
 }
 
 /// The kinds that only serve the upstream objects.

@@ -4,13 +4,18 @@
 //! lists the rules by number.
 
 use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
 
 use runway_api::model_deployment::{Endpoint, Phase};
 use runway_api::{InferenceProviderConfigSpec, ProviderReason};
 pub use runway_operator::object::Kind;
+use schemars::{JsonSchema, Schema};
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::request::Request;
+use crate::settings::InvalidSettings;
 use crate::upstream::{Installed, Upstream};
 
 /// Version of the contract, as in `docs/provider-contract.md`.
@@ -21,15 +26,40 @@ pub trait Provider: Send + Sync + 'static {
     /// Name of the provider and of its InferenceProviderConfig, such as `kaito`.
     fn name(&self) -> &'static str;
 
+    /// Name in messages, such as `KAITO`. Defaults to [`name`](Self::name).
+    fn title(&self) -> &'static str {
+        self.name()
+    }
+
     /// Name and version of the provider's controller, such as `kaito-provider:v0.1.0`.
     fn version(&self) -> String;
 
     /// Capabilities, rules and documented overrides.
     fn registration(&self) -> InferenceProviderConfigSpec;
 
+    /// Settings of an installation that the provider reads, with the way to the provider that follows them. `None` by default:
+    /// every setting is rejected. [`registration`](Self::registration), [`translate`](Self::translate) and
+    /// [`read_status`](Self::read_status) may depend on them, the other methods may not.
+    fn settings(&self) -> Option<Settings> {
+        None
+    }
+
     /// Upstream kinds that the provider creates, with the schemas that it knows. The first is the main kind: without it the
     /// provider is not ready. Auxiliary kinds, such as ConfigMap, are listed in [`children`](Self::children) only.
     fn upstreams(&self) -> Vec<Upstream>;
+
+    /// Whether an object is recreated only after everything that the upstream created from it is deleted. Required if the upstream
+    /// finds these objects by name, and would take those of the old object for those of the new one. Defaults to false: the pods
+    /// of both may exist for a moment.
+    fn recreates_after_dependents(&self) -> bool {
+        false
+    }
+
+    /// Names of the upstream operator's Deployment, as its chart sets them. If one exists in any namespace and none has an
+    /// available replica, the provider is not ready. Defaults to none: the operator is not observed.
+    fn operator_deployments(&self) -> &'static [&'static str] {
+        &[]
+    }
 
     /// Every object that may exist for a ModelDeployment of this name, for any spec.
     fn children(&self, name: &str) -> Vec<ChildRef>;
@@ -50,6 +80,56 @@ pub trait Provider: Send + Sync + 'static {
     /// Reads the status of the main object of a [`Translation`], if it exists. An object that the provider does not understand
     /// is never an error: see [`Reading::silent`].
     fn read_status(&self, request: &Request, object: &Value) -> Reading;
+}
+
+/// The settings that a provider reads: their schema, and the way to a provider that follows them.
+pub struct Settings {
+    schema: Schema,
+    configure: Configure,
+}
+
+type Configure = Box<dyn Fn(&Value) -> Result<Arc<dyn Provider>, InvalidSettings> + Send + Sync>;
+
+impl Settings {
+    /// Settings of the type `S`, from which `make` creates the provider. `S` needs `deny_unknown_fields` and a default for every
+    /// field; its doc comments are the documentation for administrators.
+    pub fn of<S, P>(make: fn(S) -> P) -> Self
+    where
+        S: DeserializeOwned + JsonSchema + 'static,
+        P: Provider,
+    {
+        Self {
+            schema: schemars::generate::SchemaSettings::openapi3()
+                .with(|settings| settings.inline_subschemas = true)
+                .into_generator()
+                .into_root_schema_for::<S>(),
+            configure: Box::new(move |value| {
+                let settings = serde_path_to_error::deserialize(value).map_err(InvalidSettings::from)?;
+                Ok(Arc::new(make(settings)))
+            }),
+        }
+    }
+
+    /// The provider with these settings.
+    ///
+    /// # Errors
+    /// The first setting that is unknown or has a wrong value.
+    pub fn configure(&self, settings: &Value) -> Result<Arc<dyn Provider>, InvalidSettings> {
+        (self.configure)(settings)
+    }
+
+    /// JSON schema of the settings, with descriptions.
+    pub fn schema(&self) -> &Schema {
+        &self.schema
+    }
+}
+
+impl fmt::Debug for Settings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Settings")
+            .field("schema", &self.schema)
+            .finish_non_exhaustive()
+    }
 }
 
 /// `ConfigMap`, for upstreams that read settings from one.

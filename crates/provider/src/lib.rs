@@ -8,36 +8,48 @@
 //! | [`contract`] | the trait and its types |
 //! | [`request`] | a ModelDeployment in narrow types |
 //! | [`fields`] | builder for upstream objects |
+//! | [`llama_server`] | command line of llama.cpp's server |
 //! | [`names`] | limits on names, for admission and reconcile |
+//! | [`pods`], [`volumes`] | fields of pods and their volumes |
+//! | [`settings`] | types for settings of an installation that several providers share |
 //! | [`overrides`], [`parallel`] | checks of overrides and of parallel sizes that several providers share |
 //! | [`upstream`] | detection of installed upstream schemas |
-//! | [`observe`], [`plan`] | observed state, and the plan: pure |
+//! | [`observe`], [`plan`], [`question`] | observed state, the plan, and the request to the endpoint: pure |
 //! | [`run`](fn@run) | starts a provider's controller |
 //! | `conformance` | test suite for providers; behind the feature of that name |
 
 mod access;
 mod answers;
 mod caches;
+mod configured;
 #[cfg(any(test, feature = "conformance"))]
 pub mod conformance;
 pub mod contract;
 pub mod fields;
+pub mod llama_server;
 pub mod names;
 pub mod observe;
 pub mod overrides;
 pub mod parallel;
 pub mod plan;
+pub mod pods;
+pub mod question;
 mod reconcile;
 mod register;
 pub mod request;
 mod run;
+pub mod settings;
 // Not a part of the contract: public for the fuzz targets.
 #[doc(hidden)]
 pub mod talk;
 pub mod upstream;
+mod upstream_operator;
+pub mod volumes;
 
 pub use access::{access, access_from_outside, access_in_namespace};
-pub use contract::{CONFIG_MAP, ChildRef, Kind, Object, Provider, Reading, Refusal, Translation};
+pub use configured::Configured;
+pub use contract::{CONFIG_MAP, ChildRef, Kind, Object, Provider, Reading, Refusal, Settings, Translation};
 pub use request::{Request, Topology, Worker};
 pub use run::{ProviderArgs, main, run};
+pub use settings::InvalidSettings;
 pub use upstream::{Installed, Schema, State, Upstream};

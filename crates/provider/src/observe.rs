@@ -13,12 +13,13 @@ use runway_operator::kubelet::Unready;
 use crate::answers::Answers;
 pub use crate::answers::{Answer, Verification};
 use crate::caches::Caches;
-use crate::contract::{ChildRef, Kind, Provider};
+use crate::configured::Configured;
+use crate::contract::{ChildRef, Kind};
+use crate::settings::InvalidSettings;
 use crate::upstream::Installed;
 
 /// Inputs of every reconcile, and the executor of its plan, which remembers the provider's own writes.
 pub(crate) struct Context {
-    pub(crate) provider: Arc<dyn Provider>,
     pub(crate) caches: Arc<Caches>,
     pub(crate) executor: Executor<ModelDeployment>,
     pub(crate) answers: Arc<Answers>,
@@ -31,10 +32,14 @@ pub struct Observed {
     pub md: Arc<ModelDeployment>,
     /// The installed upstream schemas.
     pub installed: Installed,
+    /// Reason why the settings of the installation cannot be used.
+    pub invalid_settings: Option<InvalidSettings>,
     /// Those of the provider's possible children that exist, ours or not.
     pub children: Vec<Child>,
     /// Its pods that are not ready.
     pub unready: Vec<Unready>,
+    /// Reason why the upstream operator does not act, if it is known to be down.
+    pub outage: Option<String>,
     /// Knowledge about its endpoint.
     pub verification: Verification,
     /// The time.
@@ -80,13 +85,15 @@ pub fn children(lookup: &impl Lookup, namespace: &str, possible: Vec<ChildRef>) 
 }
 
 /// Observes a ModelDeployment: the watch caches, and our own writes that they have not seen.
-pub(crate) fn observe(context: &Context, md: Arc<ModelDeployment>) -> Observed {
+pub(crate) fn observe(context: &Context, configured: &Configured, md: Arc<ModelDeployment>) -> Observed {
     let (namespace, name) = (md.namespace().unwrap_or_default(), md.name_any());
     let md = context.executor.newest(md);
     Observed {
         installed: context.caches.installed(),
-        children: children(context.caches.as_ref(), &namespace, context.provider.children(&name)),
+        invalid_settings: configured.invalid.clone(),
+        children: children(context.caches.as_ref(), &namespace, configured.provider.children(&name)),
         unready: context.caches.unready(&namespace, &name),
+        outage: context.caches.outages().borrow().clone(),
         verification: context.answers.of(&namespace, &name),
         now: clock::now(),
         md,

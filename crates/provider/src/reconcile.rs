@@ -12,8 +12,9 @@ use crate::plan::{self, Decision};
 
 /// Reconciles one ModelDeployment.
 pub(crate) async fn reconcile(md: Arc<ModelDeployment>, context: Arc<Context>) -> Result<Action, Error> {
-    let provider = context.provider.as_ref();
-    let seen = observe(&context, md);
+    let configured = context.caches.configured();
+    let provider = configured.provider.as_ref();
+    let seen = observe(&context, &configured, md);
     let Decision { plan, inquiry } = plan::decide(provider, &seen);
     let after_failure = |error: &_| plan::after_failure(provider, &seen, error);
     let action = controller::execute(&context.executor, &seen.md, &plan, after_failure).await?;

@@ -8,15 +8,19 @@ use futures::StreamExt;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::api::{Patch, PatchParams, ValidationDirective};
 use kube::{Api, Resource};
-use runway_api::condition::{self, no, yes};
-use runway_api::{InferenceProviderConfig, InferenceProviderConfigStatus, RegistrationReason, labels};
+use runway_api::condition::{self, Draft, no, yes};
+use runway_api::{
+    InferenceProviderConfig, InferenceProviderConfigSpec, InferenceProviderConfigStatus, RegistrationReason, labels,
+};
 use runway_operator::clock;
 use runway_operator::process::Process;
 use serde_json::{Map, Value, json};
 use tokio_util::sync::CancellationToken;
 
 use crate::caches::Caches;
+use crate::configured::Configured;
 use crate::contract::Provider;
+use crate::settings::InvalidSettings;
 use crate::upstream::{Installed, State};
 
 /// Interval of heartbeats: three of them fit into the timeout.
@@ -52,12 +56,21 @@ pub(crate) async fn keep_registered(process: Process, provider: Arc<dyn Provider
 /// Returns the last conditions at `shutdown`.
 async fn keep_heartbeat(registration: &Registration, caches: &Caches, shutdown: &CancellationToken) -> Vec<Condition> {
     let mut upstream = caches.installed_changes();
+    let mut operator = caches.operator_changes();
+    let mut settings = caches.settings_changes();
     let mut conditions = Vec::new();
     let mut registered = false;
     loop {
         let mut wait = HEARTBEAT;
+        let outage = caches.evaluate_operator(clock::now());
         match registration
-            .beat(&mut registered, &caches.installed(), &mut conditions)
+            .beat(
+                &mut registered,
+                &caches.installed(),
+                &caches.configured(),
+                outage.as_deref(),
+                &mut conditions,
+            )
             .await
         {
             Ok(()) => {}
@@ -69,6 +82,11 @@ async fn keep_heartbeat(registration: &Registration, caches: &Caches, shutdown: 
         tokio::select! {
             () = tokio::time::sleep(wait) => {}
             seen = upstream.changed() => if seen.is_err() { return conditions },
+            seen = operator.changed() => if seen.is_err() { return conditions },
+            seen = settings.changed() => match seen {
+                Ok(()) => registered = false,
+                Err(_) => return conditions,
+            },
             () = shutdown.cancelled() => return conditions,
         }
     }
@@ -86,18 +104,27 @@ impl Registration {
         &self,
         registered: &mut bool,
         installed: &Installed,
+        configured: &Configured,
+        outage: Option<&str>,
         conditions: &mut Vec<Condition>,
     ) -> Result<(), kube::Error> {
         if !*registered {
-            *conditions = self.apply_spec().await?;
+            let registration = configured.provider.registration();
+            *conditions = self.apply_spec(&registration).await?;
             *registered = true;
         }
-        let status = status(self.provider.as_ref(), installed, conditions);
+        let status = status(
+            self.provider.as_ref(),
+            installed,
+            configured.invalid.as_ref(),
+            outage,
+            conditions,
+        );
         conditions.clone_from(&status.conditions);
         match self.apply_status(&status).await {
             Err(kube::Error::Api(answer)) if answer.is_not_found() => {
                 *registered = false;
-                self.apply_spec().await?;
+                self.apply_spec(&configured.provider.registration()).await?;
                 *registered = true;
                 self.apply_status(&status).await
             }
@@ -105,11 +132,13 @@ impl Registration {
         }
     }
 
-    /// Applied without force: changes by an administrator are kept. Returns the conditions of the previous process.
-    async fn apply_spec(&self) -> Result<Vec<Condition>, kube::Error> {
-        let Value::Object(mut spec) = serde_json::to_value(self.provider.registration()).unwrap_or_default() else {
+    /// Applied without force: changes by an administrator are kept, and so are the settings, which this never contains. Returns
+    /// the conditions of the previous process.
+    async fn apply_spec(&self, registration: &InferenceProviderConfigSpec) -> Result<Vec<Condition>, kube::Error> {
+        let Value::Object(mut spec) = serde_json::to_value(registration).unwrap_or_default() else {
             return Ok(Vec::new());
         };
+        spec.remove("settings");
         loop {
             match self
                 .api
@@ -148,11 +177,14 @@ impl Registration {
             RegistrationReason::ShutDown,
             "The provider controller was shut down",
         )];
+        let settings = conditions.iter().filter(|c| c.type_ == condition::SETTINGS_VALID);
+        let mut all = condition::settle(drafts, conditions, None, clock::now());
+        all.extend(settings.cloned());
         let status = InferenceProviderConfigStatus {
             ready: Some(false),
             version: Some(self.provider.version()),
             last_heartbeat: Some(Time(clock::now())),
-            conditions: condition::settle(drafts, conditions, None, clock::now()),
+            conditions: all,
             ..InferenceProviderConfigStatus::default()
         };
         self.apply_status(&status).await
@@ -200,17 +232,30 @@ fn leave_out_conflicts(spec: &mut Map<String, Value>, answer: &kube::core::Statu
     any
 }
 
-/// Status of the provider.
-fn status(provider: &dyn Provider, installed: &Installed, previous: &[Condition]) -> InferenceProviderConfigStatus {
+/// Status of the provider. `outage`: why the upstream operator does not act.
+fn status(
+    provider: &dyn Provider,
+    installed: &Installed,
+    invalid: Option<&InvalidSettings>,
+    outage: Option<&str>,
+    previous: &[Condition],
+) -> InferenceProviderConfigStatus {
     let main = provider.upstreams().first().map(|u| u.kind);
     let state = main.map(|kind| (kind, installed.state(kind)));
     let (draft, version, hash) = match state {
         Some((kind, State::Known { version, hash })) => (
-            yes(
-                condition::UPSTREAM_READY,
-                RegistrationReason::SchemaKnown,
-                format!("{} {version} is installed", kind.crd_name()),
-            ),
+            match outage {
+                None => yes(
+                    condition::UPSTREAM_READY,
+                    RegistrationReason::SchemaKnown,
+                    format!("{} {version} is installed", kind.crd_name()),
+                ),
+                Some(why) => no(
+                    condition::UPSTREAM_READY,
+                    RegistrationReason::OperatorUnavailable,
+                    format!("{} {version} is installed, but {why}", kind.crd_name()),
+                ),
+            },
             Some(format!("{}/{version}", kind.group)),
             Some(hash),
         ),
@@ -248,7 +293,8 @@ fn status(provider: &dyn Provider, installed: &Installed, previous: &[Condition]
         ),
     };
     let now = clock::now();
-    let conditions = condition::settle(vec![draft], previous, None, now);
+    let drafts = vec![draft, settings_valid(invalid)];
+    let conditions = condition::settle(drafts, previous, None, now);
     InferenceProviderConfigStatus {
         ready: Some(conditions.iter().all(|c| c.status == "True")),
         version: Some(provider.version()),
@@ -256,5 +302,21 @@ fn status(provider: &dyn Provider, installed: &Installed, previous: &[Condition]
         upstream_crd_version: version,
         upstream_schema_hash: hash,
         conditions,
+    }
+}
+
+/// Whether the settings of the installation are used.
+fn settings_valid(invalid: Option<&InvalidSettings>) -> Draft {
+    match invalid {
+        None => yes(
+            condition::SETTINGS_VALID,
+            RegistrationReason::SettingsAccepted,
+            "spec.settings is valid",
+        ),
+        Some(invalid) => no(
+            condition::SETTINGS_VALID,
+            RegistrationReason::SettingsRejected,
+            invalid.to_string(),
+        ),
     }
 }

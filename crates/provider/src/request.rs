@@ -5,8 +5,12 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{EnvVar, Toleration};
 use runway_api::ModelDeployment;
-use runway_api::model_deployment::{self as api, DEFAULT_GPU, ModelSource, ServingMode};
+use runway_api::model_deployment::{
+    self as api, DEFAULT_GPU, ModelSource, PodSettings, SecretName, ServingMode, VolumePurpose,
+};
 use serde_json::{Map, Value};
+
+use crate::volumes::Volume;
 
 /// A validated spec, as a provider gets it.
 #[derive(Clone, Debug, PartialEq)]
@@ -47,6 +51,14 @@ pub struct Request {
     pub node_selector: BTreeMap<String, String>,
     /// Taints that the pods tolerate.
     pub tolerations: Vec<Toleration>,
+    /// Secrets with the credentials of image registries.
+    pub image_pull_secrets: Vec<SecretName>,
+    /// ServiceAccount of the pods.
+    pub service_account: Option<String>,
+    /// Placement and security of the pods.
+    pub pods: PodSettings,
+    /// Volumes of the model's containers.
+    pub volumes: Vec<Volume>,
     /// Overrides, unchanged.
     pub overrides: Map<String, Value>,
 }
@@ -127,6 +139,15 @@ impl Topology {
     }
 }
 
+impl Request {
+    /// The volume in which the engine keeps downloaded models, if any.
+    pub fn model_cache(&self) -> Option<&Volume> {
+        self.volumes
+            .iter()
+            .find(|volume| volume.purpose == VolumePurpose::ModelCache)
+    }
+}
+
 impl TryFrom<&ModelDeployment> for Request {
     type Error = Invalid;
 
@@ -139,11 +160,9 @@ impl TryFrom<&ModelDeployment> for Request {
         let given_name = filled(spec.model.served_name.as_deref());
         let basename = model_id.as_deref().and_then(|id| id.rsplit('/').next());
         let engine = spec.engine.clone().unwrap_or_default();
-        let pods = spec
-            .pod_template
-            .as_ref()
-            .and_then(|p| p.metadata.clone())
-            .unwrap_or_default();
+        let template = spec.pod_template.clone().unwrap_or_default();
+        let metadata = template.metadata.unwrap_or_default();
+        let storage = spec.model.storage.as_ref();
         Ok(Self {
             name: md.metadata.name.clone().unwrap_or_default(),
             namespace: md.metadata.namespace.clone().unwrap_or_default(),
@@ -157,8 +176,8 @@ impl TryFrom<&ModelDeployment> for Request {
             topology: topology(spec)?,
             image: filled(spec.image.as_deref()).map(str::to_owned),
             env: spec.env.clone(),
-            pod_labels: pods.labels,
-            pod_annotations: pods.annotations,
+            pod_labels: metadata.labels,
+            pod_annotations: metadata.annotations,
             token_secret: spec
                 .secrets
                 .as_ref()
@@ -166,6 +185,14 @@ impl TryFrom<&ModelDeployment> for Request {
                 .map(str::to_owned),
             node_selector: spec.node_selector.clone(),
             tolerations: spec.tolerations.clone(),
+            image_pull_secrets: spec.image_pull_secrets.clone(),
+            service_account: filled(spec.service_account_name.as_deref()).map(str::to_owned),
+            pods: template.spec.map(|settings| *settings).unwrap_or_default(),
+            volumes: storage
+                .map_or(&[][..], |s| &s.volumes)
+                .iter()
+                .filter_map(Volume::of)
+                .collect(),
             overrides: spec
                 .provider
                 .as_ref()
@@ -194,7 +221,8 @@ fn topology(spec: &runway_api::ModelDeploymentSpec) -> Result<Topology, Invalid>
                 replicas: part.replicas.unwrap_or(1),
                 gpu: gpu(part.gpu.as_ref()),
                 memory: part.memory,
-                cpu: resources.cpu.clone(),
+                // spec.resources does not apply to these workers (design 4.1).
+                cpu: None,
             };
             Ok(Topology::Disaggregated {
                 prefill: worker(prefill),

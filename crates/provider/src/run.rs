@@ -4,7 +4,7 @@ use std::convert::Infallible;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use futures::{StreamExt, stream};
+use futures::{Stream, StreamExt, stream};
 use kube::Api;
 use kube::runtime::controller::Controller;
 use kube::runtime::reflector;
@@ -16,13 +16,15 @@ use runway_operator::events::Events;
 use runway_operator::packed::Packed;
 use runway_operator::process::{self, Process, ProcessArgs};
 use runway_operator::watch::{key, mapped, ready_when_listed, reflect, subject, watched};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use crate::answers::Answers;
 use crate::caches::Caches;
 use crate::contract::Provider;
 use crate::observe::Context;
-use crate::plan::{self, Inquiry};
+use crate::plan;
+use crate::question::Inquiry;
 use crate::reconcile::reconcile;
 use crate::register::keep_registered;
 
@@ -58,14 +60,14 @@ pub async fn run(provider: impl Provider, process: Process, verify_endpoints: bo
 
     let (wake, woken) = controller::wake();
     let woken_by_answers = wake.clone();
-    let caches = Caches::new(client.clone(), provider.pod_labels(), wake, executor.children.clone());
+    let caches = Caches::new(client.clone(), provider.clone(), wake, executor.children.clone());
     let services = verify_endpoints.then(|| process.services.clone());
     let answers = Answers::new(services, move |namespace, name| woken_by_answers.call(namespace, name));
     let upstream_listed = process.health.waits_for("the lists of upstream objects");
     let deployments_listed = process.health.waits_for("the list of ModelDeployments");
     let mut tasks = JoinSet::new();
     tokio::select! {
-        () = caches.start(provider.as_ref(), &mut tasks) => upstream_listed.done(),
+        () = caches.start(&mut tasks) => upstream_listed.done(),
         () = process.shutdown.cancelled() => return process.leadership.step_down().await,
     }
     let registered = process.health.supervise(
@@ -96,15 +98,15 @@ pub async fn run(provider: impl Provider, process: Process, verify_endpoints: bo
         });
         std::future::ready(told)
     });
-    let upstream_changes = stream::unfold(caches.installed_changes(), |mut changes| async move {
-        changes.changed().await.ok()?;
-        Some(((), changes))
-    });
+    let changes = stream::select_all([
+        changes(caches.installed_changes()).boxed(),
+        changes(caches.settings_changes()).boxed(),
+        changes(caches.outages()).boxed(),
+    ]);
     let controller = Controller::for_stream(deployments, store)
         .reconcile_on(woken)
-        .reconcile_all_on(upstream_changes);
+        .reconcile_all_on(changes);
     let context = Arc::new(Context {
-        provider,
         caches,
         executor,
         answers,
@@ -113,4 +115,12 @@ pub async fn run(provider: impl Provider, process: Process, verify_endpoints: bo
     // Waits for the last status; a panic in it is ignored.
     let _ = registered.await;
     process.leadership.step_down().await;
+}
+
+/// A message for each change.
+fn changes<T: Send + Sync + 'static>(of: watch::Receiver<T>) -> impl Stream<Item = ()> + Send {
+    stream::unfold(of, |mut of| async move {
+        of.changed().await.ok()?;
+        Some(((), of))
+    })
 }

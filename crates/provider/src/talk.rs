@@ -6,7 +6,7 @@ use runway_api::condition::shorten;
 use runway_operator::services::{self, Response, Services};
 use serde_json::{Value, json};
 
-use crate::plan::Question;
+use crate::question::Question;
 
 const MODELS: &str = "/v1/models";
 const CHAT: &str = "/v1/chat/completions";

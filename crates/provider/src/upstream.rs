@@ -5,9 +5,8 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::core::ApiResource;
+use runway_operator::object::Kind;
 use runway_operator::{crd, json};
-
-use crate::contract::Kind;
 
 /// An upstream kind and the schemas that a provider knows.
 #[derive(Clone, Debug)]

@@ -23,8 +23,9 @@ use runway_api::{ModelDeployment, labels};
 use runway_operator::kubelet;
 use runway_operator::plan::{Finalizer, Plan};
 use runway_provider::observe::{Answer, Child, Observed, Verification};
-use runway_provider::plan::{Decision, Inquiry};
-use runway_provider::{CONFIG_MAP, Installed, Kind, Provider, State, plan};
+use runway_provider::plan::Decision;
+use runway_provider::question::Inquiry;
+use runway_provider::{CONFIG_MAP, Installed, InvalidSettings, Kind, Provider, State, plan};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -50,6 +51,10 @@ struct Given {
     /// Pods, including ready ones.
     #[serde(default)]
     pods: Vec<Pod>,
+    /// Reason why the upstream operator does not act.
+    outage: Option<String>,
+    /// Path and message of the invalid setting of the installation.
+    invalid_setting: Option<(String, String)>,
     /// State of the endpoint's verification; `assumed` by default.
     endpoint: Option<Endpoint>,
 }
@@ -191,8 +196,13 @@ fn observed(folder: &Path) -> Observed {
     let mut seen = Observed {
         md: Arc::new(serde_json::from_value(md.clone()).unwrap()),
         installed: installed(&given.installed),
+        invalid_settings: given
+            .invalid_setting
+            .clone()
+            .map(|(path, message)| InvalidSettings { path, message }),
         children: children(&md, &given),
         unready: given.pods.iter().filter_map(kubelet::unready).collect(),
+        outage: given.outage.clone(),
         verification: Verification::Assumed,
         now: given.now,
     };
@@ -288,8 +298,10 @@ fn made(md: &Value, back: &Value) -> Vec<Value> {
     let seen = Observed {
         md: Arc::new(serde_json::from_value(before).unwrap()),
         installed,
+        invalid_settings: None,
         children: Vec::new(),
         unready: Vec::new(),
+        outage: None,
         verification: Verification::Assumed,
         now: MADE.parse().unwrap(),
     };

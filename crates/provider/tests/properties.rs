@@ -173,8 +173,10 @@ fn see(md: &Value, objects: &[Value], situation: &Situation, age: i64) -> Observ
     Observed {
         md: Arc::new(serde_json::from_value(md.clone()).unwrap()),
         installed: Installed::newest(&ACME.upstreams()),
+        invalid_settings: None,
         children: children.collect(),
         unready: unready.into_iter().collect(),
+        outage: None,
         verification: situation.verification.clone(),
         now: start() + SignedDuration::from_secs(age),
     }

@@ -11,12 +11,14 @@ use k8s_openapi::api::rbac::v1::PolicyRule;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::core::DynamicObject;
-use kube::{Api, Client, CustomResourceExt, ResourceExt};
+use kube::{Api, Client, CustomResourceExt, Resource, ResourceExt};
 use runway_api::async_actor::{RUNTIME_INJECTED, WORKLOAD_READY};
 use runway_api::condition::{self, Conditions};
 use runway_api::{AsyncActor, InferenceProviderConfig, LlamaStackDistribution, ModelDeployment, labels};
 use runway_asya_operator::object::CONFIG_MAP;
-use runway_asya_operator::targets::{DEPLOYMENT, INFERENCE_SERVICE, KNOWN, MODEL_DEPLOYMENT, STATEFUL_SET};
+use runway_asya_operator::targets::{
+    BENTO_DEPLOYMENT, DEPLOYMENT, INFERENCE_SERVICE, KNOWN, MODEL_DEPLOYMENT, SELDON_SERVER, STATEFUL_SET,
+};
 use runway_client::manifests::{self, Component, Release, WEBHOOK_SECRET};
 use runway_llama_stack_operator::kinds;
 use runway_operator::lease::{Election, Leadership, LeaseArgs};
@@ -51,8 +53,8 @@ async fn controllers_may_do_what_they_do_and_nothing_else() -> Result<()> {
         let direct = led(&bed, "direct-provider").await?;
         let _kaito = bed.provider_led_by(Kaito::default(), kaito).await?;
         let _dynamo = bed.provider_led_by(Dynamo::default(), dynamo).await?;
-        let _kuberay = bed.provider_led_by(KubeRay, kuberay).await?;
-        let _direct = bed.provider_led_by(Direct, direct).await?;
+        let _kuberay = bed.provider_led_by(KubeRay::default(), kuberay).await?;
+        let _direct = bed.provider_led_by(Direct::default(), direct).await?;
         let _simulator = bed.simulator().await?;
         bed.admission_is_up().await?;
         live(&bed).await?;
@@ -239,7 +241,10 @@ async fn actors_live(bed: &Bed) -> Result<()> {
     let mut names = BTreeSet::new();
     for kind in KNOWN {
         let target = target(kind);
-        bed.apply(&target).await?;
+        let made = bed.apply(&target).await?;
+        if let Some(workload) = workload_of(kind, &made)? {
+            bed.apply(&workload).await?;
+        }
         let name = kind.plural.to_owned();
         actor(&name, bound(&target, "Proxy", false)).await?;
         let in_place = match kind {
@@ -311,14 +316,34 @@ async fn actors_live(bed: &Bed) -> Result<()> {
 /// Something to bind to.
 fn target(kind: Kind) -> Value {
     let spec = match kind {
-        DEPLOYMENT | STATEFUL_SET => json!({ "replicas": 0, "selector": { "matchLabels": { "app": "model" } },
-            "template": { "metadata": { "labels": { "app": "model" } },
-                "spec": { "containers": [{ "name": "model", "image": "registry.example/model:1", "ports": [{ "containerPort": 80 }] }] } } }),
+        DEPLOYMENT | STATEFUL_SET => model_pods(),
         MODEL_DEPLOYMENT => gemma("model")["spec"].clone(),
         _ => json!({ "predictor": { "model": { "modelFormat": { "name": "sklearn" } } } }),
     };
     json!({ "apiVersion": kind.resource().api_version, "kind": kind.kind,
-        "metadata": { "name": "model", "namespace": NAMESPACE }, "spec": spec })
+        "metadata": { "name": format!("model-{}", kind.plural), "namespace": NAMESPACE }, "spec": spec })
+}
+
+/// The workload that the target's own controller would create, and that is bound instead of the target.
+fn workload_of(target: Kind, made: &DynamicObject) -> Result<Option<Value>> {
+    let (kind, suffix) = match target {
+        WORKSPACE | SELDON_SERVER => (STATEFUL_SET, ""),
+        BENTO_DEPLOYMENT => (DEPLOYMENT, ""),
+        INFERENCE_SERVICE => (DEPLOYMENT, "-predictor"),
+        _ => return Ok(None),
+    };
+    let owner = made.controller_owner_ref(&target.resource()).context("a uid")?;
+    Ok(Some(
+        json!({ "apiVersion": kind.resource().api_version, "kind": kind.kind,
+        "metadata": { "name": format!("{}{suffix}", made.name_any()), "namespace": NAMESPACE, "ownerReferences": [owner] }, "spec": model_pods() }),
+    ))
+}
+
+/// Spec of a workload without pods.
+fn model_pods() -> Value {
+    json!({ "replicas": 0, "selector": { "matchLabels": { "app": "model" } },
+        "template": { "metadata": { "labels": { "app": "model" } },
+            "spec": { "containers": [{ "name": "model", "image": "registry.example/model:1", "ports": [{ "containerPort": 80 }] }] } } })
 }
 
 /// A leader that had a rival from the first moment: one of the two must look at the Lease again.

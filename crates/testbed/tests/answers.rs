@@ -20,12 +20,12 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use futures::future::try_join_all;
 use futures::{StreamExt, TryStreamExt};
-use k8s_openapi::api::core::v1::Pod;
-use kube::api::{DeleteParams, ListParams};
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
+use kube::api::{DeleteParams, ListParams, PostParams};
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, Client, ResourceExt};
 use runway_api::condition::{self, Conditions};
-use runway_api::{ModelDeployment, Phase};
+use runway_api::{ModelDeployment, ModelDeploymentStatus, Phase};
 use runway_operator::client::ClientArgs;
 use runway_operator::services::{ServicePort, Services};
 use runway_provider_direct::Direct;
@@ -52,7 +52,7 @@ async fn ready_is_true_when_a_real_engine_answers_and_only_then() -> Result<()> 
     };
     let scene = Scene::set(llama_server).await?;
     let _core = scene.bed.core().await?;
-    let _direct = scene.bed.asking_provider(Direct).await?;
+    let _direct = scene.bed.asking_provider(Direct::default()).await?;
     let _kaito = scene.bed.asking_provider(Kaito::default()).await?;
     let config = simulator::Config {
         workloads: true,
@@ -62,6 +62,7 @@ async fn ready_is_true_when_a_real_engine_answers_and_only_then() -> Result<()> 
     let _simulator = Simulator::start(client, config);
 
     scene.bad_input_is_named().await?;
+    scene.volumes_are_mounted_or_named().await?;
     scene.lives().await?;
     scene.bed.cluster.stop().await
 }
@@ -256,6 +257,77 @@ impl Scene {
             self.bed.delete(bad.name).await?;
         }
         try_join_all(BAD.iter().map(|bad| self.bed.gone(bad.name))).await?;
+        Ok(())
+    }
+
+    /// Two replicas load a model from an image volume and share a claim; what cannot be mounted is named.
+    async fn volumes_are_mounted_or_named(&self) -> Result<()> {
+        self.make_claim("cache").await?;
+        let weights =
+            |reference: &str| json!({"name": "weights", "image": {"reference": reference}, "mountPath": "/weights"});
+        let cache = |claim: &str| json!({"name": "cache", "purpose": "modelCache", "claimName": claim});
+        let path = format!("/weights{MODEL}");
+        let engine = self.image(Image::LlamaServer);
+        let create = async |name: &str, volumes: Value| {
+            let mut object = model(name, "direct", engine, &json!({"model": path, "threads": "1"}));
+            object["spec"]["scaling"] = json!({"replicas": 2});
+            object["spec"]["model"]["storage"] = json!({ "volumes": volumes });
+            self.bed.create(object).await
+        };
+        create("mounted", json!([weights(engine), cache("cache")])).await?;
+        create("no-claim", json!([weights(engine), cache("none")])).await?;
+        create("no-volume-image", json!([weights("testbed.local/none:1")])).await?;
+
+        let is_ready = |status: &ModelDeploymentStatus| {
+            let ready = status.replicas.as_ref().and_then(|replicas| replicas.ready);
+            status.conditions.when_true(condition::READY).is_some() && ready == Some(2)
+        };
+        self.bed.status("mounted", "Ready", is_ready).await?;
+        for (name, reason, text) in [
+            ("no-claim", "Unschedulable", "persistentvolumeclaim \"none\" not found"),
+            ("no-volume-image", "ImagePullFailed", "testbed.local/none:1"),
+        ] {
+            let named = |status: &ModelDeploymentStatus| {
+                let ready = status.conditions.get_condition(condition::READY);
+                ready.is_some_and(|c| c.status == "False" && c.reason == reason && c.message.contains(text))
+            };
+            let md = self.bed.status(name, reason, named).await?;
+            println!("{name}: {}", md.status.and_then(|s| s.message).unwrap_or_default());
+        }
+        for name in ["mounted", "no-claim", "no-volume-image"] {
+            self.bed.delete(name).await?;
+            self.bed.gone(name).await?;
+        }
+        Ok(())
+    }
+
+    /// A claim that pods on all nodes can write to, with a volume in a directory of the node.
+    async fn make_claim(&self, name: &str) -> Result<()> {
+        let size = json!({"storage": "1Gi"});
+        let volume: PersistentVolume = serde_json::from_value(json!({
+            "metadata": {"name": name},
+            "spec": {
+                "capacity": size,
+                "accessModes": ["ReadWriteMany"],
+                "hostPath": {"path": "/run/model-cache", "type": "DirectoryOrCreate"},
+                "claimRef": {"namespace": NAMESPACE, "name": name},
+            },
+        }))?;
+        let claim: PersistentVolumeClaim = serde_json::from_value(json!({
+            "metadata": {"name": name},
+            "spec": {
+                "accessModes": ["ReadWriteMany"],
+                "storageClassName": "",
+                "volumeName": name,
+                "resources": {"requests": size},
+            },
+        }))?;
+        let (volumes, claims): (Api<PersistentVolume>, Api<PersistentVolumeClaim>) = (
+            Api::all(self.bed.admin.clone()),
+            Api::namespaced(self.bed.admin.clone(), NAMESPACE),
+        );
+        volumes.create(&PostParams::default(), &volume).await?;
+        claims.create(&PostParams::default(), &claim).await?;
         Ok(())
     }
 

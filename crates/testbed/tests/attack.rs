@@ -127,7 +127,14 @@ impl Port {
         let receiving = async {
             let _ = from.read_to_end(&mut answer).await;
         };
-        timeout(PATIENCE * 4, async { tokio::join!(sending, receiving) }).await?;
+        timeout(PATIENCE, async { tokio::join!(sending, receiving) })
+            .await
+            .with_context(|| {
+                format!(
+                    "no response within {PATIENCE:?}: {}",
+                    head.lines().next().unwrap_or_default()
+                )
+            })?;
         Ok(String::from_utf8_lossy(&answer).into_owned())
     }
 

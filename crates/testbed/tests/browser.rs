@@ -37,7 +37,7 @@ async fn people_use_the_console_in_a_browser() -> Result<()> {
         bed.core().await?,
         bed.kaito().await?,
         bed.provider(Dynamo::default()).await?,
-        bed.provider(KubeRay).await?,
+        bed.provider(KubeRay::default()).await?,
         bed.llama_stack().await?,
     ];
     let _simulator = bed.simulator().await?;

@@ -10,6 +10,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use deployment_provider::{DEPLOYMENT, DeploymentProvider, SERVICE};
 use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::Service;
 use k8s_openapi::api::rbac::v1::PolicyRule;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
@@ -141,6 +142,72 @@ async fn r4_a_heartbeat_every_minute_and_without_it_no_choice() -> Result<()> {
         s.provider.as_ref().is_some_and(|p| p.name.is_some())
     })
     .await?;
+    Ok(())
+}
+
+/// A Deployment of the operator that has no pod: no kubelet runs here.
+#[tokio::test]
+async fn r4_a_provider_without_its_operator_is_not_selected() -> Result<()> {
+    let bed = Bed::start().await?;
+    let _core = bed.core().await?;
+    let _kaito = bed.kaito().await?;
+    bed.admission_is_up().await?;
+    ready(&bed, "kaito").await?;
+    bed.create(gemma("waits")).await?;
+    bed.status("waits", "Deploying", |s| s.phase == Some(Phase::Deploying))
+        .await?;
+
+    let labels = json!({"app.kubernetes.io/name": "workspace"});
+    bed.apply(&json!({
+        "apiVersion": "apps/v1", "kind": "Deployment",
+        "metadata": {"name": "kaito-workspace", "namespace": NAMESPACE},
+        "spec": {
+            "selector": {"matchLabels": labels},
+            "template": {
+                "metadata": {"labels": labels},
+                "spec": {"containers": [{"name": "manager", "image": "kaito:1"}]},
+            },
+        },
+    }))
+    .await?;
+    let operators: Api<Deployment> = Api::namespaced(bed.admin.clone(), NAMESPACE);
+    eventually(PATIENCE, async || {
+        // The controller of Deployments keeps the time of a condition that does not change.
+        let since = json!({"status": {"conditions": [{
+            "type": "Available", "status": "False", "reason": "MinimumReplicasUnavailable",
+            "message": "Deployment does not have minimum availability.", "lastTransitionTime": "2026-01-01T00:00:00Z",
+        }]}});
+        operators
+            .patch_status("kaito-workspace", &PatchParams::default(), &Patch::Strategic(&since))
+            .await?;
+        let status = config_status(&bed, "kaito").await?;
+        let upstream = status.conditions.when_false(condition::UPSTREAM_READY);
+        ensure!(
+            status.ready == Some(false) && upstream.is_some_and(|c| c.reason == "OperatorUnavailable"),
+            "{status:?}"
+        );
+        Ok(())
+    })
+    .await?;
+    bed.status("waits", "stale", |s| {
+        let stale = s.conditions.when_true(condition::STALE_STATUS);
+        stale.is_some_and(|c| c.reason == "OperatorUnavailable" && c.message.contains("kaito-workspace"))
+    })
+    .await?;
+    bed.create(gemma("later")).await?;
+    bed.status("later", "not selected", |s| {
+        s.conditions.when_false(condition::PROVIDER_SELECTED).is_some()
+    })
+    .await?;
+
+    operators.delete("kaito-workspace", &DeleteParams::default()).await?;
+    ready(&bed, "kaito").await?;
+    for name in ["waits", "later"] {
+        bed.status(name, "served", |s| {
+            s.phase == Some(Phase::Deploying) && s.conditions.when_true(condition::STALE_STATUS).is_none()
+        })
+        .await?;
+    }
     Ok(())
 }
 

@@ -109,8 +109,8 @@ async fn start_providers(bed: &Bed) -> Result<Vec<Running>> {
     Ok(vec![
         bed.kaito().await?,
         bed.provider(runway_provider_dynamo::Dynamo::default()).await?,
-        bed.provider(runway_provider_kuberay::KubeRay).await?,
-        bed.provider(runway_provider_direct::Direct).await?,
+        bed.provider(runway_provider_kuberay::KubeRay::default()).await?,
+        bed.provider(runway_provider_direct::Direct::default()).await?,
     ])
 }
 

@@ -1,4 +1,4 @@
-//! The direct provider on a real API server and controller manager. There is no kubelet: a test plays it where pods are to be
+//! The direct provider on a real API server and controller manager. No kubelet runs: a test plays it where pods are
 //! ready.
 
 mod support;
@@ -48,7 +48,7 @@ fn cpu(name: &str, replicas: i32) -> Value {
 async fn what_the_server_fills_in_is_no_drift() -> Result<()> {
     let bed = Bed::start_with(Upstream::None, true).await?;
     let _core = bed.core().await?;
-    let _direct = bed.provider(Direct).await?;
+    let _direct = bed.provider(Direct::default()).await?;
     bed.admission_is_up().await?;
     bed.create(everything("quiet")).await?;
     bed.running("quiet").await?;
@@ -80,7 +80,7 @@ async fn what_the_server_fills_in_is_no_drift() -> Result<()> {
 async fn running_means_that_only_pods_of_the_latest_spec_serve() -> Result<()> {
     let bed = Bed::start_with(Upstream::None, true).await?;
     let _core = bed.core().await?;
-    let _direct = bed.provider(Direct).await?;
+    let _direct = bed.provider(Direct::default()).await?;
     bed.admission_is_up().await?;
     bed.create(cpu("rolled", 2)).await?;
     serve(&bed, "rolled", 2, "server-b").await?;
@@ -122,7 +122,7 @@ async fn running_means_that_only_pods_of_the_latest_spec_serve() -> Result<()> {
 async fn an_autoscaler_scales_the_model() -> Result<()> {
     let bed = Bed::start_with(Upstream::None, true).await?;
     let _core = bed.core().await?;
-    let _direct = bed.provider(Direct).await?;
+    let _direct = bed.provider(Direct::default()).await?;
     bed.admission_is_up().await?;
     bed.create(cpu("scaled", 1)).await?;
     serve(&bed, "scaled", 1, "server-b").await?;
@@ -155,7 +155,7 @@ async fn an_autoscaler_scales_the_model() -> Result<()> {
 async fn pod_security_admits_baseline_and_what_restricted_says_is_told() -> Result<()> {
     let bed = Bed::start_with(Upstream::None, true).await?;
     let _core = bed.core().await?;
-    let _direct = bed.provider(Direct).await?;
+    let _direct = bed.provider(Direct::default()).await?;
     bed.admission_is_up().await?;
     enforce(&bed, "baseline").await?;
     bed.create(cpu("baseline", 1)).await?;

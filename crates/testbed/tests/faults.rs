@@ -689,7 +689,7 @@ async fn check(kubeconfig: &Path, args: &[&str]) -> Result<Answer> {
     let kubeconfig = kubeconfig.display().to_string();
     let line = ["kubeairunway", "--kubeconfig", &kubeconfig, "check"];
     let line = CommandLine::try_parse_from(line.iter().chain(args))?;
-    Ok(commands::run(&line, &mut std::io::empty(), Look::default()).await?)
+    Ok(Box::pin(commands::run(&line, &mut std::io::empty(), Look::default())).await?)
 }
 
 async fn patch(bed: &Bed, operations: Value) -> Result<()> {

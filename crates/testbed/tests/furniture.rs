@@ -256,6 +256,15 @@ fn argo_cd_shows_the_health_of_a_provider() -> Result<()> {
             true,
             "Degraded",
         ),
+        config(
+            "invalid settings",
+            json!([
+                upstream("True", "SchemaKnown"),
+                json!({ "type": condition::SETTINGS_VALID, "status": "False", "reason": "SettingsRejected", "message": "m" })
+            ]),
+            false,
+            "Degraded",
+        ),
         config("registered", json!([]), false, "Progressing"),
         Case {
             name: "no status".to_owned(),

@@ -5,14 +5,16 @@ mod support;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use kube::ResourceExt;
-use kube::api::{Patch, PatchParams};
+use k8s_openapi::api::apps::v1::StatefulSet;
+use k8s_openapi::api::core::v1::Node;
+use kube::api::{Patch, PatchParams, PostParams};
+use kube::{Api, ResourceExt};
 use runway_api::condition::{self, Conditions};
 use runway_api::labels;
 use runway_api::model_deployment::Phase;
 use runway_testbed::{audit, crds, eventually};
 use serde_json::{Value, json};
-use support::{Bed, PATIENCE, Upstream, gemma, gemma_simulated, vllm};
+use support::{Bed, NAMESPACE, PATIENCE, Upstream, gemma, gemma_simulated, vllm};
 
 #[tokio::test]
 async fn create_update_drift_pause_and_delete() -> Result<()> {
@@ -244,7 +246,7 @@ async fn the_same_counts_hold_for_every_provider() -> Result<()> {
     let _core = bed.core().await?;
     let _kaito = bed.kaito().await?;
     let _dynamo = bed.provider(runway_provider_dynamo::Dynamo::default()).await?;
-    let _kuberay = bed.provider(runway_provider_kuberay::KubeRay).await?;
+    let _kuberay = bed.provider(runway_provider_kuberay::KubeRay::default()).await?;
     let _simulator = bed.simulator().await?;
     bed.admission_is_up().await?;
     // A provider that has registered may not have read its upstream's CRD yet.
@@ -350,6 +352,7 @@ async fn refused_with_a_reason() -> Result<()> {
 #[tokio::test]
 async fn without_webhooks_the_controllers_do_the_same() -> Result<()> {
     let bed = Bed::start_with(Upstream::Kaito, false).await?;
+    let mark = bed.cluster.audit().await?.mark().await?;
     let _core = bed.core().await?;
     let _kaito = bed.kaito().await?;
     let _simulator = bed.simulator().await?;
@@ -372,6 +375,13 @@ async fn without_webhooks_the_controllers_do_the_same() -> Result<()> {
         .await?;
     let md = bed.running("bad").await?;
     ensure!(md.has_finalizer());
+    // The status that follows the finalizer refers to the object with it.
+    let requests = bed.cluster.audit().await?.since(mark).await?;
+    let conflicts: Vec<_> = audit::of_user(&requests, "kaito-provider")
+        .into_iter()
+        .filter(|r| r.resource == "modeldeployments" && r.code == 409)
+        .collect();
+    ensure!(conflicts.is_empty(), "{conflicts:?}");
 
     // Nothing is deleted for an unknown provider.
     bed.patch("bad", json!({ "spec": { "provider": { "name": "missing" } } }))
@@ -398,6 +408,60 @@ async fn without_webhooks_the_controllers_do_the_same() -> Result<()> {
         .await?;
     bed.delete("hopeless").await?;
     bed.gone("hopeless").await
+}
+
+/// KAITO leaves a StatefulSet as it is that has the Workspace's name already, and is ready when its pods are. A new Workspace is
+/// therefore created only after the StatefulSet of the old one is gone.
+#[tokio::test]
+async fn a_recreated_workspace_never_gets_the_workload_of_the_old_one() -> Result<()> {
+    let bed = Bed::start().await?;
+    let _core = bed.core().await?;
+    let _kaito = bed.kaito().await?;
+    let _simulator = bed.simulator_with_workloads().await?;
+    bed.admission_is_up().await?;
+    let nodes: Api<Node> = Api::all(bed.admin.clone());
+    let ready = json!({"conditions": [{"type": "Ready", "status": "True"}]});
+    let node = json!({"metadata": {"name": "node", "labels": {"kubernetes.io/os": "linux"}}, "status": ready});
+    nodes
+        .create(&PostParams::default(), &serde_json::from_value(node)?)
+        .await?;
+    bed.create(gemma("model")).await?;
+    let workloads: Api<StatefulSet> = Api::namespaced(bed.admin.clone(), NAMESPACE);
+    let first = eventually(PATIENCE, async || Ok(workloads.get("model").await?)).await?;
+    let workspace = bed.workspaces().get("model").await?.uid();
+
+    // Its pods take their time to terminate.
+    let hold = |finalizers: Value| Patch::Merge(json!({"metadata": {"finalizers": finalizers}}));
+    workloads
+        .patch("model", &PatchParams::default(), &hold(json!(["test.example/hold"])))
+        .await?;
+    bed.patch("model", json!({"spec": {"image": "llama-cpp:2"}})).await?;
+    eventually(PATIENCE, async || {
+        let current = workloads.get("model").await?;
+        ensure!(current.metadata.deletion_timestamp.is_some() && current.uid() == first.uid());
+        Ok(())
+    })
+    .await?;
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    let waiting = bed.workspaces().get("model").await?;
+    ensure!(
+        waiting.uid() == workspace && waiting.metadata.deletion_timestamp.is_some(),
+        "recreated beside the old workload"
+    );
+
+    workloads
+        .patch("model", &PatchParams::default(), &hold(Value::Null))
+        .await?;
+    eventually(PATIENCE, async || {
+        let second = workloads.get("model").await?;
+        let containers = second.spec.and_then(|s| s.template.spec).map(|s| s.containers);
+        let image = containers.and_then(|c| c.into_iter().next()).and_then(|c| c.image);
+        ensure!(image.as_deref() == Some("llama-cpp:2"), "{image:?}");
+        Ok(())
+    })
+    .await?;
+    ensure!(bed.workspaces().get("model").await?.uid() != workspace);
+    Ok(())
 }
 
 #[tokio::test]

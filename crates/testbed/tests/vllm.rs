@@ -4,6 +4,7 @@
 use std::fs;
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
 use runway_api::ModelDeployment;
@@ -70,10 +71,15 @@ fn every_field_reaches_vllm_through_every_provider() -> Result<()> {
     let listening = |port: u16| json!({"host": "0.0.0.0", "port": port});
     let handed_over = json!({"kv_transfer_config": {}});
     let role = |role: &str| json!({"disaggregation_mode": role});
-    let (kaito, dynamo) = (Kaito::default(), Dynamo::default());
+    let (kaito, dynamo, kuberay, direct) = (
+        Kaito::default(),
+        Dynamo::default(),
+        KubeRay::default(),
+        Direct::default(),
+    );
     let cases: Vec<(&dyn Provider, Value, Vec<Vec<Value>>)> = vec![
         (
-            &Direct,
+            &direct,
             aggregated(),
             vec![vec![named.clone(), parallel.clone(), listening(8000)]],
         ),
@@ -99,9 +105,9 @@ fn every_field_reaches_vllm_through_every_provider() -> Result<()> {
             ],
         ),
         // Ray Serve has the model and its name from elsewhere.
-        (&KubeRay, aggregated(), vec![vec![parallel.clone()]]),
+        (&kuberay, aggregated(), vec![vec![parallel.clone()]]),
         (
-            &KubeRay,
+            &kuberay,
             disaggregated(),
             // `decode_config` comes before `prefill_config`.
             vec![
@@ -199,7 +205,7 @@ fn ray_gets_values_of_the_types_that_vllms_command_line_makes_of_them() -> Resul
         let mut deployment = aggregated();
         deployment["spec"]["engine"] = json!({"type": "vllm", "args": {&flag: &text}});
         // Refused are arguments that are not for the user to give.
-        let Ok(written) = written_by(&KubeRay, &deployment) else {
+        let Ok(written) = written_by(&KubeRay::default(), &deployment) else {
             continue;
         };
         let words = ["Org/Model".to_owned(), format!("--{flag}"), text.clone()];
@@ -259,7 +265,7 @@ async fn vllm_serves_with_the_arguments_of_the_direct_provider() -> Result<()> {
             "image": "vllm:1",
         },
     });
-    let written = written_by(&Direct, &deployment)?;
+    let written = written_by(&Direct::default(), &deployment)?;
     let [Question::Serve(args)] = written.as_slice() else {
         anyhow::bail!("{written:?}")
     };
@@ -291,12 +297,12 @@ async fn answers_as_it_should(engine: &Endpoint) -> Result<()> {
     Ok(())
 }
 
-fn providers() -> Vec<Box<dyn Provider>> {
+fn providers() -> Vec<Arc<dyn Provider>> {
     vec![
-        Box::new(Direct),
-        Box::new(Kaito::default()),
-        Box::new(Dynamo::default()),
-        Box::new(KubeRay),
+        Arc::new(Direct::default()),
+        Arc::new(Kaito::default()),
+        Arc::new(Dynamo::default()),
+        Arc::new(KubeRay::default()),
     ]
 }
 

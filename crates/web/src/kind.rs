@@ -55,6 +55,8 @@ impl Kind for ModelDeployment {
         self.spec.env = Vec::new();
         self.spec.pod_template = None;
         self.spec.tolerations = Vec::new();
+        self.spec.image_pull_secrets = Vec::new();
+        self.spec.model.storage = None;
         if let Some(provider) = &mut self.spec.provider {
             provider.overrides = None;
         }

@@ -68,7 +68,7 @@ pub struct LoginOptions {
 /// Failure to serve the console.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// There is no usable kubeconfig.
+    /// No kubeconfig is usable.
     #[error(transparent)]
     Client(#[from] client::Error),
     /// No key can be made.

@@ -46,11 +46,11 @@ impl Provider for DeploymentProvider {
             },
             // Only ModelDeployments that name it: other providers support these engines better.
             selection_policy: Some(SelectionPolicy::Explicit),
-            overrides: vec![OverrideKey {
+            overrides: Some(vec![OverrideKey {
                 path: "serviceType".to_owned(),
                 kind: OverrideType::String,
                 description: Some("Type of the Service. Defaults to ClusterIP".to_owned()),
-            }],
+            }]),
             documentation: Some("https://github.com/kubeairunway/kubeairunway".to_owned()),
             ..InferenceProviderConfigSpec::default()
         }

@@ -16,7 +16,8 @@ use runway_testbed::{ControlPlane, Options, crds, eventually};
 use serde_json::json;
 
 use super::measure::{Asked, as_number, cpu_of, memory_of, seconds, silent};
-use super::stage::{CONCURRENCY, names};
+use super::mix::names;
+use super::stage::CONCURRENCY;
 use crate::cluster::{self, Programs};
 
 const NAMESPACE: &str = "default";

@@ -10,9 +10,9 @@ use kube::api::{DeleteParams, DynamicObject, Patch, PatchParams, PostParams, Val
 use serde_json::json;
 
 use super::measure::{Figures, Meter, as_number, seconds};
-use super::mix::{self, Line};
+use super::mix::{self, Line, deployments, names};
 use super::pilot::{Script, Target, Write};
-use super::stage::{CONCURRENCY, SETTLE, Stage, delete_all, deployments, names};
+use super::stage::{CONCURRENCY, SETTLE, Stage, delete_all};
 
 const USER: [&str; 1] = ["bare-client"];
 

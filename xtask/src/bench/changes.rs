@@ -14,7 +14,8 @@ use serde_json::json;
 use super::flow::{milliseconds, steadily};
 use super::measure::{Figures, Meter, quantile, silent};
 use super::mix;
-use super::stage::{PREFIX, Stage, names, ours, providers};
+use super::mix::{PREFIX, names};
+use super::stage::{Stage, ours, providers};
 use crate::cluster::SIMULATOR;
 
 /// Objects whose upstream changes: each stops to serve once, and serves again five seconds later.

@@ -14,7 +14,8 @@ use tokio::time::{MissedTickBehavior, interval};
 
 use super::measure::{Figures, Meter, quantile};
 use super::mix;
-use super::stage::{Stage, USER, deployments, providers};
+use super::mix::deployments;
+use super::stage::{Stage, USER, providers};
 use super::watching::is_running;
 use crate::cluster::SIMULATOR;
 

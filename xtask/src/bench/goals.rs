@@ -2,7 +2,10 @@
 
 use std::fmt::Write as _;
 
-use super::report::{COMMAND, Contender, Results};
+use super::results::{Contender, Results};
+
+/// The command's program.
+pub(super) const COMMAND: &str = "kubeairunway";
 
 /// Reads a figure off all runs and the sizes of the programs; `None` where they do not tell.
 type Measured = fn(&[Results], &[(&str, f64)]) -> Option<f64>;

@@ -17,8 +17,9 @@ use runway_testbed::{ControlPlane, Options, eventually};
 use serde_json::{Value, json};
 
 use super::measure::{Asked, as_number, quantile, seconds, silent};
+use super::mix::{PREFIX, names};
 use super::pilot::applied;
-use super::stage::{CONCURRENCY, PREFIX, names};
+use super::stage::CONCURRENCY;
 use crate::cluster::{self, Programs};
 
 /// Number of objects.

@@ -7,7 +7,8 @@ use anyhow::{Context, Result, ensure};
 use runway_testbed::audit::{Audit, Class, Mark, Request};
 use runway_testbed::{ControlPlane, eventually};
 
-use super::stage::{PREFIX, Stage, ours, providers};
+use super::mix::PREFIX;
+use super::stage::{Stage, ours, providers};
 use crate::cluster;
 
 /// Measured values of a contender, by the key of a row in [`super::report`].

@@ -4,9 +4,14 @@ use anyhow::{Context, Result};
 use kube::Client;
 use kube::api::{Api, ApiResource, DynamicObject};
 use kube::core::GroupVersionKind;
+use runway_api::ModelDeployment;
 
-use super::stage::NAMESPACE;
 use crate::shell;
+
+/// Namespace of all ModelDeployments of a run.
+pub(super) const NAMESPACE: &str = "bench";
+/// Common prefix of their names; the pilot has another.
+pub(super) const PREFIX: &str = "model-";
 
 /// A kind of model in a run.
 pub(super) struct Line {
@@ -79,4 +84,14 @@ impl Line {
 /// Line that an object of a run belongs to.
 pub(super) fn of(index: usize) -> &'static Line {
     &LINES[index % LINES.len()]
+}
+
+/// The names of a run.
+pub(super) fn names(count: usize) -> impl Iterator<Item = String> {
+    (0..count).map(|index| format!("{PREFIX}{index:05}"))
+}
+
+/// ModelDeployments as this client sees them.
+pub(super) fn deployments(client: &Client) -> Api<DynamicObject> {
+    Api::namespaced_with(client.clone(), NAMESPACE, &ApiResource::erase::<ModelDeployment>(&()))
 }

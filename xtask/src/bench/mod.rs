@@ -11,7 +11,8 @@
 //! | [`flow`] | a steady flow of new models, and how long each answer takes |
 //! | [`measure`] | requests, CPU and memory |
 //! | [`goals`] | what is to be reached, and what was |
-//! | [`report`] | medians, tables, JSON |
+//! | [`results`] | figures by round, and their medians |
+//! | [`report`] | tables, JSON |
 //! | [`llama_stack`] | distributions by our operator, beside a bare client |
 //! | [`asya`] | the sidecar of Asya, and its promise that nothing is lost |
 //! | [`answers`] | how long until a real engine answers |
@@ -30,6 +31,7 @@ mod mix;
 mod ours;
 mod pilot;
 mod report;
+mod results;
 mod stage;
 mod watching;
 
@@ -39,7 +41,7 @@ use anyhow::{Result, ensure};
 
 use crate::cluster::Programs;
 use crate::shell;
-use report::{Contender, Results};
+use results::{Contender, Results};
 use stage::Stage;
 
 /// Benchmark and its size.

@@ -8,9 +8,9 @@ use kube::api::{Patch, PatchParams, PostParams};
 use serde_json::json;
 
 use super::measure::{Figures, Meter, as_number, largest, memory, seconds, silent};
-use super::mix::{self, LINES};
+use super::mix::{self, LINES, deployments, names};
 use super::pilot;
-use super::stage::{CONCURRENCY, CORE, SETTLE, Stage, delete_all, deployments, names, ours, providers};
+use super::stage::{CONCURRENCY, CORE, SETTLE, Stage, delete_all, ours, providers};
 use super::{changes, flow};
 
 /// The fewest writes that bring an object to Running.

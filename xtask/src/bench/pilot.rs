@@ -13,8 +13,8 @@ use runway_api::labels;
 use runway_testbed::eventually;
 use serde_json::{Map, Value, json};
 
-use super::mix::{LINES, Line};
-use super::stage::{Stage, deployments};
+use super::mix::{LINES, Line, deployments};
+use super::stage::Stage;
 use super::watching::is_running;
 
 const PATIENCE: Duration = Duration::from_mins(1);

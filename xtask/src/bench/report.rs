@@ -1,4 +1,4 @@
-//! Medians, tables, JSON.
+//! Tables and JSON.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -6,76 +6,12 @@ use std::fmt::Write as _;
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
-use super::goals;
+use super::goals::{self, COMMAND};
 use super::measure::{Figures, as_number};
+use super::results::{Contender, Results};
 use super::stage::ours;
 use crate::cluster::Programs;
 use crate::shell;
-
-/// A contender.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Contender {
-    /// The writes and nothing else.
-    Bare,
-    /// Our controllers.
-    Ours,
-}
-
-impl Contender {
-    /// For people.
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Self::Bare => "bare client",
-            Self::Ours => "ours",
-        }
-    }
-}
-
-/// All rounds with one number of objects.
-pub(super) struct Results {
-    count: usize,
-    rounds: BTreeMap<Contender, Vec<Figures>>,
-}
-
-impl Results {
-    /// None yet.
-    pub(super) fn new(count: usize) -> Self {
-        Self {
-            count,
-            rounds: BTreeMap::new(),
-        }
-    }
-
-    /// One more.
-    pub(super) fn add(&mut self, contender: Contender, figures: Figures) {
-        self.rounds.entry(contender).or_default().push(figures);
-    }
-
-    /// Number of objects.
-    pub(super) fn count(&self) -> usize {
-        self.count
-    }
-
-    fn rounds_of(&self, contender: Contender) -> &[Figures] {
-        self.rounds.get(&contender).map_or(&[], Vec::as_slice)
-    }
-
-    /// The middle of all rounds.
-    pub(super) fn median(&self, contender: Contender, key: &str) -> Option<f64> {
-        let mut values: Vec<f64> = self
-            .rounds_of(contender)
-            .iter()
-            .filter_map(|f| f.get(key).copied())
-            .collect();
-        values.sort_by(f64::total_cmp);
-        let middle = values.len() / 2;
-        match values.len() {
-            0 => None,
-            odd if odd % 2 == 1 => values.get(middle).copied(),
-            _ => Some(f64::midpoint(*values.get(middle - 1)?, *values.get(middle)?)),
-        }
-    }
-}
 
 /// The rows of the table: key, what it is, decimals. Without a key: a heading.
 const ROWS: [(&str, &str, usize); 55] = [
@@ -209,7 +145,7 @@ fn between_marks(page: &str, text: &str) -> Result<String> {
 }
 
 fn table(results: &Results) -> String {
-    let count = results.count;
+    let count = results.count();
     let head = [
         format!("{count} ModelDeployments"),
         Contender::Bare.name().to_owned(),
@@ -289,11 +225,8 @@ fn run(results: &Results) -> Value {
         let medians: BTreeMap<&str, Option<f64>> = keys.map(|key| (*key, results.median(contender, key))).collect();
         json!({ "median": medians, "rounds": rounds })
     };
-    json!({ "objects": results.count, "bareClient": of(Contender::Bare), "ours": of(Contender::Ours) })
+    json!({ "objects": results.count(), "bareClient": of(Contender::Bare), "ours": of(Contender::Ours) })
 }
-
-/// The command's program.
-pub(super) const COMMAND: &str = "kubeairunway";
 
 /// The programs that people install, in MiB.
 pub(super) fn binary_sizes(programs: &Programs) -> Result<Vec<(&'static str, f64)>> {

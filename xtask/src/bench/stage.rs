@@ -7,21 +7,17 @@ use futures::{TryStreamExt, stream};
 use k8s_openapi::api::admissionregistration::v1::{MutatingWebhookConfiguration, ValidatingWebhookConfiguration};
 use k8s_openapi::api::core::v1::{Namespace, Service};
 use k8s_openapi::api::events::v1::Event;
-use kube::api::{ApiResource, DeleteParams, DynamicObject, ListParams, PostParams};
+use kube::api::{DeleteParams, ListParams, PostParams};
 use kube::{Api, Client, ResourceExt};
-use runway_api::{ModelDeployment, labels};
+use runway_api::labels;
 use runway_client::manifests::Identity;
 use runway_testbed::{ControlPlane, Options, eventually};
 use serde_json::json;
 
-use super::mix::{self, LINES};
+use super::mix::{self, LINES, NAMESPACE, deployments, names};
 use super::watching::Watcher;
 use crate::cluster::{self, Programs};
 
-/// Namespace of all ModelDeployments of a run.
-pub(super) const NAMESPACE: &str = "bench";
-/// Common prefix of their names; the pilot has another.
-pub(super) const PREFIX: &str = "model-";
 /// Our core's process.
 pub(super) const CORE: &str = "kubeairunway-controller";
 /// User that creates, changes and deletes ModelDeployments.
@@ -185,11 +181,6 @@ impl<'a> Stage<'a> {
     }
 }
 
-/// The names of a run.
-pub(super) fn names(count: usize) -> impl Iterator<Item = String> {
-    (0..count).map(|index| format!("{PREFIX}{index:05}"))
-}
-
 /// The providers' processes.
 pub(super) fn providers() -> Vec<&'static str> {
     LINES.iter().map(|line| line.controller).collect()
@@ -212,9 +203,4 @@ pub(super) async fn delete_all(user: &Client, count: usize) -> Result<()> {
             }
         })
         .await
-}
-
-/// ModelDeployments as this client sees them.
-pub(super) fn deployments(client: &Client) -> Api<DynamicObject> {
-    Api::namespaced_with(client.clone(), NAMESPACE, &ApiResource::erase::<ModelDeployment>(&()))
 }

@@ -12,8 +12,7 @@ use kube::{Client, ResourceExt};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use super::mix::LINES;
-use super::stage::{PREFIX, deployments};
+use super::mix::{LINES, PREFIX, deployments};
 
 /// Longest time without a change before a watch counts as stuck.
 const PATIENCE: Duration = Duration::from_mins(3);

@@ -134,6 +134,12 @@ const CONDITIONS: &[Condition] = &[
             ),
             Reason(
                 False,
+                "SettingsInvalid",
+                "The provider does not accept `spec.settings` of its InferenceProviderConfig. A model that serves continues unchanged; new models and changes wait",
+                "Correct the setting that the message names: [settings of an installation](install.md#settings-of-an-installation)",
+            ),
+            Reason(
+                False,
                 "CRDNotInstalled",
                 "The CRD of the upstream operator is not installed",
                 "Install the upstream operator; the provider notices it at once",
@@ -333,13 +339,21 @@ const CONDITIONS: &[Condition] = &[
     Condition {
         kind: condition::STALE_STATUS,
         present: Present::WhileTrue,
-        meaning: "The upstream object has reported no change for five minutes while it should make progress. Written by the provider.",
-        reasons: &[Reason(
-            True,
-            "UpstreamSilent",
-            "The upstream operator reports nothing",
-            "Check that the upstream operator runs, and read its log",
-        )],
+        meaning: "The upstream object should make progress, and the upstream operator is down or has reported no change for five minutes. Written by the provider.",
+        reasons: &[
+            Reason(
+                True,
+                "UpstreamSilent",
+                "The upstream operator reports nothing",
+                "Check that the upstream operator runs, and read its log",
+            ),
+            Reason(
+                True,
+                "OperatorUnavailable",
+                "The Deployment of the upstream operator has no available replica",
+                "Check its pods",
+            ),
+        ],
     },
     Condition {
         kind: condition::OVERRIDES_IGNORED,

@@ -20,7 +20,7 @@ const CONDITIONS: &[Condition] = &[
     Condition {
         kind: condition::UPSTREAM_READY,
         present: Present::Always,
-        meaning: "The CRD of the upstream operator is installed, and the provider knows its schema. `status.ready` follows it. Written by the provider.",
+        meaning: "The CRD of the upstream operator is installed, the provider knows its schema, and the operator runs, if its Deployment is found by its usual name. `status.ready` follows it. Written by the provider.",
         reasons: &[
             Reason(
                 True,
@@ -43,9 +43,29 @@ const CONDITIONS: &[Condition] = &[
             ),
             Reason(
                 False,
+                "OperatorUnavailable",
+                "The Deployment of the upstream operator, which the message names, has had no available replica for a minute",
+                "Check its pods; `kubeairunway check` shows the cause",
+            ),
+            Reason(
+                False,
                 "ShutDown",
                 "The provider's controller was shut down",
                 "Start it again, or delete the InferenceProviderConfig",
+            ),
+        ],
+    },
+    Condition {
+        kind: condition::SETTINGS_VALID,
+        present: Present::Always,
+        meaning: "The provider accepts `spec.settings`. `status.ready` follows it. Written by the provider.",
+        reasons: &[
+            Reason(True, "SettingsAccepted", "The settings are used", "Nothing"),
+            Reason(
+                False,
+                "SettingsRejected",
+                "A setting is unknown or has a wrong value. Existing models continue unchanged; new models and changes wait",
+                "Correct the setting that the message names: [settings of an installation](install.md#settings-of-an-installation)",
             ),
         ],
     },

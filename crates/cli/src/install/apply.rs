@@ -13,9 +13,9 @@ use runway_client::diff::MANAGER;
 use runway_client::manifests::{self, Release};
 
 use super::args::{ChangeArgs, ConsoleInstallArgs, InstallArgs, ProviderInstallArgs};
-use super::manifest::{built_in, names, read_manifest};
+use super::manifest::{built_in, built_in_provider, names, read_manifest};
 use super::survey::{MANAGER_OF_OTHERS, Survey};
-use super::{Error, kinds, wait};
+use super::{Error, kinds, settings, wait};
 use crate::answer::Answer;
 use crate::terminal::Terminal;
 
@@ -95,8 +95,14 @@ pub async fn install_provider(
         )
         .await;
     }
+    let count = args.which.names.len();
+    if count > 1 && !args.settings.is_empty() {
+        return Err(Error::SeveralProviders(count));
+    }
     let mut wanted = Vec::new();
     for name in &args.which.names {
+        // First, so that the provider starts with its settings.
+        wanted.extend(settings::registration(&args.settings, built_in_provider(name)?, &survey).await?);
         wanted.extend(built_in(name)?.objects(&release));
     }
     bring(&survey, wanted, Vec::new(), MANAGER, &args.install.change, terminal).await

@@ -71,9 +71,38 @@ pub struct ProviderInstallArgs {
     /// Selected providers.
     #[command(flatten)]
     pub which: ProvidersArgs,
+    /// Settings of the installation.
+    #[command(flatten)]
+    pub settings: SettingsArgs,
     /// Options for changes in the cluster.
     #[command(flatten)]
     pub install: InstallArgs,
+}
+
+/// Settings of a provider's installation. Without them, existing settings are kept.
+#[derive(Debug, Args)]
+pub struct SettingsArgs {
+    /// Setting of the provider, such as images.vllm=registry.example.com/vllm:v1; null removes it; repeatable. Other settings are
+    /// kept. Requires a single NAME
+    #[arg(long, value_name = "KEY=VALUE", value_parser = key_value, conflicts_with = "files")]
+    pub set: Vec<(String, String)>,
+    /// File with all settings of the provider, as YAML or JSON. It replaces the existing ones. Requires a single NAME
+    #[arg(long = "settings", value_name = "FILE", conflicts_with = "files")]
+    pub file: Option<PathBuf>,
+}
+
+impl SettingsArgs {
+    /// Whether no settings are given.
+    pub fn is_empty(&self) -> bool {
+        self.set.is_empty() && self.file.is_none()
+    }
+}
+
+fn key_value(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
+        _ => Err("expected KEY=VALUE, such as images.vllm=registry.example.com/vllm:v1".to_owned()),
+    }
 }
 
 /// Options of commands that delete objects.

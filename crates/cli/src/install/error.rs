@@ -1,6 +1,7 @@
 //! Errors of installation and removal.
 
 use runway_client::cluster;
+use runway_provider::InvalidSettings;
 
 /// Failure of an installation, upgrade or removal.
 #[derive(Debug, thiserror::Error)]
@@ -56,7 +57,7 @@ pub enum Error {
     /// The control plane is not installed.
     #[error("the control plane is not installed in this cluster: to install it, run: kubeairunway controller install")]
     NotInstalled,
-    /// There is no built-in provider of this name.
+    /// The provider is not built in.
     #[error("unknown built-in provider '{name}': use one of {}, or set a manifest with -f FILE", .known.join(", "))]
     UnknownProvider {
         /// Requested name.
@@ -67,6 +68,17 @@ pub enum Error {
     /// The settings of a console are none.
     #[error("invalid arguments for `kubeairunway ui --login`: {0}")]
     Settings(String),
+    /// Settings are given for several providers.
+    #[error("--set and --settings apply to a single provider, but there are {0}: install them one by one")]
+    SeveralProviders(usize),
+    /// The provider does not accept its settings.
+    #[error("invalid settings of provider '{name}': {invalid}. Nothing was changed")]
+    ProviderSettings {
+        /// Name of the provider.
+        name: String,
+        /// The setting, and the reason.
+        invalid: InvalidSettings,
+    },
     /// A manifest cannot be read.
     #[error("{0}")]
     File(String),

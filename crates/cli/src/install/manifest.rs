@@ -1,6 +1,7 @@
 //! Components to install: built-in ones, and manifests of third parties.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use kube::ResourceExt;
 use kube::core::DynamicObject;
@@ -8,23 +9,30 @@ use runway_api::name::{Invalid, Namespace, Segment};
 use runway_client::documents::Documents;
 use runway_client::manifests::{self, Component};
 use runway_operator::telemetry::chain;
+use runway_provider::Provider;
 
 use super::{Error, kinds};
 use crate::terminal::Terminal;
 
-/// The component of a built-in provider.
+/// A built-in provider.
 ///
 /// # Errors
 /// There is no provider of this name.
-pub(super) fn built_in(name: &str) -> Result<Component, Error> {
+pub(super) fn built_in_provider(name: &str) -> Result<Arc<dyn Provider>, Error> {
     let providers = manifests::built_in_providers();
     let found = providers.iter().find(|p| p.name() == name);
-    found
-        .map(|provider| manifests::provider(provider.as_ref()))
-        .ok_or_else(|| Error::UnknownProvider {
-            name: name.to_owned(),
-            known: providers.iter().map(|p| p.name()).collect(),
-        })
+    found.cloned().ok_or_else(|| Error::UnknownProvider {
+        name: name.to_owned(),
+        known: providers.iter().map(|p| p.name()).collect(),
+    })
+}
+
+/// The component of a built-in provider.
+///
+/// # Errors
+/// The provider is not built in.
+pub(super) fn built_in(name: &str) -> Result<Component, Error> {
+    built_in_provider(name).map(|provider| manifests::provider(provider.as_ref()))
 }
 
 /// Objects of a third-party manifest, in apply order.

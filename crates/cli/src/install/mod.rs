@@ -12,6 +12,7 @@
 //! | [`survey`] | the reader: version, permissions, existing objects, dry run |
 //! | [`wait`] | waits for Deployments, and reports what blocks them |
 //! | [`manifest`] | components to install |
+//! | `settings` | settings of a provider's installation |
 //! | [`kinds`] | names and scope of the kinds that are installed |
 
 pub mod apply;
@@ -21,6 +22,7 @@ pub mod kinds;
 pub mod manifest;
 pub mod remove;
 pub mod report;
+mod settings;
 pub mod survey;
 pub mod wait;
 

@@ -89,7 +89,9 @@ pub async fn providers(cluster: &Cluster, terminal: &mut Terminal<'_>) -> Result
 
 fn upstream(config: Option<&InferenceProviderConfig>) -> String {
     let status = config.and_then(|c| c.status.as_ref());
-    let condition = status.and_then(|s| s.conditions.get_condition(condition::UPSTREAM_READY));
+    let conditions = status.map(|s| s.conditions.as_slice()).unwrap_or_default();
+    let invalid = conditions.when_false(condition::SETTINGS_VALID);
+    let condition = invalid.or_else(|| conditions.get_condition(condition::UPSTREAM_READY));
     condition.map(|c| c.message.clone()).unwrap_or_default()
 }
 

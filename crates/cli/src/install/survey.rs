@@ -393,7 +393,9 @@ fn stranger(live: &DynamicObject, manager: &str) -> Option<String> {
         ));
     }
     let ours = live.labels().get(labels::MANAGED_BY).map(String::as_str) == Some(labels::MANAGED_BY_VALUE);
-    if ours || kinds::kind(live) == "Namespace" || manager == MANAGER_OF_OTHERS {
+    // The provider's controller creates its registration; of ours are its settings only.
+    let is_shared = ["Namespace", "InferenceProviderConfig"].contains(&kinds::kind(live));
+    if ours || is_shared || manager == MANAGER_OF_OTHERS {
         return None;
     }
     let managers: BTreeSet<&str> = live

@@ -65,9 +65,9 @@ pub async fn diff(args: &DiffArgs, client: &ClientArgs, stdin: &mut dyn Read) ->
                 .or_else(|| args.namespace.clone().map(String::from));
             let now = clock::now();
             let tried = match kind {
-                Kind::AsyncActor => operated::of_new_actor(&cluster, &written, now).await,
-                Kind::LlamaStackDistribution => operated::of_new_distribution(&cluster, &written, now).await,
-                _ => diff::of_new(&cluster, &written, now).await,
+                Kind::AsyncActor => Box::pin(operated::of_new_actor(&cluster, &written, now)).await,
+                Kind::LlamaStackDistribution => Box::pin(operated::of_new_distribution(&cluster, &written, now)).await,
+                _ => Box::pin(diff::of_new(&cluster, &written, now)).await,
             };
             Ok::<_, Error>(tried.map_err(source::Error::from)?)
         };

@@ -68,7 +68,7 @@ struct Voice {
 /// Writes logs to stdout as they come.
 ///
 /// # Errors
-/// There is no such pod or container.
+/// The pod or container does not exist.
 pub async fn logs(args: &LogsArgs, cluster: &Cluster, terminal: &mut Terminal<'_>) -> Result<Answer, Error> {
     let namespace = args.namespace.as_ref().unwrap_or(&cluster.namespace);
     let mut pods = cluster.pods_of(&args.target, namespace).await?;

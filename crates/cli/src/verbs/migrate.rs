@@ -16,7 +16,7 @@ use runway_core::providers::Providers;
 use runway_operator::clock;
 use runway_operator::plan::Plan;
 use runway_provider::upstream::{Installed, crd_name, detect};
-use runway_provider::{Provider, observe};
+use runway_provider::{Configured, Provider, observe};
 use serde_json::json;
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -87,7 +87,7 @@ pub async fn migrate(args: &MigrateArgs, cluster: &Cluster, terminal: &mut Termi
         Some(provider) => installed(cluster, provider.as_ref()).await?,
         None => Installed::default(),
     };
-    let outlook = outlook(&md, &args.to, &providers, provider.as_deref(), &installed, clock::now())?;
+    let outlook = outlook(&md, &args.to, &providers, provider, &installed, clock::now())?;
     if args.dry_run {
         let data = text::documents(&outlook.objects, args.output).unwrap_or_default();
         terminal.say(outlook.text.trim_end());
@@ -124,7 +124,7 @@ pub fn outlook(
     md: &ModelDeployment,
     to: &str,
     providers: &Providers,
-    provider: Option<&dyn Provider>,
+    provider: Option<Arc<dyn Provider>>,
     installed: &Installed,
     now: Timestamp,
 ) -> Result<Outlook, Error> {
@@ -171,15 +171,18 @@ pub fn outlook(
             "{to} is not a built-in provider: this command cannot show the objects that it would create"
         )),
         Some(provider) => {
+            let Configured { provider, invalid } = Configured::new(provider, registered.config.spec.settings.as_ref());
             let seen = observe::Observed {
                 md: Arc::new(moved),
                 installed: installed.clone(),
+                invalid_settings: invalid,
                 children: Vec::new(),
                 unready: Vec::new(),
+                outage: None,
                 verification: observe::Verification::Assumed,
                 now,
             };
-            let plan = runway_provider::plan::plan(provider, &seen);
+            let plan = runway_provider::plan::plan(provider.as_ref(), &seen);
             let status = status(&plan).unwrap_or_default();
             if plan.apply.is_empty() {
                 return Err(refused(

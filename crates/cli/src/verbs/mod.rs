@@ -7,6 +7,7 @@
 //! | [`deploy`] | `deploy` |
 //! | [`diff`] | `diff` |
 //! | [`explain`] | `why`, `tree`, `endpoint` |
+//! | [`kit`] | `llama-stack provider new`, `llama-stack provider check` |
 //! | [`logs`] | `logs` |
 //! | [`look`] | `get`, `status` and `events` of every kind |
 //! | [`migrate`] | `migrate` |
@@ -19,6 +20,7 @@ pub mod deploy;
 pub mod diff;
 pub mod error;
 pub mod explain;
+pub mod kit;
 pub mod logs;
 pub mod look;
 pub mod migrate;

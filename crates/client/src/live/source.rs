@@ -25,7 +25,8 @@ use runway_provider::{Kind, Provider, Request};
 use serde::de::DeserializeOwned;
 
 use crate::diagnostic::{Diagnostic, Level};
-use crate::live::cluster::{self, Around, Cluster};
+use crate::live::belongings::Around;
+use crate::live::cluster::{self, Cluster};
 use crate::live::queue;
 use crate::manifests;
 use crate::offline::documents::{Document, Documents};
@@ -111,7 +112,7 @@ impl Source {
     /// Opens what `place` names: its files, or else the cluster of `client`.
     ///
     /// # Errors
-    /// There is no usable kubeconfig.
+    /// No kubeconfig is usable.
     pub async fn open(
         place: &Place,
         client: &ClientArgs,
@@ -599,7 +600,7 @@ fn trouble(config: Option<&InferenceProviderConfig>, now: Timestamp) -> Option<S
 }
 
 /// The built-in provider of a ModelDeployment, with kind and name of what it made.
-fn made_by(md: &ModelDeployment) -> Option<(Box<dyn Provider>, Kind, String)> {
+fn made_by(md: &ModelDeployment) -> Option<(Arc<dyn Provider>, Kind, String)> {
     let selected = md.selected_provider()?;
     let status = md.status.as_ref()?.provider.as_ref()?;
     let provider = manifests::built_in_providers()

@@ -19,6 +19,8 @@ pub mod pods;
 pub mod policy;
 pub mod roles;
 
+use std::sync::Arc;
+
 use k8s_openapi::api::core::v1::Namespace;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::core::{DynamicObject, ObjectMeta};
@@ -61,13 +63,13 @@ fn kept(mut crd: CustomResourceDefinition, component: &str) -> CustomResourceDef
     crd
 }
 
-/// The providers that come with the product.
-pub fn built_in_providers() -> Vec<Box<dyn Provider>> {
+/// The providers that come with the product, without settings of an installation.
+pub fn built_in_providers() -> Vec<Arc<dyn Provider>> {
     vec![
-        Box::new(runway_provider_kaito::Kaito::default()),
-        Box::new(runway_provider_dynamo::Dynamo::default()),
-        Box::new(runway_provider_kuberay::KubeRay),
-        Box::new(runway_provider_direct::Direct),
+        Arc::new(runway_provider_kaito::Kaito::default()),
+        Arc::new(runway_provider_dynamo::Dynamo::default()),
+        Arc::new(runway_provider_kuberay::KubeRay::default()),
+        Arc::new(runway_provider_direct::Direct::default()),
     ]
 }
 

@@ -15,7 +15,7 @@ use runway_core::providers::Providers;
 use runway_operator::kubelet::{self, Unready};
 use runway_provider::observe::Lookup;
 use runway_provider::upstream::{Installed, crd_name, detect};
-use runway_provider::{Kind, Provider};
+use runway_provider::{Configured, Kind, Provider};
 
 use crate::diagnostic::{Diagnostic, Level};
 use crate::offline::documents::{Document, Documents, Error};
@@ -145,14 +145,34 @@ impl State {
         }
     }
 
-    /// Given registrations, or those of the built-in providers, all ready.
+    /// Given registrations, or those of the built-in providers, all ready, with the given settings.
     fn registrations(&self) -> Vec<Arc<InferenceProviderConfig>> {
-        if !self.configs.is_empty() {
-            return self.configs.iter().map(|(_, config)| config.clone()).collect();
+        let given = self.configs.iter().map(|(_, config)| config);
+        if !given.clone().all(|config| is_settings_only(config)) {
+            return given.cloned().collect();
         }
+        let configured = |provider: Arc<dyn Provider>| {
+            let mut config = ready(provider.as_ref());
+            let mut given = given.clone().filter(|given| given.name_any() == provider.name());
+            config.spec.settings = given.next().and_then(|given| given.spec.settings.clone());
+            Arc::new(config)
+        };
         crate::manifests::built_in_providers()
-            .iter()
-            .map(|provider| Arc::new(ready(provider.as_ref())))
+            .into_iter()
+            .map(configured)
+            .collect()
+    }
+
+    /// The built-in providers, with the settings of their registrations.
+    pub fn built_in_providers(&self) -> Vec<Configured> {
+        let configured = |provider: Arc<dyn Provider>| {
+            let registered = self.providers.get(provider.name());
+            let settings = registered.and_then(|registered| registered.config.spec.settings.as_ref());
+            Configured::new(provider, settings)
+        };
+        crate::manifests::built_in_providers()
+            .into_iter()
+            .map(configured)
             .collect()
     }
 
@@ -308,6 +328,11 @@ fn check_version(document: &Document, known: &str) -> Result<(), Unusable> {
         known: known.to_owned(),
         origin: document.origin.to_string(),
     })
+}
+
+/// Whether an administrator wrote the object for its settings, before the provider registered.
+fn is_settings_only(config: &InferenceProviderConfig) -> bool {
+    config.status.is_none() && config.spec.capabilities.engine_names().is_empty()
 }
 
 /// A built-in provider's registration, as when its controller runs and all is well.

@@ -3,7 +3,6 @@
 //! | module | what |
 //! |---|---|
 //! | [`defaults`] | default values, pure |
-//! | [`syntax`] | syntax of label keys and values |
 //! | [`validate`](mod@validate) | violations and warnings, pure; also used at reconcile and by `render` |
 //! | [`handlers`] | the two webhooks, as an axum router |
 //! | [`manifests`] | webhook configurations |
@@ -11,7 +10,6 @@
 pub mod defaults;
 pub mod handlers;
 pub mod manifests;
-pub mod syntax;
 #[cfg(test)]
 mod tests;
 pub mod validate;

@@ -16,9 +16,9 @@ use runway_operator::json;
 
 use runway_operator::quantity::{self, Amount, CPU_SUFFIXES, MEMORY_SUFFIXES};
 
-use super::syntax;
 use crate::providers::{Providers, Registered};
 use crate::selection;
+use runway_api::syntax;
 
 /// Engines that are accepted even if no provider supports them.
 pub const KNOWN_ENGINES: [&str; 4] = ["vllm", "sglang", "trtllm", "llamacpp"];
@@ -203,12 +203,14 @@ fn check_rules(deployment: &ModelDeployment, name: &str, provider: &Registered, 
     }
 }
 
-/// Only warnings: invalid overrides fail the reconcile, where the provider's own version decides (design 4.15).
+/// Only warnings: invalid overrides fail the reconcile, where the provider's own version decides (design 4.15). Nothing is known
+/// about the keys of a provider that documents none (the registration in design 3.9).
 fn check_overrides(spec: &ModelDeploymentSpec, provider: &Registered, findings: &mut Findings) {
-    let Some(given) = spec.provider.as_ref().and_then(|provider| provider.overrides.as_ref()) else {
+    let given = spec.provider.as_ref().and_then(|provider| provider.overrides.as_ref());
+    let (Some(given), Some(documented)) = (given, &provider.config.spec.overrides) else {
         return;
     };
-    for finding in overrides::check(given, &provider.config.spec.overrides) {
+    for finding in overrides::check(given, documented) {
         findings.warn(finding.to_string());
     }
 }
@@ -275,14 +277,14 @@ fn check_disaggregated(spec: &ModelDeploymentSpec, findings: &mut Findings) {
     if spec.scaling.as_ref().is_some_and(|scaling| scaling.replicas.is_some()) {
         findings.warn("scaling.replicas is ignored in disaggregated mode: set scaling.prefill.replicas and scaling.decode.replicas");
     }
-    if spec
-        .resources
-        .as_ref()
-        .is_some_and(|resources| resources.memory.is_some())
-    {
+    let resources = spec.resources.as_ref();
+    if resources.is_some_and(|resources| resources.memory.is_some()) {
         findings.warn(
             "resources.memory is ignored in disaggregated mode: set scaling.prefill.memory and scaling.decode.memory",
         );
+    }
+    if resources.is_some_and(|resources| resources.cpu.is_some()) {
+        findings.warn("resources.cpu is ignored in disaggregated mode, where spec.resources does not apply: remove it");
     }
     let [prefill, decode] = components(spec);
     if prefill.1.is_none() || decode.1.is_none() {
@@ -297,6 +299,12 @@ fn check_disaggregated(spec: &ModelDeploymentSpec, findings: &mut Findings) {
             findings.refuse(
                 format!("spec.scaling.{name}.gpu.count"),
                 format!("Disaggregated mode requires scaling.{name}.gpu.count"),
+            );
+        }
+        if component.is_some_and(|component| component.memory.is_none()) {
+            findings.refuse(
+                format!("spec.scaling.{name}.memory"),
+                format!("Disaggregated mode requires scaling.{name}.memory"),
             );
         }
     }

@@ -47,7 +47,7 @@ pub(crate) enum Step {
     Delete,
     /// Upstream objects report something new.
     Upstream(&'static str),
-    /// Deleted upstream objects stay for now.
+    /// Whether deleted upstream objects keep a finalizer (`true`) or are removed (`false`).
     Hold(bool),
     /// A provider stops or starts.
     Alive(usize, bool),
@@ -307,8 +307,10 @@ impl World {
         let seen = SeenByProvider {
             md,
             installed,
+            invalid_settings: None,
             children: children.collect(),
             unready: Vec::new(),
+            outage: None,
             verification: runway_provider::observe::Verification::Assumed,
             now: self.now,
         };

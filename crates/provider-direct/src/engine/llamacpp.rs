@@ -4,6 +4,8 @@
 //! first. The images' entrypoint is the server (`.devops/cpu.Dockerfile`), in a directory that is not in the PATH. With several
 //! GPUs it distributes a model's layers over all of them.
 
+use runway_provider::llama_server;
+
 use super::{Dialect, ServedName};
 
 pub(super) const DIALECT: Dialect = Dialect {
@@ -14,29 +16,13 @@ pub(super) const DIALECT: Dialect = Dialect {
     cpu_image: Some("ghcr.io/ggml-org/llama.cpp:server-b10257"),
     command: &[],
     port: 8080,
-    from_hub,
+    from_hub: llama_server::from_hub,
     from_path: |path| vec!["--model".to_owned(), path.to_owned()],
-    model_flags: &["model", "hf-repo", "hf", "hfr", "model-url", "mu", "docker-repo", "dr"],
-    served_name: ServedName::Flag("alias"),
-    context_length: Ok("ctx-size"),
+    model_flags: &llama_server::MODEL_FLAGS,
+    served_name: ServedName::Flag(llama_server::SERVED_NAME),
+    context_length: Ok(llama_server::CONTEXT_LENGTH),
     trust_remote_code: Err("llama.cpp runs no code that comes with a model"),
     tensor_parallel: None,
     // The first directory that llama.cpp reads, also before it shared Hugging Face's cache (common/hf-cache.cpp).
     cache_variable: "LLAMA_CACHE",
 };
-
-/// An ID of the form ORG/REPOSITORY/FILE contains the file name.
-fn from_hub(id: &str) -> Vec<String> {
-    let (repository, file) = split(id);
-    let repository = ["--hf-repo", repository];
-    let file = file.into_iter().flat_map(|file| ["--hf-file", file]);
-    repository.into_iter().chain(file).map(str::to_owned).collect()
-}
-
-/// The repository of an ID, and the file, which may be in a directory.
-fn split(id: &str) -> (&str, Option<&str>) {
-    match id.match_indices('/').nth(1) {
-        Some((at, _)) => (&id[..at], Some(&id[at + 1..])),
-        None => (id, None),
-    }
-}

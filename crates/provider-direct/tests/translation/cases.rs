@@ -1,5 +1,6 @@
 //! A folder for each case in `tests/cases`:
 //! - `input.yaml`: the ModelDeployment;
+//! - `given.yaml`, if needed: `settings` of the installation;
 //! - `upstream.yaml`, if the status is read: the Deployment as its controller left it.
 //!
 //! The result is compared with `expected-objects.yaml` and `expected-translation.yaml`, or `expected-refusal.txt`, and
@@ -7,12 +8,13 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use runway_provider::{Provider, Reading, Refusal, Translation};
+use runway_provider::{Configured, Installed, Reading, Refusal, Translation};
 use runway_provider_direct::Direct;
-use serde_json::json;
+use serde_json::{Value, json};
 
-use crate::{documents, problems, request, translate, yaml};
+use crate::{documents, problems, request, yaml};
 
 #[test]
 fn every_case_gives_what_is_expected() {
@@ -35,7 +37,12 @@ fn folders() -> Vec<PathBuf> {
 fn run(folder: &Path, differences: &mut Vec<String>) {
     let input = yaml(&folder.join("input.yaml"));
     let request = request(&input);
-    let translation = translate(&input);
+    let given = folder.join("given.yaml");
+    let given = if given.exists() { yaml(&given) } else { Value::Null };
+    let configured = Configured::new(Arc::new(Direct::default()), given["settings"].as_object());
+    assert_eq!(configured.invalid, None);
+    let provider = configured.provider;
+    let translation = provider.translate(&request, &Installed::default());
     if let Ok(translation) = &translation {
         for object in documents(translation) {
             let found = problems(&object).into_iter();
@@ -49,7 +56,7 @@ fn run(folder: &Path, differences: &mut Vec<String>) {
     let upstream = folder.join("upstream.yaml");
     let reading = upstream
         .exists()
-        .then(|| Direct.read_status(&request, &yaml(&upstream)));
+        .then(|| provider.read_status(&request, &yaml(&upstream)));
     outcome.compare("expected-reading.yaml", reading.as_ref().map(told));
 }
 

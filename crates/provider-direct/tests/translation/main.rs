@@ -4,6 +4,7 @@
 mod cases;
 mod properties;
 mod registration;
+mod settings;
 
 use std::path::Path;
 
@@ -27,7 +28,7 @@ fn request(md: &Value) -> Request {
 }
 
 fn translate(md: &Value) -> Result<Translation, Refusal> {
-    Direct.translate(&request(md), &Installed::default())
+    Direct::default().translate(&request(md), &Installed::default())
 }
 
 /// The objects as they are applied, without the loop's metadata.

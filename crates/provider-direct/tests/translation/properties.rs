@@ -2,10 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use kube::CustomResourceExt;
 use proptest::prelude::*;
-use runway_api::ModelDeployment;
 use runway_operator::quantity;
+use runway_provider::conformance::fields;
 use runway_provider::{Refusal, Translation};
 use serde_json::{Value, json};
 
@@ -45,7 +44,7 @@ struct Setting {
 
 fn settings() -> Vec<Setting> {
     let set = |field, value, marks| Setting { field, value, marks };
-    vec![
+    let mut all = vec![
         set("model.id", json!("Org/Marked-Id"), &["Org/Marked-Id"]),
         set(
             "model.servedName",
@@ -95,7 +94,13 @@ fn settings() -> Vec<Setting> {
             json!([{"key": "marked-taint", "operator": "Exists"}]),
             &["marked-taint"],
         ),
-    ]
+    ];
+    all.extend(
+        fields::of_pods()
+            .into_iter()
+            .map(|(field, value, marks)| set(field, value, marks)),
+    );
+    all
 }
 
 /// Fields that decide which objects are created, tested case by case; overrides and provider are handled by the loop.
@@ -133,38 +138,13 @@ fn seen(outcome: &Result<Translation, Refusal>) -> String {
 
 #[test]
 fn every_field_of_the_spec_is_tried() {
-    let schema = serde_json::to_value(ModelDeployment::crd()).unwrap();
-    let spec = &schema["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"];
-    let mut fields = BTreeSet::new();
-    leaves("", spec, &mut fields);
     let tried: BTreeSet<String> = settings()
         .iter()
         .map(|s| s.field)
         .chain(ELSEWHERE)
         .map(str::to_owned)
         .collect();
-    assert_eq!(fields, tried);
-}
-
-fn leaves(path: &str, schema: &Value, found: &mut BTreeSet<String>) {
-    match schema["properties"].as_object() {
-        Some(properties) if !ELSEWHERE.contains(&path) => {
-            for (name, inner) in properties {
-                leaves(
-                    &if path.is_empty() {
-                        name.clone()
-                    } else {
-                        format!("{path}.{name}")
-                    },
-                    inner,
-                    found,
-                );
-            }
-        }
-        _ => {
-            found.insert(path.to_owned());
-        }
-    }
+    assert_eq!(fields::of_spec(&tried), tried);
 }
 
 #[test]

@@ -9,7 +9,7 @@ use crate::translate;
 
 #[test]
 fn it_comes_after_every_provider_without_rules() {
-    let rules = Direct.registration().selection_rules;
+    let rules = Direct::default().registration().selection_rules;
     let [only] = rules.as_slice() else {
         panic!("{rules:?}");
     };
@@ -19,7 +19,7 @@ fn it_comes_after_every_provider_without_rules() {
 
 #[test]
 fn llamacpp_needs_no_gpus_and_the_others_do() {
-    let capabilities = Direct.registration().capabilities;
+    let capabilities = Direct::default().registration().capabilities;
     let support = |engine| capabilities.for_engine(engine).map(|s| (s.cpu, s.gpu));
     assert_eq!(support("llamacpp"), Some((true, true)));
     for engine in ["vllm", "sglang", "trtllm"] {
@@ -41,7 +41,7 @@ fn invalid_service_names_are_refused_at_admission_and_reconcile() {
         ("chat-", Some("begin with a letter")),
         (long.as_str(), Some("at most 63 characters")),
     ] {
-        let rules = Direct.registration().validation_rules;
+        let rules = Direct::default().registration().validation_rules;
         let broken = rules
             .into_iter()
             .find(|rule| !holds(&rule.rule, name))

@@ -1,6 +1,6 @@
 //! A folder for each case in `tests/cases`:
 //! - `input.yaml`: the ModelDeployment;
-//! - `given.yaml`, if needed: `arguments` of the provider;
+//! - `given.yaml`, if needed: `settings` of the installation;
 //! - `upstream.yaml`, if the status is read: the object as Dynamo left it.
 //!
 //! The result is compared with `expected-v1alpha1.yaml`, `expected-v1beta1.yaml` and `expected-translation.yaml`, or
@@ -8,9 +8,9 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use runway_provider::{Provider, Reading, Translation};
-use runway_provider_dynamo::Dynamo;
 use serde_json::{Value, json};
 
 use crate::{VERSIONS, crd, document, dynamo, request, translate, yaml};
@@ -40,7 +40,7 @@ fn run(folder: &Path, differences: &mut Vec<String>) {
     let mut told = Vec::new();
     let mut refusals = Vec::new();
     for version in VERSIONS {
-        let object = match translate(&provider, &md, version) {
+        let object = match translate(provider.as_ref(), &md, version) {
             Ok(translation) => {
                 let object = document(&translation);
                 let problems = crd::problems(&object);
@@ -84,10 +84,9 @@ fn run(folder: &Path, differences: &mut Vec<String>) {
     );
 }
 
-fn provider(given: &Path) -> Dynamo {
+fn provider(given: &Path) -> Arc<dyn Provider> {
     let given = if given.exists() { yaml(given) } else { Value::Null };
-    let arguments = given["arguments"].as_array().into_iter().flatten();
-    dynamo(&arguments.map(|text| text.as_str().unwrap()).collect::<Vec<_>>())
+    dynamo(&given["settings"])
 }
 
 fn the_rest(translation: &Translation) -> Value {

@@ -97,7 +97,7 @@ fn each_release_gets_the_flags_it_has() {
             let is_part = component.contains("Prefill") || component.contains("Decode");
             let mode = if is_part { "disaggregated" } else { "aggregated" };
             let md = model_deployment(engine, mode);
-            let translation = translate(&dynamo(&["--runtime-version", runtime]), &md, version).unwrap();
+            let translation = translate(dynamo(&json!({"runtimeVersion": runtime})).as_ref(), &md, version).unwrap();
             let args = args(&document(&translation), component);
             let (model, flags) = args.split_at(2);
             assert!(model[0] == "--model" || model[0] == "--model-path", "{model:?}");

@@ -13,26 +13,21 @@ mod properties;
 mod registration;
 
 use std::path::Path;
+use std::sync::Arc;
 
-use clap::Parser;
 use runway_api::ModelDeployment;
-use runway_provider::{Installed, Refusal, Request, State, Translation};
-use runway_provider_dynamo::{DYNAMO_GRAPH_DEPLOYMENT, Dynamo, DynamoConfig};
+use runway_provider::{Configured, Installed, Provider, Refusal, Request, State, Translation};
+use runway_provider_dynamo::{DYNAMO_GRAPH_DEPLOYMENT, Dynamo};
 use serde_json::{Map, Value, json};
 
 /// The API versions, the newest first.
 const VERSIONS: [&str; 2] = ["v1beta1", "v1alpha1"];
 
-/// Arguments of the provider's process for Dynamo.
-#[derive(Parser)]
-struct Arguments {
-    #[command(flatten)]
-    dynamo: DynamoConfig,
-}
-
-fn dynamo(arguments: &[&str]) -> Dynamo {
-    let all = std::iter::once("dynamo-provider").chain(arguments.iter().copied());
-    Dynamo::new(Arguments::try_parse_from(all).unwrap().dynamo)
+/// The provider with settings of an installation.
+fn dynamo(settings: &Value) -> Arc<dyn Provider> {
+    let configured = Configured::new(Arc::new(Dynamo::default()), settings.as_object());
+    assert_eq!(configured.invalid, None);
+    configured.provider
 }
 
 fn yaml(path: &Path) -> Value {
@@ -53,8 +48,8 @@ fn installed(version: &str) -> Installed {
     Installed::new([(DYNAMO_GRAPH_DEPLOYMENT, state)])
 }
 
-fn translate(dynamo: &Dynamo, md: &Value, version: &str) -> Result<Translation, Refusal> {
-    runway_provider::Provider::translate(dynamo, &request(md), &installed(version))
+fn translate(dynamo: &dyn Provider, md: &Value, version: &str) -> Result<Translation, Refusal> {
+    dynamo.translate(&request(md), &installed(version))
 }
 
 /// The object as it is applied, without the loop's metadata.

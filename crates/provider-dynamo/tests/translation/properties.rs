@@ -2,9 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use kube::CustomResourceExt;
 use proptest::prelude::*;
-use runway_api::ModelDeployment;
+use runway_provider::conformance::fields;
 use runway_provider::{Refusal, Translation};
 use runway_provider_dynamo::Dynamo;
 use serde_json::{Value, json};
@@ -114,9 +113,9 @@ fn settings() -> Vec<Setting> {
             json!({"routerMode": "kv", "frontend": {"replicas": 9, "resources": {"cpu": "7", "memory": "77Gi"}}}),
             &["77Gi"],
         ),
-        everywhere("resources.cpu", json!("29"), &["\"29\""]),
     ];
     settings.extend([
+        where_parts_are(false, "resources.cpu", json!("29"), &["\"29\""]),
         where_parts_are(false, "scaling.replicas", json!(7), &["\"replicas\":7"]),
         where_parts_are(false, "resources.gpu.count", json!(6), &["\"6\""]),
         where_parts_are(
@@ -139,6 +138,11 @@ fn settings() -> Vec<Setting> {
             &["decode.com/gpu"],
         ),
     ]);
+    settings.extend(
+        fields::of_pods()
+            .into_iter()
+            .map(|(field, value, marks)| everywhere(field, value, marks)),
+    );
     settings
 }
 
@@ -180,35 +184,13 @@ fn seen(outcome: &Result<Translation, Refusal>) -> String {
 
 #[test]
 fn every_field_of_the_spec_is_tried() {
-    let schema = serde_json::to_value(ModelDeployment::crd()).unwrap();
-    let spec = &schema["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"];
     let tried: BTreeSet<String> = settings()
         .iter()
         .map(|s| s.field)
         .chain(ELSEWHERE)
         .map(str::to_owned)
         .collect();
-    let mut fields = BTreeSet::new();
-    leaves("", spec, &tried, &mut fields);
-    assert_eq!(fields, tried);
-}
-
-fn leaves(path: &str, schema: &Value, tried: &BTreeSet<String>, found: &mut BTreeSet<String>) {
-    match schema["properties"].as_object() {
-        Some(properties) if !tried.contains(path) => {
-            for (name, inner) in properties {
-                let at = if path.is_empty() {
-                    name.clone()
-                } else {
-                    format!("{path}.{name}")
-                };
-                leaves(&at, inner, tried, found);
-            }
-        }
-        _ => {
-            found.insert(path.to_owned());
-        }
-    }
+    assert_eq!(fields::of_spec(&tried), tried);
 }
 
 #[test]

@@ -103,7 +103,7 @@ fn holds(rule: &str, spec: &Value, metadata: &Value) -> bool {
 
 #[test]
 fn the_documented_overrides_are_registered() {
-    let known = Dynamo::default().registration().overrides;
+    let known = Dynamo::default().registration().overrides.unwrap();
     let findings = |given: Value| -> Vec<String> {
         let findings = overrides::check(given.as_object().unwrap(), &known);
         findings.iter().map(|f| format!("{} {f}", f.is_error())).collect()

@@ -1,6 +1,6 @@
 //! A folder for each case in `tests/cases`:
 //! - `input.yaml`: the ModelDeployment;
-//! - `given.yaml`, if needed: `arguments` of the provider, CRDs that are `missing`;
+//! - `given.yaml`, if needed: `settings` of the installation, CRDs that are `missing`;
 //! - `upstream.yaml`, if the status is read: the main object as KAITO left it.
 //!
 //! The result is compared with `expected-objects.yaml` and `expected-translation.yaml`, or `expected-refusal.txt`, and
@@ -9,7 +9,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use runway_provider::{Provider, Reading, Translation};
+use runway_provider::{Reading, Translation};
 use serde_json::{Value, json};
 
 use crate::{crd, documents, installed, kaito, request, yaml};
@@ -46,8 +46,8 @@ fn run(folder: &Path, differences: &mut Vec<String>) {
             .map(|text| text.as_str().unwrap().to_owned())
             .collect()
     };
-    let (arguments, missing) = (texts("arguments"), texts("missing"));
-    let provider = kaito(&arguments.iter().map(String::as_str).collect::<Vec<_>>());
+    let missing = texts("missing");
+    let provider = kaito(&given["settings"]);
     let request = request(&yaml(&folder.join("input.yaml")));
 
     let mut outcome = Outcome { folder, differences };

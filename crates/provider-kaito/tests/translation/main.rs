@@ -12,23 +12,18 @@ mod properties;
 mod registration;
 
 use std::path::Path;
+use std::sync::Arc;
 
-use clap::Parser;
 use runway_api::ModelDeployment;
-use runway_provider::{Installed, Provider, Request, Translation, Upstream};
-use runway_provider_kaito::{Kaito, KaitoConfig};
+use runway_provider::{Configured, Installed, Provider, Request, Translation, Upstream};
+use runway_provider_kaito::Kaito;
 use serde_json::{Map, Value, json};
 
-/// Arguments of the provider's process for KAITO.
-#[derive(Parser)]
-struct Arguments {
-    #[command(flatten)]
-    kaito: KaitoConfig,
-}
-
-fn kaito(arguments: &[&str]) -> Kaito {
-    let all = std::iter::once("kaito-provider").chain(arguments.iter().copied());
-    Kaito::new(Arguments::try_parse_from(all).unwrap().kaito)
+/// The provider with settings of an installation.
+fn kaito(settings: &Value) -> Arc<dyn Provider> {
+    let configured = Configured::new(Arc::new(Kaito::default()), settings.as_object());
+    assert_eq!(configured.invalid, None);
+    configured.provider
 }
 
 fn yaml(path: &Path) -> Value {

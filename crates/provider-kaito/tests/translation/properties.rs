@@ -2,9 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use kube::CustomResourceExt;
 use proptest::prelude::*;
-use runway_api::ModelDeployment;
+use runway_provider::conformance::fields;
 use runway_provider::{Provider, Refusal, Translation};
 use runway_provider_kaito::{INFERENCE_SET, Kaito, WORKSPACE};
 use serde_json::{Value, json};
@@ -45,7 +44,7 @@ struct Setting {
 
 fn settings() -> Vec<Setting> {
     let set = |field, value, marks| Setting { field, value, marks };
-    vec![
+    let mut all = vec![
         set("model.id", json!("Org/Marked-Id"), &["Org/Marked-Id"]),
         set(
             "model.servedName",
@@ -95,7 +94,13 @@ fn settings() -> Vec<Setting> {
             json!([{"key": "marked-taint", "operator": "Exists"}]),
             &["marked-taint", "spec.tolerations"],
         ),
-    ]
+    ];
+    all.extend(
+        fields::of_pods()
+            .into_iter()
+            .map(|(field, value, marks)| set(field, value, marks)),
+    );
+    all
 }
 
 /// Fields that decide which objects are created, tested case by case; overrides and provider are handled by the loop.
@@ -137,38 +142,13 @@ fn seen(outcome: &Result<Translation, Refusal>) -> String {
 
 #[test]
 fn every_field_of_the_spec_is_tried() {
-    let schema = serde_json::to_value(ModelDeployment::crd()).unwrap();
-    let spec = &schema["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"];
-    let mut fields = BTreeSet::new();
-    leaves("", spec, &mut fields);
     let tried: BTreeSet<String> = settings()
         .iter()
         .map(|s| s.field)
         .chain(ELSEWHERE)
         .map(str::to_owned)
         .collect();
-    assert_eq!(fields, tried);
-}
-
-fn leaves(path: &str, schema: &Value, found: &mut BTreeSet<String>) {
-    match schema["properties"].as_object() {
-        Some(properties) if !ELSEWHERE.contains(&path) => {
-            for (name, inner) in properties {
-                leaves(
-                    &if path.is_empty() {
-                        name.clone()
-                    } else {
-                        format!("{path}.{name}")
-                    },
-                    inner,
-                    found,
-                );
-            }
-        }
-        _ => {
-            found.insert(path.to_owned());
-        }
-    }
+    assert_eq!(fields::of_spec(&tried), tried);
 }
 
 #[test]
@@ -256,7 +236,7 @@ proptest! {
         let limit = gpus.filter(|n| *n > 0).map(|n| n.to_string());
         prop_assert_eq!(&container["resources"]["limits"]["nvidia.com/gpu"], &json!(limit));
         prop_assert_eq!(&container["resources"]["requests"]["memory"], &json!(memory));
-        prop_assert_eq!(container["args"].as_array().unwrap().contains(&json!("--ctx-size")), context.is_some());
+        prop_assert_eq!(container["args"].as_array().unwrap().contains(&json!("--context-size")), context.is_some());
         prop_assert!(!holds_null(&main.body), "{}", main.body);
     }
 }

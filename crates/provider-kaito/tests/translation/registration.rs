@@ -87,16 +87,44 @@ fn fields_that_presets_do_not_support_are_refused_at_admission_and_reconcile() {
             Some("resources.gpu.type"),
         ),
         (
+            "vllm",
+            json!({"imagePullSecrets": [{"name": "registry"}]}),
+            Some("spec.imagePullSecrets"),
+        ),
+        (
+            "vllm",
+            json!({"imagePullSecrets": [{"name": "registry"}], "image": image}),
+            None,
+        ),
+        (
+            "vllm",
+            json!({"serviceAccountName": "models"}),
+            Some("spec.serviceAccountName"),
+        ),
+        (
+            "vllm",
+            json!({"podTemplate": {"spec": {"shmSize": "8Gi"}}}),
+            Some("podTemplate.spec"),
+        ),
+        (
             "llamacpp",
             json!({"env": env, "tolerations": tolerations, "image": "runner:1"}),
             None,
         ),
+        (
+            "llamacpp",
+            json!({}),
+            Some("llamacpp engine requires spec.image to be set"),
+        ),
+        (
+            "llamacpp",
+            json!({"image": ""}),
+            Some("llamacpp engine requires spec.image to be set"),
+        ),
     ] {
-        // As the core normalizes it.
-        let mut whole = json!({
-            "model": {"id": "Org/Model"}, "engine": {"type": engine}, "env": [], "tolerations": [],
-            "resources": {"gpu": {"count": 1, "type": "nvidia.com/gpu"}},
-        });
+        let mut whole = normalized(engine);
+        whole["model"]["id"] = json!("Org/Model");
+        whole["resources"] = json!({"gpu": {"count": 1, "type": "nvidia.com/gpu"}});
         for (field, value) in spec.as_object().unwrap() {
             whole[field] = value.clone();
         }
@@ -115,7 +143,7 @@ fn fields_that_presets_do_not_support_are_refused_at_admission_and_reconcile() {
         for found in [&broken, &refused] {
             match (refused_for, found) {
                 (None, None) => {}
-                (Some(field), Some(message)) => assert!(message.starts_with(field), "{spec}: {message}"),
+                (Some(field), Some(message)) => assert!(message.contains(field), "{spec}: {message}"),
                 _ => panic!("{spec}: {broken:?}, {refused:?}"),
             }
         }
@@ -123,8 +151,15 @@ fn fields_that_presets_do_not_support_are_refused_at_admission_and_reconcile() {
 }
 
 fn holds(rule: &str, name: &str) -> bool {
-    let spec = json!({"engine": {"type": "vllm"}, "env": [], "tolerations": [], "resources": {}});
-    holds_for(rule, &spec, name)
+    holds_for(rule, &normalized("vllm"), name)
+}
+
+/// A spec as rules see it.
+fn normalized(engine: &str) -> Value {
+    json!({
+        "model": {"storage": {"volumes": []}}, "engine": {"type": engine}, "env": [], "tolerations": [], "imagePullSecrets": [],
+        "podTemplate": {"spec": {}}, "resources": {},
+    })
 }
 
 fn holds_for(rule: &str, spec: &Value, name: &str) -> bool {

@@ -1,6 +1,6 @@
 //! A folder for each case in `tests/cases`:
 //! - `input.yaml`: the ModelDeployment;
-//! - `given.yaml`, if needed: the installed KubeRay, as `schema`, counted back from the newest known one;
+//! - `given.yaml`, if needed: the installed KubeRay, as `schema`, counted back from the newest known one, and `settings`;
 //! - `upstream.yaml`, if the status is read: status of the RayService as KubeRay left it.
 //!
 //! The result is compared with `expected-object.yaml` and `expected-translation.yaml`, or `expected-refusal.txt`, and
@@ -8,8 +8,9 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use runway_provider::{Provider, Reading, Translation};
+use runway_provider::{Configured, Reading, Translation};
 use runway_provider_kuberay::KubeRay;
 use serde_json::{Value, json};
 
@@ -39,14 +40,16 @@ fn run(folder: &Path, differences: &mut Vec<String>) {
             .filter(|path| path.exists())
             .map(|path| yaml(&path))
     };
-    let schema = optional("given.yaml")
-        .and_then(|given| given["schema"].as_u64())
-        .unwrap_or(0);
+    let given = optional("given.yaml").unwrap_or_default();
+    let schema = given["schema"].as_u64().unwrap_or(0);
+    let configured = Configured::new(Arc::new(KubeRay::default()), given["settings"].as_object());
+    assert_eq!(configured.invalid, None);
+    let provider = configured.provider;
     let request = request(&yaml(&folder.join("input.yaml")));
     let mut outcome = Outcome { folder, differences };
 
     let mut object = Value::Null;
-    match KubeRay.translate(&request, &installed(usize::try_from(schema).unwrap())) {
+    match provider.translate(&request, &installed(usize::try_from(schema).unwrap())) {
         Ok(translation) => {
             object = document(&translation);
             let problems = crd::problems(&object);
@@ -70,7 +73,7 @@ fn run(folder: &Path, differences: &mut Vec<String>) {
         for (field, value) in upstream.as_object().unwrap() {
             object[field] = value.clone();
         }
-        told(&KubeRay.read_status(&request, &object))
+        told(&provider.read_status(&request, &object))
     });
     outcome.compare(
         "expected-reading.yaml",

@@ -17,7 +17,7 @@ use crate::installed;
 
 /// Number of schemas before the newest one.
 fn detected(crd: &CustomResourceDefinition) -> Option<usize> {
-    let upstream = &KubeRay.upstreams()[0];
+    let upstream = &KubeRay::default().upstreams()[0];
     let found = detect(upstream, Some(crd));
     assert!(
         matches!(&found, State::Known { version, .. } if version == "v1"),

@@ -31,7 +31,7 @@ fn request(md: &Value) -> Request {
 
 /// The schema with this many newer ones.
 fn installed(before: usize) -> Installed {
-    let upstreams: Vec<Upstream> = KubeRay.upstreams();
+    let upstreams: Vec<Upstream> = KubeRay::default().upstreams();
     let older = upstreams.iter().map(|u| Upstream {
         kind: u.kind,
         schemas: &u.schemas[before..],

@@ -2,9 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use kube::CustomResourceExt;
 use proptest::prelude::*;
-use runway_api::ModelDeployment;
+use runway_provider::conformance::fields;
 use runway_provider::{Provider, Refusal, Translation};
 use runway_provider_kuberay::KubeRay;
 use serde_json::{Value, json};
@@ -40,7 +39,7 @@ struct Setting {
 
 fn settings() -> Vec<Setting> {
     let set = |field, value, marks| Setting { field, value, marks };
-    vec![
+    let mut all = vec![
         set("model.id", json!("Org/Marked-Id"), &["Org/Marked-Id"]),
         set(
             "model.servedName",
@@ -95,7 +94,13 @@ fn settings() -> Vec<Setting> {
             json!({"head": {"resources": {"cpu": "23"}, "rayStartParams": {"marked-param": "x"}}}),
             &["marked-param"],
         ),
-    ]
+    ];
+    all.extend(
+        fields::of_pods()
+            .into_iter()
+            .map(|(field, value, marks)| set(field, value, marks)),
+    );
+    all
 }
 
 /// Fields that decide which object is created, tested case by case.
@@ -104,7 +109,7 @@ const ELSEWHERE: [&str; 4] = ["model.source", "provider.name", "engine.type", "s
 /// Fields of the other mode, which admission rejects or the request does not contain.
 fn belongs(field: &str, which: &str) -> bool {
     let in_parts = field.starts_with("scaling.prefill") || field.starts_with("scaling.decode");
-    let whole = field == "scaling.replicas" || field.starts_with("resources.gpu") || field == "resources.memory";
+    let whole = field == "scaling.replicas" || field.starts_with("resources.");
     if which == "disaggregated" { !whole } else { !in_parts }
 }
 
@@ -119,7 +124,7 @@ fn apply(md: &mut Value, setting: &Setting) {
 }
 
 fn translate(md: &Value) -> Result<Translation, Refusal> {
-    KubeRay.translate(&request(md), &installed(0))
+    KubeRay::default().translate(&request(md), &installed(0))
 }
 
 /// The visible result: the object and the messages.
@@ -132,32 +137,13 @@ fn seen(outcome: &Result<Translation, Refusal>) -> String {
 
 #[test]
 fn every_field_of_the_spec_is_tried() {
-    let schema = serde_json::to_value(ModelDeployment::crd()).unwrap();
-    let spec = &schema["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"];
-    let mut fields = BTreeSet::new();
-    leaves("", spec, &mut fields);
     let tried: BTreeSet<String> = settings()
         .iter()
         .map(|s| s.field)
         .chain(ELSEWHERE)
         .map(str::to_owned)
         .collect();
-    assert_eq!(fields, tried);
-}
-
-fn leaves(path: &str, schema: &Value, found: &mut BTreeSet<String>) {
-    let Some(properties) = schema["properties"].as_object() else {
-        found.insert(path.to_owned());
-        return;
-    };
-    for (name, inner) in properties {
-        let at = if path.is_empty() {
-            name.clone()
-        } else {
-            format!("{path}.{name}")
-        };
-        leaves(&at, inner, found);
-    }
+    assert_eq!(fields::of_spec(&tried), tried);
 }
 
 #[test]

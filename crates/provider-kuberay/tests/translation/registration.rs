@@ -12,14 +12,14 @@ use crate::{installed, request};
 
 #[test]
 fn kuberay_must_be_named() {
-    let registration = KubeRay.registration();
+    let registration = KubeRay::default().registration();
     assert_eq!(registration.selection_policy, Some(SelectionPolicy::Explicit));
     assert!(registration.selection_rules.is_empty());
 }
 
 #[test]
 fn it_serves_vllm_on_gpus_in_both_modes() {
-    let capabilities = KubeRay.registration().capabilities;
+    let capabilities = KubeRay::default().registration().capabilities;
     let vllm = capabilities.for_engine("vllm").unwrap();
     assert_eq!((vllm.cpu, vllm.gpu), (false, true));
     assert_eq!(
@@ -43,7 +43,7 @@ fn unsupported_names_are_refused_at_admission_and_reconcile() {
         ("7b-chat", Some("begin with a letter")),
         (long.as_str(), Some("at most 47 characters")),
     ] {
-        let rules = KubeRay.registration().validation_rules;
+        let rules = KubeRay::default().registration().validation_rules;
         let broken = rules
             .into_iter()
             .find(|rule| !holds(&rule.rule, name))
@@ -53,7 +53,7 @@ fn unsupported_names_are_refused_at_admission_and_reconcile() {
             "metadata": {"name": name, "namespace": "default"},
             "spec": {"model": {"id": "Org/Model"}, "engine": {"type": "vllm"}, "resources": {"gpu": {"count": 1}}},
         });
-        let refused = KubeRay.translate(&request(&md), &installed(0)).err();
+        let refused = KubeRay::default().translate(&request(&md), &installed(0)).err();
         assert_eq!(broken, refused.map(|refusal| refusal.message), "{name}");
         match (refused_for, &broken) {
             (None, None) => {}
@@ -77,7 +77,7 @@ fn holds(rule: &str, name: &str) -> bool {
 
 #[test]
 fn overrides_are_those_of_the_design() {
-    let documented = KubeRay.registration().overrides;
+    let documented = KubeRay::default().registration().overrides.unwrap();
     let told = |given: serde_json::Value| -> Vec<String> {
         let findings = overrides::check(given.as_object().unwrap(), &documented);
         findings.iter().map(ToString::to_string).collect()

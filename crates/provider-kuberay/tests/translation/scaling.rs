@@ -15,7 +15,7 @@ fn made(replicas: i32) -> Value {
         "model": {"id": "Org/Model"}, "engine": {"type": "vllm"},
         "resources": {"gpu": {"count": 2}}, "scaling": {"replicas": replicas},
     }});
-    document(&KubeRay.translate(&request(&md), &installed(0)).unwrap())
+    document(&KubeRay::default().translate(&request(&md), &installed(0)).unwrap())
 }
 
 fn made_in_parts(prefill: i32, decode: i32) -> Value {
@@ -24,7 +24,7 @@ fn made_in_parts(prefill: i32, decode: i32) -> Value {
         "model": {"id": "Org/Model"}, "engine": {"type": "vllm"}, "serving": {"mode": "disaggregated"},
         "scaling": {"prefill": part(prefill), "decode": part(decode)},
     }});
-    document(&KubeRay.translate(&request(&md), &installed(0)).unwrap())
+    document(&KubeRay::default().translate(&request(&md), &installed(0)).unwrap())
 }
 
 /// The part of a cluster by which KubeRay decides whether to create a new one.

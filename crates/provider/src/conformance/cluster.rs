@@ -15,6 +15,7 @@ use serde_json::{Map, Value, json};
 use crate::contract::{Kind, Provider};
 use crate::observe::{self, Observed, Verification};
 use crate::plan;
+use crate::settings::InvalidSettings;
 use crate::upstream::Installed;
 
 /// Rounds after which a plan that is never silent counts as an endless loop.
@@ -41,6 +42,8 @@ pub(super) struct Cluster<'a> {
     pub(super) gone: bool,
     pub(super) objects: Vec<Stored>,
     pub(super) installed: Installed,
+    /// Reason why the settings of the installation cannot be used.
+    pub(super) invalid_settings: Option<InvalidSettings>,
     /// Pods that are not ready.
     pub(super) unready: Vec<Unready>,
     /// Response of its endpoint.
@@ -108,6 +111,7 @@ impl<'a> Cluster<'a> {
             objects: Vec::new(),
             installed,
             unready: Vec::new(),
+            invalid_settings: None,
             verification: Verification::Assumed,
             now: Timestamp::constant(1_767_225_600, 0),
             events: Vec::new(),
@@ -125,8 +129,10 @@ impl<'a> Cluster<'a> {
         Observed {
             md: Arc::new(self.md.clone()),
             installed: self.installed.clone(),
+            invalid_settings: self.invalid_settings.clone(),
             children: observe::children(self, "", self.provider.children(&name)),
             unready: self.unready.clone(),
+            outage: None,
             verification: self.verification.clone(),
             now: self.now,
         }

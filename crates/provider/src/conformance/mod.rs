@@ -13,8 +13,10 @@
 
 mod acting;
 mod cluster;
+pub mod fields;
 mod life;
 mod registration;
+mod settings;
 mod status;
 #[cfg(test)]
 mod tests;
@@ -146,7 +148,7 @@ macro_rules! rules {
 }
 
 /// All rules, in the order of the document.
-const RULES: [(&str, Rule); 32] = rules![
+const RULES: [(&str, Rule); 34] = rules![
     registration::r1_the_name_fits_where_it_is_written,
     registration::r2_the_registration_covers_what_is_served,
     registration::r6_a_missing_or_unknown_upstream_is_told,
@@ -179,6 +181,8 @@ const RULES: [(&str, Rule); 32] = rules![
     registration::r35_the_role_names_what_is_used,
     status::r36_ready_is_true_only_after_an_answer,
     status::r37_pods_say_why_a_model_does_not_serve,
+    settings::r38_an_unknown_setting_is_rejected,
+    settings::r38_invalid_settings_change_no_model,
 ];
 
 /// Ends a rule with a reason, unless the condition holds.

@@ -56,7 +56,10 @@ pub(super) fn r2_the_registration_covers_what_is_served(trial: &Trial) -> RuleRe
         "the served sample needs {needs} for {engine}, which is not registered"
     );
     let mut paths = BTreeMap::new();
-    for key in &spec.overrides {
+    let Some(documented) = &spec.overrides else {
+        return Err("overrides is not set: an empty list says that there are none".to_owned());
+    };
+    for key in documented {
         ensure!(
             paths.insert(key.path.clone(), key.kind).is_none(),
             "the override {} is registered twice",

@@ -13,7 +13,8 @@ use super::cluster::Cluster;
 use super::trial::{Trial, annotate, condition_of, delete, message, minutes, phase, said};
 use super::{RuleResult, ensure};
 use crate::observe::{Answer, Verification};
-use crate::plan::{self, Decision, Inquiry, Question};
+use crate::plan::{self, Decision};
+use crate::question::{Inquiry, Question};
 
 /// The status has no field of the core, always has a phase, `Ready` and the generation, and survives a round trip.
 pub(super) fn r26_the_status_is_the_providers_part_and_complete(trial: &Trial) -> RuleResult {

@@ -107,11 +107,11 @@ impl Provider for Toy {
                 gpu_support: true,
                 per_engine: Vec::new(),
             },
-            overrides: vec![OverrideKey {
+            overrides: Some(vec![OverrideKey {
                 path: "paint.colour".to_owned(),
                 kind: OverrideType::String,
                 description: None,
-            }],
+            }]),
             ..InferenceProviderConfigSpec::default()
         }
     }

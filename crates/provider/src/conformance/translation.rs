@@ -202,7 +202,7 @@ pub(super) fn r16_overrides_are_an_allow_list(trial: &Trial) -> RuleResult {
         "an override that is not registered changes the translation"
     );
 
-    for OverrideKey { path, kind, .. } in trial.provider.registration().overrides {
+    for OverrideKey { path, kind, .. } in trial.provider.registration().overrides.unwrap_or_default() {
         let (right, wrong) = match kind {
             OverrideType::String => (vec![json!("probe")], json!(7)),
             OverrideType::Integer => (vec![json!(7)], json!("seven")),

@@ -2,6 +2,7 @@
 
 mod objects;
 mod pods;
+mod prepare;
 mod removal;
 mod serve;
 mod status;
@@ -15,9 +16,9 @@ use runway_operator::{apply, trace};
 
 use crate::contract::Provider;
 use crate::observe::Observed;
+use crate::question::Inquiry;
 
 pub use status::owned;
-pub use verify::{Inquiry, Question};
 
 /// Decision for one ModelDeployment.
 #[derive(Clone, Debug, Default)]
@@ -96,11 +97,11 @@ pub fn after_failure(provider: &dyn Provider, seen: &Observed, error: &apply::Er
         } => status::failed(
             provider,
             seen,
-            &status::Blocked::name_taken(&format!("{kind} '{name}'"), manager),
+            &prepare::Blocked::name_taken(&format!("{kind} '{name}'"), manager),
         ),
         apply::Error::Apply { kind, name, source } if error.is_refusal() => {
             let message = format!("{kind} '{name}' was refused: {source}");
-            status::failed(provider, seen, &status::Blocked::rejected(message))
+            status::failed(provider, seen, &prepare::Blocked::rejected(message))
         }
         _ => Plan::default(),
     }

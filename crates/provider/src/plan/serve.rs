@@ -5,22 +5,23 @@ use std::time::Duration;
 use kube::ResourceExt;
 use kube::core::DynamicObject;
 use runway_api::ProviderReason;
-use runway_api::overrides::{self, Finding};
 use runway_operator::object;
 use runway_operator::plan::{Apply, Delete, Finalizer, Note, Plan};
 
 use super::Decision;
 use super::objects;
-use super::status::{self, Blocked};
-use crate::contract::{Kind, Object, Provider, Refusal, Translation};
+use super::prepare::{Blocked, Prepared, prepare};
+use super::status;
+use crate::contract::{Kind, Object, Provider, Translation};
 use crate::observe::Observed;
-use crate::request::Request;
-use crate::upstream::State;
 
 /// Interval of checks while an old object is being deleted, in case the watch misses its end.
-pub(super) const LOOK_AGAIN: Duration = Duration::from_mins(1);
+const LOOK_AGAIN: Duration = Duration::from_mins(1);
 
 pub(super) fn decide(provider: &dyn Provider, seen: &Observed) -> Decision {
+    if let Some(invalid) = &seen.invalid_settings {
+        return status::without_settings(provider, seen, invalid).into();
+    }
     let prepared = match prepare(provider, seen) {
         Ok(prepared) => prepared,
         Err(failure) => return status::failed(provider, seen, &failure).into(),
@@ -33,7 +34,7 @@ pub(super) fn decide(provider: &dyn Provider, seen: &Observed) -> Decision {
     }
     let outgoing = outgoing(provider, seen, &prepared.translation);
     let mut decision = if outgoing.blocks {
-        status::recreating(provider, seen, &prepared, &outgoing.reasons).into()
+        recreate(provider, seen, &prepared, &outgoing.reasons).into()
     } else {
         create(provider, seen, &prepared)
     };
@@ -42,74 +43,6 @@ pub(super) fn decide(provider: &dyn Provider, seen: &Observed) -> Decision {
     }
     decision.plan.delete = outgoing.delete;
     decision
-}
-
-/// A valid request with its translation.
-pub(super) struct Prepared {
-    pub(super) request: Request,
-    pub(super) translation: Translation,
-    pub(super) unknown_overrides: Vec<String>,
-}
-
-impl Prepared {
-    /// The object whose status is read.
-    pub(super) fn main(&self) -> Option<&Object> {
-        self.translation.objects.last()
-    }
-}
-
-/// Every check that can refuse the ModelDeployment.
-fn prepare(provider: &dyn Provider, seen: &Observed) -> Result<Prepared, Blocked> {
-    upstream_is_usable(provider, seen)?;
-    let request = Request::try_from(seen.md.as_ref())
-        .map_err(|invalid| Blocked::refused(&Refusal::incompatible(invalid.to_string())))?;
-    let findings = overrides::check(&request.overrides, &provider.registration().overrides);
-    let (wrong, unknown): (Vec<_>, Vec<_>) = findings.into_iter().partition(Finding::is_error);
-    if !wrong.is_empty() {
-        return Err(Blocked::refused(&Refusal {
-            reason: ProviderReason::InvalidOverrides.into(),
-            message: joined(&wrong),
-        }));
-    }
-    let translation = provider
-        .translate(&request, &seen.installed)
-        .map_err(|refusal| Blocked::refused(&refusal))?;
-    Ok(Prepared {
-        request,
-        translation,
-        unknown_overrides: unknown.iter().map(ToString::to_string).collect(),
-    })
-}
-
-fn joined(findings: &[Finding]) -> String {
-    findings.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
-}
-
-fn upstream_is_usable(provider: &dyn Provider, seen: &Observed) -> Result<(), Blocked> {
-    let Some(main) = provider.upstreams().first().map(|u| u.kind) else {
-        return Ok(());
-    };
-    match seen.installed.state(main) {
-        State::Known { .. } => Ok(()),
-        State::Missing => Err(Blocked::missing(format!(
-            "Provider '{}' CRD not installed in cluster",
-            provider.name()
-        ))),
-        State::Unknown { served, problems } => Err(Blocked::refused(&Refusal {
-            reason: ProviderReason::UnknownUpstreamSchema.into(),
-            message: format!(
-                "The installed {} (served: {}) has a schema that {} does not know: {}. Update the provider controller, or install a release it knows",
-                main.crd_name(),
-                served.join(", "),
-                provider.version(),
-                if problems.is_empty() {
-                    "no known version is served".to_owned()
-                } else {
-                    problems.join("; ")
-                },
-            ),
-        })),
-    }
 }
 
 /// Refuses if an object with a required name has another owner. Such an object is never changed.
@@ -157,7 +90,12 @@ fn outgoing(provider: &dyn Provider, seen: &Observed, translation: &Translation)
         };
         let going = live.metadata.deletion_timestamp.is_some();
         if !reasons.is_empty() && !going {
-            outgoing.delete.extend(deletion(seen, child.kind, live));
+            outgoing
+                .delete
+                .extend(deletion(seen, child.kind, live).map(|delete| Delete {
+                    foreground: provider.recreates_after_dependents() && is_upstream(provider, child.kind),
+                    ..delete
+                }));
         }
         if is_upstream(provider, child.kind) && (going || !reasons.is_empty()) {
             outgoing.blocks = true;
@@ -212,8 +150,16 @@ fn create(provider: &dyn Provider, seen: &Observed, prepared: &Prepared) -> Deci
     }
 }
 
+/// Waits until the old object is deleted.
+fn recreate(provider: &dyn Provider, seen: &Observed, prepared: &Prepared, reasons: &[String]) -> Plan {
+    let mut plan = status::recreating(provider, seen, prepared, reasons);
+    plan.events.extend(recreation_note(prepared.main(), reasons));
+    plan.look_again = Some(LOOK_AGAIN);
+    plan
+}
+
 /// Event with the reason for a recreation.
-pub(super) fn recreation_note(main: Option<&Object>, reasons: &[String]) -> Option<Note> {
+fn recreation_note(main: Option<&Object>, reasons: &[String]) -> Option<Note> {
     let main = main?;
     (!reasons.is_empty()).then(|| {
         Note::normal(

@@ -16,10 +16,12 @@ use serde_json::Value;
 use super::Decision;
 use super::objects;
 use super::pods::{self, Obstacle};
-use super::serve::{self, Prepared};
-use super::verify::{self, Endpoint, Inquiry, Question};
-use crate::contract::{Provider, Reading, Refusal};
+use super::prepare::{Blocked, Prepared};
+use super::verify::{self, Endpoint};
+use crate::contract::{Provider, Reading};
 use crate::observe::{Observed, Verification};
+use crate::question::{Inquiry, Question};
+use crate::settings::InvalidSettings;
 
 /// Age after which the status of an upstream object in progress counts as stale (design 13.4).
 const STALE_AFTER: SignedDuration = SignedDuration::from_mins(5);
@@ -30,62 +32,58 @@ const SETTLED_AFTER: SignedDuration = SignedDuration::from_secs(5);
 /// Interval of checks while the result of a write or request is pending, in case the watch misses it.
 const LOOK_AGAIN: Duration = Duration::from_secs(15);
 
-/// Reason why no object can be created.
-pub(super) struct Blocked {
-    phase: Phase,
-    /// The first step that failed: [`condition::PROVIDER_COMPATIBLE`] or [`condition::RESOURCE_CREATED`].
-    step: &'static str,
-    reason: &'static str,
-    message: String,
-}
-
-impl Blocked {
-    /// The provider does not support the spec.
-    pub(super) fn refused(refusal: &Refusal) -> Self {
-        Self {
-            phase: Phase::Failed,
-            step: condition::PROVIDER_COMPATIBLE,
-            reason: refusal.reason,
-            message: refusal.message.clone(),
+/// Status while the settings of the installation are invalid: nothing is created, changed or deleted. A model that serves stays
+/// Ready, unless its pods report a problem.
+pub(super) fn without_settings(provider: &dyn Provider, seen: &Observed, invalid: &InvalidSettings) -> Plan {
+    let message = format!(
+        "Settings of provider '{}' are invalid: {invalid}. Correct its InferenceProviderConfig",
+        provider.name()
+    );
+    let reason = ProviderReason::SettingsInvalid;
+    let Some(resource) = resource_of(provider, seen) else {
+        return failed(provider, seen, &Blocked::by_settings(message));
+    };
+    let before = seen.md.status.as_ref().map(owned).unwrap_or_default();
+    let kept = |type_: &'static str| {
+        let kept = before.conditions.when_true(type_)?;
+        Some(yes(type_, &kept.reason, &kept.message))
+    };
+    let mut drafts = vec![no(condition::PROVIDER_COMPATIBLE, reason, &message)];
+    drafts.extend(kept(condition::RESOURCE_CREATED));
+    let (phase, said) = match pods::obstacle(seen) {
+        None if verify::is_verified(seen) => {
+            drafts.extend(kept(condition::READY));
+            (before.phase, before.message.clone())
         }
-    }
-
-    /// The upstream is not installed. Resolved when its CRD appears.
-    pub(super) fn missing(message: String) -> Self {
-        Self {
-            phase: Phase::Pending,
-            step: condition::PROVIDER_COMPATIBLE,
-            reason: ProviderReason::CRDNotInstalled.into(),
-            message,
+        None => {
+            drafts.push(no(condition::READY, reason, &message));
+            (Some(Phase::Deploying), Some(message))
         }
-    }
-
-    /// An object with a required name has another owner.
-    pub(super) fn name_taken(name: &str, manager: &str) -> Self {
-        Self {
-            phase: Phase::Failed,
-            step: condition::RESOURCE_CREATED,
-            reason: ProviderReason::NameTaken.into(),
-            message: format!(
-                "{}: rename the ModelDeployment, or delete the other object",
-                object::taken(name, "ModelDeployment", manager)
-            ),
+        Some(obstacle) => {
+            drafts.push(no(condition::READY, obstacle.reason, &obstacle.message));
+            let phase = if obstacle.lasting {
+                drafts.push(yes(condition::STALLED, obstacle.reason, &obstacle.message));
+                Phase::Failed
+            } else {
+                Phase::Deploying
+            };
+            (Some(phase), Some(obstacle.message))
         }
-    }
-
-    /// The API server rejected the object.
-    pub(super) fn rejected(message: String) -> Self {
-        Self {
-            phase: Phase::Failed,
-            step: condition::RESOURCE_CREATED,
-            reason: ProviderReason::ResourceRejected.into(),
-            message,
-        }
-    }
+    };
+    let status = ModelDeploymentStatus {
+        phase,
+        message: said,
+        provider: Some(resource),
+        replicas: before.replicas,
+        endpoint: before.endpoint,
+        selector: before.selector,
+        ..ModelDeploymentStatus::default()
+    };
+    write(seen, status, drafts, None)
 }
 
 fn compatible(provider: &dyn Provider) -> Draft {
-    let message = format!("Configuration compatible with {}", provider.name());
+    let message = format!("Configuration compatible with {}", provider.title());
     yes(
         condition::PROVIDER_COMPATIBLE,
         ProviderReason::CompatibilityVerified,
@@ -154,15 +152,19 @@ pub(super) fn serving(provider: &dyn Provider, seen: &Observed, prepared: &Prepa
     // An object that is about to be created is not stale, however long the wait was.
     let created = live.map_or(Some(seen.now), |live| live.creation_timestamp().map(|t| t.0));
     let staleness = staleness(seen, created, &reading);
-    if staleness == Staleness::Stale {
-        drafts.push(yes(
+    let name = main.kind.named(&main.name);
+    match &seen.outage {
+        Some(why) if staleness != Staleness::Settled => drafts.push(yes(
+            condition::STALE_STATUS,
+            ProviderReason::OperatorUnavailable,
+            format!("{name} makes no progress: {why}"),
+        )),
+        _ if staleness == Staleness::Stale => drafts.push(yes(
             condition::STALE_STATUS,
             ProviderReason::UpstreamSilent,
-            format!(
-                "{} has reported nothing for 5 minutes: is the upstream operator running?",
-                main.kind.named(&main.name)
-            ),
-        ));
+            format!("{name} has reported nothing for 5 minutes: is the upstream operator running?"),
+        )),
+        _ => {}
     }
     let status = ModelDeploymentStatus {
         phase: Some(phase),
@@ -405,10 +407,7 @@ pub(super) fn recreating(provider: &dyn Provider, seen: &Observed, prepared: &Pr
         }),
         ..ModelDeploymentStatus::default()
     };
-    let mut plan = write(seen, status, drafts, None);
-    plan.events.extend(serve::recreation_note(prepared.main(), reasons));
-    plan.look_again = Some(serve::LOOK_AGAIN);
-    plan
+    write(seen, status, drafts, None)
 }
 
 /// Status with the objects that would be applied.

@@ -9,8 +9,9 @@ use runway_api::condition::{self, Conditions};
 use runway_api::labels::APPLIED_HASH;
 use runway_operator::services::ServicePort;
 
-use super::serve::Prepared;
+use super::prepare::Prepared;
 use crate::observe::{Observed, Verification};
+use crate::question::Question;
 
 /// Engines whose servers generate text through the OpenAI API, except for models such as embedding models.
 const GENERATE: [&str; 4] = ["llamacpp", "sglang", "trtllm", "vllm"];
@@ -19,35 +20,6 @@ const GENERATE: [&str; 4] = ["llamacpp", "sglang", "trtllm", "vllm"];
 const FIRST_WAIT: SignedDuration = SignedDuration::from_secs(5);
 /// Longest delay between two attempts.
 const LONGEST_WAIT: SignedDuration = SignedDuration::from_mins(1);
-
-/// The request that shows whether an endpoint serves its model.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Question {
-    /// ID of the rollout and the attempt.
-    pub id: String,
-    /// ID of the rollout: the generation and the objects created for it.
-    pub about: String,
-    /// Number of the attempt, from 1.
-    pub attempt: u32,
-    /// Service and port of the model.
-    pub at: ServicePort,
-    /// Name that the list of models must contain; `None` if the image decides it.
-    pub model: Option<String>,
-    /// Whether the engine generates text. If so, one token is requested.
-    pub generates: bool,
-}
-
-/// Decision on the request to an endpoint.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Inquiry {
-    /// No request is needed, and an earlier response is dropped.
-    #[default]
-    Forget,
-    /// The latest response stays valid for now.
-    Keep,
-    /// Send this request, unless it is already being sent.
-    Ask(Question),
-}
 
 /// Whether the model has answered.
 pub(super) enum Endpoint {
@@ -129,16 +101,6 @@ fn question(seen: &Observed, prepared: &Prepared, live: Option<&DynamicObject>) 
         generates: GENERATE.contains(&prepared.request.engine.as_str()),
     };
     Some(question.attempt(1))
-}
-
-impl Question {
-    fn attempt(self, attempt: u32) -> Self {
-        Self {
-            id: format!("{}#{attempt}", self.about),
-            attempt,
-            ..self
-        }
-    }
 }
 
 fn wait(attempt: u32) -> SignedDuration {

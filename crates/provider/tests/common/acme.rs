@@ -83,10 +83,10 @@ impl Provider for Acme {
                 gpu_support: true,
                 per_engine: Vec::new(),
             },
-            overrides: vec![
+            overrides: Some(vec![
                 key("zone", OverrideType::String),
                 key("cache.size", OverrideType::Integer),
-            ],
+            ]),
             ..InferenceProviderConfigSpec::default()
         }
     }

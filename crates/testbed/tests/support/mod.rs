@@ -374,17 +374,28 @@ impl<C: Deref<Target = ControlPlane>> Bed<C> {
 
     /// The upstream simulator that plays KAITO's operator.
     pub async fn simulator(&self) -> Result<Simulator> {
+        self.simulator_as(simulator::Config {
+            ready_after: Duration::from_millis(300),
+            ..simulator::Config::default()
+        })
+        .await
+    }
+
+    /// The upstream simulator, which creates the workloads of KAITO.
+    pub async fn simulator_with_workloads(&self) -> Result<Simulator> {
+        self.simulator_as(simulator::Config {
+            workloads: true,
+            ..simulator::Config::default()
+        })
+        .await
+    }
+
+    async fn simulator_as(&self, config: simulator::Config) -> Result<Simulator> {
         let client = self
             .cluster
             .client("kaito-upstream-simulator", &["system:masters"])
             .await?;
-        Ok(Simulator::start(
-            client,
-            simulator::Config {
-                ready_after: Duration::from_millis(300),
-                ..simulator::Config::default()
-            },
-        ))
+        Ok(Simulator::start(client, config))
     }
 
     /// Waits until admission answers: a spec without an engine is refused.

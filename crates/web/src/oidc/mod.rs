@@ -329,7 +329,7 @@ impl Issuer {
 
     /// The claims of an ID token that the issuer has signed, for this console, and not long ago.
     async fn verify(&self, token: &str) -> Result<Map<String, Value>, Error> {
-        let header = decode_header(token).map_err(|error| Error::Token(error.to_string()))?;
+        let header = decode_header(token).map_err(|error| Error::Token(self.why(&error)))?;
         let key = self.key(header.kid.as_deref(), header.alg).await?;
         let mut wanted = Validation::new(header.alg);
         wanted.leeway = SKEW.as_secs();
@@ -338,26 +338,26 @@ impl Issuer {
         wanted.set_issuer(&[&self.settings.issuer]);
         wanted.set_audience(&[&self.settings.client_id]);
         let claims = decode::<Map<String, Value>>(token, &key, &wanted)
-            .map_err(|error| Error::Token(self.why(error.kind())))?
+            .map_err(|error| Error::Token(self.why(&error)))?
             .claims;
         if claims
             .get("azp")
             .is_some_and(|party| party != self.settings.client_id.as_str())
         {
-            return Err(Error::Token(self.why(&ErrorKind::InvalidAudience)));
+            return Err(Error::Token(self.why(&ErrorKind::InvalidAudience.into())));
         }
         let issued = claims.get("iat").and_then(Value::as_f64).unwrap_or_default();
         let now = clock::now().as_second() + SKEW.as_secs().cast_signed();
         #[expect(clippy::cast_precision_loss, reason = "seconds since 1970 are far below 2^52")]
         if issued > now as f64 {
-            return Err(Error::Token(self.why(&ErrorKind::ImmatureSignature)));
+            return Err(Error::Token(self.why(&ErrorKind::ImmatureSignature.into())));
         }
         Ok(claims)
     }
 
     /// Problem of a token, as text.
-    fn why(&self, kind: &ErrorKind) -> String {
-        match kind {
+    fn why(&self, error: &jsonwebtoken::errors::Error) -> String {
+        match error.kind() {
             ErrorKind::ExpiredSignature => {
                 "it has expired (check the clocks of this console and of the issuer)".to_owned()
             }
@@ -371,7 +371,13 @@ impl Issuer {
             ErrorKind::InvalidIssuer => format!("its issuer is not {}", self.settings.issuer),
             ErrorKind::InvalidSignature => "invalid signature".to_owned(),
             ErrorKind::MissingRequiredClaim(claim) => format!("claim '{claim}' is missing"),
-            other => format!("{other:?}"),
+            ErrorKind::Json(error) => format!("its header or claims cannot be read: {error}"),
+            ErrorKind::InvalidAlgorithm => "its algorithm is not that of the issuer's key".to_owned(),
+            ErrorKind::InvalidClaimFormat(claim) => format!("claim '{claim}' has the wrong type"),
+            ErrorKind::InvalidToken | ErrorKind::Base64(_) | ErrorKind::Utf8(_) => {
+                "it is not a signed JSON Web Token".to_owned()
+            }
+            _ => error.to_string(),
         }
     }
 

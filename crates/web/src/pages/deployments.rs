@@ -20,7 +20,13 @@ use crate::refusal;
 /// Rows of a page.
 const ROWS: usize = 100;
 /// Phases of the filter.
-const PHASES: [&str; 5] = ["Failed", "Pending", "Deploying", "Running", "Terminating"];
+const PHASES: [Phase; 5] = [
+    Phase::Failed,
+    Phase::Pending,
+    Phase::Deploying,
+    Phase::Running,
+    Phase::Terminating,
+];
 
 /// Filter and order of the list.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -159,7 +165,7 @@ pub async fn show(Asker(session): Asker, Query(asked): Query<Asked>) -> Response
         all,
         pages,
         namespaces: namespaces.into_iter().collect(),
-        phases: PHASES,
+        phases: PHASES.map(Phase::as_str),
         asked: Asked { page: current, ..asked },
     })
 }

@@ -122,6 +122,7 @@ fn provider(config: &InferenceProviderConfig, models: usize, now: Timestamp) -> 
         overrides: spec
             .overrides
             .iter()
+            .flatten()
             .map(|o| {
                 (
                     format!("{} ({})", o.path, o.kind),

@@ -22,9 +22,10 @@ use runway_api::{
     labels,
 };
 use runway_operator::plan::{Apply, Delete, Finalizer, Plan};
-use runway_provider::Provider;
+use runway_provider::Configured;
 use runway_provider::observe::{self, Observed, Verification};
-use runway_provider::plan::{Decision, Inquiry};
+use runway_provider::plan::Decision;
+use runway_provider::question::Inquiry;
 use serde_json::json;
 
 use crate::diagnostic::{Diagnostic, Level};
@@ -79,7 +80,7 @@ pub fn render_with(documents: Documents, options: &Options, actors: &Actors) -> 
         diagnostics,
         ..Rendered::default()
     };
-    let providers = crate::manifests::built_in_providers();
+    let providers = state.built_in_providers();
     for document in &state.deployments {
         let Some(outcome) = follow(document, &state, &providers, options.now, &mut rendered.diagnostics) else {
             continue;
@@ -148,7 +149,7 @@ struct Outcome {
 fn follow(
     document: &Document,
     state: &State,
-    providers: &[Box<dyn Provider>],
+    providers: &[Configured],
     now: Timestamp,
     said: &mut Vec<Diagnostic>,
 ) -> Option<Outcome> {
@@ -174,18 +175,21 @@ fn follow(
 }
 
 fn observe(
-    provider: &dyn Provider,
+    configured: &Configured,
     md: &ModelDeployment,
     state: &State,
     verification: &Verification,
     now: Timestamp,
 ) -> Observed {
     let (namespace, name) = (md.namespace().unwrap_or_default(), md.name_any());
+    let provider = configured.provider.as_ref();
     Observed {
         md: Arc::new(md.clone()),
         installed: state.installed(provider),
+        invalid_settings: configured.invalid.clone(),
         children: observe::children(&SeenBy { state, provider }, &namespace, provider.children(&name)),
         unready: state.unready(provider, &namespace, &name),
+        outage: None,
         verification: verification.clone(),
         now,
     }
@@ -232,7 +236,7 @@ pub fn plans_verified(
         told: Vec::new(),
         look_again: None,
     };
-    outcome.plan_all(state, &crate::manifests::built_in_providers(), verification, now)?;
+    outcome.plan_all(state, &state.built_in_providers(), verification, now)?;
     Ok(Planned {
         md: outcome.md,
         apply: outcome.apply,
@@ -251,7 +255,7 @@ impl Outcome {
     fn plan_all(
         &mut self,
         state: &State,
-        providers: &[Box<dyn Provider>],
+        providers: &[Configured],
         verification: &Verification,
         now: Timestamp,
     ) -> Result<(), serde_json::Error> {
@@ -264,9 +268,9 @@ impl Outcome {
         let had_phase = self.has_phase();
         self.carry_out(core, |status| runway_core::plan::owned(status, false))?;
         let core_again = self.look_again.take();
-        for provider in providers {
-            let seen = observe(provider.as_ref(), &self.md, state, verification, now);
-            let Decision { plan, inquiry } = runway_provider::plan::decide(provider.as_ref(), &seen);
+        for configured in providers {
+            let seen = observe(configured, &self.md, state, verification, now);
+            let Decision { plan, inquiry } = runway_provider::plan::decide(configured.provider.as_ref(), &seen);
             if inquiry != Inquiry::Forget {
                 self.inquiry = inquiry;
             }
@@ -345,7 +349,7 @@ impl Outcome {
     }
 
     /// Silence must be explained.
-    fn why_nothing(&self, document: &Document, providers: &[Box<dyn Provider>]) -> Option<Diagnostic> {
+    fn why_nothing(&self, document: &Document, providers: &[Configured]) -> Option<Diagnostic> {
         if !self.apply.is_empty() {
             return None;
         }
@@ -357,7 +361,7 @@ impl Outcome {
         let foreign = self
             .md
             .selected_provider()
-            .filter(|name| !providers.iter().any(|p| p.name() == *name));
+            .filter(|name| !providers.iter().any(|p| p.provider.name() == *name));
         let why = match (foreign, message) {
             _ if self.md.is_deleting() => "it is being deleted".to_owned(),
             _ if self.md.is_paused() => format!("it is paused by annotation {}", labels::PAUSED),

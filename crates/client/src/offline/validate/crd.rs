@@ -4,8 +4,8 @@ use std::sync::LazyLock;
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{CustomResourceDefinition, JSONSchemaProps};
 use kube::core::ObjectMeta;
+use runway_api::syntax;
 use runway_api::{Name, Namespace};
-use runway_core::admission::syntax;
 use serde_json::{Value, json};
 
 use super::finding::{By, Finding, Weight};

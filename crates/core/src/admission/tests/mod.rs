@@ -55,6 +55,7 @@ fn any_spec() -> impl Strategy<Value = ModelDeploymentSpec> {
         id,
         served_name,
         source,
+        storage: None,
     });
     let mode = option::of(prop_oneof![
         Just(ServingMode::Aggregated),

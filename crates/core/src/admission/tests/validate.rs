@@ -102,6 +102,19 @@ fn documented_messages_are_used_verbatim() {
         &[PREFILL, DECODE],
     );
     refused(
+        disaggregated(json!({"scaling": {"prefill": {"memory": null}, "decode": {"memory": null}}})),
+        &[
+            (
+                "spec.scaling.prefill.memory",
+                "Disaggregated mode requires scaling.prefill.memory",
+            ),
+            (
+                "spec.scaling.decode.memory",
+                "Disaggregated mode requires scaling.decode.memory",
+            ),
+        ],
+    );
+    refused(
         disaggregated(json!({"scaling": {"prefill": null, "decode": {"gpu": null}}})),
         &[PARTS, DECODE],
     );
@@ -127,7 +140,7 @@ fn valid_specs_cause_no_warning() {
         spec(json!({"provider": {"name": ""}})),
         spec(json!({"scaling": {"replicas": 0}})),
         disaggregated(json!({})),
-        disaggregated(json!({"engine": {"type": "sglang"}, "resources": {"cpu": "1"}})),
+        disaggregated(json!({"engine": {"type": "sglang"}})),
         spec(
             json!({"env": [{"name": "A", "value": "b"}, {"name": "B", "value": "", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}]}),
         ),
@@ -165,6 +178,10 @@ fn warnings() {
         (
             disaggregated(json!({"resources": {"memory": "64Gi"}})),
             "resources.memory is ignored in disaggregated mode: set scaling.prefill.memory and scaling.decode.memory",
+        ),
+        (
+            disaggregated(json!({"resources": {"cpu": "1"}})),
+            "resources.cpu is ignored in disaggregated mode, where spec.resources does not apply: remove it",
         ),
     ] {
         assert_eq!(
@@ -355,6 +372,24 @@ fn unknown_overrides_of_the_named_provider_cause_warnings() {
         }
     );
     assert_eq!(ask(json!({ "overrides": overrides })), Findings::default());
+}
+
+/// The registration in design 3.9 has no list, and its provider takes overrides.
+#[test]
+fn overrides_of_a_provider_that_documents_none_cause_no_warning() {
+    let registered = providers(json!({
+        "silent": {"capabilities": {"engines": ["vllm"]}},
+        "none": {"capabilities": {"engines": ["vllm"]}, "overrides": []},
+    }));
+    let ask = |name: &str| {
+        let provider = json!({"name": name, "overrides": {"frontend": {"replicas": 2}}});
+        validate(&deployment(spec(json!({ "provider": provider }))), &registered)
+    };
+    assert_eq!(ask("silent"), Findings::default());
+    assert_eq!(
+        ask("none").warnings,
+        ["spec.provider.overrides.frontend is unknown and ignored (this provider has no overrides)"]
+    );
 }
 
 #[test]

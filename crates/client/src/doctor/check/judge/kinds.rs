@@ -138,7 +138,7 @@ fn stored(observed: &Observed) -> Judged {
             .find(|stored| crd.spec.versions.iter().all(|v| v.name != **stored))?;
         Some(Finding::error(
             subject(&crd.name_any()),
-            format!("objects may be stored as {lost}, which is no longer in spec.versions"),
+            format!("status.storedVersions contains {lost}, which spec.versions does not serve"),
         ))
     };
     Ok(each(&both(observed)?, find))

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::ResourceExt;
+use runway_api::condition::{self, Conditions};
 use runway_api::provider_config::Health;
 use runway_api::{InferenceProviderConfig, labels};
 use runway_core::providers::Providers;
@@ -66,7 +67,7 @@ pub(super) const CHECKS: &[Check] = &[
     Check {
         id: "provider-ready",
         title: "providers are ready",
-        looks_at: "The status.ready and the condition UpstreamReady of each InferenceProviderConfig are true.",
+        looks_at: "The status.ready and the conditions UpstreamReady and SettingsValid of each InferenceProviderConfig are true.",
         remedy: "kubectl describe inferenceproviderconfig NAME",
         judge: Some(ready),
     },
@@ -153,7 +154,7 @@ fn rules(observed: &Observed) -> Judged {
 }
 
 /// The built-in providers that are registered.
-fn built_in(observed: &Observed) -> Result<Vec<Box<dyn Provider>>, Skip> {
+fn built_in(observed: &Observed) -> Result<Vec<Arc<dyn Provider>>, Skip> {
     let configs = some_registered(observed)?;
     let found: Vec<_> = manifests::built_in_providers()
         .into_iter()
@@ -164,7 +165,7 @@ fn built_in(observed: &Observed) -> Result<Vec<Box<dyn Provider>>, Skip> {
 }
 
 /// A provider, and what is installed of each CRD that it writes.
-type Written = (Box<dyn Provider>, Vec<(String, State)>);
+type Written = (Arc<dyn Provider>, Vec<(String, State)>);
 
 /// Installed schema of each upstream kind.
 fn upstreams(observed: &Observed) -> Result<Vec<Written>, Skip> {
@@ -348,7 +349,13 @@ fn ready(observed: &Observed) -> Judged {
         if is_silent(config, now) || explained(&config.name_any()) {
             return None;
         }
-        Some(Finding::error(subject(config), format!("not ready: {why}")).remedy(restart(observed, &config.name_any())))
+        let name = config.name_any();
+        let conditions = config.status.as_ref().map(|status| status.conditions.as_slice());
+        let remedy = match conditions.unwrap_or_default().when_false(condition::SETTINGS_VALID) {
+            Some(_) => format!("kubectl edit inferenceproviderconfig {name}"),
+            None => restart(observed, &name),
+        };
+        Some(Finding::error(subject(config), format!("not ready: {why}")).remedy(remedy))
     };
     Ok(each(some_registered(observed)?, find))
 }

@@ -1,0 +1,145 @@
+//! Checks before any object is created: the request in narrow types with its translation, or the reason why there is none.
+
+use runway_api::ProviderReason;
+use runway_api::condition;
+use runway_api::model_deployment::Phase;
+use runway_api::overrides::{self, Finding};
+use runway_operator::object;
+
+use crate::contract::{Object, Provider, Refusal, Translation};
+use crate::observe::Observed;
+use crate::request::Request;
+use crate::upstream::State;
+
+/// A valid request with its translation.
+pub(super) struct Prepared {
+    pub(super) request: Request,
+    pub(super) translation: Translation,
+    pub(super) unknown_overrides: Vec<String>,
+}
+
+impl Prepared {
+    /// The object whose status is read.
+    pub(super) fn main(&self) -> Option<&Object> {
+        self.translation.objects.last()
+    }
+}
+
+/// Reason why no object can be created.
+pub(super) struct Blocked {
+    pub(super) phase: Phase,
+    /// The first step that failed: [`condition::PROVIDER_COMPATIBLE`] or [`condition::RESOURCE_CREATED`].
+    pub(super) step: &'static str,
+    pub(super) reason: &'static str,
+    pub(super) message: String,
+}
+
+impl Blocked {
+    /// The provider does not support the spec.
+    pub(super) fn refused(refusal: &Refusal) -> Self {
+        Self {
+            phase: Phase::Failed,
+            step: condition::PROVIDER_COMPATIBLE,
+            reason: refusal.reason,
+            message: refusal.message.clone(),
+        }
+    }
+
+    /// The upstream is not installed. Resolved when its CRD appears.
+    pub(super) fn missing(message: String) -> Self {
+        Self {
+            phase: Phase::Pending,
+            step: condition::PROVIDER_COMPATIBLE,
+            reason: ProviderReason::CRDNotInstalled.into(),
+            message,
+        }
+    }
+
+    /// The settings of the installation are invalid. Resolved when an administrator corrects them.
+    pub(super) fn by_settings(message: String) -> Self {
+        Self {
+            phase: Phase::Pending,
+            step: condition::PROVIDER_COMPATIBLE,
+            reason: ProviderReason::SettingsInvalid.into(),
+            message,
+        }
+    }
+
+    /// An object with a required name has another owner.
+    pub(super) fn name_taken(name: &str, manager: &str) -> Self {
+        Self {
+            phase: Phase::Failed,
+            step: condition::RESOURCE_CREATED,
+            reason: ProviderReason::NameTaken.into(),
+            message: format!(
+                "{}: rename the ModelDeployment, or delete the other object",
+                object::taken(name, "ModelDeployment", manager)
+            ),
+        }
+    }
+
+    /// The API server rejected the object.
+    pub(super) fn rejected(message: String) -> Self {
+        Self {
+            phase: Phase::Failed,
+            step: condition::RESOURCE_CREATED,
+            reason: ProviderReason::ResourceRejected.into(),
+            message,
+        }
+    }
+}
+
+/// Every check that can refuse the ModelDeployment.
+pub(super) fn prepare(provider: &dyn Provider, seen: &Observed) -> Result<Prepared, Blocked> {
+    upstream_is_usable(provider, seen)?;
+    let request = Request::try_from(seen.md.as_ref())
+        .map_err(|invalid| Blocked::refused(&Refusal::incompatible(invalid.to_string())))?;
+    let documented = provider.registration().overrides;
+    let findings = documented.map_or_else(Vec::new, |documented| overrides::check(&request.overrides, &documented));
+    let (wrong, unknown): (Vec<_>, Vec<_>) = findings.into_iter().partition(Finding::is_error);
+    if !wrong.is_empty() {
+        return Err(Blocked::refused(&Refusal {
+            reason: ProviderReason::InvalidOverrides.into(),
+            message: joined(&wrong),
+        }));
+    }
+    let translation = provider
+        .translate(&request, &seen.installed)
+        .map_err(|refusal| Blocked::refused(&refusal))?;
+    Ok(Prepared {
+        request,
+        translation,
+        unknown_overrides: unknown.iter().map(ToString::to_string).collect(),
+    })
+}
+
+fn joined(findings: &[Finding]) -> String {
+    findings.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
+}
+
+fn upstream_is_usable(provider: &dyn Provider, seen: &Observed) -> Result<(), Blocked> {
+    let Some(main) = provider.upstreams().first().map(|u| u.kind) else {
+        return Ok(());
+    };
+    match seen.installed.state(main) {
+        State::Known { .. } => Ok(()),
+        State::Missing => Err(Blocked::missing(format!(
+            "Provider '{}' CRD not installed in cluster",
+            provider.name()
+        ))),
+        State::Unknown { served, problems } => Err(Blocked::refused(&Refusal {
+            reason: ProviderReason::UnknownUpstreamSchema.into(),
+            message: format!(
+                "The installed {} (served: {}) has a schema that {} does not know: {}. Update the provider controller, or install a release it knows",
+                main.crd_name(),
+                served.join(", "),
+                provider.version(),
+                if problems.is_empty() {
+                    "no known version is served".to_owned()
+                } else {
+                    problems.join("; ")
+                },
+            ),
+        })),
+    }
+}

@@ -1,0 +1,117 @@
+//! Settings of a ModelDeployment for its pods and their volumes, as fields of a pod spec and of a container.
+//!
+//! A provider that writes pods itself uses these functions, so that a field means the same everywhere. A provider whose upstream
+//! creates the pods rejects what the upstream does not pass on.
+
+use k8s_openapi::api::core::v1::EnvVar;
+use runway_api::model_deployment::VolumePurpose;
+use runway_operator::quantity;
+use serde_json::{Value, json};
+
+use crate::contract::Refusal;
+use crate::fields::{Fields, fields};
+use crate::request::Request;
+use crate::settings::PullSecrets;
+
+/// Adds everything to a pod spec that belongs neither to a container nor to a volume: pull secrets, ServiceAccount, placement and
+/// security. Node selector and tolerations are not included, since upstreams treat them in their own ways.
+#[must_use]
+pub fn settings(spec: Fields, request: &Request, of_installation: &PullSecrets) -> Fields {
+    let pods = &request.pods;
+    spec.with("imagePullSecrets", pull_secrets(request, of_installation))
+        .with("serviceAccountName", request.service_account.as_deref())
+        .with("affinity", json!(pods.affinity))
+        .with("topologySpreadConstraints", json!(pods.topology_spread_constraints))
+        .with("priorityClassName", pods.priority_class_name.as_deref())
+        .with("runtimeClassName", pods.runtime_class_name.as_deref())
+        .with("schedulerName", pods.scheduler_name.as_deref())
+        .with("securityContext", json!(pods.security_context))
+}
+
+/// The user's pull secrets, and those of the installation. A name must be unique.
+fn pull_secrets(request: &Request, of_installation: &PullSecrets) -> Vec<Value> {
+    let given: Vec<Value> = request.image_pull_secrets.iter().map(|secret| json!(secret)).collect();
+    let mut others = of_installation.references();
+    others.retain(|secret| !given.contains(secret));
+    [given, others].concat()
+}
+
+/// Volumes of the containers that run the model, and their mounts: `/dev/shm`, and those of the request. Without a size in the
+/// request, `/dev/shm` is one of them only if `shared_memory` is set, and has no limit of its own.
+pub fn volumes(request: &Request, shared_memory: bool) -> (Vec<Value>, Vec<Value>) {
+    let given = request.volumes.iter().map(|volume| (volume.source(), volume.mount()));
+    self::shared_memory(request, shared_memory)
+        .into_iter()
+        .chain(given)
+        .unzip()
+}
+
+fn shared_memory(request: &Request, by_default: bool) -> Option<(Value, Value)> {
+    let size = request.pods.shm_size.as_deref().map(quantity::canonical);
+    (by_default || size.is_some()).then(|| {
+        let medium = fields().with("medium", "Memory").with("sizeLimit", json!(size));
+        (
+            fields().with("name", "shm").with("emptyDir", medium).into(),
+            json!({"name": "shm", "mountPath": "/dev/shm"}),
+        )
+    })
+}
+
+/// Variables that make an engine use the request's caches, except those that the user sets in `spec.env`.
+///
+/// vLLM, SGLang and TensorRT-LLM download to `HF_HOME` (huggingface_hub `constants.py`), llama-server to `LLAMA_CACHE`
+/// (llama.cpp `common/common.cpp`, fs_get_cache_directory). vLLM compiles into `VLLM_CACHE_ROOT` (vLLM `vllm/envs.py`).
+///
+/// # Errors
+///
+/// The engine has no variable for the purpose of a volume.
+pub fn cache_variables(request: &Request) -> Result<Vec<EnvVar>, Refusal> {
+    let mut variables = Vec::new();
+    for volume in &request.volumes {
+        let name = match (volume.purpose, request.engine.as_str()) {
+            (VolumePurpose::Custom, _) => continue,
+            (VolumePurpose::ModelCache, "vllm" | "sglang" | "trtllm") => "HF_HOME",
+            (VolumePurpose::ModelCache, "llamacpp") => "LLAMA_CACHE",
+            (VolumePurpose::CompilationCache, "vllm") => "VLLM_CACHE_ROOT",
+            (purpose, engine) => {
+                return Err(Refusal::incompatible(format!(
+                    "{}: {} is not supported for {engine}: use purpose custom with a mountPath, and set the engine's own variable in spec.env",
+                    volume.field("purpose"),
+                    purpose.as_str()
+                )));
+            }
+        };
+        if !request.env.iter().any(|given| given.name == name) {
+            variables.push(EnvVar {
+                name: name.to_owned(),
+                value: Some(volume.path.clone()),
+                value_from: None,
+            });
+        }
+    }
+    Ok(variables)
+}
+
+/// Fields of the request, besides metadata, that only a provider which writes the pods itself can pass on; empty if none is set.
+pub fn fields_of_pods(request: &Request) -> Vec<&'static str> {
+    let pods = &request.pods;
+    [
+        ("spec.imagePullSecrets", !request.image_pull_secrets.is_empty()),
+        ("spec.serviceAccountName", request.service_account.is_some()),
+        ("spec.model.storage", !request.volumes.is_empty()),
+        ("podTemplate.spec.affinity", pods.affinity.is_some()),
+        (
+            "podTemplate.spec.topologySpreadConstraints",
+            !pods.topology_spread_constraints.is_empty(),
+        ),
+        ("podTemplate.spec.priorityClassName", pods.priority_class_name.is_some()),
+        ("podTemplate.spec.runtimeClassName", pods.runtime_class_name.is_some()),
+        ("podTemplate.spec.schedulerName", pods.scheduler_name.is_some()),
+        ("podTemplate.spec.securityContext", pods.security_context.is_some()),
+        ("podTemplate.spec.shmSize", pods.shm_size.is_some()),
+    ]
+    .into_iter()
+    .filter(|(_, is_set)| *is_set)
+    .map(|(field, _)| field)
+    .collect()
+}

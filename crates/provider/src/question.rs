@@ -1,0 +1,43 @@
+//! The request that shows whether a model answers, and the decision to send it.
+
+use runway_operator::services::ServicePort;
+
+/// The request that shows whether an endpoint serves its model.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Question {
+    /// ID of the rollout and the attempt.
+    pub id: String,
+    /// ID of the rollout: the generation and the objects created for it.
+    pub about: String,
+    /// Number of the attempt, from 1.
+    pub attempt: u32,
+    /// Service and port of the model.
+    pub at: ServicePort,
+    /// Name that the list of models must contain; `None` if the image decides it.
+    pub model: Option<String>,
+    /// Whether the engine generates text. If so, one token is requested.
+    pub generates: bool,
+}
+
+/// Decision on the request to an endpoint.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Inquiry {
+    /// No request is needed, and an earlier response is dropped.
+    #[default]
+    Forget,
+    /// Keep the latest response. No request is needed.
+    Keep,
+    /// Send this request, unless it is already being sent.
+    Ask(Question),
+}
+
+impl Question {
+    /// The request of another attempt, with its own ID.
+    pub(crate) fn attempt(self, attempt: u32) -> Self {
+        Self {
+            id: format!("{}#{attempt}", self.about),
+            attempt,
+            ..self
+        }
+    }
+}
