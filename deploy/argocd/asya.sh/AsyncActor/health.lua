@@ -7,6 +7,7 @@ local progressing = {
   Updating = true,
   Moving = true,
   WaitingForTarget = true,
+  Terminating = true,
 }
 local status = obj.status or {}
 local ready = false
