@@ -379,7 +379,15 @@ impl Play<'_> {
         let actors = self.actors();
         actors.delete(name, &DeleteParams::background()).await?;
         eventually(PATIENCE, async || {
-            ensure!(actors.get_opt(name).await?.is_none(), "{name} is still there");
+            let status = actors
+                .get_opt(name)
+                .await?
+                .map(|actor| actor.status.unwrap_or_default());
+            ensure!(
+                status.is_none(),
+                "{name} is still there: {:?}",
+                status.and_then(|status| status.message)
+            );
             Ok(())
         })
         .await

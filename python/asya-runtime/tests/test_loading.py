@@ -86,6 +86,16 @@ def test_sigterm_while_the_handler_is_loaded(folder):
         assert "stopped before the handler was loaded" in runtime.log()
 
 
+def test_sigterm_before_the_first_import(folder):
+    """PID 1 of a container ignores signals without a handler, so there must be one before the slow imports."""
+    hook = "import os, signal, sys\nclass End:\n def find_spec(name, *_):\n"
+    hook += "  if name == 'asyncio': os.kill(os.getpid(), signal.SIGTERM)\nsys.meta_path.insert(0, End)\n"
+    (folder / "sitecustomize.py").write_text(hook)
+    command = [sys.executable, str(_mounted(folder))]
+    with Runtime(folder, "handlers.echo", command=command, PYTHONPATH=str(folder)) as runtime:
+        assert runtime.exit_code() == 0, runtime.log()
+
+
 def test_warm_up_runs_once_before_ready(start):
     runtime = start("handlers.WarmUp.process")
     assert runtime.notes() == ["warm"]

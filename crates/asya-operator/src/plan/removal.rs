@@ -1,5 +1,5 @@
 //! Cleanup of a deleted actor: first the ScaledObject (KEDA restores the replicas), then the workload or the containers in the
-//! target, and when their pods are gone the queue, because pods hold messages that the queue does not count as waiting. It ends
+//! target, and when their sidecars have ended the queue, because they hold messages that the queue does not count as waiting. It ends
 //! after five minutes at the latest; an Event reports objects that may be left.
 
 use std::time::Duration;
@@ -15,6 +15,7 @@ use super::{objects, status};
 use crate::names;
 use crate::object::{Key, SCALED_OBJECT};
 use crate::observe::{Observed, QueueState};
+use crate::request::SIDECAR;
 use crate::targets::{DEPLOYMENT, KNOWN, STATEFUL_SET};
 
 /// Time until the next try at a broker.
@@ -82,8 +83,9 @@ pub(super) fn for_deletion(seen: &Observed) -> Plan {
         let running = seen.pods.iter().any(|pod| holds_messages(pod));
         match (&seen.queue, left) {
             (_, Some(left)) if running => {
-                let message =
-                    format!("Waiting for pods to end before queue '{name}' is removed: they can hold messages");
+                let message = format!(
+                    "Waiting for pods to end before queue '{name}' is removed: their sidecars can hold messages"
+                );
                 return waiting(seen, plan, left.min(LOOK_AGAIN), message);
             }
             (_, None) if running => orphans.push(format!("queue '{name}', which running pods use")),
@@ -134,8 +136,20 @@ fn queues_to_remove(seen: &Observed) -> Option<Queues> {
     manages(&seen.settings, transport).then(|| queues(&seen.actor, transport))
 }
 
-/// Whether the containers of a pod may run. A pod that is being deleted can take until the end of its grace period.
+/// Whether the sidecar of a pod may run. A pod that is being deleted starts no container again, and the others, such as a handler
+/// that ignores SIGTERM, can take until the end of its grace period.
 fn holds_messages(pod: &Pod) -> bool {
-    let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
-    !matches!(phase, Some("Succeeded" | "Failed"))
+    let Some(status) = &pod.status else { return true };
+    if matches!(status.phase.as_deref(), Some("Succeeded" | "Failed")) {
+        return false;
+    }
+    let mut containers = [&status.init_container_statuses, &status.container_statuses]
+        .into_iter()
+        .flatten()
+        .flatten();
+    let sidecar = containers.find(|container| container.name == SIDECAR);
+    let runs = sidecar
+        .and_then(|sidecar| sidecar.state.as_ref())
+        .is_none_or(|state| state.running.is_some());
+    pod.metadata.deletion_timestamp.is_none() || runs
 }

@@ -9,6 +9,13 @@ It reads top down: settings, loading the handler, envelopes, calling the handler
 
 from __future__ import annotations
 
+import os
+import signal
+
+if __name__ == "__main__":
+    # The first process of a container ignores a signal for which it has no handler: until `main` the pod could not be ended.
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
+
 import asyncio
 import contextlib
 import contextvars
@@ -24,11 +31,9 @@ import inspect
 import json
 import logging
 import math
-import os
 import re
 import select
 import selectors
-import signal
 import socket
 import stat
 import struct
