@@ -16,7 +16,7 @@ use crate::verbs::chat::ChatArgs;
 use crate::verbs::deploy::DeployArgs;
 use crate::verbs::diff::DiffArgs;
 use crate::verbs::explain::{TargetArgs, WhyArgs};
-use crate::verbs::kit::{KitCheckArgs, NewArgs};
+use crate::verbs::kit::{BuildArgs, KitCheckArgs, NewArgs};
 use crate::verbs::logs::LogsArgs;
 use crate::verbs::look::{EventsArgs, GetArgs, StatusArgs};
 use crate::verbs::migrate::MigrateArgs;
@@ -166,7 +166,7 @@ pub enum ProviderCommand {
 /// Subcommands of `llama-stack`.
 #[derive(Debug, Subcommand)]
 pub enum LlamaStackCommand {
-    /// Create or check external providers, without a cluster
+    /// Create, build or check external providers, without a cluster
     #[command(subcommand)]
     Provider(KitCommand),
 }
@@ -178,6 +178,11 @@ pub enum KitCommand {
     ///
     /// The provider answers with the prompt. Existing files are never replaced.
     New(NewArgs),
+    /// Build the image of a provider, without a container engine
+    ///
+    /// pip builds the wheels of DIR and of all that it requires. The image is the base with one more layer, /lls-provider. The same
+    /// sources, wheels and base give the same digest. Push the archive with `skopeo copy oci-archive:FILE docker://IMAGE`.
+    Build(BuildArgs),
     /// Install, merge and validate providers as a pod does
     ///
     /// Each DIR has the contents of /lls-provider in a provider image: lls-provider-spec.yaml and packages/*.whl. The order is that

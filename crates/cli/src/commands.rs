@@ -68,6 +68,7 @@ pub async fn run(line: &CommandLine, stdin: &mut dyn Read, look: Look) -> Result
         Command::Console(command) => run_console(command, &line.client, stdin).await,
         Command::LlamaStack(LlamaStackCommand::Provider(command)) => match command {
             KitCommand::New(args) => kit::new(args),
+            KitCommand::Build(args) => kit::build(args),
             KitCommand::Check(args) => kit::check(args),
         },
         Command::Completion(args) => Ok(Answer {

@@ -10,7 +10,7 @@
 mod pod;
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail, ensure};
@@ -24,14 +24,14 @@ use runway_api::LlamaStackDistribution;
 use runway_api::condition::{self, Conditions};
 use runway_api::llama_stack_distribution::{DistributionPhase, LlamaStackDistributionStatus, ProviderPhase};
 use runway_client::manifests::{self, Release};
+use runway_client::provider_kit;
 use runway_testbed::images::{Layered, Rootfs, write_all};
 use runway_testbed::llama_stack::{self, NEWEST, OLDER};
 use runway_testbed::{Node, Options, PATIENCE, eventually, node};
 use serde_json::{Value, json};
 
 /// Contents of the provider images: folders of `images.py`.
-const PROVIDERS: [&str; 12] = [
-    "echo",
+const PROVIDERS: [&str; 11] = [
     "echo-2",
     "second",
     "third",
@@ -141,12 +141,13 @@ impl Cluster {
             provider_images(&providers)?;
             anyhow::Ok((
                 providers,
+                example_image(&folder)?,
                 llama_stack::distribution(NEWEST)?,
                 llama_stack::distribution(OLDER)?,
             ))
         });
-        let (providers, newest, older) = made.await??;
-        for archive in [&providers, &newest.archive, &older.archive] {
+        let (providers, example, newest, older) = made.await??;
+        for archive in [&providers, &example, &newest.archive, &older.archive] {
             node.import_image(archive).await?;
         }
         Ok(Self {
@@ -292,7 +293,22 @@ fn provider(image: &str) -> String {
     format!("testbed.local/provider-{image}:1")
 }
 
-/// All provider images in one archive: they share what they stand on.
+/// The image of the example, as `kubeairunway llama-stack provider build` builds it on [`BARE`].
+fn example_image(folder: &Path) -> Result<PathBuf> {
+    let (base, archive) = (folder.join("base.tar"), folder.join("echo.tar"));
+    llama_stack::provider_config().write(BARE, &llama_stack::provider_base()?, &base)?;
+    provider_kit::build(&provider_kit::Build {
+        sources: Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/examples/llama-stack-provider"),
+        python: llama_stack::python("3.12").context("there is no Python 3.12 with pip here")?,
+        base,
+        image: provider("echo"),
+        archive: archive.clone(),
+        work: folder.join("echo"),
+    })?;
+    Ok(archive)
+}
+
+/// All other provider images in one archive: they share what they stand on.
 fn provider_images(archive: &Path) -> Result<()> {
     let base = llama_stack::provider_base()?;
     let shell = {

@@ -1,10 +1,10 @@
-//! `llama-stack provider new` and `check`: for authors of providers, without a cluster.
+//! `llama-stack provider new`, `build` and `check`: for authors of providers, without a cluster.
 
 use std::path::PathBuf;
 
 use clap::Args;
 use runway_client::diagnostic::{Diagnostic, Level};
-use runway_client::provider_kit::{self, Check};
+use runway_client::provider_kit::{self, Build, Check};
 
 use crate::answer::{Answer, Error};
 
@@ -16,6 +16,26 @@ pub struct NewArgs {
     /// Directory for the files; the name in the current directory if omitted
     #[arg(long, value_name = "DIR")]
     pub dir: Option<PathBuf>,
+}
+
+/// Arguments of `llama-stack provider build`.
+#[derive(Debug, Args)]
+pub struct BuildArgs {
+    /// Sources of the provider: pyproject.toml and lls-provider-spec.yaml
+    #[arg(value_name = "DIR")]
+    pub sources: PathBuf,
+    /// OCI archive of an image with Python and pip, in the version of the distribution
+    #[arg(long, value_name = "FILE")]
+    pub base: PathBuf,
+    /// Name of the image, such as registry.example.com/my-vllm:v1
+    #[arg(long, value_name = "IMAGE")]
+    pub tag: String,
+    /// File for the OCI archive; DIR.tar in the current directory if omitted
+    #[arg(long, short, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+    /// Python with pip, of the version that the base has
+    #[arg(long, value_name = "PROGRAM", default_value = "python3")]
+    pub python: PathBuf,
 }
 
 /// Arguments of `llama-stack provider check`.
@@ -53,15 +73,49 @@ pub fn new(args: &NewArgs) -> Result<Answer, Error> {
     })
 }
 
+/// `llama-stack provider build`.
+///
+/// # Errors
+/// pip fails, the metadata does not fit the wheels, or a file cannot be read or written.
+pub fn build(args: &BuildArgs) -> Result<Answer, Error> {
+    let work = temporary()?;
+    let name = args.sources.file_name().unwrap_or_else(|| "provider".as_ref());
+    let default = || PathBuf::from(format!("{}.tar", name.to_string_lossy()));
+    let archive = args.output.clone().unwrap_or_else(default);
+    let built = provider_kit::build(&Build {
+        sources: args.sources.clone(),
+        python: args.python.clone(),
+        base: args.base.clone(),
+        image: args.tag.clone(),
+        archive: archive.clone(),
+        work: work.path().to_owned(),
+    })?;
+    let lines: Vec<String> = built.wheels.iter().map(|wheel| format!("  {wheel}\n")).collect();
+    Ok(Answer {
+        data: format!(
+            "{}: {}@{}\n{}",
+            archive.display(),
+            args.tag,
+            built.digest,
+            lines.concat()
+        ),
+        ..Answer::default()
+    })
+}
+
+fn temporary() -> Result<tempfile::TempDir, Error> {
+    tempfile::tempdir().map_err(|source| Error::Write {
+        file: std::env::temp_dir(),
+        source,
+    })
+}
+
 /// `llama-stack provider check`.
 ///
 /// # Errors
 /// A directory or program cannot be used.
 pub fn check(args: &KitCheckArgs) -> Result<Answer, Error> {
-    let volumes = tempfile::tempdir().map_err(|source| Error::Write {
-        file: std::env::temp_dir(),
-        source,
-    })?;
+    let volumes = temporary()?;
     let checked = provider_kit::check(&Check {
         providers: args.providers.clone(),
         python: args.python.clone(),

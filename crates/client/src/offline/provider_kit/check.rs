@@ -1,7 +1,6 @@
-//! For authors of Llama Stack providers: a skeleton, and what pods do with a provider, without a cluster.
+//! Installation, merge and validation of providers with the code that a pod runs.
 
 use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -9,83 +8,7 @@ use runway_api::name::is_label;
 use runway_llama_stack_operator::merge_config::{self, MergeArgs};
 use runway_llama_stack_operator::pod::{CRD_CONFIG_VARIABLE, CrdConfig, INSTALL_PROVIDER};
 
-/// Files of the example, whose names and texts contain that of the provider.
-const EXAMPLE: [(&str, &str); 7] = [
-    (
-        "Containerfile",
-        include_str!("../../../../deploy/examples/llama-stack-provider/Containerfile"),
-    ),
-    (
-        "lls-provider-spec.yaml",
-        include_str!("../../../../deploy/examples/llama-stack-provider/lls-provider-spec.yaml"),
-    ),
-    (
-        "pyproject.toml",
-        include_str!("../../../../deploy/examples/llama-stack-provider/pyproject.toml"),
-    ),
-    (
-        "lls_echo/__init__.py",
-        include_str!("../../../../deploy/examples/llama-stack-provider/lls_echo/__init__.py"),
-    ),
-    (
-        "lls_echo/config.py",
-        include_str!("../../../../deploy/examples/llama-stack-provider/lls_echo/config.py"),
-    ),
-    (
-        "lls_echo/impl.py",
-        include_str!("../../../../deploy/examples/llama-stack-provider/lls_echo/impl.py"),
-    ),
-    (
-        "lls_echo/provider.py",
-        include_str!("../../../../deploy/examples/llama-stack-provider/lls_echo/provider.py"),
-    ),
-];
-/// Longest name of a provider, in bytes: a providerId has at most as many.
-const MAX_NAME: usize = 45;
-
-/// Failure of the kit.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// The name cannot be that of a Python package.
-    #[error(
-        "invalid provider name '{0}': use at most {MAX_NAME} lower case letters, digits and '-', beginning with a letter"
-    )]
-    Name(String),
-    /// A file or folder cannot be read or written.
-    #[error("cannot use {}", path.display())]
-    File {
-        /// Path of the file.
-        path: PathBuf,
-        /// Cause.
-        source: io::Error,
-    },
-    /// A program cannot be started.
-    #[error("cannot run {}: set another with --{option}", program.display())]
-    Program {
-        /// The program.
-        program: PathBuf,
-        /// Option that sets it.
-        option: &'static str,
-        /// Cause.
-        source: io::Error,
-    },
-    /// The input of an installation is too large.
-    #[error(transparent)]
-    Config(#[from] runway_llama_stack_operator::pod::ConfigTooLarge),
-}
-
-/// Paths and texts of a new inference provider: one that answers with what it was asked.
-///
-/// # Errors
-/// The name is not usable.
-pub fn skeleton(name: &str) -> Result<Vec<(String, String)>, Error> {
-    if !is_label(name) || name.len() > MAX_NAME || !name.starts_with(|c: char| c.is_ascii_lowercase()) {
-        return Err(Error::Name(name.to_owned()));
-    }
-    let package = name.replace('-', "_");
-    let named = |text: &str| text.replace("lls_echo", &package).replace("lls-echo", name);
-    Ok(EXAMPLE.map(|(path, text)| (named(path), named(text))).into())
-}
+use super::error::{Error, MAX_NAME, create, run, write};
 
 /// Input of [`check`].
 #[derive(Clone, Debug)]
@@ -234,46 +157,4 @@ fn api_of(folder: &Path) -> String {
     let spec: Option<serde_json::Value> = serde_saphyr::from_str(&text).ok();
     let api = spec.as_ref().and_then(|spec| spec["spec"]["api"].as_str());
     api.unwrap_or("inference").to_owned()
-}
-
-fn run(command: &mut Command, program: &Path, option: &'static str) -> Result<Output, Error> {
-    command.output().map_err(|source| Error::Program {
-        program: program.to_owned(),
-        option,
-        source,
-    })
-}
-
-/// Writes files of a new provider below `folder`, which must not contain any of them.
-///
-/// # Errors
-/// A file exists already, or cannot be written.
-pub fn write_new(folder: &Path, files: &[(String, String)]) -> Result<(), Error> {
-    for (name, _) in files {
-        let path = folder.join(name);
-        if path.exists() {
-            let source = io::ErrorKind::AlreadyExists.into();
-            return Err(Error::File { path, source });
-        }
-    }
-    for (name, text) in files {
-        let path = folder.join(name);
-        create(path.parent().unwrap_or(folder))?;
-        write(&path, text)?;
-    }
-    Ok(())
-}
-
-fn create(folder: &Path) -> Result<(), Error> {
-    fs::create_dir_all(folder).map_err(|source| Error::File {
-        path: folder.to_owned(),
-        source,
-    })
-}
-
-fn write(path: &Path, text: &str) -> Result<(), Error> {
-    fs::write(path, text).map_err(|source| Error::File {
-        path: path.to_owned(),
-        source,
-    })
 }

@@ -1,0 +1,13 @@
+//! For authors of Llama Stack providers: a skeleton, an image, and what pods do with a provider, without a cluster.
+
+mod archive;
+mod build;
+mod check;
+mod error;
+mod new;
+
+pub use archive::Error as ArchiveError;
+pub use build::{Build, Built, build};
+pub use check::{Check, Checked, check};
+pub use error::Error;
+pub use new::{skeleton, write_new};
