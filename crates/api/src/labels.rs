@@ -31,6 +31,10 @@ pub const MADE_FOR: &str = "kubeairunway.ai/made-for";
 /// Annotation on an upstream object: hash of the last applied state, so that nothing is applied again after a restart.
 pub const APPLIED_HASH: &str = "kubeairunway.ai/applied-hash";
 
+/// Annotation on a PersistentVolumeClaim that was created for a volume: `"true"` if it has no owner, and is used again by a
+/// ModelDeployment of the same name.
+pub const RETAIN: &str = "kubeairunway.ai/retain";
+
 /// Annotation with the trace of an object, as a W3C `traceparent`.
 pub const TRACE: &str = "kubeairunway.ai/traceparent";
 

@@ -15,7 +15,7 @@ use crate::condition::{self, Owner};
 use crate::labels;
 use crate::managed::managed;
 pub use crate::pod_template::{PodMetadata, PodSettings, PodTemplate};
-pub use crate::storage::{ImageVolume, PullPolicy, Storage, Volume, VolumePurpose};
+pub use crate::storage::{AccessMode, ImageVolume, PullPolicy, Storage, Volume, VolumePurpose};
 use crate::tone::words;
 
 /// A model to serve, with its engine and resources.

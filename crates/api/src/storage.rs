@@ -16,11 +16,13 @@ pub struct Storage {
     pub volumes: Vec<Volume>,
 }
 
-/// A volume: an existing PersistentVolumeClaim, or an OCI image.
+/// A volume: an existing PersistentVolumeClaim, an OCI image, or a PersistentVolumeClaim that is created.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
-    validation = Rule::new("has(self.claimName) != has(self.image)").message("a volume has either claimName, the name of a PersistentVolumeClaim, or image, an OCI image: set one of them"),
+    validation = Rule::new("[has(self.claimName), has(self.image), has(self.size)].filter(given, given).size() == 1").message("a volume has either claimName, the name of a PersistentVolumeClaim, or image, an OCI image, or size, that of a PersistentVolumeClaim to create: set one of them"),
+    validation = Rule::new("has(self.size) || !has(self.storageClassName) && !has(self.accessMode) && !has(self.retain)").message("storageClassName, accessMode and retain describe a PersistentVolumeClaim to create: set size, or remove them"),
+    validation = Rule::new("!has(self.size) || !has(self.readOnly) || !self.readOnly").message("a PersistentVolumeClaim that is created is empty, so readOnly is of no use: remove readOnly, or set claimName instead of size"),
     validation = Rule::new("has(self.mountPath) || has(self.purpose) && self.purpose != 'custom'").message("mountPath is required unless purpose is modelCache or compilationCache"),
     validation = Rule::new("!has(self.image) || !has(self.purpose) || self.purpose == 'custom'").message("an image volume is read-only and cannot be a cache: use purpose custom")
 )]
@@ -43,6 +45,24 @@ pub struct Volume {
     /// feature gate ImageVolume).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image: Option<ImageVolume>,
+    /// Size of a PersistentVolumeClaim, such as 100Gi, which the provider's controller creates with the name NAME-VOLUME: the name
+    /// of the ModelDeployment, and that of the volume. It can grow if the storage class supports that, but never shrink.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 32))]
+    #[x_kube(validation = Rule::new("self.matches('^[+]?[0-9]+([.][0-9]+)?(k|Ki|M|Mi|G|Gi|T|Ti|P|Pi|E|Ei)?$') && self.matches('[1-9]')").message("size must be a quantity greater than zero, such as 100Gi"))]
+    pub size: Option<String>,
+    /// Storage class of the created claim. Defaults to the default class of the cluster. It cannot be changed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 253))]
+    #[x_kube(validation = Rule::new("self.matches('^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$')").message("storageClassName must be the name of a StorageClass: lower case letters, digits, '-' and '.'"))]
+    pub storage_class_name: Option<String>,
+    /// Access mode of the created claim. Defaults to ReadWriteOnce: all replicas run on one node. It cannot be changed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub access_mode: Option<AccessMode>,
+    /// Keep the created claim when the volume or the ModelDeployment is deleted; a later ModelDeployment of this name with this
+    /// volume uses it again. Defaults to false: the claim and its data are deleted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retain: Option<bool>,
     /// Directory in the containers of the model. Defaults to /model-cache and /compilation-cache for the caches; required
     /// otherwise.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -86,6 +106,18 @@ impl VolumePurpose {
             Self::Custom => None,
         }
     }
+}
+
+/// Access mode of a PersistentVolumeClaim that is created.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum AccessMode {
+    /// Pods of one node can use it.
+    #[default]
+    ReadWriteOnce,
+    /// Pods of all nodes can use it.
+    ReadWriteMany,
+    /// One pod can use it.
+    ReadWriteOncePod,
 }
 
 /// An OCI image as a volume.

@@ -5,7 +5,7 @@ use runway_api::labels;
 use runway_operator::access::{named, rule};
 use runway_operator::lease;
 
-use crate::contract::Provider;
+use crate::contract::{CLAIM, Provider};
 
 /// Rules of a provider's Role in its own namespace: its Lease.
 pub fn access_in_namespace(provider: &dyn Provider) -> Vec<PolicyRule> {
@@ -61,6 +61,7 @@ pub fn access(provider: &dyn Provider) -> Vec<PolicyRule> {
         ));
     }
     let mut kinds: Vec<_> = provider.children("any").into_iter().map(|c| c.kind).collect();
+    kinds.push(CLAIM);
     kinds.dedup();
     rules.extend(kinds.iter().map(|kind| {
         rule(

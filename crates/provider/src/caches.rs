@@ -12,7 +12,7 @@ use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::Pod;
 use kube::core::{ApiResource, DynamicObject, NotUsed, Object, ObjectMeta};
 use kube::runtime::watcher;
-use kube::{Api, Client, Resource};
+use kube::{Api, Client, Resource, ResourceExt};
 use runway_api::{InferenceProviderConfig, ModelDeployment, labels};
 use runway_operator::controller::Wake;
 use runway_operator::echo::Echo;
@@ -26,7 +26,7 @@ use tokio::sync::{oneshot, watch};
 use tokio::task::JoinSet;
 
 use crate::configured::Configured;
-use crate::contract::{Kind, Provider};
+use crate::contract::{CLAIM, Kind, Provider};
 use crate::upstream::{Installed, State, Upstream, api_resource, crd_name, detect_in};
 use crate::upstream_operator::{Availability, outage};
 
@@ -40,6 +40,8 @@ pub(crate) struct Caches {
     /// Our own writes.
     written: Arc<Echo<DynamicObject>>,
     kinds: Kinds<Kind, Text>,
+    /// PersistentVolumeClaims for volumes, by the label that names their ModelDeployment.
+    claims: Store<Text>,
     installed: watch::Sender<HashMap<Kind, State>>,
     /// The provider without settings, and as the installation configures it.
     provider: Arc<dyn Provider>,
@@ -71,6 +73,7 @@ impl Caches {
             wake,
             written,
             kinds: Kinds::new(FIRST_LIST),
+            claims: Store::by_label(labels::DEPLOYMENT),
             installed: watch::Sender::new(HashMap::new()),
             pods: provider.pod_labels().into_iter().map(by_label).collect(),
             operator: Operator {
@@ -110,6 +113,7 @@ impl Caches {
             self.watch_kind(kind, Some("v1".to_owned()), watcher::Config::default().labels(&ours))
                 .await;
         }
+        tasks.spawn(self.clone().follow_claims());
         for (label, store) in &self.pods {
             let pods = watched::<Pod>(Api::all(self.client.clone()), watcher::Config::default().labels(label));
             let wake = self.wake.clone();
@@ -130,6 +134,9 @@ impl Caches {
                     changed.send_replace(());
                 },
             ));
+        }
+        if tokio::time::timeout(FIRST_LIST, self.claims.listed()).await.is_err() {
+            tracing::warn!("the first list of PersistentVolumeClaims takes long");
         }
         // Before the first plan: without its settings the provider would change every model.
         let (known, settings_known) = oneshot::channel();
@@ -191,6 +198,16 @@ impl Caches {
         self.written.newest(kind.kind, namespace, name, watched)
     }
 
+    /// The PersistentVolumeClaims with the label of a ModelDeployment, as [`find`](Self::find) returns each.
+    pub(crate) fn claims(&self, namespace: &str, deployment: &str) -> Vec<Arc<DynamicObject>> {
+        let watched = self.claims.get_all::<DynamicObject>(namespace, deployment);
+        let newest = watched.into_iter().filter_map(|claim| {
+            self.written
+                .newest(CLAIM.kind, namespace, &claim.name_any(), Some(claim.clone()))
+        });
+        newest.collect()
+    }
+
     /// The pods of a ModelDeployment that are not ready.
     pub(crate) fn unready(&self, namespace: &str, deployment: &str) -> Vec<Unready> {
         let pods = self.pods.iter();
@@ -230,6 +247,34 @@ impl Caches {
             self.set_state(upstream.kind, detect_in(&upstream, crd.as_ref().map(|crd| &crd.spec)))
                 .await;
         }
+    }
+
+    /// Follows the claims of all providers: a retained one is used by whichever provider comes next.
+    async fn follow_claims(self: Arc<Self>) {
+        let ours = format!(
+            "{}={},{}",
+            labels::MANAGED_BY,
+            labels::MANAGED_BY_VALUE,
+            labels::DEPLOYMENT
+        );
+        let api = Api::all_with(self.client.clone(), &CLAIM.resource());
+        // Packed objects have no labels to be filed by.
+        let claims = watched::<DynamicObject>(api, watcher::Config::default().labels(&ours));
+        let (store, wake, written) = (self.claims.clone(), self.wake.clone(), self.written.clone());
+        store
+            .follow(
+                claims,
+                |claim| Some(Packed::from(claim).into_text()),
+                move |change| {
+                    if change.gone
+                        && let Some(name) = change.kept.metadata().and_then(|metadata| metadata.name)
+                    {
+                        written.gone(CLAIM.kind, change.namespace, &name);
+                    }
+                    wake.call(change.namespace, change.name);
+                },
+            )
+            .await;
     }
 
     async fn set_state(&self, kind: Kind, state: State) {

@@ -61,7 +61,7 @@ pub trait Provider: Send + Sync + 'static {
         &[]
     }
 
-    /// Every object that may exist for a ModelDeployment of this name, for any spec.
+    /// Every object that [`translate`](Self::translate) may create for a ModelDeployment of this name, for any spec.
     fn children(&self, name: &str) -> Vec<ChildRef>;
 
     /// Labels that select the model's pods; the value is the name of the ModelDeployment. The loop reads from these pods why
@@ -134,6 +134,9 @@ impl fmt::Debug for Settings {
 
 /// `ConfigMap`, for upstreams that read settings from one.
 pub const CONFIG_MAP: Kind = Kind::new("", "v1", "ConfigMap", "configmaps");
+
+/// `PersistentVolumeClaim`, which the loop creates for volumes with a size.
+pub const CLAIM: Kind = Kind::new("", "v1", "PersistentVolumeClaim", "persistentvolumeclaims");
 
 /// Reference to an object that may exist for a ModelDeployment.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -14,9 +14,10 @@ use crate::answers::Answers;
 pub use crate::answers::{Answer, Verification};
 use crate::caches::Caches;
 use crate::configured::Configured;
-use crate::contract::{ChildRef, Kind};
+use crate::contract::{CLAIM, Kind, Provider};
 use crate::settings::InvalidSettings;
 use crate::upstream::Installed;
+use crate::volumes;
 
 /// Inputs of every reconcile, and the executor of its plan, which remembers the provider's own writes.
 pub(crate) struct Context {
@@ -69,19 +70,29 @@ impl Observed {
 pub trait Lookup {
     /// The object of this kind, namespace and name.
     fn find(&self, kind: Kind, namespace: &str, name: &str) -> Option<Arc<DynamicObject>>;
+
+    /// The PersistentVolumeClaims with the label of this ModelDeployment, whichever provider created them.
+    fn claims(&self, namespace: &str, deployment: &str) -> Vec<Arc<DynamicObject>>;
 }
 
-/// Those of the possible children that exist.
-pub fn children(lookup: &impl Lookup, namespace: &str, possible: Vec<ChildRef>) -> Vec<Child> {
-    possible
-        .into_iter()
-        .filter_map(|child| {
-            Some(Child {
-                object: lookup.find(child.kind, namespace, &child.name)?,
-                kind: child.kind,
-            })
+/// The children of a ModelDeployment that exist: those that the provider may create, and claims of present and earlier volumes.
+pub fn children(lookup: &impl Lookup, provider: &dyn Provider, md: &ModelDeployment) -> Vec<Child> {
+    let (namespace, name) = (md.namespace().unwrap_or_default(), md.name_any());
+    let mut claims = lookup.claims(&namespace, &name);
+    for claim in volumes::of(md).filter_map(|volume| Some(volume.new_claim()?.name.clone())) {
+        if !claims.iter().any(|known| known.metadata.name.as_ref() == Some(&claim)) {
+            claims.extend(lookup.find(CLAIM, &namespace, &claim));
+        }
+    }
+    let made = provider.children(&name).into_iter().filter_map(|child| {
+        let object = lookup.find(child.kind, &namespace, &child.name)?;
+        Some(Child {
+            kind: child.kind,
+            object,
         })
-        .collect()
+    });
+    let claims = claims.into_iter().map(|object| Child { kind: CLAIM, object });
+    made.chain(claims).collect()
 }
 
 /// Observes a ModelDeployment: the watch caches, and our own writes that they have not seen.
@@ -91,7 +102,7 @@ pub(crate) fn observe(context: &Context, configured: &Configured, md: Arc<ModelD
     Observed {
         installed: context.caches.installed(),
         invalid_settings: configured.invalid.clone(),
-        children: children(context.caches.as_ref(), &namespace, configured.provider.children(&name)),
+        children: children(context.caches.as_ref(), configured.provider.as_ref(), &md),
         unready: context.caches.unready(&namespace, &name),
         outage: context.caches.outages().borrow().clone(),
         verification: context.answers.of(&namespace, &name),
@@ -103,5 +114,9 @@ pub(crate) fn observe(context: &Context, configured: &Configured, md: Arc<ModelD
 impl Lookup for Caches {
     fn find(&self, kind: Kind, namespace: &str, name: &str) -> Option<Arc<DynamicObject>> {
         Self::find(self, kind, namespace, name)
+    }
+
+    fn claims(&self, namespace: &str, deployment: &str) -> Vec<Arc<DynamicObject>> {
+        Self::claims(self, namespace, deployment)
     }
 }

@@ -10,7 +10,7 @@ use runway_api::model_deployment::{
 };
 use serde_json::{Map, Value};
 
-use crate::volumes::Volume;
+use crate::volumes::{self, Volume};
 
 /// A validated spec, as a provider gets it.
 #[derive(Clone, Debug, PartialEq)]
@@ -162,7 +162,6 @@ impl TryFrom<&ModelDeployment> for Request {
         let engine = spec.engine.clone().unwrap_or_default();
         let template = spec.pod_template.clone().unwrap_or_default();
         let metadata = template.metadata.unwrap_or_default();
-        let storage = spec.model.storage.as_ref();
         Ok(Self {
             name: md.metadata.name.clone().unwrap_or_default(),
             namespace: md.metadata.namespace.clone().unwrap_or_default(),
@@ -188,11 +187,7 @@ impl TryFrom<&ModelDeployment> for Request {
             image_pull_secrets: spec.image_pull_secrets.clone(),
             service_account: filled(spec.service_account_name.as_deref()).map(str::to_owned),
             pods: template.spec.map(|settings| *settings).unwrap_or_default(),
-            volumes: storage
-                .map_or(&[][..], |s| &s.volumes)
-                .iter()
-                .filter_map(Volume::of)
-                .collect(),
+            volumes: volumes::of(md).collect(),
             overrides: spec
                 .provider
                 .as_ref()

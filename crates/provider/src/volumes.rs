@@ -1,7 +1,9 @@
 //! Volumes of a ModelDeployment, as fields of a pod spec and of a container.
 
+use kube::ResourceExt;
+use runway_api::ModelDeployment;
 use runway_api::model_deployment as api;
-use runway_api::model_deployment::VolumePurpose;
+use runway_api::model_deployment::{AccessMode, VolumePurpose};
 use serde_json::{Value, json};
 
 use crate::fields::fields;
@@ -27,19 +29,50 @@ pub struct Volume {
 /// Content of a volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum VolumeSource {
-    /// PersistentVolumeClaim of this name.
+    /// Existing PersistentVolumeClaim of this name.
     Claim(String),
+    /// PersistentVolumeClaim that the loop creates.
+    NewClaim(NewClaim),
     /// OCI image.
     Image(api::ImageVolume),
 }
 
+/// A PersistentVolumeClaim that the loop creates, before the objects of the provider.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NewClaim {
+    /// Name of the claim, in the namespace of the ModelDeployment.
+    pub name: String,
+    /// Size, such as `100Gi`.
+    pub size: String,
+    /// Storage class; `None` for the default class of the cluster.
+    pub storage_class: Option<String>,
+    /// Access mode.
+    pub access_mode: AccessMode,
+    /// Whether the claim outlives the volume and the ModelDeployment.
+    pub retain: bool,
+}
+
+/// The volumes of a ModelDeployment in narrow types.
+pub(crate) fn of(md: &ModelDeployment) -> impl Iterator<Item = Volume> {
+    let storage = md.spec.model.storage.iter();
+    let volumes = storage.flat_map(|storage| &storage.volumes);
+    volumes.filter_map(|volume| Volume::of(volume, &md.name_any()))
+}
+
 impl Volume {
     /// The volume in narrow types; `None` if it has no content or no directory, which the CRD does not allow.
-    pub(crate) fn of(volume: &api::Volume) -> Option<Self> {
+    fn of(volume: &api::Volume, deployment: &str) -> Option<Self> {
         let purpose = volume.purpose.unwrap_or_default();
-        let source = match (&volume.claim_name, &volume.image) {
-            (Some(claim), None) => VolumeSource::Claim(claim.clone()),
-            (None, Some(image)) => VolumeSource::Image(image.clone()),
+        let source = match (&volume.claim_name, &volume.image, &volume.size) {
+            (Some(claim), None, None) => VolumeSource::Claim(claim.clone()),
+            (None, Some(image), None) => VolumeSource::Image(image.clone()),
+            (None, None, Some(size)) => VolumeSource::NewClaim(NewClaim {
+                name: format!("{deployment}-{}", volume.name),
+                size: size.clone(),
+                storage_class: volume.storage_class_name.clone(),
+                access_mode: volume.access_mode.unwrap_or_default(),
+                retain: volume.retain.unwrap_or(false),
+            }),
             _ => return None,
         };
         Some(Self {
@@ -54,11 +87,21 @@ impl Volume {
         })
     }
 
+    /// The claim that the loop creates for the volume.
+    pub fn new_claim(&self) -> Option<&NewClaim> {
+        match &self.source {
+            VolumeSource::NewClaim(claim) => Some(claim),
+            VolumeSource::Claim(_) | VolumeSource::Image(_) => None,
+        }
+    }
+
     /// Entry of `volumes` in a pod spec.
     pub fn source(&self) -> Value {
         let named = fields().with("name", format!("{VOLUME_PREFIX}{}", self.name));
         match &self.source {
-            VolumeSource::Claim(claim) => named.with("persistentVolumeClaim", json!({"claimName": claim})),
+            VolumeSource::Claim(claim) | VolumeSource::NewClaim(NewClaim { name: claim, .. }) => {
+                named.with("persistentVolumeClaim", json!({"claimName": claim}))
+            }
             VolumeSource::Image(image) => named.with("image", json!(image)),
         }
         .into()

@@ -25,7 +25,7 @@ use runway_operator::plan::{Finalizer, Plan};
 use runway_provider::observe::{Answer, Child, Observed, Verification};
 use runway_provider::plan::Decision;
 use runway_provider::question::Inquiry;
-use runway_provider::{CONFIG_MAP, Installed, InvalidSettings, Kind, Provider, State, plan};
+use runway_provider::{CLAIM, CONFIG_MAP, Installed, InvalidSettings, Kind, Provider, State, plan};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -327,7 +327,10 @@ fn stored(object: &DynamicObject, created: &str) -> Value {
 }
 
 fn kind(name: &str) -> Kind {
-    *[SERVER, FLEET, CONFIG_MAP].iter().find(|k| k.kind == name).unwrap()
+    *[SERVER, FLEET, CONFIG_MAP, CLAIM]
+        .iter()
+        .find(|k| k.kind == name)
+        .unwrap()
 }
 
 /// The state after a plan: objects exist, deleted ones are terminating, the status is written.

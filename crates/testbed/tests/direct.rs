@@ -6,7 +6,7 @@ mod support;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use k8s_openapi::api::core::v1::{Namespace, Pod};
+use k8s_openapi::api::core::v1::{Namespace, PersistentVolumeClaim, Pod};
 use kube::api::{ListParams, Patch, PatchParams};
 use kube::{Api, ResourceExt};
 use runway_api::condition::{self, Conditions};
@@ -172,6 +172,119 @@ async fn pod_security_admits_baseline_and_what_restricted_says_is_told() -> Resu
     })
     .await?;
     Ok(())
+}
+
+/// A claim goes with its ModelDeployment, or stays for the next one of this name. Nothing is bound here, so the API server refuses
+/// a change of the size.
+#[tokio::test]
+async fn claims_are_created_for_volumes() -> Result<()> {
+    let bed = Bed::start_with(Upstream::None, true).await?;
+    let _core = bed.core().await?;
+    let _direct = bed.provider(Direct::default()).await?;
+    bed.admission_is_up().await?;
+    let claims: Api<PersistentVolumeClaim> = Api::namespaced(bed.admin.clone(), NAMESPACE);
+    let with = |name: &str, volumes: Value| {
+        let mut object = cpu(name, 1);
+        object["spec"]["model"]["storage"] = json!({ "volumes": volumes });
+        object
+    };
+    for (volume, complaint) in [
+        (
+            json!({ "claimName": "models", "size": "1Gi" }),
+            "a volume has either claimName",
+        ),
+        (json!({}), "a volume has either claimName"),
+        (json!({ "size": "0Gi" }), "size must be a quantity greater than zero"),
+        (json!({ "size": "much" }), "size must be a quantity greater than zero"),
+        (json!({ "size": "1Gi", "readOnly": true }), "remove readOnly"),
+        (
+            json!({ "claimName": "models", "retain": true }),
+            "set size, or remove them",
+        ),
+        (json!({ "size": "1Gi", "accessMode": "ReadOnlyMany" }), "accessMode"),
+    ] {
+        let mut volume = volume;
+        volume["name"] = json!("models");
+        volume["mountPath"] = json!("/models");
+        let refused = bed.refusal(&with("refused", json!([volume]))).await?;
+        let said = refused.map(|status| status.message).unwrap_or_default();
+        ensure!(said.contains(complaint), "{volume}: {said}");
+    }
+
+    let models = json!({ "name": "models", "purpose": "modelCache", "size": "1024Mi" });
+    let kept =
+        json!({ "name": "kept", "mountPath": "/kept", "size": "1Gi", "accessMode": "ReadWriteMany", "retain": true });
+    bed.create(with("stored", json!([models, kept]))).await?;
+    serve(&bed, "stored", 1, "server-b").await?;
+    let md = bed.running("stored").await?;
+    let created = claims.get("stored-models").await?;
+    ensure!(
+        created
+            .owner_references()
+            .iter()
+            .map(|owner| &owner.uid)
+            .eq(md.uid().iter()),
+        "stored-models belongs to {:?}",
+        created.owner_references()
+    );
+    let retained = claims.get("stored-kept").await?;
+    ensure!(
+        retained.owner_references().is_empty(),
+        "a retained claim would be deleted with its owner"
+    );
+
+    let grown = json!([{ "name": "models", "purpose": "modelCache", "size": "2Gi" }, kept]);
+    bed.patch(
+        "stored",
+        json!({ "spec": { "model": { "storage": { "volumes": grown } } } }),
+    )
+    .await?;
+    bed.status("stored", "refused by the API server", |s| {
+        s.phase == Some(Phase::Failed)
+            && s.message
+                .as_deref()
+                .is_some_and(|m| m.contains("PersistentVolumeClaim 'stored-models' was refused") && m.contains("bound"))
+    })
+    .await?;
+    // A claim goes with its volume.
+    bed.patch(
+        "stored",
+        json!({ "spec": { "model": { "storage": { "volumes": [kept] } } } }),
+    )
+    .await?;
+    gone(&claims, "stored-models").await?;
+    // A retained one stays.
+    bed.patch(
+        "stored",
+        json!({ "spec": { "model": { "storage": { "volumes": [models] } } } }),
+    )
+    .await?;
+    eventually(PATIENCE, async || Ok(drop(claims.get("stored-models").await?))).await?;
+    ensure!(claims.get("stored-kept").await?.uid() == retained.uid());
+
+    bed.delete("stored").await?;
+    bed.gone("stored").await?;
+    gone(&claims, "stored-models").await?;
+    ensure!(claims.get("stored-kept").await?.uid() == retained.uid());
+    let mut released = kept.clone();
+    released["retain"] = json!(false);
+    bed.create(with("stored", json!([released]))).await?;
+    let again = eventually(PATIENCE, async || {
+        let claim = claims.get("stored-kept").await?;
+        ensure!(!claim.owner_references().is_empty(), "it has no owner yet");
+        Ok(claim)
+    })
+    .await?;
+    ensure!(again.uid() == retained.uid(), "the retained claim is not used again");
+    Ok(())
+}
+
+async fn gone(claims: &Api<PersistentVolumeClaim>, name: &str) -> Result<()> {
+    eventually(PATIENCE, async || {
+        ensure!(claims.get_opt(name).await?.is_none(), "claim {name} exists");
+        Ok(())
+    })
+    .await
 }
 
 async fn enforce(bed: &Bed, level: &str) -> Result<()> {

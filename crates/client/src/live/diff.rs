@@ -5,14 +5,14 @@
 use std::fmt::{Debug, Write as _};
 
 use jiff::Timestamp;
-use kube::api::{Patch, PatchParams, ValidationDirective};
-use kube::core::{ApiResource, DynamicObject, NamespaceResourceScope};
+use kube::api::{ListParams, Patch, PatchParams, ValidationDirective};
+use kube::core::{ApiResource, DynamicObject, NamespaceResourceScope, TypeMeta};
 use kube::{Api, Resource, ResourceExt};
 use runway_api::{ModelDeployment, Name, Namespace, Phase, labels};
 use runway_operator::apply::guarded;
 use runway_operator::plan::Apply;
-use runway_provider::Provider;
 use runway_provider::upstream::{Installed, api_resource, crd_name, detect};
+use runway_provider::{CLAIM, Provider};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -230,13 +230,28 @@ async fn children(
             .await?;
         let resource = api_resource(child.kind, &version);
         found.extend(object.map(|mut object| {
-            object.types.get_or_insert_with(|| kube::core::TypeMeta {
+            object.types.get_or_insert_with(|| TypeMeta {
                 api_version: resource.api_version.clone(),
                 kind: resource.kind.clone(),
             });
             object
         }));
     }
+    let of = format!("{}={}", labels::DEPLOYMENT, md.name_any());
+    let claims: Api<DynamicObject> = Api::namespaced_with(cluster.client(), &namespace, &CLAIM.resource());
+    let claims = match claims.list(&ListParams::default().labels(&of)).await {
+        Ok(claims) => claims.items,
+        // Most users have no volumes of this kind, and need no right to see them.
+        Err(kube::Error::Api(status)) if status.is_forbidden() => Vec::new(),
+        Err(error) => return Err(cluster.explain(error, "list PersistentVolumeClaims".to_owned(), "them")),
+    };
+    found.extend(claims.into_iter().map(|claim| DynamicObject {
+        types: Some(TypeMeta {
+            api_version: CLAIM.version.to_owned(),
+            kind: CLAIM.kind.to_owned(),
+        }),
+        ..claim
+    }));
     Ok(found)
 }
 

@@ -15,7 +15,7 @@ use runway_core::providers::Providers;
 use runway_operator::kubelet::{self, Unready};
 use runway_provider::observe::Lookup;
 use runway_provider::upstream::{Installed, crd_name, detect};
-use runway_provider::{Configured, Kind, Provider};
+use runway_provider::{CLAIM, Configured, Kind, Provider};
 
 use crate::diagnostic::{Diagnostic, Level};
 use crate::offline::documents::{Document, Documents, Error};
@@ -300,6 +300,18 @@ impl Lookup for SeenBy<'_> {
         let is_ours =
             carries(labels::MANAGED_BY, labels::MANAGED_BY_VALUE) && carries(labels::PROVIDER, self.provider.name());
         (is_upstream || is_ours).then(|| object.clone())
+    }
+
+    fn claims(&self, namespace: &str, deployment: &str) -> Vec<Arc<DynamicObject>> {
+        let carries = |object: &DynamicObject, label: &str, value: &str| {
+            object.labels().get(label).is_some_and(|found| found == value)
+        };
+        let claims = self.state.objects.iter().filter(|((group, kind, place, _), object)| {
+            (group.as_str(), kind.as_str(), place.as_str()) == (CLAIM.group, CLAIM.kind, namespace)
+                && carries(object, labels::MANAGED_BY, labels::MANAGED_BY_VALUE)
+                && carries(object, labels::DEPLOYMENT, deployment)
+        });
+        claims.map(|(_, object)| object.clone()).collect()
     }
 }
 

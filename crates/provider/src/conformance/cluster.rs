@@ -12,7 +12,7 @@ use runway_operator::kubelet::Unready;
 use runway_operator::plan::{Apply, Finalizer, Note, Plan};
 use serde_json::{Map, Value, json};
 
-use crate::contract::{Kind, Provider};
+use crate::contract::{CLAIM, Kind, Provider};
 use crate::observe::{self, Observed, Verification};
 use crate::plan;
 use crate::settings::InvalidSettings;
@@ -125,12 +125,11 @@ impl<'a> Cluster<'a> {
 
     /// Observation from the provider's caches.
     pub(super) fn observe(&self) -> Observed {
-        let name = self.md.metadata.name.clone().unwrap_or_default();
         Observed {
             md: Arc::new(self.md.clone()),
             installed: self.installed.clone(),
             invalid_settings: self.invalid_settings.clone(),
-            children: observe::children(self, "", self.provider.children(&name)),
+            children: observe::children(self, self.provider, &self.md),
             unready: self.unready.clone(),
             outage: None,
             verification: self.verification.clone(),
@@ -356,6 +355,7 @@ impl<'a> Cluster<'a> {
             .children(&name)
             .into_iter()
             .map(|c| c.kind)
+            .chain([CLAIM])
             .find(|k| k.plural == plural)
     }
 }
@@ -366,6 +366,15 @@ impl observe::Lookup for Cluster<'_> {
         self.installed.visible_version(kind).filter(|_| !self.blind)?;
         let found = self.objects.iter().find(|o| o.kind == kind && o.name() == name)?;
         serde_json::from_value(found.object.clone()).ok().map(Arc::new)
+    }
+
+    fn claims(&self, _: &str, deployment: &str) -> Vec<Arc<DynamicObject>> {
+        let has_label = |o: &&Stored| o.object["metadata"]["labels"][labels::DEPLOYMENT] == deployment;
+        let claims = self.objects.iter().filter(|o| o.kind == CLAIM && !self.blind);
+        let found = claims
+            .filter(has_label)
+            .map(|o| serde_json::from_value(o.object.clone()));
+        found.filter_map(Result::ok).map(Arc::new).collect()
     }
 }
 

@@ -1,5 +1,6 @@
 //! Desired objects, objects to delete, and the status. Pure and deterministic: no client, no clock, no state.
 
+mod claims;
 mod objects;
 mod pods;
 mod prepare;
@@ -14,7 +15,7 @@ use runway_api::{ModelDeployment, ModelDeploymentSpec};
 use runway_operator::plan::Plan;
 use runway_operator::{apply, trace};
 
-use crate::contract::Provider;
+use crate::contract::{CLAIM, Provider};
 use crate::observe::Observed;
 use crate::question::Inquiry;
 
@@ -94,13 +95,12 @@ pub fn after_failure(provider: &dyn Provider, seen: &Observed, error: &apply::Er
     match error {
         apply::Error::NameTaken {
             kind, name, manager, ..
-        } => status::failed(
-            provider,
-            seen,
-            &prepare::Blocked::name_taken(&format!("{kind} '{name}'"), manager),
-        ),
+        } => status::failed(provider, seen, &prepare::Blocked::name_taken(kind, name, manager)),
         apply::Error::Apply { kind, name, source } if error.is_refusal() => {
-            let message = format!("{kind} '{name}' was refused: {source}");
+            let mut message = format!("{kind} '{name}' was refused: {source}");
+            if kind == CLAIM.kind {
+                message.push_str(". Correct the volume in spec.model.storage.volumes, or rename it for a new claim");
+            }
             status::failed(provider, seen, &prepare::Blocked::rejected(message))
         }
         _ => Plan::default(),

@@ -38,10 +38,23 @@ pub(super) fn made_for(md: &ModelDeployment, object: &Object) -> MadeFor {
         .collect()
 }
 
+/// Fields that a live object was created for.
+fn recorded(live: &DynamicObject) -> Option<MadeFor> {
+    serde_json::from_str(live.annotations().get(labels::MADE_FOR)?).ok()
+}
+
+/// Those of these fields that differ in what a live object was created for, each as a sentence.
+pub(super) fn changed(live: &DynamicObject, wanted: &MadeFor) -> Vec<String> {
+    let mut made_for = recorded(live).unwrap_or_default();
+    made_for.retain(|field, _| wanted.contains_key(field));
+    let mut wanted = wanted.clone();
+    wanted.retain(|field, _| made_for.contains_key(field));
+    differences(&made_for, &wanted)
+}
+
 /// Differences in what a live object was created for, each as a sentence; empty if it can be updated.
 pub(super) fn outgrown(md: &ModelDeployment, live: &DynamicObject, object: &Object) -> Vec<String> {
-    let recorded = live.annotations().get(labels::MADE_FOR);
-    let Some(made_for) = recorded.and_then(|text| serde_json::from_str::<MadeFor>(text).ok()) else {
+    let Some(made_for) = recorded(live) else {
         return Vec::new();
     };
     let mut wanted = self::made_for(md, object);
@@ -49,6 +62,10 @@ pub(super) fn outgrown(md: &ModelDeployment, live: &DynamicObject, object: &Obje
     if !object.not_rolled_out.keys().any(|field| made_for.contains_key(field)) {
         wanted.retain(|field, _| !object.not_rolled_out.contains_key(field));
     }
+    differences(&made_for, &wanted)
+}
+
+fn differences(made_for: &MadeFor, wanted: &MadeFor) -> Vec<String> {
     let fields: std::collections::BTreeSet<&String> = made_for.keys().chain(wanted.keys()).collect();
     fields
         .into_iter()
@@ -73,6 +90,7 @@ fn shown(value: Option<&Value>) -> String {
 
 fn dress(md: &ModelDeployment, provider: &str, object: &Object) -> DynamicObject {
     let mut annotations = object.annotations.clone();
+    let is_retained = annotations.get(labels::RETAIN).is_some_and(|retain| retain == "true");
     annotations.insert(
         labels::MADE_FOR.to_owned(),
         Value::Object(made_for(md, object).into_iter().collect()).to_string(),
@@ -87,7 +105,7 @@ fn dress(md: &ModelDeployment, provider: &str, object: &Object) -> DynamicObject
             namespace: md.namespace(),
             labels: Some(object_labels(md, provider)),
             annotations: Some(annotations),
-            owner_references: Some(vec![object::owner(md)]),
+            owner_references: (!is_retained).then(|| vec![object::owner(md)]),
             ..ObjectMeta::default()
         },
         data: object.body.clone(),

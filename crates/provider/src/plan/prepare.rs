@@ -6,7 +6,8 @@ use runway_api::model_deployment::Phase;
 use runway_api::overrides::{self, Finding};
 use runway_operator::object;
 
-use crate::contract::{Object, Provider, Refusal, Translation};
+use super::claims;
+use crate::contract::{CLAIM, Object, Provider, Refusal, Translation};
 use crate::observe::Observed;
 use crate::request::Request;
 use crate::upstream::State;
@@ -66,14 +67,19 @@ impl Blocked {
     }
 
     /// An object with a required name has another owner.
-    pub(super) fn name_taken(name: &str, manager: &str) -> Self {
+    pub(super) fn name_taken(kind: &str, name: &str, manager: &str) -> Self {
+        let remedy = if kind == CLAIM.kind {
+            "rename the volume in spec.model.storage.volumes, or set claimName instead of size to use the existing claim"
+        } else {
+            "rename the ModelDeployment, or delete the other object"
+        };
         Self {
             phase: Phase::Failed,
             step: condition::RESOURCE_CREATED,
             reason: ProviderReason::NameTaken.into(),
             message: format!(
-                "{}: rename the ModelDeployment, or delete the other object",
-                object::taken(name, "ModelDeployment", manager)
+                "{}: {remedy}",
+                object::taken(&format!("{kind} '{name}'"), "ModelDeployment", manager)
             ),
         }
     }
@@ -103,9 +109,12 @@ pub(super) fn prepare(provider: &dyn Provider, seen: &Observed) -> Result<Prepar
             message: joined(&wrong),
         }));
     }
-    let translation = provider
+    let mut translation = provider
         .translate(&request, &seen.installed)
         .map_err(|refusal| Blocked::refused(&refusal))?;
+    let (claims, ignored) = claims::wanted(&request, seen);
+    translation.objects.splice(..0, claims);
+    translation.ignored.extend(ignored);
     Ok(Prepared {
         request,
         translation,

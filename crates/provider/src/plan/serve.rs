@@ -9,10 +9,11 @@ use runway_operator::object;
 use runway_operator::plan::{Apply, Delete, Finalizer, Note, Plan};
 
 use super::Decision;
+use super::claims;
 use super::objects;
 use super::prepare::{Blocked, Prepared, prepare};
 use super::status;
-use crate::contract::{Kind, Object, Provider, Translation};
+use crate::contract::{CLAIM, Kind, Object, Provider, Translation};
 use crate::observe::Observed;
 
 /// Interval of checks while an old object is being deleted, in case the watch misses its end.
@@ -29,7 +30,7 @@ pub(super) fn decide(provider: &dyn Provider, seen: &Observed) -> Decision {
     if seen.md.is_dry_run() {
         return status::dry_run(provider, seen, &prepared).into();
     }
-    if let Some(failure) = foreign(seen, &prepared) {
+    if let Some(failure) = in_the_way(seen, &prepared) {
         return status::failed(provider, seen, &failure).into();
     }
     let outgoing = outgoing(provider, seen, &prepared.translation);
@@ -45,12 +46,21 @@ pub(super) fn decide(provider: &dyn Provider, seen: &Observed) -> Decision {
     decision
 }
 
-/// Refuses if an object with a required name has another owner. Such an object is never changed.
-fn foreign(seen: &Observed, prepared: &Prepared) -> Option<Blocked> {
+/// Refuses if an object with a required name has another owner, which is never changed, or if it is a claim that cannot be
+/// changed as requested.
+fn in_the_way(seen: &Observed, prepared: &Prepared) -> Option<Blocked> {
     prepared.translation.objects.iter().find_map(|wanted| {
         let live = seen.child(wanted.kind, &wanted.name)?;
-        let name = wanted.kind.named(&wanted.name);
-        (!object::is_ours(seen.md.as_ref(), live)).then(|| Blocked::name_taken(&name, &object::manager_of(live)))
+        let is_claim = wanted.kind == CLAIM;
+        if object::is_ours(seen.md.as_ref(), live) || is_claim && claims::is_retained_for(&seen.md, live) {
+            let changed = is_claim.then(|| claims::immutable(live, wanted)).flatten();
+            return changed.map(Blocked::rejected);
+        }
+        Some(Blocked::name_taken(
+            wanted.kind.kind,
+            &wanted.name,
+            &object::manager_of(live),
+        ))
     })
 }
 

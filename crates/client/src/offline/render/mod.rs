@@ -187,7 +187,7 @@ fn observe(
         md: Arc::new(md.clone()),
         installed: state.installed(provider),
         invalid_settings: configured.invalid.clone(),
-        children: observe::children(&SeenBy { state, provider }, &namespace, provider.children(&name)),
+        children: observe::children(&SeenBy { state, provider }, provider, md),
         unready: state.unready(provider, &namespace, &name),
         outage: None,
         verification: verification.clone(),
