@@ -259,7 +259,7 @@ async fn claims_are_created_for_volumes() -> Result<()> {
         json!({ "spec": { "model": { "storage": { "volumes": [models] } } } }),
     )
     .await?;
-    eventually(PATIENCE, async || Ok(drop(claims.get("stored-models").await?))).await?;
+    eventually(PATIENCE, async || Ok(claims.get("stored-models").await?)).await?;
     ensure!(claims.get("stored-kept").await?.uid() == retained.uid());
 
     bed.delete("stored").await?;
