@@ -42,9 +42,8 @@ pub enum Transport {
 pub struct RabbitMq {
     /// Host name.
     pub host: String,
-    /// AMQP port. Defaults to 5672.
-    #[serde(default = "amqp_port")]
-    pub port: u16,
+    /// AMQP port. Defaults to 5672, with TLS to 5671.
+    port: Option<u16>,
     /// User name. Defaults to guest.
     #[serde(default = "guest")]
     pub username: String,
@@ -56,16 +55,51 @@ pub struct RabbitMq {
     /// Topic exchange. Defaults to asya.
     #[serde(default = "asya")]
     pub exchange: String,
-    /// Port of the management API, from which KEDA reads the number of messages including unacknowledged ones. Defaults to 15672.
-    /// Set 0 if the management API is disabled; KEDA then counts only waiting messages.
-    #[serde(default = "management_port")]
-    pub management_port: u16,
+    /// Port of the management API, from which KEDA reads the number of messages including unacknowledged ones. Defaults to 15672,
+    /// with TLS to 15671. Set 0 if the management API is disabled; KEDA then counts only waiting messages.
+    management_port: Option<u16>,
+    /// TLS of the connections of the operator, the sidecars and KEDA. Plain by default.
+    pub tls: Option<Tls>,
     /// Type of the queues that the operator creates. Defaults to quorum. A classic queue does not count deliveries.
     #[serde(default)]
     pub queue_type: QueueType,
     /// Settings of the queues.
     #[serde(default)]
     pub queues: Queues,
+}
+
+impl RabbitMq {
+    /// AMQP port.
+    pub fn port(&self) -> u16 {
+        let default = if self.tls.is_some() { 5671 } else { 5672 };
+        self.port.unwrap_or(default)
+    }
+
+    /// Port of the management API; `None` if it is disabled.
+    pub fn management_port(&self) -> Option<u16> {
+        let default = if self.tls.is_some() { 15671 } else { 15672 };
+        Some(self.management_port.unwrap_or(default)).filter(|port| *port != 0)
+    }
+}
+
+/// Certificate authority of a broker: exactly one of its fields. It must exist in each namespace with actors, and be mounted into
+/// the operator beside the passwords.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub enum Tls {
+    /// Key of a Secret with certificates in PEM format.
+    CaSecretRef(SecretKey),
+    /// Key of a ConfigMap with certificates in PEM format.
+    CaConfigMapRef(SecretKey),
+}
+
+impl Tls {
+    /// The key, in whichever object.
+    pub fn authority(&self) -> &SecretKey {
+        match self {
+            Self::CaSecretRef(key) | Self::CaConfigMapRef(key) => key,
+        }
+    }
 }
 
 /// Type of a queue of RabbitMQ.
@@ -364,12 +398,6 @@ fn yes() -> bool {
 fn three() -> u32 {
     3
 }
-fn amqp_port() -> u16 {
-    5672
-}
-fn management_port() -> u16 {
-    15672
-}
 fn long_poll() -> u32 {
     20
 }
@@ -400,7 +428,7 @@ mod tests {
         let Transport::RabbitMq(rabbit) = all.get("rabbitmq").unwrap() else {
             panic!()
         };
-        assert_eq!((rabbit.port, rabbit.queues.dlq.max_retry_count), (5673, 5));
+        assert_eq!((rabbit.port(), rabbit.queues.dlq.max_retry_count), (5673, 5));
         assert_eq!(all.get("sqs"), Err(Unusable::Disabled { name: "sqs".to_owned() }));
         let unknown = all.get("kafka").unwrap_err().to_string();
         assert_eq!(

@@ -38,7 +38,7 @@ async fn rabbitmq_queues_are_created_kept_and_deleted() -> Result<()> {
     let config = json!({"transports": {"rabbitmq": {"type": "rabbitmq", "config": {
         "host": host, "port": port, "passwordSecretRef": {"name": "asya-transports", "key": "password"}}}}});
     fs::write(&transports, config.to_string())?;
-    says("greet", "mount the Secret").await?;
+    says("greet", "mount it there").await?;
     fs::create_dir_all(secrets.join("asya-transports"))?;
     let password = secrets.join("asya-transports/password");
     fs::write(&password, "wrong\n")?;
@@ -153,6 +153,52 @@ async fn deleted_actor_loses_no_message_in_progress() -> Result<()> {
     Ok(())
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn queues_are_created_over_tls() -> Result<()> {
+    let options = RabbitMqOptions {
+        management: true,
+        tls: true,
+        ..RabbitMqOptions::default()
+    };
+    let (bed, rabbit) = tokio::join!(Bed::start(), RabbitMq::start(options));
+    let (bed, rabbit) = (bed?, rabbit?);
+    let folder = tempfile::tempdir()?;
+    let (transports, secrets) = (folder.path().join("transports.json"), folder.path().join("secrets"));
+    let url = rabbit.tls_url().context("no TLS")?;
+    let port = url.rsplit(':').next().and_then(|rest| rest.split('/').next());
+    let port: u16 = port.context("no port")?.parse()?;
+    let config = json!({"transports": {"rabbitmq": {"type": "rabbitmq", "config": {
+        "host": "localhost", "port": port, "managementPort": rabbit.management_port(),
+        "tls": {"caConfigMapRef": {"name": "rabbitmq-ca", "key": "ca.crt"}}}}}});
+    fs::write(&transports, config.to_string())?;
+    let _operator = bed
+        .operator_with(arguments(&transports.to_string_lossy(), secrets.clone()))
+        .await?;
+    // Nothing is mounted; then another authority; then the right one.
+    bed.create("greet", standalone("rabbitmq")).await?;
+    says(
+        &bed,
+        "greet",
+        "the key 'ca.crt' of Secret or ConfigMap 'rabbitmq-ca': mount it there",
+    )
+    .await?;
+    fs::create_dir_all(secrets.join("rabbitmq-ca"))?;
+    let authority = secrets.join("rabbitmq-ca/ca.crt");
+    fs::write(&authority, "")?;
+    says(&bed, "greet", "UnknownIssuer").await?;
+    fs::copy(rabbit.authority(), &authority)?;
+    says(&bed, "greet", "QueueReady").await?;
+    let broker = Broker::connect(&rabbit.url()).await?;
+    ensure!(broker.ready("asya-default_greet").await? == 0);
+
+    // The version of the broker comes from the management API.
+    let mut long = standalone("rabbitmq");
+    long["timeout"] = json!({"processing": 7200});
+    bed.create("long", long).await?;
+    says(&bed, "long", "has no x-consumer-timeout").await?;
+    Ok(())
+}
+
 /// A cluster, and a broker with a management API; the operator's transports with these settings of the queues.
 async fn with_management(queues: Value) -> Result<(Bed, RabbitMq, String)> {
     let options = RabbitMqOptions {
@@ -192,7 +238,7 @@ async fn sqs_queues_are_created_kept_and_deleted() -> Result<()> {
         .await?;
     bed.create("greet", standalone("sqs")).await?;
     bed.create("busy", standalone("sqs")).await?;
-    says(&bed, "greet", "mount the Secret").await?;
+    says(&bed, "greet", "mount it there").await?;
     let mounted = secrets.path().join("asya-transports");
     fs::create_dir_all(&mounted)?;
     fs::write(mounted.join("id"), "somebody")?;

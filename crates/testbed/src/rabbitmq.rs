@@ -37,7 +37,7 @@ pub struct RabbitMqOptions {
     pub address: IpAddr,
     /// Serve the management API too, which KEDA reads queue lengths from. Starts a little slower.
     pub management: bool,
-    /// Listen for TLS too.
+    /// Listen for TLS too, and serve the management API only over TLS.
     pub tls: bool,
     /// The largest message that it takes, in bytes; the default is its own.
     pub max_message_size: Option<u32>,
@@ -193,16 +193,31 @@ fn server(folder: &Path, options: &RabbitMqOptions, ports: &Ports) -> Result<Com
         IpAddr::V4(ip) => format!("{ip}:{port}"),
         IpAddr::V6(ip) => format!("[{ip}]:{port}"),
     };
-    let (management, plugins) = match ports.management {
-        Some(port) => (
+    let authority = match ports.tls {
+        Some(_) => Some(Authority::create(folder, &[Ipv4Addr::LOCALHOST])?),
+        None => None,
+    };
+    let (management, plugins) = match (ports.management, &authority) {
+        (Some(port), None) => (
             format!("management.tcp.ip = {address}\nmanagement.tcp.port = {port}\n"),
             "[rabbitmq_management].",
         ),
-        None => (String::new(), "[]."),
+        (Some(port), Some(authority)) => (
+            format!(
+                "management.ssl.ip = {address}\nmanagement.ssl.port = {port}\n{}",
+                certificates("management.ssl", authority)
+            ),
+            "[rabbitmq_management].",
+        ),
+        (None, _) => (String::new(), "[]."),
     };
-    let tls = match ports.tls {
-        Some(port) => secured(folder, &listener(port))?,
-        None => String::new(),
+    let tls = match (ports.tls, &authority) {
+        (Some(port), Some(authority)) => format!(
+            "listeners.ssl.1 = {}\n{}",
+            listener(port),
+            certificates("ssl_options", authority)
+        ),
+        _ => String::new(),
     };
     let largest = options
         .max_message_size
@@ -245,15 +260,14 @@ fn server(folder: &Path, options: &RabbitMqOptions, ports: &Ports) -> Result<Com
 }
 
 /// The settings of a listener for TLS, with a certificate for this machine.
-fn secured(folder: &Path, listener: &str) -> Result<String> {
-    let authority = Authority::create(folder, &[Ipv4Addr::LOCALHOST])?;
-    let file = |name: &str| authority.path(name).display().to_string();
-    Ok(format!(
-        "listeners.ssl.1 = {listener}\nssl_options.cacertfile = {}\nssl_options.certfile = {}\nssl_options.keyfile = {}\n",
-        file("ca.crt"),
-        file("apiserver.crt"),
-        file("apiserver.key")
-    ))
+fn certificates(listener: &str, authority: &Authority) -> String {
+    [
+        ("cacertfile", "ca.crt"),
+        ("certfile", "apiserver.crt"),
+        ("keyfile", "apiserver.key"),
+    ]
+    .map(|(setting, name)| format!("{listener}.{setting} = {}\n", authority.path(name).display()))
+    .concat()
 }
 
 /// Whether a broker is there, and up: it answers a greeting.

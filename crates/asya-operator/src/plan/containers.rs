@@ -9,7 +9,7 @@ use super::queue::manages;
 use crate::names::{self, ERROR_END, HAPPY_END};
 use crate::observe::Settings;
 use crate::request::{self, RUNTIME, Request, SIDECAR};
-use crate::transports::{RabbitMq, SecretKey, Sqs, Transport};
+use crate::transports::{RabbitMq, SecretKey, Sqs, Tls, Transport};
 
 /// Socket between the two containers.
 #[derive(Clone, Copy)]
@@ -112,7 +112,7 @@ fn rabbit_env(rabbit: &RabbitMq) -> Vec<Value> {
     let mut env = vec![
         plain("ASYA_TRANSPORT", "rabbitmq"),
         plain("ASYA_RABBITMQ_HOST", &rabbit.host),
-        plain("ASYA_RABBITMQ_PORT", &rabbit.port.to_string()),
+        plain("ASYA_RABBITMQ_PORT", &rabbit.port().to_string()),
         plain("ASYA_RABBITMQ_USERNAME", &rabbit.username),
     ];
     env.extend(
@@ -121,6 +121,16 @@ fn rabbit_env(rabbit: &RabbitMq) -> Vec<Value> {
             .as_ref()
             .map(|key| secret("ASYA_RABBITMQ_PASSWORD", key)),
     );
+    if let Some(tls) = &rabbit.tls {
+        env.push(plain("ASYA_RABBITMQ_TLS", "true"));
+        env.push(match tls {
+            Tls::CaSecretRef(key) => secret("ASYA_RABBITMQ_CA", key),
+            Tls::CaConfigMapRef(key) => json!({
+                "name": "ASYA_RABBITMQ_CA",
+                "valueFrom": {"configMapKeyRef": {"name": key.name, "key": key.key}},
+            }),
+        });
+    }
     if rabbit.vhost != "/" {
         env.push(plain("ASYA_RABBITMQ_VHOST", &rabbit.vhost));
     }

@@ -16,7 +16,7 @@ use crate::object::{CONFIG_MAP, Found, Key, SCALED_OBJECT, TRIGGER_AUTHENTICATIO
 use crate::observe::Observed;
 use crate::request::Request;
 use crate::targets::replicas_asked;
-use crate::transports::{SecretKey, Transport};
+use crate::transports::{SecretKey, Tls, Transport};
 
 /// Scales `target` by the queue, if the actor asks for scaling. `own` is whether the pods are the actor's own: pods of others
 /// can have other clients, so by default one stays.
@@ -243,29 +243,25 @@ fn trigger(request: &Request, transport: &Transport, scaling: &Scaling) -> Value
     let queue = names::queue(&request.namespace, &request.name);
     let length = scaling.queue_length.unwrap_or(5).to_string();
     let (kind, metadata) = match transport {
-        Transport::RabbitMq(rabbit) if rabbit.management_port != 0 => (
-            "rabbitmq",
-            json!({
-                "protocol": "http",
-                "host": format!("http://{}:{}/", rabbit.host, rabbit.management_port),
+        Transport::RabbitMq(rabbit) => {
+            let (protocol, port) = match rabbit.management_port() {
+                Some(port) => ("http", port),
+                None => ("amqp", rabbit.port()),
+            };
+            let secure = if rabbit.tls.is_some() { "s" } else { "" };
+            let mut metadata = json!({
+                "protocol": protocol,
+                "host": format!("{protocol}{secure}://{}:{port}/", rabbit.host),
                 "vhostName": rabbit.vhost,
                 "queueName": queue,
                 "mode": "QueueLength",
                 "value": length,
-                "excludeUnacknowledged": "false",
-            }),
-        ),
-        Transport::RabbitMq(rabbit) => (
-            "rabbitmq",
-            json!({
-                "protocol": "amqp",
-                "host": format!("amqp://{}:{}/", rabbit.host, rabbit.port),
-                "vhostName": rabbit.vhost,
-                "queueName": queue,
-                "mode": "QueueLength",
-                "value": length,
-            }),
-        ),
+            });
+            if protocol == "http" {
+                metadata["excludeUnacknowledged"] = "false".into();
+            }
+            ("rabbitmq", metadata)
+        }
         Transport::Sqs(sqs) => (
             "aws-sqs-queue",
             json!({
@@ -287,12 +283,24 @@ fn credentials(transport: &Transport, name: &str) -> Option<Value> {
     let from = |parameter: &str, key: &SecretKey| json!({"parameter": parameter, "name": key.name, "key": key.key});
     match transport {
         Transport::RabbitMq(rabbit) => {
-            let password = rabbit.password_secret_ref.as_ref()?;
-            Some(json!({
-                "secretTargetRef": [from("password", password)],
+            let own = |parameter: &str| json!({"parameter": parameter, "name": name, "key": parameter});
+            let (mut secrets, mut config_maps) = (Vec::new(), Vec::new());
+            if let Some(password) = &rabbit.password_secret_ref {
+                secrets.push(from("password", password));
                 // KEDA reads the user name from here or from the target's pods, which need not have it.
-                "configMapTargetRef": [{"parameter": "username", "name": name, "key": "username"}],
-            }))
+                config_maps.push(own("username"));
+            }
+            // KEDA takes `tls` only from here (pkg/scalers/rabbitmq_scaler.go, v2.21.0).
+            config_maps.extend(rabbit.tls.is_some().then(|| own("tls")));
+            match &rabbit.tls {
+                Some(Tls::CaSecretRef(key)) => secrets.push(from("ca", key)),
+                Some(Tls::CaConfigMapRef(key)) => config_maps.push(from("ca", key)),
+                None if secrets.is_empty() => return None,
+                None => {}
+            }
+            Some(without_empty(
+                json!({"secretTargetRef": secrets, "configMapTargetRef": config_maps}),
+            ))
         }
         Transport::Sqs(sqs) => Some(match (&sqs.credentials, &sqs.actor_role_arn) {
             (Some(keys), _) => json!({"secretTargetRef": [
@@ -312,7 +320,13 @@ fn authentication(request: &Request, transport: &Transport) -> Vec<(Key, Value)>
         return Vec::new();
     };
     let user = match transport {
-        Transport::RabbitMq(rabbit) => Some((CONFIG_MAP, json!({"data": {"username": rabbit.username}}))),
+        Transport::RabbitMq(rabbit) => {
+            let mut data = json!({"username": rabbit.username});
+            if rabbit.tls.is_some() {
+                data["tls"] = "enable".into();
+            }
+            Some((CONFIG_MAP, json!({"data": data})))
+        }
         Transport::Sqs(_) => None,
     };
     user.into_iter()

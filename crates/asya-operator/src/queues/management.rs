@@ -1,5 +1,6 @@
 //! The management API of RabbitMQ, for what AMQP does not tell: unacknowledged messages, and the version of the broker.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use base64::Engine as _;
@@ -7,10 +8,16 @@ use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use http::{Request, StatusCode, header};
 use http_body_util::{BodyExt as _, Empty, Limited};
+use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::{ClientConfig, RootCertStore};
 use serde_json::Value;
+
+use super::Error;
 
 /// Timeout for a response.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -21,18 +28,23 @@ const LARGEST: usize = 256 * 1024;
 pub(super) struct Management {
     base: String,
     authorization: String,
-    client: hyper_util::client::legacy::Client<HttpConnector, Empty<Bytes>>,
+    client: hyper_util::client::legacy::Client<HttpsConnector<HttpConnector>, Empty<Bytes>>,
 }
 
 impl Management {
-    /// Client of the API at `base`, such as `http://rabbitmq:15672`.
-    pub(super) fn new(base: String, username: &str, password: &str) -> Self {
+    /// Client of the API at `base`, such as `http://rabbitmq:15672`. `authority` are the certificates for https, in PEM format.
+    pub(super) fn new(base: String, username: &str, password: &str, authority: Option<&str>) -> Result<Self, Error> {
         let credentials = STANDARD.encode(format!("{username}:{password}"));
-        Self {
+        let connector = HttpsConnectorBuilder::new()
+            .with_tls_config(tls(authority.unwrap_or_default())?)
+            .https_or_http()
+            .enable_http1()
+            .build();
+        Ok(Self {
             base,
             authorization: format!("Basic {credentials}"),
-            client: hyper_util::client::legacy::Client::builder(TokioExecutor::new()).build_http(),
-        }
+            client: hyper_util::client::legacy::Client::builder(TokioExecutor::new()).build(connector),
+        })
     }
 
     /// Number of messages of a queue that consumers have and have not acknowledged. That of a quorum queue can
@@ -79,4 +91,21 @@ impl Management {
             }
         }
     }
+}
+
+/// TLS that trusts only these certificates.
+fn tls(authority: &str) -> Result<ClientConfig, Error> {
+    let invalid = |error: &dyn std::fmt::Display| Error::Authority {
+        message: error.to_string(),
+    };
+    let mut roots = RootCertStore::empty();
+    for certificate in CertificateDer::pem_slice_iter(authority.as_bytes()) {
+        let certificate = certificate.map_err(|error| invalid(&error))?;
+        roots.add(certificate).map_err(|error| invalid(&error))?;
+    }
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let builder = ClientConfig::builder_with_provider(provider);
+    let builder = builder.with_safe_default_protocol_versions();
+    let builder = builder.map_err(|error| invalid(&error))?;
+    Ok(builder.with_root_certificates(roots).with_no_client_auth())
 }

@@ -79,8 +79,10 @@ enum Error {
     Sqs { queue: String, source: runway_sqs::Error },
     #[error("{0}")]
     NoClient(#[source] runway_sqs::Error),
-    #[error("the operator has no file {} with the key '{}' of Secret '{}': mount the Secret there", path.display(), key.key, key.name)]
+    #[error("the operator has no file {} with the key '{}' of Secret or ConfigMap '{}': mount it there", path.display(), key.key, key.name)]
     NoSecret { key: SecretKey, path: PathBuf },
+    #[error("tls: the certificates of the authority are invalid: {message}: they must be in PEM format")]
+    Authority { message: String },
 }
 
 /// State of the queues of all actors, and connections to their brokers.
@@ -216,7 +218,7 @@ fn brokers(transports: &Transports, secrets: &Path) -> BTreeMap<String, Arc<dyn 
     brokers.collect()
 }
 
-/// Reads a key of a mounted Secret, each time anew because Secrets are rotated.
+/// Reads a key of a mounted Secret or ConfigMap, each time anew because they are rotated.
 fn secret(folder: &Path, key: &SecretKey) -> Result<String, Error> {
     let path = folder.join(&key.name).join(&key.key);
     let text = std::fs::read_to_string(&path).map_err(|_| Error::NoSecret { key: key.clone(), path })?;

@@ -13,6 +13,7 @@ use lapin::options::{
     BasicConsumeOptions, BasicPublishOptions, BasicQosOptions, ConfirmSelectOptions, ExchangeDeclareOptions,
     QueueBindOptions, QueueDeclareOptions, QueueDeleteOptions,
 };
+use lapin::tcp::OwnedTLSConfig;
 use lapin::types::{AMQPValue, FieldTable, ShortString};
 use lapin::uri::{AMQPAuthority, AMQPScheme, AMQPUri, AMQPUserInfo};
 use lapin::{Channel, Connection, ConnectionProperties, Consumer, ExchangeKind};
@@ -58,7 +59,7 @@ impl Rabbit {
     }
 
     fn place(&self) -> String {
-        format!("{}:{}", self.config.host, self.config.port)
+        format!("{}:{}", self.config.host, self.config.port())
     }
 
     async fn channel(&self) -> Result<Channel, Error> {
@@ -77,7 +78,12 @@ impl Rabbit {
 
     async fn connect(&self) -> Result<Connection, Error> {
         let properties = ConnectionProperties::default().with_connection_name("asya-operator".into());
-        let connecting = Connection::connect_uri(self.uri()?, properties);
+        let tls = OwnedTLSConfig {
+            cert_chain: self.authority()?,
+            ..OwnedTLSConfig::default()
+        };
+        let runtime = lapin::runtime::default_runtime().map_err(|source| self.unreachable(source))?;
+        let connecting = Connection::connect_uri_with_config(self.uri()?, properties, tls, runtime);
         connecting.await.map_err(|source| self.unreachable(source))
     }
 
@@ -95,17 +101,27 @@ impl Rabbit {
         }
     }
 
+    /// Certificates of the authority in PEM format, if the connections use TLS.
+    fn authority(&self) -> Result<Option<String>, Error> {
+        let tls = self.config.tls.as_ref();
+        tls.map(|tls| secret(&self.secrets, tls.authority())).transpose()
+    }
+
     fn uri(&self) -> Result<AMQPUri, Error> {
         let password = self.password()?;
         Ok(AMQPUri {
-            scheme: AMQPScheme::AMQP,
+            scheme: if self.config.tls.is_some() {
+                AMQPScheme::AMQPS
+            } else {
+                AMQPScheme::AMQP
+            },
             authority: AMQPAuthority {
                 userinfo: AMQPUserInfo {
                     username: self.config.username.clone(),
                     password,
                 },
                 host: self.config.host.clone(),
-                port: self.config.port,
+                port: self.config.port(),
             },
             vhost: self.config.vhost.clone(),
             ..AMQPUri::default()
@@ -394,17 +410,14 @@ impl Rabbit {
 
     /// Client of the management API, unless the transport has none.
     fn management(&self) -> Result<Option<Management>, Error> {
-        let RabbitMq {
-            host,
-            management_port,
-            username,
-            ..
-        } = &self.config;
-        if *management_port == 0 {
+        let Some(port) = self.config.management_port() else {
             return Ok(None);
-        }
-        let base = format!("http://{host}:{management_port}");
-        Ok(Some(Management::new(base, username, &self.password()?)))
+        };
+        let authority = self.authority()?;
+        let scheme = if authority.is_some() { "https" } else { "http" };
+        let base = format!("{scheme}://{}:{port}", self.config.host);
+        let (username, password) = (&self.config.username, self.password()?);
+        Management::new(base, username, &password, authority.as_deref()).map(Some)
     }
 
     /// Drops the connection if the broker does not answer, so that the next call opens a new one.

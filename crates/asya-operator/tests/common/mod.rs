@@ -23,6 +23,10 @@ use serde_json::{Value, json};
 pub(crate) const TRANSPORTS: &str = r#"{"transports": {
     "rabbitmq": {"type": "rabbitmq", "config": {"host": "rabbitmq.asya-system.svc", "username": "asya",
         "passwordSecretRef": {"name": "rabbitmq", "key": "password"}}},
+    "secure": {"type": "rabbitmq", "config": {"host": "rabbitmq.asya-system.svc", "username": "asya",
+        "passwordSecretRef": {"name": "rabbitmq", "key": "password"}, "tls": {"caSecretRef": {"name": "rabbitmq", "key": "ca.crt"}}}},
+    "secure-amqp": {"type": "rabbitmq", "config": {"host": "rabbitmq.asya-system.svc", "managementPort": 0,
+        "tls": {"caConfigMapRef": {"name": "rabbitmq-ca", "key": "ca.crt"}}}},
     "sqs": {"type": "sqs", "config": {"region": "eu-central-1", "accountId": "123456789012"}},
     "off": {"type": "sqs", "enabled": false, "config": {"region": "eu-central-1", "accountId": "123456789012"}}}}"#;
 
