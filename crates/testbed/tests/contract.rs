@@ -600,14 +600,19 @@ async fn r35_nothing_is_forbidden_and_nothing_is_allowed_in_vain() -> Result<()>
     let _deployment = bed.provider(DeploymentProvider).await?;
     let _simulator = bed.simulator().await?;
 
-    // A container, a preset with flags in a ConfigMap and a Service in front of its replicas, and the example.
+    // A container with a claim, a preset with flags in a ConfigMap and a Service in front of its replicas, and the example with a claim.
+    let storage = json!({ "volumes": [{ "name": "data", "size": "1Gi", "mountPath": "/data" }] });
+    let (mut container, mut example) = (gemma("container"), echo("echo", 0));
+    for object in [&mut container, &mut example] {
+        object["spec"]["model"]["storage"] = storage.clone();
+    }
     let mut preset = gemma("preset");
     preset["spec"] = json!({
         "model": { "id": "microsoft/phi-4" }, "provider": { "name": "kaito" },
         "engine": { "type": "vllm", "contextLength": 4096 },
         "resources": { "gpu": { "count": 1 } }, "scaling": { "replicas": 2 },
     });
-    for object in [gemma("container"), preset, echo("echo", 0)] {
+    for object in [container, preset, example] {
         let name = object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
         bed.create(object).await?;
         bed.running(&name).await?;
@@ -616,7 +621,11 @@ async fn r35_nothing_is_forbidden_and_nothing_is_allowed_in_vain() -> Result<()>
         .await?;
     bed.patch("preset", json!({ "spec": { "scaling": { "replicas": 3 } } }))
         .await?;
-    bed.patch("echo", json!({ "spec": { "image": "echo:2" } })).await?;
+    bed.patch(
+        "echo",
+        json!({ "spec": { "image": "echo:2", "model": { "storage": null } } }),
+    )
+    .await?;
     for name in ["container", "preset", "echo"] {
         bed.status(name, "up to date", |s| s.observed_generation == Some(2))
             .await?;
@@ -634,7 +643,7 @@ async fn r35_nothing_is_forbidden_and_nothing_is_allowed_in_vain() -> Result<()>
     }
     bed.patch(
         "container",
-        json!({ "spec": { "model": { "id": "google/another-gguf" } } }),
+        json!({ "spec": { "model": { "id": "google/another-gguf", "storage": null } } }),
     )
     .await?;
     bed.event("container", "Recreating").await?;
