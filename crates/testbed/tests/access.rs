@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use k8s_openapi::api::core::v1::{ConfigMap, Secret, Service};
+use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Secret, Service};
 use k8s_openapi::api::rbac::v1::PolicyRule;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
@@ -453,6 +453,25 @@ async fn live(bed: &Bed) -> Result<()> {
                 .is_some_and(|p| p.name.as_deref() == Some(provider) && p.resource_name.is_some())
         })
         .await?;
+    }
+
+    // A claim of each provider comes and goes.
+    let claims: Api<PersistentVolumeClaim> = Api::namespaced(bed.admin.clone(), NAMESPACE);
+    let volume = json!({ "volumes": [{ "name": "data", "size": "1Gi", "mountPath": "/data" }] });
+    for storage in [volume, Value::Null] {
+        for name in ["plain", "graph", "ray", "direct"] {
+            bed.patch(name, json!({ "spec": { "model": { "storage": storage } } }))
+                .await?;
+            eventually(PATIENCE, async || {
+                let is_there = claims.get_opt(&format!("{name}-data")).await?.is_some();
+                ensure!(
+                    is_there != storage.is_null(),
+                    "the claim of {name} is there: {is_there}"
+                );
+                Ok(())
+            })
+            .await?;
+        }
     }
 
     // Half of the certificates is lost, and made again.
