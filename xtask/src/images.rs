@@ -241,10 +241,10 @@ mod tests {
         ("runway-provider-kaito", 195),
         ("runway-llama-stack-operator", 193),
         ("runway-asya-sidecar", 152),
-        // lapin brings a key store of PKCS #12 (45 crates).
-        ("runway-asya-operator", 280),
-        // The check of Llama Stack providers installs into a temporary directory (tempfile, 3 crates).
-        ("runway-cli", 320),
+        // lapin brings a key store of PKCS #12 (45 crates), and the roots that it requires where a machine has none.
+        ("runway-asya-operator", 281),
+        // It links the operators; the check of Llama Stack providers installs into a temporary directory (tempfile, 3 crates).
+        ("runway-cli", 321),
     ];
 
     #[test]

@@ -16,7 +16,8 @@ use tokio::io::AsyncWriteExt;
 
 /// Every object in the cluster, by kind, namespace and name, without those that the control plane creates for itself.
 pub async fn inventory(client: &Client) -> Result<BTreeSet<String>> {
-    let discovery = Discovery::new(client.clone()).run().await?;
+    // The API server lists a group a moment before it serves it.
+    let discovery = eventually(PATIENCE, async || Ok(Discovery::new(client.clone()).run().await?)).await?;
     let mut all = BTreeSet::new();
     for group in discovery.groups() {
         for (resource, capabilities) in group.recommended_resources() {
