@@ -113,12 +113,7 @@ impl Endpoint {
     /// The request that [`Endpoint::send`] sends.
     pub fn request(&self, path: &str, body: Option<&Value>) -> Result<Request<Vec<u8>>> {
         let method = if body.is_some() { "POST" } else { "GET" };
-        let mut request = Request::builder();
-        if self.prefix.is_empty() {
-            // llama-server closes idle connections whenever it likes; a request on one of them gets no answer.
-            request = request.header(header::CONNECTION, "close");
-        }
-        Ok(request
+        Ok(Request::builder()
             .method(method)
             .uri(format!("{}{path}", self.prefix))
             .header(header::CONTENT_TYPE, "application/json")

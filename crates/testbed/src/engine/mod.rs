@@ -30,7 +30,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, ensure};
-use axum::http::Request;
+use axum::http::{HeaderValue, Request, header};
 use kube::client::Body;
 use kube::{Client, Config as ClientConfig};
 use tempfile::TempDir;
@@ -197,7 +197,12 @@ impl Running {
 
 fn client(port: u16) -> Result<Client> {
     let url = format!("http://{}:{port}", Ipv4Addr::LOCALHOST).parse()?;
-    Ok(Client::try_from(ClientConfig::new(url))?)
+    let mut config = ClientConfig::new(url);
+    // llama-server (Debian's llama.cpp 0.7.0) closes the connection after a stream although it announces `Keep-Alive`.
+    config
+        .headers
+        .push((header::CONNECTION, HeaderValue::from_static("close")));
+    Ok(Client::try_from(config)?)
 }
 
 async fn is_healthy(client: &Client) -> bool {
