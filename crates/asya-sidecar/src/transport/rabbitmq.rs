@@ -273,3 +273,76 @@ impl Transport for RabbitMq {
             .is_some_and(|session| !session.dead.is_cancelled())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+    use std::pin::Pin;
+    use std::task::{Context, Poll};
+
+    use tokio::io::ReadBuf;
+    use tokio::time::timeout;
+
+    use super::*;
+
+    /// What a broker sends up to its first delivery.
+    const SCRIPT: &[u8] = include_bytes!("../../../../fuzz/corpus/amqp_session/delivery");
+    const HEARTBEAT: [u8; 8] = [8, 0, 0, 0, 0, 0, 0, 0xCE];
+
+    /// A broker behind TLS that says [`SCRIPT`] and reads nothing after the first heartbeat: what TLS holds is never flushed.
+    struct Stuck {
+        script: &'static [u8],
+        is_full: bool,
+    }
+
+    impl AsyncRead for Stuck {
+        fn poll_read(mut self: Pin<&mut Self>, _: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+            if self.script.is_empty() {
+                return Poll::Pending;
+            }
+            into.put_slice(self.script);
+            self.script = &[];
+            Poll::Ready(Ok(()))
+        }
+    }
+
+    impl AsyncWrite for Stuck {
+        fn poll_write(mut self: Pin<&mut Self>, _: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+            self.is_full |= bytes.ends_with(&HEARTBEAT);
+            Poll::Ready(Ok(bytes.len()))
+        }
+
+        fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            if self.is_full {
+                Poll::Pending
+            } else {
+                Poll::Ready(Ok(()))
+            }
+        }
+
+        fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+    }
+
+    #[tokio::test]
+    async fn a_broker_that_stops_reading_is_noticed_over_tls_too() {
+        let config = Config {
+            uri: "amqp://guest:guest@localhost:5672/%2f?heartbeat=1".parse().unwrap(),
+            authorities: String::new(),
+            exchange: String::new(),
+            tap_exchange: String::new(),
+            queue: "asya-a".to_owned(),
+            dead_letter: "asya-dead".to_owned(),
+            extra_keys: Vec::new(),
+            prefetch: 10,
+            create_queues: false,
+        };
+        let broker = Stuck {
+            script: SCRIPT,
+            is_full: false,
+        };
+        let ended = timeout(Duration::from_secs(60), deliveries_over(broker, &config)).await;
+        assert_eq!(ended.map(|deliveries| deliveries.len()).ok(), Some(1));
+    }
+}

@@ -10,7 +10,7 @@ use std::time::Duration;
 use amq_protocol::frame::AMQPFrame;
 use amq_protocol::protocol::{AMQPClass, BasicProperties, basic, channel, confirm, connection, exchange, queue};
 use amq_protocol::types::{AMQPValue, FieldTable, ShortString};
-use tokio::io::AsyncWriteExt as _;
+use tokio::io::{AsyncWrite, AsyncWriteExt as _};
 use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
 use tokio_util::sync::CancellationToken;
@@ -350,6 +350,15 @@ impl Content {
     }
 }
 
+/// Writes some of the bytes; without any, flushes what TLS holds of earlier ones. Cancel safe: a broker that stops reading must not
+/// keep frames and heartbeats from being read.
+async fn write_or_flush(writer: &mut (impl AsyncWrite + Unpin), bytes: &[u8]) -> std::io::Result<usize> {
+    if bytes.is_empty() {
+        return writer.flush().await.map(|()| 0);
+    }
+    writer.write(bytes).await
+}
+
 enum About {
     Delivery { tag: u64 },
     Returned,
@@ -380,6 +389,7 @@ impl Running {
         tokio::pin!(patience);
         let mut some_wait = false;
         let mut out = Frames::default();
+        let mut unflushed = false;
         // Frames received together with the last one of the handshake.
         if self.take_frames()?.is_break() {
             return Ok(());
@@ -401,11 +411,9 @@ impl Running {
                         return Ok(());
                     }
                 }
-                more = self.wire.writer.write(out.front()), if !idle => {
-                    out.advance(more?);
-                    if out.is_empty() {
-                        self.wire.writer.flush().await?;
-                    }
+                written = write_or_flush(&mut self.wire.writer, out.front()), if !idle || unflushed => {
+                    out.advance(written?);
+                    unflushed = !idle;
                 }
                 () = session.wake.notified() => {}
                 () = &mut patience, if some_wait && idle => {}
