@@ -119,9 +119,12 @@ impl Port {
     async fn send(&self, head: &str, body: &[u8]) -> Result<String> {
         let (mut from, mut to) = tokio::io::split(self.connect().await?);
         let request = [head.as_bytes(), b"connection: close\r\n\r\n", body].concat();
-        // A server may answer, and close, before it has read everything.
+        // A server may answer, and close, before it has read everything. Without the flush, TLS keeps the end of a large body
+        // when the socket is full.
         let sending = async {
-            let _ = to.write_all(&request).await;
+            if to.write_all(&request).await.is_ok() {
+                let _ = to.flush().await;
+            }
         };
         let mut answer = Vec::new();
         let receiving = async {
