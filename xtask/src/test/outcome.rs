@@ -10,6 +10,13 @@ use anyhow::{Context, Result};
 use super::jobs::Job;
 use crate::shell;
 
+/// Lines to repeat of a failure, its first one included.
+const LINES_OF_FAILURE: usize = 6;
+/// Failures of one job to repeat.
+const FAILURES: usize = 3;
+/// Lines to repeat of a job that names no failure.
+const LAST_LINES: usize = 12;
+
 /// Result of a job.
 pub(crate) struct Outcome {
     pub(crate) name: String,
@@ -62,6 +69,21 @@ impl Outcome {
         println!("▸ {}\n{}", self.name, self.output.trim_end());
         let word = if self.succeeded { "" } else { "FAILED after " };
         println!("  {}: {word}{:.0} s\n", self.name, self.took.as_secs_f64());
+    }
+
+    /// Why it failed, in a few lines: panics and errors of tests, or else the end of what it printed. CI may show only the end
+    /// of a log.
+    pub(crate) fn reason(&self) -> Vec<&str> {
+        let lines: Vec<&str> = self.output.lines().filter(|line| !line.trim().is_empty()).collect();
+        let is_failure = |line: &str| line.contains(" panicked at ") || line.starts_with("Error: ");
+        let failures = (0..lines.len()).filter(|&at| is_failure(lines[at])).take(FAILURES);
+        let repeated: Vec<&str> = failures
+            .flat_map(|at| lines.iter().skip(at).take(LINES_OF_FAILURE).copied())
+            .collect();
+        if repeated.is_empty() {
+            return lines[lines.len().saturating_sub(LAST_LINES)..].to_vec();
+        }
+        repeated
     }
 }
 
@@ -144,6 +166,25 @@ mod tests {
         assert!(!outcome.succeeded);
         assert_eq!(outcome.tally.failed, 1);
         assert_eq!(outcome.output, "out\nerr\n\nsignal: 9 (SIGKILL)\n");
+    }
+
+    #[test]
+    fn the_reason_is_the_failure_or_the_end_of_the_output() {
+        fs::create_dir_all(folder()).unwrap();
+        let panicked = "echo log; echo \"thread 't' panicked at src/a.rs:1:2:\"; echo no endpoint; seq 20; exit 101";
+        let outcome = Outcome::of(job(panicked));
+        let reason = outcome.reason();
+        assert_eq!(reason[..2], ["thread 't' panicked at src/a.rs:1:2:", "no endpoint"]);
+        assert_eq!(reason.len(), LINES_OF_FAILURE);
+
+        let outcome = Outcome::of(job("echo 'Error: not ready'; echo Caused by: 404; seq 30; exit 1"));
+        assert_eq!(outcome.reason()[..2], ["Error: not ready", "Caused by: 404"]);
+
+        let outcome = Outcome::of(job("seq 30; echo does not compile; exit 1"));
+        assert_eq!(
+            outcome.reason()[LAST_LINES - 2..],
+            ["does not compile", "exit status: 1"]
+        );
     }
 
     #[test]

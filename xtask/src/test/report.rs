@@ -52,15 +52,18 @@ impl Report {
             line(outcome.took, &outcome.name);
         }
         self.print_skipped();
-        for outcome in self.outcomes.iter().filter(|outcome| !outcome.succeeded) {
-            println!("FAILED: {}", outcome.name);
-        }
         let sum = |count: fn(&Outcome) -> usize| self.outcomes.iter().map(count).sum::<usize>();
         println!(
             "\n{} passed, {} failed",
             sum(|o| o.tally.passed),
             sum(|o| o.tally.failed)
         );
+        for outcome in self.outcomes.iter().filter(|outcome| !outcome.succeeded) {
+            println!("FAILED: {}", outcome.name);
+            for line in outcome.reason() {
+                println!("  {line}");
+            }
+        }
     }
 
     fn print_skipped(&self) {
