@@ -342,7 +342,7 @@ mod tests {
             script: SCRIPT,
             is_full: false,
         };
-        let ended = timeout(Duration::from_secs(60), deliveries_over(broker, &config)).await;
+        let ended = timeout(Duration::from_mins(1), deliveries_over(broker, &config)).await;
         assert_eq!(ended.map(|deliveries| deliveries.len()).ok(), Some(1));
     }
 }
