@@ -179,7 +179,7 @@ pub(crate) async fn start_console(
         &["ui", "--kubeconfig", &kubeconfig],
     )?;
     let log = control_plane.dir.join(format!("{name}.log"));
-    runway_testbed::eventually(Duration::from_secs(20), async || {
+    runway_testbed::eventually(runway_testbed::PATIENCE, async || {
         let said = std::fs::read_to_string(&log)?;
         let address = said.lines().find(|line| line.starts_with("http://"));
         address
@@ -206,15 +206,10 @@ pub(crate) async fn end(control_plane: &ControlPlane, names: &[&str]) -> Result<
         let pid = pid(control_plane, name).with_context(|| format!("{name} does not run"))?;
         shell::run("sh", &["-c", &format!("kill -TERM {pid}")])?;
     }
-    runway_testbed::eventually(Duration::from_mins(1), async || {
+    runway_testbed::eventually(runway_testbed::PATIENCE, async || {
         let running: Vec<_> = names.iter().filter(|name| pid(control_plane, name).is_some()).collect();
         ensure!(running.is_empty(), "{running:?} do not end");
         Ok(())
     })
     .await
-}
-
-/// A port that is free now.
-pub(crate) fn free_port() -> Result<u16> {
-    Ok(std::net::TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port())
 }

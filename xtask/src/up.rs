@@ -44,7 +44,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "SECONDS", default_value_t = 3.0)]
     ready_after: f64,
     /// Time to wait for the models.
-    #[arg(long, value_name = "SECONDS", default_value_t = 120)]
+    #[arg(long, value_name = "SECONDS", default_value_t = runway_testbed::PATIENCE.as_secs())]
     patience: u64,
 }
 
@@ -188,7 +188,7 @@ async fn bring_up_models(
     kubeconfig: &Path,
 ) -> Result<()> {
     let client = control_plane.admin_client().await?;
-    let port = cluster::free_port()?;
+    let port = runway_testbed::free_port()?;
     step("installing CRDs, roles and webhooks");
     cluster::install(&client, Some(&format!("https://127.0.0.1:{port}")), Identity::User).await?;
     step(
@@ -355,7 +355,7 @@ async fn watch_models(args: &Args, programs: &Programs, client: &Client, kubecon
 /// Waits until the providers are registered: models applied earlier would be assigned to the first provider that registers.
 async fn ready_to_admit(client: &Client) -> Result<()> {
     let configs: Api<runway_api::InferenceProviderConfig> = Api::all(client.clone());
-    runway_testbed::eventually(Duration::from_mins(1), async || {
+    runway_testbed::eventually(runway_testbed::PATIENCE, async || {
         for provider in cluster::providers() {
             let config = configs
                 .get(provider)

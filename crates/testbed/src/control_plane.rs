@@ -629,6 +629,15 @@ async fn is_ready(client: &Client) -> bool {
 /// another connection may take a port before its server does.
 const PORTS: Range<u16> = 10_000..30_000;
 
+/// A port of this machine for a server that a test starts.
+///
+/// # Errors
+///
+/// No port is free.
+pub fn free_port() -> Result<u16> {
+    free_ports().map(|[port]| port)
+}
+
 /// Held together until all are known, so that they differ.
 pub(crate) fn free_ports<const N: usize>() -> Result<[u16; N]> {
     let (mut ports, mut held) = ([0; N], Vec::new());

@@ -11,7 +11,7 @@ use kube::{
     runtime::{conditions, wait::await_condition},
 };
 
-use crate::{SELF, eventually, say};
+use crate::{PATIENCE, SELF, eventually, say};
 
 /// The file of KAITO's Workspace CRD.
 pub const KAITO_WORKSPACES: &str = "kaito.sh_workspaces.yaml";
@@ -133,7 +133,7 @@ async fn versions_are_served(client: &Client, crd: &CustomResourceDefinition) ->
         let kind = GroupVersionKind::gvk(&crd.spec.group, &version.name, &names.kind);
         let resource = ApiResource::from_gvk_with_plural(&kind, &names.plural);
         let objects: Api<DynamicObject> = Api::all_with(client.clone(), &resource);
-        eventually(Duration::from_secs(20), async || {
+        eventually(PATIENCE, async || {
             // Any other answer comes from the version, such as that of a conversion webhook which is not there yet.
             let listed = objects.list_metadata(&ListParams::default().limit(1)).await;
             let is_missing = matches!(&listed, Err(kube::Error::Api(status)) if status.code == 404);

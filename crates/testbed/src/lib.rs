@@ -80,7 +80,7 @@ use std::{
 use anyhow::{Result, bail};
 
 pub use audit::Audit;
-pub use control_plane::{Cluster, ControlPlane, Options};
+pub use control_plane::{Cluster, ControlPlane, Options, free_port};
 pub use node::Node;
 pub use proxy::Proxy;
 pub use rabbitmq::{RabbitMq, RabbitMqOptions};

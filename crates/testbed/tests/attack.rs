@@ -203,7 +203,7 @@ fn trusting(pem: &[u8]) -> Result<TlsConnector> {
 }
 
 fn free_address() -> Result<SocketAddr> {
-    Ok(std::net::TcpListener::bind(("127.0.0.1", 0))?.local_addr()?)
+    Ok((std::net::Ipv4Addr::LOCALHOST, runway_testbed::free_port()?).into())
 }
 
 /// Everything but reviews, on an admin port; the program is ready before.

@@ -2,7 +2,6 @@
 //! direct provider. Only `cargo xtask test --lane vllm` runs these tests: they take 5 GB of disk.
 
 use std::fs;
-use std::net::{Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -251,7 +250,7 @@ async fn vllm_serves_with_the_arguments_of_the_direct_provider() -> Result<()> {
     };
     let folder = tempfile::tempdir()?;
     vllm.write_model(folder.path())?;
-    let port = free_port()?;
+    let port = runway_testbed::free_port()?;
     let deployment = json!({
         "apiVersion": "kubeairunway.ai/v1alpha1", "kind": "ModelDeployment",
         "metadata": {"name": "md", "namespace": "default"},
@@ -415,8 +414,4 @@ fn taken(answer: Answer) -> Result<Map<String, Value>> {
 /// Numbers are compared as numbers: 4 and 4.0 are the same to vLLM.
 fn is_same(one: &Value, other: &Value) -> bool {
     one == other || one.as_f64().is_some_and(|number| other.as_f64() == Some(number))
-}
-
-fn free_port() -> Result<u16> {
-    Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
 }

@@ -68,7 +68,7 @@ impl<'a> Stage<'a> {
             admin,
             control_plane,
             programs,
-            webhook_port: cluster::free_port()?,
+            webhook_port: runway_testbed::free_port()?,
         })
     }
 

@@ -11,7 +11,7 @@ use runway_api::condition::{self, Conditions};
 use runway_api::{InferenceProviderConfig, ModelDeployment};
 use runway_client::manifests::Identity;
 use runway_testbed::engine::{LlamaServer, SENTENCE};
-use runway_testbed::{Node, eventually};
+use runway_testbed::{Node, PATIENCE, eventually};
 use tokio::io::AsyncReadExt;
 
 use crate::cluster::{self, Programs};
@@ -66,7 +66,7 @@ pub(crate) async fn show(
 
 /// The core and every provider. Without an upstream operator only `direct` can serve, and it is chosen.
 pub(crate) async fn install(node: &mut Node, programs: &Programs, client: &Client) -> Result<()> {
-    let port = cluster::free_port()?;
+    let port = runway_testbed::free_port()?;
     step(
         "installing CRDs, roles and webhooks, and starting kubeairunway-controller and a controller for each provider",
     );
@@ -76,7 +76,7 @@ pub(crate) async fn install(node: &mut Node, programs: &Programs, client: &Clien
         cluster::start_provider(node, programs, provider, &[])?;
     }
     let configs: Api<InferenceProviderConfig> = Api::all(client.clone());
-    eventually(Duration::from_mins(1), async || {
+    eventually(PATIENCE, async || {
         let config = configs
             .get(PROVIDER)
             .await

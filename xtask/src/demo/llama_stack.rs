@@ -2,7 +2,6 @@
 
 use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use k8s_openapi::api::core::v1::Service;
@@ -64,7 +63,7 @@ pub(super) async fn show(node: &Node, programs: &Programs) -> Result<()> {
     .await?;
     // The operator asks the server for its version as soon as it is ready.
     let llsds: Api<LlamaStackDistribution> = Api::default_namespaced(client.clone());
-    runway_testbed::eventually(Duration::from_mins(1), async || {
+    runway_testbed::eventually(runway_testbed::PATIENCE, async || {
         let status = llsds.get(name).await?.status.unwrap_or_default();
         let version = status.version.and_then(|version| version.llama_stack_server_version);
         version.context("the server's version is not known")

@@ -144,7 +144,7 @@ impl<C: Deref<Target = ControlPlane>> Bed<C> {
     /// On a control plane that has the CRDs.
     async fn on(cluster: C, webhooks: bool) -> Result<Self> {
         let admin = cluster.client("test-admin", &["system:masters"]).await?;
-        let webhook_port = std::net::TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port();
+        let webhook_port = runway_testbed::free_port()?;
         let bed = Self {
             cluster,
             admin,
@@ -191,7 +191,7 @@ impl<C: Deref<Target = ControlPlane>> Bed<C> {
 
     /// Another replica, which the API server does not ask: behind a Service it could be asked.
     pub async fn second_core(&self, leadership: Leadership) -> Result<(Running, u16)> {
-        let port = std::net::TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port();
+        let port = runway_testbed::free_port()?;
         Ok((self.core_on(port, led_by(leadership), true).await?, port))
     }
 
