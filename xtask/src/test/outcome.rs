@@ -71,7 +71,7 @@ impl Outcome {
         println!("  {}: {word}{:.0} s\n", self.name, self.took.as_secs_f64());
     }
 
-    /// Why it failed, in a few lines: panics and errors of tests, or else the end of what it printed. CI may show only the end
+    /// Reason of a failure, in a few lines: panics and errors of tests, or else the end of the output. CI may show only the end
     /// of a log.
     pub(crate) fn reason(&self) -> Vec<&str> {
         let lines: Vec<&str> = self.output.lines().filter(|line| !line.trim().is_empty()).collect();

@@ -285,7 +285,7 @@ mod tests {
 
     use super::*;
 
-    /// What a broker sends up to its first delivery.
+    /// Bytes that a broker sends, up to its first delivery.
     const SCRIPT: &[u8] = include_bytes!("../../../../fuzz/corpus/amqp_session/delivery");
     const HEARTBEAT: [u8; 8] = [8, 0, 0, 0, 0, 0, 0, 0xCE];
 
