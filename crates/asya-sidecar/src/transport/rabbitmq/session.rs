@@ -10,7 +10,7 @@ use std::time::Duration;
 use amq_protocol::frame::AMQPFrame;
 use amq_protocol::protocol::{AMQPClass, BasicProperties, basic, channel, confirm, connection, exchange, queue};
 use amq_protocol::types::{AMQPValue, FieldTable, ShortString};
-use tokio::io::{AsyncWrite, AsyncWriteExt as _};
+
 use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
 use tokio_util::sync::CancellationToken;
@@ -18,7 +18,9 @@ use tokio_util::sync::CancellationToken;
 use super::confirms::{Answer, Confirms, Published};
 use super::frames::Frames;
 use super::tags::Tags;
-use super::wire::{self, Error, Frame, Header, Stream, Wire, encode, encode_message, next_frame, read_more, short};
+use super::wire::{
+    self, Error, Frame, Header, Stream, Wire, encode, encode_message, next_frame, read_more, short, write_or_flush,
+};
 use super::{Config, Kept, Receipt};
 use crate::transport::{Delivery, Headers, Message, PublishError};
 use crate::with_cause;
@@ -348,15 +350,6 @@ impl Content {
         let size = self.header.as_ref().map(|header| header.size);
         size.is_some_and(|size| self.body.len() as u64 >= size)
     }
-}
-
-/// Writes some of the bytes; without any, flushes what TLS holds of earlier ones. Cancel safe: a broker that stops reading must not
-/// keep frames and heartbeats from being read.
-async fn write_or_flush(writer: &mut (impl AsyncWrite + Unpin), bytes: &[u8]) -> std::io::Result<usize> {
-    if bytes.is_empty() {
-        return writer.flush().await.map(|()| 0);
-    }
-    writer.write(bytes).await
 }
 
 enum About {

@@ -207,6 +207,16 @@ pub(super) async fn read_more(reader: &mut ReadHalf<Box<dyn Stream>>, input: &mu
     }
 }
 
+/// Writes some of the bytes; without any, flushes what TLS holds of earlier ones. Cancel safe: a broker that stops reading must not
+/// keep frames and heartbeats from being read.
+pub(super) async fn write_or_flush(writer: &mut WriteHalf<Box<dyn Stream>>, bytes: &[u8]) -> Result<usize, Error> {
+    if bytes.is_empty() {
+        writer.flush().await?;
+        return Ok(0);
+    }
+    Ok(writer.write(bytes).await?)
+}
+
 async fn connect(uri: &AMQPUri, authorities: &str) -> Result<Box<dyn Stream>, Error> {
     let host = uri.authority.host.trim_matches(['[', ']']);
     let plain = TcpStream::connect((host, uri.authority.port)).await?;
