@@ -6,17 +6,7 @@ use std::sync::LazyLock;
 
 use runway_asya_sidecar::transport::rabbitmq::{Config, deliveries_over};
 
-static CONFIG: LazyLock<Config> = LazyLock::new(|| Config {
-    uri: "amqp://guest:guest@localhost:5672/%2f?heartbeat=0".parse().unwrap(),
-    authorities: String::new(),
-    exchange: String::new(),
-    tap_exchange: String::new(),
-    queue: "asya-a".to_owned(),
-    dead_letter: "asya-dead".to_owned(),
-    extra_keys: Vec::new(),
-    prefetch: 10,
-    create_queues: false,
-});
+static CONFIG: LazyLock<Config> = LazyLock::new(|| Config::of_script(0));
 
 pub fn run(data: &[u8]) {
     let stream = tokio::io::join(Cursor::new(data.to_vec()), tokio::io::sink());

@@ -52,6 +52,27 @@ pub struct Config {
     pub create_queues: bool,
 }
 
+impl Config {
+    /// Signs in as a guest and consumes from a queue that exists. For brokers that follow a script: the fuzz targets and tests.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn of_script(heartbeat_seconds: u16) -> Self {
+        let mut uri = AMQPUri::default();
+        uri.query.heartbeat = Some(heartbeat_seconds);
+        Self {
+            uri,
+            authorities: String::new(),
+            exchange: String::new(),
+            tap_exchange: String::new(),
+            queue: "asya-a".to_owned(),
+            dead_letter: "asya-dead".to_owned(),
+            extra_keys: Vec::new(),
+            prefetch: 10,
+            create_queues: false,
+        }
+    }
+}
+
 /// Omits the password.
 impl fmt::Debug for Config {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -327,22 +348,11 @@ mod tests {
 
     #[tokio::test]
     async fn a_broker_that_stops_reading_is_noticed_over_tls_too() {
-        let config = Config {
-            uri: "amqp://guest:guest@localhost:5672/%2f?heartbeat=1".parse().unwrap(),
-            authorities: String::new(),
-            exchange: String::new(),
-            tap_exchange: String::new(),
-            queue: "asya-a".to_owned(),
-            dead_letter: "asya-dead".to_owned(),
-            extra_keys: Vec::new(),
-            prefetch: 10,
-            create_queues: false,
-        };
         let broker = Stuck {
             script: SCRIPT,
             is_full: false,
         };
-        let ended = timeout(Duration::from_mins(1), deliveries_over(broker, &config)).await;
+        let ended = timeout(Duration::from_mins(1), deliveries_over(broker, &Config::of_script(1))).await;
         assert_eq!(ended.map(|deliveries| deliveries.len()).ok(), Some(1));
     }
 }
