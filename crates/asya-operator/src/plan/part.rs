@@ -7,9 +7,9 @@ use runway_api::async_actor::{BindingStatus, ObjectRef, ScalingMode};
 use runway_api::condition::{Draft as Condition, no};
 use runway_operator::plan::{Apply, Edit, Finalizer, Note, Plan as KubePlan};
 
-use super::queue::QueueWork;
 use crate::object::Key;
 use crate::observe::Observed;
+use crate::queue::QueueWork;
 
 /// Time until the next look at an object that must go first, in case the event of its deletion is lost.
 pub(super) const LOOK_AGAIN: Duration = Duration::from_mins(1);

@@ -10,11 +10,11 @@ use runway_operator::plan::{Finalizer, Note};
 
 use super::binding::holder;
 use super::part::{LOOK_AGAIN, Plan};
-use super::queue::{QueueWork, Queues, manages, queues};
 use super::{objects, status};
 use crate::names;
 use crate::object::{Key, SCALED_OBJECT};
-use crate::observe::{Observed, QueueState};
+use crate::observe::Observed;
+use crate::queue::{QueueState, QueueWork, Queues, queues};
 use crate::request::SIDECAR;
 use crate::targets::{DEPLOYMENT, KNOWN, STATEFUL_SET};
 
@@ -133,7 +133,9 @@ fn waiting(seen: &Observed, mut plan: Plan, again: Duration, message: String) ->
 /// The queues of the actor, if the operator manages them.
 fn queues_to_remove(seen: &Observed) -> Option<Queues> {
     let transport = seen.transports.get(&seen.actor.spec.transport).ok()?;
-    manages(&seen.settings, transport).then(|| queues(&seen.actor, transport))
+    seen.settings
+        .manage_queues_of(transport)
+        .then(|| queues(&seen.actor, transport))
 }
 
 /// Whether the sidecar of a pod may run. A pod that is being deleted starts no container again, and the others, such as a handler

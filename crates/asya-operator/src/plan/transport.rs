@@ -4,8 +4,8 @@ use runway_api::async_actor::TRANSPORT_READY;
 use runway_api::condition::{no, yes};
 
 use super::part::Part;
-use super::queue::{QueueWork, manages, queues};
-use crate::observe::{Observed, QueueState};
+use crate::observe::Observed;
+use crate::queue::{QueueState, QueueWork, queues};
 use crate::transports::Transport;
 
 /// Longest name of an SQS queue.
@@ -46,7 +46,7 @@ pub(super) fn read(seen: &Observed) -> Reading<'_> {
             ..Reading::default()
         };
     }
-    let managed = manages(&seen.settings, transport);
+    let managed = seen.settings.manage_queues_of(transport);
     let (condition, work) = match &seen.queue {
         _ if !managed => {
             let message = format!("Queue '{name}' is not managed by the operator: the sidecar creates it");
