@@ -90,7 +90,13 @@ impl Part {
     }
 
     /// A condition that does not hold, and an Event when it gets this reason.
-    pub(super) fn fails(seen: &Observed, type_: &'static str, reason: &'static str, message: String) -> Self {
+    pub(super) fn fails(
+        seen: &Observed,
+        type_: &'static str,
+        reason: impl Into<&'static str>,
+        message: String,
+    ) -> Self {
+        let reason = reason.into();
         let mut conditions = seen.actor.conditions().iter();
         let is_new = !conditions.any(|c| c.type_ == type_ && c.reason == reason);
         Self {
