@@ -604,6 +604,7 @@ mod tests {
 
     use k8s_openapi::api::core::v1::ConfigMap;
     use kube::client::Body;
+    use runway_api::EventReason;
 
     use super::*;
 
@@ -620,10 +621,10 @@ mod tests {
     fn one_event_tells_of_several_objects() {
         let mut news = Vec::new();
         for note in [
-            Note::normal("ResourceCreated", "Created Service 'a'"),
-            Note::warning("DriftDetected", "Changed directly, putting it back"),
-            Note::normal("ResourceCreated", "Created Deployment 'a'"),
-            Note::warning("DriftDetected", "Changed directly, putting it back"),
+            Note::new(EventReason::ResourceCreated, "Created Service 'a'"),
+            Note::new(EventReason::DriftDetected, "Changed directly, putting it back"),
+            Note::new(EventReason::ResourceCreated, "Created Deployment 'a'"),
+            Note::new(EventReason::DriftDetected, "Changed directly, putting it back"),
         ] {
             add(&mut news, Some(&note));
         }

@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::EnvVar;
 use runway_api::model_deployment::ModelSource;
 use runway_provider::request::Gpu;
 use runway_provider::settings::Mirror;
-use runway_provider::{Refusal, Request, Topology, Worker, parallel, pods};
+use runway_provider::{Refusal, Request, Topology, Worker, parallel, pods, refuse};
 
 use crate::engine::{self, Dialect, flag};
 use crate::overrides::{self, Rollout};
@@ -157,8 +157,4 @@ fn port(request: &Request, engine: &Dialect) -> Result<u16, Refusal> {
             engine.port
         )),
     }
-}
-
-pub(crate) fn refuse<T>(message: impl Into<String>) -> Result<T, Refusal> {
-    Err(Refusal::incompatible(message))
 }

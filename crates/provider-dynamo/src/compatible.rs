@@ -1,64 +1,16 @@
 //! Validates a request for this provider: what Dynamo does not support is refused here, so that building objects cannot fail.
 
-use k8s_openapi::api::core::v1::EnvVar;
 use runway_api::model_deployment::ModelSource;
-use runway_provider::request::Gpu;
-use runway_provider::{Installed, Refusal, Request, Topology, Worker, parallel, pods};
+use runway_provider::{Installed, Refusal, Request, Topology, Worker, parallel, pods, refuse};
 
+use crate::accepted::{Accepted, GpuWorker, Model};
 use crate::config::DynamoConfig;
+use crate::engine::{Engine, Role, worker_name};
 use crate::flags;
-use crate::graph::worker_name;
-use crate::overrides::{self, Frontend};
+use crate::overrides;
 use crate::registration::NAMES;
 use crate::runtime::Runtime;
 use crate::schema::Shape;
-
-/// A supported request.
-pub(crate) struct Accepted<'a> {
-    pub(crate) engine: Engine,
-    pub(crate) model: Model<'a>,
-    pub(crate) workers: Vec<GpuWorker<'a>>,
-    pub(crate) frontend: Frontend,
-    pub(crate) runtime: Runtime,
-    pub(crate) shape: Shape,
-    /// Variables for the caches of `model.storage`.
-    pub(crate) caches: Vec<EnvVar>,
-}
-
-/// Engines with a Dynamo worker.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Engine {
-    Vllm,
-    Sglang,
-    TrtLlm,
-}
-
-/// Role of a component.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Role {
-    Frontend,
-    Worker,
-    Prefill,
-    Decode,
-}
-
-/// Location of the model, and the command that loads it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Model<'a> {
-    /// Dynamo's worker loads it by its ID.
-    Id(&'a str),
-    /// Dynamo's worker loads it from the path in a flag of `engine.args`.
-    InArgs,
-    /// The command of the image loads it.
-    InImage,
-}
-
-/// Workers of one kind. Dynamo requires GPUs.
-pub(crate) struct GpuWorker<'a> {
-    pub(crate) role: Role,
-    pub(crate) worker: &'a Worker,
-    pub(crate) gpu: &'a Gpu,
-}
 
 /// All checks, in the order in which their messages are useful.
 pub(crate) fn accept<'a>(
@@ -168,8 +120,4 @@ fn flags_are_possible(request: &Request, engine: Engine) -> Result<(), Refusal> 
         )),
         None => Ok(()),
     }
-}
-
-fn refuse<T>(message: impl Into<String>) -> Result<T, Refusal> {
-    Err(Refusal::incompatible(message))
 }

@@ -9,7 +9,8 @@ use runway_api::model_deployment::ModelSource;
 use runway_provider::Request;
 use serde_json::{Map, Value, json};
 
-use crate::compatible::{Accepted, Engine, GpuWorker, Model};
+use crate::accepted::{Accepted, GpuWorker, Model};
+use crate::engine::Engine;
 use crate::overrides::Router;
 use crate::runtime::{self, ENGINE_OPTIONS};
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use runway_api::model_deployment::ModelSource;
 use runway_provider::{Request, llama_server};
 
-use crate::compatible::Engine;
+use crate::engine::Engine;
 use crate::family::Family;
 
 /// Port of the container that KAITO's Service sends requests to (KAITO `pkg/workspace/manifests/manifests.go`).

@@ -212,6 +212,14 @@ impl Refusal {
     }
 }
 
+/// Refuses a request that the provider does not support.
+///
+/// # Errors
+/// Always: [`Refusal::incompatible`] with the message.
+pub fn refuse<T>(message: impl Into<String>) -> Result<T, Refusal> {
+    Err(Refusal::incompatible(message))
+}
+
 /// Status of an upstream object.
 ///
 /// ```

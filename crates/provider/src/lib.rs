@@ -48,7 +48,9 @@ pub mod volumes;
 
 pub use access::{access, access_from_outside, access_in_namespace};
 pub use configured::Configured;
-pub use contract::{CLAIM, CONFIG_MAP, ChildRef, Kind, Object, Provider, Reading, Refusal, Settings, Translation};
+pub use contract::{
+    CLAIM, CONFIG_MAP, ChildRef, Kind, Object, Provider, Reading, Refusal, Settings, Translation, refuse,
+};
 pub use request::{Request, Topology, Worker};
 pub use run::{ProviderArgs, main, run};
 pub use settings::InvalidSettings;
