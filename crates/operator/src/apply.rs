@@ -228,6 +228,9 @@ where
     }
 
     /// Carries out a plan, in order, stopping at the first write that fails.
+    ///
+    /// # Errors
+    /// A write failed, or an object with a planned name has another owner.
     pub async fn execute(&self, owner: &K, plan: &Plan) -> Result<(), Error> {
         let mut span = (!plan.is_silent())
             .then(|| {

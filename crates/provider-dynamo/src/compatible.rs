@@ -1,6 +1,7 @@
 //! Validates a request for this provider: what Dynamo does not support is refused here, so that building objects cannot fail.
 
 use runway_api::model_deployment::ModelSource;
+use runway_provider::flags::find;
 use runway_provider::{Installed, Refusal, Request, Topology, Worker, parallel, pods, refuse};
 
 use crate::accepted::{Accepted, GpuWorker, Model};
@@ -87,7 +88,7 @@ fn on_gpu<'a>(request: &Request, role: Role, worker: &'a Worker, field: &str) ->
 }
 
 fn model(request: &Request) -> Result<Model<'_>, Refusal> {
-    let in_args = flags::MODEL.iter().find_map(|flag| flags::find(&request.args, flag));
+    let in_args = flags::MODEL.iter().find_map(|flag| find(&request.args, flag));
     match (request.source, &request.model_id, in_args) {
         (ModelSource::Huggingface, _, Some((key, _))) => refuse(format!(
             "engine.args.{key} would replace the model: name the model in model.id and remove the flag"
@@ -109,7 +110,7 @@ fn model(request: &Request) -> Result<Model<'_>, Refusal> {
 /// All workers get the same flags, so that these cannot set their roles.
 fn flags_are_possible(request: &Request, engine: Engine) -> Result<(), Refusal> {
     const ROLES: [&str; 3] = ["disaggregation-mode", "is-prefill-worker", "is-decode-worker"];
-    if let Some((key, _)) = ROLES.iter().find_map(|flag| flags::find(&request.args, flag)) {
+    if let Some((key, _)) = ROLES.iter().find_map(|flag| find(&request.args, flag)) {
         return refuse(format!(
             "engine.args.{key} would make all workers the same: set serving.mode to disaggregated for prefill and decode workers, and remove the flag"
         ));

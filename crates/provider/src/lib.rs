@@ -8,6 +8,7 @@
 //! | [`contract`] | the trait and its types |
 //! | [`request`] | a ModelDeployment in narrow types |
 //! | [`fields`] | builder for upstream objects |
+//! | [`flags`] | flags of an engine's command line |
 //! | [`llama_server`] | command line of llama.cpp's server |
 //! | [`names`] | limits on names, for admission and reconcile |
 //! | [`pods`], [`volumes`] | fields of pods and their volumes |
@@ -26,6 +27,7 @@ mod configured;
 pub mod conformance;
 pub mod contract;
 pub mod fields;
+pub mod flags;
 pub mod llama_server;
 pub mod names;
 pub mod observe;
