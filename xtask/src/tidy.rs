@@ -21,8 +21,15 @@ const MAY_USE: &[(&str, &[&str])] = &[
         &["runway-api", "runway-operator", "runway-provider"],
     ),
     ("runway-sqs", &[]),
-    ("runway-asya-sidecar", &["runway-http", "runway-sqs"]),
-    ("runway-asya-operator", &["runway-api", "runway-operator", "runway-sqs"]),
+    ("runway-asya-transport", &["runway-sqs"]),
+    (
+        "runway-asya-sidecar",
+        &["runway-asya-transport", "runway-http", "runway-sqs"],
+    ),
+    (
+        "runway-asya-operator",
+        &["runway-api", "runway-asya-transport", "runway-operator", "runway-sqs"],
+    ),
     (
         "runway-client",
         &[

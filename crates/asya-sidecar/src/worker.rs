@@ -13,8 +13,8 @@ use crate::crashes::Crashes;
 use crate::gate::Gate;
 use crate::metrics::{Metrics, Reason, Status};
 use crate::plan::{self, Actor, Admission, Decision, Destination, Failures, Kind, Outcome, Outgoing, Policy};
-use crate::queues::Queues;
 use crate::runtime::Caller;
+use crate::transport::queues::Queues;
 use crate::transport::{Backoff, Delivery, Headers, Message, PublishError, Transport, jittered};
 
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
@@ -306,7 +306,7 @@ async fn send<T: Transport>(
             index: message.index,
         };
         let started = Instant::now();
-        let error = match shared.transport.publish(&delivery.receipt, &sent).await {
+        let error = match shared.transport.publish(Some(&delivery.receipt), &sent).await {
             Ok(()) => {
                 shared.metrics.sent(&queue, message.kind, body.len(), started.elapsed());
                 return Ok(());
