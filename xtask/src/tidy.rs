@@ -13,6 +13,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("runway-api", &[]),
     ("runway-http", &[]),
     ("runway-operator", &["runway-api", "runway-http"]),
+    ("runway-callers", &["runway-operator"]),
     ("runway-provider", &["runway-api", "runway-operator"]),
     ("runway-core", &["runway-api", "runway-http", "runway-operator"]),
     ("runway-llama-stack-operator", &["runway-api", "runway-operator"]),
