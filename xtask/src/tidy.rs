@@ -13,6 +13,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("runway-api", &[]),
     ("runway-http", &[]),
     ("runway-operator", &["runway-api", "runway-http"]),
+    ("runway-callers", &["runway-operator"]),
     ("runway-provider", &["runway-api", "runway-operator"]),
     ("runway-core", &["runway-api", "runway-http", "runway-operator"]),
     ("runway-llama-stack-operator", &["runway-api", "runway-operator"]),
@@ -21,8 +22,15 @@ const MAY_USE: &[(&str, &[&str])] = &[
         &["runway-api", "runway-operator", "runway-provider"],
     ),
     ("runway-sqs", &[]),
-    ("runway-asya-sidecar", &["runway-http", "runway-sqs"]),
-    ("runway-asya-operator", &["runway-api", "runway-operator", "runway-sqs"]),
+    ("runway-asya-transport", &["runway-sqs"]),
+    (
+        "runway-asya-sidecar",
+        &["runway-asya-transport", "runway-http", "runway-sqs"],
+    ),
+    (
+        "runway-asya-operator",
+        &["runway-api", "runway-asya-transport", "runway-operator", "runway-sqs"],
+    ),
     (
         "runway-client",
         &[

@@ -28,11 +28,11 @@ mod reconcile;
 pub mod request;
 mod run;
 pub mod targets;
-pub mod transports;
 
 pub use access::{access, access_in_namespace};
 pub use reconcile::{ActorArgs, Args};
 pub use run::run;
+pub use runway_asya_transport::settings as transports;
 
 /// Source of the runtime that standalone actors mount.
 pub const RUNTIME_SCRIPT: &str = include_str!("../../../python/asya-runtime/src/asya_runtime/runtime.py");

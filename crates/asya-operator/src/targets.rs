@@ -20,11 +20,12 @@ use kube::ResourceExt;
 use kube::core::DynamicObject;
 use runway_api::ActorReason;
 use runway_api::async_actor::{AskedStrategy, Strategy, WorkloadRef};
+use runway_operator::address::{check_url, is_loopback};
 use runway_operator::object::Kind;
 use serde_json::Value;
 
 use crate::object::{Found, Key, Objects};
-use crate::request::{Bound, check_url, is_loopback};
+use crate::request::Bound;
 
 /// Deployment.
 pub const DEPLOYMENT: Kind = Kind::new("apps", "v1", "Deployment", "deployments");

@@ -13,8 +13,8 @@ use clap::error::{ContextKind, ContextValue};
 use tracing_subscriber::filter::Targets;
 
 use crate::plan::{Actor, Policy};
-use crate::queues::Queues;
 use crate::runtime::Address;
+use crate::transport::queues::Queues;
 use crate::transport::{rabbitmq, sqs};
 
 /// Passes messages from the queue of an actor to its handler runtime, and the results to the next actor.
@@ -373,8 +373,10 @@ impl Config {
             queue,
             dead_letter: queues.dead_letter,
             extra_keys,
+            program: "asya-sidecar",
             prefetch: args.rabbitmq_prefetch.max(self.runtime_concurrency),
             create_queues: self.queue_auto_create,
+            quorum: false,
         }
     }
 

@@ -11,6 +11,8 @@ use serde::ser::{Serialize, SerializeMap, Serializer};
 use serde::{Deserialize, de::Error as _};
 use serde_json::value::{RawValue, to_raw_value};
 
+use crate::transport::queues;
+
 /// A JSON object that keeps the text and the order of its values.
 #[derive(Clone, Debug, Default)]
 pub struct Object<'a>(Vec<(Cow<'a, str>, Cow<'a, RawValue>)>);
@@ -155,6 +157,8 @@ pub struct Envelope<'a> {
     pub route: Route<'a>,
     /// Time after which the result is useless.
     pub deadline: Option<Timestamp>,
+    /// Name of the reply queue that gets the result, instead of the end actors.
+    pub reply_to: Option<Cow<'a, str>>,
     /// All fields of the message.
     pub object: Object<'a>,
 }
@@ -190,8 +194,19 @@ impl<'a> Envelope<'a> {
             id,
             route,
             deadline,
+            reply_to: reply_to(&object)?,
             object,
         })
+    }
+}
+
+/// Name of the reply queue of a message, if it has one.
+pub fn reply_to<'a>(object: &Object<'a>) -> Result<Option<Cow<'a, str>>, Malformed> {
+    match text(object, "reply_to")? {
+        Some(name) if !queues::is_reply_name(&name) => Err(Malformed(format!(
+            "reply_to: {name:.60?} is not the name of a reply queue: use 1 to 40 lower-case letters, digits and '-'"
+        ))),
+        name => Ok(name),
     }
 }
 

@@ -10,8 +10,8 @@
 //! | [`runtime`] | frames to and from the handler runtime |
 //! | [`gate`] | pauses receiving while the runtime is not ready |
 //! | [`crashes`] | messages during whose call the runtime died |
-//! | [`transport`] | brokers behind one trait |
-//! | [`queues`], [`config`] | names and settings |
+//! | [`transport`] | brokers behind one trait, names of queues: the crate `asya-transport` |
+//! | [`config`] | settings |
 //! | [`metrics`], [`admin`], [`process`] | metrics, probes, logs and exit code |
 
 pub mod admin;
@@ -22,10 +22,10 @@ pub mod gate;
 pub mod metrics;
 pub mod plan;
 pub mod process;
-pub mod queues;
 pub mod runtime;
-pub mod transport;
 pub mod worker;
+
+pub use runway_asya_transport as transport;
 
 use std::sync::{Arc, OnceLock};
 
@@ -51,13 +51,6 @@ pub enum Error {
     /// The settings of SQS are invalid.
     #[error("invalid settings of SQS (ASYA_SQS_ENDPOINT, ASYA_AWS_REGION)")]
     Sqs(#[from] runway_sqs::Error),
-}
-
-/// An error with its causes, in one line.
-fn with_cause(error: &dyn std::error::Error) -> String {
-    error
-        .source()
-        .map_or_else(|| error.to_string(), |cause| format!("{error}: {cause}"))
 }
 
 /// Runs until `stop` is cancelled, then finishes messages in progress.

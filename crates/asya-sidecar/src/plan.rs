@@ -135,6 +135,8 @@ pub struct Outgoing {
 pub enum Destination {
     /// Queue of this actor.
     Actor(String),
+    /// Reply queue with this name.
+    Reply(String),
     /// Dead-letter queue of the sidecar's own actor.
     DeadLetter,
 }
@@ -281,7 +283,7 @@ pub fn decide(
     let failure = match outcome {
         Outcome::Answer(answer) => match read_answer(answer, envelope) {
             Ok(_) if envelope.is_none() => return Decision::Send(Vec::new()),
-            Ok(items) if items.is_empty() => return Decision::Send(vec![unchanged(actor)]),
+            Ok(items) if items.is_empty() => return Decision::Send(vec![unchanged(actor, envelope)]),
             Ok(items) => return Decision::Forward(items),
             Err(failure) if failure.code == UNAVAILABLE => {
                 return Decision::Hold { why: failure.summary() };
@@ -327,13 +329,24 @@ pub fn decide(
 }
 
 /// Decides for a message that cannot be sent, because its queue does not exist or does not accept its size. It goes to error-end
-/// with the failure, otherwise unchanged to the dead-letter queue.
-pub fn undeliverable(actor: &Actor, kind: Kind, told: &[u8], why: &str) -> Option<Outgoing> {
+/// with the failure, otherwise unchanged to the dead-letter queue. If its reply queue does not exist (`no_reply`), it goes to
+/// error-end.
+pub fn undeliverable(actor: &Actor, kind: Kind, no_reply: bool, told: &[u8], why: &str) -> Option<Outgoing> {
     match kind {
         Kind::Routing | Kind::HappyEnd => {
             let failure = Failure::new("routing_error", why);
-            Some(error_message(actor, Some(told), &failure, 1))
+            let mut message = error_message(actor, Some(told), &failure, 1);
+            if no_reply {
+                message.to = Destination::Actor(actor.error_end.clone());
+            }
+            Some(message)
         }
+        Kind::ErrorEnd if no_reply => Some(Outgoing {
+            to: Destination::Actor(actor.error_end.clone()),
+            kind,
+            body: Some(told.to_vec()),
+            index: 0,
+        }),
         Kind::ErrorEnd => Some(dead_letter()),
         Kind::DeadLetter => None,
     }
@@ -403,13 +416,24 @@ fn reported(item: &Object<'_>) -> Option<Failure> {
     })
 }
 
-/// Without items the envelope goes to happy-end unchanged.
-fn unchanged(actor: &Actor) -> Outgoing {
+/// Without items the envelope goes to the end of its route unchanged.
+fn unchanged(actor: &Actor, envelope: Option<&Envelope<'_>>) -> Outgoing {
     Outgoing {
-        to: Destination::Actor(actor.happy_end.clone()),
+        to: end(
+            &actor.happy_end,
+            envelope.and_then(|envelope| envelope.reply_to.as_deref()),
+        ),
         kind: Kind::HappyEnd,
         body: None,
         index: 0,
+    }
+}
+
+/// End of a route: the reply queue of the message, or an end actor.
+fn end(actor: &str, reply_to: Option<&str>) -> Destination {
+    match reply_to {
+        Some(name) => Destination::Reply(name.to_owned()),
+        None => Destination::Actor(actor.to_owned()),
     }
 }
 
@@ -435,12 +459,12 @@ pub fn results<'a>(
 fn result(actor: &Actor, request: &Envelope<'_>, item: &[u8], index: usize) -> Result<Outgoing, String> {
     let item = envelope::parse_object(item).map_err(|error| error.to_string())?;
     let route = route_of(&item)?;
-    let (name, kind) = match route.actor() {
-        Some(name) => (name, Kind::Routing),
-        None => (&*actor.happy_end, Kind::HappyEnd),
+    let (to, kind) = match route.actor() {
+        Some(name) => (Destination::Actor(name.to_owned()), Kind::Routing),
+        None => (end(&actor.happy_end, request.reply_to.as_deref()), Kind::HappyEnd),
     };
     Ok(Outgoing {
-        to: Destination::Actor(name.to_owned()),
+        to,
         kind,
         body: Some(envelope::next(request, &item, &route, index)),
         index,
@@ -519,8 +543,15 @@ fn error_message(actor: &Actor, body: Option<&[u8]>, failure: &Failure, attempts
         original_payload: original.as_deref(),
     };
     message.set("payload", envelope::owned(&payload));
+    let reply_to = parsed
+        .as_ref()
+        .and_then(|object| envelope::reply_to(object).ok().flatten());
+    if reply_to.is_some() {
+        // A reply queue gets results and failures.
+        message.set("failed", envelope::owned(&true));
+    }
     Outgoing {
-        to: Destination::Actor(actor.error_end.clone()),
+        to: end(&actor.error_end, reply_to.as_deref()),
         kind: Kind::ErrorEnd,
         body: Some(message.to_bytes()),
         index: 0,

@@ -18,7 +18,7 @@ pub async fn main(config: Config) -> ExitCode {
     match crate::run(config, on_signal()).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            let said = crate::with_cause(&error);
+            let said = crate::transport::with_cause(&error);
             tracing::error!("{said}");
             leave_word(&format!("asya-sidecar: {said}"));
             ExitCode::FAILURE

@@ -13,8 +13,8 @@ use crate::crashes::Crashes;
 use crate::gate::Gate;
 use crate::metrics::{Metrics, Reason, Status};
 use crate::plan::{self, Actor, Admission, Decision, Destination, Failures, Kind, Outcome, Outgoing, Policy};
-use crate::queues::Queues;
 use crate::runtime::Caller;
+use crate::transport::queues::{self, Queues};
 use crate::transport::{Backoff, Delivery, Headers, Message, PublishError, Transport, jittered};
 
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
@@ -297,6 +297,7 @@ async fn send<T: Transport>(
     loop {
         let queue = match &message.to {
             Destination::Actor(name) => shared.queues.of(name),
+            Destination::Reply(name) => queues::reply(name),
             Destination::DeadLetter => shared.queues.dead_letter.clone(),
         };
         let sent = Message {
@@ -306,7 +307,7 @@ async fn send<T: Transport>(
             index: message.index,
         };
         let started = Instant::now();
-        let error = match shared.transport.publish(&delivery.receipt, &sent).await {
+        let error = match shared.transport.publish(Some(&delivery.receipt), &sent).await {
             Ok(()) => {
                 shared.metrics.sent(&queue, message.kind, body.len(), started.elapsed());
                 return Ok(());
@@ -316,7 +317,8 @@ async fn send<T: Transport>(
         };
         let why = error.to_string();
         tracing::error!(queue, why, "cannot send a message");
-        let undeliverable = |told| plan::undeliverable(&shared.actor, message.kind, told, &why);
+        let no_reply = matches!(error, PublishError::NoQueue(_)) && matches!(message.to, Destination::Reply(_));
+        let undeliverable = |told| plan::undeliverable(&shared.actor, message.kind, no_reply, told, &why);
         let instead = match error {
             PublishError::NoQueue(_) => undeliverable(&body),
             // It would also be too large in an error envelope, so error-end gets the received message.

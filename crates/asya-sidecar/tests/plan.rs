@@ -386,12 +386,62 @@ fn message_with_too_many_deliveries_is_not_retried() {
 #[test]
 fn undeliverable_message_goes_to_error_end_then_to_the_dead_letters() {
     let source = message().to_string();
-    let instead = |kind| undeliverable(&actor(), kind, source.as_bytes(), "there is no queue");
+    let instead = |kind| undeliverable(&actor(), kind, false, source.as_bytes(), "there is no queue");
     let error = instead(Kind::Routing).expect("error-end");
     assert_eq!(json_of(&error)["payload"]["error"], "routing_error");
     let dead = instead(error.kind).expect("dead letter");
     assert_eq!((&dead.to, &dead.body), (&Destination::DeadLetter, &None));
     assert_eq!(instead(dead.kind), None);
+}
+
+/// The message, whose sender waits at a reply queue.
+fn with_reply(name: &str) -> Value {
+    let mut message = message();
+    message["reply_to"] = json!(name);
+    message
+}
+
+#[test]
+fn end_of_a_route_with_a_reply_queue_is_this_queue() {
+    let reply = Destination::Reply("gateway".to_owned());
+    let first = |answer: &Value| answered(&with_reply("gateway"), answer).remove(0);
+    let ended = json!({"actors": ["a", "b"], "current": 2});
+    let result = first(&json!([{"payload": 1, "route": ended}]));
+    assert_eq!((&result.to, result.kind), (&reply, Kind::HappyEnd));
+    assert_eq!(json_of(&result).get("failed"), None);
+    assert_eq!(first(&json!([])).to, reply);
+    let error = first(&json!([{"error": "processing_error", "details": {"message": "no"}}]));
+    assert_eq!((&error.to, error.kind), (&reply, Kind::ErrorEnd));
+    assert_eq!(json_of(&error)["failed"], true);
+    // In the middle of a route it is only kept.
+    let route = json!({"actors": ["a", "b", "c"], "current": 2});
+    let next = first(&json!([{"payload": 1, "route": route}]));
+    assert_eq!(next.to, to("c"));
+    assert_eq!(json_of(&next)["reply_to"], "gateway");
+}
+
+#[test]
+fn failure_without_its_reply_queue_goes_to_error_end() {
+    let body = with_reply("gone").to_string();
+    let instead = |kind, no_reply| {
+        undeliverable(&actor(), kind, no_reply, body.as_bytes(), "there is no queue").expect("a message")
+    };
+    assert_eq!(instead(Kind::HappyEnd, false).to, Destination::Reply("gone".to_owned()));
+    assert_eq!(instead(Kind::HappyEnd, true).to, to("error-end"));
+    let error = instead(Kind::ErrorEnd, true);
+    assert_eq!(
+        (error.to, error.body.as_deref()),
+        (to("error-end"), Some(body.as_bytes()))
+    );
+    assert_eq!(instead(Kind::ErrorEnd, false).to, Destination::DeadLetter);
+}
+
+#[test]
+fn reply_queue_of_another_form_is_rejected() {
+    for name in ["", "a_b", "../x", "A", &"x".repeat(41)] {
+        let error = refused(with_reply(name).to_string().as_bytes());
+        assert_eq!(error["payload"]["error"], "msg_parsing_error", "{name:?}");
+    }
 }
 
 fn any_json() -> impl Strategy<Value = Value> {
@@ -409,6 +459,7 @@ fn any_json() -> impl Strategy<Value = Value> {
         Just("payload".to_owned()),
         Just("error".to_owned()),
         Just("deadline".to_owned()),
+        Just("reply_to".to_owned()),
         "[a-z\"\\\\]{0,3}"
     ];
     leaf.prop_recursive(4, 24, 5, move |inner| {

@@ -36,8 +36,10 @@ async fn main() {
         queue: from,
         dead_letter: String::new(),
         extra_keys: Vec::new(),
+        program: "asya-raw-loop",
         prefetch,
         create_queues: false,
+        quorum: false,
     }));
     while let Some(delivery) = broker.receive().await {
         let (broker, to) = (Arc::clone(&broker), Arc::clone(&to));
@@ -51,7 +53,7 @@ async fn main() {
                 headers: &headers,
                 index: 0,
             };
-            if broker.publish(&receipt, &message).await.is_ok() {
+            if broker.publish(Some(&receipt), &message).await.is_ok() {
                 broker.acknowledge(receipt).await;
             }
         });

@@ -16,6 +16,7 @@
 //! | [`admin`], [`metrics`] | `/healthz`, `/readyz` and `/metrics` |
 //! | [`webhook`] | TLS for webhooks: authority, leaf, CA bundle, server |
 //! | [`access`] | RBAC rules |
+//! | [`address`] | URLs that users name: none may lead to credentials |
 //! | [`kubelet`] | state of a pod and why it is not ready |
 //! | [`services`] | bounded HTTP requests to Services |
 //! | [`json`] | containment, size and stable hashes of JSON |
@@ -24,6 +25,7 @@
 //! | [`clock`], [`telemetry`], [`shutdown`] | time, logs and signals of a process |
 
 pub mod access;
+pub mod address;
 pub mod admin;
 pub mod apply;
 pub mod client;

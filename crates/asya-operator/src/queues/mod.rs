@@ -12,7 +12,7 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 
 use crate::queue::{QueueState, QueueWork, Queues};
-use crate::transports::{SecretKey, Transport, Transports};
+use crate::transports::{NoSecret, Transport, Transports};
 
 /// Timeout for a reply of a broker.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -78,8 +78,8 @@ enum Error {
     Sqs { queue: String, source: runway_sqs::Error },
     #[error("{0}")]
     NoClient(#[source] runway_sqs::Error),
-    #[error("the operator has no file {} with the key '{}' of Secret or ConfigMap '{}': mount it there", path.display(), key.key, key.name)]
-    NoSecret { key: SecretKey, path: PathBuf },
+    #[error("{0}")]
+    NoSecret(#[from] NoSecret),
     #[error("tls: the certificates of the authority are invalid: {message}: they must be in PEM format")]
     Authority { message: String },
 }
@@ -215,13 +215,6 @@ fn brokers(transports: &Transports, secrets: &Path) -> BTreeMap<String, Arc<dyn 
         (name.to_owned(), broker)
     });
     brokers.collect()
-}
-
-/// Reads a key of a mounted Secret or ConfigMap, each time anew because they are rotated.
-fn secret(folder: &Path, key: &SecretKey) -> Result<String, Error> {
-    let path = folder.join(&key.name).join(&key.key);
-    let text = std::fs::read_to_string(&path).map_err(|_| Error::NoSecret { key: key.clone(), path })?;
-    Ok(text.trim_end_matches(['\n', '\r']).to_owned())
 }
 
 fn failed(error: &Error) -> QueueState {

@@ -15,12 +15,11 @@ use lapin::options::{
 };
 use lapin::tcp::OwnedTLSConfig;
 use lapin::types::{AMQPValue, FieldTable, ShortString};
-use lapin::uri::{AMQPAuthority, AMQPScheme, AMQPUri, AMQPUserInfo};
 use lapin::{Channel, Connection, ConnectionProperties, Consumer, ExchangeKind};
 use tokio::sync::Mutex;
 
 use super::management::Management;
-use super::{Broker, Error, PATIENCE, Removal, secret};
+use super::{Broker, Error, PATIENCE, Removal};
 use crate::queue::Queues;
 use crate::transports::{QueueType, RabbitMq};
 
@@ -79,11 +78,11 @@ impl Rabbit {
     async fn connect(&self) -> Result<Connection, Error> {
         let properties = ConnectionProperties::default().with_connection_name("asya-operator".into());
         let tls = OwnedTLSConfig {
-            cert_chain: self.authority()?,
+            cert_chain: self.config.authority(&self.secrets)?,
             ..OwnedTLSConfig::default()
         };
         let runtime = lapin::runtime::default_runtime().map_err(|source| self.unreachable(source))?;
-        let connecting = Connection::connect_uri_with_config(self.uri()?, properties, tls, runtime);
+        let connecting = Connection::connect_uri_with_config(self.config.uri(&self.secrets)?, properties, tls, runtime);
         connecting.await.map_err(|source| self.unreachable(source))
     }
 
@@ -92,40 +91,6 @@ impl Rabbit {
             place: self.place(),
             source,
         }
-    }
-
-    fn password(&self) -> Result<String, Error> {
-        match &self.config.password_secret_ref {
-            None => Ok("guest".to_owned()),
-            Some(key) => secret(&self.secrets, key),
-        }
-    }
-
-    /// Certificates of the authority in PEM format, if the connections use TLS.
-    fn authority(&self) -> Result<Option<String>, Error> {
-        let tls = self.config.tls.as_ref();
-        tls.map(|tls| secret(&self.secrets, tls.authority())).transpose()
-    }
-
-    fn uri(&self) -> Result<AMQPUri, Error> {
-        let password = self.password()?;
-        Ok(AMQPUri {
-            scheme: if self.config.tls.is_some() {
-                AMQPScheme::AMQPS
-            } else {
-                AMQPScheme::AMQP
-            },
-            authority: AMQPAuthority {
-                userinfo: AMQPUserInfo {
-                    username: self.config.username.clone(),
-                    password,
-                },
-                host: self.config.host.clone(),
-                port: self.config.port(),
-            },
-            vhost: self.config.vhost.clone(),
-            ..AMQPUri::default()
-        })
     }
 
     /// Creates a queue, unless it exists, and binds it to the exchange by its own name. Returns how an existing one differs.
@@ -413,10 +378,10 @@ impl Rabbit {
         let Some(port) = self.config.management_port() else {
             return Ok(None);
         };
-        let authority = self.authority()?;
+        let authority = self.config.authority(&self.secrets)?;
         let scheme = if authority.is_some() { "https" } else { "http" };
         let base = format!("{scheme}://{}:{port}", self.config.host);
-        let (username, password) = (&self.config.username, self.password()?);
+        let (username, password) = (&self.config.username, self.config.password(&self.secrets)?);
         Management::new(base, username, &password, authority.as_deref()).map(Some)
     }
 

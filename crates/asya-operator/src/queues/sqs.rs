@@ -5,10 +5,10 @@ use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 
 use futures::future::BoxFuture;
-use runway_sqs::{Client, Credentials, Settings};
+use runway_sqs::{Client, Settings};
 use serde_json::json;
 
-use super::{Broker, Error, PATIENCE, Removal, secret};
+use super::{Broker, Error, PATIENCE, Removal};
 use crate::queue::Queues;
 use crate::transports;
 
@@ -35,13 +35,7 @@ impl Sqs {
     }
 
     fn client(&self) -> Result<Client, Error> {
-        let credentials = match &self.config.credentials {
-            None => Credentials::Found,
-            Some(keys) => Credentials::Static {
-                id: secret(&self.secrets, &keys.access_key_id_secret_ref)?,
-                key: secret(&self.secrets, &keys.secret_access_key_secret_ref)?,
-            },
-        };
+        let credentials = self.config.credentials(&self.secrets)?;
         let settings = Settings {
             region: self.config.region.clone(),
             endpoint: self.config.endpoint.clone(),

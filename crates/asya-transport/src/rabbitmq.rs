@@ -20,8 +20,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{Mutex, mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
-use super::{Backoff, Delivery, Message, PublishError, Transport};
-use crate::with_cause;
+use crate::{Backoff, Delivery, Message, PublishError, Transport, with_cause};
 use confirms::Published;
 use session::Session;
 
@@ -46,10 +45,14 @@ pub struct Config {
     pub dead_letter: String,
     /// Additional routing keys of the queue.
     pub extra_keys: Vec<String>,
+    /// Name of the program, for the broker's management UI.
+    pub program: &'static str,
     /// Prefetch count: largest number of unacknowledged messages.
     pub prefetch: u16,
     /// Whether to create the queues if they do not exist.
     pub create_queues: bool,
+    /// Whether queues are created as quorum queues, with the dead-letter queue for what is delivered too often.
+    pub quorum: bool,
 }
 
 impl Config {
@@ -67,8 +70,10 @@ impl Config {
             queue: "asya-a".to_owned(),
             dead_letter: "asya-dead".to_owned(),
             extra_keys: Vec::new(),
+            program: "script",
             prefetch: 10,
             create_queues: false,
+            quorum: false,
         }
     }
 }
@@ -234,13 +239,20 @@ impl Transport for RabbitMq {
         None
     }
 
-    async fn publish(&self, source: &Receipt, message: &Message<'_>) -> Result<(), PublishError> {
+    async fn publish(&self, source: Option<&Receipt>, message: &Message<'_>) -> Result<(), PublishError> {
         let queue = message.queue;
         if queue.len() > usize::from(u8::MAX) {
             let text = format!("the queue name {queue:.100}… is longer than the 255 bytes of AMQP");
             return Err(PublishError::NoQueue(text));
         }
-        match source.session.publish(&source.kept, message).await? {
+        let published = match source {
+            Some(source) => source.session.publish(&source.kept, message).await?,
+            None => {
+                let session = self.current().ok_or(PublishError::Lost)?;
+                session.publish(&Kept::default(), message).await?
+            }
+        };
+        match published {
             Published::Routed => Ok(()),
             Published::Unroutable => Err(PublishError::NoQueue(format!("queue {queue} does not exist"))),
         }
@@ -307,7 +319,7 @@ mod tests {
     use super::*;
 
     /// Bytes that a broker sends, up to its first delivery.
-    const SCRIPT: &[u8] = include_bytes!("../../../../fuzz/corpus/amqp_session/delivery");
+    const SCRIPT: &[u8] = include_bytes!("../../../fuzz/corpus/amqp_session/delivery");
     const HEARTBEAT: [u8; 8] = [8, 0, 0, 0, 0, 0, 0, 0xCE];
 
     /// A broker behind TLS that says [`SCRIPT`] and reads nothing after the first heartbeat: what TLS holds is never flushed.

@@ -11,7 +11,7 @@ use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
-use super::{Backoff, Delivery, Message, PublishError, Transport};
+use crate::{Backoff, Delivery, Message, PublishError, Transport};
 
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
@@ -279,7 +279,7 @@ impl Transport for Sqs {
         }
     }
 
-    async fn publish(&self, _: &Receipt, message: &Message<'_>) -> Result<(), PublishError> {
+    async fn publish(&self, _: Option<&Receipt>, message: &Message<'_>) -> Result<(), PublishError> {
         let queue = message.queue;
         let refused = |error: &Error| {
             if error.is_permanent() {

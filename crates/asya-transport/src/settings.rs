@@ -1,9 +1,10 @@
-//! Transports of the operator, from `ASYA_TRANSPORT_CONFIG`: JSON, or the path of a file with JSON.
+//! The transports of an installation, from `ASYA_TRANSPORT_CONFIG`: JSON, or the path of a file with JSON.
 //! Unknown fields are rejected, so that a misspelt setting is not ignored.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
+use amq_protocol::uri::{AMQPAuthority, AMQPScheme, AMQPUri, AMQPUserInfo};
 use serde::Deserialize;
 
 /// Configured transports by name. Can be empty; then the condition of each actor reports it.
@@ -79,6 +80,49 @@ impl RabbitMq {
     pub fn management_port(&self) -> Option<u16> {
         let default = if self.tls.is_some() { 15671 } else { 15672 };
         Some(self.management_port.unwrap_or(default)).filter(|port| *port != 0)
+    }
+
+    /// Password of the user, from the folder with mounted Secrets.
+    ///
+    /// # Errors
+    /// If its file cannot be read.
+    pub fn password(&self, secrets: &Path) -> Result<String, NoSecret> {
+        match &self.password_secret_ref {
+            None => Ok("guest".to_owned()),
+            Some(key) => key.read(secrets),
+        }
+    }
+
+    /// Certificates of the authority in PEM format, if the connections use TLS.
+    ///
+    /// # Errors
+    /// If their file cannot be read.
+    pub fn authority(&self, secrets: &Path) -> Result<Option<String>, NoSecret> {
+        self.tls.as_ref().map(|tls| tls.authority().read(secrets)).transpose()
+    }
+
+    /// Address of the broker, with user and password.
+    ///
+    /// # Errors
+    /// If the file with the password cannot be read.
+    pub fn uri(&self, secrets: &Path) -> Result<AMQPUri, NoSecret> {
+        Ok(AMQPUri {
+            scheme: if self.tls.is_some() {
+                AMQPScheme::AMQPS
+            } else {
+                AMQPScheme::AMQP
+            },
+            authority: AMQPAuthority {
+                userinfo: AMQPUserInfo {
+                    username: self.username.clone(),
+                    password: self.password(secrets)?,
+                },
+                host: self.host.clone(),
+                port: self.port(),
+            },
+            vhost: self.vhost.clone(),
+            ..AMQPUri::default()
+        })
     }
 }
 
@@ -168,6 +212,27 @@ pub struct SecretKey {
     pub name: String,
     /// Key in the Secret.
     pub key: String,
+}
+
+/// The file of a key of a Secret or ConfigMap cannot be read.
+#[derive(Debug, thiserror::Error)]
+#[error("there is no file {} with the key '{}' of Secret or ConfigMap '{}': mount it there", path.display(), key.key, key.name)]
+pub struct NoSecret {
+    key: SecretKey,
+    path: PathBuf,
+}
+
+impl SecretKey {
+    /// Reads the key from the folder with mounted Secrets and ConfigMaps, each time anew because they are rotated.
+    ///
+    /// # Errors
+    /// If its file cannot be read.
+    pub fn read(&self, folder: &Path) -> Result<String, NoSecret> {
+        let path = folder.join(&self.name).join(&self.key);
+        let key = self.clone();
+        let text = std::fs::read_to_string(&path).map_err(|_| NoSecret { key, path })?;
+        Ok(text.trim_end_matches(['\n', '\r']).to_owned())
+    }
 }
 
 /// Settings of the queues of a transport.
@@ -382,6 +447,20 @@ impl Transport {
 }
 
 impl Sqs {
+    /// Credentials: static ones from the folder with mounted Secrets, or those that AWS's own programs find.
+    ///
+    /// # Errors
+    /// If a file cannot be read.
+    pub fn credentials(&self, secrets: &Path) -> Result<runway_sqs::Credentials, NoSecret> {
+        Ok(match &self.credentials {
+            None => runway_sqs::Credentials::Found,
+            Some(keys) => runway_sqs::Credentials::Static {
+                id: keys.access_key_id_secret_ref.read(secrets)?,
+                key: keys.secret_access_key_secret_ref.read(secrets)?,
+            },
+        })
+    }
+
     /// URL of a queue.
     pub fn queue_url(&self, queue: &str) -> String {
         let account = self.account_id.as_deref().unwrap_or("000000000000");

@@ -21,10 +21,9 @@ use super::wire::{
     self, Error, Frame, Header, Stream, Wire, encode, encode_message, next_frame, read_more, short, write_or_flush,
 };
 use super::{Config, Kept, Receipt};
-use crate::transport::{Delivery, Headers, Message, PublishError};
-use crate::with_cause;
+use crate::{Delivery, Headers, Message, PublishError, with_cause};
 
-const CONSUMER: &str = "asya-sidecar";
+const CONSUMER: &str = "asya";
 const GOODBYE_PATIENCE: Duration = Duration::from_secs(1);
 /// Longest wait of an acknowledgement for other frames, because each write wakes the broker.
 const ACKNOWLEDGE_WITHIN: Duration = Duration::from_millis(5);
@@ -564,7 +563,7 @@ impl Running {
 
 /// Name of the connection in the broker's management UI.
 fn connection_name(config: &Config) -> String {
-    format!("asya-sidecar {}", config.queue)
+    format!("{} {}", config.program, config.queue)
 }
 
 /// Largest message that a broker accepts, from the error with which it closes a channel (RabbitMQ 3.8 to 4.1, `check_msg_size` in
@@ -614,8 +613,8 @@ async fn ensure_queues(wire: &mut Wire, config: &Config) -> Result<(), Error> {
         return Ok(());
     }
     for name in [&config.dead_letter, &config.queue] {
-        match declare(wire, name, true).await {
-            Err(Error::Refused(_)) => declare(wire, name, false).await?,
+        match declare(wire, name, true, FieldTable::default()).await {
+            Err(Error::Refused(_)) => declare(wire, name, false, arguments(config, name)).await?,
             other => other?,
         }
     }
@@ -637,11 +636,31 @@ async fn ensure_queues(wire: &mut Wire, config: &Config) -> Result<(), Error> {
     Ok(())
 }
 
-async fn declare(wire: &mut Wire, name: &str, passive: bool) -> Result<(), Error> {
+/// Arguments of a queue that is created.
+fn arguments(config: &Config, name: &str) -> FieldTable {
+    let mut all = FieldTable::default();
+    if !config.quorum {
+        return all;
+    }
+    let mut set = |key: &str, value: &str| {
+        all.insert(key.into(), AMQPValue::LongString(value.into()));
+    };
+    set("x-queue-type", "quorum");
+    if name == config.queue {
+        set("x-dead-letter-exchange", "");
+        set("x-dead-letter-routing-key", &config.dead_letter);
+        set("x-dead-letter-strategy", "at-least-once");
+        set("x-overflow", "reject-publish");
+    }
+    all
+}
+
+async fn declare(wire: &mut Wire, name: &str, passive: bool, arguments: FieldTable) -> Result<(), Error> {
     let declare = queue::Declare {
         queue: short(name)?,
         passive,
         durable: true,
+        arguments,
         ..queue::Declare::default()
     };
     let channel = wire.channel().await?;

@@ -25,6 +25,17 @@ impl Queues {
     }
 }
 
+/// Reply queue with this name. It belongs to a program that sends messages, not to an actor: no queue of an actor has such a name.
+pub fn reply(name: &str) -> String {
+    format!("asya_reply_{name}")
+}
+
+/// Whether a text can be the name of a reply queue.
+pub fn is_reply_name(name: &str) -> bool {
+    let is_plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+    (1..=40).contains(&name.len()) && name.chars().all(is_plain)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,11 +1,15 @@
-//! Interface to the brokers.
+//! The message brokers of Asya, behind one interface.
 //!
 //! | module | content |
 //! |---|---|
+//! | [`settings`] | `transports.json`: which brokers there are |
+//! | [`queues`] | names of queues |
 //! | [`rabbitmq`] | AMQP 0-9-1: publisher confirms, mandatory publishing, acknowledgements in batches |
 //! | [`sqs`] | Amazon SQS: messages are hidden while in progress, then deleted |
 
+pub mod queues;
 pub mod rabbitmq;
+pub mod settings;
 pub mod sqs;
 
 use std::time::Duration;
@@ -71,10 +75,11 @@ pub trait Transport: Send + Sync + 'static {
     /// The next message. Reconnects without limit; `None` only after [`Transport::stop`]. Cancel safe until then.
     fn receive(&self) -> impl Future<Output = Option<Delivery<Self::Receipt>>> + Send;
 
-    /// Sends a message that results from `source` to a queue. On success the broker has stored it.
+    /// Sends a message to a queue. On success the broker has stored it. A message that results from a delivery, `source`, is sent
+    /// through its connection, and keeps its properties.
     fn publish(
         &self,
-        source: &Self::Receipt,
+        source: Option<&Self::Receipt>,
         message: &Message<'_>,
     ) -> impl Future<Output = Result<(), PublishError>> + Send;
 
@@ -140,4 +145,11 @@ fn random_fraction() -> f64 {
     use std::hash::{BuildHasher as _, RandomState};
     let bits = RandomState::new().hash_one(0_u8);
     f64::from(u32::try_from(bits >> 32).unwrap_or_default()) / f64::from(u32::MAX)
+}
+
+/// An error with its causes, in one line.
+pub fn with_cause(error: &dyn std::error::Error) -> String {
+    error
+        .source()
+        .map_or_else(|| error.to_string(), |cause| format!("{error}: {cause}"))
 }

@@ -7,7 +7,7 @@ use std::collections::{BTreeSet, VecDeque};
 
 use tokio::sync::oneshot;
 
-use crate::transport::PublishError;
+use crate::PublishError;
 
 /// Result of a publication.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
