@@ -1,0 +1,621 @@
+//! The jobs and their results, in one file. A thread writes it: what was requested while it wrote is one transaction, so the
+//! disk is asked to keep data once for many jobs. An answer is given when the disk has it.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use redb::{Database, ReadableDatabase as _, ReadableTable as _, Table, TableDefinition, WriteTransaction};
+use tokio::sync::{mpsc, oneshot};
+
+use crate::job::{Id, Item, Job, State};
+
+/// Jobs, as JSON.
+const JOBS: TableDefinition<u128, &[u8]> = TableDefinition::new("jobs");
+/// Results by job and suffix of the child: whether it failed, then the payload.
+const RESULTS: TableDefinition<(u128, &str), &[u8]> = TableDefinition::new("results");
+/// Pending jobs by their deadline.
+const DUE: TableDefinition<(i64, u128), ()> = TableDefinition::new("due");
+/// Finished jobs by the time of their end.
+const KEPT: TableDefinition<(i64, u128), ()> = TableDefinition::new("kept");
+/// Finished jobs whose URL has not been called, by the time of the next attempt.
+const CALLS: TableDefinition<(i64, u128), ()> = TableDefinition::new("calls");
+
+/// Pages of the file that are kept in memory, in bytes.
+const CACHE: usize = 8 * 1024 * 1024;
+/// Most requests in one transaction.
+const BATCH: usize = 512;
+/// Most requests that wait for the thread.
+const WAITING: usize = 4096;
+/// Most children of a job that are kept.
+const MOST_CHILDREN: u32 = 1000;
+/// Most jobs that one sweep ends or removes.
+const SWEEP: usize = 1000;
+
+/// Limits of the store.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Largest number of jobs.
+    pub jobs: u64,
+    /// Largest number of bytes of all results. Beyond it, the oldest finished jobs are removed.
+    pub bytes: u64,
+    /// Time for which a finished job is kept.
+    pub retention: Duration,
+}
+
+/// Failure of the store.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum Error {
+    /// The file cannot be opened.
+    #[error("cannot open the store {}: {source}; choose another file with --store", path.display())]
+    Open {
+        /// Path of the file.
+        path: PathBuf,
+        /// Cause.
+        source: Arc<redb::Error>,
+    },
+    /// Reading or writing failed.
+    #[error("the store failed: {0}")]
+    Failed(#[source] Arc<redb::Error>),
+    /// The thread has ended after a failure.
+    #[error("the store is closed after a failure")]
+    Closed,
+    /// There are too many jobs.
+    #[error("too many jobs: at most {0} are kept, and none of them is finished; try again later")]
+    Full(u64),
+}
+
+macro_rules! failed {
+    ($($error:ty),*) => {$(
+        impl From<$error> for Error {
+            fn from(error: $error) -> Self {
+                Self::Failed(Arc::new(error.into()))
+            }
+        }
+    )*};
+}
+failed!(
+    redb::TransactionError,
+    redb::TableError,
+    redb::StorageError,
+    redb::CommitError
+);
+
+/// Result of an item.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// Whether it is an error.
+    pub failed: bool,
+    /// JSON.
+    pub payload: Bytes,
+}
+
+/// Whether a result was stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stored {
+    /// It is new.
+    New,
+    /// The item has a result already, or the job was cancelled.
+    Duplicate,
+    /// There is no such job.
+    Unknown,
+}
+
+/// Jobs that a sweep has changed.
+#[derive(Debug, Default)]
+pub struct Swept {
+    /// Jobs that ended at their deadline.
+    pub ended: Vec<Id>,
+    /// Number of removed jobs.
+    pub removed: u64,
+}
+
+enum Request {
+    Accept(Id, Job, oneshot::Sender<Result<(), Error>>),
+    Forget(Id),
+    Finish(Id, String, Outcome, i64, oneshot::Sender<Result<Stored, Error>>),
+    Cancel(Id, i64, oneshot::Sender<Result<State, Error>>),
+    /// The URL of a job was called, or is to be called again at this time.
+    Called(Id, i64, Option<i64>),
+    Sweep(i64, Duration, oneshot::Sender<Result<Swept, Error>>),
+}
+
+/// Answers that wait for the commit.
+type Answer = Box<dyn FnOnce(Result<(), Error>) + Send>;
+
+/// Numbers of the store, for metrics and limits.
+#[derive(Debug, Default)]
+pub struct Counts {
+    /// Jobs.
+    pub jobs: AtomicU64,
+    /// Jobs without a result.
+    pub pending: AtomicU64,
+    /// Bytes of results.
+    pub bytes: AtomicU64,
+}
+
+/// The store. Cheap to clone.
+#[derive(Clone)]
+pub struct Store {
+    database: Arc<Database>,
+    requests: mpsc::Sender<Request>,
+    most: u64,
+    /// Numbers after the last commit.
+    pub counts: Arc<Counts>,
+}
+
+impl Store {
+    /// Opens the file, or creates it, and starts the thread.
+    ///
+    /// # Errors
+    /// If the file cannot be opened.
+    pub fn open(path: &Path, limits: Limits) -> Result<Self, Error> {
+        let failed = |source: redb::Error| Error::Open {
+            path: path.to_owned(),
+            source: Arc::new(source),
+        };
+        let mut builder = Database::builder();
+        builder.set_cache_size(CACHE);
+        let database = builder.create(path).map_err(|error| failed(error.into()))?;
+        let totals = Totals::read(&database)?;
+        let counts = Arc::new(Counts::default());
+        totals.tell(&counts);
+        let database = Arc::new(database);
+        let (requests, waiting) = mpsc::channel(WAITING);
+        let writer = Writer {
+            database: Arc::clone(&database),
+            limits,
+            totals,
+            counts: Arc::clone(&counts),
+        };
+        std::thread::Builder::new()
+            .name("store".to_owned())
+            .spawn(move || writer.run(waiting))
+            .map_err(|error| failed(redb::Error::Io(error)))?;
+        Ok(Self {
+            database,
+            requests,
+            most: limits.jobs,
+            counts,
+        })
+    }
+
+    /// Checks that there is room for a job, or a finished one to remove.
+    ///
+    /// # Errors
+    /// If there is none.
+    pub fn room(&self) -> Result<(), Error> {
+        if self.counts.pending.load(Ordering::Relaxed) < self.most {
+            Ok(())
+        } else {
+            Err(Error::Full(self.most))
+        }
+    }
+
+    /// Stores a job that was submitted.
+    ///
+    /// # Errors
+    /// If there are too many, or the store fails.
+    pub async fn accept(&self, id: Id, job: Job) -> Result<(), Error> {
+        self.ask(|answer| Request::Accept(id, job, answer)).await
+    }
+
+    /// Removes a job that was not sent.
+    pub async fn forget(&self, id: Id) {
+        let _ = self.requests.send(Request::Forget(id)).await;
+    }
+
+    /// Stores the result of an item, at this time.
+    ///
+    /// # Errors
+    /// If the store fails.
+    pub async fn finish(&self, item: &Item, outcome: Outcome, now: i64) -> Result<Stored, Error> {
+        let (id, suffix) = (item.job, item.suffix.clone());
+        self.ask(|answer| Request::Finish(id, suffix, outcome, now, answer))
+            .await
+    }
+
+    /// Cancels a pending job. Returns the state of the job afterwards.
+    ///
+    /// # Errors
+    /// If the store fails.
+    pub async fn cancel(&self, id: Id, now: i64) -> Result<State, Error> {
+        self.ask(|answer| Request::Cancel(id, now, answer)).await
+    }
+
+    /// Records that the URL of a job was called, or when it is to be called again.
+    pub async fn called(&self, id: Id, since: i64, again: Option<i64>) {
+        let _ = self.requests.send(Request::Called(id, since, again)).await;
+    }
+
+    /// Ends jobs whose deadline passed more than `grace` ago, and removes those that were kept long enough.
+    ///
+    /// # Errors
+    /// If the store fails.
+    pub async fn sweep(&self, now: i64, grace: Duration) -> Result<Swept, Error> {
+        self.ask(|answer| Request::Sweep(now, grace, answer)).await
+    }
+
+    /// Waits until the thread has ended, after a failure.
+    pub async fn closed(&self) {
+        self.requests.closed().await;
+    }
+
+    /// Whether the thread has ended.
+    pub fn is_closed(&self) -> bool {
+        self.requests.is_closed()
+    }
+
+    async fn ask<T>(&self, request: impl FnOnce(oneshot::Sender<Result<T, Error>>) -> Request) -> Result<T, Error> {
+        let (answer, answered) = oneshot::channel();
+        self.requests.send(request(answer)).await.map_err(|_| Error::Closed)?;
+        answered.await.unwrap_or(Err(Error::Closed))
+    }
+
+    /// A job.
+    ///
+    /// # Errors
+    /// If the store fails.
+    pub fn job(&self, id: Id) -> Result<Option<Job>, Error> {
+        let read = self.database.begin_read()?;
+        let jobs = read.open_table(JOBS)?;
+        Ok(jobs.get(id.0)?.and_then(|bytes| parse(bytes.value())))
+    }
+
+    /// Size of the result of an item.
+    ///
+    /// # Errors
+    /// If the store fails.
+    pub fn size(&self, item: &Item) -> Result<usize, Error> {
+        let read = self.database.begin_read()?;
+        let results = read.open_table(RESULTS)?;
+        let found = results.get((item.job.0, item.suffix.as_str()))?;
+        Ok(found.map_or(0, |bytes| bytes.value().len()))
+    }
+
+    /// The result of an item.
+    ///
+    /// # Errors
+    /// If the store fails.
+    pub fn result(&self, item: &Item) -> Result<Option<Outcome>, Error> {
+        let read = self.database.begin_read()?;
+        let results = read.open_table(RESULTS)?;
+        let found = results.get((item.job.0, item.suffix.as_str()))?;
+        Ok(found.and_then(|bytes| {
+            let (failed, payload) = bytes.value().split_first()?;
+            Some(Outcome {
+                failed: *failed != 0,
+                payload: Bytes::copy_from_slice(payload),
+            })
+        }))
+    }
+
+    /// Suffixes of the children of a job that have a result.
+    ///
+    /// # Errors
+    /// If the store fails.
+    pub fn children(&self, id: Id) -> Result<Vec<String>, Error> {
+        let read = self.database.begin_read()?;
+        let results = read.open_table(RESULTS)?;
+        let mut all = Vec::new();
+        for entry in results.range((id.0, "")..=(id.0, "~"))? {
+            let key = entry?.0;
+            let (_, suffix) = key.value();
+            if !suffix.is_empty() {
+                all.push(suffix.to_owned());
+            }
+        }
+        Ok(all)
+    }
+
+    /// Finished jobs whose URL is to be called by now, the oldest first, with the time at which each was due.
+    ///
+    /// # Errors
+    /// If the store fails.
+    pub fn calls(&self, now: i64, most: usize) -> Result<Vec<(i64, Id)>, Error> {
+        let read = self.database.begin_read()?;
+        let calls = read.open_table(CALLS)?;
+        let due = calls.range((i64::MIN, 0)..=(now, u128::MAX))?;
+        due.take(most)
+            .map(|entry| {
+                let (at, id) = entry?.0.value();
+                Ok((at, Id(id)))
+            })
+            .collect()
+    }
+}
+
+/// Numbers of the file.
+#[derive(Clone, Copy, Debug, Default)]
+struct Totals {
+    jobs: u64,
+    pending: u64,
+    bytes: u64,
+}
+
+impl Totals {
+    fn read(database: &Database) -> Result<Self, Error> {
+        let write = database.begin_write()?;
+        let mut totals = Self::default();
+        {
+            let tables = Tables::open(&write)?;
+            for entry in tables.jobs.iter()? {
+                let (_, bytes) = entry?;
+                let Some(job) = parse(bytes.value()) else { continue };
+                totals.jobs += 1;
+                totals.pending += u64::from(job.state == State::Pending);
+                totals.bytes += job.bytes;
+            }
+        }
+        write.commit()?;
+        Ok(totals)
+    }
+
+    fn tell(self, counts: &Counts) {
+        counts.jobs.store(self.jobs, Ordering::Relaxed);
+        counts.pending.store(self.pending, Ordering::Relaxed);
+        counts.bytes.store(self.bytes, Ordering::Relaxed);
+    }
+}
+
+struct Tables<'a> {
+    jobs: Table<'a, u128, &'static [u8]>,
+    results: Table<'a, (u128, &'static str), &'static [u8]>,
+    due: Table<'a, (i64, u128), ()>,
+    kept: Table<'a, (i64, u128), ()>,
+    calls: Table<'a, (i64, u128), ()>,
+}
+
+impl<'a> Tables<'a> {
+    fn open(write: &'a WriteTransaction) -> Result<Self, Error> {
+        Ok(Self {
+            jobs: write.open_table(JOBS)?,
+            results: write.open_table(RESULTS)?,
+            due: write.open_table(DUE)?,
+            kept: write.open_table(KEPT)?,
+            calls: write.open_table(CALLS)?,
+        })
+    }
+
+    fn job(&self, id: Id) -> Result<Option<Job>, Error> {
+        Ok(self.jobs.get(id.0)?.and_then(|bytes| parse(bytes.value())))
+    }
+
+    fn put(&mut self, id: Id, job: &Job) -> Result<(), Error> {
+        let bytes = serde_json::to_vec(job).unwrap_or_default();
+        self.jobs.insert(id.0, bytes.as_slice())?;
+        Ok(())
+    }
+}
+
+/// The thread that writes.
+struct Writer {
+    database: Arc<Database>,
+    limits: Limits,
+    totals: Totals,
+    counts: Arc<Counts>,
+}
+
+impl Writer {
+    fn run(mut self, mut waiting: mpsc::Receiver<Request>) {
+        while let Some(first) = waiting.blocking_recv() {
+            let mut batch = vec![first];
+            while batch.len() < BATCH
+                && let Ok(next) = waiting.try_recv()
+            {
+                batch.push(next);
+            }
+            let mut answers = Vec::with_capacity(batch.len());
+            let written = self.write(batch, &mut answers);
+            let failed = written.as_ref().err().cloned();
+            for answer in answers {
+                answer(written.clone());
+            }
+            if let Some(error) = failed {
+                // What is in the file is unknown; it is read again at the next start.
+                tracing::error!("{error}");
+                return;
+            }
+            self.totals.tell(&self.counts);
+        }
+    }
+
+    /// One transaction. Requests whose work failed are answered by dropping them.
+    fn write(&mut self, batch: Vec<Request>, answers: &mut Vec<Answer>) -> Result<(), Error> {
+        let write = self.database.begin_write()?;
+        {
+            let mut tables = Tables::open(&write)?;
+            for request in batch {
+                self.apply(&mut tables, request, answers)?;
+            }
+            self.evict(&mut tables)?;
+        }
+        write.commit()?;
+        Ok(())
+    }
+
+    fn apply(&mut self, tables: &mut Tables<'_>, request: Request, answers: &mut Vec<Answer>) -> Result<(), Error> {
+        match request {
+            Request::Accept(id, job, answer) => {
+                let done = self.accept(tables, id, &job)?;
+                answers.push(Box::new(move |written| {
+                    let _ = answer.send(written.and(done));
+                }));
+            }
+            Request::Forget(id) => {
+                self.remove(tables, id)?;
+            }
+            Request::Finish(id, suffix, outcome, now, answer) => {
+                let done = self.finish(tables, id, &suffix, &outcome, now)?;
+                answers.push(Box::new(move |written| {
+                    let _ = answer.send(written.map(|()| done));
+                }));
+            }
+            Request::Cancel(id, now, answer) => {
+                let done = match tables.job(id)? {
+                    Some(mut job) if job.state == State::Pending => {
+                        self.end(tables, id, &mut job, State::Cancelled, now)?;
+                        State::Cancelled
+                    }
+                    Some(job) => job.state,
+                    None => State::Cancelled,
+                };
+                answers.push(Box::new(move |written| {
+                    let _ = answer.send(written.map(|()| done));
+                }));
+            }
+            Request::Called(id, since, again) => {
+                tables.calls.remove((since, id.0))?;
+                if let Some(mut job) = tables.job(id)? {
+                    match again {
+                        Some(at) => {
+                            job.attempts += 1;
+                            tables.calls.insert((at, id.0), ())?;
+                        }
+                        None => job.callback = None,
+                    }
+                    tables.put(id, &job)?;
+                }
+            }
+            Request::Sweep(now, grace, answer) => {
+                let done = self.sweep(tables, now, grace)?;
+                answers.push(Box::new(move |written| {
+                    let _ = answer.send(written.map(|()| done));
+                }));
+            }
+        }
+        Ok(())
+    }
+
+    fn accept(&mut self, tables: &mut Tables<'_>, id: Id, job: &Job) -> Result<Result<(), Error>, Error> {
+        if self.totals.jobs >= self.limits.jobs && !self.remove_oldest(tables)? {
+            return Ok(Err(Error::Full(self.limits.jobs)));
+        }
+        tables.put(id, job)?;
+        tables.due.insert((job.deadline, id.0), ())?;
+        self.totals.jobs += 1;
+        self.totals.pending += 1;
+        Ok(Ok(()))
+    }
+
+    fn finish(
+        &mut self,
+        tables: &mut Tables<'_>,
+        id: Id,
+        suffix: &str,
+        outcome: &Outcome,
+        now: i64,
+    ) -> Result<Stored, Error> {
+        let Some(mut job) = tables.job(id)? else {
+            return Ok(Stored::Unknown);
+        };
+        let is_child = !suffix.is_empty();
+        let is_known = tables.results.get((id.0, suffix))?.is_some();
+        let is_wanted = if is_child {
+            job.state != State::Cancelled && job.children < MOST_CHILDREN
+        } else {
+            job.state == State::Pending
+        };
+        if is_known || !is_wanted {
+            return Ok(Stored::Duplicate);
+        }
+        let stored = [&[u8::from(outcome.failed)], outcome.payload.as_ref()].concat();
+        tables.results.insert((id.0, suffix), stored.as_slice())?;
+        job.bytes += stored.len() as u64;
+        self.totals.bytes += stored.len() as u64;
+        if is_child {
+            job.children += 1;
+            tables.put(id, &job)?;
+        } else {
+            let state = if outcome.failed {
+                State::Failed
+            } else {
+                State::Succeeded
+            };
+            self.end(tables, id, &mut job, state, now)?;
+        }
+        Ok(Stored::New)
+    }
+
+    /// Ends a pending job.
+    fn end(&mut self, tables: &mut Tables<'_>, id: Id, job: &mut Job, state: State, now: i64) -> Result<(), Error> {
+        tables.due.remove((job.deadline, id.0))?;
+        job.state = state;
+        job.finished = Some(now);
+        tables.kept.insert((now, id.0), ())?;
+        if state == State::Cancelled {
+            job.callback = None;
+        } else if job.callback.is_some() {
+            tables.calls.insert((now, id.0), ())?;
+        }
+        self.totals.pending = self.totals.pending.saturating_sub(1);
+        tables.put(id, job)
+    }
+
+    fn sweep(&mut self, tables: &mut Tables<'_>, now: i64, grace: Duration) -> Result<Swept, Error> {
+        let mut swept = Swept::default();
+        let late = now.saturating_sub(milliseconds(grace));
+        for id in first(&tables.due, late)? {
+            let Some(mut job) = tables.job(id)? else { continue };
+            let error = r#"{"error":"no_result","details":{"message":"no result arrived by the deadline"}}"#;
+            let payload = [b"\x01", error.as_bytes()].concat();
+            tables.results.insert((id.0, ""), payload.as_slice())?;
+            job.bytes += payload.len() as u64;
+            self.totals.bytes += payload.len() as u64;
+            self.end(tables, id, &mut job, State::Failed, now)?;
+            swept.ended.push(id);
+        }
+        let old = now.saturating_sub(milliseconds(self.limits.retention));
+        for id in first(&tables.kept, old)? {
+            self.remove(tables, id)?;
+            swept.removed += 1;
+        }
+        Ok(swept)
+    }
+
+    /// Removes the oldest finished jobs while the results are too large.
+    fn evict(&mut self, tables: &mut Tables<'_>) -> Result<(), Error> {
+        while self.totals.bytes > self.limits.bytes && self.remove_oldest(tables)? {}
+        Ok(())
+    }
+
+    fn remove_oldest(&mut self, tables: &mut Tables<'_>) -> Result<bool, Error> {
+        let oldest = tables.kept.first()?.map(|(key, _)| key.value().1);
+        let Some(id) = oldest else { return Ok(false) };
+        self.remove(tables, Id(id))?;
+        Ok(true)
+    }
+
+    fn remove(&mut self, tables: &mut Tables<'_>, id: Id) -> Result<(), Error> {
+        let Some(job) = tables.job(id)? else { return Ok(()) };
+        tables.jobs.remove(id.0)?;
+        tables.due.remove((job.deadline, id.0))?;
+        if let Some(finished) = job.finished {
+            tables.kept.remove((finished, id.0))?;
+        }
+        tables.results.retain_in((id.0, "")..=(id.0, "~"), |_, _| false)?;
+        self.totals.jobs = self.totals.jobs.saturating_sub(1);
+        self.totals.pending = self
+            .totals
+            .pending
+            .saturating_sub(u64::from(job.state == State::Pending));
+        self.totals.bytes = self.totals.bytes.saturating_sub(job.bytes);
+        Ok(())
+    }
+}
+
+/// The first jobs of an index, up to this time.
+fn first(index: &Table<'_, (i64, u128), ()>, until: i64) -> Result<Vec<Id>, Error> {
+    let range = index.range((i64::MIN, 0)..=(until, u128::MAX))?;
+    range.take(SWEEP).map(|entry| Ok(Id(entry?.0.value().1))).collect()
+}
+
+fn parse(bytes: &[u8]) -> Option<Job> {
+    serde_json::from_slice(bytes).ok()
+}
+
+fn milliseconds(duration: Duration) -> i64 {
+    i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
+}
