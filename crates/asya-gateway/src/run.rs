@@ -25,7 +25,7 @@ use crate::submission::Times;
 use crate::waits::Waits;
 
 /// Results that are received and not on disk yet.
-const PREFETCH: u16 = 32;
+const PREFETCH: u16 = 8;
 /// Visibility timeout of results in SQS, renewed while they are stored.
 const VISIBILITY: Duration = Duration::from_mins(1);
 /// Interval at which certificate files are read again.
@@ -167,6 +167,8 @@ pub async fn run(process: Process, args: Args) -> Result<(), Error> {
                 prefetch: PREFETCH,
                 create_queues: true,
                 quorum: broker.queue_type == settings::QueueType::Quorum,
+                // With the rest of its envelope, an error has the payload of the request, too.
+                largest: Some(2 * args.largest_result as u64),
             });
             run_on(process, &args, transport).await
         }

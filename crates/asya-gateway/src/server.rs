@@ -118,11 +118,7 @@ async fn submit(
     let caller = api.identify(&headers).await?;
     // A stream is an answer of its own, so its place is taken before the job is accepted.
     let stream = match is_stream(&headers) {
-        true => Some(
-            api.waits
-                .begin(&caller, &api.gateway)
-                .ok_or_else(Refused::too_many_waits)?,
-        ),
+        true => Some(api.place(&caller).ok_or_else(Refused::too_many_waits)?),
         false => None,
     };
     let item = api.accept(&caller, &namespace, &actor, &headers, &body).await?;
@@ -137,7 +133,7 @@ async fn submit(
     };
     let time = time.min(api.limits.wait);
     // A preference: without a place, the answer is that the job is accepted.
-    if let Some(_wait) = api.waits.begin(&caller, &api.gateway) {
+    if let Some(_wait) = api.place(&caller) {
         api.wait(&item, time).await?;
     }
     api.told(&item, StatusCode::ACCEPTED, Some(time)).await
@@ -162,10 +158,7 @@ async fn complete(
         let text = "stream: a queue has whole answers only; omit `stream`, or follow the job with Accept: text/event-stream at POST /v1/NAMESPACE/ACTOR";
         return Err(Refused::new(StatusCode::BAD_REQUEST, "stream_not_supported", text));
     }
-    let _wait = api
-        .waits
-        .begin(&caller, &api.gateway)
-        .ok_or_else(Refused::too_many_waits)?;
+    let _wait = api.place(&caller).ok_or_else(Refused::too_many_waits)?;
     let item = api.accept(&caller, &namespace, &actor, &headers, &body).await?;
     drop(body);
     share.give_back();
@@ -183,15 +176,12 @@ async fn show(State(api): State<Arc<Api>>, Path(id): Path<String>, headers: Head
     let caller = api.identify(&headers).await?;
     let item = api.item(&caller, &id)?;
     if is_stream(&headers) {
-        let wait = api
-            .waits
-            .begin(&caller, &api.gateway)
-            .ok_or_else(Refused::too_many_waits)?;
+        let wait = api.place(&caller).ok_or_else(Refused::too_many_waits)?;
         return Ok(api.stream(item, wait));
     }
     let time = preferred_wait(&headers).map(|time| time.min(api.limits.wait));
     if let Some(time) = time
-        && let Some(_wait) = api.waits.begin(&caller, &api.gateway)
+        && let Some(_wait) = api.place(&caller)
     {
         api.wait(&item, time).await?;
     }
@@ -260,6 +250,11 @@ impl Api {
             });
             refused
         })
+    }
+
+    /// A place to wait.
+    fn place(&self, caller: &Caller) -> Option<Wait> {
+        self.waits.begin(&caller.user, &self.gateway.metrics)
     }
 
     /// Accepts a job, if the caller may send messages to every actor of its route.

@@ -619,3 +619,178 @@ fn parse(bytes: &[u8]) -> Option<Job> {
 fn milliseconds(duration: Duration) -> i64 {
     i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HOUR: i64 = 3_600_000;
+
+    fn limits() -> Limits {
+        Limits {
+            jobs: 3,
+            bytes: 1000,
+            retention: Duration::from_hours(1),
+        }
+    }
+
+    fn job(deadline: i64) -> Job {
+        Job {
+            namespace: "team".to_owned(),
+            route: vec!["a".to_owned()],
+            user: "ada".to_owned(),
+            uid: String::new(),
+            created: 0,
+            deadline,
+            state: State::Pending,
+            finished: None,
+            callback: None,
+            attempts: 0,
+            bytes: 0,
+            children: 0,
+        }
+    }
+
+    fn outcome(payload: &str) -> Outcome {
+        Outcome {
+            failed: false,
+            payload: Bytes::copy_from_slice(payload.as_bytes()),
+        }
+    }
+
+    fn store(folder: &tempfile::TempDir) -> Store {
+        Store::open(&folder.path().join("jobs.redb"), limits()).unwrap()
+    }
+
+    fn counts(store: &Store) -> (u64, u64, u64) {
+        let Counts { jobs, pending, bytes } = &*store.counts;
+        let [jobs, pending, bytes] = [jobs, pending, bytes].map(|count| count.load(Ordering::Relaxed));
+        (jobs, pending, bytes)
+    }
+
+    #[tokio::test]
+    async fn job_and_result_outlive_the_process() {
+        let folder = tempfile::tempdir().unwrap();
+        let item = Item::of(Id(1));
+        {
+            let store = store(&folder);
+            store.accept(Id(1), job(HOUR)).await.unwrap();
+            store.accept(Id(2), job(HOUR)).await.unwrap();
+            assert_eq!(store.finish(&item, outcome("17"), 5).await.unwrap(), Stored::New);
+        }
+        // The file is free when the thread has ended.
+        let store = loop {
+            match Store::open(&folder.path().join("jobs.redb"), limits()) {
+                Ok(store) => break store,
+                Err(_) => tokio::time::sleep(Duration::from_millis(5)).await,
+            }
+        };
+        assert_eq!(store.job(Id(1)).unwrap().unwrap().state, State::Succeeded);
+        assert_eq!(store.result(&item).unwrap().unwrap().payload, "17");
+        assert_eq!(counts(&store), (2, 1, 3));
+    }
+
+    #[tokio::test]
+    async fn second_result_of_an_item_is_dropped() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = store(&folder);
+        store.accept(Id(1), job(HOUR)).await.unwrap();
+        let child = Item {
+            job: Id(1),
+            suffix: "1".to_owned(),
+        };
+        for (item, expected) in [
+            (Item::of(Id(1)), Stored::New),
+            (Item::of(Id(1)), Stored::Duplicate),
+            (child.clone(), Stored::New),
+            (child, Stored::Duplicate),
+            (Item::of(Id(9)), Stored::Unknown),
+        ] {
+            assert_eq!(store.finish(&item, outcome("1"), 5).await.unwrap(), expected, "{item}");
+        }
+        assert_eq!(store.children(Id(1)).unwrap(), ["1"]);
+    }
+
+    #[tokio::test]
+    async fn cancelled_job_gets_no_result() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = store(&folder);
+        store.accept(Id(1), job(HOUR)).await.unwrap();
+        assert_eq!(store.cancel(Id(1), 5).await.unwrap(), State::Cancelled);
+        let late = store.finish(&Item::of(Id(1)), outcome("1"), 6).await.unwrap();
+        assert_eq!((late, counts(&store)), (Stored::Duplicate, (1, 0, 0)));
+        // A finished job is not cancelled.
+        store.accept(Id(2), job(HOUR)).await.unwrap();
+        store.finish(&Item::of(Id(2)), outcome("1"), 6).await.unwrap();
+        assert_eq!(store.cancel(Id(2), 7).await.unwrap(), State::Succeeded);
+    }
+
+    #[tokio::test]
+    async fn store_is_bounded_by_jobs_bytes_and_time() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = store(&folder);
+        for id in 1..=3 {
+            store.accept(Id(id), job(HOUR)).await.unwrap();
+        }
+        assert!(matches!(store.accept(Id(4), job(HOUR)).await, Err(Error::Full(3))));
+        assert!(store.room().is_err());
+        // A finished job makes room.
+        store.finish(&Item::of(Id(1)), outcome("1"), 5).await.unwrap();
+        store.accept(Id(4), job(HOUR)).await.unwrap();
+        assert_eq!((store.job(Id(1)).unwrap(), counts(&store)), (None, (3, 3, 0)));
+        assert!(store.result(&Item::of(Id(1))).unwrap().is_none());
+        // So does a finished one when the results are too large: the oldest goes.
+        let large = "x".repeat(600);
+        store.finish(&Item::of(Id(2)), outcome(&large), 6).await.unwrap();
+        store.finish(&Item::of(Id(3)), outcome(&large), 7).await.unwrap();
+        assert_eq!((store.job(Id(2)).unwrap(), counts(&store)), (None, (2, 1, 601)));
+        // After its time.
+        let swept = store.sweep(HOUR + 6, Duration::from_hours(9)).await.unwrap();
+        assert_eq!((swept.removed, swept.ended.len()), (0, 0));
+        let swept = store.sweep(HOUR + 7, Duration::from_hours(9)).await.unwrap();
+        assert_eq!((swept.removed, counts(&store)), (1, (1, 1, 0)));
+    }
+
+    #[tokio::test]
+    async fn job_without_a_result_fails_after_its_deadline() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = store(&folder);
+        store.accept(Id(1), job(HOUR)).await.unwrap();
+        let grace = Duration::from_millis(10);
+        assert_eq!(store.sweep(HOUR + 9, grace).await.unwrap().ended, []);
+        assert_eq!(store.sweep(HOUR + 10, grace).await.unwrap().ended, [Id(1)]);
+        let result = store.result(&Item::of(Id(1))).unwrap().unwrap();
+        assert!(result.failed && result.payload.starts_with(b"{\"error\":\"no_result\""));
+        assert_eq!(store.job(Id(1)).unwrap().unwrap().state, State::Failed);
+    }
+
+    #[tokio::test]
+    async fn url_is_due_until_it_was_called() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = store(&folder);
+        let url = Some("http://x".to_owned());
+        store
+            .accept(
+                Id(1),
+                Job {
+                    callback: url,
+                    ..job(HOUR)
+                },
+            )
+            .await
+            .unwrap();
+        assert_eq!(store.calls(HOUR, 9).unwrap(), []);
+        store.finish(&Item::of(Id(1)), outcome("1"), 5).await.unwrap();
+        assert_eq!(store.calls(5, 9).unwrap(), [(5, Id(1))]);
+        store.called(Id(1), 5, Some(50)).await;
+        store.sweep(6, Duration::ZERO).await.unwrap();
+        assert_eq!(
+            (store.calls(49, 9).unwrap(), store.calls(50, 9).unwrap()),
+            (vec![], vec![(50, Id(1))])
+        );
+        assert_eq!(store.job(Id(1)).unwrap().unwrap().attempts, 1);
+        store.called(Id(1), 50, None).await;
+        store.sweep(6, Duration::ZERO).await.unwrap();
+        assert_eq!(store.calls(HOUR, 9).unwrap(), []);
+    }
+}

@@ -256,7 +256,6 @@ mod tests {
 
     #[test]
     fn invalid_submissions_are_rejected_with_their_part() {
-        let deep = format!("{}{}", "[".repeat(1000), "]".repeat(1000));
         let many = vec!["x"; 64].join(",");
         let cases: &[(&str, &str, HeaderMap, &str, &str)] = &[
             ("Team", "a", headers(&[]), "{}", "namespace"),
@@ -277,7 +276,6 @@ mod tests {
             ("team", "a", headers(&[]), "", "not JSON"),
             ("team", "a", headers(&[]), "{} {}", "not JSON"),
             ("team", "a", headers(&[]), "\u{0}", "not JSON"),
-            ("team", "a", headers(&[]), &deep, "not JSON"),
         ];
         for (namespace, actor, headers, body, part) in cases {
             let body = Bytes::copy_from_slice(body.as_bytes());

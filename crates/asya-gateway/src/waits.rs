@@ -1,14 +1,12 @@
-//! Places for requests that wait, bounded in all and for each caller.
+//! Places for requests that wait, bounded in all and for each user.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use parking_lot::Mutex;
-use runway_callers::Caller;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::gateway::Gateway;
 use crate::metrics::Metrics;
 
 /// Part of all places that one caller may have.
@@ -39,21 +37,21 @@ impl Waits {
         }
     }
 
-    /// A place for a request of this caller, if there is one.
-    pub fn begin(&self, caller: &Caller, gateway: &Gateway) -> Option<Wait> {
+    /// A place for a request of this user, if there is one.
+    pub fn begin(&self, user: &str, metrics: &Arc<Metrics>) -> Option<Wait> {
         let permit = Arc::clone(&self.all).try_acquire_owned().ok()?;
         let mut users = self.users.lock();
-        let of_user = users.entry(caller.user.clone()).or_default();
+        let of_user = users.entry(user.to_owned()).or_default();
         if *of_user >= self.of_one {
             return None;
         }
         *of_user += 1;
-        gateway.metrics.waiting.fetch_add(1, Ordering::Relaxed);
+        metrics.waiting.fetch_add(1, Ordering::Relaxed);
         Some(Wait {
             _permit: permit,
-            user: caller.user.clone(),
+            user: user.to_owned(),
             users: Arc::clone(&self.users),
-            metrics: Arc::clone(&gateway.metrics),
+            metrics: Arc::clone(metrics),
         })
     }
 }
@@ -68,5 +66,28 @@ impl Drop for Wait {
             }
         }
         self.metrics.waiting.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_caller_does_not_get_all_places() {
+        let (waits, metrics) = (Waits::new(16), Arc::default());
+        let first = waits.begin("ada", &metrics);
+        let second = waits.begin("ada", &metrics);
+        assert!(first.is_some() && second.is_some());
+        assert!(waits.begin("ada", &metrics).is_none(), "an eighth of all");
+        assert!(waits.begin("bob", &metrics).is_some());
+        drop(second);
+        assert!(waits.begin("ada", &metrics).is_some());
+        drop(first);
+        assert!(waits.users.lock().is_empty());
+        assert_eq!(
+            (waits.all.available_permits(), metrics.waiting.load(Ordering::Relaxed)),
+            (16, 0)
+        );
     }
 }

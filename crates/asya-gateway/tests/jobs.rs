@@ -45,7 +45,7 @@ async fn jobs_of_real_callers() -> Result<()> {
         all.unreadable_replies(),
         all.routes(),
     )?;
-    Ok(())
+    all.progress().await
 }
 
 struct All<'a> {
@@ -310,12 +310,47 @@ impl All<'_> {
             Ok(())
         })
         .await?;
+        // Too large for memory: it is not received at all.
+        let huge = format!(
+            r#"{{"id": "{}", "payload": "{}"}}"#,
+            "0".repeat(32),
+            "x".repeat(9_000_000)
+        );
+        self.world.broker.publish("asya_reply_gateway", huge.as_bytes()).await?;
+        eventually(PATIENCE, async || {
+            ensure!(self.world.broker.ready(dead).await? == 3, "it is not set aside");
+            Ok(())
+        })
+        .await?;
         // A result of a job that is not known.
         let unknown = json!({"id": "0".repeat(32), "payload": 1}).to_string();
         self.world
             .broker
             .publish("asya_reply_gateway", unknown.as_bytes())
             .await
+    }
+
+    /// A sidecar of its own reports to the gateway.
+    async fn progress(&self) -> Result<()> {
+        let url = format!("--gateway-url={}", self.gateway.progress_url());
+        let _actor = self.world.actor("nowhere", "slow", &[&url]).await?;
+        let id = self
+            .gateway
+            .submit("nowhere", self.shop, &json!({"seconds": 4}))
+            .await?;
+        let running = eventually(PATIENCE, async || {
+            let (_, job) = self.gateway.get(&format!("/jobs/{id}"), self.shop, &[]).await?;
+            ensure!(job["status"] == "running", "{job}");
+            Ok(job)
+        })
+        .await?;
+        assert_eq!(
+            running["progress"],
+            json!({"actor": "nowhere", "step": "processing", "percent": 50})
+        );
+        let job = self.gateway.ended(&id, self.shop).await?;
+        assert_eq!((&job["status"], job.get("progress")), (&json!("succeeded"), None));
+        Ok(())
     }
 
     async fn routes(&self) -> Result<()> {

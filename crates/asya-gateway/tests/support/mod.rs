@@ -320,6 +320,15 @@ impl Gateway {
         format!("http://127.0.0.1:{}", self.progress)
     }
 
+    /// CPU time so far.
+    pub fn cpu(&self) -> Result<Duration> {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id()))?;
+        let fields: Vec<&str> = stat.rsplit(')').next().context("no fields")?.split_whitespace().collect();
+        // utime and stime, in hundredths of a second.
+        let ticks = fields[11].parse::<u64>()? + fields[12].parse::<u64>()?;
+        Ok(Duration::from_millis(ticks * 10))
+    }
+
     pub fn resident_kib(&self) -> Result<u64> {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id()))?;
         let line = status
