@@ -8,20 +8,10 @@ use regex::Regex;
 
 use crate::{files, shell};
 
-/// Files in circles that a crate may still have, 0 for other crates. Lower a number when it shrinks. By design:
-/// `observe`, `plan` and `queues` of the AsyncActor operator.
-const ALLOWED: &[(&str, usize)] = &[
-    ("crates/asya-operator", 4),
-    ("crates/provider-direct", 5),
-    ("crates/provider-dynamo", 5),
-    ("crates/provider-kaito", 2),
-    ("crates/provider-kuberay", 2),
-];
-
 /// Path of a module below the root of its crate; empty for the root.
 type Module = Vec<String>;
 
-/// Crates with more files in circles than allowed.
+/// Circles of `use` in the crates and in xtask.
 pub(crate) fn complaints() -> Result<Vec<String>> {
     let mut crates = vec!["xtask".to_owned()];
     for entry in fs::read_dir(shell::root().join("crates"))? {
@@ -35,24 +25,12 @@ pub(crate) fn complaints() -> Result<Vec<String>> {
         for file in files::rust_files(&source)? {
             files.push((module(file.strip_prefix(&source)?), fs::read_to_string(&file)?));
         }
-        let circles = circles(&files)?;
-        let count: usize = circles.iter().map(Vec::len).sum();
-        let allowed = ALLOWED
-            .iter()
-            .find(|(of, _)| *of == name)
-            .map_or(0, |(_, number)| *number);
-        if count > allowed {
-            complaints.extend(
-                circles
-                    .iter()
-                    .map(|circle| format!("{name}: circle of `use`: {}", circle.join(", "))),
-            );
-            complaints.push(format!(
-                "{name}: {count} files in circles of `use`, {allowed} are allowed (xtask/src/circles.rs): move what they share below both"
-            ));
-        } else if count < allowed {
-            println!("tidy: {name} has {count} files in circles of `use`: lower its allowance of {allowed}");
-        }
+        complaints.extend(circles(&files)?.iter().map(|circle| {
+            format!(
+                "{name}: circle of `use`: {}: move what they share below both",
+                circle.join(", ")
+            )
+        }));
     }
     Ok(complaints)
 }

@@ -108,6 +108,7 @@ const PURE: &[&str] = &[
     "crates/asya-operator/src/names.rs",
     "crates/asya-operator/src/needs.rs",
     "crates/asya-operator/src/object.rs",
+    "crates/asya-operator/src/queue.rs",
     "crates/llama-stack-operator/src/merge",
     "crates/asya-sidecar/src/plan.rs",
     "crates/asya-sidecar/src/envelope.rs",

@@ -9,7 +9,7 @@
 //! | [`condition`] | condition types, and how conditions are built |
 //! | [`labels`] | every label, annotation, finalizer and field manager name |
 //! | [`name`] | names that are safe in a path of the API server |
-//! | [`reason`] | reasons of conditions |
+//! | [`reason`] | reasons of conditions and Events |
 //! | [`tone`] | how well an object is, by its phase or state |
 //! | [`overrides`] | checks `spec.provider.overrides` against the documented keys |
 
@@ -40,5 +40,5 @@ pub use llama_stack_distribution::{LlamaStackDistribution, LlamaStackDistributio
 pub use model_deployment::{ModelDeployment, ModelDeploymentSpec, ModelDeploymentStatus, Phase};
 pub use name::{Name, Namespace};
 pub use provider_config::{InferenceProviderConfig, InferenceProviderConfigSpec, InferenceProviderConfigStatus};
-pub use reason::{CoreReason, ProviderReason, RegistrationReason};
+pub use reason::{ActorReason, CoreReason, DistributionReason, EventReason, ProviderReason, RegistrationReason};
 pub use tone::Tone;

@@ -1,4 +1,4 @@
-//! Reasons of the conditions of ModelDeployments and InferenceProviderConfigs. They are a part of the API: a reason never changes
+//! Reasons of conditions and Events. They are a part of the API: a reason never changes
 //! its meaning.
 //!
 //! Reasons from upstreams and third-party providers are copied unchanged. The text of a reason therefore does not identify the
@@ -203,6 +203,252 @@ reasons! {
     }
 }
 
+reasons! {
+    /// Reasons of the conditions of an AsyncActor, beside [`crate::async_actor::ActorState`], whose words are reasons too.
+    ActorReason {
+        /// `status.resolvedTarget` names the workload.
+        Resolved,
+        /// The target does not exist, is being deleted, or has not created its workload. Create it; the actor is bound as soon as it exists.
+        TargetNotFound,
+        /// The CRD of the target's kind is not installed. Install the operator of this kind.
+        TargetKindNotInstalled,
+        /// The target has not published its URL yet. Wait, or set `spec.runtime.targetURL`.
+        TargetURLUnknown,
+        /// The URL cannot be derived from the target, or is not allowed. Set `spec.runtime.targetURL`.
+        TargetURLRequired,
+        /// The operator does not know how objects of this kind create pods. Set `spec.binding.strategy` to `Proxy`.
+        TargetNotSupported,
+        /// The requested strategy is not possible for this target. Use `Auto` or `Proxy`.
+        StrategyNotPossible,
+        /// Both containers are in the target.
+        Injected,
+        /// A Deployment of the actor calls the target.
+        ProxyCreated,
+        /// A Deployment of the actor calls the target, after a conflict over it.
+        ConflictFallback,
+        /// The condition `TargetResolved` is not true.
+        TargetNotResolved,
+        /// An older actor is bound to the target. Delete one of the two, or use the strategy `Proxy`.
+        AlreadyManaged,
+        /// The target has containers with the names that the operator needs. Rename them.
+        ContainerNameConflict,
+        /// Another field manager removed the containers; they are added again after a wait.
+        ConflictDetected,
+        /// The containers were removed more than five times; the operator leaves the target alone.
+        ConflictLoopDetected,
+        /// The containers are being removed from the previous target.
+        Leaving,
+        /// The workload of the actor exists, or is being created.
+        WorkloadCreated,
+        /// `spec.transport` names a transport that is not configured or not enabled.
+        TransportNotConfigured,
+        /// The queue exists as configured.
+        QueueReady,
+        /// The queue exists with other settings, and is used as it is.
+        QueueDiffers,
+        /// The operator does not manage queues of this transport; the sidecar creates the queue.
+        NotManaged,
+        /// The queue is being created.
+        QueuePending,
+        /// The broker refused the operation or cannot be reached. The operation is repeated.
+        QueueFailed,
+        /// The name of the queue exceeds the limit of SQS. Shorten the name of the actor or of the namespace.
+        QueueNameTooLong,
+        /// KEDA scales the workload.
+        ScaledObjectReady,
+        /// KEDA has not accepted the ScaledObject yet. If it lasts, check that KEDA runs.
+        ScaledObjectCreated,
+        /// KEDA reports an error for the ScaledObject.
+        ScaledObjectRefused,
+        /// An annotation on the ScaledObject pauses scaling.
+        Paused,
+        /// The CRDs of KEDA are not installed. Install KEDA, or set `spec.scaling.enabled` to false.
+        KedaNotInstalled,
+        /// KEDA cannot scale the target. Remove `spec.scaling`, or use another strategy.
+        TargetNotScalable,
+        /// The message lists what needs attention.
+        Warning,
+    }
+}
+
+reasons! {
+    /// Reasons of the conditions of a LlamaStackDistribution and of its external providers.
+    DistributionReason {
+        /// The server serves.
+        Ready,
+        /// No replica is desired.
+        ScaledToZero,
+        /// Objects are being created.
+        Creating,
+        /// Pods are starting, or providers are being installed.
+        Initializing,
+        /// The object is being deleted.
+        Terminating,
+        /// The spec violates the rules that the message lists. Correct the listed fields.
+        InvalidSpec,
+        /// The operator does not know the distribution name. Use one of those in the message, or give an image.
+        UnknownDistribution,
+        /// A ConfigMap in another namespace is named; pods cannot mount it. Copy it into the namespace of the object.
+        ForeignNamespace,
+        /// A ConfigMap that the spec names does not exist. Create it.
+        ConfigMapNotFound,
+        /// The user's ConfigMap has neither `run.yaml` nor `config.yaml`.
+        UserConfigInvalid,
+        /// The ConfigMap contains no valid certificates.
+        CaBundleInvalid,
+        /// The operator does not know its own image, which external providers need. Start it with `--operator-image`.
+        OperatorImageUnknown,
+        /// An object with a required name belongs to another owner. Rename one of them.
+        NameTaken,
+        /// The API server rejected an object.
+        Refused,
+        /// No node accepts a pod.
+        Unschedulable,
+        /// The kubelet evicted a pod.
+        Evicted,
+        /// Pods cannot be created, because of a quota, a policy or a missing ServiceAccount.
+        PodsRefused,
+        /// The pods did not become ready in time.
+        ProgressDeadlineExceeded,
+        /// The distribution image contains no `run.yaml`. Provide one with `spec.server.userConfig`.
+        NoBaseConfig,
+        /// merge-config failed. Read the log of this init container.
+        MergeFailed,
+        /// The distribution image has no shell.
+        NoShell,
+        /// A container cannot be started.
+        StartFailed,
+        /// The server exits. Read its log.
+        ServerFailed,
+        /// A provider implements another API than the section of the spec in which it is listed.
+        ApiMismatch,
+        /// A provider's packages are built for other processors.
+        ArchitectureMismatch,
+        /// The configuration class of a provider does not accept `config`.
+        ConfigInvalid,
+        /// The configuration of a provider, or of all providers together, exceeds its limit.
+        ConfigTooLarge,
+        /// A package of a provider conflicts with one of the distribution or of another provider.
+        DependencyConflict,
+        /// Two providers have the same id. Rename one of them.
+        DuplicateProviderId,
+        /// The kubelet cannot pull an image.
+        ImagePullFailed,
+        /// The installation of a provider failed without a more precise reason.
+        InstallFailed,
+        /// `config.modelDeploymentRef` is incomplete or contradicts another key.
+        InvalidModelDeploymentRef,
+        /// `lls-provider-spec.yaml` in a provider image is not valid.
+        MetadataInvalid,
+        /// A provider image has no `/lls-provider/lls-provider-spec.yaml`.
+        MetadataMissing,
+        /// The ModelDeployment in `config.modelDeploymentRef` does not exist.
+        ModelDeploymentNotFound,
+        /// The ModelDeployment in `config.modelDeploymentRef` has no endpoint yet.
+        ModelDeploymentNotReady,
+        /// A provider image has no Python.
+        NoPython,
+        /// A container exceeded its memory limit.
+        OutOfMemory,
+        /// A provider image has no wheels in `/lls-provider/packages`.
+        PackagesMissing,
+        /// The running server does not list a provider.
+        ProviderNotListed,
+        /// The check before the server's start failed for a provider.
+        ValidationFailed,
+        /// All pods are ready.
+        DeploymentReady,
+        /// Pods are starting.
+        DeploymentPending,
+        /// Pods do not become ready.
+        DeploymentFailed,
+        /// The Service exists.
+        ServiceReady,
+        /// The Service is being created.
+        ServicePending,
+        /// The PersistentVolumeClaim is bound.
+        StorageReady,
+        /// The PersistentVolumeClaim is not bound yet. If it lasts, check the StorageClass.
+        StoragePending,
+        /// The PersistentVolumeClaim has lost its volume.
+        StorageFailed,
+        /// The spec requests less storage than the PersistentVolumeClaim has; claims cannot shrink.
+        CannotShrink,
+        /// The server answered.
+        Answered,
+        /// The server did not answer as expected. The request is repeated.
+        NoAnswer,
+        /// No pod is ready yet.
+        NotAsked,
+        /// All external providers are ready.
+        ProvidersReady,
+        /// External providers are being installed.
+        ProvidersInstalling,
+        /// External providers failed. See `status.externalProviders`.
+        ProvidersFailed,
+        /// External providers replace providers of the base configuration.
+        ConfigurationMerged,
+        /// `command` or `args` replace the operator's; external providers are not checked before the start.
+        OwnCommand,
+        /// Environment variables of the spec are ignored, because the operator sets them.
+        SetByOperator,
+    }
+}
+
+reasons! {
+    /// Reasons of Events. An Event about a condition that changed has the reason of the condition instead.
+    EventReason {
+        /// The core controller selected a provider.
+        ProviderSelected,
+        /// The provider does not support the spec. Change the fields that the message names, or the provider.
+        ProviderIncompatible,
+        /// The upstream reports an error, or the API server rejected an object. Follow the message.
+        ProviderError,
+        /// `spec.provider.overrides` has keys that have no effect.
+        OverridesIgnored,
+        /// Fields of the spec have no effect with this provider and engine.
+        FieldsIgnored,
+        /// The upstream has reported nothing for 5 minutes. Check that the upstream operator runs.
+        StaleStatus,
+        /// An object was created for a ModelDeployment or a LlamaStackDistribution.
+        ResourceCreated,
+        /// An object was created for an AsyncActor.
+        Created,
+        /// An object was edited directly; the controller reverts the edit. Change the owner's spec instead.
+        DriftDetected,
+        /// The deletion waited five minutes and continues. Delete the objects that the message names, if they still exist.
+        FinalizerTimeout,
+        /// asya-sidecar and asya-runtime were added to the target.
+        Bound,
+        /// asya-sidecar and asya-runtime were removed from the target.
+        Unbound,
+        /// The actor is deleted, and its queue is kept because it holds messages. Empty and delete the queue.
+        QueueLeft,
+        /// KEDA scales the actor from now on.
+        ScalingStarted,
+        /// The server serves.
+        Ready,
+        /// The server does not serve. Follow the message.
+        Failed,
+    }
+}
+
+impl EventReason {
+    /// Whether Events with this reason have the type Warning instead of Normal.
+    pub const fn is_warning(self) -> bool {
+        !matches!(
+            self,
+            Self::ProviderSelected
+                | Self::ResourceCreated
+                | Self::Created
+                | Self::Bound
+                | Self::Unbound
+                | Self::ScalingStarted
+                | Self::Ready
+        )
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -212,7 +458,16 @@ mod tests {
         let core = CoreReason::ALL.iter().map(|r| (r.as_str(), r.meaning()));
         let provider = ProviderReason::ALL.iter().map(|r| (r.as_str(), r.meaning()));
         let registration = RegistrationReason::ALL.iter().map(|r| (r.as_str(), r.meaning()));
-        for (text, meaning) in core.chain(provider).chain(registration) {
+        let actor = ActorReason::ALL.iter().map(|r| (r.as_str(), r.meaning()));
+        let distribution = DistributionReason::ALL.iter().map(|r| (r.as_str(), r.meaning()));
+        let event = EventReason::ALL.iter().map(|r| (r.as_str(), r.meaning()));
+        for (text, meaning) in core
+            .chain(provider)
+            .chain(registration)
+            .chain(event)
+            .chain(actor)
+            .chain(distribution)
+        {
             assert!(
                 text.starts_with(|c: char| c.is_ascii_uppercase()) && text.chars().all(char::is_alphanumeric),
                 "{text}"

@@ -8,6 +8,7 @@
 //! | [`names`] | names of created objects and queues: pure |
 //! | [`object`] | kinds, names and lookup results of objects: pure |
 //! | [`needs`] | the objects that a plan reads: pure |
+//! | [`queue`] | names, state and work of an actor's queues: pure |
 //! | [`observe`], [`plan`] | the observed state, and the plan for it: pure |
 //! | [`policy`] | admission policy: authorization of bindings |
 //! | [`run`](fn@run) | starts the operator |
@@ -21,6 +22,7 @@ pub mod object;
 pub mod observe;
 pub mod plan;
 pub mod policy;
+pub mod queue;
 mod queues;
 mod reconcile;
 pub mod request;

@@ -16,37 +16,9 @@ use runway_operator::clock;
 use crate::caches::Caches;
 use crate::configuration::Configuration;
 use crate::object::{Key, Objects};
-use crate::plan;
+use crate::queue::{QueueState, queues_of};
 use crate::queues::Keeper;
-use crate::transports::Transports;
-
-/// State of an actor's queue.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum QueueState {
-    /// Not looked up yet.
-    #[default]
-    Unknown,
-    /// The queue exists.
-    Ready {
-        /// Difference between the queue and its configuration, if any.
-        drift: Option<String>,
-    },
-    /// The queue could not be created or looked up.
-    Failed {
-        /// Error, as a message for the user.
-        message: String,
-    },
-    /// The queue could not be deleted yet, because it is in use.
-    InUse {
-        /// Consumers and unacknowledged messages.
-        by: String,
-    },
-    /// The queue was deleted, or kept because it holds messages.
-    Removed {
-        /// Number of messages in a queue that was kept.
-        left: Option<u64>,
-    },
-}
+use crate::transports::{Transport, Transports};
 
 /// Settings of the operator.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -61,6 +33,13 @@ pub struct Settings {
     pub conflict_wait: Duration,
     /// Python script of the runtime for standalone actors.
     pub runtime_script: String,
+}
+
+impl Settings {
+    /// Whether the operator creates and deletes the queues of the transport; otherwise the sidecars create them.
+    pub(crate) fn manage_queues_of(&self, transport: &Transport) -> bool {
+        self.manages_queues && transport.queues().auto_create
+    }
 }
 
 /// Sources that a reconcile reads, and the executor of its plan.
@@ -146,6 +125,6 @@ pub(crate) async fn observe(context: &Context, actor: Arc<AsyncActor>) -> Result
 /// The state of the actor's queue.
 pub(crate) fn queue(context: &Context, actor: &AsyncActor) -> QueueState {
     let id = (actor.namespace().unwrap_or_default(), actor.name_any());
-    let wanted = plan::queues_of(actor, &context.configuration.now());
+    let wanted = queues_of(actor, &context.configuration.now());
     context.queues.state(&id, wanted.as_ref())
 }

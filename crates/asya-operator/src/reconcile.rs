@@ -29,7 +29,7 @@ pub(crate) async fn reconcile(actor: Arc<AsyncActor>, context: Arc<Context>) -> 
 /// Arguments that change a plan. The operator and `render` share them.
 #[derive(Clone, Debug, clap::Args)]
 pub struct ActorArgs {
-    /// Transports, as JSON or as the path of a file with it. Empty: there are none
+    /// Transports, as JSON or as the path of a JSON file. None by default
     #[arg(
         long,
         env = "ASYA_TRANSPORT_CONFIG",

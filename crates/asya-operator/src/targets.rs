@@ -18,6 +18,7 @@ use std::fmt;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::ResourceExt;
 use kube::core::DynamicObject;
+use runway_api::ActorReason;
 use runway_api::async_actor::{AskedStrategy, Strategy, WorkloadRef};
 use runway_operator::address::{check_url, is_loopback};
 use runway_operator::object::Kind;
@@ -251,7 +252,7 @@ pub struct InPlace {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unresolved {
     /// Reason of the condition.
-    pub reason: &'static str,
+    pub reason: ActorReason,
     /// Message of the condition.
     pub message: String,
     /// Whether this can change without a change of the actor.
@@ -334,7 +335,10 @@ pub fn resolve(bound: &Bound, namespace: &str, scaling: bool, found: &Objects) -
                 if why.may_come {
                     why
                 } else {
-                    never("TargetURLRequired", loopback_text(given, &source.key.to_string()))
+                    never(
+                        ActorReason::TargetURLRequired,
+                        loopback_text(given, &source.key.to_string()),
+                    )
                 }
             })?;
             with_path_of(own, given)
@@ -371,7 +375,7 @@ fn resolve_unknown(bound: &Bound) -> Result<Resolved, Unresolved> {
     let what = format!("{} of {}", reference.kind, reference.api_version);
     if bound.strategy != AskedStrategy::Proxy {
         return Err(never(
-            "TargetNotSupported",
+            ActorReason::TargetNotSupported,
             format!(
                 "workloadRef.kind: the operator cannot bind to a {what}, because the kind is not in the table of targets: correct apiVersion and kind, or set binding.strategy to Proxy and runtime.targetURL"
             ),
@@ -379,7 +383,7 @@ fn resolve_unknown(bound: &Bound) -> Result<Resolved, Unresolved> {
     }
     let Some(url) = &bound.runtime.target_url else {
         return Err(never(
-            "TargetURLRequired",
+            ActorReason::TargetURLRequired,
             format!(
                 "runtime.targetURL is required: the URL of a {what} is not known, because the kind is not in the table of targets; set it to its Service"
             ),
@@ -387,7 +391,7 @@ fn resolve_unknown(bound: &Bound) -> Result<Resolved, Unresolved> {
     };
     if is_loopback(url) {
         return Err(never(
-            "TargetURLRequired",
+            ActorReason::TargetURLRequired,
             loopback_text(url, &format!("{} '{}'", reference.kind, reference.name)),
         ));
     }
@@ -429,7 +433,7 @@ impl<'a> Source<'a> {
         let key = Key::new(kind, name);
         match found.get(&key) {
             Some(Found::Here { object, .. }) if object.metadata.deletion_timestamp.is_some() => {
-                Err(coming("TargetNotFound", format!("{key} is being deleted")))
+                Err(coming(ActorReason::TargetNotFound, format!("{key} is being deleted")))
             }
             Some(Found::Here { object, .. }) => Ok(Self {
                 row,
@@ -438,11 +442,11 @@ impl<'a> Source<'a> {
                 key,
             }),
             Some(Found::NotInstalled) => Err(coming(
-                "TargetKindNotInstalled",
+                ActorReason::TargetKindNotInstalled,
                 format!("{key} cannot exist yet: the CRD {} is not installed", kind.crd_name()),
             )),
             _ => Err(coming(
-                "TargetNotFound",
+                ActorReason::TargetNotFound,
                 format!("{key} does not exist in namespace '{namespace}'; the actor is bound as soon as it does"),
             )),
         }
@@ -452,7 +456,7 @@ impl<'a> Source<'a> {
         let in_place = self.workload.is_some();
         let refuse = |strategy: Strategy, why: &str| {
             Err(never(
-                "StrategyNotPossible",
+                ActorReason::StrategyNotPossible,
                 format!(
                     "binding.strategy: {} is not possible for {}: {why}; use Auto or Proxy",
                     strategy.as_str(),
@@ -504,7 +508,7 @@ impl<'a> Source<'a> {
         }
         let Some(object) = workload else {
             return Err(coming(
-                "TargetNotFound",
+                ActorReason::TargetNotFound,
                 format!("{} has not created its {key} yet", self.key),
             ));
         };
@@ -513,7 +517,7 @@ impl<'a> Source<'a> {
             return Ok(workload);
         }
         Err(coming(
-            "TargetNotFound",
+            ActorReason::TargetNotFound,
             format!("{key} exists and does not belong to {}", self.key),
         ))
     }
@@ -536,11 +540,11 @@ impl<'a> Source<'a> {
         let Some(url) = url else {
             return Err(match self.row.address {
                 Address::Status(_) => coming(
-                    "TargetURLUnknown",
+                    ActorReason::TargetURLUnknown,
                     format!("{what} does not report its URL yet: wait, or set runtime.targetURL"),
                 ),
                 Address::Given | Address::Service(..) => never(
-                    "TargetURLRequired",
+                    ActorReason::TargetURLRequired,
                     format!(
                         "runtime.targetURL is required: {what} does not report the URL of its model (no container port, no Service of its own); set it to its Service, or http://127.0.0.1:PORT with TemplatePatch"
                     ),
@@ -551,7 +555,7 @@ impl<'a> Source<'a> {
         match check_url(&url) {
             Ok(()) => Ok(url),
             Err(_) => Err(never(
-                "TargetURLRequired",
+                ActorReason::TargetURLRequired,
                 format!("{what} reports the URL {url}, which is not allowed: set runtime.targetURL"),
             )),
         }
@@ -618,7 +622,7 @@ fn kserve_port(service: &DynamicObject) -> i64 {
     model.or_else(own).unwrap_or(8080)
 }
 
-fn coming(reason: &'static str, message: String) -> Unresolved {
+fn coming(reason: ActorReason, message: String) -> Unresolved {
     Unresolved {
         reason,
         message,
@@ -626,7 +630,7 @@ fn coming(reason: &'static str, message: String) -> Unresolved {
     }
 }
 
-fn never(reason: &'static str, message: String) -> Unresolved {
+fn never(reason: ActorReason, message: String) -> Unresolved {
     Unresolved {
         reason,
         message,

@@ -10,8 +10,8 @@ use proptest::prelude::*;
 use runway_api::AsyncActor;
 use runway_api::async_actor::{RUNTIME_INJECTED, Strategy as Way};
 use runway_api::condition::Conditions;
-use runway_asya_operator::observe::QueueState;
 use runway_asya_operator::plan;
+use runway_asya_operator::queue::QueueState;
 use serde_json::{Value, json};
 
 const START: &str = "2026-03-01T10:00:00Z";

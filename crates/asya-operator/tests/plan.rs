@@ -17,7 +17,7 @@ use jiff::Timestamp;
 use runway_api::async_actor::{SCALING_READY, WORKLOAD_READY};
 use runway_api::condition::Conditions;
 use runway_api::{AsyncActor, AsyncActorStatus};
-use runway_asya_operator::observe::QueueState;
+use runway_asya_operator::queue::QueueState;
 use runway_operator::apply::Error;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;

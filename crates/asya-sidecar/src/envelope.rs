@@ -211,11 +211,17 @@ pub fn reply_to<'a>(object: &Object<'a>) -> Result<Option<Cow<'a, str>>, Malform
 }
 
 /// Parses a message as a JSON object.
+///
+/// # Errors
+/// The message is not a JSON object.
 pub fn parse_object(body: &[u8]) -> Result<Object<'_>, Malformed> {
     serde_json::from_slice(body).map_err(|error| Malformed(format!("not a JSON object: {error}")))
 }
 
 /// String value of a key. `null` counts as absent.
+///
+/// # Errors
+/// The value is not a string.
 pub fn text<'a>(object: &Object<'a>, key: &str) -> Result<Option<Cow<'a, str>>, Malformed> {
     let Some(raw) = borrowed(object, key) else {
         return Ok(None);
@@ -226,6 +232,9 @@ pub fn text<'a>(object: &Object<'a>, key: &str) -> Result<Option<Cow<'a, str>>, 
 }
 
 /// The value of `route`, if any.
+///
+/// # Errors
+/// It is not a route.
 pub fn route<'a>(object: &Object<'a>) -> Result<Option<Route<'a>>, Malformed> {
     borrowed(object, "route")
         .map(|raw| Route::parse(raw).map_err(|error| Malformed(format!("invalid route: {error}"))))

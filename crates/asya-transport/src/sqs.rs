@@ -103,6 +103,9 @@ impl Queues {
 
 impl Sqs {
     /// Receives messages in the background until [`Transport::stop`].
+    ///
+    /// # Errors
+    /// The client cannot be built from the settings.
     pub fn start(config: Config) -> Result<Self, Error> {
         let queues = Arc::new(Queues {
             client: Client::new(&config.settings)?,

@@ -87,7 +87,7 @@ fn distribution(text: &str) -> Result<(String, String), String> {
         Some((name, image)) if !name.is_empty() && !image.is_empty() && !image.contains(char::is_whitespace) => {
             Ok((name.to_owned(), image.to_owned()))
         }
-        _ => Err("expected NAME=IMAGE, as starter=registry.example/starter:1".to_owned()),
+        _ => Err("expected NAME=IMAGE, such as starter=registry.example/starter:1".to_owned()),
     }
 }
 
@@ -143,7 +143,7 @@ impl RunArgs {
     }
 }
 
-/// Runs the operator until the process shuts down. A replica that stands by watches as the leader does, to go on at once.
+/// Runs the operator until the process shuts down. A standby replica keeps its caches filled, so that it can take over at once.
 pub async fn run(process: Process, settings: Settings) {
     let client = process.client.clone();
     let events = Events::start(client.clone(), labels::MANAGER);

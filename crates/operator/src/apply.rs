@@ -228,6 +228,9 @@ where
     }
 
     /// Carries out a plan, in order, stopping at the first write that fails.
+    ///
+    /// # Errors
+    /// A write failed, or an object with a planned name has another owner.
     pub async fn execute(&self, owner: &K, plan: &Plan) -> Result<(), Error> {
         let mut span = (!plan.is_silent())
             .then(|| {
@@ -604,6 +607,7 @@ mod tests {
 
     use k8s_openapi::api::core::v1::ConfigMap;
     use kube::client::Body;
+    use runway_api::EventReason;
 
     use super::*;
 
@@ -620,10 +624,10 @@ mod tests {
     fn one_event_tells_of_several_objects() {
         let mut news = Vec::new();
         for note in [
-            Note::normal("ResourceCreated", "Created Service 'a'"),
-            Note::warning("DriftDetected", "Changed directly, putting it back"),
-            Note::normal("ResourceCreated", "Created Deployment 'a'"),
-            Note::warning("DriftDetected", "Changed directly, putting it back"),
+            Note::new(EventReason::ResourceCreated, "Created Service 'a'"),
+            Note::new(EventReason::DriftDetected, "Changed directly, putting it back"),
+            Note::new(EventReason::ResourceCreated, "Created Deployment 'a'"),
+            Note::new(EventReason::DriftDetected, "Changed directly, putting it back"),
         ] {
             add(&mut news, Some(&note));
         }

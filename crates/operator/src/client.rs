@@ -116,6 +116,9 @@ impl ClientArgs {
     }
 
     /// Creates a client; sends no request.
+    ///
+    /// # Errors
+    /// The kubeconfig cannot be read or used, or the client cannot be built from it.
     pub async fn client(&self) -> Result<Client, Error> {
         install_crypto();
         Client::try_from(self.config().await?).map_err(|e| Error::Client(Box::new(e)))

@@ -7,6 +7,7 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::core::{ApiResource, DynamicObject};
 use kube::{Resource, ResourceExt};
+use runway_api::EventReason;
 
 use crate::json;
 use crate::plan::{Apply, Delete, Note};
@@ -124,11 +125,11 @@ pub fn wanted(
     let same_request = live.is_some_and(|l| l.annotations().get(hash_key) == desired.annotations().get(hash_key));
     let intact = live.is_some_and(|l| is_intact(l, &desired));
     let note = match live {
-        None => Some(Note::normal(
-            "ResourceCreated",
+        None => Some(Note::new(
+            EventReason::ResourceCreated,
             format!("Created {} '{}'", resource.kind, desired.name_any()),
         )),
-        Some(_) if same_request && !intact => Some(Note::warning("DriftDetected", drift)),
+        Some(_) if same_request && !intact => Some(Note::new(EventReason::DriftDetected, drift)),
         Some(_) => None,
     };
     Apply {

@@ -3,16 +3,18 @@
 use std::time::Duration;
 
 use kube::core::{ApiResource, DynamicObject};
+use runway_api::EventReason;
 use serde_json::Value;
 
 /// Everything to do for one object, in this order: add the finalizer, delete, apply, write the status, remove the finalizer.
 ///
 /// ```
+/// use runway_api::EventReason;
 /// use runway_operator::plan::{Note, Plan};
 ///
 /// assert!(Plan::default().is_silent());
 /// let plan = Plan {
-///     events: vec![Note::normal("ResourceCreated", "Created Deployment 'web'")],
+///     events: vec![Note::new(EventReason::ResourceCreated, "Created Deployment 'web'")],
 ///     ..Plan::default()
 /// };
 /// assert!(!plan.is_silent());
@@ -154,20 +156,29 @@ pub struct Note {
 }
 
 impl Note {
-    /// An Event of type Normal.
-    pub fn normal(reason: &'static str, message: impl Into<String>) -> Self {
+    /// An Event of the type that belongs to its reason.
+    pub fn new(reason: EventReason, message: impl Into<String>) -> Self {
         Self {
-            warning: false,
-            reason,
+            warning: reason.is_warning(),
+            reason: reason.as_str(),
             message: message.into(),
         }
     }
 
-    /// An Event of type Warning.
-    pub fn warning(reason: &'static str, message: impl Into<String>) -> Self {
+    /// An Event of type Normal, with the reason of a condition.
+    pub fn normal(reason: impl Into<&'static str>, message: impl Into<String>) -> Self {
+        Self {
+            warning: false,
+            reason: reason.into(),
+            message: message.into(),
+        }
+    }
+
+    /// An Event of type Warning, with the reason of a condition.
+    pub fn warning(reason: impl Into<&'static str>, message: impl Into<String>) -> Self {
         Self {
             warning: true,
-            reason,
+            reason: reason.into(),
             message: message.into(),
         }
     }

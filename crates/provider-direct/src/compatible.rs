@@ -4,11 +4,12 @@ use std::borrow::Cow;
 
 use k8s_openapi::api::core::v1::EnvVar;
 use runway_api::model_deployment::ModelSource;
+use runway_provider::flags::find;
 use runway_provider::request::Gpu;
 use runway_provider::settings::Mirror;
-use runway_provider::{Refusal, Request, Topology, Worker, parallel, pods};
+use runway_provider::{Refusal, Request, Topology, Worker, parallel, pods, refuse};
 
-use crate::engine::{self, Dialect, flag};
+use crate::engine::{self, Dialect};
 use crate::overrides::{self, Rollout};
 use crate::registration::NAMES;
 use crate::settings::DirectSettings;
@@ -92,7 +93,7 @@ fn model<'a>(request: &'a Request, engine: &Dialect) -> Result<Model<'a>, Refusa
     if request.source == ModelSource::Custom {
         return in_image(request);
     }
-    if let Some((key, _)) = engine.model_flags.iter().find_map(|name| flag(&request.args, name)) {
+    if let Some((key, _)) = engine.model_flags.iter().find_map(|name| find(&request.args, name)) {
         return refuse(format!(
             "engine.args.{key} would replace the model: name the model in model.id and remove the flag"
         ));
@@ -102,7 +103,7 @@ fn model<'a>(request: &'a Request, engine: &Dialect) -> Result<Model<'a>, Refusa
     };
     let loads = (engine.from_hub)(id);
     let twice = |(key, _): &(&str, &str)| loads.contains(&format!("--{}", key.replace('_', "-")));
-    match flag(&request.args, "hf-file").filter(twice) {
+    match find(&request.args, "hf-file").filter(twice) {
         Some((key, _)) => refuse(format!(
             "engine.args.{key} and model.id '{id}' both name a file: use one of them"
         )),
@@ -116,7 +117,7 @@ fn in_image(request: &Request) -> Result<Model<'_>, Refusal> {
             "spec.image is required when model.source is custom: the model is taken from the image. Set spec.image, or use model.source huggingface",
         );
     }
-    match PATHS.iter().find_map(|name| flag(&request.args, name)) {
+    match PATHS.iter().find_map(|name| find(&request.args, name)) {
         Some((key, "")) => refuse(format!(
             "engine.args.{key} is empty, but it names the model: set it to the model's path in the image, \
              or remove it if the image's own entrypoint knows"
@@ -147,7 +148,7 @@ fn image<'a>(
 
 /// The Service and the probes use the port of the server.
 fn port(request: &Request, engine: &Dialect) -> Result<u16, Refusal> {
-    let Some((key, text)) = flag(&request.args, "port") else {
+    let Some((key, text)) = find(&request.args, "port") else {
         return Ok(engine.port);
     };
     match text.parse::<u16>() {
@@ -157,8 +158,4 @@ fn port(request: &Request, engine: &Dialect) -> Result<u16, Refusal> {
             engine.port
         )),
     }
-}
-
-pub(crate) fn refuse<T>(message: impl Into<String>) -> Result<T, Refusal> {
-    Err(Refusal::incompatible(message))
 }

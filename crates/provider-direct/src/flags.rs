@@ -5,9 +5,10 @@ use std::collections::BTreeMap;
 
 use runway_api::model_deployment::ModelSource;
 use runway_provider::Request;
+use runway_provider::flags::{self, find};
 
 use crate::compatible::{Accepted, Model};
-use crate::engine::{PARALLEL, ServedName, flag};
+use crate::engine::{PARALLEL, ServedName};
 
 /// Default address of the server: all IPv4 addresses.
 const HOST: &str = "0.0.0.0";
@@ -38,7 +39,7 @@ pub(crate) fn of(request: &Request, accepted: &Accepted) -> Flags {
 
 /// Name under which `/v1/models` lists the model; `None` if the image decides it.
 pub(crate) fn model_name(accepted: &Accepted, flags: &Flags) -> Option<String> {
-    let given = |name| flag(&flags.values, name).map(|(_, value)| first(value));
+    let given = |name| find(&flags.values, name).map(|(_, value)| first(value));
     match accepted.engine.served_name {
         ServedName::Flag(name) => given(name),
         // The release in the user's image may have a flag that the default release lacks.
@@ -97,7 +98,7 @@ impl Flags {
 
     /// All GPUs of a pod serve one model, unless the user sets a parallel size.
     fn parallel(&mut self, accepted: &Accepted) {
-        let is_told = PARALLEL.iter().any(|way| flag(&self.values, way).is_some());
+        let is_told = PARALLEL.iter().any(|way| find(&self.values, way).is_some());
         let gpus = accepted.worker.gpu.as_ref().map_or(0, |gpu| gpu.count);
         if let Some(flag) = accepted.engine.tensor_parallel.filter(|_| gpus > 1 && !is_told) {
             self.derive(flag, &gpus.to_string());
@@ -108,7 +109,7 @@ impl Flags {
     fn field(&mut self, field: &str, flag_or_why: Result<&str, &str>, value: &str) {
         let why = match flag_or_why {
             Err(why) => why.to_owned(),
-            Ok(name) => match flag(&self.values, name) {
+            Ok(name) => match find(&self.values, name) {
                 Some((key, _)) => {
                     format!("engine.args.{key} sets the same and takes precedence")
                 }
@@ -120,16 +121,13 @@ impl Flags {
 
     /// Sets a flag, unless `engine.args` has it.
     fn derive(&mut self, name: &str, value: &str) {
-        if flag(&self.values, name).is_none() {
+        if find(&self.values, name).is_none() {
             self.values.insert(name.to_owned(), value.to_owned());
         }
     }
 
     /// Arguments of a command: `--key value`, or `--key` alone.
     pub(crate) fn arguments(&self) -> impl Iterator<Item = String> {
-        self.values.iter().flat_map(|(key, value)| {
-            let value = Some(value).filter(|value| !value.is_empty()).cloned();
-            std::iter::once(format!("--{key}")).chain(value)
-        })
+        flags::arguments(&self.values)
     }
 }

@@ -8,18 +8,16 @@ use runway_provider::fields::fields;
 use runway_provider::{Kind, Object, Request, Translation};
 use serde_json::{Value, json};
 
+use crate::NAME;
 use crate::compatible::Accepted;
 use crate::flags::{self, Flags};
 use crate::overrides::Rollout;
+use crate::pod::{self, PORT_NAME};
 use crate::schema::{DEPLOYMENT, SERVICE};
 use crate::settings::DirectSettings;
-use crate::{NAME, pod};
 
 /// Port of the Service, independent of the engine's.
 const SERVICE_PORT: i32 = 80;
-
-/// Name of the container's port, which the Service and the probes refer to.
-pub(crate) const PORT_NAME: &str = "http";
 
 /// Seconds without progress after which a rollout counts as stuck: the start-up time of a pod, and the same again for the image.
 const PROGRESS_DEADLINE: i32 = 2 * pod::START_UP_BUDGET;

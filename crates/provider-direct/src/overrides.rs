@@ -1,10 +1,8 @@
 //! Documented keys of `provider.overrides`. The loop warns of unknown keys and refuses wrong types.
 
 use runway_api::provider_config::{OverrideKey, OverrideType};
-use runway_provider::Refusal;
+use runway_provider::{Refusal, refuse};
 use serde_json::{Map, Value};
-
-use crate::compatible::refuse;
 
 /// Keys, types and descriptions with the defaults.
 pub(crate) fn documented() -> Vec<OverrideKey> {

@@ -11,8 +11,10 @@ use serde_json::{Value, json};
 
 use crate::compatible::{Accepted, Model};
 use crate::flags::Flags;
-use crate::objects::PORT_NAME;
 use crate::settings::DirectSettings;
+
+/// Name of the container's port, which the Service and the probes refer to.
+pub(crate) const PORT_NAME: &str = "http";
 
 /// Seconds from the start of a server to its first response: download, load, compile.
 pub(crate) const START_UP_BUDGET: i32 = 3600;

@@ -5,7 +5,7 @@ use runway_provider::pods;
 use runway_provider::volumes::Volume;
 use serde_json::{Value, json};
 
-use crate::compatible::Role;
+use crate::engine::Role;
 use crate::graph::{Component, Graph};
 
 pub(crate) fn body(graph: &Graph) -> Value {

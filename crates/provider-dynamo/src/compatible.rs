@@ -1,64 +1,17 @@
 //! Validates a request for this provider: what Dynamo does not support is refused here, so that building objects cannot fail.
 
-use k8s_openapi::api::core::v1::EnvVar;
 use runway_api::model_deployment::ModelSource;
-use runway_provider::request::Gpu;
-use runway_provider::{Installed, Refusal, Request, Topology, Worker, parallel, pods};
+use runway_provider::flags::find;
+use runway_provider::{Installed, Refusal, Request, Topology, Worker, parallel, pods, refuse};
 
+use crate::accepted::{Accepted, GpuWorker, Model};
 use crate::config::DynamoConfig;
+use crate::engine::{Engine, Role, worker_name};
 use crate::flags;
-use crate::graph::worker_name;
-use crate::overrides::{self, Frontend};
+use crate::overrides;
 use crate::registration::NAMES;
 use crate::runtime::Runtime;
 use crate::schema::Shape;
-
-/// A supported request.
-pub(crate) struct Accepted<'a> {
-    pub(crate) engine: Engine,
-    pub(crate) model: Model<'a>,
-    pub(crate) workers: Vec<GpuWorker<'a>>,
-    pub(crate) frontend: Frontend,
-    pub(crate) runtime: Runtime,
-    pub(crate) shape: Shape,
-    /// Variables for the caches of `model.storage`.
-    pub(crate) caches: Vec<EnvVar>,
-}
-
-/// Engines with a Dynamo worker.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Engine {
-    Vllm,
-    Sglang,
-    TrtLlm,
-}
-
-/// Role of a component.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Role {
-    Frontend,
-    Worker,
-    Prefill,
-    Decode,
-}
-
-/// Location of the model, and the command that loads it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Model<'a> {
-    /// Dynamo's worker loads it by its ID.
-    Id(&'a str),
-    /// Dynamo's worker loads it from the path in a flag of `engine.args`.
-    InArgs,
-    /// The command of the image loads it.
-    InImage,
-}
-
-/// Workers of one kind. Dynamo requires GPUs.
-pub(crate) struct GpuWorker<'a> {
-    pub(crate) role: Role,
-    pub(crate) worker: &'a Worker,
-    pub(crate) gpu: &'a Gpu,
-}
 
 /// All checks, in the order in which their messages are useful.
 pub(crate) fn accept<'a>(
@@ -135,7 +88,7 @@ fn on_gpu<'a>(request: &Request, role: Role, worker: &'a Worker, field: &str) ->
 }
 
 fn model(request: &Request) -> Result<Model<'_>, Refusal> {
-    let in_args = flags::MODEL.iter().find_map(|flag| flags::find(&request.args, flag));
+    let in_args = flags::MODEL.iter().find_map(|flag| find(&request.args, flag));
     match (request.source, &request.model_id, in_args) {
         (ModelSource::Huggingface, _, Some((key, _))) => refuse(format!(
             "engine.args.{key} would replace the model: name the model in model.id and remove the flag"
@@ -157,7 +110,7 @@ fn model(request: &Request) -> Result<Model<'_>, Refusal> {
 /// All workers get the same flags, so that these cannot set their roles.
 fn flags_are_possible(request: &Request, engine: Engine) -> Result<(), Refusal> {
     const ROLES: [&str; 3] = ["disaggregation-mode", "is-prefill-worker", "is-decode-worker"];
-    if let Some((key, _)) = ROLES.iter().find_map(|flag| flags::find(&request.args, flag)) {
+    if let Some((key, _)) = ROLES.iter().find_map(|flag| find(&request.args, flag)) {
         return refuse(format!(
             "engine.args.{key} would make all workers the same: set serving.mode to disaggregated for prefill and decode workers, and remove the flag"
         ));
@@ -168,8 +121,4 @@ fn flags_are_possible(request: &Request, engine: Engine) -> Result<(), Refusal> 
         )),
         None => Ok(()),
     }
-}
-
-fn refuse<T>(message: impl Into<String>) -> Result<T, Refusal> {
-    Err(Refusal::incompatible(message))
 }

@@ -7,9 +7,11 @@ use std::collections::BTreeMap;
 
 use runway_api::model_deployment::ModelSource;
 use runway_provider::Request;
+use runway_provider::flags::find;
 use serde_json::{Map, Value, json};
 
-use crate::compatible::{Accepted, Engine, GpuWorker, Model};
+use crate::accepted::{Accepted, GpuWorker, Model};
+use crate::engine::Engine;
 use crate::overrides::Router;
 use crate::runtime::{self, ENGINE_OPTIONS};
 
@@ -89,13 +91,6 @@ fn tensor_parallel(engine: Engine) -> &'static str {
         Engine::Vllm | Engine::TrtLlm => "tensor-parallel-size",
         Engine::Sglang => "tp",
     }
-}
-
-/// A flag in the spelling of `args`: dashes and underscores are equivalent.
-pub(crate) fn find<'a>(args: &'a BTreeMap<String, String>, flag: &str) -> Option<(&'a str, &'a str)> {
-    args.iter()
-        .find(|(key, _)| key.replace('_', "-") == flag)
-        .map(|(key, value)| (key.as_str(), value.as_str()))
 }
 
 /// An option of TensorRT-LLM next to the flag that contains all of them.

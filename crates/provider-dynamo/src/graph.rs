@@ -9,13 +9,11 @@ use runway_provider::request::Gpu;
 use runway_provider::settings::PullSecrets;
 use runway_provider::volumes::Volume;
 
-use crate::compatible::{Accepted, Engine, GpuWorker, Model, Role};
+use crate::accepted::{Accepted, GpuWorker, Model};
 use crate::config::DynamoConfig;
+use crate::engine::{Engine, FRONTEND, Role, worker_name};
 use crate::flags;
 use crate::runtime::{RuntimeVersion, ToldBy};
-
-/// Name of the frontend. Dynamo's Service has the name of the deployment with this in lower case.
-pub(crate) const FRONTEND: &str = "Frontend";
 
 /// Environment variable of the frontend that selects how it chooses a worker.
 const ROUTER_MODE: &str = "DYN_ROUTER_MODE";
@@ -58,23 +56,6 @@ pub(crate) struct Component<'a> {
     pub(crate) shared_memory: Option<&'a str>,
     /// Version for Dynamo, if Dynamo cannot read it from the image.
     pub(crate) runtime_version: Option<RuntimeVersion>,
-}
-
-/// Names of the workers by role. They are part of the names of Dynamo's objects, the same in all schemas: Dynamo does not allow
-/// to add or remove components (`dynamographdeployment.go`, validateDynamoGraphDeploymentSpecUpdate).
-pub(crate) fn worker_name(engine: Engine, role: Role) -> &'static str {
-    match (engine, role) {
-        (_, Role::Frontend) => FRONTEND,
-        (Engine::Vllm, Role::Worker) => "VllmWorker",
-        (Engine::Vllm, Role::Prefill) => "VllmPrefillWorker",
-        (Engine::Vllm, Role::Decode) => "VllmDecodeWorker",
-        (Engine::Sglang, Role::Worker) => "SglangWorker",
-        (Engine::Sglang, Role::Prefill) => "SglangPrefillWorker",
-        (Engine::Sglang, Role::Decode) => "SglangDecodeWorker",
-        (Engine::TrtLlm, Role::Worker) => "TrtllmWorker",
-        (Engine::TrtLlm, Role::Prefill) => "TrtllmPrefillWorker",
-        (Engine::TrtLlm, Role::Decode) => "TrtllmDecodeWorker",
-    }
 }
 
 pub(crate) fn graph<'a>(request: &'a Request, accepted: &'a Accepted, config: &'a DynamoConfig) -> Graph<'a> {

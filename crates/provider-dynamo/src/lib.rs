@@ -29,10 +29,12 @@
 //!
 //! Facts about Dynamo are from its repository (`ai-dynamo/dynamo`); each is cited where it is used.
 
+mod accepted;
 mod alpha;
 mod beta;
 mod compatible;
 mod config;
+mod engine;
 mod flags;
 mod graph;
 mod overrides;
@@ -138,7 +140,7 @@ fn translation(request: &Request, shape: Shape, graph: Graph) -> Translation {
             not_rolled_out: BTreeMap::new(),
         }],
         endpoint: Some(Endpoint {
-            service: Some(format!("{}-{}", request.name, graph::FRONTEND.to_lowercase())),
+            service: Some(format!("{}-{}", request.name, engine::FRONTEND.to_lowercase())),
             port: Some(8000),
         }),
         model_name: graph.model_name,

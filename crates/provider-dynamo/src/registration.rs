@@ -74,8 +74,7 @@ const LONGEST_NAME_DISAGGREGATED: usize = LABEL - 29;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::compatible::{Engine, Role};
-    use crate::graph::worker_name;
+    use crate::engine::{Engine, Role, worker_name};
 
     #[test]
     fn the_longest_names_are_those_of_the_workers() {

@@ -10,7 +10,7 @@ use runway_provider::settings::Mirror;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use crate::compatible::{Engine, Role};
+use crate::engine::{Engine, Role};
 use crate::schema::Shape;
 
 /// A version of Dynamo's runtime, such as 1.3.1.

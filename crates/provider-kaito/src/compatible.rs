@@ -3,9 +3,10 @@
 use k8s_openapi::api::core::v1::EnvVar;
 use runway_api::model_deployment::{DEFAULT_GPU, ModelSource};
 use runway_provider::upstream::crd_name;
-use runway_provider::{Installed, Refusal, Request, State, Topology, Worker, llama_server, parallel, pods};
+use runway_provider::{Installed, Refusal, Request, State, Topology, Worker, llama_server, parallel, pods, refuse};
 
 use crate::config::{KaitoConfig, NodeProvisioning};
+use crate::engine::Engine;
 use crate::family::{self, Family};
 use crate::flags::{self, PORT};
 use crate::registration::{LLAMACPP_IMAGE, LONGEST_NAME, NAMES, PRESET_ENV, PRESET_TOLERATIONS};
@@ -20,13 +21,6 @@ pub(crate) struct Accepted<'a> {
     pub(crate) instance_type: Option<&'a str>,
     /// Variables for the caches of `model.storage`.
     pub(crate) caches: Vec<EnvVar>,
-}
-
-/// Engines that KAITO supports.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Engine {
-    Vllm,
-    LlamaCpp(Family),
 }
 
 /// Origin of the engine's command.
@@ -259,8 +253,4 @@ fn instance_type<'a>(config: &'a KaitoConfig, worker: &Worker) -> Result<Option<
             gpu.unwrap_or("models without GPUs")
         )),
     }
-}
-
-fn refuse<T>(message: impl Into<String>) -> Result<T, Refusal> {
-    Err(Refusal::incompatible(message))
 }

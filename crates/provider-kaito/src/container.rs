@@ -14,8 +14,9 @@ use runway_provider::settings::PullSecrets;
 use runway_provider::{Request, Worker, llama_server, pods};
 use serde_json::{Map, Value, json};
 
-use crate::compatible::{Accepted, Engine};
+use crate::compatible::Accepted;
 use crate::config::KaitoConfig;
+use crate::engine::Engine;
 use crate::family::{self, Family};
 use crate::flags::{self, Flags, PORT};
 use crate::labels;

@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 
 use runway_api::model_deployment::ModelSource;
-use runway_provider::{Request, llama_server};
+pub(crate) use runway_provider::flags::find;
+use runway_provider::{Request, flags, llama_server};
 
-use crate::compatible::Engine;
+use crate::engine::Engine;
 use crate::family::Family;
 
 /// Port of the container that KAITO's Service sends requests to (KAITO `pkg/workspace/manifests/manifests.go`).
@@ -72,16 +73,6 @@ impl Flags {
 
     /// Arguments of a command: `--key value`, or `--key` alone.
     pub(crate) fn arguments(&self) -> impl Iterator<Item = String> {
-        self.values.iter().flat_map(|(key, value)| {
-            let value = Some(value).filter(|v| !v.is_empty()).cloned();
-            std::iter::once(format!("--{key}")).chain(value)
-        })
+        flags::arguments(&self.values)
     }
-}
-
-/// A flag in the spelling of `args`: vLLM accepts dashes and underscores.
-pub(crate) fn find<'a>(args: &'a BTreeMap<String, String>, flag: &str) -> Option<(&'a str, &'a str)> {
-    args.iter()
-        .find(|(key, _)| key.replace('_', "-") == flag)
-        .map(|(key, value)| (key.as_str(), value.as_str()))
 }

@@ -33,6 +33,7 @@
 mod compatible;
 mod config;
 mod container;
+mod engine;
 mod family;
 mod flags;
 mod labels;

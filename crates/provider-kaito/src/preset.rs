@@ -6,7 +6,8 @@ use std::fmt::Write;
 use runway_provider::{CONFIG_MAP, Object, Request};
 use serde_json::{Value, json};
 
-use crate::compatible::{Accepted, Engine};
+use crate::compatible::Accepted;
+use crate::engine::Engine;
 use crate::flags::{self, Flags};
 use crate::objects::Inference;
 

@@ -6,10 +6,8 @@
 use std::collections::BTreeMap;
 
 use runway_api::model_deployment::ModelSource;
-use runway_provider::{Refusal, Request};
+use runway_provider::{Refusal, Request, refuse};
 use serde_json::{Map, Value, json};
-
-use crate::compatible::refuse;
 
 /// The argument that names the model; Ray sets it.
 pub(crate) const MODEL: &str = "model";

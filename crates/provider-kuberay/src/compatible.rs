@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::EnvVar;
 use runway_api::model_deployment::ModelSource;
 use runway_provider::request::Gpu;
 use runway_provider::settings::Mirror;
-use runway_provider::{Installed, Refusal, Request, Topology, Worker, pods};
+use runway_provider::{Installed, Refusal, Request, Topology, Worker, pods, refuse};
 use serde_json::{Map, Value, json};
 
 use crate::arguments::{self, MODEL};
@@ -223,8 +223,4 @@ fn is_suspended(request: &Request, installed: &Installed) -> Result<bool, Refusa
         "{field}, but the installed KubeRay has no spec.suspend for a RayService, which came with 1.7: \
          ask for 1 replica or more, update KubeRay, or delete the ModelDeployment"
     ))
-}
-
-pub(crate) fn refuse<T>(message: impl Into<String>) -> Result<T, Refusal> {
-    Err(Refusal::incompatible(message))
 }

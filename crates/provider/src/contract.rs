@@ -22,6 +22,99 @@ use crate::upstream::{Installed, Upstream};
 pub const VERSION: &str = "v1alpha1";
 
 /// A provider: translates a ModelDeployment into upstream objects, and their status back. Both directions are pure.
+///
+/// ```
+/// use std::collections::BTreeMap;
+///
+/// use runway_api::{InferenceProviderConfigSpec, ModelDeployment, Phase};
+/// use runway_provider::{
+///     ChildRef, Installed, Kind, Object, Provider, Reading, Refusal, Request, Schema, Translation, Upstream, refuse,
+/// };
+/// use serde_json::{Value, json};
+///
+/// const SERVER: Kind = Kind::new("example.com", "v1", "ModelServer", "modelservers");
+///
+/// struct Example;
+///
+/// impl Provider for Example {
+///     fn name(&self) -> &'static str {
+///         "example"
+///     }
+///
+///     fn version(&self) -> String {
+///         "example-provider:v1.0.0".to_owned()
+///     }
+///
+///     fn registration(&self) -> InferenceProviderConfigSpec {
+///         InferenceProviderConfigSpec::default()
+///     }
+///
+///     fn upstreams(&self) -> Vec<Upstream> {
+///         const SCHEMA: Schema = Schema {
+///             version: "v1",
+///             fields: &[("spec.model", "string"), ("status.ready", "boolean")],
+///         };
+///         vec![Upstream {
+///             kind: SERVER,
+///             schemas: &[SCHEMA],
+///         }]
+///     }
+///
+///     fn children(&self, name: &str) -> Vec<ChildRef> {
+///         vec![ChildRef {
+///             kind: SERVER,
+///             name: name.to_owned(),
+///         }]
+///     }
+///
+///     fn translate(&self, request: &Request, _: &Installed) -> Result<Translation, Refusal> {
+///         let Some(model) = &request.model_id else {
+///             return refuse("spec.model.id is required: set it to the ID of a model on Hugging Face");
+///         };
+///         Ok(Translation {
+///             objects: vec![Object {
+///                 kind: SERVER,
+///                 version: "v1".to_owned(),
+///                 name: request.name.clone(),
+///                 annotations: BTreeMap::new(),
+///                 body: json!({"spec": {"model": model}}),
+///                 immutable: BTreeMap::new(),
+///                 not_rolled_out: BTreeMap::new(),
+///             }],
+///             ignored: Vec::new(),
+///             endpoint: None,
+///             model_name: Some(model.clone()),
+///             replicas: request.topology.replicas(),
+///             pod_label: None,
+///         })
+///     }
+///
+///     fn read_status(&self, request: &Request, object: &Value) -> Reading {
+///         if object["status"]["ready"] != true {
+///             return Reading::silent();
+///         }
+///         Reading {
+///             phase: Phase::Running,
+///             reason: "Ready".to_owned(),
+///             ready: request.topology.replicas(),
+///             available: request.topology.replicas(),
+///             ..Reading::silent()
+///         }
+///     }
+/// }
+///
+/// let deployment: ModelDeployment = serde_json::from_value(json!({
+///     "apiVersion": "kubeairunway.ai/v1alpha1",
+///     "kind": "ModelDeployment",
+///     "metadata": {"name": "gemma", "namespace": "default"},
+///     "spec": {"model": {"id": "google/gemma-3-1b-it"}, "engine": {"type": "vllm"}},
+/// }))?;
+/// let request = Request::try_from(&deployment)?;
+/// let installed = Installed::newest(&Example.upstreams());
+/// let translation = Example.translate(&request, &installed)?;
+/// assert_eq!(translation.objects[0].body["spec"]["model"], "google/gemma-3-1b-it");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub trait Provider: Send + Sync + 'static {
     /// Name of the provider and of its InferenceProviderConfig, such as `kaito`.
     fn name(&self) -> &'static str;
@@ -210,6 +303,14 @@ impl Refusal {
             message: message.into(),
         }
     }
+}
+
+/// Refuses a request that the provider does not support.
+///
+/// # Errors
+/// Always: [`Refusal::incompatible`] with the message.
+pub fn refuse<T>(message: impl Into<String>) -> Result<T, Refusal> {
+    Err(Refusal::incompatible(message))
 }
 
 /// Status of an upstream object.

@@ -8,6 +8,7 @@
 //! | [`contract`] | the trait and its types |
 //! | [`request`] | a ModelDeployment in narrow types |
 //! | [`fields`] | builder for upstream objects |
+//! | [`flags`] | flags of an engine's command line |
 //! | [`llama_server`] | command line of llama.cpp's server |
 //! | [`names`] | limits on names, for admission and reconcile |
 //! | [`pods`], [`volumes`] | fields of pods and their volumes |
@@ -26,6 +27,7 @@ mod configured;
 pub mod conformance;
 pub mod contract;
 pub mod fields;
+pub mod flags;
 pub mod llama_server;
 pub mod names;
 pub mod observe;
@@ -48,7 +50,9 @@ pub mod volumes;
 
 pub use access::{access, access_from_outside, access_in_namespace};
 pub use configured::Configured;
-pub use contract::{CLAIM, CONFIG_MAP, ChildRef, Kind, Object, Provider, Reading, Refusal, Settings, Translation};
+pub use contract::{
+    CLAIM, CONFIG_MAP, ChildRef, Kind, Object, Provider, Reading, Refusal, Settings, Translation, refuse,
+};
 pub use request::{Request, Topology, Worker};
 pub use run::{ProviderArgs, main, run};
 pub use settings::InvalidSettings;

@@ -212,6 +212,9 @@ impl Client {
 }
 
 /// Parses a response as messages, number of messages and URL of a queue. For the fuzz targets.
+///
+/// # Errors
+/// The response reports an error, or its body is not one of SQS.
 #[doc(hidden)]
 pub fn read_answer(response: &http::Response<bytes::Bytes>) -> Result<(Vec<Message>, u64, Option<String>), Error> {
     let answer = wire::understood(response)?;

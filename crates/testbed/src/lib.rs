@@ -42,6 +42,10 @@
 //! # Ok(())
 //! # }
 //! ```
+#![allow(
+    clippy::missing_errors_doc,
+    reason = "every step of a test can fail, and its error says what did"
+)]
 
 pub mod apply;
 pub mod asya;

@@ -1,9 +1,10 @@
-//! Reference of the status: every phase, condition and reason of the project's kinds, with its meaning and remedy.
+//! Reference of the status: every phase, condition, reason and Event of the project's kinds, with its meaning and remedy.
 //!
 //! The texts are here; the words come from `runway_api`. A new value of an enum does not compile without a text. A condition
 //! type without a section, and a reason in the source or in a golden plan without a row, fail `page`.
 
 mod async_actor;
+mod events;
 mod llama_stack;
 mod model_deployment;
 mod provider_config;
@@ -19,7 +20,7 @@ pub(crate) const PATH: &str = "docs/status.md";
 const INTRODUCTION: &str = "<!-- Made by `cargo xtask gen` from the code. Do not edit. -->
 # Status reference
 
-Every phase, condition and reason that the controllers write, with its meaning and what to do about it. `kubeairunway why KIND/NAME`
+Every phase, condition, reason and Event that the controllers write, with its meaning and what to do about it. `kubeairunway why KIND/NAME`
 shows the conditions of one object and what it is waiting for; `kubeairunway check` examines a whole cluster
 ([checks](checks.md)). The message of a condition names the field, object or value that a row cannot know.
 
@@ -102,6 +103,7 @@ pub(crate) fn page() -> Result<String> {
     for kind in &kinds {
         kind.write(&mut page)?;
     }
+    events::write(&mut page)?;
     Ok(page)
 }
 

@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use runway_api::async_actor::{Runtime, Sidecar};
 use serde_json::{Map, Value, json};
 
-use super::queue::manages;
 use crate::names::{self, ERROR_END, HAPPY_END};
 use crate::observe::Settings;
 use crate::request::{self, RUNTIME, Request, SIDECAR};
@@ -92,7 +91,7 @@ fn sidecar_env(
     env.extend(grace.map(|grace| plain("ASYA_DRAIN_TIMEOUT", &format!("{}s", (grace - 5).max(1)))));
     env.push(plain("ASYA_METRICS_ADDR", METRICS_ADDRESS));
     // The sidecar creates queues only if the operator does not.
-    let manages = manages(settings, transport);
+    let manages = settings.manage_queues_of(transport);
     env.push(plain("ASYA_QUEUE_AUTO_CREATE", if manages { "false" } else { "true" }));
     let dead_letters = &transport.queues().dlq;
     env.extend(

@@ -7,7 +7,6 @@ mod fields;
 mod objects;
 mod part;
 mod pods;
-mod queue;
 mod removal;
 mod scaling;
 mod standalone;
@@ -23,7 +22,6 @@ use crate::request::{Request, Work};
 
 pub use part::Plan;
 pub use pods::WORDS as POD_TROUBLES;
-pub use queue::{QueueWork, Queues, queues_of};
 
 /// The plan for one AsyncActor.
 pub fn plan(seen: &Observed) -> Plan {

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use kube::ResourceExt;
 use kube::core::{ApiResource, DynamicObject, ObjectMeta, TypeMeta};
-use runway_api::async_actor::ObjectRef;
-use runway_api::labels;
+use runway_api::async_actor::{ActorState, ObjectRef};
+use runway_api::{EventReason, labels};
 use runway_operator::plan::{Apply, Delete, Note};
 use runway_operator::{json, object};
 use serde_json::Value;
@@ -99,9 +99,9 @@ fn compared(seen: &Observed, key: &Key, object: DynamicObject, told: bool) -> Ap
     };
     let intact = live.is_some_and(|live| fields::is_intact(live, &object));
     let note = match live {
-        None => Some(Note::normal("Created", format!("Created {key}"))),
-        Some(live) if asked_before(live) && !intact => Some(Note::warning(
-            "DriftDetected",
+        None => Some(Note::new(EventReason::Created, format!("Created {key}"))),
+        Some(live) if asked_before(live) && !intact => Some(Note::new(
+            EventReason::DriftDetected,
             format!("{key} was changed directly{}, reverting it", by(live)),
         )),
         Some(_) => None,
@@ -152,7 +152,7 @@ pub(super) fn taken(seen: &Observed, key: &Key, type_: &'static str) -> Option<P
     let message = taken_text(key.kind.kind, &key.name, &object::manager_of(live));
     Some(Part {
         keep_children: true,
-        ..Part::fails(seen, type_, "NameTaken", message)
+        ..Part::fails(seen, type_, ActorState::NameTaken.as_str(), message)
     })
 }
 

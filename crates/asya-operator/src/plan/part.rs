@@ -7,9 +7,9 @@ use runway_api::async_actor::{BindingStatus, ObjectRef, ScalingMode};
 use runway_api::condition::{Draft as Condition, no};
 use runway_operator::plan::{Apply, Edit, Finalizer, Note, Plan as KubePlan};
 
-use super::queue::QueueWork;
 use crate::object::Key;
 use crate::observe::Observed;
+use crate::queue::QueueWork;
 
 /// Time until the next look at an object that must go first, in case the event of its deletion is lost.
 pub(super) const LOOK_AGAIN: Duration = Duration::from_mins(1);
@@ -90,7 +90,13 @@ impl Part {
     }
 
     /// A condition that does not hold, and an Event when it gets this reason.
-    pub(super) fn fails(seen: &Observed, type_: &'static str, reason: &'static str, message: String) -> Self {
+    pub(super) fn fails(
+        seen: &Observed,
+        type_: &'static str,
+        reason: impl Into<&'static str>,
+        message: String,
+    ) -> Self {
+        let reason = reason.into();
         let mut conditions = seen.actor.conditions().iter();
         let is_new = !conditions.any(|c| c.type_ == type_ && c.reason == reason);
         Self {

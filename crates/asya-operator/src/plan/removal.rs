@@ -5,16 +5,17 @@
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Pod;
+use runway_api::EventReason;
 use runway_operator::object;
 use runway_operator::plan::{Finalizer, Note};
 
 use super::binding::holder;
 use super::part::{LOOK_AGAIN, Plan};
-use super::queue::{QueueWork, Queues, manages, queues};
 use super::{objects, status};
 use crate::names;
 use crate::object::{Key, SCALED_OBJECT};
-use crate::observe::{Observed, QueueState};
+use crate::observe::Observed;
+use crate::queue::{QueueState, QueueWork, Queues, queues};
 use crate::request::SIDECAR;
 use crate::targets::{DEPLOYMENT, KNOWN, STATEFUL_SET};
 
@@ -74,7 +75,10 @@ pub(super) fn for_deletion(seen: &Observed) -> Plan {
         }
     }
     if !plan.kube.apply.is_empty() || !plan.kube.edit.is_empty() {
-        let note = Note::normal("Unbound", "Removed asya-sidecar and asya-runtime from the target");
+        let note = Note::new(
+            EventReason::Unbound,
+            "Removed asya-sidecar and asya-runtime from the target",
+        );
         plan.kube.events.push(note);
         return plan;
     }
@@ -90,8 +94,8 @@ pub(super) fn for_deletion(seen: &Observed) -> Plan {
             }
             (_, None) if running => orphans.push(format!("queue '{name}', which running pods use")),
             (QueueState::Removed { left: None }, _) => {}
-            (QueueState::Removed { left: Some(count) }, _) => plan.kube.events.push(Note::warning(
-                "QueueLeft",
+            (QueueState::Removed { left: Some(count) }, _) => plan.kube.events.push(Note::new(
+                EventReason::QueueLeft,
                 format!(
                     "Queue '{name}' holds {count} messages and is kept: empty and delete it, or create the actor again"
                 ),
@@ -117,7 +121,7 @@ pub(super) fn for_deletion(seen: &Observed) -> Plan {
             "Finalizer removed after timeout, may be orphaned: {}",
             orphans.join(", ")
         );
-        plan.kube.events.push(Note::warning("FinalizerTimeout", message));
+        plan.kube.events.push(Note::new(EventReason::FinalizerTimeout, message));
     }
     plan.kube.finalizer = Finalizer::Remove;
     plan
@@ -133,7 +137,9 @@ fn waiting(seen: &Observed, mut plan: Plan, again: Duration, message: String) ->
 /// The queues of the actor, if the operator manages them.
 fn queues_to_remove(seen: &Observed) -> Option<Queues> {
     let transport = seen.transports.get(&seen.actor.spec.transport).ok()?;
-    manages(&seen.settings, transport).then(|| queues(&seen.actor, transport))
+    seen.settings
+        .manage_queues_of(transport)
+        .then(|| queues(&seen.actor, transport))
 }
 
 /// Whether the sidecar of a pod may run. A pod that is being deleted starts no container again, and the others, such as a handler

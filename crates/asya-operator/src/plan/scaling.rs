@@ -5,6 +5,7 @@ use std::iter;
 use kube::core::DynamicObject;
 use runway_api::async_actor::{MetricType, SCALING_READY, Scaling, ScalingMode};
 use runway_api::condition::{no, yes};
+use runway_api::{ActorReason, EventReason};
 use runway_operator::plan::Note;
 use serde_json::{Value, json};
 
@@ -41,7 +42,10 @@ pub(super) fn plan(
     if matches!(seen.objects.get(&key), Some(Found::NotInstalled)) {
         let message =
             "KEDA is not installed (no CRD scaledobjects.keda.sh): install it, or set scaling.enabled to false";
-        return (scaled, Part::says(no(SCALING_READY, "KedaNotInstalled", message)));
+        return (
+            scaled,
+            Part::says(no(SCALING_READY, ActorReason::KedaNotInstalled, message)),
+        );
     }
     let authentication = authentication(request, transport);
     let mut keys = iter::once(&key).chain(authentication.iter().map(|(key, _)| key));
@@ -60,29 +64,29 @@ pub(super) fn plan(
         let part = Part {
             children,
             look_again: Some(LOOK_AGAIN),
-            ..Part::says(no(SCALING_READY, "ScaledObjectCreated", message))
+            ..Part::says(no(SCALING_READY, ActorReason::ScaledObjectCreated, message))
         };
         return (scaled, part);
     }
     let condition = match live.map(read) {
         None | Some(Reading::Silent) => no(
             SCALING_READY,
-            "ScaledObjectCreated",
+            ActorReason::ScaledObjectCreated,
             "Waiting for KEDA to reconcile the ScaledObject",
         ),
         Some(Reading::Ready) => yes(
             SCALING_READY,
-            "ScaledObjectReady",
+            ActorReason::ScaledObjectReady,
             format!("KEDA scales {target} by the queue"),
         ),
         Some(Reading::Paused) => yes(
             SCALING_READY,
-            "Paused",
+            ActorReason::Paused,
             "Scaling is paused by an annotation on the ScaledObject",
         ),
         Some(Reading::Refused(why)) => no(
             SCALING_READY,
-            "ScaledObjectRefused",
+            ActorReason::ScaledObjectRefused,
             format!("KEDA rejects {key}: {why}"),
         ),
     };
@@ -109,7 +113,7 @@ fn shrinks(seen: &Observed, target: &Key, minimum: i32) -> Option<Note> {
         let message = format!(
             "KEDA scales {target} by the queue: spec.replicas is {replicas} now, and {minimum} while the queue is empty. To keep more, set scaling.minReplicas"
         );
-        Note::normal("ScalingStarted", message)
+        Note::new(EventReason::ScalingStarted, message)
     })
 }
 
@@ -134,7 +138,7 @@ pub(super) fn plan_target(seen: &Observed, request: &Request, transport: &Transp
 /// Reports that the target must not be scaled, if the actor asks for scaling.
 pub(super) fn impossible(request: &Request, why: &str) -> (Scaled, Part) {
     let part = match request.scaling {
-        Some(_) => Part::says(no(SCALING_READY, "TargetNotScalable", why)),
+        Some(_) => Part::says(no(SCALING_READY, ActorReason::TargetNotScalable, why)),
         None => Part::default(),
     };
     (manual(), part)

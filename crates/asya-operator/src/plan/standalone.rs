@@ -1,5 +1,6 @@
 //! Standalone actors: a Deployment or StatefulSet, with the runtime from the ConfigMap `asya-runtime`.
 
+use runway_api::ActorReason;
 use runway_api::async_actor::{WORKLOAD_READY, WorkloadKind};
 use runway_api::condition::{no, yes};
 use serde_json::{Map, Value, json};
@@ -75,8 +76,12 @@ pub(super) fn plan(
 /// The condition `WorkloadReady`.
 fn health(seen: &Observed, request: &Request, key: &Key) -> Part {
     let well = match seen.live(key) {
-        None => no(WORKLOAD_READY, "WorkloadCreated", format!("{key} is being created")),
-        Some(_) => yes(WORKLOAD_READY, "WorkloadCreated", format!("{key} exists")),
+        None => no(
+            WORKLOAD_READY,
+            ActorReason::WorkloadCreated,
+            format!("{key} is being created"),
+        ),
+        Some(_) => yes(WORKLOAD_READY, ActorReason::WorkloadCreated, format!("{key} exists")),
     };
     pods::of_workload(seen, request, key).part(seen, WORKLOAD_READY, key, well)
 }

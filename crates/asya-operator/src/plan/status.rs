@@ -5,13 +5,13 @@ use std::{iter, mem};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition as ConditionBefore, Time};
 use kube::core::DynamicObject;
-use runway_api::AsyncActorStatus;
 use runway_api::async_actor::{
     ActorState, BindingStatus, Mode, RUNTIME_INJECTED, SCALING_READY, ScaleDirection, ScalingMode, TARGET_RESOLVED,
     TRANSPORT_READY, WARNING, WORKLOAD_READY,
 };
 use runway_api::condition::{self, Conditions as _, Draft as Condition, no, yes};
 use runway_api::labels;
+use runway_api::{ActorReason, AsyncActorStatus, CoreReason};
 use runway_operator::plan::{Apply, Note, Plan as KubePlan};
 use serde_json::Value;
 
@@ -80,7 +80,7 @@ pub(super) fn paused(seen: &Observed) -> Plan {
     let differs = seen.actor.status.as_ref() != Some(&status);
     only(
         differs.then(|| serde_json::to_value(&status).ok()).flatten(),
-        is_news.then(|| Note::normal("Paused", message)),
+        is_news.then(|| Note::normal(CoreReason::Paused, message)),
     )
 }
 
@@ -186,7 +186,7 @@ pub(super) fn settle(
     let make = if ready { yes } else { no };
     conditions.push(make(condition::READY, word.as_str(), &message));
     if !warnings.is_empty() {
-        conditions.push(yes(WARNING, "Warning", warnings.join("; ")));
+        conditions.push(yes(WARNING, ActorReason::Warning, warnings.join("; ")));
     }
     kube.status = written(seen, status, conditions, word, message);
     Plan {
@@ -264,30 +264,32 @@ fn last_scale(seen: &Observed, desired: Option<i32>) -> (Option<Time>, Option<Sc
 fn problem(conditions: &[Condition]) -> Option<(ActorState, String)> {
     let bad = |type_: &str| conditions.iter().find(|c| c.is(type_) && !c.holds());
     let (state, condition) = if let Some(c) = bad(TARGET_RESOLVED) {
-        let state = match c.reason() {
-            "TargetNotFound" | "TargetKindNotInstalled" | "TargetURLUnknown" => ActorState::WaitingForTarget,
+        let state = match ActorReason::of(c.reason()) {
+            Some(ActorReason::TargetNotFound | ActorReason::TargetKindNotInstalled | ActorReason::TargetURLUnknown) => {
+                ActorState::WaitingForTarget
+            }
             _ => ActorState::BindingError,
         };
         (state, c)
     } else if let Some(c) = bad(TRANSPORT_READY) {
-        let state = match c.reason() {
-            "QueuePending" => ActorState::Creating,
+        let state = match ActorReason::of(c.reason()) {
+            Some(ActorReason::QueuePending) => ActorState::Creating,
             _ => ActorState::TransportError,
         };
         (state, c)
     } else if let Some(c) = bad(RUNTIME_INJECTED) {
-        let state = match c.reason() {
-            "ConflictDetected" => ActorState::Conflict,
-            "ConflictLoopDetected" => ActorState::ConflictStopped,
-            "AlreadyManaged" => ActorState::AlreadyManaged,
-            "Leaving" => ActorState::Moving,
-            reason => of_pods(reason).unwrap_or(ActorState::BindingError),
+        let state = match ActorReason::of(c.reason()) {
+            Some(ActorReason::ConflictDetected) => ActorState::Conflict,
+            Some(ActorReason::ConflictLoopDetected) => ActorState::ConflictStopped,
+            Some(ActorReason::AlreadyManaged) => ActorState::AlreadyManaged,
+            Some(ActorReason::Leaving) => ActorState::Moving,
+            _ => of_pods(c.reason()).unwrap_or(ActorState::BindingError),
         };
         (state, c)
-    } else if let Some(c) = bad(WORKLOAD_READY).filter(|c| c.reason() != "WorkloadCreated") {
+    } else if let Some(c) = bad(WORKLOAD_READY).filter(|c| c.reason() != ActorReason::WorkloadCreated.as_str()) {
         (of_pods(c.reason()).unwrap_or(ActorState::WorkloadError), c)
     } else {
-        let c = bad(SCALING_READY).filter(|c| c.reason() != "ScaledObjectCreated")?;
+        let c = bad(SCALING_READY).filter(|c| c.reason() != ActorReason::ScaledObjectCreated.as_str())?;
         (ActorState::ScalingError, c)
     };
     Some((state, condition.message().to_owned()))

@@ -1,11 +1,12 @@
 //! The transport of an actor: the condition `TransportReady`, and the work at the broker.
 
+use runway_api::ActorReason;
 use runway_api::async_actor::TRANSPORT_READY;
 use runway_api::condition::{no, yes};
 
 use super::part::Part;
-use super::queue::{QueueWork, manages, queues};
-use crate::observe::{Observed, QueueState};
+use crate::observe::Observed;
+use crate::queue::{QueueState, QueueWork, queues};
 use crate::transports::Transport;
 
 /// Longest name of an SQS queue.
@@ -27,7 +28,11 @@ pub(super) fn read(seen: &Observed) -> Reading<'_> {
         Ok(transport) => transport,
         Err(unusable) => {
             return Reading {
-                part: Part::says(no(TRANSPORT_READY, "TransportNotConfigured", unusable.to_string())),
+                part: Part::says(no(
+                    TRANSPORT_READY,
+                    ActorReason::TransportNotConfigured,
+                    unusable.to_string(),
+                )),
                 ..Reading::default()
             };
         }
@@ -41,33 +46,33 @@ pub(super) fn read(seen: &Observed) -> Reading<'_> {
             longest.len()
         );
         return Reading {
-            part: Part::says(no(TRANSPORT_READY, "QueueNameTooLong", message)),
+            part: Part::says(no(TRANSPORT_READY, ActorReason::QueueNameTooLong, message)),
             queue: Some(name),
             ..Reading::default()
         };
     }
-    let managed = manages(&seen.settings, transport);
+    let managed = seen.settings.manage_queues_of(transport);
     let (condition, work) = match &seen.queue {
         _ if !managed => {
             let message = format!("Queue '{name}' is not managed by the operator: the sidecar creates it");
-            (yes(TRANSPORT_READY, "NotManaged", message), None)
+            (yes(TRANSPORT_READY, ActorReason::NotManaged, message), None)
         }
         QueueState::Ready { drift: None } => {
             let message = format!("Queue '{name}' exists");
-            (yes(TRANSPORT_READY, "QueueReady", message), None)
+            (yes(TRANSPORT_READY, ActorReason::QueueReady, message), None)
         }
         QueueState::Ready { drift: Some(drift) } => {
             let message = format!("Queue '{name}' exists and is used, but differs from the configuration: {drift}");
-            (yes(TRANSPORT_READY, "QueueDiffers", message), None)
+            (yes(TRANSPORT_READY, ActorReason::QueueDiffers, message), None)
         }
         QueueState::Failed { message } => {
             let message = format!("Queue '{name}': {message}");
-            (no(TRANSPORT_READY, "QueueFailed", message), None)
+            (no(TRANSPORT_READY, ActorReason::QueueFailed, message), None)
         }
         QueueState::Unknown | QueueState::InUse { .. } | QueueState::Removed { .. } => {
             let message = format!("Queue '{name}' is being created");
             let work = QueueWork::Ensure(queues);
-            (no(TRANSPORT_READY, "QueuePending", message), Some(work))
+            (no(TRANSPORT_READY, ActorReason::QueuePending, message), Some(work))
         }
     };
     Reading {

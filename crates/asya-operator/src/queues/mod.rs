@@ -11,8 +11,7 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 
-use crate::observe::QueueState;
-use crate::plan::{QueueWork, Queues};
+use crate::queue::{QueueState, QueueWork, Queues};
 use crate::transports::{NoSecret, Transport, Transports};
 
 /// Timeout for a reply of a broker.

@@ -20,7 +20,7 @@ use tokio::sync::Mutex;
 
 use super::management::Management;
 use super::{Broker, Error, PATIENCE, Removal};
-use crate::plan::Queues;
+use crate::queue::Queues;
 use crate::transports::{QueueType, RabbitMq};
 
 /// AMQP reply code for a queue that does not exist.

@@ -9,7 +9,7 @@ use runway_sqs::{Client, Settings};
 use serde_json::json;
 
 use super::{Broker, Error, PATIENCE, Removal};
-use crate::plan::Queues;
+use crate::queue::Queues;
 use crate::transports;
 
 const DAY: u32 = 24 * 60 * 60;

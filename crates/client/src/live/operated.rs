@@ -13,7 +13,7 @@ use runway_api::labels::{self, llama_stack};
 use runway_api::{AsyncActor, LlamaStackDistribution, Name, Namespace};
 use runway_asya_operator as asya;
 use runway_asya_operator::object::{Found, Key, Objects};
-use runway_asya_operator::observe::QueueState;
+use runway_asya_operator::queue::QueueState;
 use runway_asya_operator::transports::Transports;
 use runway_llama_stack_operator as stack;
 use runway_llama_stack_operator::observe::Child;

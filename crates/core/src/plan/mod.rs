@@ -3,9 +3,9 @@
 mod removal;
 mod status;
 
-use runway_api::CoreReason;
 use runway_api::condition::{self, Conditions, no, yes};
 use runway_api::provider_config::{Health, SILENCE};
+use runway_api::{CoreReason, EventReason};
 use runway_operator::object;
 use runway_operator::plan::{Note, Plan};
 
@@ -139,7 +139,10 @@ fn taken(wanted: &str) -> Choice {
 }
 
 fn selected_note(name: &str, reason: &str) -> Note {
-    Note::normal("ProviderSelected", format!("Selected provider '{name}': {reason}"))
+    Note::new(
+        EventReason::ProviderSelected,
+        format!("Selected provider '{name}': {reason}"),
+    )
 }
 
 fn select(seen: &Observed) -> Choice {
@@ -202,7 +205,7 @@ fn hand_over(seen: &Observed, current: &str, wanted: &str) -> Choice {
             reason,
             candidates,
             condition,
-            note: Some(Note::warning("FinalizerTimeout", orphan)),
+            note: Some(Note::new(EventReason::FinalizerTimeout, orphan)),
             release: Some(runway_api::labels::provider_manager(current)),
         };
     }

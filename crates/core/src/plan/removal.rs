@@ -1,6 +1,7 @@
 //! Deletion by the core: without a selected provider, or if the provider does not act. It always ends.
 
 use jiff::SignedDuration;
+use runway_api::EventReason;
 use runway_operator::object;
 use runway_operator::plan::{Finalizer, Note, Plan};
 
@@ -37,8 +38,8 @@ pub(super) fn plan(seen: &Observed) -> Plan {
     });
     Plan {
         finalizer: Finalizer::Remove,
-        events: vec![Note::warning(
-            "FinalizerTimeout",
+        events: vec![Note::new(
+            EventReason::FinalizerTimeout,
             format!(
                 "Finalizer removed after timeout, provider resource may be orphaned{} (provider '{provider}' did not clean up)",
                 resource.unwrap_or_default()

@@ -125,7 +125,7 @@ pub(super) fn valid(seen: &Observed, choice: Choice) -> Plan {
             let is_news = before.is_none_or(|c| c.reason != CoreReason::HandingOver);
             let mut plan = write(seen, Some(provider), drafts, None);
             plan.events
-                .extend(is_news.then(|| Note::normal(CoreReason::HandingOver.as_str(), message)));
+                .extend(is_news.then(|| Note::normal(CoreReason::HandingOver, message)));
             plan.look_again = Some(look_again);
             plan
         }
@@ -182,7 +182,7 @@ pub(super) fn invalid(seen: &Observed, message: &str) -> Plan {
         .is_none_or(|c| c.message != message);
     let mut plan = write(seen, provider, drafts, Pending::unless_selected(seen, REASON, message));
     if was_valid {
-        plan.events.push(Note::warning(REASON.as_str(), message));
+        plan.events.push(Note::warning(REASON, message));
     }
     plan
 }
@@ -376,8 +376,8 @@ fn write(seen: &Observed, provider: Option<ProviderStatus>, mut drafts: Vec<Draf
             _ if told => {}
             // The caller sends this Event, whether or not a provider is selected.
             CoreReason::ValidationFailed => {}
-            CoreReason::Paused => events.push(Note::normal(reason.as_str(), &message)),
-            _ => events.push(Note::warning(reason.as_str(), &message)),
+            CoreReason::Paused => events.push(Note::normal(reason, &message)),
+            _ => events.push(Note::warning(reason, &message)),
         }
         drafts.push(no(condition::READY, reason, &message));
         wanted.phase = Some(Phase::Pending);

@@ -1,5 +1,6 @@
 //! The conditions other than Ready and Stalled.
 
+use runway_api::DistributionReason;
 use runway_api::condition::{self, Draft, no, yes};
 use runway_api::llama_stack_distribution::ProviderPhase;
 
@@ -14,15 +15,19 @@ pub(super) fn deployment(rollout: &Rollout, trouble: Option<&Trouble>, message: 
     match trouble {
         _ if rollout.is_complete() => yes(
             condition::DEPLOYMENT_READY,
-            "DeploymentReady",
+            DistributionReason::DeploymentReady,
             "The Deployment is ready",
         ),
         Some(trouble) => no(
             condition::DEPLOYMENT_READY,
-            "DeploymentFailed",
+            DistributionReason::DeploymentFailed,
             format!("The pods do not become ready: {}", trouble.reason),
         ),
-        None => no(condition::DEPLOYMENT_READY, "DeploymentPending", message),
+        None => no(
+            condition::DEPLOYMENT_READY,
+            DistributionReason::DeploymentPending,
+            message,
+        ),
     }
 }
 
@@ -31,12 +36,12 @@ pub(super) fn service(seen: &Observed, request: &Request) -> Draft {
     match seen.child(kinds::SERVICE, &name) {
         Some(_) => yes(
             condition::SERVICE_READY,
-            "ServiceReady",
+            DistributionReason::ServiceReady,
             format!("Service '{name}' exists"),
         ),
         None => no(
             condition::SERVICE_READY,
-            "ServicePending",
+            DistributionReason::ServicePending,
             format!("Service '{name}' is being created"),
         ),
     }
@@ -49,7 +54,7 @@ pub(super) fn storage(seen: &Observed, request: &Request) -> Option<Draft> {
         let text = format!(
             "spec.server.storage.size asks for {asked}, and PersistentVolumeClaim '{name}' has {there}: a claim cannot shrink, so it stays as it is"
         );
-        return Some(no(condition::STORAGE_READY, "CannotShrink", text));
+        return Some(no(condition::STORAGE_READY, DistributionReason::CannotShrink, text));
     }
     let phase = seen
         .child(kinds::CLAIM, &name)
@@ -57,17 +62,17 @@ pub(super) fn storage(seen: &Observed, request: &Request) -> Option<Draft> {
     Some(match phase {
         Some("Bound") => yes(
             condition::STORAGE_READY,
-            "StorageReady",
+            DistributionReason::StorageReady,
             format!("PersistentVolumeClaim '{name}' is bound"),
         ),
         Some("Lost") => no(
             condition::STORAGE_READY,
-            "StorageFailed",
+            DistributionReason::StorageFailed,
             format!("PersistentVolumeClaim '{name}' has lost its volume"),
         ),
         _ => no(
             condition::STORAGE_READY,
-            "StoragePending",
+            DistributionReason::StoragePending,
             format!("PersistentVolumeClaim '{name}' is not bound yet"),
         ),
     })
@@ -77,17 +82,17 @@ pub(super) fn health(seen: &Observed) -> Draft {
     match seen.server.as_deref() {
         Some(Answer::Said(server)) => yes(
             condition::HEALTH_CHECK,
-            "Answered",
+            DistributionReason::Answered,
             format!("The server answers, version {}", server.version),
         ),
         Some(Answer::Silent(why)) => no(
             condition::HEALTH_CHECK,
-            "NoAnswer",
+            DistributionReason::NoAnswer,
             format!("The server did not tell its version and providers: {why}"),
         ),
         None => no(
             condition::HEALTH_CHECK,
-            "NotAsked",
+            DistributionReason::NotAsked,
             "The server is asked when its pods are ready",
         ),
     }
@@ -114,15 +119,15 @@ pub(super) fn providers(request: &Request, story: &Story) -> Option<Draft> {
     Some(if !failed.is_empty() {
         no(
             type_,
-            "ProvidersFailed",
+            DistributionReason::ProvidersFailed,
             format!("{count}; failed: {}", failed.join(", ")),
         )
     } else if ready == story.providers.len() {
-        yes(type_, "ProvidersReady", count)
+        yes(type_, DistributionReason::ProvidersReady, count)
     } else {
         no(
             type_,
-            "ProvidersInstalling",
+            DistributionReason::ProvidersInstalling,
             "The external providers are being installed",
         )
     })
@@ -134,14 +139,14 @@ pub(super) fn remarks(request: &Request, story: &Story) -> Vec<Draft> {
     if !story.warnings.is_empty() {
         all.push(yes(
             condition::PROVIDER_OVERRIDES,
-            "ConfigurationMerged",
+            DistributionReason::ConfigurationMerged,
             story.warnings.join("\n"),
         ));
     }
     if request.has_own_command() && !request.providers.is_empty() {
         all.push(yes(
             condition::PREFLIGHT_BYPASSED,
-            "OwnCommand",
+            DistributionReason::OwnCommand,
             "spec.server.containerSpec.command or args replace the operator's: external providers are installed and merged, but not checked before the server starts",
         ));
     }
@@ -149,7 +154,7 @@ pub(super) fn remarks(request: &Request, story: &Story) -> Vec<Draft> {
     if !ignored.is_empty() {
         all.push(yes(
             condition::ENV_IGNORED,
-            "SetByOperator",
+            DistributionReason::SetByOperator,
             format!(
                 "spec.server.containerSpec.env: {} not passed on, since the server must read the merged configuration: use spec.server.userConfig for one of your own",
                 ignored.join(", ")

@@ -9,6 +9,7 @@ mod rollout;
 mod status;
 mod story;
 
+use runway_api::DistributionReason;
 use runway_operator::apply;
 use runway_operator::plan::Plan;
 
@@ -31,7 +32,7 @@ pub fn plan(seen: &Observed) -> Plan {
     };
     let wanted = objects::wanted(seen, &request);
     if let Some(taken) = objects::taken(seen, &wanted) {
-        return status::refused(seen, &Refusal::new("NameTaken", taken));
+        return status::refused(seen, &Refusal::new(DistributionReason::NameTaken, taken));
     }
     let apply = objects::apply(seen, &wanted);
     let deployment = apply.iter().find(|a| a.resource.kind == kinds::DEPLOYMENT.kind);
@@ -53,10 +54,11 @@ pub fn after_failure(seen: &Observed, error: &apply::Error) -> Plan {
     let refusal = match error {
         apply::Error::NameTaken {
             kind, name, manager, ..
-        } => Refusal::new("NameTaken", objects::taken_text(kind, name, manager)),
-        apply::Error::Apply { kind, name, source } if error.is_refusal() => {
-            Refusal::new("Refused", format!("{kind} '{name}' was refused: {source}"))
-        }
+        } => Refusal::new(DistributionReason::NameTaken, objects::taken_text(kind, name, manager)),
+        apply::Error::Apply { kind, name, source } if error.is_refusal() => Refusal::new(
+            DistributionReason::Refused,
+            format!("{kind} '{name}' was refused: {source}"),
+        ),
         _ => return Plan::default(),
     };
     status::refused(seen, &refusal)
@@ -70,7 +72,7 @@ fn prepare(seen: &Observed) -> Result<Request<'_>, Refusal> {
         .find(|v| pod::VOLUMES.contains(&v.name.as_str()));
     match taken {
         Some(volume) => Err(Refusal::new(
-            "InvalidSpec",
+            DistributionReason::InvalidSpec,
             format!(
                 "spec.server.podOverrides.volumes: '{}' is the name of a volume of the operator's: use another",
                 volume.name

@@ -4,8 +4,8 @@ use std::sync::LazyLock;
 
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::ResourceExt;
-use runway_api::LlamaStackDistribution;
 use runway_api::llama_stack_distribution::{ApiSection, PodOverrides, PullPolicy, Server};
+use runway_api::{DistributionReason, LlamaStackDistribution};
 use runway_operator::json;
 use serde_json::{Map, Value};
 
@@ -74,7 +74,7 @@ pub(super) struct Provider {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Refusal {
     /// Reason in CamelCase, part of the API.
-    pub(super) reason: &'static str,
+    pub(super) reason: DistributionReason,
     /// Failure, position and remedy.
     pub(super) message: String,
     /// The provider it is about.
@@ -84,7 +84,7 @@ pub(super) struct Refusal {
 }
 
 impl Refusal {
-    pub(super) fn new(reason: &'static str, message: impl Into<String>) -> Self {
+    pub(super) fn new(reason: DistributionReason, message: impl Into<String>) -> Self {
         Self {
             reason,
             message: message.into(),
@@ -103,7 +103,7 @@ impl Refusal {
         }
     }
 
-    fn waiting(reason: &'static str, message: impl Into<String>) -> Self {
+    fn waiting(reason: DistributionReason, message: impl Into<String>) -> Self {
         Self {
             waits: true,
             ..Self::new(reason, message)
@@ -118,9 +118,9 @@ impl<'a> Request<'a> {
         if !wrong.is_empty() {
             let duplicates = wrong.iter().all(|w| w.starts_with("Duplicate providerId"));
             let reason = if duplicates {
-                "DuplicateProviderId"
+                DistributionReason::DuplicateProviderId
             } else {
-                "InvalidSpec"
+                DistributionReason::InvalidSpec
             };
             return Err(Refusal::new(reason, wrong.join("; ")));
         }
@@ -214,7 +214,7 @@ fn distribution(seen: &Observed) -> Result<(Option<String>, String), Refusal> {
     known.get(name).map(|image| (Some(name.to_owned()), image.clone())).ok_or_else(|| {
         let names: Vec<&str> = known.keys().map(String::as_str).collect();
         Refusal::new(
-            "UnknownDistribution",
+            DistributionReason::UnknownDistribution,
             format!(
                 "spec.server.distribution.name '{name}' is not known: use one of {}, or give spec.server.distribution.image",
                 names.join(", ")
@@ -254,7 +254,7 @@ fn user_config(seen: &Observed) -> Result<Option<Mounted>, Refusal> {
         .find(|f| keys.iter().any(|k| k == f))
     else {
         return Err(Refusal::waiting(
-            "UserConfigInvalid",
+            DistributionReason::UserConfigInvalid,
             format!(
                 "{field}: ConfigMap '{}' has no key config.yaml or run.yaml (it has: {})",
                 asked.config_map_name,
@@ -288,7 +288,7 @@ fn ca_bundle(seen: &Observed) -> Result<Option<bundle::Bundle>, Refusal> {
         .map(Some)
         .map_err(|error| {
             Refusal::waiting(
-                "CaBundleInvalid",
+                DistributionReason::CaBundleInvalid,
                 format!(
                     "spec.server.tlsConfig.caBundle: ConfigMap '{}': {error}",
                     asked.config_map_name
@@ -301,7 +301,7 @@ fn own_namespace(seen: &Observed, field: &str, namespace: Option<&String>) -> Re
     let own = seen.llsd.namespace().unwrap_or_default();
     match given(namespace) {
         Some(other) if other != own => Err(Refusal::new(
-            "ForeignNamespace",
+            DistributionReason::ForeignNamespace,
             format!(
                 "spec.server.{field}.configMapNamespace is '{other}', but pods see only ConfigMaps of their own namespace '{own}': copy the ConfigMap there and leave the field out"
             ),
@@ -313,7 +313,7 @@ fn own_namespace(seen: &Observed, field: &str, namespace: Option<&String>) -> Re
 fn config_map<'a>(seen: &'a Observed, field: &str, name: &str) -> Result<&'a ConfigMap, Refusal> {
     seen.config_maps.get(name).map(AsRef::as_ref).ok_or_else(|| {
         Refusal::waiting(
-            "ConfigMapNotFound",
+            DistributionReason::ConfigMapNotFound,
             format!(
                 "{field}: ConfigMap '{name}' does not exist in namespace '{}'. Create it; it is noticed at once",
                 seen.llsd.namespace().unwrap_or_default()
@@ -345,7 +345,7 @@ fn operator_image(seen: &Observed, providers: &[Provider]) -> Result<String, Ref
         Some(image) => Ok(image.clone()),
         None if providers.is_empty() => Ok(String::new()),
         None => Err(Refusal::new(
-            "OperatorImageUnknown",
+            DistributionReason::OperatorImageUnknown,
             "External providers need the operator's own image, and it is not known: run the operator with POD_NAME, POD_NAMESPACE and CONTAINER_NAME in its environment, or with --operator-image",
         )),
     }
@@ -359,12 +359,12 @@ fn providers(seen: &Observed) -> Result<Vec<Provider>, Refusal> {
             provider.config = Some(config);
         }
         provider.crd_config = crd_config(provider, order)
-            .map_err(|error| Refusal::new("ConfigTooLarge", error.to_string()).about(provider))?;
+            .map_err(|error| Refusal::new(DistributionReason::ConfigTooLarge, error.to_string()).about(provider))?;
     }
     let all: usize = providers.iter().map(|p| p.crd_config.len()).sum();
     if all > MAX_CONFIGS_BYTES {
         return Err(Refusal::new(
-            "ConfigTooLarge",
+            DistributionReason::ConfigTooLarge,
             format!(
                 "spec.server.externalProviders: the configurations come to {all} bytes in base64, and {MAX_CONFIGS_BYTES} fit into a Deployment: mount large data with spec.server.podOverrides.volumes instead"
             ),
@@ -381,21 +381,21 @@ fn resolve_model(seen: &Observed, config: &mut Map<String, Value>) -> Result<(),
     let text = |key: &str| reference.get(key).and_then(Value::as_str);
     let Some(name) = text("name").filter(|n| !n.is_empty()) else {
         return Err(Refusal::new(
-            "InvalidModelDeploymentRef",
+            DistributionReason::InvalidModelDeploymentRef,
             "config.modelDeploymentRef needs a name, as in modelDeploymentRef: {name: gemma}",
         ));
     };
     let (key, path) = (text("key").unwrap_or("url"), text("path").unwrap_or("/v1"));
     if config.contains_key(key) {
         return Err(Refusal::new(
-            "InvalidModelDeploymentRef",
+            DistributionReason::InvalidModelDeploymentRef,
             format!("config has both {key} and modelDeploymentRef, which would set it: leave one out"),
         ));
     }
     let namespace = seen.llsd.namespace().unwrap_or_default();
     let Some(endpoint) = seen.model_deployments.get(name) else {
         return Err(Refusal::waiting(
-            "ModelDeploymentNotFound",
+            DistributionReason::ModelDeploymentNotFound,
             format!(
                 "config.modelDeploymentRef: ModelDeployment '{name}' does not exist in namespace '{namespace}'. Create it; it is noticed at once"
             ),
@@ -403,7 +403,7 @@ fn resolve_model(seen: &Observed, config: &mut Map<String, Value>) -> Result<(),
     };
     let Some((service, port)) = endpoint.as_ref().and_then(|e| Some((e.service.as_ref()?, e.port?))) else {
         return Err(Refusal::waiting(
-            "ModelDeploymentNotReady",
+            DistributionReason::ModelDeploymentNotReady,
             format!("config.modelDeploymentRef: ModelDeployment '{name}' has no endpoint yet"),
         ));
     };

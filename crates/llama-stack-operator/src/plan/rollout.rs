@@ -1,6 +1,7 @@
 //! The reported state of the Deployment.
 
 use kube::core::DynamicObject;
+use runway_api::DistributionReason;
 use serde_json::{Value, json};
 
 use super::story::Trouble;
@@ -54,14 +55,14 @@ fn deployment_trouble(deployment: &Value) -> Option<Trouble> {
     };
     if let Some((_, message)) = find("ReplicaFailure", "True") {
         return Some(Trouble::new(
-            "PodsRefused",
+            DistributionReason::PodsRefused,
             format!("Pods cannot be created: {message}"),
             "Mend what is named here: a quota, a policy of the namespace (see spec.server.podOverrides.securityContext), or a ServiceAccount that does not exist",
         ));
     }
     match find("Progressing", "False") {
         Some(("ProgressDeadlineExceeded", message)) => Some(Trouble::new(
-            "ProgressDeadlineExceeded",
+            DistributionReason::ProgressDeadlineExceeded,
             format!("The pods did not become ready in time: {message}"),
             "Look at the pods of the Deployment and their logs",
         )),

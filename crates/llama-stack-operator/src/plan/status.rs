@@ -8,6 +8,7 @@ use runway_api::llama_stack_distribution::{
     DistributionConfig, DistributionPhase, ExternalProviderStatus, LlamaStackDistributionStatus, ProviderInfo,
     ProviderPhase, VersionInfo,
 };
+use runway_api::{CoreReason, DistributionReason, EventReason};
 use runway_operator::kubelet::{self, Stage};
 use runway_operator::plan::{Note, Plan};
 use serde_json::json;
@@ -31,7 +32,7 @@ const MAX_MESSAGE: usize = 8 * 1024;
 struct Said {
     phase: DistributionPhase,
     /// Of the condition Ready.
-    reason: String,
+    reason: DistributionReason,
     message: String,
     providers: Vec<Told>,
     conditions: Vec<Draft>,
@@ -41,7 +42,7 @@ struct Said {
 pub(super) fn terminating(seen: &Observed) -> Plan {
     let said = Said {
         phase: DistributionPhase::Terminating,
-        reason: "Terminating".to_owned(),
+        reason: DistributionReason::Terminating,
         message: "Its objects are deleted with it".to_owned(),
         providers: vec![untold(); seen.llsd.external_providers().len()],
         conditions: Vec::new(),
@@ -62,7 +63,10 @@ pub(super) fn paused(seen: &Observed) -> Plan {
         ..before.clone()
     };
     Plan {
-        events: is_news.then(|| Note::normal("Paused", message)).into_iter().collect(),
+        events: is_news
+            .then(|| Note::normal(CoreReason::Paused, message))
+            .into_iter()
+            .collect(),
         status: (status != before).then(|| json!(status)),
         ..Plan::default()
     }
@@ -75,7 +79,7 @@ pub(super) fn refused(seen: &Observed, refusal: &Refusal) -> Plan {
         .map(|provider| Told {
             phase: match (&refusal.provider, refusal.waits) {
                 (Some(id), false) if *id == provider.id => ProviderPhase::Failed,
-                _ if refusal.reason == "DuplicateProviderId"
+                _ if refusal.reason == DistributionReason::DuplicateProviderId
                     && refusal.message.contains(&format!("'{}'", provider.id)) =>
                 {
                     ProviderPhase::Failed
@@ -99,7 +103,7 @@ pub(super) fn refused(seen: &Observed, refusal: &Refusal) -> Plan {
         } else {
             DistributionPhase::Failed
         },
-        reason: refusal.reason.to_owned(),
+        reason: refusal.reason,
         message: refusal.message.clone(),
         providers,
         conditions,
@@ -139,7 +143,7 @@ pub(super) fn serving(seen: &Observed, request: &Request, template: &str, deploy
     drafts.push(conditions::health(seen));
     drafts.extend(conditions::providers(request, &story));
     if phase == DistributionPhase::Failed {
-        drafts.push(yes(condition::STALLED, reason.clone(), message.clone()));
+        drafts.push(yes(condition::STALLED, reason, message.clone()));
     }
     drafts.extend(conditions::remarks(request, &story));
     let said = Said {
@@ -184,7 +188,7 @@ impl Telling {
             story: story::tell(&cast, &stages),
             trouble: evicted.map(|said| {
                 Trouble::new(
-                    "Evicted",
+                    DistributionReason::Evicted,
                     format!("The kubelet ended a pod: {said}"),
                     "If a volume grew over its limit, use providers with smaller packages, or run the operator with a larger --provider-volume-size",
                 )
@@ -205,7 +209,7 @@ fn check_listed(seen: &Observed, request: &Request, story: &mut Story) -> Option
             continue;
         }
         let trouble = Trouble::new(
-            "ProviderNotListed",
+            DistributionReason::ProviderNotListed,
             format!(
                 "Provider '{}' (image: {}, init container: {}): the running server does not list it under the API {}",
                 provider.id, provider.image, provider.container, provider.section.api
@@ -233,50 +237,49 @@ fn verdict(
     trouble: Option<&Trouble>,
     unschedulable: Option<&str>,
     story: &Story,
-) -> (DistributionPhase, String, String) {
-    let said = |phase, reason: &str, message: String| (phase, reason.to_owned(), message);
+) -> (DistributionPhase, DistributionReason, String) {
     if let Some(trouble) = trouble {
         let serving = match rollout.available {
             0 => String::new(),
             n => format!("\nServers that keep serving: {n}"),
         };
-        return said(
+        return (
             DistributionPhase::Failed,
             trouble.reason,
             format!("{}{serving}", trouble.whole()),
         );
     }
     if !rollout.exists {
-        return said(
+        return (
             DistributionPhase::Pending,
-            "Creating",
+            DistributionReason::Creating,
             "Its objects are being created".to_owned(),
         );
     }
     if rollout.is_complete() {
         return match rollout.wanted {
-            0 => said(
+            0 => (
                 DistributionPhase::Ready,
-                "ScaledToZero",
+                DistributionReason::ScaledToZero,
                 "No server runs: spec.replicas is 0".to_owned(),
             ),
-            n => said(
+            n => (
                 DistributionPhase::Ready,
-                "Ready",
+                DistributionReason::Ready,
                 format!("{n} of {n} servers are ready"),
             ),
         };
     }
     if let Some(why) = unschedulable {
-        return said(
+        return (
             DistributionPhase::Pending,
-            "Unschedulable",
+            DistributionReason::Unschedulable,
             format!("No node takes the pod: {why}"),
         );
     }
-    said(
+    (
         DistributionPhase::Initializing,
-        "Initializing",
+        DistributionReason::Initializing,
         progress(request, rollout, story),
     )
 }
@@ -307,8 +310,8 @@ fn finish(seen: &Observed, request: Option<&Request>, said: Said) -> Plan {
     let before = seen.llsd.status.clone().unwrap_or_default();
     let generation = seen.llsd.metadata.generation;
     let ready = match said.phase {
-        DistributionPhase::Ready => yes(condition::READY, said.reason.clone(), said.message.clone()),
-        _ => no(condition::READY, said.reason.clone(), said.message.clone()),
+        DistributionPhase::Ready => yes(condition::READY, said.reason, said.message.clone()),
+        _ => no(condition::READY, said.reason, said.message.clone()),
     };
     let drafts = std::iter::once(ready).chain(said.conditions).collect();
     let server = server_info(seen, &before, said.phase);
@@ -329,7 +332,7 @@ fn finish(seen: &Observed, request: Option<&Request>, said: Said) -> Plan {
         conditions: settle(drafts, &before.conditions, generation, seen.now),
     };
     Plan {
-        events: events(&before, &status, &said.reason),
+        events: events(&before, &status, said.reason),
         status: (status != before).then(|| json!(status)),
         unrehearsed: true,
         ..Plan::default()
@@ -422,7 +425,7 @@ fn provider_statuses(
         .zip(told)
         .map(|(provider, told)| ExternalProviderStatus {
             phase: told.phase,
-            reason: told.trouble.as_ref().map(|t| t.reason.to_owned()),
+            reason: told.trouble.as_ref().map(|t| t.reason.into()),
             message: told.trouble.as_ref().map(|t| shortened(&t.message)),
             resolution: told.trouble.as_ref().and_then(|t| t.resolution.clone()),
             last_transition_time: Some(since(&provider.id, told.phase)),
@@ -443,22 +446,26 @@ fn shortened(text: &str) -> String {
 }
 
 /// Events, once per change: when it becomes ready, and when another failure occurs.
-fn events(before: &LlamaStackDistributionStatus, now: &LlamaStackDistributionStatus, reason: &str) -> Vec<Note> {
+fn events(
+    before: &LlamaStackDistributionStatus,
+    now: &LlamaStackDistributionStatus,
+    reason: DistributionReason,
+) -> Vec<Note> {
     let same = before.phase == now.phase && before.message == now.message;
     let message = now.message.clone().unwrap_or_default();
     match now.phase {
-        Some(DistributionPhase::Failed) if !same => vec![Note::warning(stable(reason), message)],
-        Some(DistributionPhase::Ready) if before.phase != now.phase => vec![Note::normal("Ready", message)],
+        Some(DistributionPhase::Failed) if !same => vec![failed(reason, message)],
+        Some(DistributionPhase::Ready) if before.phase != now.phase => vec![Note::new(EventReason::Ready, message)],
         _ => Vec::new(),
     }
 }
 
-/// Reasons of Events are few: the details are in the message.
-fn stable(reason: &str) -> &'static str {
+/// Event of a failure. Only a few reasons are those of Events, too: the details are in the message.
+fn failed(reason: DistributionReason, message: String) -> Note {
     match reason {
-        "ImagePullFailed" => "ImagePullFailed",
-        "DependencyConflict" => "DependencyConflict",
-        "DuplicateProviderId" => "DuplicateProviderId",
-        _ => "Failed",
+        DistributionReason::ImagePullFailed
+        | DistributionReason::DependencyConflict
+        | DistributionReason::DuplicateProviderId => Note::warning(reason, message),
+        _ => Note::new(EventReason::Failed, message),
     }
 }

@@ -1,5 +1,6 @@
 //! Messages about a start, for each provider and the whole, for readers who do not know the operator.
 
+use runway_api::DistributionReason;
 use runway_api::llama_stack_distribution::ProviderPhase;
 use runway_operator::kubelet::{Failure, Stage};
 
@@ -28,13 +29,13 @@ pub(super) struct Told {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Trouble {
     /// Reason in CamelCase, part of the API.
-    pub(super) reason: &'static str,
+    pub(super) reason: DistributionReason,
     pub(super) message: String,
     pub(super) resolution: Option<String>,
 }
 
 impl Trouble {
-    pub(super) fn new(reason: &'static str, message: impl Into<String>, resolution: &str) -> Self {
+    pub(super) fn new(reason: DistributionReason, message: impl Into<String>, resolution: &str) -> Self {
         Self {
             reason,
             message: message.into(),
@@ -154,12 +155,12 @@ impl Container<'_> {
     }
 
     /// Reason if the container's own message does not name one.
-    fn reason(&self) -> &'static str {
+    fn reason(&self) -> DistributionReason {
         match self {
-            Self::Provider(_) => "InstallFailed",
-            Self::Extract => "NoBaseConfig",
-            Self::Merge => "MergeFailed",
-            Self::Server => "ServerFailed",
+            Self::Provider(_) => DistributionReason::InstallFailed,
+            Self::Extract => DistributionReason::NoBaseConfig,
+            Self::Merge => DistributionReason::MergeFailed,
+            Self::Server => DistributionReason::ServerFailed,
         }
     }
 
@@ -182,7 +183,7 @@ fn failure(cast: &Cast, stage: &Stage, container: &Container) -> Option<Trouble>
     let (name, image) = (container.name(cast), container.image(cast));
     Some(match failure {
         Failure::Image(said) => Trouble::new(
-            "ImagePullFailed",
+            DistributionReason::ImagePullFailed,
             named(
                 container,
                 cast,
@@ -197,7 +198,7 @@ fn failure(cast: &Cast, stage: &Stage, container: &Container) -> Option<Trouble>
             },
         ),
         Failure::Start(said) if said.contains("runAsNonRoot") => Trouble::new(
-            "StartFailed",
+            DistributionReason::StartFailed,
             named(
                 container,
                 cast,
@@ -206,7 +207,7 @@ fn failure(cast: &Cast, stage: &Stage, container: &Container) -> Option<Trouble>
             "Use an image whose USER is a number other than 0, or set runAsUser in spec.server.podOverrides.securityContext",
         ),
         Failure::Start(said) if said.contains("python3") => Trouble::new(
-            "NoPython",
+            DistributionReason::NoPython,
             named(
                 container,
                 cast,
@@ -215,7 +216,7 @@ fn failure(cast: &Cast, stage: &Stage, container: &Container) -> Option<Trouble>
             "Build the provider image on one that has python3 and pip, such as python:3.12-slim or UBI",
         ),
         Failure::Start(said) if said.contains("/bin/sh") => Trouble::new(
-            "NoShell",
+            DistributionReason::NoShell,
             named(
                 container,
                 cast,
@@ -224,7 +225,7 @@ fn failure(cast: &Cast, stage: &Stage, container: &Container) -> Option<Trouble>
             "Use a distribution image that has a shell, or give spec.server.containerSpec.command",
         ),
         Failure::Start(said) => Trouble::new(
-            "StartFailed",
+            DistributionReason::StartFailed,
             named(
                 container,
                 cast,
@@ -233,7 +234,7 @@ fn failure(cast: &Cast, stage: &Stage, container: &Container) -> Option<Trouble>
             "Mend what is named here; it is tried again by itself",
         ),
         Failure::OutOfMemory => Trouble::new(
-            "OutOfMemory",
+            DistributionReason::OutOfMemory,
             named(
                 container,
                 cast,
@@ -288,27 +289,33 @@ fn named(container: &Container, cast: &Cast, message: &str) -> String {
 }
 
 /// Reasons for the messages of the scripts and merge-config.
-fn known_reason(message: &str) -> Option<&'static str> {
-    const KNOWN: [(&str, &str); 11] = [
-        ("due to dependency conflict", "DependencyConflict"),
-        ("API type mismatch", "ApiMismatch"),
-        ("Missing /lls-provider/lls-provider-spec.yaml", "MetadataMissing"),
-        ("Missing /lls-provider/packages", "PackagesMissing"),
-        ("No wheels in /lls-provider/packages", "PackagesMissing"),
-        ("uplicate provider", "DuplicateProviderId"),
-        ("No run.yaml found", "NoBaseConfig"),
-        ("lls-provider-spec.yaml", "MetadataInvalid"),
-        ("has no Python", "NoPython"),
-        ("Provider validation failed", "ValidationFailed"),
-        ("Preflight", "ValidationFailed"),
+fn known_reason(message: &str) -> Option<DistributionReason> {
+    const KNOWN: [(&str, DistributionReason); 11] = [
+        ("due to dependency conflict", DistributionReason::DependencyConflict),
+        ("API type mismatch", DistributionReason::ApiMismatch),
+        (
+            "Missing /lls-provider/lls-provider-spec.yaml",
+            DistributionReason::MetadataMissing,
+        ),
+        ("Missing /lls-provider/packages", DistributionReason::PackagesMissing),
+        (
+            "No wheels in /lls-provider/packages",
+            DistributionReason::PackagesMissing,
+        ),
+        ("uplicate provider", DistributionReason::DuplicateProviderId),
+        ("No run.yaml found", DistributionReason::NoBaseConfig),
+        ("lls-provider-spec.yaml", DistributionReason::MetadataInvalid),
+        ("has no Python", DistributionReason::NoPython),
+        ("Provider validation failed", DistributionReason::ValidationFailed),
+        ("Preflight", DistributionReason::ValidationFailed),
     ];
     // One of several reasons that preflight gives further down.
     if message.contains("Native extension architecture mismatch") {
-        return Some("ArchitectureMismatch");
+        return Some(DistributionReason::ArchitectureMismatch);
     }
     let reason = message.lines().find_map(|line| line.strip_prefix("Reason: "));
     if reason == Some("Invalid config") {
-        return Some("ConfigInvalid");
+        return Some(DistributionReason::ConfigInvalid);
     }
     let first = message.lines().next().unwrap_or_default();
     let in_first = KNOWN.iter().find(|(words, _)| first.contains(words));

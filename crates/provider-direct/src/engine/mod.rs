@@ -5,8 +5,6 @@ mod sglang;
 mod trtllm;
 mod vllm;
 
-use std::collections::BTreeMap;
-
 /// Every engine.
 pub(crate) const ALL: [&Dialect; 4] = [&llamacpp::DIALECT, &vllm::DIALECT, &sglang::DIALECT, &trtllm::DIALECT];
 
@@ -72,12 +70,4 @@ pub(crate) const PARALLEL: [&str; 12] = [
 /// The engine of this name.
 pub(crate) fn find(name: &str) -> Option<&'static Dialect> {
     ALL.into_iter().find(|dialect| dialect.name == name)
-}
-
-/// A flag in the spelling of `args`: dashes and underscores are equivalent.
-pub(crate) fn flag<'a>(args: &'a BTreeMap<String, String>, name: &str) -> Option<(&'a str, &'a str)> {
-    let wanted = name.replace('_', "-");
-    args.iter()
-        .find(|(key, _)| key.replace('_', "-") == wanted)
-        .map(|(key, value)| (key.as_str(), value.as_str()))
 }

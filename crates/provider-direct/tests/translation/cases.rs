@@ -6,11 +6,11 @@
 //! The result is compared with `expected-objects.yaml` and `expected-translation.yaml`, or `expected-refusal.txt`, and
 //! `expected-reading.yaml`. `UPDATE_CASES=1 cargo test` writes them.
 
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
-use runway_provider::{Configured, Installed, Reading, Refusal, Translation};
+use runway_provider::conformance::cases::{self, Case};
+use runway_provider::{Configured, Installed, Translation};
 use runway_provider_direct::Direct;
 use serde_json::{Value, json};
 
@@ -18,26 +18,15 @@ use crate::{documents, problems, request, yaml};
 
 #[test]
 fn every_case_gives_what_is_expected() {
-    let mut differences = Vec::new();
-    let folders = folders();
-    assert!(folders.len() > 30, "cases are missing");
-    for folder in folders {
-        run(&folder, &mut differences);
-    }
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cases");
+    let differences = cases::differences(&folder, 30, run).unwrap();
     assert!(differences.is_empty(), "{}", differences.join("\n"));
 }
 
-fn folders() -> Vec<PathBuf> {
-    let all = fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cases")).unwrap();
-    let mut folders: Vec<_> = all.map(|entry| entry.unwrap().path()).collect();
-    folders.sort();
-    folders
-}
-
-fn run(folder: &Path, differences: &mut Vec<String>) {
-    let input = yaml(&folder.join("input.yaml"));
+fn run(case: &mut Case) {
+    let input = yaml(&case.file("input.yaml"));
     let request = request(&input);
-    let given = folder.join("given.yaml");
+    let given = case.file("given.yaml");
     let given = if given.exists() { yaml(&given) } else { Value::Null };
     let configured = Configured::new(Arc::new(Direct::default()), given["settings"].as_object());
     assert_eq!(configured.invalid, None);
@@ -45,19 +34,20 @@ fn run(folder: &Path, differences: &mut Vec<String>) {
     let translation = provider.translate(&request, &Installed::default());
     if let Ok(translation) = &translation {
         for object in documents(translation) {
-            let found = problems(&object).into_iter();
-            differences.extend(found.map(|problem| format!("{}: {problem}", folder.display())));
+            problems(&object).iter().for_each(|problem| case.problem(problem));
         }
     }
-    let mut outcome = Outcome { folder, differences };
-    outcome.compare("expected-objects.yaml", translation.as_ref().ok().map(objects));
-    outcome.compare("expected-translation.yaml", translation.as_ref().ok().map(rest));
-    outcome.compare("expected-refusal.txt", translation.as_ref().err().map(refused));
-    let upstream = folder.join("upstream.yaml");
+    case.compare("expected-objects.yaml", translation.as_ref().ok().map(objects));
+    case.compare("expected-translation.yaml", translation.as_ref().ok().map(rest));
+    case.compare("expected-refusal.txt", translation.as_ref().err().map(cases::refused));
+    let upstream = case.file("upstream.yaml");
     let reading = upstream
         .exists()
         .then(|| provider.read_status(&request, &yaml(&upstream)));
-    outcome.compare("expected-reading.yaml", reading.as_ref().map(told));
+    case.compare(
+        "expected-reading.yaml",
+        reading.map(|reading| serde_saphyr::to_string(&cases::reading(&reading)).unwrap()),
+    );
 }
 
 fn objects(translation: &Translation) -> String {
@@ -76,49 +66,4 @@ fn rest(translation: &Translation) -> String {
         "modelName": translation.model_name,
     });
     serde_saphyr::to_string(&rest).unwrap()
-}
-
-fn refused(refusal: &Refusal) -> String {
-    format!("{}: {refusal}\n", refusal.reason)
-}
-
-fn told(reading: &Reading) -> String {
-    let told = json!({
-        "phase": reading.phase,
-        "reason": reading.reason,
-        "message": reading.message,
-        "ready": reading.ready,
-        "available": reading.available,
-        "lastChange": reading.last_change.map(|time| time.to_string()),
-    });
-    serde_saphyr::to_string(&told).unwrap()
-}
-
-struct Outcome<'a> {
-    folder: &'a Path,
-    differences: &'a mut Vec<String>,
-}
-
-impl Outcome<'_> {
-    fn compare(&mut self, file: &str, found: Option<String>) {
-        let path = self.folder.join(file);
-        let expected = fs::read_to_string(&path).ok();
-        if expected == found {
-            return;
-        }
-        if std::env::var_os("UPDATE_CASES").is_some() {
-            match found {
-                Some(text) => fs::write(&path, text).unwrap(),
-                None => fs::remove_file(&path).unwrap(),
-            }
-            return;
-        }
-        let shown = |text: Option<String>| text.unwrap_or_else(|| "(nothing)\n".to_owned());
-        self.differences.push(format!(
-            "{}\n--- expected\n{}+++ found\n{}",
-            path.display(),
-            shown(expected),
-            shown(found)
-        ));
-    }
 }

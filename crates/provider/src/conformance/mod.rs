@@ -12,6 +12,7 @@
 //! ```
 
 mod acting;
+pub mod cases;
 mod cluster;
 pub mod fields;
 mod life;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use kube::ResourceExt;
-use runway_api::labels;
+use runway_api::{EventReason, labels};
 use runway_operator::object;
 use runway_operator::plan::{Delete, Finalizer, Note, Plan};
 
@@ -33,8 +33,8 @@ pub(super) fn for_deletion(provider: &dyn Provider, seen: &Observed) -> Plan {
         let orphans = list(&remaining);
         return Plan {
             finalizer: Finalizer::Remove,
-            events: vec![Note::warning(
-                "FinalizerTimeout",
+            events: vec![Note::new(
+                EventReason::FinalizerTimeout,
                 format!("Finalizer removed after timeout, provider resource may be orphaned: {orphans}"),
             )],
             ..Plan::default()

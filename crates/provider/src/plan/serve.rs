@@ -173,7 +173,7 @@ fn recreation_note(main: Option<&Object>, reasons: &[String]) -> Option<Note> {
     let main = main?;
     (!reasons.is_empty()).then(|| {
         Note::normal(
-            ProviderReason::Recreating.into(),
+            ProviderReason::Recreating,
             format!("Recreating {}: {}", main.kind.named(&main.name), reasons.join("; ")),
         )
     })

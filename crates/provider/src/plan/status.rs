@@ -8,7 +8,7 @@ use kube::ResourceExt;
 use kube::core::DynamicObject;
 use runway_api::condition::{self, Conditions, Draft, Owner, no, yes};
 use runway_api::model_deployment::{DryRun, Phase, ProviderStatus, Replicas};
-use runway_api::{ModelDeploymentStatus, ProviderReason};
+use runway_api::{EventReason, ModelDeploymentStatus, ProviderReason};
 use runway_operator::object;
 use runway_operator::plan::{Note, Plan};
 use serde_json::Value;
@@ -115,11 +115,11 @@ pub(super) fn failed(provider: &dyn Provider, seen: &Observed, failure: &Blocked
     };
     // Without an upstream object there is no error state to report.
     let event_reason = if *step == condition::PROVIDER_COMPATIBLE {
-        "ProviderIncompatible"
+        EventReason::ProviderIncompatible
     } else {
-        "ProviderError"
+        EventReason::ProviderError
     };
-    let event = stalled.then(|| Note::warning(event_reason, message));
+    let event = stalled.then(|| Note::new(event_reason, message));
     write(seen, status, drafts, event)
 }
 
@@ -314,10 +314,10 @@ impl Standing {
 
     fn event(&self, phase: Phase, message: String) -> Option<Note> {
         match self {
-            Self::Obstructed(obstacle) => Some(Note::warning(obstacle.reason.into(), message)),
-            Self::NotAnswering { .. } => Some(Note::warning(ProviderReason::NotAnswering.into(), message)),
-            _ if phase == Phase::Failed => Some(Note::warning(
-                "ProviderError",
+            Self::Obstructed(obstacle) => Some(Note::warning(obstacle.reason, message)),
+            Self::NotAnswering { .. } => Some(Note::warning(ProviderReason::NotAnswering, message)),
+            _ if phase == Phase::Failed => Some(Note::new(
+                EventReason::ProviderError,
                 format!("Provider resource in error state: {message}"),
             )),
             _ => None,
@@ -524,15 +524,15 @@ fn write(seen: &Observed, mut status: ModelDeploymentStatus, drafts: Vec<Draft>,
 /// Warnings that are new or have a new message.
 fn news(before: &[Condition], now: &[Condition]) -> Vec<Note> {
     [
-        (condition::OVERRIDES_IGNORED, "OverridesIgnored"),
-        (condition::FIELDS_IGNORED, "FieldsIgnored"),
-        (condition::STALE_STATUS, "StaleStatus"),
+        (condition::OVERRIDES_IGNORED, EventReason::OverridesIgnored),
+        (condition::FIELDS_IGNORED, EventReason::FieldsIgnored),
+        (condition::STALE_STATUS, EventReason::StaleStatus),
     ]
     .into_iter()
     .filter_map(|(type_, reason)| {
         let said = now.get_condition(type_)?;
         let told = before.get_condition(type_).is_some_and(|c| c.message == said.message);
-        (!told).then(|| Note::warning(reason, &said.message))
+        (!told).then(|| Note::new(reason, &said.message))
     })
     .collect()
 }

@@ -2,10 +2,9 @@
 
 use kube::ResourceExt;
 use kube::core::DynamicObject;
-use runway_api::AsyncActor;
 use runway_api::async_actor::{AskedStrategy, BindingStatus, OnConflict, RUNTIME_INJECTED, Strategy};
 use runway_api::condition::{no, yes};
-use runway_api::labels;
+use runway_api::{ActorReason, AsyncActor, EventReason, labels};
 use runway_operator::json;
 use runway_operator::plan::{Apply, Edit, Note};
 use serde_json::{Value, json};
@@ -34,7 +33,11 @@ pub(super) fn plan(binding: &Binding<'_>, place: &InPlace, url: &str) -> Outcome
     };
     let Some(live) = seen.live(holder) else {
         let message = format!("{holder} does not exist yet");
-        return outcome(vec![Part::says(no(RUNTIME_INJECTED, "TargetNotFound", message))]);
+        return outcome(vec![Part::says(no(
+            RUNTIME_INJECTED,
+            ActorReason::TargetNotFound,
+            message,
+        ))]);
     };
     if let Some(leaving) = release::leave(seen, Some(holder)) {
         return Outcome {
@@ -47,7 +50,7 @@ pub(super) fn plan(binding: &Binding<'_>, place: &InPlace, url: &str) -> Outcome
             "{holder} is already bound by AsyncActor '{rival}': delete one of the two, or set binding.strategy to Proxy"
         );
         let released = held(seen, holder).map(|live| release::take_out(seen, holder, live));
-        let failure = Part::fails(seen, RUNTIME_INJECTED, "AlreadyManaged", message);
+        let failure = Part::fails(seen, RUNTIME_INJECTED, ActorReason::AlreadyManaged, message);
         return outcome(released.into_iter().chain([failure]).collect());
     }
     let insertion = match Insertion::new(seen, place.strategy, holder, live, &binding.pair(url, None)) {
@@ -56,7 +59,7 @@ pub(super) fn plan(binding: &Binding<'_>, place: &InPlace, url: &str) -> Outcome
             return outcome(vec![Part::fails(
                 seen,
                 RUNTIME_INJECTED,
-                "ContainerNameConflict",
+                ActorReason::ContainerNameConflict,
                 message,
             )]);
         }
@@ -116,7 +119,7 @@ fn says(binding: &Binding<'_>, place: &InPlace, live: &DynamicObject, judged: &J
                 "asya-sidecar and asya-runtime are in {holder} ({})",
                 place.strategy.as_str()
             );
-            let well = yes(RUNTIME_INJECTED, "Injected", message);
+            let well = yes(RUNTIME_INJECTED, ActorReason::Injected, message);
             return pods::of_target(seen, binding.request).part(seen, RUNTIME_INJECTED, holder, well);
         }
     };
@@ -127,9 +130,9 @@ fn says(binding: &Binding<'_>, place: &InPlace, live: &DynamicObject, judged: &J
         conflict::MOST
     );
     Part {
-        events: Vec::from_iter(is_new.then(|| Note::warning("ConflictDetected", &message))),
+        events: Vec::from_iter(is_new.then(|| Note::warning(ActorReason::ConflictDetected, &message))),
         look_again: Some(wait),
-        ..Part::says(no(RUNTIME_INJECTED, "ConflictDetected", message))
+        ..Part::says(no(RUNTIME_INJECTED, ActorReason::ConflictDetected, message))
     }
 }
 
@@ -140,10 +143,10 @@ fn stopped(binding: &Binding<'_>, place: &InPlace, live: &DynamicObject, outcome
     let before = seen.actor.status.as_ref();
     let recorded = before
         .and_then(|s| s.conditions.iter().find(|c| c.type_ == RUNTIME_INJECTED))
-        .filter(|c| c.reason == "ConflictLoopDetected" && !now);
+        .filter(|c| c.reason == ActorReason::ConflictLoopDetected && !now);
     let message = recorded.map_or_else(|| stopped_text(binding, place, live), |c| c.message.clone());
-    let events = Vec::from_iter(now.then(|| Note::warning("ConflictLoopDetected", &message)));
-    let says = |message: String| Part::says(no(RUNTIME_INJECTED, "ConflictLoopDetected", message));
+    let events = Vec::from_iter(now.then(|| Note::warning(ActorReason::ConflictLoopDetected, &message)));
+    let says = |message: String| Part::says(no(RUNTIME_INJECTED, ActorReason::ConflictLoopDetected, message));
     let event = Part {
         events,
         ..Part::default()
@@ -308,7 +311,7 @@ impl Insertion {
         let first = live.annotations().get(labels::ASYA_BOUND_UID).is_none();
         let note = first.then(|| {
             let message = format!("Added asya-sidecar and asya-runtime to {holder}");
-            Note::normal("Bound", message)
+            Note::new(EventReason::Bound, message)
         });
         let is_put_in = matches!(judged.verdict, Verdict::Intact | Verdict::Apply);
         let forgotten = conflict::forgotten_in(&judged.conflicts, binding.seen.now);

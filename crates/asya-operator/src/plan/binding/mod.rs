@@ -6,6 +6,7 @@ mod in_place;
 mod proxy;
 mod release;
 
+use runway_api::ActorReason;
 use runway_api::async_actor::{ObjectRef, RUNTIME_INJECTED, Strategy, TARGET_RESOLVED};
 use runway_api::condition::{no, yes};
 
@@ -40,7 +41,7 @@ pub(super) fn plan(seen: &Observed, request: &Request, bound: &Bound, transport:
     };
     outcome.parts.push(Part::says(yes(
         TARGET_RESOLVED,
-        "Resolved",
+        ActorReason::Resolved,
         resolution(bound, &resolved),
     )));
     Outcome {
@@ -61,7 +62,7 @@ fn not_resolved(seen: &Observed, why: Unresolved) -> Outcome {
         binding: kept,
         parts: vec![Part::says(no(
             RUNTIME_INJECTED,
-            "TargetNotResolved",
+            ActorReason::TargetNotResolved,
             "The target is not resolved",
         ))],
         ..Outcome::default()
@@ -78,7 +79,7 @@ fn without_transport(seen: &Observed) -> Outcome {
             keep_children: true,
             ..Part::says(no(
                 RUNTIME_INJECTED,
-                "TransportNotConfigured",
+                ActorReason::TransportNotConfigured,
                 "The containers are not added without a transport",
             ))
         }],

@@ -1,5 +1,6 @@
 //! The strategy Proxy: a Deployment with the two containers calls the target.
 
+use runway_api::ActorReason;
 use runway_api::async_actor::{BindingStatus, RUNTIME_INJECTED, Strategy};
 use runway_api::condition::yes;
 use serde_json::{Value, json};
@@ -66,8 +67,8 @@ pub(super) fn plan(binding: &Binding<'_>, resolved: &Resolved, status: &BindingS
     }
     let grace = request.processing.saturating_add(30);
     let reason = match status.fallback {
-        Some(true) => "ConflictFallback",
-        _ => "ProxyCreated",
+        Some(true) => ActorReason::ConflictFallback,
+        _ => ActorReason::ProxyCreated,
     };
     let template = containers::without_empty(json!({
         "metadata": {"labels": objects::common_labels(&request.name)},

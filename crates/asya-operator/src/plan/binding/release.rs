@@ -3,6 +3,7 @@
 use kube::core::DynamicObject;
 use runway_api::async_actor::RUNTIME_INJECTED;
 use runway_api::condition::no;
+use runway_api::{ActorReason, EventReason};
 use runway_operator::plan::Note;
 
 use super::holder::{held, put_back};
@@ -20,7 +21,7 @@ pub(super) fn leave(seen: &Observed, now: Option<&Key>) -> Option<Outcome> {
     Some(Outcome {
         binding: seen.actor.status.as_ref().and_then(|s| s.binding.clone()),
         parts: vec![
-            Part::says(no(RUNTIME_INJECTED, "Leaving", message)),
+            Part::says(no(RUNTIME_INJECTED, ActorReason::Leaving, message)),
             take_out(seen, &previous, live),
         ],
         ..Outcome::default()
@@ -39,7 +40,7 @@ pub(super) fn take_out(seen: &Observed, holder: &Key, live: &DynamicObject) -> P
     }
     let message = format!("Removed asya-sidecar and asya-runtime from {holder}");
     Part {
-        events: vec![Note::normal("Unbound", message)],
+        events: vec![Note::new(EventReason::Unbound, message)],
         ..put_back(seen, holder, live)
     }
 }

@@ -108,6 +108,9 @@ macro_rules! observed {
 
         impl Observed {
             $($(#[$doc])*
+            ///
+            /// # Errors
+            /// The objects could not be read: a check that needs them is skipped.
             pub fn $field(&self) -> Result<&[$type], Skip> {
                 self.readable(stringify!($type))?;
                 Ok(&self.$field)

@@ -1,11 +1,38 @@
-//! The queues of an actor.
+//! The queues of an actor: names, state, and work at a broker.
 
 use kube::ResourceExt;
 use runway_api::AsyncActor;
 
 use crate::names;
-use crate::observe::Settings;
 use crate::transports::{Transport, Transports};
+
+/// State of an actor's queue.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum QueueState {
+    /// Not looked up yet.
+    #[default]
+    Unknown,
+    /// The queue exists.
+    Ready {
+        /// Difference between the queue and its configuration, if any.
+        drift: Option<String>,
+    },
+    /// The queue could not be created or looked up.
+    Failed {
+        /// Error, as a message for the user.
+        message: String,
+    },
+    /// The queue could not be deleted yet, because it is in use.
+    InUse {
+        /// Consumers and unacknowledged messages.
+        by: String,
+    },
+    /// The queue was deleted, or kept because it holds messages.
+    Removed {
+        /// Number of messages in a queue that was kept.
+        left: Option<u64>,
+    },
+}
 
 /// Work at a broker.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -67,12 +94,7 @@ pub fn queues_of(actor: &AsyncActor, transports: &Transports) -> Option<Queues> 
     Some(queues(actor, transport))
 }
 
-/// Whether the operator creates and deletes the queues of the transport; otherwise the sidecars create them.
-pub(super) fn manages(settings: &Settings, transport: &Transport) -> bool {
-    settings.manages_queues && transport.queues().auto_create
-}
-
-pub(super) fn queues(actor: &AsyncActor, transport: &Transport) -> Queues {
+pub(crate) fn queues(actor: &AsyncActor, transport: &Transport) -> Queues {
     let namespace = actor.namespace().unwrap_or_default();
     let name = names::queue(&namespace, &actor.name_any());
     let end = |end: &str| names::queue(&namespace, end);
