@@ -17,8 +17,8 @@ use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::job::{Id, Item, Progress};
+use crate::memory::Memory;
 use crate::metrics::{Metrics, Refusal};
-use crate::shown::Memory;
 use crate::store::{self, Outcome, Store, Stored};
 use crate::submission::{Reply, Submission};
 use crate::watches::Watches;

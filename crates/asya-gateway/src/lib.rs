@@ -9,7 +9,8 @@
 //! | [`submission`], [`job`] | from a request to a job and its message, and to what callers see; pure |
 //! | [`gateway`] | the life of a job |
 //! | [`store`] | jobs and results on disk |
-//! | [`shown`], [`watches`], [`waits`] | results in memory, waiting requests |
+//! | [`shown`], [`memory`] | a job as JSON, and the memory for it |
+//! | [`watches`], [`waits`] | waiting requests |
 //! | [`callback`] | calls of URLs |
 //! | [`refused`], [`metrics`] | refusals, metrics |
 //! | [`run`](fn@run) | starts the gateway |
@@ -17,6 +18,7 @@
 pub mod callback;
 pub mod gateway;
 pub mod job;
+pub mod memory;
 pub mod metrics;
 pub mod refused;
 mod run;

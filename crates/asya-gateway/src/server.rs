@@ -30,9 +30,10 @@ use tokio_util::sync::CancellationToken;
 use crate::callback::Hosts;
 use crate::gateway::Gateway;
 use crate::job::{Item, Progress, Step};
+use crate::memory::UNREAD;
 use crate::metrics::Refusal;
 use crate::refused::Refused;
-use crate::shown::{Shown, UNREAD};
+use crate::shown::Shown;
 use crate::submission::{Submission, Times, preferred_wait};
 use crate::waits::{Wait, Waits};
 

@@ -1,56 +1,13 @@
-//! A job as JSON, with its result. Results can be large, so those that are read for clients have a share of a budget of memory,
-//! and a client that does not read its response loses it.
-
-use std::sync::Arc;
-use std::time::Duration;
+//! A job as JSON, with its result.
 
 use axum::body::Body;
 use bytes::Bytes;
 use serde_json::value::RawValue;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
-use tokio::time::timeout;
 
 use crate::gateway::Gateway;
 use crate::job::{Item, View};
+use crate::memory::{Busy, Taken, body};
 use crate::store;
-
-/// Memory is counted in these.
-const UNIT: usize = 1024;
-/// Results up to this size are not counted.
-const SMALL: usize = 16 * UNIT;
-/// Parts in which a large response is sent.
-const PART: usize = 64 * UNIT;
-/// Longest wait for memory.
-const PATIENCE: Duration = Duration::from_secs(5);
-/// Longest time in which a client may read nothing.
-pub const UNREAD: Duration = Duration::from_secs(30);
-
-/// Memory for results that are sent to clients.
-#[derive(Clone)]
-pub struct Memory {
-    units: Arc<Semaphore>,
-    most: usize,
-}
-
-impl Memory {
-    /// Memory of this many bytes.
-    pub fn new(bytes: usize) -> Self {
-        let most = (bytes / UNIT).clamp(1, Semaphore::MAX_PERMITS);
-        Self {
-            units: Arc::new(Semaphore::new(most)),
-            most,
-        }
-    }
-
-    async fn take(&self, bytes: usize) -> Result<Option<OwnedSemaphorePermit>, Error> {
-        if bytes <= SMALL {
-            return Ok(None);
-        }
-        let units = u32::try_from(bytes.div_ceil(UNIT).min(self.most)).unwrap_or(u32::MAX);
-        let taken = timeout(PATIENCE, Arc::clone(&self.units).acquire_many_owned(units)).await;
-        taken.ok().and_then(Result::ok).map(Some).ok_or(Error::Busy)
-    }
-}
 
 /// Reason why a job cannot be shown.
 #[derive(Debug, thiserror::Error)]
@@ -59,8 +16,8 @@ pub enum Error {
     #[error(transparent)]
     Store(#[from] store::Error),
     /// Too many large results are being read.
-    #[error("too many large results are being read; try again")]
-    Busy,
+    #[error(transparent)]
+    Busy(#[from] Busy),
 }
 
 /// A job as JSON.
@@ -71,7 +28,7 @@ pub struct Shown {
     pub is_final: bool,
     /// The payload of the result, or of the error.
     pub outcome: Option<store::Outcome>,
-    taken: Option<OwnedSemaphorePermit>,
+    taken: Taken,
 }
 
 impl Shown {
@@ -122,34 +79,4 @@ impl Shown {
         let Self { outcome, taken, .. } = self;
         body(outcome.map(|outcome| outcome.payload).unwrap_or_default(), taken)
     }
-}
-
-/// A large body is sent in parts, and given up if the client reads none of them in time.
-fn body(bytes: Bytes, taken: Option<OwnedSemaphorePermit>) -> Body {
-    if taken.is_none() {
-        return Body::from(bytes);
-    }
-    let (parts, sent) = mpsc::channel::<Bytes>(1);
-    let left = bytes.len();
-    tokio::spawn(async move {
-        let _taken = taken;
-        let mut rest = bytes;
-        while !rest.is_empty() {
-            let part = rest.split_to(PART.min(rest.len()));
-            if !matches!(timeout(UNREAD, parts.send(part)).await, Ok(Ok(()))) {
-                return;
-            }
-        }
-    });
-    let stream = futures::stream::unfold((sent, left), |(mut sent, left)| async move {
-        let part = match sent.recv().await {
-            Some(part) => Ok(part),
-            None if left == 0 => return None,
-            // The connection is closed, so that the client does not take a part for the whole.
-            None => Err(std::io::Error::from(std::io::ErrorKind::TimedOut)),
-        };
-        let left = part.as_ref().map_or(0, |part: &Bytes| left - part.len());
-        Some((part, (sent, left)))
-    });
-    Body::from_stream(stream)
 }

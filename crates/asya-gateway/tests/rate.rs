@@ -27,7 +27,10 @@ async fn rate_of_submissions_and_memory_of_many_jobs() -> Result<()> {
     let cpu = gateway.cpu()?;
     let clients = (0..CLIENTS).map(async |_| {
         let mut times = Vec::new();
-        while left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1)).is_ok() {
+        while left
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1))
+            .is_ok()
+        {
             let submitted = Instant::now();
             gateway.submit("a", &shop, &json!({"text": "hello"})).await?;
             times.push(submitted.elapsed());

@@ -323,7 +323,12 @@ impl Gateway {
     /// CPU time so far.
     pub fn cpu(&self) -> Result<Duration> {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id()))?;
-        let fields: Vec<&str> = stat.rsplit(')').next().context("no fields")?.split_whitespace().collect();
+        let fields: Vec<&str> = stat
+            .rsplit(')')
+            .next()
+            .context("no fields")?
+            .split_whitespace()
+            .collect();
         // utime and stime, in hundredths of a second.
         let ticks = fields[11].parse::<u64>()? + fields[12].parse::<u64>()?;
         Ok(Duration::from_millis(ticks * 10))
