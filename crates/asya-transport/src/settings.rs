@@ -223,7 +223,7 @@ pub struct NoSecret {
 }
 
 impl SecretKey {
-    /// Reads the key from the folder with mounted Secrets and ConfigMaps, each time anew because they are rotated.
+    /// Reads the key from the folder with mounted Secrets and ConfigMaps, on each call, because they are rotated.
     ///
     /// # Errors
     /// If its file cannot be read.

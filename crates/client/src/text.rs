@@ -29,7 +29,7 @@ pub enum Error {
     Json(#[from] serde_json::Error),
 }
 
-/// Writes documents: each by itself in YAML; in JSON one as it is, and several as the items of a List, as kubectl does it.
+/// Writes documents as kubectl does: separated by `---` in YAML; in JSON a single object, or the items of a List.
 ///
 /// # Errors
 /// An object cannot be serialized.

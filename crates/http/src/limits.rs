@@ -21,7 +21,7 @@ pub struct Limits {
     pub body: usize,
     /// How long it may take until a response begins, the body of the request included. `None`: as long as the handler likes.
     pub request: Option<Duration>,
-    /// How long requests under way may go on at shutdown.
+    /// Time for requests in progress at shutdown.
     pub drain: Duration,
 }
 

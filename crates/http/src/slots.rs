@@ -117,7 +117,7 @@ impl Drop for Place {
     }
 }
 
-/// A request, until its response begins or nobody waits for it.
+/// A request, until its response begins or the client disconnects.
 #[derive(Debug)]
 pub(crate) struct Work {
     place: Arc<Place>,

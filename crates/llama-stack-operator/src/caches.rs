@@ -11,7 +11,7 @@ use k8s_openapi::api::core::v1::{ConfigMap, Pod};
 use kube::core::{DynamicObject, ObjectMeta};
 use kube::runtime::reflector;
 use kube::runtime::watcher;
-use kube::{Api, Client, CustomResourceExt, ResourceExt};
+use kube::{Api, Client, CustomResourceExt, Resource, ResourceExt};
 use runway_api::labels::llama_stack as labels;
 use runway_api::model_deployment::Endpoint;
 use runway_api::{LlamaStackDistribution, ModelDeployment};
@@ -31,7 +31,7 @@ use crate::servers::{Answer, Servers};
 /// Everything the operator reads, beside the LlamaStackDistributions.
 pub(crate) struct Caches {
     client: Client,
-    wake: Wake<LlamaStackDistribution>,
+    wake: Wake<Packed<LlamaStackDistribution>>,
     /// Our own writes.
     written: Arc<Echo<DynamicObject>>,
     /// Our objects, and the endpoints of ModelDeployments.
@@ -39,16 +39,16 @@ pub(crate) struct Caches {
     pods: Store<Text>,
     config_maps: ConfigMaps,
     servers: Arc<Servers>,
-    llsds: reflector::Store<LlamaStackDistribution>,
+    llsds: reflector::Store<Packed<LlamaStackDistribution>>,
 }
 
 impl Caches {
     /// Caches that requeue `llsds` through `wake`, and show what was written before the watches do.
     pub(crate) fn new(
         client: Client,
-        wake: Wake<LlamaStackDistribution>,
+        wake: Wake<Packed<LlamaStackDistribution>>,
         written: Arc<Echo<DynamicObject>>,
-        llsds: reflector::Store<LlamaStackDistribution>,
+        llsds: reflector::Store<Packed<LlamaStackDistribution>>,
     ) -> Arc<Self> {
         Arc::new(Self {
             config_maps: ConfigMaps::new(client.clone(), wake.clone()),
@@ -167,11 +167,10 @@ impl Caches {
                     models,
                     |model| Some(Text::of(&model.status.and_then(|status| status.endpoint))),
                     move |change| {
-                        let names_it = |llsd: &LlamaStackDistribution| {
-                            llsd.namespace().as_deref() == Some(change.namespace)
-                                && references::model_deployments(llsd).contains(change.name)
-                        };
-                        wake_those(&wake, &llsds, names_it);
+                        let in_namespace = |llsd: &ObjectMeta| llsd.namespace.as_deref() == Some(change.namespace);
+                        let names_it =
+                            |llsd: &LlamaStackDistribution| references::model_deployments(llsd).contains(change.name);
+                        wake_those(&wake, &llsds, in_namespace, names_it);
                     },
                 )
             };
@@ -179,18 +178,23 @@ impl Caches {
             let is_gone = version.is_none();
             if self.kinds.set(kinds::MODEL_DEPLOYMENT, version, follow).await && is_gone {
                 let names_any = |llsd: &LlamaStackDistribution| !references::model_deployments(llsd).is_empty();
-                wake_those(&self.wake, &self.llsds, names_any);
+                wake_those(&self.wake, &self.llsds, |_| true, names_any);
             }
         }
     }
 }
 
+/// Requeues distributions. Only those that `may_concern` accepts are unpacked.
 fn wake_those(
-    wake: &Wake<LlamaStackDistribution>,
-    llsds: &reflector::Store<LlamaStackDistribution>,
+    wake: &Wake<Packed<LlamaStackDistribution>>,
+    llsds: &reflector::Store<Packed<LlamaStackDistribution>>,
+    may_concern: impl Fn(&ObjectMeta) -> bool,
     concerns: impl Fn(&LlamaStackDistribution) -> bool,
 ) {
-    for llsd in llsds.state().iter().filter(|llsd| concerns(llsd)) {
+    for llsd in llsds.state().iter().filter(|llsd| may_concern(llsd.meta())) {
+        if !llsd.unpack().is_ok_and(|llsd| concerns(&llsd)) {
+            continue;
+        }
         wake.call(&llsd.namespace().unwrap_or_default(), &llsd.name_any());
     }
 }

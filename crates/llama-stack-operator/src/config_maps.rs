@@ -33,7 +33,7 @@ type Users = Arc<Mutex<BTreeSet<String>>>;
 /// The ConfigMaps that LlamaStackDistributions name.
 pub(crate) struct ConfigMaps {
     client: Client,
-    wake: Wake<LlamaStackDistribution>,
+    wake: Wake<Packed<LlamaStackDistribution>>,
     watches: Mutex<HashMap<Key, Watch>>,
 }
 
@@ -46,7 +46,7 @@ struct Watch {
 
 impl ConfigMaps {
     /// ConfigMaps whose changes requeue those that name them.
-    pub(crate) fn new(client: Client, wake: Wake<LlamaStackDistribution>) -> Self {
+    pub(crate) fn new(client: Client, wake: Wake<Packed<LlamaStackDistribution>>) -> Self {
         Self {
             client,
             wake,

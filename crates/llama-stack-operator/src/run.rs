@@ -1,5 +1,6 @@
 //! Starts the operator: caches first, then the controller.
 
+use std::future::ready;
 use std::sync::Arc;
 
 use futures::StreamExt;
@@ -10,10 +11,11 @@ use kube::{Api, Client, ResourceExt};
 use runway_api::LlamaStackDistribution;
 use runway_api::labels::llama_stack as labels;
 use runway_operator::apply::Executor;
-use runway_operator::controller::{self, Waits};
+use runway_operator::controller::{self, Waits, unpacked};
 use runway_operator::events::Events;
+use runway_operator::packed::Packed;
 use runway_operator::process::Process;
-use runway_operator::watch::{ready_when_listed, reflect, subject, watched};
+use runway_operator::watch::{mapped, ready_when_listed, reflect, subject, watched};
 use tokio::task::JoinSet;
 
 use crate::caches::Caches;
@@ -160,10 +162,9 @@ pub async fn run(process: Process, settings: Settings) {
         () = caches.start(&mut tasks) => objects_listed.done(),
         () = process.shutdown.cancelled() => return process.leadership.step_down().await,
     }
-    let llsds = reflect(
-        watched::<LlamaStackDistribution>(Api::all(client), watcher::Config::default()),
-        writer,
-    );
+    let llsds = watched::<Packed<LlamaStackDistribution>>(Api::all(client), watcher::Config::default());
+    let llsds = llsds.filter_map(|event| ready(mapped(event, |packed| Some(packed.delivered()))));
+    let llsds = reflect(llsds, writer);
     let forgetful = caches.clone();
     let llsds = ready_when_listed(llsds, llsds_listed).filter_map(move |event| {
         let told = subject(event).map(|(llsd, gone)| {
@@ -172,7 +173,7 @@ pub async fn run(process: Process, settings: Settings) {
             }
             Ok(llsd)
         });
-        std::future::ready(told)
+        ready(told)
     });
     let controller = Controller::for_stream(llsds, store).reconcile_on(woken);
     let context = Arc::new(Context {
@@ -180,6 +181,6 @@ pub async fn run(process: Process, settings: Settings) {
         caches,
         executor,
     });
-    controller::run(controller, &process, Waits::ForOthersToo, context, reconcile).await;
+    controller::run(controller, &process, Waits::ForOthersToo, context, unpacked(reconcile)).await;
     process.leadership.step_down().await;
 }

@@ -32,7 +32,7 @@ use crate::clock;
 
 /// Delay after a failed write or watch.
 const RETRY: Duration = Duration::from_millis(500);
-/// Time limit for releasing the Lease; afterwards it expires by itself.
+/// Time limit for releasing the Lease; after that it expires.
 const FAREWELL: Duration = Duration::from_secs(2);
 
 /// Arguments for leader election.

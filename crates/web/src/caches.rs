@@ -194,7 +194,7 @@ impl Caches {
         }
     }
 
-    /// The watches of a kind where `scope` says; they begin when they are first asked for. Watches elsewhere end: the user
+    /// The watches of a kind where `scope` says; they start with the first request. Watches elsewhere end: the user
     /// may no longer see what they show.
     pub fn watched<K: Cached>(self: &Arc<Self>, scope: &Scope) -> Vec<Arc<Watched<K>>> {
         *self.used_at.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();

@@ -22,7 +22,7 @@ pub enum Connection {
     Down(Timestamp, String),
 }
 
-/// The health of the connection, asked for only while it is bad.
+/// The health of the connection, checked only while it is bad.
 pub struct Health {
     client: Client,
     connection: latest::Sender<Connection>,

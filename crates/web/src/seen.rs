@@ -44,7 +44,7 @@ impl Change {
 pub enum News {
     /// Something changed.
     Changed(Change),
-    /// The watches of the user were dropped to make room for others': the next request begins them anew.
+    /// The watches of the user were dropped to make room for those of others; the next request starts them again.
     Dropped,
 }
 

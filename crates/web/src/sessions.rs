@@ -113,7 +113,7 @@ impl Session {
         self.over.is_cancelled() || self.ends <= now || self.tokens().is_some_and(|tokens| tokens.expires <= now)
     }
 
-    /// Until it is over: for answers that go on.
+    /// Resolves when the session ends, for streaming responses.
     pub fn over(&self) -> WaitForCancellationFutureOwned {
         self.over.clone().cancelled_owned()
     }
@@ -265,7 +265,7 @@ impl Sessions {
         Some(found.session.clone())
     }
 
-    /// Ends a session, and the answers to it that go on.
+    /// Ends a session and its streaming responses.
     pub fn end(&self, id: &str) {
         if let Some(held) = self.held().remove(id) {
             held.session.over.cancel();
@@ -433,7 +433,7 @@ async fn with_their_token(
     Ok((credential, who, keeper))
 }
 
-/// The cluster does not know the issuer: it takes the console's word for who asks.
+/// The cluster does not know the issuer: it trusts the identity that the console sends.
 async fn in_their_name(
     own: &Client,
     may: &Impersonation,

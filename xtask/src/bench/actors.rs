@@ -24,7 +24,7 @@ const NAMESPACE: &str = "default";
 const OPERATOR: &str = labels::ASYA_MANAGER;
 const PATIENCE: Duration = Duration::from_mins(15);
 const QUIET: Duration = Duration::from_secs(30);
-/// A transport, which the operator never speaks to.
+/// A transport that the operator never connects to.
 const TRANSPORTS: &str =
     r#"{"transports":{"rabbitmq":{"type":"rabbitmq","config":{"host":"broker.example","username":"guest"}}}}"#;
 

@@ -10,7 +10,7 @@
 //! | [`changes`] | a steady flow of changes upstream, and how long until the status reports each |
 //! | [`flow`] | a steady flow of new models, and how long each answer takes |
 //! | [`measure`] | requests, CPU and memory |
-//! | [`goals`] | what is to be reached, and what was |
+//! | [`goals`] | goals, and whether they were reached |
 //! | [`results`] | figures by round, and their medians |
 //! | [`report`] | tables, JSON |
 //! | [`llama_stack`] | distributions by our operator, beside a bare client |

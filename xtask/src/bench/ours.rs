@@ -80,7 +80,7 @@ async fn create(stage: &Stage<'_>, count: usize, figures: &mut Figures) -> Resul
     Ok(())
 }
 
-/// Nothing changes: nothing is to be asked.
+/// Nothing changes, so no request is expected.
 async fn rest(stage: &Stage<'_>, count: usize, figures: &mut Figures) -> Result<()> {
     let busy = silent(&stage.control_plane, &ours(), PATIENCE).await?;
     figures.insert("rest_begun_seconds", seconds(SETTLE + busy));

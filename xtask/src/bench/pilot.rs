@@ -43,7 +43,7 @@ pub(super) struct Write {
     pub(super) manager: String,
     /// Part of the object.
     pub(super) target: Target,
-    /// The body; its owner's uid is to be filled in.
+    /// The body, without the uid of its owner.
     pub(super) body: Value,
 }
 

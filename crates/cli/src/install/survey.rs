@@ -414,7 +414,7 @@ fn stranger(live: &DynamicObject, manager: &str) -> Option<String> {
     ))
 }
 
-/// A CRD must go on serving every version in which objects are stored.
+/// A CRD must still serve every version in which objects are stored.
 fn stored_version_lost(live: &DynamicObject, wanted: &DynamicObject) -> Option<String> {
     if kinds::kind(wanted) != "CustomResourceDefinition" {
         return None;

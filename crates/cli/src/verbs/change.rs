@@ -45,7 +45,7 @@ pub struct DeleteArgs {
     pub timeout: SignedDuration,
 }
 
-/// Stops the controllers from changing what runs, or lets them go on.
+/// Pauses or resumes reconciliation of objects.
 ///
 /// # Errors
 /// A target does not exist or cannot be paused, or the cluster rejects the change.

@@ -50,7 +50,7 @@ impl<'a> Talk<'a> {
         Ok(Self { cluster, access, model })
     }
 
-    /// The words of an answer, as they come. It ends with an error if the answer breaks off, or is none.
+    /// The parts of an answer, as they arrive. The stream ends with an error if the answer is incomplete or not an answer.
     ///
     /// # Errors
     /// The model cannot be reached, or rejects the request.

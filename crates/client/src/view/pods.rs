@@ -1,4 +1,4 @@
-//! Pods in the words of those who run them: what keeps one from being ready.
+//! State of pods for users: why one is not ready.
 
 use crate::manifests;
 use kube::ResourceExt;

@@ -1,4 +1,4 @@
-//! A document written anew without aliases and merge keys, for the rare base whose providers share nodes. Comments are
+//! Writes a document without aliases and merge keys, for the rare base whose providers share nodes. Comments are
 //! lost; scalars stay as they were written.
 
 use granit_parser::ScalarStyle;

@@ -52,7 +52,7 @@ pub(super) fn storage(seen: &Observed, request: &Request) -> Option<Draft> {
     let name = kinds::claim(&request.name);
     if let Some((asked, there)) = objects::shrinking(seen) {
         let text = format!(
-            "spec.server.storage.size asks for {asked}, and PersistentVolumeClaim '{name}' has {there}: a claim cannot shrink, so it stays as it is"
+            "spec.server.storage.size requests {asked}, and PersistentVolumeClaim '{name}' has {there}: a claim cannot shrink, so it is left unchanged"
         );
         return Some(no(condition::STORAGE_READY, DistributionReason::CannotShrink, text));
     }
@@ -88,7 +88,7 @@ pub(super) fn health(seen: &Observed) -> Draft {
         Some(Answer::Silent(why)) => no(
             condition::HEALTH_CHECK,
             DistributionReason::NoAnswer,
-            format!("The server did not tell its version and providers: {why}"),
+            format!("The server did not report its version and providers: {why}"),
         ),
         None => no(
             condition::HEALTH_CHECK,

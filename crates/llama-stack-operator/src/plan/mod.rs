@@ -74,7 +74,7 @@ fn prepare(seen: &Observed) -> Result<Request<'_>, Refusal> {
         Some(volume) => Err(Refusal::new(
             DistributionReason::InvalidSpec,
             format!(
-                "spec.server.podOverrides.volumes: '{}' is the name of a volume of the operator's: use another",
+                "spec.server.podOverrides.volumes: '{}' is the name of a volume of the operator: use another name",
                 volume.name
             ),
         )),

@@ -70,7 +70,7 @@ pub(super) fn apply(seen: &Observed, wanted: &[Wanted]) -> Vec<Apply> {
                 dress(&seen.llsd, object),
                 seen.child(object.kind, &object.name),
                 labels::APPLIED_HASH,
-                "An object of this LlamaStackDistribution was changed directly, putting it back",
+                "An object of this LlamaStackDistribution was changed directly, reverting it",
             )
         })
         .collect()

@@ -57,14 +57,14 @@ fn deployment_trouble(deployment: &Value) -> Option<Trouble> {
         return Some(Trouble::new(
             DistributionReason::PodsRefused,
             format!("Pods cannot be created: {message}"),
-            "Mend what is named here: a quota, a policy of the namespace (see spec.server.podOverrides.securityContext), or a ServiceAccount that does not exist",
+            "Correct the cause in the message: a quota, a policy of the namespace (see spec.server.podOverrides.securityContext), or a ServiceAccount that does not exist",
         ));
     }
     match find("Progressing", "False") {
         Some(("ProgressDeadlineExceeded", message)) => Some(Trouble::new(
             DistributionReason::ProgressDeadlineExceeded,
             format!("The pods did not become ready in time: {message}"),
-            "Look at the pods of the Deployment and their logs",
+            "Check the pods of the Deployment and their logs",
         )),
         _ => None,
     }

@@ -189,7 +189,7 @@ impl Telling {
             trouble: evicted.map(|said| {
                 Trouble::new(
                     DistributionReason::Evicted,
-                    format!("The kubelet ended a pod: {said}"),
+                    format!("The kubelet evicted a pod: {said}"),
                     "If a volume grew over its limit, use providers with smaller packages, or run the operator with a larger --provider-volume-size",
                 )
             }),
@@ -241,7 +241,7 @@ fn verdict(
     if let Some(trouble) = trouble {
         let serving = match rollout.available {
             0 => String::new(),
-            n => format!("\nServers that keep serving: {n}"),
+            n => format!("\nServers that still serve: {n}"),
         };
         return (
             DistributionPhase::Failed,
@@ -274,7 +274,7 @@ fn verdict(
         return (
             DistributionPhase::Pending,
             DistributionReason::Unschedulable,
-            format!("No node takes the pod: {why}"),
+            format!("No node accepts the pod: {why}"),
         );
     }
     (

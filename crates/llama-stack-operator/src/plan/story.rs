@@ -166,13 +166,13 @@ impl Container<'_> {
 
     fn way_out(&self) -> &'static str {
         match self {
-            Self::Provider(_) => "Look at the log of this init container, and at how the provider image was built",
+            Self::Provider(_) => "Check the log of this init container and the provider image",
             Self::Extract => {
                 "Provide a user ConfigMap with run.yaml (spec.server.userConfig), or use a distribution image that includes run.yaml"
             }
-            Self::Merge => "Look at the log of this init container, and at the configuration it merges",
+            Self::Merge => "Check the log of this init container and the configuration that it merges",
             Self::Server => {
-                "Look at the log of this container; when the provider's configuration is refused, correct it in spec.server.externalProviders"
+                "Check the log of this container. If the provider's configuration is refused, correct it in spec.server.externalProviders"
             }
         }
     }
@@ -231,18 +231,18 @@ fn failure(cast: &Cast, stage: &Stage, container: &Container) -> Option<Trouble>
                 cast,
                 &format!("Container {name} (image {image}) cannot be started: {said}"),
             ),
-            "Mend what is named here; it is tried again by itself",
+            "Correct the cause in the message; the kubelet retries",
         ),
         Failure::OutOfMemory => Trouble::new(
             DistributionReason::OutOfMemory,
             named(
                 container,
                 cast,
-                &format!("Container {name} (image {image}) used more memory than it may and was ended"),
+                &format!("Container {name} (image {image}) exceeded its memory limit and was killed"),
             ),
             match container {
-                Container::Server => "Give it more memory in spec.server.containerSpec.resources.limits",
-                _ => "Give init containers more memory in spec.server.podOverrides.initResources.limits, or use a provider with smaller packages",
+                Container::Server => "Raise its memory limit in spec.server.containerSpec.resources.limits",
+                _ => "Raise the memory limit of init containers in spec.server.podOverrides.initResources.limits, or use a provider with smaller packages",
             },
         ),
         Failure::Exit { code, message } => exit(container, cast, *code, message),
@@ -253,7 +253,7 @@ fn failure(cast: &Cast, stage: &Stage, container: &Container) -> Option<Trouble>
 fn exit(container: &Container, cast: &Cast, code: i32, said: &str) -> Trouble {
     if said.is_empty() {
         let text = format!(
-            "Container {} ended with code {code} and said nothing",
+            "Container {} exited with code {code} without a message",
             container.name(cast)
         );
         return Trouble::new(container.reason(), named(container, cast, &text), container.way_out());

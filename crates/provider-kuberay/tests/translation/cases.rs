@@ -30,6 +30,7 @@ fn run(case: &mut Case) {
             .map(|path| yaml(&path))
     };
     let given = optional("given.yaml").unwrap_or_default();
+    let upstream = optional("upstream.yaml");
     let schema = given["schema"].as_u64().unwrap_or(0);
     let configured = Configured::new(Arc::new(KubeRay::default()), given["settings"].as_object());
     assert_eq!(configured.invalid, None);
@@ -53,7 +54,7 @@ fn run(case: &mut Case) {
             case.compare("expected-refusal.txt", Some(cases::refused(&refusal)));
         }
     }
-    let reading = optional("upstream.yaml").map(|upstream| {
+    let reading = upstream.map(|upstream| {
         for (field, value) in upstream.as_object().unwrap() {
             object[field] = value.clone();
         }

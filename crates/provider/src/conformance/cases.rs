@@ -27,7 +27,7 @@ impl Case {
         self.differences.push(format!("{}: {problem}", self.folder.display()));
     }
 
-    /// Compares a result with the file of this name, which does not exist if there is to be no result.
+    /// Compares a result with the file of this name, which does not exist if no result is expected.
     pub fn compare(&mut self, name: &str, found: Option<String>) {
         let path = self.file(name);
         let expected = fs::read_to_string(&path).ok();

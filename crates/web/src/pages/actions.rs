@@ -83,12 +83,12 @@ struct Delete {
     uid: String,
 }
 
-/// Stops the controllers from changing what runs.
+/// Pauses reconciliation.
 pub async fn pause(Asker(session): Asker, place: Place) -> Response {
     annotate(&session, &place, Some("true")).await
 }
 
-/// Lets them go on.
+/// Resumes reconciliation.
 pub async fn resume(Asker(session): Asker, place: Place) -> Response {
     annotate(&session, &place, None).await
 }

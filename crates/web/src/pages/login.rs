@@ -28,7 +28,7 @@ struct Page {
     error: String,
 }
 
-/// A page that leads on by itself, where a redirect would not do.
+/// A page that forwards automatically, if a redirect is not possible.
 #[derive(Template)]
 #[template(path = "onward.html")]
 struct Onward<'a> {

@@ -218,7 +218,8 @@ fn stopped_text(binding: &Binding<'_>, place: &InPlace, live: &DynamicObject) ->
     )
 }
 
-/// Name of another actor that has the right to the target: one that asked for it in place earlier, or one that still holds it.
+/// Name of another actor that has the right to the target: one that requested an in-place binding earlier, or that still holds
+/// it.
 fn older_rival(seen: &Observed, bound: &Bound, live: &DynamicObject) -> Option<String> {
     let claims = targets::claims(&bound.reference);
     let age = |actor: &AsyncActor| (actor.metadata.creation_timestamp.clone().map(|t| t.0), actor.uid());

@@ -54,7 +54,7 @@ pub struct Tree {
     pub name: String,
     /// Namespace.
     pub namespace: String,
-    /// The first link that is broken by itself; absent if the chain holds.
+    /// The first broken link whose cause is not another link; absent if the chain is complete.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub broken: Option<Broken>,
     /// That object, and what belongs to it below.

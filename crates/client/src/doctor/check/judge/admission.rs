@@ -19,7 +19,7 @@ use crate::manifests::{NAMESPACE, WEBHOOK_SECRET};
 use crate::text;
 
 const INSTALL: &str = "kubeairunway controller install";
-/// The controller writes the bundle anew when it starts.
+/// The controller writes the bundle again when it starts.
 const RESTART: &str = "kubectl -n kubeairunway-system rollout restart deployment kubeairunway-controller";
 /// The controller renews long before that.
 const SOON: Duration = Duration::from_hours(72);
