@@ -19,7 +19,7 @@ const ALLOWED: &[(&str, usize)] = &[
     ("crates/cli", 0),
     ("crates/client", 0),
     ("crates/core", 0),
-    ("crates/http", 13),
+    ("crates/http", 11),
     ("crates/llama-stack-operator", 0),
     ("crates/operator", 0),
     ("crates/provider", 0),

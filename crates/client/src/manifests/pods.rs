@@ -3,7 +3,7 @@
 use kube::core::DynamicObject;
 use serde_json::{Value, json};
 
-use super::component::{Component, Content, Folder, Origin, Port, Release};
+use super::component::{Claim, Component, Content, Folder, Origin, Port, Release};
 use super::metadata::{COMPONENT_LABEL, NAMESPACE, meta, object};
 
 /// Metrics and probes.
