@@ -118,9 +118,10 @@ async fn submit(
 ) -> Result {
     let caller = api.identify(&headers).await?;
     // A stream is an answer of its own, so its place is taken before the job is accepted.
-    let stream = match is_stream(&headers) {
-        true => Some(api.place(&caller).ok_or_else(Refused::too_many_waits)?),
-        false => None,
+    let stream = if is_stream(&headers) {
+        Some(api.place(&caller).ok_or_else(Refused::too_many_waits)?)
+    } else {
+        None
     };
     let item = api.accept(&caller, &namespace, &actor, &headers, &body).await?;
     // What is left to do is to wait.

@@ -1,6 +1,6 @@
 //! Rate of submissions, and memory with many jobs: `cargo test --release -p runway-asya-gateway --test rate -- --ignored --nocapture`.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
@@ -13,7 +13,7 @@ use support::{Gateway, TEAM, World};
 /// Clients that submit one job after the other.
 const CLIENTS: usize = 32;
 /// Jobs in all: as many as the gateway knows at most.
-const JOBS: usize = 100_000;
+const JOBS: u32 = 100_000;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "a measurement, of minutes"]
@@ -23,7 +23,7 @@ async fn rate_of_submissions_and_memory_of_many_jobs() -> Result<()> {
     let shop = world.user("shop", &["a"], &[]).await?;
     let store = world.folder.path().join("jobs.redb");
     let gateway = Gateway::start(&world, &store, &[]).await?;
-    let (left, started) = (AtomicUsize::new(JOBS), Instant::now());
+    let (left, started) = (AtomicU32::new(JOBS), Instant::now());
     let cpu = gateway.cpu()?;
     let clients = (0..CLIENTS).map(async |_| {
         let mut times = Vec::new();
@@ -38,15 +38,15 @@ async fn rate_of_submissions_and_memory_of_many_jobs() -> Result<()> {
         Ok::<_, anyhow::Error>(times)
     });
     let mut times: Vec<Duration> = try_join_all(clients).await?.into_iter().flatten().collect();
-    let (took, cpu) = (started.elapsed(), gateway.cpu()? - cpu);
+    let (took, cpu) = (started.elapsed(), gateway.cpu()?.saturating_sub(cpu));
     times.sort();
     let at = |percent: usize| times[(times.len() - 1) * percent / 100];
     println!(
         "{JOBS} submissions by {CLIENTS} clients in {took:.1?}: {:.0} a second, p50 {:.1?}, p99 {:.1?}; {:.0} µs of CPU each; {} KiB resident with {JOBS} jobs known",
-        JOBS as f64 / took.as_secs_f64(),
+        f64::from(JOBS) / took.as_secs_f64(),
         at(50),
         at(99),
-        cpu.as_secs_f64() * 1e6 / JOBS as f64,
+        cpu.as_secs_f64() * 1e6 / f64::from(JOBS),
         gateway.resident_kib()?
     );
     Ok(())

@@ -249,12 +249,11 @@ impl Transport for RabbitMq {
             let text = format!("the queue name {queue:.100}… is longer than the 255 bytes of AMQP");
             return Err(PublishError::NoQueue(text));
         }
-        let published = match source {
-            Some(source) => source.session.publish(&source.kept, message).await?,
-            None => {
-                let session = self.current().ok_or(PublishError::Lost)?;
-                session.publish(&Kept::default(), message).await?
-            }
+        let published = if let Some(source) = source {
+            source.session.publish(&source.kept, message).await?
+        } else {
+            let session = self.current().ok_or(PublishError::Lost)?;
+            session.publish(&Kept::default(), message).await?
         };
         match published {
             Published::Routed => Ok(()),

@@ -51,12 +51,8 @@ pub(super) fn for_deletion(seen: &Observed) -> Plan {
     for key in scalers.iter().filter(|key| objects::exists(seen, key)) {
         match left {
             Some(left) => {
-                return waiting(
-                    seen,
-                    plan,
-                    left.min(LOOK_AGAIN),
-                    format!("Waiting for KEDA to release {key}"),
-                );
+                let message = format!("Waiting for KEDA to release {key}");
+                return waiting(seen, plan, left.min(LOOK_AGAIN), message);
             }
             None => orphans.push(key.to_string()),
         }
