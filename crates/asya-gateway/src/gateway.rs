@@ -1,6 +1,6 @@
 //! The life of a job: submitted, reported on, finished, kept.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,10 +16,10 @@ use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-use crate::job::{Id, Item, Progress};
+use crate::job::{Id, Item, Job, Key, Progress};
 use crate::memory::Memory;
 use crate::metrics::{Metrics, Refusal};
-use crate::store::{self, Outcome, Store, Stored};
+use crate::store::{self, Accepted, Outcome, Store, Stored};
 use crate::submission::{Reply, Submission};
 use crate::watches::Watches;
 
@@ -78,6 +78,12 @@ pub enum Rejected {
     /// The broker did not confirm the message.
     #[error("the broker did not confirm the message: {0}; try again")]
     NotConfirmed(String),
+    /// A submission with the same idempotency key is in progress.
+    #[error("a submission with this idempotency key is in progress; try again")]
+    InProgress,
+    /// The idempotency key is that of another request.
+    #[error("the idempotency key belongs to another request; use a new key for each job")]
+    OtherRequest,
     /// The job cannot be stored.
     #[error(transparent)]
     Store(#[from] store::Error),
@@ -112,6 +118,27 @@ pub struct Gateway {
     sender: Arc<dyn Sender>,
     /// Progress of pending jobs. It is lost at a restart.
     progress: Mutex<BTreeMap<Id, Progress>>,
+    /// Idempotency keys of submissions in progress.
+    keys: Mutex<BTreeSet<String>>,
+}
+
+/// An idempotency key whose submission is in progress.
+struct Turn<'a> {
+    keys: &'a Mutex<BTreeSet<String>>,
+    key: &'a str,
+}
+
+impl<'a> Turn<'a> {
+    fn begin(keys: &'a Mutex<BTreeSet<String>>, key: &'a str) -> Option<Self> {
+        let is_first = keys.lock().insert(key.to_owned());
+        is_first.then(|| Self { keys, key })
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.keys.lock().remove(self.key);
+    }
 }
 
 impl Gateway {
@@ -127,48 +154,94 @@ impl Gateway {
             calls: Notify::new(),
             memory,
             progress: Mutex::default(),
+            keys: Mutex::default(),
         }
     }
 
-    /// Accepts a job: it is on disk, and the broker has confirmed its message.
+    /// Accepts a job: it is on disk, and the broker has confirmed its message. Returns the earlier job of the same idempotency
+    /// key, if there is one.
     ///
     /// # Errors
     /// Why it is not accepted. If the connection to the broker was lost, its message may have been sent.
-    pub async fn submit(&self, caller: &Caller, submission: &Submission<'_>) -> Result<Id, Rejected> {
+    pub async fn submit(self: &Arc<Self>, caller: &Caller, submission: &Submission<'_>) -> Result<Id, Rejected> {
         let accepted = self.accept(caller, submission).await;
         match &accepted {
-            Ok(_) => self.metrics.submitted(),
+            Ok(_) => {}
             Err(Rejected::Store(store::Error::Full(_))) => self.metrics.refused(Refusal::full),
-            Err(Rejected::NoActor { .. } | Rejected::TooLarge(_)) => self.metrics.refused(Refusal::invalid),
+            Err(Rejected::NoActor { .. } | Rejected::TooLarge(_) | Rejected::OtherRequest) => {
+                self.metrics.refused(Refusal::invalid);
+            }
             Err(_) => self.metrics.refused(Refusal::unavailable),
         }
         accepted
     }
 
-    async fn accept(&self, caller: &Caller, submission: &Submission<'_>) -> Result<Id, Rejected> {
+    async fn accept(self: &Arc<Self>, caller: &Caller, submission: &Submission<'_>) -> Result<Id, Rejected> {
+        self.store.room()?;
         let id = random_id().ok_or_else(|| Rejected::NotConfirmed("the system has no random numbers".to_owned()))?;
         let job = submission.job(&caller.user, &caller.uid, now());
         let message = submission.envelope(id, job.deadline, &self.settings.reply_to);
-        let actor = submission.route.first().copied().unwrap_or_default();
-        let queue = Queues::new(Some(submission.namespace), actor).of(actor);
-        self.store.room()?;
+        let gateway = Arc::clone(self);
+        // A caller that goes away does not leave a job of which nobody knows whether it was sent.
+        let accepted = tokio::spawn(async move { gateway.store_and_send(id, job, message).await });
+        let ended = |_| Rejected::NotConfirmed("the gateway is shutting down".to_owned());
+        accepted.await.map_err(ended)?
+    }
+
+    async fn store_and_send(&self, id: Id, job: Job, message: Bytes) -> Result<Id, Rejected> {
+        if let Some(key) = job.key.clone() {
+            return self.store_then_send(id, job, &key, message).await;
+        }
+        let (namespace, actor) = (job.namespace.clone(), first(&job));
         // A result cannot overtake the job: requests to the store keep their order.
-        let sent = timeout(CONFIRMED_WITHIN, self.sender.send(&queue, message));
-        let (stored, sent) = tokio::join!(self.store.accept(id, job), sent);
+        let (stored, sent) = tokio::join!(self.store.accept(id, job), self.send(&namespace, &actor, message));
         stored?;
-        let why = match sent {
-            Ok(Ok(())) => return Ok(id),
-            Ok(Err(PublishError::NoQueue(why))) => Rejected::NoActor {
-                namespace: submission.namespace.to_owned(),
+        if let Err(why) = sent {
+            self.forget(id).await;
+            return Err(why);
+        }
+        self.metrics.submitted();
+        Ok(id)
+    }
+
+    async fn store_then_send(&self, id: Id, job: Job, key: &Key, message: Bytes) -> Result<Id, Rejected> {
+        let _turn = Turn::begin(&self.keys, &key.name).ok_or(Rejected::InProgress)?;
+        let (namespace, actor) = (job.namespace.clone(), first(&job));
+        match self.store.accept(id, job).await? {
+            Accepted::New => {}
+            Accepted::Known(earlier, of) if of.request == key.request => return Ok(earlier),
+            Accepted::Known(..) => return Err(Rejected::OtherRequest),
+        }
+        if let Err(why) = self.send(&namespace, &actor, message).await {
+            self.forget(id).await;
+            return Err(why);
+        }
+        self.store.sent(id).await?;
+        self.metrics.submitted();
+        Ok(id)
+    }
+
+    async fn send(&self, namespace: &str, actor: &str, message: Bytes) -> Result<(), Rejected> {
+        let queue = Queues::new(Some(namespace), actor).of(actor);
+        match timeout(CONFIRMED_WITHIN, self.sender.send(&queue, message)).await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(PublishError::NoQueue(why))) => Err(Rejected::NoActor {
+                namespace: namespace.to_owned(),
                 actor: actor.to_owned(),
                 why,
-            },
-            Ok(Err(PublishError::TooLarge(why) | PublishError::HeadersTooLarge(why))) => Rejected::TooLarge(why),
-            Ok(Err(error)) => Rejected::NotConfirmed(error.to_string()),
-            Err(_) => Rejected::NotConfirmed(format!("no answer within {CONFIRMED_WITHIN:?}")),
-        };
-        self.store.forget(id).await;
-        Err(why)
+            }),
+            Ok(Err(PublishError::TooLarge(why) | PublishError::HeadersTooLarge(why))) => Err(Rejected::TooLarge(why)),
+            Ok(Err(error)) => Err(Rejected::NotConfirmed(error.to_string())),
+            Err(_) => Err(Rejected::NotConfirmed(format!("no answer within {CONFIRMED_WITHIN:?}"))),
+        }
+    }
+
+    /// Removes a job that was not accepted.
+    async fn forget(&self, id: Id) {
+        if let Err(error) = self.store.forget(id).await {
+            tracing::error!(job = %id, "cannot remove a job that was not accepted: {error}");
+        }
+        self.progress.lock().remove(&id);
     }
 
     /// Receives results until the transport is stopped. A result is acknowledged when it is on disk.
@@ -212,11 +285,18 @@ impl Gateway {
         }
         let failed = outcome.failed;
         let stored = self.store.finish(item, outcome, now()).await?;
-        if stored == Stored::New {
-            self.metrics.finished(if failed { "failed" } else { "succeeded" });
+        if stored == Stored::NoRoom {
+            tracing::warn!(item = %item, "dropped the result of a child: results of pending jobs fill the store (--largest-store)");
+        }
+        if stored != Stored::New {
+            self.metrics.finished("dropped");
+            return Ok(());
+        }
+        self.metrics.finished(if failed { "failed" } else { "succeeded" });
+        if item.suffix.is_empty() {
             self.ended(item.job);
         } else {
-            self.metrics.finished("dropped");
+            self.watches.wake(item.job);
         }
         Ok(())
     }
@@ -272,11 +352,12 @@ impl Gateway {
         if !item.suffix.is_empty() {
             return Ok(true);
         }
+        // The end of the job removes its progress, so what is stored is read under the same lock.
+        let mut all = self.progress.lock();
         let is_pending = self.store.job(item.job)?.is_some_and(|job| job.finished.is_none());
         if !is_pending {
             return Ok(false);
         }
-        let mut all = self.progress.lock();
         let known = all.entry(item.job).or_insert(progress);
         if (known.current, known.step) < (progress.current, progress.step) {
             *known = progress;
@@ -314,6 +395,11 @@ impl Gateway {
     }
 }
 
+/// The first actor of the route.
+fn first(job: &Job) -> String {
+    job.route.first().cloned().unwrap_or_default()
+}
+
 fn too_large(length: usize, largest: usize) -> Outcome {
     let message = format!("the result has {length} bytes, and the gateway keeps at most {largest} (--largest-result)");
     let error = serde_json::json!({"error": "result_too_large", "details": {"message": message}});
@@ -332,4 +418,113 @@ fn random_id() -> Option<Id> {
 /// Milliseconds since 1970.
 pub fn now() -> i64 {
     clock::exact().as_millisecond()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::job::{State, Step};
+
+    /// A broker that is away.
+    struct Away;
+
+    impl Sender for Away {
+        fn send<'a>(&'a self, _: &'a str, _: Bytes) -> BoxFuture<'a, Result<(), PublishError>> {
+            async { Err(PublishError::Lost) }.boxed()
+        }
+
+        fn is_connected(&self) -> bool {
+            false
+        }
+    }
+
+    fn gateway(folder: &tempfile::TempDir) -> Gateway {
+        let limits = store::Limits {
+            jobs: 9,
+            bytes: 1000,
+            retention: Duration::from_hours(1),
+        };
+        let settings = Settings {
+            reply_to: "gateway".to_owned(),
+            dead_letters: "dead".to_owned(),
+            largest_result: 100,
+            memory: 1000,
+        };
+        let store = Store::open(&folder.path().join("jobs.redb"), limits).unwrap();
+        Gateway::new(store, Arc::new(Away), Arc::default(), settings)
+    }
+
+    fn job(key: Option<Key>) -> Job {
+        Job {
+            namespace: "team".to_owned(),
+            route: vec!["a".to_owned()],
+            user: "ada".to_owned(),
+            uid: String::new(),
+            created: 0,
+            deadline: i64::MAX,
+            state: State::Pending,
+            finished: None,
+            callback: None,
+            attempts: 0,
+            bytes: 0,
+            children: 0,
+            key,
+        }
+    }
+
+    #[tokio::test]
+    async fn progress_ends_with_its_job_and_not_with_a_child() {
+        let folder = tempfile::tempdir().unwrap();
+        let gateway = gateway(&folder);
+        gateway.store.accept(Id(1), job(None)).await.unwrap();
+        let (own, child) = (
+            Item::of(Id(1)),
+            Item {
+                job: Id(1),
+                suffix: "1".to_owned(),
+            },
+        );
+        let progress = Progress {
+            current: 0,
+            of: 1,
+            step: Step::Processing,
+        };
+        assert!(gateway.report(&own, progress).unwrap());
+        let outcome = || Outcome {
+            failed: false,
+            payload: "1".into(),
+        };
+        gateway.finish(&child, outcome()).await.unwrap();
+        assert_eq!(gateway.progress(Id(1)), Some(progress));
+        gateway.finish(&own, outcome()).await.unwrap();
+        assert_eq!(gateway.progress(Id(1)), None);
+        assert!(!gateway.report(&own, progress).unwrap());
+        assert_eq!(gateway.progress.lock().len(), 0);
+    }
+
+    #[tokio::test]
+    async fn job_that_was_not_sent_leaves_nothing_behind() {
+        let folder = tempfile::tempdir().unwrap();
+        let gateway = gateway(&folder);
+        let key = Key {
+            name: "k".to_owned(),
+            request: String::new(),
+            is_sent: false,
+        };
+        for key in [None, Some(key)] {
+            let refused = gateway.store_and_send(Id(1), job(key), Bytes::new()).await;
+            assert!(matches!(refused, Err(Rejected::NotConfirmed(_))), "{refused:?}");
+            assert_eq!(gateway.store.job(Id(1)).unwrap(), None);
+        }
+        assert_eq!(gateway.keys.lock().len(), 0);
+    }
+
+    #[test]
+    fn submissions_with_one_key_take_turns() {
+        let keys = Mutex::default();
+        let first = Turn::begin(&keys, "k");
+        assert!(first.is_some() && Turn::begin(&keys, "k").is_none() && Turn::begin(&keys, "other").is_some());
+        drop(first);
+        assert!(Turn::begin(&keys, "k").is_some());
+    }
 }

@@ -110,6 +110,20 @@ pub struct Job {
     /// Number of children with a result.
     #[serde(default)]
     pub children: u32,
+    /// Idempotency key of the submission.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<Key>,
+}
+
+/// Idempotency key of a submission: a repeated submission gets the same job.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Key {
+    /// The key with its user: keys of different users never meet.
+    pub name: String,
+    /// Hash of the request. Another request with the same key is refused.
+    pub request: String,
+    /// Whether the broker has confirmed the message. If not, nobody was told of the job.
+    pub is_sent: bool,
 }
 
 /// Progress of a job, as sidecars report it.

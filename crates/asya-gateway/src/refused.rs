@@ -78,6 +78,12 @@ impl From<Rejected> for Refused {
         match rejected {
             Rejected::NoActor { .. } => Self::new(StatusCode::NOT_FOUND, "no_actor", rejected.to_string()),
             Rejected::TooLarge(_) => Self::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", rejected.to_string()),
+            Rejected::InProgress => Self::new(StatusCode::CONFLICT, "in_progress", rejected.to_string()),
+            Rejected::OtherRequest => Self::new(
+                StatusCode::UNPROCESSABLE_ENTITY,
+                "key_of_another_request",
+                rejected.to_string(),
+            ),
             Rejected::NotConfirmed(_) => Self::unavailable(rejected.to_string()),
             Rejected::Store(error) => error.into(),
         }

@@ -7,10 +7,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use redb::{Database, ReadableDatabase as _, ReadableTable as _, Table, TableDefinition, WriteTransaction};
+use redb::{Database, ReadableDatabase as _, ReadableTable, Table, TableDefinition, WriteTransaction};
 use tokio::sync::{mpsc, oneshot};
 
-use crate::job::{Id, Item, Job, State};
+use crate::job::{Id, Item, Job, Key, State};
 
 /// Jobs, as JSON.
 const JOBS: TableDefinition<u128, &[u8]> = TableDefinition::new("jobs");
@@ -20,6 +20,8 @@ const RESULTS: TableDefinition<(u128, &str), &[u8]> = TableDefinition::new("resu
 const DUE: TableDefinition<(i64, u128), ()> = TableDefinition::new("due");
 /// Finished jobs by the time of their end.
 const KEPT: TableDefinition<(i64, u128), ()> = TableDefinition::new("kept");
+/// Jobs by their idempotency key.
+const KEYS: TableDefinition<&str, u128> = TableDefinition::new("keys");
 /// Finished jobs whose URL has not been called, by the time of the next attempt.
 const CALLS: TableDefinition<(i64, u128), ()> = TableDefinition::new("calls");
 
@@ -101,6 +103,17 @@ pub enum Stored {
     Duplicate,
     /// There is no such job.
     Unknown,
+    /// It is that of a child, and pending jobs have too many results.
+    NoRoom,
+}
+
+/// Job of a submission.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Accepted {
+    /// It is new.
+    New,
+    /// An earlier submission had the same idempotency key.
+    Known(Id, Key),
 }
 
 /// Jobs that a sweep has changed.
@@ -113,8 +126,9 @@ pub struct Swept {
 }
 
 enum Request {
-    Accept(Id, Job, oneshot::Sender<Result<(), Error>>),
-    Forget(Id),
+    Accept(Id, Job, oneshot::Sender<Result<Accepted, Error>>),
+    Sent(Id, oneshot::Sender<Result<(), Error>>),
+    Forget(Id, oneshot::Sender<Result<(), Error>>),
     Finish(Id, String, Outcome, i64, oneshot::Sender<Result<Stored, Error>>),
     Cancel(Id, i64, oneshot::Sender<Result<State, Error>>),
     /// The URL of a job was called, or is to be called again at this time.
@@ -124,6 +138,13 @@ enum Request {
 
 /// Answers that wait for the commit.
 type Answer = Box<dyn FnOnce(Result<(), Error>) + Send>;
+
+/// Answers with this, if the commit succeeds.
+fn then<T: Send + 'static>(answer: oneshot::Sender<Result<T, Error>>, done: Result<T, Error>) -> Answer {
+    Box::new(move |written| {
+        let _ = answer.send(written.and(done));
+    })
+}
 
 /// Numbers of the store, for metrics and limits.
 #[derive(Debug, Default)]
@@ -194,17 +215,28 @@ impl Store {
         }
     }
 
-    /// Stores a job that was submitted.
+    /// Stores a job that was submitted, unless an earlier one has its idempotency key. A job that was not sent gives up its key.
     ///
     /// # Errors
     /// If there are too many, or the store fails.
-    pub async fn accept(&self, id: Id, job: Job) -> Result<(), Error> {
+    pub async fn accept(&self, id: Id, job: Job) -> Result<Accepted, Error> {
         self.ask(|answer| Request::Accept(id, job, answer)).await
     }
 
+    /// Records that the broker has confirmed the message of a job with an idempotency key.
+    ///
+    /// # Errors
+    /// If the store fails.
+    pub async fn sent(&self, id: Id) -> Result<(), Error> {
+        self.ask(|answer| Request::Sent(id, answer)).await
+    }
+
     /// Removes a job that was not sent.
-    pub async fn forget(&self, id: Id) {
-        let _ = self.requests.send(Request::Forget(id)).await;
+    ///
+    /// # Errors
+    /// If the store fails.
+    pub async fn forget(&self, id: Id) -> Result<(), Error> {
+        self.ask(|answer| Request::Forget(id, answer)).await
     }
 
     /// Stores the result of an item, at this time.
@@ -317,13 +349,7 @@ impl Store {
     pub fn calls(&self, now: i64, most: usize) -> Result<Vec<(i64, Id)>, Error> {
         let read = self.database.begin_read()?;
         let calls = read.open_table(CALLS)?;
-        let due = calls.range((i64::MIN, 0)..=(now, u128::MAX))?;
-        due.take(most)
-            .map(|entry| {
-                let (at, id) = entry?.0.value();
-                Ok((at, Id(id)))
-            })
-            .collect()
+        first(&calls, now, most)
     }
 }
 
@@ -366,6 +392,7 @@ struct Tables<'a> {
     due: Table<'a, (i64, u128), ()>,
     kept: Table<'a, (i64, u128), ()>,
     calls: Table<'a, (i64, u128), ()>,
+    keys: Table<'a, &'static str, u128>,
 }
 
 impl<'a> Tables<'a> {
@@ -376,6 +403,7 @@ impl<'a> Tables<'a> {
             due: write.open_table(DUE)?,
             kept: write.open_table(KEPT)?,
             calls: write.open_table(CALLS)?,
+            keys: write.open_table(KEYS)?,
         })
     }
 
@@ -409,16 +437,17 @@ impl Writer {
             }
             let mut answers = Vec::with_capacity(batch.len());
             let written = self.write(batch, &mut answers);
-            let failed = written.as_ref().err().cloned();
+            if written.is_ok() {
+                self.totals.tell(&self.counts);
+            }
             for answer in answers {
                 answer(written.clone());
             }
-            if let Some(error) = failed {
+            if let Err(error) = written {
                 // What is in the file is unknown; it is read again at the next start.
                 tracing::error!("{error}");
                 return;
             }
-            self.totals.tell(&self.counts);
         }
     }
 
@@ -430,7 +459,6 @@ impl Writer {
             for request in batch {
                 self.apply(&mut tables, request, answers)?;
             }
-            self.evict(&mut tables)?;
         }
         write.commit()?;
         Ok(())
@@ -440,18 +468,24 @@ impl Writer {
         match request {
             Request::Accept(id, job, answer) => {
                 let done = self.accept(tables, id, &job)?;
-                answers.push(Box::new(move |written| {
-                    let _ = answer.send(written.and(done));
-                }));
+                answers.push(then(answer, done));
             }
-            Request::Forget(id) => {
+            Request::Sent(id, answer) => {
+                if let Some(mut job) = tables.job(id)?
+                    && let Some(key) = &mut job.key
+                {
+                    key.is_sent = true;
+                    tables.put(id, &job)?;
+                }
+                answers.push(then(answer, Ok(())));
+            }
+            Request::Forget(id, answer) => {
                 self.remove(tables, id)?;
+                answers.push(then(answer, Ok(())));
             }
             Request::Finish(id, suffix, outcome, now, answer) => {
                 let done = self.finish(tables, id, &suffix, &outcome, now)?;
-                answers.push(Box::new(move |written| {
-                    let _ = answer.send(written.map(|()| done));
-                }));
+                answers.push(then(answer, Ok(done)));
             }
             Request::Cancel(id, now, answer) => {
                 let done = match tables.job(id)? {
@@ -462,9 +496,7 @@ impl Writer {
                     Some(job) => job.state,
                     None => State::Cancelled,
                 };
-                answers.push(Box::new(move |written| {
-                    let _ = answer.send(written.map(|()| done));
-                }));
+                answers.push(then(answer, Ok(done)));
             }
             Request::Called(id, since, again) => {
                 tables.calls.remove((since, id.0))?;
@@ -481,23 +513,37 @@ impl Writer {
             }
             Request::Sweep(now, grace, answer) => {
                 let done = self.sweep(tables, now, grace)?;
-                answers.push(Box::new(move |written| {
-                    let _ = answer.send(written.map(|()| done));
-                }));
+                answers.push(then(answer, Ok(done)));
             }
         }
         Ok(())
     }
 
-    fn accept(&mut self, tables: &mut Tables<'_>, id: Id, job: &Job) -> Result<Result<(), Error>, Error> {
+    fn accept(&mut self, tables: &mut Tables<'_>, id: Id, job: &Job) -> Result<Result<Accepted, Error>, Error> {
+        if let Some(key) = &job.key {
+            let known = tables.keys.get(key.name.as_str())?.map(|id| Id(id.value()));
+            if let Some(known) = known
+                && let Some(earlier) = tables.job(known)?
+                && let Some(key) = earlier.key
+            {
+                if key.is_sent || earlier.state != State::Pending {
+                    return Ok(Ok(Accepted::Known(known, key)));
+                }
+                // The gateway was killed before it had an answer of the broker.
+                self.remove(tables, known)?;
+            }
+        }
         if self.totals.jobs >= self.limits.jobs && !self.remove_oldest(tables)? {
             return Ok(Err(Error::Full(self.limits.jobs)));
         }
         tables.put(id, job)?;
         tables.due.insert((job.deadline, id.0), ())?;
+        if let Some(key) = &job.key {
+            tables.keys.insert(key.name.as_str(), id.0)?;
+        }
         self.totals.jobs += 1;
         self.totals.pending += 1;
-        Ok(Ok(()))
+        Ok(Ok(Accepted::New))
     }
 
     fn finish(
@@ -508,7 +554,7 @@ impl Writer {
         outcome: &Outcome,
         now: i64,
     ) -> Result<Stored, Error> {
-        let Some(mut job) = tables.job(id)? else {
+        let Some(job) = tables.job(id)? else {
             return Ok(Stored::Unknown);
         };
         let is_child = !suffix.is_empty();
@@ -522,6 +568,14 @@ impl Writer {
             return Ok(Stored::Duplicate);
         }
         let stored = [&[u8::from(outcome.failed)], outcome.payload.as_ref()].concat();
+        let has_room = self.make_room(tables, stored.len() as u64)?;
+        // A pending job cannot be removed, so it always gets its result, and is then finished.
+        if is_child && !has_room {
+            return Ok(Stored::NoRoom);
+        }
+        let Some(mut job) = tables.job(id)? else {
+            return Ok(Stored::Unknown);
+        };
         tables.results.insert((id.0, suffix), stored.as_slice())?;
         job.bytes += stored.len() as u64;
         self.totals.bytes += stored.len() as u64;
@@ -557,7 +611,8 @@ impl Writer {
     fn sweep(&mut self, tables: &mut Tables<'_>, now: i64, grace: Duration) -> Result<Swept, Error> {
         let mut swept = Swept::default();
         let late = now.saturating_sub(milliseconds(grace));
-        for id in first(&tables.due, late)? {
+        for (deadline, id) in first(&tables.due, late, SWEEP)? {
+            tables.due.remove((deadline, id.0))?;
             let Some(mut job) = tables.job(id)? else { continue };
             let error = r#"{"error":"no_result","details":{"message":"no result arrived by the deadline"}}"#;
             let payload = [b"\x01", error.as_bytes()].concat();
@@ -568,48 +623,59 @@ impl Writer {
             swept.ended.push(id);
         }
         let old = now.saturating_sub(milliseconds(self.limits.retention));
-        for id in first(&tables.kept, old)? {
+        for (finished, id) in first(&tables.kept, old, SWEEP)? {
+            tables.kept.remove((finished, id.0))?;
             self.remove(tables, id)?;
             swept.removed += 1;
         }
         Ok(swept)
     }
 
-    /// Removes the oldest finished jobs while the results are too large.
-    fn evict(&mut self, tables: &mut Tables<'_>) -> Result<(), Error> {
-        while self.totals.bytes > self.limits.bytes && self.remove_oldest(tables)? {}
-        Ok(())
+    /// Removes the oldest finished jobs until there is room for this many bytes of results. Returns whether there is.
+    fn make_room(&mut self, tables: &mut Tables<'_>, bytes: u64) -> Result<bool, Error> {
+        loop {
+            let has_room = self.totals.bytes + bytes <= self.limits.bytes;
+            if has_room || !self.remove_oldest(tables)? {
+                return Ok(has_room);
+            }
+        }
     }
 
     fn remove_oldest(&mut self, tables: &mut Tables<'_>) -> Result<bool, Error> {
-        let oldest = tables.kept.first()?.map(|(key, _)| key.value().1);
+        let oldest = tables.kept.pop_first()?.map(|(key, _)| key.value().1);
         let Some(id) = oldest else { return Ok(false) };
         self.remove(tables, Id(id))?;
         Ok(true)
     }
 
     fn remove(&mut self, tables: &mut Tables<'_>, id: Id) -> Result<(), Error> {
-        let Some(job) = tables.job(id)? else { return Ok(()) };
+        let job = tables.job(id)?;
         tables.jobs.remove(id.0)?;
+        tables.results.retain_in((id.0, "")..=(id.0, "~"), |_, _| false)?;
+        let Some(job) = job else { return Ok(()) };
         tables.due.remove((job.deadline, id.0))?;
         if let Some(finished) = job.finished {
             tables.kept.remove((finished, id.0))?;
         }
-        tables.results.retain_in((id.0, "")..=(id.0, "~"), |_, _| false)?;
+        if let Some(key) = &job.key {
+            tables.keys.remove(key.name.as_str())?;
+        }
         self.totals.jobs = self.totals.jobs.saturating_sub(1);
-        self.totals.pending = self
-            .totals
-            .pending
-            .saturating_sub(u64::from(job.state == State::Pending));
+        let pending = u64::from(job.state == State::Pending);
+        self.totals.pending = self.totals.pending.saturating_sub(pending);
         self.totals.bytes = self.totals.bytes.saturating_sub(job.bytes);
         Ok(())
     }
 }
 
 /// The first jobs of an index, up to this time.
-fn first(index: &Table<'_, (i64, u128), ()>, until: i64) -> Result<Vec<Id>, Error> {
+fn first(index: &impl ReadableTable<(i64, u128), ()>, until: i64, most: usize) -> Result<Vec<(i64, Id)>, Error> {
     let range = index.range((i64::MIN, 0)..=(until, u128::MAX))?;
-    range.take(SWEEP).map(|entry| Ok(Id(entry?.0.value().1))).collect()
+    let keys = range.take(most).map(|entry| {
+        let (at, id) = entry?.0.value();
+        Ok((at, Id(id)))
+    });
+    keys.collect()
 }
 
 fn parse(bytes: &[u8]) -> Option<Job> {
@@ -648,6 +714,19 @@ mod tests {
             attempts: 0,
             bytes: 0,
             children: 0,
+            key: None,
+        }
+    }
+
+    fn keyed(name: &str) -> Job {
+        let key = Key {
+            name: name.to_owned(),
+            request: String::new(),
+            is_sent: false,
+        };
+        Job {
+            key: Some(key),
+            ..job(HOUR)
         }
     }
 
@@ -749,6 +828,73 @@ mod tests {
         assert_eq!((swept.removed, swept.ended.len()), (0, 0));
         let swept = store.sweep(HOUR + 7, Duration::from_hours(9)).await.unwrap();
         assert_eq!((swept.removed, counts(&store)), (1, (1, 1, 0)));
+    }
+
+    #[tokio::test]
+    async fn children_of_pending_jobs_are_bounded_by_bytes() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = store(&folder);
+        store.accept(Id(1), job(HOUR)).await.unwrap();
+        let large = "x".repeat(600);
+        let mut stored = Vec::new();
+        for suffix in ["1", "2"] {
+            let (job, suffix) = (Id(1), suffix.to_owned());
+            stored.push(store.finish(&Item { job, suffix }, outcome(&large), 5).await.unwrap());
+        }
+        assert_eq!(
+            (stored, counts(&store)),
+            (vec![Stored::New, Stored::NoRoom], (1, 1, 601))
+        );
+        // The result of the job itself is kept in any case.
+        let own = store.finish(&Item::of(Id(1)), outcome(&large), 6).await.unwrap();
+        assert_eq!((own, counts(&store)), (Stored::New, (1, 0, 1202)));
+    }
+
+    #[tokio::test]
+    async fn job_that_cannot_be_read_is_removed_like_others() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = store(&folder);
+        store.accept(Id(1), job(HOUR)).await.unwrap();
+        let write = store.database.begin_write().unwrap();
+        {
+            let mut tables = Tables::open(&write).unwrap();
+            for id in [7, 8] {
+                tables.jobs.insert(id, b"of a newer version".as_slice()).unwrap();
+            }
+            tables.kept.insert((1, 7), ()).unwrap();
+            tables.due.insert((1, 8), ()).unwrap();
+        }
+        write.commit().unwrap();
+        store.sweep(5, Duration::ZERO).await.unwrap();
+        // Too large: everything that is finished is removed, once.
+        let large = "x".repeat(1001);
+        let stored = store.finish(&Item::of(Id(1)), outcome(&large), 6).await.unwrap();
+        assert_eq!((stored, counts(&store)), (Stored::New, (1, 0, 1002)));
+        let read = store.database.begin_read().unwrap();
+        assert!(read.open_table(JOBS).unwrap().get(7).unwrap().is_none());
+        assert!(read.open_table(DUE).unwrap().get((1, 8)).unwrap().is_none());
+    }
+
+    #[tokio::test]
+    async fn key_leads_to_its_job_while_that_is_kept() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = store(&folder);
+        assert_eq!(store.accept(Id(1), keyed("k")).await.unwrap(), Accepted::New);
+        // Not sent, so nobody knows of it: the next submission takes its place.
+        assert_eq!(store.accept(Id(2), keyed("k")).await.unwrap(), Accepted::New);
+        assert_eq!((store.job(Id(1)).unwrap(), counts(&store)), (None, (1, 1, 0)));
+        store.sent(Id(2)).await.unwrap();
+        assert_eq!(store.accept(Id(9), keyed("other")).await.unwrap(), Accepted::New);
+        let known = |accepted| matches!(accepted, Accepted::Known(Id(2), _));
+        assert!(known(store.accept(Id(3), keyed("k")).await.unwrap()));
+        store.finish(&Item::of(Id(2)), outcome("1"), 5).await.unwrap();
+        assert!(known(store.accept(Id(3), keyed("k")).await.unwrap()));
+        // The key goes with its job, and with one that is forgotten.
+        store.sweep(2 * HOUR, Duration::from_hours(9)).await.unwrap();
+        assert_eq!(store.accept(Id(4), keyed("k")).await.unwrap(), Accepted::New);
+        store.forget(Id(4)).await.unwrap();
+        assert_eq!(store.accept(Id(5), keyed("k")).await.unwrap(), Accepted::New);
+        assert_eq!(counts(&store), (2, 2, 0));
     }
 
     #[tokio::test]

@@ -8,8 +8,9 @@ use jiff::Timestamp;
 use runway_api::name;
 use serde::Serialize;
 use serde_json::value::RawValue;
+use sha2::{Digest as _, Sha256};
 
-use crate::job::{Id, Job, State};
+use crate::job::{Id, Job, Key, State};
 
 /// Header with the further actors of the route, separated by commas.
 pub const ROUTE: &str = "asya-route";
@@ -17,10 +18,15 @@ pub const ROUTE: &str = "asya-route";
 pub const TIMEOUT: &str = "asya-timeout";
 /// Header with the URL that gets the result.
 pub const CALLBACK: &str = "asya-callback";
+/// Header with a key of the caller's choice, under which a repeated submission gets the same job
+/// (draft-ietf-httpapi-idempotency-key-header-07).
+pub const KEY: &str = "idempotency-key";
 /// Most actors of a route.
 const LONGEST_ROUTE: usize = 64;
 /// Longest URL.
 const LONGEST_URL: usize = 2048;
+/// Longest idempotency key.
+const LONGEST_KEY: usize = 255;
 
 /// Reason for rejecting a submission.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -47,6 +53,8 @@ pub struct Submission<'a> {
     pub time: Duration,
     /// URL that gets the result.
     pub callback: Option<&'a str>,
+    /// Idempotency key.
+    key: Option<&'a str>,
     /// Headers of the envelope.
     traces: Traces<'a>,
     payload: &'a RawValue,
@@ -108,6 +116,10 @@ impl<'a> Submission<'a> {
         if callback.is_some_and(|url| url.len() > LONGEST_URL) {
             return Err(Invalid(format!("{CALLBACK}: at most {LONGEST_URL} bytes are accepted")));
         }
+        let key = header(headers, KEY)?;
+        if key.is_some_and(|key| key.is_empty() || key.len() > LONGEST_KEY) {
+            return Err(Invalid(format!("{KEY}: 1 to {LONGEST_KEY} bytes are accepted")));
+        }
         let payload = serde_json::from_slice(body).map_err(|error| {
             Invalid(format!(
                 "the body is not JSON: {error}; send the payload of the actor as JSON"
@@ -118,6 +130,7 @@ impl<'a> Submission<'a> {
             route,
             time: time(headers, times)?,
             callback,
+            key,
             traces: Traces {
                 traceparent: header(headers, "traceparent").ok().flatten(),
                 tracestate: header(headers, "tracestate").ok().flatten(),
@@ -142,7 +155,22 @@ impl<'a> Submission<'a> {
             attempts: 0,
             bytes: 0,
             children: 0,
+            key: self.key.map(|key| Key {
+                name: serde_json::json!([user, uid, key]).to_string(),
+                request: self.hash(),
+                is_sent: false,
+            }),
         }
+    }
+
+    /// Hash of what the actors get, and of who gets it.
+    fn hash(&self) -> String {
+        let mut hash = Sha256::new();
+        for part in [self.namespace, &self.route.join(","), self.payload.get()] {
+            hash.update(part.len().to_be_bytes());
+            hash.update(part);
+        }
+        hex::encode(hash.finalize())
     }
 
     /// The message of the job; its result comes to the reply queue with this name.
@@ -284,6 +312,35 @@ mod tests {
         }
         let body = Bytes::from_static(b"\"\xff\"");
         assert!(Submission::parse("team", "a", &headers(&[]), &body, TIMES).is_err());
+    }
+
+    #[test]
+    fn key_belongs_to_its_user_and_its_request() {
+        let key = |user: &str, uid: &str, key: &str, route: &str, body: &'static str| {
+            let headers = headers(&[(KEY, key), (ROUTE, route)]);
+            let body = Bytes::from_static(body.as_bytes());
+            let submission = Submission::parse("team", "a", &headers, &body, TIMES).unwrap();
+            submission.job(user, uid, 0).key.unwrap()
+        };
+        let first = key("ada", "1", "k", "b", "{}");
+        assert_eq!(first, key("ada", "1", "k", "b", "{}"));
+        for (user, uid, name) in [
+            ("bob", "1", "k"),
+            ("ada", "2", "k"),
+            ("ada", "1", "k2"),
+            ("ada1", "", "k"),
+        ] {
+            assert_ne!(key(user, uid, name, "b", "{}").name, first.name, "{user} {uid} {name}");
+        }
+        for (route, body) in [("c", "{}"), ("b", "[]")] {
+            let other = key("ada", "1", "k", route, body);
+            assert_eq!(other.name, first.name);
+            assert_ne!(other.request, first.request, "{route} {body}");
+        }
+        for bad in ["", &"x".repeat(256)] {
+            let headers = headers(&[(KEY, bad)]);
+            assert!(Submission::parse("team", "a", &headers, &Bytes::from_static(b"{}"), TIMES).is_err());
+        }
     }
 
     #[test]

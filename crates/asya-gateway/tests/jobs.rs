@@ -44,6 +44,7 @@ async fn jobs_of_real_callers() -> Result<()> {
         all.large_results(),
         all.unreadable_replies(),
         all.routes(),
+        all.repeated_submissions(),
     )?;
     all.progress().await
 }
@@ -353,6 +354,30 @@ impl All<'_> {
         Ok(())
     }
 
+    /// A submission that is repeated with its key has one job and one message; the key is that of its user and its request.
+    async fn repeated_submissions(&self) -> Result<()> {
+        let queue = format!("asya-{TEAM}_nobody");
+        self.world.broker.declare(&queue).await?;
+        let other = self.world.user("other-shop", &["nobody"], &[]).await?;
+        let buyer = self.world.user("buyer", &["nobody"], &[]).await?;
+        let path = format!("/v1/{TEAM}/nobody");
+        let key = [("idempotency-key", "order-17")];
+        let (status, first) = self.gateway.post(&path, &buyer, &key, &json!({"n": 17})).await?;
+        assert_eq!(status, StatusCode::ACCEPTED, "{first}");
+        let (status, again) = self.gateway.post(&path, &buyer, &key, &json!({"n": 17})).await?;
+        assert_eq!((status, &again["id"]), (StatusCode::ACCEPTED, &first["id"]));
+        let (status, error) = self.gateway.post(&path, &buyer, &key, &json!({"n": 18})).await?;
+        assert_eq!(
+            (status, &error["error"]["code"]),
+            (StatusCode::UNPROCESSABLE_ENTITY, &json!("key_of_another_request"))
+        );
+        let (status, of_other) = self.gateway.post(&path, &other, &key, &json!({"n": 17})).await?;
+        assert_eq!(status, StatusCode::ACCEPTED);
+        assert_ne!(of_other["id"], first["id"]);
+        assert_eq!(self.world.broker.ready(&queue).await?, 2);
+        Ok(())
+    }
+
     async fn routes(&self) -> Result<()> {
         let path = format!("/v1/{TEAM}/upper");
         let headers = [("asya-route", "upper"), ("prefer", "wait=20")];
@@ -466,19 +491,18 @@ async fn no_accepted_job_is_lost_by_kills_of_the_gateway() -> Result<()> {
     let mut accepted: Vec<(String, u32)> = Vec::new();
     let mut number = 0;
     for kill in 0..KILLS {
-        // Submissions of several clients at once, cut off at some point.
+        // Submissions of several clients at once, cut off at some point. What got no answer is submitted again with its key.
         let cut = Duration::from_millis(150 + 97 * u64::from(kill));
         let clients = (0..4).map(|client| {
             let (gateway, shop, first) = (&gateway, &shop, number + client * 10_000);
             async move {
                 let mut mine = Vec::new();
-                for number in first.. {
-                    match gateway.submit("same", shop, &json!({"n": number})).await {
-                        Ok(id) => mine.push((id, number)),
-                        Err(_) => return mine,
-                    }
+                let mut number = first;
+                while let Ok(id) = gateway.submit_once("same", shop, &json!({"n": number})).await {
+                    mine.push((id, number));
+                    number += 1;
                 }
-                mine
+                (mine, number)
             }
         });
         let pid = gateway.pid();
@@ -490,9 +514,21 @@ async fn no_accepted_job_is_lost_by_kills_of_the_gateway() -> Result<()> {
         };
         let (submitted, killed) = tokio::join!(futures::future::join_all(clients), killing);
         ensure!(killed?.success(), "kill failed");
-        accepted.extend(submitted.into_iter().flatten());
         number += 100_000;
         gateway.kill().await?;
+        for (mine, unanswered) in submitted {
+            let last = mine.last().cloned();
+            accepted.extend(mine);
+            let payload = json!({"n": unanswered});
+            let id = gateway.submit_once("same", &shop, &payload).await?;
+            let again = gateway.submit_once("same", &shop, &payload).await?;
+            ensure!(id == again, "one key has two jobs");
+            accepted.push((id, unanswered));
+            if let Some((id, number)) = last {
+                let again = gateway.submit_once("same", &shop, &json!({"n": number})).await?;
+                ensure!(id == again, "the job of a key is another one after a kill");
+            }
+        }
     }
     ensure!(accepted.len() > 50, "only {} jobs were accepted", accepted.len());
     for (id, number) in &accepted {

@@ -123,7 +123,7 @@ impl World {
             ..ServiceAccount::default()
         };
         accounts.create(&params, &account).await?;
-        let rule = PolicyRule {
+        let sends = PolicyRule {
             api_groups: Some(vec!["asya.sh".to_owned()]),
             resources: Some(vec!["asyncactors/messages".to_owned()]),
             resource_names: Some(actors.iter().map(ToString::to_string).collect()),
@@ -132,7 +132,7 @@ impl World {
         };
         let role = Role {
             metadata: named(name),
-            rules: (!actors.is_empty()).then(|| vec![rule]),
+            rules: (!actors.is_empty()).then(|| vec![sends]),
         };
         let binding = RoleBinding {
             metadata: named(name),
@@ -402,6 +402,17 @@ impl Gateway {
     pub async fn submit(&self, actor: &str, token: &str, payload: &Value) -> Result<String> {
         let (status, body) = self.post(&format!("/v1/{TEAM}/{actor}"), token, &[], payload).await?;
         ensure!(status == StatusCode::ACCEPTED, "{status} {body}");
+        Ok(body["id"].as_str().context("no id")?.to_owned())
+    }
+
+    /// Submits a job with its payload as the idempotency key, and returns its id.
+    pub async fn submit_once(&self, actor: &str, token: &str, payload: &Value) -> Result<String> {
+        let (path, key) = (format!("/v1/{TEAM}/{actor}"), payload.to_string());
+        let (status, body) = self.post(&path, token, &[("idempotency-key", &key)], payload).await?;
+        ensure!(
+            status == StatusCode::ACCEPTED || status == StatusCode::OK,
+            "{status} {body}"
+        );
         Ok(body["id"].as_str().context("no id")?.to_owned())
     }
 
