@@ -168,7 +168,7 @@ async fn complete(
     api.wait(&item, time).await?;
     let shown = Shown::of(&api.gateway, &item).await?.ok_or_else(Refused::unknown_job)?;
     if !shown.is_final {
-        let text = format!("no result within {time:?}; the job goes on: GET /jobs/{}", item.job);
+        let text = format!("no result within {time:?}; the job continues: GET /jobs/{}", item.job);
         return Err(Refused::new(StatusCode::GATEWAY_TIMEOUT, "timeout", text));
     }
     payload(shown)

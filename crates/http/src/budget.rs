@@ -56,8 +56,8 @@ impl Budget {
     }
 }
 
-/// What a request takes of the budget, in its extensions. It is given back when the request is answered; a handler that no longer
-/// needs the body, and only waits, gives it back before.
+/// Share of the budget that a request takes, in its extensions. It is given back when the request is answered; a handler that no
+/// longer needs the body, and only waits, gives it back before.
 #[derive(Clone, Debug)]
 pub struct Share(Arc<Mutex<(Option<OwnedSemaphorePermit>, Option<OwnedSemaphorePermit>)>>);
 
