@@ -203,7 +203,7 @@ impl<'a> Envelope<'a> {
 /// Name of the reply queue of a message, if it has one.
 ///
 /// # Errors
-/// The value is not the name of a reply queue.
+/// The value is not a string, or not the name of a reply queue.
 pub fn reply_to<'a>(object: &Object<'a>) -> Result<Option<Cow<'a, str>>, Malformed> {
     match text(object, "reply_to")? {
         Some(name) if !queues::is_reply_name(&name) => Err(Malformed(format!(

@@ -2,6 +2,7 @@
 //! target, and when their sidecars have ended the queue, because they hold messages that the queue does not count as waiting. It ends
 //! after five minutes at the latest; an Event reports objects that may be left.
 
+use std::ops::ControlFlow;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Pod;
@@ -51,8 +52,12 @@ pub(super) fn for_deletion(seen: &Observed) -> Plan {
     for key in scalers.iter().filter(|key| objects::exists(seen, key)) {
         match left {
             Some(left) => {
-                let message = format!("Waiting for KEDA to release {key}");
-                return waiting(seen, plan, left.min(LOOK_AGAIN), message);
+                return waiting(
+                    seen,
+                    plan,
+                    left.min(LOOK_AGAIN),
+                    format!("Waiting for KEDA to release {key}"),
+                );
             }
             None => orphans.push(key.to_string()),
         }
@@ -78,40 +83,10 @@ pub(super) fn for_deletion(seen: &Observed) -> Plan {
         plan.kube.events.push(note);
         return plan;
     }
-    if let Some(work) = queues_to_remove(seen) {
-        let name = work.name.clone();
-        let running = seen.pods.iter().any(|pod| holds_messages(pod));
-        match (&seen.queue, left) {
-            (_, Some(left)) if running => {
-                let message = format!(
-                    "Waiting for pods to end before queue '{name}' is removed: their sidecars can hold messages"
-                );
-                return waiting(seen, plan, left.min(LOOK_AGAIN), message);
-            }
-            (_, None) if running => orphans.push(format!("queue '{name}', which running pods use")),
-            (QueueState::Removed { left: None }, _) => {}
-            (QueueState::Removed { left: Some(count) }, _) => plan.kube.events.push(Note::new(
-                EventReason::QueueLeft,
-                format!(
-                    "Queue '{name}' holds {count} messages and is kept: empty and delete it, or create the actor again"
-                ),
-            )),
-            (state, Some(left)) => {
-                let plan = Plan {
-                    queue: Some(QueueWork::Remove(work)),
-                    ..plan
-                };
-                let message = match state {
-                    QueueState::InUse { by } => format!("Queue '{name}' is in use: {by}"),
-                    QueueState::Failed { message } => format!("Queue '{name}' cannot be removed: {message}"),
-                    _ => format!("Removing queue '{name}'"),
-                };
-                return waiting(seen, plan, left.min(BROKER_AGAIN), message);
-            }
-            (QueueState::InUse { by }, None) => orphans.push(format!("queue '{name}' ({by})")),
-            (_, None) => orphans.push(format!("queue '{name}'")),
-        }
-    }
+    let mut plan = match remove_queues(seen, plan, left, &mut orphans) {
+        ControlFlow::Continue(plan) => plan,
+        ControlFlow::Break(plan) => return plan,
+    };
     if !orphans.is_empty() {
         let message = format!(
             "Finalizer removed after timeout, may be orphaned: {}",
@@ -121,6 +96,47 @@ pub(super) fn for_deletion(seen: &Observed) -> Plan {
     }
     plan.kube.finalizer = Finalizer::Remove;
     plan
+}
+
+/// Removes the queues after the sidecars have ended. Breaks with a plan that waits; after the timeout, what is left is an orphan.
+fn remove_queues(
+    seen: &Observed,
+    mut plan: Plan,
+    left: Option<Duration>,
+    orphans: &mut Vec<String>,
+) -> ControlFlow<Plan, Plan> {
+    let Some(work) = queues_to_remove(seen) else {
+        return ControlFlow::Continue(plan);
+    };
+    let name = work.name.clone();
+    let running = seen.pods.iter().any(|pod| holds_messages(pod));
+    match (&seen.queue, left) {
+        (_, Some(left)) if running => {
+            let message =
+                format!("Waiting for pods to end before queue '{name}' is removed: their sidecars can hold messages");
+            return ControlFlow::Break(waiting(seen, plan, left.min(LOOK_AGAIN), message));
+        }
+        (_, None) if running => orphans.push(format!("queue '{name}', which running pods use")),
+        (QueueState::Removed { left: None }, _) => {}
+        (QueueState::Removed { left: Some(count) }, _) => plan.kube.events.push(Note::new(
+            EventReason::QueueLeft,
+            format!(
+                "Queue '{name}' holds {count} messages and is kept: empty and delete it, or create the actor again"
+            ),
+        )),
+        (state, Some(left)) => {
+            plan.queue = Some(QueueWork::Remove(work));
+            let message = match state {
+                QueueState::InUse { by } => format!("Queue '{name}' is in use: {by}"),
+                QueueState::Failed { message } => format!("Queue '{name}' cannot be removed: {message}"),
+                _ => format!("Removing queue '{name}'"),
+            };
+            return ControlFlow::Break(waiting(seen, plan, left.min(BROKER_AGAIN), message));
+        }
+        (QueueState::InUse { by }, None) => orphans.push(format!("queue '{name}' ({by})")),
+        (_, None) => orphans.push(format!("queue '{name}'")),
+    }
+    ControlFlow::Continue(plan)
 }
 
 /// The plan with a status that says what the deletion waits for.

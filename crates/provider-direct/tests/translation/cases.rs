@@ -34,7 +34,9 @@ fn run(case: &mut Case) {
     let translation = provider.translate(&request, &Installed::default());
     if let Ok(translation) = &translation {
         for object in documents(translation) {
-            problems(&object).iter().for_each(|problem| case.problem(problem));
+            for problem in problems(&object) {
+                case.problem(&problem);
+            }
         }
     }
     case.compare("expected-objects.yaml", translation.as_ref().ok().map(objects));

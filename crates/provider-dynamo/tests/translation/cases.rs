@@ -31,7 +31,9 @@ fn run(case: &mut Case) {
         let object = match translate(provider.as_ref(), &md, version) {
             Ok(translation) => {
                 let object = document(&translation);
-                crd::problems(&object).iter().for_each(|problem| case.problem(problem));
+                for problem in crd::problems(&object) {
+                    case.problem(&problem);
+                }
                 told.push(the_rest(&translation));
                 Some(serde_saphyr::to_string(&object).unwrap())
             }

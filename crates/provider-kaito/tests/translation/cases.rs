@@ -46,7 +46,9 @@ fn run(case: &mut Case) {
         Ok(translation) => {
             let objects = documents(&translation);
             for object in &objects {
-                crd::problems(object).iter().for_each(|problem| case.problem(problem));
+                for problem in crd::problems(object) {
+                    case.problem(&problem);
+                }
             }
             let texts: Vec<_> = objects
                 .iter()
