@@ -6,7 +6,7 @@
 use anyhow::{Context, Result, ensure};
 use kube::core::DynamicObject;
 use runway_cli::install::kinds;
-use runway_client::manifests::{Component, NAMESPACE, Release, component, console, pods};
+use runway_client::manifests::{Component, NAMESPACE, Release, component, console, gateway, pods};
 use serde_json::{Map, Value, json};
 
 use crate::yaml::{HEADER, document};
@@ -14,6 +14,8 @@ use crate::yaml::{HEADER, document};
 const FOLDER: &str = "deploy/charts/kubeairunway";
 /// Path of the console's values.
 const CONSOLE_VALUES: &str = ".Values.console";
+/// Path of the gateway's values.
+const GATEWAY_VALUES: &str = ".Values.asyaGateway";
 /// Whether it impersonates.
 const IMPERSONATES: &str = ".Values.console.impersonate.enabled";
 /// Begin of a mark: nothing that objects hold.
@@ -34,6 +36,10 @@ const CONSOLE: &str = "\
 The web console, where users sign in. It has one pod, since sessions are in its memory
 # args: further settings of `kubeairunway ui --login`, as --oidc-issuer=https://id.example.com
 # impersonate: call the cluster in the name of users; without lists, the pod's account may impersonate anybody";
+
+const GATEWAY: &str = "\
+The front door of Asya (docs/asya-gateway.md). It has one pod, since its jobs are on a volume
+# args: settings of `asya-gateway`, as --callback-host=hooks.example.com";
 
 const PROVIDERS: &str = "\
 The controllers of the built-in providers
@@ -126,14 +132,19 @@ fn values(components: &[Component]) -> Result<String> {
         json!({ "monitoring": { "enabled": false } }),
     )?;
     add(
-        "NetworkPolicies: from where metrics may be read, and the console be reached (peers as in a NetworkPolicy; an empty list: from anywhere)",
-        json!({ "networkPolicy": { "metricsFrom": pods::metrics_from(), "consoleFrom": pods::console_from() } }),
+        "NetworkPolicies: from where metrics may be read, and the console and the gateway of Asya be reached (peers as in a NetworkPolicy; an empty list: from anywhere)",
+        json!({ "networkPolicy": { "metricsFrom": pods::metrics_from(), "consoleFrom": pods::console_from(), "gatewayFrom": pods::gateway_from() } }),
     )?;
     let mut providers = Map::new();
     for component in components {
         let settings = json!({ "replicas": component.replicas, "resources": pods::resources() });
         if component.name == console::NAME {
             add(CONSOLE, json!({ key(component): console_values() }))?;
+            continue;
+        }
+        if component.name == gateway::NAME {
+            let values = json!({ "enabled": false, "args": [], "resources": pods::resources() });
+            add(GATEWAY, json!({ key(component): values }))?;
             continue;
         }
         match provider(component) {
@@ -183,7 +194,7 @@ fn template(component: &Component) -> Result<String> {
     };
     let policies: Vec<String> = component.policy.iter().map(kinds::id).collect();
     let is_console = component.name == console::NAME;
-    let is_optional = is_console || provider(component).is_some();
+    let is_optional = is_console || component.name == gateway::NAME || provider(component).is_some();
     let mut text = HEADER.to_owned();
     if is_optional {
         text.extend(["{{- if ", &values, ".enabled }}\n"]);
@@ -234,6 +245,10 @@ fn opened(object: &DynamicObject, values: &str) -> Result<String> {
     if kinds::kind(object) == "NetworkPolicy" {
         open_network_policy(&mut value).with_context(shape)?;
     }
+    if values == GATEWAY_VALUES && kinds::kind(object) == "Deployment" {
+        value["spec"]["replicas"] = json!(1);
+        value["spec"]["template"]["spec"]["containers"][0]["args"] = json!(mark(&format!("toJson {values}.args")));
+    }
     if values == CONSOLE_VALUES {
         open_console(&mut value, kinds::kind(object)).with_context(shape)?;
     }
@@ -267,6 +282,7 @@ fn open_network_policy(value: &mut Value) -> Option<()> {
             None => continue,
             Some(from) if *from == pods::metrics_from() => "metricsFrom",
             Some(from) if *from == pods::console_from() => "consoleFrom",
+            Some(from) if *from == pods::gateway_from() => "gatewayFrom",
             Some(_) => return None,
         };
         rule["from"] = json!(mark(&format!("toJson .Values.networkPolicy.{name}")));

@@ -38,7 +38,7 @@ struct Program {
     links: &'static [&'static str],
 }
 
-const PROGRAMS: [Program; 10] = [
+const PROGRAMS: [Program; 11] = [
     program(
         "kubeairunway-controller",
         "runway-core",
@@ -69,6 +69,11 @@ const PROGRAMS: [Program; 10] = [
         "asya-sidecar",
         "runway-asya-sidecar",
         "From a queue to a handler and on: beside every handler of an AsyncActor",
+    ),
+    program(
+        "asya-gateway",
+        "runway-asya-gateway",
+        "The front door of Asya: jobs for AsyncActors over HTTP",
     ),
     Program {
         // Init containers of servers call it by the name that it has in other operators' images.

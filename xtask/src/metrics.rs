@@ -30,6 +30,12 @@ pub(crate) fn page() -> String {
     );
     section(
         &mut page,
+        "asya-gateway",
+        "Reported by the gateway of Asya on `--admin-address`.",
+        runway_asya_gateway::metrics::METRICS.iter().map(Row::from),
+    );
+    section(
+        &mut page,
         "asya-sidecar",
         "Reported by each pod of an AsyncActor for its own queue, on `ASYA_METRICS_ADDR` (the operator sets `:9464`). Names start with `ASYA_METRICS_NAMESPACE`, `asya_actor` by default.",
         of_the_sidecar().into_iter(),

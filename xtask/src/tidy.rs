@@ -32,10 +32,22 @@ const MAY_USE: &[(&str, &[&str])] = &[
         &["runway-api", "runway-asya-transport", "runway-operator", "runway-sqs"],
     ),
     (
+        "runway-asya-gateway",
+        &[
+            "runway-api",
+            "runway-asya-transport",
+            "runway-callers",
+            "runway-http",
+            "runway-operator",
+            "runway-sqs",
+        ],
+    ),
+    (
         "runway-client",
         &[
             "runway-api",
             "runway-asya-operator",
+            "runway-callers",
             "runway-core",
             "runway-llama-stack-operator",
             "runway-operator",
@@ -100,6 +112,8 @@ const PURE: &[&str] = &[
     "crates/llama-stack-operator/src/merge",
     "crates/asya-sidecar/src/plan.rs",
     "crates/asya-sidecar/src/envelope.rs",
+    "crates/asya-gateway/src/job.rs",
+    "crates/asya-gateway/src/submission.rs",
     "crates/llama-stack-operator/src/plan",
     "crates/llama-stack-operator/src/validate.rs",
 ];

@@ -102,6 +102,10 @@ pub struct Config {
     #[arg(long, env = "ASYA_DRAIN_TIMEOUT", value_name = "ASYA_DRAIN_TIMEOUT", default_value = "25s", value_parser = duration)]
     pub drain_timeout: Duration,
 
+    /// URL of the gateway that gets reports of progress, such as `http://asya-gateway-progress.kubeairunway-system`.
+    #[arg(long, env = "ASYA_GATEWAY_URL", value_name = "ASYA_GATEWAY_URL")]
+    pub gateway_url: Option<String>,
+
     /// Message broker.
     #[arg(
         long,
@@ -377,6 +381,7 @@ impl Config {
             prefetch: args.rabbitmq_prefetch.max(self.runtime_concurrency),
             create_queues: self.queue_auto_create,
             quorum: false,
+            largest: None,
         }
     }
 

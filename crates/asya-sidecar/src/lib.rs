@@ -9,6 +9,7 @@
 //! | [`envelope`] | the message; keeps unknown fields |
 //! | [`runtime`] | frames to and from the handler runtime |
 //! | [`gate`] | pauses receiving while the runtime is not ready |
+//! | [`progress`] | reports to a gateway |
 //! | [`crashes`] | messages during whose call the runtime died |
 //! | [`transport`] | brokers behind one trait, names of queues: the crate `asya-transport` |
 //! | [`config`] | settings |
@@ -22,6 +23,7 @@ pub mod gate;
 pub mod metrics;
 pub mod plan;
 pub mod process;
+pub mod progress;
 pub mod runtime;
 pub mod worker;
 
@@ -95,6 +97,7 @@ async fn run_on<T: Transport>(
         metrics,
         gate: Gate::new(config.runtime_concurrency.into()),
         crashes: Crashes::default(),
+        reporter: config.gateway_url.as_deref().and_then(progress::Reporter::start),
         stopping: CancellationToken::new(),
         give_up: CancellationToken::new(),
         settling: TaskTracker::new(),

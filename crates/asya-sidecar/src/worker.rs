@@ -13,6 +13,7 @@ use crate::crashes::Crashes;
 use crate::gate::Gate;
 use crate::metrics::{Metrics, Reason, Status};
 use crate::plan::{self, Actor, Admission, Decision, Destination, Failures, Kind, Outcome, Outgoing, Policy};
+use crate::progress::{Reporter, Step};
 use crate::runtime::Caller;
 use crate::transport::queues::{self, Queues};
 use crate::transport::{Backoff, Delivery, Headers, Message, PublishError, Transport, jittered};
@@ -47,6 +48,8 @@ pub struct Shared<T> {
     pub gate: Gate,
     /// Messages during whose call the runtime died.
     pub crashes: Crashes,
+    /// Reports progress, if there is a gateway.
+    pub reporter: Option<Reporter>,
     /// Cancelled when the sidecar shuts down.
     pub stopping: CancellationToken,
     /// Cancelled at the end of the drain timeout. Messages that are not settled by then return to the queue.
@@ -190,10 +193,19 @@ async fn handle<T: Transport>(
                 (decision, Vec::new())
             }
             Admission::Call { envelope, limit } => {
+                let report = |step| {
+                    if let (Some(reporter), Some(envelope)) = (&shared.reporter, &envelope) {
+                        reporter.report(envelope, step);
+                    }
+                };
+                report(Step::Processing);
                 let started = Instant::now();
                 let outcome = caller.call(body, limit).await;
                 shared.metrics.executed(started.elapsed());
                 let decision = plan::decide(actor, policy, body, envelope.as_deref(), &outcome, failures);
+                if matches!(decision, Decision::Send(_) | Decision::Forward(_)) {
+                    report(Step::Completed);
+                }
                 count(&shared.metrics, actor, &decision);
                 match outcome {
                     Outcome::Answer(answer) => (decision, answer),

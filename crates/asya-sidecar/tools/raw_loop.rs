@@ -40,6 +40,7 @@ async fn main() {
         prefetch,
         create_queues: false,
         quorum: false,
+        largest: None,
     }));
     while let Some(delivery) = broker.receive().await {
         let (broker, to) = (Arc::clone(&broker), Arc::clone(&to));

@@ -51,8 +51,11 @@ pub struct Config {
     pub prefetch: u16,
     /// Whether to create the queues if they do not exist.
     pub create_queues: bool,
-    /// Whether queues are created as quorum queues, with the dead-letter queue for what is delivered too often.
+    /// Whether queues are created as quorum queues.
     pub quorum: bool,
+    /// Largest message that is received, in bytes. A larger one is not kept in memory, and goes to the dead-letter queue, with which
+    /// the queue is created.
+    pub largest: Option<u64>,
 }
 
 impl Config {
@@ -74,6 +77,7 @@ impl Config {
             prefetch: 10,
             create_queues: false,
             quorum: false,
+            largest: None,
         }
     }
 }

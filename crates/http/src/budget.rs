@@ -5,7 +5,7 @@
 //! Retry-After). What is worked on at the same time is bounded by the size of the bodies too: reading a large document takes
 //! many times its own size.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use axum::Router;
@@ -56,6 +56,18 @@ impl Budget {
     }
 }
 
+/// Share of the budget that a request takes, in its extensions. It is given back when the request is answered; a handler that no
+/// longer needs the body, and only waits, gives it back before.
+#[derive(Clone, Debug)]
+pub struct Share(Arc<Mutex<(Option<OwnedSemaphorePermit>, Option<OwnedSemaphorePermit>)>>);
+
+impl Share {
+    /// Gives it back.
+    pub fn give_back(&self) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = (None, None);
+    }
+}
+
 /// A budget, and what is left of it.
 struct Shared {
     budget: Budget,
@@ -66,22 +78,27 @@ struct Shared {
 /// A body, and what it takes of the budget while it is there.
 struct Received {
     bytes: Vec<u8>,
-    _taken: Option<OwnedSemaphorePermit>,
+    taken: Option<OwnedSemaphorePermit>,
 }
 
 impl Shared {
     async fn run(State(this): State<Arc<Self>>, request: Request, next: Next) -> Response {
         let patience = this.budget.patience;
         let (parts, body) = request.into_parts();
-        let Received { bytes, _taken } = match timeout(patience, this.receive(body, &parts.headers)).await {
+        let Received { bytes, taken } = match timeout(patience, this.receive(body, &parts.headers)).await {
             Ok(Ok(received)) => received,
             Ok(Err(refusal)) => return refusal,
             Err(_) => return too_slow(patience),
         };
-        let Ok(Ok(_turn)) = timeout(patience, this.turn(bytes.len())).await else {
+        let Ok(Ok(turn)) = timeout(patience, this.turn(bytes.len())).await else {
             return busy("requests are being worked on", this.budget.worked_on);
         };
-        next.run(Request::from_parts(parts, Body::from(bytes))).await
+        let share = Share(Arc::new(Mutex::new((taken, Some(turn)))));
+        let mut request = Request::from_parts(parts, Body::from(bytes));
+        request.extensions_mut().insert(share.clone());
+        let response = next.run(request).await;
+        share.give_back();
+        response
     }
 
     async fn receive(&self, mut body: Body, headers: &HeaderMap) -> Result<Received, Response> {
@@ -119,7 +136,7 @@ impl Shared {
                 }
             }
         }
-        Ok(Received { bytes, _taken: taken })
+        Ok(Received { bytes, taken })
     }
 
     /// Waits until a body of this size may be worked on.

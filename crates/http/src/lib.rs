@@ -19,7 +19,7 @@ pub mod server;
 pub mod slots;
 pub mod tls;
 
-pub use budget::Budget;
+pub use budget::{Budget, Share};
 pub use limits::Limits;
 pub use server::serve;
 pub use tls::Tls;

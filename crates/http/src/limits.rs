@@ -64,4 +64,19 @@ impl Limits {
         drain: Duration::from_secs(12),
         ..Self::ADMIN
     };
+
+    /// The gateway of Asya: clients that submit, and clients that wait or stream for minutes. The body is a setting of its own.
+    pub const GATEWAY: Self = Self {
+        connections: 2048,
+        body: MIB,
+        request: None,
+        drain: Duration::from_secs(12),
+        ..Self::ADMIN
+    };
+
+    /// Reports of progress to the gateway of Asya: from every sidecar, small and short.
+    pub const REPORTS: Self = Self {
+        connections: 2048,
+        ..Self::ADMIN
+    };
 }

@@ -149,6 +149,7 @@ impl Session {
             deliveries: deliveries.clone(),
             wire,
             contents: BTreeMap::new(),
+            most: config.largest,
             heard: Instant::now(),
         };
         Ok((session, running))
@@ -231,10 +232,19 @@ impl Session {
 
     /// Returns a message to the queue soon.
     pub(super) fn give_back(&self, tag: u64) {
+        self.refuse(tag, true);
+    }
+
+    /// Moves a message to the dead-letter queue soon.
+    fn reject(&self, tag: u64) {
+        self.refuse(tag, false);
+    }
+
+    fn refuse(&self, tag: u64, requeue: bool) {
         let nack = basic::Nack {
             delivery_tag: tag,
             multiple: false,
-            requeue: true,
+            requeue,
         };
         self.say(self.consuming, AMQPClass::Basic(basic::AMQPMethod::Nack(nack)));
     }
@@ -325,6 +335,8 @@ pub(super) struct Running {
     wire: Wire,
     /// Incomplete messages by channel, because the broker can interleave them.
     contents: BTreeMap<u16, Content>,
+    /// Largest message that is received, in bytes.
+    most: Option<u64>,
     heard: Instant,
 }
 
@@ -333,6 +345,9 @@ struct Content {
     about: About,
     header: Option<Header>,
     body: Vec<u8>,
+    /// Bytes of the body so far. They are not kept if the message is too large.
+    received: u64,
+    is_too_large: bool,
 }
 
 impl Content {
@@ -341,12 +356,14 @@ impl Content {
             about,
             header: None,
             body: Vec::new(),
+            received: 0,
+            is_too_large: false,
         }
     }
 
     fn is_whole(&self) -> bool {
         let size = self.header.as_ref().map(|header| header.size);
-        size.is_some_and(|size| self.body.len() as u64 >= size)
+        size.is_some_and(|size| self.received >= size)
     }
 }
 
@@ -504,8 +521,11 @@ impl Running {
         let Some(content) = self.contents.get_mut(&on) else {
             return Err(Error::Malformed("content header without a message"));
         };
-        let room = usize::try_from(header.size.min(ROOM)).unwrap_or_default();
-        content.body.reserve_exact(room);
+        content.is_too_large = self.most.is_some_and(|most| header.size > most);
+        if !content.is_too_large {
+            let room = usize::try_from(header.size.min(ROOM)).unwrap_or_default();
+            content.body.reserve_exact(room);
+        }
         content.header = Some(header);
         self.take_body(on, &[])
     }
@@ -514,15 +534,29 @@ impl Running {
         let Some(content) = self.contents.get_mut(&on) else {
             return Err(Error::Malformed("content body without a message"));
         };
-        content.body.extend_from_slice(body);
+        content.received += body.len() as u64;
+        if !content.is_too_large {
+            content.body.extend_from_slice(body);
+        }
         if !content.is_whole() {
             return Ok(ControlFlow::Continue(()));
         }
         Ok(match self.contents.remove(&on) {
             Some(Content {
+                about: About::Delivery { tag },
+                is_too_large: true,
+                received,
+                ..
+            }) => {
+                tracing::warn!(received, "a message is too large; it is in the dead-letter queue");
+                self.session.reject(tag);
+                ControlFlow::Continue(())
+            }
+            Some(Content {
                 about,
                 header: Some(header),
                 body,
+                ..
             }) => self.take_message(&about, &header, body),
             _ => ControlFlow::Continue(()),
         })
@@ -639,18 +673,19 @@ async fn ensure_queues(wire: &mut Wire, config: &Config) -> Result<(), Error> {
 /// Arguments of a queue that is created.
 fn arguments(config: &Config, name: &str) -> FieldTable {
     let mut all = FieldTable::default();
-    if !config.quorum {
-        return all;
-    }
     let mut set = |key: &str, value: &str| {
         all.insert(key.into(), AMQPValue::LongString(value.into()));
     };
-    set("x-queue-type", "quorum");
-    if name == config.queue {
+    if config.quorum {
+        set("x-queue-type", "quorum");
+    }
+    if config.largest.is_some() && name == config.queue {
         set("x-dead-letter-exchange", "");
         set("x-dead-letter-routing-key", &config.dead_letter);
-        set("x-dead-letter-strategy", "at-least-once");
-        set("x-overflow", "reject-publish");
+        if config.quorum {
+            set("x-dead-letter-strategy", "at-least-once");
+            set("x-overflow", "reject-publish");
+        }
     }
     all
 }

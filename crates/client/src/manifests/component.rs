@@ -26,6 +26,8 @@ pub struct Component {
     pub variables: Vec<(&'static str, String)>,
     /// Folders that the administrator may fill.
     pub folders: Vec<Folder>,
+    /// Volume that outlives its pod. The component then has one pod at a time.
+    pub claim: Option<Claim>,
     /// Ports, in addition to metrics and probes.
     pub ports: Vec<Port>,
     /// Permissions in all namespaces.
@@ -53,6 +55,15 @@ pub struct Folder {
     pub path: String,
     /// Content.
     pub content: Content,
+}
+
+/// A volume of the default storage class, named as the component.
+#[derive(Clone, Copy, Debug)]
+pub struct Claim {
+    /// Mount path.
+    pub path: &'static str,
+    /// Size, as a quantity.
+    pub size: &'static str,
 }
 
 /// Content of a [`Folder`]: the object's keys as files.
@@ -135,6 +146,7 @@ impl Component {
             images: Vec::new(),
             variables: Vec::new(),
             folders: Vec::new(),
+            claim: None,
             ports: Vec::new(),
             access: Vec::new(),
             access_in_namespace: Vec::new(),

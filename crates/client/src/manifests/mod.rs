@@ -7,12 +7,14 @@
 //! | [`pods`] | Deployment, Services, PodDisruptionBudget, NetworkPolicy of a component |
 //! | [`roles`] | permissions of controllers and users |
 //! | [`console`] | the optional web console |
+//! | [`gateway`] | the optional front door of Asya |
 //! | [`policy`] | the optional ValidatingAdmissionPolicies, which restrict providers to users |
 //!
 //! Add a new program of the product as a [`Component`] to [`components`].
 
 pub mod component;
 pub mod console;
+pub mod gateway;
 mod metadata;
 mod objects;
 pub mod pods;
@@ -31,7 +33,7 @@ use runway_operator::webhook::Endpoint;
 use runway_provider::Provider;
 use serde_json::Value;
 
-pub use component::{Component, Content, Folder, Origin, Port, Release};
+pub use component::{Claim, Component, Content, Folder, Origin, Port, Release};
 pub use metadata::{COMPONENT_LABEL, NAMESPACE, OLDEST_KUBERNETES, TRANSPORTS, WEBHOOK_SECRET, WEBHOOK_SERVICE};
 use metadata::{labelled, object, ours};
 pub use roles::Identity;
@@ -75,7 +77,10 @@ pub fn built_in_providers() -> Vec<Arc<dyn Provider>> {
 
 /// Every program of the product, also those that are there only for those who ask for them.
 pub fn all_components() -> Vec<Component> {
-    components().into_iter().chain([console::console(&[])]).collect()
+    components()
+        .into_iter()
+        .chain([console::console(&[]), gateway::gateway()])
+        .collect()
 }
 
 /// Every program that an installation of everything has, the core first.
@@ -91,25 +96,11 @@ pub fn components() -> Vec<Component> {
 /// The AsyncActor operator.
 pub fn asya() -> Component {
     let (policy, binding) = runway_asya_operator::policy::policy();
-    let (transports, secrets) = ("/etc/asya", "/var/run/secrets/asya");
+    let (variables, folders) = transports();
     Component {
         images: vec![("ASYA_SIDECAR_IMAGE", "asya-sidecar")],
-        variables: vec![
-            ("ASYA_TRANSPORT_CONFIG", format!("{transports}/transports.json")),
-            ("ASYA_SECRETS_DIR", secrets.to_owned()),
-        ],
-        folders: vec![
-            Folder {
-                name: "transports",
-                path: transports.to_owned(),
-                content: Content::ConfigMap(TRANSPORTS),
-            },
-            Folder {
-                name: "secrets",
-                path: format!("{secrets}/{TRANSPORTS}"),
-                content: Content::Secret(TRANSPORTS),
-            },
-        ],
+        variables,
+        folders,
         access: runway_asya_operator::access(),
         access_in_namespace: runway_asya_operator::access_in_namespace(),
         crds: vec![kept(AsyncActor::crd(), labels::ASYA_MANAGER)],
@@ -119,6 +110,28 @@ pub fn asya() -> Component {
             .into(),
         ..Component::new(labels::ASYA_MANAGER)
     }
+}
+
+/// Variables and folders with the transports of Asya.
+fn transports() -> (Vec<(&'static str, String)>, Vec<Folder>) {
+    let (transports, secrets) = ("/etc/asya", "/var/run/secrets/asya");
+    let variables = vec![
+        ("ASYA_TRANSPORT_CONFIG", format!("{transports}/transports.json")),
+        ("ASYA_SECRETS_DIR", secrets.to_owned()),
+    ];
+    let folders = vec![
+        Folder {
+            name: "transports",
+            path: transports.to_owned(),
+            content: Content::ConfigMap(TRANSPORTS),
+        },
+        Folder {
+            name: "secrets",
+            path: format!("{secrets}/{TRANSPORTS}"),
+            content: Content::Secret(TRANSPORTS),
+        },
+    ];
+    (variables, folders)
 }
 
 /// The core controller, with the objects that all components need.

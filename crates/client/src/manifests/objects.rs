@@ -18,6 +18,9 @@ impl Component {
         if release.monitoring {
             all.push(pods::service_monitor(self));
         }
+        if let Some(claim) = &self.claim {
+            all.push(pods::claim(self, claim));
+        }
         all.push(pods::deployment(self, release));
         all.extend(self.extra.clone());
         if release.policy {

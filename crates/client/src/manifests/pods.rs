@@ -3,7 +3,7 @@
 use kube::core::DynamicObject;
 use serde_json::{Value, json};
 
-use super::component::{Component, Content, Folder, Origin, Port, Release};
+use super::component::{Claim, Component, Content, Folder, Origin, Port, Release};
 use super::metadata::{COMPONENT_LABEL, NAMESPACE, meta, object};
 
 /// Metrics and probes.
@@ -19,6 +19,8 @@ const MONITORING: [&str; 3] = [
 /// The volume, and its place in a pod, by which clients find the cluster.
 const CLUSTER: &str = "cluster";
 const CLUSTER_PATH: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
+/// The volume of a component with a claim.
+const STORE: &str = "store";
 /// UID of `nobody`, for images without users.
 const USER: u32 = 65532;
 /// Longer than the webhook's last answers and the release of the Lease take.
@@ -87,6 +89,11 @@ pub fn metrics_from() -> Value {
     ])
 }
 
+/// Allowed clients of the gateway, as peers of a NetworkPolicy.
+pub fn gateway_from() -> Value {
+    json!([labelled(super::gateway::CLIENTS_LABEL)])
+}
+
 /// Allowed clients of the console, as peers of a NetworkPolicy.
 pub fn console_from() -> Value {
     json!([labelled(super::console::CLIENTS_LABEL)])
@@ -144,11 +151,36 @@ pub(super) fn deployment(component: &Component, release: &Release) -> DynamicObj
         "spec": {
             "replicas": component.replicas,
             "selector": selector(name),
-            "strategy": { "type": "RollingUpdate", "rollingUpdate": { "maxSurge": 1, "maxUnavailable": 0 } },
+            "strategy": strategy(component),
             "template": {
                 "metadata": { "labels": labels },
                 "spec": pod(component, release),
             },
+        },
+    }))
+}
+
+/// A volume is with one pod at a time.
+fn strategy(component: &Component) -> Value {
+    match component.claim {
+        Some(_) => json!({ "type": "Recreate" }),
+        None => json!({ "type": "RollingUpdate", "rollingUpdate": { "maxSurge": 1, "maxUnavailable": 0 } }),
+    }
+}
+
+/// The claim of a component's volume.
+pub(super) fn claim(component: &Component, claim: &Claim) -> DynamicObject {
+    let name = component.name.as_str();
+    let mut metadata = meta(name, name, Some(NAMESPACE));
+    // As with CRDs: what it holds does not go with the chart.
+    metadata.annotations = Some([("helm.sh/resource-policy".to_owned(), "keep".to_owned())].into());
+    object(&json!({
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": metadata,
+        "spec": {
+            "accessModes": ["ReadWriteOnce"],
+            "resources": { "requests": { "storage": claim.size } },
         },
     }))
 }
@@ -198,6 +230,11 @@ fn pod(component: &Component, release: &Release) -> Value {
     });
     let mut volumes: Vec<Value> = component.folders.iter().map(volume).collect();
     let mut mounts: Vec<Value> = component.folders.iter().map(mount).collect();
+    if let Some(claim) = component.claim {
+        volumes.push(json!({ "name": STORE, "persistentVolumeClaim": { "claimName": name } }));
+        mounts.push(json!({ "name": STORE, "mountPath": claim.path }));
+        pod["securityContext"]["fsGroup"] = json!(USER);
+    }
     if !component.is_controller {
         volumes.push(cluster(component.has_token));
         mounts.push(json!({ "name": CLUSTER, "mountPath": CLUSTER_PATH, "readOnly": true }));

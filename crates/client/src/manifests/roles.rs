@@ -87,6 +87,7 @@ pub(super) fn of_users() -> Vec<DynamicObject> {
                 rule(group, &["modeldeployments"], write),
                 rule(group, &["modeldeployments/scale"], &["update", "patch"]),
                 rule(llama_stack, &[distributions], write),
+                rule("asya.sh", &["asyncactors/messages"], &["create"]),
             ],
         ),
         user_role("admin", vec![rule(group, &["inferenceproviderconfigs"], write)]),

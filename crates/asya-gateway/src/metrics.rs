@@ -1,0 +1,169 @@
+//! Metrics of the gateway.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeLabelValue, EncodeMetric};
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::ConstGauge;
+use runway_operator::metrics::Metric;
+
+use crate::store::Counts;
+
+/// Accepted jobs.
+const SUBMITTED: Metric = Metric {
+    name: "asya_gateway_jobs_submitted_total",
+    kind: "counter",
+    labels: &[],
+    help: "Jobs that were accepted: on disk, and confirmed by the broker",
+};
+/// Jobs that were not accepted.
+const REFUSED: Metric = Metric {
+    name: "asya_gateway_jobs_refused_total",
+    kind: "counter",
+    labels: &["reason"],
+    help: "Jobs that were not accepted. reason is invalid (the request, or an actor without a queue), unauthenticated, forbidden, full (too many jobs) or unavailable (the broker, the store or the API server)",
+};
+/// Results.
+const FINISHED: Metric = Metric {
+    name: "asya_gateway_results_total",
+    kind: "counter",
+    labels: &["status"],
+    help: "Results from the reply queue, and failures at the deadline. status is succeeded, failed, dropped (of a job that is finished, cancelled or not known) or unreadable (in the dead-letter queue)",
+};
+/// Calls of URLs.
+const CALLS: Metric = Metric {
+    name: "asya_gateway_callbacks_total",
+    kind: "counter",
+    labels: &["status"],
+    help: "Calls of the URLs of jobs. status is succeeded, failed (called again later) or given_up",
+};
+/// Known jobs.
+const JOBS: Metric = Metric {
+    name: "asya_gateway_jobs",
+    kind: "gauge",
+    labels: &[],
+    help: "Jobs in the store",
+};
+/// Pending jobs.
+const PENDING: Metric = Metric {
+    name: "asya_gateway_jobs_pending",
+    kind: "gauge",
+    labels: &[],
+    help: "Jobs without a result",
+};
+/// Size of results.
+const BYTES: Metric = Metric {
+    name: "asya_gateway_result_bytes",
+    kind: "gauge",
+    labels: &[],
+    help: "Bytes of all results in the store",
+};
+/// Requests that wait.
+const WAITING: Metric = Metric {
+    name: "asya_gateway_waiting_requests",
+    kind: "gauge",
+    labels: &[],
+    help: "Requests that wait for a result or stream its progress",
+};
+
+/// All metrics.
+pub const METRICS: [Metric; 8] = [SUBMITTED, REFUSED, FINISHED, CALLS, JOBS, PENDING, BYTES, WAITING];
+
+/// Reason for not accepting a job, as a label value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelValue)]
+#[allow(non_camel_case_types, reason = "the label value is the name")]
+pub enum Refusal {
+    /// The request, or an actor without a queue.
+    invalid,
+    /// The token.
+    unauthenticated,
+    /// The rights.
+    forbidden,
+    /// Too many jobs.
+    full,
+    /// The broker, the store or the API server.
+    unavailable,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Refused {
+    reason: Refusal,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Status {
+    status: &'static str,
+}
+
+/// Counters of the gateway.
+#[derive(Debug, Default)]
+pub struct Metrics {
+    submitted: Counter,
+    refused: Family<Refused, Counter>,
+    finished: Family<Status, Counter>,
+    calls: Family<Status, Counter>,
+    /// Requests that wait now.
+    pub waiting: AtomicI64,
+}
+
+impl Metrics {
+    /// Counts an accepted job.
+    pub fn submitted(&self) {
+        self.submitted.inc();
+    }
+
+    /// Counts a job that was not accepted.
+    pub fn refused(&self, reason: Refusal) {
+        self.refused.get_or_create(&Refused { reason }).inc();
+    }
+
+    /// Counts a result.
+    pub fn finished(&self, status: &'static str) {
+        self.finished.get_or_create(&Status { status }).inc();
+    }
+
+    /// Counts a call of a URL.
+    pub fn called(&self, status: &'static str) {
+        self.calls.get_or_create(&Status { status }).inc();
+    }
+}
+
+/// The metrics at a scrape.
+#[derive(Debug)]
+pub struct Scrape {
+    /// Counters.
+    pub metrics: Arc<Metrics>,
+    /// Numbers of the store.
+    pub counts: Arc<Counts>,
+}
+
+impl Collector for Scrape {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
+        let mut encode = |metric: Metric, value: &dyn EncodeMetricDyn| value.encode_as(&mut encoder, metric);
+        encode(SUBMITTED, &self.metrics.submitted)?;
+        encode(REFUSED, &self.metrics.refused)?;
+        encode(FINISHED, &self.metrics.finished)?;
+        encode(CALLS, &self.metrics.calls)?;
+        let gauge = |value: u64| ConstGauge::new(i64::try_from(value).unwrap_or(i64::MAX));
+        encode(JOBS, &gauge(self.counts.jobs.load(Ordering::Relaxed)))?;
+        encode(PENDING, &gauge(self.counts.pending.load(Ordering::Relaxed)))?;
+        encode(BYTES, &gauge(self.counts.bytes.load(Ordering::Relaxed)))?;
+        encode(WAITING, &ConstGauge::new(self.metrics.waiting.load(Ordering::Relaxed)))
+    }
+}
+
+/// A metric of any type.
+trait EncodeMetricDyn {
+    fn encode_as(&self, encoder: &mut DescriptorEncoder<'_>, metric: Metric) -> Result<(), std::fmt::Error>;
+}
+
+impl<M: EncodeMetric> EncodeMetricDyn for M {
+    fn encode_as(&self, encoder: &mut DescriptorEncoder<'_>, metric: Metric) -> Result<(), std::fmt::Error> {
+        let name = metric.name.strip_suffix("_total").unwrap_or(metric.name);
+        let encoder = encoder.encode_descriptor(name, metric.help, None, self.metric_type())?;
+        self.encode(encoder)
+    }
+}

@@ -1,0 +1,423 @@
+//! The HTTP API: for callers, and for the sidecars' reports.
+//!
+//! | request | what |
+//! |---|---|
+//! | `POST /v1/NAMESPACE/ACTOR` | submit a job |
+//! | `POST /v1/NAMESPACE/ACTOR/chat/completions`, `/completions`, `/embeddings` | submit a job, and answer with its payload |
+//! | `GET /jobs/ID`, `GET /jobs/ID/result` | status and result; the payload of the result |
+//! | `DELETE /jobs/ID` | cancel |
+//! | `POST /envelopes/ID/progress` | on another port: progress from a sidecar |
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::{Extension, Path, State};
+use axum::http::header::{ACCEPT, CACHE_CONTROL, CONTENT_TYPE, LOCATION};
+use axum::http::{HeaderMap, HeaderValue, StatusCode};
+use axum::response::sse::{Event, KeepAlive, Sse};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use axum::{Json, Router};
+use bytes::Bytes;
+use runway_callers::{Action, Caller, Callers};
+use runway_http::{Budget, Share};
+use serde::Deserialize;
+use tokio::sync::mpsc;
+use tokio::time::{Instant, timeout, timeout_at};
+use tokio_util::sync::CancellationToken;
+
+use crate::callback::Hosts;
+use crate::gateway::Gateway;
+use crate::job::{Item, Progress, Step};
+use crate::memory::UNREAD;
+use crate::metrics::Refusal;
+use crate::refused::Refused;
+use crate::shown::Shown;
+use crate::submission::{Submission, Times, preferred_wait};
+use crate::waits::{Wait, Waits};
+
+/// API group, resource and subresource of the right to submit jobs: `create` on `asyncactors/messages` in `asya.sh`.
+pub const GROUP: &str = "asya.sh";
+/// Resource.
+pub const RESOURCE: &str = "asyncactors";
+/// Subresource.
+pub const SUBRESOURCE: &str = "messages";
+/// Interval of comments in a stream without news.
+const KEEP_ALIVE: Duration = Duration::from_secs(15);
+/// Longest stream. A client continues with `GET /jobs/ID`.
+const LONGEST_STREAM: Duration = Duration::from_hours(1);
+
+/// Limits of requests.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Bytes of a body.
+    pub body: usize,
+    /// Memory of all bodies that are being received.
+    pub bodies: usize,
+    /// Longest wait of a request.
+    pub wait: Duration,
+    /// Times of jobs.
+    pub times: Times,
+}
+
+/// Parts of the API.
+pub struct Api {
+    /// Jobs.
+    pub gateway: Arc<Gateway>,
+    /// Identity and rights.
+    pub callers: Callers,
+    /// Hosts of callbacks.
+    pub hosts: Hosts,
+    /// Limits.
+    pub limits: Limits,
+    /// Requests that wait.
+    pub waits: Waits,
+    /// Cancelled at shutdown: waits end.
+    pub shutdown: CancellationToken,
+}
+
+/// Routes for callers.
+pub fn callers(api: Arc<Api>) -> Router {
+    let budget = Budget {
+        body: api.limits.body,
+        always: 16 * 1024,
+        received: api.limits.bodies,
+        worked_on: api.limits.bodies,
+        patience: Duration::from_secs(30),
+    };
+    let submit = Router::new()
+        .route("/v1/{namespace}/{actor}", post(submit))
+        .route("/v1/{namespace}/{actor}/chat/completions", post(complete))
+        .route("/v1/{namespace}/{actor}/completions", post(complete))
+        .route("/v1/{namespace}/{actor}/embeddings", post(complete));
+    let jobs = Router::new()
+        .route("/jobs/{id}", get(show).delete(cancel))
+        .route("/jobs/{id}/result", get(result));
+    budget
+        .hold(submit.with_state(Arc::clone(&api)))
+        .merge(jobs.with_state(api))
+}
+
+/// Routes for sidecars. They have no tokens: who knows the id of a job has its message.
+pub fn sidecars(gateway: Arc<Gateway>) -> Router {
+    Router::new()
+        .route("/envelopes/{id}/progress", post(progress))
+        .route("/health", get(async || "ok"))
+        .with_state(gateway)
+}
+
+type Result<T = Response> = std::result::Result<T, Refused>;
+
+async fn submit(
+    State(api): State<Arc<Api>>,
+    Path((namespace, actor)): Path<(String, String)>,
+    Extension(share): Extension<Share>,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Result {
+    let caller = api.identify(&headers).await?;
+    // A stream is an answer of its own, so its place is taken before the job is accepted.
+    let stream = if is_stream(&headers) {
+        Some(api.place(&caller).ok_or_else(Refused::too_many_waits)?)
+    } else {
+        None
+    };
+    let item = api.accept(&caller, &namespace, &actor, &headers, &body).await?;
+    // What is left to do is to wait.
+    drop(body);
+    share.give_back();
+    if let Some(wait) = stream {
+        return Ok(api.stream(item, wait));
+    }
+    let Some(time) = preferred_wait(&headers) else {
+        return api.told(&item, StatusCode::ACCEPTED, None).await;
+    };
+    let time = time.min(api.limits.wait);
+    // A preference: without a place, the answer is that the job is accepted.
+    if let Some(_wait) = api.place(&caller) {
+        api.wait(&item, time).await?;
+    }
+    api.told(&item, StatusCode::ACCEPTED, Some(time)).await
+}
+
+/// Requests in the form of OpenAI's API: the payload is the body, the answer is the payload of the result.
+async fn complete(
+    State(api): State<Arc<Api>>,
+    Path((namespace, actor)): Path<(String, String)>,
+    Extension(share): Extension<Share>,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Result {
+    #[derive(Deserialize)]
+    struct Streamed {
+        #[serde(default)]
+        stream: Option<bool>,
+    }
+    let caller = api.identify(&headers).await?;
+    let streamed: Option<Streamed> = serde_json::from_slice(&body).ok();
+    if streamed.is_some_and(|request| request.stream == Some(true)) {
+        let text = "stream: a queue has whole answers only; omit `stream`, or follow the job with Accept: text/event-stream at POST /v1/NAMESPACE/ACTOR";
+        return Err(Refused::new(StatusCode::BAD_REQUEST, "stream_not_supported", text));
+    }
+    let _wait = api.place(&caller).ok_or_else(Refused::too_many_waits)?;
+    let item = api.accept(&caller, &namespace, &actor, &headers, &body).await?;
+    drop(body);
+    share.give_back();
+    let time = preferred_wait(&headers).unwrap_or(api.limits.wait).min(api.limits.wait);
+    api.wait(&item, time).await?;
+    let shown = Shown::of(&api.gateway, &item).await?.ok_or_else(Refused::unknown_job)?;
+    if !shown.is_final {
+        let text = format!("no result within {time:?}; the job continues: GET /jobs/{}", item.job);
+        return Err(Refused::new(StatusCode::GATEWAY_TIMEOUT, "timeout", text));
+    }
+    payload(shown)
+}
+
+async fn show(State(api): State<Arc<Api>>, Path(id): Path<String>, headers: HeaderMap) -> Result {
+    let caller = api.identify(&headers).await?;
+    let item = api.item(&caller, &id)?;
+    if is_stream(&headers) {
+        let wait = api.place(&caller).ok_or_else(Refused::too_many_waits)?;
+        return Ok(api.stream(item, wait));
+    }
+    let time = preferred_wait(&headers).map(|time| time.min(api.limits.wait));
+    if let Some(time) = time
+        && let Some(_wait) = api.place(&caller)
+    {
+        api.wait(&item, time).await?;
+    }
+    api.told(&item, StatusCode::OK, time).await
+}
+
+async fn result(State(api): State<Arc<Api>>, Path(id): Path<String>, headers: HeaderMap) -> Result {
+    let caller = api.identify(&headers).await?;
+    let item = api.item(&caller, &id)?;
+    let shown = Shown::of(&api.gateway, &item).await?.ok_or_else(Refused::unknown_job)?;
+    if !shown.is_final {
+        let text =
+            "the job has no result yet; ask again, or wait with the header `Prefer: wait=SECONDS` at GET /jobs/ID";
+        return Err(Refused::new(StatusCode::CONFLICT, "pending", text));
+    }
+    payload(shown)
+}
+
+async fn cancel(State(api): State<Arc<Api>>, Path(id): Path<String>, headers: HeaderMap) -> Result {
+    let caller = api.identify(&headers).await?;
+    let item = api.item(&caller, &id)?;
+    if !item.suffix.is_empty() {
+        let text = "a child cannot be cancelled; cancel its job";
+        return Err(Refused::new(StatusCode::BAD_REQUEST, "invalid", text));
+    }
+    api.gateway.cancel(item.job).await?;
+    api.told(&item, StatusCode::OK, None).await
+}
+
+/// A report of a sidecar, as the public Asya sends it.
+#[derive(Deserialize)]
+struct Report {
+    #[serde(default)]
+    actors: Vec<String>,
+    #[serde(default)]
+    current_actor_idx: u16,
+    status: Step,
+}
+
+async fn progress(
+    State(gateway): State<Arc<Gateway>>,
+    Path(id): Path<String>,
+    Json(report): Json<Report>,
+) -> Result<StatusCode> {
+    let item = Item::parse(&id).ok_or_else(Refused::unknown_job)?;
+    let progress = Progress {
+        current: report.current_actor_idx,
+        of: u16::try_from(report.actors.len()).unwrap_or(u16::MAX),
+        step: report.status,
+    };
+    if gateway.report(&item, progress)? {
+        Ok(StatusCode::OK)
+    } else {
+        Err(Refused::unknown_job())
+    }
+}
+
+impl Api {
+    async fn identify(&self, headers: &HeaderMap) -> Result<Arc<Caller>> {
+        let identified = self.callers.identify(headers).await;
+        identified.map_err(|error| {
+            let refused = Refused::from(error);
+            self.gateway.metrics.refused(match refused.status {
+                StatusCode::UNAUTHORIZED => Refusal::unauthenticated,
+                _ => Refusal::unavailable,
+            });
+            refused
+        })
+    }
+
+    /// A place to wait.
+    fn place(&self, caller: &Caller) -> Option<Wait> {
+        self.waits.begin(&caller.user, &self.gateway.metrics)
+    }
+
+    /// Accepts a job, if the caller may send messages to every actor of its route.
+    async fn accept(
+        &self,
+        caller: &Caller,
+        namespace: &str,
+        actor: &str,
+        headers: &HeaderMap,
+        body: &Bytes,
+    ) -> Result<Item> {
+        let invalid = |message: String| {
+            self.gateway.metrics.refused(Refusal::invalid);
+            Refused::new(StatusCode::BAD_REQUEST, "invalid", message)
+        };
+        let submission = Submission::parse(namespace, actor, headers, body, self.limits.times)
+            .map_err(|error| invalid(error.to_string()))?;
+        for actor in &submission.route {
+            let action = Action {
+                verb: "create",
+                group: GROUP,
+                resource: RESOURCE,
+                subresource: SUBRESOURCE,
+                namespace,
+                name: actor,
+            };
+            if !self.callers.may(caller, &action).await? {
+                self.gateway.metrics.refused(Refusal::forbidden);
+                let text = format!(
+                    "{} may not send messages to '{actor}' in namespace '{namespace}': it needs the verb create on {RESOURCE}/{SUBRESOURCE} in {GROUP}",
+                    caller.user
+                );
+                return Err(Refused::new(StatusCode::FORBIDDEN, "forbidden", text));
+            }
+        }
+        if let Some(url) = submission.callback {
+            self.hosts.check(url).map_err(invalid)?;
+        }
+        let id = self.gateway.submit(caller, &submission).await?;
+        Ok(Item::of(id))
+    }
+
+    /// The item with an id, if it is the caller's. Others do not learn that it exists.
+    fn item(&self, caller: &Caller, id: &str) -> Result<Item> {
+        let item = Item::parse(id).ok_or_else(Refused::unknown_job)?;
+        let job = self.gateway.store.job(item.job)?.ok_or_else(Refused::unknown_job)?;
+        if job.user != caller.user || job.uid != caller.uid {
+            return Err(Refused::unknown_job());
+        }
+        Ok(item)
+    }
+
+    /// Waits until an item has a result, at most for this time.
+    async fn wait(&self, item: &Item, time: Duration) -> Result<()> {
+        let end = Instant::now() + time;
+        let mut news = self.gateway.watches.watch(item.job);
+        while !self.is_final(item)? {
+            tokio::select! {
+                changed = timeout_at(end, news.changed()) => {
+                    if changed.is_err() {
+                        return Ok(());
+                    }
+                }
+                () = self.shutdown.cancelled() => return Ok(()),
+            }
+        }
+        Ok(())
+    }
+
+    fn is_final(&self, item: &Item) -> Result<bool> {
+        let Some(job) = self.gateway.store.job(item.job)? else {
+            return Ok(true);
+        };
+        if item.suffix.is_empty() {
+            return Ok(job.finished.is_some());
+        }
+        Ok(self.gateway.store.size(item)? > 0)
+    }
+
+    /// The job as JSON. `unfinished` is the status code while it has no result.
+    async fn told(&self, item: &Item, unfinished: StatusCode, waited: Option<Duration>) -> Result {
+        let shown = Shown::of(&self.gateway, item).await?.ok_or_else(Refused::unknown_job)?;
+        let status = if shown.is_final { StatusCode::OK } else { unfinished };
+        let mut response = (status, shown.into_body()).into_response();
+        let headers = response.headers_mut();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        let mut set = |name: http::HeaderName, value: String| {
+            if let Ok(value) = HeaderValue::from_str(&value) {
+                headers.insert(name, value);
+            }
+        };
+        set(LOCATION, format!("/jobs/{item}"));
+        if let Some(time) = waited {
+            let name = http::HeaderName::from_static("preference-applied");
+            set(name, format!("wait={}", time.as_secs()));
+        }
+        Ok(response)
+    }
+
+    /// Events about a job: `update` with the job as JSON at each change, the last with its result.
+    fn stream(self: &Arc<Self>, item: Item, wait: Wait) -> Response {
+        let (events, sent) = mpsc::channel::<Event>(1);
+        let api = Arc::clone(self);
+        tokio::spawn(async move {
+            let _wait = wait;
+            let told = api.tell(&item, &events);
+            tokio::select! {
+                _ = timeout(LONGEST_STREAM, told) => {}
+                () = events.closed() => {}
+                () = api.shutdown.cancelled() => {}
+            }
+        });
+        let stream = futures::stream::unfold(sent, |mut sent| async move {
+            let event = sent.recv().await?;
+            Some((Ok::<_, Infallible>(event), sent))
+        });
+        Sse::new(stream)
+            .keep_alive(KeepAlive::new().interval(KEEP_ALIVE))
+            .into_response()
+    }
+
+    async fn tell(&self, item: &Item, events: &mpsc::Sender<Event>) {
+        let mut news = self.gateway.watches.watch(item.job);
+        loop {
+            let Ok(Some(shown)) = Shown::of(&self.gateway, item).await else {
+                return;
+            };
+            // Only between values of JSON, and not allowed in an event.
+            let text = String::from_utf8_lossy(&shown.json).replace('\r', " ");
+            let event = Event::default().event("update").data(text);
+            // A client that reads nothing loses its stream.
+            if !matches!(timeout(UNREAD, events.send(event)).await, Ok(Ok(()))) || shown.is_final {
+                return;
+            }
+            news.changed().await;
+        }
+    }
+}
+
+/// The payload of a result; of a failed job, an error.
+fn payload(shown: Shown) -> Result {
+    let Some(outcome) = &shown.outcome else {
+        return Err(Refused::new(StatusCode::GONE, "cancelled", "the job was cancelled"));
+    };
+    let status = if outcome.failed {
+        StatusCode::BAD_GATEWAY
+    } else {
+        StatusCode::OK
+    };
+    if outcome.failed {
+        let error: serde_json::Value = serde_json::from_slice(&outcome.payload).unwrap_or_default();
+        let code = error["error"].as_str().unwrap_or("failed");
+        let message = error["details"]["message"].as_str().unwrap_or("the job failed");
+        return Err(Refused::new(status, "job_failed", format!("{code}: {message}")));
+    }
+    let headers = [(CONTENT_TYPE, "application/json"), (CACHE_CONTROL, "no-store")];
+    Ok((status, headers, shown.into_payload()).into_response())
+}
+
+fn is_stream(headers: &HeaderMap) -> bool {
+    let accepts = headers.get(ACCEPT).and_then(|value| value.to_str().ok());
+    accepts.is_some_and(|accepts| accepts.contains("text/event-stream"))
+}
