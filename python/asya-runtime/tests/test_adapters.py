@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -11,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from asya_runtime import Unavailable
+from asya_runtime.adapters.target import Target
 from harness import Runtime, envelope, error_of
 
 ENVELOPE_TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -276,6 +279,17 @@ def test_message_waits_while_the_target_is_down(start, server, answer, env):
     code, details = error_of(forward(start, server, ASYA_TARGET_MODEL="m", **env).ask(envelope("hi")))
     assert (code, details["type"]) == ("unavailable", "Unavailable")
     assert "tried" in details["message"]
+
+
+def test_target_is_down_also_if_the_time_ends_between_two_tries(monkeypatch):
+    sleep = time.sleep
+    monkeypatch.setattr(time, "sleep", lambda _: sleep(1.1))
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{unused.getsockname()[1]}"
+    target = Target.from_env(url, {"ASYA_TARGET_TIMEOUT": "1"})
+    with pytest.raises(Unavailable, match=r"cannot be reached: .*; tried once in"):
+        target.post("/", {}, list)
 
 
 def test_message_fails_while_the_target_is_down_if_its_deadline_is_close(start, server):

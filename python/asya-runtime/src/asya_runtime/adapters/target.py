@@ -59,6 +59,10 @@ class TooLate(TargetError):
     """The timeout is over."""
 
 
+class NoTime(TooLate):
+    """The timeout is over before a try."""
+
+
 class Temporary(Exception):
     """An attempt failed that may be repeated. `down`: the target took no request, so the cause is not this message."""
 
@@ -141,23 +145,29 @@ class Target:
         budget = self.timeout if left is None else max(0.0, min(self.timeout, left))
         until = start + budget
         tries = attempts = 0
+        last: Temporary | None = None
         while True:
-            tries += 1
             try:
                 return self._once(method, path, body, fold, until)
+            except NoTime:
+                if last is None:
+                    raise
+                out_of_time = True
             except Temporary as error:
-                pause = _backoff(tries) if error.after is None else error.after
+                last = error
+                tries += 1
                 attempts += not error.down
+                pause = _backoff(tries) if error.after is None else error.after
                 out_of_time = time.monotonic() + pause >= until
-                if out_of_time or attempts >= self.attempts:
-                    tried = "once" if tries == 1 else f"{tries} times"
-                    text = f"{error}; tried {tried} in {time.monotonic() - start:.1f} of {budget:.0f} s"
-                    # Other messages would fail as well, so this one waits, unless its deadline is too close.
-                    if error.down and (left is None or left > self.timeout):
-                        raise Unavailable(text) from None
-                    raise TargetError(text) from None
-                log.warning("%s; again in %.1f s", error, pause)
-                time.sleep(pause)
+            if out_of_time or attempts >= self.attempts:
+                tried = "once" if tries == 1 else f"{tries} times"
+                text = f"{last}; tried {tried} in {time.monotonic() - start:.1f} of {budget:.0f} s"
+                # Other messages would fail as well, so this one waits, unless its deadline is too close.
+                if last.down and (left is None or left > self.timeout):
+                    raise Unavailable(text) from None
+                raise TargetError(text) from None
+            log.warning("%s; again in %.1f s", last, pause)
+            time.sleep(pause)
 
     def _once(self, method: str, path: str, body: bytes | None, fold: Fold, until: float) -> Any:
         shown = f"{method} {self.url.scheme}://{self.url.netloc}{path}"
@@ -180,7 +190,7 @@ class Target:
     def _connect(self, until: float) -> http.client.HTTPConnection:
         left = until - time.monotonic()
         if left <= 0:
-            raise TooLate("no time left for a call (ASYA_TARGET_TIMEOUT, or the envelope's deadline)")
+            raise NoTime("no time left for a call (ASYA_TARGET_TIMEOUT, or the envelope's deadline)")
         kind = http.client.HTTPSConnection if self.url.scheme == "https" else http.client.HTTPConnection
         connection = kind(self.url.hostname or "", self.url.port, timeout=min(self.connect_timeout, left))
         try:
