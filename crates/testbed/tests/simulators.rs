@@ -1,12 +1,17 @@
 //! The upstream simulator as Dynamo and KubeRay against a real API server: each from nothing to ready, failing and gone.
 
+use std::pin::pin;
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
+use futures::TryStreamExt;
 use k8s_openapi::api::core::v1::{Pod, Service};
 use kube::{
     Api, Client, ResourceExt,
-    api::{ApiResource, DeleteParams, DynamicObject, GroupVersionKind, ListParams, Patch, PatchParams, PostParams},
+    api::{
+        ApiResource, DeleteParams, DynamicObject, GroupVersionKind, ListParams, Patch, PatchParams, PostParams,
+        WatchEvent, WatchParams,
+    },
 };
 use runway_testbed::{
     ControlPlane, Options, PATIENCE, Simulator,
@@ -145,11 +150,9 @@ async fn play_dynamo(
     assert_eq!(ready(&status), Some(3), "{status}");
 
     let unlucky = ["stall", "fail", "flap", "secret-missing", "stuck-delete"];
-    for behaviour in unlucky {
-        create(&graphs, graph(behaviour, 1)).await?;
-    }
+    let created = create_all(&graphs, unlucky.map(|behaviour| graph(behaviour, 1))).await?;
     says("fail", "failed", "failed_to_reconcile_the_resources").await?;
-    says("flap", "successful", "all_resources_are_ready").await?;
+    became(&graphs, "flap", &created, |status| status["state"] == "successful").await?;
     says("flap", "pending", not_ready).await?;
     says("secret-missing", "pending", not_ready).await?;
     waits_for_its_secret(&client, &format!("{}=secret-missing", simulator::dynamo::GRAPH)).await?;
@@ -243,9 +246,12 @@ async fn kuberay_is_played() -> Result<()> {
     );
 
     let long = "a-name-that-leaves-no-room-for-those-derived-from-it";
-    for behaviour in ["stall", "fail", "flap", "secret-missing", "stuck-delete"] {
-        create(&services, ray_service(behaviour, 1, 1, "2.52.0")).await?;
-    }
+    let unlucky = ["stall", "fail", "flap", "secret-missing", "stuck-delete"];
+    let created = create_all(
+        &services,
+        unlucky.map(|behaviour| ray_service(behaviour, 1, 1, "2.52.0")),
+    )
+    .await?;
     let mut unlabelled = ray_service(long, 1, 1, "2.52.0");
     unlabelled["metadata"]["labels"] = Value::Null;
     create(&services, unlabelled).await?;
@@ -256,7 +262,10 @@ async fn kuberay_is_played() -> Result<()> {
     assert_eq!(condition(&status, "Ready")["reason"], "Initializing", "{status}");
     let message = &status["pendingServiceStatus"]["applicationStatuses"]["llm"]["message"];
     ensure!(message.is_string(), "a failure has a message: {status}");
-    says("flap", "True", "NonZeroServeEndpoints").await?;
+    became(&services, "flap", &created, |status| {
+        condition(status, "Ready")["reason"] == "NonZeroServeEndpoints"
+    })
+    .await?;
     let status = says("flap", "False", "ZeroServeEndpoints").await?;
     assert!(status["serviceStatus"].is_null(), "{status}");
     says("secret-missing", "False", "Initializing").await?;
@@ -477,6 +486,15 @@ async fn create(objects: &Api<DynamicObject>, object: Value) -> Result<()> {
     Ok(())
 }
 
+/// Creates several, and returns the resource version before that.
+async fn create_all(objects: &Api<DynamicObject>, all: impl IntoIterator<Item = Value>) -> Result<String> {
+    let before = objects.list(&ListParams::default()).await?.metadata.resource_version;
+    for object in all {
+        create(objects, object).await?;
+    }
+    before.context("a list has a resource version")
+}
+
 async fn apply(objects: &Api<DynamicObject>, object: Value) -> Result<()> {
     let name = object["metadata"]["name"].as_str().context("a name")?;
     let params = PatchParams::apply("test").force();
@@ -497,6 +515,27 @@ async fn becomes(objects: &Api<DynamicObject>, name: &str, is_so: impl Fn(&Value
         Ok(status)
     })
     .await
+}
+
+/// Waits until the status has been so at any time since a resource version. A request that comes late may not see it any more.
+async fn became(objects: &Api<DynamicObject>, name: &str, since: &str, was_so: impl Fn(&Value) -> bool) -> Result<()> {
+    let only_this = WatchParams::default().fields(&format!("metadata.name={name}"));
+    let seen = async {
+        let mut events = pin!(objects.watch(&only_this, since).await?);
+        while let Some(event) = events.try_next().await? {
+            match event {
+                WatchEvent::Added(object) | WatchEvent::Modified(object) if was_so(&object.data["status"]) => {
+                    return Ok(());
+                }
+                WatchEvent::Error(error) => bail!("the watch of {name} ended: {error:?}"),
+                _ => {}
+            }
+        }
+        bail!("the watch of {name} ended")
+    };
+    tokio::time::timeout(PATIENCE, seen)
+        .await
+        .with_context(|| format!("the status of {name} was never so"))?
 }
 
 async fn is_silent(cluster: &ControlPlane) -> Result<()> {
