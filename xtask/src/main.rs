@@ -27,6 +27,7 @@ mod shell;
 #[cfg(test)]
 mod snippets;
 mod status;
+mod storm;
 mod style;
 mod test;
 mod tidy;
@@ -66,6 +67,8 @@ enum Command {
     Bench(bench::Args),
     /// Run libFuzzer on each fuzz target.
     Fuzz(fuzz::Args),
+    /// Explore the states of a ModelDeployment under crashes and stale caches.
+    Storm(storm::Args),
     /// Check repository rules: dependencies, licenses, pure plans, links, style.
     Tidy,
     /// Lint python/asya-runtime and test it with each installed Python version.
@@ -95,6 +98,7 @@ async fn run() -> Result<()> {
         Command::Release(args) => release::run(&args),
         Command::Bench(args) => bench::run(args).await,
         Command::Fuzz(args) => fuzz::run(&args),
+        Command::Storm(args) => storm::run(&args),
         Command::Tidy => tidy::run(),
         Command::Python => python::run(),
     }

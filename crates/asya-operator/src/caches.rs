@@ -19,7 +19,7 @@ use runway_operator::crd::Crd;
 use runway_operator::echo::{Echo, revision};
 use runway_operator::kubelet;
 use runway_operator::object::Kind;
-use runway_operator::packed::Text;
+use runway_operator::packed::{Packed, Text};
 use runway_operator::store::{Change, Kinds, Store};
 use runway_operator::watch::{crd, events, watched};
 use tokio::task::JoinSet;
@@ -35,7 +35,7 @@ type Place = (String, String);
 /// Everything the operator reads, beside the actors.
 pub(crate) struct Caches {
     client: Client,
-    wake: Wake<AsyncActor>,
+    wake: Wake<Packed<AsyncActor>>,
     /// Our own writes.
     written: Arc<Echo<DynamicObject>>,
     kinds: Kinds<Kind, Sighting>,
@@ -71,7 +71,7 @@ struct Read {
 
 impl Caches {
     /// Caches that requeue actors through `wake`, and show what was written before the watches do.
-    pub(crate) fn new(client: Client, wake: Wake<AsyncActor>, written: Arc<Echo<DynamicObject>>) -> Arc<Self> {
+    pub(crate) fn new(client: Client, wake: Wake<Packed<AsyncActor>>, written: Arc<Echo<DynamicObject>>) -> Arc<Self> {
         Arc::new(Self {
             client,
             wake,

@@ -10,6 +10,7 @@
 //! | [`needs`] | the objects that a plan reads: pure |
 //! | [`queue`] | names, state and work of an actor's queues: pure |
 //! | [`observe`], [`plan`] | the observed state, and the plan for it: pure |
+//! | [`rivals`] | bindings of the actors of a namespace, of which two may claim the same object |
 //! | [`policy`] | admission policy: authorization of bindings |
 //! | [`run`](fn@run) | starts the operator |
 
@@ -26,6 +27,7 @@ pub mod queue;
 mod queues;
 mod reconcile;
 pub mod request;
+pub mod rivals;
 mod run;
 pub mod targets;
 

@@ -8,7 +8,6 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use kube::core::DynamicObject;
-use kube::runtime::reflector::Store;
 use runway_api::AsyncActor;
 use runway_operator::apply::Executor;
 use runway_operator::clock;
@@ -18,6 +17,7 @@ use crate::configuration::Configuration;
 use crate::object::{Key, Objects};
 use crate::queue::{QueueState, queues_of};
 use crate::queues::Keeper;
+use crate::rivals::{Rival, Rivals};
 use crate::transports::{Transport, Transports};
 
 /// Settings of the operator.
@@ -45,7 +45,7 @@ impl Settings {
 /// Sources that a reconcile reads, and the executor of its plan.
 pub(crate) struct Context {
     pub(crate) caches: Arc<Caches>,
-    pub(crate) actors: Store<AsyncActor>,
+    pub(crate) rivals: Arc<Rivals>,
     pub(crate) queues: Arc<Keeper>,
     pub(crate) configuration: Arc<Configuration>,
     pub(crate) settings: Arc<Settings>,
@@ -61,8 +61,8 @@ pub struct Observed {
     pub objects: Objects,
     /// Pods with its label, which have its containers.
     pub pods: Vec<Arc<Pod>>,
-    /// Other actors of the namespace with a binding.
-    pub others: Vec<Arc<AsyncActor>>,
+    /// Bindings of the other actors of the namespace.
+    pub rivals: Vec<Arc<Rival>>,
     /// State of its queue.
     pub queue: QueueState,
     /// Configured transports.
@@ -100,20 +100,15 @@ impl Observed {
 pub(crate) async fn observe(context: &Context, actor: Arc<AsyncActor>) -> Result<Observed, kube::Error> {
     let (namespace, name) = (actor.namespace().unwrap_or_default(), actor.name_any());
     let actor = context.executor.newest(actor);
-    let bound_there = |other: &Arc<AsyncActor>| {
-        other.namespace().as_deref() == Some(&namespace)
-            && other.name_any() != name
-            && other.spec.workload_ref.is_some()
-    };
-    let others = if actor.spec.workload_ref.is_some() {
-        context.actors.state().into_iter().filter(bound_there).collect()
+    let rivals = if actor.spec.workload_ref.is_some() {
+        context.rivals.of(&namespace, &name)
     } else {
         Vec::new()
     };
     Ok(Observed {
         objects: context.caches.objects(&actor).await?,
         pods: context.caches.pods(&namespace, &name),
-        others,
+        rivals,
         queue: queue(context, &actor),
         transports: context.configuration.now(),
         settings: context.settings.clone(),

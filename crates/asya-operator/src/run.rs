@@ -1,7 +1,7 @@
 //! Starts the operator: caches first, then the controller.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::future::ready;
+use std::sync::Arc;
 
 use futures::StreamExt;
 use kube::Api;
@@ -10,16 +10,17 @@ use kube::runtime::reflector::Store;
 use kube::runtime::{reflector, watcher};
 use runway_api::{AsyncActor, labels};
 use runway_operator::apply::Executor;
-use runway_operator::controller::{self, Waits, Wake};
+use runway_operator::controller::{self, Waits, Wake, unpacked};
 use runway_operator::events::Events;
+use runway_operator::packed::Packed;
 use runway_operator::process::Process;
-use runway_operator::watch::{key, ready_when_listed, reflect, subject, watched};
+use runway_operator::watch::{key, mapped, ready_when_listed, reflect, subject, watched};
 use tokio::task::JoinSet;
 
 use crate::caches::Caches;
 use crate::configuration::Configuration;
 use crate::observe::Context;
-use crate::queues::{Id, Keeper};
+use crate::queues::Keeper;
 use crate::reconcile::{Args, reconcile};
 use crate::transports::{self, Transports};
 
@@ -55,29 +56,28 @@ pub async fn run(process: Process, args: Args) -> Result<(), transports::Error> 
     );
 
     let (store, writer) = reflector::store();
-    let actors = reflect(
-        watched::<AsyncActor>(Api::all(client), watcher::Config::default()),
-        writer,
-    );
+    let actors = watched::<Packed<AsyncActor>>(Api::all(client), watcher::Config::default());
+    let actors = actors.filter_map(|event| ready(mapped(event, |packed| Some(packed.delivered()))));
+    let actors = reflect(actors, writer);
     tasks.spawn(follow(configuration.clone(), queues.clone(), wake, store.clone()));
-    let rivals = Rivals::new(caches.clone(), queues.clone());
-    let actors = ready_when_listed(actors, actors_listed).filter_map(move |event| {
-        let actor = subject(event).map(|(actor, gone)| {
-            rivals.hear(&actor, gone);
-            Ok(actor)
-        });
-        std::future::ready(actor)
-    });
     let context = Arc::new(Context {
         caches,
-        actors: store.clone(),
+        rivals: Arc::default(),
         queues,
         configuration,
         settings: Arc::new(args.settings()),
         executor,
     });
+    let reported = context.clone();
+    let actors = ready_when_listed(actors, actors_listed).filter_map(move |event| {
+        let actor = subject(event).map(|(actor, gone)| {
+            report(&reported, &actor, gone);
+            Ok(actor)
+        });
+        ready(actor)
+    });
     let controller = Controller::for_stream(actors, store).reconcile_on(woken);
-    controller::run(controller, &process, Waits::ForOthersToo, context, reconcile).await;
+    controller::run(controller, &process, Waits::ForOthersToo, context, unpacked(reconcile)).await;
     process.leadership.step_down().await;
     Ok(())
 }
@@ -86,8 +86,8 @@ pub async fn run(process: Process, args: Args) -> Result<(), transports::Error> 
 async fn follow(
     configuration: Arc<Configuration>,
     queues: Arc<Keeper>,
-    wake: Wake<AsyncActor>,
-    actors: Store<AsyncActor>,
+    wake: Wake<Packed<AsyncActor>>,
+    actors: Store<Packed<AsyncActor>>,
 ) {
     let changed = |transports: &Transports| {
         queues.configure(transports);
@@ -99,38 +99,20 @@ async fn follow(
     configuration.follow(changed).await;
 }
 
-/// Requeues actors when another actor with the same target changes.
-struct Rivals {
-    caches: Arc<Caches>,
-    queues: Arc<Keeper>,
-    generations: Mutex<HashMap<Id, Option<i64>>>,
-}
-
-impl Rivals {
-    fn new(caches: Arc<Caches>, queues: Arc<Keeper>) -> Self {
-        Self {
-            caches,
-            queues,
-            generations: Mutex::default(),
-        }
+/// Requeues the actors with the same target when the spec of an actor changes, and forgets actors that are gone.
+fn report(context: &Context, actor: &Packed<AsyncActor>, gone: bool) {
+    let id = key(actor);
+    let changed = if gone {
+        context.queues.forget(&id);
+        context.rivals.forget(&id)
+    } else {
+        // The reconcile reports the error of an object that cannot be unpacked.
+        actor.unpack().is_ok_and(|actor| context.rivals.record(&actor))
+    };
+    if changed {
+        context.caches.wake_rivals(&id);
     }
-
-    fn hear(&self, actor: &AsyncActor, gone: bool) {
-        let id = key(actor);
-        let mut known = self.generations.lock().unwrap_or_else(PoisonError::into_inner);
-        let changed = if gone {
-            known.remove(&id).is_some()
-        } else {
-            // A deletion is a new generation.
-            known.insert(id.clone(), actor.metadata.generation) != Some(actor.metadata.generation)
-        };
-        drop(known);
-        if changed {
-            self.caches.wake_rivals(&id);
-        }
-        if gone {
-            self.caches.forget(&id);
-            self.queues.forget(&id);
-        }
+    if gone {
+        context.caches.forget(&id);
     }
 }

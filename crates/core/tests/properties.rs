@@ -1,11 +1,17 @@
 //! Invariants of the core and two providers with a server that does server-side apply.
 //!
 //! The planners are real; the server, the upstream operators and the clock are simulated in memory.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests are tests")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::print_stdout,
+    reason = "helpers of tests are tests"
+)]
 
 #[path = "../../provider/tests/common/mod.rs"]
 mod common;
 mod registered;
+mod states;
 mod world;
 
 use std::sync::Arc;

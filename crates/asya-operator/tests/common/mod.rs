@@ -17,6 +17,7 @@ use runway_asya_operator::object::{Found, Key};
 use runway_asya_operator::observe::{Observed, Settings};
 use runway_asya_operator::plan::{self, Plan};
 use runway_asya_operator::queue::{QueueState, QueueWork};
+use runway_asya_operator::rivals::Rival;
 use runway_asya_operator::transports::Transports;
 use runway_operator::plan::Finalizer;
 use serde_json::{Value, json};
@@ -96,7 +97,7 @@ impl World {
             actor: Arc::new(self.actor.clone()),
             objects: objects(&self.actor, self),
             pods: self.pods.iter().cloned().map(Arc::new).collect(),
-            others: self.others.iter().cloned().map(Arc::new).collect(),
+            rivals: self.others.iter().filter_map(Rival::of).map(Arc::new).collect(),
             queue: self.queue.clone(),
             transports: Arc::new(Transports::parse(TRANSPORTS).unwrap()),
             settings: Arc::new(Settings {

@@ -99,13 +99,11 @@ async fn actor_diff(
         name,
     };
     let others: Vec<AsyncActor> = cluster.typed(&namespace).await?;
-    let others = others
-        .into_iter()
-        .filter(|other| target.name != other.name_any().as_str() && other.spec.workload_ref.is_some());
+    let others = others.iter().filter(|other| target.name != other.name_any().as_str());
     let seen = asya::observe::Observed {
         objects: seen_by_actor(cluster, &actor).await?,
         pods: pods(cluster, &target, &namespace).await?,
-        others: others.map(Arc::new).collect(),
+        rivals: others.filter_map(asya::rivals::Rival::of).map(Arc::new).collect(),
         // Whether the broker has it, only the operator can ask.
         queue: QueueState::Ready { drift: None },
         transports: Arc::new(transports(cluster, &started, &mut notes).await?),

@@ -1,8 +1,14 @@
 //! An API server, two providers with their upstreams, and a user: all in memory.
 //!
 //! Each write is checked: no field has two owners, transition times change only on transitions, nothing is unbounded, plans are
-//! deterministic, and there are never two upstream objects.
+//! deterministic, and beside an upstream object that the status names there is never a second one.
+//!
+//! A controller may read from caches that lag behind, and may crash between two writes. Writes are guarded as
+//! `runway_operator::apply` guards them, and a controller sees its own writes at once.
 
+mod past;
+
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,7 +20,7 @@ use runway_api::condition::{Conditions, READY};
 use runway_api::{ModelDeployment, labels};
 use runway_core::observe::Observed as SeenByCore;
 use runway_core::providers::Providers;
-use runway_operator::plan::{Finalizer, Plan};
+use runway_operator::plan::{Apply, Finalizer, Plan};
 use runway_provider::observe::{Child, Observed as SeenByProvider};
 use runway_provider::{Installed, Kind, Provider, State};
 use serde_json::{Value, json};
@@ -23,18 +29,48 @@ use crate::common::acme::Acme;
 use crate::common::ssa::{self, Applied};
 use crate::common::told;
 use crate::registered::{How, registered};
+pub(crate) use past::{Lag, MOST_LAG};
+use past::{Past, Reader, View};
 
 pub(crate) const START: &str = "2026-03-01T10:00:00Z";
 
 const RIVALS: [Acme; 2] = [Acme("acme"), Acme("zenith")];
 
+/// A controller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Who {
+    Core,
+    Provider(usize),
+}
+
+impl Who {
+    pub(crate) const ALL: [Self; 3] = [Self::Core, Self::Provider(0), Self::Provider(1)];
+
+    fn at(self) -> usize {
+        match self {
+            Self::Core => 0,
+            Self::Provider(at) => 1 + at,
+        }
+    }
+
+    fn manager(self) -> String {
+        match self {
+            Self::Core => labels::CORE_MANAGER.to_owned(),
+            Self::Provider(at) => labels::provider_manager(RIVALS[at].0),
+        }
+    }
+}
+
+/// A write that the API server rejects, because the object is not as observed.
+struct Conflict;
+
 /// A step of a scenario.
 #[derive(Clone, Debug)]
 pub(crate) enum Step {
-    /// The core reconciles.
-    Core,
-    /// A provider reconciles, if it is running.
-    Provider(usize),
+    /// A controller reconciles, if it is running.
+    Reconcile(Who, Lag),
+    /// A controller reconciles, crashes after that many writes, and restarts.
+    Crash(Who, Lag, usize),
     /// All controllers reconcile until their plans are silent.
     Rest,
     /// Time passes.
@@ -80,8 +116,8 @@ pub(crate) fn step() -> impl Strategy<Value = Step> {
         1 => Just(json!({"provider": {"name": "nobody"}})),
     ];
     prop_oneof![
-        2 => Just(Step::Core),
-        2 => (0..2_usize).prop_map(Step::Provider),
+        4 => (who(), lag()).prop_map(|(who, lag)| Step::Reconcile(who, lag)),
+        2 => (who(), lag(), 1..3_usize).prop_map(|(who, lag, writes)| Step::Crash(who, lag, writes)),
         8 => Just(Step::Rest),
         2 => prop_oneof![Just(1), Just(6), Just(61), Just(301)].prop_map(Step::Seconds),
         8 => edits.prop_map(Step::Edit),
@@ -94,7 +130,16 @@ pub(crate) fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
+fn who() -> impl Strategy<Value = Who> {
+    (0..Who::ALL.len()).prop_map(|at| Who::ALL[at])
+}
+
+fn lag() -> impl Strategy<Value = Lag> {
+    (0..=MOST_LAG, 0..=MOST_LAG).prop_map(|(owner, children)| Lag { owner, children })
+}
+
 /// State of the simulated cluster.
+#[derive(Clone)]
 pub(crate) struct World {
     now: Timestamp,
     /// The ModelDeployment without its status; `None` when it is gone.
@@ -107,6 +152,11 @@ pub(crate) struct World {
     made: u32,
     /// A provider has timed out, so that its object may exist next to another one.
     given_up: bool,
+    /// A controller has read what was no longer so, or has crashed: until all have settled, a status may be half written.
+    disturbed: bool,
+    past: Past,
+    /// What each controller has read and written.
+    readers: [Reader; 3],
     /// Actions so far, for the report of a failure.
     history: Vec<String>,
 }
@@ -122,7 +172,7 @@ impl World {
             },
             "spec": { "model": { "id": "a/b" }, "engine": { "type": "vllm" }, "resources": { "gpu": { "count": 1 } } },
         });
-        Self {
+        let mut world = Self {
             now: START.parse().unwrap(),
             md: Some(md),
             status: Applied::default(),
@@ -132,15 +182,31 @@ impl World {
             holds: false,
             made: 0,
             given_up: false,
+            disturbed: false,
+            past: Past::default(),
+            readers: Default::default(),
             history: Vec::new(),
-        }
+        };
+        world.committed();
+        world
     }
 
     pub(crate) fn take(&mut self, step: &Step) {
         self.history.push(format!("{} {step:?}", self.now));
+        self.act(step);
+        self.committed();
+    }
+
+    fn act(&mut self, step: &Step) {
         match step {
-            Step::Core => drop(self.turn_of_core()),
-            Step::Provider(who) => drop(self.turn_of_provider(*who)),
+            Step::Reconcile(who, lag) => {
+                drop(self.turn(*who, *lag, usize::MAX));
+            }
+            Step::Crash(who, lag, writes) => {
+                self.disturbed = true;
+                drop(self.turn(*who, *lag, *writes));
+                self.readers[who.at()] = Reader::started(&self.past);
+            }
             Step::Rest => {}
             Step::Seconds(seconds) => self.now += SignedDuration::from_secs(*seconds),
             Step::Edit(patch) => {
@@ -200,18 +266,33 @@ impl World {
         }
     }
 
+    /// Takes note of a change, which caches may not have seen yet.
+    fn committed(&mut self) {
+        let md = self.observed().map(Arc::new);
+        self.past.add(View::new(md, &self.objects));
+    }
+
     /// Reconciles until all plans are silent.
     pub(crate) fn rest(&mut self) -> Option<Duration> {
         for _ in 0..16 {
-            let plans: Vec<Plan> = [self.turn_of_core(), self.turn_of_provider(0), self.turn_of_provider(1)]
+            let plans: Vec<Plan> = Who::ALL
                 .into_iter()
-                .flatten()
+                .filter_map(|who| self.turn(who, Lag::NONE, usize::MAX))
                 .collect();
             if plans.iter().all(Plan::is_silent) {
+                self.disturbed = false;
+                self.has_one_owner_for_each_field();
                 return plans.iter().filter_map(|p| p.look_again).min();
             }
         }
         self.fail("the plans do not become silent within 16 rounds");
+    }
+
+    fn has_one_owner_for_each_field(&self) {
+        let shared = self.status.shared();
+        if !shared.is_empty() && !self.disturbed {
+            self.fail(&format!("held by two: {shared:?}"));
+        }
     }
 
     /// In steady state the status shows where the ModelDeployment stands, and which controller wrote it.
@@ -251,14 +332,108 @@ impl World {
         }
     }
 
+    /// Everything that a controller can do now: with each lag of its caches, completely or until a crash.
+    pub(crate) fn reconciles(&self, crashes: bool) -> Vec<Step> {
+        let mut steps = Vec::new();
+        for who in Who::ALL {
+            let mut readings = Vec::new();
+            for lag in Lag::all() {
+                let reader = self.readers[who.at()].reading(&self.past, lag);
+                if readings.contains(&reader) {
+                    continue;
+                }
+                let plan = self.plan(who, &reader).filter(|plan| !plan.is_silent());
+                readings.push(reader);
+                let Some(plan) = plan else { continue };
+                steps.push(Step::Reconcile(who, lag));
+                if crashes {
+                    steps.extend((1..writes_of(&plan).len()).map(|writes| Step::Crash(who, lag, writes)));
+                }
+            }
+        }
+        steps
+    }
+
+    /// A number that is the same for states that differ in nothing that matters.
+    pub(crate) fn fingerprint(&self) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        self.past.texts().for_each(|text| text.hash(&mut hasher));
+        for reader in &self.readers {
+            reader.lags(&self.past).hash(&mut hasher);
+        }
+        (self.now, self.alive, self.installed, self.holds, self.disturbed).hash(&mut hasher);
+        // The fields of each manager: two can have applied the same value.
+        format!("{:?}", self.status).hash(&mut hasher);
+        hasher.finish()
+    }
+
+    /// Whatever happened, everything settles, handovers are in order again, and only the objects of the selected provider exist.
+    pub(crate) fn settles(mut self) {
+        self.rest();
+        // Nothing is left that could spoil what comes later.
+        for rival in RIVALS {
+            self.take(&Step::Edit(json!({"provider": {"name": rival.0}})));
+            self.take(&Step::Seconds(301));
+            self.rest();
+        }
+        self.is_explained();
+        let Some(md) = self.observed() else {
+            let owned = |object: &Value| object["metadata"]["ownerReferences"][0]["uid"] == "uid-of-llama";
+            if self.objects.iter().any(|(_, object)| !owned(object)) {
+                self.fail("an object is left that the garbage collector does not delete");
+            }
+            return;
+        };
+        if md.is_paused() || md.metadata.deletion_timestamp.is_some() || self.given_up || self.holds {
+            return;
+        }
+        for (at, rival) in RIVALS.iter().enumerate() {
+            let selected = md.selected_provider() == Some(rival.0);
+            let made = self.upstream_objects(at).count();
+            if self.alive[at] && made > usize::from(selected) {
+                self.fail(&format!("{made} objects of {}, selected: {selected}", rival.0));
+            }
+        }
+    }
+
     fn observed(&self) -> Option<ModelDeployment> {
         let mut md = self.md.clone()?;
         md["status"] = self.status.merged();
         Some(serde_json::from_value(md).unwrap())
     }
 
-    fn turn_of_core(&mut self) -> Option<Plan> {
-        let md = Arc::new(self.observed()?);
+    /// A controller reconciles. Returns its plan, unless it is not running or has nothing to reconcile.
+    fn turn(&mut self, who: Who, lag: Lag, writes: usize) -> Option<Plan> {
+        let reader = self.readers[who.at()].reading(&self.past, lag);
+        let plan = self.plan(who, &reader)?;
+        self.disturbed |= reader != self.readers[who.at()].reading(&self.past, Lag::NONE);
+        self.readers[who.at()] = reader;
+        self.carry_out(who, &plan, writes);
+        Some(plan)
+    }
+
+    /// The plan of a controller with these caches.
+    fn plan(&self, who: Who, reader: &Reader) -> Option<Plan> {
+        let md = reader.owner(&self.past)?;
+        let plan = match who {
+            Who::Core => {
+                let seen = self.seen_by_core(md);
+                let plan = runway_core::plan::plan(&seen);
+                self.same(&plan, || runway_core::plan::plan(&seen));
+                plan
+            }
+            Who::Provider(at) if !self.alive[at] => return None,
+            Who::Provider(at) => {
+                let seen = self.seen_by_provider(at, md, reader);
+                let plan = runway_provider::plan::plan(&RIVALS[at], &seen);
+                self.same(&plan, || runway_provider::plan::plan(&RIVALS[at], &seen));
+                plan
+            }
+        };
+        Some(plan)
+    }
+
+    fn seen_by_core(&self, md: Arc<ModelDeployment>) -> SeenByCore {
         let configs = RIVALS
             .iter()
             .zip(self.alive)
@@ -271,40 +446,28 @@ impl World {
                 };
                 Arc::new(registered(rival.0, rival.registration(), how, self.now))
             });
-        let seen = SeenByCore {
+        SeenByCore {
             md,
             providers: Arc::new(Providers::compile(configs, &Providers::default())),
             selector_enabled: true,
             now: self.now,
-        };
-        let plan = runway_core::plan::plan(&seen);
-        self.same(&plan, &runway_core::plan::plan(&seen));
-        self.carry_out(labels::CORE_MANAGER, &plan);
-        Some(plan)
+        }
     }
 
-    fn turn_of_provider(&mut self, who: usize) -> Option<Plan> {
-        let md = Arc::new(self.observed()?);
-        let rival = RIVALS[who];
-        if !self.alive[who] {
-            return None;
-        }
-        let installed = if self.installed[who] {
+    fn seen_by_provider(&self, at: usize, md: Arc<ModelDeployment>, reader: &Reader) -> SeenByProvider {
+        let rival = RIVALS[at];
+        let installed = if self.installed[at] {
             Installed::newest(&rival.upstreams())
         } else {
             Installed::new(rival.upstreams().into_iter().map(|u| (u.kind, State::Missing)))
         };
         let children = rival.children("llama").into_iter().filter_map(|child| {
-            let (_, object) = self
-                .objects
-                .iter()
-                .find(|(kind, o)| *kind == child.kind && o["metadata"]["name"] == *child.name)?;
             Some(Child {
                 kind: child.kind,
-                object: Arc::new(serde_json::from_value(object.clone()).unwrap()),
+                object: reader.child(&self.past, child.kind, &child.name)?,
             })
         });
-        let seen = SeenByProvider {
+        SeenByProvider {
             md,
             installed,
             invalid_settings: None,
@@ -313,22 +476,19 @@ impl World {
             outage: None,
             verification: runway_provider::observe::Verification::Assumed,
             now: self.now,
-        };
-        let plan = runway_provider::plan::plan(&rival, &seen);
-        self.same(&plan, &runway_provider::plan::plan(&rival, &seen));
-        self.carry_out(&labels::provider_manager(rival.0), &plan);
-        Some(plan)
+        }
     }
 
-    fn same(&self, one: &Plan, other: &Plan) {
-        if told::plan(one) != told::plan(other) {
+    fn same(&self, one: &Plan, again: impl FnOnce() -> Plan) {
+        if told::plan(one) != told::plan(&again()) {
             self.fail("the same input gives another plan");
         }
     }
 
-    fn carry_out(&mut self, manager: &str, plan: &Plan) {
+    /// Carries out the first writes of a plan, until one is rejected.
+    fn carry_out(&mut self, who: Who, plan: &Plan, writes: usize) {
         if !plan.is_silent() {
-            self.history.push(format!("{manager}:\n{}", told::plan(plan)));
+            self.history.push(format!("{}:\n{}", who.manager(), told::plan(plan)));
         }
         if plan.look_again == Some(Duration::ZERO) {
             self.fail("looks again at once: a hot loop");
@@ -336,36 +496,78 @@ impl World {
         if plan.events.iter().any(|note| note.reason == "FinalizerTimeout") {
             self.given_up = true;
         }
-        if plan.finalizer == Finalizer::Add {
-            self.change(|md| md["metadata"]["finalizers"] = json!([labels::FINALIZER]));
-        }
-        for delete in &plan.delete {
-            self.delete(&delete.uid);
-        }
-        for apply in plan.apply.iter().filter(|a| !a.unchanged) {
-            self.apply(&apply.object);
-        }
-        if let Some(of) = &plan.status_of {
-            self.write(&of.manager, &of.status);
-        }
-        if let Some(status) = &plan.status {
-            self.write(manager, status);
-        }
-        if plan.finalizer == Finalizer::Remove {
-            self.md = None;
+        let mut read = self.readers[who.at()].owner(&self.past).and_then(|md| version(&md));
+        for write in writes_of(plan).into_iter().take(writes) {
+            if self.commit(who, plan, write, read.as_deref()).is_err() {
+                self.history.push(format!("{}: conflict at {write:?}", who.manager()));
+                return;
+            }
+            if matches!(write, Write::AddFinalizer) {
+                read = self.past.newest().md.as_deref().and_then(version);
+            }
         }
     }
 
-    fn write(&mut self, manager: &str, wanted: &Value) {
-        let before = self.observed().unwrap();
+    /// Carries out a write of a plan that was made for the ModelDeployment of version `read`.
+    fn commit(&mut self, who: Who, plan: &Plan, write: Write, read: Option<&str>) -> Result<(), Conflict> {
+        let guarded = match write {
+            Write::AddFinalizer | Write::RemoveFinalizer => true,
+            Write::StatusOf => plan.status_of.as_ref().is_some_and(|of| of.guarded),
+            Write::Status => plan.status_guarded,
+            Write::Delete(_) | Write::Apply(_) => false,
+        };
+        if guarded && self.past.newest().md.as_deref().and_then(version).as_deref() != read {
+            return Err(Conflict);
+        }
+        match write {
+            Write::AddFinalizer => self.change(|md| md["metadata"]["finalizers"] = json!([labels::FINALIZER])),
+            Write::Delete(at) => self.delete(&plan.delete[at].uid),
+            Write::Apply(at) => self.apply(who, &plan.apply[at])?,
+            Write::StatusOf => {
+                let of = plan.status_of.as_ref().unwrap();
+                self.write(&of.manager, &of.status)?;
+            }
+            Write::Status => {
+                let held = |world: &Self| matches!(who, Who::Provider(at) if world.is_recorded(at));
+                let before = held(self);
+                self.write(&who.manager(), plan.status.as_ref().unwrap())?;
+                if let Who::Provider(at) = who
+                    && before
+                    && !held(self)
+                    && self.upstream_objects(at).count() > 0
+                    && !self.disturbed
+                {
+                    self.fail("the status releases an object that exists");
+                }
+            }
+            Write::RemoveFinalizer => self.md = None,
+        }
+        self.committed();
+        let reader = &mut self.readers[who.at()];
+        match write {
+            Write::Delete(_) => {}
+            Write::Apply(at) => {
+                let object = &plan.apply[at].object;
+                reader.wrote_child(&self.past, kind_of(object), object.metadata.name.clone().unwrap());
+            }
+            _ => reader.wrote_owner(&self.past),
+        }
+        Ok(())
+    }
+
+    fn write(&mut self, manager: &str, wanted: &Value) -> Result<(), Conflict> {
+        // The status of a deleted object is not missed.
+        let Some(before) = self.observed() else { return Ok(()) };
         if let Err(conflict) = self.status.apply(manager, wanted) {
+            if self.disturbed {
+                return Err(Conflict);
+            }
             self.fail(&conflict);
         }
-        let shared = self.status.shared();
-        if !shared.is_empty() {
-            self.fail(&format!("held by two: {shared:?}"));
+        self.has_one_owner_for_each_field();
+        if before.status != self.observed().unwrap().status {
+            self.change(|_| {});
         }
-        self.change(|_| {});
         let after = self.observed().unwrap();
         for condition in after.conditions() {
             let Some(earlier) = before.conditions().get_condition(&condition.type_) else {
@@ -382,37 +584,62 @@ impl World {
         if message.len() > 32 * 1024 {
             self.fail("a message without bounds");
         }
+        Ok(())
     }
 
-    fn apply(&mut self, object: &DynamicObject) {
-        let types = object.types.clone().unwrap();
-        let kind = RIVALS
-            .iter()
-            .flat_map(|rival| rival.children("llama"))
-            .map(|child| child.kind)
-            .find(|kind| kind.kind == types.kind && types.api_version.starts_with(kind.group))
-            .unwrap();
-        let mut wanted = serde_json::to_value(object).unwrap();
+    fn apply(&mut self, who: Who, apply: &Apply) -> Result<(), Conflict> {
+        let kind = kind_of(&apply.object);
+        if let Who::Provider(at) = who
+            && !self.installed[at]
+            && !kind.is_built_in()
+        {
+            return Err(Conflict);
+        }
+        let mut wanted = serde_json::to_value(&apply.object).unwrap();
         let there = self
             .objects
             .iter_mut()
             .find(|(k, o)| *k == kind && o["metadata"]["name"] == wanted["metadata"]["name"]);
+        let uid = there.as_ref().and_then(|(_, live)| live["metadata"]["uid"].as_str());
+        if uid != apply.live.as_deref() {
+            return Err(Conflict);
+        }
         if let Some((_, live)) = there {
             for kept in ["uid", "creationTimestamp", "deletionTimestamp"] {
                 wanted["metadata"][kept] = live["metadata"][kept].take();
             }
             wanted["status"] = live["status"].take();
             *live = wanted;
-            return;
+            return Ok(());
         }
         self.made += 1;
         wanted["metadata"]["uid"] = format!("uid-{}", self.made).into();
         wanted["metadata"]["creationTimestamp"] = json!(Time(self.now));
         self.objects.push((kind, wanted));
-        let upstream = self.objects.iter().filter(|(kind, _)| !kind.is_built_in()).count();
-        if upstream > 1 && !self.given_up {
+        let made_by = |at: usize| self.upstream_objects(at).count() > 0 && self.is_recorded(at);
+        let recorded = (0..RIVALS.len()).filter(|at| made_by(*at)).count();
+        if recorded > 0 && self.upstream_objects(0).chain(self.upstream_objects(1)).count() > 1 && !self.given_up {
             self.fail("two upstream objects at a time");
         }
+        Ok(())
+    }
+
+    /// Upstream objects of a provider.
+    fn upstream_objects(&self, at: usize) -> impl Iterator<Item = &Value> {
+        let own = move |object: &Value| object["metadata"]["labels"][labels::PROVIDER] == RIVALS[at].0;
+        // Without the label of its provider an object may be that of another, and is left to the garbage collector.
+        let made = self
+            .objects
+            .iter()
+            .filter(move |(kind, object)| !kind.is_built_in() && own(object));
+        made.map(|(_, object)| object)
+    }
+
+    /// Whether the status names the upstream object of a provider. A provider creates its object before it writes the status: after
+    /// a crash between the two, or a rejected write, the core cannot know of the object.
+    fn is_recorded(&self, at: usize) -> bool {
+        let fields = self.status.of(&Who::Provider(at).manager());
+        fields.contains_key(&["provider", "resourceName"].map(str::to_owned)[..])
     }
 
     fn delete(&mut self, uid: &str) {
@@ -436,4 +663,45 @@ impl World {
             self.status.merged()
         );
     }
+}
+
+/// A request of a plan.
+#[derive(Clone, Copy, Debug)]
+enum Write {
+    AddFinalizer,
+    Delete(usize),
+    Apply(usize),
+    StatusOf,
+    Status,
+    RemoveFinalizer,
+}
+
+/// The requests of a plan, in the order of `runway_operator::apply::Executor`.
+fn writes_of(plan: &Plan) -> Vec<Write> {
+    let when = |wanted: bool, write| wanted.then_some(write);
+    let changed = |(at, apply): (usize, &Apply)| (!apply.unchanged).then_some(Write::Apply(at));
+    let mut writes: Vec<Write> = when(plan.finalizer == Finalizer::Add, Write::AddFinalizer)
+        .into_iter()
+        .collect();
+    writes.extend((0..plan.delete.len()).map(Write::Delete));
+    writes.extend(plan.apply.iter().enumerate().filter_map(changed));
+    writes.extend(when(plan.status_of.is_some(), Write::StatusOf));
+    writes.extend(when(plan.status.is_some(), Write::Status));
+    writes.extend(when(plan.finalizer == Finalizer::Remove, Write::RemoveFinalizer));
+    writes
+}
+
+fn version(md: &ModelDeployment) -> Option<String> {
+    md.metadata.resource_version.clone()
+}
+
+fn kind_of(object: &DynamicObject) -> Kind {
+    let types = object.types.clone().unwrap();
+    let mut kinds = RIVALS
+        .iter()
+        .flat_map(|rival| rival.children("llama"))
+        .map(|child| child.kind);
+    kinds
+        .find(|kind| kind.kind == types.kind && types.api_version.starts_with(kind.group))
+        .unwrap()
 }

@@ -1,10 +1,12 @@
 //! The strategies TemplatePatch and ParentSpec: two containers in the pods of the target.
 
+use std::sync::Arc;
+
 use kube::ResourceExt;
 use kube::core::DynamicObject;
 use runway_api::async_actor::{AskedStrategy, BindingStatus, OnConflict, RUNTIME_INJECTED, Strategy};
 use runway_api::condition::{no, yes};
-use runway_api::{ActorReason, AsyncActor, EventReason, labels};
+use runway_api::{ActorReason, EventReason, labels};
 use runway_operator::json;
 use runway_operator::plan::{Apply, Edit, Note};
 use serde_json::{Value, json};
@@ -19,6 +21,7 @@ use crate::plan::objects::{self, by};
 use crate::plan::part::{Outcome, Part};
 use crate::plan::{fields, pods, scaling};
 use crate::request::{Bound, RUNTIME, Request, SIDECAR};
+use crate::rivals::Rival;
 use crate::targets::{self, INFERENCE_SERVICE, InPlace};
 
 pub(super) fn plan(binding: &Binding<'_>, place: &InPlace, url: &str) -> Outcome {
@@ -222,21 +225,19 @@ fn stopped_text(binding: &Binding<'_>, place: &InPlace, live: &DynamicObject) ->
 /// it.
 fn older_rival(seen: &Observed, bound: &Bound, live: &DynamicObject) -> Option<String> {
     let claims = targets::claims(&bound.reference);
-    let age = |actor: &AsyncActor| (actor.metadata.creation_timestamp.clone().map(|t| t.0), actor.uid());
     let holding = live.annotations().get(labels::ASYA_BOUND_UID);
-    let own = age(&seen.actor);
-    let competes = |other: &&std::sync::Arc<AsyncActor>| {
-        let wants = |reference| targets::claims(reference).iter().any(|claim| claims.contains(claim));
-        let in_place = other.spec.strategy() != AskedStrategy::Proxy;
-        let holds = holding.is_some() && holding == other.metadata.uid.as_ref();
-        other.uid() != seen.actor.uid()
-            && (holds
-                || in_place
-                    && !other.is_deleting()
-                    && other.spec.workload_ref.as_ref().is_some_and(wants)
-                    && age(other) < own)
+    let own = Rival::of(&seen.actor)?;
+    let competes = |other: &&Rival| {
+        let wants = || {
+            targets::claims(&other.reference)
+                .iter()
+                .any(|claim| claims.contains(claim))
+        };
+        let holds = holding.is_some() && holding == other.uid.as_ref();
+        other.uid != own.uid && (holds || other.in_place && !other.is_deleting && wants() && other.age() < own.age())
     };
-    seen.others.iter().filter(competes).map(|other| other.name_any()).min()
+    let rivals = seen.rivals.iter().map(Arc::as_ref).filter(competes);
+    rivals.map(|rival| rival.name.clone()).min()
 }
 
 /// The containers as they must be in the holder.

@@ -14,6 +14,7 @@ use runway_asya_operator::observe::{Observed, Settings};
 use runway_asya_operator::plan::{self, Plan};
 use runway_asya_operator::queue::QueueState;
 use runway_asya_operator::request::violations;
+use runway_asya_operator::rivals::Rival;
 use runway_asya_operator::transports::Transports;
 use runway_operator::plan::Finalizer;
 use serde_json::{Value, json};
@@ -145,11 +146,8 @@ fn held(document: &Document) -> Result<AsyncActor, String> {
 fn planned(actor: &AsyncActor, state: &State, actors: &Actors, now: Timestamp) -> (Plan, Option<Duration>) {
     let namespace = actor.namespace().unwrap_or_default();
     let others = state.actors.iter().filter_map(|document| held(document).ok());
-    let rivals = others.filter(|other| {
-        other.namespace().as_deref() == Some(&namespace)
-            && other.name_any() != actor.name_any()
-            && other.spec.workload_ref.is_some()
-    });
+    let others =
+        others.filter(|other| other.namespace().as_deref() == Some(&namespace) && other.name_any() != actor.name_any());
     let mut seen = Observed {
         actor: Arc::new(actor.clone()),
         objects: objects(
@@ -160,7 +158,7 @@ fn planned(actor: &AsyncActor, state: &State, actors: &Actors, now: Timestamp) -
             },
         ),
         pods: state.pods_of_actor(&namespace, &actor.name_any()),
-        others: rivals.map(Arc::new).collect(),
+        rivals: others.filter_map(|other| Rival::of(&other)).map(Arc::new).collect(),
         queue: QueueState::Unknown,
         transports: actors.transports.clone(),
         settings: Arc::new(Settings {

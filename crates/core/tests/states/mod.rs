@@ -1,0 +1,157 @@
+//! Explores the states that a ModelDeployment reaches with the production plans of the core and two providers: the caches of each
+//! controller lag by up to three changes, and a controller may crash between any two writes.
+//!
+//! Walks start at a new ModelDeployment. At every state of a walk, the results of all possible reconciles and of some other steps
+//! are checked, and one of them is the next state. Each write is checked (see [`World`]), and from each new state everything must settle, and deletion must complete.
+//!
+//! `RUNWAY_STATES` is the number of different states, `RUNWAY_SEED` the first walk. `cargo xtask storm` explores many.
+
+use std::collections::HashSet;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+
+use runway_api::labels;
+use serde_json::json;
+
+use crate::world::{Step, World};
+
+/// States in the tests.
+const STATES: u64 = 400;
+/// Steps of a walk.
+const STEPS: usize = 24;
+/// Steps other than reconciles that are checked at each state of a walk.
+const OTHERS: usize = 3;
+
+/// How much may happen on one walk besides reconciles.
+#[derive(Clone, Copy)]
+struct Budget {
+    edits: u8,
+    crashes: u8,
+    events: u8,
+    waits: u8,
+}
+
+impl Budget {
+    const WALK: Self = Self {
+        edits: 3,
+        crashes: 2,
+        events: 4,
+        waits: 4,
+    };
+
+    fn without(mut self, step: &Step) -> Self {
+        match step {
+            Step::Reconcile(..) | Step::Rest => {}
+            Step::Crash(..) => self.crashes -= 1,
+            Step::Edit(_) | Step::Annotate(..) | Step::Delete => self.edits -= 1,
+            Step::Seconds(_) => self.waits -= 1,
+            Step::Upstream(_) | Step::Hold(_) | Step::Alive(..) | Step::Installed(..) | Step::Meddle => {
+                self.events -= 1
+            }
+        }
+        self
+    }
+
+    /// What the user, the upstream, the cluster and the clock can do.
+    fn steps(self) -> Vec<Step> {
+        let mut steps = Vec::new();
+        if self.edits > 0 {
+            steps.extend([
+                Step::Edit(json!({"provider": {"name": "acme"}})),
+                Step::Edit(json!({"provider": {"name": "zenith"}})),
+                Step::Edit(json!({"provider": null})),
+                Step::Edit(json!({"scaling": {"replicas": 3}})),
+                Step::Edit(json!({"scaling": {"replicas": 1}})),
+                Step::Edit(json!({"engine": {"type": "sglang"}})),
+                Step::Edit(json!({"engine": {"type": "vllm", "args": {"max-num-seqs": "64"}}})),
+                Step::Annotate(labels::PAUSED, true),
+                Step::Annotate(labels::PAUSED, false),
+                Step::Delete,
+            ]);
+        }
+        if self.events > 0 {
+            steps.extend(["Loading", "Ready", "Broken"].map(Step::Upstream));
+            steps.extend([true, false].map(Step::Hold));
+            steps.extend([false, true].map(|alive| Step::Alive(0, alive)));
+            steps.extend([false, true].map(|there| Step::Installed(0, there)));
+            steps.push(Step::Meddle);
+        }
+        if self.waits > 0 {
+            steps.extend([1, 61, 301].map(Step::Seconds));
+        }
+        steps
+    }
+}
+
+/// Pseudo-random numbers by Steele, Lea and Flood ("Fast splittable pseudorandom number generators", 2014).
+struct Numbers(u64);
+
+impl Numbers {
+    fn below(&mut self, limit: usize) -> usize {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        usize::try_from((mixed ^ (mixed >> 31)) % limit as u64).unwrap()
+    }
+}
+
+/// Follows the walk of a seed, and adds the states that it finds.
+fn walk(seed: u64, known: &mut HashSet<u64>) {
+    let mut numbers = Numbers(seed);
+    let mut world = World::new();
+    let mut budget = Budget::WALK;
+    for _ in 0..STEPS {
+        let reconciles = world.reconciles(budget.crashes > 0);
+        let others = budget.steps();
+        // As many reconciles as other events, although there are fewer of them.
+        let from = if numbers.below(2) == 0 && !reconciles.is_empty() || others.is_empty() {
+            &reconciles
+        } else {
+            &others
+        };
+        let Some(chosen) = (!from.is_empty()).then(|| from[numbers.below(from.len())].clone()) else {
+            return;
+        };
+        let some: Vec<Step> = (0..OTHERS.min(others.len()))
+            .map(|_| others[numbers.below(others.len())].clone())
+            .collect();
+        for step in reconciles.iter().chain(&some).chain([&chosen]) {
+            let mut next = world.clone();
+            next.take(step);
+            let state = next.fingerprint();
+            if !known.insert(state) {
+                continue;
+            }
+            next.clone().settles();
+            if state % 8 == 0 {
+                next.take(&Step::Delete);
+                next.deletion_ends();
+            }
+        }
+        world.take(&chosen);
+        budget = budget.without(&chosen);
+    }
+}
+
+fn number(variable: &str, default: u64) -> u64 {
+    std::env::var(variable).map_or(default, |text| text.parse().unwrap())
+}
+
+#[test]
+fn every_state_settles_without_a_second_upstream_object() {
+    let limit = usize::try_from(number("RUNWAY_STATES", STATES)).unwrap();
+    let mut known = HashSet::new();
+    let mut seed = number("RUNWAY_SEED", 1);
+    while known.len() < limit {
+        let followed = catch_unwind(AssertUnwindSafe(|| walk(seed, &mut known)));
+        if let Err(failure) = followed {
+            println!("replay: RUNWAY_SEED={seed} RUNWAY_STATES=1 cargo test -p runway-core --test properties states");
+            resume_unwind(failure);
+        }
+        seed += 1;
+        if seed % 1000 == 0 {
+            println!("{} states", known.len());
+        }
+    }
+    println!("{} states on {} walks", known.len(), seed - number("RUNWAY_SEED", 1));
+}
