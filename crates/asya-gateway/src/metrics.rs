@@ -135,13 +135,13 @@ impl Default for Metrics {
             waiting: AtomicI64::new(0),
         };
         for reason in Refusal::ALL {
-            metrics.refused.get_or_create(&Refused { reason });
+            drop(metrics.refused.get_or_create(&Refused { reason }));
         }
         for status in RESULTS {
-            metrics.finished.get_or_create(&Status { status });
+            drop(metrics.finished.get_or_create(&Status { status }));
         }
         for status in CALLED {
-            metrics.calls.get_or_create(&Status { status });
+            drop(metrics.calls.get_or_create(&Status { status }));
         }
         metrics
     }
