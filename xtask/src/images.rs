@@ -240,13 +240,14 @@ mod tests {
 
     /// Highest number of crates that the program of a package may link. A new dependency that exceeds this is a decision: cut another, or raise
     /// the number and say why in the commit.
-    const BUDGETS: [(&str, usize); 6] = [
+    const BUDGETS: [(&str, usize); 7] = [
         // kube brings kubeconfigs (28 crates), cel an ANTLR runtime (8).
         ("runway-core", 200),
         ("runway-provider-kaito", 193),
         ("runway-llama-stack-operator", 191),
         // Cargo.lock holds idna_adapter 1.0, which rejects host names outside ASCII: 1.2 brings ICU (15 crates).
-        ("runway-asya-sidecar", 136),
+        ("runway-asya-sidecar", 137),
+        ("runway-asya-gateway", 223),
         // lapin's TLS brings a key store of PKCS #12 (45 crates) without a switch, and roots for machines that have none.
         ("runway-asya-operator", 265),
         // It links the operators; the check of Llama Stack providers installs into a temporary directory (tempfile, 3 crates).

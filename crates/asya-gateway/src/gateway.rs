@@ -423,7 +423,7 @@ pub fn now() -> i64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::job::{State, Step};
+    use crate::job::Step;
 
     /// A broker that is away.
     struct Away;
@@ -456,19 +456,8 @@ mod tests {
 
     fn job(key: Option<Key>) -> Job {
         Job {
-            namespace: "team".to_owned(),
-            route: vec!["a".to_owned()],
-            user: "ada".to_owned(),
-            uid: String::new(),
-            created: 0,
-            deadline: i64::MAX,
-            state: State::Pending,
-            finished: None,
-            callback: None,
-            attempts: 0,
-            bytes: 0,
-            children: 0,
             key,
+            ..Job::example(i64::MAX)
         }
     }
 

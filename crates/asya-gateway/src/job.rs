@@ -115,6 +115,28 @@ pub struct Job {
     pub key: Option<Key>,
 }
 
+#[cfg(test)]
+impl Job {
+    /// A pending job with this deadline.
+    pub(crate) fn example(deadline: i64) -> Self {
+        Self {
+            namespace: "team".to_owned(),
+            route: vec!["a".to_owned()],
+            user: "ada".to_owned(),
+            uid: String::new(),
+            created: 0,
+            deadline,
+            state: State::Pending,
+            finished: None,
+            callback: None,
+            attempts: 0,
+            bytes: 0,
+            children: 0,
+            key: None,
+        }
+    }
+}
+
 /// Idempotency key of a submission: a repeated submission gets the same job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Key {

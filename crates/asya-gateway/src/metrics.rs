@@ -72,6 +72,11 @@ const WAITING: Metric = Metric {
 /// All metrics.
 pub const METRICS: [Metric; 8] = [SUBMITTED, REFUSED, FINISHED, CALLS, JOBS, PENDING, BYTES, WAITING];
 
+/// Values of the label `status` of [`FINISHED`].
+const RESULTS: [&str; 4] = ["succeeded", "failed", "dropped", "unreadable"];
+/// Values of the label `status` of [`CALLS`].
+const CALLED: [&str; 3] = ["succeeded", "failed", "given_up"];
+
 /// Reason for not accepting a job, as a label value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelValue)]
 #[allow(non_camel_case_types, reason = "the label value is the name")]
@@ -88,6 +93,16 @@ pub enum Refusal {
     unavailable,
 }
 
+impl Refusal {
+    const ALL: [Self; 5] = [
+        Self::invalid,
+        Self::unauthenticated,
+        Self::forbidden,
+        Self::full,
+        Self::unavailable,
+    ];
+}
+
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Refused {
     reason: Refusal,
@@ -99,7 +114,7 @@ struct Status {
 }
 
 /// Counters of the gateway.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Metrics {
     submitted: Counter,
     refused: Family<Refused, Counter>,
@@ -107,6 +122,29 @@ pub struct Metrics {
     calls: Family<Status, Counter>,
     /// Requests that wait now.
     pub waiting: AtomicI64,
+}
+
+impl Default for Metrics {
+    /// All series begin at 0, so that Prometheus sees the first increase of each.
+    fn default() -> Self {
+        let metrics = Self {
+            submitted: Counter::default(),
+            refused: Family::default(),
+            finished: Family::default(),
+            calls: Family::default(),
+            waiting: AtomicI64::new(0),
+        };
+        for reason in Refusal::ALL {
+            drop(metrics.refused.get_or_create(&Refused { reason }));
+        }
+        for status in RESULTS {
+            drop(metrics.finished.get_or_create(&Status { status }));
+        }
+        for status in CALLED {
+            drop(metrics.calls.get_or_create(&Status { status }));
+        }
+        metrics
+    }
 }
 
 impl Metrics {
@@ -165,5 +203,31 @@ impl<M: EncodeMetric> EncodeMetricDyn for M {
         let name = metric.name.strip_suffix("_total").unwrap_or(metric.name);
         let encoder = encoder.encode_descriptor(name, metric.help, None, self.metric_type())?;
         self.encode(encoder)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use prometheus_client::registry::Registry;
+
+    use super::*;
+
+    #[test]
+    fn every_series_exists_from_the_start() {
+        let mut registry = Registry::default();
+        registry.register_collector(Box::new(Scrape {
+            metrics: Arc::default(),
+            counts: Arc::default(),
+        }));
+        let mut text = String::new();
+        prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
+        for series in [
+            "asya_gateway_jobs_refused_total{reason=\"unavailable\"} 0",
+            "asya_gateway_jobs_refused_total{reason=\"full\"} 0",
+            "asya_gateway_results_total{status=\"unreadable\"} 0",
+            "asya_gateway_callbacks_total{status=\"given_up\"} 0",
+        ] {
+            assert!(text.contains(series), "{series}: {text}");
+        }
     }
 }

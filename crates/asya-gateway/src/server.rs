@@ -244,14 +244,17 @@ async fn progress(
 impl Api {
     async fn identify(&self, headers: &HeaderMap) -> Result<Arc<Caller>> {
         let identified = self.callers.identify(headers).await;
-        identified.map_err(|error| {
-            let refused = Refused::from(error);
-            self.gateway.metrics.refused(match refused.status {
-                StatusCode::UNAUTHORIZED => Refusal::unauthenticated,
-                _ => Refusal::unavailable,
-            });
-            refused
-        })
+        identified.map_err(|error| self.not_answered(error))
+    }
+
+    /// Counts a question about a caller that the API server did not answer with yes.
+    fn not_answered(&self, error: runway_callers::Error) -> Refused {
+        let refused = Refused::from(error);
+        self.gateway.metrics.refused(match refused.status {
+            StatusCode::UNAUTHORIZED => Refusal::unauthenticated,
+            _ => Refusal::unavailable,
+        });
+        refused
     }
 
     /// A place to wait.
@@ -283,7 +286,8 @@ impl Api {
                 namespace,
                 name: actor,
             };
-            if !self.callers.may(caller, &action).await? {
+            let may = self.callers.may(caller, &action).await;
+            if !may.map_err(|error| self.not_answered(error))? {
                 self.gateway.metrics.refused(Refusal::forbidden);
                 let text = format!(
                     "{} may not send messages to '{actor}' in namespace '{namespace}': it needs the verb create on {RESOURCE}/{SUBRESOURCE} in {GROUP}",

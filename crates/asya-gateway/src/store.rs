@@ -163,6 +163,7 @@ pub struct Store {
     database: Arc<Database>,
     requests: mpsc::Sender<Request>,
     most: u64,
+    retention: Duration,
     /// Numbers after the last commit.
     pub counts: Arc<Counts>,
 }
@@ -199,6 +200,7 @@ impl Store {
             database,
             requests,
             most: limits.jobs,
+            retention: limits.retention,
             counts,
         })
     }
@@ -267,7 +269,19 @@ impl Store {
     /// # Errors
     /// If the store fails.
     pub async fn sweep(&self, now: i64, grace: Duration) -> Result<Swept, Error> {
+        // Nothing is written at rest.
+        if !self.is_due(now, grace)? {
+            return Ok(Swept::default());
+        }
         self.ask(|answer| Request::Sweep(now, grace, answer)).await
+    }
+
+    fn is_due(&self, now: i64, grace: Duration) -> Result<bool, Error> {
+        let read = self.database.begin_read()?;
+        let (late, old) = (before(now, grace), before(now, self.retention));
+        let due = first(&read.open_table(DUE)?, late, 1)?;
+        let kept = first(&read.open_table(KEPT)?, old, 1)?;
+        Ok(!due.is_empty() || !kept.is_empty())
     }
 
     /// Waits until the thread has ended, after a failure.
@@ -610,7 +624,7 @@ impl Writer {
 
     fn sweep(&mut self, tables: &mut Tables<'_>, now: i64, grace: Duration) -> Result<Swept, Error> {
         let mut swept = Swept::default();
-        let late = now.saturating_sub(milliseconds(grace));
+        let late = before(now, grace);
         for (deadline, id) in first(&tables.due, late, SWEEP)? {
             tables.due.remove((deadline, id.0))?;
             let Some(mut job) = tables.job(id)? else { continue };
@@ -622,7 +636,7 @@ impl Writer {
             self.end(tables, id, &mut job, State::Failed, now)?;
             swept.ended.push(id);
         }
-        let old = now.saturating_sub(milliseconds(self.limits.retention));
+        let old = before(now, self.limits.retention);
         for (finished, id) in first(&tables.kept, old, SWEEP)? {
             tables.kept.remove((finished, id.0))?;
             self.remove(tables, id)?;
@@ -682,8 +696,9 @@ fn parse(bytes: &[u8]) -> Option<Job> {
     serde_json::from_slice(bytes).ok()
 }
 
-fn milliseconds(duration: Duration) -> i64 {
-    i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
+/// The time this long before another.
+fn before(time: i64, duration: Duration) -> i64 {
+    time.saturating_sub(i64::try_from(duration.as_millis()).unwrap_or(i64::MAX))
 }
 
 #[cfg(test)]
@@ -701,21 +716,7 @@ mod tests {
     }
 
     fn job(deadline: i64) -> Job {
-        Job {
-            namespace: "team".to_owned(),
-            route: vec!["a".to_owned()],
-            user: "ada".to_owned(),
-            uid: String::new(),
-            created: 0,
-            deadline,
-            state: State::Pending,
-            finished: None,
-            callback: None,
-            attempts: 0,
-            bytes: 0,
-            children: 0,
-            key: None,
-        }
+        Job::example(deadline)
     }
 
     fn keyed(name: &str) -> Job {
@@ -898,6 +899,26 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn nothing_is_written_at_rest() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = store(&folder);
+        store.accept(Id(1), job(HOUR)).await.unwrap();
+        let changed = || {
+            std::fs::metadata(folder.path().join("jobs.redb"))
+                .unwrap()
+                .modified()
+                .unwrap()
+        };
+        let before = changed();
+        for now in 0..100 {
+            store.sweep(now, Duration::from_mins(1)).await.unwrap();
+        }
+        assert_eq!(changed(), before);
+        let swept = store.sweep(2 * HOUR, Duration::ZERO).await.unwrap();
+        assert_eq!(swept.ended, [Id(1)]);
+    }
+
+    #[tokio::test]
     async fn job_without_a_result_fails_after_its_deadline() {
         let folder = tempfile::tempdir().unwrap();
         let store = store(&folder);
@@ -929,14 +950,14 @@ mod tests {
         store.finish(&Item::of(Id(1)), outcome("1"), 5).await.unwrap();
         assert_eq!(store.calls(5, 9).unwrap(), [(5, Id(1))]);
         store.called(Id(1), 5, Some(50)).await;
-        store.sweep(6, Duration::ZERO).await.unwrap();
+        store.sent(Id(1)).await.unwrap();
         assert_eq!(
             (store.calls(49, 9).unwrap(), store.calls(50, 9).unwrap()),
             (vec![], vec![(50, Id(1))])
         );
         assert_eq!(store.job(Id(1)).unwrap().unwrap().attempts, 1);
         store.called(Id(1), 50, None).await;
-        store.sweep(6, Duration::ZERO).await.unwrap();
+        store.sent(Id(1)).await.unwrap();
         assert_eq!(store.calls(HOUR, 9).unwrap(), []);
     }
 }

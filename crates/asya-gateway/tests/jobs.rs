@@ -1,5 +1,6 @@
 //! Jobs of real callers: a real RabbitMQ, a real API server, the real sidecar and the real Python runtime.
 
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
@@ -531,9 +532,16 @@ async fn no_accepted_job_is_lost_by_kills_of_the_gateway() -> Result<()> {
         }
     }
     ensure!(accepted.len() > 50, "only {} jobs were accepted", accepted.len());
-    for (id, number) in &accepted {
+    have_results(&gateway, &shop, &accepted).await?;
+    println!("{} accepted jobs, {KILLS} kills, 0 lost", accepted.len());
+    Ok(())
+}
+
+/// Every job has its own result.
+async fn have_results(gateway: &Gateway, token: &str, accepted: &[(String, u32)]) -> Result<()> {
+    for (id, number) in accepted {
         let job = gateway
-            .ended(id, &shop)
+            .ended(id, token)
             .await
             .with_context(|| format!("job {number}"))?;
         assert_eq!(
@@ -541,7 +549,51 @@ async fn no_accepted_job_is_lost_by_kills_of_the_gateway() -> Result<()> {
             (&json!("succeeded"), &json!(number))
         );
     }
-    println!("{} accepted jobs, {KILLS} kills, 0 lost", accepted.len());
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_accepted_job_is_lost_by_restarts_of_the_broker() -> Result<()> {
+    const RESTARTS: u32 = 3;
+    const CLIENTS: u32 = 4;
+    const EACH: u32 = 50;
+    let mut world = World::start().await?;
+    let _actor = world.actor("same", "same", &["--rabbitmq-prefetch=20"]).await?;
+    let shop = world.user("shop", &["same"], &[]).await?;
+    let store = world.folder.path().join("jobs.redb");
+    let gateway = Gateway::start(&world, &store, &[]).await?;
+    let mut accepted = Vec::new();
+    for restart in 0..RESTARTS {
+        let done = AtomicU32::new(0);
+        let clients = (0..CLIENTS).map(|client| {
+            let (gateway, shop, done) = (&gateway, &shop, &done);
+            async move {
+                let mut mine = Vec::new();
+                let first = (restart * CLIENTS + client) * EACH;
+                for number in first..first + EACH {
+                    // Refused while the broker is away: submitted again with its key.
+                    let payload = json!({"n": number});
+                    let submit = async || gateway.submit_once("same", shop, &payload).await;
+                    mine.push((eventually(PATIENCE, submit).await?, number));
+                    done.fetch_add(1, Ordering::Relaxed);
+                }
+                Ok::<_, anyhow::Error>(mine)
+            }
+        });
+        let restarting = async {
+            while done.load(Ordering::Relaxed) < CLIENTS * EACH / 4 {
+                tokio::time::sleep(Duration::from_millis(2)).await;
+            }
+            world.rabbit.restart().await
+        };
+        let (submitted, ()) = tokio::try_join!(futures::future::try_join_all(clients), restarting)?;
+        accepted.extend(submitted.into_iter().flatten());
+    }
+    have_results(&gateway, &shop, &accepted).await?;
+    println!(
+        "{} accepted jobs, {RESTARTS} restarts of the broker, 0 lost",
+        accepted.len()
+    );
     Ok(())
 }
 

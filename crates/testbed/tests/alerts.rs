@@ -27,10 +27,23 @@ fn metrics() -> impl Iterator<Item = Metric> {
         .chain(runway_core::metrics::METRICS)
 }
 
+/// Beginnings of the names of our metrics.
+const FAMILIES: [&str; 3] = ["kubeairunway_", "asya_actor_", "asya_gateway_"];
+
+/// Metrics of Asya: names and kinds. They are read from the reference, which is generated from the programs.
+fn of_asya() -> Result<Vec<(String, String)>> {
+    let reference = read("docs/reference/metrics.md")?;
+    let rows = reference.lines().filter_map(|line| {
+        let mut cells = line.split('|').map(|cell| cell.trim().trim_matches('`').to_owned());
+        Some((cells.nth(1)?, cells.next()?))
+    });
+    Ok(rows.filter(|(name, _)| name.starts_with("asya_")).collect())
+}
+
 /// Every word of a text that looks like one of our metrics.
 fn mentioned(text: &str) -> BTreeSet<&str> {
     text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_')
-        .filter(|word| word.starts_with("kubeairunway_"))
+        .filter(|word| FAMILIES.iter().any(|family| word.starts_with(family)))
         .collect()
 }
 
@@ -46,12 +59,17 @@ fn alerts() -> Result<Vec<Value>> {
 #[test]
 fn every_metric_that_is_named_exists() -> Result<()> {
     let mut known = BTreeSet::new();
-    for metric in metrics() {
-        known.insert(metric.name.to_owned());
-        if metric.kind == "histogram" {
-            known.extend(["bucket", "count", "sum"].map(|part| format!("{}_{part}", metric.name)));
+    let ours = metrics().map(|metric| (metric.name.to_owned(), metric.kind.to_owned()));
+    for (name, kind) in ours.chain(of_asya()?) {
+        if kind == "histogram" {
+            known.extend(["bucket", "count", "sum"].map(|part| format!("{name}_{part}")));
         }
+        known.insert(name);
     }
+    ensure!(
+        known.contains("asya_gateway_jobs_pending") && known.contains("asya_actor_runtime_hung"),
+        "the reference lacks the metrics of Asya"
+    );
     for file in [
         "deploy/monitoring/rules.yaml",
         "deploy/monitoring/dashboard.json",
