@@ -255,7 +255,7 @@ def for_a_server(out):
         provider_image = Image(out, name).spec(own_text)
         provider_image.wheel(f"lls-{name}", "1.0.0", own_files, [requires])
         provider_image.wheel("lls-dep", bundled, dep(bundled))
-    text_n, files_n = renamed("lost", [("from llama_stack_api", "import lls_not_there\nfrom llama_stack_api")])
+    text_n, files_n = renamed("lost", [("def get_provider_spec", "import lls_not_there\n\n\ndef get_provider_spec")])
     Image(out, "missing-import").spec(text_n).wheel("lls-lost", "1.0.0", files_n)
     text_f, files_f = renamed("foreign")
     other = {"x86_64": ("aarch64", 183), "aarch64": ("x86_64", 62)}[os.uname().machine]

@@ -15,7 +15,7 @@ use serde_json::{Map, Value, json};
 
 use super::request::{Provider, Request};
 use crate::kinds;
-use crate::pod::CRD_CONFIG_VARIABLE;
+use crate::pod::{CHECK_PROVIDERS, CRD_CONFIG_VARIABLE, FIND_PYTHON, START_SERVER};
 use crate::settings::Settings;
 use crate::validate::given;
 
@@ -38,48 +38,6 @@ const USER_CONFIG: &str = "/etc/llama-stack";
 const CA_BUNDLE: &str = "/etc/ssl/certs/ca-bundle";
 /// The file in it.
 pub(super) const CA_BUNDLE_KEY: &str = "ca-bundle.crt";
-
-/// Finds the distribution's Python.
-const PYTHON: &str = r#"for python in python3 python; do
-  if command -v "$python" >/dev/null 2>&1; then break; fi
-done
-"#;
-
-/// Puts the providers' packages before those of the image, and checks what was installed, before the server sees it. The image's
-/// own PYTHONPATH is known only here.
-const PREFLIGHT: &str = r#"export PYTHONPATH="/opt/llama-stack/external-providers/python-packages${PYTHONPATH:+:$PYTHONPATH}"
-"$python" /opt/llama-stack/config/preflight.py --run-yaml=/opt/llama-stack/config/run.yaml || exit $?
-"#;
-
-/// Starts the server with a configuration that is not the image's own. Releases from 0.3 on; ogx is its later name. Several
-/// workers need the application factory of the server's module (llama-stack 0.7.3 and ogx 1.5: core/server/server.py).
-const START: &str = r#"fail() {
-  echo "$1" >&2
-  if [ -w /dev/termination-log ]; then echo "$1" >/dev/termination-log; fi
-  exit 1
-}
-export OGX_CONFIG="$LLAMA_STACK_CONFIG"
-if [ -n "$LLS_WORKERS" ]; then
-  for package in ogx llama_stack; do
-    if "$python" -c "from importlib.util import find_spec as f; import sys; s = f('$package') and f('$package.core') and f('$package.core.server') and f('$package.core.server.server'); sys.exit(0 if s and 'def create_app' in open(s.origin).read() else 1)"; then
-      exec "$python" -m uvicorn "$package.core.server.server:create_app" --host 0.0.0.0 --port "$LLS_PORT" --workers "$LLS_WORKERS" --factory
-    fi
-  done
-  fail "ERROR: The distribution cannot run several workers
-
-Reason: neither ogx.core.server.server nor llama_stack.core.server.server of this image has create_app().
-
-Resolution: Leave out spec.server.workers, or use a distribution image with llama-stack 0.3 or newer."
-fi
-for command in llama ogx; do
-  if command -v "$command" >/dev/null 2>&1; then exec "$command" stack run "$LLAMA_STACK_CONFIG" --port "$LLS_PORT"; fi
-done
-fail "ERROR: The distribution image has no command to start a server
-
-Reason: neither llama nor ogx is on the PATH ($PATH).
-
-Resolution: Use a distribution image with llama-stack 0.3 or newer, or set spec.server.containerSpec.command."
-"#;
 
 /// Environment variables by which a server finds its configuration: while we merge it, they are ours.
 pub(super) const CONFIG_ENV: [&str; 3] = ["LLAMA_STACK_CONFIG", "RUN_CONFIG_PATH", "OGX_CONFIG"];
@@ -319,9 +277,9 @@ fn server(request: &Request) -> Value {
             container["args"] = own.args.into();
         }
     } else if !request.providers.is_empty() {
-        container["command"] = json!(["/bin/sh", "-c", format!("{PYTHON}{PREFLIGHT}{START}")]);
+        container["command"] = json!(["/bin/sh", "-c", format!("{FIND_PYTHON}{CHECK_PROVIDERS}{START_SERVER}")]);
     } else if request.user_config.is_some() {
-        container["command"] = json!(["/bin/sh", "-c", format!("{PYTHON}{START}")]);
+        container["command"] = json!(["/bin/sh", "-c", format!("{FIND_PYTHON}{START_SERVER}")]);
     }
     container
 }
