@@ -292,7 +292,7 @@ reasons! {
         ForeignNamespace,
         /// A ConfigMap that the spec names does not exist. Create it.
         ConfigMapNotFound,
-        /// The user's ConfigMap has neither `run.yaml` nor `config.yaml`.
+        /// The user's ConfigMap has neither `run.yaml` nor `config.yaml`, or its TLS conflicts with `spec.server.workers`.
         UserConfigInvalid,
         /// The ConfigMap contains no valid certificates.
         CaBundleInvalid,
@@ -376,6 +376,10 @@ reasons! {
         CannotShrink,
         /// The server answered.
         Answered,
+        /// The server answered, and lists its providers only with authentication.
+        AuthenticationRequired,
+        /// The server uses TLS, and the kubelet's probes succeed.
+        Probed,
         /// The server did not answer as expected. The request is repeated.
         NoAnswer,
         /// No pod is ready yet.

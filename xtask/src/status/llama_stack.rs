@@ -224,8 +224,8 @@ const CONDITIONS: &[Condition] = &[
             Reason(
                 False,
                 "UserConfigInvalid",
-                "The user's ConfigMap has neither `run.yaml` nor `config.yaml`",
-                "Add one of the two keys",
+                "The user's ConfigMap has neither `run.yaml` nor `config.yaml`, or its TLS conflicts with `spec.server.workers`",
+                "Follow the message",
             ),
             Reason(
                 False,
@@ -364,6 +364,18 @@ const CONDITIONS: &[Condition] = &[
         meaning: "The running server has reported its version and providers.",
         reasons: &[
             Reason(True, "Answered", "The server answered", "Nothing"),
+            Reason(
+                True,
+                "AuthenticationRequired",
+                "The server answered, and lists its providers only with authentication",
+                "Nothing",
+            ),
+            Reason(
+                True,
+                "Probed",
+                "The server uses TLS; the kubelet's probes succeed",
+                "Nothing",
+            ),
             Reason(
                 False,
                 "NoAnswer",

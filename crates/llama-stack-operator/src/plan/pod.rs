@@ -15,6 +15,7 @@ use serde_json::{Map, Value, json};
 
 use super::request::{Provider, Request};
 use crate::kinds;
+use crate::merge::Transport;
 use crate::pod::{CHECK_PROVIDERS, CRD_CONFIG_VARIABLE, FIND_PYTHON, START_SERVER};
 use crate::settings::Settings;
 use crate::validate::given;
@@ -258,10 +259,10 @@ fn server(request: &Request) -> Value {
         "volumeMounts": mounts(request),
         "securityContext": restricted(),
         "terminationMessagePolicy": "FallbackToLogsOnError",
-        "startupProbe": health(STARTUP_PERIOD, 5, (request.startup_seconds() + STARTUP_PERIOD - 1) / STARTUP_PERIOD),
+        "startupProbe": health(request, STARTUP_PERIOD, 5, (request.startup_seconds() + STARTUP_PERIOD - 1) / STARTUP_PERIOD),
         // A server that is busy ingesting may not answer for a while; taking it out of service for that makes it flap. And
         // there is no liveness probe: a restart would lose the work.
-        "readinessProbe": request.overrides().readiness_probe.as_ref().map_or_else(|| health(10, 10, 6), pruned),
+        "readinessProbe": request.overrides().readiness_probe.as_ref().map_or_else(|| health(request, 10, 10, 6), pruned),
     });
     if let Some(own) = &request.overrides().liveness_probe {
         container["livenessProbe"] = pruned(own);
@@ -298,13 +299,23 @@ fn pull_policy(image: &str) -> &'static str {
 /// Seconds between two probes of a server that starts.
 const STARTUP_PERIOD: i32 = 5;
 
-fn health(period: i32, timeout: i32, attempts: i32) -> Value {
-    json!({
-        "httpGet": { "path": "/v1/health", "port": "http" },
+fn health(request: &Request, period: i32, timeout: i32, attempts: i32) -> Value {
+    let mut probe = json!({
         "periodSeconds": period,
         "timeoutSeconds": timeout,
         "failureThreshold": attempts,
-    })
+    });
+    let path = json!({ "path": "/v1/health", "port": "http" });
+    match request.transport {
+        Transport::Plain => probe["httpGet"] = path,
+        Transport::Tls => {
+            probe["httpGet"] = path;
+            probe["httpGet"]["scheme"] = "HTTPS".into();
+        }
+        // The kubelet has no certificate for clients.
+        Transport::MutualTls => probe["tcpSocket"] = json!({ "port": "http" }),
+    }
+    probe
 }
 
 fn resources(request: &Request, own: Option<&Resources>) -> Value {

@@ -11,7 +11,8 @@ use serde_json::{Map, Value};
 
 use super::bundle;
 use crate::kinds;
-use crate::observe::Observed;
+use crate::merge::Transport;
+use crate::observe::{Observed, USER_CONFIG_KEYS};
 use crate::pod::{ConfigTooLarge, CrdConfig};
 use crate::validate::{given, validate};
 
@@ -42,6 +43,7 @@ pub(super) struct Request<'a> {
     /// Lowest number of replicas.
     pub(super) replicas: i32,
     pub(super) user_config: Option<Mounted>,
+    pub(super) transport: Transport,
     pub(super) ca_bundle: Option<bundle::Bundle>,
     pub(super) providers: Vec<Provider>,
     /// The image of `merge-config`; needed only where there are providers.
@@ -146,6 +148,7 @@ impl<'a> Request<'a> {
                 .map_or_else(|| kinds::service_account(&name), str::to_owned),
             replicas: replicas(llsd),
             user_config: user_config(seen)?,
+            transport: seen.transport(),
             ca_bundle: ca_bundle(seen)?,
             operator_image: operator_image(seen, &providers)?,
             providers,
@@ -177,15 +180,12 @@ impl<'a> Request<'a> {
 
     /// URL of the server inside the cluster.
     pub(super) fn service_url(&self, cluster_domain: &str) -> String {
-        service_url(&self.name, &self.namespace, cluster_domain, self.port)
+        let (scheme, service) = (self.transport.scheme(), kinds::service(&self.name));
+        format!(
+            "{scheme}://{service}.{}.svc.{cluster_domain}:{}",
+            self.namespace, self.port
+        )
     }
-}
-
-fn service_url(name: &str, namespace: &str, cluster_domain: &str, port: i32) -> String {
-    format!(
-        "http://{}.{namespace}.svc.{cluster_domain}:{port}",
-        kinds::service(name)
-    )
 }
 
 /// The external providers of a spec, whether or not they can be installed.
@@ -249,10 +249,7 @@ fn user_config(seen: &Observed) -> Result<Option<Mounted>, Refusal> {
     let field = "spec.server.userConfig.configMapName";
     let config_map = config_map(seen, field, &asked.config_map_name)?;
     let keys = keys(config_map);
-    let Some(file) = ["run.yaml", "config.yaml"]
-        .into_iter()
-        .find(|f| keys.iter().any(|k| k == f))
-    else {
+    let Some(file) = USER_CONFIG_KEYS.into_iter().find(|f| keys.iter().any(|k| k == f)) else {
         return Err(Refusal::waiting(
             DistributionReason::UserConfigInvalid,
             format!(
@@ -262,6 +259,15 @@ fn user_config(seen: &Observed) -> Result<Option<Mounted>, Refusal> {
             ),
         ));
     };
+    if seen.transport().is_tls() && seen.llsd.spec.server.workers.is_some() {
+        return Err(Refusal::waiting(
+            DistributionReason::UserConfigInvalid,
+            format!(
+                "{field}: ConfigMap '{}' turns TLS on, which spec.server.workers does not support: leave workers out, and set server.workers in {file}",
+                asked.config_map_name
+            ),
+        ));
+    }
     Ok(Some(Mounted {
         name: asked.config_map_name.clone(),
         file,

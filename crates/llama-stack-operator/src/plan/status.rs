@@ -140,7 +140,7 @@ pub(super) fn serving(seen: &Observed, request: &Request, template: &str, deploy
     let mut drafts = vec![conditions::deployment(&rollout, trouble.as_ref(), &message)];
     drafts.push(conditions::service(seen, request));
     drafts.extend(conditions::storage(seen, request));
-    drafts.push(conditions::health(seen));
+    drafts.push(conditions::health(seen, request, &rollout));
     drafts.extend(conditions::providers(request, &story));
     if phase == DistributionPhase::Failed {
         drafts.push(yes(condition::STALLED, reason, message.clone()));
@@ -200,12 +200,16 @@ impl Telling {
 
 /// A provider that the running server does not list has not arrived, whatever its containers say.
 fn check_listed(seen: &Observed, request: &Request, story: &mut Story) -> Option<Trouble> {
-    let Some(Answer::Said(server)) = seen.server.as_deref() else {
+    let Some(Answer::Said(ServerInfo {
+        providers: Some(listed),
+        ..
+    })) = seen.server.as_deref()
+    else {
         return None;
     };
     let mut missing = None;
     for (provider, told) in request.providers.iter().zip(&mut story.providers) {
-        if is_listed(server, provider) {
+        if is_listed(listed, provider) {
             continue;
         }
         let trouble = Trouble::new(
@@ -223,9 +227,8 @@ fn check_listed(seen: &Observed, request: &Request, story: &mut Story) -> Option
     missing
 }
 
-fn is_listed(server: &ServerInfo, provider: &Provider) -> bool {
-    server
-        .providers
+fn is_listed(listed: &[ProviderInfo], provider: &Provider) -> bool {
+    listed
         .iter()
         .any(|p| p.provider_id == provider.id && p.api == provider.section.api)
 }
@@ -323,7 +326,7 @@ fn finish(seen: &Observed, request: Option<&Request>, said: Said) -> Plan {
         distribution_config: Some(DistributionConfig {
             active_distribution: Some(asked_for(seen)),
             available_distributions: seen.settings.distributions.clone(),
-            providers: server.map(|s| s.providers).unwrap_or_default(),
+            providers: server.and_then(|s| s.providers).unwrap_or_default(),
         }),
         available_replicas: Some(available(seen)),
         service_url: request.map(|r| r.service_url(&seen.settings.cluster_domain)),
@@ -374,11 +377,14 @@ fn server_info(seen: &Observed, before: &LlamaStackDistributionStatus, phase: Di
     match seen.server.as_deref() {
         Some(Answer::Said(server)) => Some(ServerInfo {
             version: server.version.clone(),
-            providers: bounded(&server.providers),
+            providers: server.providers.as_deref().map(bounded),
         }),
         None if phase == DistributionPhase::Ready => Some(ServerInfo {
             version: before.version.as_ref()?.llama_stack_server_version.clone()?,
-            providers: before.distribution_config.clone().unwrap_or_default().providers,
+            providers: before
+                .distribution_config
+                .as_ref()
+                .map(|config| config.providers.clone()),
         }),
         Some(Answer::Silent(_)) | None => None,
     }

@@ -64,7 +64,9 @@ pub(crate) struct Given {
 #[derive(Clone, Deserialize)]
 pub(crate) struct Server {
     version: String,
-    providers: Vec<ProviderInfo>,
+    /// None if the server requires authentication.
+    #[serde(default)]
+    providers: Option<Vec<ProviderInfo>>,
 }
 
 fn noon() -> Timestamp {
