@@ -338,6 +338,8 @@ reasons! {
         InstallFailed,
         /// `config.modelDeploymentRef` is incomplete or contradicts another key.
         InvalidModelDeploymentRef,
+        /// `valueFrom` in the `config` of a provider is incomplete.
+        InvalidValueFrom,
         /// `lls-provider-spec.yaml` in a provider image is not valid.
         MetadataInvalid,
         /// A provider image has no `/lls-provider/lls-provider-spec.yaml`.

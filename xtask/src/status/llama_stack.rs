@@ -123,6 +123,11 @@ const PROVIDER_REASONS: Table = Table {
             "Correct the configuration",
         ),
         (
+            "InvalidValueFrom",
+            "`valueFrom` in the `config` of a provider is incomplete",
+            "Correct the configuration",
+        ),
+        (
             "MetadataInvalid",
             "`lls-provider-spec.yaml` in the provider image is not valid",
             "Rebuild the image with a valid file",

@@ -398,6 +398,9 @@ fn env(request: &Request) -> Vec<Value> {
     for variable in own {
         set(&variable.name, pruned(variable));
     }
+    for variable in request.providers.iter().flat_map(|p| &p.env) {
+        set(variable["name"].as_str().unwrap_or_default(), variable.clone());
+    }
     if with_providers {
         for name in CONFIG_ENV {
             set(name, text(name, MERGED_RUN_YAML));

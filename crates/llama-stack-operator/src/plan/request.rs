@@ -9,7 +9,7 @@ use runway_api::{DistributionReason, LlamaStackDistribution};
 use runway_operator::json;
 use serde_json::{Map, Value};
 
-use super::bundle;
+use super::{bundle, value_from};
 use crate::kinds;
 use crate::merge::Transport;
 use crate::observe::{Observed, USER_CONFIG_KEYS};
@@ -70,6 +70,8 @@ pub(super) struct Provider {
     pub(super) container: String,
     /// Input of its init container, once all references are resolved.
     pub(super) crd_config: String,
+    /// Environment variables of the server that `config` refers to.
+    pub(super) env: Vec<Value>,
 }
 
 /// A reason to create or change nothing.
@@ -200,6 +202,7 @@ pub(super) fn named_providers(llsd: &LlamaStackDistribution) -> Vec<Provider> {
             config: provider.config.clone(),
             container: format!("{PROVIDER_CONTAINER}{}", provider.provider_id),
             crd_config: String::new(),
+            env: Vec::new(),
         })
         .collect()
 }
@@ -362,6 +365,8 @@ fn providers(seen: &Observed) -> Result<Vec<Provider>, Refusal> {
     for (order, provider) in (0..).zip(&mut providers) {
         if let Some(mut config) = provider.config.take() {
             resolve_model(seen, &mut config).map_err(|refusal| refusal.about(provider))?;
+            provider.env = value_from::replace(&provider.id, &mut config)
+                .map_err(|why| Refusal::new(DistributionReason::InvalidValueFrom, why).about(provider))?;
             provider.config = Some(config);
         }
         provider.crd_config = crd_config(provider, order)

@@ -18,6 +18,7 @@ use super::pod::{self, EXTRACT, MERGE};
 use super::request::{Provider, Refusal, Request, named_providers};
 use super::rollout::Rollout;
 use super::story::{self, Cast, Stages, Story, Told, Trouble};
+use super::value_from;
 use crate::kinds;
 use crate::observe::{Answer, Observed, ServerInfo};
 
@@ -326,7 +327,7 @@ fn finish(seen: &Observed, request: Option<&Request>, said: Said) -> Plan {
         distribution_config: Some(DistributionConfig {
             active_distribution: Some(asked_for(seen)),
             available_distributions: seen.settings.distributions.clone(),
-            providers: server.and_then(|s| s.providers).unwrap_or_default(),
+            providers: without_secrets(seen, server.and_then(|s| s.providers).unwrap_or_default()),
         }),
         available_replicas: Some(available(seen)),
         service_url: request.map(|r| r.service_url(&seen.settings.cluster_domain)),
@@ -388,6 +389,17 @@ fn server_info(seen: &Observed, before: &LlamaStackDistributionStatus, phase: Di
         }),
         Some(Answer::Silent(_)) | None => None,
     }
+}
+
+/// Removes configurations that refer to Secrets: the server reports the values, and masks only those whose names tell.
+fn without_secrets(seen: &Observed, mut listed: Vec<ProviderInfo>) -> Vec<ProviderInfo> {
+    for (_, own) in seen.llsd.external_providers() {
+        if own.config.as_ref().is_some_and(value_from::is_used) {
+            let reported = listed.iter_mut().filter(|p| p.provider_id == own.provider_id);
+            reported.for_each(|provider| provider.config = None);
+        }
+    }
+    listed
 }
 
 /// Shortens a status that is too large: configurations are removed first.

@@ -197,6 +197,15 @@ fn failure(cast: &Cast, stage: &Stage, container: &Container) -> Option<Trouble>
                 ),
             },
         ),
+        Failure::Start(said) if let Some(provider) = referring(cast, said) => Trouble::new(
+            DistributionReason::StartFailed,
+            named(
+                &Container::Provider(provider),
+                cast,
+                &format!("config refers to a value that cannot be read: {said}"),
+            ),
+            "Create the Secret or ConfigMap that the message names, or correct valueFrom in config of the provider; the kubelet tries again by itself",
+        ),
         Failure::Start(said) if said.contains("runAsNonRoot") => Trouble::new(
             DistributionReason::StartFailed,
             named(
@@ -246,6 +255,18 @@ fn failure(cast: &Cast, stage: &Stage, container: &Container) -> Option<Trouble>
             },
         ),
         Failure::Exit { code, message } => exit(container, cast, *code, message),
+    })
+}
+
+/// The provider whose `config` refers to the Secret or ConfigMap that the kubelet did not find.
+fn referring<'a>(cast: &Cast<'a>, said: &str) -> Option<&'a Provider> {
+    cast.providers.iter().find(|provider| {
+        provider.env.iter().any(|variable| {
+            let sources = variable["valueFrom"].as_object().into_iter().flat_map(|m| m.values());
+            let mut names = sources.filter_map(|source| source["name"].as_str());
+            // The kubelet (pkg/kubelet/kuberuntime): `secret "NAME" not found`, `couldn't find key KEY in Secret NAMESPACE/NAME`.
+            names.any(|name| said.contains(&format!("\"{name}\"")) || said.ends_with(&format!("/{name}")))
+        })
     })
 }
 
