@@ -4,7 +4,7 @@ use std::sync::LazyLock;
 
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::ResourceExt;
-use runway_api::llama_stack_distribution::{ApiSection, PodOverrides, PullPolicy, Server};
+use runway_api::llama_stack_distribution::{ApiSection, IngressSettings, PodOverrides, PullPolicy, Server};
 use runway_api::{DistributionReason, LlamaStackDistribution};
 use runway_operator::json;
 use serde_json::{Map, Value};
@@ -167,6 +167,13 @@ impl<'a> Request<'a> {
     pub(super) fn overrides(&self) -> &'a PodOverrides {
         static NONE: LazyLock<PodOverrides> = LazyLock::new(PodOverrides::default);
         self.server().pod_overrides.as_deref().unwrap_or(&NONE)
+    }
+
+    /// Settings of the Ingress; all absent if the spec has none.
+    pub(super) fn ingress(&self) -> &'a IngressSettings {
+        static NONE: LazyLock<IngressSettings> = LazyLock::new(IngressSettings::default);
+        let network = self.llsd.spec.network.as_ref();
+        network.and_then(|n| n.ingress.as_ref()).unwrap_or(&NONE)
     }
 
     /// Seconds that a server may take from the start of its container until it is healthy.

@@ -370,7 +370,15 @@ fn route_url(seen: &Observed, request: &Request) -> Option<String> {
         let first = &i.data["status"]["loadBalancer"]["ingress"][0];
         first["hostname"].as_str().or_else(|| first["ip"].as_str())
     });
-    Some(address.map(|a| format!("http://{a}")).unwrap_or_default())
+    let own = request.ingress();
+    // A wildcard is not an address.
+    let host = own.host.as_deref().filter(|host| !host.starts_with('*'));
+    let scheme = if own.tls_secret_name.is_some() { "https" } else { "http" };
+    Some(
+        address
+            .map(|address| format!("{scheme}://{}", host.unwrap_or(address)))
+            .unwrap_or_default(),
+    )
 }
 
 /// The server's answer. Until a ready server has answered again, such as after a restart of the operator, the previous one.
