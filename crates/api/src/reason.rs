@@ -396,6 +396,8 @@ reasons! {
         ConfigurationMerged,
         /// `command` or `args` replace the operator's; external providers are not checked before the start.
         OwnCommand,
+        /// The spec names images by the tag `latest`, or without a tag. Name them by digest, or by a tag that does not move.
+        LatestTag,
         /// Environment variables of the spec are ignored, because the operator sets them.
         SetByOperator,
     }

@@ -428,6 +428,17 @@ const CONDITIONS: &[Condition] = &[
         )],
     },
     Condition {
+        kind: condition::IMAGES_NOT_PINNED,
+        present: Present::WhileTrue,
+        meaning: "The spec names images by the tag `latest`, or without a tag.",
+        reasons: &[Reason(
+            True,
+            "LatestTag",
+            "The message lists the images",
+            "Name them by digest, or by a tag that does not move",
+        )],
+    },
+    Condition {
         kind: condition::ENV_IGNORED,
         present: Present::WhileTrue,
         meaning: "Environment variables of the spec are not passed on, because the operator sets them.",

@@ -163,6 +163,17 @@ pub(super) fn remarks(request: &Request, story: &Story) -> Vec<Draft> {
             "spec.server.containerSpec.command or args replace the operator's: external providers are installed and merged, but not checked before the server starts",
         ));
     }
+    let moving = pod::moving_images(request);
+    if !moving.is_empty() {
+        all.push(yes(
+            condition::IMAGES_NOT_PINNED,
+            DistributionReason::LatestTag,
+            format!(
+                "{}: pods that start later may run another release; name images by digest, or by a tag that does not move",
+                moving.join(", ")
+            ),
+        ));
+    }
     let ignored = pod::ignored_env(request);
     if !ignored.is_empty() {
         all.push(yes(

@@ -288,12 +288,20 @@ fn server(request: &Request) -> Value {
 /// Pull policy of the distribution's containers, which must run the same image. As Kubernetes' default: a tag that moves, or none
 /// at all, is pulled each time.
 fn pull_policy(image: &str) -> &'static str {
+    if moves(image) { "Always" } else { "IfNotPresent" }
+}
+
+/// Whether an image is named without a digest and by the tag `latest`, or by none.
+fn moves(image: &str) -> bool {
     let last = image.rsplit('/').next().unwrap_or_default();
-    if !last.contains('@') && (!last.contains(':') || last.ends_with(":latest")) {
-        "Always"
-    } else {
-        "IfNotPresent"
-    }
+    !last.contains('@') && (!last.contains(':') || last.ends_with(":latest"))
+}
+
+/// Images of the spec that another release may replace under the same name.
+pub(super) fn moving_images<'a>(request: &'a Request) -> Vec<&'a str> {
+    let own = request.distribution.is_none().then_some(request.image.as_str());
+    let providers = request.providers.iter().map(|p| p.image.as_str());
+    own.into_iter().chain(providers).filter(|image| moves(image)).collect()
 }
 
 /// Seconds between two probes of a server that starts.

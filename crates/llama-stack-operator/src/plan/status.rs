@@ -1,5 +1,6 @@
 //! The status, computed from scratch: from the Deployment, its newest pod and the server's answer.
 
+use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt;
 use runway_api::condition::{self, Conditions as _, Draft, no, settle, yes};
@@ -167,17 +168,18 @@ struct Telling {
 
 impl Telling {
     fn read(seen: &Observed, request: &Request, template: &str) -> Self {
+        let pods = pod::of_template(seen.pods.iter().map(AsRef::as_ref), template);
+        let evicted = pods.iter().find_map(|pod| kubelet::evicted(pod));
+        let alive: Vec<_> = pods.iter().copied().filter(|p| kubelet::evicted(p).is_none()).collect();
+        let pod = kubelet::telling(&alive);
         let cast = Cast {
             providers: &request.providers,
             image: &request.image,
             operator_image: &request.operator_image,
             server_container: &request.container,
             service_account: &request.service_account,
+            pull_secrets: pod.map(pull_secrets).unwrap_or_default(),
         };
-        let pods = pod::of_template(seen.pods.iter().map(AsRef::as_ref), template);
-        let evicted = pods.iter().find_map(|pod| kubelet::evicted(pod));
-        let alive: Vec<_> = pods.iter().copied().filter(|p| kubelet::evicted(p).is_none()).collect();
-        let pod = kubelet::telling(&alive);
         let init = |container: &str| pod.map_or(Stage::Waiting, |pod| kubelet::init_stage(pod, container));
         let stages = Stages {
             providers: request.providers.iter().map(|p| init(&p.container)).collect(),
@@ -197,6 +199,14 @@ impl Telling {
             unschedulable: pod.and_then(kubelet::unschedulable).map(str::to_owned),
         }
     }
+}
+
+fn pull_secrets(pod: &Pod) -> Vec<&str> {
+    let secrets = pod
+        .spec
+        .iter()
+        .flat_map(|spec| spec.image_pull_secrets.iter().flatten());
+    secrets.map(|secret| secret.name.as_str()).collect()
 }
 
 /// A provider that the running server does not list has not arrived, whatever its containers say.
