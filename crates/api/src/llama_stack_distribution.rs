@@ -290,6 +290,11 @@ pub struct PodOverrides {
     /// Liveness probe of the server. Defaults to none, since a restart loses the work of a busy server.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub liveness_probe: Option<Probe>,
+    /// PersistentVolumeClaim that keeps unpacked packages of external providers, so that pods install them faster. Every pod that
+    /// mounts it can change the code that the others run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 253))]
+    pub provider_cache_claim: Option<String>,
     /// Resources of the init containers, by name in addition to their defaults. The installation of a provider requests 100m CPU
     /// and 256Mi of memory, and is limited to 1Gi.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -28,6 +28,7 @@ pub(super) const MERGE: &str = "merge-config";
 // Paths of the specification.
 const PACKAGES: &str = "/opt/llama-stack/external-providers/python-packages";
 const EXTERNAL_PROVIDERS: &str = "/opt/llama-stack/external-providers";
+const PROVIDER_CACHE: &str = "/opt/llama-stack/provider-cache";
 const BASE_CONFIG: &str = "/opt/llama-stack/base-config";
 const CONFIG: &str = "/opt/llama-stack/config";
 const MERGED_RUN_YAML: &str = "/opt/llama-stack/config/run.yaml";
@@ -177,20 +178,26 @@ fn init_containers(request: &Request) -> Vec<Value> {
 
 /// Phase 1: one for each provider, in its own image.
 fn install(request: &Request, provider: &Provider) -> Value {
+    let mut env = vec![
+        json!({ "name": CRD_CONFIG_VARIABLE, "value": provider.crd_config }),
+        json!({ "name": "HOME", "value": "/tmp" }),
+    ];
+    let mut mounts = vec![
+        mount("external-providers", EXTERNAL_PROVIDERS, false),
+        mount("scripts", SCRIPTS, true),
+    ];
+    if request.overrides().provider_cache_claim.is_some() {
+        env.push(json!({ "name": "LLS_PROVIDER_CACHE", "value": PROVIDER_CACHE }));
+        mounts.push(mount("provider-cache", PROVIDER_CACHE, false));
+    }
     json!({
         "name": provider.container,
         "image": provider.image,
         "imagePullPolicy": provider.pull_policy.as_str(),
         // No shell: an image may have none.
         "command": ["python3", format!("{SCRIPTS}/install_provider.py")],
-        "env": [
-            { "name": CRD_CONFIG_VARIABLE, "value": provider.crd_config },
-            { "name": "HOME", "value": "/tmp" },
-        ],
-        "volumeMounts": [
-            mount("external-providers", EXTERNAL_PROVIDERS, false),
-            mount("scripts", SCRIPTS, true),
-        ],
+        "env": env,
+        "volumeMounts": mounts,
         // About 100 MB for ten dependencies; large wheels need more while they are unpacked.
         "resources": init_resources(request, [("cpu", "100m"), ("memory", "256Mi")], "1Gi"),
         "securityContext": restricted(),
@@ -461,7 +468,8 @@ fn mounts(request: &Request) -> Vec<Value> {
 }
 
 /// Names of the operator's volumes.
-pub(super) const VOLUMES: [&str; 7] = [
+pub(super) const VOLUMES: [&str; 8] = [
+    "provider-cache",
     "lls-storage",
     "user-config",
     "ca-bundle",
@@ -493,6 +501,9 @@ fn volumes(request: &Request, settings: &Settings) -> Vec<Value> {
             Some(config) => config_map("base-config", &config.name),
             None => json!({ "name": "base-config", "emptyDir": {} }),
         });
+        if let Some(claim) = &request.overrides().provider_cache_claim {
+            all.push(json!({ "name": "provider-cache", "persistentVolumeClaim": { "claimName": claim } }));
+        }
         all.push(json!({ "name": "merged-config", "emptyDir": {} }));
         all.push(config_map("scripts", &kinds::scripts(&request.name)));
     }
