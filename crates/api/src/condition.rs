@@ -67,6 +67,8 @@ pub const EXTERNAL_PROVIDERS_READY: &str = "ExternalProvidersReady";
 pub const PROVIDER_OVERRIDES: &str = "ProviderOverrides";
 /// The user's own command replaces ours, so that providers are not checked; present only while true.
 pub const PREFLIGHT_BYPASSED: &str = "PreflightBypassed";
+/// Images of the spec have the tag `latest`, or none; present only while true.
+pub const IMAGES_NOT_PINNED: &str = "ImagesNotPinned";
 /// Some of the user's environment variables are not passed on; present only while true.
 pub const ENV_IGNORED: &str = "EnvIgnored";
 

@@ -290,6 +290,11 @@ pub struct PodOverrides {
     /// Liveness probe of the server. Defaults to none, since a restart loses the work of a busy server.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub liveness_probe: Option<Probe>,
+    /// PersistentVolumeClaim that keeps unpacked packages of external providers, so that pods install them faster. Every pod that
+    /// mounts it can change the code that the others run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 253))]
+    pub provider_cache_claim: Option<String>,
     /// Resources of the init containers, by name in addition to their defaults. The installation of a provider requests 100m CPU
     /// and 256Mi of memory, and is limited to 1Gi.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -398,9 +403,36 @@ pub struct Network {
     /// Creates an Ingress. Defaults to false: the server can be reached from inside the cluster only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expose_route: Option<bool>,
+    /// Host, class and certificate of the Ingress. Has no effect without exposeRoute.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ingress: Option<IngressSettings>,
     /// Creates a NetworkPolicy that admits pods of the same namespace, the operator, and the namespaces listed here.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub allowed_from: Option<AllowedFrom>,
+}
+
+/// Host, class and certificate of the Ingress.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(validation = Rule::new("!has(self.tlsSecretName) || has(self.host)").message("network.ingress.tlsSecretName requires network.ingress.host"))]
+pub struct IngressSettings {
+    /// Host name of requests. Defaults to any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 253))]
+    #[x_kube(validation = Rule::new("self.matches('^([*][.])?[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*$')").message("network.ingress.host must be a DNS name in lower case, such as stack.example.com"))]
+    pub host: Option<String>,
+    /// Class of the Ingress. Defaults to that of the cluster.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 253))]
+    pub class_name: Option<String>,
+    /// Secret of the type kubernetes.io/tls with the certificate of the host. Without it, the server is served over HTTP.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 253))]
+    pub tls_secret_name: Option<String>,
+    /// Annotations of the Ingress, for its controller, such as cert-manager.io/cluster-issuer.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(extend("maxProperties" = 32))]
+    pub annotations: BTreeMap<String, String>,
 }
 
 /// Namespaces whose pods may reach the server.

@@ -292,7 +292,7 @@ reasons! {
         ForeignNamespace,
         /// A ConfigMap that the spec names does not exist. Create it.
         ConfigMapNotFound,
-        /// The user's ConfigMap has neither `run.yaml` nor `config.yaml`.
+        /// The user's ConfigMap has neither `run.yaml` nor `config.yaml`, or its TLS conflicts with `spec.server.workers`.
         UserConfigInvalid,
         /// The ConfigMap contains no valid certificates.
         CaBundleInvalid,
@@ -338,6 +338,8 @@ reasons! {
         InstallFailed,
         /// `config.modelDeploymentRef` is incomplete or contradicts another key.
         InvalidModelDeploymentRef,
+        /// `valueFrom` in the `config` of a provider is incomplete.
+        InvalidValueFrom,
         /// `lls-provider-spec.yaml` in a provider image is not valid.
         MetadataInvalid,
         /// A provider image has no `/lls-provider/lls-provider-spec.yaml`.
@@ -376,6 +378,10 @@ reasons! {
         CannotShrink,
         /// The server answered.
         Answered,
+        /// The server answered, and lists its providers only with authentication.
+        AuthenticationRequired,
+        /// The server uses TLS, and the kubelet's probes succeed.
+        Probed,
         /// The server did not answer as expected. The request is repeated.
         NoAnswer,
         /// No pod is ready yet.
@@ -390,6 +396,8 @@ reasons! {
         ConfigurationMerged,
         /// `command` or `args` replace the operator's; external providers are not checked before the start.
         OwnCommand,
+        /// The spec names images by the tag `latest`, or without a tag. Name them by digest, or by a tag that does not move.
+        LatestTag,
         /// Environment variables of the spec are ignored, because the operator sets them.
         SetByOperator,
     }

@@ -16,7 +16,7 @@ use crate::verbs::chat::ChatArgs;
 use crate::verbs::deploy::DeployArgs;
 use crate::verbs::diff::DiffArgs;
 use crate::verbs::explain::{TargetArgs, WhyArgs};
-use crate::verbs::kit::{BuildArgs, KitCheckArgs, NewArgs};
+use crate::verbs::kit::{BuildArgs, KitCheckArgs, NewArgs, TryArgs};
 use crate::verbs::logs::LogsArgs;
 use crate::verbs::look::{EventsArgs, GetArgs, StatusArgs};
 use crate::verbs::migrate::MigrateArgs;
@@ -166,7 +166,7 @@ pub enum ProviderCommand {
 /// Subcommands of `llama-stack`.
 #[derive(Debug, Subcommand)]
 pub enum LlamaStackCommand {
-    /// Create, build or check external providers, without a cluster
+    /// Create, build, check or try external providers, without a cluster
     #[command(subcommand)]
     Provider(KitCommand),
 }
@@ -185,10 +185,16 @@ pub enum KitCommand {
     Build(BuildArgs),
     /// Install, merge and validate providers as a pod does
     ///
-    /// Each DIR has the contents of /lls-provider in a provider image: lls-provider-spec.yaml and packages/*.whl. The order is that
-    /// of installation. The messages are those that a pod reports. Exit code 0: the providers fit together, 1: they do not, 2: wrong
-    /// usage.
+    /// A directory has the contents of /lls-provider in a provider image: lls-provider-spec.yaml and packages/*.whl. The order is
+    /// that of installation. The messages are those that a pod reports. Exit code 0: the providers fit together, 1: they do not, 2:
+    /// wrong usage.
     Check(KitCheckArgs),
+    /// Start a Llama Stack server with providers, and send it a chat completion
+    ///
+    /// The server runs on this machine, with the packages of --distribution-python, the environment variables of this command, and
+    /// an unused port. It is checked as by `check` before, and stopped after the answer. Exit code 0: the provider answered, 1: it did
+    /// not, 2: wrong usage.
+    Try(TryArgs),
 }
 
 /// Subcommands of `console`.

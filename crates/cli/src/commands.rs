@@ -70,6 +70,7 @@ pub async fn run(line: &CommandLine, stdin: &mut dyn Read, look: Look) -> Result
             KitCommand::New(args) => kit::new(args),
             KitCommand::Build(args) => kit::build(args),
             KitCommand::Check(args) => kit::check(args),
+            KitCommand::Try(args) => kit::serve(args).await,
         },
         Command::Completion(args) => Ok(Answer {
             data: complete::script(args.shell)?,

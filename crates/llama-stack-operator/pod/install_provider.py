@@ -8,6 +8,7 @@ what it met before.
   LLS_CRD_CONFIG               (required)                            base64 of what becomes crd-config.yaml, as JSON
   LLS_PROVIDER_DIR             /lls-provider                         the provider's files in this image
   LLS_EXTERNAL_PROVIDERS       /opt/llama-stack/external-providers   the volume
+  LLS_PROVIDER_CACHE           (unset)                               unpacked packages of earlier pods
   LLS_TERMINATION_LOG          /dev/termination-log                  where the kubelet looks for the reason
 
 Exit code 0: installed. 1: not, and why is told.
@@ -15,6 +16,7 @@ Exit code 0: installed. 1: not, and why is told.
 
 import base64
 import errno
+import hashlib
 import json
 import os
 import re
@@ -30,6 +32,8 @@ SERVER = {"llama-stack", "llama-stack-api", "llama-stack-client", "ogx", "ogx-ap
 # Folders beside a package in a source tree, which wheels contain when they are built without a list of packages.
 BESIDE_PACKAGES = {"test", "tests", "testing", "doc", "docs", "example", "examples", "benchmark", "benchmarks"}
 METADATA_LIMIT = 64 * 1024
+# Metadata of a wheel is mostly its description.
+WHEEL_METADATA_LIMIT = 4 * 1024 * 1024
 MESSAGE_LIMIT = 4096
 
 
@@ -53,6 +57,7 @@ class Provider:
         source = environment.get("LLS_PROVIDER_DIR", "/lls-provider")
         volume = environment.get("LLS_EXTERNAL_PROVIDERS", "/opt/llama-stack/external-providers")
         self.source = source
+        self.cache = environment.get("LLS_PROVIDER_CACHE")
         self.spec = os.path.join(source, "lls-provider-spec.yaml")
         self.packages = os.path.join(source, "packages")
         self.volume = volume
@@ -76,9 +81,13 @@ def install(provider):
     work = workspace(provider)
     try:
         present = installed(provider.target)
-        chosen = resolve(provider, work, main, wheels, present)
-        new = {name: path for name, (version, path) in chosen.items() if name not in present}
-        staged = stage(provider, work, new)
+        entry = cache_entry(provider, main, wheels, present)
+        chosen, staged = read_cache(entry) or (None, None)
+        if chosen is None:
+            chosen = resolve(provider, work, main, wheels, present)
+            new = {name: path for name, (version, path) in chosen.items() if name not in present}
+            staged = stage(provider, work, new)
+            write_cache(entry, chosen, staged)
         refuse_clashes(provider, staged, present)
         move_in(staged, provider.target)
         write_manifest(provider, chosen)
@@ -403,9 +412,12 @@ def read_metadata(provider, wheel):
     try:
         with zipfile.ZipFile(wheel.path) as archive:
             names = [name for name in archive.namelist() if re.match(r"^[^/]+\.dist-info/METADATA\Z", name)]
-            if len(names) == 1:
+            if len(names) == 1 and archive.getinfo(names[0]).file_size > WHEEL_METADATA_LIMIT:
+                reason = f"its METADATA has more than {WHEEL_METADATA_LIMIT} bytes"
+            elif len(names) == 1:
                 return names[0].split("/")[0], archive.read(names[0]).decode("utf-8", "replace")
-            reason = "it has no METADATA"
+            else:
+                reason = "it has no METADATA" if not names else "it has METADATA of several packages"
     except (zipfile.BadZipFile, OSError, RuntimeError) as error:
         reason = str(error)
     raise wheel_failure(provider, f"{filename} is not a wheel: {reason}")
@@ -470,6 +482,72 @@ def clean(output):
     noise = ("Looking in links:", "Processing ", "Collecting ", "Would install", "Link requires", "[notice]")
     lines = [line for line in output.splitlines() if not line.strip().startswith(noise)]
     return re.sub(r"[^\s'\"(]*/\.install-[^/\s]*/stand-ins/", "", "\n".join(lines)).strip()
+
+
+# --- the cache ---
+
+
+def cache_entry(provider, main, wheels, present):
+    """The folder of what pip chooses and unpacks for this image in this Python, beside what is installed already."""
+    if not provider.cache or not os.path.isdir(provider.cache):
+        return None
+    import pip
+
+    versions = [sys.version, sys.implementation.cache_tag, os.uname().machine, pip.__version__, digest(__file__)]
+    files = [[os.path.basename(wheel.path), digest(wheel.path)] for wheel in wheels + [main]]
+    before = sorted((name, found.version, found.read_text("METADATA") or "") for name, found in present.items())
+    key = hashlib.sha256(json.dumps([versions, files, before]).encode()).hexdigest()
+    return os.path.join(provider.cache, key)
+
+
+def digest(path):
+    value = hashlib.sha256()
+    with open(path, "rb") as file:
+        for part in iter(lambda: file.read(1 << 20), b""):
+            value.update(part)
+    return value.hexdigest()
+
+
+def read_cache(entry):
+    """What was chosen, and the folder of the files; none if the entry is missing or damaged, such as by a full volume."""
+    if entry is None:
+        return None
+    folder = os.path.join(entry, "files")
+    try:
+        with open(os.path.join(entry, "entry.json"), encoding="utf-8") as file:
+            content = json.load(file)
+        if content["files"] != {name: digest(os.path.join(folder, name)) for name in files_below(folder)}:
+            raise ValueError("files have changed")
+        chosen = {name: (version, None) for name, version in content["chosen"].items()}
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, AttributeError) as error:
+        print(f"WARNING: an entry of the cache is not used: {error}")
+        shutil.rmtree(entry, ignore_errors=True)
+        return None
+    print("The packages are taken from the cache")
+    return chosen, folder
+
+
+def write_cache(entry, chosen, staged):
+    """Adds an entry, which appears complete or not at all. A cache that cannot be written is no reason to fail."""
+    if entry is None:
+        return
+    work = None
+    try:
+        work = tempfile.mkdtemp(prefix=".new-", dir=os.path.dirname(entry))
+        os.chmod(work, 0o775)
+        folder = os.path.join(work, "files")
+        shutil.copytree(staged, folder)
+        files = {name: digest(os.path.join(folder, name)) for name in files_below(folder)}
+        versions = {name: version for name, (version, _) in chosen.items()}
+        write(os.path.join(work, "entry.json"), json.dumps({"chosen": versions, "files": files}))
+        os.rename(work, entry)
+    except OSError as error:
+        if work:
+            shutil.rmtree(work, ignore_errors=True)
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+            print(f"WARNING: the cache cannot be written: {error}")
 
 
 # --- the volume ---

@@ -51,8 +51,10 @@ def main():
     arguments.add_argument("--run-yaml", required=True, help="the configuration of the server")
     arguments.add_argument("--external-providers", default="/opt/llama-stack/external-providers", help="the volume of the providers")
     arguments.add_argument("--termination-log", default="/dev/termination-log", help=argparse.SUPPRESS)
+    # For the command: a Python that has the metadata of the distribution's packages, and not the packages. Nothing is imported.
+    arguments.add_argument("--packages-of", help=argparse.SUPPRESS)
     options = arguments.parse_args()
-    native = native_preflight()
+    native = None if options.packages_of else native_preflight()
     if native:
         os.execv(sys.executable, [sys.executable, "-c", native, "stack", "preflight", f"--run-yaml={options.run_yaml}"])
     entries, wrong = read_run_yaml(options.run_yaml, options.external_providers)
@@ -60,12 +62,12 @@ def main():
         print(f"ERROR: {wrong}", file=sys.stderr)
         return 2
     packages = os.path.join(options.external_providers, "python-packages")
-    checks = PipChecks(packages)
+    checks = PipChecks(packages, options.packages_of)
     owners = owners_of(options.external_providers, packages)
     errors = native_code(packages, entries, owners)
     if not errors:
         # Code for another machine must not be loaded; everything else is told at once.
-        errors = imports(entries) + checks.errors(entries, owners)
+        errors = ([] if options.packages_of else imports(entries)) + checks.errors(entries, owners)
     checks.stop()
     if errors:
         text = "\n\n".join(errors)
@@ -90,27 +92,35 @@ def native_preflight():
 # --- what there is ---
 
 
-def read_yaml(path):
-    import yaml
+def parse(file):
+    """YAML as the server reads it; ValueError if it is none. Without the server, there may be only JSON."""
+    try:
+        import yaml
+    except ImportError:
+        return json.load(file)
+    try:
+        return yaml.safe_load(file)
+    except yaml.YAMLError as error:
+        raise ValueError(str(error)) from None
 
+
+def read_yaml(path):
     try:
         with open(path, encoding="utf-8") as file:
-            found = yaml.safe_load(file)
-    except (OSError, ValueError, yaml.YAMLError):
+            found = parse(file)
+    except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}
 
 
 def read_run_yaml(path, volume):
     """The entries with a `module`, and why there are none if the file cannot be read."""
-    import yaml
-
     try:
         with open(path, encoding="utf-8") as file:
-            config = yaml.safe_load(file)
+            config = parse(file)
     except OSError as error:
         return [], f"cannot read --run-yaml: {error}"
-    except (ValueError, yaml.YAMLError) as error:
+    except ValueError as error:
         return [], f"--run-yaml {path} is not valid YAML: {error}"
     providers = config.get("providers") if isinstance(config, dict) else None
     if providers is not None and not isinstance(providers, dict):
@@ -570,15 +580,15 @@ def finding(line):
 class PipChecks:
     """`pip check` with and without the providers, beside the imports: only what they break is their doing."""
 
-    def __init__(self, packages):
-        self.running = []
+    def __init__(self, packages, distribution=None):
+        self.running, self.python = [], ["--python", distribution] if distribution else []
         if os.path.isdir(packages) and importlib.util.find_spec("pip"):
             others = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path and not same(path, packages)]
             self.running = [self.start(others), self.start([packages] + others)]
 
     def start(self, paths):
         environment = dict(os.environ, PYTHONPATH=os.pathsep.join(paths))
-        command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "check"]
+        command = [sys.executable, "-m", "pip", "--disable-pip-version-check", *self.python, "check"]
         return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
 
     def errors(self, entries, owners):

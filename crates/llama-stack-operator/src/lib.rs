@@ -8,6 +8,7 @@
 //! | [`run`](fn@run) | controller | starts it |
 //! | [`merge`](mod@merge) | init container `merge-config` | base `run.yaml` + external providers → the server's `run.yaml`: pure |
 //! | [`merge_config`] | init container `merge-config` | reads the files for it, and writes them |
+//! | [`requests`] | controller, command | HTTP requests to servers |
 //! | [`pod`] | | the scripts that run in provider and distribution images, and their input |
 
 mod access;
@@ -21,6 +22,7 @@ pub mod plan;
 pub mod pod;
 mod reconcile;
 pub mod references;
+pub mod requests;
 mod run;
 mod servers;
 pub mod settings;

@@ -16,6 +16,7 @@ use runway_operator::{clock, kubelet};
 use crate::caches::Caches;
 use crate::config_maps::Unknown;
 use crate::kinds::{self, Kind};
+use crate::merge::Transport;
 use crate::references;
 pub use crate::servers::{Answer, ServerInfo};
 use crate::settings::Settings;
@@ -57,7 +58,26 @@ pub struct Child {
     pub object: Arc<DynamicObject>,
 }
 
+/// Keys of a ConfigMap with a run.yaml, the preferred one first.
+pub(crate) const USER_CONFIG_KEYS: [&str; 2] = ["run.yaml", "config.yaml"];
+
 impl Observed {
+    /// Protocol of the server, by the user's configuration; no distribution's own turns TLS on.
+    pub(crate) fn transport(&self) -> Transport {
+        let name = self
+            .llsd
+            .spec
+            .server
+            .user_config
+            .as_ref()
+            .map(|config| &config.config_map_name);
+        let data = name
+            .and_then(|name| self.config_maps.get(name))
+            .and_then(|map| map.data.as_ref());
+        let file = data.and_then(|data| USER_CONFIG_KEYS.into_iter().find_map(|key| data.get(key)));
+        file.map(|text| Transport::of(text)).unwrap_or_default()
+    }
+
     /// The child of this kind and name, if it exists.
     pub fn child(&self, kind: Kind, name: &str) -> Option<&DynamicObject> {
         self.children
@@ -92,7 +112,9 @@ pub(crate) async fn observe(context: &Context, llsd: Arc<LlamaStackDistribution>
         llsd,
     };
     match (readiness(&seen), service_address(&seen)) {
-        (Some(readiness), Some(url)) => seen.server = caches.answer(&namespace, &name, &readiness, &url),
+        (Some(readiness), Some(url)) if !seen.transport().is_tls() => {
+            seen.server = caches.answer(&namespace, &name, &readiness, &url);
+        }
         _ => caches.forget_answer(&namespace, &name),
     }
     Ok(seen)

@@ -18,6 +18,70 @@ pub const EXTRACT_CONFIG: &str = include_str!("../pod/extract_config.sh");
 /// Runs in the distribution's image before the server: `python3 preflight.py --run-yaml=FILE`, exit code 0, 1 or 2.
 pub const PREFLIGHT: &str = include_str!("../pod/preflight.py");
 
+/// Shell script that finds the distribution's Python. [`START_SERVER`] follows it.
+pub const FIND_PYTHON: &str = r#"for python in python3 python; do
+  if command -v "$python" >/dev/null 2>&1; then break; fi
+done
+"#;
+
+/// Puts the providers' packages before those of the image, and checks what was installed, before the server sees it. The image's
+/// own PYTHONPATH is known only here.
+pub(crate) const CHECK_PROVIDERS: &str = r#"export PYTHONPATH="/opt/llama-stack/external-providers/python-packages${PYTHONPATH:+:$PYTHONPATH}"
+"$python" /opt/llama-stack/config/preflight.py --run-yaml=/opt/llama-stack/config/run.yaml || exit $?
+"#;
+
+/// Shell script that starts the server with the configuration in `LLAMA_STACK_CONFIG` at `LLS_PORT`. Supports llama-stack from
+/// release 0.3 on and ogx, its later name. Without a certificate, ogx 1.5.0 serves only with `--insecure`. Several workers need
+/// the application factory of the server's module (llama-stack 0.7.3 and ogx 1.5: core/server/server.py).
+pub const START_SERVER: &str = r#"fail() {
+  echo "$1" >&2
+  if [ -w /dev/termination-log ]; then echo "$1" >/dev/termination-log; fi
+  exit 1
+}
+export OGX_CONFIG="$LLAMA_STACK_CONFIG"
+if [ -n "$LLS_WORKERS" ]; then
+  for package in ogx llama_stack; do
+    if "$python" -c "from importlib.util import find_spec as f; import sys; s = f('$package') and f('$package.core') and f('$package.core.server') and f('$package.core.server.server'); sys.exit(0 if s and 'def create_app' in open(s.origin).read() else 1)"; then
+      exec "$python" -m uvicorn "$package.core.server.server:create_app" --host 0.0.0.0 --port "$LLS_PORT" --workers "$LLS_WORKERS" --factory
+    fi
+  done
+  fail "ERROR: The distribution cannot run several workers
+
+Reason: neither ogx.core.server.server nor llama_stack.core.server.server of this image has create_app().
+
+Resolution: Leave out spec.server.workers, or use a distribution image with llama-stack 0.3 or newer."
+fi
+if command -v llama >/dev/null 2>&1; then exec llama stack run "$LLAMA_STACK_CONFIG" --port "$LLS_PORT"; fi
+if command -v ogx >/dev/null 2>&1; then
+  words=$("$python" - "$LLAMA_STACK_CONFIG" <<'PYTHON'
+import importlib.util, os, sys
+
+words = "stack run"
+try:
+    cli = os.path.join(os.path.dirname(importlib.util.find_spec("ogx").origin), "cli")
+    if os.path.exists(os.path.join(cli, "run.py")):
+        words = "run"
+    import yaml
+
+    with open(sys.argv[1]) as file:
+        server = (yaml.safe_load(file) or {}).get("server") or {}
+    with open(os.path.join(cli, "stack", "run.py")) as file:
+        if "--insecure" in file.read() and not server.get("tls_certfile"):
+            words += " --insecure"
+except Exception:  # the server reports what is wrong with the file
+    pass
+print(words)
+PYTHON
+  )
+  exec ogx $words "$LLAMA_STACK_CONFIG" --port "$LLS_PORT"
+fi
+fail "ERROR: The distribution image has no command to start a server
+
+Reason: neither llama nor ogx is on the PATH ($PATH).
+
+Resolution: Use a distribution image with llama-stack 0.3 or newer, or set spec.server.containerSpec.command."
+"#;
+
 /// The environment variable with the [`CrdConfig`] of a provider's init container.
 pub const CRD_CONFIG_VARIABLE: &str = "LLS_CRD_CONFIG";
 

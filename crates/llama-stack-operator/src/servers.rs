@@ -5,23 +5,16 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use http_body_util::{BodyExt, Limited};
-use hyper_util::client::legacy::Client;
-use hyper_util::client::legacy::connect::HttpConnector;
-use hyper_util::rt::TokioExecutor;
 use runway_api::llama_stack_distribution::ProviderInfo;
 use runway_operator::json;
 use serde::Deserialize;
-use serde::de::DeserializeOwned;
 
-/// Timeout of a request. A busy server may take some seconds.
-const PATIENCE: Duration = Duration::from_secs(10);
+use crate::requests::{Failure, Requests};
+
 /// Attempts for one answer: the Service may route to new pods a moment after they are ready.
 const ATTEMPTS: u32 = 6;
 /// Wait before the second attempt; it doubles.
 const FIRST_WAIT: Duration = Duration::from_millis(500);
-/// Longest answer that is read, in bytes. It is not kept.
-const MAX_ANSWER: usize = 4 * 1024 * 1024;
 /// Most providers that are kept of an answer: more than a distribution and all external providers have together.
 const MAX_PROVIDERS: usize = 1024;
 /// Most bytes of an answer that are kept, as JSON: those of the status. Beyond, configurations and details are dropped.
@@ -46,12 +39,20 @@ pub enum Answer {
 pub struct ServerInfo {
     /// From `/v1/version`.
     pub version: String,
-    /// From `/v1/providers`.
-    pub providers: Vec<ProviderInfo>,
+    /// From `/v1/providers`; none if the server requires authentication for it.
+    pub providers: Option<Vec<ProviderInfo>>,
 }
 
 /// The part of an answer that is kept: a server decides what it says, and there may be thousands of them.
-fn kept(version: &str, mut providers: Vec<ProviderInfo>) -> ServerInfo {
+fn kept(version: &str, providers: Option<Vec<ProviderInfo>>) -> ServerInfo {
+    let end = version.floor_char_boundary(MAX_TEXT);
+    ServerInfo {
+        version: version.get(..end).unwrap_or_default().to_owned(),
+        providers: providers.map(kept_providers),
+    }
+}
+
+fn kept_providers(mut providers: Vec<ProviderInfo>) -> Vec<ProviderInfo> {
     providers.truncate(MAX_PROVIDERS);
     if json::size(&providers) > MAX_KEPT_BYTES {
         for provider in &mut providers {
@@ -67,16 +68,13 @@ fn kept(version: &str, mut providers: Vec<ProviderInfo>) -> ServerInfo {
         }
     }
     providers.shrink_to_fit();
-    let end = version.floor_char_boundary(MAX_TEXT);
-    ServerInfo {
-        version: version.get(..end).unwrap_or_default().to_owned(),
-        providers,
-    }
+    providers
 }
 
 /// The latest answers of running servers.
+#[derive(Default)]
 pub(crate) struct Servers {
-    client: Client<HttpConnector, String>,
+    requests: Requests,
     known: Mutex<HashMap<Key, Known>>,
 }
 
@@ -85,17 +83,6 @@ struct Known {
     /// Fingerprint of the ready pods at the time of the question.
     readiness: String,
     answer: Option<Arc<Answer>>,
-}
-
-impl Default for Servers {
-    fn default() -> Self {
-        let mut connector = HttpConnector::new();
-        connector.set_connect_timeout(Some(PATIENCE));
-        Self {
-            client: Client::builder(TokioExecutor::new()).build(connector),
-            known: Mutex::default(),
-        }
-    }
 }
 
 impl Servers {
@@ -152,7 +139,7 @@ impl Servers {
         loop {
             match self.info(url).await {
                 Ok(info) => return Answer::Said(info),
-                Err(error) if attempt == ATTEMPTS => return Answer::Silent(error),
+                Err(error) if attempt == ATTEMPTS => return Answer::Silent(error.to_string()),
                 Err(_) => tokio::time::sleep(wait).await,
             }
             attempt += 1;
@@ -160,7 +147,7 @@ impl Servers {
         }
     }
 
-    async fn info(&self, url: &str) -> Result<ServerInfo, String> {
+    async fn info(&self, url: &str) -> Result<ServerInfo, Failure> {
         #[derive(Deserialize)]
         struct Version {
             version: String,
@@ -169,30 +156,14 @@ impl Servers {
         struct Providers {
             data: Vec<ProviderInfo>,
         }
-        let version: Version = self.get(&format!("{url}/v1/version")).await?;
-        let providers: Providers = self.get(&format!("{url}/v1/providers")).await?;
-        Ok(kept(&version.version, providers.data))
-    }
-
-    async fn get<T: DeserializeOwned>(&self, url: &str) -> Result<T, String> {
-        tokio::time::timeout(PATIENCE, self.get_without_limit(url))
-            .await
-            .unwrap_or_else(|_| Err(format!("{url} did not answer within {} seconds", PATIENCE.as_secs())))
-    }
-
-    async fn get_without_limit<T: DeserializeOwned>(&self, url: &str) -> Result<T, String> {
-        let said = |error: &dyn std::error::Error| format!("{url}: {}", runway_operator::telemetry::chain(error));
-        let address = url.parse().map_err(|_| format!("{url} is not a URL"))?;
-        let response = self.client.get(address).await.map_err(|e| said(&e))?;
-        let status = response.status();
-        let body = Limited::new(response.into_body(), MAX_ANSWER)
-            .collect()
-            .await
-            .map_err(|e| said(e.as_ref()))?;
-        if !status.is_success() {
-            return Err(format!("{url} answered {status}"));
-        }
-        serde_json::from_slice(&body.to_bytes()).map_err(|e| said(&e))
+        let version: Version = self.requests.get(&format!("{url}/v1/version")).await?;
+        // With `server.auth`, health and version stay public (llama-stack 0.7.3: core/server/auth.py).
+        let providers = match self.requests.get::<Providers>(&format!("{url}/v1/providers")).await {
+            Ok(providers) => Some(providers.data),
+            Err(failure) if failure.requires_authentication() => None,
+            Err(failure) => return Err(failure),
+        };
+        Ok(kept(&version.version, providers))
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<Key, Known>> {
@@ -201,6 +172,7 @@ impl Servers {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a missing value fails the test")]
 mod tests {
     use super::*;
 
@@ -215,18 +187,20 @@ mod tests {
 
     #[test]
     fn an_answer_of_any_size_is_kept_in_little_and_with_the_ids_of_its_providers() {
-        let small = kept("0.7.3", vec![provider("a", 10)]);
+        let small = kept("0.7.3", Some(vec![provider("a", 10)]));
         assert_eq!(small.version, "0.7.3");
-        assert!(small.providers[0].config.is_some());
+        assert!(small.providers.unwrap()[0].config.is_some());
         let large = kept(
             &"v".repeat(1 << 20),
-            (0..200).map(|n| provider(&format!("p{n}"), 16 << 10)).collect(),
+            Some((0..200).map(|n| provider(&format!("p{n}"), 16 << 10)).collect()),
         );
         assert_eq!(large.version.len(), MAX_TEXT);
-        assert_eq!(large.providers[199].provider_id, "p199");
-        assert!(json::size(&large.providers) <= MAX_KEPT_BYTES);
-        let endless = kept("", (0..9000).map(|_| provider(&"é".repeat(9000), 1)).collect());
-        assert_eq!(endless.providers.len(), MAX_PROVIDERS);
-        assert!(json::size(&endless.providers) < 4 * MAX_KEPT_BYTES);
+        let large = large.providers.unwrap();
+        assert_eq!(large[199].provider_id, "p199");
+        assert!(json::size(&large) <= MAX_KEPT_BYTES);
+        let endless = (0..9000).map(|_| provider(&"é".repeat(9000), 1)).collect();
+        let endless = kept("", Some(endless)).providers.unwrap();
+        assert_eq!(endless.len(), MAX_PROVIDERS);
+        assert!(json::size(&endless) < 4 * MAX_KEPT_BYTES);
     }
 }

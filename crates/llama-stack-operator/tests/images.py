@@ -192,6 +192,13 @@ def bad_images(out):
     broken = image("broken-wheel").spec(spec("lls_b"))
     with open(os.path.join(broken.packages, "lls_b-1.0.0-py3-none-any.whl"), "w") as file:
         file.write("this is no archive")
+    bomb = image("metadata-bomb").spec(spec("lls_b"))
+    with zipfile.ZipFile(os.path.join(bomb.packages, "lls_b-1.0.0-py3-none-any.whl"), "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("lls_b-1.0.0.dist-info/METADATA", "Name: lls-b\nVersion: 1.0.0\n\n" + " " * (64 << 20))
+    several = image("several-metadata").spec(spec("lls_b"))
+    several.wheel("lls-b", "1.0.0", {"other-1.0.0.dist-info/METADATA": "Name: other\nVersion: 1.0.0\n"})
+    for name, path in (("path-out-of-the-volume", "../../lls_out.py"), ("absolute-path", "/tmp/lls_out.py")):
+        image(name).spec(spec("lls_b")).wheel("lls-b", "1.0.0", {path: ""})
     binary = image("binary-spec")
     with open(os.path.join(binary.root, "lls-provider-spec.yaml"), "wb") as file:
         file.write(b"\x89PNG\xff")
@@ -255,7 +262,7 @@ def for_a_server(out):
         provider_image = Image(out, name).spec(own_text)
         provider_image.wheel(f"lls-{name}", "1.0.0", own_files, [requires])
         provider_image.wheel("lls-dep", bundled, dep(bundled))
-    text_n, files_n = renamed("lost", [("from llama_stack_api", "import lls_not_there\nfrom llama_stack_api")])
+    text_n, files_n = renamed("lost", [("def get_provider_spec", "import lls_not_there\n\n\ndef get_provider_spec")])
     Image(out, "missing-import").spec(text_n).wheel("lls-lost", "1.0.0", files_n)
     text_f, files_f = renamed("foreign")
     other = {"x86_64": ("aarch64", 183), "aarch64": ("x86_64", 62)}[os.uname().machine]

@@ -5,7 +5,7 @@ mod pod;
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result};
@@ -264,6 +264,10 @@ fn images_that_are_none_are_refused_with_a_way_out() -> Result<()> {
             "broken-wheel",
             "lls_b-1.0.0-py3-none-any.whl is not a wheel: File is not a zip file",
         ),
+        ("metadata-bomb", "its METADATA has more than 4194304 bytes"),
+        ("several-metadata", "it has METADATA of several packages"),
+        ("path-out-of-the-volume", "trying to install outside"),
+        ("absolute-path", "trying to install outside"),
         ("foreign-main", "is not a supported wheel on this platform"),
         ("no-dependency", "No matching distribution found for lls-nowhere>=1"),
     ] {
@@ -471,6 +475,66 @@ fn containers_of_several_users_share_the_volume() -> Result<()> {
         said.contains("not writable for this user") && said.contains("fsGroup"),
         "{said}"
     );
+    Ok(())
+}
+
+/// Files by path.
+type Files = Vec<(PathBuf, Vec<u8>)>;
+
+/// Installs an image with a cache; returns the output and the volume.
+fn with_cache(image: &str, cache: &Path) -> Result<(String, Files)> {
+    let pod = Pod::new()?;
+    let output = pod
+        .installation("b", image, None)?
+        .env("LLS_PROVIDER_CACHE", cache)
+        .output()?;
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    Ok((text(&output.stdout), contents(&pod.volume())?))
+}
+
+#[test]
+fn a_cache_gives_later_pods_the_same_packages_without_pip() -> Result<()> {
+    const FROM_CACHE: &str = "The packages are taken from the cache\n";
+    let pod = Pod::new()?;
+    pod.installed("b", "ten-dependencies")?;
+    let expected = contents(&pod.volume())?;
+
+    let folder = tempfile::tempdir()?;
+    let cache = folder.path();
+    let (said, installed) = with_cache("ten-dependencies", cache)?;
+    assert!(!said.contains(FROM_CACHE) && installed == expected, "{said}");
+    let start = std::time::Instant::now();
+    let (said, installed) = with_cache("ten-dependencies", cache)?;
+    eprintln!(
+        "10 dependencies, 1000 modules, from the cache: {} ms",
+        start.elapsed().as_millis()
+    );
+    assert!(said.contains(FROM_CACHE) && installed == expected, "{said}");
+
+    // Another image, and the same one beside another provider, have entries of their own.
+    let (said, _) = with_cache("echo", cache)?;
+    assert!(!said.contains(FROM_CACHE), "{said}");
+    let after_a = Pod::after_a()?;
+    let output = after_a
+        .installation("b", "ten-dependencies", None)?
+        .env("LLS_PROVIDER_CACHE", cache)
+        .output()?;
+    assert!(output.status.success() && !text(&output.stdout).contains(FROM_CACHE));
+
+    // A damaged entry is replaced.
+    let (damaged, _) = contents(cache)?
+        .into_iter()
+        .find(|(path, _)| path.ends_with("m1.py"))
+        .context("no module in the cache")?;
+    fs::write(cache.join(damaged), "raise SystemExit\n")?;
+    let (_, installed) = with_cache("ten-dependencies", cache)?;
+    assert!(installed == expected);
+    let (said, installed) = with_cache("ten-dependencies", cache)?;
+    assert!(said.contains(FROM_CACHE) && installed == expected, "{said}");
+
+    // A cache that cannot be written or is not there changes nothing.
+    let (said, installed) = with_cache("ten-dependencies", &cache.join("absent"))?;
+    assert!(!said.contains(FROM_CACHE) && installed == expected, "{said}");
     Ok(())
 }
 

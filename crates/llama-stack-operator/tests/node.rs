@@ -15,7 +15,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail, ensure};
 use k8s_openapi::api::apps::v1::Deployment;
-use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Service};
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Secret, Service};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client, CustomResourceExt};
@@ -545,12 +545,42 @@ async fn served_with_a_users_configuration(cluster: &Cluster) -> Result<()> {
     Api::<ConfigMap>::default_namespaced(cluster.client.clone())
         .create(&PostParams::default(), &serde_json::from_value(config)?)
         .await?;
-    let instead = [("vllm", "echo", json!({ "prefix": "not vllm: " }))];
-    let user_config = json!({ "userConfig": { "configMapName": "run-yaml" } });
+    // A value that comes from a Secret, which does not exist yet.
+    let from_secret = json!({ "valueFrom": { "secretKeyRef": { "name": "words", "key": "prefix" } } });
+    let instead = [("vllm", "echo", json!({ "prefix": from_secret }))];
+    // As on OpenShift: a user that no image has.
+    let user = json!({
+        "runAsNonRoot": true, "runAsUser": 1_000_660_000, "fsGroup": 1_000_660_000, "seccompProfile": { "type": "RuntimeDefault" },
+    });
+    let user_config = json!({
+        "userConfig": { "configMapName": "run-yaml" },
+        "podOverrides": { "securityContext": user },
+    });
     cluster
         .create("configured", &cluster.newest, &instead, user_config)
         .await?;
+    let failed = cluster
+        .status("configured", |s| {
+            s.external_providers
+                .first()
+                .is_some_and(|p| p.phase == ProviderPhase::Failed)
+        })
+        .await?;
+    let provider = failed.external_providers.first().context("no provider")?;
+    let message = provider.message.clone().unwrap_or_default();
+    ensure!(
+        provider.reason.as_deref() == Some("StartFailed") && message.contains("secret \"words\" not found"),
+        "{provider:?}"
+    );
+    let secret = json!({ "metadata": { "name": "words" }, "stringData": { "prefix": "not vllm: " } });
+    Api::<Secret>::default_namespaced(cluster.client.clone())
+        .create(&PostParams::default(), &serde_json::from_value(secret)?)
+        .await?;
     let status = cluster.wait_until_ready("configured").await?;
+    let objects = cluster
+        .kubectl(&["get", "llsd,deployment,configmap,pod", "-o", "json"])
+        .await?;
+    ensure!(!objects.contains("not vllm: "), "the value is in an object");
     ensure!(cluster.listed("configured").await? == ["vllm"]);
     ensure!(cluster.answer("configured", "vllm/echo-1").await? == "not vllm: hello");
     let told = status.conditions.iter().find(|c| c.type_ == "ProviderOverrides");

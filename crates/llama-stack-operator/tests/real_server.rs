@@ -5,13 +5,16 @@ mod pod;
 
 use std::fs;
 use std::net::TcpListener;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use pod::{Pod, images, llama_stack, text};
-use runway_testbed::llama_stack::{NEWEST, OLDER, Release, request};
+use runway_llama_stack_operator::merge::Transport;
+use runway_llama_stack_operator::pod::{FIND_PYTHON, START_SERVER};
+use runway_llama_stack_operator::requests::Requests;
+use runway_testbed::llama_stack::{NEWEST, OGX, OLDER, Release, request};
 use serde_json::{Value, json};
 
 /// A server that is stopped when the test ends.
@@ -28,14 +31,24 @@ impl Drop for Server {
 }
 
 impl Server {
+    /// Starts a server, and waits until it answers over HTTP.
     fn start(pod: &Pod, python: &Path) -> Result<Self> {
+        let is_healthy = |port: u16| {
+            request(&format!("127.0.0.1:{port}"), "GET", "/v1/health", None).is_ok_and(|(status, _)| status == 200)
+        };
+        Self::start_until(pod, python, is_healthy)
+    }
+
+    fn start_until(pod: &Pod, python: &Path, is_healthy: impl Fn(u16) -> bool) -> Result<Self> {
         let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
         let log = fs::File::create(pod.path("server.log"))?;
-        let process = Command::new(python)
-            .arg(python.with_file_name("llama"))
-            .args(["stack", "run"])
-            .arg(pod.path("config/run.yaml"))
-            .args(["--port", &port.to_string()])
+        let commands = python.parent().context("no folder")?.display();
+        // As in the pod.
+        let process = Command::new("/bin/sh")
+            .args(["-c", &format!("{FIND_PYTHON}{START_SERVER}")])
+            .env("PATH", format!("{commands}:/usr/bin:/bin"))
+            .env("LLAMA_STACK_CONFIG", pod.path("config/run.yaml"))
+            .env("LLS_PORT", port.to_string())
             .env("PYTHONPATH", pod.volume().join("python-packages"))
             .env("HOME", pod.path("home"))
             .env("HF_HUB_OFFLINE", "1")
@@ -48,10 +61,7 @@ impl Server {
         let mut server = Self { process, port };
         // Healthy after three seconds where there is nothing else to do.
         let end = Instant::now() + Duration::from_mins(5);
-        while !server
-            .request("GET", "/v1/health", None)
-            .is_ok_and(|(status, _)| status == 200)
-        {
+        while !is_healthy(port) {
             if let Some(status) = server.process.try_wait()? {
                 bail!("the server ended with {status}:\n{}", pod.read("server.log")?);
             }
@@ -156,6 +166,81 @@ fn an_external_provider_answers_on_the_newest_server() -> Result<()> {
 #[test]
 fn an_external_provider_answers_on_an_older_server() -> Result<()> {
     external_provider_answers(OLDER)
+}
+
+#[test]
+fn an_external_provider_answers_on_ogx() -> Result<()> {
+    external_provider_answers(OGX)
+}
+
+/// A pod whose server has the provider `my-echo`, with more sections in its configuration.
+fn pod_with(python: &Path, more: &str) -> Result<Pod> {
+    let pod = Pod::with(python)?;
+    let output = pod.installation("my-echo", "echo", None)?.output()?;
+    ensure!(output.status.success(), "{}", text(&output.stderr));
+    let more = more.replace("HOME", &pod.path("home").display().to_string());
+    fs::write(pod.path("base-config/run.yaml"), base(&pod) + &more)?;
+    pod.merge(&pod.volume())?;
+    Ok(pod)
+}
+
+/// The operator has no credentials: it reads the version, and does not take the refusal of the list for a failure.
+#[tokio::test]
+async fn a_server_with_authentication_lists_providers_only_with_a_token() -> Result<()> {
+    let Some(python) = llama_stack(NEWEST) else {
+        return Ok(());
+    };
+    // Nothing listens there: no token is valid.
+    let auth = "server:\n  auth: {provider_config: {type: custom, endpoint: 'http://127.0.0.1:9/'}}\n";
+    let pod = pod_with(&python, auth)?;
+    let server = Server::start(&pod, &python)?;
+    let requests = Requests::default();
+    let url = |path: &str| format!("http://127.0.0.1:{}{path}", server.port);
+    let version: Value = requests.get(&url("/v1/version")).await?;
+    ensure!(version["version"] == NEWEST.version, "{version}");
+    let failure = requests.get::<Value>(&url("/v1/providers")).await;
+    let failure = failure.err().context("the server lists its providers")?;
+    ensure!(failure.requires_authentication(), "{failure}");
+    Ok(())
+}
+
+/// Whether a server is healthy over HTTPS. As the kubelet, the client does not verify the server's certificate.
+const HTTPS: &str = "
+import ssl, sys, urllib.request
+context = ssl._create_unverified_context()
+if len(sys.argv) > 2:
+    context.load_cert_chain(*sys.argv[2:])
+urllib.request.urlopen(sys.argv[1], context=context, timeout=10)
+";
+
+#[test]
+fn tls_of_a_server_is_what_the_operator_reads_in_its_run_yaml() -> Result<()> {
+    let Some(python) = llama_stack(NEWEST) else {
+        return Ok(());
+    };
+    for (authority, expected) in [
+        ("", Transport::Tls),
+        (", tls_cafile: HOME/tls.crt", Transport::MutualTls),
+    ] {
+        let tls = format!("server: {{tls_certfile: HOME/tls.crt, tls_keyfile: HOME/tls.key{authority}}}\n");
+        let pod = pod_with(&python, &tls)?;
+        ensure!(Transport::of(&pod.read("config/run.yaml")?) == expected, "{tls}");
+        let files = [pod.path("home/tls.crt"), pod.path("home/tls.key")];
+        let certified = rcgen::generate_simple_self_signed(["localhost".to_owned()])?;
+        fs::write(&files[0], certified.cert.pem())?;
+        fs::write(&files[1], certified.signing_key.serialize_pem())?;
+        let is_healthy = |port: u16, certificate: &[PathBuf]| {
+            let mut client = Command::new(&python);
+            client
+                .args(["-c", HTTPS])
+                .arg(format!("https://127.0.0.1:{port}/v1/health"));
+            let output = client.args(certificate).output();
+            output.is_ok_and(|output| output.status.success())
+        };
+        let server = Server::start_until(&pod, &python, |port| is_healthy(port, &files))?;
+        ensure!(is_healthy(server.port, &[]) == (expected == Transport::Tls), "{tls}");
+    }
+    Ok(())
 }
 
 struct Preflight {

@@ -10,14 +10,14 @@ mod world;
 use std::fs;
 use std::net::TcpListener;
 use std::os::unix::fs::symlink;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use pod::{llama_stack, pythons, text};
 use runway_llama_stack_operator::plan::plan;
-use runway_testbed::llama_stack::{NEWEST, request};
+use runway_testbed::llama_stack::{NEWEST, OGX, request};
 use serde_json::json;
 use world::World;
 
@@ -129,6 +129,38 @@ fn a_server_starts_with_the_command_that_the_image_has() -> Result<()> {
     Ok(())
 }
 
+/// OGX 1.5.0 does not start without a certificate unless it is asked to.
+#[test]
+fn ogx_serves_http_where_the_configuration_has_no_certificate() -> Result<()> {
+    let files = |run: &'static str| {
+        [
+            ("ogx/__init__.py", ""),
+            ("ogx/cli/__init__.py", ""),
+            ("ogx/cli/run.py", ""),
+            ("ogx/cli/stack/run.py", run),
+            ("yaml.py", "import json\nsafe_load = json.load\n"),
+        ]
+    };
+    let script = script(false);
+    let new = Image::new(&files("parser.add_argument('--insecure')\n"), &["ogx"])?;
+    let config = new.path("run.yaml");
+    let script = script.replace("\"$LLAMA_STACK_CONFIG\"", &config.display().to_string());
+    let line = |words: &str| format!("ogx {words} {} --port 8321", config.display());
+    for (text, words) in [
+        ("{}", "run --insecure"),
+        (r#"{"server": null}"#, "run --insecure"),
+        (r#"{"server": {"tls_certfile": "/tls/tls.crt"}}"#, "run"),
+    ] {
+        fs::write(&config, text)?;
+        let (code, said) = new.start(&script, false)?;
+        assert!(code == Some(0) && said.starts_with(&line(words)), "{text}: {said}");
+    }
+    let old = Image::new(&files("")[..2], &["ogx"])?;
+    let (code, said) = old.start(&script, false)?;
+    assert!(code == Some(0) && said.starts_with(&line("stack run")), "{said}");
+    Ok(())
+}
+
 #[test]
 fn the_providers_packages_come_before_the_images_own_path() -> Result<()> {
     let image = Image::new(&[], &["llama"])?;
@@ -149,9 +181,15 @@ fn the_providers_packages_come_before_the_images_own_path() -> Result<()> {
 
 #[test]
 fn several_workers_of_the_real_server_answer() -> Result<()> {
-    let Some(python) = llama_stack(NEWEST) else {
-        return Ok(());
-    };
+    for release in [NEWEST, OGX] {
+        if let Some(python) = llama_stack(release) {
+            several_workers_answer(&python).with_context(|| release.package)?;
+        }
+    }
+    Ok(())
+}
+
+fn several_workers_answer(python: &Path) -> Result<()> {
     let home = tempfile::tempdir()?;
     let config = home.path().join("run.yaml");
     let data = home.path().display().to_string();

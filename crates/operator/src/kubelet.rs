@@ -1,7 +1,7 @@
 //! State of a pod and its containers, from what the kubelet reports.
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{ContainerState, ContainerStateTerminated, ContainerStatus, Pod};
+use k8s_openapi::api::core::v1::{ContainerState, ContainerStateTerminated, ContainerStatus, Pod, PodSpec};
 use kube::ResourceExt;
 
 use crate::packed::Text;
@@ -106,10 +106,15 @@ pub const START_REASONS: [&str; 6] = [
     "PostStartHookError",
 ];
 
-/// Keeps a pod without its spec, which its workload has, and its managed fields.
+/// Keeps a pod without its managed fields, and of its spec, which its workload has, only the pull Secrets: the API server adds those
+/// of the ServiceAccount.
 pub fn without_spec(mut pod: Pod) -> Text {
     pod.metadata.managed_fields = None;
-    pod.spec = None;
+    let secrets = pod.spec.take().and_then(|spec| spec.image_pull_secrets);
+    pod.spec = secrets.map(|secrets| PodSpec {
+        image_pull_secrets: Some(secrets),
+        ..PodSpec::default()
+    });
     Text::of(&pod)
 }
 

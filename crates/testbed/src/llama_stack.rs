@@ -23,6 +23,8 @@ use crate::{
 /// A release of llama-stack, with requirements beside its own that make it usable.
 #[derive(Clone, Copy, Debug)]
 pub struct Release {
+    /// Name on PyPI.
+    pub package: &'static str,
     /// Version, such as `0.2.20`.
     pub version: &'static str,
     /// For pip.
@@ -31,13 +33,22 @@ pub struct Release {
 
 /// The newest, with an `mcp` that it can import: it does not exclude 2.x.
 pub const NEWEST: Release = Release {
+    package: "llama-stack",
     version: "0.7.3",
     with: &["mcp<2"],
 };
 /// One of the oldest that the API of today's providers runs on; it does not exclude a newer llama-stack-api either.
 pub const OLDER: Release = Release {
+    package: "llama-stack",
     version: "0.4.7",
     with: &["llama-stack-api==0.4.7", "mcp<2"],
+};
+
+/// The same project under its later name.
+pub const OGX: Release = Release {
+    package: "ogx",
+    version: "1.5.0",
+    with: &[],
 };
 
 /// The Python that they need.
@@ -73,17 +84,17 @@ pub fn python(version: &str) -> Option<PathBuf> {
 /// The Python of a virtual environment with `release`, installed once on this machine.
 pub fn environment(release: Release) -> Result<PathBuf> {
     let python = python(PYTHON).with_context(|| format!("there is no Python {PYTHON} with pip here"))?;
-    let Release { version, with } = release;
-    let what = format!("llama-stack-{version}");
+    let Release { package, version, with } = release;
+    let what = format!("{package}-{version}");
     let folder = cache_folder()?.join(&what);
     let _lock = hold(&what)?;
     let program = folder.join("bin/python");
     let complete = folder.join("complete");
-    let recipe = json!({"llama-stack": version, "with": with, "recipe": RECIPE}).to_string();
+    let recipe = json!({package: version, "with": with, "recipe": RECIPE}).to_string();
     if fs::read_to_string(&complete).is_ok_and(|made| made == recipe) {
         return Ok(program);
     }
-    say(&format!("Installing llama-stack {version} from PyPI"));
+    say(&format!("Installing {package} {version} from PyPI"));
     if folder.exists() {
         fs::remove_dir_all(&folder)?;
     }
@@ -98,7 +109,7 @@ pub fn environment(release: Release) -> Result<PathBuf> {
     ];
     run(Command::new(&program)
         .args(pip)
-        .arg(format!("llama-stack=={version}"))
+        .arg(format!("{package}=={version}"))
         .args(with))?;
     // By hash and unchecked, so that they are valid in an image as well. Of `oci` nothing is wanted. It fails for files that
     // are no Python, which some packages have; what is not compiled now is compiled when it is imported.

@@ -9,7 +9,7 @@ use crate::{
     binaries, browser,
     engine::LlamaServer,
     keda,
-    llama_stack::{self, NEWEST, OLDER},
+    llama_stack::{self, NEWEST, OGX, OLDER},
     node, packages, say, sqs,
 };
 
@@ -46,5 +46,6 @@ fn llama_stack() -> Result<()> {
             llama_stack::distribution(release)?;
         }
     }
+    llama_stack::environment(OGX)?;
     Ok(())
 }

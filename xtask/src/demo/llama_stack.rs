@@ -1,7 +1,7 @@
-//! The example provider as an image, a distribution that names it, and a chat completion that it answers.
+//! The example providers as images, distributions that name them, and chat completions: from the provider itself, and from a
+//! model that runs beside it.
 
 use std::path::Path;
-use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 use k8s_openapi::api::core::v1::Service;
@@ -9,7 +9,8 @@ use kube::{Api, Client};
 use runway_api::LlamaStackDistribution;
 use runway_api::labels::llama_stack as labels;
 use runway_client::manifests::{self, Release};
-use runway_testbed::images::Rootfs;
+use runway_client::provider_kit;
+use runway_testbed::engine::LlamaServer;
 use runway_testbed::{Node, llama_stack};
 use serde_json::{Value, json};
 
@@ -17,16 +18,27 @@ use crate::cluster::{self, Programs};
 use crate::shell;
 use crate::up::step;
 
-/// The provider's image.
-const PROVIDER: &str = "registry.example.com/lls-echo:1.0.0";
-/// Sources of the provider.
-const SOURCES: &str = "deploy/examples/llama-stack-provider";
 /// Prompt.
 const QUESTION: &str = "Are you there?";
-/// The resource that names it.
-const EXAMPLE: &str = "deploy/examples/llama-stack/external-provider.yaml";
+/// Sources of a provider, and the resource that names its image.
+struct Example {
+    sources: &'static str,
+    resource: &'static str,
+}
+/// A provider that answers by itself.
+const ECHO: Example = Example {
+    sources: "deploy/examples/llama-stack-provider",
+    resource: "deploy/examples/llama-stack/external-provider.yaml",
+};
+/// A provider that asks a ModelDeployment.
+const MODEL: Example = Example {
+    sources: "deploy/examples/llama-stack-openai-compatible",
+    resource: "deploy/examples/llama-stack/model-deployment.yaml",
+};
+/// The ModelDeployment.
+const HELLO: &str = "deploy/examples/test-bed/hello.yaml";
 
-pub(super) async fn show(node: &Node, programs: &Programs) -> Result<()> {
+pub(super) async fn show(node: &mut Node, programs: &Programs) -> Result<()> {
     let client = node.admin_client().await?;
     step("installing the Llama Stack operator, from an image of its own");
     let component = manifests::llama_stack();
@@ -41,19 +53,50 @@ pub(super) async fn show(node: &Node, programs: &Programs) -> Result<()> {
     step("making the image of a distribution with llama-stack from PyPI (once for this machine: about 3 minutes)");
     let distribution = tokio::task::spawn_blocking(|| llama_stack::distribution(llama_stack::NEWEST)).await??;
     node.import_image(&distribution.archive).await?;
-    step(&format!("making the provider's image from {SOURCES}"));
+    serve(node, &client, &ECHO, &distribution.name, None).await?;
+
+    let Some(engine) = tokio::task::spawn_blocking(|| LlamaServer::prepare("a model behind the server")).await?? else {
+        return Ok(());
+    };
+    step("a model of the provider direct, a real llama-server, is to answer through a second server");
+    node.import_image(&engine.image.archive).await?;
+    super::answer::install(node, programs, &client).await?;
+    let model = read(HELLO)?;
+    let name = text(&model["metadata"]["name"]).to_owned();
+    cluster::apply(&client, &serde_json::from_value(model)?).await?;
+    super::kubectl(
+        node,
+        &[
+            "wait",
+            "--for=condition=Ready",
+            &format!("modeldeployment/{name}"),
+            "--timeout=5m",
+        ],
+    )
+    .await?;
+    serve(node, &client, &MODEL, &distribution.name, Some(&name)).await
+}
+
+/// Builds the image of a provider, applies the resource that names it, and asks the server.
+async fn serve(node: &Node, client: &Client, example: &Example, distribution: &str, model: Option<&str>) -> Result<()> {
+    let mut resource = read(example.resource)?;
+    let provider = &mut resource["spec"]["server"]["externalProviders"]["inference"][0];
+    let image = text(&provider["image"]).to_owned();
+    if let Some(model) = model {
+        provider["config"]["modelDeploymentRef"]["name"] = model.into();
+    }
+    resource["spec"]["server"]["distribution"] = json!({ "image": distribution });
+    step(&format!("making the provider's image from {}", example.sources));
     let archive = node.dir.join("provider.tar");
-    provider_image(&archive)?;
+    provider_image(example.sources, &image, &archive)?;
     node.import_image(&archive).await?;
 
-    let mut example = example()?;
-    example["spec"]["server"]["distribution"] = json!({ "image": distribution.name });
     println!(
         "\nThis is applied:\n\n{}",
-        serde_saphyr::to_string(&example)?.trim_end()
+        serde_saphyr::to_string(&resource)?.trim_end()
     );
-    cluster::apply(&client, &serde_json::from_value(example.clone())?).await?;
-    let name = example["metadata"]["name"]
+    cluster::apply(client, &serde_json::from_value(resource.clone())?).await?;
+    let name = resource["metadata"]["name"]
         .as_str()
         .context("the example has no name")?;
     super::kubectl(
@@ -81,39 +124,30 @@ pub(super) async fn show(node: &Node, programs: &Programs) -> Result<()> {
         ],
     )
     .await?;
-    ask(&client, name).await
+    ask(client, name).await
 }
 
-/// As docs/llama-stack-providers.md has it: a wheel of the sources, and the metadata.
-fn provider_image(archive: &Path) -> Result<()> {
+/// Builds the image of a provider as `kubeairunway llama-stack provider build` does.
+fn provider_image(sources: &str, image: &str, archive: &Path) -> Result<()> {
     let folder = archive.with_extension("files");
-    // pip builds in the folder of the sources.
-    let (sources, packages) = (folder.join("sources"), folder.join("packages"));
-    let environment = llama_stack::environment(llama_stack::NEWEST)?;
     std::fs::create_dir_all(&folder)?;
-    run(Command::new("cp")
-        .arg("-r")
-        .arg(shell::root().join(SOURCES))
-        .arg(&sources))?;
-    run(Command::new(environment)
-        .args(["-m", "pip", "wheel", "--quiet", "--no-cache-dir", "--wheel-dir"])
-        .arg(&packages)
-        .arg(&sources))?;
-    let mut provider = Rootfs::empty();
-    provider.tree("/lls-provider/packages", &packages, &|_| false)?.file(
-        "/lls-provider/lls-provider-spec.yaml",
-        sources.join("lls-provider-spec.yaml"),
-        0o644,
-    )?;
-    llama_stack::provider_image(PROVIDER, &provider, archive)?;
+    let base = folder.join("base.tar");
+    llama_stack::provider_config().write("testbed.local/provider-base:1", &llama_stack::provider_base()?, &base)?;
+    provider_kit::build(&provider_kit::Build {
+        sources: shell::root().join(sources),
+        python: llama_stack::environment(llama_stack::NEWEST)?,
+        base,
+        image: image.to_owned(),
+        archive: archive.to_owned(),
+        work: folder.join("work"),
+    })?;
     std::fs::remove_dir_all(folder)?;
     Ok(())
 }
 
-fn example() -> Result<Value> {
-    let text =
-        std::fs::read_to_string(shell::root().join(EXAMPLE)).with_context(|| format!("cannot read {EXAMPLE}"))?;
-    serde_saphyr::from_str(&text).with_context(|| format!("{EXAMPLE} is not a Kubernetes object"))
+fn read(path: &str) -> Result<Value> {
+    let text = std::fs::read_to_string(shell::root().join(path)).with_context(|| format!("cannot read {path}"))?;
+    serde_saphyr::from_str(&text).with_context(|| format!("{path} is not a Kubernetes object"))
 }
 
 /// The question goes to the Service, as any client's would.
@@ -156,12 +190,4 @@ fn conversation(address: &str) -> Result<(Value, String, Value, String)> {
 
 fn text(value: &Value) -> &str {
     value.as_str().unwrap_or("?")
-}
-
-fn run(command: &mut Command) -> Result<()> {
-    let output = command.output().with_context(|| format!("cannot run {command:?}"))?;
-    if !output.status.success() {
-        bail!("{command:?} failed: {}", String::from_utf8_lossy(&output.stderr));
-    }
-    Ok(())
 }

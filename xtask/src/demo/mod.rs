@@ -14,12 +14,13 @@ use crate::cluster::Programs;
 pub(crate) enum Demo {
     /// A model server that answers through a queue, goes to sleep, and wakes for the next question.
     Asya,
-    /// A Llama Stack server, answering through a provider that was installed from an image when its pod started.
+    /// A Llama Stack server, answering through a provider that was installed from an image when its pod started, and through a
+    /// model of the provider direct.
     LlamaStack,
 }
 
 impl Demo {
-    pub(crate) async fn show(self, node: &Node, programs: &Programs) -> Result<()> {
+    pub(crate) async fn show(self, node: &mut Node, programs: &Programs) -> Result<()> {
         match self {
             Self::Asya => asya::show(node).await,
             Self::LlamaStack => llama_stack::show(node, programs).await,

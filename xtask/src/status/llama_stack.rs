@@ -123,6 +123,11 @@ const PROVIDER_REASONS: Table = Table {
             "Correct the configuration",
         ),
         (
+            "InvalidValueFrom",
+            "`valueFrom` in the `config` of a provider is incomplete",
+            "Correct the configuration",
+        ),
+        (
             "MetadataInvalid",
             "`lls-provider-spec.yaml` in the provider image is not valid",
             "Rebuild the image with a valid file",
@@ -224,8 +229,8 @@ const CONDITIONS: &[Condition] = &[
             Reason(
                 False,
                 "UserConfigInvalid",
-                "The user's ConfigMap has neither `run.yaml` nor `config.yaml`",
-                "Add one of the two keys",
+                "The user's ConfigMap has neither `run.yaml` nor `config.yaml`, or its TLS conflicts with `spec.server.workers`",
+                "Follow the message",
             ),
             Reason(
                 False,
@@ -365,6 +370,18 @@ const CONDITIONS: &[Condition] = &[
         reasons: &[
             Reason(True, "Answered", "The server answered", "Nothing"),
             Reason(
+                True,
+                "AuthenticationRequired",
+                "The server answered, and lists its providers only with authentication",
+                "Nothing",
+            ),
+            Reason(
+                True,
+                "Probed",
+                "The server uses TLS; the kubelet's probes succeed",
+                "Nothing",
+            ),
+            Reason(
                 False,
                 "NoAnswer",
                 "The server did not answer as expected",
@@ -408,6 +425,17 @@ const CONDITIONS: &[Condition] = &[
             "OwnCommand",
             "`command` or `args` are set",
             "Remove them to have providers checked",
+        )],
+    },
+    Condition {
+        kind: condition::IMAGES_NOT_PINNED,
+        present: Present::WhileTrue,
+        meaning: "The spec names images by the tag `latest`, or without a tag.",
+        reasons: &[Reason(
+            True,
+            "LatestTag",
+            "The message lists the images",
+            "Name them by digest, or by a tag that does not move",
         )],
     },
     Condition {

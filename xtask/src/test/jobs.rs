@@ -11,12 +11,13 @@ use crate::lane::Lane;
 use crate::shell;
 
 /// Files whose tests start real nodes. KEDA is built last, so what needs it comes last.
-const NODES: [&str; 8] = [
+const NODES: [&str; 9] = [
     "crates/llama-stack-operator/tests/node.rs",
     "crates/testbed/tests/answers.rs",
     "crates/testbed/tests/console.rs",
     "crates/testbed/tests/node.rs",
     "crates/testbed/tests/engine.rs",
+    "crates/testbed/tests/neighbours.rs",
     "crates/testbed/tests/simulator_workloads.rs",
     "crates/cli/tests/node.rs",
     "crates/testbed/tests/asya.rs",

@@ -11,6 +11,7 @@ use runway_client::chat::{Message, Options};
 use runway_client::cluster::Cluster;
 use runway_client::endpoint;
 use runway_client::talk::Talk;
+use runway_client::text::visible;
 
 use super::Error;
 use crate::answer::Answer;
@@ -104,17 +105,4 @@ fn message(role: &'static str, content: &str) -> Message {
         role,
         content: content.to_owned(),
     }
-}
-
-/// Replaces control characters, so that an answer cannot control the terminal.
-fn visible(text: &str) -> String {
-    text.chars()
-        .map(|c| {
-            if c.is_control() && c != '\n' && c != '\t' {
-                '\u{fffd}'
-            } else {
-                c
-            }
-        })
-        .collect()
 }

@@ -1,10 +1,11 @@
-//! `llama-stack provider new`, `build` and `check`: for authors of providers, without a cluster.
+//! `llama-stack provider new`, `build`, `check` and `try`: for authors of providers, without a cluster.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
+use jiff::SignedDuration;
 use runway_client::diagnostic::{Diagnostic, Level};
-use runway_client::provider_kit::{self, Build, Check};
+use runway_client::provider_kit::{self, Build, Check, Checked, Distribution, Serve};
 
 use crate::answer::{Answer, Error};
 
@@ -38,21 +39,55 @@ pub struct BuildArgs {
     pub python: PathBuf,
 }
 
+/// Providers, as `check` and `try` take them.
+#[derive(Debug, Args)]
+pub struct ProvidersArgs {
+    /// OCI archive of a provider image, or a directory with the contents of its /lls-provider; repeatable
+    #[arg(value_name = "IMAGE", required = true)]
+    pub providers: Vec<PathBuf>,
+    /// File with the config of a provider, as in my-vllm=config.yaml; repeatable
+    #[arg(long = "config", value_name = "ID=FILE", value_parser = config_file)]
+    pub configs: Vec<(String, PathBuf)>,
+    /// Python with pip, of the version that the provider images have; --distribution-python, or else python3, if omitted
+    #[arg(long, value_name = "PROGRAM")]
+    pub python: Option<PathBuf>,
+    /// Configuration of the distribution; one without providers if omitted
+    #[arg(long, value_name = "FILE")]
+    pub base_config: Option<PathBuf>,
+}
+
 /// Arguments of `llama-stack provider check`.
 #[derive(Debug, Args)]
 pub struct KitCheckArgs {
-    /// Contents of /lls-provider of a provider image; repeatable
-    #[arg(value_name = "DIR", required = true)]
-    pub providers: Vec<PathBuf>,
-    /// Python with pip, of the version that the provider images have
-    #[arg(long, value_name = "PROGRAM", default_value = "python3")]
-    pub python: PathBuf,
+    /// The providers.
+    #[command(flatten)]
+    pub providers: ProvidersArgs,
     /// Python of an environment with llama-stack, as in the distribution; without it, providers are not loaded
     #[arg(long, value_name = "PROGRAM")]
     pub distribution_python: Option<PathBuf>,
-    /// Configuration of the distribution; an empty one if omitted
-    #[arg(long, value_name = "FILE")]
-    pub base_config: Option<PathBuf>,
+    /// OCI archive of the distribution image, or the list of its packages by pip inspect or pip freeze
+    #[arg(long, value_name = "FILE", conflicts_with = "distribution_python")]
+    pub distribution: Option<PathBuf>,
+}
+
+/// Arguments of `llama-stack provider try`.
+#[derive(Debug, Args)]
+pub struct TryArgs {
+    /// The providers.
+    #[command(flatten)]
+    pub providers: ProvidersArgs,
+    /// Python of an environment with llama-stack, as in the distribution
+    #[arg(long, value_name = "PROGRAM")]
+    pub distribution_python: PathBuf,
+    /// Prompt
+    #[arg(long, short, value_name = "TEXT", default_value = "Are you there?")]
+    pub message: String,
+    /// Model; the first one of the first inference provider if omitted
+    #[arg(long, value_name = "ID")]
+    pub model: Option<String>,
+    /// Time until the server must be healthy, such as 90s or 20m
+    #[arg(long, default_value = "5m", value_name = "TIME")]
+    pub timeout: SignedDuration,
 }
 
 /// `llama-stack provider new`.
@@ -113,16 +148,59 @@ fn temporary() -> Result<tempfile::TempDir, Error> {
 /// `llama-stack provider check`.
 ///
 /// # Errors
-/// A directory or program cannot be used.
+/// A file or program cannot be used.
 pub fn check(args: &KitCheckArgs) -> Result<Answer, Error> {
     let volumes = temporary()?;
-    let checked = provider_kit::check(&Check {
-        providers: args.providers.clone(),
-        python: args.python.clone(),
-        distribution: args.distribution_python.clone(),
-        base_config: args.base_config.clone(),
-        volumes: volumes.path().to_owned(),
-    })?;
+    let distribution = match (&args.distribution_python, &args.distribution) {
+        (Some(python), _) => Distribution::Python(python.clone()),
+        (None, Some(file)) => Distribution::Packages(file.clone()),
+        (None, None) => Distribution::Unknown,
+    };
+    let checked = provider_kit::check(&args.providers.check(distribution, volumes.path()))?;
+    Ok(answer(checked))
+}
+
+/// `llama-stack provider try`.
+///
+/// # Errors
+/// A file or program cannot be used.
+pub async fn serve(args: &TryArgs) -> Result<Answer, Error> {
+    let volumes = temporary()?;
+    let distribution = Distribution::Python(args.distribution_python.clone());
+    let input = Serve {
+        check: args.providers.check(distribution, volumes.path()),
+        message: args.message.clone(),
+        model: args.model.clone(),
+        patience: args.timeout.unsigned_abs(),
+    };
+    Ok(answer(provider_kit::serve(&input).await?))
+}
+
+impl ProvidersArgs {
+    fn check(&self, distribution: Distribution, volumes: &Path) -> Check {
+        let python = match (&self.python, &distribution) {
+            (Some(python), _) | (None, Distribution::Python(python)) => python.clone(),
+            (None, _) => PathBuf::from("python3"),
+        };
+        Check {
+            providers: self.providers.clone(),
+            configs: self.configs.iter().cloned().collect(),
+            python,
+            distribution,
+            base_config: self.base_config.clone(),
+            volumes: volumes.to_owned(),
+        }
+    }
+}
+
+fn config_file(text: &str) -> Result<(String, PathBuf), String> {
+    match text.split_once('=') {
+        Some((id, file)) if !id.is_empty() && !file.is_empty() => Ok((id.to_owned(), file.into())),
+        _ => Err("use ID=FILE, such as my-vllm=config.yaml".to_owned()),
+    }
+}
+
+fn answer(checked: Checked) -> Answer {
     let failed = checked.failure.is_some();
     let mut lines = checked.lines;
     lines.extend(checked.failure.map(|message| format!("\n{message}")));
@@ -131,10 +209,10 @@ pub fn check(args: &KitCheckArgs) -> Result<Answer, Error> {
         subject: None,
         text: "the providers would not start: see the message above".to_owned(),
     });
-    Ok(Answer {
+    Answer {
         data: lines.join("\n") + "\n",
         talk: talk.into_iter().collect(),
         failed,
         code: None,
-    })
+    }
 }

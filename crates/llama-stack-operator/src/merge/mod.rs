@@ -7,6 +7,7 @@
 //! | `splice` | does it, in the text itself |
 //! | `expand` | writes a base without aliases, where an alias shares what must change |
 //! | `yaml`, `write` | a document that knows where its nodes stand; values as text |
+//! | [`Transport`] | the protocol that a run.yaml configures |
 //! | [`Error`](enum@Error) | why it cannot be done |
 //!
 //! The base is edited as text, between the positions the parser gives: every byte that need not change stays, comments,
@@ -18,6 +19,7 @@ mod error;
 mod expand;
 mod external;
 mod splice;
+mod transport;
 mod write;
 mod yaml;
 
@@ -25,6 +27,7 @@ use std::collections::BTreeMap;
 
 pub use error::{Error, Errors, Fault, INIT_CONTAINER, Who};
 pub use external::{APIS, ProviderFiles};
+pub use transport::Transport;
 
 use change::{Changes, Entry};
 use external::External;

@@ -78,8 +78,16 @@ pub(super) fn storage(seen: &Observed, request: &Request) -> Option<Draft> {
     })
 }
 
-pub(super) fn health(seen: &Observed) -> Draft {
+pub(super) fn health(seen: &Observed, request: &Request, rollout: &Rollout) -> Draft {
     match seen.server.as_deref() {
+        Some(Answer::Said(server)) if server.providers.is_none() => yes(
+            condition::HEALTH_CHECK,
+            DistributionReason::AuthenticationRequired,
+            format!(
+                "The server answers, version {}; it requires authentication, so its providers are not listed",
+                server.version
+            ),
+        ),
         Some(Answer::Said(server)) => yes(
             condition::HEALTH_CHECK,
             DistributionReason::Answered,
@@ -89,6 +97,11 @@ pub(super) fn health(seen: &Observed) -> Draft {
             condition::HEALTH_CHECK,
             DistributionReason::NoAnswer,
             format!("The server did not report its version and providers: {why}"),
+        ),
+        None if request.transport.is_tls() && rollout.is_complete() => yes(
+            condition::HEALTH_CHECK,
+            DistributionReason::Probed,
+            "The server uses TLS: the kubelet's probes succeed, and its version and providers are not read",
         ),
         None => no(
             condition::HEALTH_CHECK,
@@ -148,6 +161,17 @@ pub(super) fn remarks(request: &Request, story: &Story) -> Vec<Draft> {
             condition::PREFLIGHT_BYPASSED,
             DistributionReason::OwnCommand,
             "spec.server.containerSpec.command or args replace the operator's: external providers are installed and merged, but not checked before the server starts",
+        ));
+    }
+    let moving = pod::moving_images(request);
+    if !moving.is_empty() {
+        all.push(yes(
+            condition::IMAGES_NOT_PINNED,
+            DistributionReason::LatestTag,
+            format!(
+                "{}: pods that start later may run another release; name images by digest, or by a tag that does not move",
+                moving.join(", ")
+            ),
         ));
     }
     let ignored = pod::ignored_env(request);

@@ -8,6 +8,7 @@ mod request;
 mod rollout;
 mod status;
 mod story;
+mod value_from;
 
 use runway_api::DistributionReason;
 use runway_operator::apply;

@@ -23,10 +23,11 @@ const DEFAULT_SIZE: &str = "10Gi";
 /// Time in seconds until a Deployment is reported as not progressing, in addition to the start of the server.
 const PULL_SECONDS: i32 = 15 * 60;
 
-/// A desired object without its metadata, not yet compared with the live one.
+/// A desired object without most of its metadata, not yet compared with the live one.
 pub(super) struct Wanted {
     pub(super) kind: Kind,
     pub(super) name: String,
+    annotations: Option<BTreeMap<String, String>>,
     pub(super) body: Value,
 }
 
@@ -53,6 +54,7 @@ pub(super) fn wanted(seen: &Observed, request: &Request) -> Vec<Wanted> {
         .filter_map(|(kind, name)| {
             Some(Wanted {
                 body: body(kind, &name)?,
+                annotations: (kind.kind == "Ingress").then(|| request.ingress().annotations.clone()),
                 kind,
                 name,
             })
@@ -124,6 +126,7 @@ fn dress(llsd: &LlamaStackDistribution, object: &Wanted) -> DynamicObject {
             name: Some(object.name.clone()),
             namespace: llsd.namespace(),
             labels: Some(labels),
+            annotations: object.annotations.clone().filter(|all| !all.is_empty()),
             owner_references: Some(vec![object::owner(llsd)]),
             ..ObjectMeta::default()
         },
@@ -242,13 +245,27 @@ fn exposes_route(request: &Request) -> bool {
 }
 
 fn ingress(request: &Request) -> Option<Value> {
-    exposes_route(request).then(|| {
-        json!({ "spec": { "rules": [{ "http": { "paths": [{
-            "path": "/",
-            "pathType": "Prefix",
-            "backend": { "service": { "name": kinds::service(&request.name), "port": { "name": "http" } } },
-        }] } }] } })
-    })
+    if !exposes_route(request) {
+        return None;
+    }
+    let own = request.ingress();
+    let mut rule = json!({ "http": { "paths": [{
+        "path": "/",
+        "pathType": "Prefix",
+        "backend": { "service": { "name": kinds::service(&request.name), "port": { "name": "http" } } },
+    }] } });
+    let mut spec = json!({});
+    if let Some(host) = &own.host {
+        rule["host"] = host.as_str().into();
+        if let Some(secret) = &own.tls_secret_name {
+            spec["tls"] = json!([{ "hosts": [host], "secretName": secret }]);
+        }
+    }
+    spec["rules"] = json!([rule]);
+    if let Some(class) = &own.class_name {
+        spec["ingressClassName"] = class.as_str().into();
+    }
+    Some(json!({ "spec": spec }))
 }
 
 fn disruption_budget(request: &Request) -> Option<Value> {

@@ -15,7 +15,8 @@ use serde_json::{Map, Value, json};
 
 use super::request::{Provider, Request};
 use crate::kinds;
-use crate::pod::CRD_CONFIG_VARIABLE;
+use crate::merge::Transport;
+use crate::pod::{CHECK_PROVIDERS, CRD_CONFIG_VARIABLE, FIND_PYTHON, START_SERVER};
 use crate::settings::Settings;
 use crate::validate::given;
 
@@ -27,6 +28,7 @@ pub(super) const MERGE: &str = "merge-config";
 // Paths of the specification.
 const PACKAGES: &str = "/opt/llama-stack/external-providers/python-packages";
 const EXTERNAL_PROVIDERS: &str = "/opt/llama-stack/external-providers";
+const PROVIDER_CACHE: &str = "/opt/llama-stack/provider-cache";
 const BASE_CONFIG: &str = "/opt/llama-stack/base-config";
 const CONFIG: &str = "/opt/llama-stack/config";
 const MERGED_RUN_YAML: &str = "/opt/llama-stack/config/run.yaml";
@@ -38,48 +40,6 @@ const USER_CONFIG: &str = "/etc/llama-stack";
 const CA_BUNDLE: &str = "/etc/ssl/certs/ca-bundle";
 /// The file in it.
 pub(super) const CA_BUNDLE_KEY: &str = "ca-bundle.crt";
-
-/// Finds the distribution's Python.
-const PYTHON: &str = r#"for python in python3 python; do
-  if command -v "$python" >/dev/null 2>&1; then break; fi
-done
-"#;
-
-/// Puts the providers' packages before those of the image, and checks what was installed, before the server sees it. The image's
-/// own PYTHONPATH is known only here.
-const PREFLIGHT: &str = r#"export PYTHONPATH="/opt/llama-stack/external-providers/python-packages${PYTHONPATH:+:$PYTHONPATH}"
-"$python" /opt/llama-stack/config/preflight.py --run-yaml=/opt/llama-stack/config/run.yaml || exit $?
-"#;
-
-/// Starts the server with a configuration that is not the image's own. Releases from 0.3 on; ogx is its later name. Several
-/// workers need the application factory of the server's module (llama-stack 0.7.3 and ogx 1.5: core/server/server.py).
-const START: &str = r#"fail() {
-  echo "$1" >&2
-  if [ -w /dev/termination-log ]; then echo "$1" >/dev/termination-log; fi
-  exit 1
-}
-export OGX_CONFIG="$LLAMA_STACK_CONFIG"
-if [ -n "$LLS_WORKERS" ]; then
-  for package in ogx llama_stack; do
-    if "$python" -c "from importlib.util import find_spec as f; import sys; s = f('$package') and f('$package.core') and f('$package.core.server') and f('$package.core.server.server'); sys.exit(0 if s and 'def create_app' in open(s.origin).read() else 1)"; then
-      exec "$python" -m uvicorn "$package.core.server.server:create_app" --host 0.0.0.0 --port "$LLS_PORT" --workers "$LLS_WORKERS" --factory
-    fi
-  done
-  fail "ERROR: The distribution cannot run several workers
-
-Reason: neither ogx.core.server.server nor llama_stack.core.server.server of this image has create_app().
-
-Resolution: Leave out spec.server.workers, or use a distribution image with llama-stack 0.3 or newer."
-fi
-for command in llama ogx; do
-  if command -v "$command" >/dev/null 2>&1; then exec "$command" stack run "$LLAMA_STACK_CONFIG" --port "$LLS_PORT"; fi
-done
-fail "ERROR: The distribution image has no command to start a server
-
-Reason: neither llama nor ogx is on the PATH ($PATH).
-
-Resolution: Use a distribution image with llama-stack 0.3 or newer, or set spec.server.containerSpec.command."
-"#;
 
 /// Environment variables by which a server finds its configuration: while we merge it, they are ours.
 pub(super) const CONFIG_ENV: [&str; 3] = ["LLAMA_STACK_CONFIG", "RUN_CONFIG_PATH", "OGX_CONFIG"];
@@ -218,20 +178,26 @@ fn init_containers(request: &Request) -> Vec<Value> {
 
 /// Phase 1: one for each provider, in its own image.
 fn install(request: &Request, provider: &Provider) -> Value {
+    let mut env = vec![
+        json!({ "name": CRD_CONFIG_VARIABLE, "value": provider.crd_config }),
+        json!({ "name": "HOME", "value": "/tmp" }),
+    ];
+    let mut mounts = vec![
+        mount("external-providers", EXTERNAL_PROVIDERS, false),
+        mount("scripts", SCRIPTS, true),
+    ];
+    if request.overrides().provider_cache_claim.is_some() {
+        env.push(json!({ "name": "LLS_PROVIDER_CACHE", "value": PROVIDER_CACHE }));
+        mounts.push(mount("provider-cache", PROVIDER_CACHE, false));
+    }
     json!({
         "name": provider.container,
         "image": provider.image,
         "imagePullPolicy": provider.pull_policy.as_str(),
         // No shell: an image may have none.
         "command": ["python3", format!("{SCRIPTS}/install_provider.py")],
-        "env": [
-            { "name": CRD_CONFIG_VARIABLE, "value": provider.crd_config },
-            { "name": "HOME", "value": "/tmp" },
-        ],
-        "volumeMounts": [
-            mount("external-providers", EXTERNAL_PROVIDERS, false),
-            mount("scripts", SCRIPTS, true),
-        ],
+        "env": env,
+        "volumeMounts": mounts,
         // About 100 MB for ten dependencies; large wheels need more while they are unpacked.
         "resources": init_resources(request, [("cpu", "100m"), ("memory", "256Mi")], "1Gi"),
         "securityContext": restricted(),
@@ -300,10 +266,10 @@ fn server(request: &Request) -> Value {
         "volumeMounts": mounts(request),
         "securityContext": restricted(),
         "terminationMessagePolicy": "FallbackToLogsOnError",
-        "startupProbe": health(STARTUP_PERIOD, 5, (request.startup_seconds() + STARTUP_PERIOD - 1) / STARTUP_PERIOD),
+        "startupProbe": health(request, STARTUP_PERIOD, 5, (request.startup_seconds() + STARTUP_PERIOD - 1) / STARTUP_PERIOD),
         // A server that is busy ingesting may not answer for a while; taking it out of service for that makes it flap. And
         // there is no liveness probe: a restart would lose the work.
-        "readinessProbe": request.overrides().readiness_probe.as_ref().map_or_else(|| health(10, 10, 6), pruned),
+        "readinessProbe": request.overrides().readiness_probe.as_ref().map_or_else(|| health(request, 10, 10, 6), pruned),
     });
     if let Some(own) = &request.overrides().liveness_probe {
         container["livenessProbe"] = pruned(own);
@@ -319,9 +285,9 @@ fn server(request: &Request) -> Value {
             container["args"] = own.args.into();
         }
     } else if !request.providers.is_empty() {
-        container["command"] = json!(["/bin/sh", "-c", format!("{PYTHON}{PREFLIGHT}{START}")]);
+        container["command"] = json!(["/bin/sh", "-c", format!("{FIND_PYTHON}{CHECK_PROVIDERS}{START_SERVER}")]);
     } else if request.user_config.is_some() {
-        container["command"] = json!(["/bin/sh", "-c", format!("{PYTHON}{START}")]);
+        container["command"] = json!(["/bin/sh", "-c", format!("{FIND_PYTHON}{START_SERVER}")]);
     }
     container
 }
@@ -329,24 +295,42 @@ fn server(request: &Request) -> Value {
 /// Pull policy of the distribution's containers, which must run the same image. As Kubernetes' default: a tag that moves, or none
 /// at all, is pulled each time.
 fn pull_policy(image: &str) -> &'static str {
+    if moves(image) { "Always" } else { "IfNotPresent" }
+}
+
+/// Whether an image is named without a digest and by the tag `latest`, or by none.
+fn moves(image: &str) -> bool {
     let last = image.rsplit('/').next().unwrap_or_default();
-    if !last.contains('@') && (!last.contains(':') || last.ends_with(":latest")) {
-        "Always"
-    } else {
-        "IfNotPresent"
-    }
+    !last.contains('@') && (!last.contains(':') || last.ends_with(":latest"))
+}
+
+/// Images of the spec that another release may replace under the same name.
+pub(super) fn moving_images<'a>(request: &'a Request) -> Vec<&'a str> {
+    let own = request.distribution.is_none().then_some(request.image.as_str());
+    let providers = request.providers.iter().map(|p| p.image.as_str());
+    own.into_iter().chain(providers).filter(|image| moves(image)).collect()
 }
 
 /// Seconds between two probes of a server that starts.
 const STARTUP_PERIOD: i32 = 5;
 
-fn health(period: i32, timeout: i32, attempts: i32) -> Value {
-    json!({
-        "httpGet": { "path": "/v1/health", "port": "http" },
+fn health(request: &Request, period: i32, timeout: i32, attempts: i32) -> Value {
+    let mut probe = json!({
         "periodSeconds": period,
         "timeoutSeconds": timeout,
         "failureThreshold": attempts,
-    })
+    });
+    let path = json!({ "path": "/v1/health", "port": "http" });
+    match request.transport {
+        Transport::Plain => probe["httpGet"] = path,
+        Transport::Tls => {
+            probe["httpGet"] = path;
+            probe["httpGet"]["scheme"] = "HTTPS".into();
+        }
+        // The kubelet has no certificate for clients.
+        Transport::MutualTls => probe["tcpSocket"] = json!({ "port": "http" }),
+    }
+    probe
 }
 
 fn resources(request: &Request, own: Option<&Resources>) -> Value {
@@ -429,6 +413,9 @@ fn env(request: &Request) -> Vec<Value> {
     for variable in own {
         set(&variable.name, pruned(variable));
     }
+    for variable in request.providers.iter().flat_map(|p| &p.env) {
+        set(variable["name"].as_str().unwrap_or_default(), variable.clone());
+    }
     if with_providers {
         for name in CONFIG_ENV {
             set(name, text(name, MERGED_RUN_YAML));
@@ -481,7 +468,8 @@ fn mounts(request: &Request) -> Vec<Value> {
 }
 
 /// Names of the operator's volumes.
-pub(super) const VOLUMES: [&str; 7] = [
+pub(super) const VOLUMES: [&str; 8] = [
+    "provider-cache",
     "lls-storage",
     "user-config",
     "ca-bundle",
@@ -513,6 +501,9 @@ fn volumes(request: &Request, settings: &Settings) -> Vec<Value> {
             Some(config) => config_map("base-config", &config.name),
             None => json!({ "name": "base-config", "emptyDir": {} }),
         });
+        if let Some(claim) = &request.overrides().provider_cache_claim {
+            all.push(json!({ "name": "provider-cache", "persistentVolumeClaim": { "claimName": claim } }));
+        }
         all.push(json!({ "name": "merged-config", "emptyDir": {} }));
         all.push(config_map("scripts", &kinds::scripts(&request.name)));
     }

@@ -4,14 +4,15 @@ use std::sync::LazyLock;
 
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::ResourceExt;
-use runway_api::llama_stack_distribution::{ApiSection, PodOverrides, PullPolicy, Server};
+use runway_api::llama_stack_distribution::{ApiSection, IngressSettings, PodOverrides, PullPolicy, Server};
 use runway_api::{DistributionReason, LlamaStackDistribution};
 use runway_operator::json;
 use serde_json::{Map, Value};
 
-use super::bundle;
+use super::{bundle, value_from};
 use crate::kinds;
-use crate::observe::Observed;
+use crate::merge::Transport;
+use crate::observe::{Observed, USER_CONFIG_KEYS};
 use crate::pod::{ConfigTooLarge, CrdConfig};
 use crate::validate::{given, validate};
 
@@ -42,6 +43,7 @@ pub(super) struct Request<'a> {
     /// Lowest number of replicas.
     pub(super) replicas: i32,
     pub(super) user_config: Option<Mounted>,
+    pub(super) transport: Transport,
     pub(super) ca_bundle: Option<bundle::Bundle>,
     pub(super) providers: Vec<Provider>,
     /// The image of `merge-config`; needed only where there are providers.
@@ -68,6 +70,8 @@ pub(super) struct Provider {
     pub(super) container: String,
     /// Input of its init container, once all references are resolved.
     pub(super) crd_config: String,
+    /// Environment variables of the server that `config` refers to.
+    pub(super) env: Vec<Value>,
 }
 
 /// A reason to create or change nothing.
@@ -146,6 +150,7 @@ impl<'a> Request<'a> {
                 .map_or_else(|| kinds::service_account(&name), str::to_owned),
             replicas: replicas(llsd),
             user_config: user_config(seen)?,
+            transport: seen.transport(),
             ca_bundle: ca_bundle(seen)?,
             operator_image: operator_image(seen, &providers)?,
             providers,
@@ -164,6 +169,13 @@ impl<'a> Request<'a> {
         self.server().pod_overrides.as_deref().unwrap_or(&NONE)
     }
 
+    /// Settings of the Ingress; all absent if the spec has none.
+    pub(super) fn ingress(&self) -> &'a IngressSettings {
+        static NONE: LazyLock<IngressSettings> = LazyLock::new(IngressSettings::default);
+        let network = self.llsd.spec.network.as_ref();
+        network.and_then(|n| n.ingress.as_ref()).unwrap_or(&NONE)
+    }
+
     /// Seconds that a server may take from the start of its container until it is healthy.
     pub(super) fn startup_seconds(&self) -> i32 {
         self.overrides().startup_timeout_seconds.unwrap_or(DEFAULT_STARTUP)
@@ -177,15 +189,12 @@ impl<'a> Request<'a> {
 
     /// URL of the server inside the cluster.
     pub(super) fn service_url(&self, cluster_domain: &str) -> String {
-        service_url(&self.name, &self.namespace, cluster_domain, self.port)
+        let (scheme, service) = (self.transport.scheme(), kinds::service(&self.name));
+        format!(
+            "{scheme}://{service}.{}.svc.{cluster_domain}:{}",
+            self.namespace, self.port
+        )
     }
-}
-
-fn service_url(name: &str, namespace: &str, cluster_domain: &str, port: i32) -> String {
-    format!(
-        "http://{}.{namespace}.svc.{cluster_domain}:{port}",
-        kinds::service(name)
-    )
 }
 
 /// The external providers of a spec, whether or not they can be installed.
@@ -200,6 +209,7 @@ pub(super) fn named_providers(llsd: &LlamaStackDistribution) -> Vec<Provider> {
             config: provider.config.clone(),
             container: format!("{PROVIDER_CONTAINER}{}", provider.provider_id),
             crd_config: String::new(),
+            env: Vec::new(),
         })
         .collect()
 }
@@ -249,10 +259,7 @@ fn user_config(seen: &Observed) -> Result<Option<Mounted>, Refusal> {
     let field = "spec.server.userConfig.configMapName";
     let config_map = config_map(seen, field, &asked.config_map_name)?;
     let keys = keys(config_map);
-    let Some(file) = ["run.yaml", "config.yaml"]
-        .into_iter()
-        .find(|f| keys.iter().any(|k| k == f))
-    else {
+    let Some(file) = USER_CONFIG_KEYS.into_iter().find(|f| keys.iter().any(|k| k == f)) else {
         return Err(Refusal::waiting(
             DistributionReason::UserConfigInvalid,
             format!(
@@ -262,6 +269,15 @@ fn user_config(seen: &Observed) -> Result<Option<Mounted>, Refusal> {
             ),
         ));
     };
+    if seen.transport().is_tls() && seen.llsd.spec.server.workers.is_some() {
+        return Err(Refusal::waiting(
+            DistributionReason::UserConfigInvalid,
+            format!(
+                "{field}: ConfigMap '{}' turns TLS on, which spec.server.workers does not support: leave workers out, and set server.workers in {file}",
+                asked.config_map_name
+            ),
+        ));
+    }
     Ok(Some(Mounted {
         name: asked.config_map_name.clone(),
         file,
@@ -356,6 +372,8 @@ fn providers(seen: &Observed) -> Result<Vec<Provider>, Refusal> {
     for (order, provider) in (0..).zip(&mut providers) {
         if let Some(mut config) = provider.config.take() {
             resolve_model(seen, &mut config).map_err(|refusal| refusal.about(provider))?;
+            provider.env = value_from::replace(&provider.id, &mut config)
+                .map_err(|why| Refusal::new(DistributionReason::InvalidValueFrom, why).about(provider))?;
             provider.config = Some(config);
         }
         provider.crd_config = crd_config(provider, order)

@@ -1,5 +1,6 @@
 //! The status, computed from scratch: from the Deployment, its newest pod and the server's answer.
 
+use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt;
 use runway_api::condition::{self, Conditions as _, Draft, no, settle, yes};
@@ -18,6 +19,7 @@ use super::pod::{self, EXTRACT, MERGE};
 use super::request::{Provider, Refusal, Request, named_providers};
 use super::rollout::Rollout;
 use super::story::{self, Cast, Stages, Story, Told, Trouble};
+use super::value_from;
 use crate::kinds;
 use crate::observe::{Answer, Observed, ServerInfo};
 
@@ -140,7 +142,7 @@ pub(super) fn serving(seen: &Observed, request: &Request, template: &str, deploy
     let mut drafts = vec![conditions::deployment(&rollout, trouble.as_ref(), &message)];
     drafts.push(conditions::service(seen, request));
     drafts.extend(conditions::storage(seen, request));
-    drafts.push(conditions::health(seen));
+    drafts.push(conditions::health(seen, request, &rollout));
     drafts.extend(conditions::providers(request, &story));
     if phase == DistributionPhase::Failed {
         drafts.push(yes(condition::STALLED, reason, message.clone()));
@@ -166,17 +168,18 @@ struct Telling {
 
 impl Telling {
     fn read(seen: &Observed, request: &Request, template: &str) -> Self {
+        let pods = pod::of_template(seen.pods.iter().map(AsRef::as_ref), template);
+        let evicted = pods.iter().find_map(|pod| kubelet::evicted(pod));
+        let alive: Vec<_> = pods.iter().copied().filter(|p| kubelet::evicted(p).is_none()).collect();
+        let pod = kubelet::telling(&alive);
         let cast = Cast {
             providers: &request.providers,
             image: &request.image,
             operator_image: &request.operator_image,
             server_container: &request.container,
             service_account: &request.service_account,
+            pull_secrets: pod.map(pull_secrets).unwrap_or_default(),
         };
-        let pods = pod::of_template(seen.pods.iter().map(AsRef::as_ref), template);
-        let evicted = pods.iter().find_map(|pod| kubelet::evicted(pod));
-        let alive: Vec<_> = pods.iter().copied().filter(|p| kubelet::evicted(p).is_none()).collect();
-        let pod = kubelet::telling(&alive);
         let init = |container: &str| pod.map_or(Stage::Waiting, |pod| kubelet::init_stage(pod, container));
         let stages = Stages {
             providers: request.providers.iter().map(|p| init(&p.container)).collect(),
@@ -198,14 +201,26 @@ impl Telling {
     }
 }
 
+fn pull_secrets(pod: &Pod) -> Vec<&str> {
+    let secrets = pod
+        .spec
+        .iter()
+        .flat_map(|spec| spec.image_pull_secrets.iter().flatten());
+    secrets.map(|secret| secret.name.as_str()).collect()
+}
+
 /// A provider that the running server does not list has not arrived, whatever its containers say.
 fn check_listed(seen: &Observed, request: &Request, story: &mut Story) -> Option<Trouble> {
-    let Some(Answer::Said(server)) = seen.server.as_deref() else {
+    let Some(Answer::Said(ServerInfo {
+        providers: Some(listed),
+        ..
+    })) = seen.server.as_deref()
+    else {
         return None;
     };
     let mut missing = None;
     for (provider, told) in request.providers.iter().zip(&mut story.providers) {
-        if is_listed(server, provider) {
+        if is_listed(listed, provider) {
             continue;
         }
         let trouble = Trouble::new(
@@ -223,9 +238,8 @@ fn check_listed(seen: &Observed, request: &Request, story: &mut Story) -> Option
     missing
 }
 
-fn is_listed(server: &ServerInfo, provider: &Provider) -> bool {
-    server
-        .providers
+fn is_listed(listed: &[ProviderInfo], provider: &Provider) -> bool {
+    listed
         .iter()
         .any(|p| p.provider_id == provider.id && p.api == provider.section.api)
 }
@@ -323,7 +337,7 @@ fn finish(seen: &Observed, request: Option<&Request>, said: Said) -> Plan {
         distribution_config: Some(DistributionConfig {
             active_distribution: Some(asked_for(seen)),
             available_distributions: seen.settings.distributions.clone(),
-            providers: server.map(|s| s.providers).unwrap_or_default(),
+            providers: without_secrets(seen, server.and_then(|s| s.providers).unwrap_or_default()),
         }),
         available_replicas: Some(available(seen)),
         service_url: request.map(|r| r.service_url(&seen.settings.cluster_domain)),
@@ -366,7 +380,15 @@ fn route_url(seen: &Observed, request: &Request) -> Option<String> {
         let first = &i.data["status"]["loadBalancer"]["ingress"][0];
         first["hostname"].as_str().or_else(|| first["ip"].as_str())
     });
-    Some(address.map(|a| format!("http://{a}")).unwrap_or_default())
+    let own = request.ingress();
+    // A wildcard is not an address.
+    let host = own.host.as_deref().filter(|host| !host.starts_with('*'));
+    let scheme = if own.tls_secret_name.is_some() { "https" } else { "http" };
+    Some(
+        address
+            .map(|address| format!("{scheme}://{}", host.unwrap_or(address)))
+            .unwrap_or_default(),
+    )
 }
 
 /// The server's answer. Until a ready server has answered again, such as after a restart of the operator, the previous one.
@@ -374,14 +396,28 @@ fn server_info(seen: &Observed, before: &LlamaStackDistributionStatus, phase: Di
     match seen.server.as_deref() {
         Some(Answer::Said(server)) => Some(ServerInfo {
             version: server.version.clone(),
-            providers: bounded(&server.providers),
+            providers: server.providers.as_deref().map(bounded),
         }),
         None if phase == DistributionPhase::Ready => Some(ServerInfo {
             version: before.version.as_ref()?.llama_stack_server_version.clone()?,
-            providers: before.distribution_config.clone().unwrap_or_default().providers,
+            providers: before
+                .distribution_config
+                .as_ref()
+                .map(|config| config.providers.clone()),
         }),
         Some(Answer::Silent(_)) | None => None,
     }
+}
+
+/// Removes configurations that refer to Secrets: the server reports the values, and masks only those whose names tell.
+fn without_secrets(seen: &Observed, mut listed: Vec<ProviderInfo>) -> Vec<ProviderInfo> {
+    for (_, own) in seen.llsd.external_providers() {
+        if own.config.as_ref().is_some_and(value_from::is_used) {
+            let reported = listed.iter_mut().filter(|p| p.provider_id == own.provider_id);
+            reported.for_each(|provider| provider.config = None);
+        }
+    }
+    listed
 }
 
 /// Shortens a status that is too large: configurations are removed first.

@@ -68,6 +68,8 @@ pub(super) struct Cast<'a> {
     pub(super) operator_image: &'a str,
     pub(super) server_container: &'a str,
     pub(super) service_account: &'a str,
+    /// Secrets with credentials that the pod names, its own or those of its ServiceAccount.
+    pub(super) pull_secrets: Vec<&'a str>,
 }
 
 /// Derives progress and failures from the stages.
@@ -191,11 +193,17 @@ fn failure(cast: &Cast, stage: &Stage, container: &Container) -> Option<Trouble>
             ),
             &match container {
                 Container::Merge => "This is the operator's own image, which pods of this namespace pull too: name a Secret with credentials for its registry in spec.server.podOverrides.imagePullSecrets, or run the operator with --operator-image and an image that nodes can pull".to_owned(),
-                _ => format!(
-                    "Check that the image exists, and that spec.server.podOverrides.imagePullSecrets, or imagePullSecrets of ServiceAccount '{}', hold credentials for its registry",
-                    cast.service_account
-                ),
+                _ => credentials(cast, &image),
             },
+        ),
+        Failure::Start(said) if let Some(provider) = referring(cast, said) => Trouble::new(
+            DistributionReason::StartFailed,
+            named(
+                &Container::Provider(provider),
+                cast,
+                &format!("config refers to a value that cannot be read: {said}"),
+            ),
+            "Create the Secret or ConfigMap that the message names, or correct valueFrom in config of the provider; the kubelet tries again by itself",
         ),
         Failure::Start(said) if said.contains("runAsNonRoot") => Trouble::new(
             DistributionReason::StartFailed,
@@ -246,6 +254,50 @@ fn failure(cast: &Cast, stage: &Stage, container: &Container) -> Option<Trouble>
             },
         ),
         Failure::Exit { code, message } => exit(container, cast, *code, message),
+    })
+}
+
+/// Remedy for an image that cannot be pulled, with the names of the Secrets that were tried.
+fn credentials(cast: &Cast, image: &str) -> String {
+    let registry = registry(image);
+    let check = format!("Check that {image} exists, and");
+    match cast.pull_secrets.as_slice() {
+        [] => format!(
+            "{check} whether {registry} requires credentials: the pod has none. Name a Secret of the type kubernetes.io/dockerconfigjson in spec.server.podOverrides.imagePullSecrets, or in imagePullSecrets of ServiceAccount '{}'",
+            cast.service_account
+        ),
+        secrets => {
+            let names: Vec<String> = secrets.iter().map(|name| format!("'{name}'")).collect();
+            let noun = if names.len() == 1 {
+                "Secret"
+            } else {
+                "one of the Secrets"
+            };
+            format!(
+                "{check} that {noun} {} exists and holds credentials for {registry} that may read it",
+                names.join(", ")
+            )
+        }
+    }
+}
+
+/// Host of an image's registry. As for container runtimes, a first part without '.' and ':' is a part of the name.
+fn registry(image: &str) -> &str {
+    match image.split_once('/') {
+        Some((host, _)) if host.contains(['.', ':']) || host == "localhost" => host,
+        _ => "docker.io",
+    }
+}
+
+/// The provider whose `config` refers to the Secret or ConfigMap that the kubelet did not find.
+fn referring<'a>(cast: &Cast<'a>, said: &str) -> Option<&'a Provider> {
+    cast.providers.iter().find(|provider| {
+        provider.env.iter().any(|variable| {
+            let sources = variable["valueFrom"].as_object().into_iter().flat_map(|m| m.values());
+            let mut names = sources.filter_map(|source| source["name"].as_str());
+            // The kubelet (pkg/kubelet/kuberuntime): `secret "NAME" not found`, `couldn't find key KEY in Secret NAMESPACE/NAME`.
+            names.any(|name| said.contains(&format!("\"{name}\"")) || said.ends_with(&format!("/{name}")))
+        })
     })
 }
 

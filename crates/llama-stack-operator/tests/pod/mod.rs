@@ -257,8 +257,8 @@ pub(crate) fn llama_stack(release: Release) -> Option<PathBuf> {
         Ok(python) => Some(python),
         Err(error) => {
             skipped(&format!(
-                "llama-stack {} cannot be installed here: {error:#}",
-                release.version
+                "{} {} cannot be installed here: {error:#}",
+                release.package, release.version
             ));
             None
         }

@@ -64,7 +64,9 @@ pub(crate) struct Given {
 #[derive(Clone, Deserialize)]
 pub(crate) struct Server {
     version: String,
-    providers: Vec<ProviderInfo>,
+    /// None if the server requires authentication.
+    #[serde(default)]
+    providers: Option<Vec<ProviderInfo>>,
 }
 
 fn noon() -> Timestamp {
@@ -192,6 +194,11 @@ impl World {
         });
         if let Some(map) = pod.as_object_mut() {
             map.remove("template");
+        }
+        // The API server adds the pull Secrets of the ServiceAccount.
+        if let Some(Value::Array(names)) = pod.as_object_mut().and_then(|pod| pod.remove("imagePullSecrets")) {
+            let secrets: Vec<Value> = names.iter().map(|name| json!({ "name": name })).collect();
+            whole["spec"] = json!({ "containers": [], "imagePullSecrets": secrets });
         }
         whole["status"] = pod;
         serde_json::from_value(whole).unwrap()

@@ -231,12 +231,17 @@ impl<C: Deref<Target = ControlPlane>> Bed<C> {
     /// The Llama Stack operator, whose requests go through another client.
     pub async fn llama_stack_through(&self, through: impl FnOnce(Client) -> Client) -> Result<Running> {
         let client = through(self.cluster.client(labels::llama_stack::MANAGER, &[]).await?);
-        let settings = Settings {
-            operator_image: Some("registry.example/operator:1".to_owned()),
-            operator_namespace: Some(manifests::NAMESPACE.to_owned()),
-            ..Settings::default()
-        };
-        Ok(Self::llama_stack_as(client, settings, alone))
+        Ok(Self::llama_stack_as(
+            client,
+            llama_stack_settings("registry.example/operator:1"),
+            alone,
+        ))
+    }
+
+    /// The Llama Stack operator with an image that a node can run.
+    pub async fn llama_stack_of(&self, image: &str) -> Result<Running> {
+        let client = self.cluster.client(labels::llama_stack::MANAGER, &[]).await?;
+        Ok(Self::llama_stack_as(client, llama_stack_settings(image), alone))
     }
 
     /// The Llama Stack operator as a replica that leads on request, and that finds its image in its own pod.
@@ -594,6 +599,14 @@ impl<C: Deref<Target = ControlPlane>> Bed<C> {
     /// Applies any object by force.
     pub async fn apply(&self, object: &Value) -> Result<DynamicObject> {
         runway_testbed::apply::apply(&self.admin, &serde_json::from_value(object.clone())?, "test").await
+    }
+}
+
+fn llama_stack_settings(image: &str) -> Settings {
+    Settings {
+        operator_image: Some(image.to_owned()),
+        operator_namespace: Some(manifests::NAMESPACE.to_owned()),
+        ..Settings::default()
     }
 }
 

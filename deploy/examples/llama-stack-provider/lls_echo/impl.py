@@ -3,7 +3,10 @@
 import time
 import uuid
 
-from llama_stack_api import InferenceProvider, Model, ModelsProtocolPrivate, ModelType, OpenAIChatCompletion
+try:
+    from llama_stack_api import InferenceProvider, Model, ModelsProtocolPrivate, ModelType, OpenAIChatCompletion
+except ImportError:  # its name since 1.0
+    from ogx_api import InferenceProvider, Model, ModelsProtocolPrivate, ModelType, OpenAIChatCompletion
 
 
 class Echo(InferenceProvider, ModelsProtocolPrivate):

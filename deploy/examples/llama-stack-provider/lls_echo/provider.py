@@ -1,6 +1,9 @@
 """What the server imports first."""
 
-from llama_stack_api import Api, InlineProviderSpec
+try:
+    from llama_stack_api import Api, InlineProviderSpec
+except ImportError:  # its name since 1.0
+    from ogx_api import Api, InlineProviderSpec
 
 
 def get_provider_spec():

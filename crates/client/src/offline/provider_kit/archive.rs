@@ -4,9 +4,9 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{self, Read, Seek as _, SeekFrom, Write};
+use std::io::{self, BufRead, Read, Seek as _, SeekFrom, Write};
 use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 use flate2::{Compression, GzBuilder};
 use serde_json::{Value, json};
@@ -16,6 +16,8 @@ use sha2::{Digest as _, Sha256};
 const LARGEST_DOCUMENT: u64 = 4 << 20;
 /// Most files in an archive.
 const MOST_FILES: usize = 10_000;
+/// Largest size of all files that are read of layers, in bytes.
+const LARGEST_CONTENT: u64 = 1 << 30;
 /// Images have no clock.
 const EPOCH: &str = "1970-01-01T00:00:00Z";
 const LAYOUT: &str = r#"{"imageLayoutVersion":"1.0.0"}"#;
@@ -45,6 +47,14 @@ pub enum Error {
         /// Path of the file.
         path: PathBuf,
         /// Cause.
+        why: String,
+    },
+    /// A layer cannot be read.
+    #[error("cannot read the layers of {}: {why}", path.display())]
+    Layer {
+        /// Path of the file.
+        path: PathBuf,
+        /// Cause, with the remedy.
         why: String,
     },
     /// The base has no image for this architecture.
@@ -124,6 +134,23 @@ impl Base {
         tar.into_inner().and_then(|mut writer| writer.flush()).map_err(failed)?;
         unfinished.persist(archive).map_err(|error| failed(error.error))?;
         Ok(manifest_digest)
+    }
+
+    /// Files that containers of this image see, by path without the first slash, if `wanted` accepts the path.
+    ///
+    /// # Errors
+    /// A layer cannot be read, a wanted file is a link, or the files have more than 1 GiB.
+    pub(super) fn files(&mut self, wanted: impl Fn(&str) -> bool) -> Result<BTreeMap<String, Vec<u8>>, Error> {
+        let mut files = BTreeMap::new();
+        let path = self.archive.path.clone();
+        for layer in self.manifest["layers"].as_array().into_iter().flatten() {
+            let (_, content) = self.archive.content(&blob_path(layer))?;
+            read_layer(io::BufReader::new(content), &wanted, &mut files).map_err(|error| Error::Layer {
+                path: path.clone(),
+                why: error.to_string(),
+            })?;
+        }
+        Ok(files)
     }
 
     /// The manifest and the configuration with one more layer.
@@ -271,6 +298,77 @@ pub(super) fn layer(files: &BTreeMap<String, Vec<u8>>) -> io::Result<Vec<u8>> {
     tar.into_inner()
 }
 
+/// Reads a layer over the files of those below it. Files named `.wh.NAME` remove what is below
+/// (<https://github.com/opencontainers/image-spec/blob/v1.1.1/layer.md#whiteouts>).
+fn read_layer(
+    mut layer: impl BufRead,
+    wanted: &impl Fn(&str) -> bool,
+    files: &mut BTreeMap<String, Vec<u8>>,
+) -> io::Result<()> {
+    let tar: Box<dyn Read> = match layer.fill_buf()? {
+        [0x1f, 0x8b, ..] => Box::new(flate2::bufread::MultiGzDecoder::new(layer)),
+        [0x28, 0xb5, 0x2f, 0xfd, ..] => {
+            return Err(io::Error::other(
+                "they are compressed with zstd; copy the image with `skopeo copy --dest-compress-format gzip --dest-force-compress-format`",
+            ));
+        }
+        _ => Box::new(layer),
+    };
+    let mut own = BTreeMap::new();
+    let mut size: u64 = files.values().map(|content| content.len() as u64).sum();
+    for entry in tar::Archive::new(tar).entries()? {
+        let mut entry = entry?;
+        let path = entry.path()?.to_string_lossy().trim_start_matches("./").to_owned();
+        let (folder, name) = path.rsplit_once('/').unwrap_or(("", &path));
+        let kind = entry.header().entry_type();
+        match name.strip_prefix(".wh.") {
+            Some(".wh..opq") => remove(files, &format!("{folder}/")),
+            Some(name) => {
+                let removed = if folder.is_empty() {
+                    name.to_owned()
+                } else {
+                    format!("{folder}/{name}")
+                };
+                files.remove(&removed);
+                remove(files, &format!("{removed}/"));
+            }
+            None if kind.is_dir() => {}
+            None => {
+                remove(files, &format!("{path}/"));
+                files.remove(&path);
+                if !wanted(&path) || !is_plain(&path) {
+                    continue;
+                }
+                if !kind.is_file() {
+                    return Err(io::Error::other(format!(
+                        "/{path} is not a regular file; copy the file itself"
+                    )));
+                }
+                size += entry.size();
+                if size > LARGEST_CONTENT {
+                    return Err(io::Error::other("the files have more than 1 GiB"));
+                }
+                let mut content = Vec::new();
+                entry.read_to_end(&mut content)?;
+                own.insert(path, content);
+            }
+        }
+    }
+    files.append(&mut own);
+    Ok(())
+}
+
+/// Whether a path stays below the folder it is joined to.
+fn is_plain(path: &str) -> bool {
+    Path::new(path)
+        .components()
+        .all(|part| matches!(part, Component::Normal(_)))
+}
+
+fn remove(files: &mut BTreeMap<String, Vec<u8>>, prefix: &str) {
+    files.retain(|path, _| !path.starts_with(prefix));
+}
+
 fn files(file: &File) -> io::Result<BTreeMap<String, (u64, u64)>> {
     let mut files = BTreeMap::new();
     for entry in tar::Archive::new(file).entries_with_seek()? {
@@ -344,6 +442,78 @@ mod tests {
         std::fs::write(&path, layer(&files.collect()).unwrap()).unwrap();
         let error = Base::open(&path).err().unwrap().to_string();
         error.replace(&path.display().to_string(), "base.tar")
+    }
+
+    /// A layer of entries: path, type and content.
+    fn entries(all: &[(&str, tar::EntryType, &str)]) -> Vec<u8> {
+        let mut tar = tar::Builder::new(Vec::new());
+        for (path, kind, content) in all {
+            let mut header = header(*kind, 0o644, content.len() as u64);
+            // Unchecked, as a hostile image has it.
+            let name = &mut header.as_old_mut().name;
+            name[..path.len()].copy_from_slice(path.as_bytes());
+            header.set_cksum();
+            tar.append(&header, content.as_bytes()).unwrap();
+        }
+        tar.into_inner().unwrap()
+    }
+
+    fn layers(all: &[&[u8]]) -> io::Result<Vec<(String, String)>> {
+        let mut files = BTreeMap::new();
+        for layer in all {
+            read_layer(
+                *layer,
+                &|path: &str| path.starts_with("a/") || path.contains(".."),
+                &mut files,
+            )?;
+        }
+        let text = |content: Vec<u8>| String::from_utf8(content).unwrap();
+        Ok(files.into_iter().map(|(path, content)| (path, text(content))).collect())
+    }
+
+    #[test]
+    fn later_layers_replace_and_remove_files_of_earlier_ones() {
+        use tar::EntryType::{Directory, Regular, Symlink};
+        let pair = |path: &str, text: &str| (path.to_owned(), text.to_owned());
+        let first = entries(&[
+            ("a/", Directory, ""),
+            ("./a/1", Regular, "one"),
+            ("a/2", Regular, "two"),
+            ("a/b/3", Regular, "three"),
+            ("c/4", Regular, "four"),
+            ("d", Symlink, ""),
+        ]);
+        let whiteout = entries(&[("a/.wh.1", Regular, ""), ("a/2", Regular, "second")]);
+        let opaque = entries(&[("a/b/.wh..wh..opq", Regular, ""), ("a/b/5", Regular, "five")]);
+        let replaced = entries(&[("a/b", Regular, "a file")]);
+        let removed = entries(&[(".wh.a", Regular, "")]);
+        let compressed = gzip(&first).unwrap();
+        assert_eq!(layers(&[&compressed]).unwrap(), layers(&[&first]).unwrap());
+        assert_eq!(
+            layers(&[&first, &whiteout, &opaque]).unwrap(),
+            [pair("a/2", "second"), pair("a/b/5", "five")]
+        );
+        assert_eq!(
+            layers(&[&first, &replaced]).unwrap(),
+            [pair("a/1", "one"), pair("a/2", "two"), pair("a/b", "a file")]
+        );
+        assert_eq!(layers(&[&first, &removed]).unwrap(), []);
+    }
+
+    #[test]
+    fn layers_with_links_names_that_lead_out_and_unknown_compression_are_not_unpacked() {
+        use tar::EntryType::{Regular, Symlink};
+        let link = entries(&[("a/x", Symlink, "")]);
+        let error = layers(&[&link]).unwrap_err().to_string();
+        assert_eq!(error, "/a/x is not a regular file; copy the file itself");
+        let hostile = entries(&[
+            ("a/../../x", Regular, "x"),
+            ("../y", Regular, "y"),
+            ("/a/../z", Regular, "z"),
+        ]);
+        assert_eq!(layers(&[&hostile]).unwrap(), []);
+        let error = layers(&[&[0x28, 0xb5, 0x2f, 0xfd, 0]]).unwrap_err().to_string();
+        assert!(error.contains("zstd"), "{error}");
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::archive::{self, Base};
-use super::error::{Error, create, read, run};
+use super::error::{Error, create, listed, read, run};
 
 /// Metadata of a provider, below its sources and in its image.
 const METADATA: &str = "lls-provider-spec.yaml";
@@ -137,17 +137,6 @@ fn copy(from: &Path, to: &Path) -> Result<(), Error> {
 fn wheel_path(metadata: &[u8]) -> Option<String> {
     let spec: serde_json::Value = serde_saphyr::from_slice(metadata).ok()?;
     Some(spec["spec"]["wheelPath"].as_str()?.to_owned())
-}
-
-/// Paths in a folder, sorted.
-fn listed(folder: &Path) -> Result<Vec<PathBuf>, Error> {
-    let entries = fs::read_dir(folder).and_then(|entries| entries.map(|entry| Ok(entry?.path())).collect());
-    let mut paths: Vec<PathBuf> = entries.map_err(|source| Error::File {
-        path: folder.to_owned(),
-        source,
-    })?;
-    paths.sort();
-    Ok(paths)
 }
 
 fn file_name(path: &Path) -> String {

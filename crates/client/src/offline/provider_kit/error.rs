@@ -63,6 +63,45 @@ pub enum Error {
         /// Paths of the wheels in the image.
         built: String,
     },
+    /// A configuration is given for a provider that is not there.
+    #[error("--config names the provider '{id}', but there is {known}: the id is the name of the archive or directory")]
+    UnknownId {
+        /// The id in the option.
+        id: String,
+        /// Ids of the providers.
+        known: String,
+    },
+    /// The configuration of a provider cannot be read.
+    #[error("{} is not the config of a provider: {why}", file.display())]
+    ConfigFile {
+        /// Path of the file.
+        file: PathBuf,
+        /// Cause.
+        why: String,
+    },
+    /// The packages of a distribution cannot be read.
+    #[error(
+        "{} is not a list of packages: {why}; write one with `pip inspect` or `pip freeze` in the distribution image, or give \
+         the image as an OCI archive",
+        file.display()
+    )]
+    Packages {
+        /// Path of the file.
+        file: PathBuf,
+        /// Cause.
+        why: String,
+    },
+    /// A Python cannot create an environment.
+    #[error("{} cannot create a virtual environment: set another with --python: {output}", python.display())]
+    Environment {
+        /// The Python.
+        python: PathBuf,
+        /// Output of the Python.
+        output: String,
+    },
+    /// A server cannot be started without its Python.
+    #[error("cannot start a server: set --distribution-python to a Python with llama-stack")]
+    NoDistribution,
     /// The base cannot be used, or the image cannot be written.
     #[error(transparent)]
     Archive(#[from] archive::Error),
@@ -90,7 +129,12 @@ pub(super) fn create(folder: &Path) -> Result<(), Error> {
 
 /// Writes a file.
 pub(super) fn write(path: &Path, text: &str) -> Result<(), Error> {
-    fs::write(path, text).map_err(|source| Error::File {
+    write_bytes(path, text.as_bytes())
+}
+
+/// Writes a file.
+pub(super) fn write_bytes(path: &Path, content: &[u8]) -> Result<(), Error> {
+    fs::write(path, content).map_err(|source| Error::File {
         path: path.to_owned(),
         source,
     })
@@ -102,4 +146,15 @@ pub(super) fn read(path: &Path) -> Result<Vec<u8>, Error> {
         path: path.to_owned(),
         source,
     })
+}
+
+/// Paths in a folder, sorted.
+pub(super) fn listed(folder: &Path) -> Result<Vec<PathBuf>, Error> {
+    let entries = fs::read_dir(folder).and_then(|entries| entries.map(|entry| Ok(entry?.path())).collect());
+    let mut paths: Vec<PathBuf> = entries.map_err(|source| Error::File {
+        path: folder.to_owned(),
+        source,
+    })?;
+    paths.sort();
+    Ok(paths)
 }

@@ -5,9 +5,12 @@ mod build;
 mod check;
 mod error;
 mod new;
+mod packages;
+mod serve;
 
 pub use archive::Error as ArchiveError;
 pub use build::{Build, Built, build};
-pub use check::{Check, Checked, check};
+pub use check::{Check, Checked, Distribution, check};
 pub use error::Error;
 pub use new::{skeleton, write_new};
+pub use serve::{Serve, serve};
