@@ -11,9 +11,10 @@ use crate::lane::Lane;
 use crate::shell;
 
 /// Files whose tests start real nodes. KEDA is built last, so what needs it comes last.
-const NODES: [&str; 8] = [
+const NODES: [&str; 9] = [
     "crates/llama-stack-operator/tests/node.rs",
     "crates/testbed/tests/answers.rs",
+    "crates/testbed/tests/changes.rs",
     "crates/testbed/tests/console.rs",
     "crates/testbed/tests/node.rs",
     "crates/testbed/tests/engine.rs",
