@@ -1,6 +1,7 @@
 //! A control plane with everything of ours on it: for `up` and for `bench`.
 
 use std::path::{Path, PathBuf};
+use std::process::Stdio;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -163,6 +164,23 @@ pub(crate) fn start_simulator(
         programs.path(SIMULATOR),
         &[&["--kubeconfig", &simulator, "--ready-after", &ready_after], options].concat(),
     )
+}
+
+/// A program as a child of ours, against a cluster that is there. It ends with us.
+pub(crate) fn child(
+    programs: &Programs,
+    name: &str,
+    kubeconfig: &Path,
+    args: &[&str],
+) -> Result<tokio::process::Child> {
+    tokio::process::Command::new(programs.path(name))
+        .arg("--kubeconfig")
+        .arg(kubeconfig)
+        .args(args)
+        .stderr(Stdio::null())
+        .kill_on_drop(true)
+        .spawn()
+        .with_context(|| format!("cannot start {name}"))
 }
 
 /// The web console, with the rights of a kubeconfig. Returns the address to open.

@@ -12,7 +12,7 @@ use runway_client::manifests::{self, Component, Release};
 
 use crate::shell::root;
 use crate::yaml::documents;
-use crate::{api, argocd, chart, command, krew, metrics, reference, settings, status};
+use crate::{api, argocd, changes, chart, command, krew, metrics, reference, settings, status, versions};
 
 /// Mode.
 #[derive(clap::Args)]
@@ -70,6 +70,8 @@ fn files() -> Result<Vec<(String, String)>> {
     files.push((reference::PATH.to_owned(), reference::page()?));
     files.push((settings::PATH.to_owned(), settings::page()?));
     files.push((status::PATH.to_owned(), status::page()?));
+    files.push((versions::PATH.to_owned(), versions::page()?));
+    files.push((changes::PATH.to_owned(), changes::page()?));
     files.push((metrics::PATH.to_owned(), metrics::page()));
     files.push((page::PATH.to_owned(), page::page()));
     files.push((command::PATH.to_owned(), command::page()));

@@ -5,6 +5,7 @@ mod api;
 mod argocd;
 mod bench;
 mod book;
+mod changes;
 mod chart;
 mod circles;
 mod cluster;
@@ -32,6 +33,8 @@ mod style;
 mod test;
 mod tidy;
 mod up;
+mod upstream;
+mod versions;
 mod yaml;
 
 use std::process::ExitCode;
@@ -53,6 +56,8 @@ enum Command {
     Up(up::Args),
     /// Stop the control plane that `up` started.
     Down,
+    /// Test a provider against a cluster in which its upstream operator runs.
+    Upstream(upstream::Args),
     /// Run every check and test, as CI does.
     Test(test::Args),
     /// Regenerate files, or check that they are current.
@@ -91,6 +96,7 @@ async fn run() -> Result<()> {
     match Args::parse().command {
         Command::Up(args) => up::run(args).await,
         Command::Down => up::down().await,
+        Command::Upstream(args) => upstream::run(args).await,
         Command::Test(args) => test::run(&args),
         Command::Gen(args) => generate::run(&args),
         Command::Images(args) => images::run(&args),

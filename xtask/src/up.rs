@@ -4,7 +4,6 @@
 use std::io::{IsTerminal, Write};
 use std::ops::{Deref, DerefMut};
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
@@ -264,14 +263,14 @@ async fn on_a_cluster(args: &Args, programs: &Programs, kubeconfig: PathBuf) -> 
     .await?;
     step("installing CRDs and roles (no webhooks: the cluster cannot reach this machine)");
     cluster::install(&client, None, Identity::User).await?;
-    let mut children = vec![child(
+    let mut children = vec![cluster::child(
         programs,
         "kubeairunway-controller",
         &kubeconfig,
         &["--webhook-address", "127.0.0.1:0"],
     )?];
     for provider in cluster::providers() {
-        children.push(child(
+        children.push(cluster::child(
             programs,
             &labels::provider_manager(provider),
             &kubeconfig,
@@ -286,7 +285,7 @@ async fn on_a_cluster(args: &Args, programs: &Programs, kubeconfig: PathBuf) -> 
         for crd in cluster::upstream_crds()? {
             crds::install_crd(&client, crd).await?;
         }
-        children.push(child(programs, cluster::SIMULATOR, &kubeconfig, &[])?);
+        children.push(cluster::child(programs, cluster::SIMULATOR, &kubeconfig, &[])?);
     }
     let outcome = watch_models(args, programs, &client, &kubeconfig).await;
     if outcome.is_ok() && !args.once {
@@ -297,17 +296,6 @@ async fn on_a_cluster(args: &Args, programs: &Programs, kubeconfig: PathBuf) -> 
         child.kill().await?;
     }
     outcome
-}
-
-fn child(programs: &Programs, name: &str, kubeconfig: &Path, args: &[&str]) -> Result<tokio::process::Child> {
-    tokio::process::Command::new(programs.path(name))
-        .arg("--kubeconfig")
-        .arg(kubeconfig)
-        .args(args)
-        .stderr(Stdio::null())
-        .kill_on_drop(true)
-        .spawn()
-        .with_context(|| format!("cannot start {name}"))
 }
 
 /// Applies the examples and draws the table until all of them run.
@@ -344,7 +332,7 @@ async fn watch_models(args: &Args, programs: &Programs, client: &Client, kubecon
         }
         tokio::time::sleep(REDRAW).await;
     }
-    show_workspace(client).await?;
+    show_upstream(client).await?;
     println!(
         "\nAll models run, {:.1} seconds after they were applied.",
         start.elapsed().as_secs_f64()
@@ -388,18 +376,18 @@ async fn table(programs: &Programs, kubeconfig: &Path) -> Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-async fn show_workspace(client: &Client) -> Result<()> {
+async fn show_upstream(client: &Client) -> Result<()> {
     let (resource, _) =
-        discovery::pinned_kind(client, &GroupVersionKind::gvk("kaito.sh", "v1beta1", "Workspace")).await?;
-    let workspaces: Api<DynamicObject> = Api::namespaced_with(client.clone(), "default", &resource);
-    let mut workspace = workspaces
+        discovery::pinned_kind(client, &GroupVersionKind::gvk("kaito.sh", "v1beta1", "InferenceSet")).await?;
+    let sets: Api<DynamicObject> = Api::namespaced_with(client.clone(), "default", &resource);
+    let mut set = sets
         .get(SHOWN)
         .await
-        .with_context(|| format!("no Workspace '{SHOWN}'"))?;
-    workspace.metadata.managed_fields = None;
+        .with_context(|| format!("no InferenceSet '{SHOWN}'"))?;
+    set.metadata.managed_fields = None;
     println!(
-        "\nThe KAITO Workspace of '{SHOWN}':\n\n{}",
-        serde_saphyr::to_string(&serde_json::to_value(workspace)?)?
+        "\nThe KAITO InferenceSet of '{SHOWN}':\n\n{}",
+        serde_saphyr::to_string(&serde_json::to_value(set)?)?
     );
     Ok(())
 }

@@ -39,6 +39,8 @@ pub const STALE_STATUS: &str = "StaleStatus";
 pub const OVERRIDES_IGNORED: &str = "OverridesIgnored";
 /// Fields of the spec have no effect with this provider and engine; present only while true. Owner: provider.
 pub const FIELDS_IGNORED: &str = "FieldsIgnored";
+/// A change of the number of replicas is refused or interrupts the model; present only while true. Owner: provider.
+pub const SCALING_LIMITED: &str = "ScalingLimited";
 /// A dry run is requested; present only while true. Owner: provider.
 pub const DRY_RUN: &str = "DryRun";
 /// The model serves. Owner: core until a provider is selected, then the provider.
@@ -84,7 +86,7 @@ pub enum Owner {
 }
 
 /// Condition types of a ModelDeployment with their owners, in the order in which they are written.
-pub const MODEL_DEPLOYMENT: [(&str, Owner); 12] = [
+pub const MODEL_DEPLOYMENT: [(&str, Owner); 13] = [
     (VALIDATED, Owner::Core),
     (PROVIDER_SELECTED, Owner::Core),
     (PAUSED, Owner::Core),
@@ -96,6 +98,7 @@ pub const MODEL_DEPLOYMENT: [(&str, Owner); 12] = [
     (STALE_STATUS, Owner::Provider),
     (OVERRIDES_IGNORED, Owner::Provider),
     (FIELDS_IGNORED, Owner::Provider),
+    (SCALING_LIMITED, Owner::Provider),
     (DRY_RUN, Owner::Provider),
 ];
 

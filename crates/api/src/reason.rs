@@ -146,6 +146,8 @@ reasons! {
         UnknownKeys,
         /// Fields of the spec have no effect with this provider and engine.
         NotSupportedHere,
+        /// The number of replicas cannot change without an interruption, or not at all. The message gives the remedy.
+        FixedReplicas,
         /// The upstream has reported nothing for 5 minutes. Check that the upstream operator runs.
         UpstreamSilent,
         /// The upstream operator's Deployment has no available replica. Check its pods.

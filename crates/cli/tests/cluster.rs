@@ -12,13 +12,13 @@ use kube::{Api, Client, Resource, ResourceExt};
 use runway_api::{AsyncActor, InferenceProviderConfig, LlamaStackDistribution, ModelDeployment};
 use runway_client::documents::Documents;
 use runway_client::render::{Options, Show, render};
-use runway_provider::upstream::api_resource;
+use runway_provider_kaito::INFERENCE_SET;
 use runway_testbed::{ControlPlane, PATIENCE, crds, eventually};
 use serde_json::json;
 
 #[tokio::test]
 async fn what_a_cluster_holds_is_shown() -> Result<()> {
-    let upstream = crds::upstream_crds(&[crds::KAITO_WORKSPACES])?;
+    let upstream = crds::upstream_crds(&[crds::KAITO_WORKSPACES, crds::KAITO_INFERENCE_SETS])?;
     let cluster = ControlPlane::start(runway_testbed::Options {
         crds: upstream,
         ..Default::default()
@@ -74,7 +74,7 @@ async fn what_a_cluster_holds_is_shown() -> Result<()> {
     )?;
     let screen = run(&admin, &["status", "gemma-cpu"]).await?;
     expect(&screen, 0, "default/gemma-cpu: Deploying")?;
-    expect(&screen, 0, "Upstream   Workspace/gemma-cpu, reports Deploying")?;
+    expect(&screen, 0, "Upstream   InferenceSet/gemma-cpu, reports Deploying")?;
     expect(&screen, 0, "ProviderSelected  Selected provider 'kaito'")?;
     expect(
         &run(&admin, &["why", "gemma-cpu"]).await?,
@@ -241,7 +241,8 @@ async fn create_gemma(client: &Client) -> Result<()> {
         now: runway_operator::clock::now(),
     };
     let status = render(clone(&documents), &options(Show::Status)).documents.remove(0);
-    let workspace = render(documents, &options(Show::Objects)).documents.remove(0);
+    let mut objects = render(documents, &options(Show::Objects)).documents;
+    let mut set = objects.pop().context("nothing is rendered")?;
 
     let api: Api<ModelDeployment> = Api::namespaced(client.clone(), "default");
     let md: ModelDeployment = serde_json::from_value(json!(status))?;
@@ -252,12 +253,9 @@ async fn create_gemma(client: &Client) -> Result<()> {
     let config = InferenceProviderConfig::new("kaito", provider().registration());
     Api::all(client.clone()).create(&PostParams::default(), &config).await?;
 
-    let main = provider().upstreams().first().context("no upstream")?.clone();
-    let resource = api_resource(main.kind, main.schemas.first().context("no schema")?.version);
-    let mut workspace: DynamicObject = workspace;
-    workspace.owner_references_mut().clear();
-    let workspaces: Api<DynamicObject> = Api::namespaced_with(client.clone(), "default", &resource);
-    workspaces.create(&PostParams::default(), &workspace).await?;
+    set.owner_references_mut().clear();
+    let sets: Api<DynamicObject> = Api::namespaced_with(client.clone(), "default", &INFERENCE_SET.resource());
+    sets.create(&PostParams::default(), &set).await?;
 
     let about: ObjectReference = made.object_ref(&());
     let event = Event {

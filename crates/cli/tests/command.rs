@@ -62,7 +62,7 @@ fn large_manifests_take_little_time() {
     assert_eq!(
         String::from_utf8(output.stdout)
             .unwrap()
-            .matches("\nkind: Workspace\n")
+            .matches("\nkind: InferenceSet\n")
             .count(),
         300
     );

@@ -18,7 +18,7 @@ use runway_api::ModelDeployment;
 use runway_api::model_deployment::Phase;
 use runway_client::manifests::NAMESPACE;
 use runway_provider::upstream::api_resource;
-use runway_provider_kaito::WORKSPACE;
+use runway_provider_kaito::INFERENCE_SET;
 use runway_testbed::audit::Request;
 use runway_testbed::{ControlPlane, Options, PATIENCE, Simulator, crds, eventually, programs, simulator};
 use serde_json::json;
@@ -128,7 +128,7 @@ fn silent(requests: &[Request]) -> Result<()> {
         .filter(|r| r.user.starts_with("system:serviceaccount:kubeairunway-system"))
         .collect();
     ensure!(
-        ours.iter().any(|r| r.verb == "list" && r.resource == "workspaces"),
+        ours.iter().any(|r| r.verb == "list" && r.resource == "inferencesets"),
         "no provider has started again"
     );
     let writes: Vec<_> = ours
@@ -158,7 +158,7 @@ fn model(number: usize) -> Result<ModelDeployment> {
 }
 
 fn upstream_of(client: &Client) -> Api<DynamicObject> {
-    Api::namespaced_with(client.clone(), "default", &api_resource(WORKSPACE, "v1beta1"))
+    Api::namespaced_with(client.clone(), "default", &api_resource(INFERENCE_SET, "v1beta1"))
 }
 
 /// Resource version and generation of each upstream object, by name.

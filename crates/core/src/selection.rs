@@ -7,7 +7,7 @@ use std::cmp::Reverse;
 use jiff::Timestamp;
 use kube::ResourceExt;
 use runway_api::model_deployment::{Candidate, ServingMode};
-use runway_api::provider_config::{Health, SILENCE, SelectionPolicy};
+use runway_api::provider_config::{Capabilities, Health, SILENCE, SelectionPolicy};
 use runway_api::{ModelDeployment, ModelDeploymentSpec};
 use serde_json::{Value, json};
 
@@ -120,6 +120,27 @@ pub fn explain(md: &ModelDeployment, providers: &Providers, now: Timestamp) -> V
         .collect()
 }
 
+/// Names of the providers that support a spec, healthy or not.
+pub(crate) fn suitable<'a>(md: &ModelDeployment, providers: &'a Providers) -> Vec<&'a str> {
+    let input = input(md);
+    let all = providers.iter();
+    all.filter(|(_, provider)| lacks(provider, &md.spec, &input).is_none())
+        .map(|(name, _)| name)
+        .collect()
+}
+
+/// Reason why no registered provider could be selected for a spec, even if all were healthy.
+pub(crate) fn unsuitable_for_all(md: &ModelDeployment, providers: &Providers) -> Option<String> {
+    let input = input(md);
+    let reasons: Option<Vec<String>> = providers
+        .iter()
+        .map(|(name, provider)| Some(format!("{name} {}", unsuitable(provider, &md.spec, &input)?)))
+        .collect();
+    reasons
+        .filter(|reasons| !reasons.is_empty())
+        .map(|reasons| no_provider(&md.spec, &reasons))
+}
+
 /// Reason for the selection (design 3.3).
 pub fn matched(spec: &ModelDeploymentSpec) -> String {
     format!("matched capabilities: {}", asked_for(spec))
@@ -140,6 +161,10 @@ fn no_match(spec: &ModelDeploymentSpec, verdicts: &[Verdict]) -> String {
         .take(MAX_CANDIDATES)
         .filter_map(|v| Some(format!("{} {}", v.provider, v.obstacle.as_ref()?.reason())))
         .collect();
+    no_provider(spec, &reasons)
+}
+
+fn no_provider(spec: &ModelDeploymentSpec, reasons: &[String]) -> String {
     format!("No provider supports {}: {}", asked_for(spec), reasons.join("; "))
 }
 
@@ -184,26 +209,51 @@ fn unsuitable(provider: &Registered, spec: &ModelDeploymentSpec, input: &Input) 
     if config.policy() == SelectionPolicy::Explicit {
         return Some("is selected only if spec.provider.name names it".to_owned());
     }
-    let engine = spec.engine_type().unwrap_or_default();
-    let Some(support) = config.spec.capabilities.for_engine(engine) else {
-        return Some(format!("does not support engine {engine}"));
-    };
-    let wants_gpu = spec.wants_gpu();
-    if wants_gpu && !support.gpu {
-        return Some(format!("does not run {engine} on GPUs"));
-    }
-    if !wants_gpu && !support.cpu {
-        return Some(format!("does not run {engine} without a GPU"));
-    }
-    let mode = spec.mode();
-    if !support.serving_modes.contains(&mode) {
-        return Some(format!("does not support serving mode {} with {engine}", mode.as_str()));
+    lacks(provider, spec, input)
+}
+
+/// Part of a spec that a provider does not support: a capability, or a value that one of its rules forbids.
+fn lacks(provider: &Registered, spec: &ModelDeploymentSpec, input: &Input) -> Option<String> {
+    let config = &provider.config;
+    if let Some(gap) = gap(&config.spec.capabilities, spec) {
+        return Some(gap.reason);
     }
     provider
         .validation
         .iter()
         .find(|v| v.rule.evaluate(input) == Ok(false))
         .map(|v| v.message.clone())
+}
+
+/// Something that a provider does not support.
+pub(crate) struct Gap {
+    /// Path of the field that requests it.
+    pub(crate) field: &'static str,
+    /// Predicate with the provider as its subject.
+    pub(crate) reason: String,
+}
+
+/// The first capability that a provider lacks for a spec.
+pub(crate) fn gap(capabilities: &Capabilities, spec: &ModelDeploymentSpec) -> Option<Gap> {
+    let engine = spec.engine_type().unwrap_or_default();
+    let Some(support) = capabilities.for_engine(engine) else {
+        return Some(Gap {
+            field: "spec.engine.type",
+            reason: format!("does not support engine {engine}"),
+        });
+    };
+    let (wants_gpu, mode) = (spec.wants_gpu(), spec.mode());
+    let (field, reason) = if wants_gpu && !support.gpu {
+        ("spec.resources.gpu", format!("does not run {engine} on GPUs"))
+    } else if !wants_gpu && !support.cpu {
+        ("spec.resources.gpu", format!("does not run {engine} without a GPU"))
+    } else if !support.serving_modes.contains(&mode) {
+        let reason = format!("does not support serving mode {} with {engine}", mode.as_str());
+        ("spec.serving.mode", reason)
+    } else {
+        return None;
+    };
+    Some(Gap { field, reason })
 }
 
 fn unhealthy(provider: &Registered, now: Timestamp) -> Option<String> {

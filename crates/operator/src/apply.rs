@@ -297,8 +297,8 @@ where
         Ok(())
     }
 
-    /// Applies the changed objects. If there are several, all are first sent as a dry run, so that a rejection of one leaves
-    /// nothing half created.
+    /// Applies the changed objects. If there are several, all but the first are sent as a dry run before, so that a rejection of
+    /// one leaves nothing half created.
     async fn apply_all(
         &self,
         owner: &K,
@@ -306,8 +306,8 @@ where
         unrehearsed: bool,
         span: Option<&Recording>,
     ) -> Result<(), Error> {
-        if !unrehearsed && changed.len() > 1 {
-            for object in changed {
+        if !unrehearsed {
+            for object in changed.iter().skip(1) {
                 match self.send(object, true).await {
                     // Only a rejection by the API server itself counts.
                     Err(error) if !object.rehearsed && error.may_be_for_want_of_another() => {}

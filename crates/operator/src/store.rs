@@ -228,6 +228,7 @@ pub struct Kinds<I, T> {
     watched: RwLock<HashMap<I, Watched<T>>>,
     known: watch::Sender<HashSet<I>>,
     patience: Duration,
+    label: Option<&'static str>,
 }
 
 struct Watched<T> {
@@ -243,6 +244,15 @@ impl<I: Copy + Eq + Hash + fmt::Debug, T> Kinds<I, T> {
             watched: RwLock::default(),
             known: watch::Sender::default(),
             patience,
+            label: None,
+        }
+    }
+
+    /// As [`new`](Self::new), with objects that are filed by the value of a label.
+    pub fn by_label(label: &'static str, patience: Duration) -> Self {
+        Self {
+            label: Some(label),
+            ..Self::new(patience)
         }
     }
 
@@ -287,7 +297,7 @@ impl<I: Copy + Eq + Hash + fmt::Debug, T> Kinds<I, T> {
     where
         F: Future<Output = ()> + Send + 'static,
     {
-        let store = Store::by_name();
+        let store = Store::new(self.label);
         let watch = AbortOnDropHandle::new(tokio::spawn(follow(&version, store.clone())));
         if tokio::time::timeout(self.patience, store.listed()).await.is_err() {
             tracing::warn!(?kind, "the first list takes long");

@@ -40,6 +40,7 @@ pub(crate) fn translation(
             deployment(request, accepted, &labels, pod.spec),
         ],
         ignored,
+        scaling_limit: None,
         endpoint: Some(Endpoint {
             service: Some(request.name.clone()),
             port: Some(SERVICE_PORT),

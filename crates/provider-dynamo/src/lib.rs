@@ -139,6 +139,7 @@ fn translation(request: &Request, shape: Shape, graph: Graph) -> Translation {
             immutable: immutable(&graph),
             not_rolled_out: BTreeMap::new(),
         }],
+        scaling_limit: None,
         endpoint: Some(Endpoint {
             service: Some(format!("{}-{}", request.name, engine::FRONTEND.to_lowercase())),
             port: Some(8000),

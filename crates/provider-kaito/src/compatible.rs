@@ -5,7 +5,7 @@ use runway_api::model_deployment::{DEFAULT_GPU, ModelSource};
 use runway_provider::upstream::crd_name;
 use runway_provider::{Installed, Refusal, Request, State, Topology, Worker, llama_server, parallel, pods, refuse};
 
-use crate::config::{KaitoConfig, NodeProvisioning};
+use crate::config::{InferenceSets, KaitoConfig, NodeProvisioning};
 use crate::engine::Engine;
 use crate::family::{self, Family};
 use crate::flags::{self, PORT};
@@ -35,10 +35,14 @@ pub(crate) enum Workload<'a> {
 /// Kind of the created object, with its API version.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Shape {
-    /// For one replica.
-    Workspace { version: String },
-    /// For any other number, including 0.
+    /// Any number of replicas, including 0.
     InferenceSet { version: String, replicas: i32 },
+    /// Exactly one replica.
+    Workspace {
+        version: String,
+        /// Effect of a change of the number of replicas, with the remedy.
+        scaling_limit: String,
+    },
 }
 
 /// All checks, in the order in which their messages are useful.
@@ -57,7 +61,7 @@ pub(crate) fn accept<'a>(
         engine,
         workload,
         worker,
-        shape: shape(request, worker, installed)?,
+        shape: shape(request, worker, installed, config)?,
         instance_type: instance_type(config, worker)?,
         caches: caches(request, engine)?,
     })
@@ -198,45 +202,96 @@ fn flags_are_possible(request: &Request, engine: Engine, workload: &Workload) ->
     }
 }
 
-fn shape(request: &Request, worker: &Worker, installed: &Installed) -> Result<Shape, Refusal> {
+/// An InferenceSet, which serves any number of replicas, if its controller can be expected to run. Otherwise, and for a Workspace
+/// of an earlier release, which an upgrade of the provider must not restart, a Workspace, as long as it is one replica.
+fn shape(request: &Request, worker: &Worker, installed: &Installed, config: &KaitoConfig) -> Result<Shape, Refusal> {
     let replicas = worker.replicas;
-    if replicas == 1 {
-        return match installed.version(WORKSPACE) {
-            Some(version) => Ok(Shape::Workspace { version }),
-            None => refuse("Provider 'kaito' CRD not installed in cluster"),
-        };
-    }
-    // KAITO names the Workspaces of a set after it, with a dash and five characters (inferenceset_controller.go).
-    let longest = LONGEST_NAME - 6;
-    if request.name.len() > longest {
-        return refuse(format!(
-            "metadata.name has {} characters, but KAITO supports at most {longest} unless scaling.replicas is 1: choose a shorter name, or set scaling.replicas to 1",
-            request.name.len()
-        ));
-    }
-    match installed.state(INFERENCE_SET) {
-        State::Known { version, .. } => Ok(Shape::InferenceSet { version, replicas }),
-        State::Missing => refuse(several(
-            replicas,
-            "which is not installed",
-            "install a KAITO release that has it",
-        )),
-        State::Unknown { problems, .. } => {
-            let why = format!(
-                "whose installed schema this provider does not know ({})",
-                problems.join("; ")
-            );
-            refuse(several(replicas, &why, "update the provider or KAITO"))
+    let is_one = replicas == 1;
+    let scaling_limit = match inference_set(request, installed, config) {
+        Ok(version) if !is_one || !request.has(WORKSPACE, &request.name) => {
+            return Ok(Shape::InferenceSet { version, replicas });
         }
+        Err(Obstacle::OffByDefault { version }) if !is_one || request.has(INFERENCE_SET, &request.name) => {
+            return Ok(Shape::InferenceSet { version, replicas });
+        }
+        Ok(_) => earlier_workspace(request),
+        Err(Obstacle::OffByDefault { .. }) => OFF_BY_DEFAULT.to_owned(),
+        Err(Obstacle::Unusable(why)) => format!(
+            "scaling.replicas {}: a KAITO Workspace is exactly one replica, and any other number needs an InferenceSet, {why}",
+            if is_one {
+                "can only be 1".to_owned()
+            } else {
+                format!("is {replicas}")
+            },
+        ),
+    };
+    match installed.version(WORKSPACE) {
+        _ if !is_one => refuse(format!("{scaling_limit}, or set scaling.replicas to 1")),
+        Some(version) => Ok(Shape::Workspace { version, scaling_limit }),
+        None => refuse("Provider 'kaito' CRD not installed in cluster"),
     }
 }
 
-fn several(replicas: i32, why: &str, way_out: &str) -> String {
+const OFF_BY_DEFAULT: &str = "another number of replicas replaces the Workspace by an InferenceSet and interrupts the model, because \
+                              this release of KAITO has the controller of InferenceSets off by default: install KAITO 0.11 or \
+                              newer, or enable its feature gate enableInferenceSetController and set inferenceSets: Enabled in \
+                              spec.settings of InferenceProviderConfig kaito";
+
+fn earlier_workspace(request: &Request) -> String {
+    let (name, namespace) = (&request.name, &request.namespace);
     format!(
-        "scaling.replicas is {replicas}: a KAITO Workspace is exactly one replica, and any other number needs the CRD {}, {why}: \
-         set scaling.replicas to 1, or {way_out}",
-        crd_name(INFERENCE_SET)
+        "Workspace '{name}' was created by an earlier release: another number of replicas replaces it by an InferenceSet, and the \
+         model is unavailable until that is ready. To replace it at another time: \
+         kubectl delete workspace {name} -n {namespace} --cascade=foreground"
     )
+}
+
+/// Reason why an InferenceSet is not used for one replica.
+enum Obstacle {
+    /// The CRD is installed, but its controller probably does not run.
+    OffByDefault { version: String },
+    /// The reason and the remedy, after "needs an InferenceSet".
+    Unusable(String),
+}
+
+/// Version of the InferenceSet that serves this model. KAITO runs the controller of InferenceSets by default since 0.11, which
+/// introduced their v1beta1; releases from 0.8 on install the CRD in v1alpha1 with the controller off
+/// (KAITO `charts/kaito/workspace/values.yaml`, featureGates.enableInferenceSetController, in v0.8.0 to v0.12.0).
+fn inference_set(request: &Request, installed: &Installed, config: &KaitoConfig) -> Result<String, Obstacle> {
+    let unusable = |why: String| Err(Obstacle::Unusable(why));
+    if config.inference_sets == InferenceSets::Disabled {
+        return unusable(
+            "which the setting inferenceSets of the provider disables: ask an administrator to change it".to_owned(),
+        );
+    }
+    let version = match installed.state(INFERENCE_SET) {
+        State::Known { version, .. } => version,
+        State::Missing => {
+            return unusable(format!(
+                "whose CRD {} is not installed: install KAITO 0.11 or newer",
+                crd_name(INFERENCE_SET)
+            ));
+        }
+        State::Unknown { problems, .. } => {
+            return unusable(format!(
+                "whose installed schema this provider does not know ({}): update the provider or KAITO",
+                problems.join("; ")
+            ));
+        }
+    };
+    // KAITO names the Workspaces of a set after it, with a dash and five characters (KAITO
+    // `pkg/utils/inferenceset/inferenceset.go`, NewWorkspaceForInferenceSet).
+    let longest = LONGEST_NAME - 6;
+    if request.name.len() > longest {
+        return unusable(format!(
+            "whose name has at most {longest} characters, and metadata.name has {}: choose a shorter name",
+            request.name.len()
+        ));
+    }
+    if config.inference_sets == InferenceSets::Auto && version == "v1alpha1" {
+        return Err(Obstacle::OffByDefault { version });
+    }
+    Ok(version)
 }
 
 /// KAITO requires an instance type if it provisions nodes, and rejects one otherwise.

@@ -19,6 +19,11 @@ pub struct KaitoConfig {
     /// Labels of the nodes for models, added to the node selector. KAITO rejects a preset if any selected node lacks NVIDIA's
     /// labels, as nodes without GPUs do. A change recreates the Workspaces.
     pub node_labels: NodeLabels,
+    /// Use of InferenceSets, which serve any number of replicas. `Auto`: if the CRD serves v1beta1, as since KAITO 0.11, which
+    /// runs their controller by default. `Enabled`: also in v1alpha1, for older releases with the feature gate
+    /// enableInferenceSetController. `Disabled`: never, for a KAITO with that feature gate off; each model is one Workspace and
+    /// one replica, and a change to it recreates the InferenceSets. Defaults to `Auto`.
+    pub inference_sets: InferenceSets,
     /// Default images of engines, for ModelDeployments without spec.image.
     pub images: Images,
     /// Names of Secrets with credentials for registries, in the namespace of each model. For models in images; KAITO has its own
@@ -35,6 +40,18 @@ pub enum NodeProvisioning {
     #[default]
     #[serde(rename = "BYO")]
     Byo,
+}
+
+/// Use of InferenceSets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+pub enum InferenceSets {
+    /// If KAITO runs their controller by default.
+    #[default]
+    Auto,
+    /// If the CRD is installed.
+    Enabled,
+    /// Never.
+    Disabled,
 }
 
 /// Instance types by the needs of a model.

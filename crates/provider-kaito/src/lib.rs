@@ -2,22 +2,23 @@
 //!
 //! | request | objects |
 //! |---|---|
-//! | vllm | a Workspace with a preset; engine flags in a ConfigMap |
-//! | vllm with `spec.image`, llamacpp | a Workspace with a pod template |
-//! | `scaling.replicas` other than 1 | the same as an InferenceSet, and a Service for its replicas |
+//! | vllm | an InferenceSet with a preset, and its Service; engine flags in a ConfigMap |
+//! | vllm with `spec.image`, llamacpp | an InferenceSet with a pod template, and its Service |
+//! | the same where KAITO has no InferenceSets | a Workspace; `scaling.replicas` must be 1 |
 //!
 //! The provider owns these objects, all named after the ModelDeployment. It never changes what KAITO creates from them: the
-//! StatefulSets, pods and Services of Workspaces, and the Workspaces of an InferenceSet.
+//! Workspaces of an InferenceSet, and the StatefulSets, pods and Services of Workspaces.
 //!
 //! Behavior:
-//! - A Workspace is one replica; `resource.count` is the number of nodes of one replica and stays 1. A change between 1 replica
-//!   and another number replaces the object: the model is unavailable until the new one is ready. Between other numbers the
-//!   InferenceSet is scaled in place.
+//! - A Workspace is one replica; `resource.count` is the number of nodes of one replica and stays 1. An InferenceSet creates a
+//!   Workspace for each replica, so a change of `scaling.replicas` adds or removes Workspaces and leaves the others alone.
+//! - The endpoint is always the Service NAME. For an InferenceSet the provider creates it, since KAITO only creates a Service for
+//!   each of its Workspaces; for a Workspace KAITO does.
+//! - InferenceSets are used if they are installed in v1beta1, or if the settings say so. A Workspace of an earlier release of the
+//!   provider stays until a change replaces it anyway. `ScalingLimited` shows that it cannot be scaled.
 //! - KAITO does not allow to change the node selector, the instance type, the preset and its token secret, reads engine flags
 //!   only when a server starts, and does not update the replicas of an InferenceSet. A change of any of these recreates the
 //!   object, and the Event names the field.
-//! - The endpoint of one replica is the Service NAME, which KAITO creates. That of several replicas is NAME-replicas, which the
-//!   provider creates, since KAITO creates none for an InferenceSet. `status.endpoint` shows which.
 //! - The token secret needs the key `HF_TOKEN`: KAITO reads no other for a preset.
 //! - A preset does not support environment, tolerations and GPUs of other vendors than NVIDIA: they are refused, with
 //!   `spec.image` as the remedy. Fields that only have no effect (served name, memory, pod labels, …) cause a warning.
@@ -45,11 +46,12 @@ mod status;
 
 use runway_api::InferenceProviderConfigSpec;
 use runway_provider::{
-    CONFIG_MAP, ChildRef, Installed, Provider, Reading, Refusal, Request, Settings, Translation, Upstream, settings,
+    CONFIG_MAP, ChildRef, Installed, Provider, Reading, Refusal, ReplicaObjects, Request, Settings, Translation,
+    Upstream, settings,
 };
 use serde_json::Value;
 
-pub use config::{Images, InstanceTypes, KaitoConfig, NodeProvisioning};
+pub use config::{Images, InferenceSets, InstanceTypes, KaitoConfig, NodeProvisioning};
 pub use schema::{INFERENCE_SET, SERVICE, WORKSPACE};
 
 use compatible::Workload;
@@ -115,7 +117,11 @@ impl Provider for Kaito {
             },
             ChildRef {
                 kind: SERVICE,
-                name: objects::service_name(name),
+                name: name.to_owned(),
+            },
+            ChildRef {
+                kind: SERVICE,
+                name: objects::earlier_service(name),
             },
             ChildRef {
                 kind: CONFIG_MAP,
@@ -126,6 +132,15 @@ impl Provider for Kaito {
 
     fn pod_labels(&self) -> Vec<&'static str> {
         vec![labels::POD_WORKSPACE, labels::POD_INFERENCE_SET]
+    }
+
+    /// The status of an InferenceSet only counts the Workspaces that are ready (KAITO
+    /// `pkg/inferenceset/inferenceset_controller.go`, addOrUpdateInferenceSet).
+    fn replica_objects(&self) -> Option<ReplicaObjects> {
+        Some(ReplicaObjects {
+            kind: WORKSPACE,
+            label: labels::POD_INFERENCE_SET,
+        })
     }
 
     fn translate(&self, request: &Request, installed: &Installed) -> Result<Translation, Refusal> {
@@ -140,7 +155,18 @@ impl Provider for Kaito {
 
     fn read_status(&self, request: &Request, object: &Value) -> Reading {
         match object["kind"].as_str() {
-            Some(kind) if kind == INFERENCE_SET.kind => status::of_inference_set(object, request.topology.replicas()),
+            Some(kind) if kind == INFERENCE_SET.kind => {
+                status::of_inference_set(object, request.topology.replicas(), &[])
+            }
+            _ => status::of_workspace(object),
+        }
+    }
+
+    fn read_replicas(&self, request: &Request, object: &Value, replicas: &[Value]) -> Reading {
+        match object["kind"].as_str() {
+            Some(kind) if kind == INFERENCE_SET.kind => {
+                status::of_inference_set(object, request.topology.replicas(), replicas)
+            }
             _ => status::of_workspace(object),
         }
     }

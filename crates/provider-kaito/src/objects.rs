@@ -1,4 +1,4 @@
-//! Workspace or InferenceSet, with their ConfigMap and Service.
+//! InferenceSet or Workspace, with their ConfigMap and Service.
 
 use std::collections::BTreeMap;
 
@@ -49,29 +49,28 @@ pub(crate) fn translation(
             .map(|(key, value)| (key.clone(), value.clone()))
             .collect(),
     };
-    let pod_label = match accepted.shape {
-        Shape::Workspace { .. } => labels::POD_WORKSPACE,
-        Shape::InferenceSet { .. } => labels::POD_INFERENCE_SET,
-    };
-    let (service, main) = match &accepted.shape {
-        Shape::Workspace { version } => (
-            None,
-            main(WORKSPACE, version, workspace(accepted, &nodes, &inference.spec)),
-        ),
+    let mut objects: Vec<Object> = inference.config_map.clone().into_iter().collect();
+    let (pod_label, scaling_limit) = match &accepted.shape {
+        Shape::Workspace { version, scaling_limit } => {
+            objects.push(main(WORKSPACE, version, workspace(accepted, &nodes, &inference.spec)));
+            (labels::POD_WORKSPACE, Some(scaling_limit.clone()))
+        }
         Shape::InferenceSet { version, replicas } => {
             let body = inference_set(accepted, *replicas, &nodes, &inference.spec);
-            (Some(service(request, accepted)), main(INFERENCE_SET, version, body))
+            objects.extend(services(request, accepted));
+            objects.push(main(INFERENCE_SET, version, body));
+            (labels::POD_INFERENCE_SET, None)
         }
     };
-    let answers_at = service.as_ref().unwrap_or(&main).name.clone();
     Translation {
         endpoint: Some(Endpoint {
-            service: Some(answers_at),
+            service: Some(request.name.clone()),
             port: Some(80),
         }),
-        objects: inference.config_map.into_iter().chain(service).chain([main]).collect(),
+        objects,
         model_name: inference.model_name,
         ignored: inference.ignored,
+        scaling_limit,
         replicas: accepted.worker.replicas,
         pod_label: Some(pod_label),
     }
@@ -102,15 +101,20 @@ fn node_labels(request: &Request, accepted: &Accepted, config: &KaitoConfig) -> 
     nodes
 }
 
-/// Name of the Service for the replicas of an InferenceSet. It differs from the name of the ModelDeployment, because KAITO's
-/// Service of a single Workspace keeps that name until it is garbage-collected.
-pub(crate) fn service_name(name: &str) -> String {
+/// Name of the Service that earlier releases created for several replicas. Their users keep it.
+pub(crate) fn earlier_service(name: &str) -> String {
     format!("{name}-replicas")
 }
 
-/// KAITO creates a Service for every Workspace, but none for an InferenceSet (inferenceset_controller.go); the provider creates
-/// it.
-fn service(request: &Request, accepted: &Accepted) -> Object {
+/// Service of the replicas, which has the name of the Service that KAITO creates for a Workspace. KAITO creates none for an
+/// InferenceSet (KAITO `pkg/inferenceset/inferenceset_controller.go`).
+fn services(request: &Request, accepted: &Accepted) -> Vec<Object> {
+    let earlier = Some(earlier_service(&request.name)).filter(|earlier| request.has(SERVICE, earlier));
+    let names = earlier.into_iter().chain([request.name.clone()]);
+    names.map(|name| service(request, accepted, name)).collect()
+}
+
+fn service(request: &Request, accepted: &Accepted, name: String) -> Object {
     let mut selector = BTreeMap::from([(labels::POD_INFERENCE_SET, request.name.as_str())]);
     if matches!(accepted.workload, Workload::Preset { .. }) {
         selector.insert(labels::POD_INDEX, "0");
@@ -118,7 +122,7 @@ fn service(request: &Request, accepted: &Accepted) -> Object {
     Object {
         kind: SERVICE,
         version: "v1".to_owned(),
-        name: service_name(&request.name),
+        name,
         annotations: BTreeMap::new(),
         body: json!({"spec": {
             "selector": selector,

@@ -52,8 +52,9 @@ pub(crate) fn of_workspace(object: &Value) -> Reading {
     reading(phase, told, ready, &conditions)
 }
 
-/// An InferenceSet counts the Workspaces that serve. With none desired, it serves as desired.
-pub(crate) fn of_inference_set(object: &Value, desired: i32) -> Reading {
+/// An InferenceSet counts the Workspaces that serve; why the others do not, they report themselves. With none desired, it serves
+/// as desired.
+pub(crate) fn of_inference_set(object: &Value, desired: i32, workspaces: &[Value]) -> Reading {
     let conditions = Conditions::of(object);
     let status = &object["status"];
     if status.is_null() && desired > 0 {
@@ -63,20 +64,82 @@ pub(crate) fn of_inference_set(object: &Value, desired: i32) -> Reading {
         .as_i64()
         .and_then(|n| i32::try_from(n).ok())
         .unwrap_or(0);
-    let (phase, told) = if ready >= desired {
-        (Phase::Running, None)
-    } else if let Some(failure) = conditions.failure() {
-        (Phase::Failed, Some(failure))
-    } else {
-        (Phase::Deploying, conditions.unmet("InferenceSetReady"))
+    if ready >= desired {
+        return match earlier(object, workspaces) {
+            // Its pods have the same label, so the Service leads to them, too.
+            Some(name) if desired > 0 => Reading {
+                message: format!("Waiting for Workspace '{name}' of the earlier InferenceSet to be deleted"),
+                ..reading(Phase::Deploying, None, ready, &conditions)
+            },
+            _ if desired == 0 => Reading {
+                message: "Scaled to zero: no replica is desired".to_owned(),
+                ..reading(Phase::Running, None, ready, &conditions)
+            },
+            _ => reading(Phase::Running, None, ready, &conditions),
+        };
+    }
+    if let Some(failure) = conditions.failure() {
+        return reading(Phase::Failed, Some(failure), ready, &conditions);
+    }
+    let counted = format!("{ready} of {desired} replicas ready");
+    let own = Reading {
+        message: counted.clone(),
+        ..reading(
+            Phase::Deploying,
+            conditions.unmet("InferenceSetReady"),
+            ready,
+            &conditions,
+        )
     };
-    let reading = reading(phase, told, ready, &conditions);
-    let message = match phase {
-        Phase::Running if desired == 0 => "Scaled to zero: no replica is desired".to_owned(),
-        Phase::Deploying => format!("{ready} of {desired} replicas ready"),
-        _ => reading.message,
-    };
-    Reading { message, ..reading }
+    match slowest(object, workspaces) {
+        Some((name, workspace)) => Reading {
+            message: format!("{counted}; Workspace '{name}': {}", workspace.message),
+            last_change: own.last_change.max(workspace.last_change),
+            phase: workspace.phase,
+            reason: workspace.reason,
+            ..own
+        },
+        None => own,
+    }
+}
+
+/// A Workspace of an InferenceSet that reports why it does not serve: one that failed, or the first that is not ready.
+fn slowest<'a>(set: &Value, workspaces: &'a [Value]) -> Option<(&'a str, Reading)> {
+    let mut waiting: Vec<_> = workspaces
+        .iter()
+        .filter(|workspace| belongs(workspace, set))
+        .map(|workspace| {
+            (
+                workspace["metadata"]["name"].as_str().unwrap_or_default(),
+                of_workspace(workspace),
+            )
+        })
+        .filter(|(_, reading)| reading.phase != Phase::Running && !reading.message.is_empty())
+        .collect();
+    waiting.sort_by_key(|(name, reading)| (reading.phase != Phase::Failed, *name));
+    waiting.into_iter().next()
+}
+
+/// Name of a Workspace that an earlier InferenceSet of this name has left.
+fn earlier<'a>(set: &Value, workspaces: &'a [Value]) -> Option<&'a str> {
+    let left = workspaces
+        .iter()
+        .find(|workspace| owner(workspace).is_some_and(|uid| *uid != set["metadata"]["uid"]));
+    left?["metadata"]["name"].as_str()
+}
+
+/// Whether a Workspace is of this InferenceSet, and not of an earlier one of its name, and stays.
+fn belongs(workspace: &Value, set: &Value) -> bool {
+    owner(workspace) == Some(&set["metadata"]["uid"]) && workspace["metadata"]["deletionTimestamp"].is_null()
+}
+
+/// Uid of the InferenceSet that created a Workspace.
+fn owner(workspace: &Value) -> Option<&Value> {
+    let owners = workspace["metadata"]["ownerReferences"].as_array()?;
+    owners
+        .iter()
+        .find(|owner| owner["controller"] == true)
+        .map(|owner| &owner["uid"])
 }
 
 fn reading(phase: Phase, told: Option<Condition>, ready: i32, conditions: &Conditions) -> Reading {

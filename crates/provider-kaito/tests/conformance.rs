@@ -35,12 +35,10 @@ fn a_container_keeps_the_contract() -> Result<(), Report> {
             ("serving.mode", disaggregated()),
         ],
         // KAITO rolls out no other change to existing pods.
-        updates: vec![json!({ "spec": { "scaling": { "replicas": 3 } } })],
+        updates: [3, 1, 0]
+            .map(|replicas| json!({ "spec": { "scaling": { "replicas": replicas } } }))
+            .to_vec(),
         recreates: vec![
-            (
-                "InferenceSet 'gemma' is replaced",
-                json!({ "spec": { "scaling": { "replicas": 1 } } }),
-            ),
             ("resources", json!({ "spec": { "resources": { "memory": "20Gi" } } })),
             ("spec.image", json!({ "spec": { "image": "llama-cpp:2" } })),
             (
@@ -96,12 +94,10 @@ fn a_preset_keeps_the_contract() -> Result<(), Report> {
             ),
             ("serving.mode", disaggregated()),
         ],
-        updates: vec![json!({ "spec": { "scaling": { "replicas": 4 } } })],
+        updates: [4, 1, 0]
+            .map(|replicas| json!({ "spec": { "scaling": { "replicas": replicas } } }))
+            .to_vec(),
         recreates: vec![
-            (
-                "InferenceSet 'llama' is replaced",
-                json!({ "spec": { "scaling": { "replicas": 1 } } }),
-            ),
             ("nodeSelector", json!({ "spec": { "nodeSelector": { "pool": "b" } } })),
             (
                 "secrets.huggingFaceToken",

@@ -128,6 +128,7 @@ impl Provider for KubeRay {
             }],
             ignored: accepted.ignored.into_iter().chain(overruled).collect(),
             // KubeRay creates the Service when the model serves (utils/util.go, GenerateServeServiceName).
+            scaling_limit: None,
             endpoint: Some(Endpoint {
                 service: Some(format!("{}-serve-svc", request.name)),
                 port: Some(8000),

@@ -26,7 +26,7 @@ use tokio::sync::{oneshot, watch};
 use tokio::task::JoinSet;
 
 use crate::configured::Configured;
-use crate::contract::{CLAIM, Kind, Provider};
+use crate::contract::{CLAIM, Kind, Provider, ReplicaObjects};
 use crate::upstream::{Installed, State, Upstream, api_resource, crd_name, detect_in};
 use crate::upstream_operator::{Availability, outage};
 
@@ -40,6 +40,8 @@ pub(crate) struct Caches {
     /// Our own writes.
     written: Arc<Echo<DynamicObject>>,
     kinds: Kinds<Kind, Text>,
+    /// Objects that the upstream creates for replicas.
+    replicas: Option<(ReplicaObjects, Kinds<Kind, Text>)>,
     /// PersistentVolumeClaims for volumes, by the label that names their ModelDeployment.
     claims: Store<Text>,
     installed: watch::Sender<HashMap<Kind, State>>,
@@ -73,6 +75,9 @@ impl Caches {
             wake,
             written,
             kinds: Kinds::new(FIRST_LIST),
+            replicas: provider
+                .replica_objects()
+                .map(|objects| (objects, Kinds::by_label(objects.label, FIRST_LIST))),
             claims: Store::by_label(labels::DEPLOYMENT),
             installed: watch::Sender::new(HashMap::new()),
             pods: provider.pod_labels().into_iter().map(by_label).collect(),
@@ -198,6 +203,15 @@ impl Caches {
         self.written.newest(kind.kind, namespace, name, watched)
     }
 
+    /// The objects that the upstream created for the replicas of a ModelDeployment.
+    pub(crate) fn replicas(&self, namespace: &str, deployment: &str) -> Vec<Arc<DynamicObject>> {
+        let watched = self
+            .replicas
+            .as_ref()
+            .and_then(|(objects, kinds)| kinds.get(objects.kind));
+        watched.map_or_else(Vec::new, |(_, store)| store.get_all(namespace, deployment))
+    }
+
     /// The PersistentVolumeClaims with the label of a ModelDeployment, as [`find`](Self::find) returns each.
     pub(crate) fn claims(&self, namespace: &str, deployment: &str) -> Vec<Arc<DynamicObject>> {
         let watched = self.claims.get_all::<DynamicObject>(namespace, deployment);
@@ -284,10 +298,30 @@ impl Caches {
         tracing::info!(kind = kind.kind, ?state, "upstream schema");
         // Watched also with an unknown schema: created objects must be visible to be deleted.
         let version = Installed::new([(kind, state.clone())]).visible_version(kind);
-        self.watch_kind(kind, version, watcher::Config::default()).await;
+        let mut objects = watcher::Config::default();
+        if let Some((replicas, kinds)) = self.replicas.as_ref().filter(|(replicas, _)| replicas.kind == kind) {
+            self.watch_replicas(*replicas, kinds, version.clone()).await;
+            objects = objects.labels(&format!("!{}", replicas.label));
+        }
+        self.watch_kind(kind, version, objects).await;
         self.installed.send_modify(|states| {
             states.insert(kind, state);
         });
+    }
+
+    /// Watches the objects that the upstream creates for replicas, or ends their watch; returns after the first list.
+    async fn watch_replicas(&self, objects: ReplicaObjects, kinds: &Kinds<Kind, Text>, version: Option<String>) {
+        let follow = |version: &str, store: Store<Text>| {
+            let api = Api::all_with(self.client.clone(), &api_resource(objects.kind, version));
+            let wake = self.wake.clone();
+            store.follow(
+                // Packed objects have no labels to be filed by.
+                watched::<DynamicObject>(api, watcher::Config::default().labels(objects.label)),
+                |object| Some(Packed::from(object).into_text()),
+                move |change| wake.call(change.namespace, change.name),
+            )
+        };
+        kinds.set(objects.kind, version, follow).await;
     }
 
     /// Watches a kind, or ends its watch; returns after the first list.

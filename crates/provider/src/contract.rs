@@ -82,6 +82,7 @@ pub const VERSION: &str = "v1alpha1";
 ///                 not_rolled_out: BTreeMap::new(),
 ///             }],
 ///             ignored: Vec::new(),
+///             scaling_limit: None,
 ///             endpoint: None,
 ///             model_name: Some(model.clone()),
 ///             replicas: request.topology.replicas(),
@@ -163,6 +164,12 @@ pub trait Provider: Send + Sync + 'static {
         vec![runway_api::labels::DEPLOYMENT]
     }
 
+    /// Objects that the upstream creates for each replica of the main object, if their status explains what the model waits for.
+    /// Defaults to none.
+    fn replica_objects(&self) -> Option<ReplicaObjects> {
+        None
+    }
+
     /// Translates a request for the installed upstream schemas.
     ///
     /// # Errors
@@ -173,6 +180,12 @@ pub trait Provider: Send + Sync + 'static {
     /// Reads the status of the main object of a [`Translation`], if it exists. An object that the provider does not understand
     /// is never an error: see [`Reading::silent`].
     fn read_status(&self, request: &Request, object: &Value) -> Reading;
+
+    /// Reads the status of the main object together with its [`replica_objects`](Self::replica_objects). Defaults to that of the
+    /// main object alone.
+    fn read_replicas(&self, request: &Request, object: &Value, _replicas: &[Value]) -> Reading {
+        self.read_status(request, object)
+    }
 }
 
 /// The settings that a provider reads: their schema, and the way to a provider that follows them.
@@ -240,6 +253,15 @@ pub struct ChildRef {
     pub name: String,
 }
 
+/// Kind of the objects that an upstream creates for each replica.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReplicaObjects {
+    /// Kind of the objects, one of [`Provider::upstreams`].
+    pub kind: Kind,
+    /// Label whose value is the name of the ModelDeployment.
+    pub label: &'static str,
+}
+
 /// Upstream objects for a ModelDeployment.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Translation {
@@ -248,6 +270,9 @@ pub struct Translation {
     /// Fields of the spec without effect, each with the reason in one sentence. They are reported in the condition
     /// `FieldsIgnored`.
     pub ignored: Vec<String>,
+    /// Reason why a change of the number of replicas would be refused or interrupt the model, with the remedy. It is reported in
+    /// the condition `ScalingLimited`, before the model is scaled.
+    pub scaling_limit: Option<String>,
     /// Endpoint of the model.
     pub endpoint: Option<Endpoint>,
     /// Name of the model in `/v1/models` of the endpoint; `None` if the image decides it.

@@ -51,7 +51,8 @@ pub mod volumes;
 pub use access::{access, access_from_outside, access_in_namespace};
 pub use configured::Configured;
 pub use contract::{
-    CLAIM, CONFIG_MAP, ChildRef, Kind, Object, Provider, Reading, Refusal, Settings, Translation, refuse,
+    CLAIM, CONFIG_MAP, ChildRef, Kind, Object, Provider, Reading, Refusal, ReplicaObjects, Settings, Translation,
+    refuse,
 };
 pub use request::{Request, Topology, Worker};
 pub use run::{ProviderArgs, main, run};

@@ -14,7 +14,7 @@ use crate::answers::Answers;
 pub use crate::answers::{Answer, Verification};
 use crate::caches::Caches;
 use crate::configured::Configured;
-use crate::contract::{CLAIM, Kind, Provider};
+use crate::contract::{CLAIM, Kind, Provider, ReplicaObjects};
 use crate::settings::InvalidSettings;
 use crate::upstream::Installed;
 use crate::volumes;
@@ -35,7 +35,8 @@ pub struct Observed {
     pub installed: Installed,
     /// Reason why the settings of the installation cannot be used.
     pub invalid_settings: Option<InvalidSettings>,
-    /// Those of the provider's possible children that exist, ours or not.
+    /// Those of the provider's possible children that exist, ours or not, and the objects that the upstream creates for their
+    /// replicas.
     pub children: Vec<Child>,
     /// Its pods that are not ready.
     pub unready: Vec<Unready>,
@@ -64,6 +65,15 @@ impl Observed {
             .find(|c| c.kind == kind && c.object.metadata.name.as_deref() == Some(name))
             .map(|c| c.object.as_ref())
     }
+
+    /// The objects that the upstream created for the replicas.
+    pub fn replicas(&self, objects: ReplicaObjects) -> impl Iterator<Item = &DynamicObject> {
+        let name = self.md.name_any();
+        self.children
+            .iter()
+            .filter(move |c| c.kind == objects.kind && c.object.labels().get(objects.label) == Some(&name))
+            .map(|c| c.object.as_ref())
+    }
 }
 
 /// Something that can look up objects: the watch caches in production, the documents given to `render`.
@@ -71,11 +81,15 @@ pub trait Lookup {
     /// The object of this kind, namespace and name.
     fn find(&self, kind: Kind, namespace: &str, name: &str) -> Option<Arc<DynamicObject>>;
 
+    /// Objects that the upstream created for the replicas of this ModelDeployment.
+    fn replicas(&self, objects: ReplicaObjects, namespace: &str, deployment: &str) -> Vec<Arc<DynamicObject>>;
+
     /// The PersistentVolumeClaims with the label of this ModelDeployment, whichever provider created them.
     fn claims(&self, namespace: &str, deployment: &str) -> Vec<Arc<DynamicObject>>;
 }
 
-/// The children of a ModelDeployment that exist: those that the provider may create, and claims of present and earlier volumes.
+/// The children of a ModelDeployment that exist: those that the provider may create, claims of present and earlier volumes, and
+/// what the upstream created for replicas.
 pub fn children(lookup: &impl Lookup, provider: &dyn Provider, md: &ModelDeployment) -> Vec<Child> {
     let (namespace, name) = (md.namespace().unwrap_or_default(), md.name_any());
     let mut claims = lookup.claims(&namespace, &name);
@@ -92,7 +106,14 @@ pub fn children(lookup: &impl Lookup, provider: &dyn Provider, md: &ModelDeploym
         })
     });
     let claims = claims.into_iter().map(|object| Child { kind: CLAIM, object });
-    made.chain(claims).collect()
+    let replicas = provider.replica_objects().into_iter().flat_map(|objects| {
+        let found = lookup.replicas(objects, &namespace, &name);
+        found.into_iter().map(move |object| Child {
+            kind: objects.kind,
+            object,
+        })
+    });
+    made.chain(claims).chain(replicas).collect()
 }
 
 /// Observes a ModelDeployment: the watch caches, and our own writes that they have not seen.
@@ -114,6 +135,10 @@ pub(crate) fn observe(context: &Context, configured: &Configured, md: Arc<ModelD
 impl Lookup for Caches {
     fn find(&self, kind: Kind, namespace: &str, name: &str) -> Option<Arc<DynamicObject>> {
         Self::find(self, kind, namespace, name)
+    }
+
+    fn replicas(&self, _: ReplicaObjects, namespace: &str, deployment: &str) -> Vec<Arc<DynamicObject>> {
+        Self::replicas(self, namespace, deployment)
     }
 
     fn claims(&self, namespace: &str, deployment: &str) -> Vec<Arc<DynamicObject>> {

@@ -8,6 +8,7 @@ use runway_api::ModelDeployment;
 use runway_api::model_deployment::{
     self as api, DEFAULT_GPU, ModelSource, PodSettings, SecretName, ServingMode, VolumePurpose,
 };
+use runway_operator::object::Kind;
 use serde_json::{Map, Value};
 
 use crate::volumes::{self, Volume};
@@ -61,6 +62,9 @@ pub struct Request {
     pub volumes: Vec<Volume>,
     /// Overrides, unchanged.
     pub overrides: Map<String, Value>,
+    /// Kinds and names of the provider's objects that exist and stay. With them, a provider whose earlier release created other
+    /// objects keeps these, so that its upgrade restarts no pod. Empty if they have to be replaced anyway.
+    pub present: Vec<(Kind, String)>,
 }
 
 /// Workers that serve the model.
@@ -146,6 +150,13 @@ impl Request {
             .iter()
             .find(|volume| volume.purpose == VolumePurpose::ModelCache)
     }
+
+    /// Whether an object of the provider exists and stays.
+    pub fn has(&self, kind: Kind, name: &str) -> bool {
+        self.present
+            .iter()
+            .any(|present| (present.0, present.1.as_str()) == (kind, name))
+    }
 }
 
 impl TryFrom<&ModelDeployment> for Request {
@@ -193,6 +204,7 @@ impl TryFrom<&ModelDeployment> for Request {
                 .as_ref()
                 .and_then(|p| p.overrides.clone())
                 .unwrap_or_default(),
+            present: Vec::new(),
             model_id,
         })
     }

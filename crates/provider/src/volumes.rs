@@ -116,6 +116,16 @@ impl Volume {
             .into()
     }
 
+    /// Whether a text is the claim or the image of the volume, or names it among other words.
+    pub(crate) fn is_named_in(&self, text: &str) -> bool {
+        let name = match &self.source {
+            VolumeSource::Claim(claim) | VolumeSource::NewClaim(NewClaim { name: claim, .. }) => claim,
+            VolumeSource::Image(image) => &image.reference,
+        };
+        let is_of_names = |c: char| c.is_alphanumeric() || "-._/:@".contains(c);
+        text == name || text.split(|c| !is_of_names(c)).any(|word| word == name)
+    }
+
     /// Path of a field of this volume, for messages.
     pub fn field(&self, field: &str) -> String {
         format!("spec.model.storage.volumes[{}].{field}", self.name)

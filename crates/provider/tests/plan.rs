@@ -368,6 +368,14 @@ fn carried_out(seen: &Observed, plan: &Plan) -> Observed {
             object: Arc::new(serde_json::from_value(object).unwrap()),
         });
     }
+    for edit in &plan.edit {
+        let edited = |child: &&mut Child| child.object.metadata.name.as_ref() == Some(&edit.name);
+        for child in next.children.iter_mut().filter(edited) {
+            let mut object = serde_json::to_value(&*child.object).unwrap();
+            ssa::patch(&mut object, &edit.patch);
+            child.object = Arc::new(serde_json::from_value(object).unwrap());
+        }
+    }
     let mut md = serde_json::to_value(&*seen.md).unwrap();
     if plan.finalizer == Finalizer::Add {
         md["metadata"]["finalizers"] = json!([labels::FINALIZER]);

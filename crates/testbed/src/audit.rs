@@ -55,6 +55,8 @@ pub struct Request {
     pub completed: Timestamp,
     /// User agent of the client.
     pub user_agent: String,
+    /// Whether the request changed nothing.
+    pub dry_run: bool,
 }
 
 /// Cost of a request.
@@ -266,6 +268,8 @@ struct Event {
     user: User,
     #[serde(default)]
     user_agent: String,
+    #[serde(default, rename = "requestURI")]
+    uri: String,
     #[serde(rename = "objectRef")]
     object: Option<Object>,
     response_status: Option<Status>,
@@ -311,6 +315,7 @@ impl From<Event> for Request {
             code: event.response_status.map_or(0, |status| status.code),
             completed: event.stage,
             user_agent: event.user_agent,
+            dry_run: event.uri.contains("dryRun="),
         }
     }
 }

@@ -399,6 +399,7 @@ async fn live(bed: &Bed) -> Result<()> {
     set["spec"]["scaling"]["replicas"] = json!(2);
     for object in [
         gemma("plain"),
+        gemma(LONG),
         flags,
         set,
         vllm("graph", "dynamo"),
@@ -407,7 +408,7 @@ async fn live(bed: &Bed) -> Result<()> {
     ] {
         bed.create(object).await?;
     }
-    for name in ["plain", "flags", "set", "graph", "ray", "direct"] {
+    for name in ["plain", LONG, "flags", "set", "graph", "ray", "direct"] {
         bed.running(name).await?;
     }
 
@@ -493,7 +494,7 @@ async fn live(bed: &Bed) -> Result<()> {
     bed.create(nobodys).await?;
     bed.status("nobodys", "paused", |s| s.conditions.is_true(condition::PAUSED))
         .await?;
-    for name in ["nobodys", "plain", "flags", "set", "graph", "ray", "direct"] {
+    for name in ["nobodys", "plain", LONG, "flags", "set", "graph", "ray", "direct"] {
         bed.delete(name).await?;
         bed.gone(name).await?;
     }

@@ -14,6 +14,7 @@
 mod support;
 
 use std::collections::BTreeSet;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -63,6 +64,8 @@ async fn ready_is_true_when_a_real_engine_answers_and_only_then() -> Result<()> 
 
     scene.bad_input_is_named().await?;
     scene.volumes_are_mounted_or_named().await?;
+    scene.a_mirror_without_the_image_is_named().await?;
+    scene.fields_reach_the_process().await?;
     scene.lives().await?;
     scene.bed.cluster.stop().await
 }
@@ -191,6 +194,17 @@ const BAD: [Bad; 14] = [
     hostile("closes", &[("mode", "closes")], &["GET /v1/models"]),
 ];
 
+/// The folder of a process in /proc.
+struct Engine(PathBuf);
+
+impl Engine {
+    /// A file, with spaces for the zero bytes and line ends in it.
+    fn read(&self, file: &str) -> Result<String> {
+        let bytes = std::fs::read(self.0.join(file))?;
+        Ok(String::from_utf8_lossy(&bytes).replace(['\0', '\n'], " "))
+    }
+}
+
 struct Scene {
     bed: Bed<Node>,
     services: Services,
@@ -277,6 +291,10 @@ impl Scene {
         create("mounted", json!([weights(engine), cache("cache")])).await?;
         create("no-claim", json!([weights(engine), cache("none")])).await?;
         create("no-volume-image", json!([weights("testbed.local/none:1")])).await?;
+        let fast = json!({"name": "cache", "purpose": "modelCache", "size": "1Gi", "storageClassName": "fast"});
+        create("no-class", json!([weights(engine), fast])).await?;
+        self.make_claim_of("one-pod", "ReadWriteOncePod").await?;
+        create("one-pod-at-a-time", json!([weights(engine), cache("one-pod")])).await?;
 
         let is_ready = |status: &ModelDeploymentStatus| {
             let ready = status.replicas.as_ref().and_then(|replicas| replicas.ready);
@@ -285,7 +303,17 @@ impl Scene {
         self.bed.status("mounted", "Ready", is_ready).await?;
         for (name, reason, text) in [
             ("no-claim", "Unschedulable", "persistentvolumeclaim \"none\" not found"),
-            ("no-volume-image", "ImagePullFailed", "testbed.local/none:1"),
+            (
+                "no-volume-image",
+                "ImagePullFailed",
+                "Check the name of the image in spec.model.storage.volumes[weights].image",
+            ),
+            ("no-class", "Unschedulable", "check that storage class 'fast' exists"),
+            (
+                "one-pod-at-a-time",
+                "Unschedulable",
+                "Use a claim with another access mode in spec.model.storage.volumes",
+            ),
         ] {
             let named = |status: &ModelDeploymentStatus| {
                 let ready = status.conditions.get_condition(condition::READY);
@@ -294,21 +322,230 @@ impl Scene {
             let md = self.bed.status(name, reason, named).await?;
             println!("{name}: {}", md.status.and_then(|s| s.message).unwrap_or_default());
         }
-        for name in ["mounted", "no-claim", "no-volume-image"] {
+        for name in [
+            "mounted",
+            "no-claim",
+            "no-volume-image",
+            "no-class",
+            "one-pod-at-a-time",
+        ] {
             self.bed.delete(name).await?;
             self.bed.gone(name).await?;
         }
         Ok(())
     }
 
-    /// A claim that pods on all nodes can write to, with a volume in a directory of the node.
+    /// An administrator names a mirror that lacks the default image: a new model reports it.
+    async fn a_mirror_without_the_image_is_named(&self) -> Result<()> {
+        let settings = |settings: Value| {
+            json!({"apiVersion": "kubeairunway.ai/v1alpha1", "kind": "InferenceProviderConfig", "metadata": {"name": "direct"},
+                "spec": {"settings": settings}})
+        };
+        let mirror = settings(json!({"registryMirror": "testbed.local/mirror"}));
+        self.bed.apply(&mirror).await?;
+        let mut object = model("mirrored", "direct", "", &json!({}));
+        object["spec"]["model"] = json!({"id": "Org/Model"});
+        self.bed.create(object).await?;
+        let md = self
+            .bed
+            .status("mirrored", "ImagePullFailed", |s| {
+                let ready = s.conditions.get_condition(condition::READY);
+                ready.is_some_and(|c| c.reason == "ImagePullFailed")
+            })
+            .await?;
+        let message = md.status.and_then(|s| s.message).unwrap_or_default();
+        println!("mirrored: {message}");
+        for text in [
+            "testbed.local/mirror/",
+            "registryMirror",
+            "InferenceProviderConfig 'direct'",
+        ] {
+            ensure!(message.contains(text), "no '{text}' in: {message}");
+        }
+        self.bed.apply(&settings(json!({}))).await?;
+        self.bed.delete("mirrored").await?;
+        self.bed.gone("mirrored").await
+    }
+
+    /// Each field is set to a value that can be recognized in the engine's process on the node, or in the fields of its pod that
+    /// only the scheduler and the kubelet use.
+    async fn fields_reach_the_process(&self) -> Result<()> {
+        for object in [
+            json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "model-runner", "namespace": NAMESPACE}}),
+            json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "hub", "namespace": NAMESPACE},
+                "stringData": {"HF_TOKEN": "marked-token"}}),
+            json!({"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": "models"}, "value": 7}),
+        ] {
+            self.bed.apply(&object).await?;
+        }
+        for provider in ["direct", "kaito"] {
+            let name = format!("marked-{provider}");
+            self.bed.create(self.marked(&name, provider)).await?;
+            self.bed.running(&name).await?;
+            let (pod, process) = self.engine_of(&name).await?;
+            let volume = |path: &str| format!(" {path} ");
+            let marks = [
+                ("spec.engine.args", process.read("cmdline")?, "--threads 1 ".to_owned()),
+                (
+                    "spec.engine.args.model",
+                    process.read("cmdline")?,
+                    format!("/weights{MODEL}"),
+                ),
+                (
+                    "spec.engine.contextLength",
+                    process.read("cmdline")?,
+                    "--ctx-size 512 ".to_owned(),
+                ),
+                ("spec.env", process.read("environ")?, "MARKER=marked-value ".to_owned()),
+                (
+                    "spec.secrets",
+                    process.read("environ")?,
+                    "HF_TOKEN=marked-token ".to_owned(),
+                ),
+                (
+                    "volumes[].purpose",
+                    process.read("environ")?,
+                    "LLAMA_CACHE=/marked-cache ".to_owned(),
+                ),
+                (
+                    "volumes[].mountPath",
+                    process.read("mountinfo")?,
+                    volume("/marked-cache"),
+                ),
+                ("volumes[].image", process.read("mountinfo")?, volume("/weights")),
+                (
+                    "podTemplate.spec.shmSize",
+                    process.read("mountinfo")?,
+                    "size=32768k".to_owned(),
+                ),
+                (
+                    "securityContext.supplementalGroups",
+                    process.read("status")?,
+                    "7777 ".to_owned(),
+                ),
+                (
+                    "resources.memory, request",
+                    pod.clone(),
+                    r#""memory":"256Mi""#.to_owned(),
+                ),
+                ("resources.cpu", pod.clone(), r#""cpu":"10m""#.to_owned()),
+                (
+                    "spec.image",
+                    pod.clone(),
+                    format!(r#""image":"{}""#, self.image(Image::LlamaServer)),
+                ),
+                (
+                    "podTemplate.metadata.labels",
+                    pod.clone(),
+                    r#""team":"marked-label""#.to_owned(),
+                ),
+                (
+                    "podTemplate.metadata.annotations",
+                    pod.clone(),
+                    r#""note":"marked-note""#.to_owned(),
+                ),
+                ("spec.nodeSelector", pod.clone(), "kubernetes.io/os".to_owned()),
+                ("spec.tolerations", pod.clone(), r#""key":"marked-taint""#.to_owned()),
+                (
+                    "spec.imagePullSecrets",
+                    pod.clone(),
+                    r#""name":"marked-registry""#.to_owned(),
+                ),
+                (
+                    "spec.serviceAccountName",
+                    pod.clone(),
+                    r#""serviceAccountName":"model-runner""#.to_owned(),
+                ),
+                (
+                    "podTemplate.spec.priorityClassName",
+                    pod.clone(),
+                    r#""priorityClassName":"models""#.to_owned(),
+                ),
+                (
+                    "podTemplate.spec.topologySpreadConstraints",
+                    pod.clone(),
+                    r#""topologyKey":"kubernetes.io/hostname""#.to_owned(),
+                ),
+                (
+                    "podTemplate.spec.schedulerName",
+                    pod.clone(),
+                    r#""schedulerName":"default-scheduler""#.to_owned(),
+                ),
+                ("volumes[].claimName", pod, r#""claimName":"cache""#.to_owned()),
+            ];
+            for (field, found, mark) in marks {
+                ensure!(found.contains(&mark), "{provider}: {field}: no '{mark}' in {found}");
+            }
+            println!("{provider}: {}", process.read("cmdline")?);
+            self.bed.delete(&name).await?;
+            self.bed.gone(&name).await?;
+        }
+        Ok(())
+    }
+
+    /// A model with every field that a provider passes on without GPUs.
+    fn marked(&self, name: &str, provider: &str) -> Value {
+        let image = self.image(Image::LlamaServer);
+        let mut args = json!({"model": format!("/weights{MODEL}"), "alias": name, "threads": "1"});
+        if provider == "kaito" {
+            merge(&mut args, &json!({"host": "0.0.0.0", "port": "5000"}));
+        }
+        let mut object = model(name, provider, image, &args);
+        let fields = json!({
+            "model": {"storage": {"volumes": [
+                {"name": "weights", "image": {"reference": image}, "mountPath": "/weights"},
+                {"name": "cache", "purpose": "modelCache", "claimName": "cache", "mountPath": "/marked-cache"},
+            ]}},
+            "engine": {"contextLength": 512},
+            "env": [{"name": "MARKER", "value": "marked-value"}],
+            "secrets": {"huggingFaceToken": "hub"},
+            "nodeSelector": {"kubernetes.io/os": "linux"},
+            "tolerations": [{"key": "marked-taint", "operator": "Exists"}],
+            "imagePullSecrets": [{"name": "marked-registry"}],
+            "serviceAccountName": "model-runner",
+            "podTemplate": {
+                "metadata": {"labels": {"team": "marked-label"}, "annotations": {"note": "marked-note"}},
+                "spec": {
+                    "priorityClassName": "models", "schedulerName": "default-scheduler", "shmSize": "32Mi",
+                    "securityContext": {"supplementalGroups": [7777]},
+                    "topologySpreadConstraints": [
+                        {"maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "ScheduleAnyway"},
+                    ],
+                },
+            },
+        });
+        merge(&mut object["spec"], &fields);
+        object
+    }
+
+    /// The only pod of a model, as JSON, and the process of its engine on the node.
+    async fn engine_of(&self, name: &str) -> Result<(String, Engine)> {
+        let pods: Api<Pod> = Api::namespaced(self.bed.admin.clone(), NAMESPACE);
+        let all = pods.list(&ListParams::default()).await?.items.into_iter();
+        let mut of_it = all.filter(|pod| pod.name_any().starts_with(name));
+        let pod = of_it.next().context("no pod")?;
+        let uid = pod.uid().context("the pod has no uid")?;
+        let processes = std::fs::read_dir("/proc")?.filter_map(|entry| Some(Engine(entry.ok()?.path())));
+        let engine = processes.into_iter().find(|process| {
+            let has = |file: &str, text: &str| process.read(file).is_ok_and(|found| found.contains(text));
+            has("cgroup", &uid) && has("cmdline", "--alias")
+        });
+        Ok((json!(pod).to_string(), engine.context("no process of the engine")?))
+    }
+
+    /// A claim that pods on all nodes can write to.
     async fn make_claim(&self, name: &str) -> Result<()> {
+        self.make_claim_of(name, "ReadWriteMany").await
+    }
+
+    /// A claim with a volume in a directory of the node.
+    async fn make_claim_of(&self, name: &str, mode: &str) -> Result<()> {
         let size = json!({"storage": "1Gi"});
         let volume: PersistentVolume = serde_json::from_value(json!({
             "metadata": {"name": name},
             "spec": {
                 "capacity": size,
-                "accessModes": ["ReadWriteMany"],
+                "accessModes": [mode],
                 "hostPath": {"path": "/run/model-cache", "type": "DirectoryOrCreate"},
                 "claimRef": {"namespace": NAMESPACE, "name": name},
             },
@@ -316,7 +553,7 @@ impl Scene {
         let claim: PersistentVolumeClaim = serde_json::from_value(json!({
             "metadata": {"name": name},
             "spec": {
-                "accessModes": ["ReadWriteMany"],
+                "accessModes": [mode],
                 "storageClassName": "",
                 "volumeName": name,
                 "resources": {"requests": size},

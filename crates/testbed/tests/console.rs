@@ -222,7 +222,7 @@ async fn a_form_shows_what_would_be_made_and_marks_what_is_wrong_before_anything
         .await?;
     ensure!(
         preview.code == 200
-            && preview.body.contains("kind: Workspace")
+            && preview.body.contains("kind: InferenceSet")
             && preview.body.contains("<strong>kaito</strong>"),
         "{}",
         preview.body
@@ -527,23 +527,23 @@ async fn what_somebody_changed_upstream_is_on_the_page_of_changes() -> Result<()
         s.conditions.iter().any(|c| c.type_ == condition::PAUSED)
     })
     .await?;
-    let edit = json!({"inference": {"template": {"spec": {"containers": [{"name": "model", "image": "evil:1"}]}}}});
-    bed.workspaces()
+    let edit = json!({"spec": {"template": {"inference": {"template": {"spec": {"containers": [{"name": "model", "image": "evil:1"}]}}}}}});
+    bed.inference_sets()
         .patch("one", &PatchParams::default(), &Patch::Merge(&edit))
         .await?;
     let changed = user.get(page).await?;
     for said in [
-        "Workspace/one",
+        "InferenceSet/one",
         "would change",
-        "inference.template.spec.containers[model].image",
+        "spec.template.inference.template.spec.containers[model].image",
         "evil:1",
         "ghcr.io/sozercan/llama-cpp-runner:latest",
         "the changes below would follow a resume",
     ] {
         ensure!(changed.body.contains(said), "no {said}: {changed:?}");
     }
-    let stays = bed.workspaces().get("one").await?.data;
-    let image = &stays["inference"]["template"]["spec"]["containers"][0]["image"];
+    let stays = bed.inference_sets().get("one").await?.data;
+    let image = &stays["spec"]["template"]["inference"]["template"]["spec"]["containers"][0]["image"];
     ensure!(image == "evil:1", "a look has changed it: {image}");
     Ok(())
 }

@@ -23,10 +23,10 @@ use runway_api::{InferenceProviderConfigSpec, InferenceProviderConfigStatus, Mod
 use runway_client::manifests::{self, Identity};
 use runway_operator::plan::Finalizer;
 use runway_provider::{ChildRef, Installed, Provider, Reading, Refusal, Request, Translation, upstream};
-use runway_provider_kaito::{Kaito, WORKSPACE};
+use runway_provider_kaito::{INFERENCE_SET, Kaito};
 use runway_testbed::{audit, crds, eventually};
 use serde_json::{Value, json};
-use support::{Bed, NAMESPACE, PATIENCE, Upstream, gemma, gemma_simulated};
+use support::{Bed, LONG, NAMESPACE, PATIENCE, Upstream, gemma, gemma_simulated};
 
 #[tokio::test]
 async fn r2_it_registers_itself_and_again_when_it_was_deleted() -> Result<()> {
@@ -278,7 +278,7 @@ async fn r6_an_unknown_schema_is_told_until_a_known_one_is_there() -> Result<()>
     })
     .await?;
     ensure!(
-        bed.workspaces().get_opt("before").await?.is_some(),
+        bed.inference_sets().get_opt("before").await?.is_some(),
         "a running model keeps serving"
     );
 
@@ -338,7 +338,10 @@ async fn r25_a_stuck_deletion_is_blocked_and_says_so() -> Result<()> {
     deployments
         .patch("stuck-too", &PatchParams::default(), &Patch::Merge(&hold))
         .await?;
-    for (name, object) in [("stuck", "Workspace 'stuck'"), ("stuck-too", "Deployment 'stuck-too'")] {
+    for (name, object) in [
+        ("stuck", "InferenceSet 'stuck'"),
+        ("stuck-too", "Deployment 'stuck-too'"),
+    ] {
         bed.delete(name).await?;
         bed.status(name, "waiting for its object", |s| {
             s.phase == Some(Phase::Terminating) && s.message.as_deref().is_some_and(|m| m.contains(object))
@@ -540,7 +543,7 @@ async fn r34_only_its_own_field_manager_and_only_its_own_fields() -> Result<()> 
     let _simulator = bed.simulator().await?;
     bed.admission_is_up().await?;
     for (object, manager, kind) in [
-        (gemma("by-kaito"), "kaito-provider", WORKSPACE),
+        (gemma("by-kaito"), "kaito-provider", INFERENCE_SET),
         (echo("by-example", 0), "deployment-provider", DEPLOYMENT),
     ] {
         let name = object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
@@ -576,7 +579,7 @@ async fn r34_only_its_own_field_manager_and_only_its_own_fields() -> Result<()> 
             status.contains_key("f:phase") && status.contains_key("f:observedGeneration"),
             "{name}: {status:?}"
         );
-        let version = if kind == WORKSPACE { "v1beta1" } else { "v1" };
+        let version = if kind == INFERENCE_SET { "v1beta1" } else { "v1" };
         let made = bed.upstream(kind, version).get(&name).await?;
         ensure!(
             made.managed_fields()
@@ -600,7 +603,8 @@ async fn r35_nothing_is_forbidden_and_nothing_is_allowed_in_vain() -> Result<()>
     let _deployment = bed.provider(DeploymentProvider).await?;
     let _simulator = bed.simulator().await?;
 
-    // A container with a claim, a preset with flags in a ConfigMap and a Service in front of its replicas, and the example with a claim.
+    // A container with a claim, one whose name only a Workspace can have, a preset with flags in a ConfigMap, and the example with
+    // a claim.
     let storage = json!({ "volumes": [{ "name": "data", "size": "1Gi", "mountPath": "/data" }] });
     let (mut container, mut example) = (gemma("container"), echo("echo", 0));
     for object in [&mut container, &mut example] {
@@ -612,13 +616,15 @@ async fn r35_nothing_is_forbidden_and_nothing_is_allowed_in_vain() -> Result<()>
         "engine": { "type": "vllm", "contextLength": 4096 },
         "resources": { "gpu": { "count": 1 } }, "scaling": { "replicas": 2 },
     });
-    for object in [container, preset, example] {
+    for object in [container, gemma(LONG), preset, example] {
         let name = object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
         bed.create(object).await?;
         bed.running(&name).await?;
     }
-    bed.patch("container", json!({ "spec": { "resources": { "memory": "20Gi" } } }))
-        .await?;
+    for name in ["container", LONG] {
+        bed.patch(name, json!({ "spec": { "resources": { "memory": "20Gi" } } }))
+            .await?;
+    }
     bed.patch("preset", json!({ "spec": { "scaling": { "replicas": 3 } } }))
         .await?;
     bed.patch(
@@ -626,19 +632,22 @@ async fn r35_nothing_is_forbidden_and_nothing_is_allowed_in_vain() -> Result<()>
         json!({ "spec": { "image": "echo:2", "model": { "storage": null } } }),
     )
     .await?;
-    for name in ["container", "preset", "echo"] {
+    for name in ["container", LONG, "preset", "echo"] {
         bed.status(name, "up to date", |s| s.observed_generation == Some(2))
             .await?;
         bed.running(name).await?;
     }
     let edit = json!({ "metadata": { "labels": { labels::MODEL_SOURCE: "edited" } } });
-    bed.workspaces()
+    bed.inference_sets()
         .patch("container", &PatchParams::default(), &Patch::Merge(&edit))
+        .await?;
+    bed.workspaces()
+        .patch(LONG, &PatchParams::default(), &Patch::Merge(&edit))
         .await?;
     bed.upstream(SERVICE, "v1")
         .patch("echo", &PatchParams::default(), &Patch::Merge(&edit))
         .await?;
-    for name in ["container", "echo"] {
+    for name in ["container", LONG, "echo"] {
         bed.event(name, "DriftDetected").await?;
     }
     bed.patch(
@@ -648,7 +657,7 @@ async fn r35_nothing_is_forbidden_and_nothing_is_allowed_in_vain() -> Result<()>
     .await?;
     bed.event("container", "Recreating").await?;
     bed.running("container").await?;
-    for name in ["container", "preset", "echo"] {
+    for name in ["container", LONG, "preset", "echo"] {
         bed.delete(name).await?;
         bed.gone(name).await?;
     }

@@ -6,12 +6,16 @@ mod support;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use clap::Parser;
 use k8s_openapi::api::core::v1::{Namespace, PersistentVolumeClaim, Pod};
 use kube::api::{ListParams, Patch, PatchParams};
 use kube::{Api, ResourceExt};
 use runway_api::condition::{self, Conditions};
 use runway_api::labels;
 use runway_api::model_deployment::Phase;
+use runway_cli::args::CommandLine;
+use runway_cli::commands;
+use runway_client::text::Look;
 use runway_provider_direct::{DEPLOYMENT, Direct, SERVICE};
 use runway_testbed::{audit, eventually};
 use serde_json::{Value, json};
@@ -277,6 +281,192 @@ async fn claims_are_created_for_volumes() -> Result<()> {
     .await?;
     ensure!(again.uid() == retained.uid(), "the retained claim is not used again");
     Ok(())
+}
+
+/// The controller manager binds the claims. Nothing resizes volumes here: the request is what counts.
+#[tokio::test]
+async fn a_claim_grows_if_its_class_allows_it() -> Result<()> {
+    let bed = Bed::start_with(Upstream::None, true).await?;
+    let _core = bed.core().await?;
+    let _direct = bed.provider(Direct::default()).await?;
+    bed.admission_is_up().await?;
+    let claims: Api<PersistentVolumeClaim> = Api::namespaced(bed.admin.clone(), NAMESPACE);
+    let volumes = |class: &str, size: &str| json!({ "volumes": [{ "name": "models", "mountPath": "/models", "size": size, "storageClassName": class }] });
+    for (class, grows) in [("grows", true), ("fixed", false)] {
+        let claim = format!("{class}-models");
+        bed.apply(&json!({
+            "apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": { "name": class },
+            "provisioner": "example.com/none", "allowVolumeExpansion": grows,
+        }))
+        .await?;
+        bed.apply(&json!({
+            "apiVersion": "v1", "kind": "PersistentVolume", "metadata": { "name": class },
+            "spec": {
+                "capacity": { "storage": "5Gi" }, "accessModes": ["ReadWriteOnce"], "storageClassName": class,
+                "hostPath": { "path": "/nowhere" }, "claimRef": { "namespace": NAMESPACE, "name": claim },
+            },
+        }))
+        .await?;
+        let mut object = cpu(class, 1);
+        object["spec"]["model"]["storage"] = volumes(class, "1Gi");
+        bed.create(object).await?;
+        eventually(PATIENCE, async || {
+            let phase = claims.get(&claim).await?.status.and_then(|status| status.phase);
+            ensure!(phase.as_deref() == Some("Bound"), "{claim} is {phase:?}");
+            Ok(())
+        })
+        .await?;
+        serve(&bed, class, 1, "server-b").await?;
+        bed.running(class).await?;
+        let grown = json!({ "spec": { "model": { "storage": volumes(class, "2Gi") } } });
+        bed.patch(class, grown).await?;
+    }
+    eventually(PATIENCE, async || {
+        let spec = json!(claims.get("grows-models").await?.spec);
+        ensure!(spec["resources"]["requests"]["storage"] == "2Gi", "{spec}");
+        Ok(())
+    })
+    .await?;
+    bed.running("grows").await?;
+
+    let md = bed
+        .status("fixed", "refused by the API server", |s| s.phase == Some(Phase::Failed))
+        .await?;
+    let message = md.status.and_then(|status| status.message).unwrap_or_default();
+    for text in [
+        "'fixed-models' was refused",
+        "support resize",
+        "spec.model.storage.volumes",
+    ] {
+        ensure!(message.contains(text), "no '{text}' in: {message}");
+    }
+    ensure!(
+        pods(&bed, "fixed").await?.len() == 1,
+        "the model does not serve any more"
+    );
+    let undone = json!({ "spec": { "model": { "storage": volumes("fixed", "1Gi") } } });
+    bed.patch("fixed", undone).await?;
+    bed.running("fixed").await?;
+    bed.cluster.stop().await
+}
+
+/// A policy of the cluster, as a webhook of an upstream operator, rejects a change.
+#[tokio::test]
+async fn what_admission_rejects_is_quoted_and_the_model_serves_on() -> Result<()> {
+    let bed = Bed::start_with(Upstream::None, true).await?;
+    let _core = bed.core().await?;
+    let _direct = bed.provider(Direct::default()).await?;
+    bed.admission_is_up().await?;
+    bed.create(cpu("serving", 1)).await?;
+    serve(&bed, "serving", 1, "server-b").await?;
+    bed.running("serving").await?;
+    bed.apply(&json!({
+        "apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingAdmissionPolicy", "metadata": { "name": "registries" },
+        "spec": {
+            "matchConstraints": { "resourceRules": [
+                { "apiGroups": ["apps"], "apiVersions": ["v1"], "operations": ["CREATE", "UPDATE"], "resources": ["deployments"] },
+            ] },
+            "validations": [{
+                "expression": "object.spec.template.spec.containers.all(c, !c.image.startsWith('elsewhere.example/'))",
+                "message": "images of elsewhere.example are not allowed",
+            }],
+        },
+    }))
+    .await?;
+    bed.apply(&json!({
+        "apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingAdmissionPolicyBinding", "metadata": { "name": "registries" },
+        "spec": { "policyName": "registries", "validationActions": ["Deny"] },
+    }))
+    .await?;
+    // The policy applies a moment after it was created.
+    let mut probe = json!(bed.upstream(DEPLOYMENT, "v1").get("serving").await?);
+    probe["metadata"] = json!({ "name": "probe", "namespace": NAMESPACE });
+    probe["spec"]["template"]["spec"]["containers"][0]["image"] = json!("elsewhere.example/llama:1");
+    eventually(PATIENCE, async || {
+        ensure!(bed.refusal(&probe).await?.is_some(), "the policy does not apply yet");
+        Ok(())
+    })
+    .await?;
+
+    bed.patch("serving", json!({ "spec": { "image": "elsewhere.example/llama:1" } }))
+        .await?;
+    let md = bed
+        .status("serving", "rejected", |s| s.phase == Some(Phase::Failed))
+        .await?;
+    let message = md.status.and_then(|status| status.message).unwrap_or_default();
+    for text in [
+        "Deployment 'serving' was refused",
+        "images of elsewhere.example are not allowed",
+    ] {
+        ensure!(message.contains(text), "no '{text}' in: {message}");
+    }
+    let left = pods(&bed, "serving").await?;
+    ensure!(left.len() == 1 && image(&left[0]).contains("server-b"), "{left:?}");
+    bed.patch("serving", json!({ "spec": { "image": null } })).await?;
+    bed.running("serving").await?;
+    bed.cluster.stop().await
+}
+
+/// The next provider mounts the claim of the previous one, and retains it if that is wanted later.
+#[tokio::test]
+async fn a_claim_survives_a_handover() -> Result<()> {
+    let bed = Bed::start().await?;
+    let _core = bed.core().await?;
+    let _direct = bed.provider(Direct::default()).await?;
+    let _kaito = bed.kaito().await?;
+    bed.admission_is_up().await?;
+    let claims: Api<PersistentVolumeClaim> = Api::namespaced(bed.admin.clone(), NAMESPACE);
+    let mut object = gemma("moved");
+    object["spec"]["provider"] = json!({ "name": "direct" });
+    object["spec"]["model"]["storage"] =
+        json!({ "volumes": [{ "name": "models", "mountPath": "/models", "size": "1Gi" }] });
+    bed.create(object).await?;
+    let created = eventually(PATIENCE, async || Ok(claims.get("moved-models").await?)).await?;
+
+    // What will happen to the claim is shown before.
+    let shown = diff(&bed, "moved", json!({ "spec": { "provider": { "name": "kaito" } } })).await?;
+    ensure!(!shown.contains("delete  PersistentVolumeClaim"), "{shown}");
+    bed.patch("moved", json!({ "spec": { "provider": { "name": "kaito" } } }))
+        .await?;
+    eventually(PATIENCE, async || Ok(bed.inference_sets().get("moved").await?)).await?;
+    let kept = eventually(PATIENCE, async || {
+        let claim = claims.get("moved-models").await?;
+        ensure!(claim.labels()[labels::PROVIDER] == "kaito", "{:?}", claim.labels());
+        Ok(claim)
+    })
+    .await?;
+    ensure!(kept.uid() == created.uid(), "the claim was recreated: its data is lost");
+
+    let volumes = json!([{ "name": "models", "mountPath": "/models", "size": "1Gi", "retain": true }]);
+    let retained = json!({ "spec": { "model": { "storage": { "volumes": volumes } } } });
+    let shown = diff(&bed, "moved", retained.clone()).await?;
+    ensure!(shown.contains("PersistentVolumeClaim/moved-models"), "{shown}");
+    bed.patch("moved", retained).await?;
+    eventually(PATIENCE, async || {
+        let owners = claims.get("moved-models").await?.owner_references().to_vec();
+        ensure!(owners.is_empty(), "it would be deleted with {owners:?}");
+        Ok(())
+    })
+    .await?;
+    bed.delete("moved").await?;
+    bed.gone("moved").await?;
+    ensure!(claims.get("moved-models").await?.uid() == created.uid());
+    bed.cluster.stop().await
+}
+
+/// `kubeairunway diff` of a ModelDeployment with a change.
+async fn diff(bed: &Bed, name: &str, change: Value) -> Result<String> {
+    let mut changed = json!(bed.deployments().get(name).await?);
+    json_patch::merge(&mut changed, &change);
+    let manifest = json!({
+        "apiVersion": "kubeairunway.ai/v1alpha1", "kind": "ModelDeployment",
+        "metadata": { "name": name, "namespace": NAMESPACE }, "spec": changed["spec"],
+    });
+    let kubeconfig = bed.cluster.admin()?.display().to_string();
+    let line = CommandLine::try_parse_from(["kubeairunway", "--kubeconfig", &kubeconfig, "diff", "-f", "-"])?;
+    let answer = commands::run(&line, &mut manifest.to_string().as_bytes(), Look::default()).await?;
+    ensure!(!answer.failed, "{answer:?}");
+    Ok(answer.data)
 }
 
 async fn gone(claims: &Api<PersistentVolumeClaim>, name: &str) -> Result<()> {

@@ -77,15 +77,15 @@ async fn models(bed: &Bed) -> Result<()> {
     bed.delete("paused").await?;
 
     bed.apply(
-        &json!({ "apiVersion": "kaito.sh/v1beta1", "kind": "Workspace", "metadata": { "name": "taken" },
-        "resource": { "labelSelector": {} } }),
+        &json!({ "apiVersion": "kaito.sh/v1beta1", "kind": "InferenceSet", "metadata": { "name": "taken" },
+        "spec": { "labelSelector": {}, "template": { "inference": {}, "resource": {} } } }),
     )
     .await?;
     bed.create(gemma("taken")).await?;
     named(bed, "model-upstream").await?;
     bed.delete("taken").await?;
     bed.gone("taken").await?;
-    bed.workspaces().delete("taken", &DeleteParams::default()).await?;
+    bed.inference_sets().delete("taken", &DeleteParams::default()).await?;
 
     bed.create(gemma_simulated("fails", "fail")).await?;
     named(bed, "model-ready").await?;
@@ -624,7 +624,7 @@ async fn a_support_bundle_holds_no_secret() -> Result<()> {
     );
     for kept in [
         "kind: ModelDeployment",
-        "kind: Workspace",
+        "kind: InferenceSet",
         "kind: Pod",
         "FailedCreate",
         "redacted",

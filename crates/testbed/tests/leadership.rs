@@ -181,7 +181,7 @@ async fn a_replica_goes_on_where_the_other_stopped() -> Result<()> {
         bed.running(&format!("gemma-{index}")).await?;
     }
     ensure!(
-        bed.workspaces()
+        bed.inference_sets()
             .list(&kube::api::ListParams::default())
             .await?
             .items
@@ -217,19 +217,23 @@ async fn two_leaders_by_force_do_no_harm() -> Result<()> {
     }
     // One upstream object each, made once.
     let made = log.since(mark).await?;
-    let workspaces = bed.workspaces().list(&kube::api::ListParams::default()).await?.items;
-    ensure!(workspaces.len() == OBJECTS, "{} Workspaces", workspaces.len());
+    let sets = bed
+        .inference_sets()
+        .list(&kube::api::ListParams::default())
+        .await?
+        .items;
+    ensure!(sets.len() == OBJECTS, "{} InferenceSets", sets.len());
     let created = made
         .iter()
-        .filter(|r| r.resource == "workspaces" && r.subresource.is_empty() && r.code == 201)
+        .filter(|r| r.resource == "inferencesets" && r.subresource.is_empty() && r.code == 201 && !r.dry_run)
         .count();
-    ensure!(created == OBJECTS, "{created} Workspaces were made");
-    ensure!(made.iter().all(|r| r.resource != "workspaces" || r.verb != "delete"));
+    ensure!(created == OBJECTS, "{created} InferenceSets were made");
+    ensure!(made.iter().all(|r| r.resource != "inferencesets" || r.verb != "delete"));
 
     // Then silence: no replica corrects the other.
     tokio::time::sleep(Duration::from_secs(7)).await;
     let mark = log.mark().await?;
-    let generations: Vec<_> = workspaces.iter().map(|w| w.metadata.generation).collect();
+    let generations: Vec<_> = sets.iter().map(|w| w.metadata.generation).collect();
     tokio::time::sleep(Duration::from_secs(8)).await;
     let writes: Vec<_> = log
         .since(mark)
@@ -239,7 +243,11 @@ async fn two_leaders_by_force_do_no_harm() -> Result<()> {
         .filter(|r| r.resource != "inferenceproviderconfigs" && audit::Count::of(std::slice::from_ref(r)).write > 0)
         .collect();
     ensure!(writes.is_empty(), "{writes:#?}");
-    let after = bed.workspaces().list(&kube::api::ListParams::default()).await?.items;
+    let after = bed
+        .inference_sets()
+        .list(&kube::api::ListParams::default())
+        .await?
+        .items;
     ensure!(after.iter().map(|w| w.metadata.generation).collect::<Vec<_>>() == generations);
 
     // They go as quietly, all of them.
@@ -250,7 +258,7 @@ async fn two_leaders_by_force_do_no_harm() -> Result<()> {
         bed.gone(&format!("gemma-{index}")).await?;
     }
     ensure!(
-        bed.workspaces()
+        bed.inference_sets()
             .list(&kube::api::ListParams::default())
             .await?
             .items

@@ -2,12 +2,13 @@
 
 mod support;
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::Node;
-use kube::api::{Patch, PatchParams, PostParams};
+use kube::api::{ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt};
 use runway_api::condition::{self, Conditions};
 use runway_api::labels;
@@ -36,32 +37,33 @@ async fn create_update_drift_pause_and_delete() -> Result<()> {
         provider.selected_reason.as_deref()
             == Some("matched capabilities: engine=llamacpp, gpu=false, mode=aggregated")
     );
-    ensure!((provider.name.as_deref(), provider.resource_kind.as_deref()) == (Some("kaito"), Some("Workspace")));
+    ensure!((provider.name.as_deref(), provider.resource_kind.as_deref()) == (Some("kaito"), Some("InferenceSet")));
     ensure!(
         status.endpoint.as_ref().and_then(|e| e.service.as_deref()) == Some("gemma"),
         "{status:?}"
     );
     ensure!(status.observed_generation == md.metadata.generation);
-    let workspace = bed.workspaces().get("gemma").await?;
-    ensure!(workspace.labels().get("kubeairunway.ai/team").map(String::as_str) == Some("a"));
-    ensure!(!workspace.labels().contains_key("other"));
+    let set = bed.inference_sets().get("gemma").await?;
+    ensure!(set.labels().get("kubeairunway.ai/team").map(String::as_str) == Some("a"));
+    ensure!(!set.labels().contains_key("other"));
     ensure!(
-        workspace
-            .owner_references()
+        set.owner_references()
             .iter()
             .any(|o| o.uid == md.uid().unwrap_or_default() && o.controller == Some(true))
     );
     bed.event("gemma", "ProviderSelected").await?;
     bed.event("gemma", "ResourceCreated").await?;
 
-    // KAITO does not roll a changed template out, so the Workspace is made anew.
+    // KAITO does not roll a changed template out, so the InferenceSet is created again.
     bed.patch("gemma", json!({ "spec": { "resources": { "memory": "20Gi" } } }))
         .await?;
     eventually(PATIENCE, async || {
-        let updated = bed.workspaces().get("gemma").await?;
-        ensure!(updated.uid() != workspace.uid(), "not recreated");
+        let updated = bed.inference_sets().get("gemma").await?;
+        ensure!(updated.uid() != set.uid(), "not recreated");
         ensure!(
-            updated.data["inference"]["template"]["spec"]["containers"][0]["resources"]["requests"]["memory"] == "20Gi"
+            updated.data["spec"]["template"]["inference"]["template"]["spec"]["containers"][0]["resources"]["requests"]
+                ["memory"]
+                == "20Gi"
         );
         Ok(())
     })
@@ -80,21 +82,20 @@ async fn create_update_drift_pause_and_delete() -> Result<()> {
     .await?;
     bed.delete("gemma").await?;
     bed.gone("gemma").await?;
-    bed.workspace_gone("gemma").await
+    bed.inference_set_gone("gemma").await
 }
 
 async fn drift_is_put_back_and_pause_stops_that(bed: &Bed) -> Result<()> {
     // Drift: a direct edit is reverted and reported once.
-    let edit =
-        json!({ "inference": { "template": { "spec": { "containers": [{ "name": "model", "image": "evil:1" }] } } } });
-    bed.workspaces()
+    let edit = json!({ "spec": { "template": { "inference": { "template": { "spec": { "containers": [{ "name": "model", "image": "evil:1" }] } } } } } });
+    bed.inference_sets()
         .patch("gemma", &PatchParams::default(), &Patch::Merge(&edit))
         .await?;
     bed.event("gemma", "DriftDetected").await?;
     eventually(PATIENCE, async || {
-        let image =
-            bed.workspaces().get("gemma").await?.data["inference"]["template"]["spec"]["containers"][0]["image"]
-                .clone();
+        let image = bed.inference_sets().get("gemma").await?.data["spec"]["template"]["inference"]["template"]["spec"]
+            ["containers"][0]["image"]
+            .clone();
         ensure!(image == "ghcr.io/sozercan/llama-cpp-runner:latest", "still {image}");
         Ok(())
     })
@@ -108,12 +109,12 @@ async fn drift_is_put_back_and_pause_stops_that(bed: &Bed) -> Result<()> {
     .await?;
     bed.status("gemma", "paused", |s| s.conditions.is_true(condition::PAUSED))
         .await?;
-    bed.workspaces()
+    bed.inference_sets()
         .patch("gemma", &PatchParams::default(), &Patch::Merge(&edit))
         .await?;
     tokio::time::sleep(Duration::from_secs(2)).await;
     let image =
-        bed.workspaces().get("gemma").await?.data["inference"]["template"]["spec"]["containers"][0]["image"].clone();
+        bed.inference_sets().get("gemma").await?.data["spec"]["template"]["inference"]["template"]["spec"]["containers"][0]["image"].clone();
     ensure!(image == "evil:1", "paused, and yet {image}");
     bed.patch(
         "gemma",
@@ -121,9 +122,9 @@ async fn drift_is_put_back_and_pause_stops_that(bed: &Bed) -> Result<()> {
     )
     .await?;
     eventually(PATIENCE, async || {
-        let image =
-            bed.workspaces().get("gemma").await?.data["inference"]["template"]["spec"]["containers"][0]["image"]
-                .clone();
+        let image = bed.inference_sets().get("gemma").await?.data["spec"]["template"]["inference"]["template"]["spec"]
+            ["containers"][0]["image"]
+            .clone();
         ensure!(image != "evil:1");
         Ok(())
     })
@@ -137,7 +138,7 @@ async fn drift_is_put_back_and_pause_stops_that(bed: &Bed) -> Result<()> {
 
 async fn identity_recreates(bed: &Bed) -> Result<()> {
     // Identity: the old object goes first, then a new one comes.
-    let before = bed.workspaces().get("gemma").await?.uid();
+    let before = bed.inference_sets().get("gemma").await?.uid();
     bed.patch("gemma", json!({ "spec": { "model": { "id": "google/another-gguf" } } }))
         .await?;
     bed.event_with(
@@ -147,7 +148,7 @@ async fn identity_recreates(bed: &Bed) -> Result<()> {
     )
     .await?;
     eventually(PATIENCE, async || {
-        ensure!(bed.workspaces().get("gemma").await?.uid() != before);
+        ensure!(bed.inference_sets().get("gemma").await?.uid() != before);
         Ok(())
     })
     .await?;
@@ -156,7 +157,7 @@ async fn identity_recreates(bed: &Bed) -> Result<()> {
 }
 
 #[tokio::test]
-async fn four_writes_no_reads_then_silence_also_after_a_restart() -> Result<()> {
+async fn six_writes_no_reads_then_silence_also_after_a_restart() -> Result<()> {
     const OBJECTS: usize = 200;
     let bed = Bed::start().await?;
     let core = bed.core().await?;
@@ -202,13 +203,14 @@ async fn four_writes_no_reads_then_silence_also_after_a_restart() -> Result<()> 
         println!("  {key:?}: {n:?}");
     }
     ensure!(count.read == 0, "reads: {}", count.read);
+    // The provider, the Service, a dry run of the InferenceSet and the InferenceSet, and the status twice.
     ensure!(
-        count.write <= 4 * OBJECTS,
+        count.write <= 6 * OBJECTS,
         "{} writes for {OBJECTS} objects",
         count.write
     );
     for (object, n) in audit::by_object(&about_objects) {
-        ensure!(n.total() <= 4, "{object:?}: {n:?}");
+        ensure!(n.total() <= 6, "{object:?}: {n:?}");
     }
 
     // At rest nothing is asked and nothing is said about any object.
@@ -317,6 +319,10 @@ async fn refused_with_a_reason() -> Result<()> {
         ),
         (json!({"spec": {"engine": {"type": "warp"}}}), "warp"),
         (
+            json!({"spec": {"provider": {"name": "kaito"}, "engine": {"type": "sglang"}, "resources": {"gpu": {"count": 1}}}}),
+            "provider 'kaito' does not support engine sglang: change spec.engine.type",
+        ),
+        (
             json!({"spec": {"provider": {"name": "missing"}}}),
             "Provider 'missing' CRD not installed in cluster",
         ),
@@ -346,6 +352,25 @@ async fn refused_with_a_reason() -> Result<()> {
             .is_empty(),
         "nothing half made"
     );
+
+    // The selected provider stays selected, so a change that it does not support is refused too.
+    bed.create(gemma("selected")).await?;
+    bed.status("selected", "selected", |s| {
+        let provider = s.provider.as_ref().and_then(|provider| provider.name.as_deref());
+        provider == Some("kaito")
+    })
+    .await?;
+    let change = json!({"spec": {"engine": {"type": "sglang"}, "resources": {"gpu": {"count": 1}}}});
+    match bed.patch("selected", change).await {
+        Ok(md) => anyhow::bail!("accepted: {md:?}"),
+        Err(error) => {
+            let said = format!("{error:#}");
+            ensure!(
+                said.contains("provider 'kaito' does not support engine sglang"),
+                "{said}"
+            );
+        }
+    }
     Ok(())
 }
 
@@ -392,12 +417,27 @@ async fn without_webhooks_the_controllers_do_the_same() -> Result<()> {
     .await?;
     tokio::time::sleep(Duration::from_secs(1)).await;
     ensure!(
-        bed.workspaces().get_opt("bad").await?.is_some(),
-        "the Workspace serves on"
+        bed.inference_sets().get_opt("bad").await?.is_some(),
+        "the InferenceSet serves on"
     );
     bed.patch("bad", json!({ "spec": { "provider": { "name": "kaito" } } }))
         .await?;
     bed.running("bad").await?;
+
+    // What KAITO cannot do is reported in a condition, with the documented text.
+    let mut object = gemma("wrong-engine");
+    object["spec"]["engine"]["type"] = json!("sglang");
+    object["spec"]["resources"]["gpu"]["count"] = json!(1);
+    object["spec"]["provider"] = json!({ "name": "kaito" });
+    bed.create(object).await?;
+    let md = bed
+        .status("wrong-engine", "Failed", |s| s.phase == Some(Phase::Failed))
+        .await?;
+    let compatible = md.conditions().get_condition(condition::PROVIDER_COMPATIBLE).cloned();
+    ensure!(
+        compatible.is_some_and(|c| c.status == "False" && c.message == "KAITO does not support sglang engine"),
+        "{md:?}"
+    );
 
     // One that never had a provider goes at once.
     let mut hopeless = gemma("hopeless");
@@ -414,7 +454,7 @@ async fn without_webhooks_the_controllers_do_the_same() -> Result<()> {
 /// therefore created only after the StatefulSet of the old one is gone.
 #[tokio::test]
 async fn a_recreated_workspace_never_gets_the_workload_of_the_old_one() -> Result<()> {
-    let bed = Bed::start().await?;
+    let bed = Bed::start_with(Upstream::Workspaces, true).await?;
     let _core = bed.core().await?;
     let _kaito = bed.kaito().await?;
     let _simulator = bed.simulator_with_workloads().await?;
@@ -464,6 +504,145 @@ async fn a_recreated_workspace_never_gets_the_workload_of_the_old_one() -> Resul
     Ok(())
 }
 
+/// A Workspace that was created before there were InferenceSets stays, whatever starts again; and once it has been replaced, the
+/// number of replicas changes without a loss, at the same endpoint.
+#[tokio::test]
+async fn an_upgrade_keeps_workspaces_and_scaling_keeps_replicas() -> Result<()> {
+    let bed = Bed::start_with(Upstream::Workspaces, true).await?;
+    let _core = bed.core().await?;
+    let kaito = bed.kaito().await?;
+    let _simulator = bed.simulator().await?;
+    bed.admission_is_up().await?;
+    bed.create(gemma("old")).await?;
+    let limited = |md: &runway_api::ModelDeployment, text: &str| {
+        let limit = md.conditions().when_true(condition::SCALING_LIMITED);
+        limit.is_some_and(|c| c.reason == "FixedReplicas" && c.message.contains(text))
+    };
+    let md = bed.running("old").await?;
+    ensure!(limited(&md, "install KAITO 0.11 or newer"), "{md:?}");
+    let endpoint = md.status.as_ref().and_then(|s| s.endpoint.clone());
+    let workspace = bed.workspaces().get("old").await?;
+
+    // KAITO gets InferenceSets, and our controller starts again.
+    drop(kaito);
+    for crd in crds::upstream_crds(&[crds::KAITO_INFERENCE_SETS])? {
+        crds::install_crd(&bed.admin, crd).await?;
+    }
+    let _kaito = bed.kaito().await?;
+    bed.create(gemma("new")).await?;
+    bed.running("new").await?;
+    ensure!(bed.inference_sets().get_opt("new").await?.is_some());
+    let is_limited = |md: &runway_api::ModelDeploymentStatus| {
+        let limit = md.conditions.when_true(condition::SCALING_LIMITED);
+        limit.is_some_and(|c| c.message.contains("kubectl delete workspace old"))
+    };
+    bed.status("old", "a warning that scaling interrupts", is_limited)
+        .await?;
+    let kept = bed.workspaces().get("old").await?;
+    ensure!(kept.uid() == workspace.uid() && kept.metadata.generation == workspace.metadata.generation);
+    ensure!(bed.inference_sets().get_opt("old").await?.is_none());
+
+    // Another number of replicas replaces it.
+    scale(&bed, "old", 2).await?;
+    let md = bed.running("old").await?;
+    ensure!(
+        bed.workspaces().get_opt("old").await?.is_none() && !limited(&md, ""),
+        "{md:?}"
+    );
+    ensure!(
+        md.status.as_ref().and_then(|s| s.endpoint.clone()) == endpoint,
+        "{md:?}"
+    );
+    bed.event_with("old", "Recreating", "Workspace 'old' is replaced by InferenceSet 'old'")
+        .await?;
+
+    // From now on replicas come and go, and the others stay.
+    let set = bed.inference_sets().get("old").await?.uid();
+    let mut before = replicas(&bed, "old").await?;
+    for wanted in [3, 1, 0, 1] {
+        scale(&bed, "old", wanted).await?;
+        let after = eventually(PATIENCE, async || {
+            let after = replicas(&bed, "old").await?;
+            ensure!(after.len() == wanted, "{after:?}");
+            Ok(after)
+        })
+        .await?;
+        ensure!(
+            before.is_subset(&after) || after.is_subset(&before),
+            "{before:?} {after:?}"
+        );
+        before = after;
+        if wanted > 0 {
+            bed.running("old").await?;
+        }
+    }
+    let md = bed.deployments().get("old").await?;
+    ensure!(md.status.and_then(|s| s.endpoint) == endpoint);
+    ensure!(
+        bed.inference_sets().get("old").await?.uid() == set,
+        "the InferenceSet was recreated"
+    );
+    Ok(())
+}
+
+async fn scale(bed: &Bed, name: &str, replicas: usize) -> Result<()> {
+    let md = bed
+        .patch(name, json!({ "spec": { "scaling": { "replicas": replicas } } }))
+        .await?;
+    bed.status(name, "up to date", |s| s.observed_generation == md.metadata.generation)
+        .await
+        .map(drop)
+}
+
+/// The Workspaces of an InferenceSet that stay, by uid.
+async fn replicas(bed: &Bed, name: &str) -> Result<BTreeSet<String>> {
+    let of_set = ListParams::default().labels(&format!("inferenceset.kaito.sh/created-by={name}"));
+    let all = bed.workspaces().list(&of_set).await?.items;
+    let stay = all.into_iter().filter(|w| w.metadata.deletion_timestamp.is_none());
+    Ok(stay.filter_map(|w| w.uid()).collect())
+}
+
+/// The version that is desired last is created, whichever was about to be.
+#[tokio::test]
+async fn a_revert_during_a_rollout_ends_at_the_old_version() -> Result<()> {
+    let bed = Bed::start().await?;
+    let _core = bed.core().await?;
+    let _kaito = bed.kaito().await?;
+    let _simulator = bed.simulator().await?;
+    bed.admission_is_up().await?;
+    let object = gemma("model");
+    let image = object["spec"]["image"].clone();
+    bed.create(object).await?;
+    bed.running("model").await?;
+    let mark = bed.cluster.audit().await?.mark().await?;
+    let first = bed.inference_sets().get("model").await?.uid();
+    let hold = |finalizers: Value| Patch::Merge(json!({"metadata": {"finalizers": finalizers}}));
+    bed.inference_sets()
+        .patch("model", &PatchParams::default(), &hold(json!(["test.example/hold"])))
+        .await?;
+    bed.patch("model", json!({"spec": {"image": "llama-cpp:2"}})).await?;
+    bed.event_with("model", "Recreating", "spec.image").await?;
+    bed.patch("model", json!({"spec": {"image": image}})).await?;
+    bed.status("model", "waiting", |s| {
+        s.observed_generation == Some(3) && s.phase == Some(Phase::Deploying)
+    })
+    .await?;
+    bed.inference_sets()
+        .patch("model", &PatchParams::default(), &hold(Value::Null))
+        .await?;
+    let md = bed.running("model").await?;
+    ensure!(md.status.as_ref().and_then(|s| s.observed_generation) == Some(3));
+    let set = bed.inference_sets().get("model").await?;
+    let running = &set.data["spec"]["template"]["inference"]["template"]["spec"]["containers"][0]["image"];
+    ensure!(*running == image && set.uid() != first, "{running}");
+    let created = bed.cluster.audit().await?.since(mark).await?;
+    let created = created
+        .iter()
+        .filter(|r| r.resource == "inferencesets" && r.subresource.is_empty() && r.code == 201);
+    ensure!(created.count() == 1, "the new version was created in between");
+    Ok(())
+}
+
 #[tokio::test]
 async fn dry_run_makes_nothing() -> Result<()> {
     let bed = Bed::start().await?;
@@ -477,11 +656,11 @@ async fn dry_run_makes_nothing() -> Result<()> {
     let md = bed.status("dry", "planned", |s| s.plan.is_some()).await?;
     let plan = md.status.and_then(|s| s.plan).unwrap_or_default();
     ensure!(
-        plan.objects.len() == 1 && plan.objects[0]["kind"] == "Workspace",
+        plan.objects.len() == 2 && plan.objects[1]["kind"] == "InferenceSet",
         "{plan:?}"
     );
     tokio::time::sleep(Duration::from_secs(1)).await;
-    ensure!(bed.workspaces().get_opt("dry").await?.is_none(), "nothing is made");
+    ensure!(bed.inference_sets().get_opt("dry").await?.is_none(), "nothing is made");
     bed.patch(
         "dry",
         json!({ "metadata": { "annotations": { labels::DRY_RUN: null } } }),
@@ -534,7 +713,7 @@ async fn deletion_ends_when_the_operator_is_dead_or_its_crd_is_gone() -> Result<
     bed.create(gemma("orphan")).await?;
     bed.running("orphan").await?;
 
-    // The operator dies with its finalizer on the Workspace: the deletion waits, and says for what.
+    // The operator dies with its finalizer on the InferenceSet: the deletion waits, and says for what.
     drop(simulator);
     bed.delete("orphan").await?;
     let md = bed
@@ -543,7 +722,7 @@ async fn deletion_ends_when_the_operator_is_dead_or_its_crd_is_gone() -> Result<
     ensure!(
         md.status
             .and_then(|s| s.message)
-            .is_some_and(|m| m.contains("Workspace 'orphan'"))
+            .is_some_and(|m| m.contains("InferenceSet 'orphan'"))
     );
 
     // The operator runs again, and completes the deletion.
@@ -590,8 +769,8 @@ async fn switching_the_provider_never_makes_two() -> Result<()> {
         })
         .await?;
     ensure!(
-        bed.workspaces().get_opt("moving").await?.is_none(),
-        "the Workspace went before the Deployment came"
+        bed.inference_sets().get_opt("moving").await?.is_none(),
+        "the InferenceSet went before the Deployment came"
     );
     let provider = md.status.and_then(|s| s.provider).unwrap_or_default();
     ensure!(
@@ -607,7 +786,7 @@ async fn switching_the_provider_never_makes_two() -> Result<()> {
     bed.running("moving").await?;
     eventually(PATIENCE, async || {
         ensure!(deployments.get_opt("moving").await?.is_none());
-        ensure!(bed.workspaces().get_opt("moving").await?.is_some());
+        ensure!(bed.inference_sets().get_opt("moving").await?.is_some());
         Ok(())
     })
     .await
@@ -634,8 +813,12 @@ async fn a_kill_in_the_middle_changes_nothing() -> Result<()> {
     for index in 0..OBJECTS {
         bed.running(&format!("gemma-{index}")).await?;
     }
-    let workspaces = bed.workspaces().list(&kube::api::ListParams::default()).await?.items;
-    ensure!(workspaces.len() == OBJECTS, "{} Workspaces", workspaces.len());
+    let sets = bed
+        .inference_sets()
+        .list(&kube::api::ListParams::default())
+        .await?
+        .items;
+    ensure!(sets.len() == OBJECTS, "{} InferenceSets", sets.len());
     drop((core, kaito));
     Ok(())
 }
@@ -666,31 +849,16 @@ async fn failures_are_told_by_what_the_user_can_do() -> Result<()> {
     })
     .await?;
 
-    // What KAITO cannot do is said in a condition, with the documented text.
-    let mut object = gemma("wrong-engine");
-    object["spec"]["engine"]["type"] = json!("sglang");
-    object["spec"]["resources"]["gpu"]["count"] = json!(1);
-    object["spec"]["provider"] = json!({ "name": "kaito" });
-    bed.create(object).await?;
-    let md = bed
-        .status("wrong-engine", "Failed", |s| s.phase == Some(Phase::Failed))
-        .await?;
-    let compatible = md.conditions().get_condition(condition::PROVIDER_COMPATIBLE).cloned();
-    ensure!(
-        compatible.is_some_and(|c| c.status == "False" && c.message == "KAITO does not support sglang engine"),
-        "{md:?}"
-    );
-
     // An undocumented override is not dropped silently.
     let mut object = gemma("typo");
     object["spec"]["provider"] = json!({ "name": "kaito", "overrides": { "replicsa": 2 } });
     bed.create(object).await?;
     bed.event("typo", "OverridesIgnored").await?;
 
-    // A Workspace of another owner is not changed.
+    // An InferenceSet of another owner is not changed.
     bed.apply(&json!({
-        "apiVersion": "kaito.sh/v1beta1", "kind": "Workspace", "metadata": { "name": "taken", "namespace": "default" },
-        "resource": { "labelSelector": { "matchLabels": { "a": "b" } } }, "inference": { "preset": { "name": "phi-4" } },
+        "apiVersion": "kaito.sh/v1beta1", "kind": "InferenceSet", "metadata": { "name": "taken", "namespace": "default" },
+        "spec": { "labelSelector": { "matchLabels": { "a": "b" } }, "template": { "inference": { "preset": { "name": "phi-4" } }, "resource": {} } },
     }))
     .await?;
     bed.create(gemma("taken")).await?;
@@ -704,7 +872,7 @@ async fn failures_are_told_by_what_the_user_can_do() -> Result<()> {
     );
     bed.delete("taken").await?;
     bed.gone("taken").await?;
-    ensure!(bed.workspaces().get_opt("taken").await?.is_some(), "still there");
+    ensure!(bed.inference_sets().get_opt("taken").await?.is_some(), "still there");
     Ok(())
 }
 

@@ -50,7 +50,7 @@ async fn shows_asks_and_moves() -> Result<()> {
     let md = bed.running("moving").await?;
     ensure!(md.selected_provider() == Some("dynamo"));
     ensure!(
-        bed.workspaces().get_opt("moving").await?.is_none(),
+        bed.inference_sets().get_opt("moving").await?.is_none(),
         "nothing is orphaned"
     );
     let dynamo = bed

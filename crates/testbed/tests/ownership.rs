@@ -162,7 +162,7 @@ async fn a_provider_leaves_a_foreign_config_map_alone() -> Result<()> {
             .contains("llama-inference-config")
     );
     ensure!(
-        bed.workspaces().get_opt("llama").await?.is_none(),
+        bed.inference_sets().get_opt("llama").await?.is_none(),
         "something was half made"
     );
 

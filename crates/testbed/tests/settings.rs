@@ -4,25 +4,32 @@
 mod support;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
+use clap::Parser;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{ListParams, Patch, PatchParams};
 use kube::core::DynamicObject;
 use kube::{Api, ResourceExt};
 use runway_api::condition::{self, Conditions};
 use runway_api::model_deployment::Phase;
-use runway_client::render::{Planned, plans};
+use runway_cli::args::CommandLine;
+use runway_cli::commands;
+use runway_client::documents::Documents;
+use runway_client::render::{Options, Planned, Show, plans, render};
 use runway_client::state::State;
+use runway_client::text::Look;
+use runway_core::providers::Providers;
 use runway_operator::{clock, json};
 use runway_provider::Kind;
 use runway_provider_direct::{DEPLOYMENT, Direct};
 use runway_provider_dynamo::{DYNAMO_GRAPH_DEPLOYMENT, Dynamo};
-use runway_provider_kaito::{Kaito, WORKSPACE};
+use runway_provider_kaito::{INFERENCE_SET, Kaito};
 use runway_provider_kuberay::{KubeRay, RAY_SERVICE};
 use runway_testbed::{PATIENCE, eventually};
 use serde_json::{Value, json};
-use support::{Bed, Upstream, vllm};
+use support::{Bed, NAMESPACE, Upstream, vllm};
 
 /// A registration with settings only, as an administrator applies it before the provider runs.
 fn registration(provider: &str, settings: &Value) -> Value {
@@ -50,7 +57,7 @@ fn settings() -> [(&'static str, Value, Kind, &'static [&'static str]); 4] {
         (
             "kaito",
             kaito,
-            WORKSPACE,
+            INFERENCE_SET,
             &["Standard_NC24ads_A100_v4", "\"pool\":\"gpu\""],
         ),
         ("dynamo", dynamo, DYNAMO_GRAPH_DEPLOYMENT, words),
@@ -70,15 +77,54 @@ async fn main_object(bed: &Bed, provider: &str, kind: Kind) -> Result<DynamicObj
     .await
 }
 
-/// The prediction for a ModelDeployment, without the objects that exist.
-async fn predicted(bed: &Bed, name: &str) -> Result<Planned> {
+/// The predictions for a ModelDeployment before its objects exist, by their users: `diff` and `deploy`, the preview of the
+/// console, which knows the providers only, and `render` with the registrations as files.
+async fn predicted(bed: &Bed, name: &str) -> Result<Vec<(&'static str, DynamicObject)>> {
     let crds: Api<CustomResourceDefinition> = Api::all(bed.admin.clone());
-    let state = State::held(
-        bed.configs().list(&ListParams::default()).await?,
-        crds.list(&ListParams::default()).await?,
-        [],
-    );
-    Ok(plans(bed.deployments().get(name).await?, &state, clock::now())?)
+    let crds = crds.list(&ListParams::default()).await?;
+    let configs = bed.configs().list(&ListParams::default()).await?.items;
+    let md = bed.deployments().get(name).await?;
+    let last = |planned: Planned| Some(planned.apply.last()?.object.clone());
+
+    let of_cluster = State::held(configs.clone(), crds, []);
+    let providers = Providers::compile(configs.iter().cloned().map(Arc::new), &Providers::default());
+    let of_console = State::with_providers(Arc::new(providers));
+    let mut documents = Documents::default();
+    documents.take_in_text("model", &json!(md).to_string());
+    for config in &configs {
+        documents.take_in_text("registration", &json!(config).to_string());
+    }
+    let (show, now) = (Show::Objects, clock::now());
+    let rendered = render(documents, &Options { show, now });
+    let predictions = [
+        ("diff", last(plans(md.clone(), &of_cluster, now)?)),
+        ("console", last(plans(md, &of_console, now)?)),
+        ("render", rendered.documents.last().cloned()),
+    ];
+    let complete = predictions.into_iter().map(|(by, object)| {
+        Ok((
+            by,
+            object.with_context(|| format!("{by} predicts nothing: {:?}", rendered.diagnostics))?,
+        ))
+    });
+    complete.collect()
+}
+
+/// Output of `kubeairunway diff` for an existing ModelDeployment.
+async fn differences(bed: &Bed, name: &str) -> Result<String> {
+    let kubeconfig = bed.cluster.admin()?.display().to_string();
+    let line = [
+        "kubeairunway",
+        "--kubeconfig",
+        &kubeconfig,
+        "diff",
+        name,
+        "-n",
+        NAMESPACE,
+    ];
+    let line = CommandLine::try_parse_from(line)?;
+    let answer = commands::run(&line, &mut std::io::empty(), Look::default()).await?;
+    Ok(answer.data)
 }
 
 async fn applied(bed: &Bed, provider: &str, settings: &Value) -> Result<()> {
@@ -110,14 +156,21 @@ async fn predictions_equal_the_objects_that_controllers_create_with_settings() -
         for word in words {
             ensure!(text.contains(word), "{provider}: {word} is not in {text}");
         }
-        let planned = predicted(&bed, &name).await?;
-        let main = planned.apply.last().context("nothing is predicted")?;
-        ensure!(
-            main.object.name_any() == live.name_any() && json::contains(&live.data, &main.object.data),
-            "{provider}: predicted {:#}, created {:#}",
-            main.object.data,
-            live.data
-        );
+        for (by, main) in predicted(&bed, &name).await? {
+            ensure!(
+                main.name_any() == live.name_any() && json::contains(&live.data, &main.data),
+                "{provider}: {by} predicted {:#}, created {:#}",
+                main.data,
+                live.data
+            );
+        }
+        let shown = eventually(PATIENCE, async || {
+            let shown = differences(&bed, &name).await?;
+            ensure!(!shown.contains("create  ") && !shown.contains("change  "), "{shown}");
+            Ok(shown)
+        })
+        .await?;
+        ensure!(shown.contains("unchanged: "), "{shown}");
         // The provider's registration never contains settings.
         let config = bed.configs().get(provider).await?;
         ensure!(

@@ -106,7 +106,7 @@ async fn one_trace_from_admission_to_ready() -> Result<()> {
         };
         has("core", "admission")?;
         has("core", "status: ProviderSelected")?;
-        has("kaito", "apply Workspace")?;
+        has("kaito", "apply InferenceSet")?;
         let (_, ready) = has("kaito", "Ready")?;
         ensure!(ready.start_time_unix_nano < ready.end_time_unix_nano);
         // Every parent was received too: the trace is one tree.

@@ -9,6 +9,9 @@ use std::collections::BTreeMap;
 use runway_api::InferenceProviderConfigSpec;
 use runway_api::model_deployment::{Endpoint, Phase, ServingMode};
 use runway_api::provider_config::{Capabilities, OverrideKey, OverrideType, SelectionPolicy};
+use runway_provider::fields::fields;
+use runway_provider::pods;
+use runway_provider::settings::PullSecrets;
 use runway_provider::{
     ChildRef, Installed, Kind, Object, Provider, Reading, Refusal, Request, Topology, Translation, Upstream, Worker,
 };
@@ -84,8 +87,9 @@ impl Provider for DeploymentProvider {
             ));
         };
         Ok(Translation {
-            objects: vec![service(request), deployment(request, worker, image)],
+            objects: vec![service(request), deployment(request, worker, image)?],
             ignored: ignored(request),
+            scaling_limit: None,
             endpoint: Some(Endpoint {
                 service: Some(request.name.clone()),
                 port: Some(80),
@@ -155,18 +159,19 @@ fn service(request: &Request) -> Object {
     )
 }
 
-fn deployment(request: &Request, worker: &Worker, image: &str) -> Object {
+fn deployment(request: &Request, worker: &Worker, image: &str) -> Result<Object, Refusal> {
     let mut labels = request.pod_labels.clone();
     labels.insert(runway_api::labels::DEPLOYMENT.to_owned(), request.name.clone());
     let mut metadata = json!({ "labels": labels, "annotations": request.pod_annotations });
     drop_empty(&mut metadata);
-    let mut pod = json!({
-        "containers": [container(request, worker, image)],
-        "nodeSelector": request.node_selector,
-        "tolerations": request.tolerations,
-    });
-    drop_empty(&mut pod);
-    object(
+    let (volumes, mounts) = pods::volumes(request, false);
+    let pod: Value = pods::settings(fields(), request, &PullSecrets::default())
+        .with("containers", vec![container(request, worker, image, mounts)?])
+        .with("volumes", volumes)
+        .with("nodeSelector", json!(request.node_selector))
+        .with("tolerations", json!(request.tolerations))
+        .into();
+    Ok(object(
         request,
         DEPLOYMENT,
         json!({
@@ -176,10 +181,12 @@ fn deployment(request: &Request, worker: &Worker, image: &str) -> Object {
                 "template": { "metadata": metadata, "spec": pod },
             }
         }),
-    )
+    ))
 }
 
-fn container(request: &Request, worker: &Worker, image: &str) -> Value {
+fn container(request: &Request, worker: &Worker, image: &str, mounts: Vec<Value>) -> Result<Value, Refusal> {
+    let mut env = request.env.clone();
+    env.extend(pods::cache_variables(request)?);
     let secrets: Vec<Value> = request
         .token_secret
         .iter()
@@ -204,12 +211,13 @@ fn container(request: &Request, worker: &Worker, image: &str) -> Value {
         "image": image,
         "args": args,
         "ports": [{ "containerPort": PORT, "protocol": "TCP" }],
-        "env": request.env,
+        "env": env,
         "envFrom": secrets,
         "resources": resources(worker),
+        "volumeMounts": mounts,
     });
     drop_empty(&mut container);
-    container
+    Ok(container)
 }
 
 fn argument(flag: &str, value: &str) -> String {

@@ -36,8 +36,8 @@ pub(super) const LINES: [Line; 3] = [
         controller: "kaito-provider",
         example: "gemma-cpu",
         pilot: "pilot-kaito",
-        kind: ("kaito.sh", "v1beta1", "Workspace"),
-        is_ready: |workspace| workspace.data["status"]["state"] == "Ready",
+        kind: ("kaito.sh", "v1beta1", "InferenceSet"),
+        is_ready: |set| set.data["status"]["readyReplicas"] == set.data["spec"]["replicas"],
     },
     Line {
         provider: "dynamo",

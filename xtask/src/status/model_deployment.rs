@@ -378,6 +378,17 @@ const CONDITIONS: &[Condition] = &[
         )],
     },
     Condition {
+        kind: condition::SCALING_LIMITED,
+        present: Present::WhileTrue,
+        meaning: "A change of `scaling.replicas` is refused, or interrupts the model. Written by the provider.",
+        reasons: &[Reason(
+            True,
+            "FixedReplicas",
+            "The upstream object of this model is exactly one replica",
+            "Follow the message before you scale, or before an autoscaler does",
+        )],
+    },
+    Condition {
         kind: condition::DRY_RUN,
         present: Present::WhileTrue,
         meaning: "The object has the dry-run annotation: nothing is applied. Written by the provider.",

@@ -14,6 +14,7 @@ use crate::shell;
 const NODES: [&str; 9] = [
     "crates/llama-stack-operator/tests/node.rs",
     "crates/testbed/tests/answers.rs",
+    "crates/testbed/tests/changes.rs",
     "crates/testbed/tests/console.rs",
     "crates/testbed/tests/node.rs",
     "crates/testbed/tests/engine.rs",

@@ -242,7 +242,7 @@ async fn children(
     let claims = match claims.list(&ListParams::default().labels(&of)).await {
         Ok(claims) => claims.items,
         // Most users have no volumes of this kind, and need no right to see them.
-        Err(kube::Error::Api(status)) if status.is_forbidden() => Vec::new(),
+        Err(kube::Error::Api(status)) if status.is_forbidden() && !has_claims(md) => Vec::new(),
         Err(error) => return Err(cluster.explain(error, "list PersistentVolumeClaims".to_owned(), "them")),
     };
     found.extend(claims.into_iter().map(|claim| DynamicObject {
@@ -253,6 +253,12 @@ async fn children(
         ..claim
     }));
     Ok(found)
+}
+
+/// Whether claims are created for volumes of a ModelDeployment.
+fn has_claims(md: &ModelDeployment) -> bool {
+    let mut volumes = md.spec.model.storage.iter().flat_map(|storage| &storage.volumes);
+    volumes.any(|volume| volume.size.is_some())
 }
 
 /// Change by an apply, from a server-side dry run. `is_new`: the owner does not exist yet.

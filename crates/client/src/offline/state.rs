@@ -15,7 +15,7 @@ use runway_core::providers::Providers;
 use runway_operator::kubelet::{self, Unready};
 use runway_provider::observe::Lookup;
 use runway_provider::upstream::{Installed, crd_name, detect};
-use runway_provider::{CLAIM, Configured, Kind, Provider};
+use runway_provider::{CLAIM, Configured, Kind, Provider, ReplicaObjects};
 
 use crate::diagnostic::{Diagnostic, Level};
 use crate::offline::documents::{Document, Documents, Error};
@@ -300,6 +300,17 @@ impl Lookup for SeenBy<'_> {
         let is_ours =
             carries(labels::MANAGED_BY, labels::MANAGED_BY_VALUE) && carries(labels::PROVIDER, self.provider.name());
         (is_upstream || is_ours).then(|| object.clone())
+    }
+
+    fn replicas(&self, objects: ReplicaObjects, namespace: &str, deployment: &str) -> Vec<Arc<DynamicObject>> {
+        let found = self.state.objects.iter().filter(|((group, kind, place, _), object)| {
+            (group.as_str(), kind.as_str(), place.as_str()) == (objects.kind.group, objects.kind.kind, namespace)
+                && object
+                    .labels()
+                    .get(objects.label)
+                    .is_some_and(|name| name == deployment)
+        });
+        found.map(|(_, object)| object.clone()).collect()
     }
 
     fn claims(&self, namespace: &str, deployment: &str) -> Vec<Arc<DynamicObject>> {

@@ -270,13 +270,14 @@ fn describe(view: &View) -> Option<String> {
     Some(format!("kubectl describe {kind} {name} -n {namespace}"))
 }
 
-/// Whether the status repeats the message of a failed upstream object.
+/// Whether the status repeats the message of an upstream object that failed, or whose replica did.
 fn speaks_for_itself(view: &View, status: &ModelDeploymentStatus) -> bool {
     let Upstream::Says(reading) = &view.upstream else {
         return false;
     };
     let repeats = status.message.as_ref().is_none_or(|m| m.contains(&reading.message));
-    status.phase == Some(Phase::Failed) && reading.phase == Phase::Failed && repeats
+    let says = reading.phase == Phase::Failed || !reading.message.is_empty();
+    status.phase == Some(Phase::Failed) && says && repeats
 }
 
 fn installation(provider: &str) -> Option<String> {

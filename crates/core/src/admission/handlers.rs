@@ -18,7 +18,8 @@ use kube::core::admission::{AdmissionResponse, Operation};
 use kube::core::response::{Status, StatusCause, StatusDetails};
 use kube::core::{ObjectMeta, Resource};
 use runway_api::condition::shorten;
-use runway_api::{ModelDeployment, ModelDeploymentSpec, labels};
+use runway_api::model_deployment::ProviderStatus;
+use runway_api::{ModelDeployment, ModelDeploymentSpec, ModelDeploymentStatus, labels};
 use runway_http::body::size;
 use runway_http::{Budget, Limits};
 use runway_operator::trace::{Recording, Traces};
@@ -28,7 +29,7 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 use super::validate::MAX_MESSAGE;
-use super::{Violation, apply_defaults, validate};
+use super::{Violation, apply_defaults, capabilities, validate};
 use crate::providers::Providers;
 
 /// Path of the mutating webhook.
@@ -121,19 +122,19 @@ fn mutation(request: &Request, object: Option<Object>, traceparent: Option<Strin
 fn validation(request: &Request, providers: &Providers) -> AdmissionResponse {
     let response = allow(request.uid.clone());
     let read = subject(request).and_then(|object| match object {
-        Some(object) => Ok(Some((read_spec(&object)?, object.metadata))),
+        Some(object) => Ok(Some((read_spec(&object)?, object.metadata, object.provider))),
         None => Ok(None),
     });
     let deployment = match read {
         Ok(None) => return response,
-        Ok(Some((spec, metadata))) => ModelDeployment {
+        Ok(Some((spec, metadata, provider))) => ModelDeployment {
             metadata,
             spec,
-            status: None,
+            status: provider.map(selected),
         },
         Err(violation) => return deny(response, &request.name, &[violation]),
     };
-    let findings = validate(&deployment, providers);
+    let findings = validate(&deployment, providers).and(capabilities(&deployment, providers));
     let mut response = if findings.is_valid() {
         response
     } else {
@@ -149,6 +150,17 @@ fn validation(request: &Request, providers: &Providers) -> AdmissionResponse {
         );
     }
     response
+}
+
+/// The status of a ModelDeployment with a selected provider.
+fn selected(provider: String) -> ModelDeploymentStatus {
+    ModelDeploymentStatus {
+        provider: Some(ProviderStatus {
+            name: Some(provider),
+            ..ProviderStatus::default()
+        }),
+        ..ModelDeploymentStatus::default()
+    }
 }
 
 /// The object to check, if any. An object that is being deleted is admitted unchanged, since deletion must always complete; so
@@ -316,12 +328,28 @@ struct Parts<'a> {
     metadata: Option<&'a RawValue>,
     #[serde(borrow)]
     spec: Option<&'a RawValue>,
+    #[serde(borrow)]
+    status: Option<&'a RawValue>,
 }
 
 impl<'a> Parts<'a> {
     /// A value that is not an object has no parts.
     fn of(object: &'a RawValue) -> Self {
         serde_json::from_str(object.get()).unwrap_or_default()
+    }
+
+    /// The selected provider.
+    fn provider(&self) -> Option<String> {
+        #[derive(Deserialize)]
+        struct Status {
+            provider: Option<Provider>,
+        }
+        #[derive(Deserialize)]
+        struct Provider {
+            name: Option<String>,
+        }
+        let status: Status = serde_json::from_str(self.status?.get()).ok()?;
+        status.provider?.name.filter(|name| !name.is_empty())
     }
 
     fn is_deleted(&self) -> bool {
@@ -340,6 +368,7 @@ impl<'a> Parts<'a> {
 struct Object {
     metadata: ObjectMeta,
     spec: Value,
+    provider: Option<String>,
 }
 
 impl Object {
@@ -352,6 +381,7 @@ impl Object {
         Ok(Self {
             metadata: metadata.unwrap_or_default(),
             spec,
+            provider: parts.provider(),
         })
     }
 }

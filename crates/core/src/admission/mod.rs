@@ -2,11 +2,13 @@
 //!
 //! | module | what |
 //! |---|---|
+//! | [`capabilities`](mod@capabilities) | whether the provider supports the spec, pure; at admission only |
 //! | [`defaults`] | default values, pure |
 //! | [`validate`](mod@validate) | violations and warnings, pure; also used at reconcile and by `render` |
 //! | [`handlers`] | the two webhooks, as an axum router |
 //! | [`manifests`] | webhook configurations |
 
+pub mod capabilities;
 pub mod defaults;
 pub mod handlers;
 pub mod manifests;
@@ -14,5 +16,6 @@ pub mod manifests;
 mod tests;
 pub mod validate;
 
+pub use capabilities::capabilities;
 pub use defaults::apply_defaults;
 pub use validate::{Findings, Violation, validate};

@@ -62,15 +62,25 @@ impl Findings {
         messages.join("; ")
     }
 
-    fn refuse(&mut self, field: impl Into<String>, message: impl Into<String>) {
+    pub(super) fn refuse(&mut self, field: impl Into<String>, message: impl Into<String>) {
         self.errors.push(Violation {
             field: field.into(),
             message: shorten(message.into(), MAX_MESSAGE),
         });
     }
 
-    fn warn(&mut self, message: impl Into<String>) {
+    pub(super) fn warn(&mut self, message: impl Into<String>) {
         self.warnings.push(shorten(message.into(), MAX_MESSAGE));
+    }
+
+    /// Both, the same violation once.
+    #[must_use]
+    pub(super) fn and(mut self, other: Self) -> Self {
+        let errors = other.errors.into_iter();
+        let new: Vec<_> = errors.filter(|violation| !self.errors.contains(violation)).collect();
+        self.errors.extend(new);
+        self.warnings.extend(other.warnings);
+        self.bounded()
     }
 
     /// The length is bounded: a spec may have any number of problems.
@@ -87,7 +97,8 @@ impl Findings {
 
 /// Validates a ModelDeployment against the schema, the design's rules and the registered providers.
 ///
-/// What a provider supports is not checked here: providers report it in the condition `ProviderCompatible`.
+/// What a provider supports is not checked here: providers report it in the condition `ProviderCompatible`, and admission checks
+/// [`capabilities`](super::capabilities) in addition.
 pub fn validate(deployment: &ModelDeployment, providers: &Providers) -> Findings {
     let spec = &deployment.spec;
     let mut findings = Findings::default();
@@ -189,7 +200,7 @@ fn check_provider(deployment: &ModelDeployment, providers: &Providers, findings:
 }
 
 /// Rules of the provider. A rule that cannot be evaluated is the provider's error, not the user's.
-fn check_rules(deployment: &ModelDeployment, name: &str, provider: &Registered, findings: &mut Findings) {
+pub(super) fn check_rules(deployment: &ModelDeployment, name: &str, provider: &Registered, findings: &mut Findings) {
     if provider.validation.is_empty() {
         return;
     }
@@ -474,7 +485,7 @@ fn check_key(path: &str, key: &str, findings: &mut Findings) {
 }
 
 /// A user's value for a message: bounded, on one line.
-fn quote(text: &str) -> String {
+pub(super) fn quote(text: &str) -> String {
     let line = text
         .chars()
         .map(|c| if c.is_control() { '\u{fffd}' } else { c })

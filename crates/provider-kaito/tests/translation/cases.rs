@@ -1,15 +1,16 @@
 //! A folder for each case in `tests/cases`:
 //! - `input.yaml`: the ModelDeployment;
-//! - `given.yaml`, if needed: `settings` of the installation, CRDs that are `missing`;
-//! - `upstream.yaml`, if the status is read: the main object as KAITO left it.
+//! - `given.yaml`, if needed: `settings` of the installation, CRDs that are `missing` or `older`, objects that are `present`;
+//! - `upstream.yaml`, if the status is read: the main object as KAITO left it, and its Workspaces in `replicas.yaml`.
 //!
 //! The result is compared with `expected-objects.yaml` and `expected-translation.yaml`, or `expected-refusal.txt`, and
 //! `expected-reading.yaml`. `UPDATE_CASES=1 cargo test` writes them.
 
 use std::path::Path;
 
-use runway_provider::Translation;
 use runway_provider::conformance::cases::{self, Case};
+use runway_provider::{Kind, Translation};
+use runway_provider_kaito::{INFERENCE_SET, SERVICE, WORKSPACE};
 use serde_json::{Value, json};
 
 use crate::{crd, documents, installed, kaito, request, yaml};
@@ -35,14 +36,12 @@ fn run(case: &mut Case) {
             .map(|text| text.as_str().unwrap().to_owned())
             .collect()
     };
-    let missing = texts("missing");
+    let (missing, older) = (texts("missing"), texts("older"));
     let provider = kaito(&given["settings"]);
-    let request = request(&yaml(&case.file("input.yaml")));
+    let mut request = request(&yaml(&case.file("input.yaml")));
+    request.present = texts("present").iter().map(|name| present(name)).collect();
 
-    match provider.translate(
-        &request,
-        &installed(&missing.iter().map(String::as_str).collect::<Vec<_>>()),
-    ) {
+    match provider.translate(&request, &installed(&missing, &older)) {
         Ok(translation) => {
             let objects = documents(&translation);
             for object in &objects {
@@ -67,21 +66,40 @@ fn run(case: &mut Case) {
             case.compare("expected-refusal.txt", Some(cases::refused(&refusal)));
         }
     }
-    let upstream = case.file("upstream.yaml");
-    let reading = upstream
-        .exists()
-        .then(|| provider.read_status(&request, &yaml(&upstream)));
+    let (upstream, replicas) = (case.file("upstream.yaml"), case.file("replicas.yaml"));
+    let reading = upstream.exists().then(|| {
+        let main = yaml(&upstream);
+        if replicas.exists() {
+            provider.read_replicas(&request, &main, yaml(&replicas).as_array().unwrap())
+        } else {
+            provider.read_status(&request, &main)
+        }
+    });
     case.compare(
         "expected-reading.yaml",
         reading.map(|reading| serde_saphyr::to_string(&cases::reading(&reading)).unwrap()),
     );
 }
 
+/// An object by `KIND/NAME`.
+fn present(name: &str) -> (Kind, String) {
+    let (kind, name) = name.split_once('/').unwrap();
+    let kinds = [WORKSPACE, INFERENCE_SET, SERVICE];
+    (
+        kinds.into_iter().find(|known| known.kind == kind).unwrap(),
+        name.to_owned(),
+    )
+}
+
 fn the_rest(translation: &Translation) -> Value {
-    json!({
+    let mut rest = json!({
         "endpoint": translation.endpoint,
         "replicas": translation.replicas,
         "ignored": translation.ignored,
         "immutable": translation.objects.last().unwrap().immutable,
-    })
+    });
+    if let Some(limit) = &translation.scaling_limit {
+        rest["scalingLimit"] = json!(limit);
+    }
+    rest
 }

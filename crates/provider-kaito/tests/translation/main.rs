@@ -36,12 +36,20 @@ fn request(md: &Value) -> Request {
     Request::try_from(&md).unwrap()
 }
 
-/// The newest schemas of all kinds except some.
-fn installed(without: &[&str]) -> Installed {
+/// The newest schemas of all kinds, except those that are missing, and the oldest schemas of some.
+fn installed(missing: &[String], older: &[String]) -> Installed {
+    let is_in = |names: &[String], upstream: &Upstream| names.iter().any(|name| name == upstream.kind.kind);
     let upstreams: Vec<Upstream> = Kaito::default()
         .upstreams()
         .into_iter()
-        .filter(|u| !without.contains(&u.kind.kind))
+        .filter(|upstream| !is_in(missing, upstream))
+        .map(|upstream| Upstream {
+            schemas: match upstream.schemas {
+                [.., oldest] if is_in(older, &upstream) => std::slice::from_ref(oldest),
+                all => all,
+            },
+            ..upstream
+        })
         .collect();
     Installed::newest(&upstreams)
 }

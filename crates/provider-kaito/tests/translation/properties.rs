@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use proptest::prelude::*;
 use runway_provider::conformance::fields;
 use runway_provider::{Provider, Refusal, Translation};
-use runway_provider_kaito::{INFERENCE_SET, Kaito, WORKSPACE};
+use runway_provider_kaito::{INFERENCE_SET, Kaito};
 use serde_json::{Value, json};
 
 use crate::{documents, installed, request};
@@ -125,7 +125,7 @@ fn apply(md: &mut Value, setting: &Setting) {
 }
 
 fn translate(md: &Value) -> Result<Translation, Refusal> {
-    Kaito::default().translate(&request(md), &installed(&[]))
+    Kaito::default().translate(&request(md), &installed(&[], &[]))
 }
 
 /// The visible result: the objects and the messages.
@@ -224,14 +224,9 @@ proptest! {
         let translation = translate(&md).unwrap();
         let main = translation.objects.last().unwrap();
         prop_assert_eq!(translation.replicas, replicas.unwrap_or(1));
-        let inference = if main.kind == WORKSPACE {
-            prop_assert!(matches!(replicas, None | Some(1)));
-            &main.body["inference"]
-        } else {
-            prop_assert_eq!(main.kind, INFERENCE_SET);
-            prop_assert_eq!(&main.body["spec"]["replicas"], &json!(replicas));
-            &main.body["spec"]["template"]["inference"]
-        };
+        prop_assert_eq!(main.kind, INFERENCE_SET);
+        prop_assert_eq!(&main.body["spec"]["replicas"], &json!(replicas.unwrap_or(1)));
+        let inference = &main.body["spec"]["template"]["inference"];
         let container = &inference["template"]["spec"]["containers"][0];
         let limit = gpus.filter(|n| *n > 0).map(|n| n.to_string());
         prop_assert_eq!(&container["resources"]["limits"]["nvidia.com/gpu"], &json!(limit));

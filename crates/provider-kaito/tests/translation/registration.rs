@@ -58,7 +58,7 @@ fn unsupported_names_are_refused_at_admission_and_reconcile() {
             "metadata": {"name": name, "namespace": "default"},
             "spec": {"model": {"id": "Org/Model"}, "engine": {"type": "vllm"}, "resources": {"gpu": {"count": 1}}},
         });
-        let refused = Kaito::default().translate(&request(&md), &installed(&[])).err();
+        let refused = Kaito::default().translate(&request(&md), &installed(&[], &[])).err();
         assert_eq!(broken, refused.map(|refusal| refusal.message), "{name}");
         match (refused_for, &broken) {
             (None, None) => {}
@@ -138,7 +138,7 @@ fn fields_that_presets_do_not_support_are_refused_at_admission_and_reconcile() {
             "apiVersion": "kubeairunway.ai/v1alpha1", "kind": "ModelDeployment",
             "metadata": {"name": "llama-8b", "namespace": "default"}, "spec": whole,
         });
-        let refused = Kaito::default().translate(&request(&md), &installed(&[])).err();
+        let refused = Kaito::default().translate(&request(&md), &installed(&[], &[])).err();
         let refused = refused.map(|refusal| refusal.message);
         for found in [&broken, &refused] {
             match (refused_for, found) {

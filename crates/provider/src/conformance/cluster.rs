@@ -12,7 +12,7 @@ use runway_operator::kubelet::Unready;
 use runway_operator::plan::{Apply, Finalizer, Note, Plan};
 use serde_json::{Map, Value, json};
 
-use crate::contract::{CLAIM, Kind, Provider};
+use crate::contract::{CLAIM, Kind, Provider, ReplicaObjects};
 use crate::observe::{self, Observed, Verification};
 use crate::plan;
 use crate::settings::InvalidSettings;
@@ -366,6 +366,11 @@ impl observe::Lookup for Cluster<'_> {
         self.installed.visible_version(kind).filter(|_| !self.blind)?;
         let found = self.objects.iter().find(|o| o.kind == kind && o.name() == name)?;
         serde_json::from_value(found.object.clone()).ok().map(Arc::new)
+    }
+
+    /// No upstream acts in this cluster.
+    fn replicas(&self, _: ReplicaObjects, _: &str, _: &str) -> Vec<Arc<DynamicObject>> {
+        Vec::new()
     }
 
     fn claims(&self, _: &str, deployment: &str) -> Vec<Arc<DynamicObject>> {

@@ -6,8 +6,8 @@ use kube::CustomResourceExt;
 use runway_api::ModelDeployment;
 use serde_json::{Value, json};
 
-/// Fields of the spec, as dotted paths, down to lists, maps and values. A path in `tried` counts as one field. A test compares
-/// the result with `tried`, so that a new field of the API fails it.
+/// Fields of the spec, as dotted paths with `[]` for the items of a list, down to maps and values. A path in `tried` counts as one
+/// field. A test compares the result with `tried`, so that a new field of the API fails it.
 pub fn of_spec(tried: &BTreeSet<String>) -> BTreeSet<String> {
     let schema = serde_json::to_value(ModelDeployment::crd()).unwrap_or_default();
     let spec = &schema["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"];
@@ -18,6 +18,9 @@ pub fn of_spec(tried: &BTreeSet<String>) -> BTreeSet<String> {
 
 fn leaves(path: &str, schema: &Value, tried: &BTreeSet<String>, found: &mut BTreeSet<String>) {
     match schema["properties"].as_object() {
+        None if schema["items"]["properties"].is_object() && !tried.contains(path) => {
+            leaves(&format!("{path}[]"), &schema["items"], tried, found);
+        }
         Some(properties) if !tried.contains(path) => {
             for (name, inner) in properties {
                 let at = if path.is_empty() {

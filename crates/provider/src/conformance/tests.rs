@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use runway_api::InferenceProviderConfigSpec;
-use runway_api::model_deployment::{Endpoint, Phase, ServingMode};
+use runway_api::model_deployment::{Endpoint, Phase, PodSettings, ServingMode};
 use runway_api::provider_config::{Capabilities, OverrideKey, OverrideType};
 use serde_json::{Value, json};
 
@@ -35,6 +35,7 @@ enum Flaw {
     ReadsByCounting,
     RefusesInSilence,
     DropsEnv,
+    DropsPodFields,
     DropsOverride,
     TakesAnyOverride,
     ForgetsAChild,
@@ -149,6 +150,7 @@ impl Provider for Toy {
         };
         assert!(!(self.has(Flaw::Panics) && worker.replicas == 0), "none of it");
         let mut asked = request.clone();
+        asked.present.clear();
         if !self.has(Flaw::TakesAnyOverride) {
             let colour = request.overrides.get("paint").and_then(|p| p.get("colour")).cloned();
             asked.overrides = colour
@@ -159,6 +161,9 @@ impl Provider for Toy {
         }
         if self.has(Flaw::DropsEnv) {
             asked.env.clear();
+        }
+        if self.has(Flaw::DropsPodFields) {
+            asked.pods = PodSettings::default();
         }
         let mut spec = json!({"replicas": worker.replicas, "everything": format!("{asked:?}")});
         if self.has(Flaw::UndeclaredField) {
@@ -189,6 +194,7 @@ impl Provider for Toy {
                 self.object(TOY, &request.name, body, immutable),
             ],
             ignored: Vec::new(),
+            scaling_limit: None,
             endpoint: Some(Endpoint {
                 service: Some(request.name.clone()),
                 port: Some(if self.has(Flaw::BadEndpoint) { 0 } else { 80 }),
@@ -278,6 +284,7 @@ fn each_flaw_breaks_its_rule() {
         (Flaw::ReadsByCounting, "r13_"),
         (Flaw::RefusesInSilence, "r14_"),
         (Flaw::DropsEnv, "r15_"),
+        (Flaw::DropsPodFields, "r15_"),
         (Flaw::DropsOverride, "r16_"),
         (Flaw::TakesAnyOverride, "r16_"),
         (Flaw::ForgetsAChild, "r17_"),

@@ -7,6 +7,7 @@ use runway_api::provider_config::{OverrideKey, OverrideType};
 use runway_api::{condition, labels};
 use serde_json::{Value, json};
 
+use super::fields;
 use super::trial::{Trial, condition_of, merge, message, phase, said};
 use super::{RuleResult, ensure};
 use crate::contract::{Refusal, Translation};
@@ -180,7 +181,17 @@ fn probes(trial: &Trial, patch: &Value) -> Result<Vec<Value>, String> {
             }
         }
     }
+    // The loop reports volumes that are not mounted.
+    let of_pods = fields::of_pods()
+        .into_iter()
+        .filter(|(path, ..)| *path != "model.storage.volumes");
+    probes.extend(of_pods.map(|(path, value, _)| nested(path, value)));
     Ok(probes.into_iter().map(|probe| json!({"spec": probe})).collect())
+}
+
+/// The value below its dotted path.
+fn nested(path: &str, value: Value) -> Value {
+    path.rsplit('.').fold(value, |inner, key| json!({key: inner}))
 }
 
 /// Unknown keys cause a warning, wrong types fail with the path, and every documented key has an effect.

@@ -3,21 +3,39 @@
 use kube::ResourceExt;
 use kube::core::DynamicObject;
 use runway_api::{ModelDeployment, labels};
+use runway_operator::plan::{Apply, Edit};
 use runway_operator::{object, quantity};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::objects;
-use crate::contract::{CLAIM, Object};
+use crate::contract::{CLAIM, Object, Translation};
 use crate::fields::fields;
 use crate::observe::Observed;
 use crate::request::Request;
 use crate::volumes::{NewClaim, Volume};
 
-/// The claims of a request, and the sizes without effect: a claim cannot shrink, so the live size is kept.
-pub(super) fn wanted(request: &Request, seen: &Observed) -> (Vec<Object>, Vec<String>) {
+/// The claims of a request, and what has no effect: volumes that the provider does not mount, and smaller sizes, since a claim
+/// cannot shrink. An existing claim is kept even if nothing mounts it, because it may hold data.
+pub(super) fn wanted(
+    provider: &str,
+    request: &Request,
+    made: &Translation,
+    seen: &Observed,
+) -> (Vec<Object>, Vec<String>) {
     let mut ignored = Vec::new();
+    let reported = made.ignored.iter().any(|reason| reason.contains("model.storage"));
     let claims = request.volumes.iter().filter_map(|volume| {
+        let is_mounted = made.objects.iter().any(|object| is_used(volume, &object.body));
+        if !is_mounted && !reported {
+            ignored.push(format!(
+                "spec.model.storage.volumes[{}] is ignored: provider '{provider}' does not mount it. Remove it, or use another provider",
+                volume.name
+            ));
+        }
         let claim = volume.new_claim()?;
+        if !is_mounted && seen.child(CLAIM, &claim.name).is_none() {
+            return None;
+        }
         let asked = quantity::canonical(&claim.size);
         let live = seen.child(CLAIM, &claim.name).and_then(size);
         let size = match live.filter(|live| quantity::is_less(&asked, live) == Some(true)) {
@@ -34,6 +52,16 @@ pub(super) fn wanted(request: &Request, seen: &Observed) -> (Vec<Object>, Vec<St
         Some(wanted_claim(volume, claim, &size))
     });
     (claims.collect(), ignored)
+}
+
+/// Whether a text of an object names the claim or the image of a volume.
+fn is_used(volume: &Volume, value: &Value) -> bool {
+    match value {
+        Value::String(text) => volume.is_named_in(text),
+        Value::Array(items) => items.iter().any(|item| is_used(volume, item)),
+        Value::Object(fields) => fields.values().any(|field| is_used(volume, field)),
+        Value::Null | Value::Bool(_) | Value::Number(_) => false,
+    }
 }
 
 fn wanted_claim(volume: &Volume, claim: &NewClaim, size: &str) -> Object {
@@ -65,6 +93,23 @@ pub(super) fn is_retained_for(md: &ModelDeployment, live: &DynamicObject) -> boo
     labels::is_set(&live.metadata, labels::RETAIN)
         && object::controller(live).is_none()
         && live.labels().get(labels::DEPLOYMENT) == Some(&md.name_any())
+}
+
+/// Removal of the owner reference of a claim that is to be retained. An apply without the reference removes it only if no other
+/// field manager, such as that of the previous provider, has applied it too.
+pub(super) fn released(md: &ModelDeployment, applied: &Apply, live: Option<&DynamicObject>) -> Option<Edit> {
+    let live = live.filter(|live| {
+        applied.unchanged && labels::is_set(&applied.object.metadata, labels::RETAIN) && object::is_ours(md, live)
+    })?;
+    let owners = live.owner_references().iter();
+    let others: Vec<_> = owners.filter(|owner| owner.controller != Some(true)).collect();
+    Some(Edit {
+        resource: applied.resource.clone(),
+        namespace: live.namespace().unwrap_or_default(),
+        name: live.name_any(),
+        patch: json!({"metadata": {"resourceVersion": live.resource_version(), "ownerReferences": others}}),
+        note: None,
+    })
 }
 
 /// Message about fields that Kubernetes does not allow to change. Deleting the claim to create another one would delete its data.

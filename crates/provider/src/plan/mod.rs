@@ -18,6 +18,7 @@ use runway_operator::{apply, trace};
 use crate::contract::{CLAIM, Provider};
 use crate::observe::Observed;
 use crate::question::Inquiry;
+use crate::volumes::{self, Volume, VolumeSource};
 
 pub use status::owned;
 
@@ -100,11 +101,22 @@ pub fn after_failure(provider: &dyn Provider, seen: &Observed, error: &apply::Er
             let mut message = format!("{kind} '{name}' was refused: {source}");
             if kind == CLAIM.kind {
                 message.push_str(". Correct the volume in spec.model.storage.volumes, or rename it for a new claim");
+            } else if let Some(volume) = image_volume(&seen.md).filter(|_| message.contains("volumes[")) {
+                let hint = format!(
+                    ". {} requires image volumes (Kubernetes 1.36, or the feature gate ImageVolume): use claimName instead if the cluster has none",
+                    volume.field("image")
+                );
+                message.push_str(&hint);
             }
             status::failed(provider, seen, &prepare::Blocked::rejected(message))
         }
         _ => Plan::default(),
     }
+}
+
+/// The first volume with an OCI image.
+fn image_volume(md: &ModelDeployment) -> Option<Volume> {
+    volumes::of(md).find(|volume| matches!(volume.source, VolumeSource::Image(_)))
 }
 
 /// Whether the core controller has accepted the current generation. Otherwise nothing is done, even if admission was bypassed.

@@ -4,7 +4,9 @@ use runway_api::ProviderReason;
 use runway_api::condition::shorten;
 use runway_operator::kubelet::{Cause, Failing, Failure, Unready};
 
+use crate::contract::CLAIM;
 use crate::observe::Observed;
+use crate::volumes::{self, VolumeSource};
 use kube::ResourceExt;
 
 /// Longest part of a container's last message, in bytes.
@@ -45,7 +47,7 @@ fn of_pod(seen: &Observed, pod: &Unready) -> Option<Obstacle> {
             format!(
                 "Pod '{name}' cannot be scheduled: {}. {}",
                 scheduler_words(said),
-                room(said, &namespace(seen))
+                room(seen, said)
             ),
         )),
         Cause::Ended { reason, message } => Some(passing(
@@ -73,7 +75,7 @@ fn of_container(seen: &Observed, pod: &str, failing: &Failing) -> Obstacle {
                 "Pod '{pod}': image '{}' of {container} cannot be pulled: {}. {}",
                 failing.image,
                 registry_words(said, &failing.image),
-                pull(said),
+                pull(seen, said),
             ),
         ),
         Failure::Start(said) => of_start(seen, pod, &container, said),
@@ -237,11 +239,14 @@ fn scheduler_words(said: &str) -> &str {
 }
 
 /// Next step for an unschedulable pod, by the scheduler's message.
-fn room(said: &str, namespace: &str) -> String {
-    if said.contains("persistentvolumeclaim") {
-        return format!("Create the PersistentVolumeClaim, or see why it is not bound: kubectl get pvc -n {namespace}");
-    }
-    let step = if said.contains("Insufficient") {
+fn room(seen: &Observed, said: &str) -> String {
+    let step = if said.contains("ReadWriteOncePod") {
+        "Use a claim with another access mode in spec.model.storage.volumes, or set scaling.replicas to 1"
+    } else if said.contains("volume node affinity") {
+        "A volume can be used on other nodes only: use a claim with access mode ReadWriteMany in spec.model.storage.volumes, or make room on those nodes"
+    } else if said.to_lowercase().contains("persistentvolumeclaim") {
+        return unbound(seen);
+    } else if said.contains("Insufficient") {
         "Add a node with sufficient resources, or request less in spec.resources"
     } else if said.contains("taint") {
         "Add the taint to spec.tolerations, or remove it from a node"
@@ -249,6 +254,32 @@ fn room(said: &str, namespace: &str) -> String {
         "Check spec.nodeSelector against the labels of the nodes: kubectl get nodes --show-labels"
     };
     step.to_owned()
+}
+
+/// Next step for claims that are missing or not bound, with the first that was created for a volume and is not bound.
+fn unbound(seen: &Observed) -> String {
+    let mut pending = volumes::of(&seen.md).filter_map(|volume| {
+        let claim = volume.new_claim()?;
+        let live = seen.child(CLAIM, &claim.name)?;
+        (live.data["status"]["phase"] == "Pending").then(|| {
+            let class = claim.storage_class.as_ref().map_or_else(
+                || "the default storage class".to_owned(),
+                |class| format!("storage class '{class}'"),
+            );
+            let cause = format!("kubectl describe pvc {} -n {}", claim.name, namespace(seen));
+            format!(
+                "{} of {} is not bound: check that {class} exists and can create the volume, or change {}: {cause}",
+                CLAIM.named(&claim.name),
+                volume.field("size"),
+                volume.field("storageClassName"),
+            )
+        })
+    });
+    let missing = || {
+        let namespace = namespace(seen);
+        format!("Create the PersistentVolumeClaim, or see why it is not bound: kubectl get pvc -n {namespace}")
+    };
+    pending.next().unwrap_or_else(missing)
 }
 
 /// Text for a pod that failed as a whole. Some reasons have no message.
@@ -259,13 +290,29 @@ fn ended_words(reason: &str, message: &str) -> String {
     }
 }
 
-/// Next step for an image that cannot be pulled, by the registry's message.
-fn pull(said: &str) -> &'static str {
+/// Next step for an image that cannot be pulled, by the registry's message: the image of a volume, that of the user, or the
+/// provider's default, which an administrator configures.
+fn pull(seen: &Observed, said: &str) -> String {
     let refused = ["unauthorized", "forbidden", "denied"];
-    if refused.iter().any(|sign| said.to_lowercase().contains(sign)) {
-        "Add imagePullSecrets for this registry to the ServiceAccount of the pod, or correct the name in spec.image"
+    let is_refused = refused.iter().any(|sign| said.to_lowercase().contains(sign));
+    let of_volume = volumes::of(&seen.md)
+        .find(|volume| matches!(volume.source, VolumeSource::Image(_)) && volume.is_named_in(said));
+    let of_user = seen.md.spec.image.as_ref().is_some_and(|image| !image.is_empty());
+    let field = match of_volume {
+        Some(volume) => volume.field("image"),
+        None if of_user => "spec.image".to_owned(),
+        None => {
+            let provider = seen.md.selected_provider().unwrap_or_default();
+            let secrets = if is_refused { "imagePullSecrets, " } else { "" };
+            return format!(
+                "It is a default image of provider '{provider}': set spec.image, or have {secrets}images and registryMirror corrected in spec.settings of InferenceProviderConfig '{provider}'"
+            );
+        }
+    };
+    if is_refused {
+        format!("Set spec.imagePullSecrets for this registry, or correct the name in {field}")
     } else {
-        "Check the name of the image in spec.image, and that the node may pull it"
+        format!("Check the name of the image in {field}, and that the node may pull it")
     }
 }
 

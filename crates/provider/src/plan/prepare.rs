@@ -1,13 +1,14 @@
 //! Checks before any object is created: the request in narrow types with its translation, or the reason why there is none.
 
+use kube::ResourceExt;
 use runway_api::ProviderReason;
 use runway_api::condition;
 use runway_api::model_deployment::Phase;
 use runway_api::overrides::{self, Finding};
 use runway_operator::object;
 
-use super::claims;
-use crate::contract::{CLAIM, Object, Provider, Refusal, Translation};
+use super::{claims, objects};
+use crate::contract::{CLAIM, Kind, Object, Provider, Refusal, Translation};
 use crate::observe::Observed;
 use crate::request::Request;
 use crate::upstream::State;
@@ -98,7 +99,7 @@ impl Blocked {
 /// Every check that can refuse the ModelDeployment.
 pub(super) fn prepare(provider: &dyn Provider, seen: &Observed) -> Result<Prepared, Blocked> {
     upstream_is_usable(provider, seen)?;
-    let request = Request::try_from(seen.md.as_ref())
+    let mut request = Request::try_from(seen.md.as_ref())
         .map_err(|invalid| Blocked::refused(&Refusal::incompatible(invalid.to_string())))?;
     let documented = provider.registration().overrides;
     let findings = documented.map_or_else(Vec::new, |documented| overrides::check(&request.overrides, &documented));
@@ -109,10 +110,14 @@ pub(super) fn prepare(provider: &dyn Provider, seen: &Observed) -> Result<Prepar
             message: joined(&wrong),
         }));
     }
-    let mut translation = provider
-        .translate(&request, &seen.installed)
-        .map_err(|refusal| Blocked::refused(&refusal))?;
-    let (claims, ignored) = claims::wanted(&request, seen);
+    request.present = present(provider, seen);
+    let mut translation = translate(provider, &request, seen)?;
+    if is_outgrown(provider, seen, &translation) {
+        // Nothing is gained by another object of an earlier release.
+        request.present.retain(|(kind, _)| !is_upstream(provider, *kind));
+        translation = translate(provider, &request, seen)?;
+    }
+    let (claims, ignored) = claims::wanted(provider.name(), &request, &translation, seen);
     translation.objects.splice(..0, claims);
     translation.ignored.extend(ignored);
     Ok(Prepared {
@@ -120,6 +125,41 @@ pub(super) fn prepare(provider: &dyn Provider, seen: &Observed) -> Result<Prepar
         translation,
         unknown_overrides: unknown.iter().map(ToString::to_string).collect(),
     })
+}
+
+fn translate(provider: &dyn Provider, request: &Request, seen: &Observed) -> Result<Translation, Blocked> {
+    provider
+        .translate(request, &seen.installed)
+        .map_err(|refusal| Blocked::refused(&refusal))
+}
+
+/// The objects of the provider that exist and are not being deleted.
+fn present(provider: &dyn Provider, seen: &Observed) -> Vec<(Kind, String)> {
+    let known = provider.children(&seen.md.name_any());
+    known
+        .into_iter()
+        .filter(|child| {
+            seen.child(child.kind, &child.name).is_some_and(|live| {
+                object::is_ours(seen.md.as_ref(), live) && live.metadata.deletion_timestamp.is_none()
+            })
+        })
+        .map(|child| (child.kind, child.name))
+        .collect()
+}
+
+/// Whether an upstream object has to be recreated for this translation.
+fn is_outgrown(provider: &dyn Provider, seen: &Observed, translation: &Translation) -> bool {
+    translation.objects.iter().any(|wanted| {
+        is_upstream(provider, wanted.kind)
+            && seen.child(wanted.kind, &wanted.name).is_some_and(|live| {
+                object::is_ours(seen.md.as_ref(), live) && !objects::outgrown(&seen.md, live, wanted).is_empty()
+            })
+    })
+}
+
+/// Whether the kind has a status. Others, such as ConfigMaps, are created and deleted at any time.
+pub(super) fn is_upstream(provider: &dyn Provider, kind: Kind) -> bool {
+    provider.upstreams().iter().any(|u| u.kind == kind)
 }
 
 fn joined(findings: &[Finding]) -> String {

@@ -8,7 +8,7 @@ use runway_operator::object;
 use runway_operator::plan::{Delete, Finalizer, Note, Plan};
 
 use super::{serve, status};
-use crate::contract::Provider;
+use crate::contract::{CLAIM, Provider};
 use crate::observe::{Child, Observed};
 
 /// Deletes the objects; removes the finalizer when they are gone, or after the timeout.
@@ -50,7 +50,7 @@ pub(super) fn for_deletion(provider: &dyn Provider, seen: &Observed) -> Plan {
 
 /// Deletes the objects; clears the provider's part of the status when they are gone, so that the core can select the successor.
 pub(super) fn for_hand_over(provider: &dyn Provider, seen: &Observed, successor: &str) -> Plan {
-    let remaining = ours(seen);
+    let remaining = ours_alone(seen);
     if remaining.is_empty() {
         return status::cleared(seen);
     }
@@ -73,7 +73,7 @@ pub(super) fn of_leftovers(provider: &dyn Provider, seen: &Observed) -> Plan {
             .get(labels::PROVIDER)
             .is_some_and(|name| name == provider.name())
     };
-    let leftovers: Vec<&Child> = ours(seen).into_iter().filter(made_here).collect();
+    let leftovers: Vec<&Child> = ours_alone(seen).into_iter().filter(made_here).collect();
     Plan {
         delete: deletions(seen, &leftovers),
         ..Plan::default()
@@ -85,6 +85,13 @@ fn ours(seen: &Observed) -> Vec<&Child> {
         .iter()
         .filter(|c| object::is_ours(seen.md.as_ref(), &c.object))
         .collect()
+}
+
+/// Without claims: they hold data, and the next provider mounts them, or deletes those that it does not need.
+fn ours_alone(seen: &Observed) -> Vec<&Child> {
+    let mut remaining = ours(seen);
+    remaining.retain(|child| child.kind != CLAIM);
+    remaining
 }
 
 fn deletions(seen: &Observed, remaining: &[&Child]) -> Vec<Delete> {

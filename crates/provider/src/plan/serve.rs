@@ -11,10 +11,10 @@ use runway_operator::plan::{Apply, Delete, Finalizer, Note, Plan};
 use super::Decision;
 use super::claims;
 use super::objects;
-use super::prepare::{Blocked, Prepared, prepare};
+use super::prepare::{Blocked, Prepared, is_upstream, prepare};
 use super::status;
 use crate::contract::{CLAIM, Kind, Object, Provider, Translation};
-use crate::observe::Observed;
+use crate::observe::{Child, Observed};
 
 /// Interval of checks while an old object is being deleted, in case the watch misses its end.
 const LOOK_AGAIN: Duration = Duration::from_mins(1);
@@ -52,6 +52,9 @@ fn in_the_way(seen: &Observed, prepared: &Prepared) -> Option<Blocked> {
     prepared.translation.objects.iter().find_map(|wanted| {
         let live = seen.child(wanted.kind, &wanted.name)?;
         let is_claim = wanted.kind == CLAIM;
+        if is_dependent(seen, live) {
+            return None;
+        }
         if object::is_ours(seen.md.as_ref(), live) || is_claim && claims::is_retained_for(&seen.md, live) {
             let changed = is_claim.then(|| claims::immutable(live, wanted)).flatten();
             return changed.map(Blocked::rejected);
@@ -61,6 +64,20 @@ fn in_the_way(seen: &Observed, prepared: &Prepared) -> Option<Blocked> {
             &wanted.name,
             &object::manager_of(live),
         ))
+    })
+}
+
+/// Whether an object was created by the upstream from one of ours, such as the Service of an earlier release's object. It goes
+/// with its owner, which is replaced before an object of its name is created.
+fn is_dependent(seen: &Observed, live: &DynamicObject) -> bool {
+    let mut ours = seen
+        .children
+        .iter()
+        .filter(|child| object::is_ours(seen.md.as_ref(), &child.object));
+    ours.any(|child| {
+        let uid = child.object.uid();
+        let mut owners = live.owner_references().iter();
+        owners.any(|owner| owner.controller == Some(true) && Some(&owner.uid) == uid.as_ref())
     })
 }
 
@@ -89,14 +106,7 @@ fn outgoing(provider: &dyn Provider, seen: &Observed, translation: &Translation)
             _ if !object::is_ours(seen.md.as_ref(), live) => continue,
             Some(wanted) if is_upstream(provider, child.kind) => objects::outgrown(&seen.md, live, wanted),
             Some(_) => Vec::new(),
-            None => {
-                let successor = translation
-                    .objects
-                    .last()
-                    .map(|main| main.kind.named(&main.name))
-                    .unwrap_or_default();
-                vec![format!("{} is replaced by {successor}", child.kind.named(&name))]
-            }
+            None => replaced(provider, seen, child, translation),
         };
         let going = live.metadata.deletion_timestamp.is_some();
         if !reasons.is_empty() && !going {
@@ -117,9 +127,21 @@ fn outgoing(provider: &dyn Provider, seen: &Observed, translation: &Translation)
     outgoing
 }
 
-/// Whether the kind has a status. Others, such as ConfigMaps, are created and deleted at any time.
-fn is_upstream(provider: &dyn Provider, kind: Kind) -> bool {
-    provider.upstreams().iter().any(|u| u.kind == kind)
+/// Reasons why an object has no place in a translation: the fields that differ, if it is an upstream object, and its successor.
+fn replaced(provider: &dyn Provider, seen: &Observed, child: &Child, translation: &Translation) -> Vec<String> {
+    let Some(main) = translation.objects.last() else {
+        return Vec::new();
+    };
+    let mut reasons = Vec::new();
+    if is_upstream(provider, child.kind) {
+        reasons.extend(objects::changed(&child.object, &objects::made_for(&seen.md, main)));
+    }
+    reasons.push(format!(
+        "{} is replaced by {}",
+        child.kind.named(&child.object.name_any()),
+        main.kind.named(&main.name)
+    ));
+    reasons
 }
 
 /// Deletion of a live object, in the version that is served.
@@ -153,9 +175,13 @@ fn create(provider: &dyn Provider, seen: &Observed, prepared: &Prepared) -> Deci
         })
         .collect();
     let applied = apply.iter().all(|apply| apply.unchanged);
+    let wanted = prepared.translation.objects.iter().zip(&apply);
+    let edit = wanted
+        .filter_map(|(object, apply)| claims::released(&seen.md, apply, seen.child(object.kind, &object.name)))
+        .collect();
     let Decision { plan, inquiry } = status::serving(provider, seen, prepared, applied);
     Decision {
-        plan: Plan { apply, ..plan },
+        plan: Plan { apply, edit, ..plan },
         inquiry,
     }
 }

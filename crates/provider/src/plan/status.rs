@@ -130,8 +130,10 @@ pub(super) fn serving(provider: &dyn Provider, seen: &Observed, prepared: &Prepa
     };
     let live = seen.child(main.kind, &main.name);
     let reading = live.map_or_else(Reading::silent, |live| {
-        let object = serde_json::to_value(live).unwrap_or_default();
-        provider.read_status(&prepared.request, &object)
+        let value = |object: &DynamicObject| serde_json::to_value(object).unwrap_or_default();
+        let replicas = provider.replica_objects();
+        let replicas: Vec<Value> = replicas.into_iter().flat_map(|o| seen.replicas(o)).map(value).collect();
+        provider.read_replicas(&prepared.request, &value(live), &replicas)
     });
     let standing = standing(seen, prepared, live, &reading, applied);
     let (reason, message) = standing.words(seen, &reading, &main.kind.named(&main.name));
@@ -575,6 +577,9 @@ fn ignored(prepared: &Prepared) -> Vec<Draft> {
             ProviderReason::NotSupportedHere,
             prepared.translation.ignored.join("; "),
         ));
+    }
+    if let Some(limit) = &prepared.translation.scaling_limit {
+        drafts.push(yes(condition::SCALING_LIMITED, ProviderReason::FixedReplicas, limit));
     }
     drafts
 }

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use runway_api::InferenceProviderConfigSpec;
 use runway_api::model_deployment::{Endpoint, Phase, ServingMode};
 use runway_api::provider_config::{Capabilities, OverrideKey, OverrideType};
+use runway_provider::volumes::Volume;
 use runway_provider::{
     CONFIG_MAP, ChildRef, Installed, Kind, Object, Provider, Reading, Refusal, Request, Schema, Translation, Upstream,
 };
@@ -143,6 +144,7 @@ impl Provider for Acme {
         Ok(Translation {
             objects,
             ignored: ignored.into_iter().collect(),
+            scaling_limit: None,
             endpoint: Some(Endpoint {
                 service: Some(request.name.clone()),
                 port: Some(80),
@@ -193,8 +195,11 @@ fn main_object(request: &Request, kind: Kind, version: String, replicas: i32) ->
     if !request.args.is_empty() {
         spec["flagsFrom"] = format!("{}-flags", request.name).into();
     }
+    // A fleet has no volumes.
     if kind.kind == FLEET.kind {
         spec["size"] = replicas.into();
+    } else if !request.volumes.is_empty() {
+        spec["volumes"] = request.volumes.iter().map(Volume::source).collect();
     }
     Object {
         immutable: zone.map(|zone| ("zone".to_owned(), zone.into())).into_iter().collect(),

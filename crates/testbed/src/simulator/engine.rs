@@ -15,6 +15,7 @@ use k8s_openapi::{
     NamespaceResourceScope,
     api::core::v1::{Pod, Service},
     apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
+    apimachinery::pkg::apis::meta::v1::OwnerReference,
 };
 use kube::{
     Api, Client, Resource as _, ResourceExt,
@@ -215,6 +216,15 @@ impl Simulation {
         since.remove(&object.uid().unwrap_or_default());
     }
 
+    /// As `metav1.NewControllerRef` makes them: the owner's deletion in the foreground waits for what it owns.
+    pub(super) fn owner_reference(&self, owner: &DynamicObject) -> Option<OwnerReference> {
+        let reference = owner.controller_owner_ref(&self.kind)?;
+        Some(OwnerReference {
+            block_owner_deletion: Some(true),
+            ..reference
+        })
+    }
+
     /// An endpoint of the object.
     pub(super) async fn apply_service(
         &self,
@@ -237,7 +247,7 @@ impl Simulation {
     pub(super) async fn apply_any_service(&self, owner: &DynamicObject, mut service: Value) -> kube::Result<()> {
         service["apiVersion"] = json!("v1");
         service["kind"] = json!("Service");
-        service["metadata"]["ownerReferences"] = json!([owner.controller_owner_ref(&self.kind)]);
+        service["metadata"]["ownerReferences"] = json!([self.owner_reference(owner)]);
         let name = service["metadata"]["name"].as_str().unwrap_or_default();
         self.namespaced::<Service>(owner)
             .patch(name, &self.apply_params(), &Patch::Apply(&service))
@@ -266,7 +276,7 @@ impl Simulation {
             "metadata": {
                 "name": name,
                 "labels": all_labels,
-                "ownerReferences": [owner.controller_owner_ref(&self.kind)],
+                "ownerReferences": [self.owner_reference(owner)],
             },
             "spec": {"containers": [container]},
         });

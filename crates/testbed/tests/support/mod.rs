@@ -83,6 +83,8 @@ impl Drop for Running {
 pub enum Upstream {
     /// KAITO's CRDs.
     Kaito,
+    /// A KAITO without InferenceSets.
+    Workspaces,
     /// The CRDs of all built-in providers.
     All,
     /// Nothing.
@@ -94,10 +96,10 @@ impl Upstream {
     fn crds(self) -> Result<Vec<CustomResourceDefinition>> {
         let mut all: Vec<_> = manifests::crds().into();
         if self != Self::None {
-            all.extend(crds::upstream_crds(&[
-                crds::KAITO_WORKSPACES,
-                crds::KAITO_INFERENCE_SETS,
-            ])?);
+            all.extend(crds::upstream_crds(&[crds::KAITO_WORKSPACES])?);
+        }
+        if matches!(self, Self::Kaito | Self::All) {
+            all.extend(crds::upstream_crds(&[crds::KAITO_INFERENCE_SETS])?);
         }
         if self == Self::All {
             all.extend(crds::upstream_crds(&[crds::DYNAMO_V1BETA1, crds::KUBERAY_SERVICES])?);
@@ -549,11 +551,15 @@ impl<C: Deref<Target = ControlPlane>> Bed<C> {
         self.upstream(runway_provider_kaito::WORKSPACE, "v1beta1")
     }
 
-    /// Waits until there is no Workspace of this name.
-    pub async fn workspace_gone(&self, name: &str) -> Result<()> {
-        eventually(PATIENCE, async || match self.workspaces().get_opt(name).await? {
+    pub fn inference_sets(&self) -> Api<DynamicObject> {
+        self.upstream(runway_provider_kaito::INFERENCE_SET, "v1beta1")
+    }
+
+    /// Waits until there is no InferenceSet of this name.
+    pub async fn inference_set_gone(&self, name: &str) -> Result<()> {
+        eventually(PATIENCE, async || match self.inference_sets().get_opt(name).await? {
             None => Ok(()),
-            Some(_) => bail!("Workspace {name} is still there"),
+            Some(_) => bail!("InferenceSet {name} is still there"),
         })
         .await
     }
@@ -628,6 +634,9 @@ fn traced(traces: Traces) -> impl FnOnce(Client, CancellationToken) -> Process {
         ..Process::alone(client, shutdown)
     }
 }
+
+/// A name that a Workspace of KAITO can have, and an InferenceSet cannot.
+pub const LONG: &str = "a-name-of-forty-seven-characters-for-a-workspac";
 
 /// The design's example 2, under another name.
 pub fn gemma(name: &str) -> Value {

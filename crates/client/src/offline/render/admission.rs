@@ -2,7 +2,7 @@
 
 use kube::core::DynamicObject;
 use runway_api::{ModelDeployment, labels};
-use runway_core::admission::{apply_defaults, validate};
+use runway_core::admission::{apply_defaults, capabilities, validate};
 use serde_json::{Value, json};
 
 use crate::diagnostic::{Diagnostic, Level};
@@ -53,6 +53,16 @@ pub(crate) fn admit(document: &Document, state: &State, said: &mut Vec<Diagnosti
     let verdict = validate(&admitted.md, &state.providers);
     for warning in verdict.warnings {
         say(Level::Warning, warning);
+    }
+    // The provider reports the same in the status that is shown, with more words.
+    for refusal in capabilities(&admitted.md, &state.providers).errors {
+        say(
+            Level::Warning,
+            format!(
+                "admission rejects it if the webhooks are installed: {}",
+                refusal.message
+            ),
+        );
     }
     let mut errors: Vec<String> = verdict.errors.into_iter().map(|violation| violation.message).collect();
     if errors.is_empty() {

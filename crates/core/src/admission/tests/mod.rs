@@ -5,6 +5,7 @@
     reason = "json! values are written where they are used"
 )]
 
+mod capabilities;
 mod defaults;
 mod handlers;
 mod manifests;

@@ -23,6 +23,7 @@
 //! | `InferenceReady` gives the cause in the pods (OOM kill, image, start, crash loop, eviction, scheduling); pods are not watched, so it may be late | `workspace_controller.go`, `classifyInferencePodFailure`, `SetupWithManager` |
 //! | each spec is kept as a ControllerRevision, and its number is an annotation of the object | `workspace_controller.go`, `syncControllerRevision` |
 //! | an InferenceSet makes Workspaces `NAME-xxxxx`, each with its own Services; the set has none | `pkg/utils/inferenceset/inferenceset.go`, `NewWorkspaceForInferenceSet` |
+//! | the status of an InferenceSet only counts its Workspaces that have succeeded: why one has not, is in that Workspace | `inferenceset_controller.go`, `aggregateBenchmarkResults` |
 //! | a changed template of an InferenceSet reaches new Workspaces only; of those that are there, labels are added | `pkg/inferenceset/inferenceset_controller.go`, `addOrUpdateInferenceSet` |
 //! | scaling down deletes Workspaces with another image than the base image first, and those that are not ready before those that are | `inferenceset_controller.go`, `selectWorkspacesToDelete` |
 //!
@@ -39,7 +40,7 @@ use std::sync::Arc;
 use futures::future::join;
 use k8s_openapi::api::{apps::v1::StatefulSet, core::v1::Service};
 use kube::{
-    Api, Client, Resource as _, ResourceExt,
+    Api, Client, ResourceExt,
     api::{ApiResource, DeleteParams, DynamicObject, GroupVersionKind, ListParams, Patch},
     runtime::controller::Action,
 };
@@ -110,8 +111,10 @@ async fn workspace(object: Arc<DynamicObject>, simulation: Arc<Simulation>) -> k
                 .await?;
             if simulation.behaviour(&object) == Behaviour::SecretMissing {
                 let template = &object.data["inference"]["template"];
+                let set = object.labels().get(CREATED_BY).map(|set| (CREATED_BY, set.as_str()));
+                let labels: Vec<_> = [(WORKSPACE, name.as_str())].into_iter().chain(set).collect();
                 simulation
-                    .apply_waiting_pod(&object, &format!("{name}-0"), &[(WORKSPACE, &name)], template)
+                    .apply_waiting_pod(&object, &format!("{name}-0"), &labels, template)
                     .await?;
             }
         }
@@ -129,7 +132,7 @@ async fn inference_set(object: Arc<DynamicObject>, simulation: Arc<Simulation>) 
     let workspaces: Api<DynamicObject> = Api::namespaced_with(simulation.client.clone(), &namespace, &workspace_kind());
     let selector = format!("{CREATED_BY}={}", object.name_any());
     let present = workspaces.list(&ListParams::default().labels(&selector)).await?.items;
-    let wanted = wanted_workspaces(&object, &simulation.kind);
+    let wanted = wanted_workspaces(&object, &simulation);
     for workspace in wanted
         .iter()
         .filter(|w| present.iter().all(|p| p.name_any() != w.name_any()))
@@ -247,12 +250,12 @@ fn inference_set_status(set: &DynamicObject, replicas: usize, ready: usize) -> V
 }
 
 /// One Workspace per replica.
-fn wanted_workspaces(set: &DynamicObject, set_kind: &ApiResource) -> Vec<DynamicObject> {
+fn wanted_workspaces(set: &DynamicObject, simulation: &Simulation) -> Vec<DynamicObject> {
     let replicas = set.data["spec"]["replicas"].as_u64().unwrap_or(1);
     // Room for a hyphen and five characters, as KAITO leaves it.
     let prefix: String = set.name_any().chars().take(57).collect();
     let workspace = |index| {
-        let mut workspace = wanted_workspace(set, set_kind)?;
+        let mut workspace = wanted_workspace(set, simulation)?;
         workspace.metadata.name = Some(format!("{prefix}-{index:05}"));
         Some(workspace)
     };
@@ -261,7 +264,7 @@ fn wanted_workspaces(set: &DynamicObject, set_kind: &ApiResource) -> Vec<Dynamic
 
 /// A Workspace without a name, with the labels and annotations of the template and no others of the set:
 /// a controller that looks for its own objects must not find these.
-fn wanted_workspace(set: &DynamicObject, set_kind: &ApiResource) -> Option<DynamicObject> {
+fn wanted_workspace(set: &DynamicObject, simulation: &Simulation) -> Option<DynamicObject> {
     let spec = &set.data["spec"];
     let template = &spec["template"];
     let mut labels = template["metadata"]["labels"].as_object().cloned().unwrap_or_default();
@@ -280,7 +283,7 @@ fn wanted_workspace(set: &DynamicObject, set_kind: &ApiResource) -> Option<Dynam
             "namespace": set.namespace(),
             "labels": labels,
             "annotations": template["metadata"]["annotations"],
-            "ownerReferences": [set.controller_owner_ref(set_kind)],
+            "ownerReferences": [simulation.owner_reference(set)],
         },
         "resource": without_nulls(json!({
             "instanceType": template["resource"]["instanceType"],

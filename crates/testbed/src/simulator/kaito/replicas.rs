@@ -39,11 +39,10 @@ pub(super) async fn inference_set(object: Arc<DynamicObject>, simulation: Arc<Si
         present = workspaces.list(&of_set).await?.items;
     }
     for _ in present.len()..wanted {
-        let Some(mut workspace) = wanted_workspace(&object, &simulation.kind) else {
+        let Some(mut workspace) = wanted_workspace(&object, &simulation) else {
             break;
         };
         workspace.metadata.generate_name = Some(format!("{}-", object.name_any()));
-        workspace.metadata.owner_references = workloads::owner_reference(&object, &simulation).map(|owner| vec![owner]);
         workspaces.create(&simulation.post_params(), &workspace).await?;
     }
     label(&object, &present, &workspaces).await?;

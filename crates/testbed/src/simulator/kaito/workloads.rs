@@ -7,15 +7,12 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use k8s_openapi::{
-    api::{
-        apps::v1::{ControllerRevision, Deployment, StatefulSet},
-        core::v1::{Node, Pod, Service},
-    },
-    apimachinery::pkg::apis::meta::v1::OwnerReference,
+use k8s_openapi::api::{
+    apps::v1::{ControllerRevision, Deployment, StatefulSet},
+    core::v1::{Node, Pod, Service},
 };
 use kube::{
-    Api, Resource as _, ResourceExt,
+    Api, ResourceExt,
     api::{DeleteParams, DynamicObject, ListParams, Preconditions},
     runtime::controller::Action,
 };
@@ -233,7 +230,7 @@ where
     K: Clone + std::fmt::Debug + serde::Serialize + serde::de::DeserializeOwned,
 {
     let mut object: K = serde_json::from_value(manifest).map_err(kube::Error::SerdeError)?;
-    object.meta_mut().owner_references = Some(owner_reference(owner, simulation).into_iter().collect());
+    object.meta_mut().owner_references = Some(simulation.owner_reference(owner).into_iter().collect());
     let api = simulation.namespaced::<K>(owner);
     if api.get_metadata_opt(&object.name_any()).await?.is_some() {
         return Ok(());
@@ -242,15 +239,6 @@ where
         Err(kube::Error::Api(status)) if status.code == 409 => Ok(()),
         other => other.map(drop),
     }
-}
-
-/// As `metav1.NewControllerRef` makes them: the owner's deletion in the foreground waits for what it owns.
-pub(super) fn owner_reference(owner: &DynamicObject, simulation: &Simulation) -> Option<OwnerReference> {
-    let reference = owner.controller_owner_ref(&simulation.kind)?;
-    Some(OwnerReference {
-        block_owner_deletion: Some(true),
-        ..reference
-    })
 }
 
 /// An error of the API server ends the reconcile and is reported in the status.

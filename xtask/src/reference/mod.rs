@@ -1,20 +1,27 @@
 //! Field mapping: the effect of each field of a ModelDeployment, for every provider, engine and mode.
 //!
 //! The module contains no knowledge of providers. It renders a manifest without and with the field, as `kubeairunway render` does,
-//! and reports the difference. A field that changes nothing and is neither rejected nor warned about fails the generation.
+//! and reports the difference. A field is dropped silently if its value is not in the objects for every kind of worker, and it is
+//! neither rejected nor reported as ignored: that fails the generation.
+
+mod difference;
+mod probes;
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
 
 use anyhow::{Result, bail};
-use runway_api::condition;
+use difference::{differences, occurrences};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use probes::Probe;
 use runway_api::model_deployment::ServingMode;
 use runway_api::provider_config::OverrideType;
+use runway_api::{condition, labels};
 use runway_client::diagnostic::Level;
 use runway_client::documents::Documents;
 use runway_client::manifests;
 use runway_client::render::{Options, Show, render};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 /// Path of the page.
 pub(crate) const PATH: &str = "docs/reference/fields.md";
@@ -23,84 +30,23 @@ const INTRODUCTION: &str = "<!-- Made by `cargo xtask gen` from the code. Do not
 # Field mapping
 
 For every field of a `ModelDeployment` and every provider: the path in the upstream object, or the error message with which the field
-is rejected, or the warning that it has no effect. No field is dropped silently: the generation of this page would fail.
+is rejected, or the warning that it has no effect. No field is dropped silently: the generation of this page fails unless the value of
+each field is in what the upstream runs, for every kind of worker.
 
 Each row compares a manifest without the field with one that sets it, rendered for the newest supported upstream schema. Use
 `kubeairunway render` for your own manifest. Fields that select the provider or the kind of object (`provider.name`, `engine.type`,
 `serving.mode`) are in the column *for*. A value may change several paths, such as a replica count that makes KAITO use another kind.
 ";
 
-/// A field with a value that can be found in the output.
-struct Probe {
-    field: &'static str,
-    value: fn(engine: &str) -> Value,
-}
-
-macro_rules! probe {
-    ($field:literal, $value:tt) => {
-        Probe {
-            field: $field,
-            value: |_| json!($value),
-        }
-    };
-}
-
-/// One probe per field of the spec, in the order of the CRD. A test compares them with the CRD.
-const PROBES: [Probe; 36] = [
-    probe!("model.id", "example/marker"),
-    probe!("model.servedName", "marker"),
-    probe!("model.source", "custom"),
-    probe!("engine.contextLength", 4321),
-    probe!("engine.trustRemoteCode", true),
-    Probe {
-        field: "engine.args",
-        value: |engine| match engine {
-            "trtllm" => json!({ "max-batch-size": "77" }),
-            "sglang" => json!({ "random-seed": "77" }),
-            _ => json!({ "seed": "77" }),
-        },
-    },
-    probe!("scaling.replicas", 3),
-    probe!("scaling.prefill.replicas", 3),
-    probe!("scaling.prefill.gpu.count", 2),
-    probe!("scaling.prefill.gpu.type", "amd.com/gpu"),
-    probe!("scaling.prefill.memory", "77Gi"),
-    probe!("scaling.decode.replicas", 3),
-    probe!("scaling.decode.gpu.count", 2),
-    probe!("scaling.decode.gpu.type", "amd.com/gpu"),
-    probe!("scaling.decode.memory", "77Gi"),
-    probe!("resources.gpu.count", 2),
-    probe!("resources.gpu.type", "amd.com/gpu"),
-    probe!("resources.memory", "77Gi"),
-    probe!("resources.cpu", "7"),
-    probe!("image", "example.com/marker:1.2.3"),
-    probe!("env", [{ "name": "MARKER", "value": "77" }]),
-    probe!("podTemplate.metadata.labels", { "marker": "77" }),
-    probe!("podTemplate.metadata.annotations", { "example.com/marker": "77" }),
-    probe!("secrets.huggingFaceToken", "marker"),
-    probe!("nodeSelector", { "marker": "77" }),
-    probe!("tolerations", [{ "key": "marker", "operator": "Exists" }]),
-    probe!("imagePullSecrets", [{ "name": "marker" }]),
-    probe!("serviceAccountName", "marker"),
-    probe!("podTemplate.spec.affinity", { "podAntiAffinity": { "requiredDuringSchedulingIgnoredDuringExecution": [{ "topologyKey": "marker" }] } }),
-    probe!("podTemplate.spec.topologySpreadConstraints", [{ "maxSkew": 1, "topologyKey": "marker", "whenUnsatisfiable": "DoNotSchedule" }]),
-    probe!("podTemplate.spec.priorityClassName", "marker"),
-    probe!("podTemplate.spec.runtimeClassName", "marker"),
-    probe!("podTemplate.spec.schedulerName", "marker"),
-    probe!("podTemplate.spec.securityContext", { "runAsUser": 77 }),
-    probe!("podTemplate.spec.shmSize", "77Gi"),
-    probe!("model.storage.volumes", [
-        { "name": "models", "purpose": "modelCache", "claimName": "marker" },
-        { "name": "adapters", "image": { "reference": "example.com/marker:1" }, "mountPath": "/adapters" },
-    ]),
-];
-
 /// A manifest that works, for one provider, engine and mode.
-struct Base {
+struct Base<'a> {
     provider: &'static str,
     label: String,
     engine: String,
+    mode: ServingMode,
     spec: Value,
+    /// Installed CRDs; if there are none, the newest known schemas are.
+    crds: &'a [CustomResourceDefinition],
     outcome: Outcome,
 }
 
@@ -113,16 +59,12 @@ struct Outcome {
 
 /// The page.
 pub(crate) fn page() -> Result<String> {
-    let bases = bases();
+    let bases = bases(&[]);
     let mut page = INTRODUCTION.to_owned();
-    for probe in &PROBES {
+    for probe in &probes::ALL {
         let rows = bases
             .iter()
-            .map(|base| {
-                let mut spec = base.spec.clone();
-                put(&mut spec, probe.field, (probe.value)(&base.engine));
-                Ok((base.provider, base.label.clone(), cell(base, probe.field, &spec)?))
-            })
+            .map(|base| Ok((base.provider, base.label.clone(), tried(base, probe)?)))
             .collect::<Result<Vec<_>>>()?;
         section(&mut page, &format!("spec.{}", probe.field), "for", &rows)?;
     }
@@ -132,7 +74,7 @@ pub(crate) fn page() -> Result<String> {
 
 /// Every provider with every engine in every mode it supports; for KAITO's vLLM with and without an image, since it makes
 /// different things of them.
-fn bases() -> Vec<Base> {
+fn bases(crds: &[CustomResourceDefinition]) -> Vec<Base<'_>> {
     let mut bases = Vec::new();
     for provider in manifests::built_in_providers() {
         let capabilities = provider.registration().capabilities;
@@ -155,13 +97,15 @@ fn bases() -> Vec<Base> {
                 }
                 let with_image = with(&spec, "image", json!("example.com/engine:1.0.0"));
                 let mut add = |label: String, spec: Value| {
-                    let outcome = outcome(&spec);
+                    let outcome = outcome(&spec, crds);
                     if outcome.refused.is_empty() {
                         bases.push(Base {
                             provider: provider.name(),
                             label,
                             engine: engine.to_owned(),
+                            mode: *mode,
                             spec,
+                            crds,
                             outcome,
                         });
                     }
@@ -211,29 +155,53 @@ fn overrides(page: &mut String, bases: &[Base]) -> Result<()> {
             rows.push((
                 provider.name(),
                 shown,
-                cell(base, &format!("provider.overrides.{key}"), &spec)?,
+                cell(base, &format!("provider.overrides.{key}"), &spec, |_, _| true)?,
             ));
         }
     }
     section(page, "spec.provider.overrides", "override", &rows)
 }
 
-/// Effect of a field, as a cell of the table. Fails if it has none.
-fn cell(base: &Base, field: &str, spec: &Value) -> Result<String> {
-    let (before, after) = (&base.outcome, outcome(spec));
+/// Effect of a probe on a manifest, as a cell of the table. Fails if the value is lost.
+fn tried(base: &Base, probe: &Probe) -> Result<String> {
+    let (path, value) = probe.setting(&base.engine);
+    let spec = with(&base.spec, path, value);
+    let workers = match base.mode {
+        ServingMode::Disaggregated if probe.is_per_worker() => 2,
+        _ => 1,
+    };
+    cell(base, probe.field, &spec, |before, after| {
+        probe.marks(&base.engine).iter().all(|words| {
+            let added = |word: &String| occurrences(after, word).saturating_sub(occurrences(before, word));
+            words.iter().any(|word| added(word) >= workers)
+        })
+    })
+}
+
+/// Effect of a field, as a cell of the table. Fails if it has none, or if the objects with it do not have its value.
+fn cell(base: &Base, field: &str, spec: &Value, is_there: impl Fn(&[Value], &[Value]) -> bool) -> Result<String> {
+    let (before, after) = (&base.outcome, outcome(spec, base.crds));
     if !after.refused.is_empty() {
         return Ok(format!("refused: {}", after.refused.join("; ")));
     }
     let paths = differences(&before.objects, &after.objects);
     let warned: Vec<&str> = after.warned.difference(&before.warned).map(String::as_str).collect();
     let places: Vec<String> = paths.iter().map(|path| format!("`{path}`")).collect();
-    match (places.is_empty(), warned.is_empty()) {
-        (true, true) => bail!(
-            "spec.{field} has no effect and no warning with {} ({})",
+    let is_reported = warned.iter().any(|text| text.contains("ignored"));
+    if !is_reported && (places.is_empty() || !is_there(&before.objects, &after.objects)) {
+        bail!(
+            "spec.{field} is dropped silently by {} ({}): it changes {}",
             base.provider,
-            base.label
-        ),
-        (true, false) => Ok(format!("ignored with warning: {}", warned.join("; "))),
+            base.label,
+            if places.is_empty() {
+                "nothing".to_owned()
+            } else {
+                places.join(", ")
+            }
+        );
+    }
+    match (places.is_empty(), warned.is_empty()) {
+        (true, _) => Ok(format!("ignored with warning: {}", warned.join("; "))),
         (false, true) => Ok(places.join("<br>")),
         (false, false) => Ok(format!(
             "{}<br>with warning: {}",
@@ -270,7 +238,7 @@ fn section(page: &mut String, field: &str, column: &str, rows: &[(&str, String, 
 }
 
 /// Renders a manifest of this spec: its objects without our own annotations, errors and warnings.
-fn outcome(spec: &Value) -> Outcome {
+fn outcome(spec: &Value, crds: &[CustomResourceDefinition]) -> Outcome {
     let manifest = json!({
         "apiVersion": "kubeairunway.ai/v1alpha1", "kind": "ModelDeployment",
         "metadata": { "name": "my-model", "namespace": "default" }, "spec": spec,
@@ -278,6 +246,9 @@ fn outcome(spec: &Value) -> Outcome {
     let rendered = |show| {
         let mut documents = Documents::default();
         documents.take_in_text("field", &manifest.to_string());
+        for crd in crds {
+            documents.take_in_text("crd", &json!(crd).to_string());
+        }
         let now = jiff::Timestamp::UNIX_EPOCH;
         render(documents, &Options { show, now })
     };
@@ -314,7 +285,7 @@ fn outcome(spec: &Value) -> Outcome {
     let objects = objects.documents.iter().filter_map(|object| {
         let mut object = serde_json::to_value(object).ok()?;
         if let Some(annotations) = object["metadata"]["annotations"].as_object_mut() {
-            annotations.retain(|key, _| !key.starts_with("kubeairunway.ai/"));
+            annotations.retain(|key, _| key == labels::RETAIN || !key.starts_with(labels::PREFIX));
         }
         Some(object)
     });
@@ -329,120 +300,6 @@ fn outcome(spec: &Value) -> Outcome {
 fn same(one: &str, other: &str) -> bool {
     let field = |text: &str| -> Option<String> { text.split([' ', ':']).next()?.rsplit('.').next().map(str::to_owned) };
     field(one) == field(other)
-}
-
-/// Paths at which two lists of objects differ, as `Kind path`.
-fn differences(before: &[Value], after: &[Value]) -> Vec<String> {
-    let kind = |object: &Value| object["kind"].as_str().unwrap_or_default().to_owned();
-    let mut found = Vec::new();
-    for object in after {
-        match before.iter().find(|b| kind(b) == kind(object)) {
-            Some(earlier) => differ(earlier, object, &kind(object), " ", &mut found),
-            None => found.push(kind(object)),
-        }
-    }
-    for object in before {
-        if !after.iter().any(|a| kind(a) == kind(object)) {
-            found.push(format!("no {}", kind(object)));
-        }
-    }
-    found
-}
-
-fn differ(before: &Value, after: &Value, path: &str, dot: &str, found: &mut Vec<String>) {
-    match (before, after) {
-        _ if before == after => {}
-        (Value::Object(before), Value::Object(after)) => {
-            for (key, value) in after {
-                let path = format!("{path}{dot}{key}");
-                differ(before.get(key).unwrap_or(&Value::Null), value, &path, ".", found);
-            }
-            found.extend(
-                before
-                    .keys()
-                    .filter(|key| !after.contains_key(*key))
-                    .map(|key| format!("{path}{dot}{key} (gone)")),
-            );
-        }
-        (Value::Null, Value::Object(after)) if path.ends_with("metadata") || after.values().any(is_nested) => {
-            differ(&Value::Object(Map::new()), &json!(after), path, ".", found);
-        }
-        (Value::Array(before), Value::Array(after)) => differ_in_list(before, after, path, found),
-        (Value::Null, Value::Array(after)) if after.iter().any(|item| item.get("name").is_some()) => {
-            differ_in_list(&[], after, path, found);
-        }
-        (Value::String(before), Value::String(after)) if after.len() > 60 => {
-            found.push(format!("{path} ({})", changed_words(before, after)));
-        }
-        _ => found.push(path.to_owned()),
-    }
-}
-
-fn is_nested(value: &Value) -> bool {
-    value.is_object() || value.is_array()
-}
-
-/// Items with a name are compared with the one of that name; of plain lists the new items are shown.
-fn differ_in_list(before: &[Value], after: &[Value], path: &str, found: &mut Vec<String>) {
-    if after.iter().all(|item| !is_nested(item)) {
-        let added: Vec<String> = added(before, after).iter().map(|item| word(item)).collect();
-        return found.push(match added.as_slice() {
-            [] => path.to_owned(),
-            words => format!("{path} ({})", words.join(" ")),
-        });
-    }
-    for (index, item) in after.iter().enumerate() {
-        let (label, earlier) = match item["name"].as_str() {
-            Some(name) => (name.to_owned(), before.iter().find(|b| b["name"] == name)),
-            None => (index.to_string(), before.get(index)),
-        };
-        let path = format!("{path}[{label}]");
-        match earlier {
-            Some(earlier) => differ(earlier, item, &path, ".", found),
-            None => found.push(path),
-        }
-    }
-}
-
-/// The items of `after` that `before` has not, each as often as it is new.
-fn added<'a>(before: &[Value], after: &'a [Value]) -> Vec<&'a Value> {
-    let mut left: Vec<&Value> = before.iter().collect();
-    after
-        .iter()
-        .filter(|item| match left.iter().position(|b| b == item) {
-            Some(index) => {
-                left.remove(index);
-                false
-            }
-            None => true,
-        })
-        .collect()
-}
-
-/// The lines, or else the words, of a long text that are new.
-fn changed_words(before: &str, after: &str) -> String {
-    let by = |pattern: fn(char) -> bool| -> Vec<String> {
-        let mut known: Vec<&str> = before.split(pattern).map(str::trim).collect();
-        let mut new = Vec::new();
-        for part in after.split(pattern).map(str::trim) {
-            if !known.contains(&part) {
-                known.push(part);
-                new.push(part.to_owned());
-            }
-        }
-        new
-    };
-    let lines = by(|c| c == '\n');
-    let parts = if lines.iter().any(|line| line.len() > 80) {
-        by(char::is_whitespace)
-    } else {
-        lines
-    };
-    parts.join(" ")
-}
-
-fn word(value: &Value) -> String {
-    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
 
 fn with(spec: &Value, path: &str, value: Value) -> Value {
@@ -463,6 +320,7 @@ fn put(spec: &mut Value, path: &str, value: Value) {
 #[cfg(test)]
 mod tests {
     use runway_provider::conformance::fields;
+    use runway_testbed::crds;
 
     use super::*;
 
@@ -471,7 +329,7 @@ mod tests {
 
     #[test]
     fn every_field_of_the_crd_has_its_section() {
-        let shown: BTreeSet<String> = PROBES
+        let shown: BTreeSet<String> = probes::ALL
             .iter()
             .map(|probe| probe.field)
             .chain(APART)
@@ -481,15 +339,39 @@ mod tests {
     }
 
     #[test]
-    fn every_field_has_an_effect_or_a_warning() -> Result<()> {
+    fn no_field_is_dropped_silently() -> Result<()> {
         page().map(drop)
     }
 
+    /// Older schemas, and KAITO without its optional kind.
     #[test]
-    fn differences_name_their_place() {
-        let before = json!([{ "kind": "A", "spec": { "list": ["x", "y"], "named": [{ "name": "main", "a": 1 }] } }]);
-        let after = json!([{ "kind": "A", "spec": { "list": ["x", "z", "y"], "named": [{ "name": "main", "a": 2 }], "new": 1 } }]);
-        let found = differences(before.as_array().unwrap(), after.as_array().unwrap());
-        assert_eq!(found, ["A spec.list (z)", "A spec.named[main].a", "A spec.new"]);
+    fn no_field_is_dropped_silently_by_older_upstreams() -> Result<()> {
+        for (provider, crd) in [("dynamo", crds::DYNAMO_V1ALPHA1), ("kaito", crds::KAITO_WORKSPACES)] {
+            let crds = crds::upstream_crds(&[crd])?;
+            let bases: Vec<Base> = bases(&crds)
+                .into_iter()
+                .filter(|base| base.provider == provider)
+                .collect();
+            assert!(!bases.is_empty(), "{provider} serves nothing with {crd}");
+            for (base, probe) in bases
+                .iter()
+                .flat_map(|base| probes::ALL.iter().map(move |probe| (base, probe)))
+            {
+                tried(base, probe)?;
+            }
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn a_lost_value_is_found() {
+        let bases = bases(&[]);
+        let base = bases.iter().find(|base| base.provider == "direct").unwrap();
+        let spec = with(&base.spec, "model.servedName", json!("marker"));
+        assert!(cell(base, "model.servedName", &spec, |_, _| true).is_ok());
+        let lost = cell(base, "model.servedName", &spec, |_, _| false).unwrap_err();
+        assert!(lost.to_string().contains("is dropped silently by direct"), "{lost}");
+        let unchanged = cell(base, "none", &base.spec, |_, _| true).unwrap_err();
+        assert!(unchanged.to_string().ends_with("it changes nothing"), "{unchanged}");
     }
 }

@@ -1,0 +1,113 @@
+//! `upstream`: tests a provider against a cluster in which its upstream operator runs. The controllers run on this machine, and
+//! nothing is simulated: what cannot be tested there, such as a model without GPUs, is skipped with the reason.
+
+mod report;
+mod suite;
+
+use std::fs;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use kube::Client;
+use runway_api::{ModelDeployment, labels};
+use runway_client::manifests::{self, Identity};
+use runway_operator::client::ClientArgs;
+
+use crate::cluster::{self, Programs};
+use crate::up::step;
+
+/// Options of `upstream`.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Cluster in which the upstream operator runs.
+    #[arg(long, value_name = "FILE")]
+    kubeconfig: PathBuf,
+    /// Provider to test.
+    #[arg(long, value_name = "NAME")]
+    provider: String,
+    /// ModelDeployment to serve, if the built-in one cannot run in the cluster. Its name and namespace are replaced.
+    #[arg(long, value_name = "FILE")]
+    model: Option<PathBuf>,
+    /// Test the controllers that are installed in the cluster, instead of starting them on this machine.
+    #[arg(long)]
+    installed: bool,
+    /// Do not send requests to models, for clusters in which no pods run.
+    #[arg(long, conflicts_with = "installed")]
+    no_answers: bool,
+    /// Namespace of the models. It is created, and deleted at the end.
+    #[arg(long, value_name = "NAME", default_value = "kubeairunway-upstream")]
+    namespace: String,
+    /// File for the report, in Markdown. It is printed in any case.
+    #[arg(long, value_name = "FILE")]
+    report: Option<PathBuf>,
+    /// Time to wait for each step.
+    #[arg(long, value_name = "SECONDS", default_value_t = 600)]
+    patience: u64,
+}
+
+pub(crate) async fn run(args: Args) -> Result<()> {
+    let known = manifests::built_in_providers();
+    let Some(provider) = known.iter().find(|provider| provider.name() == args.provider) else {
+        bail!(
+            "provider '{}' does not exist: set --provider to one of {}",
+            args.provider,
+            cluster::providers().join(", ")
+        );
+    };
+    let model = args.model.as_ref().map(read).transpose()?;
+    let source = ClientArgs {
+        kubeconfig: Some(args.kubeconfig.clone()),
+        context: None,
+    };
+    let client = source.client().await?;
+    let controllers = if args.installed {
+        Vec::new()
+    } else {
+        start_controllers(&args, &client).await?
+    };
+    let suite = suite::Suite {
+        client,
+        provider: provider.clone(),
+        namespace: args.namespace.clone(),
+        model,
+        patience: Duration::from_secs(args.patience),
+    };
+    let report = suite.run().await;
+    for mut controller in controllers {
+        controller.kill().await?;
+    }
+    let report = report?;
+    let text = report.to_string();
+    println!("{text}");
+    if let Some(file) = &args.report {
+        fs::write(file, &text).with_context(|| format!("cannot write {}", file.display()))?;
+    }
+    let failed = report.failed();
+    ensure!(failed.is_empty(), "failed: {}", failed.join(", "));
+    Ok(())
+}
+
+fn read(file: &PathBuf) -> Result<ModelDeployment> {
+    let text = fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
+    serde_saphyr::from_str(&text).with_context(|| format!("{} is not a ModelDeployment", file.display()))
+}
+
+/// The core and the provider's controller on this machine. There are no webhooks: the cluster cannot reach this machine.
+async fn start_controllers(args: &Args, client: &Client) -> Result<Vec<tokio::process::Child>> {
+    step("building the programs");
+    let programs = Programs::build(false).await?;
+    step("installing CRDs and roles");
+    cluster::install(client, None, Identity::User).await?;
+    step("starting the controllers on this machine");
+    let verify = format!("--verify-endpoints={}", !args.no_answers);
+    let core = ["--webhook-address", "127.0.0.1:0"];
+    let provider = [verify.as_str()];
+    let start = |name: &str, options: &[&str]| {
+        cluster::child(&programs, name, &args.kubeconfig, &[&cluster::ALONE, options].concat())
+    };
+    Ok(vec![
+        start(labels::CORE_MANAGER, &core)?,
+        start(&labels::provider_manager(&args.provider), &provider)?,
+    ])
+}
