@@ -87,6 +87,7 @@ mod tests {
             code: 200,
             completed: Timestamp::from_millisecond(millisecond).unwrap(),
             user_agent: String::new(),
+            dry_run: false,
         }
     }
 

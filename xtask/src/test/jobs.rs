@@ -11,7 +11,7 @@ use crate::lane::Lane;
 use crate::shell;
 
 /// Files whose tests start real nodes. KEDA is built last, so what needs it comes last.
-const NODES: [&str; 9] = [
+const NODES: [&str; 10] = [
     "crates/llama-stack-operator/tests/node.rs",
     "crates/testbed/tests/answers.rs",
     "crates/testbed/tests/changes.rs",
