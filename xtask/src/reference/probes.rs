@@ -135,7 +135,8 @@ pub(super) const ALL: [Probe; 46] = [
     ),
     marked(
         "model.storage.volumes[].purpose",
-        &["HF_HOME", "LLAMA_CACHE"],
+        // Its default directory: llama-server has a LLAMA_CACHE without a volume, too.
+        &["HF_HOME", "/model-cache"],
         |_| json!([{ "name": "models", "claimName": "models", "purpose": "modelCache" }]),
     ),
     marked(

@@ -21,7 +21,7 @@ const STEPS: usize = 24;
 /// Steps other than reconciles that are checked at each state of a walk.
 const OTHERS: usize = 3;
 
-/// How much may happen on one walk besides reconciles.
+/// Limits of a walk, besides its number of steps.
 #[derive(Clone, Copy)]
 struct Budget {
     edits: u8,
@@ -51,7 +51,7 @@ impl Budget {
         self
     }
 
-    /// What the user, the upstream, the cluster and the clock can do.
+    /// Steps of the user, the upstream, the cluster and the clock.
     fn steps(self) -> Vec<Step> {
         let mut steps = Vec::new();
         if self.edits > 0 {

@@ -155,7 +155,7 @@ pub(crate) struct World {
     /// A controller has read what was no longer so, or has crashed: until all have settled, a status may be half written.
     disturbed: bool,
     past: Past,
-    /// What each controller has read and written.
+    /// Caches of each controller.
     readers: [Reader; 3],
     /// Actions so far, for the report of a failure.
     history: Vec<String>,

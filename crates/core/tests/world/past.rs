@@ -8,10 +8,10 @@ use runway_api::ModelDeployment;
 use runway_provider::Kind;
 use serde_json::Value;
 
-/// How many changes a cache may lag behind.
+/// Largest lag of a cache, in changes.
 pub(crate) const MOST_LAG: u64 = 3;
 
-/// How many changes the caches of a controller have not seen: that of the ModelDeployment, and those of its children.
+/// Lag of the caches of a controller, in changes: that of the ModelDeployment, and those of its children.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Lag {
     pub(crate) owner: u64,
@@ -145,7 +145,7 @@ impl Reader {
         self.wrote.insert((kind.kind, name), past.version);
     }
 
-    /// How far behind it is: the same for states that differ in nothing else.
+    /// Lags in changes, for [`super::World::fingerprint`].
     pub(super) fn lags(&self, past: &Past) -> Vec<u64> {
         let own = self.wrote.values().map(|version| past.age(*version));
         [past.age(self.owner), past.age(self.children)]
