@@ -96,7 +96,7 @@ async fn run() -> Result<()> {
     match Args::parse().command {
         Command::Up(args) => up::run(args).await,
         Command::Down => up::down().await,
-        Command::Upstream(args) => upstream::run(args).await,
+        Command::Upstream(args) => Box::pin(upstream::run(args)).await,
         Command::Test(args) => test::run(&args),
         Command::Gen(args) => generate::run(&args),
         Command::Images(args) => images::run(&args),

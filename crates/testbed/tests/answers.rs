@@ -383,98 +383,66 @@ impl Scene {
             self.bed.create(self.marked(&name, provider)).await?;
             self.bed.running(&name).await?;
             let (pod, process) = self.engine_of(&name).await?;
-            let volume = |path: &str| format!(" {path} ");
-            let marks = [
-                ("spec.engine.args", process.read("cmdline")?, "--threads 1 ".to_owned()),
+            let model = format!("/weights{MODEL}");
+            let image = format!(r#""image":"{}""#, self.image(Image::LlamaServer));
+            let marks: [(String, &[(&str, &str)]); 5] = [
                 (
-                    "spec.engine.args.model",
                     process.read("cmdline")?,
-                    format!("/weights{MODEL}"),
+                    &[
+                        ("spec.engine.args", "--threads 1 "),
+                        ("spec.engine.args.model", &model),
+                        ("spec.engine.contextLength", "--ctx-size 512 "),
+                    ],
                 ),
                 (
-                    "spec.engine.contextLength",
-                    process.read("cmdline")?,
-                    "--ctx-size 512 ".to_owned(),
-                ),
-                ("spec.env", process.read("environ")?, "MARKER=marked-value ".to_owned()),
-                (
-                    "spec.secrets",
                     process.read("environ")?,
-                    "HF_TOKEN=marked-token ".to_owned(),
+                    &[
+                        ("spec.env", "MARKER=marked-value "),
+                        ("spec.secrets", "HF_TOKEN=marked-token "),
+                        ("volumes[].purpose", "LLAMA_CACHE=/marked-cache "),
+                    ],
                 ),
                 (
-                    "volumes[].purpose",
-                    process.read("environ")?,
-                    "LLAMA_CACHE=/marked-cache ".to_owned(),
-                ),
-                (
-                    "volumes[].mountPath",
                     process.read("mountinfo")?,
-                    volume("/marked-cache"),
-                ),
-                ("volumes[].image", process.read("mountinfo")?, volume("/weights")),
-                (
-                    "podTemplate.spec.shmSize",
-                    process.read("mountinfo")?,
-                    "size=32768k".to_owned(),
+                    &[
+                        ("volumes[].mountPath", " /marked-cache "),
+                        ("volumes[].image", " /weights "),
+                        ("podTemplate.spec.shmSize", "size=32768k"),
+                    ],
                 ),
                 (
-                    "securityContext.supplementalGroups",
                     process.read("status")?,
-                    "7777 ".to_owned(),
+                    &[("securityContext.supplementalGroups", "7777 ")],
                 ),
                 (
-                    "resources.memory, request",
-                    pod.clone(),
-                    r#""memory":"256Mi""#.to_owned(),
+                    pod,
+                    &[
+                        ("resources.memory, request", r#""memory":"256Mi""#),
+                        ("resources.cpu", r#""cpu":"10m""#),
+                        ("spec.image", &image),
+                        ("podTemplate.metadata.labels", r#""team":"marked-label""#),
+                        ("podTemplate.metadata.annotations", r#""note":"marked-note""#),
+                        ("spec.nodeSelector", "kubernetes.io/os"),
+                        ("spec.tolerations", r#""key":"marked-taint""#),
+                        ("spec.imagePullSecrets", r#""name":"marked-registry""#),
+                        ("spec.serviceAccountName", r#""serviceAccountName":"model-runner""#),
+                        ("podTemplate.spec.priorityClassName", r#""priorityClassName":"models""#),
+                        (
+                            "podTemplate.spec.topologySpreadConstraints",
+                            r#""topologyKey":"kubernetes.io/hostname""#,
+                        ),
+                        (
+                            "podTemplate.spec.schedulerName",
+                            r#""schedulerName":"default-scheduler""#,
+                        ),
+                        ("volumes[].claimName", r#""claimName":"cache""#),
+                    ],
                 ),
-                ("resources.cpu", pod.clone(), r#""cpu":"10m""#.to_owned()),
-                (
-                    "spec.image",
-                    pod.clone(),
-                    format!(r#""image":"{}""#, self.image(Image::LlamaServer)),
-                ),
-                (
-                    "podTemplate.metadata.labels",
-                    pod.clone(),
-                    r#""team":"marked-label""#.to_owned(),
-                ),
-                (
-                    "podTemplate.metadata.annotations",
-                    pod.clone(),
-                    r#""note":"marked-note""#.to_owned(),
-                ),
-                ("spec.nodeSelector", pod.clone(), "kubernetes.io/os".to_owned()),
-                ("spec.tolerations", pod.clone(), r#""key":"marked-taint""#.to_owned()),
-                (
-                    "spec.imagePullSecrets",
-                    pod.clone(),
-                    r#""name":"marked-registry""#.to_owned(),
-                ),
-                (
-                    "spec.serviceAccountName",
-                    pod.clone(),
-                    r#""serviceAccountName":"model-runner""#.to_owned(),
-                ),
-                (
-                    "podTemplate.spec.priorityClassName",
-                    pod.clone(),
-                    r#""priorityClassName":"models""#.to_owned(),
-                ),
-                (
-                    "podTemplate.spec.topologySpreadConstraints",
-                    pod.clone(),
-                    r#""topologyKey":"kubernetes.io/hostname""#.to_owned(),
-                ),
-                (
-                    "podTemplate.spec.schedulerName",
-                    pod.clone(),
-                    r#""schedulerName":"default-scheduler""#.to_owned(),
-                ),
-                ("volumes[].claimName", pod, r#""claimName":"cache""#.to_owned()),
             ];
-            for (field, found, mark) in marks {
-                ensure!(found.contains(&mark), "{provider}: {field}: no '{mark}' in {found}");
+            for (found, marks) in marks {
+                for (field, mark) in marks {
+                    ensure!(found.contains(mark), "{provider}: {field}: no '{mark}' in {found}");
+                }
             }
             println!("{provider}: {}", process.read("cmdline")?);
             self.bed.delete(&name).await?;

@@ -245,37 +245,7 @@ async fn kuberay_is_played() -> Result<()> {
         "the second cluster is {second}"
     );
 
-    let long = "a-name-that-leaves-no-room-for-those-derived-from-it";
-    let unlucky = ["stall", "fail", "flap", "secret-missing", "stuck-delete"];
-    let created = create_all(
-        &services,
-        unlucky.map(|behaviour| ray_service(behaviour, 1, 1, "2.52.0")),
-    )
-    .await?;
-    let mut unlabelled = ray_service(long, 1, 1, "2.52.0");
-    unlabelled["metadata"]["labels"] = Value::Null;
-    create(&services, unlabelled).await?;
-    let status = becomes(&services, "fail", |status| {
-        status["pendingServiceStatus"]["applicationStatuses"]["llm"]["status"] == "DEPLOY_FAILED"
-    })
-    .await?;
-    assert_eq!(condition(&status, "Ready")["reason"], "Initializing", "{status}");
-    let message = &status["pendingServiceStatus"]["applicationStatuses"]["llm"]["message"];
-    ensure!(message.is_string(), "a failure has a message: {status}");
-    became(&services, "flap", &created, |status| {
-        condition(status, "Ready")["reason"] == "NonZeroServeEndpoints"
-    })
-    .await?;
-    let status = says("flap", "False", "ZeroServeEndpoints").await?;
-    assert!(status["serviceStatus"].is_null(), "{status}");
-    says("secret-missing", "False", "Initializing").await?;
-    waits_for_its_secret(&client, &format!("{}=secret-missing", simulator::kuberay::ORIGIN)).await?;
-    says("stuck-delete", "True", "NonZeroServeEndpoints").await?;
-    says(long, "False", "ValidationFailed").await?;
-    ensure!(
-        services.get("stall").await?.data["status"].is_null(),
-        "stall says nothing"
-    );
+    play_unlucky_services(&client, &services).await?;
     is_silent(&cluster).await?;
 
     for name in ["ready", "stuck-delete"] {
@@ -288,6 +258,47 @@ async fn kuberay_is_played() -> Result<()> {
     );
     loses_its_service(&client, "ready-serve-svc").await?;
     cluster.stop().await
+}
+
+/// RayServices that do not become ready, each for another reason.
+async fn play_unlucky_services(client: &Client, services: &Api<DynamicObject>) -> Result<()> {
+    let says = |name: &'static str, ready: &'static str, reason: &'static str| {
+        becomes(services, name, move |status| {
+            condition(status, "Ready")["status"] == ready && condition(status, "Ready")["reason"] == reason
+        })
+    };
+    let long = "a-name-that-leaves-no-room-for-those-derived-from-it";
+    let unlucky = ["stall", "fail", "flap", "secret-missing", "stuck-delete"];
+    let created = create_all(
+        services,
+        unlucky.map(|behaviour| ray_service(behaviour, 1, 1, "2.52.0")),
+    )
+    .await?;
+    let mut unlabelled = ray_service(long, 1, 1, "2.52.0");
+    unlabelled["metadata"]["labels"] = Value::Null;
+    create(services, unlabelled).await?;
+    let status = becomes(services, "fail", |status| {
+        status["pendingServiceStatus"]["applicationStatuses"]["llm"]["status"] == "DEPLOY_FAILED"
+    })
+    .await?;
+    assert_eq!(condition(&status, "Ready")["reason"], "Initializing", "{status}");
+    let message = &status["pendingServiceStatus"]["applicationStatuses"]["llm"]["message"];
+    ensure!(message.is_string(), "a failure has a message: {status}");
+    became(services, "flap", &created, |status| {
+        condition(status, "Ready")["reason"] == "NonZeroServeEndpoints"
+    })
+    .await?;
+    let status = says("flap", "False", "ZeroServeEndpoints").await?;
+    assert!(status["serviceStatus"].is_null(), "{status}");
+    says("secret-missing", "False", "Initializing").await?;
+    waits_for_its_secret(client, &format!("{}=secret-missing", simulator::kuberay::ORIGIN)).await?;
+    says("stuck-delete", "True", "NonZeroServeEndpoints").await?;
+    says(long, "False", "ValidationFailed").await?;
+    ensure!(
+        services.get("stall").await?.data["status"].is_null(),
+        "stall says nothing"
+    );
+    Ok(())
 }
 
 /// Workers of a cluster that is there stay as many as they were; another template builds a second cluster.

@@ -166,7 +166,7 @@ fn deployment(request: &Request, worker: &Worker, image: &str) -> Result<Object,
     drop_empty(&mut metadata);
     let (volumes, mounts) = pods::volumes(request, false);
     let pod: Value = pods::settings(fields(), request, &PullSecrets::default())
-        .with("containers", vec![container(request, worker, image, mounts)?])
+        .with("containers", vec![container(request, worker, image, &mounts)?])
         .with("volumes", volumes)
         .with("nodeSelector", json!(request.node_selector))
         .with("tolerations", json!(request.tolerations))
@@ -184,7 +184,7 @@ fn deployment(request: &Request, worker: &Worker, image: &str) -> Result<Object,
     ))
 }
 
-fn container(request: &Request, worker: &Worker, image: &str, mounts: Vec<Value>) -> Result<Value, Refusal> {
+fn container(request: &Request, worker: &Worker, image: &str, mounts: &[Value]) -> Result<Value, Refusal> {
     let mut env = request.env.clone();
     env.extend(pods::cache_variables(request)?);
     let secrets: Vec<Value> = request

@@ -120,7 +120,9 @@ fn word(value: &Value) -> String {
 pub(super) fn occurrences(objects: &[Value], word: &str) -> usize {
     let word = normal(word);
     let mut words = Vec::new();
-    objects.iter().for_each(|object| words_in("", object, &mut words));
+    for object in objects {
+        words_in("", object, &mut words);
+    }
     words.into_iter().filter(|found| *found == word).count()
 }
 

@@ -202,7 +202,7 @@ impl Suite {
             };
             if let Some((reason, message)) = refused(condition::PROVIDER_COMPATIBLE) {
                 // The provider says why it does not pass something on, which is not a failure of the upstream.
-                let is_documented = reason == ProviderReason::Incompatible.to_string();
+                let is_documented = reason == ProviderReason::Incompatible.as_str();
                 return Ok(if is_documented { Ok(Some(message)) } else { Err(message) });
             }
             if let Some((_, message)) = refused(condition::RESOURCE_CREATED) {
@@ -322,9 +322,10 @@ impl Suite {
             .collect();
         let mut found = Vec::new();
         for child in self.provider.children(SERVED) {
-            for version in served.get(&child.kind).map_or(vec![child.kind.version], |schemas| {
-                schemas.iter().map(|schema| schema.version).collect()
-            }) {
+            let schemas = served.get(&child.kind).copied().unwrap_or_default();
+            let versions = schemas.iter().map(|schema| schema.version);
+            let built_in = schemas.is_empty().then_some(child.kind.version);
+            for version in versions.chain(built_in) {
                 let resource = api_resource(child.kind, version);
                 let api: Api<DynamicObject> = Api::namespaced_with(self.client.clone(), &self.namespace, &resource);
                 if let Some(object) = api.get_opt(&child.name).await? {

@@ -45,7 +45,7 @@ impl Budget {
             Step::Edit(_) | Step::Annotate(..) | Step::Delete => self.edits -= 1,
             Step::Seconds(_) => self.waits -= 1,
             Step::Upstream(_) | Step::Hold(_) | Step::Alive(..) | Step::Installed(..) | Step::Meddle => {
-                self.events -= 1
+                self.events -= 1;
             }
         }
         self
@@ -123,7 +123,7 @@ fn walk(seed: u64, known: &mut HashSet<u64>) {
                 continue;
             }
             next.clone().settles();
-            if state % 8 == 0 {
+            if state.is_multiple_of(8) {
                 next.take(&Step::Delete);
                 next.deletion_ends();
             }
@@ -134,7 +134,7 @@ fn walk(seed: u64, known: &mut HashSet<u64>) {
 }
 
 fn number(variable: &str, default: u64) -> u64 {
-    std::env::var(variable).map_or(default, |text| text.parse().unwrap())
+    std::env::var_os(variable).map_or(default, |text| text.to_str().unwrap().parse().unwrap())
 }
 
 #[test]
@@ -149,7 +149,7 @@ fn every_state_settles_without_a_second_upstream_object() {
             resume_unwind(failure);
         }
         seed += 1;
-        if seed % 1000 == 0 {
+        if seed.is_multiple_of(1000) {
             println!("{} states", known.len());
         }
     }
