@@ -70,7 +70,7 @@ test('a model is made, runs, is edited and deleted by clicks; the page follows b
   await preview.getByText('1 field is invalid').waitFor();
   assert.equal(await page.getByLabel('Replicas', { exact: true }).getAttribute('aria-invalid'), 'true');
   await page.getByLabel('Replicas', { exact: true }).fill('1');
-  await preview.getByText('kind: Workspace').waitFor();
+  await preview.getByText('kind: InferenceSet').waitFor();
   await preview.getByText('kaito', { exact: true }).first().waitFor();
   assert.equal(await page.locator('[aria-invalid=true]').count(), 0, 'what was wrong is still marked');
   assert.deepEqual(await violations(page), []);
@@ -84,7 +84,7 @@ test('a model is made, runs, is edited and deleted by clicks; the page follows b
 
   await page.getByRole('link', { name: 'Edit' }).click();
   await page.getByLabel('Served model name').fill('gemma');
-  await preview.getByText('kind: Workspace').waitFor();
+  await preview.getByText('kind: InferenceSet').waitFor();
   await page.getByRole('button', { name: 'Save' }).click();
   await page.waitForURL('**/deployments/default/by-clicks');
   await page.getByText('Then send a request to model gemma').waitFor();
@@ -161,7 +161,7 @@ test('with the keyboard alone', async () => {
     await tabTo(name);
     await page.keyboard.type(text);
   }
-  await page.locator('#preview').getByText('kind: Workspace').waitFor();
+  await page.locator('#preview').getByText('kind: InferenceSet').waitFor();
   assert.equal(await page.evaluate(() => document.activeElement.name), 'spec.image', 'the preview took the focus away');
   await press('Enter');
   await page.waitForURL('**/deployments/default/by-keys');
@@ -190,7 +190,7 @@ test('without a script all can be read, and forms be sent', async () => {
   await page.getByLabel('Engine').first().fill('llamacpp');
   await page.getByLabel('Image').fill('example.org/llama:1');
   await page.getByRole('button', { name: 'Preview' }).click();
-  await page.getByText('kind: Workspace').waitFor();
+  await page.getByText('kind: InferenceSet').waitFor();
   assert.deepEqual(complaints, []);
   await context.close();
 });

@@ -75,7 +75,7 @@ impl Findings {
 
     /// Both, the same violation once.
     #[must_use]
-    pub(super) fn and(mut self, other: Self) -> Self {
+    pub fn and(mut self, other: Self) -> Self {
         let errors = other.errors.into_iter();
         let new: Vec<_> = errors.filter(|violation| !self.errors.contains(violation)).collect();
         self.errors.extend(new);
@@ -98,7 +98,7 @@ impl Findings {
 /// Validates a ModelDeployment against the schema, the design's rules and the registered providers.
 ///
 /// What a provider supports is not checked here: providers report it in the condition `ProviderCompatible`, and admission checks
-/// [`capabilities`](super::capabilities) in addition.
+/// [`capabilities`](super::capabilities()) in addition.
 pub fn validate(deployment: &ModelDeployment, providers: &Providers) -> Findings {
     let spec = &deployment.spec;
     let mut findings = Findings::default();

@@ -17,7 +17,7 @@ mod schema;
 use jiff::Timestamp;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use runway_api::{ModelDeployment, condition};
-use runway_core::admission::apply_defaults;
+use runway_core::admission::{self, Findings, apply_defaults};
 use runway_operator::telemetry::chain;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -211,7 +211,12 @@ fn deployment(document: &Document, state: &State, now: Timestamp) -> Vec<Finding
         return Vec::new();
     }
     apply_defaults(&mut md.spec);
-    let verdict = runway_core::admission::validate(&md, &state.providers);
+    let unsupported = Findings {
+        // `outcome` reports the same in more words.
+        warnings: Vec::new(),
+        ..admission::capabilities(&md, &state.providers)
+    };
+    let verdict = admission::validate(&md, &state.providers).and(unsupported);
     if verdict.is_valid() {
         let warned = verdict.warnings.iter();
         let mut findings: Vec<Finding> = warned
