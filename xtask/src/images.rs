@@ -247,7 +247,7 @@ mod tests {
         ("runway-llama-stack-operator", 191),
         // Cargo.lock holds idna_adapter 1.0, which rejects host names outside ASCII: 1.2 brings ICU (15 crates).
         ("runway-asya-sidecar", 137),
-        ("runway-asya-gateway", 223),
+        ("runway-asya-gateway", 228),
         // lapin's TLS brings a key store of PKCS #12 (45 crates) without a switch, and roots for machines that have none.
         ("runway-asya-operator", 265),
         // It links the operators; the check of Llama Stack providers installs into a temporary directory (tempfile, 3 crates).

@@ -401,7 +401,7 @@ impl Gateway {
     /// Submits a job, and returns its id.
     pub async fn submit(&self, actor: &str, token: &str, payload: &Value) -> Result<String> {
         let (status, body) = self.post(&format!("/v1/{TEAM}/{actor}"), token, &[], payload).await?;
-        ensure!(status == StatusCode::ACCEPTED, "{status} {body}");
+        is_accepted(status, &body)?;
         Ok(body["id"].as_str().context("no id")?.to_owned())
     }
 
@@ -409,10 +409,7 @@ impl Gateway {
     pub async fn submit_once(&self, actor: &str, token: &str, payload: &Value) -> Result<String> {
         let (path, key) = (format!("/v1/{TEAM}/{actor}"), payload.to_string());
         let (status, body) = self.post(&path, token, &[("idempotency-key", &key)], payload).await?;
-        ensure!(
-            status == StatusCode::ACCEPTED || status == StatusCode::OK,
-            "{status} {body}"
-        );
+        is_accepted(status, &body)?;
         Ok(body["id"].as_str().context("no id")?.to_owned())
     }
 
@@ -473,4 +470,16 @@ fn role_ref(kind: &str, name: &str) -> RoleRef {
         kind: kind.to_owned(),
         name: name.to_owned(),
     }
+}
+
+/// A submission is accepted with 202, or with 200 if the job has ended before the response.
+pub fn is_accepted(status: StatusCode, body: &Value) -> Result<()> {
+    let has_ended = !["pending", "running"].contains(&body["status"].as_str().unwrap_or_default());
+    let expected = if has_ended {
+        StatusCode::OK
+    } else {
+        StatusCode::ACCEPTED
+    };
+    ensure!(status == expected, "{status} {body}");
+    Ok(())
 }
