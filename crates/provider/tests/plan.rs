@@ -20,8 +20,8 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use kube::core::DynamicObject;
 use runway_api::{ModelDeployment, labels};
-use runway_operator::kubelet;
 use runway_operator::plan::{Finalizer, Plan};
+use runway_operator::{apply, kubelet};
 use runway_provider::observe::{Answer, Child, Observed, Verification};
 use runway_provider::plan::Decision;
 use runway_provider::question::Inquiry;
@@ -159,6 +159,26 @@ fn each_event_is_sent_once_per_change() {
             assert_eq!(told::events(&next), [""; 0], "{case}, once more");
         }
     }
+}
+
+/// Message of an API server before Kubernetes 1.36 without the feature gate, which drops the field `image` of the volume.
+#[test]
+fn a_cluster_without_image_volumes_is_reported_with_the_field() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/plan/waiting-for-an-image-of-a-volume");
+    let refusal = "Deployment.apps \"llama\" is invalid: spec.template.spec.volumes[0]: Required value: must specify a volume type";
+    let status = kube::core::Status::failure(refusal, "Invalid").with_code(422);
+    let error = apply::Error::Apply {
+        kind: "Deployment".to_owned(),
+        name: "llama".to_owned(),
+        source: Box::new(kube::Error::Api(Box::new(status))),
+    };
+    let plan = plan::after_failure(&ACME, &observed(&folder), &error);
+    let message = plan.status.unwrap()["message"].to_string();
+    let hint = "spec.model.storage.volumes[adapters].image requires image volumes (Kubernetes 1.36, or the feature gate ImageVolume): use claimName instead if the cluster has none";
+    assert!(
+        message.contains("must specify a volume type") && message.contains(hint),
+        "{message}"
+    );
 }
 
 /// The question to an endpoint, if any.
