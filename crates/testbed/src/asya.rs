@@ -31,6 +31,8 @@ pub struct Installation<'a> {
     pub objects: &'a [Value],
     /// Images that it names, and the programs to make them of.
     pub images: &'a [(String, PathBuf)],
+    /// Whether operator, sidecars and KEDA reach the broker over TLS.
+    pub tls: bool,
 }
 
 /// A node with everything on it.
@@ -51,6 +53,7 @@ impl<'a> Stage<'a> {
         let options = RabbitMqOptions {
             address: node.network().host().into(),
             management: true,
+            tls: installation.tls,
             ..RabbitMqOptions::default()
         };
         let (rabbit, keda, runtime) = tokio::join!(
@@ -80,13 +83,19 @@ impl<'a> Stage<'a> {
         apply(self.node, installation.objects).await?;
         let (host, port) = self.rabbit.address();
         let management = self.rabbit.management_port().context("there is no management API")?;
-        let transports = json!({"transports": {"rabbitmq": {"type": "rabbitmq", "config": {
-            "host": host, "port": port, "managementPort": management, "username": "guest",
-            "passwordSecretRef": {"name": TRANSPORTS, "key": "password"}}}}});
+        let mut config = json!({"host": host, "port": port, "managementPort": management, "username": "guest",
+            "passwordSecretRef": {"name": TRANSPORTS, "key": "password"}});
+        let mut content = json!({"password": "guest"});
+        if let Some(port) = self.rabbit.tls_port() {
+            config["port"] = json!(port);
+            config["tls"] = json!({"caSecretRef": {"name": TRANSPORTS, "key": "ca.crt"}});
+            content["ca.crt"] = json!(std::fs::read_to_string(self.rabbit.authority())?);
+        }
+        let transports = json!({"transports": {"rabbitmq": {"type": "rabbitmq", "config": config}}});
         // The operator has its Secret, and each namespace with actors its own.
         let secret = |namespace: &str| {
             json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": TRANSPORTS, "namespace": namespace},
-                "stringData": {"password": "guest"}})
+                "stringData": content})
         };
         let config = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": TRANSPORTS, "namespace": namespace},
             "data": {"transports.json": transports.to_string()}});

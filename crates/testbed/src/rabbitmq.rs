@@ -126,6 +126,11 @@ impl RabbitMq {
         Some(format!("amqps://{USER}:{PASSWORD}@localhost:{port}/%2f"))
     }
 
+    /// Port for TLS, if it is enabled.
+    pub fn tls_port(&self) -> Option<u16> {
+        self.tls_port
+    }
+
     /// The certificate of the authority that is behind [`RabbitMq::tls_url`].
     pub fn authority(&self) -> PathBuf {
         Authority::open(self.folder.path()).path("ca.crt")
@@ -194,7 +199,13 @@ fn server(folder: &Path, options: &RabbitMqOptions, ports: &Ports) -> Result<Com
         IpAddr::V6(ip) => format!("[{ip}]:{port}"),
     };
     let authority = match ports.tls {
-        Some(_) => Some(Authority::create(folder, &[Ipv4Addr::LOCALHOST])?),
+        Some(_) => {
+            let own = match address {
+                IpAddr::V4(own) => own,
+                IpAddr::V6(_) => Ipv4Addr::LOCALHOST,
+            };
+            Some(Authority::create(folder, &[Ipv4Addr::LOCALHOST, own])?)
+        }
         None => None,
     };
     let (management, plugins) = match (ports.management, &authority) {

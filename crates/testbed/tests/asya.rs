@@ -41,7 +41,7 @@ async fn models_wake_answer_and_sleep_and_nothing_is_lost() -> Result<()> {
         ..Options::default()
     })
     .await?;
-    let stage = stage(&node, &core).await?;
+    let stage = stage(&node, &core, false).await?;
     let client = stage.node.client("somebody", &["system:masters"]).await?;
     let play = Play { stage, client };
     let fight = play.a_fight_begins().await?;
@@ -56,7 +56,37 @@ async fn models_wake_answer_and_sleep_and_nothing_is_lost() -> Result<()> {
     node.stop().await
 }
 
-async fn stage<'a>(node: &'a Node, core: &Component) -> Result<Stage<'a>> {
+/// Operator, sidecar and KEDA reach the broker over TLS, with an authority of its own.
+#[tokio::test(flavor = "multi_thread")]
+async fn actor_wakes_answers_and_sleeps_over_tls() -> Result<()> {
+    if node::skip("AsyncActors over TLS on a real node") {
+        return Ok(());
+    }
+    let core = manifests::core();
+    let node = Node::start(Options {
+        crds: core.crds.clone(),
+        ..Options::default()
+    })
+    .await?;
+    let stage = stage(&node, &core, true).await?;
+    let client = stage.node.client("somebody", &["system:masters"]).await?;
+    let play = Play { stage, client };
+    play.model("parrot", 0.0).await?;
+    let mut spec = play.bound("apps/v1", "Deployment", "parrot");
+    spec["scaling"] = json!({"enabled": true, "minReplicas": 0, "maxReplicas": 1, "pollingInterval": 1,
+        "initialCooldownPeriod": 0, "cooldownPeriod": 5});
+    play.actor("ask", spec).await?;
+    play.word("ask", "Napping").await?;
+    play.replicas("parrot", 0).await?;
+    let mut answers = play.stage.answers().await?;
+    play.ask("ask", 7).await?;
+    ensure!(number(&answers.next(PATIENCE).await?.0)? == 7);
+    play.replicas("parrot", 0).await?;
+    play.stage.rabbit.stop().await;
+    node.stop().await
+}
+
+async fn stage<'a>(node: &'a Node, core: &Component, tls: bool) -> Result<Stage<'a>> {
     let programs = programs::build(false).await?;
     let release = Release::default();
     let images: Vec<_> = [labels::ASYA_MANAGER, "asya-sidecar"]
@@ -73,6 +103,7 @@ async fn stage<'a>(node: &'a Node, core: &Component) -> Result<Stage<'a>> {
         namespace: manifests::NAMESPACE,
         objects: &objects,
         images: &images,
+        tls,
     };
     Stage::set(node, &installation).await
 }

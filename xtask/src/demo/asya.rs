@@ -118,6 +118,7 @@ async fn stage(node: &Node) -> Result<Stage<'_>> {
         namespace: manifests::NAMESPACE,
         objects: &objects,
         images: &images,
+        tls: false,
     };
     Stage::set(node, &installation).await
 }
