@@ -249,9 +249,9 @@ mod tests {
         ("runway-asya-sidecar", 137),
         ("runway-asya-gateway", 228),
         // lapin's TLS brings a key store of PKCS #12 (45 crates) without a switch, and roots for machines that have none.
-        ("runway-asya-operator", 265),
+        ("runway-asya-operator", 266),
         // It links the operators; the check of Llama Stack providers installs into a temporary directory (tempfile, 3 crates).
-        ("runway-cli", 305),
+        ("runway-cli", 307),
     ];
 
     #[test]
