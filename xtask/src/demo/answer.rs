@@ -18,6 +18,8 @@ use crate::cluster::{self, Programs};
 use crate::shell;
 use crate::up::step;
 
+/// Attempts of a chat.
+const CHATS: u32 = 4;
 /// The model that is deployed.
 const EXAMPLE: &str = "deploy/examples/test-bed/hello.yaml";
 /// The provider that serves where no upstream operator is installed.
@@ -50,7 +52,7 @@ pub(crate) async fn show(
     println!("\n$ kubeairunway get");
     print!("{}", kubeairunway(programs, kubeconfig, &["get"]).await?);
     println!("\n$ kubeairunway chat {name} '{QUESTION}'");
-    let (answer, first) = chat(programs, kubeconfig, &name, applied).await?;
+    let (answer, first) = answered(programs, kubeconfig, &name, applied).await?;
     ensure!(
         answer.trim() == SENTENCE,
         "the engine answers '{}', not '{SENTENCE}'",
@@ -137,6 +139,17 @@ fn command(programs: &Programs, kubeconfig: &Path, args: &[&str]) -> tokio::proc
     let mut command = tokio::process::Command::new(programs.path("kubeairunway"));
     command.args(args).arg("--kubeconfig").arg(kubeconfig);
     command
+}
+
+/// The answer of the first chat that ends in order. One in a hundred does not, see `Endpoint::streamed` of the test bed.
+async fn answered(programs: &Programs, kubeconfig: &Path, name: &str, applied: Instant) -> Result<(String, Duration)> {
+    for _ in 1..CHATS {
+        match chat(programs, kubeconfig, name, applied).await {
+            Err(error) => println!("\n{error:#}: once more"),
+            answer => return answer,
+        }
+    }
+    chat(programs, kubeconfig, name, applied).await
 }
 
 /// The answer as it streams, and when its first token came.

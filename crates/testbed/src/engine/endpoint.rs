@@ -11,6 +11,8 @@ use super::SENTENCE;
 pub const CHAT: &str = "/v1/chat/completions";
 /// Path of the list of models in OpenAI's API.
 pub const MODELS: &str = "/v1/models";
+/// Attempts of a stream.
+const STREAMS: u32 = 4;
 
 /// Address of an engine. Paths are the engine's own.
 pub struct Endpoint {
@@ -89,7 +91,7 @@ impl Endpoint {
     pub async fn streamed(&self, request: &Value) -> Result<Vec<String>> {
         let mut request = request.clone();
         request["stream"] = true.into();
-        let (status, text) = self.post(CHAT, &request).await?;
+        let (status, text) = self.post_stream(&request).await?;
         ensure!(status == StatusCode::OK, "{status} {text}");
         let events: Vec<&str> = text.lines().filter_map(|line| line.strip_prefix("data: ")).collect();
         let (end, chunks) = events.split_last().context("no events")?;
@@ -102,6 +104,23 @@ impl Endpoint {
         }
         contents.retain(|content| !content.is_empty());
         Ok(contents)
+    }
+
+    /// Response to a streamed request. Through the API server, one stream of llama-server in a hundred ends early: the engine
+    /// closes each connection after a stream, and the proxy of kube-apiserver 1.36 then may close it before it has read everything
+    /// ("ReverseProxy read error during body copy: use of closed network connection"). Such a request is repeated.
+    async fn post_stream(&self, request: &Value) -> Result<(StatusCode, String)> {
+        for _ in 1..STREAMS {
+            match self.post(CHAT, request).await {
+                Err(error) if format!("{error:#}").contains("unexpected EOF") => {
+                    crate::say(&format!(
+                        "a stream through the API server ended early, once more: {error:#}"
+                    ));
+                }
+                response => return response,
+            }
+        }
+        self.post(CHAT, request).await
     }
 
     /// The response to a GET, or to a POST if there is a body.
