@@ -63,7 +63,7 @@ impl<T: Transport> Sender for T {
 #[derive(Debug, thiserror::Error)]
 pub enum Rejected {
     /// The queue of the actor does not exist.
-    #[error("there is no actor '{actor}' in namespace '{namespace}' with a queue: {why}")]
+    #[error("actor '{actor}' in namespace '{namespace}' has no queue: {why}")]
     NoActor {
         /// Namespace.
         namespace: String,
@@ -182,7 +182,7 @@ impl Gateway {
         let job = submission.job(&caller.user, &caller.uid, now());
         let message = submission.envelope(id, job.deadline, &self.settings.reply_to);
         let gateway = Arc::clone(self);
-        // A caller that goes away does not leave a job of which nobody knows whether it was sent.
+        // If the client disconnects, the submission continues: the job must not stay in an unknown state.
         let accepted = tokio::spawn(async move { gateway.store_and_send(id, job, message).await });
         let ended = |_| Rejected::NotConfirmed("the gateway is shutting down".to_owned());
         accepted.await.map_err(ended)?
@@ -301,7 +301,7 @@ impl Gateway {
         Ok(())
     }
 
-    /// Moves a message that is no result to the dead-letter queue.
+    /// Moves a message that is not a result to the dead-letter queue.
     async fn set_aside<T: Transport>(
         &self,
         transport: &T,
@@ -310,7 +310,7 @@ impl Gateway {
         let queue = &self.settings.dead_letters;
         tracing::warn!(
             queue,
-            "received a message that is no result; it is in the dead-letter queue"
+            "received a message that is not a result: it was moved to the dead-letter queue"
         );
         self.metrics.finished("unreadable");
         let message = Message {

@@ -1,4 +1,4 @@
-//! Jobs: what the gateway knows of each, and how it is told. Pure.
+//! Jobs: the state of each, and its representation in the API. Pure.
 
 use std::fmt;
 
@@ -68,7 +68,7 @@ impl fmt::Display for Item {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum State {
-    /// There is no result yet.
+    /// Waits for its result.
     Pending,
     /// The route has ended with a result.
     Succeeded,
@@ -144,7 +144,7 @@ pub struct Key {
     pub name: String,
     /// Hash of the request. Another request with the same key is refused.
     pub request: String,
-    /// Whether the broker has confirmed the message. If not, nobody was told of the job.
+    /// Whether the broker has confirmed the message. If not, no client has a response for the job.
     pub is_sent: bool,
 }
 
@@ -155,7 +155,7 @@ pub struct Progress {
     pub current: u16,
     /// Number of actors of the route.
     pub of: u16,
-    /// What the actor does.
+    /// Activity of the actor.
     pub step: Step,
 }
 

@@ -58,7 +58,7 @@ impl Memory {
 /// Memory of a result. It is free again when this is dropped.
 pub struct Taken(Option<OwnedSemaphorePermit>);
 
-/// There is no memory for a result.
+/// The memory for results is exhausted.
 #[derive(Debug, thiserror::Error)]
 #[error("too many large results are being read; try again")]
 pub struct Busy;

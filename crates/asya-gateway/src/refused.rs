@@ -32,7 +32,7 @@ impl Refused {
     }
 
     pub(crate) fn unknown_job() -> Self {
-        let text = "there is no such job of yours: it may have been removed; results are kept for a limited time";
+        let text = "job not found: it may have been removed, because results are kept for a limited time, or it belongs to another user";
         Self::new(StatusCode::NOT_FOUND, "not_found", text)
     }
 
