@@ -36,14 +36,8 @@ async fn models_wake_answer_and_sleep_and_nothing_is_lost() -> Result<()> {
         return Ok(());
     }
     let core = manifests::core();
-    let node = Node::start(Options {
-        crds: core.crds.clone(),
-        ..Options::default()
-    })
-    .await?;
-    let stage = stage(&node, &core, false).await?;
-    let client = stage.node.client("somebody", &["system:masters"]).await?;
-    let play = Play { stage, client };
+    let node = start(&core).await?;
+    let play = play(&node, &core, false).await?;
     let fight = play.a_fight_begins().await?;
     play.a_bound_deployment_scales_from_zero_and_back().await?;
     play.two_actors_of_our_own_hand_on().await?;
@@ -63,14 +57,8 @@ async fn actor_wakes_answers_and_sleeps_over_tls() -> Result<()> {
         return Ok(());
     }
     let core = manifests::core();
-    let node = Node::start(Options {
-        crds: core.crds.clone(),
-        ..Options::default()
-    })
-    .await?;
-    let stage = stage(&node, &core, true).await?;
-    let client = stage.node.client("somebody", &["system:masters"]).await?;
-    let play = Play { stage, client };
+    let node = start(&core).await?;
+    let play = play(&node, &core, true).await?;
     play.model("parrot", 0.0).await?;
     let mut spec = play.bound("apps/v1", "Deployment", "parrot");
     spec["scaling"] = json!({"enabled": true, "minReplicas": 0, "maxReplicas": 1, "pollingInterval": 1,
@@ -84,6 +72,21 @@ async fn actor_wakes_answers_and_sleeps_over_tls() -> Result<()> {
     play.replicas("parrot", 0).await?;
     play.stage.rabbit.stop().await;
     node.stop().await
+}
+
+async fn start(core: &Component) -> Result<Node> {
+    Node::start(Options {
+        crds: core.crds.clone(),
+        ..Options::default()
+    })
+    .await
+}
+
+/// Sets the stage on a node. `tls`: the broker is reached over TLS.
+async fn play<'a>(node: &'a Node, core: &Component, tls: bool) -> Result<Play<'a>> {
+    let stage = stage(node, core, tls).await?;
+    let client = stage.node.client("somebody", &["system:masters"]).await?;
+    Ok(Play { stage, client })
 }
 
 async fn stage<'a>(node: &'a Node, core: &Component, tls: bool) -> Result<Stage<'a>> {
