@@ -11,6 +11,7 @@ use parking_lot::Mutex;
 use runway_asya_transport::queues::Queues;
 use runway_asya_transport::{Delivery, Headers, Message, PublishError, Transport};
 use runway_callers::Caller;
+use runway_http::watches::Watches;
 use runway_operator::clock;
 use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
@@ -21,7 +22,6 @@ use crate::memory::Memory;
 use crate::metrics::{Metrics, Refusal};
 use crate::store::{self, Accepted, Outcome, Store, Stored};
 use crate::submission::{Reply, Submission};
-use crate::watches::Watches;
 
 /// Longest wait for the broker's confirm.
 const CONFIRMED_WITHIN: Duration = Duration::from_secs(10);
@@ -107,7 +107,7 @@ pub struct Gateway {
     /// Jobs and results on disk.
     pub store: Store,
     /// Requests that wait.
-    pub watches: Watches,
+    pub watches: Watches<Id>,
     /// Metrics.
     pub metrics: Arc<Metrics>,
     /// Notified when a job with a URL ends.
@@ -296,7 +296,7 @@ impl Gateway {
         if item.suffix.is_empty() {
             self.ended(item.job);
         } else {
-            self.watches.wake(item.job);
+            self.watches.wake(&item.job);
         }
         Ok(())
     }
@@ -334,7 +334,7 @@ impl Gateway {
 
     fn ended(&self, id: Id) {
         self.progress.lock().remove(&id);
-        self.watches.wake(id);
+        self.watches.wake(&id);
         self.calls.notify_one();
     }
 
@@ -363,7 +363,7 @@ impl Gateway {
             *known = progress;
         }
         drop(all);
-        self.watches.wake(item.job);
+        self.watches.wake(&item.job);
         Ok(true)
     }
 

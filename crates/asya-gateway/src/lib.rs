@@ -10,7 +10,7 @@
 //! | [`gateway`] | the life of a job |
 //! | [`store`] | jobs and results on disk |
 //! | [`shown`], [`memory`] | a job as JSON, and the memory for it |
-//! | [`watches`], [`waits`] | waiting requests |
+//! | [`waits`] | waiting requests |
 //! | [`callback`] | calls of URLs |
 //! | [`refused`], [`metrics`] | refusals, metrics |
 //! | [`run`](fn@run) | starts the gateway |
@@ -27,6 +27,5 @@ pub mod shown;
 pub mod store;
 pub mod submission;
 pub mod waits;
-pub mod watches;
 
 pub use run::{Args, Error, run};

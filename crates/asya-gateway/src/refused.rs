@@ -1,10 +1,8 @@
 //! Refused requests, in the form of OpenAI's errors, which its clients show.
 
-use axum::Json;
-use axum::http::header::{RETRY_AFTER, WWW_AUTHENTICATE};
-use axum::http::{HeaderValue, StatusCode};
+use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
-use serde_json::json;
+use runway_http::refusal;
 
 use crate::gateway::Rejected;
 use crate::{shown, store};
@@ -44,17 +42,7 @@ impl Refused {
 
 impl IntoResponse for Refused {
     fn into_response(self) -> Response {
-        let body = json!({"error": {"message": self.message, "type": self.code, "code": self.code}});
-        let mut response = (self.status, Json(body)).into_response();
-        let headers = response.headers_mut();
-        match self.status {
-            StatusCode::UNAUTHORIZED => headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer")),
-            StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS => {
-                headers.insert(RETRY_AFTER, HeaderValue::from_static("1"))
-            }
-            _ => None,
-        };
-        response
+        refusal::openai(self.status, self.code, &self.message)
     }
 }
 

@@ -12,7 +12,7 @@ use runway_asya_transport::settings::{self, NoSecret, Transports};
 use runway_asya_transport::sqs::{self, Sqs};
 use runway_callers::Callers;
 use runway_http::{Limits, Tls};
-use runway_operator::process::Process;
+use runway_operator::process::{Process, time};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
@@ -28,8 +28,6 @@ use crate::waits::Waits;
 const PREFETCH: u16 = 8;
 /// Visibility timeout of results in SQS, renewed while they are stored.
 const VISIBILITY: Duration = Duration::from_mins(1);
-/// Interval at which certificate files are read again.
-const RENEWAL: Duration = Duration::from_mins(1);
 const MIB: usize = 1024 * 1024;
 
 /// Arguments of the gateway.
@@ -322,19 +320,10 @@ async fn tls(args: &Args, shutdown: &CancellationToken) -> Result<Option<Tls>, E
     let (Some(certificate), Some(key)) = (args.tls_certificate.clone(), args.tls_key.clone()) else {
         return Ok(None);
     };
-    let tls = Tls::from_files(&certificate, &key)
+    Tls::renewed(certificate.clone(), key, shutdown.clone())
         .await
-        .map_err(|source| Error::Tls(certificate.clone(), source))?;
-    let (renewed, shutdown) = (tls.clone(), shutdown.clone());
-    tokio::spawn(async move {
-        while !shutdown.is_cancelled() {
-            tokio::time::sleep(RENEWAL).await;
-            if let Err(error) = renewed.reload(&certificate, &key).await {
-                tracing::warn!(%error, "cannot read the certificate again; the previous one stays in use");
-            }
-        }
-    });
-    Ok(Some(tls))
+        .map(Some)
+        .map_err(|source| Error::Tls(certificate, source))
 }
 
 fn reply_name(text: &str) -> Result<String, &'static str> {
@@ -343,12 +332,4 @@ fn reply_name(text: &str) -> Result<String, &'static str> {
     } else {
         Err("use 1 to 40 lower-case letters, digits or `-`")
     }
-}
-
-fn time(text: &str) -> Result<Duration, &'static str> {
-    let parsed: Option<jiff::SignedDuration> = text.parse().ok();
-    parsed
-        .and_then(|time| Duration::try_from(time).ok())
-        .filter(|time| !time.is_zero())
-        .ok_or("use a time above 0, such as 90s, 5m or 24h")
 }

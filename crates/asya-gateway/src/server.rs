@@ -21,7 +21,7 @@ use axum::routing::{get, post};
 use axum::{Json, Router};
 use bytes::Bytes;
 use runway_callers::{Action, Caller, Callers};
-use runway_http::{Budget, Share};
+use runway_http::{Budget, Form, Share};
 use serde::Deserialize;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout, timeout_at};
@@ -85,6 +85,7 @@ pub fn callers(api: Arc<Api>) -> Router {
         received: api.limits.bodies,
         worked_on: api.limits.bodies,
         patience: Duration::from_secs(30),
+        form: Form::OpenAi,
     };
     let submit = Router::new()
         .route("/v1/{namespace}/{actor}", post(submit))

@@ -7,8 +7,10 @@
 //! | module | what |
 //! |---|---|
 //! | [`brief`] | a bounded cache whose entries expire |
+//! | [`places`] | places for requests, bounded for each caller |
 
 pub mod brief;
+pub mod places;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -253,7 +255,8 @@ pub fn access() -> Vec<PolicyRule> {
     ]
 }
 
-fn bearer(headers: &HeaderMap) -> Option<&str> {
+/// The bearer token of a request.
+pub fn bearer(headers: &HeaderMap) -> Option<&str> {
     let (scheme, token) = headers.get(AUTHORIZATION)?.to_str().ok()?.split_once(' ')?;
     let token = token.trim();
     (scheme.eq_ignore_ascii_case("bearer") && !token.is_empty()).then_some(token)

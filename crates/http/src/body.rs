@@ -1,17 +1,18 @@
-//! Bodies of requests, bounded, whether or not their length is declared.
+//! Bodies of requests, bounded, whether or not their length is declared; and bodies of responses that hold something.
 
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, ready};
 
-use axum::http::{HeaderMap, StatusCode, header};
-use axum::response::{IntoResponse, Response};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::response::Response;
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 
+use crate::Form;
 use crate::slots::Work;
 
 /// A client that sends too much reads the refusal only when it has sent everything; more than this is not waited for.
@@ -21,6 +22,15 @@ const DISCARDED: usize = 64 * 1024 * 1024;
 #[derive(Debug)]
 pub(crate) struct TooLarge {
     pub(crate) limit: usize,
+}
+
+impl TooLarge {
+    pub(crate) fn refusal(&self, form: Form) -> Response {
+        let mut response = form.refusal(StatusCode::PAYLOAD_TOO_LARGE, "too_large", &self.to_string());
+        let close = HeaderValue::from_static("close");
+        response.headers_mut().insert(header::CONNECTION, close);
+        response
+    }
 }
 
 impl std::fmt::Display for TooLarge {
@@ -35,13 +45,6 @@ impl std::fmt::Display for TooLarge {
 }
 
 impl std::error::Error for TooLarge {}
-
-impl IntoResponse for TooLarge {
-    fn into_response(self) -> Response {
-        let close = [(header::CONNECTION, "close")];
-        (StatusCode::PAYLOAD_TOO_LARGE, close, format!("{self}\n")).into_response()
-    }
-}
 
 /// A number of bytes, for people.
 pub fn size(bytes: usize) -> String {
@@ -136,6 +139,37 @@ impl Body for Bounded {
 
     fn size_hint(&self) -> SizeHint {
         self.inner.size_hint()
+    }
+}
+
+/// A body that holds something until it is dropped, such as a place or a connection.
+#[derive(Debug)]
+pub struct Holding<B, T> {
+    body: B,
+    _held: T,
+}
+
+impl<B, T> Holding<B, T> {
+    /// This body, which holds `held`.
+    pub fn new(body: B, held: T) -> Self {
+        Self { body, _held: held }
+    }
+}
+
+impl<B: Body + Unpin, T: Unpin> Body for Holding<B, T> {
+    type Data = B::Data;
+    type Error = B::Error;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
+        Pin::new(&mut self.body).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
     }
 }
 

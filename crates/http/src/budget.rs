@@ -13,11 +13,12 @@ use axum::body::Body;
 use axum::extract::{DefaultBodyLimit, Request, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::middleware::{Next, from_fn_with_state};
-use axum::response::{IntoResponse as _, Response};
+use axum::response::Response;
 use http_body_util::BodyExt as _;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
+use crate::Form;
 use crate::body::{TooLarge, size};
 
 /// Memory for the bodies of a router.
@@ -33,14 +34,14 @@ pub struct Budget {
     pub worked_on: usize,
     /// How long a client may take to send a body, and how long a body that is complete waits for its turn.
     pub patience: Duration,
+    /// Form of refusals.
+    pub form: Form,
 }
 
 /// Permits are counted in these, because there are at most 2^32 of them.
 const UNIT: usize = 1024;
 /// A body whose length is not declared grows by this much.
 const STEP: usize = 256 * UNIT;
-/// Seconds after which a refused client may come again.
-const RETRY_AFTER: &str = "1";
 
 impl Budget {
     /// The router, within this budget.
@@ -53,6 +54,22 @@ impl Budget {
         router
             .layer(from_fn_with_state(Arc::new(shared), Shared::run))
             .layer(DefaultBodyLimit::disable())
+    }
+
+    fn busy(&self, what: &str, limit: usize) -> Response {
+        let text = format!("too many {what}: they have {} of memory; try again", size(limit));
+        self.form.refusal(StatusCode::SERVICE_UNAVAILABLE, "busy", &text)
+    }
+
+    fn too_slow(&self) -> Response {
+        let seconds = self.patience.as_secs();
+        let text = format!("the body of the request was not sent within {seconds} seconds");
+        self.form.refusal(StatusCode::REQUEST_TIMEOUT, "too_slow", &text)
+    }
+
+    fn unreadable(&self, error: &axum::Error) -> Response {
+        let text = format!("the body cannot be read: {error}");
+        self.form.refusal(StatusCode::BAD_REQUEST, "invalid", &text)
     }
 }
 
@@ -88,10 +105,10 @@ impl Shared {
         let Received { bytes, taken } = match timeout(patience, this.receive(body, &parts.headers)).await {
             Ok(Ok(received)) => received,
             Ok(Err(refusal)) => return refusal,
-            Err(_) => return too_slow(patience),
+            Err(_) => return this.budget.too_slow(),
         };
         let Ok(Ok(turn)) = timeout(patience, this.turn(bytes.len())).await else {
-            return busy("requests are being worked on", this.budget.worked_on);
+            return this.budget.busy("requests are being worked on", this.budget.worked_on);
         };
         let share = Share(Arc::new(Mutex::new((taken, Some(turn)))));
         let mut request = Request::from_parts(parts, Body::from(bytes));
@@ -109,16 +126,13 @@ impl Shared {
         let mut bytes = Vec::with_capacity(declared.unwrap_or(0).min(self.budget.body));
         let mut taken: Option<OwnedSemaphorePermit> = None;
         while let Some(frame) = body.frame().await {
-            let unreadable =
-                |error| (StatusCode::BAD_REQUEST, format!("the body cannot be read: {error}\n")).into_response();
+            let unreadable = |error| self.budget.unreadable(&error);
             let Ok(data) = frame.map_err(unreadable)?.into_data() else {
                 continue;
             };
             if bytes.len() + data.len() > self.budget.body {
-                return Err(TooLarge {
-                    limit: self.budget.body,
-                }
-                .into_response());
+                let limit = self.budget.body;
+                return Err(TooLarge { limit }.refusal(self.budget.form));
             }
             if bytes.capacity() - bytes.len() < data.len() {
                 bytes.reserve_exact(STEP.max(data.len()));
@@ -129,7 +143,10 @@ impl Shared {
             if more > 0 {
                 let permit =
                     permits(more).and_then(|more| Arc::clone(&self.received).try_acquire_many_owned(more).ok());
-                let permit = permit.ok_or_else(|| busy("request bodies are being received", self.budget.received))?;
+                let permit = permit.ok_or_else(|| {
+                    self.budget
+                        .busy("request bodies are being received", self.budget.received)
+                })?;
                 match &mut taken {
                     Some(taken) => taken.merge(permit),
                     None => taken = Some(permit),
@@ -149,22 +166,4 @@ impl Shared {
 
 fn permits(units: usize) -> Option<u32> {
     u32::try_from(units).ok()
-}
-
-fn busy(what: &str, limit: usize) -> Response {
-    let text = format!("too many {what}: they have {} of memory; try again\n", size(limit));
-    (
-        StatusCode::SERVICE_UNAVAILABLE,
-        [(header::RETRY_AFTER, RETRY_AFTER)],
-        text,
-    )
-        .into_response()
-}
-
-fn too_slow(patience: Duration) -> Response {
-    let text = format!(
-        "the body of the request was not sent within {} seconds\n",
-        patience.as_secs()
-    );
-    (StatusCode::REQUEST_TIMEOUT, text).into_response()
 }

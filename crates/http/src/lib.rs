@@ -10,16 +10,23 @@
 //! | [`slots`] | which connections are open, and which of them makes room |
 //! | [`body`] | bodies of requests, bounded |
 //! | [`budget`] | memory for the bodies of one router, bounded over all requests |
+//! | [`refusal`] | responses to requests that are refused |
+//! | [`unread`] | ends connections whose client does not read |
+//! | [`watches`] | requests that wait for news |
 //! | [`tls`] | certificates, which may be replaced while serving |
 
 pub mod body;
 pub mod budget;
 pub mod limits;
+pub mod refusal;
 pub mod server;
 pub mod slots;
 pub mod tls;
+pub mod unread;
+pub mod watches;
 
 pub use budget::{Budget, Share};
 pub use limits::Limits;
+pub use refusal::Form;
 pub use server::serve;
 pub use tls::Tls;

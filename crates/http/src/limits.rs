@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use crate::Form;
+
 /// The bounds of a server. Each use has its own, and says why.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
@@ -21,6 +23,12 @@ pub struct Limits {
     pub body: usize,
     /// How long it may take until a response begins, the body of the request included. `None`: as long as the handler likes.
     pub request: Option<Duration>,
+    /// How long a client may read nothing of a response that waits for it. Its connection is closed then.
+    pub unread: Duration,
+    /// Whether a connection stays until the end of its response. Otherwise it makes room once the response begins.
+    pub whole_responses: bool,
+    /// Form of the server's own refusals.
+    pub form: Form,
     /// Time for requests in progress at shutdown.
     pub drain: Duration,
 }
@@ -38,6 +46,9 @@ impl Limits {
         streams: 16,
         body: 64 * KIB,
         request: Some(Duration::from_secs(10)),
+        unread: Duration::from_mins(1),
+        whole_responses: false,
+        form: Form::Text,
         drain: Duration::from_secs(1),
     };
 
@@ -70,7 +81,20 @@ impl Limits {
         connections: 2048,
         body: MIB,
         request: None,
+        form: Form::OpenAi,
         drain: Duration::from_secs(12),
+        ..Self::ADMIN
+    };
+
+    /// The model router: requests that wait for an answer of a model, or for a model that starts, and streams of minutes. Bodies
+    /// and the time to drain are settings of its own.
+    pub const ROUTER: Self = Self {
+        connections: 16 * 1024,
+        body: 16 * MIB,
+        request: None,
+        whole_responses: true,
+        form: Form::OpenAi,
+        drain: Duration::from_mins(2),
         ..Self::ADMIN
     };
 

@@ -10,7 +10,7 @@ use axum::Router;
 use axum::body::Body;
 use axum::extract::DefaultBodyLimit;
 use axum::http::{Request, StatusCode};
-use axum::response::{IntoResponse as _, Response};
+use axum::response::Response;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -23,9 +23,10 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt as _;
 
-use crate::body::{Bounded, TooLarge};
+use crate::body::{Bounded, Holding, TooLarge};
 use crate::slots::{Place, Slots};
-use crate::{Limits, Tls};
+use crate::unread::Unread;
+use crate::{Form, Limits, Tls};
 
 /// Pause after the system has refused a new connection: it lacks memory or file descriptors.
 const RECOVERY: Duration = Duration::from_secs(1);
@@ -107,6 +108,7 @@ impl Server {
     async fn speak(self: &Arc<Self>, stream: TcpStream, place: Arc<Place>) {
         // Only a matter of speed.
         let _ = stream.set_nodelay(true);
+        let stream = Unread::new(stream, self.limits.unread);
         let Some(tls) = &self.tls else {
             return self.http1(stream, place).await;
         };
@@ -167,34 +169,37 @@ impl Server {
         let work = Arc::new(place.request());
         let (parts, body) = request.into_parts();
         let body = Bounded::new(body, self.limits.body, Arc::clone(&work));
-        let exceeded = body.exceeded();
+        let (exceeded, form) = (body.exceeded(), self.limits.form);
         let too_large = TooLarge {
             limit: self.limits.body,
         };
         let answered = async {
             if body.declares_too_much() {
                 body.discard(&parts.headers).await;
-                return too_large.into_response();
+                return too_large.refusal(form);
             }
             let request = Request::from_parts(parts, Body::new(body));
             let Ok(response) = self.router.clone().oneshot(request).await;
             // Handlers report it in many words, or take it for the end of the body.
             if exceeded.load(Ordering::Relaxed) {
-                too_large.into_response()
+                too_large.refusal(form)
             } else {
                 response
             }
         };
         let response = match self.limits.request {
-            Some(limit) => timeout(limit, answered).await.unwrap_or_else(|_| too_slow(limit)),
+            Some(limit) => timeout(limit, answered).await.unwrap_or_else(|_| too_slow(form, limit)),
             None => answered.await,
         };
+        if self.limits.whole_responses {
+            return Ok(response.map(|body| Body::new(Holding::new(body, work))));
+        }
         work.ends();
         Ok(response)
     }
 }
 
-fn too_slow(limit: Duration) -> Response {
-    let text = format!("the request was not answered within {} seconds\n", limit.as_secs());
-    (StatusCode::SERVICE_UNAVAILABLE, text).into_response()
+fn too_slow(form: Form, limit: Duration) -> Response {
+    let text = format!("the request was not answered within {} seconds", limit.as_secs());
+    form.refusal(StatusCode::SERVICE_UNAVAILABLE, "too_slow", &text)
 }

@@ -1,14 +1,20 @@
 //! Certificates, which may be replaced while serving.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::{ResolvesServerCert, WantsServerCert};
 use rustls::{ConfigBuilder, ServerConfig};
+use tokio::time::sleep;
 use tokio_rustls::TlsAcceptor;
+use tokio_util::sync::CancellationToken;
+
+/// Interval at which certificate files are read again.
+const RENEWAL: Duration = Duration::from_mins(1);
 
 /// How a server speaks TLS. Cheap to clone; clones share what is replaced.
 #[derive(Clone, Debug)]
@@ -49,6 +55,25 @@ impl Tls {
         let config = config(&tokio::fs::read(certificate).await?, &tokio::fs::read(key).await?)?;
         self.0.store(Arc::new(config));
         Ok(())
+    }
+
+    /// As [`Self::from_files`]; the files are read again every minute until `shutdown`. If they cannot be used, the previous
+    /// certificate stays.
+    ///
+    /// # Errors
+    /// As [`Self::from_files`].
+    pub async fn renewed(certificate: PathBuf, key: PathBuf, shutdown: CancellationToken) -> std::io::Result<Self> {
+        let tls = Self::from_files(&certificate, &key).await?;
+        let renewed = tls.clone();
+        tokio::spawn(shutdown.run_until_cancelled_owned(async move {
+            loop {
+                sleep(RENEWAL).await;
+                if let Err(error) = renewed.reload(&certificate, &key).await {
+                    tracing::warn!(%error, "cannot read the certificate again; the previous one stays in use");
+                }
+            }
+        }));
+        Ok(tls)
     }
 
     pub(crate) fn acceptor(&self) -> TlsAcceptor {

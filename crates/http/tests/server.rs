@@ -9,7 +9,7 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::Bytes;
 use axum::routing::{get, post};
-use runway_http::{Budget, Limits, Tls, serve};
+use runway_http::{Budget, Form, Limits, Tls, serve};
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -291,6 +291,7 @@ async fn with_budget() -> Server {
         received: 64 * 1024,
         worked_on: 32 * 1024,
         patience: Duration::from_secs(5),
+        form: Form::Text,
     };
     let review = Router::new().route("/review", post(async |body: Bytes| body.len().to_string()));
     Server::with(LIMITS, None, budget.hold(review)).await
@@ -315,4 +316,108 @@ async fn bodies_beyond_the_budget_are_refused_and_small_ones_are_not() {
     assert!(read(&mut held).await.ends_with("60000"));
     let now = server.ask(&(post_of("/review", 30_000) + &"x".repeat(30_000))).await;
     assert!(now.ends_with("30000"), "{now}");
+}
+
+/// A server with a response that never ends and whose client does not read it.
+async fn with_unread_response(limits: Limits) -> (Server, TcpStream) {
+    let endless = || repeated(vec![0; 64 * 1024]);
+    let server = Server::with(
+        limits,
+        None,
+        Router::new().route("/endless", get(async move || endless())),
+    )
+    .await;
+    let mut client = server.connect().await;
+    client
+        .write_all(b"GET /endless HTTP/1.1\r\nhost: h\r\n\r\n")
+        .await
+        .unwrap();
+    let mut first = [0; 15];
+    client.read_exact(&mut first).await.unwrap();
+    assert_eq!(&first, b"HTTP/1.1 200 OK");
+    (server, client)
+}
+
+/// A body that is this part again and again.
+fn repeated(part: Vec<u8>) -> axum::body::Body {
+    struct Endless(Bytes);
+    impl http_body::Body for Endless {
+        type Data = Bytes;
+        type Error = std::convert::Infallible;
+
+        fn poll_frame(
+            self: std::pin::Pin<&mut Self>,
+            _: &mut std::task::Context<'_>,
+        ) -> std::task::Poll<Option<Result<http_body::Frame<Bytes>, Self::Error>>> {
+            std::task::Poll::Ready(Some(Ok(http_body::Frame::data(self.0.clone()))))
+        }
+    }
+    axum::body::Body::new(Endless(part.into()))
+}
+
+#[tokio::test]
+async fn client_that_reads_nothing_loses_its_connection() {
+    let (server, _client) = with_unread_response(Limits {
+        connections: 1,
+        unread: Duration::from_millis(300),
+        whole_responses: true,
+        ..LIMITS
+    })
+    .await;
+    // Its place is free once its connection is closed.
+    let mut answer = String::new();
+    for _ in 0..100 {
+        answer = server.ask(GET).await;
+        if !answer.is_empty() {
+            break;
+        }
+        sleep(Duration::from_millis(50)).await;
+    }
+    assert!(answer.contains("fine"), "{answer}");
+}
+
+#[tokio::test]
+async fn whole_responses_do_not_make_room() {
+    let kept = Limits {
+        connections: 1,
+        unread: Duration::from_hours(1),
+        whole_responses: true,
+        ..LIMITS
+    };
+    let (server, mut client) = with_unread_response(kept).await;
+    assert_eq!(server.ask(GET).await, "", "the only connection is at work");
+    let mut part = [0; 64];
+    client.read_exact(&mut part).await.unwrap();
+
+    let (server, _client) = with_unread_response(Limits {
+        whole_responses: false,
+        ..kept
+    })
+    .await;
+    assert!(server.ask(GET).await.contains("fine"));
+}
+
+#[tokio::test]
+async fn refusals_have_the_form_of_the_server() {
+    let request = format!(
+        "POST /length HTTP/1.1\r\nhost: h\r\ncontent-length: {}\r\n\r\n",
+        64 * 1024 + 1
+    );
+    let server = Server::start(Limits {
+        form: Form::OpenAi,
+        ..LIMITS
+    })
+    .await;
+    let mut client = server.connect().await;
+    client.write_all(request.as_bytes()).await.unwrap();
+    client.write_all(&vec![b'a'; 64 * 1024 + 1]).await.unwrap();
+    let answer = read(&mut client).await;
+    assert!(
+        answer.starts_with("HTTP/1.1 413") && answer.contains("application/json"),
+        "{answer}"
+    );
+    assert!(
+        answer.contains(r#""error":{"message":"the body of the request is too large"#),
+        "{answer}"
+    );
 }

@@ -1,6 +1,7 @@
 //! Process of a controller: arguments and shared parts.
 
 use std::process::ExitCode;
+use std::time::Duration;
 
 use kube::Client;
 use kube::client::ClientBuilder;
@@ -113,6 +114,18 @@ impl Process {
             traces,
         })
     }
+}
+
+/// Value parser of an argument: a time above 0.
+///
+/// # Errors
+/// The text is not a time.
+pub fn time(text: &str) -> Result<Duration, &'static str> {
+    let parsed: Option<jiff::SignedDuration> = text.parse().ok();
+    parsed
+        .and_then(|time| Duration::try_from(time).ok())
+        .filter(|time| !time.is_zero())
+        .ok_or("use a time above 0, such as 90s, 5m or 24h")
 }
 
 /// Main function of a controller: starts the shared parts, runs `body`, and logs an error in one line.

@@ -21,7 +21,7 @@ use runway_api::condition::shorten;
 use runway_api::model_deployment::ProviderStatus;
 use runway_api::{ModelDeployment, ModelDeploymentSpec, ModelDeploymentStatus, labels};
 use runway_http::body::size;
-use runway_http::{Budget, Limits};
+use runway_http::{Budget, Form, Limits};
 use runway_operator::trace::{Recording, Traces};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
@@ -57,6 +57,7 @@ const REVIEWS: Budget = Budget {
     worked_on: Limits::WEBHOOK.body,
     // Slightly less than the API server's timeout.
     patience: Duration::from_secs(4),
+    form: Form::Text,
 };
 
 /// Router of the webhooks. `providers` returns the current registered providers. The trace of a new object begins here.

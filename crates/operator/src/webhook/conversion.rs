@@ -8,7 +8,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use axum::{Json, Router};
 use kube::core::Status;
-use runway_http::Budget;
+use runway_http::{Budget, Form};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_json::value::RawValue;
@@ -24,6 +24,7 @@ const BUDGET: Budget = Budget {
     received: MAX_BODY,
     worked_on: MAX_BODY,
     patience: Duration::from_secs(20),
+    form: Form::Text,
 };
 
 /// Converts an object to an `apiVersion`, or returns why it cannot. Pure; `metadata` must not change.

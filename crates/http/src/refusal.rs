@@ -1,0 +1,65 @@
+//! Responses to requests that are refused.
+
+use axum::http::header::{CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
+use axum::http::{HeaderValue, StatusCode};
+use axum::response::{IntoResponse as _, Response};
+use serde::Serialize;
+
+/// Seconds after which a client may repeat a request that was refused for lack of resources.
+const RETRY_AFTER_SECONDS: HeaderValue = HeaderValue::from_static("1");
+
+/// Form of the refusals that a server sends on its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// A line of text.
+    Text,
+    /// An error of OpenAI's API.
+    OpenAi,
+}
+
+impl Form {
+    /// A refusal in this form. `code` is for programs, `message` for people.
+    pub(crate) fn refusal(self, status: StatusCode, code: &'static str, message: &str) -> Response {
+        match self {
+            Self::Text => with_headers(status, (status, format!("{message}\n")).into_response()),
+            Self::OpenAi => openai(status, code, message),
+        }
+    }
+}
+
+/// A refusal in the form of OpenAI's errors, which its clients show.
+pub fn openai(status: StatusCode, code: &'static str, message: &str) -> Response {
+    #[derive(Serialize)]
+    struct Body<'a> {
+        error: Error<'a>,
+    }
+    #[derive(Serialize)]
+    struct Error<'a> {
+        message: &'a str,
+        r#type: &'a str,
+        code: &'a str,
+    }
+    let error = Error {
+        message,
+        r#type: code,
+        code,
+    };
+    let json = serde_json::to_string(&Body { error }).unwrap_or_default();
+    with_headers(
+        status,
+        (status, [(CONTENT_TYPE, "application/json")], json).into_response(),
+    )
+}
+
+/// Adds what a status code requires: how to authenticate, or when to try again.
+fn with_headers(status: StatusCode, mut response: Response) -> Response {
+    let headers = response.headers_mut();
+    match status {
+        StatusCode::UNAUTHORIZED => headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer")),
+        StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS => {
+            headers.insert(RETRY_AFTER, RETRY_AFTER_SECONDS)
+        }
+        _ => None,
+    };
+    response
+}
