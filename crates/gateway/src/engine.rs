@@ -1,0 +1,247 @@
+//! Requests to engines.
+//!
+//! Each request has a connection of its own: kube-proxy spreads connections, so new replicas get their share at once, and no
+//! request meets a connection that its engine is about to close (llama-server closes each after a stream, although it announces
+//! keep-alive). A request whose connection fails has not been sent, so another connection may be tried; once the header is sent,
+//! it is not repeated.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::http::header::{self, HeaderMap, HeaderName, HeaderValue};
+use axum::http::{Method, Request, Response, Uri};
+use bytes::{Buf, Bytes};
+use futures::future::BoxFuture;
+use http_body::Body;
+use http_body_util::{BodyExt as _, Empty, Limited};
+use hyper::body::Incoming;
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
+use runway_callers::brief::Brief;
+use runway_http::body::Holding;
+use runway_operator::services::ServicePort;
+use runway_operator::telemetry::chain;
+use tokio::net::{TcpStream, lookup_host};
+use tokio::time::timeout;
+use tokio_util::task::AbortOnDropHandle;
+
+/// Longest wait for a connection.
+const CONNECTED_WITHIN: Duration = Duration::from_secs(3);
+/// Time for which addresses are used again. Those of a Service do not change while it exists.
+const ADDRESSES_KEPT: Duration = Duration::from_secs(5);
+/// Services whose addresses are kept.
+const SERVICES: usize = 4096;
+/// Largest header of a response, and largest part of a body that waits in memory.
+const BUFFER: usize = 64 * 1024;
+/// Largest list of models of an engine.
+const LARGEST_LIST: usize = 64 * 1024;
+/// Longest wait for the list of models of an engine.
+const LISTED_WITHIN: Duration = Duration::from_secs(10);
+
+/// Headers of a request that an engine gets. Never those with credentials: they are for the router.
+const FORWARDED: [HeaderName; 6] = [
+    header::ACCEPT,
+    header::CONTENT_TYPE,
+    header::USER_AGENT,
+    HeaderName::from_static("traceparent"),
+    HeaderName::from_static("tracestate"),
+    HeaderName::from_static("x-request-id"),
+];
+/// Headers of a response that are about the connection to the engine.
+const OF_CONNECTION: [HeaderName; 6] = [
+    header::CONNECTION,
+    HeaderName::from_static("keep-alive"),
+    header::TRANSFER_ENCODING,
+    header::TRAILER,
+    header::UPGRADE,
+    header::PROXY_AUTHENTICATE,
+];
+
+/// Finds the addresses of a Service.
+pub type Lookup = Arc<dyn Fn(&ServicePort) -> BoxFuture<'static, io::Result<Vec<SocketAddr>>> + Send + Sync>;
+
+/// Connects to engines. Cheap to clone.
+#[derive(Clone)]
+pub struct Engines {
+    lookup: Lookup,
+    addresses: Arc<Brief<ServicePort, Arc<[SocketAddr]>>>,
+}
+
+/// Reason why there is no response of an engine.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// There is no connection: nothing has been sent.
+    #[error("cannot connect to {0}: {1}")]
+    NotConnected(ServicePort, String),
+    /// The connection ended before the response.
+    #[error("{0} closed the connection before its response: {1}")]
+    Broken(ServicePort, String),
+    /// The list of models is not one.
+    #[error("{0} does not list its models at /v1/models: {1}")]
+    NoList(ServicePort, String),
+}
+
+/// By the DNS of the cluster.
+pub fn cluster_dns() -> Lookup {
+    Arc::new(|at| {
+        let host = host(at);
+        Box::pin(async move { Ok(lookup_host(host).await?.collect()) })
+    })
+}
+
+fn host(at: &ServicePort) -> String {
+    format!("{}.{}.svc:{}", at.service, at.namespace, at.port)
+}
+
+/// The headers of a client that an engine gets. Copies, because those of a request share the memory of its connection, which is
+/// free while the request is held.
+pub fn forwarded(of_client: &HeaderMap) -> HeaderMap {
+    let copies = FORWARDED.into_iter().filter_map(|name| {
+        let value = of_client.get(&name)?;
+        Some((name, HeaderValue::from_bytes(value.as_bytes()).ok()?))
+    });
+    copies.collect()
+}
+
+/// A connection to an engine for one request.
+pub struct Connection {
+    at: ServicePort,
+    stream: TcpStream,
+}
+
+impl Engines {
+    /// Finds addresses in this way.
+    pub fn new(lookup: Lookup) -> Self {
+        Self {
+            lookup,
+            addresses: Arc::new(Brief::new(SERVICES, ADDRESSES_KEPT)),
+        }
+    }
+
+    /// Opens a connection.
+    ///
+    /// # Errors
+    /// The Service has no address, or none accepts a connection in time.
+    pub async fn connect(&self, at: &ServicePort) -> Result<Connection, Error> {
+        let failed = |error: String| Error::NotConnected(at.clone(), error);
+        let connected = timeout(CONNECTED_WITHIN, async {
+            let addresses = self.addresses(at).await?;
+            TcpStream::connect(addresses.as_ref()).await
+        });
+        let stream = connected
+            .await
+            .map_err(|_| failed(format!("no connection within {} seconds", CONNECTED_WITHIN.as_secs())))?
+            .map_err(|error| failed(error.to_string()))?;
+        // Only a matter of speed.
+        let _ = stream.set_nodelay(true);
+        Ok(Connection { at: at.clone(), stream })
+    }
+
+    async fn addresses(&self, at: &ServicePort) -> io::Result<Arc<[SocketAddr]>> {
+        if let Some(known) = self.addresses.get(at) {
+            return Ok(known);
+        }
+        let found: Arc<[SocketAddr]> = (self.lookup)(at).await?.into();
+        self.addresses.insert(at.clone(), Arc::clone(&found));
+        Ok(found)
+    }
+
+    /// Names of the models that an engine serves; `None` if it does not offer the list.
+    ///
+    /// # Errors
+    /// The engine cannot be reached, or its response is not a list.
+    pub async fn models(&self, at: &ServicePort) -> Result<Option<Vec<String>>, Error> {
+        let no_list = |error: String| Error::NoList(at.clone(), error);
+        let listed = async {
+            let connection = self.connect(at).await?;
+            let request = connection.request(Method::GET, "/v1/models", HeaderMap::new(), Empty::<Bytes>::new());
+            let response = connection.send(request).await?;
+            if response.status().is_client_error() {
+                return Ok(None);
+            }
+            if !response.status().is_success() {
+                return Err(no_list(response.status().to_string()));
+            }
+            let body = Limited::new(response.into_body(), LARGEST_LIST).collect().await;
+            let body = body.map_err(|error| no_list(chain(error.as_ref())))?.to_bytes();
+            names(&body).map(Some).map_err(|error| no_list(error.to_string()))
+        };
+        let late = || no_list(format!("no response within {} seconds", LISTED_WITHIN.as_secs()));
+        timeout(LISTED_WITHIN, listed).await.unwrap_or_else(|_| Err(late()))
+    }
+}
+
+fn names(list: &[u8]) -> Result<Vec<String>, serde_json::Error> {
+    #[derive(serde::Deserialize)]
+    struct List {
+        data: Vec<Entry>,
+    }
+    #[derive(serde::Deserialize)]
+    struct Entry {
+        id: String,
+    }
+    let list: List = serde_json::from_slice(list)?;
+    Ok(list.data.into_iter().map(|entry| entry.id).collect())
+}
+
+impl Connection {
+    /// A request with these headers and those of the connection.
+    pub fn request<B>(&self, method: Method, path: &'static str, headers: HeaderMap, body: B) -> Request<B> {
+        let mut request = Request::new(body);
+        *request.method_mut() = method;
+        *request.uri_mut() = Uri::from_static(path);
+        *request.headers_mut() = headers;
+        let headers = request.headers_mut();
+        if let Ok(host) = HeaderValue::from_str(&host(&self.at)) {
+            headers.insert(header::HOST, host);
+        }
+        headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
+        request
+    }
+
+    /// Sends a request, and waits for the header of its response. Dropping the future or the response closes the connection, which
+    /// ends the work of the engine.
+    ///
+    /// # Errors
+    /// The connection ended before the response.
+    pub async fn send<B>(self, request: Request<B>) -> Result<Response<Answer>, Error>
+    where
+        B: Body + Send + Unpin + 'static,
+        B::Data: Buf + Send,
+        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        let Self { at, stream } = self;
+        let broken = |error: hyper::Error| Error::Broken(at.clone(), chain(&error));
+        let (mut sender, connection) = http1::Builder::new()
+            .max_buf_size(BUFFER)
+            .handshake(TokioIo::new(stream))
+            .await
+            .map_err(broken)?;
+        let connection = AbortOnDropHandle::new(tokio::spawn(async move {
+            // Whoever waits for the response gets the error.
+            let _ = connection.await;
+        }));
+        let mut response = sender.send_request(request).await.map_err(broken)?;
+        for name in OF_CONNECTION {
+            response.headers_mut().remove(name);
+        }
+        Ok(response.map(|incoming| Holding::new(incoming, connection)))
+    }
+}
+
+/// The body of a response, read from the engine only as fast as it is taken.
+pub type Answer = Holding<Incoming, AbortOnDropHandle<()>>;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_read_from_a_list() {
+        let list = br#"{"object":"list","data":[{"id":"a","extra":1},{"id":"b"}],"models":[]}"#;
+        assert_eq!(names(list).unwrap(), ["a", "b"]);
+        assert!(names(b"{}").is_err() && names(b"text").is_err());
+    }
+}

@@ -1,0 +1,42 @@
+//! The model router: one OpenAI-compatible address for all models of a cluster.
+//!
+//! A request names a model. The router finds its ModelDeployment, checks that the caller may get it, and passes the request on to
+//! its endpoint; a model that is scaled to zero is woken first. Modules, in reading order:
+//!
+//! | module | content |
+//! |---|---|
+//! | [`server`] | the HTTP API |
+//! | [`asked`], [`model`], [`table`] | from the name in a request to a model; pure |
+//! | [`models`] | the models of the cluster, from one watch |
+//! | [`rights`], [`keys`] | identity and rights of callers |
+//! | [`serving`] | waits until a model serves |
+//! | [`scale`] | wakes models that are scaled to zero |
+//! | [`engine`], [`names`] | requests to engines |
+//! | [`refused`], [`metrics`] | refusals, metrics |
+//! | [`run`](fn@run) | starts the router |
+
+pub mod asked;
+pub mod engine;
+pub mod keys;
+pub mod metrics;
+pub mod model;
+pub mod models;
+pub mod names;
+pub mod refused;
+pub mod rights;
+mod run;
+pub mod scale;
+pub mod server;
+pub mod serving;
+pub mod table;
+
+use k8s_openapi::api::rbac::v1::PolicyRule;
+
+pub use run::{Args, Error, run, run_on};
+
+/// Permissions of the router: to read and wake models, and to ask about callers.
+pub fn access() -> Vec<PolicyRule> {
+    let mut rules = scale::access();
+    rules.extend(runway_callers::access());
+    rules
+}

@@ -1,0 +1,298 @@
+//! Metrics of the router.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeLabelValue, EncodeMetric};
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::metrics::histogram::Histogram;
+use runway_operator::metrics::Metric;
+
+use crate::model::Model;
+use crate::rights::Who;
+
+/// Responses of engines.
+const RESPONSES: Metric = Metric {
+    name: "kubeairunway_gateway_responses_total",
+    kind: "counter",
+    labels: &["namespace", "name", "caller", "code"],
+    help: "Responses of engines. namespace and name are those of the ModelDeployment; caller is token or key; code is the class of the HTTP status, such as 2xx",
+};
+/// Time to the first byte.
+const FIRST_BYTE: Metric = Metric {
+    name: "kubeairunway_gateway_response_start_seconds",
+    kind: "histogram",
+    labels: &["namespace", "name"],
+    help: "Time from the request to the header of the engine's response, with the time for which the request was held",
+};
+/// Refused requests.
+const REFUSED: Metric = Metric {
+    name: "kubeairunway_gateway_requests_refused_total",
+    kind: "counter",
+    labels: &["reason"],
+    help: "Requests that were not answered by an engine. reason is invalid, unauthenticated, not_found (or not allowed), ambiguous, busy (a limit of requests), not_serving (the model does not serve in time), broken (the engine closed the connection before its response) or unavailable (the API server)",
+};
+/// Wakes.
+const WAKES: Metric = Metric {
+    name: "kubeairunway_gateway_wakes_total",
+    kind: "counter",
+    labels: &["result"],
+    help: "Models scaled from zero to one replica for a request. result is done, or failed (the API server refused)",
+};
+/// Held requests.
+const HELD: Metric = Metric {
+    name: "kubeairunway_gateway_held_requests",
+    kind: "gauge",
+    labels: &[],
+    help: "Requests that wait until their model serves",
+};
+/// Requests in flight.
+const IN_FLIGHT: Metric = Metric {
+    name: "kubeairunway_gateway_requests_in_flight",
+    kind: "gauge",
+    labels: &[],
+    help: "Requests from the first byte to the last byte of the response, with those that are held",
+};
+
+/// All metrics.
+pub const METRICS: [Metric; 6] = [RESPONSES, FIRST_BYTE, REFUSED, WAKES, HELD, IN_FLIGHT];
+
+/// Values of the label `result` of [`WAKES`].
+const WOKEN: [&str; 2] = ["done", "failed"];
+/// Values of the label `code` of [`RESPONSES`].
+const CODES: [&str; 5] = ["1xx", "2xx", "3xx", "4xx", "5xx"];
+/// From a warm answer to the load of a large model.
+const BUCKETS: [f64; 12] = [0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 30.0, 120.0, 600.0];
+
+/// Reason for refusing a request, as a label value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelValue)]
+#[allow(non_camel_case_types, reason = "the label value is the name")]
+pub enum Refusal {
+    /// The request.
+    invalid,
+    /// The token or key.
+    unauthenticated,
+    /// The model, or the right to use it.
+    not_found,
+    /// The name.
+    ambiguous,
+    /// A limit of requests.
+    busy,
+    /// The model does not serve in time.
+    not_serving,
+    /// The engine closed the connection before its response.
+    broken,
+    /// The API server.
+    unavailable,
+}
+
+impl Refusal {
+    const ALL: [Self; 8] = [
+        Self::invalid,
+        Self::unauthenticated,
+        Self::not_found,
+        Self::ambiguous,
+        Self::busy,
+        Self::not_serving,
+        Self::broken,
+        Self::unavailable,
+    ];
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Refused {
+    reason: Refusal,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Result {
+    result: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OfModel {
+    namespace: String,
+    name: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Response {
+    namespace: String,
+    name: String,
+    caller: &'static str,
+    code: &'static str,
+}
+
+type Responses = Family<Response, Counter>;
+type FirstBytes = Family<OfModel, Histogram, fn() -> Histogram>;
+
+/// Counters of the router.
+#[derive(Debug)]
+pub struct Metrics {
+    responses: Responses,
+    first_byte: FirstBytes,
+    refused: Family<Refused, Counter>,
+    wakes: Family<Result, Counter>,
+    held: Arc<AtomicI64>,
+    in_flight: Arc<AtomicI64>,
+}
+
+impl Default for Metrics {
+    /// Series without a model begin at 0, so that Prometheus sees the first increase of each.
+    fn default() -> Self {
+        let metrics = Self {
+            responses: Family::default(),
+            first_byte: Family::new_with_constructor(|| Histogram::new(BUCKETS)),
+            refused: Family::default(),
+            wakes: Family::default(),
+            held: Arc::default(),
+            in_flight: Arc::default(),
+        };
+        for reason in Refusal::ALL {
+            drop(metrics.refused.get_or_create(&Refused { reason }));
+        }
+        for result in WOKEN {
+            drop(metrics.wakes.get_or_create(&Result { result }));
+        }
+        metrics
+    }
+}
+
+/// One more in a gauge, until it is dropped.
+#[derive(Debug)]
+pub struct Counted(Arc<AtomicI64>);
+
+impl Counted {
+    fn one(gauge: &Arc<AtomicI64>) -> Self {
+        gauge.fetch_add(1, Ordering::Relaxed);
+        Self(Arc::clone(gauge))
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Metrics {
+    /// Counts the response of an engine.
+    pub fn responded(&self, model: &Model, who: &Who, status: u16, after: Duration) {
+        let (namespace, name) = (model.namespace.to_string(), model.name.to_string());
+        let labels = OfModel {
+            namespace: namespace.clone(),
+            name: name.clone(),
+        };
+        self.first_byte.get_or_create(&labels).observe(after.as_secs_f64());
+        let labels = Response {
+            namespace,
+            name,
+            caller: who.class(),
+            code: class(status),
+        };
+        self.responses.get_or_create(&labels).inc();
+    }
+
+    /// Removes the series of a model that is gone.
+    pub fn forget(&self, namespace: &str, name: &str) {
+        let (namespace, name) = (namespace.to_owned(), name.to_owned());
+        for (caller, code) in Who::CLASSES
+            .into_iter()
+            .flat_map(|caller| CODES.map(|code| (caller, code)))
+        {
+            self.responses.remove(&Response {
+                namespace: namespace.clone(),
+                name: name.clone(),
+                caller,
+                code,
+            });
+        }
+        self.first_byte.remove(&OfModel { namespace, name });
+    }
+
+    /// Counts a request that no engine answered.
+    pub fn refused(&self, reason: Refusal) {
+        self.refused.get_or_create(&Refused { reason }).inc();
+    }
+
+    /// Counts a model that was scaled for a request, or not.
+    pub fn woken(&self, done: bool) {
+        let result = if done { "done" } else { "failed" };
+        self.wakes.get_or_create(&Result { result }).inc();
+    }
+
+    /// A request that is held, until the result is dropped.
+    pub fn hold(&self) -> Counted {
+        Counted::one(&self.held)
+    }
+
+    /// A request in flight, until the result is dropped.
+    pub fn begin(&self) -> Counted {
+        Counted::one(&self.in_flight)
+    }
+}
+
+fn class(status: u16) -> &'static str {
+    CODES[usize::from(status / 100).clamp(1, CODES.len()) - 1]
+}
+
+/// The metrics at a scrape.
+#[derive(Debug)]
+pub struct Scrape(pub Arc<Metrics>);
+
+impl Collector for Scrape {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> std::result::Result<(), std::fmt::Error> {
+        let metrics = &self.0;
+        encode(&mut encoder, RESPONSES, &metrics.responses)?;
+        encode(&mut encoder, FIRST_BYTE, &metrics.first_byte)?;
+        encode(&mut encoder, REFUSED, &metrics.refused)?;
+        encode(&mut encoder, WAKES, &metrics.wakes)?;
+        let gauge = |value: &AtomicI64| ConstGauge::new(value.load(Ordering::Relaxed));
+        encode(&mut encoder, HELD, &gauge(&metrics.held))?;
+        encode(&mut encoder, IN_FLIGHT, &gauge(&metrics.in_flight))
+    }
+}
+
+fn encode(
+    encoder: &mut DescriptorEncoder<'_>,
+    metric: Metric,
+    value: &impl EncodeMetric,
+) -> std::result::Result<(), std::fmt::Error> {
+    let name = metric.name.strip_suffix("_total").unwrap_or(metric.name);
+    value.encode(encoder.encode_descriptor(name, metric.help, None, value.metric_type())?)
+}
+
+#[cfg(test)]
+mod tests {
+    use prometheus_client::registry::Registry;
+
+    use super::*;
+
+    #[test]
+    fn status_codes_have_a_class() {
+        assert_eq!([100, 200, 404, 599].map(class), ["1xx", "2xx", "4xx", "5xx"]);
+    }
+
+    #[test]
+    fn series_without_a_model_exist_from_the_start() {
+        let metrics = Arc::new(Metrics::default());
+        let held = metrics.hold();
+        let mut registry = Registry::default();
+        registry.register_collector(Box::new(Scrape(Arc::clone(&metrics))));
+        let mut text = String::new();
+        prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
+        for series in [
+            "kubeairunway_gateway_requests_refused_total{reason=\"unavailable\"} 0",
+            "kubeairunway_gateway_wakes_total{result=\"failed\"} 0",
+            "kubeairunway_gateway_held_requests 1",
+        ] {
+            assert!(text.contains(series), "{series}: {text}");
+        }
+        drop(held);
+        assert_eq!(metrics.held.load(Ordering::Relaxed), 0);
+    }
+}

@@ -1,0 +1,71 @@
+//! The models of the cluster, from one watch.
+
+use std::sync::Arc;
+
+use kube::runtime::watcher;
+use kube::{Api, Client};
+use parking_lot::RwLock;
+use runway_api::ModelDeployment;
+use runway_http::watches::{Watch, Watches};
+use runway_operator::admin::Pending;
+use runway_operator::store::{Change, Store};
+use runway_operator::watch::{ready_when_listed, watched};
+
+use crate::model::Model;
+use crate::table::{Key, Table};
+
+/// Current models, and news of them. Cheap to clone.
+#[derive(Clone, Default)]
+pub struct Models {
+    table: Arc<RwLock<Table>>,
+    news: Watches<Key>,
+}
+
+impl Models {
+    /// Follows the ModelDeployments of the cluster, for as long as it is polled. `changed` is called after each change.
+    pub async fn follow(self, client: Client, listed: Pending, changed: impl Fn(&Change<'_, Arc<Model>>)) {
+        let events = watched(Api::all(client), watcher::Config::default());
+        let keep = |md: ModelDeployment| Model::of(&md).map(Arc::new);
+        let store = Store::by_name();
+        let taken_in = store.follow(ready_when_listed(events, listed), keep, |change| {
+            self.take_in(change);
+            changed(change);
+        });
+        taken_in.await;
+    }
+
+    fn take_in(&self, change: &Change<'_, Arc<Model>>) {
+        let key = (change.namespace.to_owned(), change.name.to_owned());
+        if change.gone {
+            self.table.write().remove(&key);
+        } else {
+            self.table.write().insert(Arc::clone(change.kept));
+        }
+        self.news.wake(&key);
+    }
+
+    /// The model of this namespace and name.
+    pub fn get(&self, key: &Key) -> Option<Arc<Model>> {
+        self.table.read().get(key)
+    }
+
+    /// All models.
+    pub fn all(&self) -> Vec<Arc<Model>> {
+        self.table.read().all()
+    }
+
+    /// The models that a name in a request may mean.
+    pub fn candidates(&self, asked: &str) -> Vec<Arc<Model>> {
+        self.table.read().candidates(asked)
+    }
+
+    /// News of a model from now on.
+    pub fn watch(&self, key: &Key) -> Watch<Key> {
+        self.news.watch(key.clone())
+    }
+
+    /// Wakes the requests that wait for a model.
+    pub fn wake(&self, key: &Key) {
+        self.news.wake(key);
+    }
+}

@@ -1,0 +1,112 @@
+//! Refused requests, in the form of OpenAI's errors.
+
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use runway_http::refusal;
+
+use crate::asked;
+use crate::metrics::Refusal;
+use crate::table::NotOne;
+
+/// Reason for refusing a request.
+#[derive(Debug)]
+pub struct Refused {
+    /// Reason as a label of metrics.
+    pub reason: Refusal,
+    status: StatusCode,
+    code: &'static str,
+    message: String,
+}
+
+impl Refused {
+    fn new(reason: Refusal, status: StatusCode, code: &'static str, message: impl Into<String>) -> Self {
+        Self {
+            reason,
+            status,
+            code,
+            message: message.into(),
+        }
+    }
+
+    /// The model does not serve; a repeated request may be answered.
+    pub(crate) fn not_serving(message: impl Into<String>) -> Self {
+        let status = StatusCode::SERVICE_UNAVAILABLE;
+        Self::new(Refusal::not_serving, status, "model_not_serving", message)
+    }
+
+    /// The router has no place for the request.
+    pub(crate) fn busy(message: impl Into<String>) -> Self {
+        Self::new(
+            Refusal::busy,
+            StatusCode::TOO_MANY_REQUESTS,
+            "too_many_requests",
+            message,
+        )
+    }
+
+    /// The router, or what it depends on, cannot answer.
+    pub(crate) fn unavailable(message: impl Into<String>) -> Self {
+        let status = StatusCode::SERVICE_UNAVAILABLE;
+        Self::new(Refusal::unavailable, status, "unavailable", message)
+    }
+
+    /// The engine broke off before its response.
+    pub(crate) fn broken(message: impl Into<String>) -> Self {
+        Self::new(Refusal::broken, StatusCode::BAD_GATEWAY, "model_broke_off", message)
+    }
+
+    /// No such path.
+    pub(crate) fn no_route() -> Self {
+        let text = "no such path: use GET /v1/models, or POST /v1/chat/completions, /v1/completions, /v1/embeddings or /v1/responses";
+        Self::new(Refusal::invalid, StatusCode::NOT_FOUND, "not_found", text)
+    }
+}
+
+impl IntoResponse for Refused {
+    fn into_response(self) -> Response {
+        refusal::openai(self.status, self.code, &self.message)
+    }
+}
+
+impl From<asked::Error> for Refused {
+    fn from(error: asked::Error) -> Self {
+        Self::new(
+            Refusal::invalid,
+            StatusCode::BAD_REQUEST,
+            "invalid_request",
+            error.to_string(),
+        )
+    }
+}
+
+impl From<NotOne> for Refused {
+    fn from(error: NotOne) -> Self {
+        match error {
+            NotOne::None(_) => Self::new(
+                Refusal::not_found,
+                StatusCode::NOT_FOUND,
+                "model_not_found",
+                error.to_string(),
+            ),
+            NotOne::Several(..) => Self::new(
+                Refusal::ambiguous,
+                StatusCode::BAD_REQUEST,
+                "model_ambiguous",
+                error.to_string(),
+            ),
+        }
+    }
+}
+
+impl From<runway_callers::Error> for Refused {
+    fn from(error: runway_callers::Error) -> Self {
+        use runway_callers::Error::{Busy, NoToken, Refused as NotAccepted, Unavailable};
+        match error {
+            NoToken | NotAccepted => {
+                let status = StatusCode::UNAUTHORIZED;
+                Self::new(Refusal::unauthenticated, status, "unauthenticated", error.to_string())
+            }
+            Busy | Unavailable(_) => Self::unavailable(error.to_string()),
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! Identity and rights of callers: by tokens and authorizers of the cluster, or by keys.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::http::HeaderMap;
+use futures::{StreamExt as _, TryStreamExt as _};
+use parking_lot::RwLock;
+use runway_callers::{Action, Caller, Callers, Error};
+use tokio::time::sleep;
+
+use crate::keys::{KeyHolder, Keys};
+use crate::model::Model;
+
+/// API group of the right to use a model: `get` on its ModelDeployment.
+pub const GROUP: &str = "kubeairunway.ai";
+/// Resource of that right.
+pub const RESOURCE: &str = "modeldeployments";
+/// Questions about one list that are asked at once.
+const AT_ONCE: usize = 8;
+/// Interval at which key files are read again.
+const KEYS_AGAIN: Duration = Duration::from_secs(30);
+
+/// Identifies callers, and decides which models they may use.
+pub struct Rights {
+    callers: Callers,
+    keys: RwLock<Keys>,
+    folder: PathBuf,
+}
+
+/// An authenticated caller.
+#[derive(Clone, Debug)]
+pub enum Who {
+    /// With a token of the cluster.
+    Cluster(Arc<Caller>),
+    /// With a key.
+    Key(Arc<KeyHolder>),
+}
+
+impl Who {
+    /// All classes.
+    pub const CLASSES: [&'static str; 2] = ["token", "key"];
+
+    /// Class of the caller, as a label of metrics.
+    pub fn class(&self) -> &'static str {
+        match self {
+            Self::Cluster(_) => Self::CLASSES[0],
+            Self::Key(_) => Self::CLASSES[1],
+        }
+    }
+
+    /// Name of the caller, unique over all classes.
+    pub fn name(&self) -> String {
+        let name = match self {
+            Self::Cluster(caller) => &caller.user,
+            Self::Key(holder) => &holder.name,
+        };
+        format!("{}:{name}", self.class())
+    }
+}
+
+impl Rights {
+    /// Reads the keys of a folder now, and then while [`Rights::follow`] runs.
+    pub fn new(callers: Callers, folder: PathBuf) -> Self {
+        let keys = RwLock::new(Keys::read(&folder));
+        Self { callers, keys, folder }
+    }
+
+    /// Reads the keys again from time to time: Kubernetes replaces the files when the Secret changes.
+    pub async fn follow(self: Arc<Self>) {
+        loop {
+            sleep(KEYS_AGAIN).await;
+            let read = Keys::read(&self.folder);
+            *self.keys.write() = read;
+        }
+    }
+
+    /// The caller of a request.
+    ///
+    /// # Errors
+    /// There is no token or key, or it is not accepted, or the cluster does not answer.
+    pub async fn identify(&self, headers: &HeaderMap) -> Result<Who, Error> {
+        let holder = runway_callers::bearer(headers).and_then(|key| self.keys.read().holder(key));
+        match holder {
+            Some(holder) => Ok(Who::Key(holder)),
+            None => self.callers.identify(headers).await.map(Who::Cluster),
+        }
+    }
+
+    /// Those of these models that a caller may use, in their order, which is by namespace.
+    ///
+    /// # Errors
+    /// The cluster does not answer.
+    pub async fn usable(&self, who: &Who, models: Vec<Arc<Model>>) -> Result<Vec<Arc<Model>>, Error> {
+        let caller = match who {
+            Who::Key(holder) => return Ok(models.into_iter().filter(|model| holder.may_use(model)).collect()),
+            Who::Cluster(caller) => caller,
+        };
+        // One question answers for all, or for a namespace, if the caller has such a right.
+        if models.len() > 1 && self.may(caller, "", "").await? {
+            return Ok(models);
+        }
+        let namespaces = models.chunk_by(|a, b| a.namespace == b.namespace);
+        let namespaces: Vec<Vec<Arc<Model>>> = namespaces.map(<[_]>::to_vec).collect();
+        let usable = futures::stream::iter(namespaces).map(|models| self.usable_of_namespace(caller, models));
+        let usable: Vec<Vec<Arc<Model>>> = usable.buffered(AT_ONCE).try_collect().await?;
+        Ok(usable.concat())
+    }
+
+    async fn usable_of_namespace(&self, caller: &Caller, models: Vec<Arc<Model>>) -> Result<Vec<Arc<Model>>, Error> {
+        if let [first, _, ..] = models.as_slice()
+            && self.may(caller, &first.namespace, "").await?
+        {
+            return Ok(models);
+        }
+        let mut usable = Vec::new();
+        for model in models {
+            if self.may(caller, &model.namespace, &model.name).await? {
+                usable.push(model);
+            }
+        }
+        Ok(usable)
+    }
+
+    async fn may(&self, caller: &Caller, namespace: &str, name: &str) -> Result<bool, Error> {
+        let action = Action {
+            verb: "get",
+            group: GROUP,
+            resource: RESOURCE,
+            subresource: "",
+            namespace,
+            name,
+        };
+        self.callers.may(caller, &action).await
+    }
+}

@@ -1,0 +1,203 @@
+//! Starts the router, and stops it.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use runway_callers::Callers;
+use runway_callers::places::Places;
+use runway_http::{Limits, Tls};
+use runway_operator::process::{Process, time};
+use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
+use tokio::time::sleep;
+use tokio_util::sync::CancellationToken;
+
+use crate::engine::{Engines, Lookup, cluster_dns};
+use crate::metrics::{Metrics, Scrape};
+use crate::models::Models;
+use crate::names::Names;
+use crate::rights::Rights;
+use crate::scale::Scaler;
+use crate::server::{self, Api};
+use crate::serving::Serving;
+
+const MIB: usize = 1024 * 1024;
+/// Time before the end of the drain at which held requests are answered.
+const FAREWELL: Duration = Duration::from_secs(5);
+
+/// Arguments of the router.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Args {
+    /// Address of the API
+    #[arg(long, value_name = "ADDRESS", default_value = "0.0.0.0:8000")]
+    pub address: SocketAddr,
+    /// Certificate of the API, in PEM format; plain HTTP if omitted
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    pub tls_certificate: Option<PathBuf>,
+    /// Key of the certificate, in PEM format
+    #[arg(long, value_name = "FILE", requires = "tls_certificate")]
+    pub tls_key: Option<PathBuf>,
+    /// Audience of accepted tokens; repeatable. If omitted, tokens for the API server are accepted
+    #[arg(long = "token-audience", value_name = "AUDIENCE")]
+    pub token_audiences: Vec<String>,
+    /// Folder with the keys of callers that have no token, one file for each caller
+    #[arg(long, value_name = "DIR", default_value = "/etc/kubeairunway/gateway-keys")]
+    pub keys_dir: PathBuf,
+    /// Longest time for which a request waits until its model serves, such as 5m
+    #[arg(long, value_name = "TIME", default_value = "5m", value_parser = time)]
+    pub longest_hold: Duration,
+    /// Requests that wait until their model serves at once
+    #[arg(long, value_name = "N", default_value_t = 10_000)]
+    pub largest_held: usize,
+    /// Requests in flight at once, with those that wait
+    #[arg(long, value_name = "N", default_value_t = 12_000)]
+    pub largest_requests: usize,
+    /// Requests in flight of one caller
+    #[arg(long, value_name = "N", default_value_t = 1_000)]
+    pub largest_requests_of_caller: usize,
+    /// Largest body of a request, in bytes
+    #[arg(long, value_name = "BYTES", default_value_t = 16 * MIB)]
+    pub largest_body: usize,
+    /// Memory for bodies of requests that have not been answered, in MiB
+    #[arg(long, value_name = "MIB", default_value_t = 64)]
+    pub memory: usize,
+    /// Time from SIGTERM until no more connections are accepted: until all nodes know that the pod ends
+    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = time)]
+    pub shutdown_delay: Duration,
+    /// Time for requests in flight after that, such as 2m
+    #[arg(long, value_name = "TIME", default_value = "2m", value_parser = time)]
+    pub drain: Duration,
+}
+
+/// Reason why the router cannot run.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// An address cannot be used.
+    #[error("cannot listen on {address}: choose another with --address")]
+    Listen {
+        /// The address.
+        address: SocketAddr,
+        /// Cause.
+        source: std::io::Error,
+    },
+    /// The certificate cannot be used.
+    #[error("cannot use the certificate in {} with its key", .0.display())]
+    Tls(PathBuf, #[source] std::io::Error),
+}
+
+/// Runs the router until the process shuts down.
+///
+/// # Errors
+/// If it cannot start.
+pub async fn run(process: Process, args: Args) -> Result<(), Error> {
+    let address = args.address;
+    let listener = TcpListener::bind(address)
+        .await
+        .map_err(|source| Error::Listen { address, source })?;
+    run_on(process, args, listener, cluster_dns()).await
+}
+
+/// Same as [`run`], on a listener, and with another way to find the addresses of Services.
+///
+/// # Errors
+/// If it cannot start.
+pub async fn run_on(process: Process, args: Args, listener: TcpListener, lookup: Lookup) -> Result<(), Error> {
+    let shutdown = process.shutdown.clone();
+    let tls = tls(&args, &shutdown).await?;
+    let metrics = Arc::new(Metrics::default());
+    process.metrics.collect(Scrape(Arc::clone(&metrics)));
+    // The cache and held requests outlive the begin of the shutdown.
+    let (ended, closing) = (CancellationToken::new(), CancellationToken::new());
+    let api = Arc::new(api(&process, &args, metrics, lookup, closing.clone()));
+    let listed = process.health.waits_for("the ModelDeployments");
+    let following = {
+        let (api, client) = (Arc::clone(&api), process.client.clone());
+        let models = api.serving.models.clone();
+        async move {
+            models
+                .follow(client, listed, |change| {
+                    api.serving.changed(change);
+                    if change.gone {
+                        api.metrics.forget(change.namespace, change.name);
+                    }
+                })
+                .await;
+        }
+    };
+    let supervise = |what, task: futures::future::BoxFuture<'static, ()>| {
+        let ended = ended.clone();
+        let task = async move {
+            tokio::select! {
+                () = ended.cancelled() => {}
+                () = task => {}
+            }
+        };
+        process.health.supervise(what, shutdown.clone(), task);
+    };
+    supervise("the watch of ModelDeployments", Box::pin(following));
+    supervise("keys", Box::pin(Arc::clone(&api.rights).follow()));
+    let deaf = CancellationToken::new();
+    tokio::spawn({
+        let (shutdown, deaf) = (shutdown.clone(), deaf.clone());
+        let (delay, farewell) = (args.shutdown_delay, args.drain.saturating_sub(FAREWELL));
+        async move {
+            shutdown.cancelled().await;
+            sleep(delay).await;
+            deaf.cancel();
+            sleep(farewell).await;
+            closing.cancel();
+        }
+    });
+
+    let limits = Limits {
+        // Each request has a connection, and there are some between two requests.
+        connections: args.largest_requests + args.largest_requests / 4 + 64,
+        body: args.largest_body,
+        drain: args.drain,
+        ..Limits::ROUTER
+    };
+    let of_bodies = server::Limits {
+        body: args.largest_body,
+        bodies: args.memory * MIB,
+    };
+    runway_http::serve(listener, tls, server::router(api, of_bodies), limits, deaf).await;
+    ended.cancel();
+    process.leadership.step_down().await;
+    Ok(())
+}
+
+fn api(process: &Process, args: &Args, metrics: Arc<Metrics>, lookup: Lookup, closing: CancellationToken) -> Api {
+    let options = runway_callers::Options {
+        audiences: args.token_audiences.clone(),
+        ..runway_callers::Options::default()
+    };
+    let callers = Callers::new(process.client.clone(), options);
+    let models = Models::default();
+    Api {
+        rights: Arc::new(Rights::new(callers, args.keys_dir.clone())),
+        serving: Serving {
+            scaler: Scaler::new(process.client.clone(), models.clone(), Arc::clone(&metrics)),
+            models,
+            engines: Engines::new(lookup),
+            names: Names::default(),
+            metrics: Arc::clone(&metrics),
+            held: Arc::new(Semaphore::new(args.largest_held)),
+            longest_hold: args.longest_hold,
+            closing,
+        },
+        places: Places::new(args.largest_requests, args.largest_requests_of_caller),
+        metrics,
+    }
+}
+
+async fn tls(args: &Args, shutdown: &CancellationToken) -> Result<Option<Tls>, Error> {
+    let (Some(certificate), Some(key)) = (args.tls_certificate.clone(), args.tls_key.clone()) else {
+        return Ok(None);
+    };
+    Tls::renewed(certificate.clone(), key, shutdown.clone())
+        .await
+        .map(Some)
+        .map_err(|source| Error::Tls(certificate, source))
+}

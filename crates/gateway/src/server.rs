@@ -1,0 +1,189 @@
+//! The HTTP API, in the form of OpenAI's.
+//!
+//! | request | what |
+//! |---|---|
+//! | `GET /v1/models`, `GET /v1/models/ID` | the models that the caller may use |
+//! | `POST /v1/chat/completions`, `/v1/completions`, `/v1/embeddings`, `/v1/responses` | passed on to the engine of the model |
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use axum::body::Body;
+use axum::extract::{Extension, Path, Request, State};
+use axum::http::{HeaderMap, Method, StatusCode, Uri};
+use axum::middleware::{Next, from_fn_with_state};
+use axum::response::{IntoResponse as _, Response};
+use axum::routing::{get, post};
+use axum::{Json, Router};
+use bytes::Bytes;
+use http_body_util::Full;
+use runway_callers::places::Places;
+use runway_http::body::Holding;
+use runway_http::{Budget, Form};
+use serde_json::json;
+
+use crate::asked::Asked;
+use crate::engine;
+use crate::metrics::Metrics;
+use crate::model::Model;
+use crate::refused::Refused;
+use crate::rights::{Rights, Who};
+use crate::serving::Serving;
+use crate::table;
+
+/// Paths that are passed on to engines.
+const PASSED_ON: [&str; 4] = [
+    "/v1/chat/completions",
+    "/v1/completions",
+    "/v1/embeddings",
+    "/v1/responses",
+];
+/// Bytes of each body that are always received.
+const ALWAYS: usize = 4 * 1024;
+/// Longest time for which a client may send a body.
+const RECEIVED_WITHIN: Duration = Duration::from_secs(30);
+
+/// Limits of requests.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Bytes of a body.
+    pub body: usize,
+    /// Memory of all bodies, without the first 4 KiB of each.
+    pub bodies: usize,
+}
+
+/// Parts of the API.
+pub struct Api {
+    /// Identity and rights.
+    pub rights: Arc<Rights>,
+    /// Models and engines.
+    pub serving: Serving,
+    /// Places for requests.
+    pub places: Places,
+    /// Metrics.
+    pub metrics: Arc<Metrics>,
+}
+
+type Result<T = Response> = std::result::Result<T, Refused>;
+
+/// The routes.
+pub fn router(api: Arc<Api>, limits: Limits) -> Router {
+    let budget = Budget {
+        body: limits.body,
+        always: ALWAYS,
+        received: limits.bodies,
+        worked_on: limits.bodies,
+        patience: RECEIVED_WITHIN,
+        form: Form::OpenAi,
+    };
+    let passed_on = PASSED_ON
+        .into_iter()
+        .fold(Router::new(), |router, path| router.route(path, post(pass_on)));
+    let models = Router::new()
+        .route("/v1/models", get(list))
+        .route("/v1/models/{*id}", get(show))
+        .fallback(no_route)
+        .method_not_allowed_fallback(no_route);
+    let passed_on = passed_on.method_not_allowed_fallback(no_route);
+    // Callers are admitted before their bodies take memory.
+    budget
+        .hold(passed_on.with_state(Arc::clone(&api)))
+        .merge(models.with_state(Arc::clone(&api)))
+        .layer(from_fn_with_state(api, admit))
+}
+
+/// Identifies the caller, and takes a place for the request until the last byte of its response.
+async fn admit(State(api): State<Arc<Api>>, request: Request, next: Next) -> Response {
+    let (mut parts, body) = request.into_parts();
+    let admitted = async {
+        let who = api.rights.identify(&parts.headers).await?;
+        let too_many = || Refused::busy("you have too many requests in flight, or the router has; try again");
+        let place = api.places.take(&who.name()).ok_or_else(too_many)?;
+        Ok((who, place))
+    };
+    match admitted.await {
+        Ok((who, place)) => {
+            let taken = (place, api.metrics.begin());
+            parts.extensions.insert(who);
+            let response = next.run(Request::from_parts(parts, body)).await;
+            response.map(|body| Body::new(Holding::new(body, taken)))
+        }
+        Err(refused) => api.refusal(refused),
+    }
+}
+
+async fn list(State(api): State<Arc<Api>>, Extension(who): Extension<Who>) -> Response {
+    api.answer(async {
+        let models = api.rights.usable(&who, api.serving.models.all()).await?;
+        Ok(Json(json!({ "object": "list", "data": table::listing(&models) })).into_response())
+    })
+    .await
+}
+
+async fn show(State(api): State<Arc<Api>>, Extension(who): Extension<Who>, Path(id): Path<String>) -> Response {
+    api.answer(async {
+        let model = api.choose(&who, &id).await?;
+        let mut listed = table::listing(&[model]);
+        if let Some(listed) = listed.first_mut() {
+            listed.id = id;
+        }
+        Ok(Json(listed.pop()).into_response())
+    })
+    .await
+}
+
+async fn no_route(State(api): State<Arc<Api>>) -> Response {
+    api.answer(async { Err(Refused::no_route()) }).await
+}
+
+async fn pass_on(
+    State(api): State<Arc<Api>>,
+    Extension(who): Extension<Who>,
+    uri: Uri,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Response {
+    let begun = Instant::now();
+    let path = PASSED_ON.into_iter().find(|path| *path == uri.path());
+    let forwarded = engine::forwarded(&headers);
+    drop((uri, headers));
+    api.answer(async {
+        let path = path.ok_or_else(Refused::no_route)?;
+        let asked = Asked::read(&body)?;
+        let model = api.choose(&who, &asked.model).await?;
+        let ready = api.serving.connect(&model).await?;
+        let renamed = Full::new(asked.renamed(&body, &ready.name));
+        drop(body);
+        let request = ready.connection.request(Method::POST, path, forwarded, renamed);
+        // In memory of its own, which a held request does not have yet.
+        let answer = Box::pin(ready.connection.send(request)).await;
+        let answer =
+            answer.map_err(|error| Refused::broken(format!("{error}; the request may have been processed")))?;
+        api.metrics
+            .responded(&model, &who, answer.status().as_u16(), begun.elapsed());
+        if answer.status() == StatusCode::NOT_FOUND {
+            api.serving.names.forget(&model.uid);
+        }
+        Ok(answer.map(Body::new))
+    })
+    .await
+}
+
+impl Api {
+    /// The response to a request; a refusal is counted.
+    async fn answer(&self, answered: impl Future<Output = Result>) -> Response {
+        answered.await.unwrap_or_else(|refused| self.refusal(refused))
+    }
+
+    fn refusal(&self, refused: Refused) -> Response {
+        self.metrics.refused(refused.reason);
+        refused.into_response()
+    }
+
+    /// The one model that a name means for a caller.
+    async fn choose(&self, who: &Who, asked: &str) -> Result<Arc<Model>> {
+        let candidates = self.serving.models.candidates(asked);
+        let usable = self.rights.usable(who, candidates).await?;
+        Ok(table::choose(asked, &usable)?)
+    }
+}

@@ -1,0 +1,402 @@
+//! The router with a real API server: identity, rights, names, limits, held requests.
+
+mod support;
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use axum::http::header;
+use futures::future::try_join_all;
+use http_body_util::BodyExt as _;
+use runway_testbed::{PATIENCE, audit, eventually};
+use serde_json::json;
+use support::{CHAT, Engine, KEY, ROUTER, World};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn callers_use_the_models_that_they_may_get() -> Result<()> {
+    let world = World::start().await?;
+    let engine = Engine::start("its-own-name").await?;
+    for (namespace, name, served) in [("a", "one", "llama"), ("b", "one", "llama"), ("b", "two", "gemma")] {
+        world.model(namespace, name, served, 1).await?;
+        world.serves(namespace, name, engine.port).await?;
+    }
+    let (all, two, none) = tokio::try_join!(
+        world.token("all", Some(&[])),
+        world.token("two", Some(&["two"])),
+        world.token("none", None)
+    )?;
+    let router = world.router(&[]).await?.ready().await?;
+
+    let ids = async |token: &str| {
+        let answer = router.get(token, "/v1/models").await?.json();
+        let models = answer["data"].as_array().cloned().unwrap_or_default();
+        anyhow::Ok(models.iter().map(|model| model["id"].clone()).collect::<Vec<_>>())
+    };
+    ensure!(ids(&all).await? == ["a/one", "b/one", "gemma"]);
+    ensure!(ids(&two).await? == ["gemma"]);
+    ensure!(ids(&none).await?.is_empty());
+    ensure!(
+        ids(KEY).await? == ["llama"],
+        "a key for one namespace knows one model of the name"
+    );
+
+    router
+        .get("", "/v1/models")
+        .await?
+        .refused(401, "unauthenticated", "Bearer TOKEN")?;
+    router
+        .get("wrong", "/v1/models")
+        .await?
+        .refused(401, "unauthenticated", "does not accept")?;
+    let named = router.get(&all, "/v1/models/b/two").await?.json();
+    ensure!(named["id"] == "b/two" && named["owned_by"] == "b", "{named}");
+    router
+        .get(&none, "/v1/models/gemma")
+        .await?
+        .refused(404, "model_not_found", "gemma")?;
+
+    // The engine gets its own name, and no credentials.
+    for (token, model) in [
+        (&all, "gemma"),
+        (&all, "b/one"),
+        (&two, "b/two"),
+        (&KEY.to_owned(), "llama"),
+    ] {
+        let answer = router.chat(token, model).await?;
+        ensure!(
+            answer.status == 200 && answer.json()["model"] == "its-own-name",
+            "{model}: {answer:?}"
+        );
+    }
+    for headers in engine.seen.headers.lock().iter() {
+        ensure!(!headers.contains_key(header::AUTHORIZATION), "{headers:?}");
+    }
+    ensure!(
+        engine.seen.listed.load(Ordering::SeqCst) == 3,
+        "each model asks its engine for the name once"
+    );
+    let ambiguous = router.chat(&all, "llama").await?;
+    ambiguous.refused(400, "model_ambiguous", "'a/one', 'b/one'")?;
+    for (token, model) in [
+        (&all, "absent"),
+        (&two, "llama"),
+        (&none, "gemma"),
+        (&KEY.to_owned(), "b/two"),
+    ] {
+        router
+            .chat(token, model)
+            .await?
+            .refused(404, "model_not_found", model)?;
+    }
+
+    // A right that is withdrawn ends with the cached answer, and a new model is there at once.
+    world.model("b", "three", "phi", 1).await?;
+    world.serves("b", "three", engine.port).await?;
+    eventually(PATIENCE, async || {
+        ensure!(router.chat(&all, "phi").await?.status == 200);
+        Ok(())
+    })
+    .await?;
+    let metrics = router.metrics.text();
+    for series in [
+        r#"kubeairunway_gateway_responses_total{namespace="b",name="two",caller="token",code="2xx"}"#,
+        r#"kubeairunway_gateway_responses_total{namespace="a",name="one",caller="key",code="2xx"}"#,
+        r#"kubeairunway_gateway_requests_refused_total{reason="ambiguous"} 1"#,
+    ] {
+        ensure!(metrics.contains(series), "{series}: {metrics}");
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn router_sends_no_requests_at_rest() -> Result<()> {
+    let world = World::start().await?;
+    world.model("a", "one", "llama", 1).await?;
+    let _router = world.router(&[]).await?.ready().await?;
+    let mark = world.cluster.audit().await?.mark().await?;
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    let requests = world.cluster.audit().await?.since(mark).await?;
+    let of_router = audit::of_user(&requests, ROUTER);
+    ensure!(of_router.is_empty(), "{of_router:?}");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn unusable_requests_are_refused_in_openais_form() -> Result<()> {
+    let world = World::start().await?;
+    let engine = Engine::start("llama").await?;
+    world.model("a", "one", "llama", 1).await?;
+    world.serves("a", "one", engine.port).await?;
+    let router = world.router(&[]).await?.ready().await?;
+    let post = async |path: &str, body: &'static [u8]| {
+        let begun = router.send(KEY, http::Method::POST, path, body.into()).await?;
+        begun.whole().await
+    };
+    post(CHAT, b"{")
+        .await?
+        .refused(400, "invalid_request", "not a JSON object")?;
+    post(CHAT, b"{}")
+        .await?
+        .refused(400, "invalid_request", "missing field `model`")?;
+    post(CHAT, br#"{"model": 1}"#)
+        .await?
+        .refused(400, "invalid_request", "`model` is not the name")?;
+    post("/v1/nothing", b"{}")
+        .await?
+        .refused(404, "not_found", "GET /v1/models")?;
+    router.get(KEY, CHAT).await?.refused(404, "not_found", "POST")?;
+
+    // 100 MB, with and without a declared length.
+    let large = "x".repeat(100_000_000);
+    let body = json!({ "model": "llama", "prompt": large }).to_string();
+    for declared in [true, false] {
+        let answer = send_large(&router, &body, declared).await?;
+        ensure!(answer.starts_with("HTTP/1.1 413"), "{answer}");
+        ensure!(answer.contains(r#""code":"too_large""#), "{answer}");
+    }
+    // One that is allowed, whole.
+    let body = json!({ "model": "llama", "prompt": "x".repeat(10_000_000) });
+    let answer = router.post(KEY, body.clone()).await?;
+    ensure!(answer.json()["bytes"] == body.to_string().len(), "{answer:?}");
+    let closed = router
+        .post(KEY, json!({ "model": "llama", "prompt": "closes" }))
+        .await?;
+    closed.refused(502, "model_broke_off", "may have been processed")?;
+    let begun = router
+        .begin(KEY, json!({ "model": "llama", "prompt": "breaks" }))
+        .await?;
+    ensure!(begun.response.status() == 200);
+    let broken = begun.whole().await;
+    ensure!(
+        broken.is_err(),
+        "a response that breaks off does not look whole: {broken:?}"
+    );
+    ensure!(
+        engine.seen.asked.load(Ordering::SeqCst) == 3,
+        "nothing that was sent is sent again"
+    );
+    Ok(())
+}
+
+/// Sends a body to the router until that closes the connection, and returns what it said.
+async fn send_large(router: &support::Router, body: &str, declared: bool) -> Result<String> {
+    let stream = TcpStream::connect(router.address).await?;
+    let (mut read, mut write) = stream.into_split();
+    let length = if declared {
+        format!("content-length: {}", body.len())
+    } else {
+        "transfer-encoding: chunked".to_owned()
+    };
+    let head = format!("POST {CHAT} HTTP/1.1\r\nhost: h\r\nauthorization: Bearer {KEY}\r\n{length}\r\n\r\n");
+    let body = body.to_owned();
+    let sending = tokio::spawn(async move {
+        write.write_all(head.as_bytes()).await?;
+        if declared {
+            write.write_all(body.as_bytes()).await?;
+        } else {
+            write
+                .write_all(format!("{:x}\r\n{body}\r\n0\r\n\r\n", body.len()).as_bytes())
+                .await?;
+        }
+        Ok::<_, std::io::Error>(write)
+    });
+    let mut answer = vec![0; 4096];
+    let length = read.read(&mut answer).await?;
+    sending.abort();
+    Ok(String::from_utf8_lossy(&answer[..length]).into_owned())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn client_that_reads_nothing_or_leaves_stops_the_engine() -> Result<()> {
+    const MOST: usize = 16 * 1024 * 1024;
+    let world = World::start().await?;
+    let engine = Engine::start("llama").await?;
+    world.model("a", "one", "llama", 1).await?;
+    world.serves("a", "one", engine.port).await?;
+    let router = world.router(&[]).await?.ready().await?;
+    let begun = router
+        .begin(KEY, json!({ "model": "llama", "prompt": "endless" }))
+        .await?;
+    ensure!(begun.response.status() == 200);
+    // The stream stops when the buffers of the connections are full.
+    let sent = || engine.seen.sent.load(Ordering::SeqCst);
+    eventually(PATIENCE, async || {
+        let before = sent();
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        ensure!(before > 0 && sent() == before, "{before} bytes, and more");
+        Ok(())
+    })
+    .await?;
+    ensure!(
+        sent() < MOST,
+        "{} bytes are on the way to a client that reads nothing",
+        sent()
+    );
+    ensure!(engine.seen.open.load(Ordering::SeqCst) == 1);
+    drop(begun);
+    eventually(PATIENCE, async || {
+        ensure!(engine.seen.open.load(Ordering::SeqCst) == 0, "the engine still streams");
+        Ok(())
+    })
+    .await?;
+    ensure!(
+        router
+            .metrics
+            .text()
+            .contains("kubeairunway_gateway_requests_in_flight 0")
+    );
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_to_a_sleeping_model_wake_it_once_and_are_answered() -> Result<()> {
+    const REQUESTS: usize = 50;
+    let world = World::start().await?;
+    let engine = Engine::start("llama").await?;
+    world.model("a", "one", "llama", 0).await?;
+    let router = Arc::new(world.router(&[]).await?.ready().await?);
+    let mark = world.cluster.audit().await?.mark().await?;
+    let requests: Vec<_> = (0..REQUESTS)
+        .map(|_| {
+            let router = Arc::clone(&router);
+            tokio::spawn(async move { router.chat(KEY, "llama").await })
+        })
+        .collect();
+    eventually(PATIENCE, async || {
+        let md = world.models("a").get("one").await?;
+        let replicas = md.spec.scaling.and_then(|scaling| scaling.replicas);
+        ensure!(replicas == Some(1), "{replicas:?}");
+        let held = format!("kubeairunway_gateway_held_requests {REQUESTS}");
+        ensure!(router.metrics.text().contains(&held));
+        Ok(())
+    })
+    .await?;
+    // The Service is known before a pod accepts connections: nothing is sent, so the request goes on waiting.
+    world.serves("a", "one", runway_testbed::free_port()?).await?;
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    world.serves("a", "one", engine.port).await?;
+    for request in try_join_all(requests).await? {
+        let answer = request?;
+        ensure!(answer.status == 200, "{answer:?}");
+    }
+    ensure!(
+        engine.seen.asked.load(Ordering::SeqCst) == REQUESTS,
+        "each request is sent once"
+    );
+    let requests = world.cluster.audit().await?.since(mark).await?;
+    let writes: Vec<_> = audit::of_user(&requests, ROUTER)
+        .into_iter()
+        .filter(|request| request.verb == "update")
+        .collect();
+    ensure!(writes.len() == 1 && writes[0].subresource == "scale", "{writes:?}");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn model_that_does_not_wake_is_reported_at_the_deadline() -> Result<()> {
+    let world = World::start().await?;
+    for name in ["asleep", "broken", "many"] {
+        world.model("a", name, name, 0).await?;
+    }
+    let router = world.router(&["--longest-hold=1s"]).await?.ready().await?;
+    let late = router.chat(KEY, "asleep").await?;
+    late.refused(
+        503,
+        "model_not_serving",
+        "did not serve within 1 seconds: no status yet; try again",
+    )?;
+    ensure!(late.headers.contains_key(header::RETRY_AFTER), "{late:?}");
+
+    let full = world.router(&["--largest-held=1"]).await?.ready().await?;
+    let full = Arc::new(full);
+    let held = tokio::spawn({
+        let full = Arc::clone(&full);
+        async move { full.chat(KEY, "asleep").await }
+    });
+    eventually(PATIENCE, async || {
+        ensure!(full.metrics.text().contains("kubeairunway_gateway_held_requests 1"));
+        Ok(())
+    })
+    .await?;
+    full.chat(KEY, "many")
+        .await?
+        .refused(429, "too_many_requests", "too many requests wait")?;
+    held.abort();
+
+    world.model("a", "broken", "broken", 1).await?;
+    let generation = world.models("a").get("broken").await?.metadata.generation;
+    let failed = json!({ "phase": "Failed", "message": "no GPU", "observedGeneration": generation });
+    world.status("a", "broken", failed).await?;
+    eventually(PATIENCE, async || {
+        let answer = router.chat(KEY, "broken").await?;
+        answer.refused(
+            503,
+            "model_not_serving",
+            "has failed: no GPU; see: kubeairunway why broken -n a",
+        )
+    })
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn failed_lookups_are_errors() -> Result<()> {
+    let mut world = World::start().await?;
+    world.model("a", "asleep", "llama", 0).await?;
+    let all = world.token("all", Some(&[])).await?;
+    // Without the right to ask about callers.
+    let router = world.router_as("nobody", &[]).await?;
+    router
+        .get(&all, "/v1/models")
+        .await?
+        .refused(503, "unavailable", "cannot check the caller")?;
+
+    let router = world.router(&[]).await?.ready().await?;
+    world.cluster.stop_apiserver().await;
+    router
+        .get(&all, "/v1/models")
+        .await?
+        .refused(503, "unavailable", "cannot check the caller")?;
+    // A key needs no API server; the model does.
+    router
+        .chat(KEY, "llama")
+        .await?
+        .refused(503, "model_not_serving", "cannot be woken")?;
+    ensure!(
+        router
+            .metrics
+            .text()
+            .contains(r#"kubeairunway_gateway_wakes_total{result="failed"} 1"#)
+    );
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn limits_of_a_caller_and_the_end_of_the_router() -> Result<()> {
+    let world = World::start().await?;
+    let engine = Engine::start("llama").await?;
+    world.model("a", "one", "llama", 1).await?;
+    world.serves("a", "one", engine.port).await?;
+    let all = world.token("all", Some(&[])).await?;
+    let router = world.router(&["--largest-requests-of-caller=1"]).await?.ready().await?;
+    let mut begun = router.begin(KEY, json!({ "model": "llama", "prompt": "slow" })).await?;
+    let first = begun.response.body_mut().frame().await;
+    ensure!(matches!(first, Some(Ok(_))), "parts arrive as the engine sends them");
+    router
+        .chat(KEY, "llama")
+        .await?
+        .refused(429, "too_many_requests", "requests in flight")?;
+    ensure!(
+        router.chat(&all, "llama").await?.status == 200,
+        "another caller has its own limit"
+    );
+
+    // A stream in flight ends in order.
+    router.shutdown.cancel();
+    let rest = begun.whole().await?;
+    ensure!(rest.text.len() == 9 * 8, "{rest:?}");
+    router.ended().await
+}
