@@ -6,7 +6,7 @@
 use anyhow::{Context, Result, ensure};
 use kube::core::DynamicObject;
 use runway_cli::install::kinds;
-use runway_client::manifests::{Component, NAMESPACE, Release, component, console, gateway, pods};
+use runway_client::manifests::{Component, NAMESPACE, Release, component, console, gateway, pods, router};
 use serde_json::{Map, Value, json};
 
 use crate::yaml::{HEADER, document};
@@ -16,6 +16,8 @@ const FOLDER: &str = "deploy/charts/kubeairunway";
 const CONSOLE_VALUES: &str = ".Values.console";
 /// Path of the gateway's values.
 const GATEWAY_VALUES: &str = ".Values.asyaGateway";
+/// Path of the model router's values.
+const ROUTER_VALUES: &str = ".Values.gateway";
 /// Whether it impersonates.
 const IMPERSONATES: &str = ".Values.console.impersonate.enabled";
 /// Begin of a mark: nothing that objects hold.
@@ -41,6 +43,10 @@ const GATEWAY: &str = "\
 The front door of Asya (docs/asya-gateway.md). It has one pod, since its jobs are on a volume
 # args: settings of `asya-gateway`, as --callback-host=hooks.example.com";
 
+const ROUTER: &str = "\
+The model router (docs/gateway.md): one OpenAI-compatible address for all models
+# args: settings of `kubeairunway-gateway`, as --longest-hold=10m";
+
 const PROVIDERS: &str = "\
 The controllers of the built-in providers
 # settings: spec.settings of the provider's InferenceProviderConfig (docs/install.md lists them), as a hook that requires Helm 4,
@@ -62,13 +68,13 @@ spec:
 {{- end }}
 ";
 
-fn console_values() -> Value {
+fn console_values(component: &Component) -> Value {
     json!({
         "enabled": false,
         "publicUrl": console::DEFAULT_URL,
         "args": [],
         "impersonate": { "enabled": false, "users": [], "groups": [] },
-        "resources": pods::resources(),
+        "resources": pods::resources(component),
     })
 }
 
@@ -132,19 +138,26 @@ fn values(components: &[Component]) -> Result<String> {
         json!({ "monitoring": { "enabled": false } }),
     )?;
     add(
-        "NetworkPolicies: from where metrics may be read, and the console and the gateway of Asya be reached (peers as in a NetworkPolicy; an empty list: from anywhere)",
-        json!({ "networkPolicy": { "metricsFrom": pods::metrics_from(), "consoleFrom": pods::console_from(), "gatewayFrom": pods::gateway_from() } }),
+        "NetworkPolicies: from where metrics may be read, and the console, the gateway of Asya and the model router be reached (peers as in a NetworkPolicy; an empty list: from anywhere)",
+        json!({ "networkPolicy": { "metricsFrom": pods::metrics_from(), "consoleFrom": pods::console_from(), "gatewayFrom": pods::gateway_from(), "modelsFrom": pods::models_from() } }),
     )?;
     let mut providers = Map::new();
     for component in components {
-        let settings = json!({ "replicas": component.replicas, "resources": pods::resources() });
+        let settings = json!({ "replicas": component.replicas, "resources": pods::resources(component) });
         if component.name == console::NAME {
-            add(CONSOLE, json!({ key(component): console_values() }))?;
+            add(CONSOLE, json!({ key(component): console_values(component) }))?;
             continue;
         }
         if component.name == gateway::NAME {
-            let values = json!({ "enabled": false, "args": [], "resources": pods::resources() });
+            let values = json!({ "enabled": false, "args": [], "resources": pods::resources(component) });
             add(GATEWAY, json!({ key(component): values }))?;
+            continue;
+        }
+        if component.name == router::NAME {
+            let mut values = settings;
+            values["enabled"] = json!(false);
+            values["args"] = json!([]);
+            add(ROUTER, json!({ key(component): values }))?;
             continue;
         }
         match provider(component) {
@@ -194,7 +207,8 @@ fn template(component: &Component) -> Result<String> {
     };
     let policies: Vec<String> = component.policy.iter().map(kinds::id).collect();
     let is_console = component.name == console::NAME;
-    let is_optional = is_console || component.name == gateway::NAME || provider(component).is_some();
+    let is_server = [console::NAME, gateway::NAME, router::NAME].contains(&component.name.as_str());
+    let is_optional = is_server || provider(component).is_some();
     let mut text = HEADER.to_owned();
     if is_optional {
         text.extend(["{{- if ", &values, ".enabled }}\n"]);
@@ -247,6 +261,8 @@ fn opened(object: &DynamicObject, values: &str) -> Result<String> {
     }
     if values == GATEWAY_VALUES && kinds::kind(object) == "Deployment" {
         value["spec"]["replicas"] = json!(1);
+    }
+    if [GATEWAY_VALUES, ROUTER_VALUES].contains(&values) && kinds::kind(object) == "Deployment" {
         value["spec"]["template"]["spec"]["containers"][0]["args"] = json!(mark(&format!("toJson {values}.args")));
     }
     if values == CONSOLE_VALUES {
@@ -283,6 +299,7 @@ fn open_network_policy(value: &mut Value) -> Option<()> {
             Some(from) if *from == pods::metrics_from() => "metricsFrom",
             Some(from) if *from == pods::console_from() => "consoleFrom",
             Some(from) if *from == pods::gateway_from() => "gatewayFrom",
+            Some(from) if *from == pods::models_from() => "modelsFrom",
             Some(_) => return None,
         };
         rule["from"] = json!(mark(&format!("toJson .Values.networkPolicy.{name}")));

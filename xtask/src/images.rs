@@ -38,7 +38,7 @@ struct Program {
     links: &'static [&'static str],
 }
 
-const PROGRAMS: [Program; 11] = [
+const PROGRAMS: [Program; 12] = [
     program(
         "kubeairunway-controller",
         "runway-core",
@@ -74,6 +74,11 @@ const PROGRAMS: [Program; 11] = [
         "asya-gateway",
         "runway-asya-gateway",
         "The front door of Asya: jobs for AsyncActors over HTTP",
+    ),
+    program(
+        "kubeairunway-gateway",
+        "runway-gateway",
+        "The model router: one address for all models of a cluster",
     ),
     Program {
         // Init containers of servers call it by the name that it has in other operators' images.
@@ -240,7 +245,7 @@ mod tests {
 
     /// Highest number of crates that the program of a package may link. A new dependency that exceeds this is a decision: cut another, or raise
     /// the number and say why in the commit.
-    const BUDGETS: [(&str, usize); 7] = [
+    const BUDGETS: [(&str, usize); 8] = [
         // kube brings kubeconfigs (28 crates), cel an ANTLR runtime (8).
         ("runway-core", 200),
         ("runway-provider-kaito", 193),
@@ -248,6 +253,7 @@ mod tests {
         // Cargo.lock holds idna_adapter 1.0, which rejects host names outside ASCII: 1.2 brings ICU (15 crates).
         ("runway-asya-sidecar", 137),
         ("runway-asya-gateway", 228),
+        ("runway-gateway", 193),
         // lapin's TLS brings a key store of PKCS #12 (45 crates) without a switch, and roots for machines that have none.
         ("runway-asya-operator", 266),
         // It links the operators; the check of Llama Stack providers installs into a temporary directory (tempfile, 3 crates).

@@ -36,6 +36,12 @@ pub(crate) fn page() -> String {
     );
     section(
         &mut page,
+        "kubeairunway-gateway",
+        "Reported by the model router on `--admin-address`. The series of a model end with its ModelDeployment.",
+        runway_gateway::metrics::METRICS.iter().map(Row::from),
+    );
+    section(
+        &mut page,
         "asya-sidecar",
         "Reported by each pod of an AsyncActor for its own queue, on `ASYA_METRICS_ADDR` (the operator sets `:9464`). Names start with `ASYA_METRICS_NAMESPACE`, `asya_actor` by default.",
         of_the_sidecar().into_iter(),

@@ -43,12 +43,17 @@ const MAY_USE: &[(&str, &[&str])] = &[
         ],
     ),
     (
+        "runway-gateway",
+        &["runway-api", "runway-callers", "runway-http", "runway-operator"],
+    ),
+    (
         "runway-client",
         &[
             "runway-api",
             "runway-asya-operator",
             "runway-callers",
             "runway-core",
+            "runway-gateway",
             "runway-llama-stack-operator",
             "runway-operator",
             "runway-provider",
@@ -114,6 +119,9 @@ const PURE: &[&str] = &[
     "crates/asya-sidecar/src/envelope.rs",
     "crates/asya-gateway/src/job.rs",
     "crates/asya-gateway/src/submission.rs",
+    "crates/gateway/src/asked.rs",
+    "crates/gateway/src/model.rs",
+    "crates/gateway/src/table.rs",
     "crates/llama-stack-operator/src/plan",
     "crates/llama-stack-operator/src/validate.rs",
 ];

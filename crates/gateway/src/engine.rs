@@ -34,7 +34,7 @@ const ADDRESSES_KEPT: Duration = Duration::from_secs(5);
 /// Services whose addresses are kept.
 const SERVICES: usize = 4096;
 /// Largest header of a response, and largest part of a body that waits in memory.
-const BUFFER: usize = 64 * 1024;
+const BUFFER: usize = 16 * 1024;
 /// Largest list of models of an engine.
 const LARGEST_LIST: usize = 64 * 1024;
 /// Longest wait for the list of models of an engine.

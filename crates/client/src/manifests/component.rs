@@ -28,6 +28,10 @@ pub struct Component {
     pub folders: Vec<Folder>,
     /// Volume that outlives its pod. The component then has one pod at a time.
     pub claim: Option<Claim>,
+    /// Time from the request to end until a pod is killed, in seconds, if its requests take longer than those of a controller.
+    pub grace_seconds: Option<u32>,
+    /// Limit of the memory of a pod, as a quantity.
+    pub memory_limit: &'static str,
     /// Ports, in addition to metrics and probes.
     pub ports: Vec<Port>,
     /// Permissions in all namespaces.
@@ -147,6 +151,8 @@ impl Component {
             variables: Vec::new(),
             folders: Vec::new(),
             claim: None,
+            grace_seconds: None,
+            memory_limit: "256Mi",
             ports: Vec::new(),
             access: Vec::new(),
             access_in_namespace: Vec::new(),

@@ -8,6 +8,7 @@
 //! | [`roles`] | permissions of controllers and users |
 //! | [`console`] | the optional web console |
 //! | [`gateway`] | the optional front door of Asya |
+//! | [`router`] | the optional model router |
 //! | [`policy`] | the optional ValidatingAdmissionPolicies, which restrict providers to users |
 //!
 //! Add a new program of the product as a [`Component`] to [`components`].
@@ -20,6 +21,7 @@ mod objects;
 pub mod pods;
 pub mod policy;
 pub mod roles;
+pub mod router;
 
 use std::sync::Arc;
 
@@ -79,7 +81,7 @@ pub fn built_in_providers() -> Vec<Arc<dyn Provider>> {
 pub fn all_components() -> Vec<Component> {
     components()
         .into_iter()
-        .chain([console::console(&[]), gateway::gateway()])
+        .chain([console::console(&[]), gateway::gateway(), router::router()])
         .collect()
 }
 

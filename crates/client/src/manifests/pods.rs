@@ -29,10 +29,10 @@ const GRACE_SECONDS: u32 = 30;
 /// Resources of a pod. Memory grows by about 2 KiB for each ModelDeployment (docs/performance.md); the memory that clients
 /// can make a program use beside that is bounded (`runway_http::Limits`): at most 96 MiB in all for the core, and 128 MiB for
 /// the console. No limit on CPU, which would only make a busy controller slow.
-pub fn resources() -> Value {
+pub fn resources(component: &Component) -> Value {
     json!({
         "requests": { "cpu": "20m", "memory": "32Mi" },
-        "limits": { "memory": "256Mi" },
+        "limits": { "memory": component.memory_limit },
     })
 }
 
@@ -92,6 +92,11 @@ pub fn metrics_from() -> Value {
 /// Allowed clients of the gateway, as peers of a NetworkPolicy.
 pub fn gateway_from() -> Value {
     json!([labelled(super::gateway::CLIENTS_LABEL)])
+}
+
+/// Allowed clients of the model router, as peers of a NetworkPolicy.
+pub fn models_from() -> Value {
+    json!([labelled(super::router::CLIENTS_LABEL)])
 }
 
 /// Allowed clients of the console, as peers of a NetworkPolicy.
@@ -194,7 +199,7 @@ fn pod(component: &Component, release: &Release) -> Value {
         "serviceAccountName": name,
         "automountServiceAccountToken": component.is_controller,
         "enableServiceLinks": false,
-        "terminationGracePeriodSeconds": GRACE_SECONDS,
+        "terminationGracePeriodSeconds": component.grace_seconds.unwrap_or(GRACE_SECONDS),
         "securityContext": {
             "runAsNonRoot": true,
             "runAsUser": USER,
@@ -217,7 +222,7 @@ fn pod(component: &Component, release: &Release) -> Value {
             "startupProbe": probe("/healthz", 1, 30),
             "livenessProbe": probe("/healthz", 10, 3),
             "readinessProbe": probe("/readyz", 5, 2),
-            "resources": resources(),
+            "resources": resources(component),
             "securityContext": {
                 "allowPrivilegeEscalation": false,
                 "readOnlyRootFilesystem": true,

@@ -1,0 +1,82 @@
+//! The model router in the cluster: `kubeairunway-gateway`, for those who ask for it.
+//!
+//! It may read ModelDeployments, scale them, and ask the API server about callers, and nothing else.
+
+use super::component::{Component, Content, Folder, Origin, Port};
+
+/// Name of the component, and of its program.
+pub const NAME: &str = "kubeairunway-gateway";
+/// Label of the namespaces from which it may be reached: those of its callers, and that of an ingress controller.
+pub const CLIENTS_LABEL: &str = "kubeairunway.ai/model-clients";
+/// The administrator's optional Secret with the keys of callers that have no token of the cluster.
+pub const KEYS: &str = "kubeairunway-gateway-keys";
+/// Where it is mounted.
+const KEYS_PATH: &str = "/etc/kubeairunway/gateway-keys";
+
+/// The router. With two pods, one can stop without an interruption.
+pub fn router() -> Component {
+    Component {
+        is_controller: false,
+        replicas: 2,
+        // The defaults of --shutdown-delay and --drain, and some time to end.
+        grace_seconds: Some(5 + 120 + 5),
+        // Bodies have 64 MiB (--memory), and each of 12,000 requests (--largest-requests) at most 64 KiB beside its body: 4 KiB that
+        // are always received, and the buffers of two connections.
+        memory_limit: "1Gi",
+        folders: vec![Folder {
+            name: "keys",
+            path: KEYS_PATH.to_owned(),
+            content: Content::Secret(KEYS),
+        }],
+        ports: vec![Port {
+            name: "models",
+            number: 8000,
+            service: (NAME.to_owned(), 80),
+            from: Origin::Labelled(CLIENTS_LABEL),
+        }],
+        access: runway_gateway::access(),
+        ..Component::new(NAME)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::manifests::Release;
+
+    #[test]
+    fn it_may_read_and_scale_models_and_ask_about_callers() {
+        let rules = router().access;
+        let rights: Vec<String> = rules
+            .iter()
+            .map(|rule| {
+                let resources = rule.resources.clone().unwrap_or_default();
+                format!("{} {}", resources.join(","), rule.verbs.join(","))
+            })
+            .collect();
+        assert_eq!(
+            rights,
+            [
+                "modeldeployments list,watch",
+                "modeldeployments/scale get,update",
+                "tokenreviews create",
+                "subjectaccessreviews create",
+            ]
+        );
+    }
+
+    #[test]
+    fn pod_ends_after_the_requests_in_flight() {
+        let objects = router().objects(&Release::default());
+        let deployment = objects
+            .iter()
+            .find(|o| o.types.as_ref().is_some_and(|t| t.kind == "Deployment"))
+            .unwrap();
+        let pod = &deployment.data["spec"]["template"]["spec"];
+        assert_eq!(pod["terminationGracePeriodSeconds"], 130);
+        let keys = json!({ "name": "keys", "secret": { "secretName": KEYS, "optional": true } });
+        assert!(pod["volumes"].as_array().unwrap().contains(&keys), "{pod:#}");
+    }
+}
