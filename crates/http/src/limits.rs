@@ -23,7 +23,7 @@ pub struct Limits {
     pub body: usize,
     /// How long it may take until a response begins, the body of the request included. `None`: as long as the handler likes.
     pub request: Option<Duration>,
-    /// How long a client may read nothing of a response that waits for it. Its connection is closed then.
+    /// Longest time for which a client may read nothing of a response. Its connection is closed then.
     pub unread: Duration,
     /// Whether a connection stays until the end of its response. Otherwise it makes room once the response begins.
     pub whole_responses: bool,

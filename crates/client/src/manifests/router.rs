@@ -10,7 +10,7 @@ pub const NAME: &str = "kubeairunway-gateway";
 pub const CLIENTS_LABEL: &str = "kubeairunway.ai/model-clients";
 /// The administrator's optional Secret with the keys of callers that have no token of the cluster.
 pub const KEYS: &str = "kubeairunway-gateway-keys";
-/// Where it is mounted.
+/// Mount path of that Secret.
 const KEYS_PATH: &str = "/etc/kubeairunway/gateway-keys";
 
 /// The router. With two pods, one can stop without an interruption.

@@ -1,0 +1,293 @@
+//! The model router before a real engine on a real node: a model is asked through it, changes while requests are in flight, sleeps,
+//! and is woken by a request.
+
+mod support;
+
+use std::collections::BTreeMap;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use anyhow::{Context, Result, ensure};
+use clap::Parser;
+use futures::future::try_join_all;
+use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
+use k8s_openapi::api::core::v1::{Pod, Service, ServiceAccount};
+use kube::api::{ListParams, PostParams};
+use kube::{Api, Client, Config};
+use runway_client::manifests::{Identity, router};
+use runway_gateway::engine::Lookup;
+use runway_gateway::{Args, run_on};
+use runway_operator::process::Process;
+use runway_provider_direct::Direct;
+use runway_testbed::engine::{CHAT, Endpoint, LlamaServer, MODEL, MODELS, SENTENCE, chat_request, pieces};
+use runway_testbed::{Node, PATIENCE, audit, eventually, node};
+use serde_json::{Value, json};
+use support::{Bed, NAMESPACE, Upstream};
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
+
+/// Name of the model in requests: the image decides that of the engine, so it is that of the ModelDeployment.
+const NAME: &str = "hello";
+/// Name of the model at the engine.
+const ALIAS: &str = "name-of-the-engine";
+/// Requests to the sleeping model.
+const WAKING: usize = 20;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn model_answers_through_the_router_while_it_changes_and_from_zero() -> Result<()> {
+    const WHAT: &str = "the model router on a real node";
+    if node::skip(WHAT) {
+        return Ok(());
+    }
+    let Some(engine) = tokio::task::spawn_blocking(|| LlamaServer::prepare(WHAT)).await?? else {
+        return Ok(());
+    };
+    let bed = Bed::start_with_node(Upstream::None).await?;
+    bed.cluster.import_image(&engine.image.archive).await?;
+    let _core = bed.core().await?;
+    let _direct = bed.asking_provider(Direct::default()).await?;
+    bed.admission_is_up().await?;
+    let (router, _served) = serve(&bed).await?;
+
+    bed.create(json!({
+        "apiVersion": "kubeairunway.ai/v1alpha1", "kind": "ModelDeployment", "metadata": { "name": NAME },
+        "spec": {
+            "provider": { "name": "direct" },
+            "model": { "source": "custom" },
+            "engine": { "type": "llamacpp", "args": { "model": MODEL, "alias": ALIAS, "threads": "1" } },
+            "image": engine.image.name,
+            "resources": { "memory": "256Mi", "cpu": "10m" },
+        },
+    }))
+    .await?;
+    // The first request is there before the model.
+    eventually(PATIENCE, async || {
+        let (status, models) = router.get(MODELS).await?;
+        ensure!(
+            status.is_success() && models.contains(r#""id":"hello""#),
+            "{status} {models}"
+        );
+        Ok(())
+    })
+    .await?;
+    router.says_the_sentence(NAME, &["Are you there?"]).await?;
+    streams_each_piece_once(&router).await?;
+    bed.running(NAME).await?;
+
+    let traffic = Traffic::begin(&router);
+    bed.patch(NAME, json!({ "spec": { "image": engine.next.name } }))
+        .await?;
+    eventually(PATIENCE, async || {
+        only_pods_with(&bed.admin, &engine.next.name, 1).await
+    })
+    .await?;
+    bed.patch(NAME, json!({ "spec": { "scaling": { "replicas": 2 } } }))
+        .await?;
+    eventually(PATIENCE, async || {
+        only_pods_with(&bed.admin, &engine.next.name, 2).await
+    })
+    .await?;
+    bed.patch(NAME, json!({ "spec": { "scaling": { "replicas": 1 } } }))
+        .await?;
+    eventually(PATIENCE, async || {
+        only_pods_with(&bed.admin, &engine.next.name, 1).await
+    })
+    .await?;
+    // The pod of the old image, and one of two.
+    traffic.end(2).await?;
+
+    sleeps_and_wakes(&bed, &router).await?;
+    bed.cluster.stop().await
+}
+
+/// Scales to zero, and checks that each of some requests at once is answered, after one write.
+async fn sleeps_and_wakes(bed: &Bed<Node>, router: &Endpoint) -> Result<()> {
+    bed.patch(NAME, json!({ "spec": { "scaling": { "replicas": 0 } } }))
+        .await?;
+    eventually(PATIENCE, async || {
+        let pods = pods(&bed.admin).await?;
+        ensure!(pods.is_empty(), "{pods:?}");
+        Ok(())
+    })
+    .await?;
+    let mark = bed.cluster.audit().await?.mark().await?;
+    let request = chat_request(NAME, "Good morning");
+    let answers = (0..WAKING).map(|_| router.answer(CHAT, &request));
+    for answer in try_join_all(answers).await? {
+        ensure!(answer["choices"][0]["message"]["content"] == SENTENCE, "{answer}");
+    }
+    let requests = bed.cluster.audit().await?.since(mark).await?;
+    let writes = audit::of_user(&requests, router::NAME);
+    let writes: Vec<_> = writes.iter().filter(|request| request.verb == "update").collect();
+    ensure!(writes.len() == 1 && writes[0].subresource == "scale", "{writes:?}");
+    Ok(())
+}
+
+/// The router with the permissions that it has in a cluster, and an endpoint with the token of a caller who may get models.
+async fn serve(bed: &Bed<Node>) -> Result<(Endpoint, AbortOnDropHandle<Result<()>>)> {
+    #[derive(Parser)]
+    struct Command {
+        #[command(flatten)]
+        args: Args,
+    }
+    for object in router::router().roles(Identity::User) {
+        bed.apply(&serde_json::to_value(&object)?).await?;
+    }
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
+    let mut config = Config::new(format!("http://{}", listener.local_addr()?).parse()?);
+    config.auth_info.token = Some(token(bed).await?.into());
+    // Each failure counts.
+    config.default_retry = false;
+    let client = bed.cluster.client(router::NAME, &[]).await?;
+    let process = Process::alone(client, CancellationToken::new());
+    let args = Command::try_parse_from(["router"])?.args;
+    let lookup = cluster_addresses(bed.admin.clone());
+    let served = tokio::spawn(async move { Ok(run_on(process, args, listener, lookup).await?) });
+    Ok((
+        Endpoint::machine(Client::try_from(config)?),
+        AbortOnDropHandle::new(served),
+    ))
+}
+
+/// This machine reaches the addresses of Services, and not the DNS of the cluster.
+fn cluster_addresses(client: Client) -> Lookup {
+    Arc::new(move |at| {
+        let services: Api<Service> = Api::namespaced(client.clone(), &at.namespace);
+        let (name, port) = (at.service.to_string(), at.port);
+        Box::pin(async move {
+            let found = services.get(&name).await.map_err(std::io::Error::other)?;
+            let address = found.spec.and_then(|spec| spec.cluster_ip).unwrap_or_default();
+            let address = address.parse().map_err(std::io::Error::other)?;
+            Ok(vec![SocketAddr::new(address, port)])
+        })
+    })
+}
+
+async fn token(bed: &Bed<Node>) -> Result<String> {
+    let subject = json!({ "kind": "ServiceAccount", "name": "caller", "namespace": NAMESPACE });
+    for object in [
+        json!({ "apiVersion": "v1", "kind": "ServiceAccount", "metadata": { "name": "caller", "namespace": NAMESPACE } }),
+        json!({
+            "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding",
+            "metadata": { "name": "caller", "namespace": NAMESPACE },
+            "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "caller" },
+            "subjects": [subject],
+        }),
+        json!({
+            "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role",
+            "metadata": { "name": "caller", "namespace": NAMESPACE },
+            "rules": [{
+                "apiGroups": ["kubeairunway.ai"], "resources": ["modeldeployments"], "resourceNames": [NAME], "verbs": ["get"],
+            }],
+        }),
+    ] {
+        bed.apply(&object).await?;
+    }
+    let accounts: Api<ServiceAccount> = Api::namespaced(bed.admin.clone(), NAMESPACE);
+    let request = TokenRequest {
+        spec: TokenRequestSpec::default(),
+        ..TokenRequest::default()
+    };
+    let answer = accounts
+        .create_token_request("caller", &PostParams::default(), &request)
+        .await?;
+    Ok(answer.status.context("no token")?.token)
+}
+
+async fn streams_each_piece_once(router: &Endpoint) -> Result<()> {
+    let parts = router.streamed(&chat_request(NAME, "Hello")).await?;
+    ensure!(parts == pieces(), "{parts:?}");
+    Ok(())
+}
+
+/// Pods of the model, by name, with their images and whether they are ready.
+async fn pods(client: &Client) -> Result<BTreeMap<String, (String, bool)>> {
+    let pods: Api<Pod> = Api::namespaced(client.clone(), NAMESPACE);
+    let all = pods.list(&ListParams::default()).await?.items;
+    let of = |pod: Pod| {
+        let image = pod.spec.and_then(|spec| Some(spec.containers.first()?.image.clone()?));
+        let conditions = pod.status.and_then(|status| status.conditions).unwrap_or_default();
+        let ready = conditions.iter().any(|c| c.type_ == "Ready" && c.status == "True");
+        (
+            pod.metadata.name.unwrap_or_default(),
+            (image.unwrap_or_default(), ready),
+        )
+    };
+    Ok(all.into_iter().map(of).collect())
+}
+
+/// Checks that so many pods of this image are ready, and that there are no others.
+async fn only_pods_with(client: &Client, image: &str, replicas: usize) -> Result<()> {
+    let pods = pods(client).await?;
+    let fits = pods.len() == replicas && pods.values().all(|(of_pod, ready)| of_pod == image && *ready);
+    ensure!(fits, "{pods:?}");
+    Ok(())
+}
+
+/// Requests, one after the other, with and without a stream, until the end.
+struct Traffic {
+    stop: Arc<AtomicBool>,
+    answered: Arc<AtomicUsize>,
+    tasks: Vec<tokio::task::JoinHandle<Vec<String>>>,
+}
+
+impl Traffic {
+    fn begin(router: &Endpoint) -> Self {
+        let (stop, answered) = (Arc::<AtomicBool>::default(), Arc::<AtomicUsize>::default());
+        let ask = |streams: bool| {
+            let router = Endpoint::machine(router.client().clone());
+            let (stop, answered) = (Arc::clone(&stop), Arc::clone(&answered));
+            tokio::spawn(async move {
+                let mut failed = Vec::new();
+                while !stop.load(Ordering::Relaxed) {
+                    match ask_once(&router, streams).await {
+                        Ok(()) => drop(answered.fetch_add(1, Ordering::Relaxed)),
+                        Err(error) => failed.push(format!("stream {streams}: {error:#}")),
+                    }
+                }
+                failed
+            })
+        };
+        Self {
+            tasks: [true, true, false, false].map(ask).into(),
+            stop,
+            answered,
+        }
+    }
+
+    /// Ends it, and checks that no other request has failed than those that an engine was answering when its pod ended: at most one
+    /// of each task for each of these pods. llama-server does not finish them.
+    async fn end(self, ended_pods: usize) -> Result<()> {
+        self.stop.store(true, Ordering::Relaxed);
+        let most = self.tasks.len() * ended_pods;
+        let failed = try_join_all(self.tasks).await?.concat();
+        let answered = self.answered.load(Ordering::Relaxed);
+        println!("{answered} requests were answered, {} failed", failed.len());
+        let (cut_off, others): (Vec<_>, Vec<_>) = failed.into_iter().partition(|error| {
+            error.contains("model_broke_off") || error.contains("error reading a body from connection")
+        });
+        ensure!(others.is_empty(), "{others:#?}");
+        ensure!(
+            cut_off.len() <= most && answered > most,
+            "{answered} were answered, and not: {cut_off:#?}"
+        );
+        Ok(())
+    }
+}
+
+async fn ask_once(router: &Endpoint, streams: bool) -> Result<()> {
+    let request: Value = chat_request(NAME, "Hello");
+    if !streams {
+        let answer = router.answer(CHAT, &request).await?;
+        ensure!(answer["choices"][0]["message"]["content"] == SENTENCE, "{answer}");
+        return Ok(());
+    }
+    let mut request = request;
+    request["stream"] = true.into();
+    let (status, text) = router.post(CHAT, &request).await?;
+    let whole = text.matches("\"content\"").count() >= pieces().len() && text.trim_end().ends_with("data: [DONE]");
+    ensure!(status.is_success() && whole, "{status} {text}");
+    Ok(())
+}
