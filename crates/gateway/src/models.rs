@@ -9,16 +9,27 @@ use runway_api::ModelDeployment;
 use runway_http::watches::{Watch, Watches};
 use runway_operator::admin::Pending;
 use runway_operator::store::{Change, Store};
-use runway_operator::watch::{ready_when_listed, watched};
+use runway_operator::watch::watched;
 
 use crate::model::Model;
 use crate::table::{Key, Table};
 
 /// Current models, and news of them. Cheap to clone.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub struct Models {
+    store: Store<Arc<Model>>,
     table: Arc<RwLock<Table>>,
     news: Watches<Key>,
+}
+
+impl Default for Models {
+    fn default() -> Self {
+        Self {
+            store: Store::by_name(),
+            table: Arc::default(),
+            news: Watches::default(),
+        }
+    }
 }
 
 impl Models {
@@ -26,12 +37,15 @@ impl Models {
     pub async fn follow(self, client: Client, listed: Pending, changed: impl Fn(&Change<'_, Arc<Model>>)) {
         let events = watched(Api::all(client), watcher::Config::default());
         let keep = |md: ModelDeployment| Model::of(&md).map(Arc::new);
-        let store = Store::by_name();
-        let taken_in = store.follow(ready_when_listed(events, listed), keep, |change| {
+        let taken_in = self.store.clone().follow(events, keep, |change| {
             self.take_in(change);
             changed(change);
         });
-        taken_in.await;
+        let ready = async {
+            self.store.listed().await;
+            listed.done();
+        };
+        tokio::join!(taken_in, ready);
     }
 
     fn take_in(&self, change: &Change<'_, Arc<Model>>) {
@@ -42,6 +56,11 @@ impl Models {
             self.table.write().insert(Arc::clone(change.kept));
         }
         self.news.wake(&key);
+    }
+
+    /// Whether the first list is complete. Until then, a model that is not found may exist.
+    pub fn are_known(&self) -> bool {
+        self.store.is_listed()
     }
 
     /// The model of this namespace and name.

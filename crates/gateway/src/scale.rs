@@ -110,11 +110,14 @@ impl Scaler {
         let mut pause = PAUSE;
         let mut last = String::new();
         for _ in 0..ATTEMPTS {
-            match timeout(ANSWERED_WITHIN, self.scale(key)).await {
-                Ok(Outcome::Done) => return Ok(()),
-                Ok(Outcome::Failed(error)) => return Err(error),
-                Ok(Outcome::Again(error)) => last = error,
-                Err(_) => last = "the API server does not answer".to_owned(),
+            let unanswered = |_| Outcome::Again("the API server does not answer".to_owned());
+            match timeout(ANSWERED_WITHIN, self.scale(key))
+                .await
+                .unwrap_or_else(unanswered)
+            {
+                Outcome::Done => return Ok(()),
+                Outcome::Failed(error) => return Err(error),
+                Outcome::Again(error) => last = error,
             }
             sleep(pause).await;
             pause *= 2;

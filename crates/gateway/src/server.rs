@@ -101,7 +101,8 @@ async fn admit(State(api): State<Arc<Api>>, request: Request, next: Next) -> Res
         let place = api.places.take(&who.name()).ok_or_else(too_many)?;
         Ok((who, place))
     };
-    match admitted.await {
+    // Steps that are over keep no memory while the request is held: each has its own.
+    match Box::pin(admitted).await {
         Ok((who, place)) => {
             let taken = (place, api.metrics.begin());
             parts.extensions.insert(who);
@@ -114,6 +115,7 @@ async fn admit(State(api): State<Arc<Api>>, request: Request, next: Next) -> Res
 
 async fn list(State(api): State<Arc<Api>>, Extension(who): Extension<Who>) -> Response {
     api.answer(async {
+        api.models_are_known()?;
         let models = api.rights.usable(&who, api.serving.models.all()).await?;
         Ok(Json(json!({ "object": "list", "data": table::listing(&models) })).into_response())
     })
@@ -150,12 +152,11 @@ async fn pass_on(
     api.answer(async {
         let path = path.ok_or_else(Refused::no_route)?;
         let asked = Asked::read(&body)?;
-        let model = api.choose(&who, &asked.model).await?;
+        let model = Box::pin(api.choose(&who, &asked.model)).await?;
         let ready = api.serving.connect(&model).await?;
         let renamed = Full::new(asked.renamed(&body, &ready.name));
         drop(body);
         let request = ready.connection.request(Method::POST, path, forwarded, renamed);
-        // In memory of its own, which a held request does not have yet.
         let answer = Box::pin(ready.connection.send(request)).await;
         let answer =
             answer.map_err(|error| Refused::broken(format!("{error}; the request may have been processed")))?;
@@ -180,8 +181,14 @@ impl Api {
         refused.into_response()
     }
 
+    fn models_are_known(&self) -> Result<()> {
+        let starts = || Refused::unavailable("the router has not listed the models yet; try again");
+        self.serving.models.are_known().then_some(()).ok_or_else(starts)
+    }
+
     /// The one model that a name means for a caller.
     async fn choose(&self, who: &Who, asked: &str) -> Result<Arc<Model>> {
+        self.models_are_known()?;
         let candidates = self.serving.models.candidates(asked);
         let usable = self.rights.usable(who, candidates).await?;
         Ok(table::choose(asked, &usable)?)

@@ -89,7 +89,6 @@ impl Serving {
                     continue;
                 }
             };
-            // In memory of its own, which a held request does not have.
             let obstacle = match Box::pin(self.open(&model, &at)).await {
                 Ok(ready) => return Ok(ready),
                 Err(error) => error.to_string(),

@@ -34,6 +34,7 @@ use runway_operator::process::Process;
 use runway_testbed::apply::apply;
 use runway_testbed::{ControlPlane, Options};
 use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -206,6 +207,8 @@ impl Router {
     /// Waits until it has listed the models.
     pub async fn ready(self) -> Result<Self> {
         runway_testbed::eventually(runway_testbed::PATIENCE, async || {
+            let listed = self.get(KEY, "/v1/models").await?;
+            ensure!(listed.status == 200, "{listed:?}");
             let missing = self.health.missing();
             ensure!(missing.is_empty(), "{missing:?}");
             Ok(())
@@ -349,6 +352,27 @@ impl Engine {
     }
 }
 
+/// An engine that lists a model, and closes the connection of every other request. Returns its port, and how many it has closed.
+pub async fn closing_engine() -> Result<(u16, Arc<AtomicUsize>)> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
+    let (port, closed) = (listener.local_addr()?.port(), Arc::<AtomicUsize>::default());
+    let counted = Arc::clone(&closed);
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let mut request = [0; 4096];
+            let length = stream.read(&mut request).await.unwrap_or_default();
+            if request[..length].starts_with(b"GET ") {
+                let list = r#"{"data":[{"id":"closing"}]}"#;
+                let answer = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{list}", list.len());
+                let _ = stream.write_all(answer.as_bytes()).await;
+            } else {
+                counted.fetch_add(1, Ordering::SeqCst);
+            }
+        }
+    });
+    Ok((port, closed))
+}
+
 async fn list(State(seen): State<Arc<Seen>>) -> axum::Json<Value> {
     seen.listed.fetch_add(1, Ordering::SeqCst);
     axum::Json(json!({ "object": "list", "data": [{ "id": seen.name }] }))
@@ -362,19 +386,16 @@ async fn chat(State(seen): State<Arc<Seen>>, headers: HeaderMap, body: Bytes) ->
     match asked.get("prompt").and_then(Value::as_str) {
         Some("endless") => streamed(&seen, part(16 * 1024), usize::MAX, Duration::ZERO),
         Some("slow") => streamed(&seen, part(8), 10, Duration::from_millis(50)),
-        Some("closes") => Response::new(Body::from_stream(futures::stream::once(broken(Duration::ZERO)))),
         Some("breaks") => {
             let first = futures::stream::once(async { Ok(Bytes::from_static(b"first")) });
-            let rest = futures::stream::once(broken(Duration::from_millis(100)));
+            let rest = futures::stream::once(async {
+                tokio::time::sleep(Duration::from_millis(100)).await;
+                Err(std::io::Error::other("broken"))
+            });
             Response::new(Body::from_stream(first.chain(rest)))
         }
         _ => axum::Json(json!({ "model": asked.get("model"), "bytes": body.len() })).into_response(),
     }
-}
-
-async fn broken(after: Duration) -> std::io::Result<Bytes> {
-    tokio::time::sleep(after).await;
-    Err(std::io::Error::other("closed"))
 }
 
 fn streamed(seen: &Arc<Seen>, part: Bytes, parts: usize, pause: Duration) -> Response {
