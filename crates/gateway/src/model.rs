@@ -110,7 +110,7 @@ mod tests {
 
     use super::*;
 
-    fn model(spec: Value, status: Value) -> Option<Model> {
+    fn model(spec: &Value, status: &Value) -> Option<Model> {
         let object = json!({
             "apiVersion": "kubeairunway.ai/v1alpha1", "kind": "ModelDeployment",
             "metadata": { "name": "gemma", "namespace": "team", "uid": "1", "generation": 2 },
@@ -119,9 +119,9 @@ mod tests {
         Model::of(&serde_json::from_value(object).unwrap())
     }
 
-    fn state(replicas: Value, status: Value) -> State {
+    fn state(replicas: &Value, status: &Value) -> State {
         let spec = json!({ "model": { "id": "org/gemma" }, "scaling": { "replicas": replicas } });
-        model(spec, status).unwrap().state
+        model(&spec, status).unwrap().state
     }
 
     fn engine() -> Value {
@@ -130,7 +130,7 @@ mod tests {
 
     #[test]
     fn name_in_requests_is_the_served_name_or_that_of_the_object() {
-        let name = |model_spec: Value| model(json!({ "model": model_spec }), json!({})).unwrap().served;
+        let name = |model_spec: Value| model(&json!({ "model": model_spec }), &json!({})).unwrap().served;
         assert_eq!(name(json!({ "id": "org/Gemma-2b" })), "Gemma-2b");
         assert_eq!(name(json!({ "id": "org/Gemma-2b", "servedName": "chat" })), "chat");
         assert_eq!(name(json!({ "id": "org/Gemma-2b", "servedName": "" })), "Gemma-2b");
@@ -146,43 +146,43 @@ mod tests {
         });
         let ready = json!([{ "type": "Ready", "status": "True", "reason": "A", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z" }]);
         assert_eq!(
-            state(json!(1), json!({ "endpoint": engine(), "conditions": ready })),
+            state(&json!(1), &json!({ "endpoint": engine(), "conditions": ready })),
             serving
         );
         // A rollout: some replicas are ready, the new ones are not.
         let rollout =
             json!({ "endpoint": engine(), "replicas": { "ready": 1 }, "phase": "Deploying", "observedGeneration": 2 });
-        assert_eq!(state(json!(2), rollout), serving);
+        assert_eq!(state(&json!(2), &rollout), serving);
         // The status of the previous generation says nothing about the pods, which serve on.
         let before = json!({ "endpoint": engine(), "replicas": { "ready": 1 }, "observedGeneration": 1 });
-        assert_eq!(state(json!(1), before), serving);
+        assert_eq!(state(&json!(1), &before), serving);
     }
 
     #[test]
     fn model_without_an_endpoint_or_a_ready_replica_starts() {
         let starting = |message: &str| State::Starting(message.to_owned());
-        assert_eq!(state(json!(1), json!({})), starting("no status yet"));
+        assert_eq!(state(&json!(1), &json!({})), starting("no status yet"));
         let loading = json!({ "endpoint": engine(), "replicas": { "ready": 0 }, "message": "loading" });
-        assert_eq!(state(json!(1), loading), starting("loading"));
+        assert_eq!(state(&json!(1), &loading), starting("loading"));
         assert_eq!(
-            state(json!(1), json!({ "replicas": { "ready": 1 }, "message": "odd" })),
+            state(&json!(1), &json!({ "replicas": { "ready": 1 }, "message": "odd" })),
             starting("odd")
         );
         let wrong =
             json!({ "endpoint": { "service": "a/b", "port": 8000 }, "replicas": { "ready": 1 }, "message": "odd" });
-        assert_eq!(state(json!(1), wrong), starting("odd"));
+        assert_eq!(state(&json!(1), &wrong), starting("odd"));
     }
 
     #[test]
     fn zero_replicas_are_asleep_whatever_the_status_says() {
         let serves = json!({ "endpoint": engine(), "replicas": { "ready": 1 } });
-        assert_eq!(state(json!(0), serves.clone()), State::Asleep);
+        assert_eq!(state(&json!(0), &serves), State::Asleep);
         // Absent is one replica.
-        assert!(matches!(state(Value::Null, serves), State::Serving(_)));
+        assert!(matches!(state(&Value::Null, &serves), State::Serving(_)));
         let spec = json!({
             "model": { "id": "a/b" }, "serving": { "mode": "disaggregated" }, "scaling": { "replicas": 0 },
         });
-        let disaggregated = model(spec, json!({})).unwrap();
+        let disaggregated = model(&spec, &json!({})).unwrap();
         assert!(
             matches!(disaggregated.state, State::Starting(_)),
             "the number is that of prefill and decode"
@@ -193,8 +193,8 @@ mod tests {
     fn failure_counts_for_the_spec_that_it_is_about() {
         let failed =
             |generation: i64| json!({ "phase": "Failed", "message": "no GPU", "observedGeneration": generation });
-        assert_eq!(state(json!(1), failed(2)), State::Failed("no GPU".to_owned()));
-        assert_eq!(state(json!(1), failed(1)), State::Starting("no GPU".to_owned()));
+        assert_eq!(state(&json!(1), &failed(2)), State::Failed("no GPU".to_owned()));
+        assert_eq!(state(&json!(1), &failed(1)), State::Starting("no GPU".to_owned()));
     }
 
     #[test]
