@@ -256,8 +256,9 @@ mod tests {
         ("runway-gateway", 193),
         // lapin's TLS brings a key store of PKCS #12 (45 crates) without a switch, and roots for machines that have none.
         ("runway-asya-operator", 266),
-        // It links the operators; the check of Llama Stack providers installs into a temporary directory (tempfile, 3 crates).
-        ("runway-cli", 307),
+        // It links the operators and the model router, for the permissions that it installs; the check of Llama Stack providers
+        // installs into a temporary directory (tempfile, 3 crates).
+        ("runway-cli", 308),
     ];
 
     #[test]
