@@ -96,7 +96,8 @@ async fn model_answers_through_the_router_while_it_changes_and_from_zero() -> Re
     })
     .await?;
     // The pod of the old image, and one of two.
-    traffic.end(2).await?;
+    let (answered, cut_off) = traffic.end(2).await?;
+    println!("{answered} requests were answered, {cut_off} were cut off");
 
     sleeps_and_wakes(&bed, &router).await?;
     bed.cluster.stop().await
@@ -207,7 +208,7 @@ async fn pods(client: &Client) -> Result<BTreeMap<String, (String, bool)>> {
     let pods: Api<Pod> = Api::namespaced(client.clone(), NAMESPACE);
     let all = pods.list(&ListParams::default()).await?.items;
     let of = |pod: Pod| {
-        let image = pod.spec.and_then(|spec| Some(spec.containers.first()?.image.clone()?));
+        let image = pod.spec.and_then(|spec| spec.containers.first()?.image.clone());
         let conditions = pod.status.and_then(|status| status.conditions).unwrap_or_default();
         let ready = conditions.iter().any(|c| c.type_ == "Ready" && c.status == "True");
         (
@@ -258,13 +259,12 @@ impl Traffic {
     }
 
     /// Ends it, and checks that no other request has failed than those that an engine was answering when its pod ended: at most one
-    /// of each task for each of these pods. llama-server does not finish them.
-    async fn end(self, ended_pods: usize) -> Result<()> {
+    /// of each task for each of these pods. llama-server does not finish them. Returns the numbers of both.
+    async fn end(self, ended_pods: usize) -> Result<(usize, usize)> {
         self.stop.store(true, Ordering::Relaxed);
         let most = self.tasks.len() * ended_pods;
         let failed = try_join_all(self.tasks).await?.concat();
         let answered = self.answered.load(Ordering::Relaxed);
-        println!("{answered} requests were answered, {} failed", failed.len());
         let (cut_off, others): (Vec<_>, Vec<_>) = failed.into_iter().partition(|error| {
             error.contains("model_broke_off") || error.contains("error reading a body from connection")
         });
@@ -273,7 +273,7 @@ impl Traffic {
             cut_off.len() <= most && answered > most,
             "{answered} were answered, and not: {cut_off:#?}"
         );
-        Ok(())
+        Ok((answered, cut_off.len()))
     }
 }
 
