@@ -42,7 +42,7 @@ pub async fn run(line: &CommandLine, stdin: &mut dyn Read, look: Look) -> Result
                 .map_err(verbs::Error::from)?;
             Ok(chat::chat(args, &cluster, &mut Terminal { stdin }).await?)
         }
-        Command::Deploy(args) => deploy::deploy(args, &line.client, &mut Terminal { stdin }).await,
+        Command::Deploy(args) => Box::pin(deploy::deploy(args, &line.client, &mut Terminal { stdin })).await,
         Command::Pause(args) | Command::Resume(args) => {
             let pause = matches!(line.command, Command::Pause(_));
             let cluster = Cluster::connect(&line.client).await.map_err(verbs::Error::from)?;
