@@ -136,6 +136,8 @@ reasons! {
         /// `spec.settings` of the provider's InferenceProviderConfig is invalid. Existing models continue unchanged; new ones and
         /// changes wait. An administrator must correct the setting that the message names.
         SettingsInvalid,
+        /// The upstream object is about to be created.
+        Creating,
         /// The upstream object exists.
         ResourceCreated,
         /// The upstream object is deleted and created again, because a field that cannot be updated changed.

@@ -257,6 +257,9 @@ where
             _ => None,
         };
         let owner = with_finalizer.as_ref().unwrap_or(owner);
+        if plan.status_first {
+            self.own_status(owner, plan, span).await?;
+        }
         for delete in &plan.delete {
             let name = || format!("delete {}", delete.resource.kind);
             within(span, name, self.delete(delete)).await?;
@@ -272,27 +275,33 @@ where
         if let Some(of) = &plan.status_of {
             self.status(owner, &of.manager, &of.status, of.guarded).await?;
         }
-        if let Some(status) = &plan.status {
-            let why = || {
-                plan.events
-                    .first()
-                    .map_or_else(|| "status".to_owned(), |note| format!("status: {}", note.reason))
-            };
-            within(
-                span,
-                why,
-                self.status(owner, &self.manager, status, plan.status_guarded),
-            )
-            .await?;
-            if self.traces.is_on() && becomes_ready(owner, status) {
-                self.traces.since_creation(owner.meta(), "Ready");
-            }
+        if !plan.status_first {
+            self.own_status(owner, plan, span).await?;
         }
         for note in &plan.events {
             self.events.say(owner.object_ref(&()), note.clone());
         }
         if plan.finalizer == Finalizer::Remove {
             self.set_finalizer(owner, false).await?;
+        }
+        Ok(())
+    }
+
+    async fn own_status(&self, owner: &K, plan: &Plan, span: Option<&Recording>) -> Result<(), Error> {
+        let Some(status) = &plan.status else { return Ok(()) };
+        let why = || {
+            plan.events
+                .first()
+                .map_or_else(|| "status".to_owned(), |note| format!("status: {}", note.reason))
+        };
+        within(
+            span,
+            why,
+            self.status(owner, &self.manager, status, plan.status_guarded),
+        )
+        .await?;
+        if self.traces.is_on() && becomes_ready(owner, status) {
+            self.traces.since_creation(owner.meta(), "Ready");
         }
         Ok(())
     }

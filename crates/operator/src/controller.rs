@@ -188,7 +188,9 @@ where
     match executor.execute(owner, plan).await {
         Ok(()) => Ok(plan.look_again.map_or_else(Action::await_change, Action::requeue)),
         Err(error) => {
-            executor.execute(owner, &after_failure(&error)).await?;
+            // A guarded status refers to the object as the plan's own writes left it.
+            let owner = executor.newest(Arc::new(owner.clone()));
+            executor.execute(&owner, &after_failure(&error)).await?;
             Err(error.into())
         }
     }

@@ -7,6 +7,7 @@ use runway_api::EventReason;
 use serde_json::Value;
 
 /// Everything to do for one object, in this order: add the finalizer, delete, apply, write the status, remove the finalizer.
+/// With `status_first` the status is written before anything is deleted or applied.
 ///
 /// ```
 /// use runway_api::EventReason;
@@ -35,6 +36,9 @@ pub struct Plan {
     pub status: Option<Value>,
     /// Write the status only if the object is still as observed, because another writer may be changing it at the same time.
     pub status_guarded: bool,
+    /// Write the status before other objects: it records an object that is about to be created, so that it is known also if the
+    /// controller stops in between.
+    pub status_first: bool,
     /// Status fields of another field manager that does not write them itself; written before ours.
     pub status_of: Option<StatusOf>,
     /// Events, once per change.

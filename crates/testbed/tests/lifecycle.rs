@@ -764,9 +764,8 @@ async fn switching_the_provider_never_makes_two() -> Result<()> {
         .await?;
     let md = bed
         .status("moving", "with the other provider", |s| {
-            s.provider
-                .as_ref()
-                .is_some_and(|p| p.resource_kind.as_deref() == Some("Deployment"))
+            let kind = s.provider.as_ref().and_then(|p| p.resource_kind.as_deref());
+            kind == Some("Deployment") && s.conditions.as_slice().is_true(condition::RESOURCE_CREATED)
         })
         .await?;
     ensure!(

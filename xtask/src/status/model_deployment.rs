@@ -222,6 +222,12 @@ const CONDITIONS: &[Condition] = &[
             ),
             Reason(
                 False,
+                "Creating",
+                "The upstream object is about to be created, or was created less than 5 seconds ago",
+                "Wait. If it lasts, see the logs of the provider's controller",
+            ),
+            Reason(
+                False,
                 "Recreating",
                 "The upstream object is being deleted and created again, because a field that cannot be changed in place changed",
                 "Wait",

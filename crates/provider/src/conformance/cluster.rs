@@ -180,6 +180,9 @@ impl<'a> Cluster<'a> {
                 .get_or_insert_default()
                 .push(labels::FINALIZER.to_owned());
         }
+        if plan.status_first {
+            self.write_status(plan)?;
+        }
         for delete in &plan.delete {
             self.write(&format!("delete {} '{}'", delete.resource.kind, delete.name))?;
             self.delete(&delete.uid);
@@ -193,9 +196,8 @@ impl<'a> Cluster<'a> {
             self.apply(apply)?;
             self.events.extend(apply.note.clone());
         }
-        if let Some(status) = &plan.status {
-            self.write("write the status")?;
-            self.set_status(status);
+        if !plan.status_first {
+            self.write_status(plan)?;
         }
         self.events.extend(plan.events.iter().cloned());
         if plan.finalizer == Finalizer::Remove {
@@ -207,6 +209,13 @@ impl<'a> Cluster<'a> {
                 .retain(|f| f != labels::FINALIZER);
             self.gone = self.md.is_deleting();
         }
+        Ok(())
+    }
+
+    fn write_status(&mut self, plan: &Plan) -> Result<(), Stop> {
+        let Some(status) = &plan.status else { return Ok(()) };
+        self.write("write the status")?;
+        self.set_status(status);
         Ok(())
     }
 

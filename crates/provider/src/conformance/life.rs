@@ -186,7 +186,8 @@ pub(super) fn r19_foreign_objects_are_never_touched(trial: &Trial) -> RuleResult
     Ok(())
 }
 
-/// The finalizer comes first. A controller that is killed after any write reaches the same state as one that is not.
+/// The finalizer comes first, and the status names an upstream object before it exists. A controller that is killed after any
+/// write reaches the same state as one that is not.
 pub(super) fn r20_a_crash_between_two_writes_changes_nothing(trial: &Trial) -> RuleResult {
     let mut fresh = trial.fresh(&json!({}))?;
     fresh.md.metadata.finalizers = None;
@@ -214,6 +215,10 @@ pub(super) fn r20_a_crash_between_two_writes_changes_nothing(trial: &Trial) -> R
             killed.budget = Some(writes);
             // The controller is killed repeatedly here; that it does not settle is expected.
             let _ = finish(&mut killed);
+            ensure!(
+                is_recorded(&killed) || upstream_uids(&killed).is_empty(),
+                "{what}: killed after {writes} writes there is an object that status.provider does not name: the core may select another provider"
+            );
             killed.budget = None;
             finish(&mut killed)?;
             ensure!(
@@ -225,6 +230,12 @@ pub(super) fn r20_a_crash_between_two_writes_changes_nothing(trial: &Trial) -> R
         }
     }
     Ok(())
+}
+
+fn is_recorded(cluster: &Cluster) -> bool {
+    let status = cluster.md.status.as_ref();
+    let provider = status.and_then(|status| status.provider.as_ref());
+    provider.is_some_and(|provider| provider.resource_name.is_some())
 }
 
 /// The persistent parts of the state, without server-generated values.

@@ -141,11 +141,14 @@ pub(super) fn serving(provider: &dyn Provider, seen: &Observed, prepared: &Prepa
     let is_ready = matches!(standing, Standing::Serves { .. });
     let draft = if is_ready { yes } else { no };
     let ready = draft(condition::READY, &reason, standing.ready_message(&message));
-    let created = yes(
-        condition::RESOURCE_CREATED,
-        ProviderReason::ResourceCreated,
-        format!("{} created successfully", main.kind.kind),
-    );
+    let is_missing = live.is_none();
+    let created = if is_missing {
+        let message = format!("Creating {}", main.kind.named(&main.name));
+        no(condition::RESOURCE_CREATED, ProviderReason::Creating, message)
+    } else {
+        let message = format!("{} created successfully", main.kind.kind);
+        yes(condition::RESOURCE_CREATED, ProviderReason::ResourceCreated, message)
+    };
     let mut drafts = vec![compatible(provider), created, ready];
     if phase == Phase::Failed {
         drafts.push(yes(condition::STALLED, &reason, &message));
@@ -191,6 +194,8 @@ pub(super) fn serving(provider: &dyn Provider, seen: &Observed, prepared: &Prepa
     let event = standing.event(phase, message);
     let told_at_once = event.is_some();
     let mut plan = write(seen, status, drafts, event);
+    // The core selects no other provider while the status names an object, so it names it before there is one.
+    plan.status_first = is_missing;
     plan.look_again = match staleness {
         Staleness::In(left) => Some(left),
         _ => None,
@@ -355,7 +360,8 @@ fn commotion(now: Timestamp, last_change: Option<Timestamp>) -> Option<Duration>
         .filter(|left| !left.is_zero())
 }
 
-/// Whether a plan would change only messages and counts of work in progress.
+/// Whether a plan would change only messages and counts of work in progress, or report that the object which was being created
+/// exists.
 fn is_mere_progress(seen: &Observed, plan: &Plan) -> bool {
     let wanted = plan
         .status
@@ -364,10 +370,13 @@ fn is_mere_progress(seen: &Observed, plan: &Plan) -> bool {
     let (Some(before), Some(wanted)) = (seen.md.status.as_ref().map(owned), wanted) else {
         return false;
     };
+    let created = before.conditions.get_condition(condition::RESOURCE_CREATED);
+    let is_creation = created.is_some_and(|c| c.reason == ProviderReason::Creating);
     let wordless = |status: &ModelDeploymentStatus| {
         let conditions: Vec<_> = status
             .conditions
             .iter()
+            .filter(|c| !(is_creation && c.type_ == condition::RESOURCE_CREATED))
             .map(|c| (c.type_.clone(), c.status.clone()))
             .collect();
         let rest = ModelDeploymentStatus {

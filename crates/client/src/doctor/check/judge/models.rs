@@ -169,7 +169,7 @@ fn cause(observed: &Observed, md: &ModelDeployment, its_pods: &[&Pod]) -> Option
         return Some(("model-compatible", error(said(c)).remedy(why)));
     }
     if let Some(c) = broken(condition::RESOURCE_CREATED)
-        && (c.reason != ProviderReason::Recreating || now.duration_since(c.last_transition_time.0) > UNSEEN)
+        && (!is_being_created(c) || now.duration_since(c.last_transition_time.0) > UNSEEN)
     {
         let (kind, object) = made(md);
         let remedy = if c.reason == ProviderReason::NameTaken || c.message.contains("conflict") {
@@ -182,6 +182,10 @@ fn cause(observed: &Observed, md: &ModelDeployment, its_pods: &[&Pod]) -> Option
         return Some(("model-upstream", error(said(c)).remedy(remedy)));
     }
     not_serving(observed, md, its_pods)
+}
+
+fn is_being_created(created: &Condition) -> bool {
+    created.reason == ProviderReason::Creating || created.reason == ProviderReason::Recreating
 }
 
 /// The problem of a ModelDeployment whose upstream object exists.
