@@ -430,3 +430,118 @@ async fn operators_see_redrive_and_drop_dead_letters_of_sqs() -> Result<()> {
     ensure!(status == StatusCode::NOT_FOUND, "{status} {said}");
     Ok(())
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_command_works_through_the_proxy_of_the_api_server() -> Result<()> {
+    let world = World::start().await?;
+    let _actor = world.actor("upper", "upper", &[]).await?;
+    let store = world.folder.path().join("jobs.redb");
+    let gateway = Gateway::start(&world, &store, &[]).await?;
+    let rights = vec![
+        may(&["create"], "messages"),
+        may(&["get"], "queue"),
+        may(&["get", "update", "delete"], "dlq"),
+    ];
+    let ops = world.user_with("ops", rights, &[]).await?;
+    world.serve("asya-system", "asya-gateway", gateway.port()).await?;
+    let command = runway_testbed::programs::build(false).await?.join("kubeairunway");
+    let with_token = world.kubeconfig_with_token("ops", &ops)?;
+    let run = async |kubeconfig: &std::path::Path, words: &str| {
+        let mut command = tokio::process::Command::new(&command);
+        command
+            .arg("--kubeconfig")
+            .arg(kubeconfig)
+            .arg("asya")
+            .args(words.split(' '));
+        command
+            .args(["-n", "team", "--gateway", "asya-system/asya-gateway"])
+            .stdin(std::process::Stdio::null());
+        let output = command.output().await?;
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        anyhow::Ok((output.status.code(), text(&output.stdout), text(&output.stderr)))
+    };
+    let ok = async |words: &str| {
+        let (code, data, said) = run(&with_token, words).await?;
+        ensure!(code == Some(0), "{words}: {code:?} {data}{said}");
+        anyhow::Ok((data, said))
+    };
+
+    // The proxy needs a right of its own.
+    let (code, _, said) = run(&with_token, "queue upper").await?;
+    ensure!(
+        code == Some(1) && said.contains("requires permission to create and get services/proxy"),
+        "{said}"
+    );
+    world.may_use_proxy("asya-system", "asya-gateway", "ops").await?;
+    eventually(PATIENCE, async || ok("queue upper").await.map(drop)).await?;
+
+    let (data, _) = ok(r#"send upper {"text":"hello"} --wait 30s"#).await?;
+    assert_eq!(data, "{\"text\":\"HELLO\"}\n");
+    let (id, said) = ok(r#"send upper {"text":"hi"} --timeout 1m"#).await?;
+    ensure!(said.contains("kubeairunway asya result"), "{said}");
+    let (data, _) = ok(&format!("result {} --wait 30s", id.trim())).await?;
+    assert_eq!(data, "{\"text\":\"HI\"}\n");
+    let (code, _, said) = run(&with_token, r#"send upper {"no":1} --wait 30s"#).await?;
+    ensure!(
+        code == Some(1) && said.contains("has failed: processing_error: 'text'"),
+        "{code:?} {said}"
+    );
+    let (code, _, said) = run(&with_token, "send upper nonsense").await?;
+    ensure!(
+        code == Some(1) && said.contains("cannot submit a job to actor 'upper': the body is not JSON"),
+        "{said}"
+    );
+
+    let (data, said) = ok("dlq list upper").await?;
+    ensure!(
+        data.is_empty() && said.contains("actor 'upper' has no dead letters"),
+        "{data}{said}"
+    );
+    for id in ["m0", "m1", "m2", "odd/id?&"] {
+        let letter = json!({"id": id, "route": {"actors": ["upper"]}, "payload": {"text": id}});
+        world
+            .broker
+            .publish("asya-team_upper_dlq", letter.to_string().as_bytes())
+            .await?;
+    }
+    let (data, _) = ok("queue upper").await?;
+    let lines: Vec<Vec<&str>> = data.lines().map(|line| line.split_whitespace().collect()).collect();
+    assert_eq!(lines[0], ["NAME", "WAITING", "RUNNING", "DEAD", "CONSUMERS"]);
+    assert_eq!(lines[1], ["upper", "0", "-", "4", "1"], "without the management API");
+    let (data, said) = ok("dlq list upper --limit 2").await?;
+    ensure!(data.starts_with("ID  REASON  AGE  BYTES\nm0  -       -    "), "{data}");
+    ensure!(said.contains("2 of 4 dead letters are shown"), "{said}");
+    let (data, _) = ok("dlq show upper odd/id?&").await?;
+    let shown: Value = serde_json::from_str(&data)?;
+    assert_eq!(shown["message"]["payload"], json!({"text": "odd/id?&"}), "{data}");
+    let (code, data, said) = run(&with_token, "dlq redrive upper m1 nowhere").await?;
+    assert_eq!(
+        (code, data.as_str()),
+        (Some(1), "1 dead letter of actor 'upper' redriven\n")
+    );
+    assert_eq!(said, "error: AsyncActor/upper: dead letter 'nowhere' not found\n");
+    let (code, _, said) = run(&with_token, "dlq drop upper --all").await?;
+    ensure!(code == Some(1) && said.contains("not confirmed"), "{said}");
+    assert_eq!(
+        ok("dlq drop upper m0 --yes").await?.0,
+        "1 dead letter of actor 'upper' deleted\n"
+    );
+    assert_eq!(
+        ok("dlq redrive upper --all").await?.0,
+        "2 dead letters of actor 'upper' redriven\n"
+    );
+    let (data, _) = ok("queue upper -o json").await?;
+    let counted: Value = serde_json::from_str(&data)?;
+    assert_eq!(counted["dead"], 0, "{data}");
+
+    // A certificate does not pass the proxy.
+    let certificate = world.cluster.kubeconfig("someone", &["system:masters"])?;
+    let (code, _, said) = run(&certificate, "queue upper").await?;
+    ensure!(
+        code == Some(1) && said.contains("the user of the kubeconfig has no token"),
+        "{said}"
+    );
+    let (code, data, said) = run(&certificate, &format!("queue upper --token {ops}")).await?;
+    ensure!(code == Some(0), "{code:?} {data}{said}");
+    Ok(())
+}
