@@ -12,7 +12,7 @@ use bytes::Bytes;
 use jiff::Timestamp;
 use parking_lot::Mutex;
 use runway_api::name;
-use runway_asya_transport::letters::{DeadLetter, Error, Fate, Visit, Visited};
+use runway_asya_transport::letters::{DeadLetter, Fate, Visit, Visited};
 use runway_asya_transport::operate::Broker;
 use runway_asya_transport::queues::Queues;
 use runway_callers::Caller;
@@ -115,8 +115,7 @@ pub(super) async fn numbers(
 ) -> Result {
     let actor = Actor::parse(path)?;
     api.operator(&headers, "get", QUEUE, &actor).await?;
-    let numbers = api.operators.broker.numbers(&actor.queue, &actor.dead_letters).await;
-    let numbers = numbers.map_err(failed)?;
+    let numbers = api.operators.broker.numbers(&actor.queue, &actor.dead_letters).await?;
     let counted = Counted {
         namespace: actor.namespace,
         actor: actor.name,
@@ -236,7 +235,7 @@ struct Chosen {
 
 /// Result of a request that processed dead letters.
 #[derive(Serialize)]
-struct Processed {
+struct Done {
     /// Dead letters before.
     count: u64,
     /// Dead letters that were processed.
@@ -346,12 +345,12 @@ impl Api {
             "processed dead letters"
         );
         let missing = std::mem::take(&mut *missing.lock());
-        let processed = Processed {
+        let done = Done {
             count: visited.count,
             processed: visited.settled,
             missing,
         };
-        Ok(Json(processed).into_response())
+        Ok(Json(done).into_response())
     }
 
     /// Visits the dead letters of an actor. If the client disconnects, the visit continues: a redriven message must be deleted.
@@ -372,20 +371,10 @@ impl Api {
         let api = Arc::clone(self);
         let visited = tokio::spawn(async move {
             let _turn = api.operators.turn().await?;
-            api.operators.broker.visit(visit).await.map_err(failed)
+            api.operators.broker.visit(visit).await.map_err(Refused::from)
         });
         let ended = |_| Refused::unavailable("the gateway is shutting down");
         visited.await.map_err(ended)?
-    }
-}
-
-fn failed(error: Error) -> Refused {
-    match error {
-        Error::NoQueue(_) => {
-            let text = format!("{error}: the AsyncActor does not exist, or its transport has no such queue");
-            Refused::new(StatusCode::NOT_FOUND, "no_queue", text)
-        }
-        Error::Unreachable(_) | Error::Interrupted { .. } => Refused::unavailable(error.to_string()),
     }
 }
 
