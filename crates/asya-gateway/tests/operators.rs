@@ -498,7 +498,7 @@ async fn the_command_works_through_the_proxy_of_the_api_server() -> Result<()> {
         "{data}{said}"
     );
     for id in ["m0", "m1", "m2", "odd/id?&"] {
-        let letter = json!({"id": id, "route": {"actors": ["upper"]}, "payload": {"text": id}});
+        let letter = json!({"id": id, "route": {"actors": ["upper"]}, "reply_to": "gateway", "payload": {"text": id}});
         world
             .broker
             .publish("asya-team_upper_dlq", letter.to_string().as_bytes())

@@ -14,10 +14,9 @@ use hyper_util::client::legacy::Client as HttpClient;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
-use k8s_openapi::api::core::v1::{Namespace, Service, ServiceAccount};
-use k8s_openapi::api::discovery::v1::EndpointSlice;
+use k8s_openapi::api::core::v1::{Endpoints, Namespace, Pod, Service, ServiceAccount};
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, PolicyRule, Role, RoleBinding, RoleRef, Subject};
-use kube::api::{ObjectMeta, PostParams};
+use kube::api::{ObjectMeta, Patch, PatchParams, PostParams};
 use kube::config::{AuthInfo, Kubeconfig};
 use kube::{Api, Client};
 use runway_asya_sidecar::config::Config;
@@ -212,11 +211,25 @@ impl World {
         Api::namespaced(self.admin.clone(), namespace)
             .create(&params, &service)
             .await?;
-        let object = json!({"metadata": {"name": name, "labels": {"kubernetes.io/service-name": name}}, "addressType": "IPv4",
-            "endpoints": [{"addresses": [address], "conditions": {"ready": true}}], "ports": [{"port": port, "protocol": "TCP"}]});
-        let slice: EndpointSlice = serde_json::from_value(object)?;
+        // The API server proxies only to addresses of pods.
+        let object = json!({"metadata": {"name": name}, "spec": {"automountServiceAccountToken": false, "containers": [{"name": name, "image": name}]}});
+        let pod: Pod = serde_json::from_value(object)?;
+        let pods: Api<Pod> = Api::namespaced(self.admin.clone(), namespace);
+        eventually(PATIENCE, async || {
+            // Not before the ServiceAccount of the namespace.
+            pods.create(&params, &pod).await?;
+            Ok(())
+        })
+        .await?;
+        let status = json!({"status": {"podIP": address, "podIPs": [{"ip": address}]}});
+        let patch = Patch::Merge(&status);
+        pods.patch_status(name, &PatchParams::default(), &patch).await?;
+        let target = json!({"kind": "Pod", "namespace": namespace, "name": name});
+        let object = json!({"metadata": {"name": name},
+            "subsets": [{"addresses": [{"ip": address, "targetRef": target}], "ports": [{"port": port}]}]});
+        let endpoints: Endpoints = serde_json::from_value(object)?;
         Api::namespaced(self.admin.clone(), namespace)
-            .create(&params, &slice)
+            .create(&params, &endpoints)
             .await?;
         Ok(())
     }
