@@ -1,6 +1,8 @@
 //! Numbers of messages and dead letters, for operators: a real RabbitMQ, a server with the protocol of SQS, and a real API server.
 
 use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::process::Stdio;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
@@ -132,9 +134,12 @@ async fn operators_see_redrive_and_drop_dead_letters() -> Result<()> {
     assert_eq!(done, json!({"count": 6, "processed": 1, "missing": ["nowhere"]}));
     let (body, properties) = broker.consume(QUEUE).await?.next(PATIENCE).await?;
     assert_eq!(body, message("m0"));
-    assert_eq!(properties.message_id().as_ref().map(|id| id.as_str()), Some("amqp-0"));
+    assert_eq!(
+        properties.message_id().as_ref().map(ToString::to_string).as_deref(),
+        Some("amqp-0")
+    );
     let headers = properties.headers().clone().unwrap_or_default();
-    let names: Vec<&str> = headers.inner().keys().map(|name| name.as_str()).collect();
+    let names: Vec<String> = headers.inner().keys().map(ToString::to_string).collect();
     assert_eq!(names, ["tenant"], "the death is forgotten");
 
     let done = ops.process("drop", &json!({"ids": ["m1", garbage]})).await?;
@@ -282,7 +287,7 @@ async fn dead_letters_outlive_many_looks(world: &World, ops: &Dlq<'_>, large: &[
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn kills_of_the_gateway_lose_no_dead_letter() -> Result<()> {
     const LETTERS: usize = 3000;
-    const KILLS: usize = 6;
+    const KILLS: u32 = 6;
     let world = World::start().await?;
     world.broker.declare_as(QUEUE, Kind::Quorum).await?;
     world.broker.declare_as(DEAD, Kind::Quorum).await?;
@@ -308,7 +313,7 @@ async fn kills_of_the_gateway_lose_no_dead_letter() -> Result<()> {
             // In the middle: some are redriven, and not all of one request.
             eventually(PATIENCE, async || {
                 let more = world.broker.ready(QUEUE).await? - before;
-                ensure!(more > 20 * kill as u32, "only {more} are redriven");
+                ensure!(more > 20 * kill, "only {more} are redriven");
                 Ok(())
             })
             .await?;
@@ -347,7 +352,7 @@ async fn kills_of_the_gateway_lose_no_dead_letter() -> Result<()> {
     );
     assert_eq!(distinct.len(), LETTERS);
     ensure!(
-        count <= LETTERS + KILLS,
+        count <= LETTERS + usize::try_from(KILLS)?,
         "{} duplicates by {KILLS} kills",
         count - LETTERS
     );
@@ -431,6 +436,31 @@ async fn operators_see_redrive_and_drop_dead_letters_of_sqs() -> Result<()> {
     Ok(())
 }
 
+/// The command, with a kubeconfig.
+struct Cli {
+    program: PathBuf,
+    kubeconfig: PathBuf,
+}
+
+impl Cli {
+    /// Exit code, standard output and standard error.
+    async fn run(&self, words: &str) -> Result<(Option<i32>, String, String)> {
+        let mut command = tokio::process::Command::new(&self.program);
+        command.arg("--kubeconfig").arg(&self.kubeconfig);
+        command.arg("asya").args(words.split(' '));
+        command.args(["-n", "team", "--gateway", "asya-system/asya-gateway"]);
+        let output = command.stdin(Stdio::null()).output().await?;
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        Ok((output.status.code(), text(&output.stdout), text(&output.stderr)))
+    }
+
+    async fn ok(&self, words: &str) -> Result<(String, String)> {
+        let (code, data, said) = self.run(words).await?;
+        ensure!(code == Some(0), "{words}: {code:?} {data}{said}");
+        Ok((data, said))
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_command_works_through_the_proxy_of_the_api_server() -> Result<()> {
     let world = World::start().await?;
@@ -444,30 +474,15 @@ async fn the_command_works_through_the_proxy_of_the_api_server() -> Result<()> {
     ];
     let ops = world.user_with("ops", rights, &[]).await?;
     world.serve("asya-system", "asya-gateway", gateway.port()).await?;
-    let command = runway_testbed::programs::build(false).await?.join("kubeairunway");
-    let with_token = world.kubeconfig_with_token("ops", &ops)?;
-    let run = async |kubeconfig: &std::path::Path, words: &str| {
-        let mut command = tokio::process::Command::new(&command);
-        command
-            .arg("--kubeconfig")
-            .arg(kubeconfig)
-            .arg("asya")
-            .args(words.split(' '));
-        command
-            .args(["-n", "team", "--gateway", "asya-system/asya-gateway"])
-            .stdin(std::process::Stdio::null());
-        let output = command.output().await?;
-        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        anyhow::Ok((output.status.code(), text(&output.stdout), text(&output.stderr)))
+    let cli = Cli {
+        program: runway_testbed::programs::build(false).await?.join("kubeairunway"),
+        kubeconfig: world.kubeconfig_with_token("ops", &ops)?,
     };
-    let ok = async |words: &str| {
-        let (code, data, said) = run(&with_token, words).await?;
-        ensure!(code == Some(0), "{words}: {code:?} {data}{said}");
-        anyhow::Ok((data, said))
-    };
+    let run = async |words: &str| cli.run(words).await;
+    let ok = async |words: &str| cli.ok(words).await;
 
     // The proxy needs a right of its own.
-    let (code, _, said) = run(&with_token, "queue upper").await?;
+    let (code, _, said) = run("queue upper").await?;
     ensure!(
         code == Some(1) && said.contains("requires permission to create and get services/proxy"),
         "{said}"
@@ -481,12 +496,12 @@ async fn the_command_works_through_the_proxy_of_the_api_server() -> Result<()> {
     ensure!(said.contains("kubeairunway asya result"), "{said}");
     let (data, _) = ok(&format!("result {} --wait 30s", id.trim())).await?;
     assert_eq!(data, "{\"text\":\"HI\"}\n");
-    let (code, _, said) = run(&with_token, r#"send upper {"no":1} --wait 30s"#).await?;
+    let (code, _, said) = run(r#"send upper {"no":1} --wait 30s"#).await?;
     ensure!(
         code == Some(1) && said.contains("has failed: processing_error: 'text'"),
         "{code:?} {said}"
     );
-    let (code, _, said) = run(&with_token, "send upper nonsense").await?;
+    let (code, _, said) = run("send upper nonsense").await?;
     ensure!(
         code == Some(1) && said.contains("cannot submit a job to actor 'upper': the body is not JSON"),
         "{said}"
@@ -514,13 +529,13 @@ async fn the_command_works_through_the_proxy_of_the_api_server() -> Result<()> {
     let (data, _) = ok("dlq show upper odd/id?&").await?;
     let shown: Value = serde_json::from_str(&data)?;
     assert_eq!(shown["message"]["payload"], json!({"text": "odd/id?&"}), "{data}");
-    let (code, data, said) = run(&with_token, "dlq redrive upper m1 nowhere").await?;
+    let (code, data, said) = run("dlq redrive upper m1 nowhere").await?;
     assert_eq!(
         (code, data.as_str()),
         (Some(1), "1 dead letter of actor 'upper' redriven\n")
     );
     assert_eq!(said, "error: AsyncActor/upper: dead letter 'nowhere' not found\n");
-    let (code, _, said) = run(&with_token, "dlq drop upper --all").await?;
+    let (code, _, said) = run("dlq drop upper --all").await?;
     ensure!(code == Some(1) && said.contains("not confirmed"), "{said}");
     assert_eq!(
         ok("dlq drop upper m0 --yes").await?.0,
@@ -535,13 +550,16 @@ async fn the_command_works_through_the_proxy_of_the_api_server() -> Result<()> {
     assert_eq!(counted["dead"], 0, "{data}");
 
     // A certificate does not pass the proxy.
-    let certificate = world.cluster.kubeconfig("someone", &["system:masters"])?;
-    let (code, _, said) = run(&certificate, "queue upper").await?;
+    let cli = Cli {
+        kubeconfig: world.cluster.kubeconfig("someone", &["system:masters"])?,
+        ..cli
+    };
+    let (code, _, said) = cli.run("queue upper").await?;
     ensure!(
         code == Some(1) && said.contains("the user of the kubeconfig has no token"),
         "{said}"
     );
-    let (code, data, said) = run(&certificate, &format!("queue upper --token {ops}")).await?;
+    let (code, data, said) = cli.run(&format!("queue upper --token {ops}")).await?;
     ensure!(code == Some(0), "{code:?} {data}{said}");
     Ok(())
 }

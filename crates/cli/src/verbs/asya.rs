@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use http::HeaderName;
-use jiff::{SignedDuration, Timestamp};
+use jiff::SignedDuration;
 use kube::ResourceExt as _;
 use runway_api::{AsyncActor, Name, Namespace};
 use runway_client::asya_gateway::{AsyaGateway, Place, Question};
@@ -13,6 +13,7 @@ use runway_client::diagnostic::{Diagnostic, Level};
 use runway_client::messages::{self, Job};
 use runway_client::text::{self, Format};
 use runway_operator::client::ClientArgs;
+use runway_operator::clock;
 use serde_json::Value;
 use tokio::time::Instant;
 
@@ -281,7 +282,7 @@ impl Here<'_> {
         let data = match args.output {
             Some(format) => text::list(&found.items, format)?,
             None if found.items.is_empty() => String::new(),
-            None => messages::dead_letters(&found.items, Timestamp::now()),
+            None => messages::dead_letters(&found.items, clock::now()),
         };
         let shown = found.items.len();
         let said = match found.count {
@@ -327,14 +328,13 @@ impl Here<'_> {
     }
 
     async fn send(&self, args: &SendArgs, terminal: &mut Terminal<'_>) -> Result<Answer, Error> {
-        let payload = match &args.payload {
-            Some(payload) => payload.clone(),
-            None => {
-                let mut payload = String::new();
-                let read = terminal.stdin.read_to_string(&mut payload);
-                read.map_err(|e| Error::Usage(format!("cannot read the payload from standard input: {e}")))?;
-                payload
-            }
+        let payload = if let Some(payload) = &args.payload {
+            payload.clone()
+        } else {
+            let mut payload = String::new();
+            let read = terminal.stdin.read_to_string(&mut payload);
+            read.map_err(|e| Error::Usage(format!("cannot read the payload from standard input: {e}")))?;
+            payload
         };
         let mut headers = Vec::new();
         if !args.route.is_empty() {
