@@ -4,6 +4,7 @@ use axum::Json;
 use axum::http::header::{RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
+use runway_asya_transport::letters;
 use serde_json::json;
 
 use crate::gateway::Rejected;
@@ -86,6 +87,18 @@ impl From<Rejected> for Refused {
             ),
             Rejected::NotConfirmed(_) => Self::unavailable(rejected.to_string()),
             Rejected::Store(error) => error.into(),
+        }
+    }
+}
+
+impl From<letters::Error> for Refused {
+    fn from(error: letters::Error) -> Self {
+        match error {
+            letters::Error::NoQueue(_) => {
+                let text = format!("{error}: the AsyncActor does not exist, or its transport has no such queue");
+                Self::new(StatusCode::NOT_FOUND, "no_queue", text)
+            }
+            letters::Error::Unreachable(_) | letters::Error::Interrupted { .. } => Self::unavailable(error.to_string()),
         }
     }
 }
