@@ -29,6 +29,8 @@ pub const PROVIDER_SELECTED: &str = "ProviderSelected";
 pub const PAUSED: &str = "Paused";
 /// The selected provider's controller is silent; present only while true. Owner: core.
 pub const PROVIDER_UNAVAILABLE: &str = "ProviderUnavailable";
+/// The autoscaler of `spec.scaling.autoscaling` scales the model; present only with it. Owner: core.
+pub const AUTOSCALER_READY: &str = "AutoscalerReady";
 /// The provider supports the spec. Owner: provider.
 pub const PROVIDER_COMPATIBLE: &str = "ProviderCompatible";
 /// The upstream objects exist. Owner: provider.
@@ -86,11 +88,12 @@ pub enum Owner {
 }
 
 /// Condition types of a ModelDeployment with their owners, in the order in which they are written.
-pub const MODEL_DEPLOYMENT: [(&str, Owner); 13] = [
+pub const MODEL_DEPLOYMENT: [(&str, Owner); 14] = [
     (VALIDATED, Owner::Core),
     (PROVIDER_SELECTED, Owner::Core),
     (PAUSED, Owner::Core),
     (PROVIDER_UNAVAILABLE, Owner::Core),
+    (AUTOSCALER_READY, Owner::Core),
     (PROVIDER_COMPATIBLE, Owner::Provider),
     (RESOURCE_CREATED, Owner::Provider),
     (READY, Owner::Shared),

@@ -15,6 +15,8 @@ pub const RECOMMENDED_MANAGED_BY: &str = "app.kubernetes.io/managed-by";
 pub const DEPLOYMENT: &str = "kubeairunway.ai/deployment";
 /// Label with the name of the provider that created an object.
 pub const PROVIDER: &str = "kubeairunway.ai/provider";
+/// Kueue's label for the queue of a workload. Copied from a ModelDeployment to its upstream object, like those with our prefix.
+pub const QUEUE: &str = "kueue.x-k8s.io/queue-name";
 /// Label with `spec.model.source`.
 pub const MODEL_SOURCE: &str = "kubeairunway.ai/model-source";
 /// Label with `spec.engine.type`.

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`async_actor`] | `AsyncActor`, a queue in front of a workload |
 //! | [`model_deployment`] | `ModelDeployment`, a model to serve |
+//! | [`autoscaling`] | `spec.scaling.autoscaling` of a ModelDeployment |
 //! | [`llama_stack_distribution`] | `LlamaStackDistribution`, a Llama Stack server |
 //! | [`provider_config`] | `InferenceProviderConfig`, the registration of a provider |
 //! | [`condition`] | condition types, and how conditions are built |
@@ -19,6 +20,7 @@
 )]
 
 pub mod async_actor;
+pub mod autoscaling;
 pub mod condition;
 pub mod labels;
 pub mod llama_stack_distribution;

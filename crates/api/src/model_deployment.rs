@@ -11,6 +11,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+pub use crate::autoscaling::{Autoscaling, Metric, Signal, Trigger, TriggerAuthentication};
 use crate::condition::{self, Owner};
 use crate::labels;
 use crate::managed::managed;
@@ -45,7 +46,8 @@ use crate::tone::words;
     printcolumn(name = "Desired", type_ = "integer", json_path = ".status.replicas.desired"),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
     printcolumn(name = "Reason", type_ = "string", json_path = ".status.conditions[?(@.type=='Ready')].reason", priority = 1),
-    printcolumn(name = "Message", type_ = "string", json_path = ".status.message", priority = 1)
+    printcolumn(name = "Message", type_ = "string", json_path = ".status.message", priority = 1),
+    printcolumn(name = "Autoscaler", type_ = "string", json_path = ".status.conditions[?(@.type=='AutoscalerReady')].reason", priority = 1)
 )]
 #[serde(rename_all = "camelCase")]
 #[schemars(transform = crate::schema::bounded)]
@@ -65,7 +67,7 @@ pub struct ModelDeploymentSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub serving: Option<Serving>,
 
-    /// Number of replicas.
+    /// Number of replicas, or autoscaling.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scaling: Option<Scaling>,
 
@@ -246,7 +248,7 @@ impl ServingMode {
     }
 }
 
-/// Number of replicas.
+/// Number of replicas, or autoscaling.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Scaling {
@@ -260,6 +262,9 @@ pub struct Scaling {
     /// Decode workers, for disaggregated mode.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub decode: Option<Component>,
+    /// Autoscaling of replicas, in aggregated mode. An autoscaler then writes replicas: omit it from the manifest.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub autoscaling: Option<Autoscaling>,
 }
 
 /// One kind of worker in disaggregated mode.

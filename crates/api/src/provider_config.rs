@@ -9,7 +9,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::model_deployment::ServingMode;
+use crate::model_deployment::{Metric, ServingMode};
 use crate::tone::texts;
 
 /// Age of the heartbeat from which a provider is not selected.
@@ -132,6 +132,38 @@ pub struct EngineCapabilities {
     /// Whether this engine can run on GPUs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpu_support: Option<bool>,
+    /// Metrics of the model's pods, for spec.scaling.autoscaling. Without a name, autoscaling by that metric is rejected.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pod_metrics: Option<PodMetrics>,
+}
+
+/// Names of metrics in the custom metrics API, one value per pod that serves the model.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct PodMetrics {
+    /// Number of requests that a pod processes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 253))]
+    pub requests_in_flight: Option<String>,
+    /// Number of requests that wait in a pod.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 253))]
+    pub queued_requests: Option<String>,
+    /// Number of tokens that a pod generates per second.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 253))]
+    pub tokens_per_second: Option<String>,
+}
+
+impl PodMetrics {
+    /// Name of a metric.
+    pub fn name(&self, metric: Metric) -> Option<&str> {
+        match metric {
+            Metric::RequestsInFlight => self.requests_in_flight.as_deref(),
+            Metric::QueuedRequests => self.queued_requests.as_deref(),
+            Metric::TokensPerSecond => self.tokens_per_second.as_deref(),
+        }
+    }
 }
 
 impl Capabilities {
@@ -142,6 +174,12 @@ impl Capabilities {
             .map(String::as_str)
             .chain(self.per_engine.iter().map(|e| e.name.as_str()))
             .collect()
+    }
+
+    /// Name of a metric of the pods that serve a model with this engine.
+    pub fn pod_metric(&self, engine: &str, metric: Metric) -> Option<&str> {
+        let refined = self.per_engine.iter().find(|e| e.name == engine)?;
+        refined.pod_metrics.as_ref()?.name(metric)
     }
 
     /// Capabilities for one engine, with the differences applied; `None` if the engine is not supported.

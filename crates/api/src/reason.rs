@@ -94,6 +94,22 @@ reasons! {
         WaitingForProvider,
         /// The selected provider's controller is gone or sends no heartbeat. Check the pods of the provider's controller.
         ProviderUnavailable,
+        /// The autoscaler scales the model.
+        AutoscalerActive,
+        /// The autoscaler exists, and has not reported yet.
+        AutoscalerPending,
+        /// The autoscaler reports that it cannot scale the model, such as for want of a metric. Follow the message.
+        AutoscalerInactive,
+        /// The API server or an admission webhook rejected the autoscaler. Follow the message.
+        AutoscalerRejected,
+        /// An autoscaler with another owner scales the model, so that none is created. Delete one of them.
+        OtherAutoscaler,
+        /// The provider has no name for the metric of the pods. Use another metric, or a trigger of KEDA.
+        MetricUnknown,
+        /// `spec.scaling.autoscaling.trigger` is set, and the CRD of KEDA is not installed. Install KEDA, or use a metric of the pods.
+        KedaNotInstalled,
+        /// An object with another owner has the name of the autoscaler. Rename one of them.
+        NameTaken,
     }
 }
 

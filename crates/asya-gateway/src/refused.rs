@@ -2,6 +2,7 @@
 
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
+use runway_asya_transport::letters;
 use runway_http::refusal;
 
 use crate::gateway::Rejected;
@@ -74,6 +75,18 @@ impl From<Rejected> for Refused {
             ),
             Rejected::NotConfirmed(_) => Self::unavailable(rejected.to_string()),
             Rejected::Store(error) => error.into(),
+        }
+    }
+}
+
+impl From<letters::Error> for Refused {
+    fn from(error: letters::Error) -> Self {
+        match error {
+            letters::Error::NoQueue(_) => {
+                let text = format!("{error}: the AsyncActor does not exist, or its transport has no such queue");
+                Self::new(StatusCode::NOT_FOUND, "no_queue", text)
+            }
+            letters::Error::Unreachable(_) | letters::Error::Interrupted { .. } => Self::unavailable(error.to_string()),
         }
     }
 }

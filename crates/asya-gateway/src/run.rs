@@ -6,6 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use runway_asya_transport::Transport;
+use runway_asya_transport::args::{SecretsArgs, TransportArgs};
+use runway_asya_transport::operate::Broker;
 use runway_asya_transport::queues;
 use runway_asya_transport::rabbitmq::{self, RabbitMq};
 use runway_asya_transport::settings::{self, NoSecret, Transports};
@@ -19,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 use crate::callback::{Caller, Hosts};
 use crate::gateway::{Gateway, Settings};
 use crate::metrics::{Metrics, Scrape};
-use crate::server::{self, Api};
+use crate::server::{self, Api, Operators};
 use crate::store::{self, Store};
 use crate::submission::Times;
 use crate::waits::Waits;
@@ -45,26 +47,15 @@ pub struct Args {
     /// Key of the certificate, in PEM format
     #[arg(long, value_name = "FILE", requires = "tls_certificate")]
     pub tls_key: Option<PathBuf>,
-    /// Transports: JSON, or the path of a file with JSON
-    #[arg(
-        long,
-        env = "ASYA_TRANSPORT_CONFIG",
-        value_name = "JSON|FILE",
-        default_value = "",
-        hide_env_values = true
-    )]
-    pub transport_config: String,
+    /// Transports.
+    #[command(flatten)]
+    pub transports: TransportArgs,
     /// Transport of the actors; may be omitted if there is one
     #[arg(long, value_name = "NAME")]
     pub transport: Option<String>,
-    /// Folder with the Secrets that transports refer to, mounted as NAME/KEY
-    #[arg(
-        long,
-        env = "ASYA_SECRETS_DIR",
-        value_name = "DIR",
-        default_value = "/var/run/secrets/asya"
-    )]
-    pub secrets_dir: PathBuf,
+    /// Secrets of the transports.
+    #[command(flatten)]
+    pub secrets: SecretsArgs,
     /// Name of the reply queue, asya_reply_NAME. Two gateways need two names
     #[arg(long, value_name = "NAME", default_value = "gateway", value_parser = reply_name)]
     pub reply_to: String,
@@ -148,14 +139,15 @@ pub enum Error {
 /// # Errors
 /// If it cannot start.
 pub async fn run(process: Process, args: Args) -> Result<(), Error> {
-    let transports = Transports::load(&args.transport_config)?;
+    let transports = args.transports.load()?;
     let (name, transport) = selected(&transports, args.transport.as_deref())?;
     tracing::info!(transport = name, "starting");
+    let operated = Broker::new(transport.clone(), args.secrets.secrets_dir.clone());
     match transport {
         settings::Transport::RabbitMq(broker) => {
             let transport = RabbitMq::start(rabbitmq::Config {
-                uri: broker.uri(&args.secrets_dir)?,
-                authorities: broker.authority(&args.secrets_dir)?.unwrap_or_default(),
+                uri: broker.uri(&args.secrets.secrets_dir)?,
+                authorities: broker.authority(&args.secrets.secrets_dir)?.unwrap_or_default(),
                 exchange: String::new(),
                 tap_exchange: String::new(),
                 queue: queues::reply(&args.reply_to),
@@ -168,15 +160,11 @@ pub async fn run(process: Process, args: Args) -> Result<(), Error> {
                 // With the rest of its envelope, an error has the payload of the request, too.
                 largest: Some(2 * args.largest_result as u64),
             });
-            run_on(process, &args, transport).await
+            run_on(process, &args, transport, operated).await
         }
         settings::Transport::Sqs(broker) => {
             let transport = Sqs::start(sqs::Config {
-                settings: runway_sqs::Settings {
-                    region: broker.region.clone(),
-                    endpoint: broker.endpoint.clone(),
-                    credentials: broker.credentials(&args.secrets_dir)?,
-                },
+                settings: broker.place(&args.secrets.secrets_dir)?,
                 queue: queues::reply(&args.reply_to),
                 dead_letter: dead_letters(&args),
                 prefetch: PREFETCH,
@@ -184,12 +172,12 @@ pub async fn run(process: Process, args: Args) -> Result<(), Error> {
                 visibility: VISIBILITY,
                 create_queues: true,
             })?;
-            run_on(process, &args, transport).await
+            run_on(process, &args, transport, operated).await
         }
     }
 }
 
-async fn run_on<T: Transport>(process: Process, args: &Args, transport: T) -> Result<(), Error> {
+async fn run_on<T: Transport>(process: Process, args: &Args, transport: T, broker: Broker) -> Result<(), Error> {
     let store = Store::open(
         &args.store,
         store::Limits {
@@ -246,6 +234,7 @@ async fn run_on<T: Transport>(process: Process, args: &Args, transport: T) -> Re
                 longest: args.longest_timeout,
             },
         },
+        operators: Operators::new(broker, 2 * args.largest_result),
         waits: Waits::new(args.largest_waits),
         shutdown: shutdown.clone(),
     });

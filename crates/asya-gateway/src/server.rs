@@ -6,7 +6,12 @@
 //! | `POST /v1/NAMESPACE/ACTOR/chat/completions`, `/completions`, `/embeddings` | submit a job, and answer with its payload |
 //! | `GET /jobs/ID`, `GET /jobs/ID/result` | status and result; the payload of the result |
 //! | `DELETE /jobs/ID` | cancel |
+//! | `GET /queues/NAMESPACE/ACTOR` | numbers of messages |
+//! | `GET /queues/NAMESPACE/ACTOR/dlq` | dead letters, or with `?id=ID` one of them |
+//! | `POST /queues/NAMESPACE/ACTOR/dlq/redrive`, `/drop` | redrive or delete dead letters |
 //! | `POST /envelopes/ID/progress` | on another port: progress from a sidecar |
+
+mod operators;
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -36,6 +41,8 @@ use crate::refused::Refused;
 use crate::shown::Shown;
 use crate::submission::{Submission, Times, preferred_wait};
 use crate::waits::{Wait, Waits};
+
+pub use operators::Operators;
 
 /// API group, resource and subresource of the right to submit jobs: `create` on `asyncactors/messages` in `asya.sh`.
 pub const GROUP: &str = "asya.sh";
@@ -71,6 +78,8 @@ pub struct Api {
     pub hosts: Hosts,
     /// Limits.
     pub limits: Limits,
+    /// Broker, for operators.
+    pub operators: Operators,
     /// Requests that wait.
     pub waits: Waits,
     /// Cancelled at shutdown: waits end.
@@ -91,10 +100,13 @@ pub fn callers(api: Arc<Api>) -> Router {
         .route("/v1/{namespace}/{actor}", post(submit))
         .route("/v1/{namespace}/{actor}/chat/completions", post(complete))
         .route("/v1/{namespace}/{actor}/completions", post(complete))
-        .route("/v1/{namespace}/{actor}/embeddings", post(complete));
+        .route("/v1/{namespace}/{actor}/embeddings", post(complete))
+        .route("/queues/{namespace}/{actor}/dlq/{verb}", post(operators::process));
     let jobs = Router::new()
         .route("/jobs/{id}", get(show).delete(cancel))
-        .route("/jobs/{id}/result", get(result));
+        .route("/jobs/{id}/result", get(result))
+        .route("/queues/{namespace}/{actor}", get(operators::numbers))
+        .route("/queues/{namespace}/{actor}/dlq", get(operators::look));
     budget
         .hold(submit.with_state(Arc::clone(&api)))
         .merge(jobs.with_state(api))
@@ -124,10 +136,7 @@ async fn submit(
     } else {
         None
     };
-    let item = api.accept(&caller, &namespace, &actor, &headers, &body).await?;
-    // What is left to do is to wait.
-    drop(body);
-    share.give_back();
+    let item = api.accept(&caller, &namespace, &actor, &headers, body, &share).await?;
     if let Some(wait) = stream {
         return Ok(api.stream(item, wait));
     }
@@ -162,9 +171,7 @@ async fn complete(
         return Err(Refused::new(StatusCode::BAD_REQUEST, "stream_not_supported", text));
     }
     let _wait = api.place(&caller).ok_or_else(Refused::too_many_waits)?;
-    let item = api.accept(&caller, &namespace, &actor, &headers, &body).await?;
-    drop(body);
-    share.give_back();
+    let item = api.accept(&caller, &namespace, &actor, &headers, body, &share).await?;
     let time = preferred_wait(&headers).unwrap_or(api.limits.wait).min(api.limits.wait);
     api.wait(&item, time).await?;
     let shown = Shown::of(&api.gateway, &item).await?.ok_or_else(Refused::unknown_job)?;
@@ -263,45 +270,65 @@ impl Api {
         self.waits.begin(&caller.user, &self.gateway.metrics)
     }
 
-    /// Accepts a job, if the caller may send messages to every actor of its route.
+    /// Accepts a job, if the caller may send messages to every actor of its route. What is left to do is to wait, without the body.
     async fn accept(
         &self,
         caller: &Caller,
         namespace: &str,
         actor: &str,
         headers: &HeaderMap,
-        body: &Bytes,
+        body: Bytes,
+        share: &Share,
     ) -> Result<Item> {
         let invalid = |message: String| {
             self.gateway.metrics.refused(Refusal::invalid);
             Refused::new(StatusCode::BAD_REQUEST, "invalid", message)
         };
-        let submission = Submission::parse(namespace, actor, headers, body, self.limits.times)
+        let submission = Submission::parse(namespace, actor, headers, &body, self.limits.times)
             .map_err(|error| invalid(error.to_string()))?;
         for actor in &submission.route {
-            let action = Action {
-                verb: "create",
-                group: GROUP,
-                resource: RESOURCE,
-                subresource: SUBRESOURCE,
-                namespace,
-                name: actor,
-            };
-            let may = self.callers.may(caller, &action).await;
-            if !may.map_err(|error| self.not_answered(error))? {
-                self.gateway.metrics.refused(Refusal::forbidden);
-                let text = format!(
-                    "{} may not send messages to '{actor}' in namespace '{namespace}': it needs the verb create on {RESOURCE}/{SUBRESOURCE} in {GROUP}",
-                    caller.user
-                );
-                return Err(Refused::new(StatusCode::FORBIDDEN, "forbidden", text));
-            }
+            let checked = self.check(caller, "create", SUBRESOURCE, namespace, actor).await;
+            checked.inspect_err(|refused| {
+                if refused.status == StatusCode::FORBIDDEN {
+                    self.gateway.metrics.refused(Refusal::forbidden);
+                }
+            })?;
         }
         if let Some(url) = submission.callback {
             self.hosts.check(url).map_err(invalid)?;
         }
         let id = self.gateway.submit(caller, &submission).await?;
+        drop(body);
+        share.give_back();
         Ok(Item::of(id))
+    }
+
+    /// Whether a caller has a right on a subresource of an actor.
+    async fn check(
+        &self,
+        caller: &Caller,
+        verb: &'static str,
+        subresource: &'static str,
+        namespace: &str,
+        name: &str,
+    ) -> Result<()> {
+        let action = Action {
+            verb,
+            group: GROUP,
+            resource: RESOURCE,
+            subresource,
+            namespace,
+            name,
+        };
+        let may = self.callers.may(caller, &action).await;
+        if may.map_err(|error| self.not_answered(error))? {
+            return Ok(());
+        }
+        let text = format!(
+            "{} cannot {verb} {RESOURCE}/{subresource} of '{name}' in namespace '{namespace}': add a role with the verb {verb} on {RESOURCE}/{subresource} in {GROUP}",
+            caller.user
+        );
+        Err(Refused::new(StatusCode::FORBIDDEN, "forbidden", text))
     }
 
     /// The item with an id, if it is the caller's. Others do not learn that it exists.

@@ -11,7 +11,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 
 mod support;
-use support::{Gateway, TEAM, World, is_accepted};
+use support::{Gateway, TEAM, World, is_accepted, own_address};
 
 const ACTORS: [&str; 6] = ["upper", "slow", "fail", "fan", "large", "nowhere"];
 
@@ -449,13 +449,6 @@ async fn callbacks_audiences_and_a_drain() -> Result<()> {
     assert_eq!(waited?.0, StatusCode::ACCEPTED);
     assert_eq!(gateway.exit_code().await?, Some(0), "{}", gateway.log());
     Ok(())
-}
-
-/// An address of this machine that is not loopback. Nothing is sent.
-fn own_address() -> Result<std::net::IpAddr> {
-    let socket = std::net::UdpSocket::bind("0.0.0.0:0")?;
-    socket.connect("192.0.2.1:9")?;
-    Ok(socket.local_addr()?.ip())
 }
 
 /// The body of the next call of the URL, which gets this response.

@@ -34,6 +34,7 @@ pub mod targets;
 pub use access::{access, access_in_namespace};
 pub use reconcile::{ActorArgs, Args};
 pub use run::run;
+pub use runway_asya_transport::args::{SecretsArgs, TransportArgs};
 pub use runway_asya_transport::settings as transports;
 
 /// Source of the runtime that standalone actors mount.

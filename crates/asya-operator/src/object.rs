@@ -5,12 +5,11 @@ use std::fmt;
 use std::sync::Arc;
 
 use kube::core::DynamicObject;
+pub use runway_operator::autoscaler::SCALED_OBJECT;
 use runway_operator::object::Kind;
 
 /// ConfigMap.
 pub const CONFIG_MAP: Kind = Kind::new("", "v1", "ConfigMap", "configmaps");
-/// KEDA's ScaledObject: the workload to scale, and by which metric.
-pub const SCALED_OBJECT: Kind = Kind::new("keda.sh", "v1alpha1", "ScaledObject", "scaledobjects");
 /// KEDA's TriggerAuthentication: the credentials for the metric.
 pub const TRIGGER_AUTHENTICATION: Kind =
     Kind::new("keda.sh", "v1alpha1", "TriggerAuthentication", "triggerauthentications");

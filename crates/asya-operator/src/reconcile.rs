@@ -1,10 +1,10 @@
 //! One reconcile of the operator: observe, plan, work on the queue, execute.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use kube::runtime::controller::Action;
 use runway_api::AsyncActor;
+use runway_asya_transport::args::{SecretsArgs, TransportArgs};
 use runway_operator::clock;
 use runway_operator::controller::{self, Error};
 
@@ -29,15 +29,9 @@ pub(crate) async fn reconcile(actor: Arc<AsyncActor>, context: Arc<Context>) -> 
 /// Arguments that change a plan. The operator and `render` share them.
 #[derive(Clone, Debug, clap::Args)]
 pub struct ActorArgs {
-    /// Transports, as JSON or as the path of a JSON file. None by default
-    #[arg(
-        long,
-        env = "ASYA_TRANSPORT_CONFIG",
-        value_name = "JSON|FILE",
-        default_value = "",
-        hide_default_value = true
-    )]
-    pub transport_config: String,
+    /// Transports.
+    #[command(flatten)]
+    pub transports: TransportArgs,
     /// Image of asya-sidecar for actors that set none
     #[arg(
         long,
@@ -63,14 +57,9 @@ pub struct Args {
     /// Seconds to wait before containers that another controller removed are restored; doubled with each conflict
     #[arg(long, value_name = "SECONDS", default_value_t = 5)]
     pub conflict_wait: u16,
-    /// Folder with the Secrets that transports refer to, mounted as NAME/KEY
-    #[arg(
-        long,
-        env = "ASYA_SECRETS_DIR",
-        value_name = "DIR",
-        default_value = "/var/run/secrets/asya"
-    )]
-    pub secrets_dir: PathBuf,
+    /// Secrets of the transports.
+    #[command(flatten)]
+    pub secrets: SecretsArgs,
 }
 
 impl Args {

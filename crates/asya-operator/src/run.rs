@@ -29,14 +29,14 @@ use crate::transports::{self, Transports};
 /// # Errors
 /// If the transports cannot be read.
 pub async fn run(process: Process, args: Args) -> Result<(), transports::Error> {
-    let configuration = Arc::new(Configuration::load(&args.actors.transport_config)?);
+    let configuration = Arc::new(Configuration::load(&args.actors.transports.transport_config)?);
     let client = process.client.clone();
     let events = Events::start(client.clone(), labels::ASYA_MANAGER);
     let executor = Executor::new(client.clone(), labels::ASYA_MANAGER, labels::ASYA_FINALIZER, events)
         .traced(process.traces.clone());
     let (wake, woken) = controller::wake();
     let caches = Caches::new(client.clone(), wake.clone(), executor.children.clone());
-    let queues = Arc::new(Keeper::new(&configuration.now(), &args.secrets_dir));
+    let queues = Arc::new(Keeper::new(&configuration.now(), &args.secrets.secrets_dir));
 
     let targets_listed = process.health.waits_for("the lists of targets");
     let actors_listed = process.health.waits_for("the list of AsyncActors");

@@ -3,10 +3,17 @@
 //! | module | content |
 //! |---|---|
 //! | [`settings`] | `transports.json`: which brokers there are |
+//! | [`args`] | arguments of programs that read them |
 //! | [`queues`] | names of queues |
+//! | [`letters`], [`operate`] | numbers of messages and dead letters, for operators |
+//! | [`management`] | the management API of RabbitMQ |
 //! | [`rabbitmq`] | AMQP 0-9-1: publisher confirms, mandatory publishing, acknowledgements in batches |
 //! | [`sqs`] | Amazon SQS: messages are hidden while in progress, then deleted |
 
+pub mod args;
+pub mod letters;
+pub mod management;
+pub mod operate;
 pub mod queues;
 pub mod rabbitmq;
 pub mod settings;

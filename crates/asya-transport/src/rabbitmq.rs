@@ -6,6 +6,7 @@
 
 mod confirms;
 mod frames;
+pub(crate) mod letters;
 mod session;
 mod tags;
 mod wire;

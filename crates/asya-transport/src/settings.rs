@@ -447,11 +447,23 @@ impl Transport {
 }
 
 impl Sqs {
+    /// Region or endpoint, with the credentials.
+    ///
+    /// # Errors
+    /// If a file with credentials cannot be read.
+    pub fn place(&self, secrets: &Path) -> Result<runway_sqs::Settings, NoSecret> {
+        Ok(runway_sqs::Settings {
+            region: self.region.clone(),
+            endpoint: self.endpoint.clone(),
+            credentials: self.credentials(secrets)?,
+        })
+    }
+
     /// Credentials: static ones from the folder with mounted Secrets, or those that AWS's own programs find.
     ///
     /// # Errors
     /// If a file cannot be read.
-    pub fn credentials(&self, secrets: &Path) -> Result<runway_sqs::Credentials, NoSecret> {
+    fn credentials(&self, secrets: &Path) -> Result<runway_sqs::Credentials, NoSecret> {
         Ok(match &self.credentials {
             None => runway_sqs::Credentials::Found,
             Some(keys) => runway_sqs::Credentials::Static {

@@ -1,6 +1,8 @@
 //! Amazon SQS. A received message stays hidden while it is in progress, and is deleted when its results are stored. If the sidecar
 //! dies, the message becomes visible again after its visibility timeout.
 
+pub(crate) mod letters;
+
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -16,8 +16,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::HeaderMap;
 use http::header::AUTHORIZATION;
+use http::{HeaderMap, HeaderName};
 use k8s_openapi::api::authentication::v1::{TokenReview, TokenReviewSpec, UserInfo};
 use k8s_openapi::api::authorization::v1::{ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec};
 use k8s_openapi::api::rbac::v1::PolicyRule;
@@ -29,6 +29,9 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::timeout;
 
 use brief::Brief;
+
+/// Header with the bearer token of a request through the API server's proxy, which removes `Authorization`.
+pub const FORWARDED: HeaderName = HeaderName::from_static("x-forwarded-authorization");
 
 /// Largest token, in bytes. Tokens of ServiceAccounts have about 1 KiB; those of issuers with many groups have more.
 const LARGEST_TOKEN: usize = 16 * 1024;
@@ -257,7 +260,8 @@ pub fn access() -> Vec<PolicyRule> {
 
 /// The bearer token of a request.
 pub fn bearer(headers: &HeaderMap) -> Option<&str> {
-    let (scheme, token) = headers.get(AUTHORIZATION)?.to_str().ok()?.split_once(' ')?;
+    let value = headers.get(AUTHORIZATION).or_else(|| headers.get(FORWARDED))?;
+    let (scheme, token) = value.to_str().ok()?.split_once(' ')?;
     let token = token.trim();
     (scheme.eq_ignore_ascii_case("bearer") && !token.is_empty()).then_some(token)
 }
@@ -267,6 +271,14 @@ mod tests {
     use http::HeaderValue;
 
     use super::*;
+
+    #[test]
+    fn a_forwarded_token_counts_only_without_authorization() {
+        let mut headers = HeaderMap::from_iter([(FORWARDED, HeaderValue::from_static("Bearer abc"))]);
+        assert_eq!(bearer(&headers), Some("abc"));
+        headers.insert(AUTHORIZATION, HeaderValue::from_static("Basic x"));
+        assert_eq!(bearer(&headers), None);
+    }
 
     #[test]
     fn only_a_bearer_token_is_a_token() {

@@ -11,6 +11,7 @@ use crate::install::args::{
 };
 use crate::support_bundle::SupportBundleArgs;
 use crate::ui::UiArgs;
+use crate::verbs::asya::AsyaCommand;
 use crate::verbs::change::{DeleteArgs, PauseArgs};
 use crate::verbs::chat::ChatArgs;
 use crate::verbs::deploy::DeployArgs;
@@ -104,6 +105,11 @@ pub enum Command {
     Check(CheckArgs),
     /// Collect diagnostics into an archive for support: objects, Events, controller logs, check results; no secrets
     SupportBundle(SupportBundleArgs),
+    /// Show queues and dead letters of AsyncActors, and submit jobs, through asya-gateway
+    ///
+    /// Requires permission to create and get services/proxy of the gateway, and a token by which it identifies you.
+    #[command(subcommand)]
+    Asya(AsyaCommand),
     /// Install, upgrade or remove the control plane
     #[command(subcommand)]
     Controller(ControllerCommand),

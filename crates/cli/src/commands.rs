@@ -42,7 +42,7 @@ pub async fn run(line: &CommandLine, stdin: &mut dyn Read, look: Look) -> Result
                 .map_err(verbs::Error::from)?;
             Ok(chat::chat(args, &cluster, &mut Terminal { stdin }).await?)
         }
-        Command::Deploy(args) => deploy::deploy(args, &line.client, &mut Terminal { stdin }).await,
+        Command::Deploy(args) => Box::pin(deploy::deploy(args, &line.client, &mut Terminal { stdin })).await,
         Command::Pause(args) | Command::Resume(args) => {
             let pause = matches!(line.command, Command::Pause(_));
             let cluster = Cluster::connect(&line.client).await.map_err(verbs::Error::from)?;
@@ -63,6 +63,12 @@ pub async fn run(line: &CommandLine, stdin: &mut dyn Read, look: Look) -> Result
         }
         Command::Check(args) => check::check(args, &line.client, &mut Terminal { stdin }, look).await,
         Command::SupportBundle(args) => support_bundle::support_bundle(args, &line.client).await,
+        Command::Asya(command) => {
+            let cluster = Cluster::connect_to_follow(&line.client)
+                .await
+                .map_err(verbs::Error::from)?;
+            verbs::asya::asya(command, &line.client, &cluster, &mut Terminal { stdin }).await
+        }
         Command::Controller(command) => run_controller(command, &line.client, stdin).await,
         Command::Provider(command) => run_provider(command, &line.client, stdin).await,
         Command::Console(command) => run_console(command, &line.client, stdin).await,

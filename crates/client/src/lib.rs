@@ -4,8 +4,8 @@
 //! |---|---|---|
 //! | `manifests/` | the installation: components and their objects | [`manifests`] |
 //! | `offline/` | what needs no cluster: render, validate, why, deploy from manifests; the kit for Llama Stack providers | [`documents`], [`state`], [`render`](mod@render), [`validate`](mod@validate), [`why`], [`deploy`], [`provider_kit`] |
-//! | `view/` | what people see of an object, computed from values | [`get`], [`status`], [`held`], [`tree`], [`pods`], [`events`], [`endpoint`], [`change`], [`chat`], [`depth`] |
-//! | `live/` | requests to a cluster, with the user's permissions | [`cluster`], [`source`], [`access`], [`diff`], [`operated`], [`queue`], [`talk`] |
+//! | `view/` | what people see of an object, computed from values | [`get`], [`status`], [`held`], [`messages`], [`tree`], [`pods`], [`events`], [`endpoint`], [`change`], [`chat`], [`depth`] |
+//! | `live/` | requests to a cluster, with the user's permissions | [`cluster`], [`source`], [`access`], [`asya_gateway`], [`diff`], [`operated`], [`queue`], [`talk`] |
 //! | `doctor/` | problems of a cluster, and archives for support | [`check`], [`bundle`] |
 //!
 //! Each folder uses those above it only. [`target`], [`text`], [`diagnostic`] and [`quantity`] are below all.
@@ -22,7 +22,7 @@ pub mod target;
 pub mod text;
 
 pub use doctor::{bundle, check};
-pub use live::{access, cluster, diff, operated, queue, source, talk};
+pub use live::{access, asya_gateway, cluster, diff, operated, queue, source, talk};
 pub use offline::render::render;
 pub use offline::{deploy, documents, provider_kit, render, state, validate, why};
-pub use view::{change, chat, depth, endpoint, events, get, held, pods, status, tree};
+pub use view::{change, chat, depth, endpoint, events, get, held, messages, pods, status, tree};

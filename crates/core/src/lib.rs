@@ -6,6 +6,7 @@
 //! | [`rules`] | CEL rules, bounded |
 //! | [`providers`], [`registry`] | registered providers, and their current snapshot |
 //! | [`selection`] | selection of a provider for a ModelDeployment: pure |
+//! | [`autoscalers`] | autoscalers of ModelDeployments, and what exists of them |
 //! | [`observe`], [`plan`] | observed state, and the plan: pure |
 //! | [`conversion`] | ModelDeployments between versions of the API: pure |
 //! | [`metrics`] | metrics about ModelDeployments |
@@ -13,6 +14,8 @@
 
 mod access;
 pub mod admission;
+pub mod autoscalers;
+mod caches;
 pub mod conversion;
 pub mod metrics;
 pub mod observe;

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use kube::runtime::controller::Action;
 use runway_api::ModelDeployment;
 use runway_operator::controller::{self, Error};
-use runway_operator::plan::Plan;
 
 use crate::observe::{Context, observe};
 use crate::plan;
@@ -14,5 +13,6 @@ use crate::plan;
 pub(crate) async fn reconcile(md: Arc<ModelDeployment>, context: Arc<Context>) -> Result<Action, Error> {
     let seen = observe(&context, md);
     let plan = plan::plan(&seen);
-    controller::execute(&context.executor, &seen.md, &plan, |_| Plan::default()).await
+    let after_failure = |error: &_| plan::after_failure(&seen, error);
+    controller::execute(&context.executor, &seen.md, &plan, after_failure).await
 }

@@ -14,8 +14,10 @@ use runway_operator::events::Events;
 use runway_operator::packed::Packed;
 use runway_operator::process::Process;
 use runway_operator::watch::{mapped, ready_when_listed, reflect, subject, watched};
+use tokio::task::JoinSet;
 use tokio_util::task::AbortOnDropHandle;
 
+use crate::caches::Caches;
 use crate::metrics::Deployments;
 use crate::observe::Context;
 use crate::reconcile::reconcile;
@@ -33,12 +35,19 @@ pub async fn run(process: Process, registry: Arc<Registry>, selector_enabled: bo
         registry.clone().follow(process.clone(), listed),
     ));
     let deployments_listed = process.health.waits_for("the list of ModelDeployments");
+    let autoscalers_listed = process.health.waits_for("the lists of autoscalers");
+    let events = Events::start(client.clone(), labels::CORE_MANAGER);
+    let executor =
+        Executor::new(client.clone(), labels::CORE_MANAGER, labels::FINALIZER, events).traced(process.traces.clone());
+    let (wake, woken) = controller::wake();
+    let caches = Caches::new(client.clone(), wake, executor.children.clone());
+    let mut tasks = JoinSet::new();
     tokio::select! {
-        _ = all_seen => {}
+        _ = async { tokio::join!(all_seen, caches.start(&mut tasks)) } => autoscalers_listed.done(),
         () = process.shutdown.cancelled() => return process.leadership.step_down().await,
     }
     let (store, writer) = reflector::store();
-    let deployments = watched::<Packed<ModelDeployment>>(Api::all(client.clone()), watcher::Config::default());
+    let deployments = watched::<Packed<ModelDeployment>>(Api::all(client), watcher::Config::default());
     let deployments = deployments.filter_map(|event| ready(mapped(event, |packed| Some(packed.delivered()))));
     let deployments = reflect(deployments, writer);
     let deployments = ready_when_listed(deployments, deployments_listed)
@@ -46,15 +55,16 @@ pub async fn run(process: Process, registry: Arc<Registry>, selector_enabled: bo
     process
         .metrics
         .collect(Deployments::new(store.clone(), process.leadership.clone()));
-    let events = Events::start(client.clone(), labels::CORE_MANAGER);
-    let executor =
-        Executor::new(client, labels::CORE_MANAGER, labels::FINALIZER, events).traced(process.traces.clone());
+    let controller = Controller::for_stream(deployments, store)
+        .reconcile_all_on(changes)
+        .reconcile_all_on(caches.keda_changes())
+        .reconcile_on(woken);
     let context = Arc::new(Context {
         registry,
         selector_enabled,
+        caches,
         executor,
     });
-    let controller = Controller::for_stream(deployments, store).reconcile_all_on(changes);
     controller::run(controller, &process, Waits::ForApiServer, context, unpacked(reconcile)).await;
     process.leadership.step_down().await;
 }

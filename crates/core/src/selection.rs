@@ -6,7 +6,7 @@ use std::cmp::Reverse;
 
 use jiff::Timestamp;
 use kube::ResourceExt;
-use runway_api::model_deployment::{Candidate, ServingMode};
+use runway_api::model_deployment::{Candidate, ServingMode, Signal};
 use runway_api::provider_config::{Capabilities, Health, SILENCE, SelectionPolicy};
 use runway_api::{ModelDeployment, ModelDeploymentSpec};
 use serde_json::{Value, json};
@@ -251,7 +251,16 @@ pub(crate) fn gap(capabilities: &Capabilities, spec: &ModelDeploymentSpec) -> Op
         let reason = format!("does not support serving mode {} with {engine}", mode.as_str());
         ("spec.serving.mode", reason)
     } else {
-        return None;
+        let autoscaling = spec.scaling.as_ref()?.autoscaling.as_ref()?;
+        let Signal::Pods(metric, _) = autoscaling.signal()? else {
+            return None;
+        };
+        if capabilities.pod_metric(engine, metric).is_some() {
+            return None;
+        }
+        let field = metric.field();
+        let reason = format!("has no pod metric for {field} with {engine}, only autoscaling.trigger");
+        ("spec.scaling.autoscaling", reason)
     };
     Some(Gap { field, reason })
 }

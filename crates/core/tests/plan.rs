@@ -1,6 +1,7 @@
 //! A folder for each case in `tests/plan`:
 //! - `deployment.yaml`: the ModelDeployment;
 //! - `given.yaml`: the time, the registered providers with their health, and whether the built-in selector is enabled;
+//! - `autoscalers.yaml`: existing autoscalers, if there are any;
 //! - `provider-NAME.yaml`: registration of a provider, unless `tests/providers` has one of that name;
 //! - `plan.yaml`: the expected plan. `{}` is silent.
 //!
@@ -19,8 +20,11 @@ use std::sync::Arc;
 use common::ssa::{self, Applied};
 use common::{told, yaml};
 use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kube::core::DynamicObject;
 use registered::{How, registered};
 use runway_api::labels;
+use runway_core::autoscalers::{Autoscaler, Autoscalers, KINDS};
 use runway_core::observe::Observed;
 use runway_core::plan;
 use runway_core::providers::Providers;
@@ -34,6 +38,8 @@ struct Given {
     providers: BTreeMap<String, How>,
     #[serde(default = "enabled")]
     selector: bool,
+    #[serde(default = "enabled")]
+    keda: bool,
 }
 
 fn enabled() -> bool {
@@ -137,7 +143,24 @@ fn observed(here: &Path, folder: &Path) -> Observed {
         md: Arc::new(yaml(&folder.join("deployment.yaml"))),
         providers: Arc::new(Providers::compile(configs, &Providers::default())),
         selector_enabled: given.selector,
+        autoscalers: Autoscalers {
+            without_keda: !given.keda,
+            found: autoscalers(&folder.join("autoscalers.yaml")),
+        },
         now: given.now,
+    }
+}
+
+fn autoscalers(file: &Path) -> Vec<Autoscaler> {
+    let objects: Vec<DynamicObject> = if file.exists() { yaml(file) } else { Vec::new() };
+    objects.into_iter().map(autoscaler).collect()
+}
+
+fn autoscaler(object: DynamicObject) -> Autoscaler {
+    let types = object.types.as_ref().unwrap();
+    Autoscaler {
+        kind: KINDS.into_iter().find(|kind| kind.kind == types.kind).unwrap(),
+        object: Arc::new(object),
     }
 }
 
@@ -164,5 +187,20 @@ fn carried_out(seen: &Observed, plan: &Plan) -> (Observed, Vec<String>) {
     }
     let mut next = seen.clone();
     next.md = Arc::new(serde_json::from_value::<runway_api::ModelDeployment>(md).unwrap());
+    let found = &mut next.autoscalers.found;
+    for delete in &plan.delete {
+        let is_it = |found: &&mut Autoscaler| found.object.metadata.uid.as_ref() == Some(&delete.uid);
+        // Its finalizers take a while.
+        let gone = Arc::make_mut(&mut found.iter_mut().find(is_it).unwrap().object);
+        gone.metadata.deletion_timestamp = Some(Time(seen.now));
+    }
+    for apply in plan.apply.iter().filter(|apply| !apply.unchanged) {
+        let mut object = apply.object.clone();
+        let is_it = |found: &Autoscaler| found.object.metadata.uid == apply.live && apply.live.is_some();
+        let before = found.iter().position(is_it).map(|at| found.remove(at));
+        object.metadata.uid = Some("uid-of-an-autoscaler".to_owned());
+        object.data["status"] = before.map_or(serde_json::Value::Null, |before| before.object.data["status"].clone());
+        found.push(autoscaler(object));
+    }
     (next, status.shared())
 }

@@ -208,6 +208,7 @@ fn status_of_a_hostile_spec_is_bounded_and_written_once() {
             md: Arc::new(serde_json::from_value(md.clone()).unwrap()),
             providers: Arc::new(Providers::compile([Arc::new(provider.clone())], &Providers::default())),
             selector_enabled: true,
+            autoscalers: runway_core::autoscalers::Autoscalers::default(),
             now,
         })
     };

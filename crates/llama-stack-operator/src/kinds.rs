@@ -1,5 +1,7 @@
 //! The kinds that the operator creates, and the names of its objects for one LlamaStackDistribution.
 
+/// Number of pods, by load.
+pub use runway_operator::autoscaler::HORIZONTAL_POD_AUTOSCALER as AUTOSCALER;
 pub use runway_operator::object::Kind;
 
 /// Identity of the pods.
@@ -18,13 +20,6 @@ pub const INGRESS: Kind = Kind::new("networking.k8s.io", "v1", "Ingress", "ingre
 pub const DISRUPTION_BUDGET: Kind = Kind::new("policy", "v1", "PodDisruptionBudget", "poddisruptionbudgets");
 /// The pods.
 pub const DEPLOYMENT: Kind = Kind::new("apps", "v1", "Deployment", "deployments");
-/// Number of pods, by load.
-pub const AUTOSCALER: Kind = Kind::new(
-    "autoscaling",
-    "v2",
-    "HorizontalPodAutoscaler",
-    "horizontalpodautoscalers",
-);
 
 /// A model that a provider refers to. Its CRD may be installed later, or never.
 pub const MODEL_DEPLOYMENT: Kind = Kind::new("kubeairunway.ai", "v1alpha1", "ModelDeployment", "modeldeployments");

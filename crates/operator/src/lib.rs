@@ -6,6 +6,7 @@
 //! | [`client`] | client with its command line arguments |
 //! | [`plan`] | result of a pure planner: objects, deletions, status, Events |
 //! | [`apply`] | the only writer |
+//! | [`autoscaler`] | kinds of autoscalers, and the state of a ScaledObject |
 //! | [`echo`] | our writes that the watch has not delivered yet |
 //! | [`crd`] | evaluation of CustomResourceDefinitions |
 //! | [`watch`] | watches that one invalid object cannot stop |
@@ -28,6 +29,7 @@ pub mod access;
 pub mod address;
 pub mod admin;
 pub mod apply;
+pub mod autoscaler;
 pub mod client;
 pub mod clock;
 pub mod controller;

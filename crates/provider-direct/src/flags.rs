@@ -34,6 +34,9 @@ pub(crate) fn of(request: &Request, accepted: &Accepted) -> Flags {
     flags.engine(request, accepted);
     flags.name(request, accepted);
     flags.parallel(accepted);
+    if let Some(flag) = accepted.engine.metrics_flag {
+        flags.derive(flag, "");
+    }
     flags
 }
 

@@ -2,7 +2,9 @@
 
 use runway_api::InferenceProviderConfigSpec;
 use runway_api::model_deployment::{DEFAULT_GPU, ServingMode};
-use runway_api::provider_config::{Capabilities, EngineCapabilities, SelectionPolicy, SelectionRule, ValidationRule};
+use runway_api::provider_config::{
+    Capabilities, EngineCapabilities, PodMetrics, SelectionPolicy, SelectionRule, ValidationRule,
+};
 use runway_provider::names::{Limit, Names};
 
 use crate::config::KaitoConfig;
@@ -40,7 +42,13 @@ fn capabilities() -> Capabilities {
         serving_modes: vec![ServingMode::Aggregated],
         cpu_support: true,
         gpu_support: true,
-        per_engine: vec![engine("vllm", false), engine("llamacpp", true)],
+        per_engine: vec![
+            EngineCapabilities {
+                pod_metrics: Some(vllm_metrics()),
+                ..engine("vllm", false)
+            },
+            engine("llamacpp", true),
+        ],
     }
 }
 
@@ -50,6 +58,18 @@ fn engine(name: &str, cpu: bool) -> EngineCapabilities {
         serving_modes: None,
         cpu_support: Some(cpu),
         gpu_support: Some(true),
+        pod_metrics: None,
+    }
+}
+
+/// Presets and containers run vLLM's own server, which exports its metrics (KAITO
+/// `presets/workspace/inference/vllm/inference_api.py`; vLLM `vllm/v1/metrics/loggers.py`). The names are those that
+/// prometheus-adapter gives them by default.
+fn vllm_metrics() -> PodMetrics {
+    PodMetrics {
+        requests_in_flight: Some("vllm:num_requests_running".to_owned()),
+        queued_requests: Some("vllm:num_requests_waiting".to_owned()),
+        tokens_per_second: Some("vllm:generation_tokens".to_owned()),
     }
 }
 

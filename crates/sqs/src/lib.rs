@@ -19,12 +19,33 @@ pub use wire::{Credentials, Error};
 
 /// Largest number of attributes of a message.
 const MOST_ATTRIBUTES: usize = 10;
+/// Attribute of a message: how often it was received.
+const RECEIVED: &str = "ApproximateReceiveCount";
+/// Attribute of a message that SQS moved to a dead-letter queue: the queue that it comes from.
+const SOURCE: &str = "DeadLetterQueueSourceArn";
 /// Attributes of a queue that count its messages: visible, in flight, and delayed.
 const COUNTS: [&str; 3] = [
     "ApproximateNumberOfMessages",
     "ApproximateNumberOfMessagesNotVisible",
     "ApproximateNumberOfMessagesDelayed",
 ];
+
+/// Numbers of messages of a queue.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Messages that can be received.
+    pub visible: u64,
+    /// Received messages that are neither deleted nor visible again.
+    pub hidden: u64,
+    /// Messages that cannot be received yet.
+    pub delayed: u64,
+}
+
+impl Counts {
+    fn sum(self) -> u64 {
+        self.visible.saturating_add(self.hidden).saturating_add(self.delayed)
+    }
+}
 
 /// Location of queues.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -66,7 +87,12 @@ struct Attribute {
 impl Message {
     /// Number of deliveries, including this one.
     pub fn deliveries(&self) -> Option<u32> {
-        self.attributes.get("ApproximateReceiveCount")?.parse().ok()
+        self.attributes.get(RECEIVED)?.parse().ok()
+    }
+
+    /// Whether SQS moved it to a dead-letter queue.
+    pub fn is_from_redrive_policy(&self) -> bool {
+        self.attributes.contains_key(SOURCE)
     }
 
     /// Attributes of type String.
@@ -148,9 +174,17 @@ impl Client {
     /// # Errors
     /// If the request fails.
     pub async fn count(&self, url: &str) -> Result<u64, Error> {
+        Ok(self.counts(url).await?.sum())
+    }
+
+    /// Numbers of messages of a queue. AWS reports approximations.
+    ///
+    /// # Errors
+    /// If the request fails.
+    pub async fn counts(&self, url: &str) -> Result<Counts, Error> {
         let asked = json!({"QueueUrl": url, "AttributeNames": COUNTS});
         let answer = self.wire.ask("GetQueueAttributes", &asked).await?;
-        Ok(count(&answer))
+        Ok(counts(&answer))
     }
 
     /// Sends a message. On success SQS has stored it. Only the first ten `headers` are sent.
@@ -185,7 +219,7 @@ impl Client {
         let asked = json!({
             "QueueUrl": url, "MaxNumberOfMessages": most.clamp(1, 10), "WaitTimeSeconds": wait.as_secs().min(20),
             "VisibilityTimeout": visibility.as_secs(),
-            "MessageSystemAttributeNames": ["ApproximateReceiveCount"], "AttributeNames": ["ApproximateReceiveCount"],
+            "MessageSystemAttributeNames": [RECEIVED, SOURCE], "AttributeNames": [RECEIVED, SOURCE],
             "MessageAttributeNames": ["All"],
         });
         let answer = self.wire.ask_and_wait("ReceiveMessage", &asked, wait).await?;
@@ -211,15 +245,15 @@ impl Client {
     }
 }
 
-/// Parses a response as messages, number of messages and URL of a queue. For the fuzz targets.
+/// Parses a response as messages, numbers of messages and URL of a queue. For the fuzz targets.
 ///
 /// # Errors
 /// The response reports an error, or its body is not one of SQS.
 #[doc(hidden)]
-pub fn read_answer(response: &http::Response<bytes::Bytes>) -> Result<(Vec<Message>, u64, Option<String>), Error> {
+pub fn read_answer(response: &http::Response<bytes::Bytes>) -> Result<(Vec<Message>, Counts, Option<String>), Error> {
     let answer = wire::understood(response)?;
-    let (count, url) = (count(&answer), url(&answer).ok());
-    messages(answer).map(|messages| (messages, count, url))
+    let (counts, url) = (counts(&answer), url(&answer).ok());
+    messages(answer).map(|messages| (messages, counts, url))
 }
 
 fn messages(answer: Value) -> Result<Vec<Message>, Error> {
@@ -233,9 +267,14 @@ fn messages(answer: Value) -> Result<Vec<Message>, Error> {
     Ok(answer.messages)
 }
 
-fn count(answer: &Value) -> u64 {
-    let count = |name: &&str| answer["Attributes"][*name].as_str()?.parse::<u64>().ok();
-    COUNTS.iter().filter_map(count).fold(0, u64::saturating_add)
+fn counts(answer: &Value) -> Counts {
+    let count = |name: &str| answer["Attributes"][name].as_str()?.parse().ok();
+    let [visible, hidden, delayed] = COUNTS.map(|name| count(name).unwrap_or_default());
+    Counts {
+        visible,
+        hidden,
+        delayed,
+    }
 }
 
 fn url(answer: &Value) -> Result<String, Error> {
@@ -248,12 +287,11 @@ fn url(answer: &Value) -> Result<String, Error> {
 mod tests {
     use super::*;
 
-    fn counted(waiting: &str, hidden: &str) -> u64 {
-        count(&json!({"Attributes": {COUNTS[0]: waiting, COUNTS[1]: hidden, "Other": "5"}}))
-    }
-
     #[test]
     fn message_count_does_not_overflow() {
+        let counted = |visible: &str, hidden: &str| {
+            counts(&json!({"Attributes": {COUNTS[0]: visible, COUNTS[1]: hidden, "Other": "5"}})).sum()
+        };
         assert_eq!(counted("2", "3"), 5);
         assert_eq!(counted("2", "many"), 2);
         assert_eq!(counted("2", "18446744073709551615"), u64::MAX);

@@ -196,6 +196,33 @@ impl Broker {
         self.declare_with(queue, arguments.into()).await
     }
 
+    /// Makes a quorum queue that moves a message to a dead-letter queue, or deletes it without one, after this many returns.
+    pub async fn declare_limited(&self, queue: &str, returns: i64, dead_letters: Option<&str>) -> Result<()> {
+        let mut arguments = BTreeMap::from([
+            ("x-queue-type".into(), AMQPValue::LongString("quorum".into())),
+            ("x-delivery-limit".into(), AMQPValue::LongLongInt(returns)),
+        ]);
+        if let Some(dead_letters) = dead_letters {
+            arguments.extend([
+                ("x-dead-letter-exchange".into(), AMQPValue::LongString("".into())),
+                (
+                    "x-dead-letter-routing-key".into(),
+                    AMQPValue::LongString(dead_letters.into()),
+                ),
+            ]);
+        }
+        self.declare_with(queue, arguments.into()).await
+    }
+
+    /// Puts a message with an id and a text header into a queue.
+    pub async fn publish_named(&self, queue: &str, body: &[u8], id: &str, header: (&str, &str)) -> Result<()> {
+        let headers = BTreeMap::from([(header.0.into(), AMQPValue::LongString(header.1.into()))]);
+        let properties = BasicProperties::default()
+            .with_message_id(id.into())
+            .with_headers(headers.into());
+        self.publish_with(queue, body, properties).await
+    }
+
     /// Declares a quorum queue whose messages expire after so many milliseconds; an existing one must be the same.
     pub async fn declare_with_ttl(&self, queue: &str, milliseconds: i64) -> Result<()> {
         let arguments = BTreeMap::from([

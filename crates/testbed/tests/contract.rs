@@ -395,6 +395,7 @@ fn r25_the_core_gives_up_on_a_dead_provider_after_five_minutes() -> Result<()> {
             md: md.clone(),
             providers: Arc::default(),
             selector_enabled: true,
+            autoscalers: runway_core::autoscalers::Autoscalers::default(),
             now: deleted + SignedDuration::from_secs(seconds),
         })
     };

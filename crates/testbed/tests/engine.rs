@@ -10,9 +10,12 @@ use kube::{
     Api, Client,
     api::{DynamicObject, ListParams, Patch, PatchParams, PostParams},
 };
+use runway_api::model_deployment::Metric;
+use runway_provider::Provider;
+use runway_provider_direct::Direct;
 use runway_testbed::apply::api_of;
 use runway_testbed::engine::{
-    self, CHAT, Endpoint, Hostility, LlamaServer, MODEL, MODELS, NOT_A_MODEL, SENTENCE, pieces,
+    self, CHAT, Endpoint, Hostility, LlamaServer, MODEL, MODELS, NOT_A_MODEL, SENTENCE, exports, pieces,
 };
 use runway_testbed::{Node, Options, PATIENCE, eventually, node};
 use serde_json::{Value, json};
@@ -200,8 +203,11 @@ async fn answers_as_it_should(engine: &Endpoint) -> Result<()> {
     streams_each_piece_once(engine).await?;
 
     let metrics = engine.metrics().await?;
-    ensure!(metrics.contains("llamacpp:tokens_predicted_total"), "{metrics}");
-    Ok(())
+    let capabilities = Direct::default().registration().capabilities;
+    let for_autoscaling = Metric::ALL
+        .iter()
+        .filter_map(|metric| capabilities.pod_metric("llamacpp", *metric));
+    exports(&metrics, for_autoscaling)
 }
 
 async fn streams_each_piece_once(engine: &Endpoint) -> Result<()> {

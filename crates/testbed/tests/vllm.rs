@@ -7,12 +7,13 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
 use runway_api::ModelDeployment;
+use runway_api::model_deployment::Metric;
 use runway_provider::{Installed, Provider, Request};
 use runway_provider_direct::Direct;
 use runway_provider_dynamo::Dynamo;
 use runway_provider_kaito::Kaito;
 use runway_provider_kuberay::KubeRay;
-use runway_testbed::engine::{Endpoint, SENTENCE, chat_request};
+use runway_testbed::engine::{Endpoint, SENTENCE, chat_request, exports};
 use runway_testbed::vllm::{Answer, Question, Vllm};
 use serde_json::{Map, Value, json};
 
@@ -293,7 +294,11 @@ async fn answers_as_it_should(engine: &Endpoint) -> Result<()> {
             && line.ends_with(" 4.0")
     };
     ensure!(metrics.lines().any(is_counted), "{metrics}");
-    Ok(())
+    let capabilities = Direct::default().registration().capabilities;
+    let for_autoscaling = Metric::ALL
+        .iter()
+        .filter_map(|metric| capabilities.pod_metric("vllm", *metric));
+    exports(&metrics, for_autoscaling)
 }
 
 fn providers() -> Vec<Arc<dyn Provider>> {

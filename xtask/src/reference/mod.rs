@@ -16,7 +16,7 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomRe
 use probes::Probe;
 use runway_api::model_deployment::ServingMode;
 use runway_api::provider_config::OverrideType;
-use runway_api::{condition, labels};
+use runway_api::{CoreReason, condition, labels};
 use runway_client::diagnostic::Level;
 use runway_client::documents::Documents;
 use runway_client::manifests;
@@ -275,6 +275,9 @@ fn outcome(spec: &Value, crds: &[CustomResourceDefinition]) -> Outcome {
     };
     let mut refused: Vec<String> = said(Level::Error).collect();
     refused.extend(messages(condition::PROVIDER_COMPATIBLE, "False"));
+    let of_autoscaler = conditions.iter().filter(|c| c["type"] == condition::AUTOSCALER_READY);
+    let without_metric = of_autoscaler.filter(|c| c["reason"] == CoreReason::MetricUnknown.as_str());
+    refused.extend(without_metric.filter_map(|c| c["message"].as_str()).map(str::to_owned));
     let mut warned: BTreeSet<String> = messages(condition::FIELDS_IGNORED, "True").into_iter().collect();
     warned.extend(messages(condition::OVERRIDES_IGNORED, "True"));
     // Admission and the provider's condition say the same of some fields, with more or fewer words.

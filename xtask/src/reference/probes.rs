@@ -73,7 +73,7 @@ const fn marked(field: &'static str, words: &'static [&'static str], value: fn(&
 }
 
 /// One probe per field of the spec, in the order of the CRD. A test compares them with the CRD.
-pub(super) const ALL: [Probe; 46] = [
+pub(super) const ALL: [Probe; 47] = [
     marked("model.id", &["example/marker", "huggingface://example/marker"], |_| {
         json!("example/marker")
     }),
@@ -91,6 +91,10 @@ pub(super) const ALL: [Probe; 46] = [
         _ => json!({ "seed": "77" }),
     }),
     field("scaling.replicas", |_| json!(3)),
+    field(
+        "scaling.autoscaling",
+        |_| json!({ "maxReplicas": 7, "requestsInFlight": 77 }),
+    ),
     field("scaling.prefill.replicas", |_| json!(3)),
     field("scaling.prefill.gpu.count", |_| json!(2)),
     marked("scaling.prefill.gpu.type", &[AMD], |_| json!(AMD)),

@@ -110,6 +110,56 @@ const CONDITIONS: &[Condition] = &[
         ],
     },
     Condition {
+        kind: condition::AUTOSCALER_READY,
+        present: Present::If("with `spec.scaling.autoscaling`"),
+        meaning: "The autoscaler of `spec.scaling.autoscaling` scales the model. Written by the core.",
+        reasons: &[
+            Reason(True, "AutoscalerActive", "The autoscaler scales the model", "Nothing"),
+            Reason(
+                False,
+                "AutoscalerPending",
+                "The autoscaler has not reported yet, or one of another kind is being deleted",
+                "Wait. For a trigger, check that KEDA runs if it lasts",
+            ),
+            Reason(
+                False,
+                "AutoscalerInactive",
+                "The autoscaler reports that it cannot scale, such as for want of a metric",
+                "Follow the message",
+            ),
+            Reason(
+                False,
+                "AutoscalerRejected",
+                "The API server or an admission webhook rejected the autoscaler",
+                "Follow the message",
+            ),
+            Reason(
+                False,
+                "OtherAutoscaler",
+                "An autoscaler with another owner scales the model, so that none is created",
+                "Delete the autoscaler that the message names, or remove `spec.scaling.autoscaling`",
+            ),
+            Reason(
+                False,
+                "MetricUnknown",
+                "The provider has no name for the metric of the pods",
+                "Use another metric, or `autoscaling.trigger`",
+            ),
+            Reason(
+                False,
+                "KedaNotInstalled",
+                "`autoscaling.trigger` is set, and the CRD of KEDA is not installed",
+                "Install KEDA, or use a metric of the pods",
+            ),
+            Reason(
+                False,
+                "NameTaken",
+                "An object with another owner has the name of the autoscaler",
+                "Rename the ModelDeployment, or delete the other object",
+            ),
+        ],
+    },
+    Condition {
         kind: condition::PROVIDER_COMPATIBLE,
         present: Present::If("from the provider's first status on"),
         meaning: "The provider can translate the spec to its upstream. Written by the provider.",

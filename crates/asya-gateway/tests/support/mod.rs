@@ -14,9 +14,10 @@ use hyper_util::client::legacy::Client as HttpClient;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
-use k8s_openapi::api::core::v1::{Namespace, ServiceAccount};
+use k8s_openapi::api::core::v1::{Endpoints, Namespace, Pod, Service, ServiceAccount};
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, PolicyRule, Role, RoleBinding, RoleRef, Subject};
-use kube::api::{ObjectMeta, PostParams};
+use kube::api::{ObjectMeta, Patch, PatchParams, PostParams};
+use kube::config::{AuthInfo, Kubeconfig};
 use kube::{Api, Client};
 use runway_asya_sidecar::config::Config;
 use runway_testbed::pipeline::Broker;
@@ -62,10 +63,11 @@ pub struct World {
 
 impl World {
     pub async fn start() -> Result<Self> {
-        let (rabbit, cluster) = tokio::try_join!(
-            RabbitMq::start(RabbitMqOptions::default()),
-            ControlPlane::start(Options::default())
-        )?;
+        Self::start_with(RabbitMqOptions::default()).await
+    }
+
+    pub async fn start_with(options: RabbitMqOptions) -> Result<Self> {
+        let (rabbit, cluster) = tokio::try_join!(RabbitMq::start(options), ControlPlane::start(Options::default()))?;
         let broker = Broker::connect(&rabbit.url()).await?;
         let admin = cluster.client("test-admin", &["system:masters"]).await?;
         let folder = tempfile::Builder::new().prefix("testbed-gateway-").tempdir()?;
@@ -89,6 +91,36 @@ impl World {
                 .await?;
         }
         Ok(world)
+    }
+
+    /// Folder with the Secrets of the transports.
+    fn secrets(&self) -> std::path::PathBuf {
+        self.folder.path().join("secrets")
+    }
+
+    /// Transports with the broker.
+    pub fn transports(&self) -> Result<Value> {
+        let (host, broker) = self.rabbit.address();
+        let uri: http::Uri = self.rabbit.url().replace("amqp://", "http://").parse()?;
+        let authority = uri.authority().context("no authority")?.as_str();
+        let (user, password) = authority
+            .rsplit_once('@')
+            .and_then(|(user, _)| user.split_once(':'))
+            .context("no password")?;
+        let secrets = self.secrets();
+        std::fs::create_dir_all(secrets.join("broker"))?;
+        std::fs::write(secrets.join("broker/password"), password)?;
+        let vhost = uri.path().trim_start_matches('/');
+        let vhost = if vhost.is_empty() || vhost == "%2f" || vhost == "%2F" {
+            "/"
+        } else {
+            vhost
+        };
+        Ok(
+            json!({"transports": {"rabbitmq": {"type": "rabbitmq", "config": {"host": host.to_string(),
+            "port": broker, "username": user, "vhost": vhost, "passwordSecretRef": {"name": "broker", "key": "password"},
+            "managementPort": self.rabbit.management_port().unwrap_or_default()}}}}),
+        )
     }
 
     /// The rights of the gateway are those that it declares, and no others.
@@ -116,6 +148,16 @@ impl World {
 
     /// A ServiceAccount of the namespace of the actors, and a token of it. It may send messages to these actors.
     pub async fn user(&self, name: &str, actors: &[&str], audiences: &[&str]) -> Result<String> {
+        let sends = PolicyRule {
+            resource_names: Some(actors.iter().map(ToString::to_string).collect()),
+            ..may(&["create"], "messages")
+        };
+        let rules = if actors.is_empty() { vec![] } else { vec![sends] };
+        self.user_with(name, rules, audiences).await
+    }
+
+    /// A ServiceAccount of the namespace of the actors with these rights there, and a token of it.
+    pub async fn user_with(&self, name: &str, rules: Vec<PolicyRule>, audiences: &[&str]) -> Result<String> {
         let params = PostParams::default();
         let accounts: Api<ServiceAccount> = Api::namespaced(self.admin.clone(), TEAM);
         let account = ServiceAccount {
@@ -123,27 +165,11 @@ impl World {
             ..ServiceAccount::default()
         };
         accounts.create(&params, &account).await?;
-        let sends = PolicyRule {
-            api_groups: Some(vec!["asya.sh".to_owned()]),
-            resources: Some(vec!["asyncactors/messages".to_owned()]),
-            resource_names: Some(actors.iter().map(ToString::to_string).collect()),
-            verbs: vec!["create".to_owned()],
-            ..PolicyRule::default()
-        };
         let role = Role {
             metadata: named(name),
-            rules: (!actors.is_empty()).then(|| vec![sends]),
+            rules: Some(rules),
         };
-        let binding = RoleBinding {
-            metadata: named(name),
-            role_ref: role_ref("Role", name),
-            subjects: Some(vec![Subject {
-                kind: "ServiceAccount".to_owned(),
-                name: name.to_owned(),
-                namespace: Some(TEAM.to_owned()),
-                api_group: None,
-            }]),
-        };
+        let binding = bound(name);
         Api::namespaced(self.admin.clone(), TEAM).create(&params, &role).await?;
         Api::namespaced(self.admin.clone(), TEAM)
             .create(&params, &binding)
@@ -157,6 +183,78 @@ impl World {
         };
         let answer = accounts.create_token_request(name, &params, &request).await?;
         Ok(answer.status.context("no token")?.token)
+    }
+
+    /// A kubeconfig with a token instead of a certificate.
+    pub fn kubeconfig_with_token(&self, name: &str, token: &str) -> Result<std::path::PathBuf> {
+        let mut kubeconfig = Kubeconfig::read_from(self.cluster.kubeconfig(name, &[])?)?;
+        for user in &mut kubeconfig.auth_infos {
+            user.auth_info = Some(AuthInfo {
+                token: Some(token.to_owned().into()),
+                ..AuthInfo::default()
+            });
+        }
+        let path = self.folder.path().join(format!("{name}.kubeconfig"));
+        std::fs::write(&path, serde_json::to_string(&kubeconfig)?)?;
+        Ok(path)
+    }
+
+    /// A Service in front of a port of this machine.
+    pub async fn serve(&self, namespace: &str, name: &str, port: u16) -> Result<()> {
+        let params = PostParams::default();
+        let address = own_address()?.to_string();
+        let object = json!({"metadata": {"name": namespace}});
+        let place: Namespace = serde_json::from_value(object)?;
+        Api::all(self.admin.clone()).create(&params, &place).await?;
+        let object = json!({"metadata": {"name": name}, "spec": {"ports": [{"port": 80, "targetPort": port}]}});
+        let service: Service = serde_json::from_value(object)?;
+        Api::namespaced(self.admin.clone(), namespace)
+            .create(&params, &service)
+            .await?;
+        // The API server proxies only to addresses of pods.
+        let object = json!({"metadata": {"name": name}, "spec": {"automountServiceAccountToken": false, "containers": [{"name": name, "image": name}]}});
+        let pod: Pod = serde_json::from_value(object)?;
+        let pods: Api<Pod> = Api::namespaced(self.admin.clone(), namespace);
+        eventually(PATIENCE, async || {
+            // Not before the ServiceAccount of the namespace.
+            pods.create(&params, &pod).await?;
+            Ok(())
+        })
+        .await?;
+        let status = json!({"status": {"podIP": address, "podIPs": [{"ip": address}]}});
+        let patch = Patch::Merge(&status);
+        pods.patch_status(name, &PatchParams::default(), &patch).await?;
+        let target = json!({"kind": "Pod", "namespace": namespace, "name": name});
+        let object = json!({"metadata": {"name": name},
+            "subsets": [{"addresses": [{"ip": address, "targetRef": target}], "ports": [{"port": port}]}]});
+        let endpoints: Endpoints = serde_json::from_value(object)?;
+        Api::namespaced(self.admin.clone(), namespace)
+            .create(&params, &endpoints)
+            .await?;
+        Ok(())
+    }
+
+    /// Lets a ServiceAccount of the namespace of the actors use the API server's proxy to a Service.
+    pub async fn may_use_proxy(&self, namespace: &str, service: &str, account: &str) -> Result<()> {
+        let params = PostParams::default();
+        let role = Role {
+            metadata: named(account),
+            rules: Some(vec![PolicyRule {
+                api_groups: Some(vec![String::new()]),
+                resources: Some(vec!["services/proxy".to_owned()]),
+                resource_names: Some(vec![service.to_owned()]),
+                verbs: vec!["get".to_owned(), "create".to_owned()],
+                ..PolicyRule::default()
+            }]),
+        };
+        Api::namespaced(self.admin.clone(), namespace)
+            .create(&params, &role)
+            .await?;
+        let binding = bound(account);
+        Api::namespaced(self.admin.clone(), namespace)
+            .create(&params, &binding)
+            .await?;
+        Ok(())
     }
 
     /// Starts an actor: the real sidecar, here, and the real Python runtime with one of [`HANDLERS`].
@@ -243,33 +341,21 @@ pub struct Gateway {
 
 impl Gateway {
     pub async fn start(world: &World, store: &Path, settings: &[&str]) -> Result<Self> {
+        let transports = world.transports()?;
+        Self::start_on(world, store, &transports, settings).await
+    }
+
+    /// A gateway with these transports.
+    pub async fn start_on(world: &World, store: &Path, transports: &Value, settings: &[&str]) -> Result<Self> {
         let [port, progress, admin] = free_ports()?;
         let kubeconfig = world.cluster.kubeconfig("asya-gateway", &[])?;
-        let (host, broker) = world.rabbit.address();
-        let uri: http::Uri = world.rabbit.url().replace("amqp://", "http://").parse()?;
-        let authority = uri.authority().context("no authority")?.as_str();
-        let (user, password) = authority
-            .rsplit_once('@')
-            .and_then(|(user, _)| user.split_once(':'))
-            .context("no password")?;
-        let secrets = world.folder.path().join("secrets");
-        std::fs::create_dir_all(secrets.join("broker"))?;
-        std::fs::write(secrets.join("broker/password"), password)?;
-        let vhost = uri.path().trim_start_matches('/');
-        let vhost = if vhost.is_empty() || vhost == "%2f" || vhost == "%2F" {
-            "/"
-        } else {
-            vhost
-        };
-        let transports = json!({"transports": {"rabbitmq": {"type": "rabbitmq", "config": {"host": host.to_string(),
-            "port": broker, "username": user, "vhost": vhost, "passwordSecretRef": {"name": "broker", "key": "password"}}}}});
         let mut command = vec![
             format!("--kubeconfig={}", kubeconfig.display()),
-            format!("--address=127.0.0.1:{port}"),
+            format!("--address=0.0.0.0:{port}"),
             format!("--progress-address=127.0.0.1:{progress}"),
             format!("--admin-address=127.0.0.1:{admin}"),
             format!("--transport-config={transports}"),
-            format!("--secrets-dir={}", secrets.display()),
+            format!("--secrets-dir={}", world.secrets().display()),
             format!("--store={}", store.display()),
         ];
         command.extend(settings.iter().map(ToString::to_string));
@@ -455,6 +541,37 @@ fn free_ports<const N: usize>() -> Result<[u16; N]> {
         listeners.push(listener);
     }
     Ok(ports)
+}
+
+/// An address of this machine that is not loopback. Nothing is sent.
+pub fn own_address() -> Result<std::net::IpAddr> {
+    let socket = std::net::UdpSocket::bind("0.0.0.0:0")?;
+    socket.connect("192.0.2.1:9")?;
+    Ok(socket.local_addr()?.ip())
+}
+
+/// Permission for verbs on a subresource of AsyncActors.
+pub fn may(verbs: &[&str], subresource: &str) -> PolicyRule {
+    PolicyRule {
+        api_groups: Some(vec!["asya.sh".to_owned()]),
+        resources: Some(vec![format!("asyncactors/{subresource}")]),
+        verbs: verbs.iter().map(ToString::to_string).collect(),
+        ..PolicyRule::default()
+    }
+}
+
+/// Binding of a role to the ServiceAccount of its name, which is in the namespace of the actors.
+fn bound(name: &str) -> RoleBinding {
+    RoleBinding {
+        metadata: named(name),
+        role_ref: role_ref("Role", name),
+        subjects: Some(vec![Subject {
+            kind: "ServiceAccount".to_owned(),
+            name: name.to_owned(),
+            namespace: Some(TEAM.to_owned()),
+            api_group: None,
+        }]),
+    }
 }
 
 fn named(name: &str) -> ObjectMeta {

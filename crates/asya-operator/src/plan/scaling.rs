@@ -6,6 +6,7 @@ use kube::core::DynamicObject;
 use runway_api::async_actor::{MetricType, SCALING_READY, Scaling, ScalingMode};
 use runway_api::condition::{no, yes};
 use runway_api::{ActorReason, EventReason};
+use runway_operator::autoscaler::{Reading, condition};
 use runway_operator::plan::Note;
 use serde_json::{Value, json};
 
@@ -68,7 +69,7 @@ pub(super) fn plan(
         };
         return (scaled, part);
     }
-    let condition = match live.map(read) {
+    let condition = match live.map(Reading::of) {
         None | Some(Reading::Silent) => no(
             SCALING_READY,
             ActorReason::ScaledObjectCreated,
@@ -158,32 +159,6 @@ fn sees_messages(object: &DynamicObject) -> Option<bool> {
         "True" => Some(true),
         "False" => Some(false),
         _ => None,
-    }
-}
-
-fn condition<'a>(object: &'a DynamicObject, type_: &str) -> Option<&'a Value> {
-    let conditions = object.data["status"]["conditions"].as_array()?;
-    conditions.iter().find(|c| c["type"] == type_)
-}
-
-enum Reading {
-    Silent,
-    Ready,
-    Paused,
-    Refused(String),
-}
-
-fn read(object: &DynamicObject) -> Reading {
-    if condition(object, "Paused").is_some_and(|c| c["status"] == "True") {
-        return Reading::Paused;
-    }
-    match condition(object, "Ready") {
-        Some(ready) if ready["status"] == "True" => Reading::Ready,
-        Some(ready) if ready["status"] == "False" => {
-            let said = |key: &str| ready[key].as_str().unwrap_or_default().to_owned();
-            Reading::Refused(format!("{} ({})", said("message"), said("reason")))
-        }
-        _ => Reading::Silent,
     }
 }
 

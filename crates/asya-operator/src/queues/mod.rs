@@ -1,6 +1,5 @@
 //! Queues at their brokers: creation, checks, and deletion of empty ones. Executes the `queue` of a plan.
 
-mod management;
 mod rabbitmq;
 mod sqs;
 
@@ -10,6 +9,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
 use futures::future::BoxFuture;
+
+use runway_asya_transport::management;
 
 use crate::queue::{QueueState, QueueWork, Queues};
 use crate::transports::{NoSecret, Transport, Transports};
@@ -80,8 +81,8 @@ enum Error {
     NoClient(#[source] runway_sqs::Error),
     #[error("{0}")]
     NoSecret(#[from] NoSecret),
-    #[error("tls: the certificates of the authority are invalid: {message}: they must be in PEM format")]
-    Authority { message: String },
+    #[error("{0}")]
+    Management(#[from] management::Error),
 }
 
 /// State of the queues of all actors, and connections to their brokers.

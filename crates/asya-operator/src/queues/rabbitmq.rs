@@ -16,9 +16,9 @@ use lapin::options::{
 use lapin::tcp::OwnedTLSConfig;
 use lapin::types::{AMQPValue, FieldTable, ShortString};
 use lapin::{Channel, Connection, ConnectionProperties, Consumer, ExchangeKind};
+use runway_asya_transport::management::Management;
 use tokio::sync::Mutex;
 
-use super::management::Management;
 use super::{Broker, Error, PATIENCE, Removal};
 use crate::queue::Queues;
 use crate::transports::{QueueType, RabbitMq};
@@ -375,14 +375,7 @@ impl Rabbit {
 
     /// Client of the management API, unless the transport has none.
     fn management(&self) -> Result<Option<Management>, Error> {
-        let Some(port) = self.config.management_port() else {
-            return Ok(None);
-        };
-        let authority = self.config.authority(&self.secrets)?;
-        let scheme = if authority.is_some() { "https" } else { "http" };
-        let base = format!("{scheme}://{}:{port}", self.config.host);
-        let (username, password) = (&self.config.username, self.config.password(&self.secrets)?);
-        Management::new(base, username, &password, authority.as_deref()).map(Some)
+        Ok(Management::of(&self.config, &self.secrets)?)
     }
 
     /// Drops the connection if the broker does not answer, so that the next call opens a new one.

@@ -35,12 +35,7 @@ impl Sqs {
     }
 
     fn client(&self) -> Result<Client, Error> {
-        let credentials = self.config.credentials(&self.secrets)?;
-        let settings = Settings {
-            region: self.config.region.clone(),
-            endpoint: self.config.endpoint.clone(),
-            credentials,
-        };
+        let settings = self.config.place(&self.secrets)?;
         let mut known = self.client.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((_, client)) = known.as_ref().filter(|(of, _)| *of == settings) {
             return Ok(client.clone());

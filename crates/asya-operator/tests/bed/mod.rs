@@ -14,7 +14,7 @@ use kube::api::{DeleteParams, PostParams};
 use kube::core::{ApiResource, DynamicObject, ObjectMeta};
 use kube::{Api, Client, CustomResourceExt, ResourceExt};
 use runway_api::{AsyncActor, AsyncActorStatus, ModelDeployment, labels};
-use runway_asya_operator::{ActorArgs, Args};
+use runway_asya_operator::{ActorArgs, Args, SecretsArgs, TransportArgs};
 use runway_operator::process::Process;
 pub(crate) use runway_testbed::PATIENCE;
 use runway_testbed::{ControlPlane, Options, crds, eventually};
@@ -200,13 +200,15 @@ impl Bed {
 pub(crate) fn arguments(transports: &str, secrets_dir: PathBuf) -> Args {
     Args {
         actors: ActorArgs {
-            transport_config: transports.to_owned(),
+            transports: TransportArgs {
+                transport_config: transports.to_owned(),
+            },
             sidecar_image: "asya-sidecar:1".to_owned(),
         },
         gateway_url: None,
         disable_queue_management: false,
         conflict_wait: 0,
-        secrets_dir,
+        secrets: SecretsArgs { secrets_dir },
     }
 }
 

@@ -704,7 +704,7 @@ async fn declare(wire: &mut Wire, name: &str, passive: bool, arguments: FieldTab
         .map(drop)
 }
 
-fn kept(properties: &BasicProperties) -> Kept {
+pub(super) fn kept(properties: &BasicProperties) -> Kept {
     let text = |text: &Option<ShortString>| text.as_ref().map(ToString::to_string);
     Kept {
         message_id: text(properties.message_id()),
@@ -713,7 +713,7 @@ fn kept(properties: &BasicProperties) -> Kept {
 }
 
 /// Text headers, and the number of deliveries by a quorum queue, including this one.
-fn read_headers(table: Option<&FieldTable>) -> (Headers, Option<u32>) {
+pub(super) fn read_headers(table: Option<&FieldTable>) -> (Headers, Option<u32>) {
     let mut headers = Headers::new();
     let mut deliveries = None;
     for (key, value) in table.into_iter().flat_map(FieldTable::inner) {

@@ -36,8 +36,9 @@ const MAX_NESTING: usize = 32;
 const READ_ROOM: usize = 16 * 1024;
 const HEARTBEAT_SECONDS: u16 = 20;
 /// AMQP class of messages.
-const BASIC: u16 = 60;
-const PERSISTENT: u8 = 2;
+pub(super) const BASIC: u16 = 60;
+/// Delivery mode of messages that outlive a restart of the broker.
+pub(super) const PERSISTENT: u8 = 2;
 
 /// Failed or ended connection.
 #[derive(Debug, thiserror::Error)]
@@ -165,31 +166,64 @@ impl Wire {
     }
 
     async fn say(&mut self, channel: u16, method: AMQPClass) -> Result<(), Error> {
+        self.put(&AMQPFrame::Method(channel, method)).await
+    }
+
+    /// Sends a frame. Headers must fit into one.
+    pub(super) async fn put(&mut self, frame: &AMQPFrame) -> Result<(), Error> {
         let mut out = Vec::new();
-        encode(&AMQPFrame::Method(channel, method), &mut out)?;
+        encode(frame, &mut out)?;
+        if out.len() > self.frame_max as usize {
+            return Err(Error::HeadersTooLarge {
+                size: out.len(),
+                largest: self.frame_max,
+            });
+        }
         self.writer.write_all(&out).await?;
+        Ok(self.writer.flush().await?)
+    }
+
+    /// Sends content of the message whose header was sent last.
+    pub(super) async fn body(&mut self, channel: u16, content: Bytes) -> Result<(), Error> {
+        let mut out = Frames::default();
+        push_body(channel, &content, self.frame_max, &mut out);
+        while !out.is_empty() {
+            let written = self.writer.write(out.front()).await?;
+            out.advance(written);
+        }
         Ok(self.writer.flush().await?)
     }
 
     async fn answer(&mut self, on: u16) -> Result<AMQPClass, Error> {
         loop {
+            if let Frame::Method(_, method) = self.frame(on).await? {
+                return Ok(method);
+            }
+        }
+    }
+
+    /// Waits for the next frame on a channel.
+    pub(super) async fn frame(&mut self, on: u16) -> Result<Frame, Error> {
+        loop {
             let Some(frame) = next_frame(&mut self.input, self.frame_max)? else {
                 read_more(&mut self.reader, &mut self.input).await?;
                 continue;
             };
-            match frame {
+            match &frame {
                 Frame::Method(_, AMQPClass::Connection(connection::AMQPMethod::Close(close))) => {
                     let closed = AMQPClass::Connection(connection::AMQPMethod::CloseOk(connection::CloseOk {}));
                     // The connection ends in any case.
                     let _ = self.say(0, closed).await;
                     return Err(refused(&close.reply_text));
                 }
-                Frame::Method(channel, AMQPClass::Channel(channel::AMQPMethod::Close(close))) if channel == on => {
+                Frame::Method(channel, AMQPClass::Channel(channel::AMQPMethod::Close(close))) => {
                     let closed = AMQPClass::Channel(channel::AMQPMethod::CloseOk(channel::CloseOk {}));
-                    self.say(channel, closed).await?;
+                    self.say(*channel, closed).await?;
                     return Err(refused(&close.reply_text));
                 }
-                Frame::Method(channel, method) if channel == on => return Ok(method),
+                Frame::Method(channel, _) | Frame::Header(channel, _) | Frame::Body(channel, _) if *channel == on => {
+                    return Ok(frame);
+                }
                 _ => {}
             }
         }
@@ -358,9 +392,15 @@ pub(super) fn encode_message(channel: u16, message: &Message, frame_max: u32, ou
             largest: frame_max,
         });
     }
+    push_body(channel, message.body, frame_max, out);
+    Ok(())
+}
+
+/// Appends the frames of content.
+fn push_body(channel: u16, content: &Bytes, frame_max: u32, out: &mut Frames) {
     let largest = frame_max.saturating_sub(8).max(1) as usize;
-    for start in (0..message.body.len()).step_by(largest) {
-        let chunk = message.body.slice(start..message.body.len().min(start + largest));
+    for start in (0..content.len()).step_by(largest) {
+        let chunk = content.slice(start..content.len().min(start + largest));
         let length = u32::try_from(chunk.len()).unwrap_or(frame_max);
         out.tail().push(BODY_FRAME);
         out.tail().extend_from_slice(&channel.to_be_bytes());
@@ -368,10 +408,9 @@ pub(super) fn encode_message(channel: u16, message: &Message, frame_max: u32, ou
         out.push(chunk);
         out.tail().push(FRAME_END);
     }
-    Ok(())
 }
 
-fn properties(message: &Message) -> Result<BasicProperties, Error> {
+pub(super) fn properties(message: &Message) -> Result<BasicProperties, Error> {
     let mut properties = BasicProperties::default()
         .with_delivery_mode(PERSISTENT)
         .with_content_type(short("application/json")?);

@@ -88,6 +88,25 @@ pub enum Error {
     /// The model or a proxy rejected the request.
     #[error(transparent)]
     Talk(#[from] runway_client::talk::Error),
+    /// asya-gateway cannot be asked.
+    #[error(transparent)]
+    AsyaGateway(#[from] runway_client::asya_gateway::Error),
+    /// A job has no result yet.
+    #[error("job {id} has no result yet ({status}): to wait for it, run: kubeairunway asya result {id} --wait 5m")]
+    NoResult {
+        /// Id.
+        id: String,
+        /// State of the job.
+        status: String,
+    },
+    /// A job has no result, and will have none.
+    #[error("job {id} has failed: {message}")]
+    JobFailed {
+        /// Id.
+        id: String,
+        /// Failure.
+        message: String,
+    },
     /// Wrong arguments.
     #[error("{0}")]
     Usage(String),
@@ -175,7 +194,7 @@ impl Error {
     /// The exit code, where it is not 1.
     pub fn code(&self) -> Option<u8> {
         match self {
-            Self::NotInTime { .. } | Self::MigrationNotInTime { .. } => Some(NOT_IN_TIME),
+            Self::NotInTime { .. } | Self::MigrationNotInTime { .. } | Self::NoResult { .. } => Some(NOT_IN_TIME),
             // As clap ends for what it finds itself.
             Self::Target(_) => Some(WRONG_USAGE),
             _ => None,

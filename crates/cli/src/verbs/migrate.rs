@@ -156,6 +156,7 @@ pub fn outlook(
         md: Arc::new(moved.clone()),
         providers: Arc::new(providers.clone()),
         selector_enabled: true,
+        autoscalers: runway_core::autoscalers::Autoscalers::default(),
         now,
     }));
     let health = registered.health(now);

@@ -2,6 +2,7 @@
 //!
 //! | module | verbs |
 //! |---|---|
+//! | [`asya`] | `asya queue`, `asya dlq`, `asya send`, `asya result` |
 //! | [`change`] | `pause`, `resume`, `delete` |
 //! | [`chat`] | `chat` |
 //! | [`deploy`] | `deploy` |
@@ -14,6 +15,7 @@
 //! | [`offline`] | `render`, `validate` |
 //! | [`wait`] | the flag `--wait` |
 
+pub mod asya;
 pub mod change;
 pub mod chat;
 pub mod deploy;

@@ -7,7 +7,6 @@ use std::sync::Arc;
 use clap::Args;
 use jiff::Timestamp;
 use runway_asya_operator::ActorArgs;
-use runway_asya_operator::transports::Transports;
 use runway_client::documents::Documents;
 use runway_client::render::{Show, render_with};
 use runway_client::text::{self, Format};
@@ -57,7 +56,7 @@ pub fn render(args: &RenderArgs, stdin: &mut dyn Read) -> Result<Answer, Error> 
         now: args.now.unwrap_or_else(clock::now),
     };
     let actors = runway_client::render::Actors {
-        transports: Arc::new(Transports::load(&args.actors.transport_config)?),
+        transports: Arc::new(args.actors.transports.load()?),
         sidecar_image: args.actors.sidecar_image.clone(),
     };
     let rendered = render_with(documents, &options, &actors);

@@ -8,7 +8,9 @@ use jiff::Timestamp;
 use kube::api::{ListParams, Patch, PatchParams, ValidationDirective};
 use kube::core::{ApiResource, DynamicObject, NamespaceResourceScope, TypeMeta};
 use kube::{Api, Resource, ResourceExt};
+use runway_api::condition::{self, Conditions};
 use runway_api::{ModelDeployment, Name, Namespace, Phase, labels};
+use runway_core::autoscalers::{KINDS, SCALED_OBJECT};
 use runway_operator::apply::guarded;
 use runway_operator::plan::Apply;
 use runway_provider::upstream::{Installed, api_resource, crd_name, detect};
@@ -123,9 +125,15 @@ async fn upstream(
     }
     let planned = planned(cluster, md, now, &mut notes).await?;
     let md = &planned.md;
-    let manager = labels::provider_manager(md.selected_provider().unwrap_or_default());
+    let provider_manager = labels::provider_manager(md.selected_provider().unwrap_or_default());
     for apply in &planned.apply {
-        changes.push(tried(cluster, apply, &manager, md.uid().is_none()).await?);
+        let is_of_core = KINDS.iter().any(|kind| kind.kind == apply.resource.kind);
+        let manager = if is_of_core {
+            labels::CORE_MANAGER
+        } else {
+            &provider_manager
+        };
+        changes.push(tried(cluster, apply, manager, md.uid().is_none()).await?);
     }
     let status = md.status.clone().unwrap_or_default();
     let provider = md.selected_provider().map(str::to_owned);
@@ -182,6 +190,11 @@ async fn planned(
         let found = schemas(cluster, provider.as_ref(), notes).await?;
         objects.extend(children(cluster, provider.as_ref(), &md, &found.installed).await?);
         crds.extend(found.crds);
+    }
+    if is_autoscaled(&md) {
+        let crd = cluster.crd(&SCALED_OBJECT.crd_name()).await?;
+        objects.extend(Box::pin(autoscalers(cluster, crd.is_some(), &md)).await?);
+        crds.extend(crd);
     }
     let state = State::held(configs, crds, objects);
     plans(md.clone(), &state, now).map_err(failed)
@@ -252,6 +265,37 @@ async fn children(
         }),
         ..claim
     }));
+    Ok(found)
+}
+
+/// Whether an autoscaler is desired, or was.
+fn is_autoscaled(md: &ModelDeployment) -> bool {
+    let scaling = md.spec.scaling.as_ref();
+    scaling.is_some_and(|scaling| scaling.autoscaling.is_some())
+        || md.conditions().get_condition(condition::AUTOSCALER_READY).is_some()
+}
+
+/// All autoscalers in the namespace of a ModelDeployment.
+async fn autoscalers(
+    cluster: &Cluster,
+    with_keda: bool,
+    md: &ModelDeployment,
+) -> Result<Vec<DynamicObject>, cluster::Error> {
+    let (namespace, _) = cluster::place(md)?;
+    let mut found = Vec::new();
+    for kind in KINDS.into_iter().filter(|kind| kind.is_built_in() || with_keda) {
+        let resource = kind.resource();
+        let api: Api<DynamicObject> = Api::namespaced_with(cluster.client(), &namespace, &resource);
+        let listed = api.list(&ListParams::default()).await;
+        let listed = listed.map_err(|error| cluster.explain(error, format!("list {}s", kind.kind), "them"))?;
+        found.extend(listed.items.into_iter().map(|object| DynamicObject {
+            types: Some(TypeMeta {
+                api_version: resource.api_version.clone(),
+                kind: resource.kind.clone(),
+            }),
+            ..object
+        }));
+    }
     Ok(found)
 }
 

@@ -1,6 +1,7 @@
 //! Requests to a cluster.
 
 pub mod access;
+pub mod asya_gateway;
 mod belongings;
 pub mod cluster;
 pub mod diff;

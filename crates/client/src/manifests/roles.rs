@@ -69,7 +69,7 @@ pub(super) fn of_controller(
 pub(super) fn of_users() -> Vec<DynamicObject> {
     let read = &["get", "list", "watch"];
     let write = &["create", "update", "patch", "delete", "deletecollection"];
-    let group = "kubeairunway.ai";
+    let (group, asya) = ("kubeairunway.ai", "asya.sh");
     let (llama_stack, distributions) = ("llamastack.io", "llamastackdistributions");
     vec![
         user_role(
@@ -79,6 +79,7 @@ pub(super) fn of_users() -> Vec<DynamicObject> {
                 rule(group, &["modeldeployments/status", "modeldeployments/scale"], &["get"]),
                 rule(llama_stack, &[distributions], read),
                 rule(llama_stack, &["llamastackdistributions/status"], &["get"]),
+                rule(asya, &["asyncactors/queue"], &["get"]),
             ],
         ),
         user_role(
@@ -87,10 +88,17 @@ pub(super) fn of_users() -> Vec<DynamicObject> {
                 rule(group, &["modeldeployments"], write),
                 rule(group, &["modeldeployments/scale"], &["update", "patch"]),
                 rule(llama_stack, &[distributions], write),
-                rule("asya.sh", &["asyncactors/messages"], &["create"]),
+                rule(asya, &["asyncactors/messages"], &["create"]),
             ],
         ),
-        user_role("admin", vec![rule(group, &["inferenceproviderconfigs"], write)]),
+        user_role(
+            "admin",
+            vec![
+                rule(group, &["inferenceproviderconfigs"], write),
+                // Dead letters have the payloads of all users.
+                rule(asya, &["asyncactors/dlq"], &["get", "update", "delete"]),
+            ],
+        ),
     ]
 }
 

@@ -11,6 +11,7 @@ use runway_api::labels::{self, llama_stack};
 use runway_api::{
     AsyncActor, InferenceProviderConfig, InferenceProviderConfigStatus, LlamaStackDistribution, ModelDeployment,
 };
+use runway_core::autoscalers::{Autoscaler, Autoscalers, KINDS, SCALED_OBJECT};
 use runway_core::providers::Providers;
 use runway_operator::kubelet::{self, Unready};
 use runway_provider::observe::Lookup;
@@ -195,6 +196,21 @@ impl State {
     pub fn objects_in(&self, namespace: &str) -> Vec<Arc<DynamicObject>> {
         let here = self.objects.iter().filter(|((_, _, n, _), _)| n == namespace);
         here.map(|(_, object)| object.clone()).collect()
+    }
+
+    /// The autoscalers that concern a ModelDeployment.
+    pub fn autoscalers(&self, md: &ModelDeployment) -> Autoscalers {
+        let namespace = md.namespace().unwrap_or_default();
+        let here = self.objects.iter().filter(|((_, _, n, _), _)| *n == namespace);
+        let found = here.filter_map(|((group, kind, ..), object)| {
+            let kind = KINDS.into_iter().find(|k| k.kind == kind && k.group == group)?;
+            let object = object.clone();
+            Some(Autoscaler { kind, object })
+        });
+        Autoscalers {
+            without_keda: !self.has_crd(&SCALED_OBJECT.crd_name()),
+            found: found.filter(|found| found.concerns(md)).collect(),
+        }
     }
 
     /// The pods of a namespace.

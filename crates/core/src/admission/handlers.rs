@@ -18,7 +18,7 @@ use kube::core::admission::{AdmissionResponse, Operation};
 use kube::core::response::{Status, StatusCause, StatusDetails};
 use kube::core::{ObjectMeta, Resource};
 use runway_api::condition::shorten;
-use runway_api::model_deployment::ProviderStatus;
+use runway_api::model_deployment::{ProviderStatus, Scaling};
 use runway_api::{ModelDeployment, ModelDeploymentSpec, ModelDeploymentStatus, labels};
 use runway_http::body::size;
 use runway_http::{Budget, Form, Limits};
@@ -106,7 +106,7 @@ fn mutation(request: &Request, object: Option<Object>, traceparent: Option<Strin
     let Some(object) = object else { return response };
     let Ok(spec) = read_spec(&object) else { return response };
 
-    let mut patch = defaults_patch(&object, &spec);
+    let mut patch = defaults_patch(&object, &spec, replicas_before(request));
     if request.operation == Operation::Create {
         patch.extend(finalizer_patch(&object.metadata));
         patch.extend(traceparent.and_then(|parent| trace_patch(&object.metadata, &parent)));
@@ -199,13 +199,28 @@ fn is_same(one: Option<&RawValue>, other: Option<&RawValue>) -> bool {
 }
 
 /// A patch with additions only: both sides are our type's view of the spec, so that the user's unknown fields are in neither.
-fn defaults_patch(object: &Object, before: &ModelDeploymentSpec) -> Vec<PatchOperation> {
+///
+/// An autoscaler writes the number of replicas. A manifest without it, sent as a whole, must not reset it.
+fn defaults_patch(object: &Object, before: &ModelDeploymentSpec, replicas: Option<i32>) -> Vec<PatchOperation> {
     let mut after = before.clone();
+    if let Some(scaling) = after.scaling.as_mut().filter(|scaling| scaling.autoscaling.is_some()) {
+        scaling.replicas = scaling.replicas.or(replicas);
+    }
     apply_defaults(&mut after);
     let patch = json_patch::diff(&json!({ "spec": before }), &json!({ "spec": after }));
     // A list may be parsed as an object, but no named field can be added to it. The schema will reject it.
     let fits = patch.is_empty() || json_patch::patch(&mut json!({ "spec": object.spec }), &patch).is_ok();
     if fits { patch.0 } else { Vec::new() }
+}
+
+/// `spec.scaling.replicas` of the object that the request updates.
+fn replicas_before(request: &Request) -> Option<i32> {
+    #[derive(Deserialize)]
+    struct Spec {
+        scaling: Scaling,
+    }
+    let spec = Parts::of(request.old_object?).spec?;
+    serde_json::from_str::<Spec>(spec.get()).ok()?.scaling.replicas
 }
 
 fn finalizer_patch(metadata: &ObjectMeta) -> Option<PatchOperation> {

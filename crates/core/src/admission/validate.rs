@@ -9,9 +9,9 @@ use k8s_openapi::api::core::v1::EnvVar;
 use kube::ResourceExt;
 use runway_api::condition::shorten;
 use runway_api::model_deployment::{
-    Component, ModelDeployment, ModelDeploymentSpec, ModelSource, PodMetadata, ServingMode,
+    Autoscaling, Component, ModelDeployment, ModelDeploymentSpec, ModelSource, PodMetadata, ServingMode,
 };
-use runway_api::{labels, overrides};
+use runway_api::{autoscaling, labels, overrides};
 use runway_operator::json;
 
 use runway_operator::quantity::{self, Amount, CPU_SUFFIXES, MEMORY_SUFFIXES};
@@ -111,6 +111,7 @@ pub fn validate(deployment: &ModelDeployment, providers: &Providers) -> Findings
         ServingMode::Aggregated => check_aggregated(spec, &mut findings),
         ServingMode::Disaggregated => check_disaggregated(spec, &mut findings),
     }
+    check_autoscaling(spec, &mut findings);
     check_sizes(spec, &mut findings);
     check_numbers(spec, &mut findings);
     check_quantities(spec, &mut findings);
@@ -321,6 +322,41 @@ fn check_disaggregated(spec: &ModelDeploymentSpec, findings: &mut Findings) {
     }
 }
 
+/// Same rules as in the CRD, and one that spans fields.
+fn check_autoscaling(spec: &ModelDeploymentSpec, findings: &mut Findings) {
+    const FIELD: &str = "spec.scaling.autoscaling";
+    let scaling = spec.scaling.as_ref();
+    let Some(autoscaling) = scaling.and_then(|scaling| scaling.autoscaling.as_ref()) else {
+        return;
+    };
+    if spec.mode() == ServingMode::Disaggregated {
+        findings.refuse(
+            FIELD,
+            "scaling.autoscaling is not supported in disaggregated mode, because an autoscaler sets one number of replicas: remove it, and set scaling.prefill.replicas and scaling.decode.replicas",
+        );
+    }
+    let Autoscaling {
+        requests_in_flight,
+        queued_requests,
+        tokens_per_second,
+        trigger,
+        ..
+    } = autoscaling;
+    let metrics = [requests_in_flight, queued_requests, tokens_per_second];
+    if metrics.into_iter().flatten().count() + usize::from(trigger.is_some()) != 1 {
+        findings.refuse(FIELD, autoscaling::messages::ONE_METRIC);
+    }
+    if autoscaling.min() > autoscaling.max_replicas {
+        findings.refuse(format!("{FIELD}.minReplicas"), autoscaling::messages::MIN_ABOVE_MAX);
+    }
+    if autoscaling.min() == 0 && trigger.is_none() {
+        findings.refuse(
+            format!("{FIELD}.minReplicas"),
+            autoscaling::messages::ZERO_WITHOUT_TRIGGER,
+        );
+    }
+}
+
 fn components(spec: &ModelDeploymentSpec) -> [(&'static str, Option<&Component>); 2] {
     let scaling = spec.scaling.as_ref();
     [
@@ -352,6 +388,15 @@ fn check_numbers(spec: &ModelDeploymentSpec, findings: &mut Findings) {
         0,
         1000,
     );
+    if let Some(autoscaling) = spec.scaling.as_ref().and_then(|s| s.autoscaling.as_ref()) {
+        let mut number =
+            |name: &str, number, min, max| within(&format!("scaling.autoscaling.{name}"), number, min, max);
+        number("minReplicas", autoscaling.min_replicas, 0, 1000);
+        number("maxReplicas", Some(autoscaling.max_replicas), 1, 1000);
+        number("requestsInFlight", autoscaling.requests_in_flight, 1, 1_000_000);
+        number("queuedRequests", autoscaling.queued_requests, 1, 1_000_000);
+        number("tokensPerSecond", autoscaling.tokens_per_second, 1, 100_000_000);
+    }
     for (name, component) in components(spec) {
         within(
             &format!("scaling.{name}.replicas"),

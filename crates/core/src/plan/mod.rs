@@ -1,13 +1,14 @@
 //! The core controller's plan for a ModelDeployment. Pure and deterministic: no client, no clock, no state.
 
+mod autoscaling;
 mod removal;
 mod status;
 
 use runway_api::condition::{self, Conditions, no, yes};
 use runway_api::provider_config::{Health, SILENCE};
 use runway_api::{CoreReason, EventReason};
-use runway_operator::object;
 use runway_operator::plan::{Note, Plan};
+use runway_operator::{apply, object};
 
 use crate::admission::validate::validate;
 use crate::observe::Observed;
@@ -38,7 +39,22 @@ pub fn plan(seen: &Observed) -> Plan {
     if !findings.is_valid() {
         return status::invalid(seen, &findings.message());
     }
-    status::valid(seen, choose(seen))
+    let choice = choose(seen);
+    let scaling = autoscaling::plan(seen, choice.provider(seen));
+    Plan {
+        delete: scaling.delete,
+        apply: scaling.apply.into_iter().collect(),
+        ..status::valid(seen, choice, scaling.condition)
+    }
+}
+
+/// The status after the API server rejected the autoscaler that [`plan`] requested. Empty for other errors, after which a retry
+/// may succeed.
+pub fn after_failure(seen: &Observed, error: &apply::Error) -> Plan {
+    let rejected = autoscaling::refused(error);
+    rejected.map_or_else(Plan::default, |condition| {
+        status::valid(seen, choose(seen), Some(condition))
+    })
 }
 
 /// Chooses a provider by the spec and the previous selection.

@@ -61,6 +61,15 @@ impl Choice {
         }
     }
 
+    /// Name of the provider that serves the model.
+    pub(super) fn provider<'a>(&'a self, seen: &'a Observed) -> Option<&'a str> {
+        match self {
+            Self::Provider { name, .. } | Self::HandingOver { name, .. } => Some(name),
+            Self::Foreign => seen.md.selected_provider(),
+            Self::None { .. } => None,
+        }
+    }
+
     /// Removes the status fields of a field manager that no longer writes, if there is one.
     pub(super) fn releasing(mut self, manager: Option<String>) -> Self {
         if let Self::Provider { release, .. } | Self::None { release, .. } = &mut self {
@@ -70,13 +79,14 @@ impl Choice {
     }
 }
 
-/// Status of a valid spec with the result of the selection.
-pub(super) fn valid(seen: &Observed, choice: Choice) -> Plan {
+/// Status of a valid spec with the result of the selection, and the condition of the autoscaler.
+pub(super) fn valid(seen: &Observed, choice: Choice, autoscaler: Option<Draft>) -> Plan {
     let validated = yes(
         condition::VALIDATED,
         CoreReason::ValidationPassed,
         "Schema validation passed",
     );
+    let mut drafts: Vec<Draft> = [validated].into_iter().chain(autoscaler).collect();
     match choice {
         Choice::Provider {
             name,
@@ -86,7 +96,7 @@ pub(super) fn valid(seen: &Observed, choice: Choice) -> Plan {
             note,
             release,
         } => {
-            let mut drafts = vec![validated, condition];
+            drafts.push(condition);
             let silence = unavailable(seen, &name);
             let first = first_word(seen, &name, silence.as_ref());
             drafts.extend(silence);
@@ -113,7 +123,7 @@ pub(super) fn valid(seen: &Observed, choice: Choice) -> Plan {
             message,
             look_again,
         } => {
-            let mut drafts = vec![validated, super::handing_over(&message)];
+            drafts.push(super::handing_over(&message));
             drafts.extend(unavailable(seen, &name));
             let provider = ProviderStatus {
                 name: Some(name),
@@ -130,7 +140,6 @@ pub(super) fn valid(seen: &Observed, choice: Choice) -> Plan {
             plan
         }
         Choice::Foreign => {
-            let mut drafts = vec![validated];
             drafts.extend(seen.md.selected_provider().and_then(|name| unavailable(seen, name)));
             write(seen, None, drafts, None)
         }
@@ -144,7 +153,7 @@ pub(super) fn valid(seen: &Observed, choice: Choice) -> Plan {
                 candidates,
                 ..ProviderStatus::default()
             });
-            let drafts = vec![validated, no(condition::PROVIDER_SELECTED, reason, &message)];
+            drafts.push(no(condition::PROVIDER_SELECTED, reason, &message));
             Plan {
                 status_of: release.map(StatusOf::dropped),
                 ..write(seen, provider, drafts, Some(Pending { reason, message }))
@@ -166,6 +175,7 @@ pub(super) fn invalid(seen: &Observed, message: &str) -> Plan {
         .and_then(|s| s.provider.as_ref())
         .filter(|p| p.name.is_some());
     let mut drafts = vec![no(condition::VALIDATED, REASON, message)];
+    drafts.extend(carried_over(seen, condition::AUTOSCALER_READY));
     let foreign = is_chosen_by_others(seen);
     if !foreign {
         drafts.extend(carried_over(seen, condition::PROVIDER_SELECTED));
@@ -205,6 +215,7 @@ fn write_as_before(seen: &Observed, added: Draft, pending: Option<Pending>) -> P
     let foreign = is_chosen_by_others(seen);
     let mut drafts = vec![added];
     drafts.extend(carried_over(seen, condition::VALIDATED));
+    drafts.extend(carried_over(seen, condition::AUTOSCALER_READY));
     if !foreign {
         drafts.extend(carried_over(seen, condition::PROVIDER_SELECTED));
     }
@@ -293,7 +304,7 @@ fn first_word(seen: &Observed, name: &str, silence: Option<&Draft>) -> FirstWord
 }
 
 /// A condition from the previous status.
-fn carried_over(seen: &Observed, type_: &'static str) -> Option<Draft> {
+pub(super) fn carried_over(seen: &Observed, type_: &'static str) -> Option<Draft> {
     let before = seen.md.conditions().get_condition(type_)?;
     let make = if before.status == "True" { yes } else { no };
     Some(make(type_, &before.reason, &before.message))

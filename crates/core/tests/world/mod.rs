@@ -18,6 +18,7 @@ use kube::core::DynamicObject;
 use proptest::prelude::*;
 use runway_api::condition::{Conditions, READY};
 use runway_api::{ModelDeployment, labels};
+use runway_core::autoscalers::Autoscalers;
 use runway_core::observe::Observed as SeenByCore;
 use runway_core::providers::Providers;
 use runway_operator::plan::{Apply, Finalizer, Plan};
@@ -450,6 +451,7 @@ impl World {
             md,
             providers: Arc::new(Providers::compile(configs, &Providers::default())),
             selector_enabled: true,
+            autoscalers: Autoscalers::default(),
             now: self.now,
         }
     }

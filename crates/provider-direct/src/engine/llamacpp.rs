@@ -6,7 +6,7 @@
 
 use runway_provider::llama_server;
 
-use super::{Dialect, ServedName};
+use super::{Dialect, Metrics, ServedName};
 
 pub(super) const DIALECT: Dialect = Dialect {
     name: "llamacpp",
@@ -25,4 +25,10 @@ pub(super) const DIALECT: Dialect = Dialect {
     tensor_parallel: None,
     // The first directory that llama.cpp reads, also before it shared Hugging Face's cache (common/hf-cache.cpp).
     cache_variable: "LLAMA_CACHE",
+    metrics_flag: Some("metrics"),
+    metrics: Metrics {
+        requests_in_flight: Some("llamacpp:requests_processing"),
+        queued_requests: Some("llamacpp:requests_deferred"),
+        tokens_per_second: Some("llamacpp:tokens_predicted"),
+    },
 };

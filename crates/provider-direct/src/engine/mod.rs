@@ -39,6 +39,22 @@ pub(crate) struct Dialect {
     pub(crate) tensor_parallel: Option<&'static str>,
     /// Variable for the directory of downloads.
     pub(crate) cache_variable: &'static str,
+    /// Flag that enables the engine's metrics at `/metrics`; `None` if they are always enabled, or there are none.
+    pub(crate) metrics_flag: Option<&'static str>,
+    /// Metrics for autoscaling.
+    pub(crate) metrics: Metrics,
+}
+
+/// Names of an engine's metrics in the custom metrics API. prometheus-adapter serves a gauge under its own name, and a counter
+/// without `_total`, per second (kubernetes-sigs/prometheus-adapter v0.12.0, `deploy/manifests/config-map.yaml`).
+#[derive(Debug)]
+pub(crate) struct Metrics {
+    /// Requests that are processed.
+    pub(crate) requests_in_flight: Option<&'static str>,
+    /// Requests that wait.
+    pub(crate) queued_requests: Option<&'static str>,
+    /// Tokens that are generated per second.
+    pub(crate) tokens_per_second: Option<&'static str>,
 }
 
 /// Way to set the name under which `/v1/models` lists the model.

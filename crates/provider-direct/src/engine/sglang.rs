@@ -4,7 +4,7 @@
 //! `/health` answers 503 until the server has warmed up, then generates one token and waits up to 20 seconds for it
 //! (`python/sglang/srt/entrypoints/http_server.py`, health_generate). The image's entrypoint runs any command.
 
-use super::{Dialect, ServedName};
+use super::{Dialect, Metrics, ServedName};
 
 pub(super) const DIALECT: Dialect = Dialect {
     name: "sglang",
@@ -21,6 +21,12 @@ pub(super) const DIALECT: Dialect = Dialect {
     trust_remote_code: Ok("trust-remote-code"),
     tensor_parallel: Some("tp-size"),
     cache_variable: "HF_HOME",
+    metrics_flag: Some("enable-metrics"),
+    metrics: Metrics {
+        requests_in_flight: Some("sglang:num_running_reqs"),
+        queued_requests: Some("sglang:num_queue_reqs"),
+        tokens_per_second: Some("sglang:gen_throughput"),
+    },
 };
 
 fn model_path(model: &str) -> Vec<String> {

@@ -5,7 +5,7 @@
 //! by its ID, or by the name of its directory (`tensorrt_llm/serve/openai_server.py`, OpenAIServer). Later releases accept
 //! `--served_model_name` (pull request 11711).
 
-use super::{Dialect, ServedName};
+use super::{Dialect, Metrics, ServedName};
 
 pub(super) const DIALECT: Dialect = Dialect {
     name: "trtllm",
@@ -28,4 +28,10 @@ pub(super) const DIALECT: Dialect = Dialect {
     trust_remote_code: Ok("trust_remote_code"),
     tensor_parallel: Some("tp_size"),
     cache_variable: "HF_HOME",
+    metrics_flag: None,
+    metrics: Metrics {
+        requests_in_flight: None,
+        queued_requests: None,
+        tokens_per_second: None,
+    },
 };

@@ -6,7 +6,7 @@
 //! (`vllm/entrypoints/serve/instrumentator/health.py`). Images differ in their entrypoint (`vllm serve` since v0.11, a Python
 //! module before), so that the command is set.
 
-use super::{Dialect, ServedName};
+use super::{Dialect, Metrics, ServedName};
 
 pub(super) const DIALECT: Dialect = Dialect {
     name: "vllm",
@@ -23,4 +23,10 @@ pub(super) const DIALECT: Dialect = Dialect {
     trust_remote_code: Ok("trust-remote-code"),
     tensor_parallel: Some("tensor-parallel-size"),
     cache_variable: "HF_HOME",
+    metrics_flag: None,
+    metrics: Metrics {
+        requests_in_flight: Some("vllm:num_requests_running"),
+        queued_requests: Some("vllm:num_requests_waiting"),
+        tokens_per_second: Some("vllm:generation_tokens"),
+    },
 };

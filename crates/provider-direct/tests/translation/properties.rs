@@ -103,8 +103,9 @@ fn settings() -> Vec<Setting> {
     all
 }
 
-/// Fields that decide which objects are created, tested case by case; overrides and provider are handled by the loop.
-const ELSEWHERE: [&str; 7] = [
+/// Fields that decide which objects are created, tested case by case; overrides and provider are handled by
+/// the loop, autoscaling by the core.
+const ELSEWHERE: [&str; 8] = [
     "model.source",
     "provider.name",
     "provider.overrides",
@@ -112,6 +113,7 @@ const ELSEWHERE: [&str; 7] = [
     "serving.mode",
     "scaling.prefill",
     "scaling.decode",
+    "scaling.autoscaling",
 ];
 
 fn apply(md: &mut Value, setting: &Setting) {

@@ -146,8 +146,14 @@ fn settings() -> Vec<Setting> {
     settings
 }
 
-/// Fields that decide which object is created, tested case by case.
-const ELSEWHERE: [&str; 4] = ["model.source", "provider.name", "engine.type", "serving.mode"];
+/// Fields that decide which object is created, tested case by case; autoscaling is handled by the core.
+const ELSEWHERE: [&str; 5] = [
+    "model.source",
+    "provider.name",
+    "engine.type",
+    "serving.mode",
+    "scaling.autoscaling",
+];
 
 impl Setting {
     fn applies(&self, md: &Value) -> bool {

@@ -103,8 +103,14 @@ fn settings() -> Vec<Setting> {
     all
 }
 
-/// Fields that decide which object is created, tested case by case.
-const ELSEWHERE: [&str; 4] = ["model.source", "provider.name", "engine.type", "serving.mode"];
+/// Fields that decide which object is created, tested case by case; autoscaling is handled by the core.
+const ELSEWHERE: [&str; 5] = [
+    "model.source",
+    "provider.name",
+    "engine.type",
+    "serving.mode",
+    "scaling.autoscaling",
+];
 
 /// Fields of the other mode, which admission rejects or the request does not contain.
 fn belongs(field: &str, which: &str) -> bool {

@@ -309,7 +309,8 @@ pub(super) fn r18_objects_carry_labels_annotations_and_owner(trial: &Trial) -> R
             );
         }
     }
-    let mut cluster = trial.fresh(&json!({"metadata": {"labels": {"kubeairunway.ai/team": "a", "other": "b"}}}))?;
+    let mut cluster = trial
+        .fresh(&json!({"metadata": {"labels": {"kubeairunway.ai/team": "a", labels::QUEUE: "gpus", "other": "b"}}}))?;
     cluster.settle()?;
     let namespace = cluster.md.metadata.namespace.clone();
     for stored in &cluster.objects {
@@ -321,6 +322,7 @@ pub(super) fn r18_objects_carry_labels_annotations_and_owner(trial: &Trial) -> R
             (labels::DEPLOYMENT, name.as_str()),
             (labels::PROVIDER, trial.provider.name()),
             ("kubeairunway.ai/team", "a"),
+            (labels::QUEUE, "gpus"),
         ] {
             ensure!(
                 metadata["labels"][label] == value,

@@ -112,12 +112,12 @@ fn dress(md: &ModelDeployment, provider: &str, object: &Object) -> DynamicObject
     }
 }
 
-/// Our labels, and the user's labels with our prefix (design 4.12). Ours take precedence.
+/// Our labels, the user's labels with our prefix (design 4.12), and the queue of Kueue. Ours take precedence.
 fn object_labels(md: &ModelDeployment, provider: &str) -> BTreeMap<String, String> {
     let mut all: BTreeMap<String, String> = md
         .labels()
         .iter()
-        .filter(|(key, _)| key.starts_with(labels::PREFIX))
+        .filter(|(key, _)| key.starts_with(labels::PREFIX) || *key == labels::QUEUE)
         .map(|(k, v)| (k.clone(), v.clone()))
         .collect();
     all.insert(labels::MANAGED_BY.to_owned(), labels::MANAGED_BY_VALUE.to_owned());

@@ -266,3 +266,16 @@ fn entry(folder: &Path, part: &str) -> Result<PathBuf> {
         })
         .with_context(|| format!("{} has no entry with `{part}` in its name", folder.display()))
 }
+
+/// Checks that an engine exports these metrics. A counter may be named without `_total`.
+pub fn exports<'a>(metrics: &str, names: impl IntoIterator<Item = &'a str>) -> Result<()> {
+    for name in names {
+        let is_it = |line: &str| {
+            let rest = line.strip_prefix(name);
+            let rest = rest.map(|rest| rest.strip_prefix("_total").unwrap_or(rest));
+            rest.is_some_and(|rest| rest.starts_with([' ', '{']))
+        };
+        ensure!(metrics.lines().any(is_it), "no {name} in\n{metrics}");
+    }
+    Ok(())
+}

@@ -285,13 +285,17 @@ impl<C: Deref<Target = ControlPlane>> Bed<C> {
         let client = self.cluster.client(labels::ASYA_MANAGER, &[]).await?;
         let args = runway_asya_operator::Args {
             actors: runway_asya_operator::ActorArgs {
-                transport_config: transports.to_owned(),
+                transports: runway_asya_operator::TransportArgs {
+                    transport_config: transports.to_owned(),
+                },
                 sidecar_image: "registry.example/asya-sidecar:1".to_owned(),
             },
             gateway_url: None,
             disable_queue_management: true,
             conflict_wait: 1,
-            secrets_dir: "/nowhere".into(),
+            secrets: runway_asya_operator::SecretsArgs {
+                secrets_dir: "/nowhere".into(),
+            },
         };
         let shutdown = CancellationToken::new();
         let process = led_by(leadership)(client, shutdown.clone());

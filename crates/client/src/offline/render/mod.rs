@@ -263,6 +263,7 @@ impl Outcome {
             md: Arc::new(self.md.clone()),
             providers: state.providers.clone(),
             selector_enabled: true,
+            autoscalers: state.autoscalers(&self.md),
             now,
         });
         let had_phase = self.has_phase();

@@ -12,7 +12,7 @@ fn registered() -> Providers {
     providers(json!({
         "acme": {
             "capabilities": {"engines": ["vllm", "llamacpp"], "servingModes": ["aggregated"], "gpuSupport": true, "cpuSupport": false,
-                "perEngine": [{"name": "llamacpp", "cpuSupport": true}]},
+                "perEngine": [{"name": "llamacpp", "cpuSupport": true, "podMetrics": {"requestsInFlight": "busy"}}]},
             "validationRules": [{"rule": "size(spec.env) == 0", "message": "acme takes no env: remove spec.env"}],
         },
         "zenith": {"capabilities": {"engines": ["vllm", "sglang"], "servingModes": ["aggregated", "disaggregated"], "gpuSupport": true}},
@@ -49,6 +49,26 @@ fn refused(md: &ModelDeployment, expected: &[(&str, &str)]) {
     let found: Vec<_> = errors.map(|v| (v.field.as_str(), v.message.as_str())).collect();
     assert_eq!(found, expected);
     assert!(findings.warnings.is_empty(), "{findings:?}");
+}
+
+#[test]
+fn autoscaling_by_a_metric_requires_its_name() {
+    let by = |autoscaling: Value| json!({"provider": {"name": "acme"}, "scaling": {"autoscaling": autoscaling}});
+    refused(
+        &model("vllm", 1, by(json!({"maxReplicas": 2, "tokensPerSecond": 9}))),
+        &[(
+            "spec.scaling.autoscaling",
+            "provider 'acme' has no pod metric for tokensPerSecond with vllm, only autoscaling.trigger: change spec.scaling.autoscaling, no registered provider does",
+        )],
+    );
+    refused(
+        &model("llamacpp", 0, by(json!({"maxReplicas": 2, "requestsInFlight": 9}))),
+        &[],
+    );
+    refused(
+        &model("vllm", 1, by(json!({"maxReplicas": 2, "trigger": {"type": "cron"}}))),
+        &[],
+    );
 }
 
 #[test]

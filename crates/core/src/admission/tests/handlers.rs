@@ -63,6 +63,27 @@ async fn answer(path: &str, review: &Value) -> Value {
     answer["response"].clone()
 }
 
+/// A manifest without the number of replicas, sent as a whole, must not undo what an autoscaler wrote.
+#[tokio::test]
+async fn replicas_of_an_autoscaled_model_survive_an_update() {
+    let spec = |replicas: Value, image: &str, autoscaling: Value| {
+        let scaling = json!({"replicas": replicas, "autoscaling": autoscaling});
+        object(json!({"model": {"id": "org/model"}, "image": image, "scaling": scaling}))
+    };
+    let autoscaling = json!({"minReplicas": 2, "maxReplicas": 9, "queuedRequests": 3});
+    for (autoscaling, expected) in [(autoscaling, 7), (Value::Null, 1)] {
+        let (before, sent) = (
+            spec(json!(7), "a", autoscaling.clone()),
+            spec(Value::Null, "b", autoscaling),
+        );
+        let (after, _) = mutated(&review(
+            json!({"operation": "UPDATE", "oldObject": before, "object": sent}),
+        ))
+        .await;
+        assert_eq!(after["spec"]["scaling"]["replicas"], expected);
+    }
+}
+
 /// The object after the mutating webhook, and whether there was a patch.
 async fn mutated(review: &Value) -> (Value, bool) {
     let response = answer(MUTATE_PATH, review).await;

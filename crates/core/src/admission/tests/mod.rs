@@ -17,7 +17,7 @@ use proptest::collection::btree_map;
 use proptest::option;
 use proptest::prelude::*;
 use runway_api::model_deployment::{
-    Component, Engine, Gpu, Model, ModelSource, Provider, Resources, Scaling, Serving, ServingMode,
+    Autoscaling, Component, Engine, Gpu, Model, ModelSource, Provider, Resources, Scaling, Serving, ServingMode,
 };
 use runway_api::{InferenceProviderConfig, ModelDeployment, ModelDeploymentSpec};
 use serde_json::{Value, json};
@@ -63,13 +63,23 @@ fn any_spec() -> impl Strategy<Value = ModelDeploymentSpec> {
         Just(ServingMode::Disaggregated)
     ]);
     let serving = option::of(mode.prop_map(|mode| Serving { mode }));
-    let scaling = option::of(
-        (number(), component(), component()).prop_map(|(replicas, prefill, decode)| Scaling {
+    let autoscaling = option::of((number(), any::<i32>(), number(), number()).prop_map(
+        |(min_replicas, max_replicas, requests_in_flight, queued_requests)| Autoscaling {
+            min_replicas,
+            max_replicas,
+            requests_in_flight,
+            queued_requests,
+            ..Autoscaling::default()
+        },
+    ));
+    let scaling = option::of((number(), component(), component(), autoscaling).prop_map(
+        |(replicas, prefill, decode, autoscaling)| Scaling {
             replicas,
             prefill,
             decode,
-        }),
-    );
+            autoscaling,
+        },
+    ));
     let resources = option::of((gpu(), text(), text()).prop_map(|(gpu, memory, cpu)| Resources { gpu, memory, cpu }));
     let engine_type = option::of(prop_oneof![
         Just("vllm".to_owned()),

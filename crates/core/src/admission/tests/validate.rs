@@ -1,6 +1,7 @@
 //! Validation: every message, every rule, all problems at once, bounded.
 
 use proptest::prelude::*;
+use runway_api::autoscaling::messages;
 use serde_json::{Map, Value, json};
 
 use super::{any_spec, deployment, providers};
@@ -43,6 +44,49 @@ fn refused(spec: Value, expected: &[(&str, &str)]) {
         .map(|(field, message)| (field.as_str(), message.as_str()))
         .collect();
     assert_eq!(found, expected, "{spec}");
+}
+
+#[test]
+fn autoscaling_requires_one_metric_and_a_range() {
+    const FIELD: &str = "spec.scaling.autoscaling";
+    const MIN: &str = "spec.scaling.autoscaling.minReplicas";
+    let by = |autoscaling: Value| spec(json!({"scaling": {"autoscaling": autoscaling}}));
+    let trigger = json!({"type": "cron"});
+    refused(by(json!({"maxReplicas": 2, "queuedRequests": 1})), &[]);
+    refused(by(json!({"minReplicas": 0, "maxReplicas": 2, "trigger": trigger})), &[]);
+    refused(by(json!({"maxReplicas": 2})), &[(FIELD, messages::ONE_METRIC)]);
+    refused(
+        by(json!({"maxReplicas": 2, "queuedRequests": 1, "trigger": trigger})),
+        &[(FIELD, messages::ONE_METRIC)],
+    );
+    refused(
+        by(json!({"minReplicas": 3, "maxReplicas": 2, "queuedRequests": 1})),
+        &[(MIN, messages::MIN_ABOVE_MAX)],
+    );
+    refused(
+        by(json!({"minReplicas": 0, "maxReplicas": 2, "queuedRequests": 1})),
+        &[(MIN, messages::ZERO_WITHOUT_TRIGGER)],
+    );
+    refused(
+        by(json!({"minReplicas": 1, "maxReplicas": 1001, "queuedRequests": 0})),
+        &[
+            (
+                "spec.scaling.autoscaling.maxReplicas",
+                "scaling.autoscaling.maxReplicas must be between 1 and 1000, not 1001",
+            ),
+            (
+                "spec.scaling.autoscaling.queuedRequests",
+                "scaling.autoscaling.queuedRequests must be between 1 and 1000000, not 0",
+            ),
+        ],
+    );
+    refused(
+        disaggregated(json!({"scaling": {"autoscaling": {"maxReplicas": 2, "queuedRequests": 1}}})),
+        &[(
+            FIELD,
+            "scaling.autoscaling is not supported in disaggregated mode, because an autoscaler sets one number of replicas: remove it, and set scaling.prefill.replicas and scaling.decode.replicas",
+        )],
+    );
 }
 
 #[test]

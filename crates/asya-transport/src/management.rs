@@ -1,5 +1,6 @@
 //! The management API of RabbitMQ, for what AMQP does not tell: unacknowledged messages, and the version of the broker.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,23 +18,49 @@ use rustls::pki_types::pem::PemObject as _;
 use rustls::{ClientConfig, RootCertStore};
 use serde_json::Value;
 
-use super::Error;
+use crate::settings::{NoSecret, RabbitMq};
 
 /// Timeout for a response.
 const PATIENCE: Duration = Duration::from_secs(3);
 /// Largest response, in bytes. One queue takes a few KiB.
 const LARGEST: usize = 256 * 1024;
 
+/// Reason why there is no client of the management API.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A Secret is missing.
+    #[error(transparent)]
+    NoSecret(#[from] NoSecret),
+    /// The certificates cannot be used.
+    #[error("tls: the certificates of the authority are invalid: {0}: they must be in PEM format")]
+    Authority(String),
+}
+
 /// Client of the management API.
-pub(super) struct Management {
+pub struct Management {
     base: String,
     authorization: String,
     client: hyper_util::client::legacy::Client<HttpsConnector<HttpConnector>, Empty<Bytes>>,
 }
 
 impl Management {
+    /// Client of the API of a broker, or `None` if its settings disable the API. `secrets` is the folder with mounted Secrets.
+    ///
+    /// # Errors
+    /// A Secret is missing, or the certificates are invalid.
+    pub fn of(broker: &RabbitMq, secrets: &Path) -> Result<Option<Self>, Error> {
+        let Some(port) = broker.management_port() else {
+            return Ok(None);
+        };
+        let authority = broker.authority(secrets)?;
+        let scheme = if authority.is_some() { "https" } else { "http" };
+        let base = format!("{scheme}://{}:{port}", broker.host);
+        let password = broker.password(secrets)?;
+        Self::new(base, &broker.username, &password, authority.as_deref()).map(Some)
+    }
+
     /// Client of the API at `base`, such as `http://rabbitmq:15672`. `authority` are the certificates for https, in PEM format.
-    pub(super) fn new(base: String, username: &str, password: &str, authority: Option<&str>) -> Result<Self, Error> {
+    fn new(base: String, username: &str, password: &str, authority: Option<&str>) -> Result<Self, Error> {
         let credentials = STANDARD.encode(format!("{username}:{password}"));
         let connector = HttpsConnectorBuilder::new()
             .with_tls_config(tls(authority.unwrap_or_default())?)
@@ -49,7 +76,7 @@ impl Management {
 
     /// Number of messages of a queue that consumers have and have not acknowledged. That of a quorum queue can
     /// be some seconds old. `None` if the API is not available.
-    pub(super) async fn unacknowledged(&self, vhost: &str, queue: &str) -> Option<u64> {
+    pub async fn unacknowledged(&self, vhost: &str, queue: &str) -> Option<u64> {
         let part = |text: &str| utf8_percent_encode(text, NON_ALPHANUMERIC).to_string();
         // The page of a single queue shows statistics, which are older than the totals of a list.
         let (vhost, name) = (part(vhost), part(&format!("^{queue}$")));
@@ -63,7 +90,7 @@ impl Management {
     }
 
     /// Version of the broker, such as `3.10.8`. `None` if the API is not available.
-    pub(super) async fn version(&self) -> Option<String> {
+    pub async fn version(&self) -> Option<String> {
         let overview = self.get("/api/overview").await?;
         overview["rabbitmq_version"].as_str().map(str::to_owned)
     }
@@ -95,9 +122,7 @@ impl Management {
 
 /// TLS that trusts only these certificates.
 fn tls(authority: &str) -> Result<ClientConfig, Error> {
-    let invalid = |error: &dyn std::fmt::Display| Error::Authority {
-        message: error.to_string(),
-    };
+    let invalid = |error: &dyn std::fmt::Display| Error::Authority(error.to_string());
     let mut roots = RootCertStore::empty();
     for certificate in CertificateDer::pem_slice_iter(authority.as_bytes()) {
         let certificate = certificate.map_err(|error| invalid(&error))?;
