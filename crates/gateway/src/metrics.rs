@@ -8,7 +8,7 @@ use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeLabelValue, EncodeMetric};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
-use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
 use prometheus_client::metrics::histogram::Histogram;
 use runway_operator::metrics::Metric;
 
@@ -58,8 +58,16 @@ const IN_FLIGHT: Metric = Metric {
     help: "Requests from the first byte to the last byte of the response, with those that are held",
 };
 
+/// Requests for a model.
+const OF_MODEL: Metric = Metric {
+    name: "kubeairunway_gateway_model_requests",
+    kind: "gauge",
+    labels: &["namespace", "name"],
+    help: "Requests for a model that are held or in flight. Every model has a series, also one that is scaled to zero",
+};
+
 /// All metrics.
-pub const METRICS: [Metric; 6] = [RESPONSES, FIRST_BYTE, REFUSED, WAKES, HELD, IN_FLIGHT];
+pub const METRICS: [Metric; 7] = [RESPONSES, FIRST_BYTE, REFUSED, WAKES, HELD, IN_FLIGHT, OF_MODEL];
 
 /// Values of the label `result` of [`WAKES`].
 const WOKEN: [&str; 2] = ["done", "failed"];
@@ -127,6 +135,15 @@ struct Response {
     code: &'static str,
 }
 
+impl From<&Model> for OfModel {
+    fn from(model: &Model) -> Self {
+        Self {
+            namespace: model.namespace.to_string(),
+            name: model.name.to_string(),
+        }
+    }
+}
+
 type Responses = Family<Response, Counter>;
 type FirstBytes = Family<OfModel, Histogram, fn() -> Histogram>;
 
@@ -139,6 +156,7 @@ pub struct Metrics {
     wakes: Family<Result, Counter>,
     held: Arc<AtomicI64>,
     in_flight: Arc<AtomicI64>,
+    of_models: Family<OfModel, Gauge>,
 }
 
 impl Default for Metrics {
@@ -151,6 +169,7 @@ impl Default for Metrics {
             wakes: Family::default(),
             held: Arc::default(),
             in_flight: Arc::default(),
+            of_models: Family::default(),
         };
         for reason in Refusal::ALL {
             drop(metrics.refused.get_or_create(&Refused { reason }));
@@ -179,14 +198,26 @@ impl Drop for Counted {
     }
 }
 
+/// One more request for a model, until it is dropped.
+#[derive(Debug)]
+pub struct CountedForModel(Gauge);
+
+impl Drop for CountedForModel {
+    fn drop(&mut self) {
+        self.0.dec();
+    }
+}
+
 impl Metrics {
+    /// Begins the series of a model that autoscalers read.
+    pub fn know(&self, model: &Model) {
+        drop(self.of_models.get_or_create(&OfModel::from(model)));
+    }
+
     /// Counts the response of an engine.
     pub fn responded(&self, model: &Model, who: &Who, status: u16, after: Duration) {
-        let (namespace, name) = (model.namespace.to_string(), model.name.to_string());
-        let labels = OfModel {
-            namespace: namespace.clone(),
-            name: name.clone(),
-        };
+        let labels = OfModel::from(model);
+        let OfModel { namespace, name } = labels.clone();
         self.first_byte.get_or_create(&labels).observe(after.as_secs_f64());
         let labels = Response {
             namespace,
@@ -211,7 +242,9 @@ impl Metrics {
                 code,
             });
         }
-        self.first_byte.remove(&OfModel { namespace, name });
+        let of_model = OfModel { namespace, name };
+        self.first_byte.remove(&of_model);
+        self.of_models.remove(&of_model);
     }
 
     /// Counts a request that no engine answered.
@@ -228,6 +261,13 @@ impl Metrics {
     /// A request that is held, until the result is dropped.
     pub fn hold(&self) -> Counted {
         Counted::one(&self.held)
+    }
+
+    /// A request for a model, until the result is dropped.
+    pub fn request(&self, model: &Model) -> CountedForModel {
+        let gauge = self.of_models.get_or_create_owned(&OfModel::from(model));
+        gauge.inc();
+        CountedForModel(gauge)
     }
 
     /// A request in flight, until the result is dropped.
@@ -253,7 +293,8 @@ impl Collector for Scrape {
         encode(&mut encoder, WAKES, &metrics.wakes)?;
         let gauge = |value: &AtomicI64| ConstGauge::new(value.load(Ordering::Relaxed));
         encode(&mut encoder, HELD, &gauge(&metrics.held))?;
-        encode(&mut encoder, IN_FLIGHT, &gauge(&metrics.in_flight))
+        encode(&mut encoder, IN_FLIGHT, &gauge(&metrics.in_flight))?;
+        encode(&mut encoder, OF_MODEL, &metrics.of_models)
     }
 }
 
@@ -271,20 +312,49 @@ mod tests {
     use prometheus_client::registry::Registry;
 
     use super::*;
+    use crate::model::State;
 
     #[test]
     fn status_codes_have_a_class() {
         assert_eq!([100, 200, 404, 599].map(class), ["1xx", "2xx", "4xx", "5xx"]);
     }
 
+    fn scraped(metrics: &Arc<Metrics>) -> String {
+        let mut registry = Registry::default();
+        registry.register_collector(Box::new(Scrape(Arc::clone(metrics))));
+        let mut text = String::new();
+        prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
+        text
+    }
+
+    #[test]
+    fn every_model_has_a_number_of_requests_until_it_is_gone() {
+        let metrics = Arc::new(Metrics::default());
+        let model = Model {
+            namespace: "a".parse().unwrap(),
+            name: "one".parse().unwrap(),
+            uid: "1".to_owned(),
+            generation: 1,
+            created: 0,
+            served: "llama".to_owned(),
+            state: State::Asleep,
+        };
+        let series =
+            |number: u8| format!("kubeairunway_gateway_model_requests{{namespace=\"a\",name=\"one\"}} {number}");
+        metrics.know(&model);
+        assert!(scraped(&metrics).contains(&series(0)));
+        let held = metrics.request(&model);
+        assert!(scraped(&metrics).contains(&series(1)));
+        metrics.forget("a", "one");
+        drop(held);
+        assert!(!scraped(&metrics).contains("model_requests{"));
+    }
+
     #[test]
     fn series_without_a_model_exist_from_the_start() {
         let metrics = Arc::new(Metrics::default());
         let held = metrics.hold();
-        let mut registry = Registry::default();
-        registry.register_collector(Box::new(Scrape(Arc::clone(&metrics))));
-        let mut text = String::new();
-        prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
+        let text = scraped(&metrics);
         for series in [
             "kubeairunway_gateway_requests_refused_total{reason=\"unavailable\"} 0",
             "kubeairunway_gateway_wakes_total{result=\"failed\"} 0",

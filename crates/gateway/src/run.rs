@@ -121,6 +121,8 @@ pub async fn run_on(process: Process, args: Args, listener: TcpListener, lookup:
                     api.serving.changed(change);
                     if change.gone {
                         api.metrics.forget(change.namespace, change.name);
+                    } else {
+                        api.metrics.know(change.kept);
                     }
                 })
                 .await;

@@ -153,6 +153,7 @@ async fn pass_on(
         let path = path.ok_or_else(Refused::no_route)?;
         let asked = Asked::read(&body)?;
         let model = Box::pin(api.choose(&who, &asked.model)).await?;
+        let counted = api.metrics.request(&model);
         let ready = api.serving.connect(&model).await?;
         let renamed = Full::new(asked.renamed(&body, &ready.name));
         drop(body);
@@ -165,7 +166,7 @@ async fn pass_on(
         if answer.status() == StatusCode::NOT_FOUND {
             api.serving.names.forget(&model.uid);
         }
-        Ok(answer.map(Body::new))
+        Ok(answer.map(|body| Body::new(Holding::new(body, counted))))
     })
     .await
 }

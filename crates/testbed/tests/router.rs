@@ -1,5 +1,5 @@
 //! The model router before a real engine on a real node: a model is asked through it, changes while requests are in flight, sleeps,
-//! and is woken by a request.
+//! and is woken by a request. A real KEDA scales it to zero by the router's metric.
 
 mod support;
 
@@ -15,13 +15,15 @@ use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
 use k8s_openapi::api::core::v1::{Pod, Service, ServiceAccount};
 use kube::api::{ListParams, PostParams};
 use kube::{Api, Client, Config};
+use runway_api::condition::{AUTOSCALER_READY, Conditions};
 use runway_client::manifests::{Identity, router};
 use runway_gateway::engine::Lookup;
 use runway_gateway::{Args, run_on};
+use runway_operator::admin::{self, AdminArgs};
 use runway_operator::process::Process;
 use runway_provider_direct::Direct;
 use runway_testbed::engine::{CHAT, Endpoint, LlamaServer, MODEL, MODELS, SENTENCE, chat_request, pieces};
-use runway_testbed::{Node, PATIENCE, audit, eventually, node};
+use runway_testbed::{Node, PATIENCE, audit, eventually, keda, node};
 use serde_json::{Value, json};
 use support::{Bed, NAMESPACE, Upstream};
 use tokio::net::TcpListener;
@@ -34,6 +36,10 @@ const NAME: &str = "hello";
 const ALIAS: &str = "name-of-the-engine";
 /// Requests to the sleeping model.
 const WAKING: usize = 20;
+/// Times that KEDA scales the model to zero.
+const CYCLES: usize = 3;
+/// Service of the router's metrics.
+const METRICS: &str = "router-metrics";
 
 #[tokio::test(flavor = "multi_thread")]
 async fn model_answers_through_the_router_while_it_changes_and_from_zero() -> Result<()> {
@@ -49,7 +55,8 @@ async fn model_answers_through_the_router_while_it_changes_and_from_zero() -> Re
     let _core = bed.core().await?;
     let _direct = bed.asking_provider(Direct::default()).await?;
     bed.admission_is_up().await?;
-    let (router, _served) = serve(&bed).await?;
+    keda::install(&bed.cluster).await?;
+    let (router, admin, _served) = serve(&bed).await?;
 
     bed.create(json!({
         "apiVersion": "kubeairunway.ai/v1alpha1", "kind": "ModelDeployment", "metadata": { "name": NAME },
@@ -100,25 +107,17 @@ async fn model_answers_through_the_router_while_it_changes_and_from_zero() -> Re
     println!("{answered} requests were answered, {cut_off} were cut off");
 
     sleeps_and_wakes(&bed, &router).await?;
+    keda_lets_it_sleep(&bed, &router, admin).await?;
     bed.cluster.stop().await
 }
 
-/// Scales to zero, and checks that each of some requests at once is answered, after one write.
+/// Scales to zero, and checks that the requests at once cause one write.
 async fn sleeps_and_wakes(bed: &Bed<Node>, router: &Endpoint) -> Result<()> {
     bed.patch(NAME, json!({ "spec": { "scaling": { "replicas": 0 } } }))
         .await?;
-    eventually(PATIENCE, async || {
-        let pods = pods(&bed.admin).await?;
-        ensure!(pods.is_empty(), "{pods:?}");
-        Ok(())
-    })
-    .await?;
+    asleep(bed).await?;
     let mark = bed.cluster.audit().await?.mark().await?;
-    let request = chat_request(NAME, "Good morning");
-    let answers = (0..WAKING).map(|_| router.answer(CHAT, &request));
-    for answer in try_join_all(answers).await? {
-        ensure!(answer["choices"][0]["message"]["content"] == SENTENCE, "{answer}");
-    }
+    all_are_answered(router).await?;
     let requests = bed.cluster.audit().await?.since(mark).await?;
     let writes = audit::of_user(&requests, router::NAME);
     let writes: Vec<_> = writes.iter().filter(|request| request.verb == "update").collect();
@@ -126,8 +125,67 @@ async fn sleeps_and_wakes(bed: &Bed<Node>, router: &Endpoint) -> Result<()> {
     Ok(())
 }
 
-/// The router with the permissions that it has in a cluster, and an endpoint with the token of a caller who may get models.
-async fn serve(bed: &Bed<Node>) -> Result<(Endpoint, AbortOnDropHandle<Result<()>>)> {
+/// Lets KEDA scale by the router's metric: to zero without requests, and not while there are some. Nothing else scales to zero.
+async fn keda_lets_it_sleep(bed: &Bed<Node>, router: &Endpoint, admin: SocketAddr) -> Result<()> {
+    let metric = format!("kubeairunway_gateway_model_requests{{namespace={NAMESPACE:?}, name={NAME:?}}}");
+    let trigger = json!({
+        "type": "metrics-api", "pollingInterval": 1, "cooldownPeriod": 5,
+        "metadata": {
+            "url": format!("http://{METRICS}.{NAMESPACE}.svc:{}/metrics", admin.port()), "format": "prometheus",
+            "valueLocation": metric, "aggregateFromKubeServiceEndpoints": "true", "aggregationType": "sum", "targetValue": "100",
+        },
+    });
+    for object in [
+        json!({
+            "apiVersion": "v1", "kind": "Service", "metadata": { "name": METRICS, "namespace": NAMESPACE },
+            "spec": { "ports": [{ "name": "admin", "port": admin.port() }] },
+        }),
+        json!({
+            "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
+            "metadata": { "name": METRICS, "namespace": NAMESPACE, "labels": { "kubernetes.io/service-name": METRICS } },
+            "addressType": "IPv4", "endpoints": [{ "addresses": [admin.ip().to_string()] }],
+            "ports": [{ "name": "admin", "port": admin.port() }],
+        }),
+    ] {
+        bed.apply(&object).await?;
+    }
+    let autoscaling = json!({ "minReplicas": 0, "maxReplicas": 2, "trigger": trigger });
+    bed.patch(NAME, json!({ "spec": { "scaling": { "autoscaling": autoscaling } } }))
+        .await?;
+    bed.status(NAME, "scaled by KEDA", |status| {
+        status.conditions.is_true(AUTOSCALER_READY)
+    })
+    .await?;
+    for _ in 0..CYCLES {
+        asleep(bed).await?;
+        all_are_answered(router).await?;
+    }
+    Ok(())
+}
+
+/// Waits until the model has no pod.
+async fn asleep(bed: &Bed<Node>) -> Result<()> {
+    eventually(PATIENCE, async || {
+        let pods = pods(&bed.admin).await?;
+        ensure!(pods.is_empty(), "{pods:?}");
+        Ok(())
+    })
+    .await
+}
+
+/// Sends some requests at once, and checks each answer.
+async fn all_are_answered(router: &Endpoint) -> Result<()> {
+    let request = chat_request(NAME, "Good morning");
+    let answers = (0..WAKING).map(|_| router.answer(CHAT, &request));
+    for answer in try_join_all(answers).await? {
+        ensure!(answer["choices"][0]["message"]["content"] == SENTENCE, "{answer}");
+    }
+    Ok(())
+}
+
+/// The router with the permissions that it has in a cluster: an endpoint with the token of a caller who may get models, and the
+/// address of its metrics for pods.
+async fn serve(bed: &Bed<Node>) -> Result<(Endpoint, SocketAddr, AbortOnDropHandle<Result<()>>)> {
     #[derive(Parser)]
     struct Command {
         #[command(flatten)]
@@ -143,11 +201,17 @@ async fn serve(bed: &Bed<Node>) -> Result<(Endpoint, AbortOnDropHandle<Result<()
     config.default_retry = false;
     let client = bed.cluster.client(router::NAME, &[]).await?;
     let process = Process::alone(client, CancellationToken::new());
+    let admin = AdminArgs {
+        admin_address: (bed.cluster.network().host(), 0).into(),
+    };
+    let (health, metrics) = (process.health.clone(), process.metrics.clone());
+    let admin = admin::serve(&admin, health, metrics, process.shutdown.clone()).await?;
     let args = Command::try_parse_from(["router"])?.args;
     let lookup = cluster_addresses(bed.admin.clone());
     let served = tokio::spawn(async move { Ok(run_on(process, args, listener, lookup).await?) });
     Ok((
         Endpoint::machine(Client::try_from(config)?),
+        admin,
         AbortOnDropHandle::new(served),
     ))
 }
