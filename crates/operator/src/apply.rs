@@ -257,21 +257,27 @@ where
             _ => None,
         };
         let owner = with_finalizer.as_ref().unwrap_or(owner);
+        let (alone, together): (Vec<&Apply>, Vec<&Apply>) =
+            plan.apply.iter().filter(|o| !o.unchanged).partition(|o| o.alone);
         if plan.status_first {
+            // A rejection leaves the status unchanged, so that it is not written again with each retry.
+            self.rehearse(&together).await?;
             self.own_status(owner, plan, span).await?;
         }
         for delete in &plan.delete {
             let name = || format!("delete {}", delete.resource.kind);
             within(span, name, self.delete(delete)).await?;
         }
-        let (alone, together): (Vec<&Apply>, Vec<&Apply>) =
-            plan.apply.iter().filter(|o| !o.unchanged).partition(|o| o.alone);
-        self.apply_all(owner, &together, plan.unrehearsed, span).await?;
+        if !plan.unrehearsed && !plan.status_first {
+            // The first object needs no dry run: if it is rejected, nothing is half created.
+            self.rehearse(together.get(1..).unwrap_or_default()).await?;
+        }
+        self.apply_all(owner, &together, span).await?;
         for edit in &plan.edit {
             let name = || format!("edit {}", edit.resource.kind);
             within(span, name, self.edit(owner, edit)).await?;
         }
-        self.apply_all(owner, &alone, false, span).await?;
+        self.apply_all(owner, &alone, span).await?;
         if let Some(of) = &plan.status_of {
             self.status(owner, &of.manager, &of.status, of.guarded).await?;
         }
@@ -306,24 +312,20 @@ where
         Ok(())
     }
 
-    /// Applies the changed objects. If there are several, all but the first are sent as a dry run before, so that a rejection of
-    /// one leaves nothing half created.
-    async fn apply_all(
-        &self,
-        owner: &K,
-        changed: &[&Apply],
-        unrehearsed: bool,
-        span: Option<&Recording>,
-    ) -> Result<(), Error> {
-        if !unrehearsed {
-            for object in changed.iter().skip(1) {
-                match self.send(object, true).await {
-                    // Only a rejection by the API server itself counts.
-                    Err(error) if !object.rehearsed && error.may_be_for_want_of_another() => {}
-                    other => drop(other?),
-                }
+    /// Sends objects as a dry run, so that a rejection of one leaves nothing half created.
+    async fn rehearse(&self, changed: &[&Apply]) -> Result<(), Error> {
+        for object in changed {
+            match self.send(object, true).await {
+                // Only a rejection by the API server itself counts.
+                Err(error) if !object.rehearsed && error.may_be_for_want_of_another() => {}
+                other => drop(other?),
             }
         }
+        Ok(())
+    }
+
+    /// Applies the changed objects, in order.
+    async fn apply_all(&self, owner: &K, changed: &[&Apply], span: Option<&Recording>) -> Result<(), Error> {
         let mut news = Vec::new();
         let mut outcome = Ok(());
         for object in changed {
