@@ -21,6 +21,7 @@ use runway_asya_operator::targets::{
 };
 use runway_client::manifests::{self, Component, Release, WEBHOOK_SECRET};
 use runway_llama_stack_operator::kinds;
+use runway_operator::autoscaler::{HORIZONTAL_POD_AUTOSCALER, SCALED_OBJECT};
 use runway_operator::lease::{Election, Leadership, LeaseArgs};
 use runway_operator::object::Kind;
 use runway_provider_direct::Direct;
@@ -468,6 +469,39 @@ async fn live(bed: &Bed) -> Result<()> {
                 ensure!(
                     is_there != storage.is_null(),
                     "the claim of {name} is there: {is_there}"
+                );
+                Ok(())
+            })
+            .await?;
+        }
+    }
+
+    // An autoscaler of each kind comes and goes.
+    for crd in crds::upstream_crds(&[crds::KEDA_SCALED_OBJECTS])? {
+        crds::install_crd(&bed.admin, crd).await?;
+    }
+    let load = json!({ "minReplicas": 1, "maxReplicas": 2, "requestsInFlight": 8, "trigger": null });
+    let trigger = json!({ "type": "cron", "metadata": {
+        "timezone": "UTC", "start": "0 8 * * *", "end": "0 18 * * *", "desiredReplicas": "2" } });
+    let clock = json!({ "requestsInFlight": null, "trigger": trigger });
+    for (autoscaling, kind) in [
+        (load, Some(HORIZONTAL_POD_AUTOSCALER)),
+        (clock, Some(SCALED_OBJECT)),
+        (Value::Null, None),
+    ] {
+        bed.patch(
+            "direct",
+            json!({ "spec": { "scaling": { "autoscaling": autoscaling } } }),
+        )
+        .await?;
+        for each in [HORIZONTAL_POD_AUTOSCALER, SCALED_OBJECT] {
+            let api = bed.upstream(each, each.version);
+            eventually(PATIENCE, async || {
+                let is_there = api.get_opt("direct").await?.is_some();
+                ensure!(
+                    is_there == (kind == Some(each)),
+                    "the {} is there: {is_there}",
+                    each.kind
                 );
                 Ok(())
             })

@@ -205,8 +205,9 @@ impl Suite {
                 let is_documented = reason == ProviderReason::Incompatible.as_str();
                 return Ok(if is_documented { Ok(Some(message)) } else { Err(message) });
             }
-            if let Some((_, message)) = refused(condition::RESOURCE_CREATED) {
-                return Ok(Err(message));
+            match refused(condition::RESOURCE_CREATED) {
+                Some((reason, message)) if reason != ProviderReason::Creating.as_str() => return Ok(Err(message)),
+                _ => {}
             }
             ensure!(
                 conditions.is_true(condition::RESOURCE_CREATED),
