@@ -260,17 +260,16 @@ where
         let (alone, together): (Vec<&Apply>, Vec<&Apply>) =
             plan.apply.iter().filter(|o| !o.unchanged).partition(|o| o.alone);
         if plan.status_first {
-            // A rejection leaves the status unchanged, so that it is not written again with each retry.
-            self.rehearse(&together).await?;
+            // A rejection leaves the status unchanged.
+            self.rehearse(&together, plan).await?;
             self.own_status(owner, plan, span).await?;
         }
         for delete in &plan.delete {
             let name = || format!("delete {}", delete.resource.kind);
             within(span, name, self.delete(delete)).await?;
         }
-        if !plan.unrehearsed && !plan.status_first {
-            // The first object needs no dry run: if it is rejected, nothing is half created.
-            self.rehearse(together.get(1..).unwrap_or_default()).await?;
+        if !plan.status_first {
+            self.rehearse(&together, plan).await?;
         }
         self.apply_all(owner, &together, span).await?;
         for edit in &plan.edit {
@@ -312,9 +311,15 @@ where
         Ok(())
     }
 
-    /// Sends objects as a dry run, so that a rejection of one leaves nothing half created.
-    async fn rehearse(&self, changed: &[&Apply]) -> Result<(), Error> {
-        for object in changed {
+    /// Sends the changed objects as a dry run, so that a rejection of one leaves nothing half created. The first needs none, unless
+    /// the plan requests it.
+    async fn rehearse(&self, changed: &[&Apply], plan: &Plan) -> Result<(), Error> {
+        let unrehearsed = match (plan.unrehearsed, plan.rehearse_first) {
+            (true, _) => changed.len(),
+            (false, true) => 0,
+            (false, false) => 1,
+        };
+        for object in changed.iter().skip(unrehearsed) {
             match self.send(object, true).await {
                 // Only a rejection by the API server itself counts.
                 Err(error) if !object.rehearsed && error.may_be_for_want_of_another() => {}

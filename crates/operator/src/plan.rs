@@ -21,6 +21,7 @@ use serde_json::Value;
 /// assert!(!plan.is_silent());
 /// ```
 #[derive(Clone, Debug, Default)]
+#[expect(clippy::struct_excessive_bools, reason = "independent of each other")]
 pub struct Plan {
     /// Change of our finalizer.
     pub finalizer: Finalizer,
@@ -39,6 +40,9 @@ pub struct Plan {
     /// Write the status before other objects: it records an object that is about to be created, so that it is known also if the
     /// controller stops in between.
     pub status_first: bool,
+    /// Send the first object too as a dry run before the first write, because an earlier attempt was rejected. Otherwise the others
+    /// are enough.
+    pub rehearse_first: bool,
     /// Status fields of another field manager that does not write them itself; written before ours.
     pub status_of: Option<StatusOf>,
     /// Events, once per change.

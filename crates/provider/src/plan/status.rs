@@ -196,6 +196,8 @@ pub(super) fn serving(provider: &dyn Provider, seen: &Observed, prepared: &Prepa
     let mut plan = write(seen, status, drafts, event);
     // The core selects no other provider while the status names an object, so it names it before there is one.
     plan.status_first = is_missing;
+    // The status does not change with each attempt.
+    plan.rehearse_first = is_missing && was_rejected(seen);
     plan.look_again = match staleness {
         Staleness::In(left) => Some(left),
         _ => None,
@@ -343,6 +345,12 @@ impl Standing {
         };
         Decision { plan, inquiry }
     }
+}
+
+/// Whether the last attempt to create the upstream object was rejected.
+fn was_rejected(seen: &Observed) -> bool {
+    let created = seen.md.conditions().when_false(condition::RESOURCE_CREATED);
+    created.is_some_and(|c| c.reason == ProviderReason::NameTaken || c.reason == ProviderReason::ResourceRejected)
 }
 
 /// Whether the provider has written a status.

@@ -61,6 +61,7 @@ pub(crate) fn plan(plan: &Plan) -> String {
     tell("status", json!(plan.status));
     tell("statusGuarded", json!(plan.status_guarded && plan.status.is_some()));
     tell("statusFirst", json!(plan.status_first && plan.status.is_some()));
+    tell("rehearseFirst", json!(plan.rehearse_first));
     tell("events", plan.events.iter().map(note).collect());
     tell("lookAgain", json!(plan.look_again.map(|after| format!("{after:?}"))));
     serde_saphyr::to_string(&Ordered(&told.into())).unwrap()
