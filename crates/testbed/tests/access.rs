@@ -476,7 +476,42 @@ async fn live(bed: &Bed) -> Result<()> {
         }
     }
 
-    // An autoscaler of each kind comes and goes.
+    autoscalers_come_and_go(bed).await?;
+
+    certificates_are_made_again(bed).await?;
+
+    // No provider owns it yet, so the core removes its finalizer.
+    let mut nobodys = gemma("nobodys");
+    nobodys["metadata"]["annotations"] = json!({ labels::PAUSED: "true" });
+    bed.create(nobodys).await?;
+    bed.status("nobodys", "paused", |s| s.conditions.is_true(condition::PAUSED))
+        .await?;
+    for name in ["nobodys", "plain", LONG, "flags", "set", "graph", "ray", "direct"] {
+        bed.delete(name).await?;
+        bed.gone(name).await?;
+    }
+    // Events are sent in the background.
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    Ok(())
+}
+
+/// Removes half of the certificates, and waits until they are complete again.
+async fn certificates_are_made_again(bed: &Bed) -> Result<()> {
+    let secrets: Api<Secret> = Api::namespaced(bed.admin.clone(), manifests::NAMESPACE);
+    let half = json!({ "data": { "ca.key": null } });
+    secrets
+        .patch(WEBHOOK_SECRET, &PatchParams::default(), &Patch::Merge(half))
+        .await?;
+    eventually(PATIENCE, async || {
+        let data = secrets.get(WEBHOOK_SECRET).await?.data.unwrap_or_default();
+        ensure!(data.contains_key("ca.key"), "the authority is still without its key");
+        Ok(())
+    })
+    .await
+}
+
+/// Lets an autoscaler of each kind come and go.
+async fn autoscalers_come_and_go(bed: &Bed) -> Result<()> {
     for crd in crds::upstream_crds(&[crds::KEDA_SCALED_OBJECTS])? {
         crds::install_crd(&bed.admin, crd).await?;
     }
@@ -508,32 +543,6 @@ async fn live(bed: &Bed) -> Result<()> {
             .await?;
         }
     }
-
-    // Half of the certificates is lost, and made again.
-    let secrets: Api<Secret> = Api::namespaced(bed.admin.clone(), manifests::NAMESPACE);
-    let half = json!({ "data": { "ca.key": null } });
-    secrets
-        .patch(WEBHOOK_SECRET, &PatchParams::default(), &Patch::Merge(half))
-        .await?;
-    eventually(PATIENCE, async || {
-        let data = secrets.get(WEBHOOK_SECRET).await?.data.unwrap_or_default();
-        ensure!(data.contains_key("ca.key"), "the authority is still without its key");
-        Ok(())
-    })
-    .await?;
-
-    // No provider owns it yet, so the core removes its finalizer.
-    let mut nobodys = gemma("nobodys");
-    nobodys["metadata"]["annotations"] = json!({ labels::PAUSED: "true" });
-    bed.create(nobodys).await?;
-    bed.status("nobodys", "paused", |s| s.conditions.is_true(condition::PAUSED))
-        .await?;
-    for name in ["nobodys", "plain", LONG, "flags", "set", "graph", "ray", "direct"] {
-        bed.delete(name).await?;
-        bed.gone(name).await?;
-    }
-    // Events are sent in the background.
-    tokio::time::sleep(Duration::from_secs(2)).await;
     Ok(())
 }
 
