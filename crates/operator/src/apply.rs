@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use crate::echo::{Deletions, Echo};
 use crate::events::Events;
 use crate::object;
-use crate::plan::{Apply, Delete, Edit, Finalizer, Note, Plan};
+use crate::plan::{Apply, Delete, Edit, Finalizer, Note, Plan, Rehearsal};
 use crate::trace::{Recording, Traces};
 
 /// Start of the server's message if an applied object does not match its schema, such as an unknown field. The code is then 500.
@@ -260,8 +260,7 @@ where
         let (alone, together): (Vec<&Apply>, Vec<&Apply>) =
             plan.apply.iter().filter(|o| !o.unchanged).partition(|o| o.alone);
         if plan.status_first {
-            // A rejection leaves the status unchanged.
-            self.rehearse(&together, plan).await?;
+            self.rehearse(&together, plan.rehearsal).await?;
             self.own_status(owner, plan, span).await?;
         }
         for delete in &plan.delete {
@@ -269,13 +268,14 @@ where
             within(span, name, self.delete(delete)).await?;
         }
         if !plan.status_first {
-            self.rehearse(&together, plan).await?;
+            self.rehearse(&together, plan.rehearsal).await?;
         }
         self.apply_all(owner, &together, span).await?;
         for edit in &plan.edit {
             let name = || format!("edit {}", edit.resource.kind);
             within(span, name, self.edit(owner, edit)).await?;
         }
+        self.rehearse(&alone, Rehearsal::AllButFirst).await?;
         self.apply_all(owner, &alone, span).await?;
         if let Some(of) = &plan.status_of {
             self.status(owner, &of.manager, &of.status, of.guarded).await?;
@@ -311,15 +311,14 @@ where
         Ok(())
     }
 
-    /// Sends the changed objects as a dry run, so that a rejection of one leaves nothing half created. The first needs none, unless
-    /// the plan requests it.
-    async fn rehearse(&self, changed: &[&Apply], plan: &Plan) -> Result<(), Error> {
-        let unrehearsed = match (plan.unrehearsed, plan.rehearse_first) {
-            (true, _) => changed.len(),
-            (false, true) => 0,
-            (false, false) => 1,
+    /// Sends changed objects as a dry run.
+    async fn rehearse(&self, changed: &[&Apply], rehearsal: Rehearsal) -> Result<(), Error> {
+        let sent = match rehearsal {
+            Rehearsal::None => &[],
+            Rehearsal::AllButFirst => changed.get(1..).unwrap_or_default(),
+            Rehearsal::All => changed,
         };
-        for object in changed.iter().skip(unrehearsed) {
+        for object in sent {
             match self.send(object, true).await {
                 // Only a rejection by the API server itself counts.
                 Err(error) if !object.rehearsed && error.may_be_for_want_of_another() => {}

@@ -21,7 +21,6 @@ use serde_json::Value;
 /// assert!(!plan.is_silent());
 /// ```
 #[derive(Clone, Debug, Default)]
-#[expect(clippy::struct_excessive_bools, reason = "independent of each other")]
 pub struct Plan {
     /// Change of our finalizer.
     pub finalizer: Finalizer,
@@ -31,8 +30,8 @@ pub struct Plan {
     pub apply: Vec<Apply>,
     /// Changes of other owners' objects that server-side apply cannot express; after `apply`.
     pub edit: Vec<Edit>,
-    /// Whether the objects may be applied one by one, without a dry run of all of them first.
-    pub unrehearsed: bool,
+    /// The dry run before the first object is applied.
+    pub rehearsal: Rehearsal,
     /// The complete status fields of this controller; `None` leaves the status unchanged.
     pub status: Option<Value>,
     /// Write the status only if the object is still as observed, because another writer may be changing it at the same time.
@@ -40,9 +39,6 @@ pub struct Plan {
     /// Write the status before other objects: it records an object that is about to be created, so that it is known also if the
     /// controller stops in between.
     pub status_first: bool,
-    /// Send the first object too as a dry run before the first write, because an earlier attempt was rejected. Otherwise the others
-    /// are enough.
-    pub rehearse_first: bool,
     /// Status fields of another field manager that does not write them itself; written before ours.
     pub status_of: Option<StatusOf>,
     /// Events, once per change.
@@ -62,6 +58,18 @@ impl Plan {
             && self.status_of.is_none()
             && self.events.is_empty()
     }
+}
+
+/// Objects that are sent as a dry run before the first one is applied, so that a rejection leaves nothing half created.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Rehearsal {
+    /// None: the objects may be applied one by one.
+    None,
+    /// All but the first: if that one is rejected, nothing has been applied.
+    #[default]
+    AllButFirst,
+    /// All: nothing is written, not even a status that is written first. For a plan that was rejected before.
+    All,
 }
 
 /// Status fields that are written for another field manager.

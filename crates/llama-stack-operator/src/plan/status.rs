@@ -11,7 +11,7 @@ use runway_api::llama_stack_distribution::{
 };
 use runway_api::{CoreReason, DistributionReason, EventReason};
 use runway_operator::kubelet::{self, Stage};
-use runway_operator::plan::{Note, Plan};
+use runway_operator::plan::{Note, Plan, Rehearsal};
 use serde_json::json;
 
 use super::conditions;
@@ -348,7 +348,7 @@ fn finish(seen: &Observed, request: Option<&Request>, said: Said) -> Plan {
     Plan {
         events: events(&before, &status, said.reason),
         status: (status != before).then(|| json!(status)),
-        unrehearsed: true,
+        rehearsal: Rehearsal::None,
         ..Plan::default()
     }
 }

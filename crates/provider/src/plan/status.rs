@@ -10,7 +10,7 @@ use runway_api::condition::{self, Conditions, Draft, Owner, no, yes};
 use runway_api::model_deployment::{DryRun, Phase, ProviderStatus, Replicas};
 use runway_api::{EventReason, ModelDeploymentStatus, ProviderReason};
 use runway_operator::object;
-use runway_operator::plan::{Note, Plan};
+use runway_operator::plan::{Note, Plan, Rehearsal};
 use serde_json::Value;
 
 use super::Decision;
@@ -136,14 +136,15 @@ pub(super) fn serving(provider: &dyn Provider, seen: &Observed, prepared: &Prepa
         provider.read_replicas(&prepared.request, &value(live), &replicas)
     });
     let standing = standing(seen, prepared, live, &reading, applied);
-    let (reason, message) = standing.words(seen, &reading, &main.kind.named(&main.name));
+    let name = main.kind.named(&main.name);
+    let (reason, message) = standing.words(seen, &reading, &name);
     let phase = standing.phase(&reading);
     let is_ready = matches!(standing, Standing::Serves { .. });
     let draft = if is_ready { yes } else { no };
     let ready = draft(condition::READY, &reason, standing.ready_message(&message));
     let is_missing = live.is_none();
     let created = if is_missing {
-        let message = format!("Creating {}", main.kind.named(&main.name));
+        let message = format!("Creating {name}");
         no(condition::RESOURCE_CREATED, ProviderReason::Creating, message)
     } else {
         let message = format!("{} created successfully", main.kind.kind);
@@ -157,7 +158,6 @@ pub(super) fn serving(provider: &dyn Provider, seen: &Observed, prepared: &Prepa
     // An object that is about to be created is not stale, however long the wait was.
     let created = live.map_or(Some(seen.now), |live| live.creation_timestamp().map(|t| t.0));
     let staleness = staleness(seen, created, &reading);
-    let name = main.kind.named(&main.name);
     match &seen.outage {
         Some(why) if staleness != Staleness::Settled => drafts.push(yes(
             condition::STALE_STATUS,
@@ -194,10 +194,12 @@ pub(super) fn serving(provider: &dyn Provider, seen: &Observed, prepared: &Prepa
     let event = standing.event(phase, message);
     let told_at_once = event.is_some();
     let mut plan = write(seen, status, drafts, event);
-    // The core selects no other provider while the status names an object, so it names it before there is one.
+    // The core selects no other provider while the status names an object, so the status names it before it is created.
     plan.status_first = is_missing;
-    // The status does not change with each attempt.
-    plan.rehearse_first = is_missing && was_rejected(seen);
+    if is_missing && was_rejected(seen) {
+        // Otherwise each attempt would change the status to Creating and back, and each change would trigger the next attempt.
+        plan.rehearsal = Rehearsal::All;
+    }
     plan.look_again = match staleness {
         Staleness::In(left) => Some(left),
         _ => None,

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use runway_operator::plan::{Apply, Delete, Edit, Finalizer, Note, Plan};
+use runway_operator::plan::{Apply, Delete, Edit, Finalizer, Note, Plan, Rehearsal};
 use serde::ser::{Serialize, SerializeMap, SerializeSeq, Serializer};
 use serde_json::{Map, Value, json};
 
@@ -61,7 +61,7 @@ pub(crate) fn plan(plan: &Plan) -> String {
     tell("status", json!(plan.status));
     tell("statusGuarded", json!(plan.status_guarded && plan.status.is_some()));
     tell("statusFirst", json!(plan.status_first && plan.status.is_some()));
-    tell("rehearseFirst", json!(plan.rehearse_first));
+    tell("rehearseFirst", json!(plan.rehearsal == Rehearsal::All));
     tell("events", plan.events.iter().map(note).collect());
     tell("lookAgain", json!(plan.look_again.map(|after| format!("{after:?}"))));
     serde_saphyr::to_string(&Ordered(&told.into())).unwrap()
