@@ -781,6 +781,57 @@ mod tests {
         (executor, error)
     }
 
+    /// The requests for a plan with two new objects, of which the server rejects the second.
+    async fn requests(alone: bool, rehearsal: Rehearsal) -> Vec<String> {
+        let log = Arc::new(std::sync::Mutex::new(Vec::new()));
+        let seen = Arc::clone(&log);
+        let service = tower::service_fn(move |request: http::Request<Body>| {
+            let name = request.uri().path().rsplit('/').next().unwrap_or_default().to_owned();
+            let dry = request.uri().query().is_some_and(|query| query.contains("dryRun=All"));
+            let (code, body) = match name.as_str() {
+                "second" => refused(422, &json!([])),
+                _ => (201, toys("1")[0].clone()),
+            };
+            seen.lock()
+                .unwrap()
+                .push(format!("{name}{}", if dry { " dry" } else { "" }));
+            let mut response = http::Response::new(Body::from(body.to_string().into_bytes()));
+            *response.status_mut() = http::StatusCode::from_u16(code).unwrap();
+            std::future::ready(Ok::<_, kube::Error>(response))
+        });
+        let client = Client::new(service, "ns");
+        let executor =
+            Executor::<ConfigMap>::new(client.clone(), "toys", "toys/finalizer", Events::start(client, "toys"));
+        let resource = ApiResource::erase::<ConfigMap>(&());
+        let apply = |name| Apply {
+            resource: resource.clone(),
+            object: DynamicObject::new(name, &resource).within("ns"),
+            live: None,
+            force: false,
+            rehearsed: true,
+            alone,
+            unchanged: false,
+            note: None,
+        };
+        let plan = Plan {
+            apply: ["first", "second"].map(apply).into(),
+            rehearsal,
+            ..Plan::default()
+        };
+        let error = executor.execute(&ConfigMap::default(), &plan).await.unwrap_err();
+        assert!(error.is_refusal(), "{error:?}");
+        let log = log.lock().unwrap();
+        log.clone()
+    }
+
+    #[tokio::test]
+    async fn rejected_object_leaves_no_other_behind() {
+        assert_eq!(requests(false, Rehearsal::AllButFirst).await, ["second dry"]);
+        assert_eq!(requests(true, Rehearsal::AllButFirst).await, ["second dry"]);
+        assert_eq!(requests(false, Rehearsal::All).await, ["first dry", "second dry"]);
+        assert_eq!(requests(false, Rehearsal::None).await, ["first", "second"]);
+    }
+
     #[tokio::test]
     async fn an_object_in_the_way_that_is_not_ours_takes_the_name() {
         let (executor, error) = sent(None, refused(409, &json!([])), listed(&toys("2"))).await;
