@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeLabelValue, EncodeMetric};
+use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeLabelValue};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::ConstGauge;
@@ -180,29 +180,18 @@ pub struct Scrape {
 
 impl Collector for Scrape {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
-        let mut encode = |metric: Metric, value: &dyn EncodeMetricDyn| value.encode_as(&mut encoder, metric);
-        encode(SUBMITTED, &self.metrics.submitted)?;
-        encode(REFUSED, &self.metrics.refused)?;
-        encode(FINISHED, &self.metrics.finished)?;
-        encode(CALLS, &self.metrics.calls)?;
+        SUBMITTED.encode(&mut encoder, &self.metrics.submitted)?;
+        REFUSED.encode(&mut encoder, &self.metrics.refused)?;
+        FINISHED.encode(&mut encoder, &self.metrics.finished)?;
+        CALLS.encode(&mut encoder, &self.metrics.calls)?;
         let gauge = |value: u64| ConstGauge::new(i64::try_from(value).unwrap_or(i64::MAX));
-        encode(JOBS, &gauge(self.counts.jobs.load(Ordering::Relaxed)))?;
-        encode(PENDING, &gauge(self.counts.pending.load(Ordering::Relaxed)))?;
-        encode(BYTES, &gauge(self.counts.bytes.load(Ordering::Relaxed)))?;
-        encode(WAITING, &ConstGauge::new(self.metrics.waiting.load(Ordering::Relaxed)))
-    }
-}
-
-/// A metric of any type.
-trait EncodeMetricDyn {
-    fn encode_as(&self, encoder: &mut DescriptorEncoder<'_>, metric: Metric) -> Result<(), std::fmt::Error>;
-}
-
-impl<M: EncodeMetric> EncodeMetricDyn for M {
-    fn encode_as(&self, encoder: &mut DescriptorEncoder<'_>, metric: Metric) -> Result<(), std::fmt::Error> {
-        let name = metric.name.strip_suffix("_total").unwrap_or(metric.name);
-        let encoder = encoder.encode_descriptor(name, metric.help, None, self.metric_type())?;
-        self.encode(encoder)
+        JOBS.encode(&mut encoder, &gauge(self.counts.jobs.load(Ordering::Relaxed)))?;
+        PENDING.encode(&mut encoder, &gauge(self.counts.pending.load(Ordering::Relaxed)))?;
+        BYTES.encode(&mut encoder, &gauge(self.counts.bytes.load(Ordering::Relaxed)))?;
+        WAITING.encode(
+            &mut encoder,
+            &ConstGauge::new(self.metrics.waiting.load(Ordering::Relaxed)),
+        )
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeLabelValue, EncodeMetric};
+use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeLabelValue};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
@@ -287,24 +287,15 @@ pub struct Scrape(pub Arc<Metrics>);
 impl Collector for Scrape {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> std::result::Result<(), std::fmt::Error> {
         let metrics = &self.0;
-        encode(&mut encoder, RESPONSES, &metrics.responses)?;
-        encode(&mut encoder, FIRST_BYTE, &metrics.first_byte)?;
-        encode(&mut encoder, REFUSED, &metrics.refused)?;
-        encode(&mut encoder, WAKES, &metrics.wakes)?;
+        RESPONSES.encode(&mut encoder, &metrics.responses)?;
+        FIRST_BYTE.encode(&mut encoder, &metrics.first_byte)?;
+        REFUSED.encode(&mut encoder, &metrics.refused)?;
+        WAKES.encode(&mut encoder, &metrics.wakes)?;
         let gauge = |value: &AtomicI64| ConstGauge::new(value.load(Ordering::Relaxed));
-        encode(&mut encoder, HELD, &gauge(&metrics.held))?;
-        encode(&mut encoder, IN_FLIGHT, &gauge(&metrics.in_flight))?;
-        encode(&mut encoder, OF_MODEL, &metrics.of_models)
+        HELD.encode(&mut encoder, &gauge(&metrics.held))?;
+        IN_FLIGHT.encode(&mut encoder, &gauge(&metrics.in_flight))?;
+        OF_MODEL.encode(&mut encoder, &metrics.of_models)
     }
-}
-
-fn encode(
-    encoder: &mut DescriptorEncoder<'_>,
-    metric: Metric,
-    value: &impl EncodeMetric,
-) -> std::result::Result<(), std::fmt::Error> {
-    let name = metric.name.strip_suffix("_total").unwrap_or(metric.name);
-    value.encode(encoder.encode_descriptor(name, metric.help, None, value.metric_type())?)
 }
 
 #[cfg(test)]

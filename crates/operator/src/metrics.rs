@@ -34,6 +34,22 @@ pub struct Metric {
     pub help: &'static str,
 }
 
+impl Metric {
+    /// Name for the registry and the encoder, which add `_total` to counters.
+    fn registered(&self) -> &'static str {
+        self.name.strip_suffix("_total").unwrap_or(self.name)
+    }
+
+    /// Encodes the values of this metric at a scrape.
+    ///
+    /// # Errors
+    /// The text cannot be written.
+    pub fn encode(&self, encoder: &mut DescriptorEncoder<'_>, values: &impl EncodeMetric) -> std::fmt::Result {
+        let encoder = encoder.encode_descriptor(self.registered(), self.help, None, values.metric_type())?;
+        values.encode(encoder)
+    }
+}
+
 /// Duration of reconciles.
 const DURATION: Metric = Metric {
     name: "kubeairunway_reconciliation_duration_seconds",
@@ -100,8 +116,8 @@ impl Metrics {
         let mut registry = Registry::default();
         let ours = registry.sub_registry_with_label(("provider".into(), provider.to_owned().into()));
         ours.register(DURATION.name, DURATION.help, duration.clone());
-        ours.register(counted(&ERRORS), ERRORS.help, errors.clone());
-        ours.register(counted(&REQUESTS), REQUESTS.help, requests.clone());
+        ours.register(ERRORS.registered(), ERRORS.help, errors.clone());
+        ours.register(REQUESTS.registered(), REQUESTS.help, requests.clone());
         ours.register_collector(Box::new(Leads(leadership)));
         Self {
             registry: Arc::new(Mutex::new(registry)),
@@ -136,19 +152,12 @@ impl Metrics {
     }
 }
 
-/// Registered name of a counter: `_total` is added when it is served.
-fn counted(metric: &Metric) -> &'static str {
-    metric.name.strip_suffix("_total").unwrap_or(metric.name)
-}
-
 #[derive(Debug)]
 struct Leads(Leadership);
 
 impl Collector for Leads {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
-        let leads = ConstGauge::new(i64::from(self.0.is_leading()));
-        let metric = encoder.encode_descriptor(LEADER.name, LEADER.help, None, leads.metric_type())?;
-        leads.encode(metric)
+        LEADER.encode(&mut encoder, &ConstGauge::new(i64::from(self.0.is_leading())))
     }
 }
 
