@@ -13,7 +13,8 @@ use runway_asya_transport::rabbitmq::{self, RabbitMq};
 use runway_asya_transport::settings::{self, NoSecret, Transports};
 use runway_asya_transport::sqs::{self, Sqs};
 use runway_callers::Callers;
-use runway_http::{Limits, Tls};
+use runway_http::Limits;
+use runway_operator::listen::{BadCertificate, ListenArgs};
 use runway_operator::process::{Process, time};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
@@ -35,18 +36,12 @@ const MIB: usize = 1024 * 1024;
 /// Arguments of the gateway.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
-    /// Address of the API for callers
-    #[arg(long, value_name = "ADDRESS", default_value = "0.0.0.0:8000")]
-    pub address: SocketAddr,
+    /// Server for callers.
+    #[command(flatten)]
+    pub listen: ListenArgs,
     /// Address to which sidecars report progress (their ASYA_GATEWAY_URL)
     #[arg(long, value_name = "ADDRESS", default_value = "0.0.0.0:8001")]
     pub progress_address: SocketAddr,
-    /// Certificate of the API for callers, in PEM format; plain HTTP if omitted
-    #[arg(long, value_name = "FILE", requires = "tls_key")]
-    pub tls_certificate: Option<PathBuf>,
-    /// Key of the certificate, in PEM format
-    #[arg(long, value_name = "FILE", requires = "tls_certificate")]
-    pub tls_key: Option<PathBuf>,
     /// Transports.
     #[command(flatten)]
     pub transports: TransportArgs,
@@ -127,8 +122,8 @@ pub enum Error {
         source: std::io::Error,
     },
     /// The certificate cannot be used.
-    #[error("cannot use the certificate in {} with its key", .0.display())]
-    Tls(PathBuf, #[source] std::io::Error),
+    #[error(transparent)]
+    Tls(#[from] BadCertificate),
     /// The client of callbacks cannot be created.
     #[error("cannot create a TLS client")]
     Client(#[from] rustls::Error),
@@ -242,8 +237,8 @@ async fn run_on<T: Transport>(process: Process, args: &Args, transport: T, broke
         body: args.largest_body,
         ..Limits::GATEWAY
     };
-    let tls = tls(args, shutdown).await?;
-    let callers = listen(args.address).await?;
+    let tls = args.listen.tls(shutdown).await?;
+    let callers = listen(args.listen.address).await?;
     let sidecars = listen(args.progress_address).await?;
     let reports = runway_http::serve(
         sidecars,
@@ -303,16 +298,6 @@ async fn listen(address: SocketAddr) -> Result<TcpListener, Error> {
     TcpListener::bind(address)
         .await
         .map_err(|source| Error::Listen { address, source })
-}
-
-async fn tls(args: &Args, shutdown: &CancellationToken) -> Result<Option<Tls>, Error> {
-    let (Some(certificate), Some(key)) = (args.tls_certificate.clone(), args.tls_key.clone()) else {
-        return Ok(None);
-    };
-    Tls::renewed(certificate.clone(), key, shutdown.clone())
-        .await
-        .map(Some)
-        .map_err(|source| Error::Tls(certificate, source))
 }
 
 fn reply_name(text: &str) -> Result<String, &'static str> {

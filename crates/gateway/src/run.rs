@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use runway_callers::Callers;
 use runway_callers::places::Places;
-use runway_http::{Limits, Tls};
+use runway_http::Limits;
+use runway_operator::listen::{BadCertificate, ListenArgs};
 use runway_operator::process::{Process, time};
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
@@ -30,15 +31,9 @@ const FAREWELL: Duration = Duration::from_secs(5);
 /// Arguments of the router.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
-    /// Address of the API
-    #[arg(long, value_name = "ADDRESS", default_value = "0.0.0.0:8000")]
-    pub address: SocketAddr,
-    /// Certificate of the API, in PEM format; plain HTTP if omitted
-    #[arg(long, value_name = "FILE", requires = "tls_key")]
-    pub tls_certificate: Option<PathBuf>,
-    /// Key of the certificate, in PEM format
-    #[arg(long, value_name = "FILE", requires = "tls_certificate")]
-    pub tls_key: Option<PathBuf>,
+    /// Server for callers.
+    #[command(flatten)]
+    pub listen: ListenArgs,
     /// Audience of accepted tokens; repeatable. If omitted, tokens for the API server are accepted
     #[arg(long = "token-audience", value_name = "AUDIENCE")]
     pub token_audiences: Vec<String>,
@@ -83,8 +78,8 @@ pub enum Error {
         source: std::io::Error,
     },
     /// The certificate cannot be used.
-    #[error("cannot use the certificate in {} with its key", .0.display())]
-    Tls(PathBuf, #[source] std::io::Error),
+    #[error(transparent)]
+    Tls(#[from] BadCertificate),
 }
 
 /// Runs the router until the process shuts down.
@@ -92,7 +87,7 @@ pub enum Error {
 /// # Errors
 /// If it cannot start.
 pub async fn run(process: Process, args: Args) -> Result<(), Error> {
-    let address = args.address;
+    let address = args.listen.address;
     let listener = TcpListener::bind(address)
         .await
         .map_err(|source| Error::Listen { address, source })?;
@@ -105,7 +100,7 @@ pub async fn run(process: Process, args: Args) -> Result<(), Error> {
 /// If it cannot start.
 pub async fn run_on(process: Process, args: Args, listener: TcpListener, lookup: Lookup) -> Result<(), Error> {
     let shutdown = process.shutdown.clone();
-    let tls = tls(&args, &shutdown).await?;
+    let tls = args.listen.tls(&shutdown).await?;
     let metrics = Arc::new(Metrics::default());
     process.metrics.collect(Scrape(Arc::clone(&metrics)));
     // The cache and held requests outlive the begin of the shutdown.
@@ -192,14 +187,4 @@ fn api(process: &Process, args: &Args, metrics: Arc<Metrics>, lookup: Lookup, cl
         places: Places::new(args.largest_requests, args.largest_requests_of_caller),
         metrics,
     }
-}
-
-async fn tls(args: &Args, shutdown: &CancellationToken) -> Result<Option<Tls>, Error> {
-    let (Some(certificate), Some(key)) = (args.tls_certificate.clone(), args.tls_key.clone()) else {
-        return Ok(None);
-    };
-    Tls::renewed(certificate.clone(), key, shutdown.clone())
-        .await
-        .map(Some)
-        .map_err(|source| Error::Tls(certificate, source))
 }

@@ -14,6 +14,7 @@
 //! | [`store`], [`packed`] | the objects of a watch, each kept in the least form; an object as compressed text |
 //! | [`controller`] | runs a reconcile function with backoff per object, and executes its plans |
 //! | [`lease`] | leader election |
+//! | [`listen`] | arguments of a server for callers |
 //! | [`admin`], [`metrics`] | `/healthz`, `/readyz` and `/metrics` |
 //! | [`webhook`] | TLS for webhooks: authority, leaf, CA bundle, server |
 //! | [`access`] | RBAC rules |
@@ -39,6 +40,7 @@ pub mod events;
 pub mod json;
 pub mod kubelet;
 pub mod lease;
+pub mod listen;
 pub mod metrics;
 pub mod object;
 pub mod packed;
