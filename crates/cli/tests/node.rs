@@ -25,10 +25,7 @@ use serde_json::json;
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn ready_pods_from_our_own_images_serve_an_example_and_go_without_a_trace() -> Result<()> {
     const WHAT: &str = "installing on a real node";
-    if node::skip(WHAT) {
-        return Ok(());
-    }
-    let Some(engine) = tokio::task::spawn_blocking(|| LlamaServer::prepare(WHAT)).await?? else {
+    let Some(engine) = LlamaServer::for_node(WHAT).await? else {
         return Ok(());
     };
     let programs = programs::build(false).await?;

@@ -32,7 +32,7 @@ use runway_operator::services::{ServicePort, Services};
 use runway_provider_direct::Direct;
 use runway_provider_kaito::Kaito;
 use runway_testbed::engine::{self, LlamaServer, MODEL, NOT_A_MODEL, SENTENCE};
-use runway_testbed::{Node, PATIENCE, Simulator, eventually, images, node, simulator};
+use runway_testbed::{Node, PATIENCE, Simulator, eventually, images, simulator};
 use serde_json::{Value, json};
 use support::{Bed, NAMESPACE, Upstream};
 
@@ -45,10 +45,7 @@ const TRANSITIONS: usize = 200;
 #[tokio::test(flavor = "multi_thread")]
 async fn ready_is_true_when_a_real_engine_answers_and_only_then() -> Result<()> {
     const WHAT: &str = "models that answer on a real node";
-    if node::skip(WHAT) {
-        return Ok(());
-    }
-    let Some(llama_server) = tokio::task::spawn_blocking(|| LlamaServer::prepare(WHAT)).await?? else {
+    let Some(llama_server) = LlamaServer::for_node(WHAT).await? else {
         return Ok(());
     };
     let scene = Scene::set(llama_server).await?;

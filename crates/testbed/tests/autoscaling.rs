@@ -19,7 +19,7 @@ use runway_provider_direct::{DEPLOYMENT, Direct};
 use runway_provider_dynamo::Dynamo;
 use runway_provider_kuberay::KubeRay;
 use runway_testbed::engine::{LlamaServer, MODEL};
-use runway_testbed::{ControlPlane, Node, audit, crds, eventually, keda, node};
+use runway_testbed::{ControlPlane, Node, audit, crds, eventually, keda};
 use serde_json::{Value, json};
 use support::{Bed, NAMESPACE, PATIENCE, Upstream, vllm};
 
@@ -327,10 +327,7 @@ async fn scale_reaches_the_upstream_object_of_every_provider() -> Result<()> {
 #[tokio::test(flavor = "multi_thread")]
 async fn keda_scales_a_model_from_zero_and_back() -> Result<()> {
     const WHAT: &str = "a ModelDeployment scaled by a real KEDA on a real node";
-    if node::skip(WHAT) {
-        return Ok(());
-    }
-    let Some(engine) = tokio::task::spawn_blocking(|| LlamaServer::prepare(WHAT)).await?? else {
+    let Some(engine) = LlamaServer::for_node(WHAT).await? else {
         return Ok(());
     };
     let bed = Bed::start_with_node(Upstream::None).await?;

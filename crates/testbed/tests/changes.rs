@@ -29,7 +29,7 @@ use runway_provider_dynamo::{DYNAMO_GRAPH_DEPLOYMENT, Dynamo};
 use runway_provider_kaito::{INFERENCE_SET, Kaito};
 use runway_provider_kuberay::{KubeRay, RAY_SERVICE};
 use runway_testbed::engine::{LlamaServer, MODEL};
-use runway_testbed::{ControlPlane, PATIENCE, Simulator, crds, eventually, node, simulator};
+use runway_testbed::{ControlPlane, PATIENCE, Simulator, crds, eventually, simulator};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use support::{Bed, NAMESPACE, Upstream, vllm};
@@ -61,10 +61,7 @@ type Change = (&'static str, Value);
 #[tokio::test(flavor = "multi_thread")]
 async fn changes_with_real_pods_do_what_the_table_says() -> Result<()> {
     const WHAT: &str = "the table of changes with real pods";
-    if node::skip(WHAT) {
-        return Ok(());
-    }
-    let Some(engine) = tokio::task::spawn_blocking(|| LlamaServer::prepare(WHAT)).await?? else {
+    let Some(engine) = LlamaServer::for_node(WHAT).await? else {
         return Ok(());
     };
     let bed = Bed::start_with_node(Upstream::Kaito).await?;

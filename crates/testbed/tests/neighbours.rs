@@ -16,7 +16,7 @@ use runway_client::provider_kit;
 use runway_provider_direct::Direct;
 use runway_testbed::engine::{LlamaServer, SENTENCE};
 use runway_testbed::llama_stack::{self, NEWEST};
-use runway_testbed::{PATIENCE, eventually, node, programs};
+use runway_testbed::{PATIENCE, eventually, programs};
 use serde_json::{Value, json};
 use support::{Bed, Upstream};
 
@@ -26,10 +26,7 @@ const OPERATOR: &str = "testbed.local/llama-stack-operator:1";
 #[tokio::test(flavor = "multi_thread")]
 async fn a_model_of_the_direct_provider_answers_through_a_llama_stack_server() -> Result<()> {
     const WHAT: &str = "a model and a Llama Stack server on a real node";
-    if node::skip(WHAT) {
-        return Ok(());
-    }
-    let Some(engine) = tokio::task::spawn_blocking(|| LlamaServer::prepare(WHAT)).await?? else {
+    let Some(engine) = LlamaServer::for_node(WHAT).await? else {
         return Ok(());
     };
     let programs = programs::build(false).await?;

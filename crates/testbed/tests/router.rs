@@ -23,7 +23,7 @@ use runway_operator::admin::{self, AdminArgs};
 use runway_operator::process::Process;
 use runway_provider_direct::Direct;
 use runway_testbed::engine::{CHAT, Endpoint, LlamaServer, MODEL, MODELS, SENTENCE, chat_request, pieces};
-use runway_testbed::{Node, PATIENCE, audit, eventually, keda, node};
+use runway_testbed::{Node, PATIENCE, audit, eventually, keda};
 use serde_json::{Value, json};
 use support::{Bed, NAMESPACE, Upstream};
 use tokio::net::TcpListener;
@@ -44,10 +44,7 @@ const METRICS: &str = "router-metrics";
 #[tokio::test(flavor = "multi_thread")]
 async fn model_answers_through_the_router_while_it_changes_and_from_zero() -> Result<()> {
     const WHAT: &str = "the model router on a real node";
-    if node::skip(WHAT) {
-        return Ok(());
-    }
-    let Some(engine) = tokio::task::spawn_blocking(|| LlamaServer::prepare(WHAT)).await?? else {
+    let Some(engine) = LlamaServer::for_node(WHAT).await? else {
         return Ok(());
     };
     let bed = Bed::start_with_node(Upstream::None).await?;

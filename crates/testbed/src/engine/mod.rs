@@ -39,6 +39,7 @@ use crate::{
     PATIENCE,
     control_plane::{free_ports, wait_within},
     images::{Config, Image, Layered, Rootfs, made_once, write_all},
+    node,
     process::{Component, Process, with_environment},
     roots::{self, Root},
     say,
@@ -83,6 +84,18 @@ impl LlamaServer {
                 Ok(None)
             }
         }
+    }
+
+    /// Same as [`Self::prepare`], for a test that also needs a node.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Self::prepare`].
+    pub async fn for_node(what: &'static str) -> Result<Option<Self>> {
+        if node::skip(what) {
+            return Ok(None);
+        }
+        tokio::task::spawn_blocking(move || Self::prepare(what)).await?
     }
 
     /// Debian's packages in its root, `NAME VERSION` on a line each.
