@@ -11,7 +11,7 @@ use crate::Headers;
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Numbers of messages of an actor.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Numbers {
     /// Messages that wait for a consumer.
     pub waiting: u64,
@@ -19,7 +19,7 @@ pub struct Numbers {
     pub running: Option<u64>,
     /// Consumers. `None` if the broker does not know them.
     pub consumers: Option<u64>,
-    /// Messages in the dead-letter queue. `None` if there is no such queue.
+    /// Messages in the dead-letter queue. `None` if the queue does not exist.
     pub dead: Option<u64>,
 }
 

@@ -12,7 +12,7 @@ use bytes::Bytes;
 use jiff::Timestamp;
 use parking_lot::Mutex;
 use runway_api::name;
-use runway_asya_transport::letters::{DeadLetter, Fate, Visit, Visited};
+use runway_asya_transport::letters::{DeadLetter, Fate, Numbers, Visit, Visited};
 use runway_asya_transport::operate::Broker;
 use runway_asya_transport::queues::Queues;
 use runway_callers::Caller;
@@ -43,7 +43,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Longest id of a message that is used as the id of its dead letter.
 const LONGEST_ID: usize = 128;
 
-/// What operators can ask for.
+/// Access of operators to queues and dead letters.
 pub struct Operators {
     broker: Broker,
     /// Largest dead letter that is read, in bytes.
@@ -102,10 +102,8 @@ struct Counted {
     namespace: String,
     actor: String,
     queue: String,
-    waiting: u64,
-    running: Option<u64>,
-    consumers: Option<u64>,
-    dead: Option<u64>,
+    #[serde(flatten)]
+    numbers: Numbers,
 }
 
 pub(super) async fn numbers(
@@ -120,10 +118,7 @@ pub(super) async fn numbers(
         namespace: actor.namespace,
         actor: actor.name,
         queue: actor.queue,
-        waiting: numbers.waiting,
-        running: numbers.running,
-        consumers: numbers.consumers,
-        dead: numbers.dead,
+        numbers,
     };
     Ok(Json(counted).into_response())
 }
