@@ -25,7 +25,7 @@ const PATIENCE: Duration = Duration::from_secs(3);
 /// Largest response, in bytes. One queue takes a few KiB.
 const LARGEST: usize = 256 * 1024;
 
-/// Reason why there is no client of the management API.
+/// The client of the management API cannot be created.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A Secret is missing.

@@ -1,5 +1,5 @@
-//! What operators ask of the broker of a transport: numbers of messages, and visits to dead letters. Each question has a connection of
-//! its own, with the current credentials.
+//! Requests of operators to the broker of a transport: numbers of messages, and visits to dead letters. Each request opens a
+//! connection with the current credentials.
 
 use std::path::PathBuf;
 

@@ -69,10 +69,10 @@ pub struct Engines {
     addresses: Arc<Brief<ServicePort, Arc<[SocketAddr]>>>,
 }
 
-/// Reason why there is no response of an engine.
+/// A request to an engine failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// There is no connection: nothing has been sent.
+    /// The connection failed: nothing has been sent.
     #[error("cannot connect to {0}: {1}")]
     NotConnected(ServicePort, String),
     /// The connection ended before the response.

@@ -1,4 +1,4 @@
-//! What the router keeps of a ModelDeployment. Pure.
+//! The fields of a ModelDeployment that the router keeps. Pure.
 
 use kube::ResourceExt as _;
 use runway_api::condition::{self, Conditions as _, shorten};

@@ -79,7 +79,7 @@ impl Rights {
     /// The caller of a request.
     ///
     /// # Errors
-    /// There is no token or key, or it is not accepted, or the cluster does not answer.
+    /// The token or key is missing or not accepted, or the API server does not answer.
     pub async fn identify(&self, headers: &HeaderMap) -> Result<Who, Error> {
         let holder = runway_callers::bearer(headers).and_then(|key| self.keys.read().holder(key));
         match holder {

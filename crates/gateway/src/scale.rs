@@ -24,7 +24,7 @@ const REPLICAS: i32 = 1;
 const ATTEMPTS: u32 = 5;
 /// Pause before the second attempt; it doubles with each.
 const PAUSE: Duration = Duration::from_millis(100);
-/// Time after which a model that still sleeps is scaled again: somebody may have scaled it to zero at the same time.
+/// Time after which a model that still sleeps is scaled again: another client may have scaled it to zero at the same time.
 const AGAIN: Duration = Duration::from_secs(30);
 /// Longest wait for the API server.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(10);
@@ -125,8 +125,8 @@ impl Scaler {
         Err(last)
     }
 
-    /// Raises the replicas from zero. What is read is written with its version, so that a larger number that somebody else sets at
-    /// the same time is kept.
+    /// Raises the replicas from zero. The write is guarded by the resource version, so that a larger number that another client sets
+    /// at the same time is kept.
     async fn scale(&self, (namespace, name): &Key) -> Outcome {
         let deployments: Api<ModelDeployment> = Api::namespaced(self.client.clone(), namespace);
         let mut scale: Scale = match deployments.get_scale(name).await {

@@ -88,7 +88,7 @@ pub fn key(model: &Model) -> Key {
 /// The one model that a name means for a caller who may get these candidates.
 ///
 /// # Errors
-/// There is none, or more than one.
+/// No candidate remains, or more than one.
 pub fn choose(asked: &str, visible: &[Arc<Model>]) -> Result<Arc<Model>, NotOne> {
     match visible {
         [] => Err(NotOne::None(asked.to_owned())),

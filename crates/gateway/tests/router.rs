@@ -353,7 +353,7 @@ async fn failed_lookups_are_errors() -> Result<()> {
     world.model("a", "asleep", "llama", 0).await?;
     let all = world.token("all", Some(&[])).await?;
     // Without the right to ask about callers.
-    let router = world.router_as("nobody", &[]).await?;
+    let router = world.router_as("without-rights", &[]).await?;
     router
         .get(&all, "/v1/models")
         .await?

@@ -310,7 +310,7 @@ pub struct Engine {
     _end: tokio_util::sync::DropGuard,
 }
 
-/// What an engine has received and sent.
+/// Requests that an engine has received, and responses that it has sent.
 #[derive(Default)]
 pub struct Seen {
     pub headers: Mutex<Vec<HeaderMap>>,
