@@ -6,13 +6,13 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
 use k8s_openapi::api::core::v1::ServiceAccount;
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding};
 use kube::api::PostParams;
 use kube::{Api, Client};
 use runway_api::ModelDeployment;
 use runway_client::manifests;
+use runway_testbed::tokens::token;
 use runway_testbed::{ControlPlane, Options, PATIENCE, eventually};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -111,16 +111,9 @@ where
 async fn tokens(client: &Client, name: &str, number: usize) -> Result<Vec<String>> {
     let accounts: Api<ServiceAccount> = Api::namespaced(client.clone(), "default");
     create(&accounts, json!({"metadata": {"name": name}})).await?;
-    let asked = TokenRequest {
-        spec: TokenRequestSpec::default(),
-        ..TokenRequest::default()
-    };
     let mut tokens = Vec::new();
     for _ in 0..number {
-        let issued = accounts
-            .create_token_request(name, &PostParams::default(), &asked)
-            .await?;
-        tokens.push(issued.status.context("no token")?.token);
+        tokens.push(token(client, "default", name, &[]).await?);
     }
     Ok(tokens)
 }

@@ -14,6 +14,7 @@
 //! | [`llama_stack`] | real Llama Stack servers from PyPI, and what provider images stand on |
 //! | [`audit`] | counts the requests of each client, exactly |
 //! | [`apply`] | puts objects of any kind into a cluster |
+//! | [`tokens`] | tokens of ServiceAccounts |
 //! | [`crds`] | upstream CRDs, the real ones where they can be had |
 //! | [`rabbitmq`] | a real RabbitMQ, any number of them beside each other |
 //! | [`keda`] | a real KEDA, as pods of a node |
@@ -73,6 +74,7 @@ pub mod rabbitmq;
 mod roots;
 pub mod simulator;
 pub mod sqs;
+pub mod tokens;
 pub mod vllm;
 
 use std::{

@@ -7,7 +7,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
 use k8s_openapi::api::core::v1::{Pod, ServiceAccount};
 use k8s_openapi::api::rbac::v1::ClusterRoleBinding;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
@@ -18,7 +17,7 @@ use runway_client::cluster::Cluster;
 use runway_client::manifests;
 use runway_client::target::Target;
 use runway_operator::client::ClientArgs;
-use runway_testbed::{Node, Options, eventually, images, node};
+use runway_testbed::{Node, Options, eventually, images, node, tokens};
 use runway_web::server::LoginOptions;
 use serde_json::json;
 use support::served::{Answer, Served, User, csrf};
@@ -1143,15 +1142,7 @@ async fn person(bed: &Bed, name: &str, rules: &serde_json::Value, namespace: Opt
         }
     };
     bed.apply(&binding).await?;
-    let accounts: Api<ServiceAccount> = Api::namespaced(bed.admin.clone(), "team-a");
-    let asked = TokenRequest {
-        spec: TokenRequestSpec::default(),
-        ..TokenRequest::default()
-    };
-    let issued = accounts
-        .create_token_request(name, &PostParams::default(), &asked)
-        .await?;
-    let token = issued.status.context("no token")?.token;
+    let token = tokens::token(&bed.admin, "team-a", name, &[]).await?;
     let args = ClientArgs {
         kubeconfig: Some(bed.cluster.admin()?),
         context: None,

@@ -8,12 +8,11 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use clap::Parser;
 use futures::future::try_join_all;
-use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
-use k8s_openapi::api::core::v1::{Pod, Service, ServiceAccount};
-use kube::api::{ListParams, PostParams};
+use k8s_openapi::api::core::v1::{Pod, Service};
+use kube::api::ListParams;
 use kube::{Api, Client, Config};
 use runway_api::condition::{AUTOSCALER_READY, Conditions};
 use runway_client::manifests::{Identity, router};
@@ -23,7 +22,7 @@ use runway_operator::admin::{self, AdminArgs};
 use runway_operator::process::Process;
 use runway_provider_direct::Direct;
 use runway_testbed::engine::{CHAT, Endpoint, LlamaServer, MODEL, MODELS, SENTENCE, chat_request, pieces};
-use runway_testbed::{Node, PATIENCE, audit, eventually, keda};
+use runway_testbed::{Node, PATIENCE, audit, eventually, keda, tokens};
 use serde_json::{Value, json};
 use support::{Bed, NAMESPACE, Upstream};
 use tokio::net::TcpListener;
@@ -247,15 +246,7 @@ async fn token(bed: &Bed<Node>) -> Result<String> {
     ] {
         bed.apply(&object).await?;
     }
-    let accounts: Api<ServiceAccount> = Api::namespaced(bed.admin.clone(), NAMESPACE);
-    let request = TokenRequest {
-        spec: TokenRequestSpec::default(),
-        ..TokenRequest::default()
-    };
-    let answer = accounts
-        .create_token_request("caller", &PostParams::default(), &request)
-        .await?;
-    Ok(answer.status.context("no token")?.token)
+    tokens::token(&bed.admin, NAMESPACE, "caller", &[]).await
 }
 
 async fn streams_each_piece_once(router: &Endpoint) -> Result<()> {

@@ -13,7 +13,6 @@ use http_body_util::{BodyExt as _, Full};
 use hyper_util::client::legacy::Client as HttpClient;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
-use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
 use k8s_openapi::api::core::v1::{Endpoints, Namespace, Pod, Service, ServiceAccount};
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, PolicyRule, Role, RoleBinding, RoleRef, Subject};
 use kube::api::{ObjectMeta, Patch, PatchParams, PostParams};
@@ -21,6 +20,7 @@ use kube::config::{AuthInfo, Kubeconfig};
 use kube::{Api, Client};
 use runway_asya_sidecar::config::Config;
 use runway_testbed::pipeline::Broker;
+use runway_testbed::tokens::token;
 use runway_testbed::{ControlPlane, Options, PATIENCE, RabbitMq, RabbitMqOptions, eventually};
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -174,15 +174,7 @@ impl World {
         Api::namespaced(self.admin.clone(), TEAM)
             .create(&params, &binding)
             .await?;
-        let request = TokenRequest {
-            spec: TokenRequestSpec {
-                audiences: audiences.iter().map(ToString::to_string).collect(),
-                ..TokenRequestSpec::default()
-            },
-            ..TokenRequest::default()
-        };
-        let answer = accounts.create_token_request(name, &params, &request).await?;
-        Ok(answer.status.context("no token")?.token)
+        token(&self.admin, TEAM, name, audiences).await
     }
 
     /// A kubeconfig with a token instead of a certificate.

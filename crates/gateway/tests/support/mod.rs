@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Result, ensure};
 use axum::Router as Routes;
 use axum::body::Body;
 use axum::extract::State;
@@ -20,9 +20,7 @@ use futures::StreamExt as _;
 use http_body_util::{BodyExt as _, Full};
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
-use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
-use k8s_openapi::api::core::v1::ServiceAccount;
-use kube::api::{Patch, PatchParams, PostParams};
+use kube::api::{Patch, PatchParams};
 use kube::core::DynamicObject;
 use kube::{Api, Client, CustomResourceExt as _};
 use parking_lot::Mutex;
@@ -32,6 +30,7 @@ use runway_gateway::{Args, run_on};
 use runway_http::Limits;
 use runway_operator::process::Process;
 use runway_testbed::apply::apply;
+use runway_testbed::tokens::token;
 use runway_testbed::{ControlPlane, Options};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -110,15 +109,7 @@ impl World {
             let subject = json!({ "kind": "ServiceAccount", "name": name, "namespace": "default" });
             self.role(name, &json!([rule]), &subject).await?;
         }
-        let accounts: Api<ServiceAccount> = Api::default_namespaced(self.admin.clone());
-        let request = TokenRequest {
-            spec: TokenRequestSpec::default(),
-            ..TokenRequest::default()
-        };
-        let answer = accounts
-            .create_token_request(name, &PostParams::default(), &request)
-            .await?;
-        Ok(answer.status.context("no token")?.token)
+        token(&self.admin, "default", name, &[]).await
     }
 
     pub fn models(&self, namespace: &str) -> Api<ModelDeployment> {
