@@ -25,6 +25,7 @@
 //! | [`browser`] | Chromium, driven by Playwright |
 //! | [`prepare`] | gets what tests need of the machine, ahead of them |
 //! | [`proxy`] | a TCP proxy whose connections can be cut |
+//! | [`fault`] | a proxy between a controller and the API server, with faults of single writes and events |
 //! | [`simulator`] | the **upstream simulator**: plays the controllers of operators that cannot be had |
 //!
 //! ```no_run
@@ -59,6 +60,7 @@ pub mod control_plane;
 pub mod crds;
 pub mod dex;
 pub mod engine;
+pub mod fault;
 pub mod images;
 pub mod keda;
 pub mod llama_stack;
