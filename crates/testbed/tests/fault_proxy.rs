@@ -147,6 +147,7 @@ async fn a_watch_with_faults_shows_every_object_in_the_end() -> Result<()> {
             Err(_) => failures += 1,
         }
     }
+    ensure!(!bed.proxy.bends().is_empty(), "no event had a fault");
     ensure!(
         failures > 0 && lists > 0,
         "{failures} failures, {lists} lists: no fault was seen"

@@ -54,7 +54,7 @@ impl Cut {
             Self::Conflict => (
                 409,
                 "Conflict",
-                "the object has been modified; please apply your changes to the latest version",
+                "Operation cannot be fulfilled: the object has been modified",
             ),
             Self::TooMany => (429, "TooManyRequests", "the server has received too many requests"),
             Self::Error => (500, "InternalError", "etcdserver: leader changed"),
@@ -106,6 +106,16 @@ impl Bend {
     pub const ALL: [Self; 3] = [Self::Hold, Self::Drop, Self::Expire];
 }
 
+impl fmt::Display for Bend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Hold => "hold",
+            Self::Drop => "drop",
+            Self::Expire => "410",
+        })
+    }
+}
+
 /// Decides the faults of one proxy.
 #[derive(Clone, Copy, Debug, Default)]
 pub enum Plan {
@@ -116,7 +126,7 @@ pub enum Plan {
     At {
         /// Number of the write, from 1.
         write: u64,
-        /// Its fault.
+        /// Fault of that write.
         cut: Cut,
     },
     /// Faults of writes and events by seed.
@@ -154,10 +164,10 @@ const ONE_IN: u64 = 4;
 pub fn fault<T: Copy>(seed: u64, n: u64, kinds: &[T]) -> Option<T> {
     let random = mixed(mixed(seed).wrapping_add(n));
     let kind = usize::try_from((random / ONE_IN) % kinds.len() as u64).ok()?;
-    (random % ONE_IN == 0).then(|| kinds[kind])
+    random.is_multiple_of(ONE_IN).then(|| kinds[kind])
 }
 
-/// The finalizer of `SplitMix64`: neighbouring numbers have unrelated results.
+/// The finalizer of `SplitMix64`: adjacent numbers have unrelated results.
 fn mixed(number: u64) -> u64 {
     let mut z = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

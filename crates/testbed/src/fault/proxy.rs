@@ -1,7 +1,6 @@
 //! The proxy: an HTTP server for one controller, which forwards to the API server with the controller's identity.
 
 use std::net::{Ipv4Addr, SocketAddr};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use anyhow::{Context, Result, bail};
@@ -18,7 +17,7 @@ use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::plan::{Cut, Plan};
+use super::plan::{Bend, Cut, Plan};
 use super::watch;
 use crate::control_plane::Cluster;
 
@@ -44,7 +43,7 @@ pub struct Write {
     pub number: u64,
     /// Method and path.
     pub request: String,
-    /// Its fault.
+    /// Fault, if the plan has one for this number.
     pub cut: Option<Cut>,
 }
 
@@ -60,8 +59,15 @@ struct Proxy {
     namespace: String,
     plan: Mutex<Plan>,
     writes: Mutex<Vec<Write>>,
-    events: AtomicU64,
+    events: Mutex<Events>,
     kill: OnceLock<Box<dyn Fn() + Send + Sync>>,
+}
+
+/// Events of all watches.
+#[derive(Default)]
+struct Events {
+    count: u64,
+    bends: Vec<(u64, Bend)>,
 }
 
 impl FaultProxy {
@@ -77,7 +83,7 @@ impl FaultProxy {
             namespace: namespace.to_owned(),
             plan: Mutex::default(),
             writes: Mutex::default(),
-            events: AtomicU64::new(0),
+            events: Mutex::default(),
             kill: OnceLock::new(),
         });
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
@@ -110,6 +116,11 @@ impl FaultProxy {
     /// The writes so far, dry runs included, without Events and Leases.
     pub fn writes(&self) -> Vec<Write> {
         locked(&self.proxy.writes).clone()
+    }
+
+    /// The faults of events so far, with the numbers of the events, from 1.
+    pub fn bends(&self) -> Vec<(u64, Bend)> {
+        locked(&self.proxy.events).bends.clone()
     }
 }
 
@@ -160,10 +171,9 @@ impl Proxy {
         }
         let mut writes = locked(&self.writes);
         let number = writes.len() as u64 + 1;
-        let dry_run = request.uri.query().is_some_and(|query| query.contains("dryRun="));
         let write = Write {
             number,
-            request: format!("{} {path}{}", request.method, if dry_run { " (dry run)" } else { "" }),
+            request: format!("{} {path}", request.method),
             cut: locked(&self.plan).cut(number),
         };
         writes.push(write.clone());
@@ -183,8 +193,12 @@ impl Proxy {
         if is_watch && parts.status.is_success() {
             let proxy = self.clone();
             body = watch::bent(body, move || {
-                let event = proxy.events.fetch_add(1, Ordering::Relaxed) + 1;
-                locked(&proxy.plan).bend(event)
+                let mut events = locked(&proxy.events);
+                events.count += 1;
+                let bend = locked(&proxy.plan).bend(events.count)?;
+                let number = events.count;
+                events.bends.push((number, bend));
+                Some(bend)
             });
         }
         Ok(Response::from_parts(parts, body))

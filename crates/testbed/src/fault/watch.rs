@@ -22,7 +22,7 @@ const EXPIRED: &[u8] = concat!(
 
 struct Watch<F> {
     source: BoxStream<'static, Result<Bytes>>,
-    /// What has come of the next line.
+    /// Begin of the next line.
     rest: Vec<u8>,
     has_expired: bool,
     bend: F,
@@ -77,9 +77,9 @@ impl<F> Watch<F> {
 mod tests {
     use super::*;
 
-    async fn seen(bends: &[Option<Bend>]) -> (Vec<String>, bool) {
+    async fn seen<const N: usize>(bends: [Option<Bend>; N]) -> (Vec<String>, bool) {
         let parts = ["a\nb", "b\n", "c\n"].map(|part| Ok::<_, std::io::Error>(Bytes::from(part)));
-        let mut bends = bends.to_vec().into_iter();
+        let mut bends = bends.into_iter();
         let body = bent(Body::from_stream(stream::iter(parts)), move || bends.next().flatten());
         let events: Vec<_> = body.into_data_stream().collect().await;
         let is_cut = events.iter().any(Result::is_err);
@@ -92,10 +92,10 @@ mod tests {
 
     #[tokio::test]
     async fn events_keep_their_order_and_end_where_the_watch_is_cut() {
-        assert_eq!(seen(&[]).await, (["a", "bb", "c"].map(str::to_owned).into(), false));
-        assert_eq!(seen(&[None, Some(Bend::Hold)]).await.0, ["a", "bb", "c"]);
-        assert_eq!(seen(&[None, Some(Bend::Drop)]).await, (vec!["a".to_owned()], true));
-        let (events, is_cut) = seen(&[None, Some(Bend::Expire)]).await;
+        assert_eq!(seen([]).await, (["a", "bb", "c"].map(str::to_owned).into(), false));
+        assert_eq!(seen([None, Some(Bend::Hold)]).await.0, ["a", "bb", "c"]);
+        assert_eq!(seen([None, Some(Bend::Drop)]).await, (vec!["a".to_owned()], true));
+        let (events, is_cut) = seen([None, Some(Bend::Expire)]).await;
         assert!(events.len() == 2 && events[1].contains("410") && !is_cut, "{events:?}");
     }
 }
