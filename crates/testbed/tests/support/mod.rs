@@ -87,6 +87,8 @@ pub enum Upstream {
     Workspaces,
     /// The CRDs of all built-in providers.
     All,
+    /// The same, and those of AsyncActors and KEDA.
+    Everything,
     /// Nothing.
     None,
 }
@@ -98,11 +100,18 @@ impl Upstream {
         if self != Self::None {
             all.extend(crds::upstream_crds(&[crds::KAITO_WORKSPACES])?);
         }
-        if matches!(self, Self::Kaito | Self::All) {
+        if matches!(self, Self::Kaito | Self::All | Self::Everything) {
             all.extend(crds::upstream_crds(&[crds::KAITO_INFERENCE_SETS])?);
         }
-        if self == Self::All {
+        if matches!(self, Self::All | Self::Everything) {
             all.extend(crds::upstream_crds(&[crds::DYNAMO_V1BETA1, crds::KUBERAY_SERVICES])?);
+        }
+        if self == Self::Everything {
+            all.extend(manifests::asya().crds);
+            all.extend(crds::upstream_crds(&[
+                crds::KEDA_SCALED_OBJECTS,
+                crds::KEDA_TRIGGER_AUTHENTICATIONS,
+            ])?);
         }
         Ok(all)
     }
@@ -283,20 +292,7 @@ impl<C: Deref<Target = ControlPlane>> Bed<C> {
     /// The AsyncActor operator as a replica that leads on request. Queues are left to sidecars: no broker runs here.
     pub async fn asya_led_by(&self, leadership: Leadership, transports: &str) -> Result<Running> {
         let client = self.cluster.client(labels::ASYA_MANAGER, &[]).await?;
-        let args = runway_asya_operator::Args {
-            actors: runway_asya_operator::ActorArgs {
-                transports: runway_asya_operator::TransportArgs {
-                    transport_config: transports.to_owned(),
-                },
-                sidecar_image: "registry.example/asya-sidecar:1".to_owned(),
-            },
-            gateway_url: None,
-            disable_queue_management: true,
-            conflict_wait: 1,
-            secrets: runway_asya_operator::SecretsArgs {
-                secrets_dir: "/nowhere".into(),
-            },
-        };
+        let args = asya_args(transports);
         let shutdown = CancellationToken::new();
         let process = led_by(leadership)(client, shutdown.clone());
         Ok(Running::spawn(shutdown, async move {
@@ -612,7 +608,25 @@ impl<C: Deref<Target = ControlPlane>> Bed<C> {
     }
 }
 
-fn llama_stack_settings(image: &str) -> Settings {
+/// Queues are left to sidecars.
+pub fn asya_args(transports: &str) -> runway_asya_operator::Args {
+    runway_asya_operator::Args {
+        actors: runway_asya_operator::ActorArgs {
+            transports: runway_asya_operator::TransportArgs {
+                transport_config: transports.to_owned(),
+            },
+            sidecar_image: "registry.example/asya-sidecar:1".to_owned(),
+        },
+        gateway_url: None,
+        disable_queue_management: true,
+        conflict_wait: 1,
+        secrets: runway_asya_operator::SecretsArgs {
+            secrets_dir: "/nowhere".into(),
+        },
+    }
+}
+
+pub fn llama_stack_settings(image: &str) -> Settings {
     Settings {
         operator_image: Some(image.to_owned()),
         operator_namespace: Some(manifests::NAMESPACE.to_owned()),

@@ -1,0 +1,236 @@
+//! Choice of faults, their runs, and a table of the results.
+
+use std::collections::BTreeMap;
+use std::fmt::{self, Write as _};
+use std::fs;
+use std::io::Write as _;
+use std::str::FromStr;
+
+use anyhow::{Context, Result, ensure};
+use futures::{StreamExt, stream};
+use runway_testbed::fault::{Cut, Plan};
+
+use crate::controllers::Who;
+use crate::scenario::Scenario;
+use crate::scenarios::scenarios;
+use crate::world::Shore;
+
+/// Runs at the same time. They mostly wait.
+const PARALLEL: usize = 12;
+/// Seeded faults of a controller end after so many of its writes, and of its events.
+const LAST: u64 = 30;
+
+/// Choice of faults.
+#[derive(Clone, Debug)]
+pub(crate) struct Choice {
+    /// One scenario only, or with `-` at the end those whose names begin so.
+    pub(crate) scenario: Option<String>,
+    /// One write only.
+    pub(crate) write: Option<Point>,
+    /// One kind of fault only.
+    pub(crate) cut: Option<Cut>,
+    /// One in so many scenarios.
+    pub(crate) every_scenario: usize,
+    /// One in so many faults of those.
+    pub(crate) every_fault: usize,
+    /// Seeds of faults of writes and watches together.
+    pub(crate) seeds: Vec<u64>,
+    /// Whether single writes are tried.
+    pub(crate) points: bool,
+    /// File of the table.
+    pub(crate) report: Option<String>,
+}
+
+/// A write of a controller, by its number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Point {
+    who: Who,
+    write: u64,
+}
+
+impl FromStr for Point {
+    type Err = anyhow::Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let (who, write) = text.split_once(':').context("a write is CONTROLLER:NUMBER")?;
+        Ok(Self {
+            who: who.parse()?,
+            write: write.parse()?,
+        })
+    }
+}
+
+/// Faults of one run.
+#[derive(Clone, Copy, Debug)]
+enum Faults {
+    None,
+    One(Point, Cut),
+    Seeded(u64),
+}
+
+impl Faults {
+    fn plan(self, who: Who) -> Plan {
+        match self {
+            Self::One(point, cut) if point.who == who => Plan::At {
+                write: point.write,
+                cut,
+            },
+            // Controllers of one run have faults of their own.
+            Self::Seeded(seed) => Plan::Seeded {
+                seed: seed * 16 + who as u64,
+                last: LAST,
+            },
+            _ => Plan::Calm,
+        }
+    }
+
+    fn kind(self) -> String {
+        match self {
+            Self::None => "no fault".to_owned(),
+            Self::One(_, cut) => cut.to_string(),
+            Self::Seeded(_) => "seeded".to_owned(),
+        }
+    }
+}
+
+/// The arguments that replay it.
+impl fmt::Display for Faults {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::None => Ok(()),
+            Self::One(Point { who, write }, cut) => write!(f, " --write {who}:{write} --cut {cut}"),
+            Self::Seeded(seed) => write!(f, " --seed {seed}"),
+        }
+    }
+}
+
+/// Runs of one kind of fault.
+#[derive(Default)]
+struct Count {
+    runs: usize,
+    /// Faults that were carried out.
+    faults: usize,
+    failed: usize,
+}
+
+/// Results of a campaign.
+#[derive(Default)]
+pub(crate) struct Report {
+    scenarios: usize,
+    writes: usize,
+    counts: BTreeMap<String, Count>,
+    /// Lines that replay a failure, with what failed.
+    pub(crate) failures: Vec<String>,
+}
+
+/// Tries the faults of a choice.
+pub(crate) async fn run(choice: &Choice) -> Result<Report> {
+    let chosen: Vec<Scenario> = scenarios()
+        .into_iter()
+        .filter(|s| choice.scenario.as_ref().is_none_or(|name| s.is_named(name)))
+        .step_by(choice.every_scenario)
+        .collect();
+    ensure!(!chosen.is_empty(), "there is no scenario {:?}", choice.scenario);
+    let shore = Shore::start().await?;
+    let mut report = Report {
+        scenarios: chosen.len(),
+        ..Report::default()
+    };
+
+    let mut undisturbed = stream::iter(&chosen)
+        .map(async |scenario| (scenario, Box::pin(shore.run(scenario, |_| Plan::Calm, None)).await))
+        .buffered(PARALLEL);
+    let (mut jobs, mut states) = (Vec::new(), BTreeMap::new());
+    while let Some((scenario, run)) = undisturbed.next().await {
+        let run = match run {
+            Ok(run) => run,
+            Err(error) => {
+                report.fails(scenario, Faults::None, &error);
+                continue;
+            }
+        };
+        let writes = run.writes.iter();
+        let points: Vec<Point> = writes
+            .flat_map(|(who, writes)| {
+                writes.iter().map(|w| Point {
+                    who: *who,
+                    write: w.number,
+                })
+            })
+            .collect();
+        say(&format!("{}: {} writes", scenario.name, points.len()));
+        report.writes += points.len();
+        states.insert(scenario.name, run.state);
+        jobs.extend(choice.faults(&points).map(|faults| (scenario, faults)));
+    }
+    let jobs: Vec<_> = jobs.into_iter().step_by(choice.every_fault).collect();
+    let (total, mut done) = (jobs.len(), 0);
+    let mut outcomes = stream::iter(jobs)
+        .map(async |(scenario, faults)| {
+            let run = Box::pin(shore.run(scenario, |who| faults.plan(who), Some(&states[scenario.name]))).await;
+            (scenario, faults, run)
+        })
+        .buffer_unordered(PARALLEL);
+    while let Some((scenario, faults, run)) = outcomes.next().await {
+        done += 1;
+        let count = report.counts.entry(faults.kind()).or_default();
+        count.runs += 1;
+        match run {
+            Ok(run) => count.faults += run.writes.values().flatten().filter(|w| w.cut.is_some()).count(),
+            Err(error) => {
+                count.failed += 1;
+                report.fails(scenario, faults, &error);
+            }
+        }
+        if done == total || done.is_multiple_of(100) {
+            say(&format!("{done} of {total} runs, {} failed", report.failures.len()));
+            if let Some(file) = &choice.report {
+                fs::write(file, report.table()).with_context(|| format!("cannot write {file}"))?;
+            }
+        }
+    }
+    Ok(report)
+}
+
+impl Choice {
+    fn faults<'a>(&'a self, points: &'a [Point]) -> impl Iterator<Item = Faults> + 'a {
+        // Two runs without faults end alike, or those with faults show nothing.
+        let none = (self.points && self.write.is_none()).then_some(Faults::None);
+        let is_chosen = move |point: &Point| self.points && self.write.is_none_or(|chosen| chosen == *point);
+        let points = points.iter().copied().filter(is_chosen);
+        let mut cuts = Cut::ALL.to_vec();
+        cuts.retain(|cut| self.cut.is_none_or(|chosen| chosen == *cut));
+        let one = points.flat_map(move |point| cuts.clone().into_iter().map(move |cut| Faults::One(point, cut)));
+        let seeded = self.seeds.iter().map(|seed| Faults::Seeded(*seed));
+        none.into_iter().chain(one).chain(seeded)
+    }
+}
+
+impl Report {
+    fn fails(&mut self, scenario: &Scenario, faults: Faults, error: &anyhow::Error) {
+        let line = format!("cargo xtask storm --scenario {}{faults}: {error:#}", scenario.name);
+        say(&line);
+        self.failures.push(line);
+    }
+
+    /// The table of the campaign, as Markdown.
+    pub(crate) fn table(&self) -> String {
+        let mut table = format!(
+            "{} scenarios with {} writes.\n\n| fault | runs | faults of writes | failed |\n|---|---|---|---|\n",
+            self.scenarios, self.writes
+        );
+        for (kind, count) in &self.counts {
+            let _ = writeln!(
+                table,
+                "| {kind} | {} | {} | {} |",
+                count.runs, count.faults, count.failed
+            );
+        }
+        table
+    }
+}
+
+/// Past the test harness, which would keep it until the end.
+fn say(line: &str) {
+    let _ = writeln!(std::io::stderr(), "storm: {line}");
+}

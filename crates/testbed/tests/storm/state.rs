@@ -1,0 +1,188 @@
+//! Objects of a namespace, without what differs from one run to the next.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use anyhow::{Result, ensure};
+use kube::api::ListParams;
+use kube::core::DynamicObject;
+use kube::{Api, Client, ResourceExt};
+use runway_provider::Kind;
+use runway_provider_dynamo::DYNAMO_GRAPH_DEPLOYMENT;
+use runway_provider_kaito::{INFERENCE_SET, WORKSPACE};
+use runway_provider_kuberay::RAY_SERVICE;
+use serde_json::{Value, json};
+
+use crate::scenario::{ACTOR, MODEL, STACK};
+
+pub(crate) const DEPLOYMENT: Kind = Kind::new("apps", "v1", "Deployment", "deployments");
+pub(crate) const STATEFUL_SET: Kind = Kind::new("apps", "v1", "StatefulSet", "statefulsets");
+pub(crate) const SERVICE: Kind = Kind::new("", "v1", "Service", "services");
+pub(crate) const CONFIG_MAP: Kind = Kind::new("", "v1", "ConfigMap", "configmaps");
+pub(crate) const CLAIM: Kind = Kind::new("", "v1", "PersistentVolumeClaim", "persistentvolumeclaims");
+pub(crate) const SERVICE_ACCOUNT: Kind = Kind::new("", "v1", "ServiceAccount", "serviceaccounts");
+pub(crate) const SCALED_OBJECT: Kind = Kind::new("keda.sh", "v1alpha1", "ScaledObject", "scaledobjects");
+
+/// Every kind that a user or a controller of the product creates; those that settle last come first.
+const KINDS: [Kind; 20] = [
+    MODEL,
+    ACTOR,
+    STACK,
+    INFERENCE_SET,
+    WORKSPACE,
+    DYNAMO_GRAPH_DEPLOYMENT,
+    RAY_SERVICE,
+    DEPLOYMENT,
+    STATEFUL_SET,
+    SERVICE,
+    CONFIG_MAP,
+    CLAIM,
+    SCALED_OBJECT,
+    Kind::new("keda.sh", "v1alpha1", "TriggerAuthentication", "triggerauthentications"),
+    Kind::new(
+        "autoscaling",
+        "v2",
+        "HorizontalPodAutoscaler",
+        "horizontalpodautoscalers",
+    ),
+    SERVICE_ACCOUNT,
+    Kind::new("rbac.authorization.k8s.io", "v1", "RoleBinding", "rolebindings"),
+    Kind::new("networking.k8s.io", "v1", "NetworkPolicy", "networkpolicies"),
+    Kind::new("networking.k8s.io", "v1", "Ingress", "ingresses"),
+    Kind::new("policy", "v1", "PodDisruptionBudget", "poddisruptionbudgets"),
+];
+
+/// Objects by kind and name.
+pub(crate) type State = BTreeMap<String, Value>;
+
+/// The objects of a namespace.
+pub(crate) async fn state(client: &Client, namespace: &str) -> Result<State> {
+    let mut state = State::new();
+    for kind in KINDS {
+        state.extend(of_kind(client, namespace, kind).await?);
+    }
+    Ok(state)
+}
+
+/// An error says what differs.
+pub(crate) async fn is_as(client: &Client, namespace: &str, expected: &State) -> Result<()> {
+    for kind in KINDS {
+        let found = of_kind(client, namespace, kind).await?;
+        let prefix = format!("{}/", kind.kind);
+        let wanted: State = expected
+            .iter()
+            .filter(|(id, _)| id.starts_with(&prefix))
+            .map(|(id, object)| (id.clone(), object.clone()))
+            .collect();
+        ensure!(found == wanted, "another final state: {}", difference(&wanted, &found));
+    }
+    Ok(())
+}
+
+fn difference(wanted: &State, found: &State) -> String {
+    let patch = json_patch::diff(&json!(wanted), &json!(found));
+    // Enough to see what it is about.
+    json!(patch).to_string().chars().take(3000).collect()
+}
+
+async fn of_kind(client: &Client, namespace: &str, kind: Kind) -> Result<State> {
+    let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), namespace, &kind.resource());
+    let objects = api.list(&ListParams::default()).await?.items;
+    // A Workspace of an InferenceSet has a random name; they are counted.
+    let is_replica = |object: &DynamicObject| object.owner_references().iter().any(|o| o.kind == "InferenceSet");
+    let (replicas, named): (Vec<_>, Vec<_>) = objects.into_iter().partition(is_replica);
+    let mut state: State = named
+        .into_iter()
+        .map(|object| {
+            (
+                format!("{}/{}", kind.kind, object.name_any()),
+                normal(kind, &object, namespace),
+            )
+        })
+        .collect();
+    if !replicas.is_empty() {
+        state.insert(format!("{}/of InferenceSets", kind.kind), json!(replicas.len()));
+    }
+    Ok(state)
+}
+
+/// The same in every run, wherever and whenever it is.
+pub(crate) fn normal(kind: Kind, object: &DynamicObject, namespace: &str) -> Value {
+    let meta = &object.metadata;
+    let mut annotations = meta.annotations.clone().unwrap_or_default();
+    let rollouts = annotations.remove("deployment.kubernetes.io/revision");
+    let mut value = object.data.clone();
+    value["metadata"] = json!({ "labels": meta.labels, "annotations": annotations, "finalizers": meta.finalizers,
+        "owners": meta.owner_references, "deleted": meta.deletion_timestamp.is_some(), "managers": managers(object) });
+    // Its messages name pods, which have random names.
+    if matches!(kind, DEPLOYMENT | STATEFUL_SET) {
+        value["status"] = json!({ ROLLOUTS: rollouts });
+    }
+    plain(&mut value, namespace);
+    value
+}
+
+/// Number of templates that a Deployment has had.
+const ROLLOUTS: &str = "rollouts";
+
+/// Whether an object of another owner is as it was before it was bound and released.
+pub(crate) fn is_unharmed(now: &Value, before: &Value) -> bool {
+    let but_rollouts = |object: &Value| {
+        let mut object = object.clone();
+        object["status"] = Value::Null;
+        object
+    };
+    but_rollouts(now) == but_rollouts(before)
+}
+
+/// Field managers, without those of Kubernetes itself.
+fn managers(object: &DynamicObject) -> BTreeSet<String> {
+    let text = |part: &Option<String>| part.clone().unwrap_or_default();
+    object
+        .managed_fields()
+        .iter()
+        .map(|m| format!("{} {} {}", text(&m.manager), text(&m.operation), text(&m.subresource)))
+        .filter(|manager| !manager.starts_with("kube-controller-manager"))
+        .collect()
+}
+
+/// Takes out times, and what the API server chooses.
+fn plain(value: &mut Value, namespace: &str) {
+    match value {
+        Value::Object(fields) => {
+            fields.retain(|name, _| {
+                let name = name.to_lowercase();
+                !["resourceversion", "clusterip", "clusterips"].contains(&name.as_str())
+                    && !name.ends_with("uid")
+                    && !name.ends_with("hash")
+            });
+            fields.values_mut().for_each(|field| plain(field, namespace));
+        }
+        Value::Array(items) => items.iter_mut().for_each(|item| plain(item, namespace)),
+        Value::String(text) if text.parse::<jiff::Timestamp>().is_ok() => "a time".clone_into(text),
+        Value::String(text) => *text = text.replace(namespace, "NAMESPACE"),
+        _ => {}
+    }
+}
+
+#[test]
+fn only_what_differs_from_run_to_run_is_left_out() {
+    let object = |namespace: &str, uid: &str, time: &str, manager: &str, image: &str| {
+        let object = json!({ "apiVersion": "apps/v1", "kind": "Deployment", "metadata": { "name": "m", "namespace": namespace,
+            "uid": uid, "resourceVersion": uid, "creationTimestamp": time, "managedFields": [{ "manager": manager, "time": time }],
+            "annotations": { "kubeairunway.ai/applied-hash": uid, "at": time } },
+            "spec": { "image": image, "host": format!("m.{namespace}.svc") }, "status": { "replicas": 1 } });
+        serde_json::from_value::<DynamicObject>(object)
+            .map(|object| normal(DEPLOYMENT, &object, namespace))
+            .ok()
+    };
+    let one = object("one", "1", "2026-11-25T08:00:00Z", "direct-provider", "x:1");
+    assert_eq!(
+        one,
+        object("two", "2", "2026-11-25T09:00:00Z", "direct-provider", "x:1")
+    );
+    assert_ne!(
+        one,
+        object("one", "1", "2026-11-25T08:00:00Z", "direct-provider", "x:2")
+    );
+    assert_ne!(one, object("one", "1", "2026-11-25T08:00:00Z", "kubectl-edit", "x:1"));
+}
