@@ -1,44 +1,106 @@
-//! `storm`: explores the states of a ModelDeployment under crashes and stale caches, longer than the tests do.
+//! `storm`: longer than the tests do, explores the states of a ModelDeployment under crashes and stale caches, and crashes the
+//! controllers at every write on a real API server.
+
+use std::fs;
 
 use anyhow::{Context, Result, bail};
+use runway_testbed::fault::Cut;
 use runway_testbed::programs;
 
 use crate::shell;
 
 /// The test that explores; `crates/core/tests/states` describes it.
-const TEST: &str = "states::every_state_settles_without_a_second_upstream_object";
+const STATES: &str = "states::every_state_settles_without_a_second_upstream_object";
+/// The test that crashes; `crates/testbed/tests/storm.rs` describes it.
+const WRITES: &str = "every_run_with_a_fault_ends_as_the_one_without";
+/// The page with the results of a complete campaign, between these two lines.
+const PAGE: &str = "docs/reliability.md";
+const BEGIN: &str = "<!-- Written by `cargo xtask storm --all`. -->\n";
+const END: &str = "<!-- End of what it writes. -->\n";
+/// Seeds of a complete campaign: with each, every scenario has faults of writes and watches at once.
+const SEEDS: u64 = 4;
 
-/// Number of states and first walk.
+/// Choice of states, or of writes and faults.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Number of different states.
     #[arg(long, value_name = "N", default_value_t = 10_000_000)]
     states: u64,
-    /// Number of the first walk. A failure prints the one that replays it.
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    seed: u64,
+    /// Number of the first walk, or with --scenario the seed of its faults. A failure prints the one that replays it.
+    #[arg(long, value_name = "N")]
+    seed: Option<u64>,
+    /// Crash the controllers at every write of every scenario, and write the results to docs/reliability.md.
+    #[arg(long, conflicts_with_all = ["scenario", "states", "seed"])]
+    all: bool,
+    /// Crash the controllers at every write of one scenario, such as kaito-create.
+    #[arg(long, value_name = "NAME", conflicts_with = "states")]
+    scenario: Option<String>,
+    /// Only one write: controller and number, such as core:3.
+    #[arg(long, value_name = "WRITE", requires = "scenario", conflicts_with = "seed")]
+    write: Option<String>,
+    /// Only one kind of fault: before, after, kill-before, kill-after, 409, 429, 500 or 504.
+    #[arg(long, value_name = "KIND", requires = "scenario", conflicts_with = "seed")]
+    cut: Option<Cut>,
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
-    let status = programs::cargo()
-        .args([
-            "test",
-            "--locked",
-            "--release",
-            "-p",
-            "runway-core",
-            "--test",
-            "properties",
-            "--",
-        ])
-        .args(["--exact", TEST, "--nocapture"])
-        .env("RUNWAY_STATES", args.states.to_string())
-        .env("RUNWAY_SEED", args.seed.to_string())
-        .current_dir(shell::root())
-        .status()
-        .context("cannot run cargo")?;
+    if args.all {
+        return every_write();
+    }
+    let Some(scenario) = &args.scenario else {
+        let variables = [("STATES", Some(args.states)), ("SEED", args.seed)];
+        let variables = variables.map(|(name, value)| (name, value.map(|value| value.to_string())));
+        return test(
+            &["--release", "-p", "runway-core", "--test", "properties"],
+            STATES,
+            &variables,
+        );
+    };
+    crash(&[
+        ("STORM_SCENARIO", Some(scenario.clone())),
+        ("STORM_WRITE", args.write.clone()),
+        ("STORM_CUT", args.cut.map(|cut| cut.to_string())),
+        ("STORM_SEEDS", args.seed.map(|seed| seed.to_string())),
+    ])
+}
+
+/// Writes the page also if something failed: it says so.
+fn every_write() -> Result<()> {
+    let table = shell::root().join("target/storm.md");
+    let seeds: Vec<String> = (1..=SEEDS).map(|seed| seed.to_string()).collect();
+    let ended = crash(&[
+        ("STORM_ALL", Some("1".to_owned())),
+        ("STORM_SEEDS", Some(seeds.join(" "))),
+        ("STORM_REPORT", Some(table.display().to_string())),
+    ]);
+    let table = fs::read_to_string(&table).context("the campaign did not end: the lines above say why")?;
+    let page = shell::root().join(PAGE);
+    let text = fs::read_to_string(&page).with_context(|| format!("cannot read {PAGE}"))?;
+    let parts = text.split_once(BEGIN).zip(text.split_once(END));
+    let ((before, _), (_, after)) = parts.with_context(|| format!("{PAGE} has no lines for the results"))?;
+    fs::write(&page, format!("{before}{BEGIN}\n{table}\n{END}{after}"))
+        .with_context(|| format!("cannot write {PAGE}"))?;
+    println!("wrote {PAGE}");
+    ended
+}
+
+fn crash(variables: &[(&str, Option<String>)]) -> Result<()> {
+    test(&["-p", "runway-testbed", "--test", "storm"], WRITES, variables)
+}
+
+/// Runs one test, which reads these variables.
+fn test(target: &[&str], name: &str, variables: &[(&str, Option<String>)]) -> Result<()> {
+    let mut cargo = programs::cargo();
+    cargo
+        .args(["test", "--locked"])
+        .args(target)
+        .args(["--", "--exact", name, "--nocapture"]);
+    for (name, value) in variables {
+        cargo.envs(value.as_ref().map(|value| (format!("RUNWAY_{name}"), value)));
+    }
+    let status = cargo.current_dir(shell::root()).status().context("cannot run cargo")?;
     if !status.success() {
-        bail!("a state failed: the lines above show its history and the command that replays it");
+        bail!("failed: the lines above show what, and the command that replays it");
     }
     Ok(())
 }
