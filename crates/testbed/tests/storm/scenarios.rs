@@ -393,6 +393,17 @@ fn handovers() -> Vec<Scenario> {
                 Until(MODEL, "m", READY),
             ],
         ),
+        scenario(
+            "handover-while-created",
+            &[Core, Kaito, KubeRay],
+            [
+                Create(MODEL, vllm("m", "kaito")),
+                Until(INFERENCE_SET, "m", There),
+                to("kuberay"),
+                Until(RAY_SERVICE, "m", There),
+                Until(MODEL, "m", READY),
+            ],
+        ),
         served(
             "handover-then-delete",
             &[Core, Kaito, KubeRay],
