@@ -118,6 +118,8 @@ struct Count {
 pub(crate) struct Report {
     scenarios: usize,
     writes: usize,
+    /// Runs of the choice, not all of which have ended if the campaign was interrupted.
+    runs: usize,
     counts: BTreeMap<String, Count>,
     /// Lines that replay a failure, with what failed.
     pub(crate) failures: Vec<String>,
@@ -165,6 +167,7 @@ pub(crate) async fn run(choice: &Choice) -> Result<Report> {
     }
     let jobs: Vec<_> = jobs.into_iter().step_by(choice.every_fault).collect();
     let (total, mut done) = (jobs.len(), 0);
+    report.runs = total;
     let mut outcomes = stream::iter(jobs)
         .map(async |(scenario, faults)| {
             let run = Box::pin(shore.run(scenario, |who| faults.plan(who), Some(&states[scenario.name]))).await;
@@ -215,9 +218,10 @@ impl Report {
 
     /// The table of the campaign, as Markdown.
     pub(crate) fn table(&self) -> String {
+        let done: usize = self.counts.values().map(|count| count.runs).sum();
         let mut table = format!(
-            "{} scenarios with {} writes.\n\n| fault | runs | faults of writes | failed |\n|---|---|---|---|\n",
-            self.scenarios, self.writes
+            "{done} of {} runs over {} scenarios with {} writes.\n\n| fault | runs | faults of writes | failed |\n|---|---|---|---|\n",
+            self.runs, self.scenarios, self.writes
         );
         for (kind, count) in &self.counts {
             let _ = writeln!(
