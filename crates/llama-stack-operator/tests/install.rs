@@ -11,6 +11,7 @@ use std::process::Command;
 use anyhow::{Context, Result};
 use pod::{Pod, contents, images, pythons, skipped, text};
 use runway_llama_stack_operator::pod::{CrdConfig, INSTALL_PROVIDER};
+use runway_testbed::llama_stack;
 use serde_json::json;
 
 #[test]
@@ -134,6 +135,37 @@ fn there_are_no_false_conflicts() -> Result<()> {
     pod.installed("b", "b-bundles-1.5")?;
     assert!(pod.volume().join("python-packages/lls_ns/a.py").is_file());
     assert!(pod.volume().join("python-packages/lls_ns/b.py").is_file());
+    Ok(())
+}
+
+/// The dependency sets of 20 providers of llama-stack, one after the other into one pod.
+#[test]
+fn real_providers_conflict_only_where_no_version_fits() -> Result<()> {
+    let Some(python) = llama_stack::python("3.12") else {
+        skipped("there is no Python 3.12 with pip here");
+        return Ok(());
+    };
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR"))?;
+    let output = Command::new(&python)
+        .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/provider_sets.py"))
+        .arg(folder.path())
+        .output()?;
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let sets: Vec<(String, bool)> = serde_json::from_slice(&output.stdout)?;
+    assert_eq!(sets.len(), 20);
+    let pod = Pod::with(&python)?;
+    for (id, fits) in &sets {
+        let output = pod
+            .installation(id, id, None)?
+            .env("LLS_PROVIDER_DIR", folder.path().join(id).join("lls-provider"))
+            .output()?;
+        let said = text(&output.stderr);
+        assert_eq!(output.status.success(), *fits, "{id}: {said}");
+        assert!(*fits || said.contains("due to dependency conflict"), "{id}: {said}");
+    }
+    let fitting = sets.iter().filter(|(_, fits)| *fits).count();
+    eprintln!("{fitting} of 20 fit together, and none of these is refused");
+    assert!((10..20).contains(&fitting), "{sets:?}");
     Ok(())
 }
 
