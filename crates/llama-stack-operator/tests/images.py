@@ -385,6 +385,21 @@ def for_preflight(out):
     several["p_several_pythons/data/tool.so"] = elf(21)
     fit.add("several-pythons", provider("p_several_pythons", "inline::several-pythons", more=several))
 
+    # Each import ends when the other one has begun.
+    meeting = Volume(out, "preflight-parallel")
+    for own, partner in (("first", "second"), ("second", "first")):
+        wait = (
+            "import os\nimport time\n\n"
+            f"open(os.path.join(os.environ['HOME'], '{own}'), 'w').close()\n"
+            "end = time.monotonic() + 60\n"
+            f"while not os.path.exists(os.path.join(os.environ['HOME'], '{partner}')):\n"
+            "    assert time.monotonic() < end, 'the other import has not begun'\n"
+            "    time.sleep(0.05)\n"
+        )
+        files = provider(f"p_{own}", f"inline::{own}")
+        files[f"p_{own}/provider.py"] = wait + files[f"p_{own}/provider.py"]
+        meeting.add(own, files)
+
     wrong = Volume(out, "preflight-wrong")
     body = lambda id, text: provider("p_" + id.replace("-", "_"), f"inline::{id}", text)
     returns = lambda id, text: body(id, f"def get_provider_spec():\n    return {text}\n")
