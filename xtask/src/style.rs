@@ -1,4 +1,4 @@
-//! Recurring forms that `docs/style.md` replaces: in pages, and in the comments and texts of each folder of code.
+//! Recurring forms that `docs/style.md` replaces: in pages, and in the comments and texts of code.
 
 use std::fmt::Write;
 use std::fs;
@@ -11,31 +11,10 @@ use crate::{files, links, shell};
 /// Page that lists the forms.
 const STYLE: &str = "docs/style.md";
 
-/// Folders of code with the number of findings that they may still have. Lower a number when it shrinks; at 0 it stays.
-const ALLOWED: &[(&str, usize)] = &[
-    ("crates/api", 0),
-    ("crates/asya-operator", 0),
-    ("crates/asya-sidecar", 0),
-    ("crates/cli", 0),
-    ("crates/client", 0),
-    ("crates/core", 0),
-    ("crates/http", 11),
-    ("crates/llama-stack-operator", 0),
-    ("crates/operator", 0),
-    ("crates/provider", 0),
-    ("crates/provider-direct", 0),
-    ("crates/provider-dynamo", 0),
-    ("crates/provider-kaito", 0),
-    ("crates/provider-kuberay", 0),
-    ("crates/sqs", 0),
-    ("crates/testbed", 0),
-    ("crates/web", 0),
-    ("examples", 0),
-    ("fuzz", 0),
-    ("xtask", 0),
-];
+/// Folders of code.
+const FOLDERS: [&str; 4] = ["crates", "examples", "fuzz", "xtask"];
 
-/// Pages generated from code with an allowance, and pages that quote the forms.
+/// Pages that are generated from code, which is checked, and the page that quotes the forms.
 const NOT_CHECKED: &[&str] = &[STYLE, "docs/reference/", "docs/checks.md", "docs/provider-contract.md"];
 
 /// Forms in running text, with the remedy.
@@ -94,33 +73,20 @@ struct Style {
     literal: Regex,
 }
 
-/// Findings in pages, and in folders with more findings than allowed.
+/// Findings in pages, and in the comments and texts of code.
 pub(crate) fn complaints() -> Result<Vec<String>> {
     let style = Style::new()?;
-    let mut complaints = Vec::new();
+    let mut findings = Vec::new();
     for path in links::markdown_files()? {
         if !NOT_CHECKED.iter().any(|start| path.starts_with(start)) {
             let text = fs::read_to_string(shell::root().join(&path)).with_context(|| format!("cannot read {path}"))?;
-            complaints.extend(style.page(&path, &text).iter().map(Finding::whole));
+            findings.extend(style.page(&path, &text));
         }
     }
-    for (folder, allowed) in ALLOWED {
-        let findings = style.folder(folder)?;
-        if findings.len() > *allowed {
-            let shown = findings.iter().take(if *allowed == 0 { usize::MAX } else { 20 });
-            complaints.extend(shown.map(Finding::whole));
-            complaints.push(format!(
-                "{folder}: {} forms that {STYLE} replaces, {allowed} are allowed (xtask/src/style.rs)",
-                findings.len()
-            ));
-        } else if findings.len() < *allowed {
-            println!(
-                "tidy: {folder} has {} forms that {STYLE} replaces: lower its allowance of {allowed}",
-                findings.len()
-            );
-        }
+    for folder in FOLDERS {
+        findings.extend(style.folder(folder)?);
     }
-    Ok(complaints)
+    Ok(findings.iter().map(Finding::whole).collect())
 }
 
 impl Finding {

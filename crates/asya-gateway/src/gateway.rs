@@ -386,7 +386,7 @@ impl Gateway {
         }
     }
 
-    /// Why the gateway cannot accept jobs now.
+    /// Reason why the gateway cannot accept jobs now.
     pub fn obstacle(&self) -> Option<String> {
         if self.store.is_closed() {
             return Some("the store is closed after a failure".to_owned());

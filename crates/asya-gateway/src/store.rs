@@ -881,7 +881,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let store = store(&folder);
         assert_eq!(store.accept(Id(1), keyed("k")).await.unwrap(), Accepted::New);
-        // Not sent, so nobody knows of it: the next submission takes its place.
+        // Not sent, so no broker or client has it: the next submission takes its place.
         assert_eq!(store.accept(Id(2), keyed("k")).await.unwrap(), Accepted::New);
         assert_eq!((store.job(Id(1)).unwrap(), counts(&store)), (None, (1, 1, 0)));
         store.sent(Id(2)).await.unwrap();

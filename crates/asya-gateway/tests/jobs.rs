@@ -429,7 +429,7 @@ async fn callbacks_audiences_and_a_drain() -> Result<()> {
     assert_eq!(
         status,
         StatusCode::BAD_REQUEST,
-        "the gateway itself is no host for callbacks"
+        "callbacks to the gateway itself are rejected"
     );
 
     // At the shutdown a request that waits gets the state of its job, and the gateway ends.

@@ -220,7 +220,7 @@ impl Connection {
             .await
             .map_err(broken)?;
         let connection = AbortOnDropHandle::new(tokio::spawn(async move {
-            // Whoever waits for the response gets the error.
+            // The task that waits for the response gets the error.
             let _ = connection.await;
         }));
         let mut response = sender.send_request(request).await.map_err(broken)?;

@@ -1,6 +1,6 @@
 //! The name by which an engine knows its model.
 //!
-//! Most engines take the served name. Some images decide it themselves, so each engine is asked for its list once for each
+//! Most engines take the served name. Some images decide it themselves, so the router requests each engine's list once for each
 //! generation of the spec.
 
 use std::collections::HashMap;

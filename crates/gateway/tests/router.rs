@@ -280,7 +280,7 @@ async fn requests_to_a_sleeping_model_wake_it_once_and_are_answered() -> Result<
         Ok(())
     })
     .await?;
-    // The Service is known before a pod accepts connections: nothing is sent, so the request goes on waiting.
+    // The Service is known before a pod accepts connections: nothing is sent, so the request continues to wait.
     world.serves("a", "one", runway_testbed::free_port()?).await?;
     tokio::time::sleep(Duration::from_millis(200)).await;
     world.serves("a", "one", engine.port).await?;

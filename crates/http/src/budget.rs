@@ -32,7 +32,7 @@ pub struct Budget {
     pub received: usize,
     /// Bytes of bodies that are worked on at once; a larger body is worked on alone.
     pub worked_on: usize,
-    /// How long a client may take to send a body, and how long a body that is complete waits for its turn.
+    /// Longest time for a client to send a body, and for a complete body to wait for its turn.
     pub patience: Duration,
     /// Form of refusals.
     pub form: Form,

@@ -10,9 +10,9 @@ pub struct Limits {
     /// Connections open at once. One more closes a connection that waits for a request; if all are at work, the new one is
     /// closed.
     pub connections: usize,
-    /// How long a TLS handshake may take.
+    /// Longest TLS handshake.
     pub handshake: Duration,
-    /// How long a client may take to send the header of a request, from the moment that the server waits for it; so this is
+    /// Longest time for a client to send the header of a request, from the moment that the server waits for it; so this is
     /// also how long a connection may be idle.
     pub header: Duration,
     /// Bytes of the header of a request. Buffers for reading and writing are no larger. At least 8 KiB.
@@ -21,7 +21,7 @@ pub struct Limits {
     pub streams: u32,
     /// Bytes of the body of a request.
     pub body: usize,
-    /// How long it may take until a response begins, the body of the request included. `None`: as long as the handler likes.
+    /// Longest time until a response begins, the body of the request included. `None`: no limit.
     pub request: Option<Duration>,
     /// Longest time for which a client may read nothing of a response. Its connection is closed then.
     pub unread: Duration,

@@ -83,11 +83,11 @@ async fn accept(listener: &TcpListener) -> (TcpStream, SocketAddr) {
     }
 }
 
-/// What a client may send of a body, with HTTP/2, before its handler reads: it is kept in memory.
+/// Bytes of a body that a client may send with HTTP/2 before its handler reads: they are kept in memory.
 #[cfg(feature = "http2")]
 const WINDOW: u32 = 64 * 1024;
 
-/// What connections share.
+/// State that all connections share.
 struct Server {
     tls: Option<Tls>,
     router: Router,

@@ -1,4 +1,4 @@
-//! Which connections are open, and which of them makes room for a new one.
+//! The open connections, and the choice of the one that makes room for a new one.
 //!
 //! A connection is at work from the last byte of a request to the first of its response. Any other makes room: the one that
 //! has been waiting longest among those of the client with the most connections. So a client that opens connections and says

@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 /// Interval at which certificate files are read again.
 const RENEWAL: Duration = Duration::from_mins(1);
 
-/// How a server speaks TLS. Cheap to clone; clones share what is replaced.
+/// TLS configuration of a server. Cheap to clone; clones share a replaced certificate.
 #[derive(Clone, Debug)]
 pub struct Tls(Arc<ArcSwap<ServerConfig>>);
 

@@ -1,4 +1,4 @@
-//! What a server does with clients that are slow, many, silent or too generous.
+//! Clients that are slow, many, silent, or send too much.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
@@ -70,7 +70,7 @@ impl Server {
         TcpStream::connect(self.address).await.unwrap()
     }
 
-    /// Sends a request on a connection of its own, and returns what comes back until the end, or for a second.
+    /// Sends a request on a connection of its own, and returns the response until the end, or until a second of silence.
     async fn ask(&self, request: &str) -> String {
         let mut stream = self.connect().await;
         stream.write_all(request.as_bytes()).await.unwrap();
@@ -78,7 +78,7 @@ impl Server {
     }
 }
 
-/// What comes until the end, or until nothing has come for a second.
+/// The bytes until the end, or until a second of silence.
 async fn read(stream: &mut (impl AsyncRead + Unpin)) -> String {
     let (mut text, mut buffer) = (Vec::new(), [0; 4096]);
     while let Ok(Ok(count @ 1..)) = timeout(Duration::from_secs(1), stream.read(&mut buffer)).await {

@@ -19,8 +19,8 @@ pub(crate) const PORT_NAME: &str = "http";
 /// Seconds from the start of a server to its first response: download, load, compile.
 pub(crate) const START_UP_BUDGET: i32 = 3600;
 
-/// Seconds for running requests after a pod has begun to terminate.
-const GRACE: i32 = 120;
+/// Seconds for an engine to stop, after the drain.
+const GRACE: u16 = 120;
 
 /// Path on which every engine reports whether the model is loaded and serves.
 const HEALTH: &str = "/health";
@@ -41,14 +41,17 @@ pub(crate) fn pod(request: &Request, accepted: &Accepted, settings: &DirectSetti
     let gpu = accepted.worker.gpu.is_some();
     let (volumes, mounts) = volumes(request, accepted);
     let spec = pods::settings(fields(), request, &settings.image_pull_secrets)
-        .with("containers", vec![container(request, accepted, flags, mounts)])
+        .with(
+            "containers",
+            vec![container(request, accepted, settings, flags, mounts)],
+        )
         .with("volumes", volumes)
         .with(
             "nodeSelector",
             json!(settings.node_labels.selector(gpu, &request.node_selector)),
         )
         .with("tolerations", json!(request.tolerations))
-        .with("terminationGracePeriodSeconds", GRACE)
+        .with("terminationGracePeriodSeconds", GRACE + settings.drain_seconds.get())
         // A model needs no permissions in the cluster, and may contain code.
         .with("automountServiceAccountToken", false)
         // Otherwise a Service named vllm would set VLLM_PORT, which vLLM reads as its own setting (vllm/envs.py, get_vllm_port).
@@ -60,7 +63,13 @@ pub(crate) fn pod(request: &Request, accepted: &Accepted, settings: &DirectSetti
     }
 }
 
-fn container(request: &Request, accepted: &Accepted, flags: &Flags, mounts: Vec<Value>) -> Value {
+fn container(
+    request: &Request,
+    accepted: &Accepted,
+    settings: &DirectSettings,
+    flags: &Flags,
+    mounts: Vec<Value>,
+) -> Value {
     fields()
         .with("name", "model")
         .with("image", accepted.image.as_ref())
@@ -78,6 +87,7 @@ fn container(request: &Request, accepted: &Accepted, flags: &Flags, mounts: Vec<
         .with("readinessProbe", probe(5, 6, 10))
         // A server under load responds slowly, SGLang within 20 seconds: only one that is silent for minutes is restarted.
         .with("livenessProbe", probe(10, 10, 30))
+        .with("lifecycle", lifecycle(settings))
         // An engine that rejects its arguments logs the reason last.
         .with("terminationMessagePolicy", "FallbackToLogsOnError")
         .with(
@@ -89,6 +99,15 @@ fn container(request: &Request, accepted: &Accepted, flags: &Flags, mounts: Vec<
             }),
         )
         .into()
+}
+
+/// Delay between the pod's termination, which ends new requests, and the signal to the engine: llama-server drops its requests
+/// on SIGTERM. The kubelet sleeps, since an image may have no shell.
+fn lifecycle(settings: &DirectSettings) -> Value {
+    match settings.drain_seconds.get() {
+        0 => Value::Null,
+        seconds => json!({"preStop": {"sleep": {"seconds": seconds}}}),
+    }
 }
 
 /// Command of the engine, unless only the image knows what it serves.

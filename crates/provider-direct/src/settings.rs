@@ -18,6 +18,45 @@ pub struct DirectSettings {
     pub image_pull_secrets: PullSecrets,
     /// Labels of the nodes for models, added to the node selector.
     pub node_labels: NodeLabels,
+    /// Seconds in which a pod that terminates continues to serve the requests it has, without receiving new ones, before its
+    /// engine is stopped. Engines may drop requests when they stop. 0: the engine is stopped at once; required before
+    /// Kubernetes 1.30, which does not know the `sleep` action. Defaults to 15. A change replaces the pods.
+    #[schemars(range(max = 3600))]
+    pub drain_seconds: DrainSeconds,
+}
+
+/// Seconds between the begin of a pod's termination and the signal to its engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(try_from = "u64")]
+#[schemars(with = "u64")]
+pub struct DrainSeconds(u16);
+
+impl DrainSeconds {
+    const MAX: u64 = 3600;
+
+    pub(crate) fn get(self) -> u16 {
+        self.0
+    }
+}
+
+impl Default for DrainSeconds {
+    fn default() -> Self {
+        Self(15)
+    }
+}
+
+impl TryFrom<u64> for DrainSeconds {
+    type Error = String;
+
+    fn try_from(seconds: u64) -> Result<Self, String> {
+        match u16::try_from(seconds) {
+            Ok(short) if seconds <= Self::MAX => Ok(Self(short)),
+            _ => Err(format!(
+                "{seconds} is more than {} seconds, the longest drain",
+                Self::MAX
+            )),
+        }
+    }
 }
 
 /// Default images of engines.

@@ -3,12 +3,14 @@
 #![allow(clippy::too_many_lines, reason = "a life is a story")]
 
 use std::collections::BTreeSet;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::apps::v1::Deployment;
 use kube::api::{DeleteParams, Patch, PatchParams};
-use kube::{Api, Client};
+use kube::core::{ApiResource, DynamicObject, GroupVersionKind};
+use kube::{Api, Client, ResourceExt};
 use runway_api::{AsyncActor, ModelDeployment, labels};
 use runway_client::cluster::Cluster;
 use runway_client::depth::Depth;
@@ -125,13 +127,13 @@ impl Play<'_> {
         spec["scaling"] = scaling;
         self.actor("ask", spec).await?;
         self.word("ask", "Running").await?;
-        let bound = Instant::now();
 
-        // It was attached to an empty queue, and stays awake for those who call it directly.
-        let asleep = self.replicas("parrot", 0).await?;
-        let awake = asleep.duration_since(bound);
+        // It was attached to an empty queue, and stays awake for those who call it directly. Both times are of the machine's
+        // clock, and the second is later than the event, so load cannot make it fail.
+        self.replicas("parrot", 0).await?;
+        let awake = clock::now().duration_since(self.scaled_since("asya-ask").await?);
         ensure!(
-            awake > COOLDOWN / 2,
+            awake > SignedDuration::try_from(COOLDOWN / 2)?,
             "the model was put to sleep {awake:?} after it was bound"
         );
         self.word("ask", "Napping").await?;
@@ -428,7 +430,7 @@ impl Play<'_> {
     }
 
     /// Waits until it has so many pods, and says when that was.
-    async fn replicas(&self, name: &str, count: i32) -> Result<Instant> {
+    async fn replicas(&self, name: &str, count: i32) -> Result<()> {
         eventually(PATIENCE, async || {
             let live = self.deployments().get(name).await?;
             let (asked, there) = (
@@ -439,9 +441,18 @@ impl Play<'_> {
                 asked == Some(count) && there == count,
                 "{name}: {asked:?} replicas asked for, {there} there"
             );
-            Ok(Instant::now())
+            Ok(())
         })
         .await
+    }
+
+    /// Time at which a ScaledObject was created.
+    async fn scaled_since(&self, name: &str) -> Result<Timestamp> {
+        let kind = ApiResource::from_gvk(&GroupVersionKind::gvk("keda.sh", "v1alpha1", "ScaledObject"));
+        let scaled = Api::<DynamicObject>::namespaced_with(self.client.clone(), NAMESPACE, &kind)
+            .get(name)
+            .await?;
+        Ok(scaled.creation_timestamp().context("it has no creation time")?.0)
     }
 
     /// The most pods that are ready at one time, until all is answered.

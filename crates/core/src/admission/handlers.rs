@@ -3,6 +3,7 @@
 //! The object itself is not changed. Only its spec is parsed into our type, to make the decision, so that unknown fields are
 //! kept. Objects come from any user who may create them, so their size is checked before they are parsed.
 
+use std::str::Utf8Error;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -257,6 +258,9 @@ fn trace_patch(metadata: &ObjectMeta, traceparent: &str) -> Option<PatchOperatio
 /// A request that cannot be parsed.
 #[derive(Debug, thiserror::Error)]
 enum Unreadable {
+    /// serde_json does not check skipped strings.
+    #[error("the body must be JSON in UTF-8: {0}")]
+    Text(Utf8Error),
     /// Without a uid there can be no response.
     #[error("the body must be an AdmissionReview with a request: {0}")]
     Review(serde_json::Error),
@@ -323,11 +327,12 @@ struct Uid {
 }
 
 fn read(body: &[u8]) -> Result<Request<'_>, Unreadable> {
-    let error = match serde_json::from_slice::<Review>(body) {
+    let body = str::from_utf8(body).map_err(Unreadable::Text)?;
+    let error = match serde_json::from_str::<Review>(body) {
         Ok(review) => return Ok(review.request),
         Err(error) => error,
     };
-    let asked: Asked = serde_json::from_slice(body).map_err(Unreadable::Review)?;
+    let asked: Asked = serde_json::from_str(body).map_err(Unreadable::Review)?;
     Err(Unreadable::Request {
         uid: asked.request.uid,
         violation: Violation {

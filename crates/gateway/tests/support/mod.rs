@@ -294,7 +294,7 @@ impl Answer {
     }
 }
 
-/// An engine that shows what it receives. It answers with the model that it was asked for. A prompt makes it stream.
+/// An engine that shows what it receives. It answers with the requested model. A prompt makes it stream.
 pub struct Engine {
     pub port: u16,
     pub seen: Arc<Seen>,

@@ -16,7 +16,7 @@ fn invalid_settings_are_reported_with_path_finding_and_remedy() {
     let table = [
         (
             json!({"image": {}}),
-            "spec.settings.image: unknown field `image`, expected one of `images`, `registryMirror`, `imagePullSecrets`, `nodeLabels`",
+            "spec.settings.image: unknown field `image`, expected one of `images`, `registryMirror`, `imagePullSecrets`, `nodeLabels`, `drainSeconds`",
         ),
         (
             json!({"images": {"vlm": "a:1"}}),
@@ -45,6 +45,14 @@ fn invalid_settings_are_reported_with_path_finding_and_remedy() {
         (
             json!({"nodeLabels": {"cpu": {"-pool": "a"}}}),
             "spec.settings.nodeLabels.cpu: '-pool: a' is not a label, such as nvidia.com/gpu.present: \"true\"",
+        ),
+        (
+            json!({"drainSeconds": 3601}),
+            "spec.settings.drainSeconds: 3601 is more than 3600 seconds, the longest drain",
+        ),
+        (
+            json!({"drainSeconds": "15s"}),
+            "spec.settings.drainSeconds: invalid type: string \"15s\", expected u64",
         ),
     ];
     for (settings, expected) in table {

@@ -309,6 +309,10 @@ async fn a_body_that_is_not_a_review_is_rejected() {
             );
         }
         assert_eq!(post(path, vec![0xff_u8, 0xfe]).await.0, StatusCode::BAD_REQUEST);
+        let mut skipped = br#"{"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": {"uid": "u"}, "skipped": "?"}"#.to_vec();
+        let at = skipped.iter().position(|byte| *byte == b'?').unwrap();
+        skipped[at] = 0xff;
+        assert_eq!(post(path, skipped).await.0, StatusCode::BAD_REQUEST);
         assert_eq!(post(path, huge.clone()).await.0, StatusCode::PAYLOAD_TOO_LARGE);
         assert_eq!(post("/", String::new()).await.0, StatusCode::NOT_FOUND);
     }

@@ -56,22 +56,24 @@ struct Shape {
 static SHAPES: LazyLock<Vec<Shape>> = LazyLock::new(|| {
     let scheme = r"(?i)(?P<keep>\b[a-z][a-z0-9+.-]*://";
     let name = format!(r"(?P<name>[\w.-]*(?:{SECRETIVE})[\w.-]*)");
+    let bearer = r"\b(?:bearer|basic)[ \t]+";
     let patterns = [
         (true, r"(?s)-----BEGIN [A-Z ]*PRIVATE KEY(?: BLOCK)?-----.*?(?:-----END [A-Z ]*PRIVATE KEY(?: BLOCK)?-----|$)".to_owned()),
         // A login is before the last @ of a URL; its password may hold anything but a space or a quote.
         (true, format!(r#"{scheme})(?P<login>[^\s"'<>`]*)(?P<behind>@(?P<digest>sha256:)?)"#)),
         (false, format!(r#"{scheme}[^\s?#"'<>]*[?#])[^\s"'<>]+"#)),
         (false, r#"(?i)(?P<keep>\b(?:(?:proxy-)?authorization|(?:set-)?cookie)\\?["']?\s*[:=]\s*\\?["']?)[^\r\n"'\\]+"#.to_owned()),
-        (true, r"(?i)(?P<keep>\b(?:bearer|basic)\s+)[\w.~+/=-]+".to_owned()),
         (false, r#"(?P<keep>\bexport\s+\w+=)(?:"[^"]*"|'[^']*'|[^\s;&]+)"#.to_owned()),
         // In YAML: a block of lines, or the rest of the line.
         (false, format!(r"(?im)(?P<keep>^[ \t-]*{name}:[ \t]*[|>][-+0-9]*[ \t]*\n)(?:[ \t]+[^\n]*(?:\n|$))+")),
         (false, format!(r"(?im)(?P<keep>^[ \t-]*{name}:[ \t]+)[^\n]+$")),
         // NAME=VALUE, "name": "value", --name value.
         (false, format!(r#"(?i)(?P<keep>{name}\\?["']?\s*[=:]\s*)(?:\\?"(?:[^"\\]|\\.)*"|'[^']*')"#)),
-        (false, format!(r#"(?i)(?P<keep>{name}\s*=\s*)[^\s"']+"#)),
-        (false, format!(r#"(?i)(?P<keep>{name}\\?["']?\s*:\s*)[^\s"',;}}\]]+"#)),
-        (false, format!(r"(?i)(?P<keep>--?{name}\s+)[^\s-][^\s]*")),
+        (false, format!(r#"(?i)(?P<keep>{name}\s*=\s*(?:{bearer})?)[^\s"']+"#)),
+        (false, format!(r#"(?i)(?P<keep>{name}\\?["']?\s*:\s*(?:{bearer})?)[^\s"',;}}\]]+"#)),
+        (false, format!(r"(?i)(?P<keep>--?{name}\s+(?:{bearer})?)[^\s-][^\s]*")),
+        // After those with a name, which can be the next word: `bearer token: VALUE`.
+        (true, format!(r"(?i)(?P<keep>{bearer})[\w.~+/=-]+")),
         // Tokens that are known by their shape.
         (true, r"\beyJ[\w-]{8,}\.[\w-]+(?:\.[\w-]*)?".to_owned()),
         (true, r"\b(?:hf_|sk-|sk_|rk_|gh[pousr]_|github_pat_|glpat-|xox[abeoprs]-|nvapi-|gsk_|dckr_pat_|AKIA|ASIA|AIza|ya29\.|npm_|pypi-|SG\.)[\w.-]{6,}".to_owned()),
