@@ -153,7 +153,7 @@ fn of_two_configurations_the_first_place_counts_and_the_other_is_in_the_log() ->
 fn a_configuration_that_cannot_be_read_is_a_failure_and_not_replaced_by_another() -> Result<()> {
     let image = Image::new()?;
     image.add("opt/app-root/run.yaml", "image_name: another\n")?;
-    // A file for which a read fails, whoever reads it.
+    // A file that not even root can read.
     let told = image.refused(&[("RUN_CONFIG_PATH", "/proc/self/mem".as_ref())])?;
     for wanted in [
         "ERROR: Cannot read the configuration of the distribution image\nFile: /proc/self/mem\nReason: ",

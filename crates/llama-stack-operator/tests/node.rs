@@ -55,7 +55,7 @@ const MENDED: &str = "wrong-config";
 const NO_PYTHON: &str = "testbed.local/no-python:1";
 /// An image of [`REGISTRY`].
 const FORBIDDEN: &str = "127.0.0.1:5000/private/echo:1";
-/// A simulator of a registry that knows nobody.
+/// A simulator of a registry that refuses every request.
 const REGISTRY: &str = "
 from http.server import BaseHTTPRequestHandler, HTTPServer
 class Refusal(BaseHTTPRequestHandler):

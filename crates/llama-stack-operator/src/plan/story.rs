@@ -138,7 +138,7 @@ fn ended_in<'a>(cast: &Cast<'a>, stages: &Stages) -> Option<&'a Provider> {
     found.max_by_key(|(place, _)| *place).map(|(_, provider)| provider)
 }
 
-/// The failure of a server that ended in the code of a provider, told of the provider.
+/// The failure of a server as that of the provider in whose code it ended.
 fn of_its_code(provider: &Provider, trouble: &Trouble) -> Trouble {
     let Provider {
         id, image, container, ..

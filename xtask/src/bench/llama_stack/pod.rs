@@ -105,7 +105,7 @@ impl Merge {
     }
 
     /// Most memory, in MiB. The termination message is the last thing that is written: to a pipe, where the process waits
-    /// until somebody reads it.
+    /// for a reader.
     fn peak(&self, operator: &Path) -> Result<f64> {
         let (pipe, written) = (self.0.path().join("pipe"), self.0.path().join("out/run.yaml"));
         shell::output("mkfifo", &[&pipe.display().to_string()])?;
