@@ -321,8 +321,14 @@ def for_a_server(out):
         # A server that ends, and one that never serves.
         "dies": (body, "raise RuntimeError('the model is gone')"),
         "hangs": (body, "import asyncio\n\n    await asyncio.sleep(1000000)"),
-        # The state of a provider is in the answer to /v1/providers.
-        "talks": ("    async def shutdown", "    async def health(self):\n        return {'status': 'OK', 'message': 'x' * (5 << 20)}\n\n    async def shutdown"),
+        # The states of providers are in the answer to /v1/providers. Server 0.7 does not ask external providers for theirs.
+        "talks": (
+            body,
+            "from llama_stack.core.providers import ProviderImpl\n\n"
+            "    async def health(self):\n"
+            "        return {'inference': {'talks': {'status': 'OK', 'message': 'x' * (5 << 20)}}}\n\n"
+            f"    ProviderImpl.get_providers_health = health\n    {body}",
+        ),
     }.items():
         own_text, own_files = renamed(name, [change])
         Image(out, name).spec(own_text).wheel(f"lls-{name}", "1.0.0", own_files)
