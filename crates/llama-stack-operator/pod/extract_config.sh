@@ -7,18 +7,44 @@
 #   LLS_DISTRIBUTION_NAME    spec.server.distribution.name, unset for an image of the user's own
 umask 002
 out="${1:-/opt/llama-stack/base-config}/run.yaml"
+log="${TERMINATION_LOG:-/dev/termination-log}"
 names=""
 
+# Takes a file, or fails: another one is not what the image starts with.
+take() {
+    echo "Found the distribution's configuration at $1"
+    if reason=$(cp "$1" "$out" 2>&1); then
+        exit 0
+    fi
+    rm -f "$out"
+    {
+        echo "ERROR: Cannot read the configuration of the distribution image"
+        echo "File: $1"
+        echo "Reason: $reason"
+        echo ""
+        echo "Resolution: Make the file readable for every user of the distribution image, or provide a user ConfigMap with run.yaml (spec.server.userConfig)"
+    } >"$log"
+    cat "$log" >&2
+    exit 1
+}
+
 # The specification's two places come first, save for what the image itself says.
+chosen=""
 for file in "$RUN_CONFIG_PATH" \
     /opt/app-root/run.yaml /etc/llama-stack/run.yaml \
     /opt/app-root/config.yaml /etc/llama-stack/config.yaml \
     /app/run.yaml /app/config.yaml; do
-    if [ -n "$file" ] && [ -f "$file" ]; then
-        echo "Found the distribution's configuration at $file"
-        cp "$file" "$out" && exit 0
+    if [ -z "$file" ] || [ ! -f "$file" ] || [ "$file" = "$chosen" ]; then
+        continue
+    elif [ -z "$chosen" ]; then
+        chosen=$file
+    else
+        echo "NOTE: $file is not used, since $chosen comes first"
     fi
 done
+if [ -n "$chosen" ]; then
+    take "$chosen"
+fi
 
 # Upstream images keep it in the Python package, under the name of the distribution. Every release of the package contains the
 # files of all distributions, so without a name there is nothing to choose by.
@@ -48,11 +74,7 @@ print("names", ", ".join(sorted(present)))
 PYTHON
     )
     case $found in
-    "file "*)
-        file=${found#file }
-        echo "Found the distribution's configuration at $file"
-        cp "$file" "$out" && exit 0
-        ;;
+    "file "*) take "${found#file }" ;;
     "names "*) names=${found#names } ;;
     esac
     break
@@ -74,6 +96,6 @@ done
     fi
     echo ""
     echo "Resolution: Either provide a user ConfigMap with run.yaml (spec.server.userConfig) or use a distribution image that includes run.yaml. If the image is built from one of the distributions of its Python package, name that in DISTRO_NAME of spec.server.containerSpec.env"
-} >"${TERMINATION_LOG:-/dev/termination-log}"
-cat "${TERMINATION_LOG:-/dev/termination-log}" >&2
+} >"$log"
+cat "$log" >&2
 exit 1

@@ -35,6 +35,8 @@ METADATA_LIMIT = 64 * 1024
 # Metadata of a wheel is mostly its description.
 WHEEL_METADATA_LIMIT = 4 * 1024 * 1024
 MESSAGE_LIMIT = 4096
+# Name, version, perhaps a build number, then the tags (PyPA, binary distribution format).
+WHEEL_NAME = re.compile(r"[A-Za-z0-9][\w.]*-[\w.!+]+(-\d[\w.]*)?(-[\w.]+){3}\.whl\Z", re.ASCII)
 
 
 class Failure(Exception):
@@ -298,6 +300,12 @@ def find_wheels(provider):
     if not os.path.isdir(provider.packages):
         raise missing(provider, "/lls-provider/packages/ directory")
     names = sorted(name for name in os.listdir(provider.packages) if name.endswith(".whl"))
+    for name in names:
+        # A link to a file is one, a device or a pipe is not: reading it might never end.
+        if not os.path.isfile(os.path.join(provider.packages, name)):
+            raise wheel_failure(provider, f"{ascii(name)} in /lls-provider/packages/ is not a file")
+        if not WHEEL_NAME.match(name):
+            raise wheel_failure(provider, f"{ascii(name)} is not the name of a wheel: NAME-VERSION-PYTHON-ABI-PLATFORM.whl")
     if not names:
         raise Failure(
             f"No wheels in /lls-provider/packages/ in image {provider.image}",
@@ -315,6 +323,8 @@ def main_wheel(provider, spec, wheels):
         path = path[len("/lls-provider/") :]
     path = os.path.join(provider.source, path)
     if os.path.isfile(path):
+        if not WHEEL_NAME.match(os.path.basename(path)):
+            raise bad_spec(provider, line, f"spec.wheelPath '{stated}' is not the name of a wheel")
         return Wheel(path)
     present = ", ".join(os.path.basename(wheel.path) for wheel in wheels)
     raise bad_spec(provider, line, f"spec.wheelPath '{stated}' is not a file in image {provider.image}; there is: {present}")
@@ -418,8 +428,9 @@ def read_metadata(provider, wheel):
                 return names[0].split("/")[0], archive.read(names[0]).decode("utf-8", "replace")
             else:
                 reason = "it has no METADATA" if not names else "it has METADATA of several packages"
-    except (zipfile.BadZipFile, OSError, RuntimeError) as error:
-        reason = str(error)
+    except Exception as error:
+        # zipfile raises errors of many modules, such as zlib.error, for what is not a wheel.
+        reason = str(error) or type(error).__name__
     raise wheel_failure(provider, f"{filename} is not a wheel: {reason}")
 
 

@@ -172,6 +172,9 @@ fn text(path: &Path, limit: u64) -> Result<String, Unfit> {
 
 fn log(base: &File, providers: &[ProviderFiles], merged: &Merged) -> String {
     let mut log = format!("Merged {} external provider(s) into {}\n", providers.len(), base.path);
+    for (id, module) in &merged.modules {
+        log.push_str(&pod::module_line(id, module));
+    }
     for warning in &merged.warnings {
         log.extend(["WARNING: ", warning, "\n"]);
     }

@@ -149,6 +149,11 @@ pub(crate) fn tell_kubelet(file: &Path, message: &str) {
     }
 }
 
+/// Line of merge-config's log for a provider: the status finds the provider by its module where the server ends in its code.
+pub(crate) fn module_line(id: &str, module: &str) -> String {
+    format!("Provider {id}: module {module}\n")
+}
+
 /// Beginning and end of a message that is too long: the failure comes first, the remedy last.
 fn shortened(message: &str) -> String {
     const GAP: &str = "\n[...]\n";

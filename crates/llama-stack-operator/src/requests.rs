@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use http::header::CONTENT_TYPE;
 use http::{Method, Request, StatusCode};
-use http_body_util::{BodyExt, Limited};
+use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
@@ -97,7 +97,11 @@ impl Requests {
         let response = self.client.request(request).await.map_err(|e| said(&e))?;
         let status = response.status();
         let body = Limited::new(response.into_body(), MAX_ANSWER).collect().await;
-        let body = body.map_err(|e| said(e.as_ref()))?.to_bytes();
+        let body = body.map_err(|error| match error.downcast_ref::<LengthLimitError>() {
+            Some(_) => Failure::new(format!("{url} answered with more than {MAX_ANSWER} bytes")),
+            None => said(error.as_ref()),
+        })?;
+        let body = body.to_bytes();
         if !status.is_success() {
             let shown = body.get(..MAX_SHOWN).unwrap_or(&body);
             return Err(Failure {

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use runway_llama_stack_operator::pod::EXTRACT_CONFIG;
 use tempfile::TempDir;
 
@@ -29,9 +29,15 @@ impl Image {
         self.0.path().join(name)
     }
 
+    /// Runs the script, with the places of an image below a folder of its own.
     fn extract(&self, environment: &[(&str, &Path)]) -> Result<Output> {
+        let script = ["/opt/app-root/", "/etc/llama-stack/", "/app/"]
+            .iter()
+            .fold(EXTRACT_CONFIG.to_owned(), |script, place| {
+                script.replace(&format!(" {place}"), &format!(" {}{place}", self.0.path().display()))
+            });
         let mut command = Command::new("sh");
-        command.args(["-c", EXTRACT_CONFIG, "extract_config.sh"]);
+        command.args(["-c", &script, "extract_config.sh"]);
         command.arg(self.path("out"));
         for name in ["RUN_CONFIG_PATH", "DISTRO_NAME", "LLS_DISTRIBUTION_NAME"] {
             command.env_remove(name);
@@ -39,6 +45,12 @@ impl Image {
         command.env("PYTHONPATH", self.path("python"));
         command.env("TERMINATION_LOG", self.path("termination-log"));
         Ok(command.envs(environment.iter().copied()).output()?)
+    }
+
+    fn add(&self, file: &str, content: &str) -> Result<()> {
+        let file = self.path(file);
+        fs::create_dir_all(file.parent().context("a file is in a folder")?)?;
+        Ok(fs::write(file, content)?)
     }
 
     fn found(&self, environment: &[(&str, &Path)]) -> Result<String> {
@@ -58,7 +70,7 @@ impl Image {
         assert!(!self.path("out/run.yaml").exists());
         let told = fs::read_to_string(self.path("termination-log"))?;
         assert_eq!(told, String::from_utf8_lossy(&output.stderr));
-        Ok(told)
+        Ok(told.replace(&self.0.path().display().to_string(), ""))
     }
 }
 
@@ -108,5 +120,46 @@ fn the_configuration_is_found_by_what_the_image_and_the_spec_name() -> Result<()
     ];
     assert_eq!(found(&both)?, "image_name: remote-vllm\n");
     assert_eq!(found(&[("RUN_CONFIG_PATH", &file), both[1]])?, "image_name: mine\n");
+    Ok(())
+}
+
+#[test]
+fn of_two_configurations_the_first_place_counts_and_the_other_is_in_the_log() -> Result<()> {
+    let image = Image::new()?;
+    for (place, name) in [
+        ("app", "last"),
+        ("etc/llama-stack", "second"),
+        ("opt/app-root", "first"),
+    ] {
+        image.add(&format!("{place}/run.yaml"), &format!("image_name: {name}\n"))?;
+        assert_eq!(image.found(&[])?, format!("image_name: {name}\n"));
+    }
+    let said = String::from_utf8(image.extract(&[])?.stdout)?;
+    let root = image.0.path().display();
+    for place in ["etc/llama-stack", "app"] {
+        let note =
+            format!("NOTE: {root}/{place}/run.yaml is not used, since {root}/opt/app-root/run.yaml comes first\n");
+        assert!(said.contains(&note), "no {note:?} in:\n{said}");
+    }
+    // The file that the image names is one of them.
+    let named = image.path("app/run.yaml");
+    assert_eq!(image.found(&[("RUN_CONFIG_PATH", &named)])?, "image_name: last\n");
+    let said = String::from_utf8(image.extract(&[("RUN_CONFIG_PATH", &named)])?.stdout)?;
+    assert_eq!(said.matches("NOTE: ").count(), 2, "{said}");
+    Ok(())
+}
+
+#[test]
+fn a_configuration_that_cannot_be_read_is_a_failure_and_not_replaced_by_another() -> Result<()> {
+    let image = Image::new()?;
+    image.add("opt/app-root/run.yaml", "image_name: another\n")?;
+    // A file that not even root can read.
+    let told = image.refused(&[("RUN_CONFIG_PATH", "/proc/self/mem".as_ref())])?;
+    for wanted in [
+        "ERROR: Cannot read the configuration of the distribution image\nFile: /proc/self/mem\nReason: ",
+        "Resolution: Make the file readable",
+    ] {
+        assert!(told.contains(wanted), "no {wanted:?} in:\n{told}");
+    }
     Ok(())
 }

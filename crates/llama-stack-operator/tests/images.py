@@ -167,6 +167,27 @@ def installs(out):
     for name in names:
         module = name.replace("-", "_")
         ten.wheel(name, "1.0.0", {f"{module}/m{number}.py": "x = 1\n" * 50 for number in range(100)})
+    # 200 MB of zeros in 200 KB.
+    large = image("large-content").spec(spec("lls_b"))
+    with zipfile.ZipFile(os.path.join(large.packages, "lls_b-1.0.0-py3-none-any.whl"), "w", zipfile.ZIP_DEFLATED) as archive:
+        with archive.open("lls_b/data.bin", "w") as data:
+            for _ in range(200):
+                data.write(bytes(1 << 20))
+        archive.writestr("lls_b-1.0.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: lls-b\nVersion: 1.0.0\n\n")
+        archive.writestr("lls_b-1.0.0.dist-info/WHEEL", "Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        archive.writestr("lls_b-1.0.0.dist-info/RECORD", "")
+    # The folder of the wheels and a wheel are links of the image; the wheel has a link as an entry.
+    linked = image("links").spec(spec("lls_b"))
+    os.rename(linked.packages, linked.root + "/wheels")
+    os.symlink("wheels", linked.packages)
+    elsewhere = os.path.join(linked.root, "elsewhere")
+    wheel(elsewhere, "lls-b", "1.0.0", {"lls_b/__init__.py": ""})
+    name = "lls_b-1.0.0-py3-none-any.whl"
+    with zipfile.ZipFile(os.path.join(elsewhere, name), "a") as archive:
+        link = zipfile.ZipInfo("lls_b/passwd", (2020, 1, 1, 0, 0, 0))
+        link.create_system, link.external_attr = 3, 0o120777 << 16
+        archive.writestr(link, "/etc/passwd")
+    os.symlink(os.path.join("../elsewhere", name), os.path.join(linked.packages, name))
     image("scripts").spec(spec("lls_b")).wheel(
         "lls-b", "1.0.0", {"lls_b/__init__.py": "", "lls_b-1.0.0.dist-info/entry_points.txt": "[console_scripts]\nlls=lls_b:x\n"}
     )
@@ -199,6 +220,37 @@ def bad_images(out):
     several.wheel("lls-b", "1.0.0", {"other-1.0.0.dist-info/METADATA": "Name: other\nVersion: 1.0.0\n"})
     for name, path in (("path-out-of-the-volume", "../../lls_out.py"), ("absolute-path", "/tmp/lls_out.py")):
         image(name).spec(spec("lls_b")).wheel("lls-b", "1.0.0", {path: ""})
+    hostile_names = {
+        "name-without-tags": b"lls.whl",
+        "name-with-newline": b"lls_x-1.0.0\n-py3-none-any.whl",
+        "name-as-an-option": b"--target-1.0.0-py3-none-any.whl",
+        "name-with-quotes": b"lls_x-1.0.0';$(id)-py3-none-any.whl",
+        "name-not-text": b"lls_x\xff-1.0.0-py3-none-any.whl",
+    }
+    for name, file in hostile_names.items():
+        one = image(name).spec(spec("lls_b")).wheel("lls-b", "1.0.0", {"lls_b/__init__.py": ""})
+        with open(os.path.join(os.fsencode(one.packages), file), "w"):
+            pass
+    named = image("main-wheel-is-no-wheel").spec(spec("lls_b", main="lls.whl.txt")).wheel("lls-b", "1.0.0", {"lls_b/__init__.py": ""})
+    with open(os.path.join(named.packages, "lls.whl.txt"), "w"):
+        pass
+    for name, make in {
+        "a-folder": os.mkdir,
+        "a-pipe": os.mkfifo,
+        "a-device": lambda path: os.symlink("/dev/zero", path),
+        "a-link-to-nowhere": lambda path: os.symlink("/not/there", path),
+        "a-link-to-itself": lambda path: os.symlink(os.path.basename(path), path),
+    }.items():
+        one = image(f"wheel-is-{name}").spec(spec("lls_b")).wheel("lls-b", "1.0.0", {"lls_b/__init__.py": ""})
+        make(os.path.join(one.packages, "lls_x-1.0.0-py3-none-any.whl"))
+    # A compressed METADATA whose bytes are not those of any text.
+    corrupt = image("corrupt-wheel").spec(spec("lls_b"))
+    path = os.path.join(corrupt.packages, "lls_b-1.0.0-py3-none-any.whl")
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("lls_b-1.0.0.dist-info/METADATA", "Name: lls-b\nVersion: 1.0.0\n\n" + "text " * 1000)
+    with open(path, "r+b") as file:
+        file.seek(30 + len("lls_b-1.0.0.dist-info/METADATA"))
+        file.write(b"\xff" * 16)
     binary = image("binary-spec")
     with open(os.path.join(binary.root, "lls-provider-spec.yaml"), "wb") as file:
         file.write(b"\x89PNG\xff")
@@ -264,6 +316,22 @@ def for_a_server(out):
         provider_image.wheel("lls-dep", bundled, dep(bundled))
     text_n, files_n = renamed("lost", [("def get_provider_spec", "import lls_not_there\n\n\ndef get_provider_spec")])
     Image(out, "missing-import").spec(text_n).wheel("lls-lost", "1.0.0", files_n)
+    body = "return Echo(config)"
+    for name, change in {
+        # A server that ends, and one that never serves.
+        "dies": (body, "raise RuntimeError('the model is gone')"),
+        "hangs": (body, "import asyncio\n\n    await asyncio.sleep(1000000)"),
+        # The states of providers are in the answer to /v1/providers. Server 0.7 does not ask external providers for theirs.
+        "talks": (
+            body,
+            "from llama_stack.core.providers import ProviderImpl\n\n"
+            "    async def health(self):\n"
+            "        return {'inference': {'talks': {'status': 'OK', 'message': 'x' * (5 << 20)}}}\n\n"
+            f"    ProviderImpl.get_providers_health = health\n    {body}",
+        ),
+    }.items():
+        own_text, own_files = renamed(name, [change])
+        Image(out, name).spec(own_text).wheel(f"lls-{name}", "1.0.0", own_files)
     text_f, files_f = renamed("foreign")
     other = {"x86_64": ("aarch64", 183), "aarch64": ("x86_64", 62)}[os.uname().machine]
     files_f[f"lls_foreign/_fast.cpython-312-{other[0]}-linux-gnu.so"] = elf(other[1])
@@ -322,6 +390,21 @@ def for_preflight(out):
     several = {f"p_several_pythons/_fast.cpython-{minor}-{here}-linux-gnu.so": elf(machine) for minor in (311, 312)}
     several["p_several_pythons/data/tool.so"] = elf(21)
     fit.add("several-pythons", provider("p_several_pythons", "inline::several-pythons", more=several))
+
+    # Each import ends when the other one has begun.
+    meeting = Volume(out, "preflight-parallel")
+    for own, partner in (("first", "second"), ("second", "first")):
+        wait = (
+            "import os\nimport time\n\n"
+            f"open(os.path.join(os.environ['HOME'], '{own}'), 'w').close()\n"
+            "end = time.monotonic() + 60\n"
+            f"while not os.path.exists(os.path.join(os.environ['HOME'], '{partner}')):\n"
+            "    assert time.monotonic() < end, 'the other import has not begun'\n"
+            "    time.sleep(0.05)\n"
+        )
+        files = provider(f"p_{own}", f"inline::{own}")
+        files[f"p_{own}/provider.py"] = wait + files[f"p_{own}/provider.py"]
+        meeting.add(own, files)
 
     wrong = Volume(out, "preflight-wrong")
     body = lambda id, text: provider("p_" + id.replace("-", "_"), f"inline::{id}", text)

@@ -11,6 +11,7 @@ use std::process::Command;
 use anyhow::{Context, Result};
 use pod::{Pod, contents, images, pythons, skipped, text};
 use runway_llama_stack_operator::pod::{CrdConfig, INSTALL_PROVIDER};
+use runway_testbed::llama_stack;
 use serde_json::json;
 
 #[test]
@@ -134,6 +135,37 @@ fn there_are_no_false_conflicts() -> Result<()> {
     pod.installed("b", "b-bundles-1.5")?;
     assert!(pod.volume().join("python-packages/lls_ns/a.py").is_file());
     assert!(pod.volume().join("python-packages/lls_ns/b.py").is_file());
+    Ok(())
+}
+
+/// The dependency sets of 20 providers of llama-stack, one after the other into one pod.
+#[test]
+fn real_providers_conflict_only_where_no_version_fits() -> Result<()> {
+    let Some(python) = llama_stack::python("3.12") else {
+        skipped("there is no Python 3.12 with pip here");
+        return Ok(());
+    };
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR"))?;
+    let output = Command::new(&python)
+        .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/provider_sets.py"))
+        .arg(folder.path())
+        .output()?;
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let sets: Vec<(String, bool)> = serde_json::from_slice(&output.stdout)?;
+    assert_eq!(sets.len(), 20);
+    let pod = Pod::with(&python)?;
+    for (id, fits) in &sets {
+        let output = pod
+            .installation(id, id, None)?
+            .env("LLS_PROVIDER_DIR", folder.path().join(id).join("lls-provider"))
+            .output()?;
+        let said = text(&output.stderr);
+        assert_eq!(output.status.success(), *fits, "{id}: {said}");
+        assert!(*fits || said.contains("due to dependency conflict"), "{id}: {said}");
+    }
+    let fitting = sets.iter().filter(|(_, fits)| *fits).count();
+    eprintln!("{fitting} of 20 fit together, and none of these is refused");
+    assert!((10..20).contains(&fitting), "{sets:?}");
     Ok(())
 }
 
@@ -270,10 +302,44 @@ fn images_that_are_none_are_refused_with_a_way_out() -> Result<()> {
         ("absolute-path", "trying to install outside"),
         ("foreign-main", "is not a supported wheel on this platform"),
         ("no-dependency", "No matching distribution found for lls-nowhere>=1"),
+        ("name-without-tags", "'lls.whl' is not the name of a wheel"),
+        (
+            "name-with-newline",
+            r"'lls_x-1.0.0\n-py3-none-any.whl' is not the name of a wheel",
+        ),
+        (
+            "name-as-an-option",
+            "'--target-1.0.0-py3-none-any.whl' is not the name of a wheel",
+        ),
+        ("name-with-quotes", "is not the name of a wheel"),
+        (
+            "name-not-text",
+            r"'lls_x\udcff-1.0.0-py3-none-any.whl' is not the name of a wheel",
+        ),
+        (
+            "main-wheel-is-no-wheel",
+            "spec.wheelPath '/lls-provider/packages/lls.whl.txt' is not the name of a wheel",
+        ),
+        ("wheel-is-a-folder", "in /lls-provider/packages/ is not a file"),
+        ("wheel-is-a-pipe", "in /lls-provider/packages/ is not a file"),
+        ("wheel-is-a-device", "in /lls-provider/packages/ is not a file"),
+        ("wheel-is-a-link-to-nowhere", "in /lls-provider/packages/ is not a file"),
+        ("wheel-is-a-link-to-itself", "in /lls-provider/packages/ is not a file"),
+        ("corrupt-wheel", "lls_b-1.0.0-py3-none-any.whl is not a wheel: Error -3"),
     ] {
         let said = Pod::new()?.refused("b", image)?;
         assert!(said.contains(wanted), "{image}: no {wanted:?} in:\n{said}");
     }
+    Ok(())
+}
+
+#[test]
+fn links_of_an_image_are_followed_and_a_wheel_brings_none() -> Result<()> {
+    let pod = Pod::new()?;
+    pod.installed("b", "links")?;
+    let entry = pod.volume().join("python-packages/lls_b/passwd");
+    assert!(fs::symlink_metadata(&entry)?.is_file());
+    assert_eq!(fs::read_to_string(entry)?, "/etc/passwd");
     Ok(())
 }
 
@@ -378,7 +444,7 @@ fn a_config_too_large_for_a_variable_is_refused() {
 
 /// Runs the installation in a mount namespace of its own, with a tmpfs volume with these options. Prints a note and returns
 /// `None` if this machine does not allow it.
-fn with_volume(pod: &Pod, options: &str) -> Result<Option<(String, Option<i32>)>> {
+fn with_volume(pod: &Pod, image: &str, options: &str) -> Result<Option<(String, Option<i32>)>> {
     let mut command = Command::new("unshare");
     let script = format!(
         "mount -t tmpfs -o {options} tmpfs \"$LLS_EXTERNAL_PROVIDERS\" && echo mounted && exec \"$0\" -c \"$SCRIPT\""
@@ -387,7 +453,7 @@ fn with_volume(pod: &Pod, options: &str) -> Result<Option<(String, Option<i32>)>
         .args(["--mount", "sh", "-c", &script])
         .arg(&pod.python)
         .env("SCRIPT", INSTALL_PROVIDER);
-    pod.environment(&mut command, "b", "ten-dependencies", None)?;
+    pod.environment(&mut command, "b", image, None)?;
     let Ok(output) = command.output() else {
         skipped("no unshare here, so no volume of its own");
         return Ok(None);
@@ -402,8 +468,12 @@ fn with_volume(pod: &Pod, options: &str) -> Result<Option<(String, Option<i32>)>
 #[test]
 fn a_full_or_read_only_volume_is_told() -> Result<()> {
     let pod = Pod::new()?;
-    for (options, wanted) in [("size=100k", "the volume is full"), ("ro", "the volume is read-only")] {
-        let Some((said, code)) = with_volume(&pod, options)? else {
+    for (image, options, wanted) in [
+        ("ten-dependencies", "size=100k", "the volume is full"),
+        ("large-content", "size=10m", "the volume is full"),
+        ("ten-dependencies", "ro", "the volume is read-only"),
+    ] {
+        let Some((said, code)) = with_volume(&pod, image, options)? else {
             return Ok(());
         };
         assert_eq!(code, Some(1), "{said}");

@@ -31,7 +31,7 @@ use runway_testbed::{Node, Options, PATIENCE, eventually, node};
 use serde_json::{Value, json};
 
 /// Contents of the provider images: folders of `images.py`.
-const PROVIDERS: [&str; 11] = [
+const PROVIDERS: [&str; 14] = [
     "echo-2",
     "second",
     "third",
@@ -43,6 +43,9 @@ const PROVIDERS: [&str; 11] = [
     "no-dependency",
     "missing-import",
     "foreign-arch",
+    "dies",
+    "hangs",
+    "talks",
 ];
 /// Python, and nothing of Llama Stack.
 const BARE: &str = "testbed.local/bare:1";
@@ -50,6 +53,27 @@ const BARE: &str = "testbed.local/bare:1";
 const MENDED: &str = "wrong-config";
 /// No Python.
 const NO_PYTHON: &str = "testbed.local/no-python:1";
+/// An image of [`REGISTRY`].
+const FORBIDDEN: &str = "127.0.0.1:5000/private/echo:1";
+/// A simulator of a registry that refuses every request.
+const REGISTRY: &str = "
+from http.server import BaseHTTPRequestHandler, HTTPServer
+class Refusal(BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(401)
+        self.send_header('WWW-Authenticate', 'Basic realm=\"private\"')
+        self.send_header('Content-Length', '0')
+        self.end_headers()
+    do_HEAD = do_GET
+HTTPServer(('127.0.0.1', 5000), Refusal).serve_forever()
+";
+/// Prints the most memory that the operator had, in KiB.
+const PEAK: &str = "
+for process in /proc/[0-9]*; do
+    tr '\\0' ' ' <$process/cmdline | grep -q '[r]un --container-name=' && sed -n 's/^VmHWM:[^0-9]*\\([0-9]*\\) kB/\\1/p' $process/status
+done
+true
+";
 
 /// One node for everything, because starting it and its images takes longer than each of these.
 #[tokio::test(flavor = "multi_thread")]
@@ -79,6 +103,10 @@ async fn providers_from_images_serve_on_a_real_node_or_say_why_not() -> Result<(
     clock.tell("mended, and a user's own configuration");
     served_by_an_older_server(&cluster).await?;
     clock.tell("an older server");
+    an_answer_of_any_size_leaves_the_operator_small(&cluster).await?;
+    clock.tell("a server that answers with megabytes");
+    without_a_right_to_pull_the_old_version_serves_on(&cluster).await?;
+    clock.tell("no right to pull a new version");
     another_image_is_another_pod(&cluster).await?;
     clock.tell("another image is another pod");
     duplicates_are_told_where_the_api_server_lets_them_pass(&cluster).await?;
@@ -213,6 +241,14 @@ impl Cluster {
             String::from_utf8_lossy(&output.stderr)
         );
         Ok(said)
+    }
+
+    /// Most memory that the operator had, in KiB.
+    async fn peak_of_the_operator(&self) -> Result<u64> {
+        let output = self.node.command("sh").args(["-c", PEAK]).output().await?;
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        let peak = said.lines().next().and_then(|line| line.parse().ok());
+        peak.with_context(|| format!("no process of the operator: {output:?}"))
     }
 
     /// As a user waits for it.
@@ -358,7 +394,13 @@ struct Failure {
 impl Failure {
     /// An init container fails.
     fn is_before_the_server(&self) -> bool {
-        !["ValidationFailed", "ArchitectureMismatch", "ConfigInvalid"].contains(&self.reason)
+        ![
+            "ValidationFailed",
+            "ArchitectureMismatch",
+            "ConfigInvalid",
+            "ServerFailed",
+        ]
+        .contains(&self.reason)
     }
 }
 
@@ -481,6 +523,18 @@ fn failures() -> Vec<Failure> {
             &["architecture mismatch"],
             "",
         ),
+        alone(
+            "dies",
+            "dies",
+            "ServerFailed",
+            &["The server ended in the code of provider 'dies'", "the model is gone"],
+            "Check the log",
+        ),
+        Failure {
+            more: json!({ "podOverrides": { "startupTimeoutSeconds": 30, "terminationGracePeriodSeconds": 1 } }),
+            about: None,
+            ..alone("never-serves", "hangs", "ServerFailed", &[], "startupTimeoutSeconds")
+        },
         Failure {
             more: json!({ "externalProviders": { "inference": [
                 { "providerId": "wrong-config", "image": provider("echo"), "config": { "prefix": { "a": 1 } } },
@@ -692,11 +746,79 @@ fn reason(status: &LlamaStackDistributionStatus, failure: &Failure) -> Option<St
     }
 }
 
-async fn another_image_is_another_pod(cluster: &Cluster) -> Result<()> {
-    let patch = json!([{ "op": "replace", "path": "/spec/server/externalProviders/inference/0/image", "value": provider("echo-2") }]);
+/// Its provider's state makes the answer to `/v1/providers` larger than what the operator reads.
+async fn an_answer_of_any_size_leaves_the_operator_small(cluster: &Cluster) -> Result<()> {
+    let before = cluster.peak_of_the_operator().await?;
+    let providers = [("talks", "talks", json!({}))];
+    cluster.create("talks", &cluster.newest, &providers, json!({})).await?;
+    let status = cluster
+        .status("talks", |s| {
+            let health = s.conditions.get_condition("HealthCheck");
+            health.is_some_and(|health| health.reason == "NoAnswer")
+        })
+        .await?;
+    let health = status.conditions.get_condition("HealthCheck").context("no condition")?;
+    ensure!(
+        health
+            .message
+            .contains("/v1/providers answered with more than 4194304 bytes"),
+        "{health:?}"
+    );
+    ensure!(status.phase == Some(DistributionPhase::Ready), "{status:?}");
+    ensure!(cluster.answer("talks", "talks/echo-1").await? == "hello");
+    let after = cluster.peak_of_the_operator().await?;
+    println!("the operator had at most {before} KiB before, and {after} KiB after");
+    ensure!(after < before + (24 << 10), "{before} KiB before, {after} KiB after");
+    cluster.llsds().delete("talks", &DeleteParams::background()).await?;
+    Ok(())
+}
+
+async fn without_a_right_to_pull_the_old_version_serves_on(cluster: &Cluster) -> Result<()> {
+    let _registry = cluster
+        .node
+        .command("python3")
+        .args(["-c", REGISTRY])
+        .kill_on_drop(true)
+        .spawn()?;
+    replace_image(cluster, FORBIDDEN).await?;
+    let status = cluster
+        .status("stack", |s| s.phase == Some(DistributionPhase::Failed))
+        .await?;
+    let [failed, second, ..] = status.external_providers.as_slice() else {
+        bail!("{status:?}");
+    };
+    let (message, way_out) = (&failed.message, &failed.resolution);
+    println!("--- no right to pull\n{message:?}\n→ {way_out:?}");
+    ensure!(
+        failed.phase == ProviderPhase::Failed && failed.reason.as_deref() == Some("ImagePullFailed"),
+        "{failed:?}"
+    );
+    ensure!(second.phase != ProviderPhase::Failed, "{second:?}");
+    let contains = |text: &Option<String>, wanted: &str| text.as_ref().is_some_and(|text| text.contains(wanted));
+    ensure!(
+        contains(message, FORBIDDEN) && contains(message, "'my-echo'"),
+        "{message:?}"
+    );
+    ensure!(
+        contains(way_out, "whether 127.0.0.1:5000 requires credentials"),
+        "{way_out:?}"
+    );
+    ensure!(contains(&status.message, "Servers that still serve: 1"), "{status:?}");
+    ensure!(cluster.answer("stack", "my-echo/echo-1").await? == "one: hello");
+    Ok(())
+}
+
+/// Gives the first provider of `stack` another image; returns the generation.
+async fn replace_image(cluster: &Cluster, image: &str) -> Result<Option<i64>> {
+    let patch =
+        json!([{ "op": "replace", "path": "/spec/server/externalProviders/inference/0/image", "value": image }]);
     let patch: Patch<()> = Patch::Json(serde_json::from_value(patch)?);
     let patched = cluster.llsds().patch("stack", &PatchParams::default(), &patch).await?;
-    let generation = patched.metadata.generation;
+    Ok(patched.metadata.generation)
+}
+
+async fn another_image_is_another_pod(cluster: &Cluster) -> Result<()> {
+    let generation = replace_image(cluster, &provider("echo-2")).await?;
     eventually(PATIENCE, async || {
         let answer = cluster.answer("stack", "my-echo/echo-1").await?;
         ensure!(answer == "one: hello, by 2.0.0", "{answer}");

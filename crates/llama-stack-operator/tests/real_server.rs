@@ -295,6 +295,25 @@ fn preflight_warns_where_metadata_and_code_differ() -> Result<()> {
 }
 
 #[test]
+fn preflight_checks_providers_in_parallel() -> Result<()> {
+    if std::thread::available_parallelism()?.get() < 2 {
+        pod::skipped("preflight checks as many providers at a time as there are processors, and here is one");
+        return Ok(());
+    }
+    let Some(run) = preflight("preflight-parallel")? else {
+        return Ok(());
+    };
+    assert_eq!(run.code, Some(0), "{}", run.stderr);
+    assert!(
+        run.stdout
+            .ends_with("All providers validated successfully: first, second\n"),
+        "{}",
+        run.stdout
+    );
+    Ok(())
+}
+
+#[test]
 fn preflight_finds_what_a_server_would_die_of() -> Result<()> {
     let Some(run) = preflight("preflight-wrong")? else {
         return Ok(());

@@ -1,5 +1,8 @@
 //! `bench llama-stack`: LlamaStackDistributions by our operator, beside the same writes by a bare client on the same control
-//! plane, in the order A B B A. No kubelet runs: an object counts as done when its pods exist.
+//! plane, in the order A B B A. No kubelet runs: an object counts as done when its pods exist. Then the operator's own steps in a
+//! pod, without one.
+
+mod pod;
 
 use std::time::Duration;
 
@@ -61,7 +64,10 @@ pub(crate) async fn run(args: &Args) -> Result<()> {
     let mut control_plane = ControlPlane::start(Options::default()).await?;
     let outcome = compare(&mut control_plane, &programs, args).await;
     control_plane.stop().await?;
-    outcome
+    outcome?;
+    super::step("installing and merging, as in a pod");
+    let operator = programs.path(labels::MANAGER);
+    tokio::task::spawn_blocking(move || pod::print(&operator)).await?
 }
 
 async fn compare(control_plane: &mut ControlPlane, programs: &Programs, args: &Args) -> Result<()> {

@@ -49,6 +49,12 @@ pub(super) struct External {
     pub(super) warnings: Vec<String>,
 }
 
+impl External {
+    pub(super) fn id_and_module(&self) -> (String, String) {
+        (self.who.provider_id.clone(), self.module.clone())
+    }
+}
+
 /// Reads one provider.
 ///
 /// # Errors

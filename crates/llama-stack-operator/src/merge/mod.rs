@@ -80,6 +80,8 @@ pub struct Merged {
     pub run_yaml: String,
     /// The external providers alone, in the schema ExternalProviders.
     pub extra_providers: String,
+    /// Id and Python module of each provider, in order.
+    pub modules: Vec<(String, String)>,
     /// Overrides and oddities, each of one or more lines.
     pub warnings: Vec<String>,
 }
@@ -100,6 +102,7 @@ pub fn merge(base: &File, providers: &[ProviderFiles], has_file: &dyn Fn(&str) -
     Ok(Merged {
         run_yaml,
         extra_providers: extra_providers(&entries),
+        modules: externals.iter().map(External::id_and_module).collect(),
         warnings,
     })
 }

@@ -26,7 +26,7 @@ pub(super) const EXTRACT: &str = "extract-distribution-config";
 pub(super) const MERGE: &str = "merge-config";
 
 // Paths of the specification.
-const PACKAGES: &str = "/opt/llama-stack/external-providers/python-packages";
+pub(super) const PACKAGES: &str = "/opt/llama-stack/external-providers/python-packages";
 const EXTERNAL_PROVIDERS: &str = "/opt/llama-stack/external-providers";
 const PROVIDER_CACHE: &str = "/opt/llama-stack/provider-cache";
 const BASE_CONFIG: &str = "/opt/llama-stack/base-config";

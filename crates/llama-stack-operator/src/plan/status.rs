@@ -307,8 +307,8 @@ fn progress(request: &Request, rollout: &Rollout, story: &Story) -> String {
         .find(|(_, told)| matches!(told.phase, ProviderPhase::Pending | ProviderPhase::Installing))
         .map(|(provider, _)| provider);
     match installing {
-        Some(provider) if rollout.current => format!("Waiting for provider '{}' to be installed", provider.id),
-        _ => format!("Waiting for {} servers to be ready", rollout.wanted),
+        Some(provider) => format!("Waiting for provider '{}' to be installed", provider.id),
+        None => format!("Waiting for {} servers to be ready", rollout.wanted),
     }
 }
 

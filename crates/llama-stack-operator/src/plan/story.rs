@@ -4,8 +4,9 @@ use runway_api::DistributionReason;
 use runway_api::llama_stack_distribution::ProviderPhase;
 use runway_operator::kubelet::{Failure, Stage};
 
-use super::pod::{EXTRACT, MERGE};
+use super::pod::{EXTRACT, MERGE, PACKAGES};
 use super::request::Provider;
+use crate::pod::module_line;
 
 /// Progress of a start.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,6 +53,9 @@ impl Trouble {
     }
 }
 
+/// Exit codes of a process that was stopped by SIGTERM or SIGKILL, as the kubelet does when a startup probe has failed too often.
+const STOPPED: [i32; 2] = [143, 137];
+
 /// The stages of one pod's start.
 pub(super) struct Stages {
     /// Stage of each provider, in order.
@@ -97,15 +101,55 @@ pub(super) fn tell(cast: &Cast, stages: &Stages) -> Story {
     ];
     let later = later.into_iter().flatten().next();
     if let Some(trouble) = &later {
+        let ended_in = ended_in(cast, stages);
         for (provider, told) in cast.providers.iter().zip(&mut story.providers) {
-            if is_about(&trouble.message, &provider.id) {
-                told.phase = ProviderPhase::Failed;
-                told.trouble = Some(trouble.clone());
-            }
+            let own = if is_about(&trouble.message, &provider.id) {
+                trouble.clone()
+            } else if ended_in == Some(provider) {
+                of_its_code(provider, trouble)
+            } else {
+                continue;
+            };
+            told.phase = ProviderPhase::Failed;
+            told.trouble = Some(own);
         }
     }
     story.trouble = story.providers.iter().find_map(|t| t.trouble.clone()).or(later);
     story
+}
+
+/// The provider in whose code the server ended: the last one whose files the server's last lines name.
+fn ended_in<'a>(cast: &Cast<'a>, stages: &Stages) -> Option<&'a Provider> {
+    let (Stage::Failed(Failure::Exit { message, .. }), Stage::Done(merged)) = (&stages.server, &stages.merge) else {
+        return None;
+    };
+    let folder = |provider: &Provider| {
+        let line = module_line(&provider.id, "");
+        let module = merged
+            .lines()
+            .find_map(|l| l.strip_prefix(line.trim_end_matches('\n')))?;
+        Some(format!("{PACKAGES}/{}/", module.replace('.', "/")))
+    };
+    let place = |provider: &Provider| message.rfind(&folder(provider)?);
+    let found = cast
+        .providers
+        .iter()
+        .filter_map(|provider| Some((place(provider)?, provider)));
+    found.max_by_key(|(place, _)| *place).map(|(_, provider)| provider)
+}
+
+/// The failure of a server as that of the provider in whose code it ended.
+fn of_its_code(provider: &Provider, trouble: &Trouble) -> Trouble {
+    let Provider {
+        id, image, container, ..
+    } = provider;
+    Trouble {
+        message: format!(
+            "The server ended in the code of provider '{id}' (image: {image}, init container: {container})\n{}",
+            trouble.message
+        ),
+        ..trouble.clone()
+    }
 }
 
 /// A provider whose init container has ended is ready, unless a later failure names it.
@@ -303,16 +347,22 @@ fn referring<'a>(cast: &Cast<'a>, said: &str) -> Option<&'a Provider> {
 
 /// The container's own message, in the formats of the specification.
 fn exit(container: &Container, cast: &Cast, code: i32, said: &str) -> Trouble {
+    let way_out = match container {
+        Container::Server if STOPPED.contains(&code) => {
+            "If the server takes longer until it is healthy, raise spec.server.podOverrides.startupTimeoutSeconds; otherwise check the log of this container"
+        }
+        _ => container.way_out(),
+    };
     if said.is_empty() {
         let text = format!(
             "Container {} exited with code {code} without a message",
             container.name(cast)
         );
-        return Trouble::new(container.reason(), named(container, cast, &text), container.way_out());
+        return Trouble::new(container.reason(), named(container, cast, &text), way_out);
     }
     let (message, resolution) = match said.rsplit_once("Resolution:") {
         Some((message, resolution)) => (message.trim(), resolution.trim()),
-        None => (said, container.way_out()),
+        None => (said, way_out),
     };
     let message = message.strip_prefix("ERROR:").unwrap_or(message).trim();
     Trouble::new(
