@@ -429,7 +429,7 @@ impl Play<'_> {
         .await
     }
 
-    /// Waits until it has so many pods, and says when that was.
+    /// Waits until it has so many pods.
     async fn replicas(&self, name: &str, count: i32) -> Result<()> {
         eventually(PATIENCE, async || {
             let live = self.deployments().get(name).await?;

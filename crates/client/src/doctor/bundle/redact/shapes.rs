@@ -56,13 +56,15 @@ struct Shape {
 static SHAPES: LazyLock<Vec<Shape>> = LazyLock::new(|| {
     let scheme = r"(?i)(?P<keep>\b[a-z][a-z0-9+.-]*://";
     let name = format!(r"(?P<name>[\w.-]*(?:{SECRETIVE})[\w.-]*)");
-    let bearer = r"\b(?:bearer|basic)[ \t]+";
+    let bearer = r"\b(?:bearer|basic)\s+";
+    let token = r"[\w.~+/=-]+";
     let patterns = [
         (true, r"(?s)-----BEGIN [A-Z ]*PRIVATE KEY(?: BLOCK)?-----.*?(?:-----END [A-Z ]*PRIVATE KEY(?: BLOCK)?-----|$)".to_owned()),
         // A login is before the last @ of a URL; its password may hold anything but a space or a quote.
         (true, format!(r#"{scheme})(?P<login>[^\s"'<>`]*)(?P<behind>@(?P<digest>sha256:)?)"#)),
         (false, format!(r#"{scheme}[^\s?#"'<>]*[?#])[^\s"'<>]+"#)),
         (false, r#"(?i)(?P<keep>\b(?:(?:proxy-)?authorization|(?:set-)?cookie)\\?["']?\s*[:=]\s*\\?["']?)[^\r\n"'\\]+"#.to_owned()),
+        (true, format!(r#"(?i)(?P<keep>{bearer})(?P<token>{token})(?P<behind>\\?["']?\s*[:=])?"#)),
         (false, r#"(?P<keep>\bexport\s+\w+=)(?:"[^"]*"|'[^']*'|[^\s;&]+)"#.to_owned()),
         // In YAML: a block of lines, or the rest of the line.
         (false, format!(r"(?im)(?P<keep>^[ \t-]*{name}:[ \t]*[|>][-+0-9]*[ \t]*\n)(?:[ \t]+[^\n]*(?:\n|$))+")),
@@ -72,8 +74,8 @@ static SHAPES: LazyLock<Vec<Shape>> = LazyLock::new(|| {
         (false, format!(r#"(?i)(?P<keep>{name}\s*=\s*(?:{bearer})?)[^\s"']+"#)),
         (false, format!(r#"(?i)(?P<keep>{name}\\?["']?\s*:\s*(?:{bearer})?)[^\s"',;}}\]]+"#)),
         (false, format!(r"(?i)(?P<keep>--?{name}\s+(?:{bearer})?)[^\s-][^\s]*")),
-        // After those with a name, which can be the next word: `bearer token: VALUE`.
-        (true, format!(r"(?i)(?P<keep>{bearer})[\w.~+/=-]+")),
+        // A token that could be the name of a value, once that is redacted.
+        (true, format!(r"(?i)(?P<keep>{bearer}){token}")),
         // Tokens that are known by their shape.
         (true, r"\beyJ[\w-]{8,}\.[\w-]+(?:\.[\w-]*)?".to_owned()),
         (true, r"\b(?:hf_|sk-|sk_|rk_|gh[pousr]_|github_pat_|glpat-|xox[abeoprs]-|nvapi-|gsk_|dckr_pat_|AKIA|ASIA|AIza|ya29\.|npm_|pypi-|SG\.)[\w.-]{6,}".to_owned()),
@@ -86,7 +88,7 @@ static SHAPES: LazyLock<Vec<Shape>> = LazyLock::new(|| {
 });
 /// Number of the shapes: a test sees that each of their patterns is one.
 #[cfg(test)]
-pub(super) const COUNT: usize = 14;
+pub(super) const COUNT: usize = 15;
 
 /// A pattern of ours.
 pub(super) fn regex(pattern: &str) -> Option<Regex> {
@@ -158,7 +160,9 @@ impl Shape {
         let secret = &at[0][keep.len()..at[0].len() - behind.len()];
         let is_harmless =
             at.name("digest").is_some() || at.name("name").is_some_and(|name| !is_secretive(name.as_str()));
-        if is_harmless || secret.is_empty() || secret.contains(REDACTED) {
+        // `bearer token: VALUE`: without the name, the value would stay.
+        let is_name = !behind.is_empty() && is_secretive(part("token"));
+        if is_harmless || is_name || secret.is_empty() || secret.contains(REDACTED) {
             return at[0].to_owned();
         }
         let value = if at.name("login").is_some() {
