@@ -47,7 +47,11 @@ async fn jobs_of_real_callers() -> Result<()> {
         all.routes(),
         all.repeated_submissions(),
     )?;
-    all.progress().await
+    all.progress().await?;
+    // It has no right on Leases, and needs none.
+    let log = gateway.log();
+    ensure!(!log.contains("lease"), "{log}");
+    Ok(())
 }
 
 struct All<'a> {

@@ -31,6 +31,15 @@ pub struct ProcessArgs {
     trace: TraceArgs,
 }
 
+impl ProcessArgs {
+    /// Without leader election, for servers: they have no right on Leases, and every replica serves.
+    #[must_use]
+    pub fn always_active(mut self) -> Self {
+        self.lease.leader_elect = false;
+        self
+    }
+}
+
 /// Shared parts of a controller's process. Cheap to clone.
 #[derive(Clone)]
 pub struct Process {

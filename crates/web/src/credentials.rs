@@ -14,7 +14,8 @@ use http_body_util::{BodyExt, Limited};
 use k8s_openapi::api::authentication::v1::{SelfSubjectReview, UserInfo};
 use kube::api::PostParams;
 use kube::client::Body;
-use kube::{Api, Client};
+use kube::{Api, Client, Config};
+use runway_client::asya_gateway;
 use runway_operator::telemetry::chain;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
@@ -89,7 +90,7 @@ pub async fn whoami(client: &Client) -> Result<Who, Unknown> {
 /// Authentication of requests.
 enum How {
     /// The connections do: those of a kubeconfig.
-    Connection,
+    Connection(Box<Config>),
     /// Constant headers.
     Headers(HeaderMap),
     /// The newest ID token at the time of the request.
@@ -106,8 +107,8 @@ pub struct Credential {
 
 impl Credential {
     /// Credential of a client with its own authentication.
-    pub fn of_connection(cluster: Client) -> Arc<Self> {
-        Self::new(cluster, How::Connection, CancellationToken::new())
+    pub fn of_connection(cluster: Client, config: Config) -> Arc<Self> {
+        Self::new(cluster, How::Connection(Box::new(config)), CancellationToken::new())
     }
 
     /// A bearer token; `None` if it cannot be sent.
@@ -146,6 +147,17 @@ impl Credential {
         Client::new(service, namespace)
     }
 
+    /// `Authorization` with the user's token, for servers behind a proxy subresource that identify the user themselves.
+    ///
+    /// # Errors
+    /// There is no token: the user has a certificate, or is impersonated.
+    pub async fn authorization(&self) -> Result<HeaderValue, asya_gateway::Error> {
+        match &self.how {
+            How::Connection(config) => asya_gateway::authorization(config).await,
+            _ => self.headers().remove(AUTHORIZATION).ok_or(asya_gateway::Error::NoToken),
+        }
+    }
+
     /// Sends a request. An answer that refuses the credential ends it, and so its session.
     async fn send(&self, mut request: Request<Body>) -> Result<Response<Body>, kube::Error> {
         // Behind a proxy subresource another server answers, whose 401 says nothing of this credential.
@@ -155,7 +167,7 @@ impl Credential {
         let answer = self.cluster.send(request).await?;
         let refused = answer.status() == StatusCode::UNAUTHORIZED && !proxied;
         // A token that was renewed meanwhile is not refused by what is said of the one before.
-        if refused && !matches!(self.how, How::Connection) && self.headers() == headers {
+        if refused && !matches!(self.how, How::Connection(_)) && self.headers() == headers {
             self.over.cancel();
         }
         Ok(answer)
@@ -163,7 +175,7 @@ impl Credential {
 
     fn headers(&self) -> HeaderMap {
         match &self.how {
-            How::Connection => HeaderMap::new(),
+            How::Connection(_) => HeaderMap::new(),
             How::Headers(headers) => headers.clone(),
             How::Newest(tokens) => {
                 let bearer = bearer(&tokens.load().id_token);
@@ -206,7 +218,7 @@ impl Holders {
     /// Whether another credential may be accepted after one was rejected.
     pub fn has_another(&self) -> bool {
         let picked = self.pick();
-        picked.is_some_and(|credential| !matches!(credential.how, How::Connection))
+        picked.is_some_and(|credential| !matches!(credential.how, How::Connection(_)))
     }
 
     /// Creates a client for watches. `lists` limits concurrent lists, since each is briefly held in memory as a whole. A watch

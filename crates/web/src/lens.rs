@@ -67,7 +67,7 @@ pub struct Lens {
     /// Permissions by plural of the kind.
     passes: Mutex<BTreeMap<String, Pass>>,
     /// The caches call with it too, for as long as there is a session.
-    _credential: Arc<Credential>,
+    credential: Arc<Credential>,
 }
 
 impl Lens {
@@ -81,7 +81,7 @@ impl Lens {
             home,
             caches,
             passes: Mutex::default(),
-            _credential: credential,
+            credential,
         }
     }
 
@@ -93,6 +93,11 @@ impl Lens {
     /// A client that acts as the user.
     pub fn client(&self) -> Client {
         self.client.clone()
+    }
+
+    /// The user's credential.
+    pub fn credential(&self) -> &Credential {
+        &self.credential
     }
 
     /// Subscribes to changes of the user's watches, regardless of what this session may see.

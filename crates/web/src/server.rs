@@ -251,12 +251,12 @@ fn as_itself(mut own: Config) -> Config {
 
 async fn on_loopback(at: SocketAddr, config: Config) -> Result<Entrance, Error> {
     let (address, home) = (config.cluster_url.to_string(), client::namespace(&config)?);
-    let client = connect(config)?;
+    let client = connect(config.clone())?;
     let user = whoami(&client)
         .await
         .map_or_else(|_| "the kubeconfig's user".to_owned(), |who| who.name);
     let caches = Users::new(client.default_namespace()).caches(&Who::default());
-    let credential = Credential::of_connection(client.clone());
+    let credential = Credential::of_connection(client.clone(), config);
     let lens = Arc::new(Lens::new(credential, caches, address, user, home));
     let key = crypto::random_key().map_err(Refused::from)?;
     let url = format!("http://{at}/?key={key}");

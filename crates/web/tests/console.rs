@@ -18,6 +18,9 @@ use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 use tokio_util::sync::CancellationToken;
 
+/// Where the API server's proxy passes requests on to asya-gateway.
+const GATEWAY: &str = "/api/v1/namespaces/kubeairunway-system/services/asya-gateway/proxy";
+
 /// A cluster that holds lists, knows nothing else, and remembers what it was asked.
 struct Cluster {
     url: String,
@@ -50,7 +53,7 @@ impl Cluster {
 }
 
 fn answer(mut stream: TcpStream, seen: &Mutex<Vec<String>>, lists: &BTreeMap<&'static str, Vec<Value>>) {
-    let (line, _) = read(&mut stream);
+    let (line, headers) = read(&mut stream);
     seen.lock().unwrap().push(line.clone());
     let target = line.split(' ').nth(1).unwrap_or_default().to_owned();
     let path = target.split('?').next().unwrap_or_default();
@@ -66,6 +69,11 @@ fn answer(mut stream: TcpStream, seen: &Mutex<Vec<String>>, lists: &BTreeMap<&'s
             "200 OK",
             json!({ "kind": "List", "apiVersion": "v1", "metadata": { "resourceVersion": "1" }, "items": items }),
         ),
+        None if path == format!("{GATEWAY}/queues/default/running") => gateway(&headers),
+        None if path == format!("{GATEWAY}/queues/default/napping") => {
+            let message = "user 'u' cannot get asyncactors/queue of 'napping'";
+            ("403 Forbidden", json!({ "error": { "message": message } }))
+        }
         None if path.ends_with("/selfsubjectaccessreviews") => {
             ("201 Created", json!({ "spec": {}, "status": { "allowed": true } }))
         }
@@ -81,6 +89,18 @@ fn answer(mut stream: TcpStream, seen: &Mutex<Vec<String>>, lists: &BTreeMap<&'s
         body.len()
     );
     let _ = stream.write_all((head + &body).as_bytes());
+}
+
+/// Answers as asya-gateway does, which identifies the user by the token.
+fn gateway(headers: &[String]) -> (&'static str, Value) {
+    let token = |header: &String| header.eq_ignore_ascii_case("x-forwarded-authorization: Bearer secret");
+    if !headers.iter().any(token) {
+        let message = "the token is not valid";
+        return ("401 Unauthorized", json!({ "error": { "message": message } }));
+    }
+    let numbers = json!({ "namespace": "default", "actor": "running", "queue": "asya-default_running",
+        "waiting": 12, "running": 3, "consumers": 1, "dead": null });
+    ("200 OK", numbers)
 }
 
 /// The first line of a request or a response, and its headers.
@@ -108,7 +128,7 @@ impl Browser {
         let kubeconfig = json!({
             "apiVersion": "v1", "kind": "Config", "current-context": "c",
             "clusters": [{ "name": "c", "cluster": { "server": cluster.url } }],
-            "users": [{ "name": "u", "user": {} }],
+            "users": [{ "name": "u", "user": { "token": "secret" } }],
             "contexts": [{ "name": "c", "context": { "cluster": "c", "user": "u" } }],
         });
         fs::write(&file, kubeconfig.to_string()).unwrap();
@@ -345,4 +365,40 @@ fn every_word_of_a_status_is_shown_in_its_tone() {
         );
         assert!(overview.contains(&shown), "{word}: {overview}");
     }
+}
+
+#[test]
+fn an_actor_shows_the_numbers_of_its_messages_or_why_they_are_unknown() {
+    let actor = |name: &&str| {
+        let spec = json!({ "transport": "rabbitmq" });
+        object("AsyncActor", "asya.sh/v1alpha1", name, &spec, &json!({}))
+    };
+    // The gateway knows the first, refuses the second, and is not there for the third.
+    let names = ["running", "napping", "creating"];
+    let actors = names.iter().map(actor).collect();
+    let cluster = Cluster::start(BTreeMap::from([("/apis/asya.sh/v1alpha1/asyncactors", actors)]));
+    let browser = Browser::at(&cluster);
+    let shown = [
+        "<dd>12 waiting, 3 running, an unknown number failed</dd>",
+        "asyncactors/queue of",
+        "cannot reach asya-gateway at service kubeairunway-system/asya-gateway: unknown",
+    ];
+    for (name, shown) in names.iter().zip(shown) {
+        let (status, _, page) = browser.send("GET", &format!("/actors/default/{name}"), "");
+        assert_eq!(status, 200, "{name}");
+        assert!(page.contains(shown), "{name}: {page}");
+    }
+    // The list asks nothing: that would be a request for each actor.
+    let asked = || {
+        cluster
+            .asked
+            .lock()
+            .unwrap()
+            .iter()
+            .filter(|line| line.contains("/proxy/"))
+            .count()
+    };
+    assert_eq!(asked(), 3);
+    browser.send("GET", "/actors", "");
+    assert_eq!(asked(), 3);
 }

@@ -7,7 +7,7 @@ use http::HeaderName;
 use jiff::SignedDuration;
 use kube::ResourceExt as _;
 use runway_api::{AsyncActor, Name, Namespace};
-use runway_client::asya_gateway::{AsyaGateway, Place, Question};
+use runway_client::asya_gateway::{AsyaGateway, DEFAULT_PLACE, Place, Question};
 use runway_client::cluster::Cluster;
 use runway_client::diagnostic::{Diagnostic, Level};
 use runway_client::messages::{self, Job};
@@ -74,11 +74,7 @@ pub struct GatewayArgs {
     #[arg(short, long)]
     pub namespace: Option<Namespace>,
     /// Service of asya-gateway
-    #[arg(
-        long,
-        value_name = "NAMESPACE/SERVICE",
-        default_value = "kubeairunway-system/asya-gateway"
-    )]
+    #[arg(long, value_name = "NAMESPACE/SERVICE", default_value = DEFAULT_PLACE)]
     pub gateway: Place,
     /// Token for asya-gateway; the token of the kubeconfig's user if omitted
     #[arg(long, value_name = "TOKEN", env = "ASYA_GATEWAY_TOKEN", hide_env_values = true)]

@@ -4,9 +4,11 @@
 use std::fmt;
 use std::str::FromStr;
 
+use futures::FutureExt as _;
 use http::header::{AUTHORIZATION, HeaderName, HeaderValue};
 use http::{Method, StatusCode};
 use http_body_util::{BodyExt as _, Limited};
+use kube::Config;
 use kube::client::{Body, ConfigExt as _};
 use kube::core::Status;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
@@ -59,6 +61,9 @@ pub enum Error {
     #[error(transparent)]
     Cluster(#[from] cluster::Error),
 }
+
+/// The [`Place`] of the Service that the manifests install.
+pub const DEFAULT_PLACE: &str = "kubeairunway-system/asya-gateway";
 
 /// Service of a gateway.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -115,16 +120,21 @@ impl<'a> AsyaGateway<'a> {
         place: &'a Place,
         token: Option<&str>,
     ) -> Result<Self, Error> {
-        let mut authorization = match token {
+        let authorization = match token {
             Some(token) => HeaderValue::from_str(&format!("Bearer {token}")).map_err(|_| Error::Token)?,
-            None => of_kubeconfig(client).await?,
+            None => authorization(&client.config().await.map_err(cluster::Error::from)?).await?,
         };
+        Ok(Self::with(cluster, place, authorization))
+    }
+
+    /// The gateway of a cluster, for a user with this `Authorization`.
+    pub fn with(cluster: &'a Cluster, place: &'a Place, mut authorization: HeaderValue) -> Self {
         authorization.set_sensitive(true);
-        Ok(Self {
+        Self {
             cluster,
             place,
             authorization,
-        })
+        }
     }
 
     /// Numbers of messages of an actor.
@@ -260,9 +270,11 @@ impl<'a> AsyaGateway<'a> {
     }
 }
 
-/// The token of the kubeconfig's user, as a request to the API server has it.
-async fn of_kubeconfig(client: &ClientArgs) -> Result<HeaderValue, Error> {
-    let config = client.config().await.map_err(cluster::Error::from)?;
+/// `Authorization` with the token of the kubeconfig's user, as a request to the API server has it.
+///
+/// # Errors
+/// The user has no token, or it cannot be had.
+pub async fn authorization(config: &Config) -> Result<HeaderValue, Error> {
     let layer = config.auth_layer().map_err(|error| Error::NotHad(error.into()))?;
     let shown = tower::service_fn(|request: http::Request<Body>| async move {
         let value = request.headers().get(AUTHORIZATION).cloned();
@@ -271,7 +283,8 @@ async fn of_kubeconfig(client: &ClientArgs) -> Result<HeaderValue, Error> {
     let asked = layer
         .ok_or(Error::NoToken)?
         .layer(shown)
-        .oneshot(http::Request::new(Body::empty()));
+        .oneshot(http::Request::new(Body::empty()))
+        .boxed();
     let value = asked.await.map_err(Error::NotHad)?.into_body();
     let is_bearer = |value: &HeaderValue| value.as_bytes().starts_with(b"Bearer ");
     value.filter(is_bearer).ok_or(Error::NoToken)

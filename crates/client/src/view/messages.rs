@@ -1,5 +1,7 @@
 //! Numbers of messages, dead letters and jobs, as asya-gateway reports them. Pure.
 
+use std::fmt;
+
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -24,6 +26,14 @@ pub struct Numbers {
     pub consumers: Option<u64>,
     /// Messages in the dead-letter queue.
     pub dead: Option<u64>,
+}
+
+impl fmt::Display for Numbers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let known = |number: Option<u64>| number.map_or_else(|| "an unknown number".to_owned(), |n| n.to_string());
+        let (running, dead) = (known(self.running), known(self.dead));
+        write!(f, "{} waiting, {running} running, {dead} failed", self.waiting)
+    }
 }
 
 /// Dead letters of an actor.
@@ -140,6 +150,8 @@ mod tests {
         .unwrap();
         let expected = "NAME   WAITING  RUNNING  DEAD  CONSUMERS\nembed  12       3        0     1\nsqs    0        0        -     -\n";
         assert_eq!(numbers(&all), expected);
+        assert_eq!(all[0].to_string(), "12 waiting, 3 running, 0 failed");
+        assert_eq!(all[1].to_string(), "0 waiting, 0 running, an unknown number failed");
     }
 
     #[test]

@@ -1,22 +1,31 @@
 //! AsyncActors: their state, queue, replicas, binding and conflicts.
 
+use std::time::Duration;
+
 use askama::Template;
 use axum::response::Response;
 use jiff::Timestamp;
 use kube::ResourceExt;
-use runway_api::AsyncActor;
 use runway_api::async_actor::{Mode, Strategy};
+use runway_api::{AsyncActor, Name, Namespace};
+use runway_client::asya_gateway::{AsyaGateway, DEFAULT_PLACE, Error, Place};
 use runway_client::source::Source;
 use runway_client::tree::Tree;
 use runway_operator::clock;
+use runway_operator::telemetry::chain;
+use tokio::time::timeout;
 
 use super::deployment::{Entry, is_usual_when_operated, of_condition};
 use super::overview::actor_state;
 use crate::guard::{Asker, Of};
 use crate::history::Chart;
+use crate::lens::Lens;
 use crate::moment::Moment;
 use crate::page::{self, Shell};
 use crate::refusal;
+
+/// Longest wait for asya-gateway.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 struct Actor {
     namespace: String,
@@ -58,6 +67,8 @@ struct One {
     actor: Actor,
     /// Queue length.
     depth: String,
+    /// Numbers of messages.
+    messages: String,
     chart: Option<Chart>,
     tree: Tree,
     conditions: Vec<Entry>,
@@ -82,11 +93,12 @@ pub async fn one(Asker(session): Asker, Of { namespace, name }: Of) -> Response 
     let now = clock::now();
     let conditions = found.status.iter().flat_map(|s| &s.conditions);
     let source = Source::from(session.lens.cluster());
-    let (depth, tree) = source.actor(&found).await;
+    let ((depth, tree), messages) = tokio::join!(source.actor(&found), messages(&session.lens, &namespace, &name));
     refusal::html(&One {
         shell: Shell::new(&session, "actors", name.to_string()).live_of("asyncactors", &namespace, &name),
         actor: actor(&found, now),
         depth: depth.to_string(),
+        messages,
         tree,
         chart: Chart::new(&session.lens.actor_history(&namespace, &name), now),
         conditions: conditions
@@ -94,6 +106,39 @@ pub async fn one(Asker(session): Asker, Of { namespace, name }: Of) -> Response 
             .collect(),
         yaml: page::yaml(found.as_ref()),
     })
+}
+
+/// Numbers of messages from asya-gateway, or the reason why they are unknown.
+async fn messages(lens: &Lens, namespace: &Namespace, name: &Name) -> String {
+    let cluster = lens.cluster();
+    let place: Place = match DEFAULT_PLACE.parse() {
+        Ok(place) => place,
+        Err(why) => return why,
+    };
+    let asked = async {
+        let authorization = lens.credential().authorization().await?;
+        AsyaGateway::with(&cluster, &place, authorization)
+            .numbers(namespace, name)
+            .await
+    };
+    match timeout(PATIENCE, asked).await {
+        Ok(Ok(numbers)) => numbers.to_string(),
+        Ok(Err(error)) => format!("unknown: {}", why(&error)),
+        Err(_) => format!("unknown: asya-gateway does not answer within {} s", PATIENCE.as_secs()),
+    }
+}
+
+/// The command's hints name its options, which the console does not have.
+fn why(error: &Error) -> String {
+    match error {
+        Error::NoToken => "asya-gateway identifies users by a token, and this session has none".to_owned(),
+        Error::Unreachable { place, message } => {
+            format!(
+                "cannot reach asya-gateway at service {place}: {message}; install it or allow the API server to reach it"
+            )
+        }
+        error => chain(error),
+    }
 }
 
 fn actor(actor: &AsyncActor, now: Timestamp) -> Actor {
