@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 use tokio_util::sync::CancellationToken;
 
-/// Where the API server's proxy passes requests on to asya-gateway.
+/// Path at which the API server passes requests on to asya-gateway.
 const GATEWAY: &str = "/api/v1/namespaces/kubeairunway-system/services/asya-gateway/proxy";
 
 /// A cluster that holds lists, knows nothing else, and remembers what it was asked.
