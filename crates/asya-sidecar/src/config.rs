@@ -329,8 +329,11 @@ impl Config {
 
     /// Names of queues.
     pub fn queues(&self) -> Queues {
-        let namespace = self.namespace.as_deref().filter(|namespace| !namespace.is_empty());
-        Queues::new(namespace, &self.actor_name)
+        Queues::new(self.namespace(), &self.actor_name)
+    }
+
+    fn namespace(&self) -> Option<&str> {
+        self.namespace.as_deref().filter(|namespace| !namespace.is_empty())
     }
 
     /// Address of the runtime.
@@ -364,7 +367,7 @@ impl Config {
         let queues = self.queues();
         let queue = queues.of(&self.actor_name);
         // The public gateway publishes with the bare name, which would reach the actors with this name in all namespaces.
-        let extra_keys = if self.namespace.is_none() {
+        let extra_keys = if self.namespace().is_none() {
             vec![self.actor_name.clone()]
         } else {
             Vec::new()
@@ -459,6 +462,21 @@ fn listen_address(text: &str) -> Result<SocketAddr, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn config(options: &[&str]) -> Config {
+        let line = ["asya-sidecar", "--actor-name", "embed"].iter().chain(options);
+        Config::read(line.map(OsString::from)).unwrap()
+    }
+
+    #[test]
+    fn queue_without_namespace_is_bound_by_the_name_of_the_actor() {
+        for options in [&[][..], &["--namespace", ""]] {
+            let rabbit = config(options).rabbitmq();
+            assert_eq!((&*rabbit.queue, rabbit.extra_keys), ("asya-embed", vec!["embed".to_owned()]));
+        }
+        let rabbit = config(&["--namespace", "shop"]).rabbitmq();
+        assert_eq!((&*rabbit.queue, rabbit.extra_keys), ("asya-shop_embed", Vec::new()));
+    }
 
     #[test]
     fn debug_output_has_no_password() {
