@@ -428,6 +428,14 @@ async fn invalid_input_is_rejected_with_field_and_remedy() -> Result<()> {
             messages::MIN_TWICE,
         ),
         (scaling(json!({"advanced": {"target": "5"}})), messages::FORMULA),
+        (
+            with(
+                scaling(json!({"advanced": {"formula": "queue", "target": "5"}})),
+                "queueAlias",
+                json!("AsyaV01"),
+            ),
+            messages::FORMULA_ALIAS,
+        ),
     ];
     for (spec, message) in cases {
         let error = format!(

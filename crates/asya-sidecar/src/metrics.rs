@@ -18,6 +18,8 @@ pub struct Metrics {
     queue: String,
     transport: &'static str,
     received: Family<Received, Counter>,
+    /// Messages moved from the alias of the queue.
+    pub moved: Counter,
     processed: Family<Processed, Counter>,
     sent: Family<Sent, Counter>,
     failed: Family<Failed, Counter>,
@@ -123,6 +125,7 @@ impl Metrics {
             queue: queue.to_owned(),
             transport,
             received: Family::default(),
+            moved: Counter::default(),
             processed: Family::default(),
             sent: Family::default(),
             failed: Family::default(),
@@ -142,6 +145,11 @@ impl Metrics {
             "messages_received",
             "Messages received from the queue. queue is always the full name of a queue",
             metrics.received.clone(),
+        );
+        registry.register(
+            "messages_moved",
+            "Messages moved to the queue from its alias (ASYA_QUEUE_ALIAS). If it stays the same, no sender uses the alias",
+            metrics.moved.clone(),
         );
         registry.register(
             "messages_processed",
@@ -212,6 +220,7 @@ impl Metrics {
         let metrics = Self::new("asya_actor", "asya-team_greet", "rabbitmq");
         let took = Duration::from_millis(1);
         metrics.received(1, took);
+        metrics.moved.inc();
         metrics.processed(Status::success);
         metrics.failed(Reason::runtime_error);
         metrics.retried();

@@ -1,5 +1,6 @@
 //! The sidecar with a real RabbitMQ and a real runtime process. The broker is started once for all of them.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
@@ -125,6 +126,7 @@ async fn messages_pass_through_a_real_rabbitmq() -> Result<()> {
         a_hung_runtime(&rabbit),
         calls_at_once(&rabbit),
         a_target_that_is_down(&rabbit),
+        an_alias(&rabbit),
     )?;
     rabbit.stop().await;
     Ok(())
@@ -555,6 +557,84 @@ async fn a_wrong_password(rabbit: &RabbitMq) -> Result<()> {
     let actor = Actor::start(&programs, "a", &[("ASYA_RABBITMQ_URL", &wrong)])?;
     says(&actor, "RabbitMQ rejects the request: ACCESS_REFUSED").await?;
     assert!(!actor.sidecar_log().contains("secret"), "{}", actor.sidecar_log());
+    Ok(())
+}
+
+/// During a migration, senders and a neighbor use the names of the public Asya v0.1. Every message passes through the actor twice, and
+/// the sidecar is killed in the meantime.
+async fn an_alias(rabbit: &RabbitMq) -> Result<()> {
+    const MESSAGES: u64 = 300;
+    let world = World::new(rabbit, "alias").await?;
+    let broker = &world.broker;
+    for actor in ["moved", "stays", "happy-end"] {
+        broker.declare(&format!("asya-{actor}")).await?;
+    }
+    let alias = [("ASYA_QUEUE_ALIAS", "true"), ("ASYA_RABBITMQ_PREFETCH", "10")];
+    let mut actor = world.actor("moved", &[], &alias).await?;
+    let public =
+        async |key: &str, message: &Value| broker.publish_to("asya", key, message.to_string().as_bytes()).await;
+    let route = ["moved", "stays", "moved"];
+    eventually(PATIENCE, async || {
+        public("moved", &message("m", &route, json!(0))).await
+    })
+    .await?;
+    for number in 1..MESSAGES {
+        let request = message("m", &route, json!(number));
+        match number % 3 {
+            0 => public("moved", &request).await?,
+            1 => broker.publish("asya-moved", request.to_string().as_bytes()).await?,
+            _ => world.send("moved", &request).await?,
+        }
+    }
+
+    // The neighbor publishes to the exchange, with the name of the next actor as key.
+    let mut stays = broker.consume("asya-stays").await?;
+    let mut out = broker.consume("asya-happy-end").await?;
+    let neighbor = async {
+        loop {
+            let (body, _) = stays.next(PATIENCE * 2).await?;
+            let mut passed: Value = serde_json::from_slice(&body)?;
+            ensure!(passed["route"]["current"] == 1, "{passed}");
+            passed["route"]["current"] = 2.into();
+            public("moved", &passed).await?;
+        }
+    };
+    let mut seen = BTreeMap::new();
+    let results = async {
+        while seen.len() < usize::try_from(MESSAGES)? {
+            let number = next(&mut out).await?["payload"].as_u64().context("no number")?;
+            *seen.entry(number).or_insert(0) += 1;
+            if [50, 150, 250].contains(&seen.len()) && seen[&number] == 1 {
+                actor.kill_sidecar()?;
+            }
+        }
+        anyhow::Ok(())
+    };
+    tokio::select! {
+        ended = neighbor => ended?,
+        all = results => all?,
+    }
+    let twice: i32 = seen.values().map(|count| count - 1).sum();
+    // Per kill: those in progress, the one that is moved, and those that follow from them.
+    ensure!(twice <= 3 * 2 * 11, "{twice} duplicates");
+
+    // What arrives while no sidecar runs is processed later, also at the ends of the namespace.
+    actor.stop_sidecar().await;
+    broker.delete("asya-happy-end").await?;
+    public("moved", &message("m", &["moved"], json!("later"))).await?;
+    actor.start_sidecar()?;
+    let mut out = world.out("happy-end").await?;
+    while next(&mut out).await?["payload"] != "later" {}
+    public("moved", &message("m", &["moved", "nobody"], json!(1))).await?;
+    let error = next(&mut world.out("error-end").await?).await?;
+    assert_eq!(error["payload"]["error"], "routing_error");
+    assert_eq!(
+        error["payload"]["details"]["message"],
+        "queue asya-alias_nobody does not exist; queue asya-nobody does not exist"
+    );
+    for queue in ["asya-moved", &world.queue("moved")] {
+        eventually(PATIENCE, async || Ok(ensure!(broker.ready(queue).await? == 0))).await?;
+    }
     Ok(())
 }
 
