@@ -632,6 +632,12 @@ async fn an_alias(rabbit: &RabbitMq) -> Result<()> {
         error["payload"]["details"]["message"],
         "queue asya-alias_nobody does not exist; queue asya-nobody does not exist"
     );
+    // Headers that cannot be moved do not keep their message back.
+    let body = message("m", &["moved"], json!("without headers")).to_string();
+    broker
+        .publish_with("asya-moved", body.as_bytes(), filling_a_frame())
+        .await?;
+    while next(&mut out).await?["payload"] != "without headers" {}
     for queue in ["asya-moved", &world.queue("moved")] {
         eventually(PATIENCE, async || Ok(ensure!(broker.ready(queue).await? == 0))).await?;
     }
@@ -705,22 +711,27 @@ async fn headers_that_cannot_be_read(rabbit: &RabbitMq) -> Result<()> {
     world.wait_for("end", 0).await
 }
 
-/// Publishers can fill the header frame of a message, to which the sidecar and the broker add properties.
-async fn headers_that_fill_a_frame(rabbit: &RabbitMq) -> Result<()> {
+/// Properties that fill the header frame of a message.
+fn filling_a_frame() -> BasicProperties {
     const FRAME_MAX: usize = 131_072;
     // Frame (8), class, weight, size, flags (14), length of the table (4), name and type (6), length (4), delivery mode (1).
     const AROUND: usize = 37;
-    let world = World::new(rabbit, "frame").await?;
-    let actors = [
-        world.actor("a", &[], &[]).await?,
-        world.actor("end", &[], &[("ASYA_IS_END_ACTOR", "true")]).await?,
-    ];
     let mut headers = FieldTable::default();
     headers.insert(
         "text".into(),
         AMQPValue::LongString("x".repeat(FRAME_MAX - AROUND).into()),
     );
-    let properties = BasicProperties::default().with_headers(headers);
+    BasicProperties::default().with_headers(headers)
+}
+
+/// Publishers can fill the header frame of a message, to which the sidecar and the broker add properties.
+async fn headers_that_fill_a_frame(rabbit: &RabbitMq) -> Result<()> {
+    let world = World::new(rabbit, "frame").await?;
+    let actors = [
+        world.actor("a", &[], &[]).await?,
+        world.actor("end", &[], &[("ASYA_IS_END_ACTOR", "true")]).await?,
+    ];
+    let properties = filling_a_frame();
     let send = async |queue: &str, payload: Value| {
         let body = message("1", &["a"], payload).to_string();
         world
