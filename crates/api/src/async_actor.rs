@@ -125,9 +125,7 @@ pub struct AsyncActorSpec {
     #[x_kube(validation = Rule::new("self.matches('^[a-z0-9]([-a-z0-9_.]*[a-z0-9])?$')").message("transport must be the name of a transport of the operator: lower case letters, digits, '-', '_' and '.', such as rabbitmq"))]
     pub transport: String,
 
-    /// Second name of the queue, for a migration from another implementation. AsyaV01: the actor also receives from asya-NAME, its
-    /// queue in the public Asya v0.1. It sends to such queues for actors that have no other, and for happy-end and error-end while
-    /// they exist. Set it for one actor of this name only, because such names have no namespace. Defaults to none.
+    /// Second name of the queue, for a migration. Defaults to none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queue_alias: Option<QueueAlias>,
 
@@ -160,7 +158,9 @@ pub struct AsyncActorSpec {
     pub scaling: Option<Scaling>,
 }
 
-/// Implementation whose name of the queue is an alias.
+/// Second name of the queue, for a migration. AsyaV01: the actor also receives from asya-NAME, its queue in the public Asya v0.1. It
+/// sends to such queues for actors that have no other, and for happy-end and error-end while they exist. Such names have no namespace,
+/// so set it for one actor of this name only. Defaults to none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum QueueAlias {
     /// Public Asya v0.1.

@@ -22,7 +22,7 @@ pub async fn forward<T: Transport>(from: Arc<T>, to: String, metrics: Arc<Metric
         };
         match moved {
             Some(Ok(())) => {
-                metrics.moved.inc();
+                metrics.moved();
                 from.acknowledge(delivery.receipt).await;
             }
             Some(Err(Lost)) => {}

@@ -18,8 +18,7 @@ pub struct Metrics {
     queue: String,
     transport: &'static str,
     received: Family<Received, Counter>,
-    /// Messages moved from the alias of the queue.
-    pub moved: Counter,
+    moved: Family<Queue, Counter>,
     processed: Family<Processed, Counter>,
     sent: Family<Sent, Counter>,
     failed: Family<Failed, Counter>,
@@ -125,7 +124,7 @@ impl Metrics {
             queue: queue.to_owned(),
             transport,
             received: Family::default(),
-            moved: Counter::default(),
+            moved: Family::default(),
             processed: Family::default(),
             sent: Family::default(),
             failed: Family::default(),
@@ -220,7 +219,7 @@ impl Metrics {
         let metrics = Self::new("asya_actor", "asya-team_greet", "rabbitmq");
         let took = Duration::from_millis(1);
         metrics.received(1, took);
-        metrics.moved.inc();
+        metrics.moved();
         metrics.processed(Status::success);
         metrics.failed(Reason::runtime_error);
         metrics.retried();
@@ -240,6 +239,12 @@ impl Metrics {
         self.received.get_or_create(&labels).inc();
         self.receiving.observe(waited.as_secs_f64());
         self.observe_size("received", bytes);
+    }
+
+    /// Records a message that was moved to the queue from its alias.
+    pub fn moved(&self) {
+        let queue = self.queue.clone();
+        self.moved.get_or_create(&Queue { queue }).inc();
     }
 
     /// Records a successful message.
