@@ -625,12 +625,12 @@ async fn an_alias(rabbit: &RabbitMq) -> Result<()> {
     actor.start_sidecar()?;
     let mut out = world.out("happy-end").await?;
     while next(&mut out).await?["payload"] != "later" {}
-    public("moved", &message("m", &["moved", "nobody"], json!(1))).await?;
+    public("moved", &message("m", &["moved", "nowhere"], json!(1))).await?;
     let error = next(&mut world.out("error-end").await?).await?;
     assert_eq!(error["payload"]["error"], "routing_error");
     assert_eq!(
         error["payload"]["details"]["message"],
-        "queue asya-alias_nobody does not exist; queue asya-nobody does not exist"
+        "queue asya-alias_nowhere does not exist; queue asya-nowhere does not exist"
     );
     // Headers that cannot be moved do not keep their message back.
     let body = message("m", &["moved"], json!("without headers")).to_string();
@@ -639,7 +639,12 @@ async fn an_alias(rabbit: &RabbitMq) -> Result<()> {
         .await?;
     while next(&mut out).await?["payload"] != "without headers" {}
     for queue in ["asya-moved", &world.queue("moved")] {
-        eventually(PATIENCE, async || Ok(ensure!(broker.ready(queue).await? == 0))).await?;
+        eventually(PATIENCE, async || {
+            let ready = broker.ready(queue).await?;
+            ensure!(ready == 0, "{queue} has {ready} messages");
+            Ok(())
+        })
+        .await?;
     }
     Ok(())
 }
