@@ -73,6 +73,8 @@ pub mod messages {
     pub const FORMULA: &str = "scaling.advanced.formula is required with advanced.target, activationTarget or metricType: set it, for example to queue (the name of the queue's trigger)";
     /// The formula has no target.
     pub const FORMULA_TARGET: &str = "scaling.advanced.target is required with advanced.formula: what the result of the formula is divided by, such as '5'";
+    /// The formula does not count the messages of the alias.
+    pub const FORMULA_ALIAS: &str = "scaling.advanced.formula must contain alias (the name of the alias's trigger) with queueAlias, or its messages start no replica: such as queue + alias";
 }
 
 /// An actor behind a queue.
@@ -115,12 +117,17 @@ pub mod messages {
     validation = Rule::new("!has(self.workloadRef) || has(self.runtime)").message(messages::RUNTIME_MISSING),
     validation = Rule::new("has(self.workloadRef) || !has(self.runtime)").message(messages::RUNTIME_MISPLACED),
     validation = Rule::new("has(self.workloadRef) || !has(self.binding)").message(messages::BINDING_MISPLACED),
+    validation = Rule::new("!has(self.queueAlias) || !has(self.scaling) || !has(self.scaling.advanced) || !has(self.scaling.advanced.formula) || self.scaling.advanced.formula.contains('alias')").message(messages::FORMULA_ALIAS),
 )]
 pub struct AsyncActorSpec {
     /// Name of a transport in the operator's configuration, such as rabbitmq or sqs.
     #[schemars(length(min = 1, max = 63))]
     #[x_kube(validation = Rule::new("self.matches('^[a-z0-9]([-a-z0-9_.]*[a-z0-9])?$')").message("transport must be the name of a transport of the operator: lower case letters, digits, '-', '_' and '.', such as rabbitmq"))]
     pub transport: String,
+
+    /// Second name of the queue, for a migration. Defaults to none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub queue_alias: Option<QueueAlias>,
 
     /// Workload to create. Exactly one of workload and workloadRef must be set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -149,6 +156,15 @@ pub struct AsyncActorSpec {
     /// Scaling by the length of the queue.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scaling: Option<Scaling>,
+}
+
+/// Second name of the queue, for a migration. AsyaV01: the actor also receives from asya-NAME, its queue in the public Asya v0.1. It
+/// sends to such queues for actors that have no other, and for happy-end and error-end while they exist. Such names have no namespace,
+/// so set it for one actor of this name only. Defaults to none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum QueueAlias {
+    /// Public Asya v0.1.
+    AsyaV01,
 }
 
 /// Workload to create.
@@ -470,7 +486,7 @@ pub struct Scaling {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct AdvancedScaling {
-    /// KEDA's scalingModifiers.formula. The name of the queue's trigger is queue.
+    /// KEDA's scalingModifiers.formula. The name of the queue's trigger is queue, that of the alias's trigger is alias.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 1024))]
     pub formula: Option<String>,

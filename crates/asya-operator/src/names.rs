@@ -21,6 +21,11 @@ pub fn queue(namespace: &str, actor: &str) -> String {
     format!("asya-{namespace}_{actor}")
 }
 
+/// Name of an actor's queue in the public Asya v0.1.
+pub fn alias(actor: &str) -> String {
+    runway_asya_transport::queues::public(actor)
+}
+
 /// Name of the dead-letter queue of a queue.
 pub fn dead_letters(queue: &str) -> String {
     format!("{queue}_dlq")

@@ -52,12 +52,33 @@ pub struct Queues {
     pub name: String,
     /// Name of its dead-letter queue, if the transport has them.
     pub dead_letters: Option<String>,
+    /// Second name of the actor's own queue, if any.
+    pub alias: Option<Alias>,
     /// Queues of the namespace at which every route can end: created with the first actor, never deleted with one.
     pub ends: Vec<String>,
     /// Seconds for which a received message is invisible to others.
     pub visibility: u32,
     /// Seconds for which a consumer can have a message, if that is more than brokers allow by default.
     pub consumer_timeout: Option<u32>,
+}
+
+/// A queue whose messages the sidecar moves to the actor's own queue. Created unless it exists, never deleted: it belongs to the public
+/// Asya v0.1.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Alias {
+    /// Name of the queue.
+    pub queue: String,
+    /// Routing key of messages for it, beside its name: the name of the actor.
+    pub key: String,
+}
+
+impl Alias {
+    fn of(actor: &AsyncActor) -> Option<Self> {
+        actor.spec.queue_alias?;
+        let key = actor.name_any();
+        let queue = names::alias(&key);
+        Some(Self { queue, key })
+    }
 }
 
 impl Queues {
@@ -105,6 +126,7 @@ pub(crate) fn queues(actor: &AsyncActor, transport: &Transport) -> Queues {
     };
     Queues {
         transport: actor.spec.transport.clone(),
+        alias: Alias::of(actor),
         dead_letters: transport.queues().dlq.enabled.then(|| names::dead_letters(&name)),
         ends: [end(names::HAPPY_END), end(names::ERROR_END)]
             .into_iter()

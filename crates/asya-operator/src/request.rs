@@ -33,6 +33,8 @@ pub struct Request {
     pub processing: i32,
     /// Scaling, if it is on.
     pub scaling: Option<Scaling>,
+    /// Whether its queue has an alias.
+    pub has_alias: bool,
     /// Workload of the actor.
     pub work: Work,
 }
@@ -117,6 +119,7 @@ impl Request {
             transport: spec.transport.clone(),
             processing: spec.processing_seconds(),
             scaling: spec.scaling_on().cloned(),
+            has_alias: spec.queue_alias.is_some(),
             work,
         })
     }
@@ -278,6 +281,11 @@ pub fn violations(actor: &AsyncActor) -> Vec<String> {
                 advanced.formula.is_some() && advanced.target.is_none(),
                 messages::FORMULA_TARGET,
             );
+            let counts_alias = advanced
+                .formula
+                .as_ref()
+                .is_none_or(|formula| formula.contains("alias"));
+            say(spec.queue_alias.is_some() && !counts_alias, messages::FORMULA_ALIAS);
         }
     }
     wrong

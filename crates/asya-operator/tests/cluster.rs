@@ -39,6 +39,14 @@ fn with(mut spec: Value, key: &str, value: Value) -> Value {
     spec
 }
 
+/// An actor whose formula does not count the messages of its alias.
+fn alias_without_trigger() -> Value {
+    let mut spec = bound("Deployment", "x");
+    spec["queueAlias"] = json!("AsyaV01");
+    spec["scaling"] = json!({"advanced": {"formula": "queue", "target": "5"}});
+    spec
+}
+
 fn containers(deployment: &Deployment) -> Vec<String> {
     let spec = deployment.spec.as_ref().and_then(|s| s.template.spec.as_ref());
     spec.map(|s| s.containers.iter().map(|c| c.name.clone()).collect())
@@ -428,6 +436,7 @@ async fn invalid_input_is_rejected_with_field_and_remedy() -> Result<()> {
             messages::MIN_TWICE,
         ),
         (scaling(json!({"advanced": {"target": "5"}})), messages::FORMULA),
+        (alias_without_trigger(), messages::FORMULA_ALIAS),
     ];
     for (spec, message) in cases {
         let error = format!(

@@ -8,7 +8,7 @@ use anyhow::{Context as _, Result, ensure};
 use bed::{Bed, NAMESPACE, PATIENCE, arguments};
 use k8s_openapi::api::events::v1::Event;
 use kube::Api;
-use kube::api::{DeleteParams, ListParams};
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
 use runway_api::AsyncActorStatus;
 use runway_api::async_actor::TRANSPORT_READY;
 use runway_api::condition::Conditions;
@@ -82,6 +82,43 @@ async fn rabbitmq_queues_are_created_kept_and_deleted() -> Result<()> {
     bed.delete("old").await?;
     ensure!(broker.ready("asya-default_old").await? == 1, "a message was lost");
     left_alone(&bed, "'asya-default_old' holds 1 messages").await
+}
+
+/// The queue of the public Asya v0.1 belongs to it: it is created as v0.1 does, used as it is, and never deleted.
+#[tokio::test(flavor = "multi_thread")]
+async fn alias_on_rabbitmq_is_created_bound_and_kept() -> Result<()> {
+    let (bed, rabbit, transports) = with_management(json!({})).await?;
+    let _operator = bed.operator_with(arguments(&transports, "/nowhere".into())).await?;
+    let broker = Broker::connect(&rabbit.url()).await?;
+    broker.declare("asya-old").await?;
+    broker.publish("asya-old", b"{}").await?;
+    let mut alias = standalone("rabbitmq");
+    alias["queueAlias"] = json!("AsyaV01");
+    for actor in ["old", "new"] {
+        bed.create(actor, alias.clone()).await?;
+        let exist = format!("QueueReady: Queue 'asya-default_{actor}' and its alias 'asya-{actor}' exist");
+        says(&bed, actor, &exist).await?;
+        let queue = &format!("asya-{actor}");
+        let before = broker.ready(queue).await?;
+        for key in [actor, queue] {
+            broker.publish_to("asya", key, b"{}").await?;
+        }
+        ensure!(broker.ready(queue).await? == before + 2, "{queue}");
+    }
+    // A declaration with other arguments than those of the queue fails.
+    broker.declare("asya-new").await?;
+
+    // An alias can be added later.
+    bed.create("later", standalone("rabbitmq")).await?;
+    says(&bed, "later", "'asya-default_later' exists").await?;
+    let alias = Patch::Merge(json!({"spec": {"queueAlias": "AsyaV01"}}));
+    bed.actors().patch("later", &PatchParams::default(), &alias).await?;
+    says(&bed, "later", "its alias 'asya-later' exist").await?;
+
+    bed.delete("old").await?;
+    ensure!(broker.ready("asya-old").await? == 3);
+    ensure!(broker.ready("asya-default_old").await.is_err(), "it was empty");
+    Ok(())
 }
 
 /// A message that is given back again and again goes to the dead letters, which are kept for a limited time.
@@ -275,6 +312,17 @@ async fn sqs_queues_are_created_kept_and_deleted() -> Result<()> {
         "{redrive}"
     );
     client.send(&busy, "{}", &[]).await?;
+
+    let mut alias = standalone("sqs");
+    alias["queueAlias"] = json!("AsyaV01");
+    bed.create("moved", alias).await?;
+    says(&bed, "moved", "'asya-default_moved' and its alias 'asya-moved' exist").await?;
+    bed.delete("moved").await?;
+    ensure!(client.queue_url("asya-default_moved").await?.is_none());
+    ensure!(
+        client.queue_url("asya-moved").await?.is_some(),
+        "it belongs to the public Asya"
+    );
 
     bed.delete("greet").await?;
     for queue in own {

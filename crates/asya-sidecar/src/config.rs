@@ -28,6 +28,11 @@ pub struct Config {
     /// Namespace of the actor, part of the name of its queue. If empty, queues are named as in the public Asya.
     #[arg(long, env = "ASYA_NAMESPACE", value_name = "ASYA_NAMESPACE")]
     pub namespace: Option<String>,
+    /// Also receive from `asya-NAME`, the queue of the actor in the public Asya v0.1, and send to such queues: to those of actors that
+    /// have no other, and to those of the end actors if they exist. Without a namespace this has no effect.
+    #[arg(long, env = "ASYA_QUEUE_ALIAS", value_name = "ASYA_QUEUE_ALIAS", default_value = "false",
+        num_args = 0..=1, default_missing_value = "true", value_parser = BoolishValueParser::new())]
+    pub queue_alias: bool,
     /// Actor that gets finished messages.
     #[arg(
         long,
@@ -329,8 +334,27 @@ impl Config {
 
     /// Names of queues.
     pub fn queues(&self) -> Queues {
-        let namespace = self.namespace.as_deref().filter(|namespace| !namespace.is_empty());
-        Queues::new(namespace, &self.actor_name)
+        Queues::new(self.namespace(), &self.actor_name)
+    }
+
+    fn namespace(&self) -> Option<&str> {
+        self.namespace.as_deref().filter(|namespace| !namespace.is_empty())
+    }
+
+    /// Whether queues also have the names of the public Asya v0.1.
+    pub fn has_alias(&self) -> bool {
+        self.queue_alias && self.namespace().is_some()
+    }
+
+    /// Settings that receive one message at a time from the alias of the queue, and copy none to the tap.
+    fn of_alias(&self) -> Option<Self> {
+        let mut alias = self.has_alias().then(|| self.clone())?;
+        alias.namespace = None;
+        alias.runtime_concurrency = 1;
+        alias.rabbitmq.rabbitmq_prefetch = 1;
+        alias.rabbitmq.rabbitmq_tap_exchange.clear();
+        alias.sqs.sqs_prefetch = 1;
+        Some(alias)
     }
 
     /// Address of the runtime.
@@ -364,7 +388,7 @@ impl Config {
         let queues = self.queues();
         let queue = queues.of(&self.actor_name);
         // The public gateway publishes with the bare name, which would reach the actors with this name in all namespaces.
-        let extra_keys = if self.namespace.is_none() {
+        let extra_keys = if self.namespace().is_none() {
             vec![self.actor_name.clone()]
         } else {
             Vec::new()
@@ -383,6 +407,22 @@ impl Config {
             quorum: false,
             largest: None,
         }
+    }
+
+    /// Settings of RabbitMQ for the alias of the queue.
+    pub fn rabbitmq_alias(&self) -> Option<rabbitmq::Config> {
+        Some(rabbitmq::Config {
+            dead_letter: self.queues().dead_letter,
+            ..self.of_alias()?.rabbitmq()
+        })
+    }
+
+    /// Settings of SQS for the alias of the queue.
+    pub fn sqs_alias(&self) -> Option<sqs::Config> {
+        Some(sqs::Config {
+            dead_letter: self.queues().dead_letter,
+            ..self.of_alias()?.sqs()
+        })
     }
 
     /// Settings of SQS.
@@ -459,6 +499,51 @@ fn listen_address(text: &str) -> Result<SocketAddr, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn config(options: &[&str]) -> Config {
+        let line = ["asya-sidecar", "--actor-name", "embed"].iter().chain(options);
+        Config::read(line.map(OsString::from)).unwrap()
+    }
+
+    #[test]
+    fn queue_without_namespace_is_bound_by_the_name_of_the_actor() {
+        for options in [&[][..], &["--namespace", ""]] {
+            let rabbit = config(options).rabbitmq();
+            assert_eq!(
+                (&*rabbit.queue, rabbit.extra_keys),
+                ("asya-embed", vec!["embed".to_owned()])
+            );
+        }
+        let rabbit = config(&["--namespace", "shop"]).rabbitmq();
+        assert_eq!((&*rabbit.queue, rabbit.extra_keys), ("asya-shop_embed", Vec::new()));
+    }
+
+    #[test]
+    fn alias_is_the_queue_of_the_public_asya_with_the_dead_letters_of_the_actor() {
+        let settings = [
+            "--queue-alias",
+            "--runtime-concurrency",
+            "8",
+            "--rabbitmq-tap-exchange",
+            "tap",
+        ];
+        let alias = |namespace| config(&[&settings[..], &["--namespace", namespace]].concat());
+        let rabbit = alias("shop").rabbitmq_alias().unwrap();
+        assert_eq!(
+            (&*rabbit.queue, rabbit.extra_keys),
+            ("asya-embed", vec!["embed".to_owned()])
+        );
+        assert_eq!(
+            (&*rabbit.dead_letter, &*rabbit.tap_exchange),
+            ("asya-shop_embed_dlq", "")
+        );
+        let sqs = alias("shop").sqs_alias().unwrap();
+        assert_eq!((&*sqs.queue, &*sqs.dead_letter), ("asya-embed", "asya-shop_embed_dlq"));
+        assert_eq!((rabbit.prefetch, sqs.prefetch), (1, 1));
+        // The queue has this name itself.
+        assert!(!alias("").has_alias() && alias("").rabbitmq_alias().is_none());
+        assert!(config(&["--namespace", "shop"]).rabbitmq_alias().is_none());
+    }
 
     #[test]
     fn debug_output_has_no_password() {

@@ -9,6 +9,7 @@
 //! | [`envelope`] | the message; keeps unknown fields |
 //! | [`runtime`] | frames to and from the handler runtime |
 //! | [`gate`] | pauses receiving while the runtime is not ready |
+//! | [`alias`] | moves messages that arrive under the name of the public Asya |
 //! | [`progress`] | reports to a gateway |
 //! | [`crashes`] | messages during whose call the runtime died |
 //! | [`transport`] | brokers behind one trait, names of queues: the crate `asya-transport` |
@@ -16,6 +17,7 @@
 //! | [`metrics`], [`admin`], [`process`] | metrics, probes, logs and exit code |
 
 pub mod admin;
+pub mod alias;
 pub mod config;
 pub mod crashes;
 pub mod envelope;
@@ -61,16 +63,29 @@ pub enum Error {
 /// If the runtime does not become ready, or the settings cannot be used.
 pub async fn run(config: Config, stop: CancellationToken) -> Result<(), Error> {
     match config.transport {
-        Kind::RabbitMq => run_on(&config, stop, "rabbitmq", || Ok(RabbitMq::start(config.rabbitmq()))).await,
-        Kind::Sqs => run_on(&config, stop, "sqs", || Ok(Sqs::start(config.sqs())?)).await,
+        Kind::RabbitMq => {
+            let start = || {
+                let alias = config.rabbitmq_alias().map(RabbitMq::start);
+                Ok((RabbitMq::start(config.rabbitmq()), alias))
+            };
+            run_on(&config, stop, "rabbitmq", start).await
+        }
+        Kind::Sqs => {
+            let start = || {
+                let alias = config.sqs_alias().map(Sqs::start).transpose()?;
+                Ok((Sqs::start(config.sqs())?, alias))
+            };
+            run_on(&config, stop, "sqs", start).await
+        }
     }
 }
 
+/// `start` starts receiving from the actor's queue, and from its alias if there is one.
 async fn run_on<T: Transport>(
     config: &Config,
     stop: CancellationToken,
     name: &'static str,
-    start: impl FnOnce() -> Result<T, Error>,
+    start: impl FnOnce() -> Result<(T, Option<T>), Error>,
 ) -> Result<(), Error> {
     let queues = config.queues();
     let queue = queues.of(&config.actor_name);
@@ -89,11 +104,14 @@ async fn run_on<T: Transport>(
         () = stop.cancelled() => return Ok(()),
     }
 
+    let (transport, alias) = start()?;
+    let alias = alias.map(Arc::new);
     let shared = Arc::new(Shared {
-        transport: start()?,
+        transport,
         actor: config.actor(),
         policy: config.policy(),
         queues,
+        has_alias: config.has_alias(),
         metrics,
         gate: Gate::new(config.runtime_concurrency.into()),
         crashes: Crashes::default(),
@@ -107,11 +125,15 @@ async fn run_on<T: Transport>(
         let caller = Caller::new(address.clone(), shared.policy.max_bytes);
         workers.spawn(worker::work(Arc::clone(&shared), caller));
     }
+    if let Some(alias) = &alias {
+        let (metrics, give_up) = (Arc::clone(&shared.metrics), shared.give_up.clone());
+        workers.spawn(alias::forward(Arc::clone(alias), queue, metrics, give_up));
+    }
     workers.close();
     let _ = running.set(Arc::clone(&shared));
 
     stop.cancelled().await;
-    drain(&shared, &workers, config.drain_timeout).await;
+    drain(&shared, alias.as_deref(), &workers, config.drain_timeout).await;
     Ok(())
 }
 
@@ -128,9 +150,17 @@ fn serve_admin<T: Transport>(config: &Config, metrics: &Arc<Metrics>, running: A
 }
 
 /// Finishes messages in progress. Returns those to the queue that do not finish in time, or have not started.
-async fn drain<T: Transport>(shared: &Shared<T>, workers: &TaskTracker, patience: std::time::Duration) {
+async fn drain<T: Transport>(
+    shared: &Shared<T>,
+    alias: Option<&T>,
+    workers: &TaskTracker,
+    patience: std::time::Duration,
+) {
+    let transports = || alias.into_iter().chain([&shared.transport]);
     shared.stopping.cancel();
-    shared.transport.stop().await;
+    for transport in transports() {
+        transport.stop().await;
+    }
     tracing::info!("receiving no more; finishing messages in progress");
     shared.settling.close();
     let finished = async {
@@ -146,6 +176,8 @@ async fn drain<T: Transport>(shared: &Shared<T>, workers: &TaskTracker, patience
         workers.wait().await;
         shared.settling.wait().await;
     }
-    shared.transport.close().await;
+    for transport in transports() {
+        transport.close().await;
+    }
     tracing::info!("drained");
 }

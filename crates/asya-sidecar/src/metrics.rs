@@ -18,6 +18,7 @@ pub struct Metrics {
     queue: String,
     transport: &'static str,
     received: Family<Received, Counter>,
+    moved: Family<Queue, Counter>,
     processed: Family<Processed, Counter>,
     sent: Family<Sent, Counter>,
     failed: Family<Failed, Counter>,
@@ -123,6 +124,7 @@ impl Metrics {
             queue: queue.to_owned(),
             transport,
             received: Family::default(),
+            moved: Family::default(),
             processed: Family::default(),
             sent: Family::default(),
             failed: Family::default(),
@@ -142,6 +144,11 @@ impl Metrics {
             "messages_received",
             "Messages received from the queue. queue is always the full name of a queue",
             metrics.received.clone(),
+        );
+        registry.register(
+            "messages_moved",
+            "Messages moved to the queue from its alias (ASYA_QUEUE_ALIAS). If it stays the same, no sender uses the alias",
+            metrics.moved.clone(),
         );
         registry.register(
             "messages_processed",
@@ -212,6 +219,7 @@ impl Metrics {
         let metrics = Self::new("asya_actor", "asya-team_greet", "rabbitmq");
         let took = Duration::from_millis(1);
         metrics.received(1, took);
+        metrics.moved();
         metrics.processed(Status::success);
         metrics.failed(Reason::runtime_error);
         metrics.retried();
@@ -231,6 +239,12 @@ impl Metrics {
         self.received.get_or_create(&labels).inc();
         self.receiving.observe(waited.as_secs_f64());
         self.observe_size("received", bytes);
+    }
+
+    /// Records a message that was moved to the queue from its alias.
+    pub fn moved(&self) {
+        let queue = self.queue.clone();
+        self.moved.get_or_create(&Queue { queue }).inc();
     }
 
     /// Records a successful message.

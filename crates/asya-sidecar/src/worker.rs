@@ -42,6 +42,8 @@ pub struct Shared<T> {
     pub policy: Policy,
     /// Names of queues.
     pub queues: Queues,
+    /// Whether queues also have the names of the public Asya v0.1.
+    pub has_alias: bool,
     /// Metrics.
     pub metrics: Arc<Metrics>,
     /// Pauses receiving while no worker can process messages.
@@ -307,21 +309,12 @@ async fn send<T: Transport>(
     let mut backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
     let mut body = taken(&mut message, &delivery.body);
     loop {
-        let queue = match &message.to {
-            Destination::Actor(name) => shared.queues.of(name),
-            Destination::Reply(name) => queues::reply(name),
-            Destination::DeadLetter => shared.queues.dead_letter.clone(),
-        };
-        let sent = Message {
-            queue: &queue,
-            body: body.clone(),
-            headers,
-            index: message.index,
-        };
+        let queues = queues_of(shared, &message.to);
         let started = Instant::now();
-        let error = match shared.transport.publish(Some(&delivery.receipt), &sent).await {
+        let (queue, published) = publish(shared, delivery, &queues, &body, headers, message.index).await;
+        let error = match published {
             Ok(()) => {
-                shared.metrics.sent(&queue, message.kind, body.len(), started.elapsed());
+                shared.metrics.sent(queue, message.kind, body.len(), started.elapsed());
                 return Ok(());
             }
             Err(PublishError::Lost) => return Err(Lost),
@@ -355,6 +348,49 @@ async fn send<T: Transport>(
             tokio::time::sleep(backoff.pause()).await;
         }
     }
+}
+
+/// Queues of a destination, in the order in which they are tried.
+fn queues_of<T>(shared: &Shared<T>, to: &Destination) -> Vec<String> {
+    let name = match to {
+        Destination::Actor(name) => name,
+        Destination::Reply(name) => return vec![queues::reply(name)],
+        Destination::DeadLetter => return vec![shared.queues.dead_letter.clone()],
+    };
+    let own = shared.queues.of(name);
+    let is_end = [&shared.actor.happy_end, &shared.actor.error_end].contains(&name);
+    match queues::public(name) {
+        _ if !shared.has_alias => vec![own],
+        // The operator creates the ends in each namespace, so the order decides who gets the results.
+        public if is_end => vec![public, own],
+        public => vec![own, public],
+    }
+}
+
+/// Publishes a message to the first of these queues that exists. Returns its name, or that of the last.
+async fn publish<'a, T: Transport>(
+    shared: &Shared<T>,
+    delivery: &Delivery<T::Receipt>,
+    queues: &'a [String],
+    body: &Bytes,
+    headers: &Headers,
+    index: usize,
+) -> (&'a str, Result<(), PublishError>) {
+    let mut missing = Vec::new();
+    for queue in queues {
+        let message = Message {
+            queue,
+            body: body.clone(),
+            headers,
+            index,
+        };
+        match shared.transport.publish(Some(&delivery.receipt), &message).await {
+            Err(PublishError::NoQueue(why)) => missing.push(why),
+            other => return (queue, other),
+        }
+    }
+    let last = queues.last().map_or("", String::as_str);
+    (last, Err(PublishError::NoQueue(missing.join("; "))))
 }
 
 /// Content of a message to send.

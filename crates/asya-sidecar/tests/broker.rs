@@ -1,5 +1,6 @@
 //! The sidecar with a real RabbitMQ and a real runtime process. The broker is started once for all of them.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
@@ -125,6 +126,7 @@ async fn messages_pass_through_a_real_rabbitmq() -> Result<()> {
         a_hung_runtime(&rabbit),
         calls_at_once(&rabbit),
         a_target_that_is_down(&rabbit),
+        an_alias(&rabbit),
     )?;
     rabbit.stop().await;
     Ok(())
@@ -558,6 +560,95 @@ async fn a_wrong_password(rabbit: &RabbitMq) -> Result<()> {
     Ok(())
 }
 
+/// During a migration, senders and a neighbor use the names of the public Asya v0.1. Every message passes through the actor twice, and
+/// the sidecar is killed in the meantime.
+async fn an_alias(rabbit: &RabbitMq) -> Result<()> {
+    const MESSAGES: u64 = 300;
+    let world = World::new(rabbit, "alias").await?;
+    let broker = &world.broker;
+    for actor in ["moved", "stays", "happy-end"] {
+        broker.declare(&format!("asya-{actor}")).await?;
+    }
+    let alias = [("ASYA_QUEUE_ALIAS", "true"), ("ASYA_RABBITMQ_PREFETCH", "10")];
+    let mut actor = world.actor("moved", &[], &alias).await?;
+    let public =
+        async |key: &str, message: &Value| broker.publish_to("asya", key, message.to_string().as_bytes()).await;
+    let route = ["moved", "stays", "moved"];
+    eventually(PATIENCE, async || {
+        public("moved", &message("m", &route, json!(0))).await
+    })
+    .await?;
+    for number in 1..MESSAGES {
+        let request = message("m", &route, json!(number));
+        match number % 3 {
+            0 => public("moved", &request).await?,
+            1 => broker.publish("asya-moved", request.to_string().as_bytes()).await?,
+            _ => world.send("moved", &request).await?,
+        }
+    }
+
+    // The neighbor publishes to the exchange, with the name of the next actor as key.
+    let mut stays = broker.consume("asya-stays").await?;
+    let mut out = broker.consume("asya-happy-end").await?;
+    let neighbor = async {
+        loop {
+            let (body, _) = stays.next(PATIENCE * 2).await?;
+            let mut passed: Value = serde_json::from_slice(&body)?;
+            ensure!(passed["route"]["current"] == 1, "{passed}");
+            passed["route"]["current"] = 2.into();
+            public("moved", &passed).await?;
+        }
+    };
+    let mut seen = BTreeMap::new();
+    let results = async {
+        while seen.len() < usize::try_from(MESSAGES)? {
+            let number = next(&mut out).await?["payload"].as_u64().context("no number")?;
+            *seen.entry(number).or_insert(0) += 1;
+            if [50, 150, 250].contains(&seen.len()) && seen[&number] == 1 {
+                actor.kill_sidecar()?;
+            }
+        }
+        anyhow::Ok(())
+    };
+    tokio::select! {
+        ended = neighbor => ended?,
+        all = results => all?,
+    }
+    let twice: i32 = seen.values().map(|count| count - 1).sum();
+    // Per kill: those in progress, the one that is moved, and those that follow from them.
+    ensure!(twice <= 3 * 2 * 11, "{twice} duplicates");
+
+    // What arrives while no sidecar runs is processed later, also at the ends of the namespace.
+    actor.stop_sidecar().await;
+    broker.delete("asya-happy-end").await?;
+    public("moved", &message("m", &["moved"], json!("later"))).await?;
+    actor.start_sidecar()?;
+    let mut out = world.out("happy-end").await?;
+    while next(&mut out).await?["payload"] != "later" {}
+    public("moved", &message("m", &["moved", "nowhere"], json!(1))).await?;
+    let error = next(&mut world.out("error-end").await?).await?;
+    assert_eq!(error["payload"]["error"], "routing_error");
+    assert_eq!(
+        error["payload"]["details"]["message"],
+        "queue asya-alias_nowhere does not exist; queue asya-nowhere does not exist"
+    );
+    // Headers that cannot be moved do not keep their message back.
+    let body = message("m", &["moved"], json!("without headers")).to_string();
+    broker
+        .publish_with("asya-moved", body.as_bytes(), filling_a_frame())
+        .await?;
+    while next(&mut out).await?["payload"] != "without headers" {}
+    for queue in ["asya-moved", &world.queue("moved")] {
+        eventually(PATIENCE, async || {
+            let ready = broker.ready(queue).await?;
+            ensure!(ready == 0, "{queue} has {ready} messages");
+            Ok(())
+        })
+        .await?;
+    }
+    Ok(())
+}
+
 /// Headers of AMQP types without a JSON counterpart are ignored; text headers are kept.
 async fn headers_of_every_kind(rabbit: &RabbitMq) -> Result<()> {
     let world = World::new(rabbit, "headers").await?;
@@ -625,22 +716,27 @@ async fn headers_that_cannot_be_read(rabbit: &RabbitMq) -> Result<()> {
     world.wait_for("end", 0).await
 }
 
-/// Publishers can fill the header frame of a message, to which the sidecar and the broker add properties.
-async fn headers_that_fill_a_frame(rabbit: &RabbitMq) -> Result<()> {
+/// Properties that fill the header frame of a message.
+fn filling_a_frame() -> BasicProperties {
     const FRAME_MAX: usize = 131_072;
     // Frame (8), class, weight, size, flags (14), length of the table (4), name and type (6), length (4), delivery mode (1).
     const AROUND: usize = 37;
-    let world = World::new(rabbit, "frame").await?;
-    let actors = [
-        world.actor("a", &[], &[]).await?,
-        world.actor("end", &[], &[("ASYA_IS_END_ACTOR", "true")]).await?,
-    ];
     let mut headers = FieldTable::default();
     headers.insert(
         "text".into(),
         AMQPValue::LongString("x".repeat(FRAME_MAX - AROUND).into()),
     );
-    let properties = BasicProperties::default().with_headers(headers);
+    BasicProperties::default().with_headers(headers)
+}
+
+/// Publishers can fill the header frame of a message, to which the sidecar and the broker add properties.
+async fn headers_that_fill_a_frame(rabbit: &RabbitMq) -> Result<()> {
+    let world = World::new(rabbit, "frame").await?;
+    let actors = [
+        world.actor("a", &[], &[]).await?,
+        world.actor("end", &[], &[("ASYA_IS_END_ACTOR", "true")]).await?,
+    ];
+    let properties = filling_a_frame();
     let send = async |queue: &str, payload: Value| {
         let body = message("1", &["a"], payload).to_string();
         world

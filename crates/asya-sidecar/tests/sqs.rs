@@ -77,15 +77,19 @@ impl World {
 
     /// The next message in the queue of an actor without a sidecar.
     async fn next(&self, actor: &str, patience: Duration) -> Result<(Value, Message)> {
-        let url = self.url(actor).await?;
+        self.next_of(&self.url(actor).await?, patience).await
+    }
+
+    /// The next message in a queue without a sidecar.
+    async fn next_of(&self, url: &str, patience: Duration) -> Result<(Value, Message)> {
         let start = Instant::now();
         loop {
-            let messages = self.client.receive(&url, 1, Duration::from_secs(1), PATIENCE).await?;
+            let messages = self.client.receive(url, 1, Duration::from_secs(1), PATIENCE).await?;
             if let Some(message) = messages.into_iter().next() {
-                self.client.delete(&url, &message.receipt_handle).await?;
+                self.client.delete(url, &message.receipt_handle).await?;
                 return Ok((serde_json::from_str(&message.body)?, message));
             }
-            ensure!(start.elapsed() < patience, "nothing came to {actor}");
+            ensure!(start.elapsed() < patience, "nothing came to {url}");
         }
     }
 }
@@ -106,6 +110,7 @@ async fn messages_pass_through_an_sqs_server() -> Result<()> {
         long_work_stays_hidden(&server),
         nowhere_to_go(&server),
         killed_at_work(&server),
+        an_alias(&server),
         ended_in_order(&server),
         a_dead_runtime(&server),
         a_queue_without_permission(&server),
@@ -171,6 +176,36 @@ async fn nowhere_to_go(server: &Sqs) -> Result<()> {
     world.send("first", &json!("no envelope"), &[]).await?;
     let (envelope, _) = world.next("error-end", PATIENCE).await?;
     ensure!(envelope["payload"]["error"] == "msg_parsing_error", "{envelope}");
+    Ok(())
+}
+
+/// During a migration, senders and other actors use the names of the public Asya v0.1.
+async fn an_alias(server: &Sqs) -> Result<()> {
+    let world = World::new(server, "alias").await?;
+    for actor in ["moved", "stays"] {
+        let attributes = BTreeMap::from([("VisibilityTimeout", "60".to_owned())]);
+        let queue = format!("asya-{actor}");
+        world.client.create_queue(&queue, &attributes, &BTreeMap::new()).await?;
+    }
+    let public = async |actor: &str| {
+        let url = world.client.queue_url(&format!("asya-{actor}")).await?;
+        url.context("no queue")
+    };
+    let mut actor = world.actor("moved", &[("ASYA_QUEUE_ALIAS", "true")]).await?;
+    let request = message("1", &["moved", "stays"], json!(1)).to_string();
+    let headers = [("traceparent".to_owned(), "00-1-2-01".to_owned())];
+    world.client.send(&public("moved").await?, &request, &headers).await?;
+    let (envelope, arrived) = world.next_of(&public("stays").await?, PATIENCE).await?;
+    ensure!(envelope["route"]["current"] == 1, "{envelope}");
+    ensure!(arrived.headers() == headers, "{:?}", arrived.headers());
+    // Without a public end, results go to that of the namespace.
+    let request = message("2", &["moved"], json!(2)).to_string();
+    world.client.send(&public("moved").await?, &request, &[]).await?;
+    let (envelope, _) = world.next("happy-end", PATIENCE).await?;
+    ensure!(envelope["payload"] == 2, "{envelope}");
+    actor.stop_sidecar().await;
+    ensure!(actor.sidecar_log().contains("drained"), "{}", actor.sidecar_log());
+    ensure!(world.client.count(&public("moved").await?).await? == 0);
     Ok(())
 }
 

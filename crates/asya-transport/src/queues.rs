@@ -25,6 +25,11 @@ impl Queues {
     }
 }
 
+/// Queue of an actor in the public Asya v0.1, which has no namespaces.
+pub fn public(actor: &str) -> String {
+    format!("asya-{actor}")
+}
+
 /// Reply queue with this name. It belongs to a program that sends messages, not to an actor: no queue of an actor has such a name.
 pub fn reply(name: &str) -> String {
     format!("asya_reply_{name}")

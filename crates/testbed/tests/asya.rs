@@ -52,7 +52,7 @@ async fn models_wake_answer_and_sleep_and_nothing_is_lost() -> Result<()> {
     node.stop().await
 }
 
-/// Operator, sidecar and KEDA reach the broker over TLS, with an authority of its own.
+/// Operator, sidecar and KEDA reach the broker over TLS, with an authority of its own. The queue has an alias.
 #[tokio::test(flavor = "multi_thread")]
 async fn actor_wakes_answers_and_sleeps_over_tls() -> Result<()> {
     if node::skip("AsyncActors over TLS on a real node") {
@@ -65,12 +65,20 @@ async fn actor_wakes_answers_and_sleeps_over_tls() -> Result<()> {
     let mut spec = play.bound("apps/v1", "Deployment", "parrot");
     spec["scaling"] = json!({"enabled": true, "minReplicas": 0, "maxReplicas": 1, "pollingInterval": 1,
         "initialCooldownPeriod": 0, "cooldownPeriod": 5});
+    spec["queueAlias"] = json!("AsyaV01");
     play.actor("ask", spec).await?;
     play.word("ask", "Napping").await?;
     play.replicas("parrot", 0).await?;
     let mut answers = play.stage.answers().await?;
     play.ask("ask", 7).await?;
     ensure!(number(&answers.next(PATIENCE).await?.0)? == 7);
+    play.replicas("parrot", 0).await?;
+
+    // Senders of the public Asya v0.1 know the exchange and the name of the actor.
+    let envelope = json!({"id": "8", "route": {"actors": ["ask"], "current": 0}, "payload": question(8)});
+    let body = envelope.to_string();
+    play.stage.broker.publish_to("asya", "ask", body.as_bytes()).await?;
+    ensure!(number(&answers.next(PATIENCE).await?.0)? == 8);
     play.replicas("parrot", 0).await?;
     play.stage.rabbit.stop().await;
     node.stop().await
@@ -390,8 +398,8 @@ impl Play<'_> {
     }
 
     async fn ask(&self, actor: &str, number: usize) -> Result<()> {
-        let payload = json!({"messages": [{"role": "user", "content": format!("number {number}")}]});
-        self.stage.send(&format!("{actor}-{number}"), &[actor], payload).await
+        let id = format!("{actor}-{number}");
+        self.stage.send(&id, &[actor], question(number)).await
     }
 
     fn deployments(&self) -> Api<Deployment> {
@@ -485,6 +493,10 @@ fn cluster(client: Client) -> Cluster {
 
 fn numbers() -> BTreeSet<usize> {
     (0..MESSAGES).collect()
+}
+
+fn question(number: usize) -> Value {
+    json!({"messages": [{"role": "user", "content": format!("number {number}")}]})
 }
 
 /// The number in an answer.

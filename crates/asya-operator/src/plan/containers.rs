@@ -81,6 +81,7 @@ fn sidecar_env(
         plain("ASYA_ACTOR_HAPPY_END", HAPPY_END),
         plain("ASYA_ACTOR_ERROR_END", ERROR_END),
     ]);
+    env.extend(request.has_alias.then(|| plain("ASYA_QUEUE_ALIAS", "true")));
     env.extend(is_end(actor).then(|| plain("ASYA_IS_END_ACTOR", "true")));
     env.push(call_timeout(request));
     if matches!(meeting, Meeting::Abstract) {

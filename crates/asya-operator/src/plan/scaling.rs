@@ -213,13 +213,22 @@ fn scaled_object(
                 },
             }},
         },
-        "triggers": [trigger(request, transport, scaling)],
+        "triggers": triggers(request, transport, scaling),
     }}))
 }
 
-/// The trigger. It counts unacknowledged messages, so that a replica that processes the last message is not removed.
-fn trigger(request: &Request, transport: &Transport, scaling: &Scaling) -> Value {
-    let queue = names::queue(&request.namespace, &request.name);
+/// The triggers of the queue and its alias. That of the alias only has to start the first replica, which moves all messages to the queue.
+fn triggers(request: &Request, transport: &Transport, scaling: &Scaling) -> Vec<Value> {
+    let own = names::queue(&request.namespace, &request.name);
+    let alias = request.has_alias.then(|| ("alias", names::alias(&request.name)));
+    iter::once(("queue", own))
+        .chain(alias)
+        .map(|(name, queue)| trigger(request, transport, scaling, (name, &queue)))
+        .collect()
+}
+
+/// The trigger of a queue. It counts unacknowledged messages, so that a replica that processes the last message is not removed.
+fn trigger(request: &Request, transport: &Transport, scaling: &Scaling, (name, queue): (&str, &str)) -> Value {
     let length = scaling.queue_length.unwrap_or(5).to_string();
     let (kind, metadata) = match transport {
         Transport::RabbitMq(rabbit) => {
@@ -244,7 +253,7 @@ fn trigger(request: &Request, transport: &Transport, scaling: &Scaling) -> Value
         Transport::Sqs(sqs) => (
             "aws-sqs-queue",
             json!({
-                "queueURL": sqs.queue_url(&queue),
+                "queueURL": sqs.queue_url(queue),
                 "queueLength": length,
                 "awsRegion": sqs.region,
                 "awsEndpoint": sqs.endpoint,
@@ -252,9 +261,9 @@ fn trigger(request: &Request, transport: &Transport, scaling: &Scaling) -> Value
             }),
         ),
     };
-    let name = names::authentication(&request.name);
-    let authentication = credentials(transport, &name).map(|_| json!({"name": name}));
-    json!({"type": kind, "name": "queue", "metadata": metadata, "authenticationRef": authentication})
+    let credentials_name = names::authentication(&request.name);
+    let authentication = credentials(transport, &credentials_name).map(|_| json!({"name": credentials_name}));
+    json!({"type": kind, "name": name, "metadata": metadata, "authenticationRef": authentication})
 }
 
 /// Spec of the TriggerAuthentication, with references to Secrets.

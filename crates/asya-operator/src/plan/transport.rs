@@ -58,7 +58,10 @@ pub(super) fn read(seen: &Observed) -> Reading<'_> {
             (yes(TRANSPORT_READY, ActorReason::NotManaged, message), None)
         }
         QueueState::Ready { drift: None } => {
-            let message = format!("Queue '{name}' exists");
+            let message = match &queues.alias {
+                Some(alias) => format!("Queue '{name}' and its alias '{}' exist", alias.queue),
+                None => format!("Queue '{name}' exists"),
+            };
             (yes(TRANSPORT_READY, ActorReason::QueueReady, message), None)
         }
         QueueState::Ready { drift: Some(drift) } => {

@@ -20,7 +20,7 @@ use runway_asya_transport::management::Management;
 use tokio::sync::Mutex;
 
 use super::{Broker, Error, PATIENCE, Removal};
-use crate::queue::Queues;
+use crate::queue::{Alias, Queues};
 use crate::transports::{QueueType, RabbitMq};
 
 /// AMQP reply code for a queue that does not exist.
@@ -95,10 +95,6 @@ impl Rabbit {
 
     /// Creates a queue, unless it exists, and binds it to the exchange by its own name. Returns how an existing one differs.
     async fn make(&self, queue: &str, arguments: &FieldTable) -> Result<Option<String>, Error> {
-        let refused = |source| Error::Refused {
-            queue: queue.to_owned(),
-            source,
-        };
         let known = lock(&self.compared).get(queue).cloned();
         let drift = match known.filter(|(with, _)| with == arguments) {
             // The broker logs an error for each declaration with other arguments.
@@ -106,13 +102,33 @@ impl Rabbit {
             _ => self.declare(queue, arguments).await?,
         };
         lock(&self.compared).insert(queue.to_owned(), (arguments.clone(), drift.clone()));
+        self.bind(queue, &[queue]).await?;
+        Ok(drift)
+    }
+
+    /// Creates the queue of an alias as the public Asya v0.1 does, unless it exists, and binds it by the keys with which v0.1 publishes.
+    async fn make_alias(&self, alias: &Alias) -> Result<(), Error> {
+        if self.look(&alias.queue).await?.is_none() {
+            self.declare(&alias.queue, &FieldTable::default()).await?;
+        }
+        self.bind(&alias.queue, &[&alias.queue, &alias.key]).await
+    }
+
+    /// Binds a queue to the exchange, if there is one.
+    async fn bind(&self, queue: &str, keys: &[&str]) -> Result<(), Error> {
         if self.config.exchange.is_empty() {
-            return Ok(drift);
+            return Ok(());
         }
         let channel = self.channel().await?;
-        bind(&channel, queue, &self.config.exchange).await.map_err(refused)?;
+        for key in keys {
+            let bound = bind(&channel, queue, &self.config.exchange, key).await;
+            bound.map_err(|source| Error::Refused {
+                queue: queue.to_owned(),
+                source,
+            })?;
+        }
         close(&channel).await;
-        Ok(drift)
+        Ok(())
     }
 
     /// Declares a queue, and returns how an existing one differs.
@@ -218,6 +234,9 @@ impl Rabbit {
             if own {
                 drifts = found.into_iter().flatten().collect();
             }
+        }
+        if let Some(alias) = &queues.alias {
+            self.make_alias(alias).await?;
         }
         if let Some(timeout) = queues.consumer_timeout {
             drifts.extend(self.too_old(timeout).await?);
@@ -450,7 +469,7 @@ impl Renewal {
             published.await?.await?;
         }
         if !self.exchange.is_empty() {
-            bind(&self.channel, queue, &self.exchange).await?;
+            bind(&self.channel, queue, &self.exchange, queue).await?;
         }
         Ok(())
     }
@@ -470,14 +489,13 @@ fn lock<T>(mutex: &sync::Mutex<T>) -> sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(sync::PoisonError::into_inner)
 }
 
-/// Binds a queue to an exchange by its own name.
-async fn bind(channel: &Channel, queue: &str, exchange: &str) -> lapin::Result<()> {
+async fn bind(channel: &Channel, queue: &str, exchange: &str, key: &str) -> lapin::Result<()> {
     let options = QueueBindOptions::default();
     channel
         .queue_bind(
             queue.into(),
             exchange.into(),
-            queue.into(),
+            key.into(),
             options,
             FieldTable::default(),
         )

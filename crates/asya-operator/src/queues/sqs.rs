@@ -47,11 +47,15 @@ impl Sqs {
 
     async fn make_all(&self, queues: &Queues) -> Result<(), Error> {
         let client = self.client()?;
+        let plain = BTreeMap::from([
+            ("VisibilityTimeout", queues.visibility.to_string()),
+            ("MessageRetentionPeriod", (LONGEST_RETENTION * DAY).to_string()),
+        ]);
+        if let Some(alias) = &queues.alias {
+            self.make(&client, &alias.queue, &plain).await?;
+        }
         for (queue, dead_letters) in queues.with_dead_letters() {
-            let mut attributes = BTreeMap::from([
-                ("VisibilityTimeout", queues.visibility.to_string()),
-                ("MessageRetentionPeriod", (LONGEST_RETENTION * DAY).to_string()),
-            ]);
+            let mut attributes = plain.clone();
             if let Some(dead_letters) = dead_letters {
                 let dlq = &self.config.queues.dlq;
                 let days = dlq.retention_days.unwrap_or(LONGEST_RETENTION);
