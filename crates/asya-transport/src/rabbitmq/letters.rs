@@ -4,12 +4,14 @@
 //! A quorum queue counts each return, and RabbitMQ 4 deletes a message after 20 of them unless the queue has another limit. A dead
 //! letter that was returned some times is therefore sent to the end of its queue, as a new message, before it is deleted.
 
+use std::time::Duration;
+
 use amq_protocol::frame::{AMQPContentHeader, AMQPFrame};
 use amq_protocol::protocol::{AMQPClass, BasicProperties, basic, channel, confirm, connection, queue};
 use amq_protocol::types::{AMQPValue, FieldTable};
 use amq_protocol::uri::AMQPUri;
 use bytes::{Bytes, BytesMut};
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use super::session::{kept, read_headers};
 use super::wire::{self, Error, Frame, Header, Wire, short};
@@ -20,6 +22,8 @@ use crate::with_cause;
 const MOST_RETURNS: u32 = 3;
 /// Longest reason, in bytes. Those of RabbitMQ are single words.
 const LONGEST_REASON: usize = 64;
+/// Delays between looks for returned dead letters, in milliseconds: about a second in all.
+const RETURNING: [u64; 7] = [10, 20, 40, 80, 160, 320, 640];
 const PROGRAM: &str = "asya-gateway operators";
 
 /// Messages and consumers of a queue, or `None` if it does not exist.
@@ -88,7 +92,8 @@ pub(crate) async fn visit(uri: &AMQPUri, authorities: &str, mut visit: Visit) ->
             Err(why) => return Err(interrupted(visited.settled, why)),
         }
     }
-    let ended = in_time(reader.end()).await;
+    let remaining = visited.count.saturating_sub(visited.settled);
+    let ended = in_time(reader.end(&visit.dead_letters, remaining)).await;
     ended.map_err(|why| interrupted(visited.settled, why))?;
     Ok(visited)
 }
@@ -280,9 +285,8 @@ impl Reader {
         self.wire.put(&AMQPFrame::Method(self.pulling, ack)).await
     }
 
-    /// Returns the dead letters that are not settled. The broker has processed this and all acknowledgements when it answers, so that the
-    /// next visit sees them. It would also return them after the end of the channel, but later.
-    async fn end(mut self) -> Result<(), Error> {
+    /// Returns the dead letters that are not settled, and waits until their queue shows them again, so that the next visit sees them.
+    async fn end(mut self, dead_letters: &str, remaining: u64) -> Result<(), Error> {
         let all = basic::Nack {
             delivery_tag: 0,
             multiple: true,
@@ -298,6 +302,14 @@ impl Reader {
         };
         let close = AMQPClass::Channel(channel::AMQPMethod::Close(close));
         self.wire.ask(self.pulling, close).await?;
+        // A quorum queue answers before its log has the return. It never shows them all if somebody else takes them meanwhile.
+        for wait in RETURNING {
+            let found = look(&mut self.wire, dead_letters).await?;
+            if found.is_none_or(|found| u64::from(found.message_count) >= remaining) {
+                break;
+            }
+            sleep(Duration::from_millis(wait)).await;
+        }
         goodbye(&mut self.wire).await
     }
 }
