@@ -302,7 +302,8 @@ impl Reader {
         };
         let close = AMQPClass::Channel(channel::AMQPMethod::Close(close));
         self.wire.ask(self.pulling, close).await?;
-        // A quorum queue answers before its log has the return. It never shows them all if somebody else takes them meanwhile.
+        // A quorum queue closes the channel before it has applied the return. If another client takes dead letters in the meantime, the
+        // queue never shows all of them.
         for wait in RETURNING {
             let found = look(&mut self.wire, dead_letters).await?;
             if found.is_none_or(|found| u64::from(found.message_count) >= remaining) {
