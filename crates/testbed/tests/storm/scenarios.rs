@@ -42,7 +42,8 @@ fn served(name: &'static str, controllers: &'static [Who], model: Value, then: i
     scenario(name, controllers, and(steps, then))
 }
 
-/// The same with the direct provider. No pod runs here, so a model with replicas would never be ready.
+/// A model without replicas, which has to fall asleep, and what happens then. For the direct provider: no pod runs here, so a model
+/// with replicas would never be ready.
 fn asleep(name: &'static str, controllers: &'static [Who], model: Value, then: impl Into<Vec<Step>>) -> Scenario {
     let steps = vec![Create(MODEL, model), Until(MODEL, "m", ASLEEP)];
     scenario(name, controllers, and(steps, then))
@@ -270,7 +271,7 @@ fn models() -> Vec<Scenario> {
             "no-provider-then-delete",
             &[Core],
             [
-                Create(MODEL, vllm("m", "nobody")),
+                Create(MODEL, vllm("m", "unregistered")),
                 Until(MODEL, "m", Is("Validated", "False")),
                 Delete(MODEL, "m"),
                 Until(MODEL, "m", Gone),
@@ -595,133 +596,71 @@ fn actors() -> Vec<Scenario> {
     ]
 }
 
-/// A provider that is installed when the pod starts.
-fn with_provider(image: &str) -> Value {
-    let providers = json!({ "inference": [{ "providerId": "echo", "image": image }] });
-    with(distribution("s"), "/spec/server/externalProviders", providers)
+/// A distribution that is created, and what happens then.
+fn stack(name: &'static str, distribution: Value, then: impl Into<Vec<Step>>) -> Scenario {
+    let steps = vec![
+        Create(STACK, distribution),
+        Until(DEPLOYMENT, "s", There),
+        Until(STACK, "s", Reported),
+    ];
+    scenario(name, &[LlamaStack], and(steps, then))
+}
+
+/// Changes the spec of the distribution, and waits until the status reports it.
+fn changed(spec: Value) -> [Step; 2] {
+    [Patch(STACK, "s", json!({ "spec": spec })), Until(STACK, "s", Reported)]
+}
+
+/// The list of external providers with one, which is installed when the pod starts.
+fn provider(image: &str) -> Value {
+    json!({ "inference": [{ "providerId": "echo", "image": image }] })
 }
 
 fn stacks() -> Vec<Scenario> {
-    const STACKS: &[Who] = &[LlamaStack];
-    let created = |object: Value| {
-        vec![
-            Create(STACK, object),
-            Until(DEPLOYMENT, "s", There),
-            Until(STACK, "s", Reported),
-        ]
-    };
-    let change = |server: Value| Patch(STACK, "s", json!({ "spec": { "server": server } }));
-    let stored = || with(distribution("s"), "/spec/server/storage", json!({ "size": "1Gi" }));
+    const FIRST: &str = "registry.example/echo:1";
+    const SECOND: &str = "registry.example/echo:2";
+    let plain = || distribution("s");
+    let stored = || with(plain(), "/spec/server/storage", json!({ "size": "1Gi" }));
+    let extended = || with(plain(), "/spec/server/externalProviders", provider(FIRST));
     let network = json!({ "exposeRoute": true, "allowedFrom": { "namespaces": ["web"] } });
+    let connected = || with(plain(), "/spec/network", network.clone());
+    let autoscaling = json!({ "maxReplicas": 5, "targetCPUUtilizationPercentage": 70 });
+    let providers = |providers: Value| changed(json!({ "server": { "externalProviders": providers } }));
+    let image = json!({ "name": null, "image": "registry.example/distribution:2" });
     vec![
-        scenario("stack-create", STACKS, created(distribution("s"))),
-        scenario("stack-create-with-storage", STACKS, created(stored())),
-        scenario(
-            "stack-create-with-network",
-            STACKS,
-            created(with(distribution("s"), "/spec/network", network.clone())),
-        ),
-        scenario(
-            "stack-network-off",
-            STACKS,
-            and(
-                created(with(distribution("s"), "/spec/network", network)),
-                vec![
-                    Patch(STACK, "s", json!({ "spec": { "network": null } })),
-                    Until(STACK, "s", Reported),
-                ],
-            ),
-        ),
-        scenario(
-            "stack-provider-install",
-            STACKS,
-            and(
-                created(distribution("s")),
-                vec![
-                    change(
-                        json!({ "externalProviders": { "inference": [{ "providerId": "echo", "image": "registry.example/echo:1" }] } }),
-                    ),
-                    Until(STACK, "s", Reported),
-                ],
-            ),
-        ),
-        scenario(
-            "stack-provider-upgrade",
-            STACKS,
-            and(
-                created(with_provider("registry.example/echo:1")),
-                vec![
-                    change(
-                        json!({ "externalProviders": { "inference": [{ "providerId": "echo", "image": "registry.example/echo:2" }] } }),
-                    ),
-                    Until(STACK, "s", Reported),
-                ],
-            ),
-        ),
-        scenario(
-            "stack-provider-remove",
-            STACKS,
-            and(
-                created(with_provider("registry.example/echo:1")),
-                vec![
-                    change(json!({ "externalProviders": null })),
-                    Until(STACK, "s", Reported),
-                ],
-            ),
-        ),
-        scenario(
+        stack("stack-create", plain(), []),
+        stack("stack-create-with-storage", stored(), []),
+        stack("stack-create-with-network", connected(), []),
+        stack("stack-network-off", connected(), changed(json!({ "network": null }))),
+        stack("stack-provider-install", plain(), providers(provider(FIRST))),
+        stack("stack-provider-upgrade", extended(), providers(provider(SECOND))),
+        stack("stack-provider-remove", extended(), providers(Value::Null)),
+        stack(
             "stack-upgrade",
-            STACKS,
-            and(
-                created(stored()),
-                vec![
-                    change(json!({ "distribution": { "name": null, "image": "registry.example/distribution:2" } })),
-                    Until(STACK, "s", Reported),
-                ],
-            ),
+            stored(),
+            changed(json!({ "server": { "distribution": image } })),
         ),
-        scenario(
-            "stack-scale",
-            STACKS,
-            and(
-                created(distribution("s")),
-                vec![
-                    Patch(STACK, "s", json!({ "spec": { "replicas": 2 } })),
-                    Until(STACK, "s", Reported),
-                ],
-            ),
-        ),
-        scenario(
+        stack("stack-scale", plain(), changed(json!({ "replicas": 2 }))),
+        stack(
             "stack-autoscaled",
-            STACKS,
-            created(with(
-                distribution("s"),
-                "/spec/server/autoscaling",
-                json!({ "maxReplicas": 5, "targetCPUUtilizationPercentage": 70 }),
-            )),
+            with(plain(), "/spec/server/autoscaling", autoscaling),
+            [],
         ),
         scenario(
             "stack-name-taken",
-            STACKS,
+            &[LlamaStack],
             [
                 Theirs(SERVICE, service("s-service")),
-                Create(STACK, distribution("s")),
+                Create(STACK, plain()),
                 Until(STACK, "s", Reported),
             ],
         )
         .trying_again(),
-        scenario(
+        stack(
             "stack-child-deleted",
-            STACKS,
-            and(
-                created(distribution("s")),
-                vec![Delete(SERVICE, "s-service"), Until(SERVICE, "s-service", There)],
-            ),
+            plain(),
+            [Delete(SERVICE, "s-service"), Until(SERVICE, "s-service", There)],
         ),
-        scenario(
-            "stack-delete",
-            STACKS,
-            and(created(stored()), vec![Delete(STACK, "s"), Until(STACK, "s", Gone)]),
-        ),
+        stack("stack-delete", stored(), [Delete(STACK, "s"), Until(STACK, "s", Gone)]),
     ]
 }
