@@ -13,7 +13,7 @@ use tempfile::TempDir;
 use crate::bench::measure::{quantile, seconds};
 use crate::shell;
 
-/// Runs of each step. The best is shown: a busy machine only adds to it.
+/// Runs of each step, of which the median is shown.
 const RUNS: usize = 10;
 /// External providers of the merge.
 const PROVIDERS: usize = 10;
@@ -30,7 +30,7 @@ const IMAGE: &str = "ten-dependencies";
 pub(super) fn print(operator: &Path) -> Result<()> {
     println!("\n| steps of a pod | measured | aimed at |\n|---|--:|--:|");
     let merge = Merge::prepare()?;
-    let merged = repeat(|| merge.time(operator))?;
+    let merged = median(|| merge.time(operator))?;
     println!(
         "| merge-config, {PROVIDERS} providers and a base of {BASE}, ms | {:.1} | 20 at most |",
         merged * 1000.0
@@ -40,17 +40,17 @@ pub(super) fn print(operator: &Path) -> Result<()> {
         merge.peak(operator)?
     );
     let installation = Installation::prepare()?;
-    let plain = repeat(|| installation.time(None))?;
+    let plain = median(|| installation.time(None))?;
     println!("| installation of 10 dependencies with 1,000 modules, s | {plain:.2} | 5 at most |");
     let cache = tempfile::tempdir()?;
     installation.time(Some(cache.path()))?;
-    let cached = repeat(|| installation.time(Some(cache.path())))?;
+    let cached = median(|| installation.time(Some(cache.path())))?;
     println!("| the same from the cache, s | {cached:.2} | 1 at most |");
     Ok(())
 }
 
-/// The best of some runs, in seconds.
-fn repeat(run: impl Fn() -> Result<Duration>) -> Result<f64> {
+/// The median of some runs, in seconds.
+fn median(run: impl Fn() -> Result<Duration>) -> Result<f64> {
     let times: Vec<f64> = (0..RUNS).map(|_| run().map(seconds)).collect::<Result<_>>()?;
     quantile(&times, 0.5).context("nothing was measured")
 }
