@@ -150,7 +150,7 @@ impl Credential {
     /// `Authorization` with the user's token, for servers behind a proxy subresource that identify the user themselves.
     ///
     /// # Errors
-    /// There is no token: the user has a certificate, or is impersonated.
+    /// The credential has no token, such as that of a user with a certificate or an impersonated one.
     pub async fn authorization(&self) -> Result<HeaderValue, asya_gateway::Error> {
         match &self.how {
             How::Connection(config) => asya_gateway::authorization(config).await,

@@ -205,7 +205,7 @@ impl Proxy {
     }
 }
 
-/// The same request for one namespace, if it is for all of them.
+/// Limits a request for all namespaces to one of them.
 fn confined(uri: &Uri, namespace: &str) -> Result<Uri> {
     let path = uri.path();
     let segments: Vec<&str> = path.split('/').skip(1).collect();

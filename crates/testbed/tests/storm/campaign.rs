@@ -132,7 +132,11 @@ pub(crate) async fn run(choice: &Choice) -> Result<Report> {
         .filter(|s| choice.scenario.as_ref().is_none_or(|name| s.is_named(name)))
         .step_by(choice.every_scenario)
         .collect();
-    ensure!(!chosen.is_empty(), "there is no scenario {:?}", choice.scenario);
+    ensure!(
+        !chosen.is_empty(),
+        "unknown scenario '{}': crates/testbed/tests/storm/scenarios.rs lists all",
+        choice.scenario.as_deref().unwrap_or_default()
+    );
     let shore = Shore::start().await?;
     let mut report = Report {
         scenarios: chosen.len(),

@@ -41,7 +41,7 @@ impl Scenario {
 pub(crate) enum Step {
     /// Creates an object.
     Create(Kind, Value),
-    /// The same for an object of another owner, which has to stay as it is until the end.
+    /// Creates an object of another owner, which must not change until the end.
     Theirs(Kind, Value),
     /// Changes an object by a merge patch.
     Patch(Kind, &'static str, Value),

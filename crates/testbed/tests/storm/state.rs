@@ -105,7 +105,7 @@ async fn of_kind(client: &Client, namespace: &str, kind: Kind) -> Result<State> 
     Ok(state)
 }
 
-/// The same in every run, wherever and whenever it is.
+/// An object without what differs between runs: times, identifiers, the name of the namespace.
 pub(crate) fn normal(kind: Kind, object: &DynamicObject, namespace: &str) -> Value {
     let meta = &object.metadata;
     let mut annotations = meta.annotations.clone().unwrap_or_default();

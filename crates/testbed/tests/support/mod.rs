@@ -87,7 +87,7 @@ pub enum Upstream {
     Workspaces,
     /// The CRDs of all built-in providers.
     All,
-    /// The same, and those of AsyncActors and KEDA.
+    /// The CRDs of all built-in providers, of AsyncActors and of KEDA.
     Everything,
     /// Nothing.
     None,
@@ -608,7 +608,7 @@ impl<C: Deref<Target = ControlPlane>> Bed<C> {
     }
 }
 
-/// Queues are left to sidecars.
+/// Arguments of the AsyncActor operator. Queues are left to sidecars.
 pub fn asya_args(transports: &str) -> runway_asya_operator::Args {
     runway_asya_operator::Args {
         actors: runway_asya_operator::ActorArgs {
@@ -626,6 +626,7 @@ pub fn asya_args(transports: &str) -> runway_asya_operator::Args {
     }
 }
 
+/// Settings of the Llama Stack operator, whose image the pods use.
 pub fn llama_stack_settings(image: &str) -> Settings {
     Settings {
         operator_image: Some(image.to_owned()),

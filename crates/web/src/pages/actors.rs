@@ -131,7 +131,7 @@ async fn messages(lens: &Lens, namespace: &Namespace, name: &Name) -> String {
 /// The command's hints name its options, which the console does not have.
 fn why(error: &Error) -> String {
     match error {
-        Error::NoToken => "asya-gateway identifies users by a token, and this session has none".to_owned(),
+        Error::NoToken => "asya-gateway identifies users by a token, and you are signed in without one".to_owned(),
         Error::Unreachable { place, message } => {
             format!(
                 "cannot reach asya-gateway at service {place}: {message}; install it or allow the API server to reach it"
