@@ -19,8 +19,7 @@ struct Command {
 #[tokio::main(worker_threads = 2)]
 async fn main() -> ExitCode {
     let Command { process, args } = Command::parse();
-    let process = process.always_active();
-    process::main("asya-gateway", "asya-gateway", &process, async |process| {
+    process::server("asya-gateway", "asya-gateway", &process, async |process| {
         run(process, args).await
     })
     .await

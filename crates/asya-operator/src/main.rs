@@ -5,14 +5,14 @@ use std::process::ExitCode;
 use clap::Parser;
 use runway_api::labels;
 use runway_asya_operator::{Args, run};
-use runway_operator::process::{self, ProcessArgs};
+use runway_operator::process::{self, ControllerArgs};
 
 /// Runs the AsyncActor operator, which creates or binds workloads and manages their queues and scaling.
 #[derive(Debug, Parser)]
 #[command(name = "asya-operator", version)]
 struct Command {
     #[command(flatten)]
-    process: ProcessArgs,
+    process: ControllerArgs,
     #[command(flatten)]
     args: Args,
 }
@@ -20,7 +20,7 @@ struct Command {
 #[tokio::main(worker_threads = 2)]
 async fn main() -> ExitCode {
     let Command { process, args } = Command::parse();
-    process::main(labels::ASYA_MANAGER, "asya", &process, async |process| {
+    process::controller(labels::ASYA_MANAGER, "asya", &process, async |process| {
         run(process, args).await
     })
     .await

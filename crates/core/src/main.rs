@@ -7,14 +7,14 @@ use clap::Parser;
 use runway_api::labels;
 use runway_core::Registry;
 use runway_core::serve::{self, WebhookArgs};
-use runway_operator::process::{self, Process, ProcessArgs};
+use runway_operator::process::{self, ControllerArgs, Process};
 
 /// Validate ModelDeployments, set defaults and select their provider
 #[derive(Debug, Parser)]
 #[command(name = "kubeairunway-controller", version)]
 struct Args {
     #[command(flatten)]
-    process: ProcessArgs,
+    process: ControllerArgs,
     /// Select a provider for ModelDeployments that name none. With false, your own selector must write status.provider.name
     #[arg(long, default_value_t = true, num_args = 0..=1, require_equals = true, default_missing_value = "true", action = clap::ArgAction::Set)]
     enable_provider_selector: bool,
@@ -26,7 +26,7 @@ struct Args {
 #[tokio::main(worker_threads = 2)]
 async fn main() -> ExitCode {
     let args = Args::parse();
-    process::main(labels::CORE_MANAGER, "core", &args.process, async |process| {
+    process::controller(labels::CORE_MANAGER, "core", &args.process, async |process| {
         run(process, &args).await
     })
     .await

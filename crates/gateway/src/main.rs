@@ -19,8 +19,7 @@ struct Command {
 #[tokio::main(worker_threads = 2)]
 async fn main() -> ExitCode {
     let Command { process, args } = Command::parse();
-    let process = process.always_active();
-    process::main("kubeairunway-gateway", "gateway", &process, async |process| {
+    process::server("kubeairunway-gateway", "gateway", &process, async |process| {
         run(process, args).await
     })
     .await

@@ -7,7 +7,7 @@ use clap::Parser;
 use runway_api::labels::llama_stack as labels;
 use runway_llama_stack_operator::RunArgs;
 use runway_llama_stack_operator::merge_config::{self, MergeArgs};
-use runway_operator::process::{self, ProcessArgs};
+use runway_operator::process::{self, ControllerArgs};
 
 /// Runs Llama Stack servers with providers that are installed at deploy time.
 #[derive(Debug, Parser)]
@@ -23,7 +23,7 @@ enum Args {
 #[derive(Debug, clap::Args)]
 struct Run {
     #[command(flatten)]
-    process: ProcessArgs,
+    process: ControllerArgs,
     #[command(flatten)]
     run: RunArgs,
 }
@@ -38,7 +38,7 @@ fn main() -> ExitCode {
 // As many threads as a controller needs, not as many as the node has cores.
 #[tokio::main(worker_threads = 2)]
 async fn run(args: &Run) -> ExitCode {
-    process::main(labels::MANAGER, "llama-stack", &args.process, async |process| {
+    process::controller(labels::MANAGER, "llama-stack", &args.process, async |process| {
         let settings = args.run.settings(&process.client).await;
         runway_llama_stack_operator::run(process, settings).await;
         Ok::<_, Infallible>(())

@@ -1,4 +1,4 @@
-//! Process of a controller: arguments and shared parts.
+//! Process of a controller or a server: arguments and shared parts.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use crate::shutdown;
 use crate::telemetry::{self, LogArgs};
 use crate::trace::{self, TraceArgs, Traces};
 
-/// Arguments of every controller.
+/// Arguments of every process.
 #[derive(Clone, Debug, clap::Args)]
 pub struct ProcessArgs {
     #[command(flatten)]
@@ -26,21 +26,19 @@ pub struct ProcessArgs {
     #[command(flatten)]
     admin: AdminArgs,
     #[command(flatten)]
-    lease: LeaseArgs,
-    #[command(flatten)]
     trace: TraceArgs,
 }
 
-impl ProcessArgs {
-    /// Without leader election, for servers: they have no right on Leases, and every replica serves.
-    #[must_use]
-    pub fn always_active(mut self) -> Self {
-        self.lease.leader_elect = false;
-        self
-    }
+/// Arguments of every controller.
+#[derive(Clone, Debug, clap::Args)]
+pub struct ControllerArgs {
+    #[command(flatten)]
+    process: ProcessArgs,
+    #[command(flatten)]
+    lease: LeaseArgs,
 }
 
-/// Shared parts of a controller's process. Cheap to clone.
+/// Shared parts of a process. Cheap to clone.
 #[derive(Clone)]
 pub struct Process {
     /// Client for the API server.
@@ -88,8 +86,8 @@ impl Process {
         }
     }
 
-    /// `name` is the name of the controller and its Lease; `provider` is its label in metrics.
-    async fn start(name: &str, provider: &str, args: &ProcessArgs) -> Result<Self, Error> {
+    /// `name` is the name of the process and its Lease; `provider` is its label in metrics. Without `lease` it is always active.
+    async fn start(name: &str, provider: &str, args: &ProcessArgs, lease: Option<&LeaseArgs>) -> Result<Self, Error> {
         install_crypto();
         let shutdown = shutdown::on_signal();
         let health = Health::default();
@@ -99,8 +97,8 @@ impl Process {
 
         // The election has its own client: a renewal never waits behind other requests, and is not counted with them.
         let own = Client::try_from(config.clone()).map_err(failed)?;
-        let leadership = if args.lease.leader_elect {
-            let (election, leadership) = Election::new(own, &args.lease, name);
+        let leadership = if let Some(lease) = lease.filter(|lease| lease.leader_elect) {
+            let (election, leadership) = Election::new(own, lease, name);
             health.supervise("leader election", shutdown.clone(), election.run(shutdown.clone()));
             leadership
         } else {
@@ -138,7 +136,20 @@ pub fn time(text: &str) -> Result<Duration, &'static str> {
 }
 
 /// Main function of a controller: starts the shared parts, runs `body`, and logs an error in one line.
-pub async fn main<E>(
+pub async fn controller<E>(
+    name: &str,
+    provider: &str,
+    args: &ControllerArgs,
+    body: impl AsyncFnOnce(Process) -> Result<(), E>,
+) -> ExitCode
+where
+    E: std::error::Error + 'static,
+{
+    main(name, provider, &args.process, Some(&args.lease), body).await
+}
+
+/// Main function of a server, as [`controller`]. It has no right on Leases, and every replica is active.
+pub async fn server<E>(
     name: &str,
     provider: &str,
     args: &ProcessArgs,
@@ -147,8 +158,21 @@ pub async fn main<E>(
 where
     E: std::error::Error + 'static,
 {
+    main(name, provider, args, None, body).await
+}
+
+async fn main<E>(
+    name: &str,
+    provider: &str,
+    args: &ProcessArgs,
+    lease: Option<&LeaseArgs>,
+    body: impl AsyncFnOnce(Process) -> Result<(), E>,
+) -> ExitCode
+where
+    E: std::error::Error + 'static,
+{
     telemetry::init(&args.log);
-    match Process::start(name, provider, args).await {
+    match Process::start(name, provider, args, lease).await {
         Ok(process) => {
             let traces = process.traces.clone();
             let code = telemetry::exit(body(process)).await;

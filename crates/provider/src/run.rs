@@ -14,7 +14,7 @@ use runway_operator::apply::Executor;
 use runway_operator::controller::{self, Waits, unpacked};
 use runway_operator::events::Events;
 use runway_operator::packed::Packed;
-use runway_operator::process::{self, Process, ProcessArgs};
+use runway_operator::process::{self, ControllerArgs, Process};
 use runway_operator::watch::{key, mapped, ready_when_listed, reflect, subject, watched};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -32,7 +32,7 @@ use crate::register::keep_registered;
 #[derive(Clone, Debug, clap::Args)]
 pub struct ProviderArgs {
     #[command(flatten)]
-    process: ProcessArgs,
+    process: ControllerArgs,
     /// Send each model one request after a rollout, and set Ready only when it has answered. With false, Ready is True as soon
     /// as the pods are ready
     #[arg(long, value_name = "BOOL", default_value_t = true, action = clap::ArgAction::Set)]
@@ -42,7 +42,7 @@ pub struct ProviderArgs {
 /// Main function of a provider's controller.
 pub async fn main(provider: impl Provider, args: &ProviderArgs) -> ExitCode {
     let name = provider.name();
-    process::main(&labels::provider_manager(name), name, &args.process, async |process| {
+    process::controller(&labels::provider_manager(name), name, &args.process, async |process| {
         run(provider, process, args.verify_endpoints).await;
         Ok::<_, Infallible>(())
     })
