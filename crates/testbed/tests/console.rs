@@ -609,6 +609,7 @@ fn routes() -> Vec<Route> {
         ..route(method, path, "")
     };
     let actors_may = |verb| may("asya.sh", "asyncactors", Some("team-a"), verb);
+    let proxy_may = |verb| may("", "services/proxy", Some(manifests::NAMESPACE), verb);
     let stacks_may = |verb| may("llamastack.io", "llamastackdistributions", Some("team-a"), verb);
     vec![
         page("/", in_team_a_may("list"), Shows::Text("team-a/one")),
@@ -656,6 +657,30 @@ fn routes() -> Vec<Route> {
         operated("POST", "/actors/team-a/ask/pause", actors_may("patch")),
         operated("POST", "/actors/team-a/ask/resume", actors_may("patch")),
         operated("POST", "/actors/team-a/ask/delete", actors_may("delete")),
+        // There is no asya-gateway in this cluster.
+        page(
+            "/actors/team-a/ask/dead-letters",
+            proxy_may("get"),
+            Shows::Text("cannot reach asya-gateway"),
+        ),
+        page(
+            "/actors/team-a/ask/dead-letters/show?id=1",
+            proxy_may("get"),
+            Shows::NoAnswer,
+        ),
+        page(
+            "/actors/team-a/ask/dead-letters/delete",
+            proxy_may("create"),
+            Shows::ToAll,
+        ),
+        Route {
+            shows: Shows::NoAnswer,
+            ..operated("POST", "/actors/team-a/ask/dead-letters/redrive", proxy_may("create"))
+        },
+        Route {
+            shows: Shows::NoAnswer,
+            ..operated("POST", "/actors/team-a/ask/dead-letters/delete", proxy_may("create"))
+        },
         page("/stacks", stacks_may("list"), Shows::Text("/stacks/team-a/stack")),
         page("/stacks/team-a/stack", stacks_may("list"), Shows::Page),
         operated("GET", "/stacks/team-a/stack/delete", stacks_may("get")),
@@ -760,8 +785,10 @@ fn every_route_of_the_console_is_in_the_table() -> Result<()> {
             .fold(route.path.to_owned(), |path, object| {
                 path.replace(object, "/{namespace}/{name}")
             });
+        let path = path.split('?').next().unwrap_or_default().to_owned();
         // Routes of every part of the console.
         let path = match path.rsplit_once('/') {
+            Some((of, _)) if of.ends_with("/dead-letters") => path,
             Some((_, action @ ("pause" | "resume" | "delete"))) => format!("/{{part}}/{{namespace}}/{{name}}/{action}"),
             _ => path,
         };
@@ -1095,6 +1122,7 @@ fn body_of(route: &Route, name: &str, csrf: &str, uid: &str) -> String {
         (_, path) if path.ends_with("edit") => {
             format!("csrf={csrf}&spec.model.id=org/by-{name}&spec.engine.type=vllm&spec.resources.gpu.count=1")
         }
+        (_, path) if path.contains("dead-letters") => format!("csrf={csrf}&all=true"),
         (_, path) if path.ends_with("delete") => format!("csrf={csrf}&uid={uid}"),
         _ => format!("csrf={csrf}"),
     }

@@ -16,6 +16,7 @@
 //! | [`lens`] | the cluster as one session sees it |
 //! | [`caches`] | watches shared by the sessions of one user |
 //! | [`watches`], [`store`], [`kind`], [`seen`] | the watch of a kind, its objects and its changes |
+//! | [`gateway`] | requests to asya-gateway |
 //! | [`health`] | health of the connection to the cluster |
 //! | [`live`] | server-sent events about changes |
 //! | [`history`] | recent replica counts, for charts |
@@ -27,6 +28,7 @@ pub mod caches;
 pub mod credentials;
 pub mod crypto;
 pub mod form;
+pub mod gateway;
 pub mod guard;
 pub mod health;
 pub mod history;

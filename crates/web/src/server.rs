@@ -323,6 +323,19 @@ fn router(app: Arc<App>) -> Router {
         .route("/providers", get(pages::providers::show))
         .route("/actors", get(pages::actors::show))
         .route("/actors/{namespace}/{name}", get(pages::actors::one))
+        .route("/actors/{namespace}/{name}/dead-letters", get(pages::letters::list))
+        .route(
+            "/actors/{namespace}/{name}/dead-letters/show",
+            get(pages::letters::show),
+        )
+        .route(
+            "/actors/{namespace}/{name}/dead-letters/redrive",
+            post(pages::letters::redrive),
+        )
+        .route(
+            "/actors/{namespace}/{name}/dead-letters/delete",
+            get(pages::letters::confirm).post(pages::letters::delete),
+        )
         .route("/stacks", get(pages::stacks::show))
         .route("/stacks/{namespace}/{name}", get(pages::stacks::one))
         .route("/admin", get(pages::admin::show))

@@ -223,6 +223,14 @@ fn a_hostile_address_is_refused_and_nothing_is_asked() {
                 let (status, ..) = browser.send("GET", &format!("/deployments/{place}/{tab}"), "");
                 assert_eq!(status, 400, "GET {place}/{tab}");
             }
+            for page in ["", "/show?id=1", "/delete"] {
+                let (status, ..) = browser.send("GET", &format!("/actors/{place}/dead-letters{page}"), "");
+                assert_eq!(status, 400, "GET {place}/dead-letters{page}");
+            }
+            for verb in ["redrive", "delete"] {
+                let (status, ..) = browser.post(&format!("/actors/{place}/dead-letters/{verb}"), "all=true");
+                assert_eq!(status, 400, "POST {place}/dead-letters/{verb}");
+            }
             for verb in ["chat", "edit"] {
                 let (status, ..) = browser.post(&format!("/deployments/{place}/{verb}"), "message=a&stream=true");
                 assert_eq!(status, 400, "POST {place}/{verb}");
@@ -379,7 +387,7 @@ fn an_actor_shows_the_numbers_of_its_messages_or_why_they_are_unknown() {
     let cluster = Cluster::start(BTreeMap::from([("/apis/asya.sh/v1alpha1/asyncactors", actors)]));
     let browser = Browser::at(&cluster);
     let shown = [
-        "<dd>12 waiting, 3 running, an unknown number failed</dd>",
+        "<dd>12 waiting, 3 running, an unknown number failed <a href=\"/actors/default/running/dead-letters\">",
         "asyncactors/queue of",
         "cannot reach asya-gateway at service kubeairunway-system/asya-gateway: unknown",
     ];

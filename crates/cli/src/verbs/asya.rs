@@ -300,26 +300,18 @@ impl Here<'_> {
     /// Redrives or deletes dead letters: `verb` at the gateway, `done` in the message.
     async fn process(&self, args: &ChooseArgs, verb: &str, done: &str) -> Result<Answer, Error> {
         let ids = (!args.all).then_some(args.ids.as_slice());
-        let ask = || self.gateway.process(verb, self.namespace, &args.name, ids);
-        let first = ask().await?;
-        let mut processed = first.processed;
-        // One request processes a limited number. A redriven message that dies again is not redriven again.
-        while args.all && processed < first.count {
-            match ask().await?.processed {
-                0 => break,
-                more => processed += more,
-            }
-        }
+        let result = self.gateway.process(verb, self.namespace, &args.name, ids).await?;
+        let left = result.left();
         let said = |text| Diagnostic::about(Level::Error, format!("AsyncActor/{}", args.name), text);
-        let missing = first.missing.iter().map(|id| format!("dead letter '{id}' not found"));
-        let left = (args.all && processed < first.count).then(|| {
+        let missing = result.missing.iter().map(|id| format!("dead letter '{id}' not found"));
+        let left = (args.all && left > 0).then(|| {
             format!(
                 "{} not {done}: larger than asya-gateway reads (--largest-result), or in use",
-                counted(first.count - processed)
+                counted(left)
             )
         });
         let talk = missing.chain(left).map(said).collect();
-        let data = format!("{} of actor '{}' {done}\n", counted(processed), args.name);
+        let data = format!("{} of actor '{}' {done}\n", counted(result.processed), args.name);
         Ok(Answer::new(data, talk))
     }
 

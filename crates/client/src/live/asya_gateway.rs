@@ -54,6 +54,8 @@ pub enum Error {
     Refused {
         /// Action, as a phrase with a verb.
         doing: String,
+        /// Status of the response; 502 if the response cannot be read.
+        status: StatusCode,
         /// Message of the gateway.
         message: String,
     },
@@ -167,7 +169,7 @@ impl<'a> AsyaGateway<'a> {
             .await
     }
 
-    /// Redrives or deletes dead letters (`verb` is `redrive` or `drop`), those with these ids, or as many as one request processes.
+    /// Redrives or deletes dead letters (`verb` is `redrive` or `drop`): those with these ids, or all that are in the queue now.
     ///
     /// # Errors
     /// The gateway cannot be reached, or rejects the request.
@@ -179,13 +181,24 @@ impl<'a> AsyaGateway<'a> {
         ids: Option<&[String]>,
     ) -> Result<Processed, Error> {
         let chosen = ids.map_or_else(|| json!({"all": true}), |ids| json!({"ids": ids}));
-        let question = Question {
-            doing: format!("{verb} dead letters of actor '{actor}'"),
-            path: format!("/queues/{namespace}/{actor}/dlq/{verb}"),
-            headers: &[],
-            body: Some(chosen.to_string().into_bytes()),
+        let ask = async || {
+            let question = Question {
+                doing: format!("{verb} dead letters of actor '{actor}'"),
+                path: format!("/queues/{namespace}/{actor}/dlq/{verb}"),
+                headers: &[],
+                body: Some(chosen.to_string().into_bytes()),
+            };
+            self.ask::<Processed>(question).await.map(|(answer, _)| answer)
         };
-        self.ask(question).await.map(|(answer, _)| answer)
+        let mut all = ask().await?;
+        // One request processes a limited number. A redriven message that dies again is not redriven again.
+        while ids.is_none() && all.processed < all.count {
+            match ask().await?.processed {
+                0 => break,
+                more => all.processed += more,
+            }
+        }
+        Ok(all)
     }
 
     async fn get<T: DeserializeOwned>(&self, doing: String, path: String) -> Result<T, Error> {
@@ -211,6 +224,7 @@ impl<'a> AsyaGateway<'a> {
         } = question;
         let refused = |message: String| Error::Refused {
             doing: doing.clone(),
+            status: StatusCode::BAD_GATEWAY,
             message,
         };
         let Place { namespace, service } = self.place;
@@ -243,7 +257,11 @@ impl<'a> AsyaGateway<'a> {
         let body: Value = serde_json::from_str(text).unwrap_or_default();
         if let Some(message) = body["error"]["message"].as_str() {
             let message = message.to_owned();
-            return Error::Refused { doing, message };
+            return Error::Refused {
+                doing,
+                status: code,
+                message,
+            };
         }
         let status: Option<Status> = serde_json::from_value(body).ok();
         let status = status.unwrap_or_else(|| Status::failure(text.trim(), "").with_code(code.as_u16()));

@@ -72,6 +72,13 @@ pub struct Processed {
     pub missing: Vec<String>,
 }
 
+impl Processed {
+    /// Dead letters that were not processed.
+    pub fn left(&self) -> u64 {
+        self.count.saturating_sub(self.processed)
+    }
+}
+
 /// A job.
 #[derive(Debug, Deserialize)]
 pub struct Job {

@@ -1,31 +1,24 @@
 //! AsyncActors: their state, queue, replicas, binding and conflicts.
 
-use std::time::Duration;
-
 use askama::Template;
 use axum::response::Response;
 use jiff::Timestamp;
 use kube::ResourceExt;
 use runway_api::async_actor::{Mode, Strategy};
 use runway_api::{AsyncActor, Name, Namespace};
-use runway_client::asya_gateway::{AsyaGateway, DEFAULT_PLACE, Error, Place};
 use runway_client::source::Source;
 use runway_client::tree::Tree;
 use runway_operator::clock;
-use runway_operator::telemetry::chain;
-use tokio::time::timeout;
 
 use super::deployment::{Entry, is_usual_when_operated, of_condition};
 use super::overview::actor_state;
+use crate::gateway;
 use crate::guard::{Asker, Of};
 use crate::history::Chart;
 use crate::lens::Lens;
 use crate::moment::Moment;
 use crate::page::{self, Shell};
 use crate::refusal;
-
-/// Longest wait for asya-gateway.
-const PATIENCE: Duration = Duration::from_secs(5);
 
 struct Actor {
     namespace: String,
@@ -110,35 +103,14 @@ pub async fn one(Asker(session): Asker, Of { namespace, name }: Of) -> Response 
 
 /// Numbers of messages from asya-gateway, or the reason why they are unknown.
 async fn messages(lens: &Lens, namespace: &Namespace, name: &Name) -> String {
-    let cluster = lens.cluster();
-    let place: Place = match DEFAULT_PLACE.parse() {
-        Ok(place) => place,
-        Err(why) => return why,
-    };
-    let asked = async {
-        let authorization = lens.credential().authorization().await?;
-        AsyaGateway::with(&cluster, &place, authorization)
-            .numbers(namespace, name)
-            .await
-    };
-    match timeout(PATIENCE, asked).await {
-        Ok(Ok(numbers)) => numbers.to_string(),
-        Ok(Err(error)) => format!("unknown: {}", why(&error)),
-        Err(_) => format!("unknown: asya-gateway does not answer within {} s", PATIENCE.as_secs()),
-    }
-}
-
-/// The command's hints name its options, which the console does not have.
-fn why(error: &Error) -> String {
-    match error {
-        Error::NoToken => "asya-gateway identifies users by a token, and you are signed in without one".to_owned(),
-        Error::Unreachable { place, message } => {
-            format!(
-                "cannot reach asya-gateway at service {place}: {message}; install it or allow the API server to reach it"
-            )
-        }
-        error => chain(error),
-    }
+    let asked = gateway::ask(lens, gateway::LOOK, async |gateway| {
+        gateway.numbers(namespace, name).await
+    })
+    .await;
+    asked.map_or_else(
+        |failed| format!("unknown: {}", failed.message),
+        |numbers| numbers.to_string(),
+    )
 }
 
 fn actor(actor: &AsyncActor, now: Timestamp) -> Actor {

@@ -1,0 +1,87 @@
+//! Requests of pages to asya-gateway, as the user.
+
+use std::time::Duration;
+
+use axum::http::StatusCode;
+use axum::response::Response;
+use runway_client::asya_gateway::{AsyaGateway, DEFAULT_PLACE, Error, Place};
+use runway_operator::telemetry::chain;
+use tokio::time::timeout;
+
+use crate::lens::Lens;
+use crate::pages::actions;
+use crate::refusal;
+
+/// Time limit of a request that reads.
+pub const LOOK: Duration = Duration::from_secs(5);
+/// Time limit of a request that redrives or deletes.
+pub const WORK: Duration = Duration::from_mins(1);
+
+/// Failed request, for the page.
+pub struct Failed {
+    /// Status of the page.
+    pub status: StatusCode,
+    /// Message.
+    pub message: String,
+}
+
+impl Failed {
+    fn because(status: StatusCode, message: impl Into<String>) -> Self {
+        Self {
+            status,
+            message: message.into(),
+        }
+    }
+
+    /// Page for a failed action.
+    pub fn page(&self) -> Response {
+        refusal::refuse(self.status, &self.message)
+    }
+}
+
+impl From<Error> for Failed {
+    /// The command's hints name its options, which the console does not have.
+    fn from(error: Error) -> Self {
+        match &error {
+            Error::NoToken => Self::because(
+                StatusCode::FORBIDDEN,
+                "asya-gateway identifies users by a token, and you are signed in without one",
+            ),
+            Error::Unreachable { place, message } => {
+                let text = format!(
+                    "cannot reach asya-gateway at service {place}: {message}; install it or allow the API server to reach it"
+                );
+                Self::because(StatusCode::BAD_GATEWAY, text)
+            }
+            Error::Refused { status, .. } => Self::because(*status, chain(&error)),
+            Error::Cluster(cause) => Self::because(actions::status(cause), chain(&error)),
+            Error::Token | Error::NotHad(_) => Self::because(StatusCode::BAD_GATEWAY, chain(&error)),
+        }
+    }
+}
+
+/// Sends a request to asya-gateway.
+///
+/// # Errors
+/// The gateway does not answer within `limit`, cannot be reached, or rejects the request.
+pub async fn ask<T>(
+    lens: &Lens,
+    limit: Duration,
+    question: impl AsyncFnOnce(&AsyaGateway<'_>) -> Result<T, Error>,
+) -> Result<T, Failed> {
+    let cluster = lens.cluster();
+    let place: Place = DEFAULT_PLACE
+        .parse()
+        .map_err(|invalid: String| Failed::because(StatusCode::INTERNAL_SERVER_ERROR, invalid))?;
+    let asked = async {
+        let authorization = lens.credential().authorization().await?;
+        question(&AsyaGateway::with(&cluster, &place, authorization)).await
+    };
+    match timeout(limit, asked).await {
+        Ok(answer) => Ok(answer?),
+        Err(_) => {
+            let text = format!("asya-gateway does not answer within {} s", limit.as_secs());
+            Err(Failed::because(StatusCode::GATEWAY_TIMEOUT, text))
+        }
+    }
+}
