@@ -21,6 +21,8 @@ use crate::say;
 /// Removed by a reboot, as the recorded resources are.
 const RECORDS: &str = "/run/runway-testbed";
 const PATIENCE: Duration = Duration::from_secs(20);
+/// CPU weight of a node's pods, all together, in multiples of the kernel's default.
+const POD_WEIGHT: u32 = 8;
 
 /// One node's share of the machine. Dropping it ends the node and takes everything back.
 pub(crate) struct Claim {
@@ -257,6 +259,14 @@ impl Record {
     fn make_cgroups(&self) -> Result<()> {
         for cgroup in self.cgroups()? {
             fs::create_dir_all(&cgroup).with_context(|| format!("cannot create the cgroup {}", cgroup.display()))?;
+            // Each session of processes beside the node weighs as much as a cgroup does by default, and so would all pods together.
+            for (file, default) in [("cpu.shares", 1024), ("cpu.weight", 100)] {
+                let file = cgroup.join(file);
+                if file.exists() {
+                    fs::write(&file, (POD_WEIGHT * default).to_string())
+                        .with_context(|| format!("cannot write {}", file.display()))?;
+                }
+            }
         }
         Ok(())
     }
