@@ -40,6 +40,8 @@ const HELLO: &str = "deploy/examples/test-bed/hello.yaml";
 
 pub(super) async fn show(node: &mut Node, programs: &Programs) -> Result<()> {
     let client = node.admin_client().await?;
+    // First, since it binds the roles of all components to users: the operator's manifests bind its own to its ServiceAccount.
+    super::answer::install(node, programs, &client).await?;
     step("installing the Llama Stack operator, from an image of its own");
     let component = manifests::llama_stack();
     let release = Release::default();
@@ -60,7 +62,6 @@ pub(super) async fn show(node: &mut Node, programs: &Programs) -> Result<()> {
     };
     step("a model of the provider direct, a real llama-server, is to answer through a second server");
     node.import_image(&engine.image.archive).await?;
-    super::answer::install(node, programs, &client).await?;
     let model = read(HELLO)?;
     let name = text(&model["metadata"]["name"]).to_owned();
     cluster::apply(&client, &serde_json::from_value(model)?).await?;
@@ -86,6 +87,8 @@ async fn serve(node: &Node, client: &Client, example: &Example, distribution: &s
         provider["config"]["modelDeploymentRef"]["name"] = model.into();
     }
     resource["spec"]["server"]["distribution"] = json!({ "image": distribution });
+    // Two servers and a model fit on a node with two CPUs; the default request is one CPU for each server.
+    resource["spec"]["server"]["containerSpec"] = json!({ "resources": { "requests": { "cpu": "250m" } } });
     step(&format!("making the provider's image from {}", example.sources));
     let archive = node.dir.join("provider.tar");
     provider_image(example.sources, &image, &archive)?;
