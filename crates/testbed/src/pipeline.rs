@@ -4,6 +4,7 @@ use std::{
     collections::BTreeMap,
     fs,
     path::{Path, PathBuf},
+    process::Command,
     time::Duration,
 };
 
@@ -102,6 +103,16 @@ impl Actor {
     /// Starts a sidecar again after [`Actor::stop_sidecar`].
     pub fn start_sidecar(&mut self) -> Result<()> {
         self.sidecar = Some(self.sidecar_component.spawn()?);
+        Ok(())
+    }
+
+    /// Stops the runtime without ending it, as a handler that hangs, and lets it continue after this time.
+    pub async fn hang_runtime(&self, time: Duration) -> Result<()> {
+        let pid = process::recorded_pid(self.folder(), "runtime").context("the runtime does not run")?;
+        let signal = |name: &str| process::output(Command::new("kill").args([name, &pid.to_string()]));
+        signal("-STOP")?;
+        tokio::time::sleep(time).await;
+        signal("-CONT")?;
         Ok(())
     }
 
@@ -301,7 +312,7 @@ impl Broker {
     /// Messages of a queue. Each is acknowledged when it is returned.
     pub async fn consume(&self, queue: &str) -> Result<Incoming> {
         let channel = self.connection.create_channel().await?;
-        channel.basic_qos(200, BasicQosOptions::default()).await?;
+        channel.basic_qos(Incoming::AHEAD, BasicQosOptions::default()).await?;
         let consumer = channel
             .basic_consume(
                 queue.into(),
@@ -381,6 +392,9 @@ pub struct Incoming {
 }
 
 impl Incoming {
+    /// Messages that are taken ahead.
+    pub const AHEAD: u16 = 200;
+
     /// The next message and its AMQP properties; an error after `patience`.
     pub async fn next(&mut self, patience: Duration) -> Result<(Vec<u8>, BasicProperties)> {
         let next = tokio::time::timeout(patience, self.consumer.next()).await;

@@ -161,6 +161,13 @@ impl RabbitMq {
         self.wait().await
     }
 
+    /// Kills it and starts it again on the same port, with what it had written.
+    pub async fn crash(&mut self) -> Result<()> {
+        self.server = None;
+        self.server = Some(self.component.spawn()?);
+        self.wait().await
+    }
+
     /// Stops it in order.
     pub async fn stop(mut self) {
         if let Some(server) = self.server.take() {

@@ -6,7 +6,7 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use runway_testbed::chaos::{self, ChaosOptions};
+use runway_testbed::chaos::{self, ChaosOptions, Fault};
 use runway_testbed::pipeline::{Actor, ActorPrograms, Broker};
 use runway_testbed::{RabbitMq, RabbitMqOptions, programs};
 use serde_json::Value;
@@ -27,15 +27,18 @@ pub(crate) struct Args {
     /// Messages taken ahead, by both.
     #[arg(long, default_value_t = 100)]
     prefetch: u16,
-    /// Kill sidecars, runtimes and connections instead, and count what is lost.
+    /// Kill and stop sidecars, runtimes, connections and the broker instead, and count what is lost.
     #[arg(long)]
     chaos: bool,
     /// With --chaos: envelopes.
     #[arg(long, default_value_t = 100_000)]
     envelopes: usize,
-    /// With --chaos: kills.
+    /// With --chaos: faults.
     #[arg(long, default_value_t = 200)]
-    kills: usize,
+    faults: usize,
+    /// With --chaos: decides which actor a fault concerns.
+    #[arg(long, default_value_t = 0x5eed)]
+    seed: u64,
     /// Bind this many actors instead, and count the requests of the operator.
     #[arg(long, value_name = "N", conflicts_with = "chaos")]
     actors: Option<usize>,
@@ -63,9 +66,9 @@ pub(crate) async fn run(args: &Args) -> Result<()> {
     }
     let programs = Programs::build(args.unoptimised).await?;
     super::step("starting RabbitMQ");
-    let rabbit = RabbitMq::start(RabbitMqOptions::default()).await?;
+    let mut rabbit = RabbitMq::start(RabbitMqOptions::default()).await?;
     let outcome = if args.chaos {
-        under_fire(&rabbit, &programs, args).await
+        under_fire(&mut rabbit, &programs, args).await
     } else {
         compare(&rabbit, &programs, args).await
     };
@@ -100,29 +103,30 @@ impl Programs {
     }
 }
 
-async fn under_fire(rabbit: &RabbitMq, programs: &Programs, args: &Args) -> Result<()> {
+async fn under_fire(rabbit: &mut RabbitMq, programs: &Programs, args: &Args) -> Result<()> {
     let options = ChaosOptions {
         envelopes: args.envelopes,
-        kills: args.kills,
+        faults: args.faults,
         prefetch: usize::from(args.prefetch),
-        seed: 0x5eed,
+        seed: args.seed,
     };
     super::step(&format!(
-        "{} envelopes through two actors, {} kills on the way",
-        args.envelopes, args.kills
+        "{} envelopes through two actors, {} faults on the way, seed {}",
+        args.envelopes, args.faults, args.seed
     ));
     let tenth = (args.envelopes / 10).max(1);
-    let tell = |out: usize, kills: usize| {
+    let tell = |out: usize, faults: usize| {
         if out.is_multiple_of(tenth) {
-            super::step(&format!("{out} are out, {kills} kills so far"));
+            super::step(&format!("{out} are out, {faults} faults so far"));
         }
     };
     let report = chaos::run(rabbit, &programs.actor(), options, tell).await?;
-    let [sidecars, runtimes, connections] = report.kills;
-    println!("| envelopes | killed: sidecar, runtime, connection | lost | failed | duplicates | allowed | took |");
-    println!("|---|---|---|---|---|---|---|");
+    let names = Fault::ALL.map(Fault::name).join(" | ");
+    let counts = report.faults.map(|count| count.to_string()).join(" | ");
+    println!("| envelopes | {names} | lost | failed | duplicates | allowed | took |");
+    println!("|{}", "---|".repeat(Fault::ALL.len() + 6));
     println!(
-        "| {} | {sidecars}, {runtimes}, {connections} | {} | {} | {} | {} | {:.0} s |",
+        "| {} | {counts} | {} | {} | {} | {} | {:.0} s |",
         args.envelopes,
         report.lost.len(),
         report.failed,
