@@ -6,7 +6,7 @@
 use anyhow::{Context, Result, ensure};
 use kube::core::DynamicObject;
 use runway_cli::install::kinds;
-use runway_client::manifests::{Component, NAMESPACE, Release, component, console, gateway, pods, router};
+use runway_client::manifests::{Component, NAMESPACE, Release, component, console, gateway, pods, router, routes};
 use serde_json::{Map, Value, json};
 
 use crate::yaml::{HEADER, document};
@@ -18,6 +18,8 @@ const CONSOLE_VALUES: &str = ".Values.console";
 const GATEWAY_VALUES: &str = ".Values.asyaGateway";
 /// Path of the model router's values.
 const ROUTER_VALUES: &str = ".Values.gateway";
+/// Path of the routes controller's values.
+const ROUTES_VALUES: &str = ".Values.gatewayRoutes";
 /// Whether it impersonates.
 const IMPERSONATES: &str = ".Values.console.impersonate.enabled";
 /// Begin of a mark: nothing that objects hold.
@@ -46,6 +48,10 @@ The front door of Asya (docs/asya-gateway.md). It has one pod, since its jobs ar
 const ROUTER: &str = "\
 The model router (docs/gateway.md): one OpenAI-compatible address for all models
 # args: settings of `kubeairunway-gateway`, as --longest-hold=10m";
+
+const ROUTES: &str = "\
+The controller of HTTPRoutes (docs/gateway.md#a-gateway-of-the-cluster): models at a Gateway of the cluster
+# args: settings of `kubeairunway-gateway-routes`, with --gateway=NAMESPACE/NAME";
 
 const PROVIDERS: &str = "\
 The controllers of the built-in providers
@@ -153,11 +159,16 @@ fn values(components: &[Component]) -> Result<String> {
             add(GATEWAY, json!({ key(component): values }))?;
             continue;
         }
-        if component.name == router::NAME {
+        let comment = match component.name.as_str() {
+            router::NAME => Some(ROUTER),
+            routes::NAME => Some(ROUTES),
+            _ => None,
+        };
+        if let Some(comment) = comment {
             let mut values = settings;
             values["enabled"] = json!(false);
             values["args"] = json!([]);
-            add(ROUTER, json!({ key(component): values }))?;
+            add(comment, json!({ key(component): values }))?;
             continue;
         }
         match provider(component) {
@@ -207,8 +218,8 @@ fn template(component: &Component) -> Result<String> {
     };
     let policies: Vec<String> = component.policy.iter().map(kinds::id).collect();
     let is_console = component.name == console::NAME;
-    let is_server = [console::NAME, gateway::NAME, router::NAME].contains(&component.name.as_str());
-    let is_optional = is_server || provider(component).is_some();
+    let on_request = [console::NAME, gateway::NAME, router::NAME, routes::NAME];
+    let is_optional = on_request.contains(&component.name.as_str()) || provider(component).is_some();
     let mut text = HEADER.to_owned();
     if is_optional {
         text.extend(["{{- if ", &values, ".enabled }}\n"]);
@@ -264,6 +275,10 @@ fn opened(object: &DynamicObject, values: &str) -> Result<String> {
     }
     if [GATEWAY_VALUES, ROUTER_VALUES].contains(&values) && kinds::kind(object) == "Deployment" {
         value["spec"]["template"]["spec"]["containers"][0]["args"] = json!(mark(&format!("toJson {values}.args")));
+    }
+    if values == ROUTES_VALUES && kinds::kind(object) == "Deployment" {
+        let args = format!("toJson (concat (list \"--leader-elect\") {values}.args)");
+        value["spec"]["template"]["spec"]["containers"][0]["args"] = json!(mark(&args));
     }
     if values == CONSOLE_VALUES {
         open_console(&mut value, kinds::kind(object)).with_context(shape)?;

@@ -38,7 +38,7 @@ struct Program {
     links: &'static [&'static str],
 }
 
-const PROGRAMS: [Program; 12] = [
+const PROGRAMS: [Program; 13] = [
     program(
         "kubeairunway-controller",
         "runway-core",
@@ -79,6 +79,11 @@ const PROGRAMS: [Program; 12] = [
         "kubeairunway-gateway",
         "runway-gateway",
         "The model router: one address for all models of a cluster",
+    ),
+    program(
+        "kubeairunway-gateway-routes",
+        "runway-gateway",
+        "Controller of HTTPRoutes: models at a Gateway of the cluster",
     ),
     Program {
         // Init containers of servers call it by the name that it has in other operators' images.

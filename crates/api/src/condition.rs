@@ -31,6 +31,8 @@ pub const PAUSED: &str = "Paused";
 pub const PROVIDER_UNAVAILABLE: &str = "ProviderUnavailable";
 /// The autoscaler of `spec.scaling.autoscaling` scales the model; present only with it. Owner: core.
 pub const AUTOSCALER_READY: &str = "AutoscalerReady";
+/// The Gateway routes requests to the model; present only while the routes controller runs for it. Owner: gateway.
+pub const GATEWAY_READY: &str = "GatewayReady";
 /// The provider supports the spec. Owner: provider.
 pub const PROVIDER_COMPATIBLE: &str = "ProviderCompatible";
 /// The upstream objects exist. Owner: provider.
@@ -85,10 +87,12 @@ pub enum Owner {
     Provider,
     /// The core controller until a provider is selected, then the provider.
     Shared,
+    /// The controller that creates HTTPRoutes.
+    Gateway,
 }
 
 /// Condition types of a ModelDeployment with their owners, in the order in which they are written.
-pub const MODEL_DEPLOYMENT: [(&str, Owner); 14] = [
+pub const MODEL_DEPLOYMENT: [(&str, Owner); 15] = [
     (VALIDATED, Owner::Core),
     (PROVIDER_SELECTED, Owner::Core),
     (PAUSED, Owner::Core),
@@ -103,6 +107,7 @@ pub const MODEL_DEPLOYMENT: [(&str, Owner); 14] = [
     (FIELDS_IGNORED, Owner::Provider),
     (SCALING_LIMITED, Owner::Provider),
     (DRY_RUN, Owner::Provider),
+    (GATEWAY_READY, Owner::Gateway),
 ];
 
 /// Owner of a condition type of a ModelDeployment; absent for a type that is not ours.

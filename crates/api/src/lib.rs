@@ -42,5 +42,7 @@ pub use llama_stack_distribution::{LlamaStackDistribution, LlamaStackDistributio
 pub use model_deployment::{ModelDeployment, ModelDeploymentSpec, ModelDeploymentStatus, Phase};
 pub use name::{Name, Namespace};
 pub use provider_config::{InferenceProviderConfig, InferenceProviderConfigSpec, InferenceProviderConfigStatus};
-pub use reason::{ActorReason, CoreReason, DistributionReason, EventReason, ProviderReason, RegistrationReason};
+pub use reason::{
+    ActorReason, CoreReason, DistributionReason, EventReason, GatewayReason, ProviderReason, RegistrationReason,
+};
 pub use tone::Tone;

@@ -113,6 +113,32 @@ pub struct ModelDeploymentSpec {
     #[schemars(length(max = 253))]
     #[x_kube(validation = Rule::new("self.matches('^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$')").message("serviceAccountName must be the name of a ServiceAccount: lower case letters, digits, '-' and '.'"))]
     pub service_account_name: Option<String>,
+
+    /// Route to the model at the Gateway that the administrator named, if the routes controller is installed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gateway: Option<Gateway>,
+}
+
+/// Route to the model at a Gateway.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Gateway {
+    /// Whether the model is reached through the Gateway. Defaults to true. With false, the HTTPRoute and the InferencePool that
+    /// were created for it are deleted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub enabled: Option<bool>,
+    /// Name of the model at the Gateway: the value of the header X-Gateway-Model-Name. It must be unique among the models of the
+    /// Gateway. Defaults to model.servedName, or the last part of the ID; for a custom source, to the name of the
+    /// ModelDeployment.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 253))]
+    #[x_kube(validation = Rule::new("self.matches('^[!-~]*$')").message("gateway.modelName is the value of a header: use ASCII characters without spaces"))]
+    pub model_name: Option<String>,
+    /// HTTPRoute of your own in the same namespace, instead of one that is created. It is checked, and not changed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 253))]
+    #[x_kube(validation = Rule::new("self == '' || self.matches('^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$')").message("gateway.httpRouteRef must be the name of an HTTPRoute: lower case letters, digits, '-' and '.'"))]
+    pub http_route_ref: Option<String>,
 }
 
 /// Reference to a Secret in the same namespace.
@@ -331,7 +357,8 @@ pub struct Secrets {
     pub hugging_face_token: Option<String>,
 }
 
-/// Observed state of a ModelDeployment. Written by the core controller, and by the provider once one is selected.
+/// Observed state of a ModelDeployment. Written by the core controller, by the provider once one is selected, and by the
+/// routes controller for its Gateway.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ModelDeploymentStatus {
@@ -356,6 +383,9 @@ pub struct ModelDeploymentStatus {
     /// Label selector of the model's pods, for autoscalers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub selector: Option<String>,
+    /// Address of the model at the Gateway, once that has accepted the route. Written by the routes controller.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gateway: Option<GatewayStatus>,
     /// Objects that would be applied. Set while the annotation kubeairunway.ai/dry-run is "true".
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub plan: Option<DryRun>,
@@ -450,6 +480,18 @@ pub struct Endpoint {
     /// Port of the Service.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub port: Option<i32>,
+}
+
+/// Address of the model at the Gateway.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct GatewayStatus {
+    /// Address of the Gateway: an IP address or a host name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub endpoint: Option<String>,
+    /// Name of the model in the header X-Gateway-Model-Name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model_name: Option<String>,
 }
 
 /// Result of a dry run.

@@ -198,6 +198,44 @@ reasons! {
 }
 
 reasons! {
+    /// Reasons of the condition `GatewayReady` of a ModelDeployment.
+    GatewayReason {
+        /// The Gateway accepted the HTTPRoute. `status.gateway` has the address.
+        RouteAccepted,
+        /// The Gateway accepted the HTTPRoute, which leads to the Service: an InferencePool is configured and cannot be created. The message gives the cause.
+        RoutedToService,
+        /// The HTTPRoute is created as soon as the model serves. See the condition `Ready`.
+        ModelNotServing,
+        /// The HTTPRoute exists, and the Gateway's controller has not accepted it yet. If it lasts, check that the Gateway's controller runs.
+        RoutePending,
+        /// The Gateway does not accept the HTTPRoute. The message gives its answer and the remedy.
+        RouteNotAccepted,
+        /// The Gateway cannot resolve what the HTTPRoute or the InferencePool refers to. The message gives its answer and the remedy.
+        RouteNotResolved,
+        /// The API server or an admission webhook rejected the HTTPRoute or the InferencePool. The message gives its answer.
+        RouteRejected,
+        /// The HTTPRoute of `spec.gateway.httpRouteRef` does not exist. Create it, or remove the field.
+        RouteNotFound,
+        /// The HTTPRoute of `spec.gateway.httpRouteRef` has no backend of this model. Add the backend that the message names.
+        RouteWithoutModel,
+        /// The Gateway that the administrator named does not exist. Create it, or correct `--gateway` of the routes controller.
+        GatewayNotFound,
+        /// The Gateway is not accepted, not programmed, or has no address yet. The message gives the answer of its controller.
+        GatewayNotReady,
+        /// The administrator named several Gateways. Start the routes controller with one `--gateway`.
+        GatewayAmbiguous,
+        /// The CRDs of the Gateway API are not installed in version v1. Install them.
+        GatewayAPINotInstalled,
+        /// An HTTPRoute with another owner has the name of the ModelDeployment. Rename one of them, or set `spec.gateway.httpRouteRef`.
+        NameTaken,
+        /// Another ModelDeployment has the same model name at the Gateway. Set `spec.gateway.modelName` to another name.
+        ModelNameTaken,
+        /// The model name cannot be the value of a header. Set `spec.gateway.modelName`.
+        ModelNameInvalid,
+    }
+}
+
+reasons! {
     /// Reasons of the conditions of an InferenceProviderConfig.
     RegistrationReason {
         /// The upstream's CRD is installed with a schema that the provider knows.
@@ -485,12 +523,14 @@ mod tests {
     fn every_reason_has_a_camel_case_text_and_a_meaning() {
         let core = CoreReason::ALL.iter().map(|r| (r.as_str(), r.meaning()));
         let provider = ProviderReason::ALL.iter().map(|r| (r.as_str(), r.meaning()));
+        let gateway = GatewayReason::ALL.iter().map(|r| (r.as_str(), r.meaning()));
         let registration = RegistrationReason::ALL.iter().map(|r| (r.as_str(), r.meaning()));
         let actor = ActorReason::ALL.iter().map(|r| (r.as_str(), r.meaning()));
         let distribution = DistributionReason::ALL.iter().map(|r| (r.as_str(), r.meaning()));
         let event = EventReason::ALL.iter().map(|r| (r.as_str(), r.meaning()));
         for (text, meaning) in core
             .chain(provider)
+            .chain(gateway)
             .chain(registration)
             .chain(event)
             .chain(actor)

@@ -14,6 +14,7 @@
 //! | [`engine`], [`names`] | requests to engines |
 //! | [`refused`], [`metrics`] | refusals, metrics |
 //! | [`run`](fn@run) | starts the router |
+//! | [`routes`] | the routes controller, a program of its own: HTTPRoutes at a Gateway of the cluster |
 
 pub mod asked;
 pub mod engine;
@@ -24,6 +25,7 @@ pub mod models;
 pub mod names;
 pub mod refused;
 pub mod rights;
+pub mod routes;
 mod run;
 pub mod scale;
 pub mod server;

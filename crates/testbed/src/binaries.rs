@@ -111,6 +111,16 @@ const KEDA: Module = Module {
     cgo: false,
 };
 
+/// CRDs of the Gateway API and of its inference extension: only files, nothing is built.
+const GATEWAY_API: Module = Module {
+    name: "gateway-api",
+    go_mod: include_str!("../gateway-api/go.mod"),
+    go_sum: include_str!("../gateway-api/go.sum"),
+    ldflags: "",
+    tags: "",
+    cgo: false,
+};
+
 const ETCD_SERVER: Program = Program {
     name: "etcd",
     package: "go.etcd.io/etcd/server/v3",
@@ -372,8 +382,58 @@ pub(crate) fn keda() -> Result<Keda> {
     })
 }
 
+/// Files of the Gateway API's modules: the module and the path in it.
+const GATEWAY_API_CRDS: [(&str, &str); 3] = [
+    (
+        "sigs.k8s.io/gateway-api",
+        "config/crd/standard/gateway.networking.k8s.io_gateways.yaml",
+    ),
+    (
+        "sigs.k8s.io/gateway-api",
+        "config/crd/standard/gateway.networking.k8s.io_httproutes.yaml",
+    ),
+    (
+        "sigs.k8s.io/gateway-api-inference-extension",
+        "config/crd/bases/inference.networking.k8s.io_inferencepools.yaml",
+    ),
+];
+
+/// Texts of the CRDs of Gateways, HTTPRoutes and InferencePools, downloaded once. Blocking.
+pub(crate) fn gateway_api() -> Result<[String; 3]> {
+    let cache = cache_folder()?;
+    let folder = GATEWAY_API.folder(&cache);
+    let source = folder.join("src");
+    let copy = |path: &str| folder.join(path.rsplit('/').next().unwrap_or(path));
+    if GATEWAY_API_CRDS.iter().any(|(_, path)| !copy(path).is_file()) {
+        let _lock = hold(GATEWAY_API.name)?;
+        check_go()?;
+        fs::create_dir_all(&source)?;
+        fs::write(source.join("go.mod"), GATEWAY_API.go_mod)?;
+        fs::write(source.join("go.sum"), GATEWAY_API.go_sum)?;
+        for (module, path) in GATEWAY_API_CRDS {
+            let text = fs::read(sources(&GATEWAY_API, &cache, module)?.join(path)).with_context(|| path.to_owned())?;
+            let unfinished = copy(path).with_extension("unfinished");
+            fs::write(&unfinished, text)?;
+            fs::rename(unfinished, copy(path))?;
+        }
+    }
+    let [gateways, routes, pools] = GATEWAY_API_CRDS;
+    let read = |(_, path): (&str, &str)| fs::read_to_string(copy(path)).with_context(|| path.to_owned());
+    Ok([read(gateways)?, read(routes)?, read(pools)?])
+}
+
 /// The folder that is called like `to` in the sources of a Go module: Go's own cache may be gone when it is wanted.
 fn copy_from_module(module: &Module, cache: &Path, path: &str, to: &Path) -> Result<()> {
+    let sources = sources(module, cache, path)?;
+    let name = to.file_name().context("a folder has a name")?;
+    let unfinished = to.with_extension("unfinished");
+    let _ = fs::remove_dir_all(&unfinished);
+    copy_folder(&sources.join(name), &unfinished)?;
+    Ok(fs::rename(&unfinished, to)?)
+}
+
+/// Folder with the sources of a Go module, downloaded as pinned.
+fn sources(module: &Module, cache: &Path, path: &str) -> Result<PathBuf> {
     let output = Command::new("go")
         .args(["mod", "download", "-json", path])
         .current_dir(module.folder(cache).join("src"))
@@ -387,12 +447,10 @@ fn copy_from_module(module: &Module, cache: &Path, path: &str, to: &Path) -> Res
             String::from_utf8_lossy(&output.stderr)
         )
     })?;
-    let sources = told["Dir"].as_str().with_context(|| format!("{path}: {told}"))?;
-    let name = to.file_name().context("a folder has a name")?;
-    let unfinished = to.with_extension("unfinished");
-    let _ = fs::remove_dir_all(&unfinished);
-    copy_folder(&Path::new(sources).join(name), &unfinished)?;
-    Ok(fs::rename(&unfinished, to)?)
+    told["Dir"]
+        .as_str()
+        .map(PathBuf::from)
+        .with_context(|| format!("{path}: {told}"))
 }
 
 /// Go's module cache is read-only; a copy is not.

@@ -11,7 +11,7 @@ use kube::{
     runtime::{conditions, wait::await_condition},
 };
 
-use crate::{PATIENCE, SELF, eventually, say};
+use crate::{PATIENCE, SELF, binaries, eventually, say};
 
 /// The file of KAITO's Workspace CRD.
 pub const KAITO_WORKSPACES: &str = "kaito.sh_workspaces.yaml";
@@ -104,6 +104,14 @@ pub fn minimal_crds() -> Result<Vec<(&'static str, CustomResourceDefinition)>> {
         .iter()
         .map(|(name, text)| Ok((*name, serde_saphyr::from_str(text).with_context(|| *name)?)));
     parsed.collect()
+}
+
+/// The real CRDs of the Gateway API: Gateways, HTTPRoutes, and InferencePools of its inference extension. They are downloaded as
+/// Go modules once. No controller of a Gateway acts on them.
+pub async fn gateway_api() -> Result<[CustomResourceDefinition; 3]> {
+    let [gateways, routes, pools] = tokio::task::spawn_blocking(binaries::gateway_api).await??;
+    let parsed = |text: &str| serde_saphyr::from_str(text).context("not a CustomResourceDefinition");
+    Ok([parsed(&gateways)?, parsed(&routes)?, parsed(&pools)?])
 }
 
 /// Installs or updates a CRD and waits until the API server serves it.

@@ -22,6 +22,7 @@ pub fn what_some_tests_need() {
     attempt("Lua", || binaries::lua().map(drop));
     attempt("Helm", || binaries::helm().map(drop));
     attempt("Dex", || binaries::dex().map(drop));
+    attempt("the CRDs of the Gateway API", || binaries::gateway_api().map(drop));
     attempt("moto", || sqs::moto().map(drop));
     attempt("llama-server", || LlamaServer::prepare("llama-server").map(drop));
     attempt("a browser", || browser::prepare("a browser", &browser).map(drop));

@@ -327,8 +327,15 @@ mod tests {
 
     use super::*;
 
-    /// Fields that choose what a column of the page is about, and overrides, which are listed by their keys.
-    const APART: [&str; 4] = ["provider.name", "engine.type", "serving.mode", "provider.overrides"];
+    /// Fields that choose what a column of the page is about, overrides, which are listed by their keys, and the Gateway, which is the
+    /// same for every provider.
+    const APART: [&str; 5] = [
+        "provider.name",
+        "engine.type",
+        "serving.mode",
+        "provider.overrides",
+        "gateway",
+    ];
 
     #[test]
     fn every_field_of_the_crd_has_its_section() {

@@ -9,6 +9,7 @@
 //! | [`console`] | the optional web console |
 //! | [`gateway`] | the optional front door of Asya |
 //! | [`router`] | the optional model router |
+//! | [`routes`] | the optional controller of HTTPRoutes at a Gateway |
 //! | [`policy`] | the optional ValidatingAdmissionPolicies, which restrict providers to users |
 //!
 //! Add a new program of the product as a [`Component`] to [`components`].
@@ -22,6 +23,7 @@ pub mod pods;
 pub mod policy;
 pub mod roles;
 pub mod router;
+pub mod routes;
 
 use std::sync::Arc;
 
@@ -81,7 +83,12 @@ pub fn built_in_providers() -> Vec<Arc<dyn Provider>> {
 pub fn all_components() -> Vec<Component> {
     components()
         .into_iter()
-        .chain([console::console(&[]), gateway::gateway(), router::router()])
+        .chain([
+            console::console(&[]),
+            gateway::gateway(),
+            router::router(),
+            routes::routes(),
+        ])
         .collect()
 }
 

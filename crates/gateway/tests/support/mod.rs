@@ -82,7 +82,7 @@ impl World {
     }
 
     /// Rules in all namespaces for a subject.
-    async fn role(&self, name: &str, rules: &Value, subject: &Value) -> Result<()> {
+    pub async fn role(&self, name: &str, rules: &Value, subject: &Value) -> Result<()> {
         let group = "rbac.authorization.k8s.io";
         let version = format!("{group}/v1");
         self.apply(json!({

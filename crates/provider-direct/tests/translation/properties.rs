@@ -105,7 +105,7 @@ fn settings() -> Vec<Setting> {
 
 /// Fields that decide which objects are created, tested case by case; overrides and provider are handled by
 /// the loop, autoscaling by the core.
-const ELSEWHERE: [&str; 8] = [
+const ELSEWHERE: [&str; 9] = [
     "model.source",
     "provider.name",
     "provider.overrides",
@@ -114,6 +114,7 @@ const ELSEWHERE: [&str; 8] = [
     "scaling.prefill",
     "scaling.decode",
     "scaling.autoscaling",
+    "gateway",
 ];
 
 fn apply(md: &mut Value, setting: &Setting) {

@@ -147,12 +147,13 @@ fn settings() -> Vec<Setting> {
 }
 
 /// Fields that decide which object is created, tested case by case; autoscaling is handled by the core.
-const ELSEWHERE: [&str; 5] = [
+const ELSEWHERE: [&str; 6] = [
     "model.source",
     "provider.name",
     "engine.type",
     "serving.mode",
     "scaling.autoscaling",
+    "gateway",
 ];
 
 impl Setting {

@@ -1,0 +1,29 @@
+//! `kubeairunway-gateway-routes`: the routes controller as a process.
+
+use std::convert::Infallible;
+use std::process::ExitCode;
+
+use clap::Parser;
+use runway_api::labels;
+use runway_gateway::routes::{self, Args};
+use runway_operator::process::{self, ProcessArgs};
+
+/// Create HTTPRoutes for ModelDeployments at a Gateway of the cluster
+#[derive(Debug, Parser)]
+#[command(name = "kubeairunway-gateway-routes", version)]
+struct Command {
+    #[command(flatten)]
+    process: ProcessArgs,
+    #[command(flatten)]
+    args: Args,
+}
+
+#[tokio::main(worker_threads = 2)]
+async fn main() -> ExitCode {
+    let Command { process, args } = Command::parse();
+    process::main(labels::GATEWAY_MANAGER, "gateway-routes", &process, async |process| {
+        routes::run(process, args.into()).await;
+        Ok::<(), Infallible>(())
+    })
+    .await
+}
