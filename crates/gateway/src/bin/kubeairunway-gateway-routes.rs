@@ -6,14 +6,14 @@ use std::process::ExitCode;
 use clap::Parser;
 use runway_api::labels;
 use runway_gateway::routes::{self, Args};
-use runway_operator::process::{self, ProcessArgs};
+use runway_operator::process::{self, ControllerArgs};
 
 /// Create HTTPRoutes for ModelDeployments at a Gateway of the cluster
 #[derive(Debug, Parser)]
 #[command(name = "kubeairunway-gateway-routes", version)]
 struct Command {
     #[command(flatten)]
-    process: ProcessArgs,
+    process: ControllerArgs,
     #[command(flatten)]
     args: Args,
 }
@@ -21,7 +21,7 @@ struct Command {
 #[tokio::main(worker_threads = 2)]
 async fn main() -> ExitCode {
     let Command { process, args } = Command::parse();
-    process::main(labels::GATEWAY_MANAGER, "gateway-routes", &process, async |process| {
+    process::controller(labels::GATEWAY_MANAGER, "gateway-routes", &process, async |process| {
         routes::run(process, args.into()).await;
         Ok::<(), Infallible>(())
     })
