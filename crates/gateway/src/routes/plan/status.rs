@@ -46,7 +46,7 @@ pub(super) fn status(seen: &Observed, outcome: Outcome) -> Option<Value> {
     let md = &seen.md;
     write(
         seen,
-        ModelDeploymentStatus {
+        &ModelDeploymentStatus {
             gateway: (endpoint.is_some() || model.is_some()).then_some(GatewayStatus {
                 endpoint,
                 model_name: model,
@@ -59,12 +59,12 @@ pub(super) fn status(seen: &Observed, outcome: Outcome) -> Option<Value> {
 
 /// The status of a ModelDeployment that is not reached through a Gateway: none.
 pub(super) fn none(seen: &Observed) -> Option<Value> {
-    write(seen, ModelDeploymentStatus::default())
+    write(seen, &ModelDeploymentStatus::default())
 }
 
-fn write(seen: &Observed, wanted: ModelDeploymentStatus) -> Option<Value> {
+fn write(seen: &Observed, wanted: &ModelDeploymentStatus) -> Option<Value> {
     let before = seen.md.status.as_ref().map(owned).unwrap_or_default();
-    (before != wanted).then(|| serde_json::to_value(&wanted).unwrap_or_default())
+    (before != *wanted).then(|| serde_json::to_value(wanted).unwrap_or_default())
 }
 
 /// The part of a status that belongs to the routes controller.
