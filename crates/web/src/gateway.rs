@@ -77,11 +77,9 @@ pub async fn ask<T>(
         let authorization = lens.credential().authorization().await?;
         question(&AsyaGateway::with(&cluster, &place, authorization)).await
     };
-    match timeout(limit, asked).await {
-        Ok(answer) => Ok(answer?),
-        Err(_) => {
-            let text = format!("asya-gateway does not answer within {} s", limit.as_secs());
-            Err(Failed::because(StatusCode::GATEWAY_TIMEOUT, text))
-        }
-    }
+    let Ok(answer) = timeout(limit, asked).await else {
+        let text = format!("asya-gateway does not answer within {} s", limit.as_secs());
+        return Err(Failed::because(StatusCode::GATEWAY_TIMEOUT, text));
+    };
+    Ok(answer?)
 }
