@@ -609,9 +609,8 @@ fn routes() -> Vec<Route> {
         ..route(method, path, "")
     };
     let actors_may = |verb| may("asya.sh", "asyncactors", Some("team-a"), verb);
-    let proxy_may = |verb| may("", "services/proxy", Some(manifests::NAMESPACE), verb);
     let stacks_may = |verb| may("llamastack.io", "llamastackdistributions", Some("team-a"), verb);
-    vec![
+    let mut all = vec![
         page("/", in_team_a_may("list"), Shows::Text("team-a/one")),
         page(
             "/deployments",
@@ -657,30 +656,6 @@ fn routes() -> Vec<Route> {
         operated("POST", "/actors/team-a/ask/pause", actors_may("patch")),
         operated("POST", "/actors/team-a/ask/resume", actors_may("patch")),
         operated("POST", "/actors/team-a/ask/delete", actors_may("delete")),
-        // There is no asya-gateway in this cluster.
-        page(
-            "/actors/team-a/ask/dead-letters",
-            proxy_may("get"),
-            Shows::Text("cannot reach asya-gateway"),
-        ),
-        page(
-            "/actors/team-a/ask/dead-letters/show?id=1",
-            proxy_may("get"),
-            Shows::NoAnswer,
-        ),
-        page(
-            "/actors/team-a/ask/dead-letters/delete",
-            proxy_may("create"),
-            Shows::ToAll,
-        ),
-        Route {
-            shows: Shows::NoAnswer,
-            ..operated("POST", "/actors/team-a/ask/dead-letters/redrive", proxy_may("create"))
-        },
-        Route {
-            shows: Shows::NoAnswer,
-            ..operated("POST", "/actors/team-a/ask/dead-letters/delete", proxy_may("create"))
-        },
         page("/stacks", stacks_may("list"), Shows::Text("/stacks/team-a/stack")),
         page("/stacks/team-a/stack", stacks_may("list"), Shows::Page),
         operated("GET", "/stacks/team-a/stack/delete", stacks_may("get")),
@@ -693,6 +668,46 @@ fn routes() -> Vec<Route> {
             Shows::Text("the-controller"),
         ),
         page("/live", in_team_a_may("watch"), Shows::Changes),
+    ];
+    all.extend(routes_of_dead_letters());
+    all
+}
+
+/// Routes of dead letters. There is no asya-gateway in this cluster.
+fn routes_of_dead_letters() -> [Route; 5] {
+    let route = |method, path, verb, shows| Route {
+        method,
+        path,
+        right: may("", "services/proxy", Some(manifests::NAMESPACE), verb),
+        reads: false,
+        shows,
+    };
+    [
+        route(
+            "GET",
+            "/actors/team-a/ask/dead-letters",
+            "get",
+            Shows::Text("cannot reach asya-gateway"),
+        ),
+        route(
+            "GET",
+            "/actors/team-a/ask/dead-letters/show?id=1",
+            "get",
+            Shows::NoAnswer,
+        ),
+        route("GET", "/actors/team-a/ask/dead-letters/delete", "", Shows::ToAll),
+        route(
+            "POST",
+            "/actors/team-a/ask/dead-letters/redrive",
+            "create",
+            Shows::NoAnswer,
+        ),
+        route(
+            "POST",
+            "/actors/team-a/ask/dead-letters/delete",
+            "create",
+            Shows::NoAnswer,
+        ),
     ]
 }
 
