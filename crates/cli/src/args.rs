@@ -94,6 +94,10 @@ pub enum Command {
     /// Settings that are not given are derived: the name from the model ID, the engine from the registered providers and the
     /// GPUs, the provider from its rules. The upstream objects are shown before anything is changed. If the ModelDeployment
     /// exists, it is updated.
+    ///
+    /// With --check-fit, nothing is applied: the command reads all nodes and pods of the cluster, and shows on which nodes the
+    /// pods of the model would be scheduled and why not on the others, for example: kubeairunway deploy --check-fit -f
+    /// model.yaml. It exits with 3 if they do not fit, and with 5 if that is not known.
     Deploy(Box<DeployArgs>),
     /// Migrate a ModelDeployment to another provider: show the plan, ask for confirmation, wait until it runs
     ///

@@ -5,7 +5,8 @@
 //! | `manifests/` | the installation: components and their objects | [`manifests`] |
 //! | `offline/` | what needs no cluster: render, validate, why, deploy from manifests; the kit for Llama Stack providers | [`documents`], [`state`], [`render`](mod@render), [`validate`](mod@validate), [`why`], [`deploy`], [`provider_kit`] |
 //! | `view/` | what people see of an object, computed from values | [`get`], [`status`], [`held`], [`messages`], [`tree`], [`pods`], [`events`], [`endpoint`], [`change`], [`chat`], [`depth`] |
-//! | `live/` | requests to a cluster, with the user's permissions | [`cluster`], [`source`], [`access`], [`asya_gateway`], [`diff`], [`operated`], [`queue`], [`talk`] |
+//! | `fit/` | whether planned pods fit on the nodes of a cluster | [`fit`] |
+//! | `live/` | requests to a cluster, with the user's permissions | [`cluster`], [`source`], [`access`], [`asya_gateway`], [`diff`], [`fitting`], [`operated`], [`queue`], [`talk`] |
 //! | `doctor/` | problems of a cluster, and archives for support | [`check`], [`bundle`] |
 //!
 //! Each folder uses those above it only. [`target`], [`text`], [`diagnostic`] and [`quantity`] are below all.
@@ -16,13 +17,14 @@ mod offline;
 mod view;
 
 pub mod diagnostic;
+pub mod fit;
 pub mod manifests;
 pub mod quantity;
 pub mod target;
 pub mod text;
 
 pub use doctor::{bundle, check};
-pub use live::{access, asya_gateway, cluster, diff, operated, queue, source, talk};
+pub use live::{access, asya_gateway, cluster, diff, fitting, operated, queue, source, talk};
 pub use offline::render::render;
 pub use offline::{deploy, documents, provider_kit, render, state, validate, why};
 pub use view::{change, chat, depth, endpoint, events, get, held, messages, pods, status, tree};

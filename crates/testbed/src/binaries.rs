@@ -306,6 +306,13 @@ impl NodeBinaries {
     }
 }
 
+/// Path of kube-scheduler, which is built if it is missing. Blocking; takes minutes the first time.
+pub(crate) fn kube_scheduler() -> Result<PathBuf> {
+    let cache = cache_folder()?;
+    build_missing(&cache, &[&KUBE_SCHEDULER])?;
+    Ok(KUBE_SCHEDULER.path(&cache))
+}
+
 /// Path of Helm, which is built if it is missing. Blocking; takes minutes the first time.
 pub fn helm() -> Result<PathBuf> {
     let cache = cache_folder()?;

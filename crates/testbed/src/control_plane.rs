@@ -28,7 +28,7 @@ use tempfile::TempDir;
 use crate::{
     PATIENCE, SELF,
     audit::Audit,
-    binaries::Binaries,
+    binaries::{self, Binaries},
     crds,
     node::network::Network,
     pki::Authority,
@@ -42,6 +42,10 @@ const RECORD: &str = "cluster.json";
 /// Records reads, too, and omits only the second entry of each request.
 const AUDIT_POLICY: &str =
     "apiVersion: audit.k8s.io/v1\nkind: Policy\nomitStages: [RequestReceived]\nrules: [{level: Metadata}]\n";
+/// All controllers but those that judge nodes by their heartbeats.
+const CONTROLLERS_WITHOUT_KUBELETS: &str = "--controllers=*,-node-lifecycle-controller,-taint-eviction-controller";
+/// Otherwise a new node is tainted until the controller above removes the taint.
+const WITHOUT_TAINTS: &str = "--disable-admission-plugins=TaintNodesByCondition";
 const STOP_PATIENCE: Duration = Duration::from_secs(20);
 
 /// Options of a [`ControlPlane`].
@@ -59,6 +63,9 @@ pub struct Options {
     pub network: Option<Network>,
     /// Further arguments of the API server, such as those of an issuer that it trusts.
     pub apiserver_args: Vec<String>,
+    /// The nodes are only objects, without a kubelet: no controller judges them by their heartbeats, and they have the taints
+    /// that a test gives them. See [`ControlPlane::start_scheduler`].
+    pub nodes_are_objects: bool,
 }
 
 /// A running control plane. Dropping it kills its processes and removes its temporary folder.
@@ -128,6 +135,9 @@ impl ControlPlane {
             None => on_loopback(),
             Some(network) => with_nodes(network, &authority)?,
         });
+        if options.nodes_are_objects {
+            apiserver_component.args.push(WITHOUT_TAINTS.to_owned());
+        }
         apiserver_component.args.extend(options.apiserver_args);
         let mut apiserver = apiserver_component.spawn()?;
         let client = cluster.test_bed_client().await?;
@@ -137,7 +147,10 @@ impl ControlPlane {
             crds::install_crd(&client, crd).await?;
         }
 
-        let component = controller_manager(&cluster, &binaries, &authority)?;
+        let mut component = controller_manager(&cluster, &binaries, &authority)?;
+        if options.nodes_are_objects {
+            component.args.push(CONTROLLERS_WITHOUT_KUBELETS.to_owned());
+        }
         let mut controller_manager = component.spawn()?;
         let accounts: Api<ServiceAccount> = Api::namespaced(client, "default");
         wait(&mut controller_manager, &component, async || {
@@ -180,6 +193,21 @@ impl ControlPlane {
         }
         self.others.push((component, process));
         Ok(())
+    }
+
+    /// Starts kube-scheduler, for tests with [`Options::nodes_are_objects`]. A [`crate::Node`] has one already.
+    pub async fn start_scheduler(&mut self) -> Result<()> {
+        let program = tokio::task::spawn_blocking(binaries::kube_scheduler).await??;
+        let kubeconfig = self.kubeconfig("system:kube-scheduler", &[ADMIN_GROUP])?;
+        let kubeconfig = format!("--kubeconfig={}", kubeconfig.display());
+        let rest = [
+            "--leader-elect=false",
+            "--secure-port=0",
+            "--kube-api-qps=1000",
+            "--kube-api-burst=2000",
+        ];
+        let args: Vec<&str> = std::iter::once(kubeconfig.as_str()).chain(rest).collect();
+        self.run("kube-scheduler", program, &args)
     }
 
     /// An error that says which of the programs started by [`Self::run`] has ended, and the end of its log.

@@ -4,6 +4,7 @@ use clap::Args;
 use jiff::SignedDuration;
 use runway_client::text::Format;
 use std::fmt::Write as _;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use kube::ResourceExt;
@@ -14,6 +15,9 @@ use runway_client::cluster::{self, Cluster};
 use runway_client::deploy::{self, Wish, Worked};
 use runway_client::diagnostic::{Diagnostic, Level, one_line};
 use runway_client::diff::{self, MANAGER};
+use runway_client::documents::Documents;
+use runway_client::fit::{self, Verdict};
+use runway_client::fitting;
 use runway_client::state::State;
 use runway_client::target::{Kind, Target};
 use runway_client::text;
@@ -24,13 +28,19 @@ use runway_operator::telemetry::chain;
 
 use super::{Error, wait};
 use crate::answer::{self, Answer};
+use crate::exit::{DOES_NOT_FIT, FIT_UNKNOWN};
 use crate::terminal::Terminal;
 
 /// Arguments of `deploy`.
+#[expect(clippy::struct_excessive_bools, reason = "each is a switch of the command line")]
 #[derive(Debug, Args)]
 pub struct DeployArgs {
     /// Model ID on Hugging Face, such as meta-llama/Llama-3.1-8B-Instruct
-    pub model: String,
+    #[arg(required_unless_present = "files", conflicts_with = "files")]
+    pub model: Option<String>,
+    /// Manifests to check with --check-fit: a file, a directory, or - for standard input; repeatable
+    #[arg(short, long = "file", value_name = "FILE", requires = "check_fit")]
+    pub files: Vec<PathBuf>,
     /// Name of the ModelDeployment; derived from the model ID if omitted
     #[arg(long)]
     pub name: Option<Name>,
@@ -82,7 +92,10 @@ pub struct DeployArgs {
     /// Only show the plan, without applying it
     #[arg(long)]
     pub dry_run: bool,
-    /// Also write the manifest to stdout, in this format
+    /// Only check whether the pods fit on the present nodes, without applying anything
+    #[arg(long, conflicts_with = "wait")]
+    pub check_fit: bool,
+    /// Also write the manifest to stdout, in this format; with --check-fit, the report instead
     #[arg(short, long, value_enum)]
     pub output: Option<Format>,
     /// Wait until the model runs
@@ -111,6 +124,9 @@ pub async fn deploy(
     client: &ClientArgs,
     terminal: &mut Terminal<'_>,
 ) -> Result<Answer, answer::Error> {
+    if args.check_fit {
+        return check_fit(args, client, terminal).await;
+    }
     let cluster = match Cluster::connect_patiently(client).await {
         Ok(cluster) => cluster,
         Err(cluster::Error::Client(error)) if args.dry_run => return without_cluster(args, &error, terminal),
@@ -172,6 +188,59 @@ pub async fn deploy(
     Ok(done)
 }
 
+/// Checks whether the pods fit on the present nodes.
+async fn check_fit(
+    args: &DeployArgs,
+    client: &ClientArgs,
+    terminal: &mut Terminal<'_>,
+) -> Result<Answer, answer::Error> {
+    let cluster = Cluster::connect_patiently(client).await.map_err(Error::from)?;
+    let namespace = args.namespace.as_ref().unwrap_or(&cluster.namespace);
+    let (mut written, mut said) = (Vec::new(), Vec::new());
+    if args.files.is_empty() {
+        let configs = cluster.configs().await.map_err(Error::from)?.into_iter().map(Arc::new);
+        let providers = Providers::compile(configs, &Providers::default());
+        let worked = deploy::work_out(&wish(args, namespace), &providers, clock::now()).map_err(Error::from)?;
+        terminal.say(choices(&worked).trim_end());
+        written.push(serde_json::from_value(worked.manifest).map_err(text::Error::from)?);
+    }
+    let documents = Documents::read(&args.files, terminal.stdin);
+    said.extend(documents.errors.iter().map(Diagnostic::error));
+    for document in documents.found {
+        if Kind::known_as(document.kind()) != Some(Kind::ModelDeployment) {
+            let text = "skipped: --check-fit checks only ModelDeployments";
+            said.push(Diagnostic::about(Level::Note, document.subject(), text));
+            continue;
+        }
+        let mut object: DynamicObject = document.parse()?;
+        object.metadata.namespace = object.metadata.namespace.or_else(|| Some(namespace.to_string()));
+        written.push(object);
+    }
+    let mut reports = Vec::new();
+    for object in &written {
+        match Box::pin(fitting::of_new(&cluster, object, clock::now())).await {
+            Ok(report) => reports.push(report),
+            Err(error) => {
+                let subject = format!("ModelDeployment/{}", object.name_any());
+                said.push(Diagnostic::about(Level::Error, subject, chain(&error)));
+            }
+        }
+    }
+    let data = match args.output {
+        Some(format) => text::documents(&reports, format)?,
+        None => answer::screens(reports.iter().map(fit::screen)),
+    };
+    let mut answer = Answer::new(data, said);
+    let worst = reports.iter().map(|report| report.verdict).max();
+    answer.code = match worst {
+        _ if answer.failed => None,
+        Some(Verdict::No) => Some(DOES_NOT_FIT),
+        Some(Verdict::Unknown) => Some(FIT_UNKNOWN),
+        Some(Verdict::Yes) | None => None,
+    };
+    Ok(answer)
+}
+
 /// Plan without a cluster: built-in providers are assumed to be registered and ready, as in `render`.
 fn without_cluster(
     args: &DeployArgs,
@@ -228,7 +297,7 @@ async fn apply(cluster: &Cluster, namespace: &Namespace, written: &DynamicObject
 
 fn wish(args: &DeployArgs, namespace: &Namespace) -> Wish {
     Wish {
-        model: args.model.clone(),
+        model: args.model.clone().unwrap_or_default(),
         name: args.name.clone().map(String::from),
         namespace: namespace.to_string(),
         engine: args.engine.clone(),

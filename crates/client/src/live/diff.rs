@@ -164,7 +164,7 @@ async fn upstream(
 }
 
 /// Asks the plans: the core's first, to know whose schemas and objects must be read.
-async fn planned(
+pub(crate) async fn planned(
     cluster: &Cluster,
     md: ModelDeployment,
     now: Timestamp,

@@ -6,6 +6,7 @@ mod belongings;
 pub mod cluster;
 pub mod diff;
 mod error;
+pub mod fitting;
 pub mod operated;
 pub mod queue;
 pub mod source;

@@ -13,6 +13,8 @@ use runway_api::condition::{self, Conditions};
 use runway_api::name::Invalid;
 use runway_api::{ModelDeployment, Name, Namespace, Phase};
 use runway_client::documents::typed;
+use runway_client::fit::{self, Verdict};
+use runway_client::fitting;
 use runway_client::render::plans;
 use runway_client::state::State;
 use runway_client::target::Kind;
@@ -72,6 +74,15 @@ struct Draft<'a> {
     faults: Faults,
     /// Resource version that the form is based on.
     version: String,
+    /// Whether the pods fit, as text, or why that cannot be checked.
+    fit: Option<Fit>,
+}
+
+/// Result of checking whether the pods fit on the nodes.
+struct Fit {
+    text: String,
+    /// Class of the notice.
+    class: &'static str,
 }
 
 impl<'a> Draft<'a> {
@@ -94,12 +105,14 @@ impl<'a> Draft<'a> {
             object,
             sent: None,
             faults: Faults::new(),
+            fit: None,
         }
     }
 
     /// Processes submitted values: shows a preview, or applies them.
     async fn answer(mut self, sent: Pairs) -> Response {
-        let preview = sent.get("then") == Some("preview");
+        let check_fit = sent.get("then") == Some("fit");
+        let preview = check_fit || sent.get("then") == Some("preview");
         self.fill(sent);
         let mut code = StatusCode::UNPROCESSABLE_ENTITY;
         // The dry run comes first; the change is sent only if it succeeds.
@@ -110,6 +123,9 @@ impl<'a> Draft<'a> {
             {
                 code = refused;
             }
+        }
+        if check_fit && self.faults.is_empty() {
+            self.fit = Some(Box::pin(self.check_fit()).await);
         }
         if preview {
             return self.page(StatusCode::OK).await;
@@ -293,6 +309,7 @@ impl<'a> Draft<'a> {
             tried: !code.is_success(),
             open,
             preview,
+            fit: self.fit,
             engines: self.providers.engines().into_iter().map(str::to_owned).collect(),
             providers: self.providers.iter().map(|(name, _)| name.to_owned()).collect(),
             namespaces: self.session.lens.namespaces().await,
@@ -321,6 +338,26 @@ impl<'a> Draft<'a> {
             fault: self.faults.get(field.path).cloned().unwrap_or_default(),
         };
         fields.iter().map(input).collect()
+    }
+
+    /// Checks whether the pods fit on the nodes, with the user's permissions.
+    async fn check_fit(&self) -> Fit {
+        let cluster = self.session.lens.cluster();
+        let checked = match read(&self.object) {
+            Ok(md) => fitting::of(&cluster, md, clock::now()).await.map_err(|e| chain(&e)),
+            Err((path, text)) => Err(format!("{path}: {text}")),
+        };
+        match checked {
+            Ok(report) => Fit {
+                class: match report.verdict {
+                    Verdict::Yes => "good",
+                    Verdict::Unknown => "open",
+                    Verdict::No => "bad",
+                },
+                text: fit::screen(&report),
+            },
+            Err(text) => Fit { text, class: "bad" },
+        }
     }
 
     /// Preview by the controllers' plans: provider, reason, upstream object. `None` for an empty form.
@@ -449,6 +486,7 @@ struct Form {
     /// Required fields that are empty.
     open: Vec<(&'static Field, String)>,
     preview: Option<Preview>,
+    fit: Option<Fit>,
     engines: Vec<String>,
     providers: Vec<String>,
     namespaces: Vec<String>,

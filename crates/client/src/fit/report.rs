@@ -1,0 +1,420 @@
+//! The report for users: a verdict for each group of pods, and the estimated memory.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+
+use k8s_openapi::api::core::v1::{Node, Pod};
+use kube::ResourceExt;
+use runway_api::ModelDeployment;
+use serde::Serialize;
+
+use super::amount;
+use super::groups::{Group, Rollout};
+use super::memory::{self, Estimate};
+use super::nodes::{Devices, Snapshot};
+use super::pod::Ask;
+use super::schedule::{Outcome, Verdict, decide};
+use crate::diagnostic::one_line;
+use crate::text;
+
+const GPU: &str = "nvidia.com/gpu";
+/// Share of a GPU's memory that vLLM uses by default (`gpu-memory-utilization`).
+const GPU_SHARE: f64 = 0.9;
+/// One GiB.
+const GIB: f64 = 1_073_741_824.0;
+
+/// Objects read from a cluster.
+#[derive(Clone, Debug, Default)]
+pub struct Cluster {
+    /// Nodes.
+    pub nodes: Vec<Node>,
+    /// Pods of all namespaces that have not terminated.
+    pub pods: Vec<Pod>,
+    /// Devices of DRA drivers.
+    pub devices: Devices,
+    /// Remarks on what could not be read.
+    pub notes: Vec<String>,
+}
+
+/// Answer of the API server to a dry run of a pod.
+#[derive(Clone, Debug)]
+pub enum Seen {
+    /// The pod with defaults and changes of admission.
+    Complete(Box<Pod>),
+    /// The pod is rejected.
+    Rejected(String),
+    /// There was no dry run, for this reason.
+    Unasked(String),
+}
+
+/// A group of pods, and the API server's answer to one of them.
+#[derive(Clone, Debug)]
+pub struct Asked {
+    /// The group.
+    pub group: Group,
+    /// The answer.
+    pub seen: Seen,
+}
+
+/// Whether a deployment fits.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Report {
+    /// Namespace.
+    pub namespace: String,
+    /// Name of the ModelDeployment.
+    pub name: String,
+    /// Provider that would serve it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub provider: Option<String>,
+    /// The worst verdict of the groups; unknown without groups.
+    pub verdict: Verdict,
+    /// Groups of pods.
+    pub pods: Vec<GroupReport>,
+    /// Estimated memory of a replica, if the number of parameters is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory: Option<MemoryReport>,
+    /// Additional notes.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
+}
+
+/// Whether a group of pods fits.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct GroupReport {
+    /// Object that creates the pods, and part of it.
+    pub name: String,
+    /// Number of pods.
+    pub replicas: i64,
+    /// Requests of one pod, as quantities.
+    pub requests: BTreeMap<String, String>,
+    /// Verdict.
+    pub verdict: Verdict,
+    /// Nodes that take at least one pod.
+    pub nodes: usize,
+    /// Number of nodes of the cluster.
+    pub all_nodes: usize,
+    /// Pods that these nodes take together.
+    pub room: i64,
+    /// Message in the form of kube-scheduler: available nodes, and reasons against the others.
+    pub message: String,
+    /// Reasons for which the verdict is unknown.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub unknown: Vec<String>,
+}
+
+/// Estimated memory of a replica, compared with what a pod gets.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct MemoryReport {
+    /// The estimate.
+    #[serde(flatten)]
+    pub estimate: Estimate,
+    /// Sum, in bytes.
+    pub total: u64,
+    /// Comparisons with the pods' GPUs or memory limits.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub findings: Vec<String>,
+    /// Whether the estimate exceeds them.
+    pub exceeds: bool,
+}
+
+/// Makes the report. `instead`: why there are no pods, if there are none.
+pub fn report(
+    md: &ModelDeployment,
+    provider: Option<String>,
+    asked: &[Asked],
+    instead: Option<String>,
+    cluster: &Cluster,
+) -> Report {
+    let is_own = |pod: &Pod| asked.iter().any(|asked| asked.group.has(pod));
+    let snapshot = Snapshot::new(&cluster.nodes, &cluster.pods, cluster.devices.clone());
+    let asks: Vec<Ask> = asked.iter().map(ask).collect();
+    let batches: Vec<(&Ask, i64)> = asks.iter().zip(asked).map(|(ask, a)| (ask, a.group.replicas)).collect();
+    let decision = decide(&snapshot, &batches);
+    let (mut outcomes, mut is_short) = (decision.outcomes, decision.is_short);
+    let bound = |pod: &&Pod| pod.spec.as_ref().is_some_and(|spec| spec.node_name.is_some());
+    let own = cluster.pods.iter().filter(bound).filter(|pod| is_own(pod)).count();
+    if own > 0 && outcomes.iter().any(|outcome| outcome.verdict != Verdict::Yes) {
+        let others = cluster.pods.iter().filter(|pod| !is_own(pod));
+        let without = Snapshot::new(&cluster.nodes, others, cluster.devices.clone());
+        let after = decide(&without, &batches);
+        is_short = after.is_short;
+        for ((outcome, after), asked) in outcomes.iter_mut().zip(after.outcomes).zip(asked) {
+            replace(outcome, after, asked);
+        }
+    }
+    let pods: Vec<GroupReport> = asked
+        .iter()
+        .zip(&asks)
+        .zip(&outcomes)
+        .map(|((asked, ask), outcome)| of_group(asked, ask, outcome, snapshot.len()))
+        .collect();
+    let worst = pods.iter().map(|group| group.verdict).max();
+    let worst = worst.unwrap_or(Verdict::Unknown);
+    let verdict = if is_short { Verdict::No } else { worst };
+    let mut notes = cluster.notes.clone();
+    notes.extend(instead.filter(|_| pods.is_empty()));
+    notes.extend(remarks(&snapshot, own, verdict, &outcomes));
+    Report {
+        namespace: md.namespace().unwrap_or_default(),
+        name: md.name_any(),
+        provider,
+        verdict,
+        memory: memory::estimate(md).map(|estimate| compared(estimate, &asks, &snapshot)),
+        pods,
+        notes,
+    }
+}
+
+/// Requirements of a group's pods.
+fn ask(asked: &Asked) -> Ask {
+    let mut ask = match &asked.seen {
+        Seen::Complete(pod) => Ask::new(pod, true),
+        _ => Ask::new(&asked.group.pod, false),
+    };
+    if let Some(operator) = asked.group.operator {
+        ask.may_tolerate = true;
+        let text = format!("{operator} adds to the pods: containers, requests, tolerations");
+        ask.limits.push(text);
+    } else if let Seen::Unasked(reason) = &asked.seen {
+        ask.limits.push(reason.clone());
+    }
+    ask.opaque.extend(asked.group.opaque.iter().cloned());
+    ask
+}
+
+/// Replaces a verdict by that without the current pods of the deployment, as far as its rollout terminates them first.
+fn replace(outcome: &mut Outcome, after: Outcome, asked: &Asked) {
+    if outcome.verdict == Verdict::Yes || outcome.verdict == after.verdict {
+        return;
+    }
+    let frees = match asked.group.rollout {
+        Rollout::Recreate => true,
+        // One pod after the other: with several, where they go depends on the order.
+        Rollout::InPlace => asked.group.replicas == 1,
+        Rollout::Other => false,
+    };
+    if frees {
+        *outcome = after;
+    } else if outcome.verdict == Verdict::No {
+        outcome.verdict = Verdict::Unknown;
+        let text = "the pods fit only in place of the current ones, and these are not all replaced first";
+        outcome.unknown.push(text.to_owned());
+    }
+}
+
+fn of_group(asked: &Asked, ask: &Ask, outcome: &Outcome, all: usize) -> GroupReport {
+    let requests = ask.requests.iter().filter(|(_, amount)| **amount != 0);
+    let mut group = GroupReport {
+        name: asked.group.name.clone(),
+        replicas: asked.group.replicas,
+        requests: requests
+            .map(|(name, amount)| (name.clone(), amount::text(name, *amount)))
+            .collect(),
+        verdict: outcome.verdict,
+        nodes: outcome.nodes,
+        all_nodes: all,
+        room: outcome.room,
+        message: message(outcome, all),
+        unknown: outcome.unknown.clone(),
+    };
+    if asked.group.replicas == 0 {
+        group.verdict = Verdict::Yes;
+        "no pods are requested".clone_into(&mut group.message);
+        group.unknown.clear();
+    } else if let Seen::Rejected(reason) = &asked.seen {
+        group.verdict = Verdict::No;
+        group.message = format!("the API server rejects the pods: {reason}");
+        group.unknown.clear();
+    } else if !ask.opaque.is_empty() {
+        group.message.clear();
+    }
+    group
+}
+
+/// The message of kube-scheduler: `0/5 nodes are available: 3 Insufficient nvidia.com/gpu, 2 node(s) were unschedulable`.
+fn message(outcome: &Outcome, all: usize) -> String {
+    let mut reasons: Vec<String> = outcome
+        .reasons
+        .iter()
+        .map(|(reason, nodes)| format!("{nodes} {reason}"))
+        .collect();
+    reasons.sort();
+    let available = format!("{}/{all} nodes are available", outcome.nodes);
+    if reasons.is_empty() {
+        available
+    } else {
+        format!("{available}: {}", reasons.join(", "))
+    }
+}
+
+fn remarks(snapshot: &Snapshot, own: usize, verdict: Verdict, outcomes: &[Outcome]) -> Vec<String> {
+    let mut found = Vec::new();
+    if snapshot.is_empty() {
+        found.push("the cluster has no nodes".to_owned());
+    }
+    if own > 0 {
+        found.push(format!("{own} pod(s) of this deployment are on nodes already"));
+    }
+    if snapshot.waiting > 0 {
+        let text = format!(
+            "{} pod(s) of the cluster wait for a node, and may take the room first",
+            snapshot.waiting
+        );
+        found.push(text);
+    }
+    let scarce: BTreeSet<&str> = outcomes
+        .iter()
+        .flat_map(|outcome| outcome.reasons.keys())
+        .filter_map(|reason| reason.strip_prefix("Insufficient ").filter(|name| name.contains('/')))
+        .collect();
+    for name in scarce.into_iter().filter(|name| !snapshot.devices.serves(name)) {
+        for (driver, (devices, nodes)) in snapshot.devices.drivers() {
+            found.push(format!(
+                "{devices} device(s) of driver {driver} on {nodes} node(s) are offered by DRA; requests for {name} use them only through a DeviceClass with this extendedResourceName"
+            ));
+        }
+    }
+    if verdict == Verdict::No {
+        found.push("only existing nodes are considered: a cluster autoscaler may add others".to_owned());
+    }
+    found
+}
+
+/// Compares the estimate with the GPUs of nodes on which a pod fits, or with its memory.
+fn compared(estimate: Estimate, asks: &[Ask], snapshot: &Snapshot) -> MemoryReport {
+    let total = estimate.total();
+    let (mut findings, mut exceeds) = (BTreeSet::new(), false);
+    let gpus = |ask: &Ask| ask.requests.get(GPU).copied().filter(|count| *count > 0);
+    let has_gpus = asks.iter().any(|ask| gpus(ask).is_some());
+    for ask in asks {
+        let (have, what) = if let Some(count) = gpus(ask) {
+            let sizes = snapshot.places.iter().filter_map(super::nodes::Place::gpu_memory);
+            let Some(largest) = sizes.max() else { continue };
+            let all = scale(largest.saturating_mul(count.unsigned_abs()), GPU_SHARE);
+            let what = format!(
+                "{count} GPU(s) of {} (label nvidia.com/gpu.memory), 90% of it usable",
+                gib(largest)
+            );
+            (all, what)
+        } else if !has_gpus {
+            let Some(memory) = ask.requests.get("memory").filter(|memory| **memory > 0) else {
+                continue;
+            };
+            (
+                memory.unsigned_abs(),
+                format!("the request of {} of memory", gib(memory.unsigned_abs())),
+            )
+        } else {
+            continue;
+        };
+        exceeds |= total > have;
+        findings.insert(if total > have {
+            format!("about {} exceed {what}", gib(total))
+        } else {
+            format!("about {} are within {what}", gib(total))
+        });
+    }
+    MemoryReport {
+        estimate,
+        total,
+        findings: findings.into_iter().collect(),
+        exceeds,
+    }
+}
+
+#[expect(
+    clippy::cast_precision_loss,
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "an estimate, whose conversion saturates"
+)]
+fn scale(bytes: u64, by: f64) -> u64 {
+    (bytes as f64 * by) as u64
+}
+
+/// Bytes as text, in GiB.
+fn gib(bytes: u64) -> String {
+    #[expect(clippy::cast_precision_loss, reason = "for display")]
+    let amount = bytes as f64 / GIB;
+    format!("{amount:.1} GiB")
+}
+
+/// The report as text.
+pub fn screen(report: &Report) -> String {
+    let mut screen = format!("{}/{}: ", report.namespace, report.name);
+    // Writing to a String does not fail.
+    let _ = writeln!(
+        screen,
+        "{}",
+        match report.verdict {
+            Verdict::Yes => "the pods fit",
+            Verdict::No => "the pods do not fit",
+            Verdict::Unknown => "not known whether the pods fit",
+        }
+    );
+    if !report.pods.is_empty() {
+        let mut table = text::table(&["PODS", "REPLICAS", "REQUESTS", "FIT", "NODES", "ROOM"]);
+        for group in &report.pods {
+            let requests: Vec<String> = group
+                .requests
+                .iter()
+                .map(|(name, amount)| format!("{name} {amount}"))
+                .collect();
+            table.add_row([
+                text::cell(&group.name),
+                group.replicas.to_string(),
+                if requests.is_empty() {
+                    "none".to_owned()
+                } else {
+                    text::cell(&requests.join(", "))
+                },
+                group.verdict.as_str().to_owned(),
+                format!("{}/{}", group.nodes, group.all_nodes),
+                group.room.to_string(),
+            ]);
+        }
+        screen.push_str(&text::aligned(&table));
+    }
+    for group in &report.pods {
+        if !group.message.is_empty() {
+            let _ = writeln!(screen, "{}: {}", one_line(&group.name), one_line(&group.message));
+        }
+        for reason in &group.unknown {
+            let _ = writeln!(screen, "{}: unknown: {}", one_line(&group.name), one_line(reason));
+        }
+    }
+    if let Some(memory) = &report.memory {
+        let estimate = &memory.estimate;
+        let _ = writeln!(
+            screen,
+            "memory: about {} for each replica: weights {}, KV cache {}, overhead {}",
+            gib(memory.total),
+            gib(estimate.weights),
+            gib(estimate.kv_cache),
+            gib(estimate.overhead)
+        );
+        for input in &estimate.inputs {
+            let _ = writeln!(
+                screen,
+                "  {}: {} ({})",
+                input.input,
+                one_line(&input.value),
+                input.source
+            );
+        }
+        for finding in &memory.findings {
+            let mark = if memory.exceeds { "warning" } else { "note" };
+            let _ = writeln!(screen, "{mark}: {}", one_line(finding));
+        }
+    }
+    for note in &report.notes {
+        let _ = writeln!(screen, "note: {}", one_line(note));
+    }
+    screen
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,250 @@
+//! Reports of whole deployments, as text and by their verdicts.
+
+use kube::core::DynamicObject;
+use serde_json::json;
+
+use super::*;
+use crate::fit::groups;
+
+fn deployment(strategy: &serde_json::Value, replicas: i64) -> DynamicObject {
+    let object = json!({
+        "apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "llama"},
+        "spec": {
+            "replicas": replicas,
+            "selector": {"matchLabels": {"app": "llama"}},
+            "strategy": strategy,
+            "template": {
+                "metadata": {"labels": {"app": "llama"}},
+                "spec": {"containers": [{"name": "model", "resources": {"limits": {"nvidia.com/gpu": "1", "memory": "24Gi"}}}]},
+            },
+        },
+    });
+    serde_json::from_value(object).unwrap()
+}
+
+fn md() -> ModelDeployment {
+    let md = json!({
+        "apiVersion": "kubeairunway.ai/v1alpha1", "kind": "ModelDeployment",
+        "metadata": {"name": "llama", "namespace": "default"},
+        "spec": {
+            "model": {"id": "meta-llama/Llama-3.1-8B-Instruct"},
+            "engine": {"type": "vllm", "contextLength": 8192},
+            "resources": {"gpu": {"count": 1}},
+        },
+    });
+    serde_json::from_value(md).unwrap()
+}
+
+fn node(name: &str, gpus: &str) -> Node {
+    let node = json!({
+        "metadata": {"name": name, "labels": {"nvidia.com/gpu.memory": "24576"}},
+        "status": {
+            "allocatable": {"cpu": "8", "memory": "64Gi", "pods": "110", "nvidia.com/gpu": gpus},
+            "conditions": [{"type": "Ready", "status": "True"}],
+        },
+    });
+    serde_json::from_value(node).unwrap()
+}
+
+fn asked(object: &DynamicObject) -> Vec<Asked> {
+    groups(&[object], "default")
+        .into_iter()
+        .map(|group| Asked {
+            seen: Seen::Complete(Box::new(group.pod.clone())),
+            group,
+        })
+        .collect()
+}
+
+fn reported(asked: &[Asked], nodes: Vec<Node>, pods: Vec<Pod>) -> Report {
+    let cluster = Cluster {
+        nodes,
+        pods,
+        ..Cluster::default()
+    };
+    report(
+        &md(),
+        Some("direct".to_owned()),
+        asked,
+        Some("no pods are planned".to_owned()),
+        &cluster,
+    )
+}
+
+#[test]
+fn a_report_reads_like_the_scheduler() {
+    let asked = asked(&deployment(&json!({}), 2));
+    let report = reported(&asked, vec![node("a", "1"), node("b", "0")], Vec::new());
+    assert_eq!(
+        screen(&report),
+        "\
+default/llama: the pods do not fit
+PODS              REPLICAS  REQUESTS                       FIT  NODES  ROOM
+Deployment/llama  2         memory 24Gi, nvidia.com/gpu 1  no   1/2    1
+Deployment/llama: 1/2 nodes are available: 1 Insufficient nvidia.com/gpu
+memory: about 17.4 GiB for each replica: weights 14.9 GiB, KV cache 1.0 GiB, overhead 1.5 GiB
+  parameters: 8 billion (from the model's name)
+  weights: bf16, 16 bits each (default)
+  context length: 8192 tokens, 1 request (from the spec)
+  KV cache: 16 bits (default)
+note: about 17.4 GiB are within 1 GPU(s) of 24.0 GiB (label nvidia.com/gpu.memory), 90% of it usable
+note: only existing nodes are considered: a cluster autoscaler may add others
+"
+    );
+    assert_eq!(reported(&asked, vec![node("a", "2")], Vec::new()).verdict, Verdict::Yes);
+}
+
+#[test]
+fn current_pods_count_as_the_rollout_replaces_them() {
+    let rolling =
+        |surge: i64| json!({"type": "RollingUpdate", "rollingUpdate": {"maxSurge": surge, "maxUnavailable": 1}});
+    for (strategy, replicas, expected) in [
+        (json!({"type": "Recreate"}), 2, Verdict::Yes),
+        (rolling(0), 1, Verdict::Yes),
+        (rolling(0), 2, Verdict::Unknown),
+        (rolling(1), 1, Verdict::Unknown),
+        (json!({"type": "Recreate"}), 3, Verdict::No),
+    ] {
+        let asked = asked(&deployment(&strategy, replicas));
+        let mut current = asked[0].group.pod.clone();
+        current.spec.as_mut().unwrap().node_name = Some("a".to_owned());
+        let report = reported(&asked, vec![node("a", "2")], vec![current.clone(), current]);
+        assert_eq!(report.verdict, expected, "{strategy} {replicas}");
+        assert!(
+            report.notes[0].starts_with("2 pod(s) of this deployment"),
+            "{:?}",
+            report.notes
+        );
+    }
+}
+
+#[test]
+fn answers_of_the_api_server_decide() {
+    let mut asked = asked(&deployment(&json!({}), 1));
+    asked[0].seen = Seen::Unasked("no dry run".to_owned());
+    let nodes = vec![node("a", "1")];
+    let report = reported(&asked, nodes.clone(), Vec::new());
+    assert_eq!(
+        (report.verdict, report.pods[0].unknown.as_slice()),
+        (Verdict::Unknown, &["no dry run".to_owned()][..])
+    );
+    asked[0].seen = Seen::Rejected("exceeded quota".to_owned());
+    let report = reported(&asked, nodes, Vec::new());
+    assert_eq!(report.verdict, Verdict::No);
+    assert_eq!(
+        report.pods[0].message,
+        "the API server rejects the pods: exceeded quota"
+    );
+    assert_eq!(reported(&[], Vec::new(), Vec::new()).verdict, Verdict::Unknown);
+}
+
+fn object(value: serde_json::Value) -> DynamicObject {
+    serde_json::from_value(value).unwrap()
+}
+
+#[test]
+fn upstream_pods_can_only_be_denied() {
+    let container = json!({"name": "c", "resources": {"limits": {"nvidia.com/gpu": "2"}}});
+    let template = json!({"spec": {"containers": [container]}});
+    let metadata = json!({"name": "llama"});
+    let dynamo = object(
+        json!({"apiVersion": "nvidia.com/v1beta1", "kind": "DynamoGraphDeployment", "metadata": metadata,
+        "spec": {"components": [{"name": "Worker", "replicas": 2, "podTemplate": template}]}}),
+    );
+    let alpha = object(
+        json!({"apiVersion": "nvidia.com/v1alpha1", "kind": "DynamoGraphDeployment", "metadata": metadata,
+        "spec": {"services": {"Worker": {"replicas": 2, "resources": {"limits": {"gpu": "2"}}}}}}),
+    );
+    let ray = object(
+        json!({"apiVersion": "ray.io/v1", "kind": "RayService", "metadata": metadata,
+        "spec": {"rayClusterConfig": {"headGroupSpec": {"template": {"spec": {"containers": []}}},
+            "workerGroupSpecs": [{"groupName": "workers", "replicas": 2, "template": template}]}}}),
+    );
+    let kaito = object(
+        json!({"apiVersion": "kaito.sh/v1beta1", "kind": "InferenceSet", "metadata": metadata,
+        "spec": {"replicas": 2, "template": {"inference": {"template": template}}}}),
+    );
+    for (object, name) in [
+        (&dynamo, "DynamoGraphDeployment/llama Worker"),
+        (&alpha, "DynamoGraphDeployment/llama Worker"),
+        (&ray, "RayService/llama workers"),
+        (&kaito, "InferenceSet/llama"),
+    ] {
+        let asked = asked(object);
+        let of = |gpus: &str| reported(&asked, vec![node("a", gpus)], Vec::new());
+        let (enough, short) = (of("8"), of("3"));
+        assert_eq!(enough.verdict, Verdict::Unknown, "{name}");
+        assert_eq!(short.verdict, Verdict::No, "{name}");
+        let group = short.pods.iter().find(|group| group.name == name).unwrap();
+        assert_eq!(
+            (group.verdict, group.requests["nvidia.com/gpu"].as_str()),
+            (Verdict::No, "2")
+        );
+    }
+}
+
+#[test]
+fn pods_that_are_not_known_are_named() {
+    let metadata = json!({"name": "llama"});
+    for (body, reason) in [
+        (
+            json!({"inference": {"preset": {"name": "x"}}}),
+            "KAITO's preset determines the requests of the pods",
+        ),
+        (
+            json!({"inference": {"template": {}}, "resource": {"instanceType": "NC24"}}),
+            "KAITO provisions a node of instance type NC24 for each replica",
+        ),
+    ] {
+        let set = object(
+            json!({"apiVersion": "kaito.sh/v1beta1", "kind": "InferenceSet", "metadata": metadata,
+            "spec": {"replicas": 1, "template": body}}),
+        );
+        let report = reported(&asked(&set), vec![node("a", "8")], Vec::new());
+        assert_eq!(
+            (report.verdict, report.pods[0].unknown.as_slice()),
+            (Verdict::Unknown, &[reason.to_owned()][..])
+        );
+    }
+    let service = object(json!({"apiVersion": "v1", "kind": "Service", "metadata": metadata}));
+    assert!(groups(&[&service], "default").is_empty());
+    let other = object(json!({"apiVersion": "a.io/v1", "kind": "Thing", "metadata": metadata}));
+    assert_eq!(
+        groups(&[&other], "default")[0].opaque,
+        ["the pods of a Thing are not known"]
+    );
+}
+
+/// Run by hand in a release build: `cargo test --release -p runway-client fit_of_1000_nodes -- --ignored --nocapture`.
+#[test]
+#[ignore = "measures time"]
+fn fit_of_1000_nodes() {
+    let nodes: Vec<Node> = (0..1000).map(|i| node(&format!("node-{i}"), "8")).collect();
+    let mut busy = asked(&deployment(&json!({}), 1))[0].group.pod.clone();
+    busy.metadata.labels = None;
+    let pods: Vec<Pod> = (0..30_000)
+        .map(|i| {
+            let mut pod = busy.clone();
+            let spec = pod.spec.as_mut().unwrap();
+            spec.node_name = Some(format!("node-{}", i % 1000));
+            spec.containers[0].resources =
+                serde_json::from_value(json!({"requests": {"cpu": "200m", "memory": "1Gi"}})).unwrap();
+            pod
+        })
+        .collect();
+    let asked = asked(&deployment(&json!({}), 100));
+    let cluster = Cluster {
+        nodes,
+        pods,
+        ..Cluster::default()
+    };
+    let mut times: Vec<_> = (0..11)
+        .map(|_| {
+            let start = std::time::Instant::now();
+            assert_eq!(report(&md(), None, &asked, None, &cluster).verdict, Verdict::Yes);
+            start.elapsed()
+        })
+        .collect();
+    times.sort();
+    eprintln!("median {:?}, longest {:?}", times[5], times[10]);
+}
