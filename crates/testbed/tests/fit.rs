@@ -32,7 +32,7 @@ const PARALLEL: usize = 32;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn verdicts_agree_with_the_scheduler() -> Result<()> {
-    eprintln!("{}", compare(40, 1).await?);
+    println!("{}", compare(40, 1).await?);
     Ok(())
 }
 
@@ -42,7 +42,7 @@ async fn verdicts_agree_with_the_scheduler() -> Result<()> {
 async fn verdicts_agree_with_the_scheduler_on_2000_clusters() -> Result<()> {
     // A scheduler looks at all nodes for each pod: ten small rounds are faster than one.
     for seed in 2..12 {
-        eprintln!("{}", compare(200, seed).await?);
+        println!("{}", compare(200, seed).await?);
     }
     Ok(())
 }
