@@ -42,6 +42,7 @@ fn model(gateway: &Value) -> ModelDeployment {
     .unwrap()
 }
 
+#[expect(clippy::unnecessary_wraps, reason = "the type of the field")]
 fn gateway(status: &Value) -> Option<Arc<DynamicObject>> {
     Some(object(json!({
         "apiVersion": "gateway.networking.k8s.io/v1", "kind": "Gateway",
@@ -57,7 +58,7 @@ fn seen(of_gateway: &Value) -> Observed {
             gateways: vec!["infra/models".parse().unwrap()],
             delete: false,
             picker: None,
-            timeout: Duration::from_secs(300),
+            timeout: Duration::from_mins(5),
         }),
         has_routes: true,
         has_pools: false,
@@ -143,6 +144,7 @@ fn settled(mut seen: Observed) -> Observed {
 }
 
 /// Simulated: the Gateway answers to the route, or the pool, with these conditions.
+#[expect(clippy::unnecessary_wraps, reason = "the type of the field")]
 fn answered(live: Option<Arc<DynamicObject>>, conditions: &Value) -> Option<Arc<DynamicObject>> {
     let mut live = Arc::unwrap_or_clone(live.unwrap());
     live.data["status"] = json!({ "parents": [{
@@ -254,6 +256,7 @@ const ROUTE: &[&str] = &["HTTPRoute"];
 const BOTH: &[&str] = &["HTTPRoute", "InferencePool"];
 const POOL: &[&str] = &["InferencePool"];
 
+#[expect(clippy::too_many_lines, reason = "a table")]
 fn of_own_routes() -> Vec<Case> {
     let refused = |conditions: &Value| with(served(), |seen| seen.route = answered(seen.route.take(), conditions));
     let twice = with(seen(&Value::Null), |seen| {
@@ -262,7 +265,7 @@ fn of_own_routes() -> Vec<Case> {
             .push("infra/other".parse().unwrap());
     });
     let without_gateway = with(seen(&Value::Null), |seen| {
-        Arc::make_mut(&mut seen.settings).gateways.clear()
+        Arc::make_mut(&mut seen.settings).gateways.clear();
     });
     let with_gateway = |status: &Value| with(served(), |seen| seen.gateway = gateway(status));
     let old =
@@ -383,7 +386,7 @@ fn of_own_routes() -> Vec<Case> {
         case(
             "disabled",
             with(served(), |seen| {
-                edit(seen, |md| md.spec.gateway.get_or_insert_default().enabled = Some(false))
+                edit(seen, |md| md.spec.gateway.get_or_insert_default().enabled = Some(false));
             }),
             "",
             &[],
@@ -392,7 +395,7 @@ fn of_own_routes() -> Vec<Case> {
         case(
             "disabled, name taken",
             with(seen(&json!({ "enabled": false })), |seen| {
-                seen.route = Some(foreign_route())
+                seen.route = Some(foreign_route());
             }),
             "",
             &[],
@@ -408,7 +411,7 @@ fn of_own_routes() -> Vec<Case> {
         case(
             "no Gateway is named any more",
             with(settled(served()), |seen| {
-                Arc::make_mut(&mut seen.settings).gateways.clear()
+                Arc::make_mut(&mut seen.settings).gateways.clear();
             }),
             "RouteAccepted",
             &[],
@@ -418,6 +421,7 @@ fn of_own_routes() -> Vec<Case> {
     ]
 }
 
+#[expect(clippy::too_many_lines, reason = "a table")]
 fn of_models() -> Vec<Case> {
     let starting = |seen: Observed| {
         with(seen, |seen| {
@@ -432,7 +436,7 @@ fn of_models() -> Vec<Case> {
     };
     let deleted = with(served(), |seen| {
         edit(seen, |md| {
-            md.metadata.deletion_timestamp = serde_json::from_value(json!(NOW)).unwrap()
+            md.metadata.deletion_timestamp = serde_json::from_value(json!(NOW)).unwrap();
         });
     });
     let asleep = with(served(), |seen| {
@@ -467,7 +471,7 @@ fn of_models() -> Vec<Case> {
         case(
             "name that is not a header",
             with(seen(&Value::Null), |seen| {
-                edit(seen, |md| md.spec.model.served_name = Some("ein Modell".to_owned()))
+                edit(seen, |md| md.spec.model.served_name = Some("ein Modell".to_owned()));
             }),
             "ModelNameInvalid",
             &["'ein Modell'", "spec.gateway.modelName"],
@@ -526,19 +530,19 @@ fn of_users_routes() -> Vec<Case> {
     let service = json!({ "name": "gemma", "port": 8000 });
     let found = |parent: &str, backend: &Value, conditions: &Value| {
         with(refers(), |seen| {
-            seen.referenced = Some(users_route(parent, backend, conditions))
+            seen.referenced = Some(users_route(parent, backend, conditions));
         })
     };
     let refusal = json!([said("Accepted", "False", "NotAllowedByListeners", "no")]);
     let replaced = with(served(), |seen| {
         edit(seen, |md| {
-            md.spec.gateway.get_or_insert_default().http_route_ref = Some("mine".to_owned())
+            md.spec.gateway.get_or_insert_default().http_route_ref = Some("mine".to_owned());
         });
         seen.referenced = Some(users_route("models", &service, &accepted()));
     });
     let own = with(served(), |seen| {
         edit(seen, |md| {
-            md.spec.gateway.get_or_insert_default().http_route_ref = Some("gemma".to_owned())
+            md.spec.gateway.get_or_insert_default().http_route_ref = Some("gemma".to_owned());
         });
         seen.referenced = seen.route.clone();
     });
@@ -627,14 +631,14 @@ fn of_pools() -> Vec<Case> {
     }));
     let without = |change: fn(&mut Observed)| accepted_with(with(pooled(), change), None);
     let asleep = with(accepted_with(pooled(), Some(&accepted())), |seen| {
-        seen.pods = pods(&json!("http"))
+        seen.pods = pods(&json!("http"));
     });
     let off = with(accepted_with(pooled(), Some(&accepted())), |seen| {
         Arc::make_mut(&mut seen.settings).picker = None;
     });
     let of_user = with(pooled(), |seen| {
         edit(seen, |md| {
-            md.spec.gateway.get_or_insert_default().http_route_ref = Some("mine".to_owned())
+            md.spec.gateway.get_or_insert_default().http_route_ref = Some("mine".to_owned());
         });
         let backend = json!({ "group": INFERENCE_POOL.group, "kind": "InferencePool", "name": "gemma" });
         seen.referenced = Some(users_route("models", &backend, &accepted()));
@@ -679,8 +683,8 @@ fn of_pools() -> Vec<Case> {
             "workers that do not serve HTTP",
             without(|seen| {
                 edit(seen, |md| {
-                    md.status.get_or_insert_default().selector = Some("app=worker".to_owned())
-                })
+                    md.status.get_or_insert_default().selector = Some("app=worker".to_owned());
+                });
             }),
             "RoutedToService",
             &["does not select"],
@@ -818,7 +822,7 @@ fn pool_has_the_pods_of_the_service_and_the_picker_of_the_model() {
 #[test]
 fn pool_is_deleted_after_the_route_has_left_it() {
     let seen = with(settled(pooled()), |seen| {
-        Arc::make_mut(&mut seen.settings).picker = None
+        Arc::make_mut(&mut seen.settings).picker = None;
     });
     let first = plan(&seen);
     assert!(

@@ -205,6 +205,7 @@ mod tests {
         (namespace.to_owned(), name.to_owned())
     }
 
+    #[expect(clippy::unnecessary_wraps, reason = "the type of the argument")]
     fn claim(model: &str) -> Option<Claim> {
         Some(Claim {
             uid: "1".to_owned(),
