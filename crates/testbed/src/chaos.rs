@@ -29,7 +29,7 @@ const PATIENCE: Duration = Duration::from_mins(1);
 /// Time after which sidecars that have ended are started again, as a kubelet would.
 const RESTART: Duration = Duration::from_secs(1);
 
-/// What happens.
+/// Fault of a component.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// kill -9 of a sidecar.
