@@ -38,9 +38,9 @@ pub enum Fault {
     Runtime,
     /// The connection between a sidecar and the broker is cut.
     Connection,
-    /// The handler of a runtime hangs for [`HANG`].
+    /// The handler of a runtime hangs for 3 seconds.
     Hang,
-    /// kill -9 of a runtime, and no new one for [`OUTAGE`].
+    /// kill -9 of a runtime, and no new one for 3 seconds.
     Outage,
     /// kill -9 of the broker.
     Broker,
