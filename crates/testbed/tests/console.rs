@@ -226,6 +226,13 @@ async fn a_form_shows_what_would_be_made_and_marks_what_is_wrong_before_anything
         "{}",
         preview.body
     );
+    // There is no node in this cluster.
+    let fit = user.post("/new", &[&right[..], &[("then", "fit")]].concat()).await?;
+    ensure!(
+        fit.code == 200 && fit.body.contains("default/one: the pods do not fit") && fit.body.contains("0/0 nodes"),
+        "{}",
+        fit.body
+    );
     // While one types, what is empty is still to come; what is wrong is wrong.
     let typing = [
         ("metadata.name", "one"),
