@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
-use kube::core::{ApiResource, DynamicObject};
+use kube::core::{ApiResource, DynamicObject, ObjectMeta, TypeMeta};
 use kube::{Resource, ResourceExt};
-use runway_api::EventReason;
+use runway_api::{EventReason, labels};
+use serde_json::{Value, json};
 
 use crate::json;
 use crate::plan::{Apply, Delete, Note};
@@ -80,6 +81,29 @@ impl Kind {
     /// An object of this kind in a message, such as `Deployment 'web'`.
     pub fn named(self, name: &str) -> String {
         format!("{} '{name}'", self.kind)
+    }
+}
+
+/// An object with the name and namespace of its owner, labels of what we create, and an owner reference. `label` is the label with
+/// the name of the owner.
+pub fn namesake<K: Resource<DynamicType = ()>>(of: &K, label: &str, kind: Kind, spec: &Value) -> DynamicObject {
+    let labels = [
+        (labels::MANAGED_BY, labels::MANAGED_BY_VALUE.to_owned()),
+        (label, of.name_any()),
+    ];
+    DynamicObject {
+        types: Some(TypeMeta {
+            api_version: kind.resource().api_version,
+            kind: kind.kind.to_owned(),
+        }),
+        metadata: ObjectMeta {
+            name: Some(of.name_any()),
+            namespace: of.namespace(),
+            labels: Some(labels.map(|(key, value)| (key.to_owned(), value)).into()),
+            owner_references: Some(vec![owner(of)]),
+            ..ObjectMeta::default()
+        },
+        data: json!({ "spec": spec }),
     }
 }
 
@@ -223,7 +247,6 @@ fn is_intact(live: &DynamicObject, desired: &DynamicObject) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::{Value, json};
 
     fn object(metadata: &Value) -> DynamicObject {
         serde_json::from_value(json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata})).unwrap()

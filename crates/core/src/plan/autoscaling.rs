@@ -1,9 +1,7 @@
 //! The autoscaler of `spec.scaling.autoscaling`. It scales the `scale` subresource of the ModelDeployment, so that it is the same
 //! for every provider. The core never writes `spec.scaling.replicas`.
 
-use std::collections::BTreeMap;
-
-use kube::core::{DynamicObject, ObjectMeta, TypeMeta};
+use kube::core::DynamicObject;
 use kube::{Resource, ResourceExt};
 use runway_api::condition::{AUTOSCALER_READY, Draft, no, yes};
 use runway_api::model_deployment::{Autoscaling, ServingMode, Signal, Trigger};
@@ -246,26 +244,7 @@ impl Source<'_> {
 }
 
 fn wanted(md: &ModelDeployment, kind: Kind, spec: &Value, live: Option<&DynamicObject>) -> Apply {
-    let labels: BTreeMap<String, String> = [
-        (labels::MANAGED_BY, labels::MANAGED_BY_VALUE),
-        (labels::DEPLOYMENT, &md.name_any()),
-    ]
-    .map(|(key, value)| (key.to_owned(), value.to_owned()))
-    .into();
-    let desired = DynamicObject {
-        types: Some(TypeMeta {
-            api_version: kind.resource().api_version,
-            kind: kind.kind.to_owned(),
-        }),
-        metadata: ObjectMeta {
-            name: Some(md.name_any()),
-            namespace: md.namespace(),
-            labels: Some(labels),
-            owner_references: Some(vec![object::owner(md)]),
-            ..ObjectMeta::default()
-        },
-        data: json!({ "spec": spec }),
-    };
+    let desired = object::namesake(md, labels::DEPLOYMENT, kind, spec);
     object::wanted(
         kind.resource(),
         desired,

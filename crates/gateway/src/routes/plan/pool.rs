@@ -9,7 +9,6 @@ use runway_operator::plan::{Apply, Delete};
 use runway_operator::services::ServicePort;
 use serde_json::{Value, json};
 
-use super::route::desired;
 use super::status::{Outcome, refused};
 use super::{deletion, is_made_for};
 use crate::routes::kinds::{self, INFERENCE_POOL, Verdict};
@@ -110,7 +109,7 @@ fn wanted(seen: &Observed, picker: &Picker, service: &ServicePort) -> Result<App
         },
     });
     let drift = "The InferencePool of this ModelDeployment was changed directly, reverting it";
-    let desired = desired(md, INFERENCE_POOL, &spec);
+    let desired = object::namesake(md, labels::DEPLOYMENT, INFERENCE_POOL, &spec);
     Ok(object::wanted(
         INFERENCE_POOL.resource(),
         desired,

@@ -1,14 +1,13 @@
 //! The HTTPRoute of a ModelDeployment, and the answer to it.
 
-use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::time::Duration;
 
 use kube::ResourceExt as _;
-use kube::core::{DynamicObject, ObjectMeta, TypeMeta};
+use kube::core::DynamicObject;
 use runway_api::GatewayReason::{RouteNotAccepted, RouteNotResolved, RoutePending};
 use runway_api::{ModelDeployment, labels};
-use runway_operator::object::{self, Kind};
+use runway_operator::object;
 use runway_operator::plan::Apply;
 use serde_json::{Value, json};
 
@@ -42,32 +41,8 @@ pub(super) fn wanted(
         }],
     });
     let drift = "The HTTPRoute of this ModelDeployment was changed directly, reverting it";
-    let desired = desired(md, HTTP_ROUTE, &spec);
+    let desired = object::namesake(md, labels::DEPLOYMENT, HTTP_ROUTE, &spec);
     object::wanted(HTTP_ROUTE.resource(), desired, live, labels::APPLIED_HASH, drift)
-}
-
-/// An object of this kind for a ModelDeployment, with its name.
-pub(super) fn desired(md: &ModelDeployment, kind: Kind, spec: &Value) -> DynamicObject {
-    let labels: BTreeMap<String, String> = [
-        (labels::MANAGED_BY, labels::MANAGED_BY_VALUE),
-        (labels::DEPLOYMENT, &md.name_any()),
-    ]
-    .map(|(key, value)| (key.to_owned(), value.to_owned()))
-    .into();
-    DynamicObject {
-        types: Some(TypeMeta {
-            api_version: kind.resource().api_version,
-            kind: kind.kind.to_owned(),
-        }),
-        metadata: ObjectMeta {
-            name: Some(md.name_any()),
-            namespace: md.namespace(),
-            labels: Some(labels),
-            owner_references: Some(vec![object::owner(md)]),
-            ..ObjectMeta::default()
-        },
-        data: json!({ "spec": spec }),
-    }
 }
 
 /// A time in the form of the Gateway API (GEP-2257): numbers of at most five digits with units.
