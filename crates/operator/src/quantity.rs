@@ -19,6 +19,30 @@ pub fn is_less(a: &str, b: &str) -> Option<bool> {
     Some(a < b)
 }
 
+/// Value of a quantity in billionths, rounded up, as kube-scheduler counts; `None` if the text is not a quantity. Unlike the other
+/// functions it reads exponents such as `1e3`.
+pub fn nanos(text: &str) -> Option<i128> {
+    let up = |value: i128, divisor: i128| value / divisor + i128::from(value % divisor != 0);
+    let (number, suffix) = split(text)?;
+    let digits = number.digits.checked_abs()?;
+    let scaled = if let Some(power) = binary_power(suffix) {
+        digits
+            .checked_mul(1024_i128.checked_pow(power)?)?
+            .checked_mul(1_000_000_000)?
+    } else {
+        let written = || suffix.strip_prefix(['e', 'E'])?.parse().ok();
+        let exponent = decimal_exponent(suffix).or_else(written)?.checked_add(9)?;
+        let factor = 10_i128.checked_pow(exponent.unsigned_abs())?;
+        if exponent < 0 {
+            up(digits, factor)
+        } else {
+            digits.checked_mul(factor)?
+        }
+    };
+    let value = up(scaled, 10_i128.checked_pow(number.places)?);
+    Some(value * number.digits.signum())
+}
+
 /// Suffixes of an amount of memory.
 pub const MEMORY_SUFFIXES: &[&str] = &[
     "", "m", "k", "Ki", "M", "Mi", "G", "Gi", "T", "Ti", "P", "Pi", "E", "Ei",

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use runway_operator::quantity::nanos;
 
 /// Name of the resource that is counted in thousandths.
 pub(super) const CPU: &str = "cpu";
@@ -17,55 +18,6 @@ pub(super) type Nanos = BTreeMap<String, i128>;
 
 /// Amounts by the name of the resource.
 pub type Amounts = BTreeMap<String, i64>;
-
-/// Value of a quantity in billionths, rounded up; `None` if the text is not a quantity.
-pub(super) fn nanos(text: &str) -> Option<i128> {
-    let (negative, unsigned) = match text.strip_prefix('-') {
-        Some(rest) => (true, rest),
-        None => (false, text.strip_prefix('+').unwrap_or(text)),
-    };
-    let end = unsigned
-        .find(|c: char| !c.is_ascii_digit() && c != '.')
-        .unwrap_or(unsigned.len());
-    let (number, suffix) = unsigned.split_at(end);
-    let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
-    let digits: i128 = format!("{whole}{fraction}").parse().ok()?;
-    let divisor = 10_i128.checked_pow(u32::try_from(fraction.len()).ok()?)?;
-    let scaled = if let Some(power) = binary(suffix) {
-        digits.checked_mul(1024_i128.checked_pow(power)?)?.checked_mul(NANOS)?
-    } else {
-        let exponent = decimal(suffix)? + 9;
-        let factor = 10_i128.checked_pow(exponent.unsigned_abs())?;
-        if exponent < 0 {
-            digits.checked_div(factor)? + i128::from(digits % factor != 0)
-        } else {
-            digits.checked_mul(factor)?
-        }
-    };
-    let value = scaled / divisor + i128::from(scaled % divisor != 0);
-    Some(if negative { -value } else { value })
-}
-
-fn binary(suffix: &str) -> Option<u32> {
-    let position = ["Ki", "Mi", "Gi", "Ti", "Pi", "Ei"].iter().position(|s| *s == suffix)?;
-    u32::try_from(position + 1).ok()
-}
-
-fn decimal(suffix: &str) -> Option<i32> {
-    Some(match suffix {
-        "n" => -9,
-        "u" => -6,
-        "m" => -3,
-        "" => 0,
-        "k" => 3,
-        "M" => 6,
-        "G" => 9,
-        "T" => 12,
-        "P" => 15,
-        "E" => 18,
-        other => other.strip_prefix(['e', 'E'])?.parse().ok()?,
-    })
-}
 
 /// Amounts in the units of the scheduler.
 pub(super) fn counted(amounts: &Nanos) -> Amounts {
@@ -140,7 +92,7 @@ mod tests {
         ] {
             assert_eq!(count(name, nanos(text).unwrap()), expected, "{text}");
         }
-        for text in ["", "much", "1x", "1.2.3", "Gi"] {
+        for text in ["", "much", "1x", "1.2.3", "Gi", "1e2147483647"] {
             assert_eq!(nanos(text), None, "{text}");
         }
     }

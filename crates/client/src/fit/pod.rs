@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{Container, NodeSelector, Pod, PodSpec, Toleration, Volume};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use runway_operator::quantity::nanos;
 
 use super::amount::{self, Amounts, Nanos};
 
@@ -110,12 +111,12 @@ pub(super) fn requests(spec: &PodSpec) -> Amounts {
     let whole = spec.resources.as_ref().and_then(|r| r.requests.as_ref());
     for (name, quantity) in whole.into_iter().flatten() {
         let is_supported = name == amount::CPU || name == "memory" || name.starts_with("hugepages-");
-        if let Some(value) = amount::nanos(&quantity.0).filter(|_| is_supported) {
+        if let Some(value) = nanos(&quantity.0).filter(|_| is_supported) {
             sum.insert(name.clone(), value);
         }
     }
     for (name, quantity) in spec.overhead.iter().flatten() {
-        if let Some(value) = amount::nanos(&quantity.0) {
+        if let Some(value) = nanos(&quantity.0) {
             *sum.entry(name.clone()).or_default() += value;
         }
     }
@@ -146,7 +147,7 @@ pub(super) fn requests_in_use(pod: &Pod) -> Amounts {
             let read = quantities.iter();
             raise(
                 &mut larger,
-                read.filter_map(|(name, quantity)| Some((name.clone(), amount::nanos(&quantity.0)?)))
+                read.filter_map(|(name, quantity)| Some((name.clone(), nanos(&quantity.0)?)))
                     .collect(),
             );
         }
@@ -173,7 +174,7 @@ fn of_container(container: &Container) -> Nanos {
     let requests = resources.and_then(|r| r.requests.as_ref()).into_iter().flatten();
     limits
         .chain(requests)
-        .filter_map(|(name, quantity)| Some((name.clone(), amount::nanos(&quantity.0)?)))
+        .filter_map(|(name, quantity)| Some((name.clone(), nanos(&quantity.0)?)))
         .collect()
 }
 
