@@ -226,7 +226,7 @@ async fn a_form_shows_what_would_be_made_and_marks_what_is_wrong_before_anything
         "{}",
         preview.body
     );
-    // There is no node in this cluster.
+    // The cluster has no nodes.
     let fit = user.post("/new", &[&right[..], &[("then", "fit")]].concat()).await?;
     ensure!(
         fit.code == 200 && fit.body.contains("default/one: the pods do not fit") && fit.body.contains("0/0 nodes"),
@@ -680,7 +680,7 @@ fn routes() -> Vec<Route> {
     all
 }
 
-/// Routes of dead letters. There is no asya-gateway in this cluster.
+/// Routes of dead letters, in a cluster without asya-gateway.
 fn routes_of_dead_letters() -> [Route; 5] {
     let route = |method, path, verb, shows| Route {
         method,

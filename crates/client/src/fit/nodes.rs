@@ -39,7 +39,7 @@ pub(super) struct Place {
     pub(super) is_ready: bool,
     pub(super) allocatable: Amounts,
     pub(super) used: Used,
-    /// The same by the priority of the pods.
+    /// Used amounts by the priority of the pods.
     by_priority: BTreeMap<i32, Used>,
 }
 
