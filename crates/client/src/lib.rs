@@ -4,12 +4,13 @@
 //! |---|---|---|
 //! | `manifests/` | the installation: components and their objects | [`manifests`] |
 //! | `offline/` | what needs no cluster: render, validate, why, deploy from manifests; the kit for Llama Stack providers | [`documents`], [`state`], [`render`](mod@render), [`validate`](mod@validate), [`why`], [`deploy`], [`provider_kit`] |
-//! | `view/` | what people see of an object, computed from values | [`get`], [`status`], [`held`], [`messages`], [`tree`], [`pods`], [`events`], [`endpoint`], [`change`], [`chat`], [`depth`] |
+//! | `view/` | what people see of an object, computed from values | [`get`], [`status`], [`held`], [`messages`], [`tree`], [`pods`], [`events`], [`endpoint`], [`change`], [`chat`], [`depth`], [`top`] |
 //! | `fit/` | whether planned pods fit on the nodes of a cluster | [`fit`] |
-//! | `live/` | requests to a cluster, with the user's permissions | [`cluster`], [`source`], [`access`], [`asya_gateway`], [`diff`], [`fitting`], [`operated`], [`queue`], [`talk`] |
+//! | `live/` | requests to a cluster, with the user's permissions | [`cluster`], [`source`], [`access`], [`asya_gateway`], [`diff`], [`fitting`], [`operated`], [`queue`], [`talk`], [`usage`] |
 //! | `doctor/` | problems of a cluster, and archives for support | [`check`], [`bundle`] |
 //!
-//! Each folder uses those above it only. [`target`], [`text`], [`diagnostic`] and [`quantity`] are below all.
+//! Each folder uses those above it only. [`target`], [`text`], [`diagnostic`], [`quantity`] and [`engines`], the metrics of engines,
+//! are below all.
 
 mod doctor;
 mod live;
@@ -17,6 +18,7 @@ mod offline;
 mod view;
 
 pub mod diagnostic;
+pub mod engines;
 pub mod fit;
 pub mod manifests;
 pub mod quantity;
@@ -24,7 +26,7 @@ pub mod target;
 pub mod text;
 
 pub use doctor::{bundle, check};
-pub use live::{access, asya_gateway, cluster, diff, fitting, operated, queue, source, talk};
+pub use live::{access, asya_gateway, cluster, diff, fitting, operated, queue, source, talk, usage};
 pub use offline::render::render;
 pub use offline::{deploy, documents, provider_kit, render, state, validate, why};
-pub use view::{change, chat, depth, endpoint, events, get, held, messages, pods, status, tree};
+pub use view::{change, chat, depth, endpoint, events, get, held, messages, pods, status, top, tree};

@@ -354,6 +354,14 @@ impl Cluster {
             target::Kind::LlamaStackDistribution => vec![pods::distribution_selector(name)],
             target::Kind::InferenceProviderConfig => Vec::new(),
         };
+        self.pods_with(namespace, selectors).await
+    }
+
+    /// The pods that any of these label selectors finds, sorted by name.
+    ///
+    /// # Errors
+    /// The cluster cannot be reached, or rejects the request.
+    pub async fn pods_with(&self, namespace: &Namespace, selectors: Vec<String>) -> Result<Vec<Pod>, Error> {
         let api: Api<Pod> = Api::namespaced(self.client.clone(), namespace);
         let mut found: Vec<Pod> = Vec::new();
         for selector in selectors {

@@ -11,3 +11,4 @@ pub mod operated;
 pub mod queue;
 pub mod source;
 pub mod talk;
+pub mod usage;

@@ -10,4 +10,5 @@ pub mod held;
 pub mod messages;
 pub mod pods;
 pub mod status;
+pub mod top;
 pub mod tree;
