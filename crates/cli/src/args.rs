@@ -22,6 +22,7 @@ use crate::verbs::logs::LogsArgs;
 use crate::verbs::look::{EventsArgs, GetArgs, StatusArgs};
 use crate::verbs::migrate::MigrateArgs;
 use crate::verbs::offline::{RenderArgs, ValidateArgs};
+use crate::verbs::top::TopArgs;
 use crate::version::VersionArgs;
 
 /// Deploy, inspect and troubleshoot AI models on Kubernetes
@@ -66,6 +67,12 @@ pub enum Command {
     Events(EventsArgs),
     /// Print the logs of a ModelDeployment's pods
     Logs(LogsArgs),
+    /// Show the use of models: running and waiting requests, tokens per second and KV cache, as their engines report them
+    ///
+    /// Reads the metrics of each pod twice through the API server, for example: kubeairunway top -A. Requires permission to get
+    /// pods/proxy. A value that the engine does not export is `-`; reasons why a pod cannot be read are warnings. llama.cpp counts
+    /// the tokens of a request when the request ends.
+    Top(TopArgs),
     /// Show the endpoint of a model or server, or the queue of an actor, with an example request
     Endpoint(TargetArgs),
     /// Chat with a model through the API server, without port forwarding

@@ -15,7 +15,7 @@ use crate::args::{
 use crate::install::args::ConsoleInstallArgs;
 use crate::install::{self, apply, remove, report};
 use crate::terminal::Terminal;
-use crate::verbs::{self, change, chat, deploy, explain, kit, logs, look, migrate, offline};
+use crate::verbs::{self, change, chat, deploy, explain, kit, logs, look, migrate, offline, top};
 use crate::{check, complete, support_bundle, ui, version};
 
 /// Runs a command line.
@@ -29,6 +29,10 @@ pub async fn run(line: &CommandLine, stdin: &mut dyn Read, look: Look) -> Result
         Command::Get(args) => look::get(args, &line.client, stdin).await,
         Command::Status(args) => look::status(args, &line.client, &mut Terminal { stdin }, look).await,
         Command::Events(args) => look::events(args, &line.client, stdin).await,
+        Command::Top(args) => {
+            let cluster = Cluster::connect(&line.client).await.map_err(verbs::Error::from)?;
+            top::top(args, &cluster).await
+        }
         Command::Endpoint(args) => explain::endpoint(args, &line.client, stdin).await,
         Command::Logs(args) => {
             let cluster = Cluster::connect_to_follow(&line.client)

@@ -134,7 +134,7 @@ impl Names {
             (_, "namespace") => Self::Namespaces,
             (_, "context") => Self::Contexts,
             (_, "target" | "targets" | "what") => Self::Targets,
-            ("why" | "tree" | "endpoint" | "diff" | "migrate" | "chat", "name") => Self::Deployments,
+            ("why" | "tree" | "endpoint" | "diff" | "migrate" | "chat" | "top", "name") => Self::Deployments,
             ("migrate", "to") | ("deploy", "provider") | ("install" | "uninstall", "names") => Self::Providers,
             _ => return None,
         })

@@ -38,6 +38,7 @@ async fn ready_pods_from_our_own_images_serve_an_example_and_go_without_a_trace(
     without_images_the_end_says_what_the_kubelet_says(&admin).await?;
     installed(&node, &programs, &admin).await?;
     an_example_runs(&node, &client).await?;
+    expect(&run(&admin, &["top", "hello"]).await?, 0, "hello  1/1   llama.cpp  0")?;
     expect(&run(&admin, &["provider", "list"]).await?, 0, "direct    v")?;
     a_leader_that_ends_hands_over_and_one_that_is_killed_is_followed(&node, &client).await?;
     expect(

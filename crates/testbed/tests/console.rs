@@ -463,6 +463,9 @@ async fn the_log_of_a_pod_on_a_real_node_is_shown_and_followed() -> Result<()> {
         Ok(())
     })
     .await?;
+    let page = user.get("/deployments/default/one/usage").await?;
+    let reason = "Pod/one-0: it has no port of an engine";
+    ensure!(page.code == 200 && page.body.contains(reason), "{page:?}");
     let mut lines = user.follow("/deployments/default/one/logs/follow?pod=one-0").await?;
     let later = async {
         while let Some(line) = lines.next_line().await? {
@@ -627,6 +630,7 @@ fn routes() -> Vec<Route> {
         route("GET", "/deployments/team-a/one", "get"),
         route("GET", "/deployments/team-a/one/diff", "get"),
         route("GET", "/deployments/team-a/one/logs", "get"),
+        route("GET", "/deployments/team-a/one/usage", "get"),
         route("GET", "/deployments/team-a/one/chat", "get"),
         route("GET", "/deployments/team-a/one/yaml", "get"),
         route("GET", "/deployments/team-a/one/edit", "get"),

@@ -11,6 +11,10 @@ use kube::{
     api::{DynamicObject, ListParams, Patch, PatchParams, PostParams},
 };
 use runway_api::model_deployment::Metric;
+use runway_api::{ModelDeployment, Namespace, labels};
+use runway_client::cluster::Cluster;
+use runway_client::engines::Reading;
+use runway_client::usage;
 use runway_provider::Provider;
 use runway_provider_direct::Direct;
 use runway_testbed::apply::api_of;
@@ -173,6 +177,7 @@ async fn engines_serve_on_a_real_node() -> Result<()> {
     answers_as_it_should(&llama).await?;
 
     available(&node, &client, "hostile").await?;
+    usage_is_read_through_the_api_server(&node, &client, &llama).await?;
     let (status, models) = Endpoint::service(client.clone(), "hostile", PORT).get(MODELS).await?;
     ensure!(
         status == StatusCode::OK && models.contains("\"another-tiny\""),
@@ -203,11 +208,62 @@ async fn answers_as_it_should(engine: &Endpoint) -> Result<()> {
     streams_each_piece_once(engine).await?;
 
     let metrics = engine.metrics().await?;
+    let reading = Reading::of(&metrics).with_context(|| format!("no metrics of an engine in\n{metrics}"))?;
+    ensure!(reading.engine == "llama.cpp", "{reading:?}");
+    ensure!(
+        reading.running == Some(0.0) && reading.waiting == Some(0.0),
+        "{reading:?}"
+    );
+    ensure!(reading.tokens.is_some_and(|tokens| tokens > 0.0), "{reading:?}");
+    ensure!(
+        reading.kv_cache.is_none(),
+        "it exports the use of its cache: {reading:?}"
+    );
     let capabilities = Direct::default().registration().capabilities;
     let for_autoscaling = Metric::ALL
         .iter()
         .filter_map(|metric| capabilities.pod_metric("llamacpp", *metric));
     exports(&metrics, for_autoscaling)
+}
+
+/// What `kubeairunway top` and the console show: of an engine that works, of one without metrics, of one that has ended, and for a
+/// user without permissions.
+async fn usage_is_read_through_the_api_server(node: &Node, client: &Client, llama: &Endpoint) -> Result<()> {
+    let models: Vec<ModelDeployment> = ["llama", "hostile", "broken", "missing"]
+        .into_iter()
+        .map(|name| {
+            serde_json::from_value(json!({"metadata": {"name": name, "namespace": "default"}, "spec": {"model": {"id": "a/b"}, "engine": {"type": "llamacpp"}}}))
+        })
+        .collect::<Result<_, _>>()?;
+    let of = async |client: Client, models: &[ModelDeployment]| {
+        let cluster = Cluster::of(client, "https://node", Namespace::default());
+        usage::of(&cluster, models, Duration::from_secs(1)).await
+    };
+    let all = tokio::select! {
+        all = of(client.clone(), &models) => all,
+        ended = ask_without_end(llama) => return ended,
+    };
+    let usage = all[0].usage.with_context(|| format!("{:?}", all[0].problems))?;
+    ensure!(usage.engine == "llama.cpp" && usage.running.is_some(), "{usage:?}");
+    ensure!(usage.tokens_per_second.is_some_and(|rate| rate > 0.0), "{usage:?}");
+    ensure!(usage.kv_cache.is_none(), "{usage:?}");
+    for (top, reason) in all[1..].iter().zip(["Pod/hostile-", "Pod/broken-", "it has no pods"]) {
+        ensure!(top.usage.is_none(), "{top:?}");
+        ensure!(top.problems.iter().any(|problem| problem.contains(reason)), "{top:?}");
+    }
+    let nobody = node.client("nobody", &[]).await?;
+    let denied = of(nobody, &models[..1]).await;
+    ensure!(
+        denied[0].problems.iter().any(|problem| problem.contains("list pods")),
+        "{denied:?}"
+    );
+    Ok(())
+}
+
+async fn ask_without_end(engine: &Endpoint) -> Result<()> {
+    loop {
+        engine.answer(CHAT, &ask("Hello")).await?;
+    }
 }
 
 async fn streams_each_piece_once(engine: &Endpoint) -> Result<()> {
@@ -227,12 +283,13 @@ async fn prepare(what: &'static str) -> Result<Option<LlamaServer>> {
 
 /// A Deployment of one restricted pod and its Service.
 async fn serve(client: &Client, name: &str, image: &str, args: &[&str]) -> Result<()> {
-    let labels = json!({"app": name});
+    let selector = json!({"app": name});
+    let pod_labels = json!({"app": name, labels::DEPLOYMENT: name});
     let service = json!({
         "apiVersion": "v1",
         "kind": "Service",
         "metadata": {"name": name},
-        "spec": {"selector": labels, "ports": [{"port": PORT}]},
+        "spec": {"selector": selector, "ports": [{"port": PORT}]},
     });
     let deployment = json!({
         "apiVersion": "apps/v1",
@@ -240,15 +297,15 @@ async fn serve(client: &Client, name: &str, image: &str, args: &[&str]) -> Resul
         "metadata": {"name": name},
         "spec": {
             "replicas": 1,
-            "selector": {"matchLabels": labels},
+            "selector": {"matchLabels": selector},
             "template": {
-                "metadata": {"labels": labels},
+                "metadata": {"labels": pod_labels},
                 "spec": {
                     "containers": [{
                         "name": "engine",
                         "image": image,
                         "args": args,
-                        "ports": [{"containerPort": PORT}],
+                        "ports": [{"name": "http", "containerPort": PORT}],
                         "readinessProbe": {"httpGet": {"path": "/health", "port": PORT}, "periodSeconds": 1},
                         "securityContext": {
                             "allowPrivilegeEscalation": false,

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use anyhow::{Context, Result, ensure};
 use runway_api::ModelDeployment;
 use runway_api::model_deployment::Metric;
+use runway_client::engines::{ENGINES, Reading};
 use runway_provider::{Installed, Provider, Request};
 use runway_provider_direct::Direct;
 use runway_provider_dynamo::Dynamo;
@@ -294,6 +295,17 @@ async fn answers_as_it_should(engine: &Endpoint) -> Result<()> {
             && line.ends_with(" 4.0")
     };
     ensure!(metrics.lines().any(is_counted), "{metrics}");
+    let reading = Reading::of(&metrics).with_context(|| format!("no metrics of an engine in\n{metrics}"))?;
+    let values = [reading.running, reading.waiting, reading.tokens, reading.kv_cache];
+    ensure!(
+        reading.engine == "vLLM" && values.iter().all(Option::is_some),
+        "{reading:?}"
+    );
+    let first_token = ENGINES.iter().filter_map(|engine| engine.first_token);
+    let buckets = first_token
+        .filter(|name| name.starts_with("vllm:"))
+        .map(|name| format!("{name}_bucket"));
+    exports(&metrics, buckets.collect::<Vec<_>>().iter().map(String::as_str))?;
     let capabilities = Direct::default().registration().capabilities;
     let for_autoscaling = Metric::ALL
         .iter()

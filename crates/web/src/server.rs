@@ -305,6 +305,7 @@ fn router(app: Arc<App>) -> Router {
         .route("/deployments/{namespace}/{name}/diff", get(pages::diff::show))
         .route("/deployments/{namespace}/{name}/logs", get(pages::logs::show))
         .route("/deployments/{namespace}/{name}/logs/follow", get(pages::logs::follow))
+        .route("/deployments/{namespace}/{name}/usage", get(pages::usage::show))
         .route(
             "/deployments/{namespace}/{name}/chat",
             get(pages::chat::show).post(pages::chat::ask),

@@ -201,7 +201,7 @@ fn names<T: ResourceExt>(kind: Kind, objects: &[T]) -> String {
     )
 }
 
-fn none(kind: Kind, namespace: Option<&Namespace>) -> Diagnostic {
+pub(super) fn none(kind: Kind, namespace: Option<&Namespace>) -> Diagnostic {
     let place = match namespace {
         Some(namespace) => format!(" found in namespace '{namespace}' (use -A for all namespaces)"),
         None if kind.is_namespaced() => " found in any namespace".to_owned(),

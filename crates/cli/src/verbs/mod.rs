@@ -13,6 +13,7 @@
 //! | [`look`] | `get`, `status` and `events` of every kind |
 //! | [`migrate`] | `migrate` |
 //! | [`offline`] | `render`, `validate` |
+//! | [`top`] | `top` |
 //! | [`wait`] | the flag `--wait` |
 
 pub mod asya;
@@ -27,6 +28,7 @@ pub mod logs;
 pub mod look;
 pub mod migrate;
 pub mod offline;
+pub mod top;
 pub mod wait;
 
 pub use error::Error;

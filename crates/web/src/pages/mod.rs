@@ -14,3 +14,4 @@ pub mod logs;
 pub mod overview;
 pub mod providers;
 pub mod stacks;
+pub mod usage;
