@@ -17,6 +17,7 @@ use kube::core::{ApiResource, DynamicObject};
 use kube::{Api, Client, ResourceExt};
 use runway_api::{InferenceProviderConfig, ModelDeployment};
 use runway_client::manifests::{self, NAMESPACE, Release};
+use runway_testbed::apply::api_of;
 use runway_testbed::{ControlPlane, Options, binaries, eventually};
 use serde_json::{Value, json};
 use tokio_util::task::AbortOnDropHandle;
@@ -237,7 +238,50 @@ async fn upgraded_and_back(admin: &Path, client: &Client) -> Result<()> {
     expect(&out, 0, "v9.9.9 → ")?;
     let said = text(&out);
     ensure!(!said.contains("ValidatingAdmissionPolicy"), "{said}");
-    all_ready(client).await
+    all_ready(client).await?;
+    arguments_are_kept(admin, client).await
+}
+
+/// Arguments of an optional component that `kubectl apply` has installed, such as the Gateway of the routes controller.
+async fn arguments_are_kept(admin: &Path, client: &Client) -> Result<()> {
+    let gateway = "--gateway=infra/models".to_owned();
+    let routes = manifests::routes::routes().with_arguments_of(std::slice::from_ref(&gateway));
+    let older = Release {
+        tag: "v0.0.9".to_owned(),
+        ..Release::default()
+    };
+    let objects = routes.objects(&older);
+    for object in &objects {
+        let api = api_of(client, object).await?;
+        let kubectl = PatchParams::apply("kubectl");
+        api.patch(&object.name_any(), &kubectl, &Patch::Apply(object)).await?;
+    }
+    let upgrade = ["controller", "upgrade", "--yes", "--wait=false", "--force-conflicts"];
+    expect(
+        &run(admin, &upgrade).await?,
+        0,
+        "changed Deployment/kubeairunway-gateway-routes",
+    )?;
+    let deployments: Api<Deployment> = Api::namespaced(client.clone(), NAMESPACE);
+    let upgraded = deployments.get(manifests::routes::NAME).await?;
+    let pod = upgraded.spec.and_then(|spec| spec.template.spec).unwrap_or_default();
+    let container = pod.containers.into_iter().next().context("no container")?;
+    ensure!(
+        container.args == Some(vec![gateway, "--leader-elect".to_owned()]),
+        "{:?}",
+        container.args
+    );
+    ensure!(
+        container
+            .image
+            .is_some_and(|image| image.ends_with(&Release::default().tag)),
+        "not upgraded"
+    );
+    for object in &objects {
+        let api = api_of(client, object).await?;
+        api.delete(&object.name_any(), &DeleteParams::default()).await?;
+    }
+    Ok(())
 }
 
 async fn gone(admin: &Path, client: &Client, before: &BTreeSet<String>) -> Result<()> {

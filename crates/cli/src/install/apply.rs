@@ -50,9 +50,18 @@ pub async fn upgrade(args: &InstallArgs, cluster: &Cluster, terminal: &mut Termi
             installed.push(component);
         }
     }
-    // The settings of the console stay as well.
-    if let Some(web) = installed.iter_mut().find(|c| c.name == manifests::console::NAME) {
-        *web = manifests::console::console(&told(&survey).await?);
+    // The settings of the console and the arguments of other optional components stay as well.
+    for component in &mut installed {
+        *component = match component.name.as_str() {
+            name @ manifests::console::NAME => {
+                manifests::console::console(&manifests::console::settings(&arguments(&survey, name).await?))
+            }
+            name @ (manifests::gateway::NAME | manifests::router::NAME | manifests::routes::NAME) => {
+                let installed = arguments(&survey, name).await?;
+                component.clone().with_arguments_of(&installed)
+            }
+            _ => continue,
+        };
     }
     if installed.first().is_none_or(|first| first.name != labels::CORE_MANAGER) {
         return Err(Error::NotInstalled);
@@ -140,15 +149,14 @@ async fn beside_core(args: &InstallArgs, survey: &Survey<'_>) -> Result<Release,
     Ok(release)
 }
 
-/// Settings of the installed console.
-async fn told(survey: &Survey<'_>) -> Result<Vec<String>, Error> {
+/// Arguments of an installed component.
+async fn arguments(survey: &Survey<'_>, name: &str) -> Result<Vec<String>, Error> {
     let api: Api<Deployment> = Api::namespaced(survey.client(), manifests::NAMESPACE);
-    let name = manifests::console::NAME;
     let found = api.get(name).await;
     let found = found.map_err(|e| survey.failed(e, format!("read Deployment/{name}")))?;
     let pod = found.spec.and_then(|spec| spec.template.spec).unwrap_or_default();
     let args = pod.containers.into_iter().next().and_then(|container| container.args);
-    Ok(manifests::console::settings(&args.unwrap_or_default()))
+    Ok(args.unwrap_or_default())
 }
 
 /// Makes the cluster as wanted: checks, shows, asks, applies, waits.

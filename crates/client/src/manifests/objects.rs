@@ -29,6 +29,16 @@ impl Component {
         all
     }
 
+    /// Adds the arguments of an installed component that an administrator has set, such as `--gateway=infra/models`: those that this
+    /// version does not set itself.
+    #[must_use]
+    pub fn with_arguments_of(mut self, installed: &[String]) -> Self {
+        let own = pods::arguments(&self);
+        let added = installed.iter().filter(|arg| !own.contains(arg)).cloned();
+        self.args.extend(added);
+        self
+    }
+
     /// Roles and role bindings.
     pub fn roles(&self, identity: Identity) -> Vec<DynamicObject> {
         let mut everywhere = self.access.clone();

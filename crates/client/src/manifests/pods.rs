@@ -192,9 +192,6 @@ pub(super) fn claim(component: &Component, claim: &Claim) -> DynamicObject {
 
 fn pod(component: &Component, release: &Release) -> Value {
     let name = component.name.as_str();
-    let own = component.args.iter().map(String::as_str);
-    // A subcommand comes first.
-    let args: Vec<&str> = own.chain(component.is_controller.then_some("--leader-elect")).collect();
     let mut pod = json!({
         "serviceAccountName": name,
         "automountServiceAccountToken": component.is_controller,
@@ -216,7 +213,7 @@ fn pod(component: &Component, release: &Release) -> Value {
             "name": name,
             "image": release.image(&component.program),
             "imagePullPolicy": "IfNotPresent",
-            "args": args,
+            "args": arguments(component),
             "env": environment(component, release),
             "ports": ports(component),
             "startupProbe": probe("/healthz", 1, 30),
@@ -249,6 +246,13 @@ fn pod(component: &Component, release: &Release) -> Value {
         pod["containers"][0]["volumeMounts"] = Value::Array(mounts);
     }
     pod
+}
+
+/// Arguments of a component's container. A subcommand comes first.
+pub(super) fn arguments(component: &Component) -> Vec<String> {
+    let own = component.args.iter().cloned();
+    let leader = component.is_controller.then(|| "--leader-elect".to_owned());
+    own.chain(leader).collect()
 }
 
 /// Volume with the cluster's CA certificate and, if the component has one, its token.

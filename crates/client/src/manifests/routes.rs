@@ -24,6 +24,15 @@ mod tests {
     use super::*;
 
     #[test]
+    fn arguments_of_an_installation_are_kept() {
+        let installed = ["--leader-elect", "--gateway=infra/models"].map(str::to_owned);
+        let kept = routes().with_arguments_of(&installed);
+        assert_eq!(kept.args, ["--gateway=infra/models"]);
+        let again = routes().with_arguments_of(&crate::manifests::pods::arguments(&kept));
+        assert_eq!(again.args, kept.args, "nothing is added twice");
+    }
+
+    #[test]
     fn it_writes_routes_and_pools_and_nothing_else_of_others() {
         let rights: Vec<String> = routes()
             .access
