@@ -20,7 +20,7 @@ use serde::de::DeserializeOwned;
 use serde_json::json;
 
 use super::Observed;
-use super::judge::{DEPLOY, OPERATORS, operator_labels};
+use super::judge::{DEPLOY, KEDA, OPERATORS, operator_labels};
 use super::observed::{Admission, Facts, Unread};
 use crate::live::access::{self, Right};
 use crate::live::cluster::{self, Cluster};
@@ -295,12 +295,13 @@ impl Reader {
         Ok(all)
     }
 
-    /// The Deployments of the operators upstream, wherever they are.
+    /// The Deployments of the operators upstream and of KEDA, wherever they are.
     async fn operators(&self) -> Read<k8s_openapi::api::apps::v1::Deployment> {
         let names: Vec<&str> = manifests::built_in_providers()
             .iter()
             .flat_map(|p| operator_labels(p.name()))
             .copied()
+            .chain([KEDA])
             .collect();
         let selector = format!("app.kubernetes.io/name in ({})", names.join(","));
         list(Api::all(self.client.clone()), everything().labels(&selector)).await

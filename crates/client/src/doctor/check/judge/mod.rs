@@ -13,6 +13,7 @@ mod providers;
 mod shared;
 
 pub(super) use cluster::DEPLOY;
+pub(super) use neighbours::KEDA;
 pub(super) use providers::{OPERATORS, operator_labels};
 
 use super::{Asked, Causes, Check, Group, Judged, Judgement, Level, Observed, Outcome, Skip};

@@ -3,21 +3,31 @@
 use kube::ResourceExt;
 use kube::core::DynamicObject;
 use runway_api::labels;
+use runway_asya_operator::object::SCALED_OBJECT;
 use serde_json::Value;
 
 use super::cluster::minor;
+use super::providers::OPERATORS;
 use super::shared::{each, unless_none};
 use crate::doctor::check::{Check, Finding, Observed};
 use crate::doctor::check::{Judged, Skip};
 use crate::manifests::{NAMESPACE, pods::metrics_service, policy};
+use crate::target::Ours;
 
 pub(super) const CHECKS: &[Check] = &[
     Check {
         id: "keda-installed",
-        title: "KEDA is installed if an actor requests scaling",
-        looks_at: "The CRD scaledobjects.keda.sh exists if an AsyncActor has scaling.enabled.",
+        title: "KEDA is installed if an actor or a model is scaled by it",
+        looks_at: "The CRD scaledobjects.keda.sh exists if an AsyncActor has scaling.enabled, or a ModelDeployment has scaling.autoscaling.trigger.",
         remedy: "install KEDA: https://keda.sh/docs/latest/deploy",
         judge: Some(keda),
+    },
+    Check {
+        id: "keda-operator",
+        title: "KEDA runs in a supported version",
+        looks_at: "The CRD scaledobjects.keda.sh serves v1alpha1, which the controllers write, and the Deployment of KEDA's operator has a ready pod. Asked only if an AsyncActor or a ModelDeployment is scaled by KEDA.",
+        remedy: "install or upgrade KEDA: https://keda.sh/docs/latest/deploy",
+        judge: Some(keda_operator),
     },
     Check {
         id: "keda-metrics",
@@ -57,24 +67,42 @@ pub(super) const CHECKS: &[Check] = &[
 ];
 
 const SCALED_OBJECTS: &str = "scaledobjects.keda.sh";
+/// Label `app.kubernetes.io/name` of KEDA's operator (KEDA `config/manager/manager.yaml`, and its chart).
+pub(in crate::doctor::check) const KEDA: &str = "keda-operator";
 
 fn keda_is_there(observed: &Observed) -> Result<bool, Skip> {
     Ok(observed.crds()?.iter().any(|crd| crd.name_any() == SCALED_OBJECTS))
 }
 
+/// Objects that are scaled by KEDA. The check is skipped if there are none.
+fn scaled(observed: &Observed) -> Result<Vec<String>, Skip> {
+    let actors = observed.actors()?.iter();
+    let actors = actors.filter(|actor| actor.spec.scaling_on().is_some());
+    let models = observed.models()?.iter().filter(|model| {
+        let scaling = model.spec.scaling.as_ref();
+        scaling.is_some_and(|s| s.autoscaling.as_ref().is_some_and(|a| a.trigger.is_some()))
+    });
+    let all: Vec<String> = actors.map(subject).chain(models.map(subject)).collect();
+    unless_none(&all, "objects that KEDA scales")?;
+    Ok(all)
+}
+
+fn subject<K: Ours + ResourceExt>(object: &K) -> String {
+    format!(
+        "{} {}/{}",
+        K::NAME,
+        object.namespace().unwrap_or_default(),
+        object.name_any()
+    )
+}
+
 fn keda(observed: &Observed) -> Judged {
-    let asks: Vec<String> = observed
-        .actors()?
-        .iter()
-        .filter(|actor| actor.spec.scaling_on().is_some())
-        .map(|actor| format!("{}/{}", actor.namespace().unwrap_or_default(), actor.name_any()))
-        .collect();
-    unless_none(&asks, "AsyncActors with scaling")?;
+    let asks = scaled(observed)?;
     if keda_is_there(observed)? {
         return Ok(Vec::new());
     }
     let text = format!(
-        "not installed, but {} AsyncActors request scaling; the first is {}",
+        "not installed, but {} objects request scaling by KEDA; the first is {}",
         asks.len(),
         asks[0]
     );
@@ -82,6 +110,45 @@ fn keda(observed: &Observed) -> Judged {
         format!("CustomResourceDefinition {SCALED_OBJECTS}"),
         text,
     )])
+}
+
+fn keda_operator(observed: &Observed) -> Judged {
+    scaled(observed)?;
+    let crd = observed.crds()?.iter().find(|crd| crd.name_any() == SCALED_OBJECTS);
+    let crd = crd.ok_or_else(|| Skip("KEDA is not installed".to_owned()))?;
+    let served: Vec<&str> = crd
+        .spec
+        .versions
+        .iter()
+        .filter(|v| v.served)
+        .map(|v| v.name.as_str())
+        .collect();
+    let mut findings = Vec::new();
+    if !served.contains(&SCALED_OBJECT.version) {
+        let text = format!("serves {}, but not {}", served.join(", "), SCALED_OBJECT.version);
+        findings.push(Finding::error(
+            format!("CustomResourceDefinition {SCALED_OBJECTS}"),
+            text,
+        ));
+    }
+    observed.readable(OPERATORS)?;
+    let is_keda = |label: &String| label == KEDA;
+    let mut deployments = observed.deployments()?.iter();
+    let operator = deployments.find(|d| d.labels().get("app.kubernetes.io/name").is_some_and(is_keda));
+    let Some(operator) = operator else {
+        // It may be installed in another way. Objects that are not scaled report that themselves.
+        return Ok(findings);
+    };
+    let ready = operator.status.as_ref().and_then(|status| status.available_replicas);
+    if ready.unwrap_or(0) == 0 {
+        let (namespace, name) = (operator.namespace().unwrap_or_default(), operator.name_any());
+        let version = operator.labels().get("app.kubernetes.io/version");
+        let version = version.map_or_else(|| "of unknown version".to_owned(), Clone::clone);
+        let text = format!("KEDA {version} has no ready pod, so that nothing is scaled");
+        let remedy = format!("kubectl -n {namespace} describe deployment {name}");
+        findings.push(Finding::error(format!("Deployment {namespace}/{name}"), text).remedy(remedy));
+    }
+    Ok(findings)
 }
 
 fn keda_metrics(observed: &Observed) -> Judged {
