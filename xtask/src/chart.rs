@@ -140,8 +140,8 @@ fn values(components: &[Component]) -> Result<String> {
         json!({ "policy": { "enabled": false } }),
     )?;
     add(
-        "ServiceMonitors, for the Prometheus operator",
-        json!({ "monitoring": { "enabled": false } }),
+        "For the Prometheus operator: ServiceMonitors for the controllers, and PodMonitors for the engines of all models",
+        json!({ "monitoring": { "enabled": false, "engines": false } }),
     )?;
     add(
         "NetworkPolicies: from where metrics may be read, and the console, the gateway of Asya and the model router be reached (peers as in a NetworkPolicy; an empty list: from anywhere)",
@@ -213,6 +213,7 @@ fn template(component: &Component) -> Result<String> {
     };
     let all = Release {
         monitoring: true,
+        engine_monitoring: true,
         policy: true,
         ..Release::default()
     };
@@ -234,6 +235,7 @@ fn template(component: &Component) -> Result<String> {
             "Namespace" => Some(".Values.namespace.create".to_owned()),
             "CustomResourceDefinition" => Some(".Values.crds.install".to_owned()),
             "ServiceMonitor" => Some(".Values.monitoring.enabled".to_owned()),
+            "PodMonitor" => Some(".Values.monitoring.engines".to_owned()),
             "ClusterRole" | "ClusterRoleBinding" if is_console => Some(IMPERSONATES.to_owned()),
             "PodDisruptionBudget" => Some(format!("gt (int {values}.replicas) 1")),
             _ if policies.contains(&kinds::id(&object)) => Some(".Values.policy.enabled".to_owned()),

@@ -12,7 +12,7 @@ use runway_client::manifests::{self, Component, Release};
 
 use crate::shell::root;
 use crate::yaml::documents;
-use crate::{api, argocd, changes, chart, command, krew, metrics, reference, settings, status, versions};
+use crate::{api, argocd, changes, chart, command, krew, metrics, reference, rules, settings, status, versions};
 
 /// Mode.
 #[derive(clap::Args)]
@@ -73,6 +73,7 @@ fn files() -> Result<Vec<(String, String)>> {
     files.push((versions::PATH.to_owned(), versions::page()?));
     files.push((changes::PATH.to_owned(), changes::page()?));
     files.push((metrics::PATH.to_owned(), metrics::page()));
+    files.push((rules::PATH.to_owned(), rules::rules()?));
     files.push((page::PATH.to_owned(), page::page()));
     files.push((command::PATH.to_owned(), command::page()));
     Ok(files)
@@ -92,6 +93,10 @@ fn kustomize(components: &[Component]) -> Result<Vec<(String, String)>> {
         monitoring: true,
         ..release.clone()
     };
+    let of_engines = Release {
+        engine_monitoring: true,
+        ..release.clone()
+    };
     let guarded = Release {
         policy: true,
         ..release.clone()
@@ -102,6 +107,7 @@ fn kustomize(components: &[Component]) -> Result<Vec<(String, String)>> {
     let mut folders: Vec<(&str, Vec<DynamicObject>)> =
         every.iter().map(|c| (c.name.as_str(), c.objects(&release))).collect();
     folders.push(("monitoring", added(components, &release, &monitored)));
+    folders.push(("engine-monitoring", added(components, &release, &of_engines)));
     folders.push(("provider-policy", added(components, &release, &guarded)));
     for (name, objects) in folders {
         files.push(kustomization(&format!("{name}/"), &["objects.yaml"])?);

@@ -22,6 +22,7 @@ mod metrics;
 mod python;
 mod reference;
 mod release;
+mod rules;
 mod sbom;
 mod settings;
 mod shell;

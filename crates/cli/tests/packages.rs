@@ -123,11 +123,13 @@ fn one_yaml_file_and_kustomize_hold_what_the_command_applies() -> Result<()> {
     let everything = Release {
         policy: true,
         monitoring: true,
+        engine_monitoring: true,
         ..Release::default()
     };
     let mut added = objects(&run(&kubectl, &["kustomize", "kustomize"])?)?;
     added.extend(objects(&run(&kubectl, &["kustomize", "kustomize/provider-policy"])?)?);
     added.extend(objects(&run(&kubectl, &["kustomize", "kustomize/monitoring"])?)?);
+    added.extend(objects(&run(&kubectl, &["kustomize", "kustomize/engine-monitoring"])?)?);
     same("kustomize with everything", &added, &of_the_command(&everything)?)
 }
 
@@ -147,10 +149,11 @@ fn the_chart_lints_and_holds_what_the_command_applies() -> Result<()> {
         registry: "registry.example.org/ai".to_owned(),
         tag: "1.0".to_owned(),
         monitoring: true,
+        engine_monitoring: true,
         policy: true,
     };
-    let set =
-        "namespace.create=true,image.registry=registry.example.org/ai,monitoring.enabled=true,policy.enabled=true";
+    let set = "namespace.create=true,image.registry=registry.example.org/ai,monitoring.enabled=true,\
+               monitoring.engines=true,policy.enabled=true";
     let rendered = template(&["--set", set, "--set-string", "image.tag=1.0"])?;
     same("chart with everything", &rendered, &of_the_command(&chosen)?)
 }

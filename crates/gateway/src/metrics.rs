@@ -50,6 +50,13 @@ const HELD: Metric = Metric {
     labels: &[],
     help: "Requests that wait until their model serves",
 };
+/// Limit of held requests.
+const HELD_LIMIT: Metric = Metric {
+    name: "kubeairunway_gateway_held_requests_limit",
+    kind: "gauge",
+    labels: &[],
+    help: "Requests that may wait at once until their model serves (--largest-held); one more is refused",
+};
 /// Requests in flight.
 const IN_FLIGHT: Metric = Metric {
     name: "kubeairunway_gateway_requests_in_flight",
@@ -67,7 +74,9 @@ const OF_MODEL: Metric = Metric {
 };
 
 /// All metrics.
-pub const METRICS: [Metric; 7] = [RESPONSES, FIRST_BYTE, REFUSED, WAKES, HELD, IN_FLIGHT, OF_MODEL];
+pub const METRICS: [Metric; 8] = [
+    RESPONSES, FIRST_BYTE, REFUSED, WAKES, HELD, HELD_LIMIT, IN_FLIGHT, OF_MODEL,
+];
 
 /// Values of the label `result` of [`WAKES`].
 const WOKEN: [&str; 2] = ["done", "failed"];
@@ -155,30 +164,9 @@ pub struct Metrics {
     refused: Family<Refused, Counter>,
     wakes: Family<Result, Counter>,
     held: Arc<AtomicI64>,
+    held_limit: i64,
     in_flight: Arc<AtomicI64>,
     of_models: Family<OfModel, Gauge>,
-}
-
-impl Default for Metrics {
-    /// Series without a model begin at 0, so that Prometheus sees the first increase of each.
-    fn default() -> Self {
-        let metrics = Self {
-            responses: Family::default(),
-            first_byte: Family::new_with_constructor(|| Histogram::new(BUCKETS)),
-            refused: Family::default(),
-            wakes: Family::default(),
-            held: Arc::default(),
-            in_flight: Arc::default(),
-            of_models: Family::default(),
-        };
-        for reason in Refusal::ALL {
-            drop(metrics.refused.get_or_create(&Refused { reason }));
-        }
-        for result in WOKEN {
-            drop(metrics.wakes.get_or_create(&Result { result }));
-        }
-        metrics
-    }
 }
 
 /// One more in a gauge, until it is dropped.
@@ -209,6 +197,28 @@ impl Drop for CountedForModel {
 }
 
 impl Metrics {
+    /// Metrics of a router with this limit of held requests. Series without a model begin at 0, so that Prometheus sees the first
+    /// increase of each.
+    pub fn new(largest_held: usize) -> Self {
+        let metrics = Self {
+            responses: Family::default(),
+            first_byte: Family::new_with_constructor(|| Histogram::new(BUCKETS)),
+            refused: Family::default(),
+            wakes: Family::default(),
+            held: Arc::default(),
+            held_limit: i64::try_from(largest_held).unwrap_or(i64::MAX),
+            in_flight: Arc::default(),
+            of_models: Family::default(),
+        };
+        for reason in Refusal::ALL {
+            drop(metrics.refused.get_or_create(&Refused { reason }));
+        }
+        for result in WOKEN {
+            drop(metrics.wakes.get_or_create(&Result { result }));
+        }
+        metrics
+    }
+
     /// Begins the series of a model that autoscalers read.
     pub fn know(&self, model: &Model) {
         drop(self.of_models.get_or_create(&OfModel::from(model)));
@@ -293,6 +303,7 @@ impl Collector for Scrape {
         WAKES.encode(&mut encoder, &metrics.wakes)?;
         let gauge = |value: &AtomicI64| ConstGauge::new(value.load(Ordering::Relaxed));
         HELD.encode(&mut encoder, &gauge(&metrics.held))?;
+        HELD_LIMIT.encode(&mut encoder, &ConstGauge::new(metrics.held_limit))?;
         IN_FLIGHT.encode(&mut encoder, &gauge(&metrics.in_flight))?;
         OF_MODEL.encode(&mut encoder, &metrics.of_models)
     }
@@ -320,7 +331,7 @@ mod tests {
 
     #[test]
     fn every_model_has_a_number_of_requests_until_it_is_gone() {
-        let metrics = Arc::new(Metrics::default());
+        let metrics = Arc::new(Metrics::new(10));
         let model = Model {
             namespace: "a".parse().unwrap(),
             name: "one".parse().unwrap(),
@@ -343,13 +354,14 @@ mod tests {
 
     #[test]
     fn series_without_a_model_exist_from_the_start() {
-        let metrics = Arc::new(Metrics::default());
+        let metrics = Arc::new(Metrics::new(10));
         let held = metrics.hold();
         let text = scraped(&metrics);
         for series in [
             "kubeairunway_gateway_requests_refused_total{reason=\"unavailable\"} 0",
             "kubeairunway_gateway_wakes_total{result=\"failed\"} 0",
             "kubeairunway_gateway_held_requests 1",
+            "kubeairunway_gateway_held_requests_limit 10",
         ] {
             assert!(text.contains(series), "{series}: {text}");
         }

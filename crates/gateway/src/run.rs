@@ -101,7 +101,7 @@ pub async fn run(process: Process, args: Args) -> Result<(), Error> {
 pub async fn run_on(process: Process, args: Args, listener: TcpListener, lookup: Lookup) -> Result<(), Error> {
     let shutdown = process.shutdown.clone();
     let tls = args.listen.tls(&shutdown).await?;
-    let metrics = Arc::new(Metrics::default());
+    let metrics = Arc::new(Metrics::new(args.largest_held));
     process.metrics.collect(Scrape(Arc::clone(&metrics)));
     // The cache and held requests outlive the begin of the shutdown.
     let (ended, closing) = (CancellationToken::new(), CancellationToken::new());

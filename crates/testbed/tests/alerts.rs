@@ -1,10 +1,11 @@
-//! Dashboard, alerts and documents speak of metrics that exist; every alert has a runbook, and a test that Prometheus runs.
+//! Dashboards, alerts and documents name metrics that exist; every alert has a runbook, and a test that Prometheus runs.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
+use runway_client::engines::{ENGINES, Engine};
 use runway_operator::metrics::Metric;
 use runway_testbed::binaries;
 use serde_json::Value;
@@ -30,14 +31,20 @@ fn metrics() -> impl Iterator<Item = Metric> {
 /// Beginnings of the names of our metrics.
 const FAMILIES: [&str; 3] = ["kubeairunway_", "asya_actor_", "asya_gateway_"];
 
-/// Metrics of Asya: names and kinds. They are read from the reference, which is generated from the programs.
-fn of_asya() -> Result<Vec<(String, String)>> {
+/// Metrics of Asya and of the model router: names and kinds. They are read from the reference, which is generated from the
+/// programs.
+fn of_other_programs() -> Result<Vec<(String, String)>> {
     let reference = read("docs/reference/metrics.md")?;
     let rows = reference.lines().filter_map(|line| {
         let mut cells = line.split('|').map(|cell| cell.trim().trim_matches('`').to_owned());
         Some((cells.nth(1)?, cells.next()?))
     });
-    Ok(rows.filter(|(name, _)| name.starts_with("asya_")).collect())
+    let of_others = |name: &str| {
+        ["asya_", "kubeairunway_gateway_"]
+            .iter()
+            .any(|family| name.starts_with(family))
+    };
+    Ok(rows.filter(|(name, _)| of_others(name)).collect())
 }
 
 /// Every word of a text that looks like one of our metrics.
@@ -47,20 +54,38 @@ fn mentioned(text: &str) -> BTreeSet<&str> {
         .collect()
 }
 
-fn alerts() -> Result<Vec<Value>> {
-    let rules = yaml("deploy/monitoring/rules.yaml")?;
-    let groups = rules["spec"]["groups"].as_array().context("no groups")?.clone();
+/// The rules of a file.
+fn rules(path: &str) -> Result<Vec<Value>> {
+    let groups = yaml(path)?["spec"]["groups"].as_array().context("no groups")?.clone();
     Ok(groups
         .iter()
         .flat_map(|group| group["rules"].as_array().cloned().unwrap_or_default())
         .collect())
 }
 
+fn alerts() -> Result<Vec<Value>> {
+    rules("deploy/monitoring/rules.yaml")
+}
+
+/// Names of the series that rules record for the engines of each model.
+fn recorded() -> Result<BTreeSet<String>> {
+    let rules = rules("deploy/monitoring/engines.yaml")?;
+    let names = rules.iter().filter_map(|rule| rule["record"].as_str());
+    Ok(names.map(str::to_owned).collect())
+}
+
+/// Every word of a text that looks like a recorded series of the engines.
+fn of_models(text: &str) -> BTreeSet<&str> {
+    text.split(|c: char| !c.is_ascii_alphanumeric() && !"_:".contains(c))
+        .filter(|word| word.starts_with("modeldeployment") && word.contains(':'))
+        .collect()
+}
+
 #[test]
 fn every_metric_that_is_named_exists() -> Result<()> {
     let mut known = BTreeSet::new();
     let ours = metrics().map(|metric| (metric.name.to_owned(), metric.kind.to_owned()));
-    for (name, kind) in ours.chain(of_asya()?) {
+    for (name, kind) in ours.chain(of_other_programs()?) {
         if kind == "histogram" {
             known.extend(["bucket", "count", "sum"].map(|part| format!("{name}_{part}")));
         }
@@ -69,6 +94,10 @@ fn every_metric_that_is_named_exists() -> Result<()> {
     ensure!(
         known.contains("asya_gateway_jobs_pending") && known.contains("asya_actor_runtime_hung"),
         "the reference lacks the metrics of Asya"
+    );
+    ensure!(
+        known.contains("kubeairunway_gateway_held_requests_limit"),
+        "the reference lacks the metrics of the model router"
     );
     for file in [
         "deploy/monitoring/rules.yaml",
@@ -90,25 +119,62 @@ fn every_metric_that_is_named_exists() -> Result<()> {
     Ok(())
 }
 
+/// The mapping of names is in one place, from which the rules are generated.
 #[test]
-fn the_dashboard_is_whole() -> Result<()> {
-    let dashboard: Value = serde_json::from_str(&read("deploy/monitoring/dashboard.json")?)?;
-    let panels = dashboard["panels"].as_array().context("no panels")?;
+fn rules_of_engines_read_every_engine() -> Result<()> {
+    let text = read("deploy/monitoring/engines.yaml")?;
+    let names = |engine: &Engine| {
+        let some = [engine.running, engine.waiting, engine.tokens];
+        let names = some.into_iter().chain(engine.kv_cache.iter().copied());
+        names.chain(engine.first_token).collect::<Vec<_>>()
+    };
+    for name in ENGINES.iter().flat_map(names) {
+        ensure!(text.contains(name), "no rule reads {name}");
+    }
+    Ok(())
+}
+
+#[test]
+fn series_of_engines_that_are_named_are_recorded_and_shown() -> Result<()> {
+    let recorded = recorded()?;
+    ensure!(recorded.len() == 5, "{recorded:?}");
+    let named =
+        |file| -> Result<BTreeSet<String>> { Ok(of_models(&read(file)?).into_iter().map(str::to_owned).collect()) };
+    let (alerted, shown) = (named("deploy/monitoring/rules.yaml")?, named(ENGINE_DASHBOARD)?);
+    ensure!(!alerted.is_empty(), "no alert reads a series of engines");
+    ensure!(
+        alerted.is_subset(&recorded),
+        "{:?} is not recorded",
+        &alerted - &recorded
+    );
+    ensure!(shown == recorded, "shown: {shown:?}, recorded: {recorded:?}");
+    Ok(())
+}
+
+/// Panels of a dashboard, of which each has an ID of its own and queries that `is_ours` accepts.
+fn panels(path: &str, is_ours: impl Fn(&str) -> bool) -> Result<Vec<Value>> {
+    let dashboard: Value = serde_json::from_str(&read(path)?)?;
+    let panels = dashboard["panels"].as_array().context("no panels")?.clone();
     let ids: BTreeSet<_> = panels.iter().map(|panel| panel["id"].to_string()).collect();
-    ensure!(ids.len() == panels.len(), "two panels have one id");
-    for panel in panels {
+    ensure!(ids.len() == panels.len(), "two panels of {path} have one id");
+    for panel in &panels {
         let queries = panel["targets"].as_array().context("a panel without queries")?;
         for query in queries {
             let query = query["expr"].as_str().unwrap_or_default();
-            ensure!(
-                !mentioned(query).is_empty(),
-                "{} asks for nothing of ours",
-                panel["title"]
-            );
+            ensure!(is_ours(query), "{} of {path} asks for nothing of ours", panel["title"]);
         }
     }
+    Ok(panels)
+}
+
+const ENGINE_DASHBOARD: &str = "deploy/monitoring/engines.json";
+
+#[test]
+fn dashboards_are_complete() -> Result<()> {
+    panels(ENGINE_DASHBOARD, |query| !of_models(query).is_empty())?;
+    let panels = panels("deploy/monitoring/dashboard.json", |query| !mentioned(query).is_empty())?;
     // What the design counts is seen somewhere.
-    let text = dashboard.to_string();
+    let text = Value::from(panels).to_string();
     for metric in metrics() {
         ensure!(text.contains(metric.name), "no panel shows {}", metric.name);
     }
@@ -140,10 +206,15 @@ fn alerts_fire_when_they_should_in_prometheus() -> Result<()> {
     };
     let folder = tempfile::tempdir()?;
     // Prometheus knows the groups, the operator of Prometheus their wrapping.
-    let rules = yaml("deploy/monitoring/rules.yaml")?["spec"].clone();
-    std::fs::write(folder.path().join("rules.yaml"), serde_json::to_string(&rules)?)?;
+    for file in ["rules.yaml", "engines.yaml"] {
+        let rules = yaml(&format!("deploy/monitoring/{file}"))?["spec"].clone();
+        std::fs::write(folder.path().join(file), serde_json::to_string(&rules)?)?;
+    }
     std::fs::write(folder.path().join("rules.test.yaml"), read(RULE_TESTS)?)?;
-    for command in [["check", "rules", "rules.yaml"], ["test", "rules", "rules.test.yaml"]] {
+    for command in [
+        &["check", "rules", "rules.yaml", "engines.yaml"][..],
+        &["test", "rules", "rules.test.yaml"],
+    ] {
         let output = Command::new(&promtool).args(command).current_dir(&folder).output()?;
         ensure!(
             output.status.success(),

@@ -71,6 +71,7 @@ pub async fn upgrade(args: &InstallArgs, cluster: &Cluster, terminal: &mut Termi
     let has = |kind: &str| there.iter().any(|o| kinds::kind(o) == kind);
     release.policy |= has("ValidatingAdmissionPolicy");
     release.monitoring |= has("ServiceMonitor");
+    release.engine_monitoring |= has("PodMonitor");
     survey.suits(&release)?;
     let wanted: Vec<DynamicObject> = installed.iter().flat_map(|c| c.objects(&release)).collect();
     let ids: BTreeSet<String> = wanted.iter().map(kinds::id).collect();
@@ -238,6 +239,7 @@ fn release(args: &InstallArgs) -> Release {
         registry: args.image_registry.clone(),
         tag: args.image_tag.clone().unwrap_or(standard.tag),
         monitoring: args.monitoring,
+        engine_monitoring: args.engine_monitoring,
         policy: args.provider_policy,
     }
 }

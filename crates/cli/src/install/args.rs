@@ -18,6 +18,9 @@ pub struct InstallArgs {
     /// Also install ServiceMonitors, for the Prometheus Operator
     #[arg(long)]
     pub monitoring: bool,
+    /// Also install PodMonitors for the engines of all models, for the Prometheus Operator
+    #[arg(long)]
+    pub engine_monitoring: bool,
     /// Also install admission policies that allow a provider only to users who may create its upstream objects (Kubernetes 1.30)
     #[arg(long)]
     pub provider_policy: bool,

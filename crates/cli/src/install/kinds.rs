@@ -4,7 +4,7 @@ use kube::core::{ApiResource, DynamicObject};
 pub use runway_client::change::{id, kind};
 
 /// Group and version, kind, plural and scope of each kind, in apply order.
-const KINDS: [(&str, &str, &str, bool); 21] = [
+const KINDS: [(&str, &str, &str, bool); 22] = [
     ("v1", "Namespace", "namespaces", false),
     (
         "apiextensions.k8s.io/v1",
@@ -28,6 +28,7 @@ const KINDS: [(&str, &str, &str, bool); 21] = [
     ("policy/v1", "PodDisruptionBudget", "poddisruptionbudgets", true),
     ("networking.k8s.io/v1", "NetworkPolicy", "networkpolicies", true),
     ("monitoring.coreos.com/v1", "ServiceMonitor", "servicemonitors", true),
+    ("monitoring.coreos.com/v1", "PodMonitor", "podmonitors", true),
     ("coordination.k8s.io/v1", "Lease", "leases", true),
     ("v1", "PersistentVolumeClaim", "persistentvolumeclaims", true),
     ("apps/v1", "Deployment", "deployments", true),

@@ -48,6 +48,8 @@ pub struct Component {
     pub extra: Vec<DynamicObject>,
     /// Optional admission policies that limit its users.
     pub policy: Vec<DynamicObject>,
+    /// Optional PodMonitors for pods that are not the component's own.
+    pub pod_monitors: Vec<DynamicObject>,
 }
 
 /// A ConfigMap or Secret of the component's namespace as a folder of its pods, empty while there is none.
@@ -110,6 +112,8 @@ pub struct Release {
     pub tag: String,
     /// Whether to install ServiceMonitors, for the Prometheus Operator.
     pub monitoring: bool,
+    /// Whether to install PodMonitors for the engines of models, for the Prometheus Operator.
+    pub engine_monitoring: bool,
     /// Whether to install the policies that limit the users of each provider.
     pub policy: bool,
 }
@@ -132,6 +136,7 @@ impl Default for Release {
             registry: REGISTRY.to_owned(),
             tag: TAG.to_owned(),
             monitoring: false,
+            engine_monitoring: false,
             policy: false,
         }
     }
@@ -161,6 +166,7 @@ impl Component {
             crds: Vec::new(),
             extra: Vec::new(),
             policy: Vec::new(),
+            pod_monitors: Vec::new(),
         }
     }
 }

@@ -5,6 +5,7 @@
 //! |---|---|
 //! | [`component`] | a program of the product, and the list of its objects |
 //! | [`pods`] | Deployment, Services, PodDisruptionBudget, NetworkPolicy of a component |
+//! | [`engines`] | the optional PodMonitors for the engines of models |
 //! | [`roles`] | permissions of controllers and users |
 //! | [`console`] | the optional web console |
 //! | [`gateway`] | the optional front door of Asya |
@@ -16,6 +17,7 @@
 
 pub mod component;
 pub mod console;
+pub mod engines;
 pub mod gateway;
 mod metadata;
 mod objects;
@@ -168,6 +170,7 @@ pub fn core() -> Component {
             .into_iter()
             .chain(webhooks.map(|webhook| labelled(webhook, labels::CORE_MANAGER)))
             .collect(),
+        pod_monitors: engines::pod_monitors(),
         ..Component::new(labels::CORE_MANAGER)
     }
 }
@@ -260,6 +263,7 @@ mod tests {
     fn no_two_objects_are_one() {
         let release = Release {
             monitoring: true,
+            engine_monitoring: true,
             policy: true,
             ..Release::default()
         };

@@ -18,6 +18,9 @@ impl Component {
         if release.monitoring {
             all.push(pods::service_monitor(self));
         }
+        if release.engine_monitoring {
+            all.extend(self.pod_monitors.clone());
+        }
         if let Some(claim) = &self.claim {
             all.push(pods::claim(self, claim));
         }

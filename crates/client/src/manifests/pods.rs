@@ -128,7 +128,8 @@ pub(crate) fn metrics_service(component: &str) -> String {
     format!("{component}-metrics")
 }
 
-/// ServiceMonitor for a component's metrics, which the Prometheus Operator reads.
+/// ServiceMonitor for a component's metrics, which the Prometheus Operator reads. The label `namespace` of a metric is that of the
+/// object that the metric is about; without `honorLabels`, Prometheus would replace it by the namespace of the component.
 pub(super) fn service_monitor(component: &Component) -> DynamicObject {
     let name = component.name.as_str();
     object(&json!({
@@ -137,7 +138,7 @@ pub(super) fn service_monitor(component: &Component) -> DynamicObject {
         "metadata": meta(name, name, Some(NAMESPACE)),
         "spec": {
             "selector": selector(name),
-            "endpoints": [{ "port": "admin", "path": "/metrics" }],
+            "endpoints": [{ "port": "admin", "path": "/metrics", "honorLabels": true }],
         },
     }))
 }
