@@ -18,23 +18,23 @@ pub(crate) fn rules() -> Result<String> {
     let all = [
         rule(
             "modeldeployment:engine_requests_running:sum",
-            format!("sum by ({by}) ({})", selector(|engine| vec![engine.running])),
+            &format!("sum by ({by}) ({})", selector(|engine| vec![engine.running])),
         ),
         rule(
             "modeldeployment:engine_requests_waiting:sum",
-            format!("sum by ({by}) ({})", selector(|engine| vec![engine.waiting])),
+            &format!("sum by ({by}) ({})", selector(|engine| vec![engine.waiting])),
         ),
         rule(
             "modeldeployment:engine_generated_tokens:rate5m",
-            format!("sum by ({by}) (rate({}[5m]))", selector(|engine| vec![engine.tokens])),
+            &format!("sum by ({by}) (rate({}[5m]))", selector(|engine| vec![engine.tokens])),
         ),
         rule(
             "modeldeployment:engine_kv_cache_usage:max",
-            format!("max by ({by}) ({})", selector(|engine| engine.kv_cache.to_vec())),
+            &format!("max by ({by}) ({})", selector(|engine| engine.kv_cache.to_vec())),
         ),
         rule(
             "modeldeployment_le:engine_first_token_seconds_bucket:rate5m",
-            format!("sum by ({by}, le) (rate({}[5m]))", selector(buckets)),
+            &format!("sum by ({by}, le) (rate({}[5m]))", selector(buckets)),
         ),
     ];
     documents(&[json!({
@@ -49,7 +49,7 @@ pub(crate) fn rules() -> Result<String> {
     })])
 }
 
-fn rule(record: &str, expression: String) -> Value {
+fn rule(record: &str, expression: &str) -> Value {
     json!({ "record": record, "expr": expression })
 }
 

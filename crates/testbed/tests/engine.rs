@@ -226,8 +226,8 @@ async fn answers_as_it_should(engine: &Endpoint) -> Result<()> {
     exports(&metrics, for_autoscaling)
 }
 
-/// What `kubeairunway top` and the console show: of an engine that works, of one without metrics, of one that has ended, and for a
-/// user without permissions.
+/// Use of models, as `kubeairunway top` and the console show it: of an engine that works, of one without metrics, of one that has
+/// ended, and for a user without permissions.
 async fn usage_is_read_through_the_api_server(node: &Node, client: &Client, llama: &Endpoint) -> Result<()> {
     let models: Vec<ModelDeployment> = ["llama", "hostile", "broken", "missing"]
         .into_iter()

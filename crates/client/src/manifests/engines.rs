@@ -34,9 +34,10 @@ pub(super) fn pod_monitors() -> Vec<DynamicObject> {
         .collect()
 }
 
-/// A PodMonitor for the pods of a selector. The last of the labels that a pod has contains the name of its ModelDeployment.
-fn pod_monitor(name: &str, selector: &Value, names: &[&str]) -> DynamicObject {
-    let relabelings: Vec<Value> = names.iter().map(|label| named_by(label)).collect();
+/// A PodMonitor for the pods of a selector. The last of `model_labels` that a pod has contains the name of its
+/// ModelDeployment.
+fn pod_monitor(name: &str, selector: &Value, model_labels: &[&str]) -> DynamicObject {
+    let relabelings: Vec<Value> = model_labels.iter().map(|label| named_by(label)).collect();
     let endpoint = |port: Value| {
         let mut endpoint = json!({ "path": PATH, "relabelings": relabelings, "metricRelabelings": [of_engines()] });
         if let (Some(endpoint), Value::Object(port)) = (endpoint.as_object_mut(), port) {

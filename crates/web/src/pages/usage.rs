@@ -11,7 +11,7 @@ use crate::guard::{Asker, Of};
 use crate::page::Shell;
 use crate::refusal;
 
-/// What an engine reports: a row of the table.
+/// Row of the table: the values of an engine.
 struct Row {
     name: String,
     cells: [String; 5],
