@@ -28,7 +28,7 @@ async fn no_message_is_lost_on_sqs_under_faults() -> Result<()> {
         return Ok(());
     }
     let options = ChaosOptions {
-        envelopes: 400,
+        envelopes: 200,
         faults: 12,
         prefetch: 10,
         seed: 0x5eed,

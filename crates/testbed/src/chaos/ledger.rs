@@ -126,6 +126,15 @@ impl Ledger {
         }
     }
 
+    /// Number of messages that have failed for a reason of this fault.
+    pub fn failures(&self, fault: Fault) -> usize {
+        let failed = fault
+            .reasons()
+            .iter()
+            .filter_map(|reason| self.report.failed.get(*reason));
+        failed.sum()
+    }
+
     /// The result.
     pub fn report(self, took: Duration) -> ChaosReport {
         let copies: usize = self.seen.values().sum();

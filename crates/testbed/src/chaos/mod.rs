@@ -226,16 +226,15 @@ impl<'a, Q: Queues> Bed<'a, Q> {
             }
             actor.revive_runtime()?;
         }
-        self.count_failed().await.map(drop)
+        self.count_failed().await
     }
 
-    /// Number of messages that have failed since the last call.
-    async fn count_failed(&mut self) -> Result<usize> {
-        let failed = self.queues.failed().await?;
-        for (message, reason) in &failed {
-            self.ledger.failed(number(message)?, reason);
+    /// Counts messages that have failed since the last call.
+    async fn count_failed(&mut self) -> Result<()> {
+        for (message, reason) in self.queues.failed().await? {
+            self.ledger.failed(number(&message)?, &reason);
         }
-        Ok(failed.len())
+        Ok(())
     }
 
     /// All consumers have acknowledged, or the broker delivers again within [`Queues::REDELIVERY`].
@@ -247,7 +246,7 @@ impl<'a, Q: Queues> Bed<'a, Q> {
                 quiet = Instant::now();
             }
         }
-        self.count_failed().await.map(drop)
+        self.count_failed().await
     }
 
     async fn inject(&mut self, fault: Fault) -> Result<()> {
@@ -302,7 +301,7 @@ impl<'a, Q: Queues> Bed<'a, Q> {
 
     /// Kills a sidecar with every delivery, while its handler hangs, until a message has failed.
     async fn exceed_limit(&mut self, victim: usize) -> Result<()> {
-        self.count_failed().await?;
+        let before = self.ledger.failures(Fault::Limit);
         self.actors[victim].pause_runtime()?;
         // The queue may be empty.
         self.send_further(victim, &[]).await?;
@@ -312,7 +311,8 @@ impl<'a, Q: Queues> Bed<'a, Q> {
             self.ledger.allow_duplicates(in_flight);
             self.ledger.allow_failures(Fault::Limit, in_flight);
             self.kill_and_deliver(victim).await?;
-            if self.count_failed().await? > 0 {
+            self.count_failed().await?;
+            if self.ledger.failures(Fault::Limit) > before {
                 return self.actors[victim].resume_runtime();
             }
         }
