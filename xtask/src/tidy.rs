@@ -74,7 +74,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "runway-provider",
         ],
     ),
-    ("runway-testbed", &["runway-http"]),
+    ("runway-testbed", &["runway-http", "runway-sqs"]),
 ];
 
 /// Crates that must not be linked, with the reason.

@@ -5,14 +5,13 @@ mod bed;
 use std::fs;
 
 use anyhow::{Context as _, Result, ensure};
-use bed::{Bed, NAMESPACE, PATIENCE, arguments};
+use bed::{Bed, NAMESPACE, PATIENCE, arguments, with_management};
 use k8s_openapi::api::events::v1::Event;
 use kube::Api;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
 use runway_api::AsyncActorStatus;
 use runway_api::async_actor::TRANSPORT_READY;
 use runway_api::condition::Conditions;
-use runway_sqs::{Client, Credentials, Settings};
 use runway_testbed::pipeline::{Broker, Kind};
 use runway_testbed::{RabbitMq, RabbitMqOptions, Sqs, eventually, sqs};
 use serde_json::{Value, json};
@@ -236,20 +235,6 @@ async fn queues_are_created_over_tls() -> Result<()> {
     Ok(())
 }
 
-/// A cluster, and a broker with a management API; the operator's transports with these settings of the queues.
-async fn with_management(queues: Value) -> Result<(Bed, RabbitMq, String)> {
-    let options = RabbitMqOptions {
-        management: true,
-        ..RabbitMqOptions::default()
-    };
-    let (bed, rabbit) = tokio::join!(Bed::start(), RabbitMq::start(options));
-    let (bed, rabbit) = (bed?, rabbit?);
-    let (host, port) = rabbit.address();
-    let transports = json!({"transports": {"rabbitmq": {"type": "rabbitmq", "config": {
-        "host": host, "port": port, "managementPort": rabbit.management_port(), "queues": queues}}}});
-    Ok((bed, rabbit, transports.to_string()))
-}
-
 /// Waits until the status of a deleted actor contains a text.
 async fn waits(bed: &Bed, actor: &str, what: &str) -> Result<()> {
     let told = |s: &AsyncActorStatus| {
@@ -278,19 +263,12 @@ async fn sqs_queues_are_created_kept_and_deleted() -> Result<()> {
     says(&bed, "greet", "mount it there").await?;
     let mounted = secrets.path().join("asya-transports");
     fs::create_dir_all(&mounted)?;
-    fs::write(mounted.join("id"), "somebody")?;
-    fs::write(mounted.join("key"), "secret")?;
+    fs::write(mounted.join("id"), sqs::KEY_ID)?;
+    fs::write(mounted.join("key"), sqs::KEY)?;
     for actor in ["greet", "busy"] {
         says(&bed, actor, "QueueReady").await?;
     }
-    let client = Client::new(&Settings {
-        region: "us-east-1".to_owned(),
-        endpoint: Some(server.endpoint()),
-        credentials: Credentials::Static {
-            id: "somebody".to_owned(),
-            key: "secret".to_owned(),
-        },
-    })?;
+    let client = server.client()?;
     let own = ["asya-default_greet", "asya-default_greet_dlq"];
     for queue in own
         .into_iter()

@@ -4,12 +4,11 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use runway_sqs::{Client, Credentials, Message, Settings};
+use runway_sqs::{Client, Message};
 use runway_testbed::pipeline::Actor;
+use runway_testbed::sqs::{Answers, KEY, KEY_ID, Refusal, SqsProxy};
 use runway_testbed::{Sqs, eventually, sqs};
 use serde_json::{Value, json};
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::{TcpListener, TcpStream};
 
 mod support;
 use support::PATIENCE;
@@ -23,17 +22,9 @@ struct World {
 
 impl World {
     async fn new(server: &Sqs, namespace: &'static str) -> Result<Self> {
-        let client = Client::new(&Settings {
-            region: "us-east-1".to_owned(),
-            endpoint: Some(server.endpoint()),
-            credentials: Credentials::Static {
-                id: "somebody".to_owned(),
-                key: "secret".to_owned(),
-            },
-        })?;
         let world = Self {
             endpoint: server.endpoint(),
-            client,
+            client: server.client()?,
             namespace,
         };
         for end in ["happy-end", "error-end"] {
@@ -63,8 +54,8 @@ impl World {
             ("ASYA_SQS_ENDPOINT", &*self.endpoint),
             ("ASYA_SQS_WAIT_TIME_SECONDS", "1"),
             ("ASYA_NAMESPACE", self.namespace),
-            ("AWS_ACCESS_KEY_ID", "somebody"),
-            ("AWS_SECRET_ACCESS_KEY", "secret"),
+            ("AWS_ACCESS_KEY_ID", KEY_ID),
+            ("AWS_SECRET_ACCESS_KEY", KEY),
         ];
         variables.extend_from_slice(environment);
         support::consuming(name, support::runtime(&[]), &variables).await
@@ -286,7 +277,14 @@ async fn a_dead_runtime(server: &Sqs) -> Result<()> {
 /// A message for a queue to which the sidecar may not send is reported, and the next one is processed.
 async fn a_queue_without_permission(server: &Sqs) -> Result<()> {
     let mut world = World::new(server, "denied").await?;
-    world.endpoint = denying(r#""QueueName":"asya-denied_forbidden""#, server.endpoint()).await?;
+    // The server does not implement IAM.
+    let proxy = SqsProxy::start(server).await?;
+    proxy.set(Answers::Refused(Refusal {
+        to: r#""QueueName":"asya-denied_forbidden""#,
+        code: "AccessDeniedException",
+        message: "Access to the resource is denied.",
+    }));
+    world.endpoint = proxy.endpoint();
     let _actor = world.actor("first", &[]).await?;
     world
         .send("first", &message("1", &["first", "forbidden"], json!(1)), &[])
@@ -299,53 +297,4 @@ async fn a_queue_without_permission(server: &Sqs) -> Result<()> {
     let (envelope, _) = world.next("happy-end", PATIENCE).await?;
     ensure!(envelope["payload"] == 2, "{envelope}");
     Ok(())
-}
-
-/// Simulates IAM, which the server does not implement: requests that contain a text are rejected as by AWS, others are passed on.
-async fn denying(text: &'static str, endpoint: String) -> Result<String> {
-    const DENIED: &str =
-        r#"{"__type":"com.amazon.coral.service#AccessDeniedException","Message":"Access to the resource is denied."}"#;
-    let server = endpoint.trim_start_matches("http://").to_owned();
-    let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
-    let address = listener.local_addr()?;
-    tokio::spawn(async move {
-        while let Ok((mut client, _)) = listener.accept().await {
-            let server = server.clone();
-            tokio::spawn(async move {
-                while let Ok(request) = http_message(&mut client).await {
-                    let answer = if String::from_utf8_lossy(&request).contains(text) {
-                        let length = DENIED.len();
-                        let head = "HTTP/1.1 400 Bad Request\r\nContent-Type: application/x-amz-json-1.0";
-                        format!("{head}\r\nContent-Length: {length}\r\n\r\n{DENIED}").into_bytes()
-                    } else {
-                        let mut upstream = TcpStream::connect(&server).await?;
-                        upstream.write_all(&request).await?;
-                        http_message(&mut upstream).await?
-                    };
-                    client.write_all(&answer).await?;
-                }
-                anyhow::Ok(())
-            });
-        }
-    });
-    Ok(format!("http://{address}"))
-}
-
-/// One HTTP message with a Content-Length.
-async fn http_message(stream: &mut TcpStream) -> Result<Vec<u8>> {
-    let mut bytes = Vec::new();
-    loop {
-        ensure!(stream.read_buf(&mut bytes).await? > 0, "the connection ended");
-        let text = String::from_utf8_lossy(&bytes);
-        let Some((head, body)) = text.split_once("\r\n\r\n") else {
-            continue;
-        };
-        let length = head.lines().find_map(|line| {
-            let (name, value) = line.split_once(':')?;
-            (name.eq_ignore_ascii_case("content-length")).then(|| value.trim().parse::<usize>().ok())?
-        });
-        if body.len() >= length.unwrap_or(0) {
-            return Ok(bytes);
-        }
-    }
 }

@@ -12,17 +12,22 @@
 //! | `{"do": "grow", "bytes": 5}` | a payload of this size |
 //! | `{"do": "garbage"}` | responds with invalid JSON |
 //! | anything else | echo |
+//!
+//! While the file of `ASYA_ECHO_DOWN` exists, it reports that its target is down.
 
 use std::fs;
 use std::io::{self, Read, Write};
 use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
 use clap::Parser;
 use serde_json::{Value, json};
+
+/// Response of a handler whose target is down.
+const UNAVAILABLE: &[u8] = br#"[{"error": "unavailable", "details": {"message": "the target is down"}}]"#;
 
 #[derive(Parser)]
 struct Args {
@@ -33,6 +38,9 @@ struct Args {
     socket_dir: PathBuf,
     #[arg(long, env = "ASYA_SOCKET")]
     socket: Option<String>,
+    /// File that exists while the target of the handler is down.
+    #[arg(long, env = "ASYA_ECHO_DOWN")]
+    down: Option<PathBuf>,
 }
 
 fn main() -> io::Result<()> {
@@ -42,9 +50,10 @@ fn main() -> io::Result<()> {
         let stream = stream?;
         if args.protocol == 1 {
             // Single-threaded: a second connection waits.
-            let _ = serve(stream, 1);
+            let _ = serve(stream, 1, args.down.as_deref());
         } else {
-            thread::spawn(move || serve(stream, usize::MAX));
+            let down = args.down.clone();
+            thread::spawn(move || serve(stream, usize::MAX, down.as_deref()));
         }
     }
     Ok(())
@@ -72,7 +81,7 @@ fn listen(args: &Args) -> io::Result<UnixListener> {
     Ok(listener)
 }
 
-fn serve(mut stream: UnixStream, calls: usize) -> io::Result<()> {
+fn serve(mut stream: UnixStream, calls: usize, down: Option<&Path>) -> io::Result<()> {
     for _ in 0..calls {
         let mut length = [0; 4];
         stream.read_exact(&mut length)?;
@@ -82,7 +91,11 @@ fn serve(mut stream: UnixStream, calls: usize) -> io::Result<()> {
         } else {
             let mut request = vec![0; length];
             stream.read_exact(&mut request)?;
-            answer(&request)
+            if down.is_some_and(Path::exists) {
+                UNAVAILABLE.to_vec()
+            } else {
+                answer(&request)
+            }
         };
         let mut frame = Vec::with_capacity(answer.len() + 4);
         frame.extend(u32::try_from(answer.len()).unwrap_or_default().to_be_bytes());
@@ -127,7 +140,7 @@ fn answer(request: &[u8]) -> Vec<u8> {
         }
         Some("wait") => {
             let file = item["payload"]["file"].as_str().unwrap_or_default();
-            while !std::path::Path::new(file).exists() {
+            while !Path::new(file).exists() {
                 thread::sleep(Duration::from_millis(5));
             }
             json!([item])

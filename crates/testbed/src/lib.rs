@@ -19,7 +19,7 @@
 //! | [`rabbitmq`] | a real RabbitMQ, any number of them beside each other |
 //! | [`keda`] | a real KEDA, as pods of a node |
 //! | [`asya`] | a node with all that AsyncActors need: broker, KEDA, operator, images |
-//! | [`pipeline`], [`chaos`] | Asya actors as processes, and what happens when they are killed |
+//! | [`pipeline`], [`chaos`] | Asya actors as processes, and campaigns of faults against them |
 //! | [`vllm`] | the real vLLM on CPUs: judges arguments, serves a model whose answer is known |
 //! | [`sqs`] | a server that speaks SQS' protocol |
 //! | [`browser`] | Chromium, driven by Playwright |

@@ -70,9 +70,13 @@ impl Actor {
 
     /// kill -9, and a new one.
     pub fn kill_sidecar(&mut self) -> Result<()> {
+        self.crash_sidecar();
+        self.start_sidecar()
+    }
+
+    /// kill -9, and no new one.
+    pub fn crash_sidecar(&mut self) {
         self.sidecar = None;
-        self.sidecar = Some(self.sidecar_component.spawn()?);
-        Ok(())
     }
 
     /// kill -9, and a new one. What it left in the folder is still there.
@@ -100,7 +104,7 @@ impl Actor {
         }
     }
 
-    /// Starts a sidecar again after [`Actor::stop_sidecar`].
+    /// Starts a sidecar again after [`Actor::stop_sidecar`] or [`Actor::crash_sidecar`].
     pub fn start_sidecar(&mut self) -> Result<()> {
         self.sidecar = Some(self.sidecar_component.spawn()?);
         Ok(())
@@ -108,12 +112,24 @@ impl Actor {
 
     /// Stops the runtime without ending it, as a handler that hangs, and lets it continue after this time.
     pub async fn hang_runtime(&self, time: Duration) -> Result<()> {
-        let pid = process::recorded_pid(self.folder(), "runtime").context("the runtime does not run")?;
-        let signal = |name: &str| process::output(Command::new("kill").args([name, &pid.to_string()]));
-        signal("-STOP")?;
+        self.pause_runtime()?;
         tokio::time::sleep(time).await;
-        signal("-CONT")?;
-        Ok(())
+        self.resume_runtime()
+    }
+
+    /// Stops the runtime without ending it.
+    pub fn pause_runtime(&self) -> Result<()> {
+        self.signal_runtime("-STOP")
+    }
+
+    /// Lets the runtime continue after [`Actor::pause_runtime`].
+    pub fn resume_runtime(&self) -> Result<()> {
+        self.signal_runtime("-CONT")
+    }
+
+    fn signal_runtime(&self, signal: &str) -> Result<()> {
+        let pid = process::recorded_pid(self.folder(), "runtime").context("the runtime does not run")?;
+        process::output(Command::new("kill").args([signal, &pid.to_string()])).map(drop)
     }
 
     /// The sidecar's exit code, when it has ended by itself.
@@ -207,7 +223,8 @@ impl Broker {
         self.declare_with(queue, arguments.into()).await
     }
 
-    /// Makes a quorum queue that moves a message to a dead-letter queue, or deletes it without one, after this many returns.
+    /// Makes a quorum queue that moves a message to a dead-letter queue, as the operator does, or deletes it without one, after this many
+    /// returns.
     pub async fn declare_limited(&self, queue: &str, returns: i64, dead_letters: Option<&str>) -> Result<()> {
         let mut arguments = BTreeMap::from([
             ("x-queue-type".into(), AMQPValue::LongString("quorum".into())),
@@ -220,6 +237,11 @@ impl Broker {
                     "x-dead-letter-routing-key".into(),
                     AMQPValue::LongString(dead_letters.into()),
                 ),
+                (
+                    "x-dead-letter-strategy".into(),
+                    AMQPValue::LongString("at-least-once".into()),
+                ),
+                ("x-overflow".into(), AMQPValue::LongString("reject-publish".into())),
             ]);
         }
         self.declare_with(queue, arguments.into()).await

@@ -1,13 +1,17 @@
-//! A server that speaks SQS' protocol: moto's, from PyPI, as a process that ends with the test. It checks no signatures.
+//! A server that speaks SQS' protocol: moto's, from PyPI, as a process that ends with the test. It checks no
+//! signatures.
+
+mod proxy;
 
 use std::{
     fs,
-    net::{Ipv4Addr, TcpStream},
-    path::{Path, PathBuf},
+    net::{Ipv4Addr, SocketAddr, TcpStream},
+    path::PathBuf,
     process::Command,
 };
 
 use anyhow::{Context, Result, bail};
+use runway_sqs::{Client, Credentials, Settings};
 use sha2::{Digest as _, Sha256};
 use tempfile::TempDir;
 
@@ -20,7 +24,14 @@ use crate::{
     say,
 };
 
+pub use proxy::{Answers, Refusal, SqsProxy};
+
 const REQUIREMENTS: &str = include_str!("../moto/requirements.txt");
+const SERVER: &str = include_str!("../moto/server.py");
+/// Access key id of [`Sqs::client`].
+pub const KEY_ID: &str = "somebody";
+/// Secret access key of [`Sqs::client`].
+pub const KEY: &str = "secret";
 
 /// A running server. Dropping it ends it, and what it holds.
 pub struct Sqs {
@@ -45,11 +56,15 @@ impl Sqs {
     pub async fn start() -> Result<Self> {
         let program = tokio::task::spawn_blocking(moto).await??;
         let folder = tempfile::Builder::new().prefix("testbed-sqs-").tempdir()?;
+        let script = folder.path().join("server.py");
+        fs::write(&script, SERVER)?;
         let [port] = free_ports()?;
         let component = Component {
             name: "moto".to_owned(),
             program,
-            args: ["-H", "127.0.0.1", "-p", &port.to_string()].map(str::to_owned).into(),
+            args: [&*script.to_string_lossy(), "-H", "127.0.0.1", "-p", &port.to_string()]
+                .map(str::to_owned)
+                .into(),
             dir: folder.path().to_owned(),
             scratch: None,
         };
@@ -73,34 +88,50 @@ impl Sqs {
 
     /// Endpoint. Any credentials are accepted.
     pub fn endpoint(&self) -> String {
-        format!("http://127.0.0.1:{}", self.port)
+        format!("http://{}", self.address())
+    }
+
+    /// Address that it listens on.
+    pub fn address(&self) -> SocketAddr {
+        (Ipv4Addr::LOCALHOST, self.port).into()
+    }
+
+    /// A client of it.
+    pub fn client(&self) -> Result<Client> {
+        Ok(Client::new(&Settings {
+            region: "us-east-1".to_owned(),
+            endpoint: Some(self.endpoint()),
+            credentials: Credentials::Static {
+                id: KEY_ID.to_owned(),
+                key: KEY.to_owned(),
+            },
+        })?)
     }
 }
 
-/// The server's program in a virtual environment of its own, made once on this machine.
+/// Python with the server, in a virtual environment of its own, made once on this machine.
 pub(crate) fn moto() -> Result<PathBuf> {
     let fingerprint = &hex::encode(Sha256::digest(REQUIREMENTS))[..12];
     let what = format!("moto-{fingerprint}");
     let folder = cache_folder()?.join(&what);
-    let (program, complete) = (folder.join("bin/moto_server"), folder.join("complete"));
+    let (python, complete) = (folder.join("bin/python"), folder.join("complete"));
     if complete.is_file() {
-        return Ok(program);
+        return Ok(python);
     }
     let _lock = hold(&what)?;
     if complete.is_file() {
-        return Ok(program);
+        return Ok(python);
     }
     say("Installing moto from PyPI, once");
     let _ = fs::remove_dir_all(&folder);
     run(Command::new("python3").args(["-m", "venv"]).arg(&folder))?;
     let requirements = folder.join("requirements.txt");
     fs::write(&requirements, REQUIREMENTS)?;
-    let python: &Path = &folder.join("bin/python");
-    run(Command::new(python)
+    run(Command::new(&python)
         .args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-r"])
         .arg(requirements))?;
     fs::write(complete, "")?;
-    Ok(program)
+    Ok(python)
 }
 
 fn run(command: &mut Command) -> Result<()> {

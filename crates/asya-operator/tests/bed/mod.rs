@@ -17,7 +17,7 @@ use runway_api::{AsyncActor, AsyncActorStatus, ModelDeployment, labels};
 use runway_asya_operator::{ActorArgs, Args, SecretsArgs, TransportArgs};
 use runway_operator::process::Process;
 pub(crate) use runway_testbed::PATIENCE;
-use runway_testbed::{ControlPlane, Options, crds, eventually};
+use runway_testbed::{ControlPlane, Options, RabbitMq, RabbitMqOptions, crds, eventually};
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -194,6 +194,20 @@ impl Bed {
         .await?;
         Ok(likeness(&observed))
     }
+}
+
+/// A cluster, and a broker with a management API; the operator's transports with these settings of the queues.
+pub(crate) async fn with_management(queues: Value) -> Result<(Bed, RabbitMq, String)> {
+    let options = RabbitMqOptions {
+        management: true,
+        ..RabbitMqOptions::default()
+    };
+    let (bed, rabbit) = tokio::join!(Bed::start(), RabbitMq::start(options));
+    let (bed, rabbit) = (bed?, rabbit?);
+    let (host, port) = rabbit.address();
+    let transports = json!({"transports": {"rabbitmq": {"type": "rabbitmq", "config": {
+        "host": host, "port": port, "managementPort": rabbit.management_port(), "queues": queues}}}});
+    Ok((bed, rabbit, transports.to_string()))
 }
 
 /// Arguments of the operator, without a wait after a conflict.
