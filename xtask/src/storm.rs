@@ -1,5 +1,5 @@
-//! `storm`: longer than the tests do, explores the states of a ModelDeployment under crashes and stale caches, and crashes the
-//! controllers at every write on a real API server.
+//! `storm`: longer than the tests do, explores the states of a ModelDeployment under crashes and stale caches, and on a real API
+//! server crashes the controllers at every write, and tries values of every field.
 
 use std::fs;
 
@@ -13,6 +13,14 @@ use crate::shell;
 const STATES: &str = "states::every_state_settles_without_a_second_upstream_object";
 /// The test that crashes; `crates/testbed/tests/storm.rs` describes it.
 const WRITES: &str = "every_run_with_a_fault_ends_as_the_one_without";
+/// The test that plans the same changes in memory; `crates/testbed/tests/storm/plans.rs` describes it.
+const PLANS: &str = "every_change_of_a_spec_is_planned_and_the_first_spec_recovers";
+/// Changes in a walk through specs, and scenarios with walks: `crates/testbed/tests/storm/walk.rs`.
+const CHANGES_OF_A_WALK: u64 = 25;
+const WALKED: u64 = 10;
+/// Changes of specs in a complete campaign, on the API server and in memory.
+const CHANGES: u64 = 50_000;
+const PLANNED: u64 = 1_000_000;
 /// The page with the results of a complete campaign, between these two lines.
 const PAGE: &str = "docs/reliability.md";
 const BEGIN: &str = "<!-- Written by `cargo xtask storm --all`. -->\n";
@@ -30,8 +38,17 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
     /// Crash the controllers at every write of every scenario, and write the results to docs/reliability.md.
-    #[arg(long, conflicts_with_all = ["scenario", "states", "seed"])]
+    #[arg(long, conflicts_with_all = ["scenario", "states", "seed", "changes", "walk"])]
     all: bool,
+    /// Change specs N times on a real API server: values of every field that its schema names, bounds or forbids.
+    #[arg(long, value_name = "N", conflicts_with_all = ["scenario", "states", "seed"])]
+    changes: Option<u64>,
+    /// With --changes or --walk: in memory, with the plans that `kubeairunway render` uses.
+    #[arg(long)]
+    planned: bool,
+    /// Only the walk of this number: 25 changes of the scenario's object.
+    #[arg(long, value_name = "N", requires = "scenario", conflicts_with = "seed")]
+    walk: Option<u64>,
     /// Crash the controllers at every write of one scenario, such as kaito-create.
     #[arg(long, value_name = "NAME", conflicts_with = "states")]
     scenario: Option<String>,
@@ -47,6 +64,13 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     if args.all {
         return every_write();
     }
+    if let Some(changes) = args.changes {
+        return if args.planned {
+            plan(&walks(changes), None)
+        } else {
+            crash(&[("STORM_WALKS", Some(walks(changes)))])
+        };
+    }
     let Some(scenario) = &args.scenario else {
         let variables = [("STATES", Some(args.states)), ("SEED", args.seed)];
         let variables = variables.map(|(name, value)| (name, value.map(|value| value.to_string())));
@@ -56,21 +80,46 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             &variables,
         );
     };
+    let walk = args.walk.map(|walk| format!("{walk}..{}", walk + 1));
+    if let Some(walk) = walk.as_ref().filter(|_| args.planned) {
+        return plan(walk, Some(scenario));
+    }
     crash(&[
         ("STORM_SCENARIO", Some(scenario.clone())),
         ("STORM_WRITE", args.write.clone()),
         ("STORM_CUT", args.cut.map(|cut| cut.to_string())),
         ("STORM_SEEDS", args.seed.map(|seed| seed.to_string())),
+        ("STORM_WALKS", walk),
     ])
+}
+
+/// Walks of each scenario for so many changes.
+fn walks(changes: u64) -> String {
+    format!("0..{}", changes.div_ceil(CHANGES_OF_A_WALK * WALKED))
+}
+
+/// Plans walks in memory, of one scenario or of all.
+fn plan(walks: &str, scenario: Option<&String>) -> Result<()> {
+    let variables = [
+        ("STORM_WALKS", Some(walks.to_owned())),
+        ("STORM_SCENARIO", scenario.cloned()),
+    ];
+    test(
+        &["--release", "-p", "runway-testbed", "--test", "storm"],
+        PLANS,
+        &variables,
+    )
 }
 
 /// Writes the page also if something failed: it says so.
 fn every_write() -> Result<()> {
+    plan(&walks(PLANNED), None)?;
     let table = shell::root().join("target/storm.md");
     let seeds: Vec<String> = (1..=SEEDS).map(|seed| seed.to_string()).collect();
     let ended = crash(&[
         ("STORM_ALL", Some("1".to_owned())),
         ("STORM_SEEDS", Some(seeds.join(" "))),
+        ("STORM_WALKS", Some(walks(CHANGES))),
         ("STORM_REPORT", Some(table.display().to_string())),
     ]);
     let table = fs::read_to_string(&table).context("the campaign did not end: the lines above say why")?;

@@ -19,8 +19,9 @@ use crate::object;
 use crate::plan::{Apply, Delete, Edit, Finalizer, Note, Plan, Rehearsal};
 use crate::trace::{Recording, Traces};
 
-/// Start of the server's message if an applied object does not match its schema, such as an unknown field. The code is then 500.
-const UNFIT: &str = "failed to create typed patch object";
+/// Start of the server's message if an applied object does not match its schema, such as an unknown field, or cannot be read as
+/// its kind, such as an invalid quantity. The code is then 500.
+const UNFIT: [&str; 2] = ["failed to create typed patch object", "failed to convert new object"];
 
 /// A resource version that no object has: etcd gives the first write a later one. The server compares it when it changes an
 /// object, and not when it creates one.
@@ -116,7 +117,7 @@ impl Error {
     /// The server looked at the object and refused it: sending it again cannot help.
     pub fn is_refusal(&self) -> bool {
         matches!(self.cause(), kube::Error::Api(status)
-            if matches!(status.code, 400 | 403 | 422) || status.message.starts_with(UNFIT))
+            if matches!(status.code, 400 | 403 | 422) || UNFIT.iter().any(|unfit| status.message.starts_with(unfit)))
     }
 
     /// It was a webhook that refused. One that looks for other objects may change its mind when they are there.
@@ -662,6 +663,9 @@ mod tests {
         let unfit =
             "failed to create typed patch object (/p; /v1, Kind=Service): .spec.wheels: field not declared in schema";
         assert!(answer(500, unfit).is_refusal());
+        let unreadable = "failed to convert new object (default/a; apps/v1, Kind=Deployment) to proper version: \
+            unable to convert unstructured object to apps/v1, Kind=Deployment: quantities must match the regular expression '…'";
+        assert!(answer(500, unreadable).is_refusal());
         assert!(answer(422, "Invalid value").is_refusal());
         assert!(!answer(500, "etcdserver: request timed out").is_refusal());
         assert!(!answer(409, "Apply failed with 1 conflict").is_refusal());

@@ -61,6 +61,7 @@ pub mod crds;
 pub mod dex;
 pub mod engine;
 pub mod fault;
+pub mod fields;
 pub mod images;
 pub mod keda;
 pub mod llama_stack;

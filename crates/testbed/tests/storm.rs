@@ -8,6 +8,8 @@
 //! | `world` | one run in a namespace of its own, and what has to be true of it |
 //! | `state` | objects without what differs from run to run |
 //! | `upstream` | how many upstream objects a model had at once |
+//! | `walk` | changes of every field of a spec |
+//! | `plans` | the same in memory, by the plans alone |
 //! | `campaign` | the choice of faults, their runs, and a table of the results |
 //!
 //! A seeded part runs in the tests; `cargo xtask storm` sets the variables that choose more.
@@ -16,6 +18,8 @@
 mod campaign;
 #[path = "storm/controllers.rs"]
 mod controllers;
+#[path = "storm/plans.rs"]
+mod plans;
 #[path = "storm/scenario.rs"]
 mod scenario;
 #[path = "storm/scenarios.rs"]
@@ -25,17 +29,68 @@ mod state;
 mod support;
 #[path = "storm/upstream.rs"]
 mod upstream;
+#[path = "storm/walk.rs"]
+mod walk;
 #[path = "storm/world.rs"]
 mod world;
 
 use std::env::var;
+use std::ops::Range;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use campaign::Choice;
+use scenarios::scenarios;
+use world::Tried;
 
 #[tokio::test]
 async fn every_run_with_a_fault_ends_as_the_one_without() -> Result<()> {
-    let report = Box::pin(campaign::run(&choice()?)).await?;
+    run(&choice()?).await
+}
+
+/// Walks of each scenario in the tests.
+const WALKS: u64 = 1;
+
+#[tokio::test]
+async fn every_change_of_a_spec_is_handled_and_the_first_spec_recovers() -> Result<()> {
+    run(&Choice {
+        walks: 0..WALKS,
+        every_scenario: 1,
+        every_fault: 1,
+        ..Choice::default()
+    })
+    .await
+}
+
+/// Walks of each scenario in memory in the tests.
+const PLANNED: u64 = 1;
+
+#[test]
+fn every_change_of_a_spec_is_planned_and_the_first_spec_recovers() -> Result<()> {
+    let numbers = set("WALKS").map(|text| range(&text)).transpose()?.unwrap_or(0..PLANNED);
+    let name = set("SCENARIO");
+    let mut scenarios = scenarios();
+    scenarios.retain(|s| walk::WALKED.contains(&s.name) && name.as_ref().is_none_or(|name| s.is_named(name)));
+    let mut total = Tried::default();
+    for number in numbers {
+        for scenario in &scenarios {
+            let replay = || {
+                format!(
+                    "cargo xtask storm --scenario {} --walk {number} --planned",
+                    scenario.name
+                )
+            };
+            let tried = plans::walk(scenario, number).with_context(replay)?;
+            total.accepted += tried.accepted;
+            total.rejected += tried.rejected;
+        }
+    }
+    println!("{} changes were accepted, {} rejected.", total.accepted, total.rejected);
+    ensure!(total.accepted > total.rejected / 4, "hardly anything was accepted");
+    Ok(())
+}
+
+async fn run(choice: &Choice) -> Result<()> {
+    let report = Box::pin(campaign::run(choice)).await?;
     println!("{}", report.table());
     ensure!(
         report.failures.is_empty(),
@@ -49,24 +104,37 @@ async fn every_run_with_a_fault_ends_as_the_one_without() -> Result<()> {
 /// Of all scenarios and all faults of them, in the tests. No multiple of the number of kinds of faults, so that each kind comes.
 const EVERY: (usize, usize) = (9, 7);
 
-/// From the variables that `cargo xtask storm` sets; without them, the part of the tests.
+/// A variable that `cargo xtask storm` sets.
 #[allow(clippy::disallowed_methods, reason = "a test has no arguments")]
+fn set(name: &str) -> Option<String> {
+    var(format!("RUNWAY_STORM_{name}")).ok()
+}
+
+/// What `cargo xtask storm` sets; without that, the part of the tests.
 fn choice() -> Result<Choice> {
-    let set = |name: &str| var(format!("RUNWAY_STORM_{name}")).ok();
     let scenario = set("SCENARIO");
     let seeds = set("SEEDS").unwrap_or_default();
     let seeds: Vec<u64> = seeds.split_whitespace().map(str::parse).collect::<Result<_, _>>()?;
+    let walks = set("WALKS").map(|text| range(&text)).transpose()?.unwrap_or_default();
     let cut = set("CUT").map(|text| text.parse()).transpose();
-    let is_all = scenario.is_some() || set("ALL").is_some();
-    let (every_scenario, every_fault) = if is_all { (1, 1) } else { EVERY };
+    let is_all = set("ALL").is_some();
+    let is_part = scenario.is_none() && walks.is_empty() && !is_all;
+    let (every_scenario, every_fault) = if is_part { EVERY } else { (1, 1) };
     Ok(Choice {
-        points: seeds.is_empty() || scenario.is_none(),
+        points: is_all || seeds.is_empty() && walks.is_empty(),
         scenario,
         write: set("WRITE").map(|text| text.parse()).transpose()?,
         cut: cut.map_err(anyhow::Error::msg)?,
         seeds,
+        walks,
         every_scenario,
         every_fault,
         report: set("REPORT"),
     })
+}
+
+/// `FIRST..END`.
+fn range(text: &str) -> Result<Range<u64>> {
+    let (first, end) = text.split_once("..").context("walks are FIRST..END")?;
+    Ok(first.parse()?..end.parse()?)
 }

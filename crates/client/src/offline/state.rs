@@ -1,7 +1,7 @@
 //! State of a cluster, from documents. ModelDeployments are kept apart, because the commands are about them.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use k8s_openapi::api::core::v1::{Event, Pod};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
@@ -44,6 +44,10 @@ pub struct State {
     events: Vec<Event>,
 }
 
+/// The built-in providers without settings. Compiling their rules takes longer than anything else here.
+static BUILT_IN: LazyLock<Providers> =
+    LazyLock::new(|| Providers::compile(State::default().registrations(), &Providers::default()));
+
 /// Group, kind, namespace, name.
 type Key = (String, String, String, String);
 
@@ -62,7 +66,7 @@ impl State {
                 ));
             }
         }
-        state.providers = Arc::new(Providers::compile(state.registrations(), &Providers::default()));
+        state.providers = Arc::new(Providers::compile(state.registrations(), &BUILT_IN));
         (state, said)
     }
 

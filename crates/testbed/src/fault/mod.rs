@@ -18,5 +18,5 @@ pub mod plan;
 pub mod proxy;
 mod watch;
 
-pub use plan::{Bend, Cut, Plan, fault};
+pub use plan::{Bend, Cut, Plan, fault, number};
 pub use proxy::{FaultProxy, Write};

@@ -162,9 +162,14 @@ const ONE_IN: u64 = 4;
 
 /// Fault number `n` of a seed: most numbers have none.
 pub fn fault<T: Copy>(seed: u64, n: u64, kinds: &[T]) -> Option<T> {
-    let random = mixed(mixed(seed).wrapping_add(n));
+    let random = number(seed, n);
     let kind = usize::try_from((random / ONE_IN) % kinds.len() as u64).ok()?;
     random.is_multiple_of(ONE_IN).then(|| kinds[kind])
+}
+
+/// Random number `n` of a seed.
+pub fn number(seed: u64, n: u64) -> u64 {
+    mixed(mixed(seed).wrapping_add(n))
 }
 
 /// The finalizer of `SplitMix64`: adjacent numbers have unrelated results.

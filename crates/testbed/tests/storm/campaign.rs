@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
 use std::fs;
 use std::io::Write as _;
+use std::ops::Range;
 use std::str::FromStr;
 
 use anyhow::{Context, Result, ensure};
@@ -13,7 +14,9 @@ use runway_testbed::fault::{Cut, Plan};
 use crate::controllers::Who;
 use crate::scenario::Scenario;
 use crate::scenarios::scenarios;
-use crate::world::Shore;
+use crate::state::State;
+use crate::walk;
+use crate::world::{Run, Shore, Tried};
 
 /// Runs at the same time. They mostly wait.
 const PARALLEL: usize = 12;
@@ -21,7 +24,7 @@ const PARALLEL: usize = 12;
 const LAST: u64 = 30;
 
 /// Choice of faults.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Choice {
     /// One scenario only, or with `-` at the end those whose names begin so.
     pub(crate) scenario: Option<String>,
@@ -35,6 +38,8 @@ pub(crate) struct Choice {
     pub(crate) every_fault: usize,
     /// Seeds of faults of writes and watches together.
     pub(crate) seeds: Vec<u64>,
+    /// Numbers of walks of scenarios that end with an object.
+    pub(crate) walks: Range<u64>,
     /// Whether single writes are tried.
     pub(crate) points: bool,
     /// File of the table.
@@ -66,6 +71,8 @@ enum Faults {
     None,
     One(Point, Cut),
     Seeded(u64),
+    /// None, but the walk of this number.
+    Walk(u64),
 }
 
 impl Faults {
@@ -89,6 +96,7 @@ impl Faults {
             Self::None => "no fault".to_owned(),
             Self::One(_, cut) => cut.to_string(),
             Self::Seeded(_) => "seeded".to_owned(),
+            Self::Walk(_) => "walk".to_owned(),
         }
     }
 }
@@ -100,6 +108,7 @@ impl fmt::Display for Faults {
             Self::None => Ok(()),
             Self::One(Point { who, write }, cut) => write!(f, " --write {who}:{write} --cut {cut}"),
             Self::Seeded(seed) => write!(f, " --seed {seed}"),
+            Self::Walk(number) => write!(f, " --walk {number}"),
         }
     }
 }
@@ -121,6 +130,7 @@ pub(crate) struct Report {
     /// Runs of the choice, not all of which have ended if the campaign was interrupted.
     runs: usize,
     counts: BTreeMap<String, Count>,
+    tried: Tried,
     /// Lines that replay a failure, with what failed.
     pub(crate) failures: Vec<String>,
 }
@@ -130,6 +140,7 @@ pub(crate) async fn run(choice: &Choice) -> Result<Report> {
     let chosen: Vec<Scenario> = scenarios()
         .into_iter()
         .filter(|s| choice.scenario.as_ref().is_none_or(|name| s.is_named(name)))
+        .filter(|s| choice.points || !choice.seeds.is_empty() || walk::WALKED.contains(&s.name))
         .step_by(choice.every_scenario)
         .collect();
     ensure!(
@@ -167,15 +178,18 @@ pub(crate) async fn run(choice: &Choice) -> Result<Report> {
         say(&format!("{}: {} writes", scenario.name, points.len()));
         report.writes += points.len();
         states.insert(scenario.name, run.state);
-        jobs.extend(choice.faults(&points).map(|faults| (scenario, faults)));
+        jobs.extend(choice.faults(scenario, &points).map(|faults| (scenario, faults)));
     }
     let jobs: Vec<_> = jobs.into_iter().step_by(choice.every_fault).collect();
     let (total, mut done) = (jobs.len(), 0);
     report.runs = total;
     let mut outcomes = stream::iter(jobs)
         .map(async |(scenario, faults)| {
-            let run = Box::pin(shore.run(scenario, |who| faults.plan(who), Some(&states[scenario.name]))).await;
-            (scenario, faults, run)
+            (
+                scenario,
+                faults,
+                Box::pin(attempt(&shore, scenario, faults, &states)).await,
+            )
         })
         .buffer_unordered(PARALLEL);
     while let Some((scenario, faults, run)) = outcomes.next().await {
@@ -183,7 +197,11 @@ pub(crate) async fn run(choice: &Choice) -> Result<Report> {
         let count = report.counts.entry(faults.kind()).or_default();
         count.runs += 1;
         match run {
-            Ok(run) => count.faults += run.writes.values().flatten().filter(|w| w.cut.is_some()).count(),
+            Ok(run) => {
+                count.faults += run.writes.values().flatten().filter(|w| w.cut.is_some()).count();
+                report.tried.accepted += run.tried.accepted;
+                report.tried.rejected += run.tried.rejected;
+            }
             Err(error) => {
                 count.failed += 1;
                 report.fails(scenario, faults, &error);
@@ -199,8 +217,25 @@ pub(crate) async fn run(choice: &Choice) -> Result<Report> {
     Ok(report)
 }
 
+/// Runs a scenario with faults, or its walk.
+async fn attempt(
+    shore: &Shore,
+    scenario: &Scenario,
+    faults: Faults,
+    states: &BTreeMap<&'static str, State>,
+) -> Result<Run> {
+    let walked = match faults {
+        Faults::Walk(number) => Some(walk::walked(scenario, number)?),
+        _ => None,
+    };
+    let steps = walked.as_ref().unwrap_or(scenario);
+    shore
+        .run(steps, |who| faults.plan(who), Some(&states[scenario.name]))
+        .await
+}
+
 impl Choice {
-    fn faults<'a>(&'a self, points: &'a [Point]) -> impl Iterator<Item = Faults> + 'a {
+    fn faults<'a>(&'a self, scenario: &'a Scenario, points: &'a [Point]) -> impl Iterator<Item = Faults> + 'a {
         // Two runs without faults end alike, or those with faults show nothing.
         let none = (self.points && self.write.is_none()).then_some(Faults::None);
         let is_chosen = move |point: &Point| self.points && self.write.is_none_or(|chosen| chosen == *point);
@@ -209,7 +244,12 @@ impl Choice {
         cuts.retain(|cut| self.cut.is_none_or(|chosen| chosen == *cut));
         let one = points.flat_map(move |point| cuts.clone().into_iter().map(move |cut| Faults::One(point, cut)));
         let seeded = self.seeds.iter().map(|seed| Faults::Seeded(*seed));
-        none.into_iter().chain(one).chain(seeded)
+        let walks = self
+            .walks
+            .clone()
+            .filter(|_| walk::WALKED.contains(&scenario.name))
+            .map(Faults::Walk);
+        none.into_iter().chain(one).chain(seeded).chain(walks)
     }
 }
 
@@ -232,6 +272,14 @@ impl Report {
                 table,
                 "| {kind} | {} | {} | {} |",
                 count.runs, count.faults, count.failed
+            );
+        }
+        let Tried { accepted, rejected } = self.tried;
+        if accepted + rejected > 0 {
+            let tried = accepted + rejected;
+            let _ = writeln!(
+                table,
+                "\n{tried} changes of specs: {accepted} accepted, {rejected} rejected by the API server."
             );
         }
         table

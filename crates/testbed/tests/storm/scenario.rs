@@ -17,6 +17,7 @@ pub(crate) const STACK: Kind = Kind::new(
 );
 
 /// Controllers and steps.
+#[derive(Clone)]
 pub(crate) struct Scenario {
     pub(crate) name: &'static str,
     pub(crate) controllers: &'static [Who],
@@ -38,6 +39,7 @@ impl Scenario {
 }
 
 /// A step of a user, or of another owner of objects.
+#[derive(Clone)]
 pub(crate) enum Step {
     /// Creates an object.
     Create(Kind, Value),
@@ -45,6 +47,10 @@ pub(crate) enum Step {
     Theirs(Kind, Value),
     /// Changes an object by a merge patch.
     Patch(Kind, &'static str, Value),
+    /// Changes an object by a merge patch, which the API server may reject if it names the field, and waits until it is handled.
+    Try(Kind, &'static str, Value),
+    /// Replaces the spec, and waits until it is handled.
+    Replace(Kind, &'static str, Value),
     Delete(Kind, &'static str),
     /// Waits.
     Until(Kind, &'static str, Until),
@@ -57,6 +63,8 @@ pub(crate) enum Until {
     Is(&'static str, &'static str),
     /// The status is of the current generation.
     Reported,
+    /// The status says of the current generation why the object is ready, in progress or stalled, or that its spec is invalid.
+    Handled,
     There,
     Gone,
 }
@@ -75,6 +83,11 @@ impl Until {
             Self::There => true,
             Self::Gone => false,
             Self::Reported => is_current(status),
+            Self::Handled => {
+                let explained = is_current(status) && is_explained(&conditions, is_current);
+                // A model then keeps running as before, and so does its status.
+                explained || Self::Is("Validated", "False").check(Some(object)).is_ok()
+            }
             Self::Is(condition, value) => conditions
                 .iter()
                 .any(|c| c["type"] == condition && is_current(c) && (c["status"] == value || c["reason"] == value)),
@@ -84,6 +97,17 @@ impl Until {
         }
         Ok(())
     }
+}
+
+/// Whether `Ready` is current and has a reason and a message, and is not true if `Stalled` is.
+fn is_explained(conditions: &[Value], is_current: impl Fn(&Value) -> bool) -> bool {
+    let is_true = |condition: &Value| condition["status"] == "True";
+    let has = |condition: &Value, part: &str| condition[part].as_str().is_some_and(|text| !text.is_empty());
+    let find = |name: &str| conditions.iter().find(|condition| condition["type"] == name);
+    let stalled = find("Stalled").filter(|stalled| is_true(stalled));
+    find("Ready").is_some_and(|ready| {
+        is_current(ready) && has(ready, "reason") && has(ready, "message") && !(is_true(ready) && stalled.is_some())
+    }) && stalled.is_none_or(|stalled| is_current(stalled) && has(stalled, "reason"))
 }
 
 /// An AsyncActor with a workload of its own.

@@ -459,6 +459,15 @@ fn actors() -> Vec<Scenario> {
     vec![
         scenario("actor-create", ASYA, own()),
         scenario(
+            "actor-create-asleep",
+            ASYA,
+            [
+                Create(ACTOR, with(actor("a"), "/spec/workload/replicas", json!(0))),
+                Until(DEPLOYMENT, "a", There),
+                Until(ACTOR, "a", Reported),
+            ],
+        ),
+        scenario(
             "actor-change-image",
             ASYA,
             and(
@@ -536,6 +545,7 @@ fn actors() -> Vec<Scenario> {
                 ],
             ),
         ),
+        scenario("bind-create", ASYA, binds()),
         scenario(
             "bind-before-target",
             ASYA,

@@ -63,10 +63,37 @@ pub(crate) async fn state(client: &Client, namespace: &str) -> Result<State> {
     Ok(state)
 }
 
-/// An error says what differs.
-pub(crate) async fn is_as(client: &Client, namespace: &str, expected: &State) -> Result<()> {
+/// Without what tells how a state was reached: rollouts, generations, and the order in which conditions appeared.
+pub(crate) fn however_reached(mut state: State) -> State {
+    for object in state.values_mut() {
+        let Some(status) = object.get_mut("status").and_then(Value::as_object_mut) else {
+            continue;
+        };
+        status.remove(ROLLOUTS);
+        status.remove(GENERATION);
+        if let Some(conditions) = status.get_mut("conditions").and_then(Value::as_array_mut) {
+            conditions
+                .iter_mut()
+                .filter_map(Value::as_object_mut)
+                .for_each(|condition| {
+                    condition.remove(GENERATION);
+                });
+            conditions.sort_by_key(|condition| condition["type"].to_string());
+        }
+    }
+    state
+}
+
+/// An error says what differs. `compared` is applied to both first.
+pub(crate) async fn is_as(
+    client: &Client,
+    namespace: &str,
+    expected: &State,
+    compared: fn(State) -> State,
+) -> Result<()> {
+    let expected = compared(expected.clone());
     for kind in KINDS {
-        let found = of_kind(client, namespace, kind).await?;
+        let found = compared(of_kind(client, namespace, kind).await?);
         let prefix = format!("{}/", kind.kind);
         let wanted: State = expected
             .iter()
@@ -121,6 +148,7 @@ pub(crate) fn normal(kind: Kind, object: &DynamicObject, namespace: &str) -> Val
     value
 }
 
+const GENERATION: &str = "observedGeneration";
 /// Number of templates that a Deployment has had.
 const ROLLOUTS: &str = "rollouts";
 
@@ -146,12 +174,19 @@ fn managers(object: &DynamicObject) -> BTreeSet<String> {
 }
 
 /// Takes out times, and what the API server chooses.
-fn plain(value: &mut Value, namespace: &str) {
+pub(crate) fn plain(value: &mut Value, namespace: &str) {
     match value {
         Value::Object(fields) => {
             fields.retain(|name, _| {
                 let name = name.to_lowercase();
-                !["resourceversion", "clusterip", "clusterips"].contains(&name.as_str())
+                ![
+                    "resourceversion",
+                    "clusterip",
+                    "clusterips",
+                    "rayclustername",
+                    "ray.io/cluster",
+                ]
+                .contains(&name.as_str())
                     && !name.ends_with("uid")
                     && !name.ends_with("hash")
             });

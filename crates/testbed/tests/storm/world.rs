@@ -43,6 +43,16 @@ pub(crate) struct Run {
     pub(crate) state: State,
     /// Writes until then.
     pub(crate) writes: BTreeMap<Who, Vec<Write>>,
+    /// Changes of a walk.
+    pub(crate) tried: Tried,
+}
+
+/// Changes of specs.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Tried {
+    pub(crate) accepted: usize,
+    /// By the API server.
+    pub(crate) rejected: usize,
 }
 
 impl Shore {
@@ -100,6 +110,7 @@ struct World<'a> {
     controllers: Vec<Arc<Controller>>,
     /// Objects that are there whatever becomes of the scenario's.
     strangers: State,
+    tried: Tried,
 }
 
 impl<'a> World<'a> {
@@ -113,6 +124,7 @@ impl<'a> World<'a> {
             namespace,
             controllers: Vec::new(),
             strangers: State::new(),
+            tried: Tried::default(),
         };
         world.create(CONFIG_MAP, &config_map("bystander")).await?;
         world.create(SERVICE, &service("bystander")).await?;
@@ -135,20 +147,26 @@ impl<'a> World<'a> {
             self.take(step).await?;
         }
         let (admin, namespace) = (&self.shore.admin, &self.namespace);
+        let is_walk = self.tried.accepted + self.tried.rejected > 0;
+        let compared = if is_walk { state::however_reached } else { |state| state };
         if let Some(expected) = expected {
-            eventually(PATIENCE, async || state::is_as(admin, namespace, expected).await).await?;
+            eventually(PATIENCE, async || {
+                state::is_as(admin, namespace, expected, compared).await
+            })
+            .await?;
         } else {
             self.is_at_rest().await;
         }
         let run = Run {
             state: state::state(admin, namespace).await?,
             writes: self.controllers.iter().map(|c| (c.who, c.proxy.writes())).collect(),
+            tried: self.tried,
         };
         for controller in &self.controllers {
             controller.proxy.plan(Plan::Calm);
         }
         self.is_silent().await.context("not silent")?;
-        let unchanged = state::is_as(admin, namespace, &run.state).await;
+        let unchanged = state::is_as(admin, namespace, &run.state, |state| state).await;
         unchanged.context("after a restart")?;
         self.ends().await.context("at the end")?;
         Ok(run)
@@ -198,11 +216,17 @@ impl<'a> World<'a> {
                 self.strangers.insert(id, before);
             }
             Step::Patch(kind, name, patch) => {
-                let params = PatchParams {
-                    field_manager: Some("kubectl-patch".to_owned()),
-                    ..PatchParams::default()
-                };
-                self.api(*kind).patch(name, &params, &Patch::Merge(patch)).await?;
+                self.api(*kind).patch(name, &by_hand(), &Patch::Merge(patch)).await?;
+            }
+            Step::Try(kind, name, patch) => {
+                let step = self.try_change(*kind, name, patch).await;
+                step.with_context(|| format!("after {patch}"))?;
+            }
+            Step::Replace(kind, name, spec) => {
+                let operation = json!([{ "op": "replace", "path": "/spec", "value": spec }]);
+                let patch = Patch::Json::<()>(serde_json::from_value(operation)?);
+                self.api(*kind).patch(name, &by_hand(), &patch).await?;
+                self.until(*kind, name, Until::Handled).await?;
             }
             Step::Delete(kind, name) => {
                 self.api(*kind).delete(name, &DeleteParams::background()).await?;
@@ -210,6 +234,22 @@ impl<'a> World<'a> {
             Step::Until(kind, name, until) => self.until(*kind, name, *until).await?,
         }
         Ok(())
+    }
+
+    async fn try_change(&mut self, kind: Kind, name: &str, patch: &Value) -> Result<()> {
+        match self.api(kind).patch(name, &by_hand(), &Patch::Merge(patch)).await {
+            Ok(_) => {
+                self.tried.accepted += 1;
+                self.until(kind, name, Until::Handled).await
+            }
+            Err(kube::Error::Api(refusal)) if [400, 422].contains(&refusal.code) => {
+                self.tried.rejected += 1;
+                let message = &refusal.message;
+                ensure!(message.contains("spec"), "the rejection names no field: {message}");
+                Ok(())
+            }
+            Err(error) => Err(error.into()),
+        }
     }
 
     async fn until(&self, kind: Kind, name: &str, until: Until) -> Result<()> {
@@ -285,6 +325,13 @@ impl<'a> World<'a> {
             self.shore.ledger.check(namespace)
         })
         .await
+    }
+}
+
+fn by_hand() -> PatchParams {
+    PatchParams {
+        field_manager: Some("kubectl-patch".to_owned()),
+        ..PatchParams::default()
     }
 }
 
