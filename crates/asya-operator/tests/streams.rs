@@ -1,6 +1,8 @@
 //! Actors are deleted and created again, un-bound and bound again, under a stream of messages: with a real API server,
 //! a real RabbitMQ, the real operator and real sidecars. The kubelet is simulated.
 
+#![allow(clippy::print_stdout, reason = "the figures are of use when the test passes, too")]
+
 mod bed;
 mod kubelet;
 

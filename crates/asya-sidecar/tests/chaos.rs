@@ -1,6 +1,8 @@
 //! No message is lost if sidecars, runtimes and the broker are killed, cut off or hang, if targets are down, and if
 //! messages cannot be finished. `cargo xtask bench asya --chaos` runs the full size.
 
+#![allow(clippy::print_stdout, reason = "the figures are of use when the test passes, too")]
+
 use anyhow::Result;
 use runway_testbed::chaos::{self, ChaosOptions, ChaosReport};
 use runway_testbed::{RabbitMq, RabbitMqOptions, Sqs, sqs};

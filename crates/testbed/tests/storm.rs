@@ -14,6 +14,8 @@
 //!
 //! A seeded part runs in the tests; `cargo xtask storm` sets the variables that choose more.
 
+#![allow(clippy::print_stdout, reason = "the figures are of use when the test passes, too")]
+
 #[path = "storm/campaign.rs"]
 mod campaign;
 #[path = "storm/controllers.rs"]

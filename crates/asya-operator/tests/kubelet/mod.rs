@@ -131,11 +131,11 @@ impl State {
             json!({"name": container.name, "image": container.image, "imageID": "", "ready": true, "restartCount": 0,
                 "state": {"running": {}}})
         });
-        let status = json!({"status": {"phase": "Running", "containerStatuses": states.collect::<Vec<_>>(),
+        let running = json!({"status": {"phase": "Running", "containerStatuses": states.collect::<Vec<_>>(),
             "conditions": [{"type": "Ready", "status": "True"}]}});
         let params = PatchParams::default();
         self.pods
-            .patch_status(&pod.name_any(), &params, &Patch::Merge(status))
+            .patch_status(&pod.name_any(), &params, &Patch::Merge(running))
             .await?;
         Ok(())
     }
