@@ -84,7 +84,7 @@ async fn no_message_is_lost_when_actors_are_deleted_and_unbound() -> Result<()> 
     report.check()
 }
 
-/// What happens under the stream.
+/// Deletion or un-binding under the stream.
 #[derive(Clone, Copy)]
 enum Round {
     /// An actor is deleted, and created again.

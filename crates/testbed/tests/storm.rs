@@ -112,7 +112,7 @@ fn set(name: &str) -> Option<String> {
     var(format!("RUNWAY_STORM_{name}")).ok()
 }
 
-/// What `cargo xtask storm` sets; without that, the part of the tests.
+/// Choice of `cargo xtask storm`; without it, the part of the tests.
 fn choice() -> Result<Choice> {
     let scenario = set("SCENARIO");
     let seeds = set("SEEDS").unwrap_or_default();

@@ -52,12 +52,12 @@ impl ChaosReport {
     }
 }
 
-/// What has come out so far.
+/// Messages that have come out so far.
 #[derive(Debug, Default)]
 pub struct Ledger {
     /// Number of messages that were sent, or are still to be sent.
     sent: u64,
-    /// How often each number was seen.
+    /// Count of each number.
     seen: HashMap<u64, usize>,
     /// Numbers that have failed, with the reasons.
     failures: BTreeSet<(u64, String)>,

@@ -342,7 +342,7 @@ impl<'a, Q: Queues> Bed<'a, Q> {
 /// Line in the log of a sidecar.
 struct Line {
     text: &'static str,
-    /// How often it was logged before.
+    /// Count of the line before.
     before: usize,
 }
 

@@ -118,7 +118,7 @@ impl Cluster {
         self.settle()
     }
 
-    /// What is planned is carried out, until nothing more is.
+    /// Carries out what is planned, until nothing more is.
     fn settle(&mut self) -> Result<()> {
         for _ in 0..PLANS {
             let status = self.rendered(Show::Status)?.context("the object is rejected")?;

@@ -63,7 +63,7 @@ pub(crate) async fn state(client: &Client, namespace: &str) -> Result<State> {
     Ok(state)
 }
 
-/// Without what tells how a state was reached: rollouts, generations, and the order in which conditions appeared.
+/// Without what shows how a state was reached: rollouts, generations, and the order in which conditions appeared.
 pub(crate) fn however_reached(mut state: State) -> State {
     for object in state.values_mut() {
         let Some(status) = object.get_mut("status").and_then(Value::as_object_mut) else {
