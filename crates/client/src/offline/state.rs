@@ -45,8 +45,12 @@ pub struct State {
 }
 
 /// The built-in providers without settings. Compiling their rules takes longer than anything else here.
-static BUILT_IN: LazyLock<Providers> =
-    LazyLock::new(|| Providers::compile(State::default().registrations(), &Providers::default()));
+static BUILT_IN: LazyLock<Arc<Providers>> = LazyLock::new(|| {
+    Arc::new(Providers::compile(
+        State::default().registrations(),
+        &Providers::default(),
+    ))
+});
 
 /// Group, kind, namespace, name.
 type Key = (String, String, String, String);
@@ -66,7 +70,11 @@ impl State {
                 ));
             }
         }
-        state.providers = Arc::new(Providers::compile(state.registrations(), &BUILT_IN));
+        state.providers = if state.configs.is_empty() {
+            BUILT_IN.clone()
+        } else {
+            Arc::new(Providers::compile(state.registrations(), &Providers::default()))
+        };
         (state, said)
     }
 
