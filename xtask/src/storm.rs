@@ -15,9 +15,6 @@ const STATES: &str = "states::every_state_settles_without_a_second_upstream_obje
 const WRITES: &str = "every_run_with_a_fault_ends_as_the_one_without";
 /// The test that plans the same changes in memory; `crates/testbed/tests/storm/plans.rs` describes it.
 const PLANS: &str = "every_change_of_a_spec_is_planned_and_the_first_spec_recovers";
-/// Changes in a walk through specs, and scenarios with walks: `crates/testbed/tests/storm/walk.rs`.
-const CHANGES_OF_A_WALK: u64 = 25;
-const WALKED: u64 = 10;
 /// Changes of specs in a complete campaign, on the API server and in memory.
 const CHANGES: u64 = 50_000;
 const PLANNED: u64 = 1_000_000;
@@ -66,9 +63,9 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     }
     if let Some(changes) = args.changes {
         return if args.planned {
-            plan(&walks(changes), None)
+            plan(None, None, Some(changes))
         } else {
-            crash(&[("STORM_WALKS", Some(walks(changes)))])
+            crash(&[("STORM_CHANGES", Some(changes.to_string()))])
         };
     }
     let Some(scenario) = &args.scenario else {
@@ -80,29 +77,24 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             &variables,
         );
     };
-    let walk = args.walk.map(|walk| format!("{walk}..{}", walk + 1));
-    if let Some(walk) = walk.as_ref().filter(|_| args.planned) {
-        return plan(walk, Some(scenario));
+    if args.planned {
+        return plan(Some(scenario), args.walk, None);
     }
     crash(&[
         ("STORM_SCENARIO", Some(scenario.clone())),
         ("STORM_WRITE", args.write.clone()),
         ("STORM_CUT", args.cut.map(|cut| cut.to_string())),
         ("STORM_SEEDS", args.seed.map(|seed| seed.to_string())),
-        ("STORM_WALKS", walk),
+        ("STORM_WALK", args.walk.map(|walk| walk.to_string())),
     ])
 }
 
-/// Walks of each scenario for so many changes.
-fn walks(changes: u64) -> String {
-    format!("0..{}", changes.div_ceil(CHANGES_OF_A_WALK * WALKED))
-}
-
-/// Plans walks in memory, of one scenario or of all.
-fn plan(walks: &str, scenario: Option<&String>) -> Result<()> {
+/// Plans walks in memory, of one scenario or of all: one walk, or those of so many changes.
+fn plan(scenario: Option<&String>, walk: Option<u64>, changes: Option<u64>) -> Result<()> {
     let variables = [
-        ("STORM_WALKS", Some(walks.to_owned())),
         ("STORM_SCENARIO", scenario.cloned()),
+        ("STORM_WALK", walk.map(|walk| walk.to_string())),
+        ("STORM_CHANGES", changes.map(|changes| changes.to_string())),
     ];
     test(
         &["--release", "-p", "runway-testbed", "--test", "storm"],
@@ -113,13 +105,13 @@ fn plan(walks: &str, scenario: Option<&String>) -> Result<()> {
 
 /// Writes the page also if something failed: it says so.
 fn every_write() -> Result<()> {
-    plan(&walks(PLANNED), None)?;
+    plan(None, None, Some(PLANNED))?;
     let table = shell::root().join("target/storm.md");
     let seeds: Vec<String> = (1..=SEEDS).map(|seed| seed.to_string()).collect();
     let ended = crash(&[
         ("STORM_ALL", Some("1".to_owned())),
         ("STORM_SEEDS", Some(seeds.join(" "))),
-        ("STORM_WALKS", Some(walks(CHANGES))),
+        ("STORM_CHANGES", Some(CHANGES.to_string())),
         ("STORM_REPORT", Some(table.display().to_string())),
     ]);
     let table = fs::read_to_string(&table).context("the campaign did not end: the lines above say why")?;

@@ -68,10 +68,10 @@ const PLANNED: u64 = 1;
 
 #[test]
 fn every_change_of_a_spec_is_planned_and_the_first_spec_recovers() -> Result<()> {
-    let numbers = set("WALKS").map(|text| range(&text)).transpose()?.unwrap_or(0..PLANNED);
+    let numbers = walks()?.unwrap_or(0..PLANNED);
     let name = set("SCENARIO");
     let mut scenarios = scenarios();
-    scenarios.retain(|s| walk::WALKED.contains(&s.name) && name.as_ref().is_none_or(|name| s.is_named(name)));
+    scenarios.retain(|s| walk::is_walked(s) && name.as_ref().is_none_or(|name| s.is_named(name)));
     let mut total = Tried::default();
     for number in numbers {
         for scenario in &scenarios {
@@ -81,9 +81,7 @@ fn every_change_of_a_spec_is_planned_and_the_first_spec_recovers() -> Result<()>
                     scenario.name
                 )
             };
-            let tried = plans::walk(scenario, number).with_context(replay)?;
-            total.accepted += tried.accepted;
-            total.rejected += tried.rejected;
+            total += plans::walk(scenario, number).with_context(replay)?;
         }
     }
     println!("{} changes were accepted, {} rejected.", total.accepted, total.rejected);
@@ -117,7 +115,7 @@ fn choice() -> Result<Choice> {
     let scenario = set("SCENARIO");
     let seeds = set("SEEDS").unwrap_or_default();
     let seeds: Vec<u64> = seeds.split_whitespace().map(str::parse).collect::<Result<_, _>>()?;
-    let walks = set("WALKS").map(|text| range(&text)).transpose()?.unwrap_or_default();
+    let walks = walks()?.unwrap_or_default();
     let cut = set("CUT").map(|text| text.parse()).transpose();
     let is_all = set("ALL").is_some();
     let is_part = scenario.is_none() && walks.is_empty() && !is_all;
@@ -135,8 +133,12 @@ fn choice() -> Result<Choice> {
     })
 }
 
-/// `FIRST..END`.
-fn range(text: &str) -> Result<Range<u64>> {
-    let (first, end) = text.split_once("..").context("walks are FIRST..END")?;
-    Ok(first.parse()?..end.parse()?)
+/// Numbers of walks: one, or those of so many changes.
+fn walks() -> Result<Option<Range<u64>>> {
+    if let Some(walk) = set("WALK") {
+        let walk = walk.parse()?;
+        return Ok(Some(walk..walk + 1));
+    }
+    let changes = set("CHANGES").map(|changes| changes.parse()).transpose()?;
+    Ok(changes.map(walk::numbers))
 }

@@ -140,7 +140,7 @@ pub(crate) async fn run(choice: &Choice) -> Result<Report> {
     let chosen: Vec<Scenario> = scenarios()
         .into_iter()
         .filter(|s| choice.scenario.as_ref().is_none_or(|name| s.is_named(name)))
-        .filter(|s| choice.points || !choice.seeds.is_empty() || walk::WALKED.contains(&s.name))
+        .filter(|s| choice.points || !choice.seeds.is_empty() || walk::is_walked(s))
         .step_by(choice.every_scenario)
         .collect();
     ensure!(
@@ -199,8 +199,7 @@ pub(crate) async fn run(choice: &Choice) -> Result<Report> {
         match run {
             Ok(run) => {
                 count.faults += run.writes.values().flatten().filter(|w| w.cut.is_some()).count();
-                report.tried.accepted += run.tried.accepted;
-                report.tried.rejected += run.tried.rejected;
+                report.tried += run.tried;
             }
             Err(error) => {
                 count.failed += 1;
@@ -247,7 +246,7 @@ impl Choice {
         let walks = self
             .walks
             .clone()
-            .filter(|_| walk::WALKED.contains(&scenario.name))
+            .filter(|_| walk::is_walked(scenario))
             .map(Faults::Walk);
         none.into_iter().chain(one).chain(seeded).chain(walks)
     }
@@ -275,11 +274,11 @@ impl Report {
             );
         }
         let Tried { accepted, rejected } = self.tried;
-        if accepted + rejected > 0 {
-            let tried = accepted + rejected;
+        if self.tried.total() > 0 {
             let _ = writeln!(
                 table,
-                "\n{tried} changes of specs: {accepted} accepted, {rejected} rejected by the API server."
+                "\n{} changes of specs: {accepted} accepted, {rejected} rejected by the API server.",
+                self.tried.total()
             );
         }
         table

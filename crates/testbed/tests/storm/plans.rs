@@ -87,8 +87,9 @@ impl Cluster {
     /// Changes an object of the product, unless its schema or admission reject that, until nothing more is planned.
     fn change(&mut self, kind: Kind, name: &str, change: impl FnOnce(&mut Value)) -> Result<Verdict> {
         self.now += SignedDuration::from_secs(1);
-        let is_it = |object: &&mut Value| object["kind"] == kind.kind && object["metadata"]["name"] == name;
-        let object = self.objects.iter_mut().find(is_it).context("there is none")?;
+        let is_it = |object: &Value| object["kind"] == kind.kind && object["metadata"]["name"] == name;
+        let at = self.objects.iter().position(is_it).context("there is none")?;
+        let object = &mut self.objects[at];
         let before = object.clone();
         change(object);
         if object["spec"] == before["spec"] {
@@ -96,17 +97,11 @@ impl Cluster {
         }
         object["metadata"]["generation"] = json!(before["metadata"]["generation"].as_i64().unwrap_or(1) + 1);
         if self.rendered(Show::Status)?.is_none() {
-            let mut objects = self.objects.iter_mut();
-            *objects.find(is_it).context("there is none")? = before;
+            self.objects[at] = before;
             return Ok(Verdict::Rejected);
         }
         self.settle()?;
-        let object = self
-            .objects
-            .iter()
-            .find(|o| o["kind"] == kind.kind)
-            .context("there is none")?;
-        let object = serde_json::from_value(object.clone())?;
+        let object = serde_json::from_value(self.objects[at].clone())?;
         Until::Handled.check(Some(&object))?;
         Ok(Verdict::Accepted)
     }

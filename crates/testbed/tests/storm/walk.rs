@@ -1,5 +1,7 @@
 //! Walks through the specs of an object: the schema's values of each field in a random order, then the first spec again.
 
+use std::ops::Range;
+
 use anyhow::{Context, Result};
 use runway_client::manifests;
 use runway_provider::Kind;
@@ -9,7 +11,7 @@ use serde_json::{Value, json};
 use crate::scenario::{ACTOR, MODEL, STACK, Scenario, Step};
 
 /// Scenarios with walks: their object stays, and no pods are rolled out for it, which never become ready here.
-pub(crate) const WALKED: [&str; 10] = [
+const WALKED: [&str; 10] = [
     "kaito-create",
     "kaito-create-with-args",
     "direct-create",
@@ -22,9 +24,19 @@ pub(crate) const WALKED: [&str; 10] = [
     "stack-create-with-network",
 ];
 /// Changes of a walk.
-pub(crate) const CHANGES: usize = 25;
+const CHANGES: usize = 25;
 /// One in so many steps goes back to the first spec: an object that is stalled for one field shows nothing about the next.
 const BACK: usize = 3;
+
+/// Whether walks follow a scenario.
+pub(crate) fn is_walked(scenario: &Scenario) -> bool {
+    WALKED.contains(&scenario.name)
+}
+
+/// Numbers of the walks of each scenario for so many changes in all.
+pub(crate) fn numbers(changes: u64) -> Range<u64> {
+    0..changes.div_ceil((CHANGES * WALKED.len()) as u64)
+}
 
 /// A scenario with the walk of this number at its end. Enough walks try every change, and then again in another order.
 pub(crate) fn walked(scenario: &Scenario, number: u64) -> Result<Scenario> {

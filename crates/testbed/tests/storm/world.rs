@@ -1,6 +1,7 @@
 //! One run of a scenario in a namespace of its own, and what has to be true of it.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::AddAssign;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -53,6 +54,19 @@ pub(crate) struct Tried {
     pub(crate) accepted: usize,
     /// By the API server.
     pub(crate) rejected: usize,
+}
+
+impl Tried {
+    pub(crate) fn total(self) -> usize {
+        self.accepted + self.rejected
+    }
+}
+
+impl AddAssign for Tried {
+    fn add_assign(&mut self, other: Self) {
+        self.accepted += other.accepted;
+        self.rejected += other.rejected;
+    }
 }
 
 impl Shore {
@@ -147,8 +161,11 @@ impl<'a> World<'a> {
             self.take(step).await?;
         }
         let (admin, namespace) = (&self.shore.admin, &self.namespace);
-        let is_walk = self.tried.accepted + self.tried.rejected > 0;
-        let compared = if is_walk { state::however_reached } else { |state| state };
+        let compared = if self.tried.total() > 0 {
+            state::however_reached
+        } else {
+            |state| state
+        };
         if let Some(expected) = expected {
             eventually(PATIENCE, async || {
                 state::is_as(admin, namespace, expected, compared).await
