@@ -173,6 +173,7 @@ pub async fn run(process: Process, args: Args) -> Result<(), Error> {
 }
 
 async fn run_on<T: Transport>(process: Process, args: &Args, transport: T, broker: Broker) -> Result<(), Error> {
+    let opened = process.health.waits_for("the store");
     let store = Store::open(
         &args.store,
         store::Limits {
@@ -196,6 +197,7 @@ async fn run_on<T: Transport>(process: Process, args: &Args, transport: T, broke
     let gateway = Arc::new(Gateway::new(store, transport.clone(), metrics, settings));
     let of_health = Arc::clone(&gateway);
     process.health.ready_unless(move || of_health.obstacle());
+    opened.done();
 
     let hosts = Hosts(args.callback_hosts.clone());
     let (health, shutdown) = (&process.health, &process.shutdown);

@@ -21,6 +21,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::metrics::Metrics;
 
+/// What a process waits for until it registers the first part of its start.
+const START: &str = "the start";
 /// Age of a reconcile that ignored its own limit ([`crate::controller::LIMIT`]) and therefore blocks its thread.
 const HANGS: Duration = Duration::from_mins(3);
 /// Content type of the OpenMetrics specification.
@@ -68,11 +70,21 @@ impl fmt::Debug for Check {
 }
 
 impl Health {
+    /// Not ready until the first part of the start is registered with [`Self::waits_for`]: the admin server answers before that.
+    pub fn starting() -> Self {
+        let health = Self::default();
+        lock(&health.0.pending).insert(START.to_owned(), 1);
+        health
+    }
+
     /// Makes the process unready until [`Pending::done`].
     #[must_use = "dropped without `done`, it is waited for until the end"]
     pub fn waits_for(&self, what: impl Into<String>) -> Pending {
         let what = what.into();
-        *lock(&self.0.pending).entry(what.clone()).or_default() += 1;
+        let mut pending = lock(&self.0.pending);
+        *pending.entry(what.clone()).or_default() += 1;
+        pending.remove(START);
+        drop(pending);
         Pending {
             health: self.clone(),
             what,
@@ -295,6 +307,18 @@ mod tests {
         );
         let (code, text) = ask(&router, "/metrics").await;
         assert!(code == 200 && text.ends_with("# EOF\n"), "{text}");
+    }
+
+    #[test]
+    fn process_that_starts_is_not_ready_before_its_first_part_is_registered() {
+        let health = Health::starting();
+        health.ready_unless(|| None);
+        assert_eq!(health.missing(), ["waiting for the start"]);
+        let (list, certificate) = (health.waits_for("the list of toys"), health.waits_for("a certificate"));
+        list.done();
+        assert_eq!(health.missing(), ["waiting for a certificate"]);
+        certificate.done();
+        assert!(health.missing().is_empty());
     }
 
     #[tokio::test]

@@ -90,7 +90,7 @@ impl Process {
     async fn start(name: &str, provider: &str, args: &ProcessArgs, lease: Option<&LeaseArgs>) -> Result<Self, Error> {
         install_crypto();
         let shutdown = shutdown::on_signal();
-        let health = Health::default();
+        let health = Health::starting();
         let config = args.client.config().await?;
         let services = Services::of(&config)?;
         let failed = |error| client::Error::Client(Box::new(error));
@@ -180,5 +180,39 @@ where
             code
         }
         Err(error) => telemetry::exit(std::future::ready(Err(error))).await,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Command {
+        #[command(flatten)]
+        process: ProcessArgs,
+    }
+
+    /// A process answers `/readyz` before its own part runs.
+    #[tokio::test]
+    async fn process_is_not_ready_before_it_has_begun_to_list() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let kubeconfig = serde_json::json!({
+            "apiVersion": "v1", "kind": "Config", "current-context": "c",
+            "clusters": [{ "name": "c", "cluster": { "server": "http://127.0.0.1:1" } }],
+            "contexts": [{ "name": "c", "context": { "cluster": "c", "user": "u" } }],
+            "users": [{ "name": "u", "user": {} }],
+        });
+        std::fs::write(file.path(), kubeconfig.to_string()).unwrap();
+        let kubeconfig = format!("--kubeconfig={}", file.path().display());
+        let args = Command::parse_from(["test", &kubeconfig, "--admin-address=127.0.0.1:0"]).process;
+        let process = Process::start("test", "test", &args, None).await.unwrap();
+        assert_eq!(process.health.missing(), ["waiting for the start"]);
+        let listed = process.health.waits_for("the list");
+        assert_eq!(process.health.missing(), ["waiting for the list"]);
+        listed.done();
+        assert!(process.health.missing().is_empty());
     }
 }
