@@ -6,7 +6,7 @@
 //! it is not repeated.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -88,6 +88,14 @@ pub fn cluster_dns() -> Lookup {
     Arc::new(|at| {
         let host = host(at);
         Box::pin(async move { Ok(lookup_host(host).await?.collect()) })
+    })
+}
+
+/// On this machine, each Service at its port: for engines of tests.
+pub fn loopback() -> Lookup {
+    Arc::new(|at| {
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, at.port));
+        Box::pin(async move { Ok(vec![address]) })
     })
 }
 

@@ -25,7 +25,7 @@ const ATTEMPTS: u32 = 5;
 /// Pause before the second attempt; it doubles with each.
 const PAUSE: Duration = Duration::from_millis(100);
 /// Time after which a model that still sleeps is scaled again: another client may have scaled it to zero at the same time.
-const AGAIN: Duration = Duration::from_secs(30);
+pub(crate) const AGAIN: Duration = Duration::from_secs(30);
 /// Longest wait for the API server.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(10);
 

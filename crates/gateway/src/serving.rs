@@ -15,7 +15,7 @@ use crate::model::{Model, State};
 use crate::models::Models;
 use crate::names::Names;
 use crate::refused::Refused;
-use crate::scale::Scaler;
+use crate::scale::{AGAIN, Scaler};
 use crate::table::{Key, NotOne, key};
 
 /// Pause before the second attempt to connect; it doubles with each.
@@ -80,10 +80,12 @@ impl Serving {
                 Next::Open(model, at) => (model, at),
                 Next::Wait(obstacle) => {
                     self.hold(&mut hold)?;
+                    // Without news, a model may sleep again that was awake while the watch was interrupted.
+                    let until = deadline.min(Instant::now() + AGAIN);
                     tokio::select! {
-                        changed = timeout_at(deadline, news.changed()) => {
-                            changed.map_err(|_| self.late(&key, &obstacle))?;
-                        }
+                        changed = timeout_at(until, news.changed()) => if changed.is_err() && until == deadline {
+                            return Err(self.late(&key, &obstacle));
+                        },
                         () = self.closing.cancelled() => return Err(closing()),
                     }
                     continue;
@@ -174,4 +176,89 @@ impl Serving {
 
 fn closing() -> Refused {
     Refused::unavailable("the router shuts down; try again")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use axum::http::{Method, Request, Response};
+    use kube::Client;
+    use kube::client::Body;
+    use runway_operator::admin::Health;
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::engine::loopback;
+
+    /// A cluster whose only model sleeps whatever is written. Its watch says nothing. Counts the writes.
+    fn cluster(writes: &Arc<AtomicUsize>) -> Client {
+        let writes = Arc::clone(writes);
+        let server = tower::service_fn(move |request: Request<Body>| {
+            let writes = Arc::clone(&writes);
+            async move {
+                if request.uri().query().unwrap_or_default().contains("watch=true") {
+                    std::future::pending::<()>().await;
+                }
+                let answer = if request.uri().path().ends_with("/scale") {
+                    writes.fetch_add(usize::from(request.method() == Method::PUT), Ordering::SeqCst);
+                    scale()
+                } else {
+                    json!({
+                        "apiVersion": "kubeairunway.ai/v1alpha1", "kind": "ModelDeploymentList",
+                        "metadata": { "resourceVersion": "1" }, "items": [model()],
+                    })
+                };
+                Ok::<_, Infallible>(Response::new(Body::from(answer.to_string().into_bytes())))
+            }
+        });
+        Client::new(server, "default")
+    }
+
+    fn model() -> Value {
+        json!({
+            "apiVersion": "kubeairunway.ai/v1alpha1", "kind": "ModelDeployment",
+            "metadata": { "name": "gemma", "namespace": "team", "uid": "1", "generation": 1, "resourceVersion": "1" },
+            "spec": { "model": { "id": "org/gemma" }, "scaling": { "replicas": 0 } },
+        })
+    }
+
+    fn scale() -> Value {
+        json!({
+            "apiVersion": "autoscaling/v1", "kind": "Scale",
+            "metadata": { "name": "gemma", "namespace": "team", "resourceVersion": "1" },
+            "spec": { "replicas": 0 },
+        })
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn held_request_wakes_a_model_again_that_still_sleeps_and_of_which_there_is_no_news() {
+        let (writes, models) = (Arc::default(), Models::default());
+        let metrics = Arc::new(Metrics::new(1));
+        let client = cluster(&writes);
+        tokio::spawn({
+            let (models, client) = (models.clone(), client.clone());
+            models.follow(client, Health::default().waits_for("the list"), |_| {})
+        });
+        while !models.are_known() {
+            sleep(Duration::from_millis(1)).await;
+        }
+        let serving = Serving {
+            scaler: Scaler::new(client, models.clone(), Arc::clone(&metrics)),
+            models,
+            engines: Engines::new(loopback()),
+            names: Names::default(),
+            metrics,
+            held: Arc::new(Semaphore::new(1)),
+            longest_hold: AGAIN * 5 / 2,
+            closing: CancellationToken::new(),
+        };
+        let asleep = serving.models.all().remove(0);
+        let begun = Instant::now();
+        let refused = format!("{:?}", serving.connect(&asleep).await.err());
+        assert!(refused.contains("is being woken"), "{refused}");
+        assert!(begun.elapsed() >= serving.longest_hold);
+        assert_eq!(writes.load(Ordering::SeqCst), 3);
+    }
 }
