@@ -31,10 +31,12 @@ echo "$pid" >"$pid_file"
         esac
     done
     rm -f "$pid_file"
-    if [ -n "$scratch" ]; then
-        kill -KILL "$pid"
-        rm -rf "$scratch"
-    fi
+    # The shell waits for the component and ends after it, so that its ports are free then. It also ends this part, unless that
+    # ignores it.
+    trap '' TERM
+    kill -KILL "$pid"
+    while kill -0 "$pid"; do sleep 0.01; done
+    if [ -n "$scratch" ]; then rm -rf "$scratch"; fi
     kill -KILL 0
 ) 2>/dev/null &
 watch=$!
