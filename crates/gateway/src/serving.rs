@@ -102,6 +102,8 @@ impl Serving {
             }
             tokio::select! {
                 () = sleep(pause) => pause = LONGEST_PAUSE.min(pause * 2),
+                // Such as another endpoint, or a replica that is ready.
+                () = news.changed() => pause = PAUSE,
                 () = self.closing.cancelled() => return Err(closing()),
             }
         }
