@@ -34,7 +34,7 @@ pub mod table;
 
 use k8s_openapi::api::rbac::v1::PolicyRule;
 
-pub use run::{Args, Error, run, run_on};
+pub use run::{Args, Error, run, run_on, run_with};
 
 /// Permissions of the router: to read and wake models, and to ask about callers.
 pub fn access() -> Vec<PolicyRule> {

@@ -87,14 +87,22 @@ pub enum Error {
 /// # Errors
 /// If it cannot start.
 pub async fn run(process: Process, args: Args) -> Result<(), Error> {
+    run_with(process, args, cluster_dns()).await
+}
+
+/// Same as [`run`], with another way to find the addresses of Services.
+///
+/// # Errors
+/// If it cannot start.
+pub async fn run_with(process: Process, args: Args, lookup: Lookup) -> Result<(), Error> {
     let address = args.listen.address;
     let listener = TcpListener::bind(address)
         .await
         .map_err(|source| Error::Listen { address, source })?;
-    run_on(process, args, listener, cluster_dns()).await
+    run_on(process, args, listener, lookup).await
 }
 
-/// Same as [`run`], on a listener, and with another way to find the addresses of Services.
+/// Same as [`run_with`], on a listener.
 ///
 /// # Errors
 /// If it cannot start.

@@ -25,6 +25,7 @@
 //! | [`browser`] | Chromium, driven by Playwright |
 //! | [`prepare`] | gets what tests need of the machine, ahead of them |
 //! | [`proxy`] | a TCP proxy whose connections can be cut |
+//! | [`traffic`] | a model router between clients and engines that can be killed |
 //! | [`fault`] | a proxy between a controller and the API server, with faults of single writes and events |
 //! | [`simulator`] | the **upstream simulator**: plays the controllers of operators that cannot be had |
 //!
@@ -78,6 +79,7 @@ mod roots;
 pub mod simulator;
 pub mod sqs;
 pub mod tokens;
+pub mod traffic;
 pub mod vllm;
 
 use std::{
@@ -91,6 +93,7 @@ use anyhow::{Result, bail};
 pub use audit::Audit;
 pub use control_plane::{Cluster, ControlPlane, Options, free_port};
 pub use node::Node;
+pub use process::{Memory, memory};
 pub use proxy::Proxy;
 pub use rabbitmq::{RabbitMq, RabbitMqOptions};
 pub use simulator::Simulator;

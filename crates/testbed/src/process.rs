@@ -207,6 +207,30 @@ pub(crate) fn recorded_pid(dir: &Path, name: &str) -> Option<u32> {
     fs::read_to_string(pid_file(dir, name)).ok()?.trim().parse().ok()
 }
 
+/// Resident memory of a process, in KiB.
+#[derive(Clone, Copy, Debug)]
+pub struct Memory {
+    /// Now.
+    pub now: usize,
+    /// The most so far.
+    pub peak: usize,
+}
+
+/// Memory of a process, by its id.
+pub fn memory(pid: u32) -> Result<Memory> {
+    let file = format!("/proc/{pid}/status");
+    let status = fs::read_to_string(&file).with_context(|| format!("process {pid} has ended"))?;
+    let field = |key: &str| -> Result<usize> {
+        let line = status.lines().find_map(|line| line.strip_prefix(key));
+        let kib = line.and_then(|line| line.trim_start_matches(':').split_whitespace().next()?.parse().ok());
+        kib.with_context(|| format!("no {key} in {file}"))
+    };
+    Ok(Memory {
+        now: field("VmRSS")?,
+        peak: field("VmHWM")?,
+    })
+}
+
 /// A child of a process, by its id.
 pub(crate) fn child_of(parent: u32) -> Option<u32> {
     let processes = fs::read_dir("/proc").ok()?.flatten();

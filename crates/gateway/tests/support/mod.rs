@@ -1,8 +1,9 @@
 //! A router in this process, with a real API server, and an engine of the test's own that shows what it receives.
-#![allow(dead_code, unreachable_pub, reason = "each test uses what it needs")]
+#![allow(dead_code, unreachable_pub, unused_imports, reason = "each test uses what it needs")]
 
 use std::collections::HashMap;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -11,89 +12,52 @@ use anyhow::{Result, ensure};
 use axum::Router as Routes;
 use axum::body::Body;
 use axum::extract::State;
-use axum::http::{HeaderMap, Method, Request, StatusCode, header};
+use axum::http::{HeaderMap, Method, header};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::{get, post};
 use bytes::Bytes;
 use clap::Parser;
 use futures::StreamExt as _;
-use http_body_util::{BodyExt as _, Full};
-use hyper::client::conn::http1;
-use hyper_util::rt::TokioIo;
-use kube::api::{Patch, PatchParams};
-use kube::core::DynamicObject;
-use kube::{Api, Client, CustomResourceExt as _};
+use kube::{Api, CustomResourceExt as _};
 use parking_lot::Mutex;
 use runway_api::ModelDeployment;
-use runway_gateway::engine::Lookup;
+use runway_gateway::engine::loopback;
 use runway_gateway::{Args, run_on};
 use runway_http::Limits;
 use runway_operator::process::Process;
-use runway_testbed::apply::apply;
 use runway_testbed::tokens::token;
-use runway_testbed::{ControlPlane, Options};
+use runway_testbed::traffic::Bed;
+use runway_testbed::traffic::client::request;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-/// User of the router, with the permissions that it declares.
-pub const ROUTER: &str = "kubeairunway-gateway";
-/// Path of chat completions.
-pub const CHAT: &str = "/v1/chat/completions";
-/// A key that [`World::start`] writes, for all models of namespace `a`.
-pub const KEY: &str = "the key of the shop, long";
+pub use runway_testbed::engine::CHAT;
+pub use runway_testbed::traffic::{Answer, Begun, KEY, ROUTER};
 
 /// A real API server with models, and what the router needs.
-pub struct World {
-    pub cluster: ControlPlane,
-    pub admin: Client,
-    pub keys: tempfile::TempDir,
+pub struct World(Bed);
+
+impl Deref for World {
+    type Target = Bed;
+
+    fn deref(&self) -> &Bed {
+        &self.0
+    }
+}
+
+impl DerefMut for World {
+    fn deref_mut(&mut self) -> &mut Bed {
+        &mut self.0
+    }
 }
 
 impl World {
     pub async fn start() -> Result<Self> {
-        let cluster = ControlPlane::start(Options {
-            crds: vec![ModelDeployment::crd()],
-            ..Options::default()
-        })
-        .await?;
-        let admin = cluster.client("test-admin", &["system:masters"]).await?;
-        let keys = tempfile::tempdir()?;
-        let key = json!({ "key": KEY, "models": ["a/*"] });
-        std::fs::write(keys.path().join("shop"), key.to_string())?;
-        let world = Self { cluster, admin, keys };
-        for namespace in ["a", "b"] {
-            let object = json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": namespace } });
-            world.apply(object).await?;
-        }
-        let rules = serde_json::to_value(runway_gateway::access())?;
-        world
-            .role(ROUTER, &rules, &json!({ "kind": "User", "name": ROUTER }))
-            .await?;
-        Ok(world)
-    }
-
-    pub async fn apply(&self, object: Value) -> Result<()> {
-        let object: DynamicObject = serde_json::from_value(object)?;
-        apply(&self.admin, &object, "test").await?;
-        Ok(())
-    }
-
-    /// Rules in all namespaces for a subject.
-    pub async fn role(&self, name: &str, rules: &Value, subject: &Value) -> Result<()> {
-        let group = "rbac.authorization.k8s.io";
-        let version = format!("{group}/v1");
-        self.apply(json!({
-            "apiVersion": version, "kind": "ClusterRole", "metadata": { "name": name }, "rules": rules,
-        }))
-        .await?;
-        self.apply(json!({
-            "apiVersion": version, "kind": "ClusterRoleBinding", "metadata": { "name": name },
-            "roleRef": { "apiGroup": group, "kind": "ClusterRole", "name": name }, "subjects": [subject],
-        }))
-        .await
+        let bed = Bed::start(ModelDeployment::crd(), &runway_gateway::access()).await?;
+        Ok(Self(bed))
     }
 
     /// A token of a ServiceAccount that may get these models in all namespaces; all if none is named, and none without a list.
@@ -116,33 +80,6 @@ impl World {
         Api::namespaced(self.admin.clone(), namespace)
     }
 
-    /// A model with this served name and number of replicas. No provider runs: [`World::serves`] plays its part.
-    pub async fn model(&self, namespace: &str, name: &str, served: &str, replicas: i32) -> Result<()> {
-        self.apply(json!({
-            "apiVersion": "kubeairunway.ai/v1alpha1", "kind": "ModelDeployment",
-            "metadata": { "name": name, "namespace": namespace },
-            "spec": {
-                "model": { "id": format!("org/{served}") }, "engine": { "type": "llamacpp" },
-                "scaling": { "replicas": replicas },
-            },
-        }))
-        .await
-    }
-
-    /// Writes the status of a model with a ready replica at this port.
-    pub async fn serves(&self, namespace: &str, name: &str, port: u16) -> Result<()> {
-        let status = json!({ "endpoint": { "service": name, "port": port }, "replicas": { "ready": 1 } });
-        self.status(namespace, name, status).await
-    }
-
-    pub async fn status(&self, namespace: &str, name: &str, status: Value) -> Result<()> {
-        let patch = Patch::Merge(json!({ "status": status }));
-        self.models(namespace)
-            .patch_status(name, &PatchParams::default(), &patch)
-            .await?;
-        Ok(())
-    }
-
     /// A router with these arguments.
     pub async fn router(&self, args: &[&str]) -> Result<Router> {
         self.router_as(ROUTER, args).await
@@ -163,12 +100,7 @@ impl World {
         let shutdown = CancellationToken::new();
         let process = Process::alone(self.cluster.client(user, &[]).await?, shutdown.clone());
         let (health, metrics) = (process.health.clone(), process.metrics.clone());
-        // Engines run on this machine, each at the port that the status says.
-        let lookup: Lookup = Arc::new(|at| {
-            let address = SocketAddr::from((Ipv4Addr::LOCALHOST, at.port));
-            Box::pin(async move { Ok(vec![address]) })
-        });
-        let task = tokio::spawn(async move { Ok(run_on(process, args, listener, lookup).await?) });
+        let task = tokio::spawn(async move { Ok(run_on(process, args, listener, loopback()).await?) });
         Ok(Router {
             address,
             health,
@@ -231,66 +163,7 @@ impl Router {
     }
 
     pub async fn send(&self, token: &str, method: Method, path: &str, body: Bytes) -> Result<Begun> {
-        let stream = TcpStream::connect(self.address).await?;
-        let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
-        let connection = tokio_util::task::AbortOnDropHandle::new(tokio::spawn(async move {
-            let _ = connection.await;
-        }));
-        let mut request = Request::builder()
-            .method(method)
-            .uri(path)
-            .header(header::HOST, "router");
-        if !token.is_empty() {
-            request = request.header(header::AUTHORIZATION, format!("Bearer {token}"));
-        }
-        let response = sender.send_request(request.body(Full::new(body))?).await?;
-        Ok(Begun {
-            response,
-            _connection: connection,
-        })
-    }
-}
-
-/// A response that has begun. Dropping it is a client that goes away.
-pub struct Begun {
-    pub response: http::Response<hyper::body::Incoming>,
-    _connection: tokio_util::task::AbortOnDropHandle<()>,
-}
-
-impl Begun {
-    pub async fn whole(self) -> Result<Answer> {
-        let (parts, body) = self.response.into_parts();
-        let text = String::from_utf8(body.collect().await?.to_bytes().to_vec())?;
-        Ok(Answer {
-            status: parts.status,
-            headers: parts.headers,
-            text,
-        })
-    }
-}
-
-/// A whole response.
-#[derive(Debug)]
-pub struct Answer {
-    pub status: StatusCode,
-    pub headers: HeaderMap,
-    pub text: String,
-}
-
-impl Answer {
-    pub fn json(&self) -> Value {
-        serde_json::from_str(&self.text).unwrap_or_default()
-    }
-
-    /// Checks that it is a refusal in OpenAI's form, with this code and these words.
-    pub fn refused(&self, status: u16, code: &str, words: &str) -> Result<()> {
-        let error = &self.json()["error"];
-        let message = error["message"].as_str().unwrap_or_default();
-        ensure!(
-            self.status == status && error["code"] == code && message.contains(words),
-            "not {status} {code} `{words}`: {self:?}"
-        );
-        Ok(())
+        Begun::send(self.address, request(method, path, token, body)?).await
     }
 }
 

@@ -24,7 +24,7 @@ mod model;
 
 use std::{
     fs,
-    net::Ipv4Addr,
+    net::{Ipv4Addr, SocketAddr},
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -195,6 +195,11 @@ impl Running {
     /// `http://127.0.0.1:PORT`.
     pub fn url(&self) -> String {
         format!("http://{}:{}", Ipv4Addr::LOCALHOST, self.port)
+    }
+
+    /// Its address.
+    pub fn address(&self) -> SocketAddr {
+        (Ipv4Addr::LOCALHOST, self.port).into()
     }
 
     /// An HTTP client for it: kube's, whose [`Client::send`] speaks to any server.

@@ -173,7 +173,7 @@ pub fn number(seed: u64, n: u64) -> u64 {
 }
 
 /// The finalizer of `SplitMix64`: adjacent numbers have unrelated results.
-fn mixed(number: u64) -> u64 {
+pub(crate) fn mixed(number: u64) -> u64 {
     let mut z = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);

@@ -1,0 +1,26 @@
+//! `gateway-on-loopback`: the model router, which finds the engine of every Service on this machine, at the port of the Service.
+//! For tests that have no DNS of a cluster.
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use runway_gateway::engine::loopback;
+use runway_gateway::{Args, run_with};
+use runway_operator::process::{self, ProcessArgs};
+
+#[derive(Debug, Parser)]
+struct Command {
+    #[command(flatten)]
+    process: ProcessArgs,
+    #[command(flatten)]
+    args: Args,
+}
+
+#[tokio::main(worker_threads = 2)]
+async fn main() -> ExitCode {
+    let Command { process, args } = Command::parse();
+    process::server("kubeairunway-gateway", "gateway", &process, async |process| {
+        run_with(process, args, loopback()).await
+    })
+    .await
+}

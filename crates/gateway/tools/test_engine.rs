@@ -1,0 +1,130 @@
+//! `gateway-test-engine`: an engine without a model. It answers chat completions with one token, or with a stream of parts, each of
+//! which contains the time at which it was sent. It records the value of `x-request-id` before it answers.
+
+use std::fs::File;
+use std::io::Write as _;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use axum::body::{Body, Bytes};
+use axum::extract::State;
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::response::{IntoResponse as _, Response};
+use axum::routing::{get, post};
+use axum::{Json, Router};
+use clap::Parser;
+use futures::StreamExt as _;
+use parking_lot::Mutex;
+use runway_http::Limits;
+use runway_operator::process::time;
+use serde::Deserialize;
+use serde_json::json;
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::time::{Instant, sleep, sleep_until};
+use tokio_util::sync::CancellationToken;
+
+#[derive(Clone, Debug, Parser)]
+struct Args {
+    /// Address of the API.
+    #[arg(long)]
+    address: SocketAddr,
+    /// File with the ids of the received requests, one a line.
+    #[arg(long)]
+    received: PathBuf,
+    /// Time until an answer begins.
+    #[arg(long, value_parser = time)]
+    think: Option<Duration>,
+    /// Parts of a stream.
+    #[arg(long, default_value_t = 4)]
+    parts: u32,
+    /// Time between two parts.
+    #[arg(long, value_parser = time)]
+    pause: Option<Duration>,
+}
+
+struct Engine {
+    args: Args,
+    received: Mutex<File>,
+}
+
+#[tokio::main(worker_threads = 2)]
+async fn main() -> std::io::Result<()> {
+    let args = Args::parse();
+    let received = File::options().create(true).append(true).open(&args.received)?;
+    let mut ended = signal(SignalKind::terminate())?;
+    let listener = TcpListener::bind(args.address).await?;
+    let engine = Engine {
+        args,
+        received: Mutex::new(received),
+    };
+    let routes = Router::new()
+        .route(
+            "/v1/models",
+            get(|| async { Json(json!({ "data": [{ "id": "test" }] })) }),
+        )
+        .route("/v1/chat/completions", post(chat))
+        .with_state(Arc::new(engine));
+    let limits = Limits {
+        connections: 1024,
+        request: None,
+        whole_responses: true,
+        drain: Duration::from_secs(10),
+        ..Limits::ADMIN
+    };
+    let shutdown = CancellationToken::new();
+    let served = runway_http::serve(listener, None, routes, limits, shutdown.clone());
+    let ending = async {
+        ended.recv().await;
+        shutdown.cancel();
+    };
+    tokio::join!(served, ending);
+    Ok(())
+}
+
+async fn chat(State(engine): State<Arc<Engine>>, headers: HeaderMap, body: Bytes) -> Response {
+    #[derive(Deserialize)]
+    struct Request {
+        #[serde(default)]
+        stream: bool,
+    }
+    let Ok(request) = serde_json::from_slice::<Request>(&body) else {
+        return StatusCode::BAD_REQUEST.into_response();
+    };
+    if let Some(id) = headers.get("x-request-id") {
+        let line = [id.as_bytes(), b"\n"].concat();
+        if engine.received.lock().write_all(&line).is_err() {
+            return StatusCode::INTERNAL_SERVER_ERROR.into_response();
+        }
+    }
+    if let Some(think) = engine.args.think {
+        sleep(think).await;
+    }
+    if !request.stream {
+        return Json(json!({ "choices": [{ "message": { "role": "assistant", "content": "one" } }] })).into_response();
+    }
+    let begun = Instant::now();
+    let Args { parts, pause, .. } = engine.args;
+    let parts = futures::stream::iter(0..=parts).then(move |number| async move {
+        // By the clock: a late part does not delay the next one.
+        if let Some(pause) = pause {
+            sleep_until(begun + pause * number).await;
+        }
+        let part = if number < parts {
+            format!("data: {{\"sent\":{}}}\n\n", nanoseconds())
+        } else {
+            "data: [DONE]\n\n".to_owned()
+        };
+        Ok::<_, std::io::Error>(part)
+    });
+    ([(header::CONTENT_TYPE, "text/event-stream")], Body::from_stream(parts)).into_response()
+}
+
+/// Since 1970. Another process on this machine compares it with its own.
+fn nanoseconds() -> u128 {
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |time| time.as_nanos())
+}

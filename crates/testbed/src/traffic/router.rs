@@ -1,0 +1,81 @@
+//! The router as a process.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::Path;
+
+use anyhow::{Context as _, Result, ensure};
+use axum::http::Method;
+
+use super::client::{Begun, request};
+use super::{Bed, ROUTER};
+use crate::control_plane::{free_ports, wait};
+use crate::process::{self, Component, Memory, Process};
+
+/// A router that runs. Dropping it kills it.
+pub struct Router {
+    /// Address of its API.
+    pub address: SocketAddr,
+    admin: SocketAddr,
+    component: Component,
+    process: Option<Process>,
+}
+
+impl Router {
+    /// Starts it with these arguments, and waits until it is ready.
+    pub async fn start(bed: &Bed, program: &Path, args: &[&str]) -> Result<Self> {
+        let [port, admin] = free_ports()?;
+        let kubeconfig = bed.cluster.kubeconfig(ROUTER, &[])?;
+        let usual = [
+            format!("--kubeconfig={}", kubeconfig.display()),
+            format!("--address=127.0.0.1:{port}"),
+            format!("--admin-address=127.0.0.1:{admin}"),
+            format!("--keys-dir={}", bed.keys.path().display()),
+        ];
+        let mut router = Self {
+            address: (Ipv4Addr::LOCALHOST, port).into(),
+            admin: (Ipv4Addr::LOCALHOST, admin).into(),
+            component: Component {
+                name: ROUTER.to_owned(),
+                program: program.to_owned(),
+                args: usual.into_iter().chain(args.iter().map(ToString::to_string)).collect(),
+                dir: bed.cluster.dir.clone(),
+                scratch: None,
+            },
+            process: None,
+        };
+        router.run().await?;
+        Ok(router)
+    }
+
+    /// Starts it, at the same address, and waits until it is ready.
+    pub async fn run(&mut self) -> Result<()> {
+        let mut process = self.component.spawn()?;
+        let ready = async || self.ask("/readyz").await.is_ok();
+        wait(&mut process, &self.component, ready).await?;
+        self.process = Some(process);
+        Ok(())
+    }
+
+    /// kill -9.
+    pub fn kill(&mut self) {
+        self.process = None;
+    }
+
+    /// Its metrics.
+    pub async fn metrics(&self) -> Result<String> {
+        self.ask("/metrics").await
+    }
+
+    /// Its memory.
+    pub fn memory(&self) -> Result<Memory> {
+        let pid = process::recorded_pid(&self.component.dir, ROUTER).context("the router does not run")?;
+        process::memory(pid)
+    }
+
+    async fn ask(&self, path: &str) -> Result<String> {
+        let begun = Begun::send(self.admin, request(Method::GET, path, "", "")?).await?;
+        let answer = begun.whole().await?;
+        ensure!(answer.status.is_success(), "{path}: {answer:?}");
+        Ok(answer.text)
+    }
+}
