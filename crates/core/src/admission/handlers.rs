@@ -399,8 +399,12 @@ impl Object {
         let metadata = read_part("metadata", parts.metadata, MAX_METADATA, "shorten its annotations")?;
         let metadata: Option<ObjectMeta> =
             serde_path_to_error::deserialize(metadata).map_err(|error| unreadable(error, "metadata"))?;
+        let metadata = metadata.ok_or_else(|| Violation {
+            field: "metadata".to_owned(),
+            message: "metadata is required: it names the object".to_owned(),
+        })?;
         Ok(Self {
-            metadata: metadata.unwrap_or_default(),
+            metadata,
             spec,
             provider: parts.provider(),
         })

@@ -268,6 +268,7 @@ async fn an_object_we_cannot_read_is_refused_with_the_path_and_never_patched() {
             json!({"metadata": {"labels": {"a": 1}}}),
             "metadata.labels.a: invalid type: integer `1`, expected a string",
         ),
+        (json!({"metadata": null}), "metadata is required: it names the object"),
     ] {
         let review = review(json!({ "object": change }));
         let response = answer(VALIDATE_PATH, &review).await;
