@@ -262,7 +262,11 @@ impl Run {
             request.headers_mut().insert("x-request-id", HeaderValue::from_str(id)?);
             Begun::send(self.address, request).await
         };
-        let begun = begun.await.map_err(|error| failed("no response", false, &error))?;
+        let begun = begun.await.map_err(|error| {
+            // The header is sent with the first part of the body. If the engine ends before that, neither arrives.
+            let closed = error.downcast_ref().is_some_and(hyper::Error::is_incomplete_message);
+            failed("no response", closed, &error)
+        })?;
         let answer = begun.whole().await;
         let answer = answer.map_err(|error| failed("response broke off", true, &error))?;
         if answer.status != StatusCode::OK {
