@@ -184,8 +184,8 @@ impl<'a> Service<'a> {
                 .is_some_and(|name| !name.is_empty())
     }
 
-    /// Number of ready replicas. KubeRay reports only that Ray Serve runs all of them (Running). Before that, there are at most
-    /// as many as ready workers, and never all.
+    /// Number of ready replicas. KubeRay reports only that Ray Serve runs all of them (Running), or that something serves. Then
+    /// there is at least one, such as of an earlier version, and at most as many as ready workers, but not all of several.
     fn ready(&self, phase: Phase) -> i32 {
         if self.desired == 0 || !self.answers() {
             return 0;
@@ -206,7 +206,9 @@ impl<'a> Service<'a> {
             .saturating_mul(i64::from(self.desired))
             .checked_div(all)
             .unwrap_or(0);
-        i32::try_from(replicas).unwrap_or(i32::MAX).clamp(0, self.desired - 1)
+        i32::try_from(replicas)
+            .unwrap_or(i32::MAX)
+            .clamp(1, (self.desired - 1).max(1))
     }
 
     fn condition(&self, kind: &str) -> Option<Condition<'a>> {
