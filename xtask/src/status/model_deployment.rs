@@ -49,7 +49,7 @@ const CONDITIONS: &[Condition] = &[
             Reason(
                 False,
                 "ValidationFailed",
-                "The spec violates the rules that the message lists; the webhook was bypassed or unavailable. A model that already runs keeps its earlier spec",
+                "The spec violates the rules that the message lists; the webhook was bypassed or unavailable. A model that already runs keeps serving its earlier spec, and is Stalled",
                 "Correct the listed fields",
             ),
         ],

@@ -5,7 +5,7 @@ use runway_api::{condition, labels};
 use serde_json::json;
 
 use super::cluster::Cluster;
-use super::trial::{Trial, annotate, condition_of, delete, phase, said};
+use super::trial::{Trial, annotate, condition_of, delete, phase, reject, said};
 use super::{RuleResult, ensure};
 
 /// Only `status.provider.name` counts; the core evaluates the user's request.
@@ -30,7 +30,7 @@ pub(super) fn r9_it_acts_only_on_a_validated_generation(trial: &Trial) -> RuleRe
     for (status, generation) in [
         ("True", Some(0)),
         ("True", None),
-        ("False", Some(1)),
+        ("False", Some(0)),
         ("Unknown", Some(1)),
     ] {
         let mut cluster = trial.fresh(&json!({}))?;
@@ -56,7 +56,30 @@ pub(super) fn r9_it_acts_only_on_a_validated_generation(trial: &Trial) -> RuleRe
     if let Some(status) = &mut cluster.md.status {
         status.conditions.retain(|c| c.type_ != condition::VALIDATED);
     }
-    does_nothing(&cluster, "for a change that is not validated")
+    does_nothing(&cluster, "for a change that is not validated")?;
+
+    let (objects, before) = (cluster.objects.clone(), cluster.md.status.clone().unwrap_or_default());
+    reject(&mut cluster.md);
+    cluster.settle()?;
+    ensure!(cluster.objects == objects, "it acts on a change that is rejected");
+    let status = cluster.md.status.clone().unwrap_or_default();
+    let found = (
+        condition_of(&cluster, condition::READY),
+        condition_of(&cluster, condition::STALLED),
+    );
+    ensure!(
+        found.0 == "False ValidationFailed"
+            && found.1 == "True ValidationFailed"
+            && status.observed_generation == cluster.md.metadata.generation,
+        "expected Ready False and Stalled True of the rejected generation, with the reason ValidationFailed, found {found:?} of {:?}",
+        status.observed_generation
+    );
+    let ready = status.replicas.and_then(|replicas| replicas.ready);
+    ensure!(
+        status.endpoint == before.endpoint && ready.is_some_and(|ready| ready > 0),
+        "a change was rejected, and the status of the model that serves lost its endpoint or its ready replicas: {ready:?}"
+    );
+    Ok(())
 }
 
 /// Pause stops every change except deletion.

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use jiff::SignedDuration;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use runway_api::condition::{self, Conditions, yes};
+use runway_api::condition::{self, Conditions, Draft, no, yes};
 use runway_api::model_deployment::{Phase, ProviderStatus};
-use runway_api::{ModelDeployment, ModelDeploymentStatus, labels};
+use runway_api::{CoreReason, ModelDeployment, ModelDeploymentStatus, labels};
 use serde_json::{Value, json};
 
 use super::cluster::Cluster;
@@ -150,16 +150,25 @@ impl<'a> Trial<'a> {
 
 /// The core accepts the current generation.
 pub(super) fn validate(md: &mut ModelDeployment) {
-    let at = jiff::Timestamp::constant(1_767_225_600, 0);
-    let accepted = condition::settle(
-        vec![yes(condition::VALIDATED, "SpecValid", "Schema validation passed")],
-        &[],
-        md.metadata.generation,
-        at,
+    decide(md, yes(condition::VALIDATED, "SpecValid", "Schema validation passed"));
+}
+
+/// The core rejects the current generation.
+pub(super) fn reject(md: &mut ModelDeployment) {
+    let invalid = no(
+        condition::VALIDATED,
+        CoreReason::ValidationFailed,
+        "engine.type is required",
     );
+    decide(md, invalid);
+}
+
+fn decide(md: &mut ModelDeployment, validated: Draft) {
+    let at = jiff::Timestamp::constant(1_767_225_600, 0);
+    let decided = condition::settle(vec![validated], &[], md.metadata.generation, at);
     let status = md.status.get_or_insert_default();
     status.conditions.retain(|c| c.type_ != condition::VALIDATED);
-    status.conditions.extend(accepted);
+    status.conditions.extend(decided);
 }
 
 /// The user deletes the ModelDeployment.

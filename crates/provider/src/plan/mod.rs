@@ -61,8 +61,10 @@ pub fn decide(provider: &dyn Provider, seen: &Observed) -> Decision {
         return Decision::default();
     }
     // Applies to handovers too: nothing is deleted for a successor that the core does not know.
-    if !is_validated(seen) {
-        return Decision::default();
+    match validation(seen) {
+        Some(Ok(())) => {}
+        Some(Err(message)) => return status::invalid(provider, seen, message).into(),
+        None => return Decision::default(),
     }
     if let Some(successor) = md.spec.provider_name().filter(|name| *name != provider.name()) {
         return removal::for_hand_over(provider, seen, successor).into();
@@ -119,10 +121,16 @@ fn image_volume(md: &ModelDeployment) -> Option<Volume> {
     volumes::of(md).find(|volume| matches!(volume.source, VolumeSource::Image(_)))
 }
 
-/// Whether the core controller has accepted the current generation. Otherwise nothing is done, even if admission was bypassed.
-fn is_validated(seen: &Observed) -> bool {
-    seen.md
-        .conditions()
-        .when_true(condition::VALIDATED)
-        .is_some_and(|c| c.observed_generation == seen.md.metadata.generation)
+/// Whether the core controller accepts the current generation, or its message; `None` until it has decided. Nothing is done for a
+/// rejected one, even if admission was bypassed.
+fn validation(seen: &Observed) -> Option<Result<(), &str>> {
+    let validated = seen.md.conditions().get_condition(condition::VALIDATED)?;
+    if validated.observed_generation != seen.md.metadata.generation {
+        return None;
+    }
+    match validated.status.as_str() {
+        "True" => Some(Ok(())),
+        "False" => Some(Err(&validated.message)),
+        _ => None,
+    }
 }

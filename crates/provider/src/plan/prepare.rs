@@ -10,7 +10,7 @@ use runway_operator::object;
 use super::{claims, objects};
 use crate::contract::{CLAIM, Kind, Object, Provider, Refusal, Translation};
 use crate::observe::Observed;
-use crate::request::Request;
+use crate::request::{Invalid, Request};
 use crate::upstream::State;
 
 /// A valid request with its translation.
@@ -99,8 +99,8 @@ impl Blocked {
 /// Every check that can refuse the ModelDeployment.
 pub(super) fn prepare(provider: &dyn Provider, seen: &Observed) -> Result<Prepared, Blocked> {
     upstream_is_usable(provider, seen)?;
-    let mut request = Request::try_from(seen.md.as_ref())
-        .map_err(|invalid| Blocked::refused(&Refusal::incompatible(invalid.to_string())))?;
+    let mut request =
+        request(provider, seen).map_err(|invalid| Blocked::refused(&Refusal::incompatible(invalid.to_string())))?;
     let documented = provider.registration().overrides;
     let findings = documented.map_or_else(Vec::new, |documented| overrides::check(&request.overrides, &documented));
     let (wrong, unknown): (Vec<_>, Vec<_>) = findings.into_iter().partition(Finding::is_error);
@@ -110,7 +110,6 @@ pub(super) fn prepare(provider: &dyn Provider, seen: &Observed) -> Result<Prepar
             message: joined(&wrong),
         }));
     }
-    request.present = present(provider, seen);
     let mut translation = translate(provider, &request, seen)?;
     if is_outgrown(provider, seen, &translation) {
         // Nothing is gained by another object of an earlier release.
@@ -124,6 +123,14 @@ pub(super) fn prepare(provider: &dyn Provider, seen: &Observed) -> Result<Prepar
         request,
         translation,
         unknown_overrides: unknown.iter().map(ToString::to_string).collect(),
+    })
+}
+
+/// The request, with the objects that exist.
+pub(super) fn request(provider: &dyn Provider, seen: &Observed) -> Result<Request, Invalid> {
+    Ok(Request {
+        present: present(provider, seen),
+        ..Request::try_from(seen.md.as_ref())?
     })
 }
 

@@ -8,7 +8,7 @@ use kube::ResourceExt;
 use kube::core::DynamicObject;
 use runway_api::condition::{self, Conditions, Draft, Owner, no, yes};
 use runway_api::model_deployment::{DryRun, Phase, ProviderStatus, Replicas};
-use runway_api::{EventReason, ModelDeploymentStatus, ProviderReason};
+use runway_api::{CoreReason, EventReason, ModelDeploymentStatus, ProviderReason};
 use runway_operator::object;
 use runway_operator::plan::{Note, Plan, Rehearsal};
 use serde_json::Value;
@@ -16,12 +16,14 @@ use serde_json::Value;
 use super::Decision;
 use super::objects;
 use super::pods::{self, Obstacle};
-use super::prepare::{Blocked, Prepared};
+use super::prepare::{self, Blocked, Prepared};
 use super::verify::{self, Endpoint};
 use crate::contract::{Provider, Reading};
-use crate::observe::{Observed, Verification};
+use crate::observe::{Child, Observed, Verification};
 use crate::question::{Inquiry, Question};
+use crate::request::Request;
 use crate::settings::InvalidSettings;
+use crate::upstream::State;
 
 /// Age after which the status of an upstream object in progress counts as stale (design 13.4).
 const STALE_AFTER: SignedDuration = SignedDuration::from_mins(5);
@@ -32,54 +34,150 @@ const SETTLED_AFTER: SignedDuration = SignedDuration::from_secs(5);
 /// Interval of checks while the result of a write or request is pending, in case the watch misses it.
 const LOOK_AGAIN: Duration = Duration::from_secs(15);
 
-/// Status while the settings of the installation are invalid: nothing is created, changed or deleted. A model that serves stays
-/// Ready, unless its pods report a problem.
+/// Conditions about the spec of a generation, which are true as long as it is.
+const OF_THE_SPEC: [&str; 4] = [
+    condition::PROVIDER_COMPATIBLE,
+    condition::OVERRIDES_IGNORED,
+    condition::FIELDS_IGNORED,
+    condition::SCALING_LIMITED,
+];
+
+/// Status while the settings of the installation are invalid.
 pub(super) fn without_settings(provider: &dyn Provider, seen: &Observed, invalid: &InvalidSettings) -> Plan {
-    let message = format!(
+    let blocked = Blocked::by_settings(format!(
         "Settings of provider '{}' are invalid: {invalid}. Correct its InferenceProviderConfig",
         provider.name()
-    );
-    let reason = ProviderReason::SettingsInvalid;
-    let Some(resource) = resource_of(provider, seen) else {
-        return failed(provider, seen, &Blocked::by_settings(message));
-    };
-    let before = seen.md.status.as_ref().map(owned).unwrap_or_default();
-    let kept = |type_: &'static str| {
-        let kept = before.conditions.when_true(type_)?;
-        Some(yes(type_, &kept.reason, &kept.message))
-    };
-    let mut drafts = vec![no(condition::PROVIDER_COMPATIBLE, reason, &message)];
-    drafts.extend(kept(condition::RESOURCE_CREATED));
-    let (phase, said) = match pods::obstacle(seen) {
-        None if verify::is_verified(seen) => {
-            drafts.extend(kept(condition::READY));
-            (before.phase, before.message.clone())
-        }
-        None => {
-            drafts.push(no(condition::READY, reason, &message));
-            (Some(Phase::Deploying), Some(message))
-        }
-        Some(obstacle) => {
-            drafts.push(no(condition::READY, obstacle.reason, &obstacle.message));
-            let phase = if obstacle.lasting {
-                drafts.push(yes(condition::STALLED, obstacle.reason, &obstacle.message));
+    ));
+    if upstream_object(provider, seen).is_none() {
+        return failed(provider, seen, &blocked);
+    }
+    let incompatible = no(condition::PROVIDER_COMPATIBLE, blocked.reason, &blocked.message);
+    on_hold(
+        provider,
+        seen,
+        vec![incompatible],
+        Unready {
+            phase: Phase::Deploying,
+            reason: blocked.reason,
+            message: blocked.message,
+        },
+    )
+}
+
+/// Status while the core controller rejects the spec, with its message.
+pub(super) fn invalid(provider: &dyn Provider, seen: &Observed, message: &str) -> Plan {
+    on_hold(
+        provider,
+        seen,
+        Vec::new(),
+        Unready {
+            phase: Phase::Failed,
+            reason: CoreReason::ValidationFailed.into(),
+            message: format!("The spec is invalid: {message}"),
+        },
+    )
+}
+
+/// State of a model that does not serve the current generation.
+struct Unready {
+    phase: Phase,
+    reason: &'static str,
+    message: String,
+}
+
+impl From<Obstacle> for Unready {
+    fn from(obstacle: Obstacle) -> Self {
+        Self {
+            phase: if obstacle.lasting {
                 Phase::Failed
             } else {
                 Phase::Deploying
-            };
-            (Some(phase), Some(obstacle.message))
+            },
+            reason: obstacle.reason.into(),
+            message: obstacle.message,
         }
+    }
+}
+
+/// Status while nothing may be created, changed or deleted. A model that serves the current generation stays Ready, unless its
+/// pods report a problem.
+fn on_hold(provider: &dyn Provider, seen: &Observed, mut drafts: Vec<Draft>, otherwise: Unready) -> Plan {
+    let before = seen.md.status.as_ref().map(owned).unwrap_or_default();
+    let mut status = left_as_is(provider, seen);
+    let exists = status.provider.is_some();
+    let kept = |type_: &'static str| {
+        let kept = before.conditions.when_true(type_).filter(|_| exists)?;
+        Some(yes(type_, &kept.reason, &kept.message))
     };
-    let status = ModelDeploymentStatus {
-        phase,
-        message: said,
-        provider: Some(resource),
-        replicas: before.replicas,
+    drafts.extend(kept(condition::RESOURCE_CREATED));
+    for type_ in OF_THE_SPEC {
+        let says_it = before.conditions.get_condition(type_);
+        let is_current = says_it.is_some_and(|c| c.observed_generation == seen.md.metadata.generation);
+        if is_current && !drafts.iter().any(|draft| draft.is(type_)) {
+            drafts.extend(kept(type_));
+        }
+    }
+    let obstacle = pods::obstacle(seen).map(Unready::from);
+    if obstacle.is_none() && exists && verify::is_verified(seen) {
+        drafts.extend(kept(condition::READY));
+        (status.phase, status.message) = (before.phase, before.message.clone());
+    } else {
+        let Unready { phase, reason, message } = obstacle.unwrap_or(otherwise);
+        drafts.push(no(condition::READY, reason, &message));
+        if phase == Phase::Failed {
+            drafts.push(yes(condition::STALLED, reason, &message));
+        }
+        status.phase = Some(phase);
+        status.message = Some(message + &still_serving(&status));
+    }
+    write(seen, status, drafts, None)
+}
+
+/// The upstream object while it is left as it is, the replicas that it has, and the endpoint at which they serve.
+fn left_as_is(provider: &dyn Provider, seen: &Observed) -> ModelDeploymentStatus {
+    let before = seen.md.status.as_ref().map(owned).unwrap_or_default();
+    let (resource, replicas) = match upstream_object(provider, seen) {
+        Some(live) => (Some(named(live)), counted(provider, seen, live, before.replicas)),
+        None if is_unwatched(provider, seen, before.provider.as_ref()) => (before.provider, before.replicas),
+        None => return ModelDeploymentStatus::default(),
+    };
+    ModelDeploymentStatus {
+        provider: resource,
+        replicas,
         endpoint: before.endpoint,
         selector: before.selector,
         ..ModelDeploymentStatus::default()
+    }
+}
+
+/// The replicas of an object that was made of an earlier spec, whose number of desired replicas was `before`.
+fn counted(provider: &dyn Provider, seen: &Observed, live: &Child, before: Option<Replicas>) -> Option<Replicas> {
+    let before = before?;
+    let Ok(request) = prepare::request(provider, seen) else {
+        return Some(before);
     };
-    write(seen, status, drafts, None)
+    let reading = read(provider, seen, &request, &live.object);
+    Some(Replicas {
+        desired: before.desired,
+        ready: Some(reading.ready),
+        available: Some(reading.available),
+    })
+}
+
+/// Whether the object's kind is not watched because its schema is unknown.
+fn is_unwatched(provider: &dyn Provider, seen: &Observed, resource: Option<&ProviderStatus>) -> bool {
+    let kind = resource.and_then(|resource| resource.resource_kind.as_deref());
+    provider.upstreams().iter().any(|upstream| {
+        Some(upstream.kind.kind) == kind && matches!(seen.installed.state(upstream.kind), State::Unknown { .. })
+    })
+}
+
+/// Addition to the message of a model that is not Ready.
+fn still_serving(status: &ModelDeploymentStatus) -> String {
+    match status.replicas.as_ref().and_then(|replicas| replicas.ready) {
+        None | Some(0) => String::new(),
+        Some(ready) => format!(". Replicas that still serve: {ready}"),
+    }
 }
 
 fn compatible(provider: &dyn Provider) -> Draft {
@@ -107,12 +205,9 @@ pub(super) fn failed(provider: &dyn Provider, seen: &Observed, failure: &Blocked
     if stalled {
         drafts.push(yes(condition::STALLED, *reason, message));
     }
-    let status = ModelDeploymentStatus {
-        phase: Some(*phase),
-        message: Some(message.clone()),
-        provider: resource_of(provider, seen),
-        ..ModelDeploymentStatus::default()
-    };
+    let mut status = left_as_is(provider, seen);
+    status.phase = Some(*phase);
+    status.message = Some(format!("{message}{}", still_serving(&status)));
     // Without an upstream object there is no error state to report.
     let event_reason = if *step == condition::PROVIDER_COMPATIBLE {
         EventReason::ProviderIncompatible
@@ -129,12 +224,7 @@ pub(super) fn serving(provider: &dyn Provider, seen: &Observed, prepared: &Prepa
         return Decision::default();
     };
     let live = seen.child(main.kind, &main.name);
-    let reading = live.map_or_else(Reading::silent, |live| {
-        let value = |object: &DynamicObject| serde_json::to_value(object).unwrap_or_default();
-        let replicas = provider.replica_objects();
-        let replicas: Vec<Value> = replicas.into_iter().flat_map(|o| seen.replicas(o)).map(value).collect();
-        provider.read_replicas(&prepared.request, &value(live), &replicas)
-    });
+    let reading = live.map_or_else(Reading::silent, |live| read(provider, seen, &prepared.request, live));
     let standing = standing(seen, prepared, live, &reading, applied);
     let name = main.kind.named(&main.name);
     let (reason, message) = standing.words(seen, &reading, &name);
@@ -218,6 +308,14 @@ pub(super) fn serving(provider: &dyn Provider, seen: &Observed, prepared: &Prepa
         plan.look_again = Some(left);
     }
     standing.decide(plan)
+}
+
+/// Reads the status of the main object, and of the objects of its replicas.
+fn read(provider: &dyn Provider, seen: &Observed, request: &Request, live: &DynamicObject) -> Reading {
+    let value = |object: &DynamicObject| serde_json::to_value(object).unwrap_or_default();
+    let replicas = provider.replica_objects();
+    let replicas: Vec<Value> = replicas.into_iter().flat_map(|o| seen.replicas(o)).map(value).collect();
+    provider.read_replicas(request, &value(live), &replicas)
 }
 
 /// Progress of the model.
@@ -464,9 +562,8 @@ pub(super) fn dry_run(provider: &dyn Provider, seen: &Observed, prepared: &Prepa
     let status = ModelDeploymentStatus {
         phase: Some(Phase::Pending),
         message: Some(message),
-        provider: resource_of(provider, seen),
         plan: Some(DryRun { objects }),
-        ..ModelDeploymentStatus::default()
+        ..left_as_is(provider, seen)
     };
     write(seen, status, drafts, None)
 }
@@ -558,18 +655,24 @@ fn news(before: &[Condition], now: &[Condition]) -> Vec<Note> {
     .collect()
 }
 
+/// The upstream object, while it exists.
+fn upstream_object<'a>(provider: &dyn Provider, seen: &'a Observed) -> Option<&'a Child> {
+    let upstreams: Vec<_> = provider.upstreams().into_iter().map(|u| u.kind).collect();
+    let mut ours = seen.children.iter();
+    ours.find(|c| upstreams.contains(&c.kind) && object::is_ours(seen.md.as_ref(), &c.object))
+}
+
 /// Kind and name of the upstream object, while it exists.
 fn resource_of(provider: &dyn Provider, seen: &Observed) -> Option<ProviderStatus> {
-    let upstreams: Vec<_> = provider.upstreams().into_iter().map(|u| u.kind).collect();
-    let child = seen
-        .children
-        .iter()
-        .find(|c| upstreams.contains(&c.kind) && object::is_ours(seen.md.as_ref(), &c.object))?;
-    Some(ProviderStatus {
+    upstream_object(provider, seen).map(named)
+}
+
+fn named(child: &Child) -> ProviderStatus {
+    ProviderStatus {
         resource_kind: Some(child.kind.kind.to_owned()),
         resource_name: Some(child.object.name_any()),
         ..ProviderStatus::default()
-    })
+    }
 }
 
 fn message_of(reading: &Reading, main: &str) -> String {

@@ -63,7 +63,7 @@ pub(crate) enum Until {
     Is(&'static str, &'static str),
     /// The status is of the current generation.
     Reported,
-    /// The status says of the current generation why the object is ready, in progress or stalled, or that its spec is invalid.
+    /// The status says of the current generation why the object is ready, in progress or stalled.
     Handled,
     There,
     Gone,
@@ -83,11 +83,7 @@ impl Until {
             Self::There => true,
             Self::Gone => false,
             Self::Reported => is_current(status),
-            Self::Handled => {
-                let explained = is_current(status) && is_explained(&conditions, is_current);
-                // A model then keeps running as before, and so does its status.
-                explained || Self::Is("Validated", "False").check(Some(object)).is_ok()
-            }
+            Self::Handled => is_current(status) && is_explained(&conditions, is_current),
             Self::Is(condition, value) => conditions
                 .iter()
                 .any(|c| c["type"] == condition && is_current(c) && (c["status"] == value || c["reason"] == value)),
