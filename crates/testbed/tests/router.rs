@@ -14,7 +14,8 @@ use futures::future::try_join_all;
 use k8s_openapi::api::core::v1::{Pod, Service};
 use kube::api::ListParams;
 use kube::{Api, Client, Config};
-use runway_api::condition::{AUTOSCALER_READY, Conditions};
+use runway_api::condition::{AUTOSCALER_READY, Conditions, DRY_RUN, STALLED};
+use runway_api::labels;
 use runway_client::manifests::{Identity, router};
 use runway_gateway::engine::Lookup;
 use runway_gateway::{Args, run_on};
@@ -98,11 +99,32 @@ async fn model_answers_through_the_router_while_it_changes_and_from_zero() -> Re
         only_pods_with(&bed.admin, &engine.next.name, 1).await
     })
     .await?;
+    changes_that_are_not_applied(&bed, &traffic).await?;
     println!("{} requests were answered, none failed", traffic.end().await?);
 
     sleeps_and_wakes(&bed, &router).await?;
     keda_lets_it_sleep(&bed, &router, admin).await?;
     bed.cluster.stop().await
+}
+
+/// The pods serve on while the provider refuses a change, and in a dry run: requests are answered and not held.
+async fn changes_that_are_not_applied(bed: &Bed<Node>, traffic: &Traffic) -> Result<()> {
+    let port = |port: Value| json!({ "spec": { "engine": { "args": { "port": port } } } });
+    let dry_run = |value: Value| json!({ "metadata": { "annotations": { labels::DRY_RUN: value } } });
+    for (change, condition, back) in [
+        (port("http".into()), STALLED, port(Value::Null)),
+        (dry_run("true".into()), DRY_RUN, dry_run(Value::Null)),
+    ] {
+        let generation = bed.patch(NAME, change).await?.metadata.generation;
+        bed.status(NAME, condition, |status| {
+            status.conditions.is_true(condition) && status.observed_generation == generation
+        })
+        .await?;
+        traffic.is_answered().await?;
+        bed.patch(NAME, back).await?;
+        bed.running(NAME).await?;
+    }
+    Ok(())
 }
 
 /// Scales to zero, and checks that the requests at once cause one write.
@@ -306,6 +328,17 @@ impl Traffic {
             stop,
             answered,
         }
+    }
+
+    /// Waits until some more requests are answered.
+    async fn is_answered(&self) -> Result<()> {
+        let before = self.answered.load(Ordering::Relaxed);
+        eventually(PATIENCE, async || {
+            let since = self.answered.load(Ordering::Relaxed) - before;
+            ensure!(since > 2 * self.tasks.len(), "{since} requests were answered");
+            Ok(())
+        })
+        .await
     }
 
     /// Ends it, and checks that every request was answered, those at pods that ended too: their engines drain first. Returns the
