@@ -84,3 +84,28 @@ fn an_object_of_somebody_else_is_left_alone_and_named_whether_it_is_seen_or_met(
         assert!(told.contains("controlled by StatefulSet 'db'"), "{told}");
     }
 }
+
+#[test]
+fn address_of_a_server_that_exists_is_kept_while_a_change_is_refused() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/plan/ready-plain");
+    let mut world = World::new(yaml(&folder.join("llsd.yaml")), yaml(&folder.join("given.yaml")));
+    world.carry_out(&plan(&world.observed()));
+    let address = |world: &World| world.llsd.status.as_ref().and_then(|status| status.service_url.clone());
+    let before = address(&world);
+    assert!(before.is_some());
+
+    world.llsd.spec.server.distribution.name = Some("nothing".to_owned());
+    world.llsd.metadata.generation = Some(2);
+    let refused = plan(&world.observed());
+    assert!(
+        told::plan(&refused).contains("reason: UnknownDistribution"),
+        "{}",
+        told::plan(&refused)
+    );
+    world.carry_out(&refused);
+    assert_eq!(address(&world), before);
+
+    world.live.remove(&(kinds::SERVICE, "stack-service".to_owned()));
+    world.carry_out(&plan(&world.observed()));
+    assert_eq!(address(&world), None);
+}

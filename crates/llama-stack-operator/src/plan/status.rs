@@ -329,6 +329,15 @@ fn finish(seen: &Observed, request: Option<&Request>, said: Said) -> Plan {
     };
     let drafts = std::iter::once(ready).chain(said.conditions).collect();
     let server = server_info(seen, &before, said.phase);
+    let (service_url, route_url) = match request {
+        Some(request) => (
+            Some(request.service_url(&seen.settings.cluster_domain)),
+            route_url(seen, request),
+        ),
+        // The objects of an earlier spec are left as they are, and may serve.
+        None if has_service(seen) => (before.service_url.clone(), before.route_url.clone()),
+        None => (None, None),
+    };
     let status = LlamaStackDistributionStatus {
         phase: Some(said.phase),
         message: Some(shortened(&said.message)),
@@ -340,8 +349,8 @@ fn finish(seen: &Observed, request: Option<&Request>, said: Said) -> Plan {
             providers: without_secrets(seen, server.and_then(|s| s.providers).unwrap_or_default()),
         }),
         available_replicas: Some(available(seen)),
-        service_url: request.map(|r| r.service_url(&seen.settings.cluster_domain)),
-        route_url: request.and_then(|r| route_url(seen, r)),
+        service_url,
+        route_url,
         external_providers: provider_statuses(seen, &before, &said.providers),
         conditions: settle(drafts, &before.conditions, generation, seen.now),
     };
@@ -356,6 +365,11 @@ fn finish(seen: &Observed, request: Option<&Request>, said: Said) -> Plan {
 fn asked_for(seen: &Observed) -> String {
     let name = seen.llsd.spec.server.distribution.name.clone();
     name.filter(|n| !n.is_empty()).unwrap_or_else(|| "custom".to_owned())
+}
+
+fn has_service(seen: &Observed) -> bool {
+    let name = kinds::service(&seen.llsd.name_any());
+    seen.child(kinds::SERVICE, &name).is_some()
 }
 
 fn available(seen: &Observed) -> i32 {
