@@ -21,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::metrics::Metrics;
 
-/// What a process waits for until it registers the first part of its start.
+/// Name of the pending part of a process that has not registered another one yet.
 const START: &str = "the start";
 /// Age of a reconcile that ignored its own limit ([`crate::controller::LIMIT`]) and therefore blocks its thread.
 const HANGS: Duration = Duration::from_mins(3);

@@ -104,11 +104,11 @@ impl Begun {
 /// A whole response.
 #[derive(Debug)]
 pub struct Answer {
-    /// Its status.
+    /// Code of the response.
     pub status: StatusCode,
-    /// Its headers.
+    /// Headers of the response, without trailers.
     pub headers: HeaderMap,
-    /// Its body.
+    /// Body as UTF-8.
     pub text: String,
 }
 

@@ -24,7 +24,7 @@ use crate::control_plane::free_ports;
 use crate::process::{Component, Process};
 use crate::{PATIENCE, say};
 
-/// From the status without a ready replica until the engine gets SIGTERM: a pod that ends is no endpoint before that.
+/// From the status without a ready replica until the engine gets SIGTERM: before that, a pod that ends has left the EndpointSlices.
 const UNROUTED: Duration = Duration::from_millis(50);
 /// Pause until the next attempt to connect to an engine that starts.
 const ACCEPTS_SOON: Duration = Duration::from_millis(2);

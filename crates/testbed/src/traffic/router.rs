@@ -61,12 +61,12 @@ impl Router {
         self.process = None;
     }
 
-    /// Its metrics.
+    /// Metrics in the OpenMetrics format.
     pub async fn metrics(&self) -> Result<String> {
         self.ask("/metrics").await
     }
 
-    /// Its memory.
+    /// Memory of the process, now and at its peak.
     pub fn memory(&self) -> Result<Memory> {
         let pid = process::recorded_pid(&self.component.dir, ROUTER).context("the router does not run")?;
         process::memory(pid)
