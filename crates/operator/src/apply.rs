@@ -278,11 +278,13 @@ where
         }
         self.rehearse(&alone, Rehearsal::AllButFirst).await?;
         self.apply_all(owner, &alone, span).await?;
-        if let Some(of) = &plan.status_of {
-            self.status(owner, &of.manager, &of.status, of.guarded).await?;
-        }
+        let after_other = match &plan.status_of {
+            Some(of) => self.status(owner, &of.manager, &of.status, of.guarded).await?,
+            None => None,
+        };
         if !plan.status_first {
-            self.own_status(owner, plan, span).await?;
+            self.own_status(after_other.as_ref().unwrap_or(owner), plan, span)
+                .await?;
         }
         for note in &plan.events {
             self.events.say(owner.object_ref(&()), note.clone());
@@ -471,7 +473,8 @@ where
     }
 
     /// Writes the status without `force`: a conflict means that two writers claim one field, which is a bug and must be visible.
-    async fn status(&self, owner: &K, manager: &str, status: &Value, guarded: bool) -> Result<(), Error> {
+    /// Returns the object as it is then; `None` if it is gone.
+    async fn status(&self, owner: &K, manager: &str, status: &Value, guarded: bool) -> Result<Option<K>, Error> {
         let mut patch = json!({
             "apiVersion": K::api_version(&()),
             "kind": K::kind(&()),
@@ -491,11 +494,11 @@ where
             .await
         {
             Ok(answer) => {
-                self.own.wrote(&K::kind(&()), answer);
-                Ok(())
+                self.own.wrote(&K::kind(&()), answer.clone());
+                Ok(Some(answer))
             }
             // Deleted meanwhile: there is no status to write.
-            Err(kube::Error::Api(status)) if status.is_not_found() => Ok(()),
+            Err(kube::Error::Api(status)) if status.is_not_found() => Ok(None),
             Err(source) => Err(Error::Status {
                 name: owner.name_any(),
                 source: Box::new(source),

@@ -100,6 +100,7 @@ pub(super) fn valid(seen: &Observed, choice: Choice, autoscaler: Option<Draft>) 
             let silence = unavailable(seen, &name);
             let first = first_word(seen, &name, silence.as_ref());
             drafts.extend(silence);
+            let is_another = seen.md.selected_provider().is_some_and(|before| before != name);
             let provider = ProviderStatus {
                 name: Some(name),
                 selected_reason: Some(reason),
@@ -108,6 +109,8 @@ pub(super) fn valid(seen: &Observed, choice: Choice, autoscaler: Option<Draft>) 
             };
             let mut plan = write(seen, Some(provider), drafts, None);
             plan.events.extend(note);
+            // The previous provider may be writing its part again, which must be removed first.
+            plan.status_guarded = is_another;
             plan.status_of = release.map(StatusOf::dropped);
             match first {
                 FirstWord::Said => {}

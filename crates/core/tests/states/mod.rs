@@ -12,7 +12,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use runway_api::labels;
 use serde_json::json;
 
-use crate::world::{Step, World};
+use crate::world::{Lag, Step, Who, World};
 
 /// States in the tests.
 const STATES: u64 = 400;
@@ -62,6 +62,8 @@ impl Budget {
                 Step::Edit(json!({"scaling": {"replicas": 3}})),
                 Step::Edit(json!({"scaling": {"replicas": 1}})),
                 Step::Edit(json!({"engine": {"type": "sglang"}})),
+                // Invalid.
+                Step::Edit(json!({"engine": {"type": ""}})),
                 Step::Edit(json!({"engine": {"type": "vllm", "args": {"max-num-seqs": "64"}}})),
                 Step::Annotate(labels::PAUSED, true),
                 Step::Annotate(labels::PAUSED, false),
@@ -154,4 +156,32 @@ fn every_state_settles_without_a_second_upstream_object() {
         }
     }
     println!("{} states on {} walks", known.len(), seed - number("RUNWAY_SEED", 1));
+}
+
+/// Found by the walks of seeds 98 and 861. The core stops waiting for a provider and removes its status; that provider writes once
+/// more. The next provider could then never write its status.
+#[test]
+fn provider_that_hands_over_too_late_does_not_keep_the_next_one_from_its_status() {
+    let (core, acme) = (Who::Core, Who::Provider(0));
+    let lag = |owner, children| Lag { owner, children };
+    let hand_over = [
+        Step::Reconcile(core, lag(0, 0)),
+        Step::Reconcile(acme, lag(0, 0)),
+        Step::Edit(json!({"provider": {"name": "zenith"}})),
+        Step::Reconcile(core, lag(0, 0)),
+        Step::Seconds(301),
+    ];
+    let core_reads_the_state_before = [
+        Step::Crash(core, lag(0, 0), 1),
+        Step::Reconcile(acme, lag(0, 0)),
+        Step::Reconcile(core, lag(1, 0)),
+    ];
+    let provider_reads_the_state_before = [Step::Reconcile(core, lag(0, 0)), Step::Reconcile(acme, lag(2, 0))];
+    for late in [&core_reads_the_state_before[..], &provider_reads_the_state_before] {
+        let mut world = World::new();
+        for step in hand_over.iter().chain(late) {
+            world.take(step);
+        }
+        world.settles();
+    }
 }

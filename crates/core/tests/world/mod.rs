@@ -308,13 +308,15 @@ impl World {
         if selected.is_some_and(|who| !self.alive[who]) {
             return;
         }
-        if status.phase.is_none() || md.conditions().get_condition(READY).is_none() {
-            // A paused object has no status except the condition Paused.
-            let said = md.is_paused() && md.conditions().is_true("Paused");
-            let invalid = !md.conditions().is_true("Validated");
-            if !said && !invalid {
-                self.fail("nothing says where it stands");
-            }
+        // A paused object has no status except the condition Paused.
+        let is_paused = md.is_paused() && md.conditions().is_true("Paused");
+        let ready = md.conditions().get_condition(READY);
+        let is_current = |observed: Option<i64>| observed == md.metadata.generation;
+        let stands = status.phase.is_some()
+            && is_current(status.observed_generation)
+            && ready.is_some_and(|c| is_current(c.observed_generation));
+        if !is_paused && !stands {
+            self.fail("the status does not say where the current generation stands");
         }
     }
 
@@ -504,7 +506,7 @@ impl World {
                 self.history.push(format!("{}: conflict at {write:?}", who.manager()));
                 return;
             }
-            if matches!(write, Write::AddFinalizer) {
+            if matches!(write, Write::AddFinalizer | Write::StatusOf) {
                 read = self.past.newest().md.as_deref().and_then(version);
             }
         }
