@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use runway_testbed::chaos::{self, ChaosOptions, ChaosReport};
 use runway_testbed::pipeline::{Actor, ActorPrograms, Broker};
-use runway_testbed::{RabbitMq, RabbitMqOptions, Sqs, programs};
+use runway_testbed::{RabbitMq, RabbitMqOptions, Sqs, memory, programs};
 use serde_json::Value;
 use tokio::process::{Child, Command};
 
@@ -308,7 +308,7 @@ async fn measure(
     let pid = running.pid()?;
     figures.rate += number(&throughput, "rate")?;
     figures.cpu_backlog += super::measure::cpu_of(pid)? * 1e6 / super::measure::as_number(args.backlog);
-    figures.memory = figures.memory.max(peak_memory(pid)?);
+    figures.memory = figures.memory.max(super::measure::as_number(memory(pid)?.peak));
     figures.runs += 1.0;
     drop(running);
     tokio::time::sleep(Duration::from_millis(500)).await;
@@ -316,16 +316,6 @@ async fn measure(
         broker.purge(queue).await?;
     }
     Ok(())
-}
-
-/// KiB.
-fn peak_memory(pid: u32) -> Result<f64> {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
-    let peak = line
-        .and_then(|line| line.split_whitespace().next())
-        .context("no VmHWM")?;
-    Ok(peak.parse()?)
 }
 
 fn print(args: &Args, raw: &Figures, sidecar: &Figures) {

@@ -190,15 +190,13 @@ pub(super) fn memory(stage: &Stage<'_>, name: &str) -> Result<(f64, f64)> {
 /// The same beside any control plane.
 pub(super) fn memory_of(control_plane: &ControlPlane, name: &str) -> Result<(f64, f64)> {
     let pid = cluster::pid(control_plane, name).with_context(|| format!("{name} does not run"))?;
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).with_context(|| format!("{name} has ended"))?;
-    let field = |key: &str| -> Option<f64> {
-        let line = status.lines().find_map(|line| line.strip_prefix(key))?;
-        let kib: f64 = line.trim_start_matches(':').split_whitespace().next()?.parse().ok()?;
-        Some(kib / 1024.0)
-    };
-    field("VmRSS")
-        .zip(field("VmHWM"))
-        .with_context(|| format!("no memory of {name} in /proc"))
+    let memory = runway_testbed::memory(pid).with_context(|| format!("cannot read the memory of {name}"))?;
+    Ok((mebibytes(memory.now), mebibytes(memory.peak)))
+}
+
+/// KiB in MiB.
+pub(super) fn mebibytes(kibibytes: usize) -> f64 {
+    as_number(kibibytes) / 1024.0
 }
 
 /// The same of the provider with the most.
