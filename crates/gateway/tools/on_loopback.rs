@@ -1,5 +1,5 @@
 //! `gateway-on-loopback`: the model router, which finds the engine of every Service on this machine, at the port of the Service.
-//! For tests that have no DNS of a cluster.
+//! For tests and benchmarks that have no DNS of a cluster.
 
 use std::process::ExitCode;
 

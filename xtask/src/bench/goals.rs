@@ -1,6 +1,6 @@
 //! Targets and results.
 
-use std::fmt::Write as _;
+use std::fmt::{self, Write as _};
 
 use super::results::{Contender, Results};
 
@@ -113,13 +113,7 @@ pub(super) fn table(all: &[Results], sizes: &[(&str, f64)]) -> String {
         let Some(measured) = (goal.measured)(all, sizes) else {
             continue;
         };
-        let verdict = if measured <= goal.limit {
-            "reached".to_owned()
-        } else if goal.limit > 0.0 {
-            format!("missed: {:.2} times as much", measured / goal.limit)
-        } else {
-            "missed".to_owned()
-        };
+        let verdict = Limit::AtMost(goal.limit).verdict(measured);
         // Writing to a String does not fail.
         let _ = writeln!(
             text,
@@ -128,6 +122,77 @@ pub(super) fn table(all: &[Results], sizes: &[(&str, f64)]) -> String {
         );
     }
     text
+}
+
+/// Limit of a figure.
+pub(super) enum Limit {
+    AtMost(f64),
+    AtLeast(f64),
+}
+
+impl Limit {
+    /// Whether a figure reaches it.
+    fn verdict(&self, measured: f64) -> String {
+        match *self {
+            Self::AtMost(limit) if measured <= limit => "reached".to_owned(),
+            Self::AtLeast(limit) if measured >= limit => "reached".to_owned(),
+            Self::AtMost(limit) if limit > 0.0 => format!("missed: {:.2} times as much", measured / limit),
+            Self::AtMost(_) | Self::AtLeast(_) => "missed".to_owned(),
+        }
+    }
+}
+
+impl fmt::Display for Limit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::AtMost(limit) => write!(f, "at most {limit}"),
+            Self::AtLeast(limit) => write!(f, "at least {limit}"),
+        }
+    }
+}
+
+/// A measured figure, with its limit if it has one.
+pub(super) struct Row {
+    what: String,
+    limit: Option<Limit>,
+    measured: f64,
+    decimals: usize,
+}
+
+impl Row {
+    pub(super) fn new(what: impl Into<String>, measured: f64, decimals: usize) -> Self {
+        Self {
+            what: what.into(),
+            limit: None,
+            measured,
+            decimals,
+        }
+    }
+
+    pub(super) fn goal(self, limit: Limit) -> Self {
+        Self {
+            limit: Some(limit),
+            ..self
+        }
+    }
+
+    /// A table of several.
+    pub(super) fn table(title: &str, rows: &[Self]) -> String {
+        let mut text = format!("| {title} | goal | measured | |\n|---|--:|--:|---|\n");
+        for row in rows {
+            let limit = row.limit.as_ref();
+            let (goal, verdict) = limit.map_or_else(Default::default, |limit| {
+                (limit.to_string(), limit.verdict(row.measured))
+            });
+            // Writing to a String does not fail.
+            let _ = writeln!(
+                text,
+                "| {} | {goal} | {:.*} | {verdict} |",
+                row.what, row.decimals, row.measured
+            );
+        }
+        text
+    }
 }
 
 /// The largest of the medians of all runs.
@@ -177,5 +242,27 @@ mod tests {
             assert!(table.lines().any(|l| l == line), "{line} is not in\n{table}");
         }
         assert_eq!(table.lines().count(), 2 + 5, "a target without a result is skipped");
+    }
+
+    #[test]
+    fn rows_have_a_verdict_if_they_have_a_limit() {
+        let table = Row::table(
+            "figures",
+            &[
+                Row::new("without", 7.0, 0),
+                Row::new("enough", 80.0, 0).goal(Limit::AtLeast(80.0)),
+                Row::new("too little", 79.94, 1).goal(Limit::AtLeast(80.0)),
+                Row::new("too much", 0.5, 2).goal(Limit::AtMost(0.2)),
+            ],
+        );
+        let lines = [
+            "| figures | goal | measured | |",
+            "|---|--:|--:|---|",
+            "| without |  | 7 |  |",
+            "| enough | at least 80 | 80 | reached |",
+            "| too little | at least 80 | 79.9 | missed |",
+            "| too much | at most 0.2 | 0.50 | missed: 2.50 times as much |",
+        ];
+        assert_eq!(table.lines().collect::<Vec<_>>(), lines);
     }
 }

@@ -17,6 +17,7 @@
 //! | [`asya`] | the sidecar of Asya, and its promise that nothing is lost |
 //! | [`answers`] | how long until a real engine answers |
 //! | [`actors`] | the operator of actors at rest |
+//! | [`router`] | the model router beside requests to the engine itself |
 
 mod actors;
 mod answers;
@@ -32,6 +33,7 @@ mod ours;
 mod pilot;
 mod report;
 mod results;
+mod router;
 mod stage;
 mod watching;
 
@@ -79,21 +81,27 @@ enum What {
     LlamaStack(llama_stack::Args),
     /// A real engine on a real node: apply, rollout and scale from zero, each to the first token.
     Answers(answers::Args),
+    /// The model router: an engine asked directly and through it, a cold request, memory, requests at rest.
+    Router(router::Args),
 }
 
 pub(crate) async fn run(args: Args) -> Result<()> {
-    // The bare client is in this program: it is to be as fast as what it stands beside. The raw loop of Asya is not.
+    // The bare client and the clients of the router are part of this program, and must not be slower than what they are compared
+    // with. The raw loop of Asya is another program.
     let unoptimised = match &args.what {
         Some(What::Asya(args)) => return asya::run(args).await,
         Some(What::Answers(args)) => return answers::run(args).await,
         Some(What::LlamaStack(args)) => args.unoptimised,
+        Some(What::Router(args)) => args.unoptimised,
         None => args.unoptimised,
     };
     if cfg!(debug_assertions) && !unoptimised {
         return again_in_release().await;
     }
-    if let Some(What::LlamaStack(args)) = &args.what {
-        return llama_stack::run(args).await;
+    match &args.what {
+        Some(What::LlamaStack(args)) => return llama_stack::run(args).await,
+        Some(What::Router(args)) => return router::run(args).await,
+        _ => {}
     }
     ensure!(args.rounds > 0, "--rounds must be at least 1");
     ensure!(
@@ -122,7 +130,7 @@ pub(crate) async fn run(args: Args) -> Result<()> {
     stage.clear().await?;
     outcome?;
     if args.docs {
-        report::write_down(&text)?;
+        report::write_down("bench", &text)?;
     }
     Ok(())
 }

@@ -119,29 +119,31 @@ pub(super) fn text(all: &[Results], sizes: &[(&str, f64)]) -> String {
 
 /// Page with the tables of the last recorded run.
 const PAGE: &str = "docs/performance.md";
-/// Between these two lines.
-const MARKS: [&str; 2] = [
-    "<!-- Made by `cargo xtask bench --docs`. Do not edit. -->\n",
-    "<!-- So far. -->\n",
-];
+/// Line after the tables of a command.
+const END: &str = "<!-- So far. -->\n";
 
-/// Puts the tables into the page, with the day and the machine.
-pub(super) fn write_down(tables: &str) -> Result<()> {
+/// Line before the tables of a command.
+fn begin(command: &str) -> String {
+    format!("<!-- Made by `cargo xtask {command} --docs`. Do not edit. -->\n")
+}
+
+/// Puts the tables of a command into the page, with the day and the machine.
+pub(super) fn write_down(command: &str, tables: &str) -> Result<()> {
     let path = shell::root().join(PAGE);
     let page = std::fs::read_to_string(&path).with_context(|| format!("cannot read {PAGE}"))?;
     let cores = std::thread::available_parallelism()?;
     let today = jiff::Zoned::now().date();
-    let page = between_marks(&page, &format!("{today}, {cores} cores.\n\n{tables}"))?;
+    let page = between_marks(&page, command, &format!("{today}, {cores} cores.\n\n{tables}"))?;
     std::fs::write(&path, page).with_context(|| format!("cannot write {PAGE}"))
 }
 
-fn between_marks(page: &str, text: &str) -> Result<String> {
-    let [begin, end] = MARKS;
-    let (before, rest) = page.split_once(begin).context("the page has no place for tables")?;
+fn between_marks(page: &str, command: &str, text: &str) -> Result<String> {
+    let begin = begin(command);
+    let (before, rest) = page.split_once(&begin).context("the page has no place for tables")?;
     let (_, after) = rest
-        .split_once(end)
+        .split_once(END)
         .context("the page does not say where the tables end")?;
-    Ok(format!("{before}{begin}{text}{end}{after}"))
+    Ok(format!("{before}{begin}{text}{END}{after}"))
 }
 
 fn table(results: &Results) -> String {
@@ -262,14 +264,13 @@ mod tests {
 
     #[test]
     fn tables_go_between_their_marks_and_nowhere_else() {
-        let [begin, end] = MARKS;
-        let page = format!("before\n{begin}old\n{end}after\n");
-        assert_eq!(
-            between_marks(&page, "new\n").unwrap(),
-            format!("before\n{begin}new\n{end}after\n")
-        );
-        assert!(between_marks("nothing", "new").is_err());
+        let (one, other) = (begin("one"), begin("other"));
+        let page = |text: &str| format!("before\n{one}old\n{END}between\n{other}{text}\n{END}after\n");
+        assert_eq!(between_marks(&page("old"), "other", "new\n").unwrap(), page("new"));
+        assert!(between_marks("nothing", "one", "new").is_err());
         let ours = std::fs::read_to_string(shell::root().join(PAGE)).unwrap();
-        assert!(between_marks(&ours, "new\n").is_ok());
+        for command in ["bench", "bench router"] {
+            assert!(between_marks(&ours, command, "new\n").is_ok(), "{command}");
+        }
     }
 }
