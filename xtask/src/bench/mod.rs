@@ -18,6 +18,7 @@
 //! | [`answers`] | how long until a real engine answers |
 //! | [`actors`] | the operator of actors at rest |
 //! | [`router`] | the model router beside requests to the engine itself |
+//! | [`zero`] | models that scale to zero and are woken by requests, with kills |
 
 mod actors;
 mod answers;
@@ -36,6 +37,7 @@ mod results;
 mod router;
 mod stage;
 mod watching;
+mod zero;
 
 use std::path::PathBuf;
 
@@ -83,6 +85,8 @@ enum What {
     Answers(answers::Args),
     /// The model router: an engine asked directly and through it, a cold request, memory, requests at rest.
     Router(router::Args),
+    /// Models that scale to zero and are woken by requests, with kills of the router and of engines: lost requests.
+    Zero(zero::Args),
 }
 
 pub(crate) async fn run(args: Args) -> Result<()> {
@@ -91,6 +95,7 @@ pub(crate) async fn run(args: Args) -> Result<()> {
     let unoptimised = match &args.what {
         Some(What::Asya(args)) => return asya::run(args).await,
         Some(What::Answers(args)) => return answers::run(args).await,
+        Some(What::Zero(args)) => return zero::run(args).await,
         Some(What::LlamaStack(args)) => args.unoptimised,
         Some(What::Router(args)) => args.unoptimised,
         None => args.unoptimised,

@@ -269,7 +269,7 @@ mod tests {
         assert_eq!(between_marks(&page("old"), "other", "new\n").unwrap(), page("new"));
         assert!(between_marks("nothing", "one", "new").is_err());
         let ours = std::fs::read_to_string(shell::root().join(PAGE)).unwrap();
-        for command in ["bench", "bench router"] {
+        for command in ["bench", "bench router", "bench zero"] {
             assert!(between_marks(&ours, command, "new\n").is_ok(), "{command}");
         }
     }

@@ -1,0 +1,96 @@
+//! `bench zero`: models that scale to zero and are woken by requests, at full size. Nothing may be lost: see
+//! [`runway_testbed::traffic::zero`].
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use anyhow::{Result, ensure};
+use kube::CustomResourceExt as _;
+use runway_api::ModelDeployment;
+use runway_testbed::traffic::zero::{self, Options, Report};
+use runway_testbed::traffic::{Bed, Programs};
+
+use super::goals::{Limit, Row};
+use super::measure::{as_number, seconds};
+use super::{report, step};
+use crate::cluster;
+
+/// Amount of work.
+#[derive(clap::Args)]
+pub(super) struct Args {
+    /// Cycles from zero and back to zero.
+    #[arg(long, default_value_t = 10_000)]
+    cycles: usize,
+    /// Models whose cycles run at the same time.
+    #[arg(long, default_value_t = 4)]
+    models: usize,
+    /// Decides which processes are killed, and when.
+    #[arg(long, default_value_t = 0x5eed)]
+    seed: u64,
+    /// Write the table into docs/performance.md, in place of that of the run before.
+    #[arg(long)]
+    docs: bool,
+    /// Build without optimization, to try the benchmark itself.
+    #[arg(long, conflicts_with = "docs")]
+    unoptimised: bool,
+}
+
+pub(super) async fn run(args: &Args) -> Result<()> {
+    ensure!(
+        args.cycles > 0 && args.models > 0,
+        "--cycles and --models must be at least 1"
+    );
+    step("building the programs");
+    let built = cluster::Programs::build(!args.unoptimised).await?;
+    let programs = Programs::in_folder(|name| built.path(name));
+    step("starting etcd, kube-apiserver and kube-controller-manager");
+    let bed = Bed::start(ModelDeployment::crd(), &runway_gateway::access()).await?;
+    step(&format!("{} cycles, seed {}", args.cycles, args.seed));
+    let options = Options {
+        cycles: args.cycles,
+        models: args.models,
+        seed: args.seed,
+    };
+    let outcome = zero::run(&bed, &programs, options, progress(args.cycles)).await;
+    bed.cluster.stop().await?;
+    let outcome = outcome?;
+    let text = table(args.cycles, &outcome);
+    println!("{text}");
+    outcome.check()?;
+    if args.docs {
+        report::write_down("bench zero", &text)?;
+    }
+    Ok(())
+}
+
+/// Reports every tenth of the cycles.
+fn progress(cycles: usize) -> impl Fn() {
+    let (done, tenth) = (AtomicUsize::new(0), (cycles / 10).max(1));
+    move || {
+        let done = done.fetch_add(1, Ordering::Relaxed) + 1;
+        if done.is_multiple_of(tenth) {
+            step(&format!("{done} cycles"));
+        }
+    }
+}
+
+fn table(cycles: usize, report: &Report) -> String {
+    let count = |what: &str, number: usize| Row::new(what, as_number(number), 0);
+    let none = |what: &str, list: &[String]| count(what, list.len()).goal(Limit::AtMost(0.0));
+    Row::table(
+        &format!("{cycles} cycles in {:.0} s", seconds(report.took)),
+        &[
+            count("starts of a model from zero", report.wakes),
+            count("requests", report.requests),
+            count("router killed", report.router_kills),
+            count("engine killed", report.engine_kills),
+            count("failed attempts, repeated by the client", report.failed.values().sum()),
+            count("requests that engines received in several attempts", report.repeated),
+            none(
+                "attempts with a failure or an answer that nothing explains",
+                &report.unexplained,
+            ),
+            none("attempts that engines received twice", &report.sent_twice),
+            none("requests without an answer", &report.lost),
+        ],
+    )
+}
