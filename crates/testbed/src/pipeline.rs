@@ -320,14 +320,21 @@ impl Broker {
 
     /// Puts many messages into a queue; done means that all are confirmed.
     pub async fn publish_all(&self, queue: &str, bodies: impl Iterator<Item = Vec<u8>>) -> Result<()> {
+        // Not `wait_for_confirms`, which never ends if another task publishes on the channel meanwhile (lapin 4.12,
+        // acknowledgement.rs: only the newest confirmation ends the wait).
+        let mut confirms = Vec::new();
         for body in bodies {
             let properties = BasicProperties::default().with_delivery_mode(2);
             let options = BasicPublishOptions::default();
-            self.channel
+            let confirm = self
+                .channel
                 .basic_publish("".into(), queue.into(), options, &body, properties)
                 .await?;
+            confirms.push(confirm);
         }
-        self.channel.wait_for_confirms().await?;
+        for confirm in confirms {
+            ensure!(confirm.await?.is_ack(), "the broker has refused a message for {queue}");
+        }
         Ok(())
     }
 
