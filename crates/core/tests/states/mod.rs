@@ -7,7 +7,11 @@
 //! `RUNWAY_STATES` is the number of different states, `RUNWAY_SEED` the first walk. `cargo xtask storm` explores many.
 
 use std::collections::HashSet;
+use std::num::NonZero;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::thread::{self, available_parallelism};
 
 use runway_api::labels;
 use serde_json::json;
@@ -16,6 +20,8 @@ use crate::world::{Lag, Step, Who, World};
 
 /// States in the tests.
 const STATES: u64 = 400;
+/// States for which it is worth to start another thread.
+const STATES_PER_THREAD: usize = 10_000;
 /// Steps of a walk.
 const STEPS: usize = 24;
 /// Steps other than reconciles that are checked at each state of a walk.
@@ -98,7 +104,7 @@ impl Numbers {
 }
 
 /// Follows the walk of a seed, and adds the states that it finds.
-fn walk(seed: u64, known: &mut HashSet<u64>) {
+fn walk(seed: u64, known: &Mutex<HashSet<u64>>) {
     let mut numbers = Numbers(seed);
     let mut world = World::new();
     let mut budget = Budget::WALK;
@@ -121,7 +127,7 @@ fn walk(seed: u64, known: &mut HashSet<u64>) {
             let mut next = world.clone();
             next.take(step);
             let state = next.fingerprint();
-            if !known.insert(state) {
+            if !known.lock().unwrap_or_else(PoisonError::into_inner).insert(state) {
                 continue;
             }
             next.clone().settles();
@@ -142,20 +148,34 @@ fn number(variable: &str, default: u64) -> u64 {
 #[test]
 fn every_state_settles_without_a_second_upstream_object() {
     let limit = usize::try_from(number("RUNWAY_STATES", STATES)).unwrap();
-    let mut known = HashSet::new();
-    let mut seed = number("RUNWAY_SEED", 1);
-    while known.len() < limit {
-        let followed = catch_unwind(AssertUnwindSafe(|| walk(seed, &mut known)));
-        if let Err(failure) = followed {
-            println!("replay: RUNWAY_SEED={seed} RUNWAY_STATES=1 cargo test -p runway-core --test properties states");
-            resume_unwind(failure);
+    let first = number("RUNWAY_SEED", 1);
+    let (known, next, failed) = (Mutex::default(), AtomicU64::new(first), AtomicBool::new(false));
+    let explore = || {
+        while count(&known) < limit && !failed.load(Ordering::Relaxed) {
+            let seed = next.fetch_add(1, Ordering::Relaxed);
+            if let Err(failure) = catch_unwind(AssertUnwindSafe(|| walk(seed, &known))) {
+                println!(
+                    "replay: RUNWAY_SEED={seed} RUNWAY_STATES=1 cargo test -p runway-core --test properties states"
+                );
+                failed.store(true, Ordering::Relaxed);
+                resume_unwind(failure);
+            }
+            if seed.is_multiple_of(1000) {
+                println!("{} states", count(&known));
+            }
         }
-        seed += 1;
-        if seed.is_multiple_of(1000) {
-            println!("{} states", known.len());
+    };
+    let most = available_parallelism().map_or(1, NonZero::get);
+    thread::scope(|scope| {
+        for _ in 0..limit.div_ceil(STATES_PER_THREAD).min(most) {
+            scope.spawn(explore);
         }
-    }
-    println!("{} states on {} walks", known.len(), seed - number("RUNWAY_SEED", 1));
+    });
+    println!("{} states on {} walks", count(&known), next.into_inner() - first);
+}
+
+fn count(known: &Mutex<HashSet<u64>>) -> usize {
+    known.lock().unwrap_or_else(PoisonError::into_inner).len()
 }
 
 /// Found by the walks of seeds 98 and 861. The core stops waiting for a provider and removes its status; that provider writes once
