@@ -99,12 +99,13 @@ impl From<Obstacle> for Unready {
     }
 }
 
-/// Status while nothing may be created, changed or deleted. A model that serves the current generation stays Ready, unless its
-/// pods report a problem.
+/// Status while nothing may be created, changed or deleted. A model that serves the current generation stays Ready as long as a
+/// replica is ready and its pods report no problem.
 fn on_hold(provider: &dyn Provider, seen: &Observed, mut drafts: Vec<Draft>, otherwise: Unready) -> Plan {
     let before = seen.md.status.as_ref().map(owned).unwrap_or_default();
     let mut status = left_as_is(provider, seen);
     let exists = status.provider.is_some();
+    let serves = exists && verify::is_verified(seen) && ready(&status) > 0;
     let kept = |type_: &'static str| {
         let kept = before.conditions.when_true(type_).filter(|_| exists)?;
         Some(yes(type_, &kept.reason, &kept.message))
@@ -118,7 +119,7 @@ fn on_hold(provider: &dyn Provider, seen: &Observed, mut drafts: Vec<Draft>, oth
         }
     }
     let obstacle = pods::obstacle(seen).map(Unready::from);
-    if obstacle.is_none() && exists && verify::is_verified(seen) {
+    if obstacle.is_none() && serves {
         drafts.extend(kept(condition::READY));
         (status.phase, status.message) = (before.phase, before.message.clone());
     } else {
@@ -128,7 +129,7 @@ fn on_hold(provider: &dyn Provider, seen: &Observed, mut drafts: Vec<Draft>, oth
             drafts.push(yes(condition::STALLED, reason, &message));
         }
         status.phase = Some(phase);
-        status.message = Some(message + &still_serving(&status));
+        status.message = Some(message + &still_serving(ready(&status)));
     }
     write(seen, status, drafts, None)
 }
@@ -172,11 +173,17 @@ fn is_unwatched(provider: &dyn Provider, seen: &Observed, resource: Option<&Prov
     })
 }
 
+/// Number of ready replicas.
+fn ready(status: &ModelDeploymentStatus) -> i32 {
+    let replicas = status.replicas.as_ref();
+    replicas.and_then(|replicas| replicas.ready).unwrap_or(0)
+}
+
 /// Addition to the message of a model that is not Ready.
-fn still_serving(status: &ModelDeploymentStatus) -> String {
-    match status.replicas.as_ref().and_then(|replicas| replicas.ready) {
-        None | Some(0) => String::new(),
-        Some(ready) => format!(". Replicas that still serve: {ready}"),
+fn still_serving(ready: i32) -> String {
+    match ready {
+        0 => String::new(),
+        ready => format!(". Replicas that still serve: {ready}"),
     }
 }
 
@@ -207,7 +214,7 @@ pub(super) fn failed(provider: &dyn Provider, seen: &Observed, failure: &Blocked
     }
     let mut status = left_as_is(provider, seen);
     status.phase = Some(*phase);
-    status.message = Some(format!("{message}{}", still_serving(&status)));
+    status.message = Some(format!("{message}{}", still_serving(ready(&status))));
     // Without an upstream object there is no error state to report.
     let event_reason = if *step == condition::PROVIDER_COMPATIBLE {
         EventReason::ProviderIncompatible
@@ -388,13 +395,10 @@ impl Standing {
                     seen.md.namespace().unwrap_or_default(),
                 ),
             ),
-            Self::Obstructed(obstacle) => {
-                let serving = match reading.ready {
-                    0 => String::new(),
-                    n => format!(". Replicas that still serve: {n}"),
-                };
-                (obstacle.reason.to_string(), format!("{}{serving}", obstacle.message))
-            }
+            Self::Obstructed(obstacle) => (
+                obstacle.reason.to_string(),
+                format!("{}{}", obstacle.message, still_serving(reading.ready)),
+            ),
             Self::NotServing => (reading.reason.clone(), message_of(reading, main)),
         }
     }
