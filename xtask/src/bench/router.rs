@@ -71,11 +71,7 @@ pub(super) async fn run(args: &Args) -> Result<()> {
         (1..=LARGEST_HELD).contains(&args.held),
         "--held must be between 1 and {LARGEST_HELD}"
     );
-    step("building the programs");
-    let built = cluster::Programs::build(!args.unoptimised).await?;
-    let programs = Programs::in_folder(|name| built.path(name));
-    step("starting etcd, kube-apiserver and kube-controller-manager");
-    let bed = Bed::start(ModelDeployment::crd(), &runway_gateway::access()).await?;
+    let (bed, programs) = start(!args.unoptimised).await?;
     let outcome = measure(&bed, &programs, args).await;
     bed.cluster.stop().await?;
     let text = Row::table("model router", &outcome?);
@@ -84,6 +80,16 @@ pub(super) async fn run(args: &Args) -> Result<()> {
         report::write_down("bench router", &text)?;
     }
     Ok(())
+}
+
+/// Builds the programs, and starts a control plane for them.
+pub(super) async fn start(optimized: bool) -> Result<(Bed, Programs)> {
+    step("building the programs");
+    let built = cluster::Programs::build(optimized).await?;
+    let programs = Programs::in_folder(|name| built.path(name));
+    step("starting etcd, kube-apiserver and kube-controller-manager");
+    let bed = Bed::start(ModelDeployment::crd(), &runway_gateway::access()).await?;
+    Ok((bed, programs))
 }
 
 async fn measure(bed: &Bed, programs: &Programs, args: &Args) -> Result<Vec<Row>> {

@@ -4,15 +4,11 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use anyhow::{Result, ensure};
-use kube::CustomResourceExt as _;
-use runway_api::ModelDeployment;
 use runway_testbed::traffic::zero::{self, Options, Report};
-use runway_testbed::traffic::{Bed, Programs};
 
 use super::goals::{Limit, Row};
 use super::measure::{as_number, seconds};
-use super::{report, step};
-use crate::cluster;
+use super::{report, router, step};
 
 /// Amount of work.
 #[derive(clap::Args)]
@@ -39,11 +35,7 @@ pub(super) async fn run(args: &Args) -> Result<()> {
         args.cycles > 0 && args.models > 0,
         "--cycles and --models must be at least 1"
     );
-    step("building the programs");
-    let built = cluster::Programs::build(!args.unoptimised).await?;
-    let programs = Programs::in_folder(|name| built.path(name));
-    step("starting etcd, kube-apiserver and kube-controller-manager");
-    let bed = Bed::start(ModelDeployment::crd(), &runway_gateway::access()).await?;
+    let (bed, programs) = router::start(!args.unoptimised).await?;
     step(&format!("{} cycles, seed {}", args.cycles, args.seed));
     let options = Options {
         cycles: args.cycles,

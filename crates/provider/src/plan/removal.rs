@@ -54,15 +54,14 @@ pub(super) fn for_hand_over(provider: &dyn Provider, seen: &Observed, successor:
     if remaining.is_empty() {
         return status::cleared(seen);
     }
-    // The core may have given up waiting, and removed this status.
-    let status_guarded = true;
     let message = format!(
         "Handing over to provider '{successor}': waiting for {} to be deleted",
         list(&remaining)
     );
     Plan {
         delete: deletions(seen, &remaining),
-        status_guarded,
+        // The core may have given up waiting, and removed this status.
+        status_guarded: true,
         ..status::terminating(provider, seen, message)
     }
 }
