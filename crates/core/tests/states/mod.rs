@@ -10,13 +10,13 @@ use std::collections::HashSet;
 use std::num::NonZero;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
 use std::thread::{self, available_parallelism};
 
+use parking_lot::Mutex;
 use runway_api::labels;
 use serde_json::json;
 
-use crate::world::{Lag, Step, Who, World};
+use crate::world::{Lag, Settled, Step, Who, World};
 
 /// States in the tests.
 const STATES: u64 = 400;
@@ -104,7 +104,7 @@ impl Numbers {
 }
 
 /// Follows the walk of a seed, and adds the states that it finds.
-fn walk(seed: u64, known: &Mutex<HashSet<u64>>) {
+fn walk(seed: u64, known: &Mutex<HashSet<u64>>, settled: &Settled) {
     let mut numbers = Numbers(seed);
     let mut world = World::new();
     let mut budget = Budget::WALK;
@@ -127,10 +127,10 @@ fn walk(seed: u64, known: &Mutex<HashSet<u64>>) {
             let mut next = world.clone();
             next.take(step);
             let state = next.fingerprint();
-            if !known.lock().unwrap_or_else(PoisonError::into_inner).insert(state) {
+            if !known.lock().insert(state) {
                 continue;
             }
-            next.clone().settles();
+            next.clone().settles(settled);
             if state.is_multiple_of(8) {
                 next.take(&Step::Delete);
                 next.deletion_ends();
@@ -149,11 +149,12 @@ fn number(variable: &str, default: u64) -> u64 {
 fn every_state_settles_without_a_second_upstream_object() {
     let limit = usize::try_from(number("RUNWAY_STATES", STATES)).unwrap();
     let first = number("RUNWAY_SEED", 1);
-    let (known, next, failed) = (Mutex::default(), AtomicU64::new(first), AtomicBool::new(false));
+    let (known, settled) = (Mutex::default(), Settled::default());
+    let (next, failed) = (AtomicU64::new(first), AtomicBool::new(false));
     let explore = || {
         while count(&known) < limit && !failed.load(Ordering::Relaxed) {
             let seed = next.fetch_add(1, Ordering::Relaxed);
-            if let Err(failure) = catch_unwind(AssertUnwindSafe(|| walk(seed, &known))) {
+            if let Err(failure) = catch_unwind(AssertUnwindSafe(|| walk(seed, &known, &settled))) {
                 println!(
                     "replay: RUNWAY_SEED={seed} RUNWAY_STATES=1 cargo test -p runway-core --test properties states"
                 );
@@ -175,7 +176,7 @@ fn every_state_settles_without_a_second_upstream_object() {
 }
 
 fn count(known: &Mutex<HashSet<u64>>) -> usize {
-    known.lock().unwrap_or_else(PoisonError::into_inner).len()
+    known.lock().len()
 }
 
 /// Found by the walks of seeds 98 and 861. The core stops waiting for a provider and removes its status; that provider writes once
@@ -202,6 +203,6 @@ fn provider_that_hands_over_too_late_does_not_keep_the_next_one_from_its_status(
         for step in hand_over.iter().chain(late) {
             world.take(step);
         }
-        world.settles();
+        world.settles(&Settled::default());
     }
 }

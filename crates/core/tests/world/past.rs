@@ -6,6 +6,7 @@ use std::sync::Arc;
 use kube::core::DynamicObject;
 use runway_api::ModelDeployment;
 use runway_provider::Kind;
+use serde::Deserialize;
 use serde_json::Value;
 
 /// Largest lag of a cache, in changes.
@@ -36,9 +37,11 @@ pub(super) struct View {
 }
 
 impl View {
-    pub(super) fn new(md: Option<Arc<ModelDeployment>>, objects: &[(Kind, Value)]) -> Self {
-        let mut shown = serde_json::to_value(md.as_deref()).unwrap();
-        if let Some(metadata) = shown["metadata"].as_object_mut() {
+    pub(super) fn new(mut shown: Option<Value>, objects: &[(Kind, Value)]) -> Self {
+        let md = shown
+            .as_ref()
+            .map(|md| Arc::new(ModelDeployment::deserialize(md).unwrap()));
+        if let Some(metadata) = shown.as_mut().and_then(|md| md["metadata"].as_object_mut()) {
             metadata.remove("resourceVersion");
         }
         let text = serde_json::to_string(&(shown, objects.iter().map(|(_, o)| o).collect::<Vec<_>>())).unwrap();

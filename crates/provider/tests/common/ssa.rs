@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 pub(crate) type Fields = BTreeMap<Vec<String>, Value>;
 
 /// Fields that each field manager applied last.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Hash)]
 pub(crate) struct Applied(BTreeMap<String, Fields>);
 
 impl Applied {
