@@ -16,7 +16,7 @@ use k8s_openapi::api::core::v1::ConfigMap;
 use kube::{Api, Client};
 use serde::Deserialize;
 
-use crate::SELF;
+use crate::{PATIENCE, SELF};
 
 /// The audit log of a control plane.
 pub struct Audit {
@@ -122,7 +122,7 @@ impl Audit {
             .await?;
 
         let start = Instant::now();
-        while start.elapsed() < Duration::from_secs(10) {
+        while start.elapsed() < PATIENCE {
             let events = self.read(offset)?;
             if let Some(event) = events
                 .iter()
@@ -133,7 +133,7 @@ impl Audit {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
         bail!(
-            "the audit log {} does not show a request made 10 s ago: is the API server's disk full?",
+            "the audit log {} does not show a request made {PATIENCE:?} ago: is the API server's disk full?",
             self.log.display()
         )
     }

@@ -1,6 +1,6 @@
 //! The upstream CRDs: the real ones where they can be had, else minimal ones of our own.
 
-use std::{fs, path::Path, time::Duration};
+use std::{fs, path::Path};
 
 use anyhow::{Context, Result, bail, ensure};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
@@ -128,9 +128,9 @@ pub async fn install_crd(client: &Client, mut crd: CustomResourceDefinition) -> 
         .await
         .with_context(|| format!("cannot install the CRD {name}"))?;
     let established = await_condition(api, &name, conditions::is_crd_established());
-    tokio::time::timeout(Duration::from_secs(20), established)
+    tokio::time::timeout(PATIENCE, established)
         .await
-        .with_context(|| format!("the CRD {name} is installed but not served after 20 s"))??;
+        .with_context(|| format!("the CRD {name} is installed but not served after {PATIENCE:?}"))??;
     versions_are_served(client, &crd).await
 }
 
