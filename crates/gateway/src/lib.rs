@@ -12,7 +12,7 @@
 //! | [`serving`] | waits until a model serves |
 //! | [`scale`] | wakes models that are scaled to zero |
 //! | [`engine`], [`names`] | requests to engines |
-//! | [`refused`], [`metrics`] | refusals, metrics |
+//! | [`refused`], [`metrics`], [`spans`] | refusals, metrics, traces |
 //! | [`run`](fn@run) | starts the router |
 //! | [`routes`] | the routes controller, a program of its own: HTTPRoutes at a Gateway of the cluster |
 
@@ -30,6 +30,7 @@ mod run;
 pub mod scale;
 pub mod server;
 pub mod serving;
+pub mod spans;
 pub mod table;
 
 use k8s_openapi::api::rbac::v1::PolicyRule;

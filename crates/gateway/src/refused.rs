@@ -9,11 +9,13 @@ use crate::metrics::Refusal;
 use crate::table::NotOne;
 
 /// Reason for refusing a request.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("{message}")]
 pub struct Refused {
     /// Reason as a label of metrics.
     pub reason: Refusal,
-    status: StatusCode,
+    /// Status of the response.
+    pub status: StatusCode,
     code: &'static str,
     message: String,
 }

@@ -194,5 +194,6 @@ fn api(process: &Process, args: &Args, metrics: Arc<Metrics>, lookup: Lookup, cl
         },
         places: Places::new(args.largest_requests, args.largest_requests_of_caller),
         metrics,
+        traces: process.traces.clone(),
     }
 }

@@ -20,6 +20,7 @@ use http_body_util::Full;
 use runway_callers::places::Places;
 use runway_http::body::Holding;
 use runway_http::{Budget, Form};
+use runway_operator::trace::Traces;
 use serde_json::json;
 
 use crate::asked::Asked;
@@ -29,6 +30,7 @@ use crate::model::Model;
 use crate::refused::Refused;
 use crate::rights::{Rights, Who};
 use crate::serving::Serving;
+use crate::spans::Span;
 use crate::table;
 
 /// Paths that are passed on to engines.
@@ -62,6 +64,8 @@ pub struct Api {
     pub places: Places,
     /// Metrics.
     pub metrics: Arc<Metrics>,
+    /// Traces.
+    pub traces: Traces,
 }
 
 type Result<T = Response> = std::result::Result<T, Refused>;
@@ -147,16 +151,22 @@ async fn pass_on(
 ) -> Response {
     let begun = Instant::now();
     let path = PASSED_ON.into_iter().find(|path| *path == uri.path());
-    let forwarded = engine::forwarded(&headers);
+    let mut span = Span::of_request(&api.traces, path.unwrap_or_default(), &headers);
+    let mut forwarded = engine::forwarded(&headers);
     drop((uri, headers));
-    api.answer(async {
+    let passed_on = async {
         let path = path.ok_or_else(Refused::no_route)?;
         let asked = Asked::read(&body)?;
         let model = Box::pin(api.choose(&who, &asked.model)).await?;
+        span.model(&model);
         let counted = api.metrics.request(&model);
+        let connecting = span.within("connect");
         let ready = api.serving.connect(&model).await?;
+        drop(connecting);
         let renamed = Full::new(asked.renamed(&body, &ready.name));
         drop(body);
+        let at_engine = span.within("engine");
+        at_engine.forward(&mut forwarded);
         let request = ready.connection.request(Method::POST, path, forwarded, renamed);
         let answer = Box::pin(ready.connection.send(request)).await;
         let answer =
@@ -166,9 +176,20 @@ async fn pass_on(
         if answer.status() == StatusCode::NOT_FOUND {
             api.serving.names.forget(&model.uid);
         }
-        Ok(answer.map(|body| Body::new(Holding::new(body, counted))))
-    })
-    .await
+        Ok((answer, counted, at_engine))
+    };
+    match passed_on.await {
+        Ok((answer, counted, at_engine)) => {
+            span.responded(answer.status());
+            // Until the last byte.
+            let held = (counted, at_engine, span);
+            answer.map(|body| Body::new(Holding::new(body, held)))
+        }
+        Err(refused) => {
+            span.refused(&refused);
+            api.refusal(refused)
+        }
+    }
 }
 
 impl Api {

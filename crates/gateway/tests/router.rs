@@ -6,13 +6,16 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use axum::http::header;
 use futures::future::try_join_all;
 use http_body_util::BodyExt as _;
+use runway_operator::trace::{TraceArgs, Traces};
+use runway_testbed::collector::{Collector, Received};
+use runway_testbed::traffic::client;
 use runway_testbed::{PATIENCE, audit, eventually};
 use serde_json::json;
-use support::{CHAT, Engine, KEY, ROUTER, World, closing_engine};
+use support::{Begun, CHAT, Engine, KEY, ROUTER, World, closing_engine};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
@@ -298,6 +301,63 @@ async fn requests_to_a_sleeping_model_wake_it_once_and_are_answered() -> Result<
         .filter(|request| request.verb == "update")
         .collect();
     ensure!(writes.len() == 1 && writes[0].subresource == "scale", "{writes:?}");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn trace_of_a_client_continues_at_the_engine() -> Result<()> {
+    const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
+    const CLIENT: &str = "b7ad6b7169203331";
+    let world = World::start().await?;
+    let engine = Engine::start("llama").await?;
+    world.model("a", "one", "llama", 1).await?;
+    world.serves("a", "one", engine.port).await?;
+    let collector = Collector::start().await?;
+    let to = TraceArgs {
+        otlp_endpoint: Some(collector.url.clone()),
+    };
+    let router = world
+        .router_traced(Traces::start("router", &to)?)
+        .await?
+        .ready()
+        .await?;
+    for model in ["llama", "nobody"] {
+        let body = json!({ "model": model, "messages": [] });
+        let mut request = client::chat(KEY, &body)?;
+        let of_client = format!("00-{TRACE}-{CLIENT}-01").parse()?;
+        request.headers_mut().insert("traceparent", of_client);
+        Begun::send(router.address, request).await?.whole().await?;
+    }
+
+    // Spans are sent every five seconds.
+    let spans = eventually(PATIENCE, async || {
+        let spans = collector.of_trace(TRACE);
+        ensure!(spans.len() == 4, "{spans:#?}");
+        Ok(spans)
+    })
+    .await?;
+    let named = |name: &'static str| spans.iter().filter(move |span| span.name == name);
+    let [refused, passed_on] = [true, false].map(|failed| {
+        named("POST /v1/chat/completions").find(|span| span.parent == CLIENT && span.failure.is_some() == failed)
+    });
+    let (refused, passed_on) = refused.zip(passed_on).context("no span of a request")?;
+    let attribute = |span: &Received, key: &str| span.attributes.get(key).cloned().unwrap_or_default();
+    ensure!(attribute(refused, "http.response.status_code") == "404", "{refused:#?}");
+    ensure!(
+        attribute(passed_on, "http.response.status_code") == "200"
+            && attribute(passed_on, "k8s.namespace.name") == "a"
+            && attribute(passed_on, "k8s.object.name") == "one",
+        "{passed_on:#?}"
+    );
+    let connect = named("connect").find(|span| span.parent == passed_on.id);
+    let at_engine = named("engine").find(|span| span.parent == passed_on.id);
+    let (_, at_engine) = connect.zip(at_engine).context("no span within that of the request")?;
+    let received = engine.seen.headers.lock().pop().context("the engine got no request")?;
+    let traceparent = format!("00-{TRACE}-{}-01", at_engine.id);
+    ensure!(
+        received.get("traceparent").is_some_and(|value| *value == *traceparent),
+        "{received:?}, not {traceparent}"
+    );
     Ok(())
 }
 

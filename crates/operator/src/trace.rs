@@ -1,6 +1,7 @@
-//! Traces: one per object, from admission to Ready, sent over OTLP. Without an endpoint nothing is recorded.
+//! Traces: one per object, from admission to Ready, and one per request of a server. They are sent over OTLP. Without an endpoint
+//! nothing is recorded.
 //!
-//! The trace begins in the mutating webhook, which writes its `traceparent` (W3C Trace Context) into an annotation of the new
+//! The trace of an object begins in the mutating webhook, which writes its `traceparent` (W3C Trace Context) into an annotation of the new
 //! object; a client with tracing may set its own. Every later write for the object is a span of this trace. Reconciles without a
 //! write have no span.
 
@@ -16,7 +17,7 @@ use opentelemetry::trace::{
     Span as _, SpanContext, SpanId, SpanKind, Status, TraceContextExt, TraceFlags, TraceId, TraceState, Tracer,
     TracerProvider,
 };
-use opentelemetry::{Context, KeyValue};
+use opentelemetry::{Context, KeyValue, Value};
 use opentelemetry_http::{HttpClient, HttpError, Request, Response};
 use opentelemetry_otlp::{Protocol, SpanExporter, WithExportConfig, WithHttpConfig};
 use opentelemetry_sdk::Resource;
@@ -101,12 +102,21 @@ impl Traces {
 
     /// The first span of an object's trace, or a span within the trace that the client has set.
     pub fn admission(&self, object: &ObjectMeta) -> Option<Recording> {
-        let parent = match parent(object) {
+        self.served(parent(object), "admission".to_owned())
+            .map(|recording| recording.described(object))
+    }
+
+    /// A span of a request: within the trace of its `traceparent`, or the first of another trace.
+    pub fn request(&self, traceparent: Option<&str>, name: impl Into<String>) -> Option<Recording> {
+        self.served(traceparent.and_then(read), name.into())
+    }
+
+    fn served(&self, parent: Option<SpanContext>, name: String) -> Option<Recording> {
+        let parent = match parent {
             Some(parent) => Context::new().with_remote_span_context(parent),
             None => Context::new(),
         };
-        self.begin("admission".to_owned(), SpanKind::Server, &parent, None)
-            .map(|recording| recording.described(object))
+        self.begin(name, SpanKind::Server, &parent, None)
     }
 
     /// A span from the creation of the object until now.
@@ -150,7 +160,7 @@ pub struct Recording {
 }
 
 impl Recording {
-    /// Value of the annotation for child objects.
+    /// Value of the annotation of child objects, or of the header of requests within this span.
     pub fn traceparent(&self) -> String {
         let context = self.span.span_context();
         format!(
@@ -173,6 +183,17 @@ impl Recording {
             .add_event(name, vec![KeyValue::new("message", message.to_owned())]);
     }
 
+    /// Names the object that the span is about.
+    pub fn names(&mut self, namespace: &str, name: &str) {
+        self.set("k8s.namespace.name", namespace.to_owned());
+        self.set("k8s.object.name", name.to_owned());
+    }
+
+    /// Sets the status of the response.
+    pub fn responded(&mut self, status: u16) {
+        self.set("http.response.status_code", i64::from(status));
+    }
+
     /// Marks the span as failed.
     pub fn failed(&mut self, error: &dyn std::error::Error) {
         self.span.set_status(Status::error(crate::telemetry::chain(error)));
@@ -186,10 +207,14 @@ impl Recording {
         ];
         for (key, value) in words {
             if let Some(value) = value {
-                self.span.set_attribute(KeyValue::new(key, value.clone()));
+                self.set(key, value.clone());
             }
         }
         self
+    }
+
+    fn set(&mut self, key: &'static str, value: impl Into<Value>) {
+        self.span.set_attribute(KeyValue::new(key, value));
     }
 }
 

@@ -12,6 +12,7 @@
 //! | [`images`] | container images without a container engine, ours and small ones for tests |
 //! | [`engine`] | a real llama-server with a model whose answer is known, and engines that misbehave |
 //! | [`llama_stack`] | real Llama Stack servers from PyPI, and what provider images stand on |
+//! | [`collector`] | receives traces |
 //! | [`audit`] | counts the requests of each client, exactly |
 //! | [`apply`] | puts objects of any kind into a cluster |
 //! | [`tokens`] | tokens of ServiceAccounts |
@@ -57,6 +58,7 @@ pub mod binaries;
 pub mod browser;
 mod cache;
 pub mod chaos;
+pub mod collector;
 pub mod control_plane;
 pub mod crds;
 pub mod dex;
@@ -91,6 +93,7 @@ use std::{
 use anyhow::{Result, bail};
 
 pub use audit::Audit;
+pub use collector::Collector;
 pub use control_plane::{Cluster, ControlPlane, Options, free_port};
 pub use node::Node;
 pub use process::{Memory, memory};

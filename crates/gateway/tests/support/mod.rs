@@ -25,6 +25,7 @@ use runway_gateway::engine::loopback;
 use runway_gateway::{Args, run_on};
 use runway_http::Limits;
 use runway_operator::process::Process;
+use runway_operator::trace::Traces;
 use runway_testbed::tokens::token;
 use runway_testbed::traffic::Bed;
 use runway_testbed::traffic::client::request;
@@ -87,6 +88,15 @@ impl World {
 
     /// A router that is another user at the API server.
     pub async fn router_as(&self, user: &str, args: &[&str]) -> Result<Router> {
+        self.router_with(user, Traces::default(), args).await
+    }
+
+    /// A router that sends traces.
+    pub async fn router_traced(&self, traces: Traces) -> Result<Router> {
+        self.router_with(ROUTER, traces, &[]).await
+    }
+
+    async fn router_with(&self, user: &str, traces: Traces, args: &[&str]) -> Result<Router> {
         #[derive(Parser)]
         struct Command {
             #[command(flatten)]
@@ -98,7 +108,10 @@ impl World {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
         let address = listener.local_addr()?;
         let shutdown = CancellationToken::new();
-        let process = Process::alone(self.cluster.client(user, &[]).await?, shutdown.clone());
+        let process = Process {
+            traces,
+            ..Process::alone(self.cluster.client(user, &[]).await?, shutdown.clone())
+        };
         let (health, metrics) = (process.health.clone(), process.metrics.clone());
         let task = tokio::spawn(async move { Ok(run_on(process, args, listener, loopback()).await?) });
         Ok(Router {
