@@ -6,7 +6,6 @@ mod support;
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use anyhow::{Result, ensure};
 use clap::Parser;
@@ -23,6 +22,7 @@ use runway_operator::admin::{self, AdminArgs};
 use runway_operator::process::Process;
 use runway_provider_direct::Direct;
 use runway_testbed::engine::{CHAT, Endpoint, LlamaServer, MODEL, MODELS, SENTENCE, chat_request, pieces};
+use runway_testbed::traffic::{Load, load};
 use runway_testbed::{Node, PATIENCE, audit, eventually, keda, tokens};
 use serde_json::{Value, json};
 use support::{Bed, NAMESPACE, Upstream};
@@ -53,7 +53,7 @@ async fn model_answers_through_the_router_while_it_changes_and_from_zero() -> Re
     let _direct = bed.asking_provider(Direct::default()).await?;
     bed.admission_is_up().await?;
     keda::install(&bed.cluster).await?;
-    let (router, admin, _served) = serve(&bed).await?;
+    let (router, way, admin, _served) = serve(&bed).await?;
 
     bed.create(json!({
         "apiVersion": "kubeairunway.ai/v1alpha1", "kind": "ModelDeployment", "metadata": { "name": NAME },
@@ -80,7 +80,7 @@ async fn model_answers_through_the_router_while_it_changes_and_from_zero() -> Re
     streams_each_piece_once(&router).await?;
     bed.running(NAME).await?;
 
-    let traffic = Traffic::begin(&router);
+    let load = Load::begin(&[way]);
     bed.patch(NAME, json!({ "spec": { "image": engine.next.name } }))
         .await?;
     eventually(PATIENCE, async || {
@@ -99,8 +99,12 @@ async fn model_answers_through_the_router_while_it_changes_and_from_zero() -> Re
         only_pods_with(&bed.admin, &engine.next.name, 1).await
     })
     .await?;
-    changes_that_are_not_applied(&bed, &traffic).await?;
-    println!("{} requests were answered, none failed", traffic.end().await?);
+    changes_that_are_not_applied(&bed, &load).await?;
+    // Those at pods that terminated too: their engines drain first.
+    for (way, seen) in load.end().await? {
+        ensure!(seen.failed.is_empty(), "{way}: {seen:#?}");
+        println!("{way}: {} requests were answered, none failed", seen.answered);
+    }
 
     sleeps_and_wakes(&bed, &router).await?;
     keda_lets_it_sleep(&bed, &router, admin).await?;
@@ -108,7 +112,7 @@ async fn model_answers_through_the_router_while_it_changes_and_from_zero() -> Re
 }
 
 /// The pods serve on while the provider refuses a change, and in a dry run: requests are answered and not held.
-async fn changes_that_are_not_applied(bed: &Bed<Node>, traffic: &Traffic) -> Result<()> {
+async fn changes_that_are_not_applied(bed: &Bed<Node>, load: &Load) -> Result<()> {
     let port = |port: Value| json!({ "spec": { "engine": { "args": { "port": port } } } });
     let dry_run = |value: Value| json!({ "metadata": { "annotations": { labels::DRY_RUN: value } } });
     for (change, condition, back) in [
@@ -120,7 +124,7 @@ async fn changes_that_are_not_applied(bed: &Bed<Node>, traffic: &Traffic) -> Res
             status.conditions.is_true(condition) && status.observed_generation == generation
         })
         .await?;
-        traffic.is_answered().await?;
+        load.is_answered().await?;
         bed.patch(NAME, back).await?;
         bed.running(NAME).await?;
     }
@@ -199,9 +203,9 @@ async fn all_are_answered(router: &Endpoint) -> Result<()> {
     Ok(())
 }
 
-/// The router with the permissions that it has in a cluster: an endpoint with the token of a caller who may get models, and the
-/// address of its metrics for pods.
-async fn serve(bed: &Bed<Node>) -> Result<(Endpoint, SocketAddr, AbortOnDropHandle<Result<()>>)> {
+/// The router with the permissions that it has in a cluster: an endpoint and a way of clients with the token of a caller who may
+/// get models, and the address of its metrics for pods.
+async fn serve(bed: &Bed<Node>) -> Result<(Endpoint, load::Way, SocketAddr, AbortOnDropHandle<Result<()>>)> {
     #[derive(Parser)]
     struct Command {
         #[command(flatten)]
@@ -212,7 +216,13 @@ async fn serve(bed: &Bed<Node>) -> Result<(Endpoint, SocketAddr, AbortOnDropHand
     }
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
     let mut config = Config::new(format!("http://{}", listener.local_addr()?).parse()?);
-    config.auth_info.token = Some(token(bed).await?.into());
+    let way = load::Way {
+        name: "router",
+        to: load::Address::Socket(listener.local_addr()?),
+        token: token(bed).await?,
+        model: NAME.to_owned(),
+    };
+    config.auth_info.token = Some(way.token.clone().into());
     // Each failure counts.
     config.default_retry = false;
     let client = bed.cluster.client(router::NAME, &[]).await?;
@@ -227,6 +237,7 @@ async fn serve(bed: &Bed<Node>) -> Result<(Endpoint, SocketAddr, AbortOnDropHand
     let served = tokio::spawn(async move { Ok(run_on(process, args, listener, lookup).await?) });
     Ok((
         Endpoint::machine(Client::try_from(config)?),
+        way,
         admin,
         AbortOnDropHandle::new(served),
     ))
@@ -296,76 +307,5 @@ async fn only_pods_with(client: &Client, image: &str, replicas: usize) -> Result
     let pods = pods(client).await?;
     let fits = pods.len() == replicas && pods.values().all(|(of_pod, ready)| of_pod == image && *ready);
     ensure!(fits, "{pods:?}");
-    Ok(())
-}
-
-/// Requests, one after the other, with and without a stream, until the end.
-struct Traffic {
-    stop: Arc<AtomicBool>,
-    answered: Arc<AtomicUsize>,
-    tasks: Vec<tokio::task::JoinHandle<Vec<String>>>,
-}
-
-impl Traffic {
-    fn begin(router: &Endpoint) -> Self {
-        let (stop, answered) = (Arc::<AtomicBool>::default(), Arc::<AtomicUsize>::default());
-        let ask = |streams: bool| {
-            let router = Endpoint::machine(router.client().clone());
-            let (stop, answered) = (Arc::clone(&stop), Arc::clone(&answered));
-            tokio::spawn(async move {
-                let mut failed = Vec::new();
-                while !stop.load(Ordering::Relaxed) {
-                    match ask_once(&router, streams).await {
-                        Ok(()) => drop(answered.fetch_add(1, Ordering::Relaxed)),
-                        Err(error) => failed.push(format!("stream {streams}: {error:#}")),
-                    }
-                }
-                failed
-            })
-        };
-        Self {
-            tasks: [true, true, false, false].map(ask).into(),
-            stop,
-            answered,
-        }
-    }
-
-    /// Waits until some more requests are answered.
-    async fn is_answered(&self) -> Result<()> {
-        let before = self.answered.load(Ordering::Relaxed);
-        eventually(PATIENCE, async || {
-            let since = self.answered.load(Ordering::Relaxed) - before;
-            ensure!(since > 2 * self.tasks.len(), "{since} requests were answered");
-            Ok(())
-        })
-        .await
-    }
-
-    /// Ends it, and checks that every request was answered, those at pods that ended too: their engines drain first. Returns the
-    /// number of requests.
-    async fn end(self) -> Result<usize> {
-        self.stop.store(true, Ordering::Relaxed);
-        let failed = try_join_all(self.tasks).await?.concat();
-        let answered = self.answered.load(Ordering::Relaxed);
-        ensure!(
-            failed.is_empty() && answered > 0,
-            "{answered} were answered, and not: {failed:#?}"
-        );
-        Ok(answered)
-    }
-}
-
-async fn ask_once(router: &Endpoint, streams: bool) -> Result<()> {
-    let request: Value = chat_request(NAME, "Hello");
-    if !streams {
-        let answer = router.answer(CHAT, &request).await?;
-        ensure!(answer["choices"][0]["message"]["content"] == SENTENCE, "{answer}");
-        return Ok(());
-    }
-    let mut request = request;
-    request["stream"] = true.into();
-    let (status, text) = router.post(CHAT, &request).await?;
-    let whole = text.matches("\"content\"").count() >= pieces().len() && text.trim_end().ends_with("data: [DONE]");
-    ensure!(status.is_success() && whole, "{status} {text}");
     Ok(())
 }

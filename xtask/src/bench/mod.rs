@@ -18,6 +18,7 @@
 //! | [`answers`] | how long until a real engine answers |
 //! | [`actors`] | the operator of actors at rest |
 //! | [`router`] | the model router beside requests to the engine itself |
+//! | [`traffic`] | what clients see while a model and its control plane change |
 //! | [`zero`] | models that scale to zero and are woken by requests, with kills |
 
 mod actors;
@@ -36,6 +37,7 @@ mod report;
 mod results;
 mod router;
 mod stage;
+mod traffic;
 mod watching;
 mod zero;
 
@@ -87,6 +89,8 @@ enum What {
     Router(router::Args),
     /// Models that scale to zero and are woken by requests, with kills of the router and of engines: lost requests.
     Zero(zero::Args),
+    /// Clients of a real engine, through the router and at its Service, while a model, its provider and the control plane change.
+    Traffic(traffic::Args),
 }
 
 pub(crate) async fn run(args: Args) -> Result<()> {
@@ -96,6 +100,7 @@ pub(crate) async fn run(args: Args) -> Result<()> {
         Some(What::Asya(args)) => return asya::run(args).await,
         Some(What::Answers(args)) => return answers::run(args).await,
         Some(What::Zero(args)) => return zero::run(args).await,
+        Some(What::Traffic(args)) => return traffic::run(args).await,
         Some(What::LlamaStack(args)) => args.unoptimised,
         Some(What::Router(args)) => args.unoptimised,
         None => args.unoptimised,

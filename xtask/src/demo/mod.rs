@@ -29,7 +29,7 @@ impl Demo {
 }
 
 /// Runs kubectl as a person would, shows the command and what it says, and fails with it.
-async fn kubectl(node: &Node, args: &[&str]) -> Result<()> {
+pub(crate) async fn kubectl(node: &Node, args: &[&str]) -> Result<()> {
     let shown: Vec<String> = args
         .iter()
         .map(|arg| {

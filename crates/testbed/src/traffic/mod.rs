@@ -9,10 +9,12 @@
 //! | [`router`] | the router as a process |
 //! | [`model`] | a ModelDeployment, its status and its engine |
 //! | [`held`] | many requests that a router holds |
+//! | [`load`] | steady requests while a model changes, and what their clients saw |
 //! | [`zero`] | cycles from zero and back to zero, with kills |
 
 pub mod client;
 pub mod held;
+pub mod load;
 pub mod model;
 pub mod router;
 pub mod zero;
@@ -30,6 +32,7 @@ use serde_json::{Value, json};
 use crate::{ControlPlane, Options, apply};
 
 pub use client::{Answer, Begun, Connection};
+pub use load::Load;
 pub use model::Model;
 pub use router::Router;
 
