@@ -10,8 +10,10 @@ use anyhow::{Context as _, Result, ensure};
 use axum::http::header;
 use futures::future::try_join_all;
 use http_body_util::BodyExt as _;
+use kube::{Client, Config};
 use runway_operator::trace::{TraceArgs, Traces};
 use runway_testbed::collector::{Collector, Received};
+use runway_testbed::engine::{Endpoint, chat_request};
 use runway_testbed::traffic::client;
 use runway_testbed::{PATIENCE, audit, eventually};
 use serde_json::json;
@@ -358,6 +360,35 @@ async fn trace_of_a_client_continues_at_the_engine() -> Result<()> {
         received.get("traceparent").is_some_and(|value| *value == *traceparent),
         "{received:?}, not {traceparent}"
     );
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn router_serves_https_with_its_certificate_and_nothing_else() -> Result<()> {
+    let world = World::start().await?;
+    let engine = Engine::start("llama").await?;
+    world.model("a", "one", "llama", 1).await?;
+    world.serves("a", "one", engine.port).await?;
+    let made = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()])?;
+    let folder = tempfile::tempdir()?;
+    let (certificate, key) = (folder.path().join("tls.crt"), folder.path().join("tls.key"));
+    std::fs::write(&certificate, made.cert.pem())?;
+    std::fs::write(&key, made.signing_key.serialize_pem())?;
+    let args =
+        [("certificate", &certificate), ("key", &key)].map(|(name, file)| format!("--tls-{name}={}", file.display()));
+    let router = world.router(&args.each_ref().map(String::as_str)).await?;
+
+    let mut config = Config::new(format!("https://{}", router.address).parse()?);
+    config.root_cert = Some(vec![made.cert.der().to_vec()]);
+    config.auth_info.token = Some(KEY.to_owned().into());
+    let client = Endpoint::machine(Client::try_from(config)?);
+    let answer = eventually(PATIENCE, async || {
+        client.answer(CHAT, &chat_request("llama", "Hello")).await
+    })
+    .await?;
+    ensure!(answer["model"] == "llama", "{answer}");
+    let plain = router.get(KEY, "/v1/models").await;
+    ensure!(plain.is_err(), "answered without TLS: {plain:?}");
     Ok(())
 }
 

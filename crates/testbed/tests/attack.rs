@@ -35,8 +35,8 @@ use tokio_rustls::TlsConnector;
 const HALF_OPEN: usize = 1000;
 /// A body far beyond every limit.
 const HUGE: usize = 60_000_000;
-/// Longest time of an ordinary request during the attacks.
-const AT_ONCE: Duration = Duration::from_secs(2);
+/// Longest time of an ordinary request during the attacks: less than that of a TLS handshake (5 s) or a header (30 s).
+const AT_ONCE: Duration = Duration::from_secs(4);
 
 /// A program under attack. Dropping it kills it.
 struct Program {
