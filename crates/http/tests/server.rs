@@ -27,8 +27,8 @@ const LIMITS: Limits = Limits {
     body: 64 * 1024,
     ..Limits::ADMIN
 };
-/// Longest time to wait for what must happen. Nothing is measured with it, because the machine may be busy.
-const PATIENCE: Duration = Duration::from_secs(45);
+/// Longest time to wait for what must happen: long on a busy machine, and shorter than limits of servers that a test does not set.
+const PATIENCE: Duration = Duration::from_secs(20);
 const GET: &str = "GET /ok HTTP/1.1\r\nhost: h\r\n\r\n";
 
 struct Server {
@@ -170,7 +170,7 @@ async fn a_request_is_answered_while_half_open_connections_keep_coming() {
     }
     let mut stream = server.connect().await;
     stream.write_all(GET.as_bytes()).await.unwrap();
-    let answer = timeout(PATIENCE, read(&mut stream)).await.unwrap();
+    let answer = read(&mut stream).await;
     assert!(answer.starts_with("HTTP/1.1 200 OK"), "{answer}");
 }
 
@@ -282,6 +282,8 @@ async fn at_shutdown_a_request_is_answered_and_an_idle_connection_is_closed() {
 async fn at_shutdown_nothing_is_waited_for_longer_than_the_limit() {
     let server = Server::start(Limits {
         drain: Duration::from_millis(100),
+        // The drain ends, not the request.
+        request: None,
         ..LIMITS
     })
     .await;
