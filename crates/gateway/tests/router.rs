@@ -323,7 +323,7 @@ async fn trace_of_a_client_continues_at_the_engine() -> Result<()> {
         .await?
         .ready()
         .await?;
-    for model in ["llama", "nobody"] {
+    for model in ["llama", "unknown"] {
         let body = json!({ "model": model, "messages": [] });
         let mut request = client::chat(KEY, &body)?;
         let of_client = format!("00-{TRACE}-{CLIENT}-01").parse()?;
