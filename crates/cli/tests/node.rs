@@ -11,7 +11,7 @@ use anyhow::{Context, Result, ensure};
 use common::{PATIENCE, expect, inventory, nothing_stays, run, text};
 use http::Request;
 use k8s_openapi::api::coordination::v1::Lease;
-use k8s_openapi::api::core::v1::{ContainerStatus, Pod, Secret, Service};
+use k8s_openapi::api::core::v1::{Pod, Secret, Service};
 use kube::api::{DeleteParams, ListParams, PostParams};
 use kube::client::Body;
 use kube::{Api, Client, Config, ResourceExt};
@@ -160,14 +160,9 @@ async fn a_leader_that_ends_hands_over_and_one_that_is_killed_is_followed(node: 
     );
 
     let killed_pod = pod(&second)?;
-    let container = eventually(PATIENCE, async || running(&pods.get(killed_pod).await?)).await?;
+    let container = eventually(PATIENCE, async || node::running(&pods.get(killed_pod).await?)).await?;
     let start = Instant::now();
-    let killed = node
-        .ctr()
-        .args(["task", "kill", "--signal", "SIGKILL", &container])
-        .output()
-        .await?;
-    ensure!(killed.status.success(), "{}", String::from_utf8_lossy(&killed.stderr));
+    node.kill(&container).await?;
     let third = next_leader(client, &second).await?;
     let taken_over = start.elapsed();
     ensure!(taken_over < LEASE * 3, "taken over after {taken_over:?}");
@@ -175,9 +170,9 @@ async fn a_leader_that_ends_hands_over_and_one_that_is_killed_is_followed(node: 
 
     eventually(PATIENCE, async || {
         let killed = pods.get(killed_pod).await?;
-        let restarts = status(&killed)?.restart_count;
+        let restarts = node::restarts(&killed);
         ensure!(restarts == 1, "{restarts} restarts of the one that was killed");
-        running(&killed).map(|_| ())
+        node::running(&killed).map(drop)
     })
     .await
 }
@@ -301,23 +296,4 @@ fn pod(holder: &str) -> Result<&str> {
 
 fn pods(client: &Client) -> Api<Pod> {
     Api::namespaced(client.clone(), NAMESPACE)
-}
-
-fn status(pod: &Pod) -> Result<&ContainerStatus> {
-    let statuses = pod
-        .status
-        .as_ref()
-        .and_then(|status| status.container_statuses.as_ref());
-    statuses.and_then(|all| all.first()).context("no container yet")
-}
-
-/// The id of a pod's running container, as containerd knows it.
-fn running(pod: &Pod) -> Result<String> {
-    let status = status(pod)?;
-    ensure!(status.ready, "{} is not ready", pod.name_any());
-    let id = status
-        .container_id
-        .as_deref()
-        .and_then(|id| id.strip_prefix("containerd://"));
-    Ok(id.context("it has no id")?.to_owned())
 }

@@ -16,13 +16,13 @@ use runway_api::{ModelDeployment, labels};
 use runway_client::manifests::{NAMESPACE, Release, router};
 use runway_testbed::engine::{LlamaServer, MODEL};
 use runway_testbed::traffic::load::{Address, CLIENTS, Load, Seen, Way};
-use runway_testbed::{Node, Options, PATIENCE, crds, eventually, tokens};
+use runway_testbed::{Node, Options, PATIENCE, crds, eventually, node, tokens};
 use serde_json::{Value, json};
 
 use super::measure::seconds;
 use super::{report, step};
 use crate::cluster::{self, Programs, SIMULATOR};
-use crate::demo::kubectl;
+use crate::demo::{answer, kubectl};
 
 /// Kind of build.
 #[derive(clap::Args)]
@@ -131,9 +131,8 @@ async fn install(node: &mut Node, programs: &Programs) -> Result<()> {
         crds::install_crd(&client, crd).await?;
     }
     let admin = node.admin()?;
-    let command = programs.path("kubeairunway");
-    kubeairunway(&command, &admin, &["controller", "install", "--yes"]).await?;
-    kubeairunway(&command, &admin, &["provider", "install", DIRECT, KAITO, "--yes"]).await?;
+    kubeairunway(programs, &admin, &["controller", "install", "--yes"]).await?;
+    kubeairunway(programs, &admin, &["provider", "install", DIRECT, KAITO, "--yes"]).await?;
     for object in router::router().objects(&release) {
         cluster::apply(&client, &object).await?;
     }
@@ -146,8 +145,7 @@ async fn install(node: &mut Node, programs: &Programs) -> Result<()> {
 struct Stage<'a> {
     node: &'a Node,
     client: Client,
-    models: Api<ModelDeployment>,
-    command: PathBuf,
+    programs: &'a Programs,
     admin: PathBuf,
     image: &'a str,
     next: &'a str,
@@ -156,9 +154,8 @@ struct Stage<'a> {
 }
 
 impl<'a> Stage<'a> {
-    async fn set(node: &'a Node, programs: &Programs, engine: &'a LlamaServer) -> Result<Self> {
+    async fn set(node: &'a Node, programs: &'a Programs, engine: &'a LlamaServer) -> Result<Self> {
         let client = node.admin_client().await?;
-        let models: Api<ModelDeployment> = Api::default_namespaced(client.clone());
         let md = json!({
             "apiVersion": "kubeairunway.ai/v1alpha1", "kind": "ModelDeployment",
             "metadata": { "name": NAME, "namespace": "default" },
@@ -177,7 +174,7 @@ impl<'a> Stage<'a> {
         let md = serde_json::from_value(md)?;
         // Admission answers from the pods, once kube-proxy knows them.
         eventually(PATIENCE, async || cluster::apply(&client, &md).await).await?;
-        settled(&client, &models).await?;
+        settled(&client).await?;
 
         kubectl(node, &["create", "serviceaccount", CALLER]).await?;
         let may = [
@@ -207,8 +204,7 @@ impl<'a> Stage<'a> {
         load.is_answered().await?;
         Ok(Self {
             node,
-            models,
-            command: programs.path("kubeairunway"),
+            programs,
             admin: node.admin()?,
             image: &engine.image.name,
             next: &engine.next.name,
@@ -327,7 +323,7 @@ impl<'a> Stage<'a> {
         step(&format!("{provider}: {change}"));
         self.load.take();
         act(self).await.with_context(|| format!("{provider}: {change}"))?;
-        settled(&self.client, &self.models).await?;
+        settled(&self.client).await?;
         self.load.is_answered().await?;
         let mut seen = self.load.take().into_iter().map(|(_, seen)| seen);
         let ways = fails.map(|fails| (fails, seen.next().unwrap_or_default()));
@@ -337,19 +333,21 @@ impl<'a> Stage<'a> {
 
     async fn patch(&self, spec: Value) -> Result<()> {
         let patch = Patch::Merge(json!({ "spec": spec }));
-        self.models.patch(NAME, &PatchParams::default(), &patch).await?;
+        models(&self.client)
+            .patch(NAME, &PatchParams::default(), &patch)
+            .await?;
         Ok(())
     }
 
     async fn change(&self, spec: Value) -> Result<()> {
         self.patch(spec).await?;
-        settled(&self.client, &self.models).await
+        settled(&self.client).await
     }
 
     async fn absent_image(&self) -> Result<()> {
         self.patch(json!({"image": ABSENT})).await?;
         eventually(PATIENCE, async || {
-            let status = self.models.get(NAME).await?.status.unwrap_or_default();
+            let status = models(&self.client).get(NAME).await?.status.unwrap_or_default();
             let message = status.message.unwrap_or_default();
             ensure!(message.contains(ABSENT), "the image is not named: {message}");
             Ok(())
@@ -365,7 +363,7 @@ impl<'a> Stage<'a> {
         let pods: Api<Pod> = Api::default_namespaced(self.client.clone());
         for pod in self.pods().await? {
             pods.evict(&pod.name_any(), &EvictParams::default()).await?;
-            settled(&self.client, &self.models).await?;
+            settled(&self.client).await?;
         }
         self.change(json!({"scaling": {"replicas": 1}})).await
     }
@@ -375,7 +373,7 @@ impl<'a> Stage<'a> {
     }
 
     async fn migrate(&self, to: &str) -> Result<()> {
-        kubeairunway(&self.command, &self.admin, &["migrate", NAME, "--to", to, "--yes"]).await
+        kubeairunway(self.programs, &self.admin, &["migrate", NAME, "--to", to, "--yes"]).await
     }
 
     async fn restart(&self, names: &[&str]) -> Result<()> {
@@ -395,23 +393,16 @@ impl<'a> Stage<'a> {
         for name in names {
             let of_deployment = all.iter().filter(|pod| pod.name_any().starts_with(&format!("{name}-")));
             // A pod of the rollout before may still terminate.
-            let running = of_deployment.filter_map(|pod| Some((pod, container(pod).ok()?)));
-            for (pod, container_id) in running.take(most) {
-                let killed = self
-                    .node
-                    .ctr()
-                    .args(["task", "kill", "--signal", "SIGKILL", &container_id])
-                    .output()
-                    .await?;
-                ensure!(killed.status.success(), "{}", String::from_utf8_lossy(&killed.stderr));
+            let running = of_deployment.filter_map(|pod| Some((pod, node::running(pod).ok()?)));
+            for (pod, container) in running.take(most) {
+                self.node.kill(&container).await?;
                 eventually(PATIENCE, async || {
-                    let now = pods.get(&pod.name_any()).await?;
+                    let (now, name) = (pods.get(&pod.name_any()).await?, pod.name_any());
                     ensure!(
-                        restarts(&now) > restarts(pod),
-                        "{} has not been restarted",
-                        pod.name_any()
+                        node::restarts(&now) > node::restarts(pod),
+                        "{name} has not been restarted"
                     );
-                    container(&now).map(drop)
+                    node::running(&now).map(drop)
                 })
                 .await?;
             }
@@ -421,7 +412,8 @@ impl<'a> Stage<'a> {
 }
 
 /// Waits until the model is Ready in its current generation, and all of its pods serve.
-async fn settled(client: &Client, models: &Api<ModelDeployment>) -> Result<()> {
+async fn settled(client: &Client) -> Result<()> {
+    let models = models(client);
     eventually(PATIENCE, async || {
         let md = models.get(NAME).await?;
         let status = md.status.clone().unwrap_or_default();
@@ -438,7 +430,7 @@ async fn settled(client: &Client, models: &Api<ModelDeployment>) -> Result<()> {
             .as_ref()
             .and_then(|scaling| scaling.replicas)
             .unwrap_or(1);
-        let serving = pods.iter().filter(|pod| container(pod).is_ok()).count();
+        let serving = pods.iter().filter(|pod| node::running(pod).is_ok()).count();
         ensure!(
             serving == pods.len() && i32::try_from(serving) == Ok(replicas),
             "{serving} of {} pods serve, {replicas} are desired",
@@ -449,6 +441,10 @@ async fn settled(client: &Client, models: &Api<ModelDeployment>) -> Result<()> {
     .await
 }
 
+fn models(client: &Client) -> Api<ModelDeployment> {
+    Api::default_namespaced(client.clone())
+}
+
 /// Pods of the model.
 async fn pods(client: &Client) -> Result<Vec<Pod>> {
     let pods: Api<Pod> = Api::default_namespaced(client.clone());
@@ -456,39 +452,13 @@ async fn pods(client: &Client) -> Result<Vec<Pod>> {
     Ok(pods.list(&ours).await?.items)
 }
 
-/// Id of the container of a pod that is ready and stays.
-fn container(pod: &Pod) -> Result<String> {
-    let status = pod
-        .status
-        .as_ref()
-        .and_then(|status| status.container_statuses.as_ref()?.first());
-    let status = status.filter(|status| status.ready && pod.metadata.deletion_timestamp.is_none());
-    let id = status.and_then(|status| status.container_id.as_deref()?.strip_prefix("containerd://"));
-    Ok(id
-        .with_context(|| format!("{} is not ready", pod.name_any()))?
-        .to_owned())
-}
-
-fn restarts(pod: &Pod) -> i32 {
-    let statuses = pod
-        .status
-        .as_ref()
-        .and_then(|status| status.container_statuses.as_ref());
-    statuses.into_iter().flatten().map(|status| status.restart_count).sum()
-}
-
 fn deployment(name: &str) -> String {
     format!("deployment/{name}")
 }
 
-async fn kubeairunway(command: &Path, kubeconfig: &Path, args: &[&str]) -> Result<()> {
+async fn kubeairunway(programs: &Programs, kubeconfig: &Path, args: &[&str]) -> Result<()> {
     println!("\n$ kubeairunway {}", args.join(" "));
-    let done = tokio::process::Command::new(command)
-        .args(args)
-        .arg("--kubeconfig")
-        .arg(kubeconfig)
-        .status()
-        .await?;
+    let done = answer::command(programs, kubeconfig, args).status().await?;
     ensure!(done.success(), "kubeairunway {} failed", args.join(" "));
     Ok(())
 }

@@ -135,7 +135,8 @@ async fn kubeairunway(programs: &Programs, kubeconfig: &Path, args: &[&str]) -> 
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-fn command(programs: &Programs, kubeconfig: &Path, args: &[&str]) -> tokio::process::Command {
+/// The command, with this kubeconfig.
+pub(crate) fn command(programs: &Programs, kubeconfig: &Path, args: &[&str]) -> tokio::process::Command {
     let mut command = tokio::process::Command::new(programs.path("kubeairunway"));
     command.args(args).arg("--kubeconfig").arg(kubeconfig);
     command

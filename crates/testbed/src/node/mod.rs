@@ -33,6 +33,7 @@
 //! ```
 
 mod claim;
+mod containers;
 mod daemons;
 pub(crate) mod network;
 
@@ -56,6 +57,7 @@ use crate::{
     images, packages, process, say,
 };
 
+pub use containers::{restarts, running};
 pub use network::Network;
 
 /// The name of the node in its cluster.

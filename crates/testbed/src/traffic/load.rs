@@ -58,21 +58,25 @@ pub enum Address {
 
 impl Address {
     async fn resolve(&self) -> Result<SocketAddr> {
-        let (client, namespace, name, port) = match self {
-            Self::Socket(address) => return Ok(*address),
+        match self {
+            Self::Socket(address) => Ok(*address),
             Self::Service {
                 client,
                 namespace,
                 name,
                 port,
-            } => (client, *namespace, name, *port),
-        };
-        let services: Api<Service> = Api::namespaced(client.clone(), namespace);
-        let service = services.get(name).await?;
-        let address = service.spec.and_then(|spec| spec.cluster_ip);
-        let address = address.with_context(|| format!("Service {name} has no address"))?;
-        Ok(SocketAddr::new(address.parse()?, port))
+            } => service_address(client, namespace, name, *port).await,
+        }
     }
+}
+
+/// The cluster IP of a Service, with this port. This machine reaches it, and not the DNS of the cluster.
+pub async fn service_address(client: &Client, namespace: &str, name: &str, port: u16) -> Result<SocketAddr> {
+    let services: Api<Service> = Api::namespaced(client.clone(), namespace);
+    let service = services.get(name).await?;
+    let address = service.spec.and_then(|spec| spec.cluster_ip);
+    let address = address.with_context(|| format!("Service {name} has no address"))?;
+    Ok(SocketAddr::new(address.parse()?, port))
 }
 
 /// Answers and failures that the clients of a way saw.
