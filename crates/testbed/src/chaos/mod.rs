@@ -21,6 +21,7 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
 use tempfile::TempDir;
+use tokio::sync::watch;
 
 pub use fault::Fault;
 pub use ledger::{ChaosReport, Ledger, Reason};
@@ -73,6 +74,8 @@ trait Queues {
     const MIX: &'static [Fault];
     /// Longest time after which messages of a killed sidecar are delivered again.
     const REDELIVERY: Duration;
+    /// Further messages are sent while fewer than this are under way.
+    const UNDER_WAY: u64;
 
     /// Environment of the sidecar of an actor, which reaches the broker in a way of its own.
     fn environment(&self, actor: usize) -> Vec<(&'static str, String)>;
@@ -123,15 +126,25 @@ async fn run<Q: Queues>(
     let mut bed = Bed::start(&queues, programs, options)?;
     let started = Instant::now();
     let envelopes = u64::try_from(options.envelopes)?;
+    let (progress, mut out) = watch::channel(0);
+    let collecting = bed.collect(move |out, faults| {
+        progress.send_replace(out);
+        tell(out, faults);
+    });
     let sending = async {
         for first in (0..envelopes).step_by(usize::try_from(CHUNK)?) {
+            let may_send = |out: &usize| u64::try_from(*out).is_ok_and(|out| first < out.saturating_add(Q::UNDER_WAY));
+            if out.wait_for(may_send).await.is_err() {
+                // The collector has given up.
+                break;
+            }
             let numbers = first..envelopes.min(first + CHUNK);
             let bodies = numbers.map(|number| envelope(number, 0, &ACTORS)).collect();
             queues.send(ACTORS[0], bodies).await?;
         }
         anyhow::Ok(())
     };
-    let (sent, collected) = tokio::join!(sending, bed.collect(tell));
+    let (sent, collected) = tokio::join!(sending, collecting);
     sent?;
     collected?;
     let report = bed.ledger.report(started.elapsed());

@@ -98,6 +98,7 @@ impl super::Queues for Queues<'_> {
         ]
     };
     const REDELIVERY: Duration = Duration::ZERO;
+    const UNDER_WAY: u64 = u64::MAX;
 
     fn environment(&self, actor: usize) -> Vec<(&'static str, String)> {
         let url = format!("amqp://guest:guest@{}/%2f", self.proxies[actor].address());

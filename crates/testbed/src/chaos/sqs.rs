@@ -120,6 +120,8 @@ impl super::Queues for Queues {
         ]
     };
     const REDELIVERY: Duration = VISIBILITY;
+    // The server looks at all messages of a queue for each request.
+    const UNDER_WAY: u64 = 2000;
 
     fn environment(&self, actor: usize) -> Vec<(&'static str, String)> {
         vec![
