@@ -28,6 +28,28 @@ const KUBERNETES: Module = Module {
     tags: "",
     cgo: false,
 };
+const KUBERNETES_1_33: Module = Module {
+    name: "kubernetes-1.33",
+    go_mod: include_str!("../kubernetes-1.33/go.mod"),
+    go_sum: include_str!("../kubernetes-1.33/go.sum"),
+    ldflags: "-s -w \
+        -X k8s.io/component-base/version.gitVersion=v1.33.13 \
+        -X k8s.io/component-base/version.gitMajor=1 \
+        -X k8s.io/component-base/version.gitMinor=33",
+    tags: "",
+    cgo: false,
+};
+const KUBERNETES_1_30: Module = Module {
+    name: "kubernetes-1.30",
+    go_mod: include_str!("../kubernetes-1.30/go.mod"),
+    go_sum: include_str!("../kubernetes-1.30/go.sum"),
+    ldflags: "-s -w \
+        -X k8s.io/component-base/version.gitVersion=v1.30.14 \
+        -X k8s.io/component-base/version.gitMajor=1 \
+        -X k8s.io/component-base/version.gitMinor=30",
+    tags: "",
+    cgo: false,
+};
 const ETCD: Module = Module {
     name: "etcd",
     go_mod: include_str!("../etcd/go.mod"),
@@ -126,15 +148,12 @@ const ETCD_SERVER: Program = Program {
     package: "go.etcd.io/etcd/server/v3",
     module: &ETCD,
 };
-const KUBE_APISERVER: Program = kubernetes("kube-apiserver", "k8s.io/kubernetes/cmd/kube-apiserver");
-const KUBE_CONTROLLER_MANAGER: Program = kubernetes(
-    "kube-controller-manager",
-    "k8s.io/kubernetes/cmd/kube-controller-manager",
-);
-const KUBECTL: Program = kubernetes("kubectl", "k8s.io/kubernetes/cmd/kubectl");
-const KUBE_SCHEDULER: Program = kubernetes("kube-scheduler", "k8s.io/kubernetes/cmd/kube-scheduler");
-const KUBE_PROXY: Program = kubernetes("kube-proxy", "k8s.io/kubernetes/cmd/kube-proxy");
-const KUBELET: Program = kubernetes("kubelet", "k8s.io/kubernetes/cmd/kubelet");
+const KUBE_APISERVER: Program = kube_apiserver(&KUBERNETES);
+const KUBE_CONTROLLER_MANAGER: Program = kube_controller_manager(&KUBERNETES);
+const KUBECTL: Program = kubectl(&KUBERNETES);
+const KUBE_SCHEDULER: Program = kubernetes("kube-scheduler", "k8s.io/kubernetes/cmd/kube-scheduler", &KUBERNETES);
+const KUBE_PROXY: Program = kubernetes("kube-proxy", "k8s.io/kubernetes/cmd/kube-proxy", &KUBERNETES);
+const KUBELET: Program = kubernetes("kubelet", "k8s.io/kubernetes/cmd/kubelet", &KUBERNETES);
 const RUNC_COMMAND: Program = Program {
     name: "runc",
     package: "github.com/opencontainers/runc",
@@ -212,12 +231,21 @@ struct Program {
     module: &'static Module,
 }
 
-const fn kubernetes(name: &'static str, package: &'static str) -> Program {
-    Program {
-        name,
-        package,
-        module: &KUBERNETES,
-    }
+const fn kube_apiserver(module: &'static Module) -> Program {
+    kubernetes("kube-apiserver", "k8s.io/kubernetes/cmd/kube-apiserver", module)
+}
+
+const fn kube_controller_manager(module: &'static Module) -> Program {
+    let package = "k8s.io/kubernetes/cmd/kube-controller-manager";
+    kubernetes("kube-controller-manager", package, module)
+}
+
+const fn kubectl(module: &'static Module) -> Program {
+    kubernetes("kubectl", "k8s.io/kubernetes/cmd/kubectl", module)
+}
+
+const fn kubernetes(name: &'static str, package: &'static str, module: &'static Module) -> Program {
+    Program { name, package, module }
 }
 
 const fn containerd(name: &'static str, package: &'static str) -> Program {
@@ -266,6 +294,36 @@ impl Binaries {
             kube_controller_manager: path(&KUBE_CONTROLLER_MANAGER),
             kubectl: path(&KUBECTL),
         })
+    }
+}
+
+/// An older release of Kubernetes, against whose control plane tests can run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum OlderKubernetes {
+    /// The oldest one that is tested.
+    #[value(name = "1.30")]
+    V1_30,
+    /// One between that and the one of all other tests.
+    #[value(name = "1.33")]
+    V1_33,
+}
+
+impl OlderKubernetes {
+    /// Folder with its kube-apiserver, kube-controller-manager and kubectl, as `KUBEBUILDER_ASSETS` names it. Builds the
+    /// missing ones. Blocking; takes minutes the first time.
+    ///
+    /// # Errors
+    ///
+    /// If Go is missing or a build fails.
+    pub fn ensure(self) -> Result<PathBuf> {
+        let module = match self {
+            Self::V1_30 => &KUBERNETES_1_30,
+            Self::V1_33 => &KUBERNETES_1_33,
+        };
+        let programs = [kube_apiserver(module), kube_controller_manager(module), kubectl(module)];
+        let cache = cache_folder()?;
+        build_missing(&cache, &programs.each_ref())?;
+        Ok(module.folder(&cache))
     }
 }
 

@@ -13,7 +13,10 @@ use std::sync::mpsc::{self, Receiver};
 use std::thread;
 
 use anyhow::{Context, Result, bail};
-use runway_testbed::{binaries::Binaries, node, prepare};
+use runway_testbed::{
+    binaries::{Binaries, OlderKubernetes},
+    node, prepare,
+};
 
 use self::jobs::{Job, Selection};
 use self::report::Report;
@@ -32,12 +35,18 @@ pub(crate) struct Args {
     /// Run an optional lane, and nothing else. It is no part of CI.
     #[arg(long, value_enum, conflicts_with_all = ["quick", "only"])]
     lane: Option<Lane>,
+    /// Run the tests that need a control plane and no node with one of an older release, and nothing else; with --only, these
+    /// of them. It is no part of CI. The first run builds the control plane.
+    #[arg(long, value_enum, value_name = "RELEASE", conflicts_with_all = ["quick", "lane"])]
+    kubernetes: Option<OlderKubernetes>,
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
     let mut report = Report::begin();
     let outcome = if let Some(lane) = args.lane {
         only_lane(&mut report, lane)
+    } else if let Some(release) = args.kubernetes {
+        on_older_kubernetes(&mut report, release, &args.only)
     } else if args.quick {
         quick(&mut report)
     } else if args.only.is_empty() {
@@ -70,6 +79,25 @@ fn quick(report: &mut Report) -> Result<()> {
 /// With the features of the whole workspace: what has been compiled for all tests serves for one of them.
 fn only(report: &mut Report, texts: &[String]) -> Result<()> {
     let mut jobs = report.step("compiling the tests", || jobs::tests(Selection::All))?;
+    choose(&mut jobs, texts)?;
+    side_by_side(report, jobs)
+}
+
+fn on_older_kubernetes(report: &mut Report, release: OlderKubernetes, texts: &[String]) -> Result<()> {
+    let programs = report.step("waiting for the programs of a control plane", || release.ensure())?;
+    let mut jobs = report.step("compiling the tests", || jobs::tests(Selection::All))?;
+    jobs.retain(|job| job.node.is_none() && job.name.contains("/tests/"));
+    if !texts.is_empty() {
+        choose(&mut jobs, texts)?;
+    }
+    for job in &mut jobs {
+        job.command.env("KUBEBUILDER_ASSETS", &programs);
+    }
+    side_by_side(report, jobs)
+}
+
+/// Keeps those whose file contains one of the texts.
+fn choose(jobs: &mut Vec<Job>, texts: &[String]) -> Result<()> {
     jobs.retain(|job| texts.iter().any(|text| job.name.contains(text)));
     if jobs.is_empty() {
         bail!(
@@ -77,7 +105,7 @@ fn only(report: &mut Report, texts: &[String]) -> Result<()> {
             texts.join(" or ")
         );
     }
-    side_by_side(report, jobs)
+    Ok(())
 }
 
 fn only_lane(report: &mut Report, lane: Lane) -> Result<()> {
